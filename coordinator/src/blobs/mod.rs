@@ -1,0 +1,23 @@
+//! Content-addressed, immutable bytes: models, plans, cards, reports, logs.
+
+use bytes::Bytes;
+use futures::{future::BoxFuture, stream::BoxStream};
+use planforge_engine_core::identity::Digest;
+use planforge_proto::ApiError;
+use std::ops::Range;
+
+/// Where blobs live. A blob is visible only once its bytes are durable and their SHA-256 was checked.
+pub trait BlobStore: Send + Sync + 'static {
+    /// Size of a visible blob, `None` when there is none.
+    fn size(&self, digest: Digest) -> BoxFuture<'_, Result<Option<u64>, ApiError>>;
+
+    /// Streams `range` of a visible blob.
+    fn read(
+        &self,
+        digest: Digest,
+        range: Range<u64>,
+    ) -> BoxFuture<'_, Result<BoxStream<'static, Result<Bytes, ApiError>>, ApiError>>;
+
+    /// Stores a small blob (a card, a report, a sealed log) in one call and returns its digest.
+    fn put(&self, bytes: Bytes) -> BoxFuture<'_, Result<Digest, ApiError>>;
+}

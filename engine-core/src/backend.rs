@@ -1,0 +1,209 @@
+//! The two traits every backend implements. Both block and run inside a worker process, which may die alone.
+//!
+//! Warm-up, stopping rule, numerics and statistics live above these, once, for every backend.
+
+use crate::identity::{BuildSpec, Digest, Sku, Toolchain};
+use crate::worker::FailureClass;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// Why a backend could not do what was asked, with the class that decides about a retry.
+#[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct BackendError {
+    pub class: FailureClass,
+    /// What happened, to which node, file or device.
+    pub message: String,
+    /// What to do next; may be empty.
+    pub hint: String,
+}
+
+impl BackendError {
+    pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
+        Self { class, message: message.into(), hint: String::new() }
+    }
+
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+}
+
+/// Shared flag that long work looks at between steps.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Where a backend tells of its progress; the worker forwards it.
+pub trait Events: Sync {
+    /// `fraction` of `phase` is done, 0..=1.
+    fn progress(&self, phase: &str, fraction: f32, detail: &str);
+    /// A line for the attempt's log.
+    fn log(&self, line: &str);
+}
+
+/// What to compile, for what.
+#[derive(Clone, Debug)]
+pub struct CompileRequest {
+    /// The ONNX file; external data lies beside it.
+    pub model: PathBuf,
+    pub model_digest: Digest,
+    pub sku: Sku,
+    pub toolchain: Toolchain,
+    /// Resolved: defaults filled in, CPU threads named.
+    pub spec: BuildSpec,
+    /// Empty folder of this job's own; the plan is written here.
+    pub scratch: PathBuf,
+    /// Tactic or timing cache kept for this device and toolchain, updated in place when present.
+    pub cache: Option<PathBuf>,
+}
+
+/// A plan that was written, and what its compiler says of it.
+#[derive(Clone, Debug)]
+pub struct CompiledPlan {
+    pub path: PathBuf,
+    /// Build facts for the engine card: passes, tactics tried, warnings.
+    pub facts: serde_json::Value,
+}
+
+/// Element type of a tensor at an engine's edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ElementType {
+    F32,
+    F16,
+    Bf16,
+    F64,
+    I8,
+    U8,
+    I16,
+    U16,
+    I32,
+    U32,
+    I64,
+    U64,
+    Bool,
+}
+
+impl ElementType {
+    /// Size of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::I8 | Self::U8 | Self::Bool => 1,
+            Self::F16 | Self::Bf16 | Self::I16 | Self::U16 => 2,
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::F64 | Self::I64 | Self::U64 => 8,
+        }
+    }
+}
+
+/// A dense row-major tensor of little-endian elements.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostTensor {
+    pub element: ElementType,
+    pub shape: Vec<usize>,
+    pub bytes: Vec<u8>,
+}
+
+/// Tensors by the name of the model's input or output.
+pub type NamedTensors = BTreeMap<String, HostTensor>;
+
+/// An input or output of a plan. A dimension of `None` varies within the profile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    pub name: String,
+    pub element: ElementType,
+    pub shape: Vec<Option<u64>>,
+}
+
+/// Turns models into plans for the devices its toolchains know.
+pub trait Compiler: Send + Sync {
+    /// `native`, `tensorrt`, `onnxruntime`.
+    fn backend(&self) -> &'static str;
+
+    /// Refuses what cannot be built, before anything runs. Returns quickly.
+    fn check(&self, request: &CompileRequest) -> Result<(), BackendError>;
+
+    /// Builds the plan into `request.scratch`.
+    fn compile(
+        &self,
+        request: &CompileRequest,
+        events: &dyn Events,
+        cancel: &Cancel,
+    ) -> Result<CompiledPlan, BackendError>;
+
+    /// Loads a plan on this host's device to run and time it.
+    fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError>;
+}
+
+/// How a plan is loaded.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// CPU threads; `None`: as the plan's spec says.
+    pub threads: Option<u32>,
+    /// Index of the optimization profile.
+    pub profile: usize,
+    /// Run a plan that was made for another SKU whose code this device can run; its results are marked foreign.
+    pub allow_foreign: bool,
+}
+
+/// How one timed window is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// Timed executions in this window.
+    pub iterations: u32,
+}
+
+/// Raw samples of one window, one per execution.
+#[derive(Clone, Debug, Default)]
+pub struct WindowSamples {
+    pub latency_ms: Vec<f64>,
+}
+
+/// Time of one step of an engine, averaged over runs that were profiled apart from the latency samples.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LayerTime {
+    /// Names of the model's nodes that this step computes.
+    pub name: String,
+    /// `conv`, `gemm`, `pool`, ...
+    pub kind: String,
+    /// Tactic that computes it.
+    pub tactic: String,
+    pub median_ms: f64,
+    /// Counted from shapes, multiply and add apart; 0 where meaningless.
+    pub flops: u64,
+    /// Bytes read and written, counted from shapes.
+    pub bytes: u64,
+}
+
+/// A loaded plan that can be run and timed.
+pub trait Meter {
+    fn inputs(&self) -> Vec<Port>;
+    fn outputs(&self) -> Vec<Port>;
+    /// Makes `inputs` current; shapes outside the profile are an error at once.
+    fn bind(&mut self, inputs: &NamedTensors) -> Result<(), BackendError>;
+    /// Runs once on the bound inputs and returns every output.
+    fn run(&mut self) -> Result<NamedTensors, BackendError>;
+    /// Times executions on the bound inputs.
+    fn window(&mut self, window: Window) -> Result<WindowSamples, BackendError>;
+    /// Per-layer times over `iterations` profiled runs.
+    fn layers(&mut self, iterations: u32) -> Result<Vec<LayerTime>, BackendError>;
+    /// Memory this engine holds: weights, activations, scratch.
+    fn memory_bytes(&self) -> u64;
+}

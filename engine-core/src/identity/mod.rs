@@ -1,0 +1,13 @@
+//! Who is who: the names by which models, devices, toolchains, specs and engines are told apart.
+
+pub mod digest;
+pub mod key;
+pub mod sku;
+pub mod spec;
+pub mod toolchain;
+
+pub use digest::{Digest, DigestWriter};
+pub use key::EngineKey;
+pub use sku::Sku;
+pub use spec::{BuildSpec, DimRange, OptimizationProfile, Precision};
+pub use toolchain::{Toolchain, ToolchainConstraint};

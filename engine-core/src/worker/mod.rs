@@ -1,0 +1,105 @@
+//! What an agent tells a worker process and hears from it.
+//!
+//! The agent starts `planforge worker`, writes one [`WorkOrder`] as a line of JSON to its standard input, and reads
+//! [`WorkEvent`]s, one JSON object a line, from its standard output; standard error is the attempt's log. After a
+//! [`WorkEvent::Built`] the worker waits for a [`WorkCommand::Continue`] line, so that the plan's upload never
+//! disturbs a measurement. End of standard input means the agent is gone: the worker exits.
+
+use crate::identity::{BuildSpec, Digest, EngineKey, Sku, Toolchain};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Decides whether an attempt is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FailureClass {
+    /// Lost agent, store unreachable: retried.
+    Infrastructure,
+    /// Device memory, disk: not retried; the message has the number.
+    Resource,
+    /// The model or the spec is at fault: never retried, remembered.
+    Model,
+    /// Only the measurement is repeated.
+    Unstable,
+}
+
+/// What the worker does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkKind {
+    /// Compile, verify, wait for the upload, measure.
+    Build,
+    /// Verify and measure the plan at `plan`.
+    Benchmark,
+}
+
+/// One job for one worker process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WorkOrder {
+    pub kind: WorkKind,
+    pub job: String,
+    pub attempt: u32,
+    pub agent: String,
+    pub engine_key: EngineKey,
+    pub model: PathBuf,
+    pub model_name: String,
+    pub model_digest: Digest,
+    pub graph_digest: Option<Digest>,
+    pub structure_digest: Option<Digest>,
+    pub sku: Sku,
+    pub toolchain: Toolchain,
+    pub spec: BuildSpec,
+    /// The device as its agent sees it (`DeviceFingerprint` as JSON), copied into card and report.
+    pub fingerprint: serde_json::Value,
+    pub scratch: PathBuf,
+    pub cache: Option<PathBuf>,
+    /// For `benchmark`: the plan to measure.
+    pub plan: Option<PathBuf>,
+    /// Labelled test set for top-1 accuracy.
+    pub eval: Option<PathBuf>,
+    /// Longest the measurement may take.
+    pub measure_budget_ms: u64,
+    /// A plan with wrong outputs is an error unless this is set; its report says inaccurate either way.
+    pub allow_inaccurate: bool,
+    /// The device is a scripted double: marked wherever the report is shown.
+    pub simulated: bool,
+}
+
+/// What a worker tells its agent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum WorkEvent {
+    Progress {
+        phase: String,
+        fraction: f32,
+        detail: String,
+    },
+    /// The plan lies at `plan` with its card at `card`: upload both, then answer `continue`.
+    Built {
+        plan: PathBuf,
+        plan_digest: Digest,
+        plan_bytes: u64,
+        card: PathBuf,
+    },
+    /// A timed window begins: stop sampling telemetry.
+    WindowBegin,
+    WindowEnd,
+    /// The last event of a success. `report` is a JSON file.
+    Done {
+        report: PathBuf,
+        accurate: bool,
+    },
+    /// The last event of a failure.
+    Failed {
+        class: FailureClass,
+        message: String,
+        hint: String,
+    },
+}
+
+/// What an agent tells its worker after the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case")]
+pub enum WorkCommand {
+    Continue,
+}
