@@ -1,0 +1,34 @@
+#!/bin/sh
+# Passes the tests: installs what they need when it may, otherwise says exactly what is missing.
+# Needs Rust and a C compiler (for SQLite and ring).
+set -eu
+cd "$(dirname "$0")"
+
+missing=""
+have() { command -v "$1" >/dev/null 2>&1; }
+
+have cargo || { echo "test.sh: Rust is missing: install it with rustup, then run this again" >&2; exit 1; }
+have cc || missing="$missing gcc libc6-dev"
+have chromium || missing="$missing chromium"
+have curl || missing="$missing curl"
+
+if [ -n "$missing" ]; then
+    if [ "$(id -u)" = 0 ] && have apt-get; then
+        echo "test.sh: installing$missing" >&2
+        apt-get update -qq >/dev/null
+        # shellcheck disable=SC2086
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $missing >/dev/null
+    else
+        echo "test.sh: missing:$missing" >&2
+        echo "hint: on Debian or Ubuntu: sudo apt-get install$missing" >&2
+        exit 1
+    fi
+fi
+if ! cargo nextest --version >/dev/null 2>&1; then
+    echo "test.sh: installing cargo-nextest" >&2
+    cargo install --locked cargo-nextest
+fi
+
+cargo build --locked --workspace --all-targets
+cargo nextest run --locked --workspace --profile "${NEXTEST_PROFILE:-default}" "$@"
+cargo test --locked --workspace --doc
