@@ -55,6 +55,11 @@ impl ErrorCode {
         self.row().1
     }
 
+    /// The code of that stable name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        TABLE.iter().find(|row| row.1 == name).map(|row| row.0)
+    }
+
     pub fn grpc(self) -> Code {
         self.row().2
     }

@@ -1,8 +1,9 @@
-//! The wire contract `planforge.v1`: generated messages and services, nothing else.
+//! The wire contract `planforge.v1`: generated messages and services, their errors, and their shape as JSON.
 //!
 //! Invariant: this crate knows no domain type. The coordinator, the agent and the command line convert to and from it.
 
 pub mod error;
+pub mod view;
 
 pub use error::{ApiError, ErrorCode};
 

@@ -1,0 +1,388 @@
+//! How jobs, devices, engines and errors look as JSON: one shape for the HTTP API and for `--json` of the command line.
+//!
+//! Documents that travel as JSON text in the contract (spec, toolchain, fingerprint, report) are embedded as JSON.
+//! Times are Unix milliseconds of the coordinator's clock; what has not happened yet is `null`.
+
+use crate::{ApiError, ErrorCode, v1};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Lower-case name of an enum value of the contract without its prefix: `JOB_STATE_QUEUED` is `queued`.
+fn short_name(full: &str, prefix: &str) -> String {
+    full.strip_prefix(prefix).unwrap_or(full).to_ascii_lowercase()
+}
+
+/// Name of a job state: `queued`, `leased`, `running`, `succeeded`, ...
+pub fn state_name(state: v1::JobState) -> String {
+    short_name(state.as_str_name(), "JOB_STATE_")
+}
+
+/// The state of that name; `None` for a name that is no state.
+pub fn state_from_name(name: &str) -> Option<v1::JobState> {
+    let state = v1::JobState::from_str_name(&format!("JOB_STATE_{}", name.to_ascii_uppercase()))?;
+    (state != v1::JobState::Unspecified).then_some(state)
+}
+
+/// Whether a job in this state will never change again.
+pub fn is_ended(state: v1::JobState) -> bool {
+    use v1::JobState::*;
+    matches!(state, Succeeded | Failed | Cancelled | Skipped)
+}
+
+/// Name of a job kind: `build`, `benchmark`, ...
+pub fn kind_name(kind: v1::JobKind) -> String {
+    short_name(kind.as_str_name(), "JOB_KIND_")
+}
+
+/// The kind of that name; `None` for a name that is no kind.
+pub fn kind_from_name(name: &str) -> Option<v1::JobKind> {
+    let kind = v1::JobKind::from_str_name(&format!("JOB_KIND_{}", name.to_ascii_uppercase()))?;
+    (kind != v1::JobKind::Unspecified).then_some(kind)
+}
+
+/// Name of a failure class: `infrastructure`, `resource`, `model`, `unstable`.
+pub fn failure_class_name(class: v1::FailureClass) -> String {
+    short_name(class.as_str_name(), "FAILURE_CLASS_")
+}
+
+fn some_text(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+fn some_number(number: u64) -> Option<u64> {
+    (number != 0).then_some(number)
+}
+
+/// Text that is not JSON is kept as a string rather than lost.
+fn some_json(text: String) -> Option<Value> {
+    (!text.is_empty()).then(|| serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+/// Why an attempt or a job failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FailureView {
+    pub class: String,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl From<v1::Failure> for FailureView {
+    fn from(failure: v1::Failure) -> Self {
+        Self { class: failure_class_name(failure.class()), message: failure.message, hint: some_text(failure.hint) }
+    }
+}
+
+/// One file of a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelFileView {
+    pub name: String,
+    pub digest: String,
+    pub size_bytes: u64,
+}
+
+/// A model by its digests.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelView {
+    pub digest: String,
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph_digest: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structure_digest: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<ModelFileView>,
+}
+
+impl From<v1::Model> for ModelView {
+    fn from(model: v1::Model) -> Self {
+        let file = |f: v1::ModelFile| ModelFileView { name: f.name, digest: f.digest, size_bytes: f.size_bytes };
+        Self {
+            digest: model.digest,
+            name: model.name,
+            graph_digest: some_text(model.graph_digest),
+            structure_digest: some_text(model.structure_digest),
+            files: model.files.into_iter().map(file).collect(),
+        }
+    }
+}
+
+/// One attempt of a job under a lease.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttemptView {
+    pub number: u32,
+    pub agent: String,
+    pub device: String,
+    pub started_ms: Option<u64>,
+    pub ended_ms: Option<u64>,
+    /// `running`, `succeeded`, `failed`, `cancelled` or `lost`.
+    pub outcome: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailureView>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_digest: Option<String>,
+}
+
+impl From<v1::Attempt> for AttemptView {
+    fn from(attempt: v1::Attempt) -> Self {
+        Self {
+            number: attempt.number,
+            agent: attempt.agent,
+            device: attempt.device,
+            started_ms: some_number(attempt.started_ms),
+            ended_ms: some_number(attempt.ended_ms),
+            outcome: attempt.outcome,
+            failure: attempt.failure.map(Into::into),
+            log_digest: some_text(attempt.log_digest),
+        }
+    }
+}
+
+/// One job. `engine_key` is `null` while the job is unplaceable; `plan_digest` and `report` are `null` until they exist.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobView {
+    pub id: String,
+    pub kind: String,
+    pub state: String,
+    pub project: String,
+    pub model: ModelView,
+    pub sku: String,
+    pub engine_key: Option<String>,
+    pub toolchain: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub toolchain_constraint: Option<String>,
+    pub spec: Option<Value>,
+    pub priority: i32,
+    pub attempt: u32,
+    pub agent: Option<String>,
+    pub device: Option<String>,
+    pub phase: Option<String>,
+    /// 0..1 of the phase.
+    pub progress: f32,
+    pub created_ms: u64,
+    pub started_ms: Option<u64>,
+    pub ended_ms: Option<u64>,
+    pub waiting_reason: Option<String>,
+    pub failure: Option<FailureView>,
+    /// Answered from the store: nothing ran.
+    pub cached: bool,
+    pub accurate: bool,
+    pub plan_digest: Option<String>,
+    pub plan_bytes: Option<u64>,
+    /// Where the plan lies on this machine; only the command line knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_path: Option<String>,
+    pub report: Option<Value>,
+    pub actor: String,
+    pub request_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<AttemptView>,
+}
+
+impl From<v1::Job> for JobView {
+    fn from(job: v1::Job) -> Self {
+        Self {
+            kind: kind_name(job.kind()),
+            state: state_name(job.state()),
+            id: job.id,
+            project: job.project,
+            model: job.model.unwrap_or_default().into(),
+            sku: job.sku,
+            engine_key: some_text(job.engine_key),
+            toolchain: some_json(job.toolchain_json),
+            toolchain_constraint: some_text(job.toolchain_constraint),
+            spec: some_json(job.spec_json),
+            priority: job.priority,
+            attempt: job.attempt,
+            agent: some_text(job.agent),
+            device: some_text(job.device),
+            phase: some_text(job.phase),
+            progress: job.progress,
+            created_ms: job.created_ms,
+            started_ms: some_number(job.started_ms),
+            ended_ms: some_number(job.ended_ms),
+            waiting_reason: some_text(job.waiting_reason),
+            failure: job.failure.map(Into::into),
+            cached: job.cached,
+            accurate: job.accurate,
+            plan_digest: some_text(job.plan_digest),
+            plan_bytes: some_number(job.plan_bytes),
+            plan_path: None,
+            report: some_json(job.report_json),
+            actor: job.actor,
+            request_id: some_text(job.request_id),
+            needs: job.needs,
+            attempts: job.attempts.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+/// One device of one agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceView {
+    pub id: String,
+    pub agent: String,
+    /// Best last.
+    pub skus: Vec<String>,
+    pub toolchains: Vec<Value>,
+    pub fingerprint: Option<Value>,
+    pub online: bool,
+    pub draining: bool,
+    pub busy_job: Option<String>,
+    pub telemetry: Option<Value>,
+    pub last_seen_ms: Option<u64>,
+    pub threads: u32,
+    /// A scripted device of a test fleet: its figures mean nothing.
+    pub simulated: bool,
+    pub quarantined: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantine_reason: Option<String>,
+}
+
+impl From<v1::Device> for DeviceView {
+    fn from(device: v1::Device) -> Self {
+        Self {
+            id: device.id,
+            agent: device.agent,
+            skus: device.skus,
+            toolchains: device.offers.into_iter().filter_map(|offer| some_json(offer.toolchain_json)).collect(),
+            fingerprint: some_json(device.fingerprint_json),
+            online: device.online,
+            draining: device.draining,
+            busy_job: some_text(device.busy_job),
+            telemetry: some_json(device.telemetry_json),
+            last_seen_ms: some_number(device.last_seen_ms),
+            threads: device.threads,
+            simulated: device.simulated,
+            quarantined: device.quarantined,
+            quarantine_reason: some_text(device.quarantine_reason),
+        }
+    }
+}
+
+/// One finished engine: what `fetch` gives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EngineView {
+    pub engine_key: String,
+    pub plan_digest: String,
+    pub plan_bytes: u64,
+    pub model: ModelView,
+    pub sku: String,
+    pub toolchain: Option<Value>,
+    pub spec: Option<Value>,
+    pub card_digest: Option<String>,
+    pub report: Option<Value>,
+    pub accurate: bool,
+    pub created_ms: u64,
+    pub job: Option<String>,
+    pub simulated: bool,
+    pub project: String,
+}
+
+impl From<v1::Engine> for EngineView {
+    fn from(engine: v1::Engine) -> Self {
+        Self {
+            engine_key: engine.engine_key,
+            plan_digest: engine.plan_digest,
+            plan_bytes: engine.plan_bytes,
+            model: engine.model.unwrap_or_default().into(),
+            sku: engine.sku,
+            toolchain: some_json(engine.toolchain_json),
+            spec: some_json(engine.spec_json),
+            card_digest: some_text(engine.card_digest),
+            report: some_json(engine.report_json),
+            accurate: engine.accurate,
+            created_ms: engine.created_ms,
+            job: some_text(engine.job),
+            simulated: engine.simulated,
+            project: engine.project,
+        }
+    }
+}
+
+/// An error as `application/problem+json` (RFC 9457) with our code and hint beside the standard members.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Problem {
+    /// Always `about:blank`: `code` is what to act on.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub title: String,
+    pub status: u16,
+    pub detail: String,
+    /// Stable name of the error code, such as `not-found`.
+    pub code: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hint: String,
+}
+
+impl From<&ApiError> for Problem {
+    fn from(error: &ApiError) -> Self {
+        Self {
+            kind: "about:blank".into(),
+            title: error.code.name().replace('-', " "),
+            status: error.code.http_status(),
+            detail: error.message.clone(),
+            code: error.code.name().into(),
+            hint: error.hint.clone(),
+        }
+    }
+}
+
+impl From<Problem> for ApiError {
+    fn from(problem: Problem) -> Self {
+        let code = ErrorCode::from_name(&problem.code).unwrap_or(ErrorCode::Internal);
+        Self { code, message: problem.detail, hint: problem.hint }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_view_embeds_documents_and_leaves_nothing_half_said() {
+        let job = v1::Job {
+            id: "j1".into(),
+            kind: v1::JobKind::Build.into(),
+            state: v1::JobState::Succeeded.into(),
+            sku: "cpu-x86-64-v3".into(),
+            report_json: r#"{"latency_ms":{"median":1.5},"throughput_per_s":600.0}"#.into(),
+            spec_json: "not json".into(),
+            ..Default::default()
+        };
+        let view = serde_json::to_value(JobView::from(job)).unwrap();
+        assert_eq!(view["state"], "succeeded");
+        assert_eq!(view["kind"], "build");
+        assert_eq!(view["report"]["latency_ms"]["median"], 1.5);
+        assert_eq!(view["report"]["throughput_per_s"], 600.0);
+        assert_eq!(view["spec"], "not json");
+        for absent in ["engine_key", "plan_digest", "started_ms", "failure"] {
+            assert!(view[absent].is_null() && view.as_object().unwrap().contains_key(absent), "{absent}");
+        }
+        assert_eq!(view["cached"], false);
+        let back: JobView = serde_json::from_value(view.clone()).unwrap();
+        assert_eq!(serde_json::to_value(back).unwrap(), view);
+    }
+
+    #[test]
+    fn names_of_states_and_kinds_read_back() {
+        for number in 1..=9 {
+            let state = v1::JobState::try_from(number).unwrap();
+            assert_eq!(state_from_name(&state_name(state)), Some(state));
+        }
+        assert_eq!(state_from_name("unspecified"), None);
+        assert_eq!(kind_from_name("benchmark"), Some(v1::JobKind::Benchmark));
+        assert_eq!(kind_from_name("nothing"), None);
+    }
+
+    #[test]
+    fn a_problem_turns_back_into_its_error() {
+        let error = ApiError::new(ErrorCode::Refused, "no device offers sku 'x'").with_hint("use one of: y");
+        let problem = Problem::from(&error);
+        assert_eq!(problem.status, 422);
+        let back = ApiError::from(problem);
+        assert_eq!((back.code, back.message, back.hint), (error.code, error.message, error.hint));
+    }
+}
