@@ -1,0 +1,24 @@
+//! The graph every backend compiles: typed values, nodes in topological order, constants.
+//!
+//! A graph comes out of [`crate::import`] with the shapes of one optimization profile bound, so that every value
+//! has a type and a shape. What ONNX passes as tensors but needs before anything runs (target shapes, axes, pads,
+//! slice bounds) is resolved into attributes; spellings that mean the same arrive as one operator (`Gemm` is a
+//! [`MatMul`], `Flatten` a [`Op::Reshape`], `GlobalAveragePool` a [`Op::Reduce`]).
+//!
+//! Invariant: nothing here knows of a device. Layouts, tiles, threads and kernels belong to backends.
+//! Invariant: the order of `nodes` is topological, and iteration anywhere in here is deterministic.
+
+mod check;
+mod dump;
+mod graph;
+mod op;
+mod tensor;
+
+pub use crate::backend::ElementType;
+pub use check::GraphError;
+pub use graph::{DefUse, Dim, Graph, Node, Output, Value, ValueId};
+pub use op::{
+    Activation, ArgReduce, Binary, Compare, Conv, ConvTranspose, Epilogue, GeluForm, MatMul, Op, PadMode, Pool,
+    PoolKind, ReduceKind, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, Unary,
+};
+pub use tensor::{Element, Tensor, TensorError, element_count};
