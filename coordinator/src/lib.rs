@@ -4,3 +4,5 @@
 
 pub mod auth;
 pub mod blobs;
+pub mod farm;
+pub mod store;
