@@ -1,1 +1,21 @@
-//! placeholder
+//! How agents and the command line reach a coordinator.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`endpoint`] | where a coordinator is: `http(s)://host:port` or `unix:/path` |
+//! | [`connect`] | one connector for TCP, TLS and Unix sockets, under gRPC and under blobs |
+//! | [`client`] | the gRPC clients with credentials, and connection errors that say what to do |
+//! | [`blobs`] | verified, resumable blob transfer over HTTP/1.1 |
+//! | [`backoff`] | jittered waiting between retries |
+//!
+//! Invariant: nothing here knows what a job is.
+
+pub mod backoff;
+pub mod blobs;
+pub mod client;
+pub mod connect;
+pub mod endpoint;
+
+pub use blobs::{BlobError, Blobs};
+pub use client::{Client, FarmService, FleetService, Token};
+pub use endpoint::{Endpoint, EndpointError, EndpointOptions};

@@ -8,7 +8,7 @@ pub mod view;
 pub use error::{ApiError, ErrorCode};
 
 /// Messages and services of `planforge.v1`.
-#[allow(missing_debug_implementations, clippy::all, reason = "generated code")]
+#[allow(missing_debug_implementations, clippy::all, clippy::allow_attributes_without_reason, reason = "generated code")]
 pub mod v1 {
     tonic::include_proto!("planforge.v1");
 }

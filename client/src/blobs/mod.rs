@@ -1,0 +1,162 @@
+//! Verified, resumable blob transfer over HTTP/1.1.
+//!
+//! A blob is named by its SHA-256. Down: `GET` with `Range`, hashed while it streams, resumed into a `.part` file,
+//! renamed into place only after the digest matched. Up: `POST /v1/uploads` opens an upload, `PATCH` continues it at
+//! the offset that `HEAD` tells, and the coordinator shows the blob only after the digest matched there.
+//! No proxy is ever asked: the connection goes where the endpoint says.
+
+mod download;
+mod error;
+mod upload;
+
+pub use error::BlobError;
+
+use crate::{
+    Endpoint, Token,
+    backoff::Backoff,
+    client::causes,
+    connect::{Connector, Protocol, TlsError},
+};
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, Limited, combinators::UnsyncBoxBody};
+use hyper::body::Incoming;
+use hyper_util::{client::legacy::Client as HttpClient, rt::TokioExecutor};
+use planforge_engine_core::identity::Digest;
+use std::{io, sync::Arc, time::Duration};
+
+/// Pieces in which files are read and sent: with 256 KiB and more, loopback runs at the speed of memory.
+const PIECE_BYTES: usize = 512 << 10;
+/// Pieces between the network and the disk's thread; more only costs memory.
+const PIECES_IN_FLIGHT: usize = 8;
+/// Tries without any progress before a transfer gives up; a try that moved bytes starts the count again.
+const MAX_IDLE_TRIES: u32 = 6;
+/// First and longest wait between tries: six tries span about ten seconds, a coordinator's restart.
+const RETRY_FIRST: Duration = Duration::from_millis(200);
+const RETRY_LONGEST: Duration = Duration::from_secs(5);
+/// Longest silence on an open connection.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for the answer to a finished upload: the coordinator makes it durable first.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(300);
+/// Largest error body or JSON answer that is read.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+
+type Body = UnsyncBoxBody<Bytes, io::Error>;
+
+/// Told how many bytes of the blob are through, resumed ones included.
+pub type ProgressFn<'a> = &'a (dyn Fn(u64) + Send + Sync);
+
+/// Transfers blobs from and to one coordinator. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Blobs {
+    http: HttpClient<Connector, Body>,
+    endpoint: Arc<Endpoint>,
+    token: Option<Token>,
+}
+
+fn empty() -> Body {
+    full(Bytes::new())
+}
+
+fn full(bytes: Bytes) -> Body {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+fn retries() -> Backoff {
+    Backoff::new(RETRY_FIRST, RETRY_LONGEST)
+}
+
+impl Blobs {
+    /// Blobs of the coordinator at `endpoint`.
+    pub fn new(endpoint: &Endpoint, token: Option<Token>) -> Result<Self, TlsError> {
+        let connector = Connector::new(endpoint, Protocol::Http1)?;
+        let http = HttpClient::builder(TokioExecutor::new()).http1_max_buf_size(PIECE_BYTES).build(connector);
+        Ok(Self { http, endpoint: Arc::new(endpoint.clone()), token })
+    }
+
+    fn blob_path(digest: Digest) -> String {
+        format!("/v1/blobs/sha256/{digest}")
+    }
+
+    fn request(&self, method: Method, path: &str) -> http::request::Builder {
+        // The connector decides about TLS: the scheme here only makes the address absolute.
+        let builder = Request::builder().method(method).uri(format!("http://{}{path}", self.endpoint.authority()));
+        match &self.token {
+            Some(token) => builder.header(header::AUTHORIZATION, token.header()),
+            None => builder,
+        }
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    async fn send(
+        &self,
+        request: http::Result<Request<Body>>,
+        wait: Duration,
+    ) -> Result<Response<Incoming>, BlobError> {
+        let request = request.map_err(|error| BlobError::Protocol {
+            url: self.endpoint.to_string(),
+            reason: format!("cannot form a request: {error}"),
+        })?;
+        let url = self.url(request.uri().path());
+        match tokio::time::timeout(wait, self.http.request(request)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) if error.is_connect() => {
+                Err(BlobError::Unreachable(crate::client::unreachable(&self.endpoint, &error)))
+            }
+            Ok(Err(error)) => Err(BlobError::Cut { url, reason: causes(&error) }),
+            Err(_) => Err(BlobError::Cut { url, reason: format!("no answer within {} s", wait.as_secs()) }),
+        }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.endpoint)
+    }
+
+    /// Reads the whole body of an answer, up to `limit` bytes.
+    async fn body(&self, response: Response<Incoming>, url: &str, limit: usize) -> Result<Bytes, BlobError> {
+        let read = Limited::new(response.into_body(), limit).collect();
+        match tokio::time::timeout(STALL_TIMEOUT, read).await {
+            Ok(Ok(collected)) => Ok(collected.to_bytes()),
+            Ok(Err(error)) => Err(BlobError::Cut { url: url.to_owned(), reason: causes(&*error) }),
+            Err(_) => Err(BlobError::Cut { url: url.to_owned(), reason: "the answer stalled".into() }),
+        }
+    }
+
+    /// The error that a refusing answer stands for.
+    async fn refusal(&self, response: Response<Incoming>, url: &str) -> BlobError {
+        let status = response.status();
+        let body = self.body(response, url, MAX_ANSWER_BYTES).await.unwrap_or_default();
+        BlobError::refused(url, status, &body)
+    }
+
+    /// Size of a blob, `None` when the coordinator has none of that digest.
+    pub async fn size(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
+        let path = Self::blob_path(digest);
+        let url = self.url(&path);
+        let mut backoff = retries();
+        for attempt in 1.. {
+            let result = self.send(self.request(Method::HEAD, &path).body(empty()), STALL_TIMEOUT).await;
+            let error = match result {
+                Ok(response) if response.status() == StatusCode::NOT_FOUND => return Ok(None),
+                Ok(response) if response.status().is_success() => {
+                    return match number(&response, header::CONTENT_LENGTH.as_str()) {
+                        Some(size) => Ok(Some(size)),
+                        None => Err(BlobError::Protocol { url, reason: "the answer has no Content-Length".into() }),
+                    };
+                }
+                Ok(response) => self.refusal(response, &url).await,
+                Err(error) => error,
+            };
+            if !error.is_retryable() || attempt >= MAX_IDLE_TRIES {
+                return Err(error);
+            }
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+        unreachable!("the loop returns")
+    }
+}
+
+/// A header that holds one decimal number.
+fn number(response: &Response<Incoming>, name: &str) -> Option<u64> {
+    response.headers().get(name)?.to_str().ok()?.trim().parse().ok()
+}

@@ -1,0 +1,296 @@
+//! Upload by offset.
+
+use super::{
+    BlobError, Blobs, Body, COMMIT_TIMEOUT, MAX_ANSWER_BYTES, MAX_IDLE_TRIES, PIECE_BYTES, PIECES_IN_FLIGHT,
+    ProgressFn, STALL_TIMEOUT, empty, full, number, retries,
+};
+use bytes::{Bytes, BytesMut};
+use http::{Method, StatusCode, header};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use planforge_engine_core::identity::Digest;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::sync::mpsc;
+
+const UPLOAD_OFFSET: &str = "upload-offset";
+const UPLOAD_COMPLETE: &str = "upload-complete";
+const UPLOADS_PATH: &str = "/v1/uploads";
+/// How often a running upload looks whether it still moves and tells its caller.
+const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+
+#[derive(Serialize)]
+struct OpenUpload {
+    digest: Digest,
+    size_bytes: u64,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct UploadAnswer {
+    state: String,
+}
+
+/// What an upload's bytes come from.
+#[derive(Clone)]
+enum Source {
+    File { file: Arc<File>, path: PathBuf, size_bytes: u64 },
+    Bytes(Bytes),
+}
+
+impl Source {
+    fn size_bytes(&self) -> u64 {
+        match self {
+            Self::File { size_bytes, .. } => *size_bytes,
+            Self::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// The bytes from `offset` on; `sent` counts what left.
+    fn body(&self, offset: u64, sent: Arc<AtomicU64>) -> Body {
+        match self {
+            Self::Bytes(bytes) => full(bytes.slice(usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len())..)),
+            Self::File { file, path, size_bytes } => {
+                let (sender, pieces) = mpsc::channel(PIECES_IN_FLIGHT);
+                let (file, path, end) = (file.clone(), path.clone(), *size_bytes);
+                tokio::task::spawn_blocking(move || read_ahead(&file, &path, offset..end, &sender));
+                FileBody { pieces, left: end - offset, sent }.boxed_unsync()
+            }
+        }
+    }
+}
+
+/// Reads `range` in pieces until the receiver is gone.
+fn read_ahead(file: &File, path: &Path, range: std::ops::Range<u64>, sender: &mpsc::Sender<io::Result<Bytes>>) {
+    let mut offset = range.start;
+    while offset < range.end {
+        let want = usize::try_from(range.end - offset).unwrap_or(usize::MAX).min(PIECE_BYTES);
+        let mut piece = BytesMut::zeroed(want);
+        let result = file.read_exact_at(&mut piece, offset).map(|()| piece.freeze()).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot read {} at byte {offset}: {error}", path.display()))
+        });
+        let failed = result.is_err();
+        if sender.blocking_send(result).is_err() || failed {
+            return;
+        }
+        offset += want as u64;
+    }
+}
+
+/// A file's bytes as they are read ahead by a thread; its length is known.
+struct FileBody {
+    pieces: mpsc::Receiver<io::Result<Bytes>>,
+    left: u64,
+    sent: Arc<AtomicU64>,
+}
+
+impl HttpBody for FileBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.pieces.poll_recv(cx).map(|piece| {
+            piece.map(|piece| {
+                piece.map(|bytes| {
+                    self.left = self.left.saturating_sub(bytes.len() as u64);
+                    self.sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    Frame::data(bytes)
+                })
+            })
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+/// Where an opened upload stands.
+enum Opened {
+    Exists,
+    At { path: String, offset: u64 },
+}
+
+impl Blobs {
+    /// Uploads the file at `path`, whose SHA-256 the caller knows. Nothing is sent when the coordinator has it.
+    /// A cut connection is continued at the coordinator's offset.
+    pub async fn upload(&self, path: &Path, digest: Digest) -> Result<(), BlobError> {
+        self.upload_with(path, digest, &|_| ()).await
+    }
+
+    /// As [`Blobs::upload`], telling `progress` how far it is.
+    pub async fn upload_with(&self, path: &Path, digest: Digest, progress: ProgressFn<'_>) -> Result<(), BlobError> {
+        let file = File::open(path).map_err(BlobError::disk("open", path))?;
+        let size_bytes = file.metadata().map_err(BlobError::disk("read", path))?.len();
+        self.send_all(&Source::File { file: Arc::new(file), path: path.to_owned(), size_bytes }, digest, progress).await
+    }
+
+    /// Uploads bytes in memory and returns their digest.
+    pub async fn put_bytes(&self, bytes: Bytes) -> Result<Digest, BlobError> {
+        let digest = Digest::of(&bytes);
+        self.send_all(&Source::Bytes(bytes), digest, &|_| ()).await?;
+        Ok(digest)
+    }
+
+    async fn send_all(&self, source: &Source, digest: Digest, progress: ProgressFn<'_>) -> Result<(), BlobError> {
+        let mut backoff = retries();
+        let mut idle_tries = 0;
+        let mut furthest = 0;
+        let mut upload: Option<String> = None;
+        loop {
+            let error =
+                match self.send_once(source, digest, &mut upload, &mut furthest, &mut idle_tries, progress).await {
+                    Ok(()) => {
+                        progress(source.size_bytes());
+                        return Ok(());
+                    }
+                    Err(error) => error,
+                };
+            // An upload that the coordinator has forgotten (swept, restarted elsewhere) is opened anew.
+            let forgotten = upload.is_some() && matches!(error, BlobError::NotFound { .. });
+            if forgotten {
+                upload = None;
+            }
+            idle_tries += 1;
+            if !(error.is_retryable() || forgotten) || idle_tries >= MAX_IDLE_TRIES {
+                return Err(error);
+            }
+            let delay = backoff.next_delay();
+            tracing::debug!(%digest, offset = furthest, ?delay, %error, "upload interrupted, will continue");
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    /// One try: open or look up the upload, then send everything from its offset.
+    async fn send_once(
+        &self,
+        source: &Source,
+        digest: Digest,
+        upload: &mut Option<String>,
+        furthest: &mut u64,
+        idle_tries: &mut u32,
+        progress: ProgressFn<'_>,
+    ) -> Result<(), BlobError> {
+        let opened = match upload {
+            None => self.open_upload(digest, source.size_bytes()).await?,
+            Some(path) => self.upload_offset(path.clone()).await?,
+        };
+        let Opened::At { path, offset } = opened else { return Ok(()) };
+        *upload = Some(path.clone());
+        if offset > *furthest {
+            *furthest = offset;
+            *idle_tries = 0;
+        }
+        let url = self.url(&path);
+        if offset > source.size_bytes() {
+            let reason = format!("the upload's offset {offset} is beyond the blob's {} bytes", source.size_bytes());
+            return Err(BlobError::Protocol { url, reason });
+        }
+        progress(offset);
+        let sent = Arc::new(AtomicU64::new(offset));
+        let request = self
+            .request(Method::PATCH, &path)
+            .header(UPLOAD_OFFSET, offset)
+            .header(UPLOAD_COMPLETE, "?1")
+            .header(header::CONTENT_TYPE, "application/partial-upload")
+            .body(source.body(offset, sent.clone()));
+        let answer = self.send(request, COMMIT_TIMEOUT.max(transfer_limit(source.size_bytes() - offset)));
+        let response = watched(answer, &sent, source.size_bytes(), &url, progress).await?;
+        match response.status() {
+            status if status.is_success() => Ok(()),
+            // The next try asks for the right offset.
+            StatusCode::CONFLICT => {
+                let at = number(&response, UPLOAD_OFFSET);
+                let reason = format!("the coordinator is at offset {at:?}, not {offset}");
+                Err(BlobError::Cut { url, reason })
+            }
+            StatusCode::UNPROCESSABLE_ENTITY => match self.refusal(response, &url).await {
+                BlobError::Refused { message, .. } => Err(BlobError::UploadMismatch { digest, message }),
+                other => Err(other),
+            },
+            _ => Err(self.refusal(response, &url).await),
+        }
+    }
+
+    async fn open_upload(&self, digest: Digest, size_bytes: u64) -> Result<Opened, BlobError> {
+        let url = self.url(UPLOADS_PATH);
+        let order = serde_json::to_vec(&OpenUpload { digest, size_bytes }).expect("plain data");
+        let request = self
+            .request(Method::POST, UPLOADS_PATH)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(full(order.into()));
+        let response = self.send(request, STALL_TIMEOUT).await?;
+        if !response.status().is_success() {
+            return Err(self.refusal(response, &url).await);
+        }
+        let location = response.headers().get(header::LOCATION).and_then(|v| v.to_str().ok()).map(str::to_owned);
+        let offset = number(&response, UPLOAD_OFFSET).unwrap_or(0);
+        let body = self.body(response, &url, MAX_ANSWER_BYTES).await?;
+        let answer: UploadAnswer = serde_json::from_slice(&body).unwrap_or_default();
+        match location {
+            _ if answer.state == "exists" => Ok(Opened::Exists),
+            Some(path) if path.starts_with('/') => Ok(Opened::At { path, offset }),
+            _ => Err(BlobError::Protocol { url, reason: "the answer names no upload to continue".into() }),
+        }
+    }
+
+    async fn upload_offset(&self, path: String) -> Result<Opened, BlobError> {
+        let url = self.url(&path);
+        let response = self.send(self.request(Method::HEAD, &path).body(empty()), STALL_TIMEOUT).await?;
+        if !response.status().is_success() {
+            return Err(self.refusal(response, &url).await);
+        }
+        match number(&response, UPLOAD_OFFSET) {
+            Some(offset) => Ok(Opened::At { path, offset }),
+            None => Err(BlobError::Protocol { url, reason: "the answer has no Upload-Offset".into() }),
+        }
+    }
+}
+
+/// Longest a transfer of `bytes` may take at all: one at 128 KiB/s is as good as dead.
+fn transfer_limit(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / (128 << 10))
+}
+
+/// Waits for the answer while bytes move; a connection that takes nothing for [`STALL_TIMEOUT`] is cut.
+async fn watched<T>(
+    answer: impl Future<Output = Result<T, BlobError>>,
+    sent: &AtomicU64,
+    end: u64,
+    url: &str,
+    progress: ProgressFn<'_>,
+) -> Result<T, BlobError> {
+    tokio::pin!(answer);
+    let mut last = (sent.load(Ordering::Relaxed), tokio::time::Instant::now());
+    loop {
+        tokio::select! {
+            biased;
+            result = &mut answer => return result,
+            () = tokio::time::sleep(WATCH_INTERVAL) => {}
+        }
+        let now = sent.load(Ordering::Relaxed);
+        progress(now);
+        if now != last.0 || now >= end {
+            last = (now, tokio::time::Instant::now());
+        } else if last.1.elapsed() >= STALL_TIMEOUT {
+            let reason = format!("nothing moved for {} s at byte {now}", STALL_TIMEOUT.as_secs());
+            return Err(BlobError::Cut { url: url.to_owned(), reason });
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The gRPC clients with credentials, and connection errors that say what to do.
+
+use crate::{
+    Blobs, Endpoint,
+    connect::{CONNECT_TIMEOUT, Connector, Protocol, TlsError},
+};
+use planforge_proto::{
+    ApiError, ErrorCode,
+    v1::{farm_client::FarmClient, fleet_client::FleetClient},
+};
+use std::{fmt, sync::Arc, time::Duration};
+use tonic::{
+    Request, Status,
+    metadata::{Ascii, MetadataValue},
+    service::{Interceptor, interceptor::InterceptedService},
+    transport::Channel,
+};
+
+/// Largest message in either direction: a list of a hundred jobs with their reports fits many times over.
+pub const MAX_MESSAGE_BYTES: usize = 32 << 20;
+/// How often an idle connection is probed, so that a silently dead one is noticed before a lease ends.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+/// How long a probe may stay unanswered.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Flow-control windows; the defaults (64 KiB) throttle log streams on links with a long round trip.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+
+/// A secret that proves who calls. Its debug form hides it.
+#[derive(Clone)]
+pub struct Token(MetadataValue<Ascii>);
+
+impl Token {
+    /// Wraps a token's text.
+    pub fn new(secret: &str) -> Result<Self, ApiError> {
+        let mut value: MetadataValue<Ascii> = format!("Bearer {}", secret.trim()).parse().map_err(|_| {
+            ApiError::new(ErrorCode::Unauthenticated, "the token has a character that cannot be sent")
+                .with_hint("pass the token exactly as `planforge token create` printed it")
+        })?;
+        value.set_sensitive(true);
+        Ok(Self(value))
+    }
+
+    /// The value of an `authorization` header.
+    pub(crate) fn header(&self) -> &str {
+        self.0.to_str().expect("made of a checked string")
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(***)")
+    }
+}
+
+/// Adds the token to every call.
+#[derive(Clone, Debug)]
+pub struct Authorize(Option<Token>);
+
+impl Interceptor for Authorize {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            request.metadata_mut().insert("authorization", token.0.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// What people and pipelines ask of a coordinator.
+pub type FarmService = FarmClient<InterceptedService<Channel, Authorize>>;
+/// What agents say to a coordinator.
+pub type FleetService = FleetClient<InterceptedService<Channel, Authorize>>;
+
+/// A way to one coordinator. Cheap to clone; reconnects by itself.
+#[derive(Clone, Debug)]
+pub struct Client {
+    endpoint: Arc<Endpoint>,
+    channel: Channel,
+    token: Option<Token>,
+    blobs: Blobs,
+}
+
+impl Client {
+    /// A client that opens its first connection when it is first used.
+    pub fn lazy(endpoint: Endpoint, token: Option<Token>) -> Result<Self, ApiError> {
+        let (transport, connector) = prepare(&endpoint)?;
+        let channel = transport.connect_with_connector_lazy(connector);
+        Self::over(endpoint, token, channel)
+    }
+
+    /// Connects now; a coordinator that does not answer is an error that names it.
+    pub async fn connect(endpoint: Endpoint, token: Option<Token>) -> Result<Self, ApiError> {
+        let (transport, connector) = prepare(&endpoint)?;
+        let channel =
+            transport.connect_with_connector(connector).await.map_err(|error| unreachable(&endpoint, &error))?;
+        Self::over(endpoint, token, channel)
+    }
+
+    fn over(endpoint: Endpoint, token: Option<Token>, channel: Channel) -> Result<Self, ApiError> {
+        let blobs = Blobs::new(&endpoint, token.clone()).map_err(|error| tls_error(&endpoint, &error))?;
+        Ok(Self { endpoint: Arc::new(endpoint), channel, token, blobs })
+    }
+
+    /// Where this client goes.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Requests, jobs, engines, reports, tokens.
+    pub fn farm(&self) -> FarmService {
+        FarmClient::with_interceptor(self.channel.clone(), Authorize(self.token.clone()))
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES)
+    }
+
+    /// The agents' stream.
+    pub fn fleet(&self) -> FleetService {
+        FleetClient::with_interceptor(self.channel.clone(), Authorize(self.token.clone()))
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES)
+    }
+
+    /// Blob transfer.
+    pub fn blobs(&self) -> &Blobs {
+        &self.blobs
+    }
+
+    /// Turns the status of a failed call into an error that names the coordinator when it could not be reached.
+    pub fn error(&self, status: Status) -> ApiError {
+        let came_from_transport = std::error::Error::source(&status).is_some();
+        if came_from_transport && matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Unknown) {
+            unreachable(&self.endpoint, &status)
+        } else {
+            status.into()
+        }
+    }
+}
+
+fn prepare(endpoint: &Endpoint) -> Result<(tonic::transport::Endpoint, Connector), ApiError> {
+    let connector = Connector::new(endpoint, Protocol::Http2).map_err(|error| tls_error(endpoint, &error))?;
+    // The connector decides about TLS: this address only fills the request's authority.
+    let transport = tonic::transport::Endpoint::from_shared(format!("http://{}", endpoint.authority()))
+        .map_err(|error| ApiError::new(ErrorCode::InvalidArgument, format!("cannot use {endpoint}: {error}")))?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+    Ok((transport, connector))
+}
+
+fn tls_error(endpoint: &Endpoint, error: &TlsError) -> ApiError {
+    ApiError::new(ErrorCode::InvalidArgument, format!("cannot connect to {endpoint}: {error}"))
+}
+
+/// The innermost causes of `error`, joined, without repeating what an outer layer already said.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let text = error.to_string();
+        if !texts.iter().any(|t| t.contains(&text)) {
+            texts.push(text);
+        }
+        next = error.source();
+    }
+    texts.join(": ")
+}
+
+/// The system's own error somewhere under `error`.
+fn io_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            return Some(io);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// An `Unavailable` that names the coordinator, the cause, and what to do about that cause.
+pub(crate) fn unreachable(endpoint: &Endpoint, error: &(dyn std::error::Error + 'static)) -> ApiError {
+    let io = io_cause(error);
+    let cause = io.map_or_else(|| causes(error), |io| io.to_string());
+    let mut message = format!("cannot reach the coordinator at {endpoint}: {cause}");
+    let hint = match (endpoint, io.map(std::io::Error::kind)) {
+        (Endpoint::Unix(path), Some(std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)) => {
+            message = format!("cannot reach the coordinator at {endpoint}: nothing listens there");
+            format!("start one whose data folder is {}", path.parent().unwrap_or(path).display())
+        }
+        (_, Some(std::io::ErrorKind::ConnectionRefused)) => {
+            "start it with `planforge coordinator` or `planforge up`, or check host and port".to_owned()
+        }
+        (Endpoint::Https { ca_file, .. }, Some(std::io::ErrorKind::InvalidData)) => match ca_file {
+            Some(path) => format!(
+                "check that {} signed the coordinator's certificate and that it names this host",
+                path.display()
+            ),
+            None => "name the CA file that signed the coordinator's certificate".to_owned(),
+        },
+        _ => "check the address, the network and that the coordinator runs".to_owned(),
+    };
+    ApiError::new(ErrorCode::Unavailable, message).with_hint(hint)
+}
