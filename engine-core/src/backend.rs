@@ -177,7 +177,7 @@ pub struct WindowSamples {
 }
 
 /// Time of one step of an engine, averaged over runs that were profiled apart from the latency samples.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerTime {
     /// Names of the model's nodes that this step computes.
     pub name: String,

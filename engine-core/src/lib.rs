@@ -5,11 +5,19 @@
 //! | [`identity`] | digests, SKUs, toolchains, build specs and the engine key made of them |
 //! | [`backend`] | the two traits every backend implements: `Compiler` and `Meter` |
 //! | [`ir`] | the graph every native backend compiles |
+//! | [`device`] | what a device is, what it is called, which code it can run |
+//! | [`telemetry`] | the state of a device around a timed window |
+//! | [`report`] | one measurement of one plan on one device |
+//! | [`card`] | the immutable facts of one build |
 //! | [`worker`] | what an agent tells a worker process and hears from it |
 //!
 //! Invariant: nothing here opens a network connection or a database.
 
 pub mod backend;
+pub mod card;
+pub mod device;
 pub mod identity;
 pub mod ir;
+pub mod report;
+pub mod telemetry;
 pub mod worker;

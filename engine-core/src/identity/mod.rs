@@ -2,12 +2,14 @@
 
 pub mod digest;
 pub mod key;
+pub mod resolve;
 pub mod sku;
 pub mod spec;
 pub mod toolchain;
 
 pub use digest::{Digest, DigestWriter};
 pub use key::EngineKey;
+pub use resolve::{ResolveError, resolve_spec, resolve_toolchain};
 pub use sku::Sku;
-pub use spec::{BuildSpec, DimRange, OptimizationProfile, Precision};
+pub use spec::{BuildSpec, DimRange, OptimizationLevel, OptimizationProfile, Precision};
 pub use toolchain::{Toolchain, ToolchainConstraint};

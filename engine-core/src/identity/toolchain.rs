@@ -96,6 +96,24 @@ impl ToolchainConstraint {
     }
 }
 
+impl fmt::Display for ToolchainConstraint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.backend.as_deref().unwrap_or(""))?;
+        for (index, (bound, parts)) in self.bounds.iter().enumerate() {
+            let sign = match bound {
+                Bound::Prefix => "=",
+                Bound::AtLeast => ">=",
+                Bound::Above => ">",
+                Bound::AtMost => "<=",
+                Bound::Below => "<",
+            };
+            let version = parts.iter().map(u64::to_string).collect::<Vec<_>>().join(".");
+            write!(f, "{}{sign}{version}", if index == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
 impl FromStr for ToolchainConstraint {
     type Err = ConstraintParseError;
 

@@ -5,6 +5,10 @@
 //! [`WorkEvent::Built`] the worker waits for a [`WorkCommand::Continue`] line, so that the plan's upload never
 //! disturbs a measurement. End of standard input means the agent is gone: the worker exits.
 
+mod run;
+
+pub use run::{RunEnd, run};
+
 use crate::identity::{BuildSpec, Digest, EngineKey, Sku, Toolchain};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

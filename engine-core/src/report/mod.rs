@@ -1,0 +1,248 @@
+//! Reports: one measurement of one plan on one device, complete enough that every printed number can be re-derived.
+//!
+//! A report is a document of its own that names the plan's digest: measurements keep coming after the build.
+
+pub mod samples;
+
+pub use samples::{Samples, SamplesError};
+
+use crate::{
+    backend::{LayerTime, Port},
+    device::DeviceFingerprint,
+    identity::{BuildSpec, Digest, EngineKey, Sku, Toolchain},
+    telemetry::TelemetrySample,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Raised whenever a field changes its meaning or goes away; new optional fields do not raise it.
+pub const REPORT_SCHEMA_VERSION: u32 = 1;
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub schema_version: u32,
+    /// Measured on a scripted double: no number in here is real.
+    pub simulated: bool,
+    pub provenance: Provenance,
+    pub model: ModelRef,
+    pub engine_key: EngineKey,
+    pub plan: PlanRef,
+    /// What the plan was built for.
+    pub sku: Sku,
+    /// What it was measured on, and whose toolchain built it.
+    pub device: DeviceFingerprint,
+    pub toolchain: Toolchain,
+    pub spec: BuildSpec,
+    /// Set when the plan was built for another SKU than the device's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign: Option<Foreign>,
+    /// Inputs as they were bound for the measurement, every dimension fixed.
+    pub inputs: Vec<Port>,
+    /// First dimension that all bound inputs share; 1 when they share none.
+    pub batch: u64,
+    pub latency_ms: LatencyStats,
+    /// Items per second: batch over the mean latency.
+    pub throughput_per_s: f64,
+    pub experiment: Experiment,
+    pub windows: Vec<WindowRecord>,
+    /// Every latency that counted, in the order measured.
+    pub samples: Samples,
+    /// Profiled apart from the samples; empty where the backend cannot tell.
+    #[serde(default)]
+    pub layers: Vec<LayerTime>,
+    /// Compilation alone; absent when the plan was only measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_ms: Option<f64>,
+    /// Wall time of each phase of the job, in milliseconds: `compile`, `verify`, `upload`, `measure`.
+    #[serde(default)]
+    pub phases_ms: BTreeMap<String, f64>,
+    /// Highest resident memory of the worker process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory_bytes: Option<u64>,
+    /// Weights, activations and scratch the loaded engine holds.
+    pub engine_memory_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numerics: Option<Numerics>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<Accuracy>,
+    /// Nothing that was checked found the outputs wrong.
+    pub accurate: bool,
+    pub telemetry: TelemetryPair,
+    /// What a reader should know before trusting or comparing the numbers.
+    #[serde(default)]
+    pub findings: Vec<Finding>,
+}
+
+/// Who measured, for which job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    pub job: String,
+    pub attempt: u32,
+    pub agent: String,
+    pub planforge_version: String,
+    /// Unix milliseconds of the agent's clock when the measurement began.
+    pub measured_unix_ms: u64,
+}
+
+/// The model an engine was made from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelRef {
+    pub name: String,
+    pub digest: Digest,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph_digest: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structure_digest: Option<Digest>,
+}
+
+/// The artifact that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanRef {
+    pub digest: Digest,
+    pub bytes: u64,
+}
+
+/// A plan on a device that is not its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Foreign {
+    pub built_for: Sku,
+    pub measured_on: Sku,
+}
+
+/// Statistics over all counted samples; percentiles by linear interpolation between closest ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatencyStats {
+    pub count: u64,
+    pub median: f64,
+    pub mean: f64,
+    /// Of the sample (n - 1); 0 for a single sample.
+    pub stddev: f64,
+    pub min: f64,
+    pub max: f64,
+    pub p50: f64,
+    pub p90: f64,
+    pub p95: f64,
+    pub p99: f64,
+    /// Confidence interval of the median, from order statistics.
+    pub ci_low: f64,
+    pub ci_high: f64,
+    /// Confidence the interval has, 0..1.
+    pub ci_confidence: f64,
+}
+
+/// How the measurement was run, and why it ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    pub warm_up_iterations: u64,
+    pub warm_up_ms: f64,
+    pub min_samples: u64,
+    pub min_duration_ms: f64,
+    /// Half-width of the median's confidence interval, relative to the median, that was aimed for.
+    pub target_relative_ci: f64,
+    pub budget_ms: f64,
+    /// Timed and untimed parts together.
+    pub elapsed_ms: f64,
+    pub stop: StopReason,
+}
+
+/// Why a measurement ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// The confidence interval of the median is as tight as asked.
+    Confident,
+    /// Time ran out before that; the interval says how sure the median is.
+    BudgetSpent,
+    /// As many samples as a report keeps.
+    SampleLimit,
+}
+
+/// One timed window, counted or discarded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WindowRecord {
+    pub iterations: u32,
+    pub duration_ms: f64,
+    pub median_ms: f64,
+    /// Why the window was discarded; empty when its samples count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tainted: Vec<String>,
+    /// Its samples count although it was tainted, because re-measuring had not helped either.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept_tainted: bool,
+}
+
+/// State of the device before the first and after the last window.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TelemetryPair {
+    pub before: TelemetrySample,
+    pub after: TelemetrySample,
+}
+
+/// Outputs against a reference.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Numerics {
+    /// What the outputs were compared with, `reference operators`.
+    pub oracle: String,
+    /// Why nothing was compared; the other figures are then empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+    /// Seed of the inputs.
+    pub seed: u64,
+    pub outputs: Vec<OutputNumerics>,
+    /// Largest of the outputs' `max_error`.
+    pub max_error: f64,
+    /// What `max_error` may be at most, by precision.
+    pub threshold: f64,
+    pub passed: bool,
+    pub oracle_ms: f64,
+}
+
+/// One output against the reference.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OutputNumerics {
+    pub name: String,
+    pub elements: u64,
+    /// Largest absolute difference over `scale`.
+    pub max_error: f64,
+    /// Root of the mean squared difference over the reference's root mean square.
+    pub relative_rms: f64,
+    /// Largest absolute value of the reference output.
+    pub scale: f64,
+    /// Compared as they were before this final `Softmax`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub before_softmax: bool,
+    /// Elements that are NaN or infinite where the reference is finite.
+    #[serde(default)]
+    pub not_finite: u64,
+}
+
+/// Top-1 accuracy on labelled rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Accuracy {
+    pub rows: u64,
+    pub correct: u64,
+    pub top1: f64,
+    /// The reference's accuracy on the same rows, where it was cheap enough to compute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference_top1: Option<f64>,
+}
+
+/// Something a reader should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Stable name: `contention`, `budget-spent`, `inaccurate`, ...
+    pub code: String,
+    pub severity: Severity,
+    pub message: String,
+}
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    Note,
+    Warning,
+    Error,
+}
