@@ -9,6 +9,8 @@
 //! | [`telemetry`] | the state of a device around a timed window |
 //! | [`report`] | one measurement of one plan on one device |
 //! | [`card`] | the immutable facts of one build |
+//! | [`shape`] | types and shapes of every operator's results; binding to a profile |
+//! | [`ops`] | plain reference implementations of every operator |
 //! | [`worker`] | what an agent tells a worker process and hears from it |
 //!
 //! Invariant: nothing here opens a network connection or a database.
@@ -20,4 +22,6 @@ pub mod identity;
 pub mod ir;
 pub mod report;
 pub mod telemetry;
+pub mod ops;
+pub mod shape;
 pub mod worker;
