@@ -1,1 +1,43 @@
-fn main() {}
+//! The `planforge` binary: parses the command line, resolves settings, runs one command, ends with its exit code.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`cli`] | the command line's grammar: global flags and one variant per command |
+//! | [`commands`] | one file per command, thin: what it asks, what it prints |
+//! | [`settings`] | flags, environment and files laid over each other; the table of settings |
+//! | [`failure`] | how a command fails, and the table of exit codes |
+//! | [`printer`] | the only place that writes to the terminal |
+//! | [`farm`] | the coordinator that a command talks to: one by URL, or this machine's own |
+//! | [`local`] | this machine's own farm: who hosts it, who is its client |
+//! | [`request`] | from flags and model files to a request |
+//! | [`wait`] | following jobs to their end, with progress and Ctrl-C |
+//! | [`plans`] | where plans land on this machine |
+//! | [`tables`] | how jobs, devices and engines look to people |
+
+mod cli;
+mod commands;
+mod failure;
+mod farm;
+mod local;
+mod plans;
+mod printer;
+mod request;
+mod settings;
+mod tables;
+mod telemetry;
+mod wait;
+
+use clap::Parser as _;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let parsed = cli::Cli::parse();
+    let printer = printer::Printer::new(parsed.global.json, parsed.global.quiet);
+    match commands::run(parsed, &printer) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            printer.failure(&failure);
+            ExitCode::from(failure.exit_code)
+        }
+    }
+}

@@ -9,8 +9,6 @@
 //! | [`telemetry`] | the state of a device around a timed window |
 //! | [`report`] | one measurement of one plan on one device |
 //! | [`card`] | the immutable facts of one build |
-//! | [`shape`] | types and shapes of every operator's results; binding to a profile |
-//! | [`ops`] | plain reference implementations of every operator |
 //! | [`worker`] | what an agent tells a worker process and hears from it |
 //!
 //! Invariant: nothing here opens a network connection or a database.
@@ -20,8 +18,6 @@ pub mod card;
 pub mod device;
 pub mod identity;
 pub mod ir;
-pub mod ops;
 pub mod report;
-pub mod shape;
 pub mod telemetry;
 pub mod worker;

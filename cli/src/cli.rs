@@ -1,0 +1,127 @@
+//! The command line's grammar.
+
+use crate::{
+    commands::{cancel, completions, devices, engines, jobs, logs, token, watch},
+    failure,
+    settings::{self, Key, Layer},
+};
+use clap::{Args, Parser, Subcommand};
+use std::sync::LazyLock;
+
+/// Below every command's list: what holds for all of them.
+static AFTER_HELP: LazyLock<String> =
+    LazyLock::new(|| format!("{}\n{}", failure::exit_codes_text(), settings::help_text()));
+
+/// Builds, measures, stores and compares inference engines on real devices.
+///
+/// Without a coordinator, `planforge build` does the whole job on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "planforge", version, max_term_width = 120, after_long_help = AFTER_HELP.as_str())]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags that every command takes.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// URL of the coordinator [env: PLANFORGE_SERVER]
+    #[arg(long, global = true, value_name = "URL")]
+    pub server: Option<String>,
+    /// Project that jobs belong to [env: PLANFORGE_PROJECT]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub project: Option<String>,
+    /// Secret that says who you are; safer in a file or the environment [env: PLANFORGE_TOKEN]
+    #[arg(long, global = true, value_name = "SECRET", hide_short_help = true)]
+    pub token: Option<String>,
+    /// File that holds the token [env: PLANFORGE_TOKEN_FILE]
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
+    pub token_file: Option<String>,
+    /// PEM file of the authority that signed the coordinator's certificate [env: PLANFORGE_CA]
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
+    pub ca: Option<String>,
+    /// Allow http:// beyond this machine: tokens and plans travel in the clear [env: PLANFORGE_INSECURE]
+    #[arg(long, global = true, hide_short_help = true)]
+    pub insecure: bool,
+    /// Folder of the farm on this machine [env: PLANFORGE_DATA]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub data: Option<String>,
+    /// Print one JSON object instead of tables
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say nothing on stderr but warnings and errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Log more: -v info, -vv debug, -vvv trace
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Log filter, such as info,planforge_agent=debug [env: PLANFORGE_LOG]
+    #[arg(long, global = true, value_name = "FILTER", hide_short_help = true)]
+    pub log: Option<String>,
+    /// Log lines as text or json [env: PLANFORGE_LOG_FORMAT]
+    #[arg(long, global = true, value_name = "FORMAT", hide_short_help = true)]
+    pub log_format: Option<String>,
+}
+
+impl Global {
+    /// The flags as the strongest layer of settings.
+    pub fn layer(&self) -> Layer {
+        let flags = [
+            (Key::Server, &self.server),
+            (Key::Project, &self.project),
+            (Key::Token, &self.token),
+            (Key::TokenFile, &self.token_file),
+            (Key::Ca, &self.ca),
+            (Key::Data, &self.data),
+            (Key::Log, &self.log),
+            (Key::LogFormat, &self.log_format),
+        ];
+        let texts = flags.into_iter().filter_map(|(key, text)| text.clone().map(|text| (key, text)));
+        texts.chain(self.insecure.then(|| (Key::Insecure, "true".to_owned()))).collect()
+    }
+}
+
+/// One variant per command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List jobs
+    Jobs(jobs::Args),
+    /// Follow jobs as they change
+    Watch(watch::Args),
+    /// Print the log of a job
+    Logs(logs::Args),
+    /// Cancel jobs
+    Cancel(cancel::Args),
+    /// List devices, and the flag that names each
+    Devices(devices::Args),
+    /// List finished engines
+    Engines(engines::Args),
+    /// Create, list and revoke tokens
+    Token(token::Args),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_grammar_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_setting_with_a_global_flag_says_its_variable() {
+        let command = Cli::command();
+        for setting in settings::SETTINGS.iter().filter(|s| s.key != Key::Skus) {
+            let argument = command.get_arguments().find(|a| a.get_long() == setting.flag.strip_prefix("--"));
+            let help = argument.and_then(|a| a.get_help()).map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains(&format!("[env: {}]", setting.env)), "{}: {help}", setting.flag);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! `planforge engines`: finished engines, newest first.
+
+use super::Context;
+use crate::{
+    failure::Failure,
+    farm::{Farm, Need},
+    settings::Key,
+    tables,
+};
+use planforge_proto::{v1, view::EngineView};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only engines of this model, by name or beginning of its digest
+    #[arg(default_value = "", hide_default_value = true)]
+    model: String,
+    /// Only engines for this device kind
+    #[arg(long, value_name = "SKU", default_value = "", hide_default_value = true)]
+    sku: String,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    limit: u32,
+}
+
+pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    let farm = Farm::open(context, Need::Answers).await?;
+    let request = v1::ListEnginesRequest {
+        model: args.model,
+        sku: args.sku,
+        project: context.settings.get(Key::Project).unwrap_or_default().into(),
+        limit: args.limit,
+    };
+    let engines = farm.rpc().list_engines(request).await.map_err(|e| farm.error(e))?.into_inner().engines;
+    farm.close(context.printer).await;
+    if engines.is_empty() {
+        context.printer.note("no engines");
+    } else {
+        context.printer.data(&tables::engines(&engines, tables::now_ms()))?;
+    }
+    let engines: Vec<_> = engines.into_iter().map(EngineView::from).collect();
+    context.printer.object(&serde_json::json!({ "engines": engines }))
+}

@@ -1,0 +1,41 @@
+//! `planforge logs`: what an attempt said.
+
+use super::Context;
+use crate::{
+    failure::Failure,
+    farm::{Farm, Need},
+};
+use planforge_proto::v1;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Job whose log to print
+    #[arg(value_name = "JOB")]
+    id: String,
+    /// Go on until the attempt ends
+    #[arg(short, long)]
+    follow: bool,
+    /// Number of the attempt; the newest by default
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    attempt: u32,
+}
+
+pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    let need = if args.follow { Need::Work } else { Need::Answers };
+    let farm = Farm::open(context, need).await?;
+    let request =
+        v1::ReadLogRequest { id: args.id.clone(), attempt: args.attempt, follow: args.follow, offset_bytes: 0 };
+    let mut chunks = farm.rpc().read_log(request).await.map_err(|e| farm.error(e))?.into_inner();
+    let mut whole = String::new();
+    let mut attempt = args.attempt;
+    while let Some(chunk) = chunks.message().await.map_err(|e| farm.error(e))? {
+        attempt = chunk.attempt;
+        if context.printer.json {
+            whole.push_str(&String::from_utf8_lossy(&chunk.data));
+        } else {
+            context.printer.raw(&chunk.data)?;
+        }
+    }
+    farm.close(context.printer).await;
+    context.printer.object(&serde_json::json!({ "job": args.id, "attempt": attempt, "log": whole }))
+}

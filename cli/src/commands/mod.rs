@@ -1,0 +1,58 @@
+//! One file per command; each is thin: what it asks of the farm and what it prints.
+
+pub mod cancel;
+pub mod completions;
+pub mod devices;
+pub mod engines;
+pub mod jobs;
+pub mod logs;
+pub mod token;
+pub mod watch;
+
+use crate::{
+    cli::{Cli, Command},
+    failure::Failure,
+    printer::Printer,
+    settings::Settings,
+    telemetry::{self, Service},
+};
+use std::future::Future;
+
+/// What every command gets.
+#[derive(Debug)]
+pub struct Context<'a> {
+    pub printer: &'a Printer,
+    pub settings: Settings,
+    verbose: u8,
+}
+
+/// Runs the command that was asked for.
+pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
+    let settings = Settings::of_process(parsed.global.layer())?;
+    let context = Context { printer, settings, verbose: parsed.global.verbose };
+    let service = Service::No;
+    telemetry::start(&context.settings, context.verbose, service)?;
+    match parsed.command {
+        Command::Jobs(args) => context.block_on(jobs::run(&context, args)),
+        Command::Watch(args) => context.block_on(watch::run(&context, args)),
+        Command::Logs(args) => context.block_on(logs::run(&context, args)),
+        Command::Cancel(args) => context.block_on(cancel::run(&context, args)),
+        Command::Devices(args) => context.block_on(devices::run(&context, args)),
+        Command::Engines(args) => context.block_on(engines::run(&context, args)),
+        Command::Token(args) => context.block_on(token::run(&context, args)),
+        Command::Completions(args) => completions::run(&context, args),
+    }
+}
+
+impl Context<'_> {
+    /// Runs a command's asynchronous part. Commands that need no network never come here.
+    pub fn block_on(&self, command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| {
+            Failure::new(planforge_proto::ErrorCode::Internal, format!("cannot start the runtime: {e}"))
+        })?;
+        let result = runtime.block_on(command);
+        // What still runs on blocking threads (a read of a closed terminal) must not keep the process.
+        runtime.shutdown_background();
+        result
+    }
+}

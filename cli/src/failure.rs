@@ -1,0 +1,162 @@
+//! How a command fails: a message, a hint and one of the documented exit codes.
+
+use planforge_proto::{ApiError, ErrorCode};
+use std::{error::Error, fmt, io, path::Path};
+
+/// A job ended without success.
+pub const EXIT_JOB_FAILED: u8 = 1;
+/// Ctrl-C, the way shells count it: 128 + SIGINT.
+pub const EXIT_INTERRUPTED: u8 = 130;
+
+/// Exit codes and what they mean; part of the command line's contract.
+pub const EXIT_CODES: [(u8, &str); 11] = [
+    (0, "done"),
+    (EXIT_JOB_FAILED, "a job failed, was cancelled or was skipped; a comparison found a regression"),
+    (2, "the command line, a file named on it or a setting is wrong"),
+    (3, "no such job, engine, report or token; `fetch`: the engine is missing"),
+    (4, "the coordinator cannot be reached or is shutting down: try again"),
+    (5, "no token, a bad or revoked one, or one that may not do this"),
+    (6, "refused: nothing known could run it; the message says what exists"),
+    (7, "conflict with something that exists"),
+    (8, "disk, queue or quota is full"),
+    (70, "a bug or a broken store"),
+    (EXIT_INTERRUPTED, "interrupted"),
+];
+
+/// Why a command did not do what was asked.
+#[derive(Debug)]
+pub struct Failure {
+    /// Stable name, used in JSON.
+    pub name: &'static str,
+    pub exit_code: u8,
+    message: String,
+    /// What to do next; may be empty.
+    pub hint: String,
+    /// Everything was already said on stdout or stderr.
+    pub silent: bool,
+}
+
+impl Failure {
+    /// A failure with one of the shared error codes.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            name: code.name(),
+            exit_code: code.exit_code(),
+            message: message.into(),
+            hint: String::new(),
+            silent: false,
+        }
+    }
+
+    /// The command line, a file named on it or a setting is wrong.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::InvalidArgument, message)
+    }
+
+    /// A file operation failed: `verb` says which, such as "read".
+    pub fn io(verb: &str, path: &Path, error: &io::Error) -> Self {
+        let code = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorCode::ResourceExhausted,
+            _ => ErrorCode::InvalidArgument,
+        };
+        Self::new(code, format!("cannot {verb} {}: {}", path.display(), io_reason(error)))
+    }
+
+    /// Ended by Ctrl-C or SIGTERM.
+    pub fn interrupted() -> Self {
+        let mut failure = Self::new(ErrorCode::Internal, "interrupted");
+        failure.name = "interrupted";
+        failure.exit_code = EXIT_INTERRUPTED;
+        failure
+    }
+
+    /// Jobs ended without success, and the command has said so already.
+    pub fn jobs_failed() -> Self {
+        let mut failure = Self::new(ErrorCode::Internal, "a job did not succeed");
+        failure.name = "job-failed";
+        failure.exit_code = EXIT_JOB_FAILED;
+        failure.silent = true;
+        failure
+    }
+
+    /// Says what to do next.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// Adds a hint where the error brought none of its own.
+    pub fn hint_if_none(self, hint: impl Into<String>) -> Self {
+        if self.hint.is_empty() { self.hint(hint) } else { self }
+    }
+
+    /// Whether the coordinator went away, rather than refused something.
+    pub fn is_unavailable(&self) -> bool {
+        self.exit_code == ErrorCode::Unavailable.exit_code()
+    }
+}
+
+/// The operating system's words without the number that Rust appends.
+fn io_reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    let end = text.find(" (os error").unwrap_or(text.len());
+    let mut reason = text[..end].to_owned();
+    if let Some(first) = reason.get_mut(0..1) {
+        first.make_ascii_lowercase();
+    }
+    reason
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for Failure {}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        Self::new(error.code, error.message).hint(error.hint)
+    }
+}
+
+
+/// The table for `--help`.
+pub fn exit_codes_text() -> String {
+    let rows = EXIT_CODES.map(|(code, meaning)| format!("  {code:>3}  {meaning}\n"));
+    format!("Exit codes:\n{}", rows.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shared_error_code_is_documented() {
+        use ErrorCode::*;
+        let shared = [
+            InvalidArgument,
+            NotFound,
+            Unauthenticated,
+            PermissionDenied,
+            Refused,
+            Conflict,
+            ResourceExhausted,
+            Unavailable,
+            Internal,
+        ];
+        for code in shared {
+            assert!(EXIT_CODES.iter().any(|(number, _)| *number == code.exit_code()), "{}", code.name());
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_from_a_missing_file() {
+        let path = Path::new("x");
+        let full = Failure::io("write", path, &io::Error::from(io::ErrorKind::StorageFull));
+        let missing = Failure::io("read", path, &io::Error::from_raw_os_error(2));
+        assert_eq!((full.exit_code, missing.exit_code), (8, 2));
+        assert_eq!(missing.to_string(), "cannot read x: no such file or directory");
+    }
+}

@@ -1,0 +1,198 @@
+//! The coordinator that a command talks to: one by URL, or this machine's own.
+
+use crate::{
+    commands::Context,
+    failure::Failure,
+    local::Local,
+    printer::Printer,
+    settings::{Key, Settings},
+};
+use planforge_client::{BlobError, Blobs, Client, Endpoint, EndpointOptions, FarmService, Token};
+use planforge_proto::ErrorCode;
+use std::{fs, path::Path};
+
+/// Largest token file that is read: a token is a line.
+const TOKEN_FILE_MAX_BYTES: u64 = 64 * 1024;
+
+/// What a command needs of this machine's own farm; a coordinator by URL has it all anyway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Answers from what is stored.
+    Answers,
+    /// Known devices: an agent runs, at least once.
+    Devices,
+    /// An agent at work for as long as the command runs.
+    Work,
+    /// A farm that goes on without this command: one that `planforge up` keeps.
+    Lasting,
+}
+
+/// Where commands go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A coordinator by URL.
+    Server(Endpoint),
+    /// The farm of this machine, in this data folder.
+    ThisMachine(std::path::PathBuf),
+}
+
+impl Place {
+    /// Decides by the settings.
+    pub fn choose(settings: &Settings) -> Result<Self, Failure> {
+        let Some(url) = settings.get(Key::Server) else {
+            return Ok(Self::ThisMachine(settings.data_folder()?));
+        };
+        let options = EndpointOptions {
+            ca_file: settings.get(Key::Ca).map(Into::into),
+            insecure: settings.switch(Key::Insecure)?,
+        };
+        Endpoint::parse(url, &options).map(Self::Server).map_err(|e| Failure::usage(e.to_string()))
+    }
+}
+
+/// A way to a coordinator that has answered once.
+#[derive(Debug)]
+pub struct Farm {
+    client: Client,
+    local: Option<Local>,
+}
+
+impl Farm {
+    /// Finds the coordinator and connects to it; becomes it where this machine has none.
+    pub async fn open(context: &Context<'_>, need: Need) -> Result<Self, Failure> {
+        match Place::choose(&context.settings)? {
+            Place::Server(endpoint) => {
+                let client = Client::connect(endpoint, token(&context.settings)?).await?;
+                Ok(Self { client, local: None })
+            }
+            Place::ThisMachine(data) => {
+                let local = Local::join(&data, need).await?;
+                Ok(Self { client: local.client().clone(), local: Some(local) })
+            }
+        }
+    }
+
+    /// Requests, jobs, engines, reports, tokens.
+    pub fn rpc(&self) -> FarmService {
+        self.client.farm()
+    }
+
+    pub fn blobs(&self) -> &Blobs {
+        self.client.blobs()
+    }
+
+    /// The error behind a failed call, naming the coordinator where it went away.
+    pub fn error(&self, status: tonic::Status) -> Failure {
+        self.client.error(status).into()
+    }
+
+    /// This machine's own farm, where that is what is used.
+    pub fn local(&mut self) -> Option<&mut Local> {
+        self.local.as_mut()
+    }
+
+    /// Ends this command's part in the farm; a host first finishes what others wait for.
+    pub async fn close(self, printer: &Printer) {
+        if let Some(local) = self.local {
+            local.close(printer).await;
+        }
+    }
+}
+
+/// The token from flag, environment or file.
+pub fn token(settings: &Settings) -> Result<Option<Token>, Failure> {
+    // Of a token and a token file, the one that was said closer to the command wins.
+    let file_is_closer = match (settings.origin(Key::Token), settings.origin(Key::TokenFile)) {
+        (Some(token), Some(file)) => file < token,
+        (token, _) => token.is_none(),
+    };
+    let secret = match (settings.get(Key::Token), settings.get(Key::TokenFile)) {
+        (_, Some(file)) if file_is_closer => read_token(Path::new(file))?,
+        (Some(secret), _) => secret.to_owned(),
+        (None, _) => return Ok(None),
+    };
+    Ok(Some(Token::new(&secret)?))
+}
+
+fn read_token(path: &Path) -> Result<String, Failure> {
+    let bytes = fs::metadata(path).map_err(|e| Failure::io("read the token file", path, &e))?.len();
+    if bytes > TOKEN_FILE_MAX_BYTES {
+        return Err(Failure::usage(format!("{} is no token file: it has {bytes} bytes", path.display())));
+    }
+    let text = fs::read_to_string(path).map_err(|e| Failure::io("read the token file", path, &e))?;
+    match text.trim() {
+        "" => Err(Failure::usage(format!("the token file {} is empty", path.display()))),
+        secret => Ok(secret.to_owned()),
+    }
+}
+
+impl From<BlobError> for Failure {
+    fn from(error: BlobError) -> Self {
+        let message = error.to_string();
+        match error {
+            BlobError::Unreachable(inner) => inner.into(),
+            BlobError::NotFound { .. } => Self::new(ErrorCode::NotFound, message),
+            BlobError::NoRoom { .. } => Self::new(ErrorCode::ResourceExhausted, message),
+            BlobError::Refused { status, hint, .. } => {
+                let code = match status.as_u16() {
+                    400 | 413 => ErrorCode::InvalidArgument,
+                    401 => ErrorCode::Unauthenticated,
+                    403 => ErrorCode::PermissionDenied,
+                    409 => ErrorCode::Conflict,
+                    502..=504 => ErrorCode::Unavailable,
+                    _ => ErrorCode::Internal,
+                };
+                Self::new(code, message).hint(hint)
+            }
+            BlobError::Cut { .. } => Self::new(ErrorCode::Unavailable, message),
+            BlobError::Disk { action, path, source } => Self::io(action, &path, &source),
+            BlobError::WrongDigest { .. }
+            | BlobError::UploadMismatch { .. }
+            | BlobError::TooLarge { .. }
+            | BlobError::Protocol { .. } => Self::new(ErrorCode::Internal, message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Layer;
+
+    fn settings(texts: &[(Key, &str)]) -> Settings {
+        let flags = texts.iter().map(|(key, text)| (*key, (*text).to_owned())).collect();
+        Settings::layered(flags, Layer::new(), Layer::new(), Layer::new())
+    }
+
+    #[test]
+    fn a_server_setting_decides_where_commands_go() {
+        let here = Place::choose(&settings(&[(Key::Data, "/d")])).unwrap();
+        assert_eq!(here, Place::ThisMachine("/d".into()));
+        let there = Place::choose(&settings(&[(Key::Data, "/d"), (Key::Server, "http://127.0.0.1:7000")])).unwrap();
+        assert_eq!(there, Place::Server(Endpoint::Http { host: "127.0.0.1".into(), port: 7000 }));
+    }
+
+    #[test]
+    fn plain_http_beyond_this_machine_must_be_asked_for() {
+        let refused = Place::choose(&settings(&[(Key::Server, "http://farm:7000")])).unwrap_err();
+        assert_eq!(refused.exit_code, 2);
+        let allowed = settings(&[(Key::Server, "http://farm:7000"), (Key::Insecure, "true")]);
+        assert!(matches!(Place::choose(&allowed), Ok(Place::Server(_))));
+    }
+
+    #[test]
+    fn a_token_file_on_the_command_line_beats_a_token_in_the_environment() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        fs::write(&file, "  secret\n").unwrap();
+        let flags = Layer::from([(Key::TokenFile, file.to_string_lossy().into_owned())]);
+        // A token that cannot be sent shows which of the two was taken.
+        let environment = Layer::from([(Key::Token, "\u{7}".to_owned())]);
+        let closer = Settings::layered(flags.clone(), environment.clone(), Layer::new(), Layer::new());
+        assert!(token(&closer).unwrap().is_some());
+        let farther = Settings::layered(environment, flags, Layer::new(), Layer::new());
+        assert_eq!(token(&farther).unwrap_err().exit_code, 5);
+        fs::write(&file, "\n").unwrap();
+        assert!(token(&closer).unwrap_err().to_string().ends_with("is empty"));
+    }
+}

@@ -1,0 +1,57 @@
+//! This machine's own farm: who hosts it, who is its client.
+//!
+//! The first process on a data folder locks it, runs the coordinator and listens on a socket there; later ones are its
+//! clients. When the host ends, however it ends, the kernel frees its lock and the next client that notices becomes
+//! the host and goes on with what the store holds.
+
+mod folder;
+
+pub use folder::DataFolder;
+
+use crate::{failure::Failure, farm::Need, printer::Printer};
+use planforge_client::{Client, Endpoint};
+use planforge_proto::ErrorCode;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// How long to wait for a host that holds the lock to answer on its socket: a store is opened in far less.
+const HOST_START_LIMIT: Duration = Duration::from_secs(30);
+/// Between tries to become the host or to reach it.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+/// This process's part in the farm.
+#[derive(Debug)]
+pub struct Local {
+    client: Client,
+    folder: DataFolder,
+}
+
+impl Local {
+    /// Reaches the host of the farm in `data`.
+    pub async fn join(data: &Path, _need: Need) -> Result<Self, Failure> {
+        let folder = DataFolder::open(data)?;
+        let deadline = Instant::now() + HOST_START_LIMIT;
+        loop {
+            if folder.try_host()?.is_some() {
+                let message = format!("no farm runs in {}", folder.path().display());
+                return Err(Failure::new(ErrorCode::Unavailable, message).hint("name a coordinator with --server URL"));
+            }
+            match Client::connect(Endpoint::unix(folder.socket_path()), None).await {
+                Ok(client) => return Ok(Self { client, folder }),
+                Err(error) if Instant::now() > deadline => return Err(error.into()),
+                Err(_) => tokio::time::sleep(TRY_AGAIN).await,
+            }
+        }
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Ends this process's part.
+    pub async fn close(self, _printer: &Printer) {
+        drop(self.folder);
+    }
+}

@@ -1,0 +1,157 @@
+//! From flags and model files to a request.
+
+pub mod shapes;
+
+use crate::{
+    commands::Context,
+    failure::Failure,
+    farm::Farm,
+    settings::Key,
+};
+use planforge_engine_core::identity::{
+    BuildSpec, Digest, OptimizationProfile, Precision, Sku, ToolchainConstraint, spec::OptimizationLevel,
+};
+use planforge_proto::{ErrorCode, v1};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+/// Flags that say what to build; `build` and `submit` share them.
+#[derive(Debug, clap::Args)]
+pub struct RequestArgs {
+    /// Device kind to build for, as `planforge devices` lists it; repeat for several [env: PLANFORGE_SKUS]
+    #[arg(long = "sku", value_name = "SKU", value_delimiter = ',')]
+    pub skus: Vec<Sku>,
+    /// Arithmetic: fp32, tf32, fp16, bf16, int8, fp8 or best; repeat for several engines
+    #[arg(long, value_name = "PRECISION", value_delimiter = ',', value_parser = parse_precision)]
+    pub precision: Vec<Precision>,
+    /// Input shapes, such as images:1x3x224x224 or ids:1..8x128; repeat for several optimization profiles
+    #[arg(long, value_name = "NAME:SHAPE,...", value_parser = shapes::parse)]
+    pub shapes: Vec<OptimizationProfile>,
+    /// CPU threads the engine runs on; the cores of the smallest known device by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Toolchain, such as native or 'tensorrt>=10.3,<11'; repeat for several engines
+    #[arg(long, value_name = "CONSTRAINT")]
+    pub toolchain: Vec<ToolchainConstraint>,
+    /// How hard to search for tactics, 0 to 5
+    #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(0..=5))]
+    pub optimization_level: Option<u8>,
+    /// Most scratch memory a tactic may use, in MiB
+    #[arg(long, value_name = "MIB")]
+    pub workspace_mib: Option<u64>,
+    /// Backend option NAME=VALUE; repeat for several
+    #[arg(long = "option", value_name = "NAME=VALUE", value_parser = parse_option)]
+    pub options: Vec<(String, String)>,
+    /// Labelled test set (.npz with inputs by name and 'labels') for the accuracy in the report
+    #[arg(long, value_name = "FILE.npz")]
+    pub eval: Option<PathBuf>,
+    /// Build even when an engine is stored or being built
+    #[arg(long)]
+    pub force: bool,
+    /// Higher goes first
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-100..=100))]
+    pub priority: Option<i32>,
+    /// Keep an engine whose outputs differ from the reference; it is marked
+    #[arg(long)]
+    pub allow_inaccurate: bool,
+}
+
+fn parse_precision(text: &str) -> Result<Precision, String> {
+    serde_json::from_value(serde_json::Value::String(text.to_ascii_lowercase()))
+        .map_err(|_| format!("'{text}' is not a precision: fp32, tf32, fp16, bf16, int8, fp8 or best"))
+}
+
+fn parse_option(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    pair.map(|(name, value)| (name.to_owned(), value.to_owned())).ok_or_else(|| format!("'{text}' is not NAME=VALUE"))
+}
+
+impl RequestArgs {
+    /// SKUs from flags, else from the settings; empty when nobody named any.
+    pub fn skus(&self, context: &Context<'_>) -> Result<Vec<String>, Failure> {
+        if !self.skus.is_empty() {
+            return Ok(unique(self.skus.iter().map(ToString::to_string)));
+        }
+        let listed = context.settings.list(Key::Skus);
+        let skus = listed.iter().map(|text| text.parse::<Sku>()).collect::<Result<Vec<_>, _>>();
+        let skus = skus.map_err(|e| Failure::usage(format!("the setting 'skus': {e}")))?;
+        Ok(unique(skus.iter().map(ToString::to_string)))
+    }
+
+    /// One spec per precision, over `base` where an earlier job is the template.
+    pub fn specs(&self, base: &BuildSpec) -> Vec<BuildSpec> {
+        let precisions = if self.precision.is_empty() { vec![base.precision] } else { self.precision.clone() };
+        let spec = |precision| {
+            let mut spec = BuildSpec { precision, ..base.clone() };
+            if !self.shapes.is_empty() {
+                spec.profiles.clone_from(&self.shapes);
+            }
+            spec.threads = self.threads.or(spec.threads);
+            spec.workspace_mib = self.workspace_mib.or(spec.workspace_mib);
+            if let Some(level) = self.optimization_level {
+                spec.optimization_level = OptimizationLevel(level);
+            }
+            spec.options.extend(self.options.iter().cloned());
+            spec.canonical()
+        };
+        precisions.into_iter().map(spec).collect()
+    }
+}
+
+/// Texts without repeats, in the order first said.
+fn unique(texts: impl Iterator<Item = String>) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    texts.filter(|text| seen.insert(text.clone())).collect()
+}
+
+/// Specs as the documents that travel.
+pub fn spec_documents(specs: &[BuildSpec]) -> Result<Vec<String>, Failure> {
+    let text = |spec| {
+        serde_json::to_string(spec)
+            .map_err(|e| Failure::new(ErrorCode::Internal, format!("cannot write the build spec: {e}")))
+    };
+    specs.iter().map(text).collect()
+}
+
+/// Files on this machine by digest: what can be uploaded when the coordinator lacks it.
+pub type LocalFiles = BTreeMap<String, PathBuf>;
+
+/// Submits, uploads what the coordinator lacks, submits again.
+pub async fn submit(
+    context: &Context<'_>,
+    farm: &Farm,
+    request: &v1::SubmitRequest,
+    files: &LocalFiles,
+) -> Result<v1::SubmitReply, Failure> {
+    let mut uploaded = BTreeSet::new();
+    loop {
+        let reply = farm.rpc().submit(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        if reply.missing_blobs.is_empty() {
+            return Ok(reply);
+        }
+        for text in &reply.missing_blobs {
+            let Some(path) = files.get(text) else {
+                let message = format!("the coordinator lacks the file sha256:{text}, and it is not on this machine");
+                return Err(Failure::new(ErrorCode::NotFound, message).hint("submit the model file itself"));
+            };
+            if !uploaded.insert(text.clone()) {
+                let message = format!("the coordinator asks again for {} after it was uploaded", path.display());
+                return Err(Failure::new(ErrorCode::Internal, message));
+            }
+            upload(context, farm, text, path).await?;
+        }
+    }
+}
+
+async fn upload(context: &Context<'_>, farm: &Farm, digest: &str, path: &Path) -> Result<(), Failure> {
+    let digest: Digest = digest.parse().map_err(|e| {
+        Failure::new(ErrorCode::Internal, format!("the coordinator names a blob by something else: {e}"))
+    })?;
+    let bytes = std::fs::metadata(path).map_err(|e| Failure::io("read", path, &e))?.len();
+    let bar = context.printer.transfer(&format!("uploading {}", path.display()), bytes);
+    let result = farm.blobs().upload_with(path, digest, &|done| bar.set_position(done)).await;
+    bar.finish_and_clear();
+    result.map_err(|e| Failure::from(e).hint_if_none("run the command again: uploads resume where they stopped"))
+}

@@ -1,0 +1,433 @@
+//! Every setting that can come from outside a command line, declared once: the resolver, `planforge --help` and the
+//! table in the README all read [`SETTINGS`].
+//!
+//! Precedence: flag, environment, project file (`planforge.toml` in this folder or above it), user file
+//! (`$XDG_CONFIG_HOME/planforge/config.toml`), default.
+
+use crate::failure::Failure;
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Name of the project file, looked for from the current folder upwards.
+pub const PROJECT_FILE: &str = "planforge.toml";
+
+/// Largest configuration file that is read: a configuration is a page of text.
+const CONFIG_MAX_BYTES: u64 = 1024 * 1024;
+
+/// A setting's name in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    Server,
+    Project,
+    Token,
+    TokenFile,
+    Ca,
+    Insecure,
+    Data,
+    Skus,
+    Log,
+    LogFormat,
+}
+
+/// What a setting's text means in a configuration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Text,
+    /// Relative paths in a configuration file start at that file's folder.
+    Path,
+    /// A list of texts in a file, comma-separated elsewhere.
+    List,
+    /// `true` or `false`.
+    Switch,
+}
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct Setting {
+    pub key: Key,
+    /// Key in a configuration file.
+    pub name: &'static str,
+    /// The environment variable.
+    pub env: &'static str,
+    pub flag: &'static str,
+    kind: Kind,
+    /// What holds when nobody says anything, in words.
+    pub default: &'static str,
+    pub help: &'static str,
+}
+
+/// The table.
+pub const SETTINGS: [Setting; 10] = [
+    Setting {
+        key: Key::Server,
+        name: "server",
+        env: "PLANFORGE_SERVER",
+        flag: "--server",
+        kind: Kind::Text,
+        default: "none: build on this machine",
+        help: "URL of the coordinator",
+    },
+    Setting {
+        key: Key::Project,
+        name: "project",
+        env: "PLANFORGE_PROJECT",
+        flag: "--project",
+        kind: Kind::Text,
+        default: "the token's, else default",
+        help: "project that jobs belong to",
+    },
+    Setting {
+        key: Key::Token,
+        name: "token",
+        env: "PLANFORGE_TOKEN",
+        flag: "--token",
+        kind: Kind::Text,
+        default: "none",
+        help: "secret that says who you are to the coordinator",
+    },
+    Setting {
+        key: Key::TokenFile,
+        name: "token_file",
+        env: "PLANFORGE_TOKEN_FILE",
+        flag: "--token-file",
+        kind: Kind::Path,
+        default: "none",
+        help: "file that holds the token",
+    },
+    Setting {
+        key: Key::Ca,
+        name: "ca",
+        env: "PLANFORGE_CA",
+        flag: "--ca",
+        kind: Kind::Path,
+        default: "none",
+        help: "PEM file of the certificate authority that signed the coordinator's certificate",
+    },
+    Setting {
+        key: Key::Insecure,
+        name: "insecure",
+        env: "PLANFORGE_INSECURE",
+        flag: "--insecure",
+        kind: Kind::Switch,
+        default: "false",
+        help: "allow http:// beyond this machine: tokens and plans travel in the clear",
+    },
+    Setting {
+        key: Key::Data,
+        name: "data",
+        env: "PLANFORGE_DATA",
+        flag: "--data",
+        kind: Kind::Path,
+        default: "$XDG_DATA_HOME/planforge",
+        help: "folder of the farm on this machine: jobs, engines, reports",
+    },
+    Setting {
+        key: Key::Skus,
+        name: "skus",
+        env: "PLANFORGE_SKUS",
+        flag: "--sku",
+        kind: Kind::List,
+        default: "the best of each device of this machine",
+        help: "device kinds to build for",
+    },
+    Setting {
+        key: Key::Log,
+        name: "log",
+        env: "PLANFORGE_LOG",
+        flag: "--log",
+        kind: Kind::Text,
+        default: "warn; info for up, coordinator and agent",
+        help: "log filter, such as info,planforge_agent=debug",
+    },
+    Setting {
+        key: Key::LogFormat,
+        name: "log_format",
+        env: "PLANFORGE_LOG_FORMAT",
+        flag: "--log-format",
+        kind: Kind::Text,
+        default: "text",
+        help: "log lines on stderr as text or json",
+    },
+];
+
+/// Where a value came from, strongest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    Flag,
+    Environment,
+    ProjectFile,
+    UserFile,
+}
+
+/// A value and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    pub text: String,
+    pub origin: Origin,
+}
+
+/// The strongest value of every setting that somebody set.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    values: BTreeMap<Key, Value>,
+}
+
+/// Texts by setting, as one source gives them.
+pub type Layer = BTreeMap<Key, String>;
+
+impl Settings {
+    /// Lays the sources over each other.
+    pub fn layered(flags: Layer, environment: Layer, project: Layer, user: Layer) -> Self {
+        let mut values = BTreeMap::new();
+        let layers = [
+            (Origin::Flag, flags),
+            (Origin::Environment, environment),
+            (Origin::ProjectFile, project),
+            (Origin::UserFile, user),
+        ];
+        for (origin, layer) in layers {
+            for (key, text) in layer {
+                values.entry(key).or_insert(Value { text, origin });
+            }
+        }
+        let mut settings = Self { values };
+        settings.keep_user_token_to_user_server();
+        settings
+    }
+
+    /// Reads environment and files of this process and lays `flags` over them.
+    pub fn of_process(flags: Layer) -> Result<Self, Failure> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+        let environment =
+            SETTINGS.iter().filter_map(|s| variable(s.env).map(|text| (s.key, text))).collect::<Layer>();
+        let project = match std::env::current_dir().ok().and_then(|folder| find_project_file(&folder)) {
+            Some(path) => read_layer(&path)?,
+            None => Layer::new(),
+        };
+        let user = match user_file(&variable) {
+            Some(path) if path.is_file() => read_layer(&path)?,
+            _ => Layer::new(),
+        };
+        Ok(Self::layered(flags, environment, project, user))
+    }
+
+    /// The strongest value, where anybody set one.
+    pub fn get(&self, key: Key) -> Option<&str> {
+        self.values.get(&key).map(|value| value.text.as_str())
+    }
+
+    /// Where the value of `key` came from.
+    pub fn origin(&self, key: Key) -> Option<Origin> {
+        self.values.get(&key).map(|value| value.origin)
+    }
+
+    /// A comma-separated value as a list; empty when nobody set it.
+    pub fn list(&self, key: Key) -> Vec<String> {
+        let text = self.get(key).unwrap_or_default();
+        text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// Whether a switch is on: `true`, `1` or `yes`.
+    pub fn switch(&self, key: Key) -> Result<bool, Failure> {
+        match self.get(key) {
+            None | Some("false" | "0" | "no") => Ok(false),
+            Some("true" | "1" | "yes") => Ok(true),
+            Some(other) => Err(Failure::usage(format!("'{other}' is neither true nor false"))),
+        }
+    }
+
+    /// The folder of this machine's own farm.
+    pub fn data_folder(&self) -> Result<PathBuf, Failure> {
+        if let Some(folder) = self.get(Key::Data) {
+            return std::path::absolute(folder).map_err(|e| Failure::io("resolve", Path::new(folder), &e));
+        }
+        let home = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        home("XDG_DATA_HOME")
+            .filter(|path| path.is_absolute())
+            .or_else(|| home("HOME").map(|path| path.join(".local/share")))
+            .map(|path| path.join("planforge"))
+            .ok_or_else(|| {
+                Failure::usage("no folder for this machine's engines: neither XDG_DATA_HOME nor HOME is set")
+                    .hint("name one with --data DIR or PLANFORGE_DATA")
+            })
+    }
+
+    /// A project file that anybody may have written must not make the user's own token travel to a server it names.
+    fn keep_user_token_to_user_server(&mut self) {
+        if self.origin(Key::Server) != Some(Origin::ProjectFile) {
+            return;
+        }
+        for key in [Key::Token, Key::TokenFile] {
+            if self.origin(key) == Some(Origin::UserFile) {
+                self.values.remove(&key);
+            }
+        }
+    }
+}
+
+/// `planforge.toml` in `folder` or the nearest folder above it.
+fn find_project_file(folder: &Path) -> Option<PathBuf> {
+    folder.ancestors().map(|f| f.join(PROJECT_FILE)).find(|path| path.is_file())
+}
+
+fn user_file(variable: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let config = variable("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+        .or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".config")))?;
+    Some(config.join("planforge/config.toml"))
+}
+
+fn read_layer(path: &Path) -> Result<Layer, Failure> {
+    let bytes = fs::metadata(path).map_err(|e| Failure::io("read", path, &e))?.len();
+    if bytes > CONFIG_MAX_BYTES {
+        return Err(Failure::usage(format!("{}: {bytes} bytes is too long for a configuration", path.display())));
+    }
+    let text = fs::read_to_string(path).map_err(|e| Failure::io("read", path, &e))?;
+    parse_layer(&text, path)
+}
+
+/// Reads one configuration file's text; `path` is for messages and for relative paths in it.
+fn parse_layer(text: &str, path: &Path) -> Result<Layer, Failure> {
+    let at = |offset: usize| 1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count();
+    let document = toml::de::DeTable::parse(text).map_err(|e| {
+        let line = at(e.span().map_or(0, |span| span.start));
+        Failure::usage(format!("{}:{line}: {}", path.display(), e.message()))
+    })?;
+    let mut layer = Layer::new();
+    for (name, value) in document.into_inner() {
+        let line = at(name.span().start);
+        let Some(setting) = SETTINGS.iter().find(|s| s.name == name.get_ref().as_ref()) else {
+            let known = SETTINGS.map(|s| s.name).join(", ");
+            let message = format!("{}:{line}: unknown key '{}'", path.display(), name.get_ref());
+            return Err(Failure::usage(message).hint(format!("keys are {known}")));
+        };
+        let text = value_text(setting.kind, value.get_ref(), path.parent()).ok_or_else(|| {
+            let wanted = match setting.kind {
+                Kind::List => "a list of texts",
+                Kind::Switch => "true or false",
+                Kind::Text | Kind::Path => "a text",
+            };
+            Failure::usage(format!("{}:{line}: '{}' must be {wanted}", path.display(), setting.name))
+        })?;
+        layer.insert(setting.key, text);
+    }
+    Ok(layer)
+}
+
+fn value_text(kind: Kind, value: &toml::de::DeValue<'_>, folder: Option<&Path>) -> Option<String> {
+    match kind {
+        Kind::Text => value.as_str().map(str::to_owned),
+        Kind::Path => {
+            let path = value.as_str()?;
+            Some(folder.map_or_else(|| path.to_owned(), |f| f.join(path).to_string_lossy().into_owned()))
+        }
+        Kind::Switch => value.as_bool().map(|on| on.to_string()),
+        Kind::List => {
+            let items = value.as_array()?.iter().map(|item| item.get_ref().as_str());
+            Some(items.collect::<Option<Vec<_>>>()?.join(","))
+        }
+    }
+}
+
+/// The table for `--help`.
+pub fn help_text() -> String {
+    let mut text = String::from(
+        "Settings (flag > environment > planforge.toml in this folder or above > user file > default):\n",
+    );
+    for s in &SETTINGS {
+        let _ = writeln!(text, "  {:<13} {:<21} {:<11} {}", s.flag, s.env, s.name, s.help);
+    }
+    text.push_str("  The user file is $XDG_CONFIG_HOME/planforge/config.toml. NO_COLOR turns colours off.\n");
+    text
+}
+
+/// The table for the README.
+pub fn markdown() -> String {
+    let mut text = String::from("| flag | environment | key in a file | meaning | default |\n|---|---|---|---|---|\n");
+    for s in &SETTINGS {
+        let _ = writeln!(text, "| `{}` | `{}` | `{}` | {} | {} |", s.flag, s.env, s.name, s.help, s.default);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(texts: &[(Key, &str)]) -> Layer {
+        texts.iter().map(|(key, text)| (*key, (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn the_strongest_source_wins_key_by_key() {
+        let settings = Settings::layered(
+            layer(&[(Key::Server, "flag")]),
+            layer(&[(Key::Server, "env"), (Key::Ca, "env")]),
+            layer(&[(Key::Server, "project"), (Key::Ca, "project"), (Key::Data, "project")]),
+            layer(&[(Key::Data, "user"), (Key::Project, "user")]),
+        );
+        let found = |key| (settings.get(key).unwrap(), settings.origin(key).unwrap());
+        assert_eq!(found(Key::Server), ("flag", Origin::Flag));
+        assert_eq!(found(Key::Ca), ("env", Origin::Environment));
+        assert_eq!(found(Key::Data), ("project", Origin::ProjectFile));
+        assert_eq!(found(Key::Project), ("user", Origin::UserFile));
+        assert_eq!(settings.get(Key::Log), None);
+    }
+
+    #[test]
+    fn the_users_token_stays_away_from_a_projects_server() {
+        let user = || layer(&[(Key::Server, "https://mine"), (Key::Token, "secret"), (Key::TokenFile, "t")]);
+        let project = layer(&[(Key::Server, "https://theirs")]);
+        let mixed = Settings::layered(Layer::new(), Layer::new(), project.clone(), user());
+        assert_eq!((mixed.get(Key::Token), mixed.get(Key::TokenFile)), (None, None));
+        let own = Settings::layered(Layer::new(), Layer::new(), Layer::new(), user());
+        assert_eq!(own.get(Key::Token), Some("secret"));
+        let said = Settings::layered(Layer::new(), layer(&[(Key::Token, "env")]), project, user());
+        assert_eq!(said.get(Key::Token), Some("env"));
+    }
+
+    #[test]
+    fn files_are_read_relative_to_themselves() {
+        let text = "server = \"https://farm:8443\"\nca = \"tls/ca.pem\"\nskus = [\"a\", \"b\"]\n";
+        let layer = parse_layer(text, Path::new("/p/planforge.toml")).unwrap();
+        assert_eq!(layer[&Key::Server], "https://farm:8443");
+        assert_eq!(layer[&Key::Ca], "/p/tls/ca.pem");
+        assert_eq!(layer[&Key::Skus], "a,b");
+        let settings = Settings::layered(Layer::new(), Layer::new(), layer, Layer::new());
+        assert_eq!(settings.list(Key::Skus), ["a", "b"]);
+    }
+
+    #[test]
+    fn mistakes_in_files_are_named_by_file_and_line() {
+        let message = |text| parse_layer(text, Path::new("p/planforge.toml")).unwrap_err().to_string();
+        assert_eq!(message("# x\n\nsevrer = \"u\"\n"), "p/planforge.toml:3: unknown key 'sevrer'");
+        assert_eq!(message("\nserver = 3\n"), "p/planforge.toml:2: 'server' must be a text");
+        assert_eq!(message("skus = \"a\"\n"), "p/planforge.toml:1: 'skus' must be a list of texts");
+        assert!(message("server = \n").starts_with("p/planforge.toml:1: "));
+    }
+
+    #[test]
+    fn the_project_file_is_found_upwards() {
+        let root = tempfile::tempdir().unwrap();
+        let deep = root.path().join("a/b");
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(root.path().join(PROJECT_FILE), "").unwrap();
+        assert_eq!(find_project_file(&deep), Some(root.path().join(PROJECT_FILE)));
+    }
+
+    #[test]
+    fn every_setting_has_names_of_its_own() {
+        for (index, setting) in SETTINGS.iter().enumerate() {
+            assert!(setting.env.starts_with("PLANFORGE_") && setting.flag.starts_with("--"));
+            let same = |other: &&Setting| {
+                other.key == setting.key || other.name == setting.name || other.env == setting.env
+            };
+            assert_eq!(SETTINGS.iter().position(|other| same(&other)), Some(index));
+        }
+    }
+}
