@@ -121,7 +121,6 @@ impl From<ApiError> for Failure {
     }
 }
 
-
 /// The table for `--help`.
 pub fn exit_codes_text() -> String {
     let rows = EXIT_CODES.map(|(code, meaning)| format!("  {code:>3}  {meaning}\n"));

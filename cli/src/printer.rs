@@ -135,7 +135,8 @@ impl Printer {
 
     /// A line that says what goes on; invisible where stderr is no terminal.
     pub fn spinner(&self, text: &str) -> ProgressBar {
-        let style = ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
+        let style =
+            ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
         let bar = self.bars.add(ProgressBar::new_spinner().with_style(style));
         bar.set_message(text.to_owned());
         if self.shows_progress() {

@@ -202,8 +202,7 @@ impl Settings {
     /// Reads environment and files of this process and lays `flags` over them.
     pub fn of_process(flags: Layer) -> Result<Self, Failure> {
         let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
-        let environment =
-            SETTINGS.iter().filter_map(|s| variable(s.env).map(|text| (s.key, text))).collect::<Layer>();
+        let environment = SETTINGS.iter().filter_map(|s| variable(s.env).map(|text| (s.key, text))).collect::<Layer>();
         let project = match std::env::current_dir().ok().and_then(|folder| find_project_file(&folder)) {
             Some(path) => read_layer(&path)?,
             None => Layer::new(),
@@ -336,9 +335,8 @@ fn value_text(kind: Kind, value: &toml::de::DeValue<'_>, folder: Option<&Path>) 
 
 /// The table for `--help`.
 pub fn help_text() -> String {
-    let mut text = String::from(
-        "Settings (flag > environment > planforge.toml in this folder or above > user file > default):\n",
-    );
+    let mut text =
+        String::from("Settings (flag > environment > planforge.toml in this folder or above > user file > default):\n");
     for s in &SETTINGS {
         let _ = writeln!(text, "  {:<13} {:<21} {:<11} {}", s.flag, s.env, s.name, s.help);
     }
@@ -424,9 +422,8 @@ mod tests {
     fn every_setting_has_names_of_its_own() {
         for (index, setting) in SETTINGS.iter().enumerate() {
             assert!(setting.env.starts_with("PLANFORGE_") && setting.flag.starts_with("--"));
-            let same = |other: &&Setting| {
-                other.key == setting.key || other.name == setting.name || other.env == setting.env
-            };
+            let same =
+                |other: &&Setting| other.key == setting.key || other.name == setting.name || other.env == setting.env;
             assert_eq!(SETTINGS.iter().position(|other| same(&other)), Some(index));
         }
     }

@@ -171,7 +171,8 @@ pub fn toolchain(json: &str) -> String {
 
 /// One row an engine.
 pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
-    let mut rows = table(&["model", "sku", "toolchain", "key", "plan", "size", "age", "median", "throughput", "accurate"]);
+    let mut rows =
+        table(&["model", "sku", "toolchain", "key", "plan", "size", "age", "median", "throughput", "accurate"]);
     for engine in engines {
         let [median, throughput] = headline(&engine.report_json);
         rows.add_row([
@@ -200,7 +201,8 @@ pub fn tokens(tokens: &[v1::Token], now_ms: u64) -> String {
             t if t.expires_ms != 0 => format!("expires in {}", duration(t.expires_ms - now_ms)),
             _ => "valid".to_owned(),
         };
-        let ago = |ms: u64| if ms == 0 { "never".into() } else { format!("{} ago", duration(now_ms.saturating_sub(ms))) };
+        let ago =
+            |ms: u64| if ms == 0 { "never".into() } else { format!("{} ago", duration(now_ms.saturating_sub(ms))) };
         let project = if token.project.is_empty() { "all" } else { &token.project };
         rows.add_row([
             token.id.clone(),

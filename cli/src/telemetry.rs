@@ -26,7 +26,8 @@ pub fn start(settings: &Settings, verbose: u8, service: Service) -> Result<(), F
     };
     let wanted = settings.get(Key::Log).unwrap_or(usual);
     let filter = EnvFilter::try_new(wanted).map_err(|e| {
-        Failure::usage(format!("'{wanted}' is not a log filter: {e}")).hint("write for example --log info,planforge_agent=debug")
+        Failure::usage(format!("'{wanted}' is not a log filter: {e}"))
+            .hint("write for example --log info,planforge_agent=debug")
     })?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();

@@ -68,13 +68,15 @@ async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), F
             context.printer.object(&serde_json::json!({ "id": reply.id, "secret": reply.secret }))
         }
         Action::List => {
-            let tokens = farm.rpc().list_tokens(v1::ListTokensRequest {}).await.map_err(|e| farm.error(e))?.into_inner().tokens;
+            let tokens =
+                farm.rpc().list_tokens(v1::ListTokensRequest {}).await.map_err(|e| farm.error(e))?.into_inner().tokens;
             context.printer.data(&tables::tokens(&tokens, tables::now_ms()))?;
             let tokens: Vec<_> = tokens.iter().map(token_json).collect();
             context.printer.object(&serde_json::json!({ "tokens": tokens }))
         }
         Action::Revoke { id } => {
-            let reply = farm.rpc().revoke_token(v1::RevokeTokenRequest { id }).await.map_err(|e| farm.error(e))?.into_inner();
+            let reply =
+                farm.rpc().revoke_token(v1::RevokeTokenRequest { id }).await.map_err(|e| farm.error(e))?.into_inner();
             let token = reply.token.unwrap_or_default();
             context.printer.note(&format!("token {} ({}) is revoked", token.id, token.name));
             context.printer.object(&serde_json::json!({ "token": token_json(&token) }))

@@ -2,12 +2,7 @@
 
 pub mod shapes;
 
-use crate::{
-    commands::Context,
-    failure::Failure,
-    farm::Farm,
-    settings::Key,
-};
+use crate::{commands::Context, failure::Failure, farm::Farm, settings::Key};
 use planforge_engine_core::identity::{
     BuildSpec, Digest, OptimizationProfile, Precision, Sku, ToolchainConstraint, spec::OptimizationLevel,
 };
