@@ -7,6 +7,7 @@
 //! | [`ir`] | the graph every native backend compiles |
 //! | [`device`] | what a device is, what it is called, which code it can run |
 //! | [`telemetry`] | the state of a device around a timed window |
+//! | [`measure`] | the benchmark as an experiment with a record |
 //! | [`report`] | one measurement of one plan on one device |
 //! | [`card`] | the immutable facts of one build |
 //! | [`worker`] | what an agent tells a worker process and hears from it |
@@ -18,6 +19,7 @@ pub mod card;
 pub mod device;
 pub mod identity;
 pub mod ir;
+pub mod measure;
 pub mod report;
 pub mod telemetry;
 pub mod worker;

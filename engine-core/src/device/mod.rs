@@ -3,11 +3,18 @@
 //! | module | answers |
 //! |---|---|
 //! | [`fingerprint`] | what exactly is this device, so that a number can be traced to it? |
+//! | [`catalogue`] | what is this board called? |
 //! | [`level`] | which instruction-set levels are there, and which can this CPU run? |
+//! | [`discover`](mod@discover) | which devices does this host have? |
 
+pub mod catalogue;
+pub mod cpu;
+pub mod discover;
 pub mod fingerprint;
+pub mod gpu;
 pub mod level;
 
+pub use discover::discover;
 pub use fingerprint::{CpuFacts, DeviceFingerprint, DeviceKind, GpuFacts, HostFacts};
 pub use level::CpuLevel;
 

@@ -8,8 +8,8 @@ use std::io::{Read as _, Write as _};
 /// The only encoding so far: little-endian unsigned 64-bit nanoseconds, zlib, base64.
 pub const ENCODING: &str = "u64le-ns+zlib+base64";
 
-/// Most samples a report keeps, so that a report stays well under a megabyte.
-pub const MAX_SAMPLES: usize = 100_000;
+/// Most samples a report keeps, so that a report stays under 100 KiB.
+pub const MAX_SAMPLES: usize = 10_000;
 
 const NS_PER_MS: f64 = 1e6;
 

@@ -2,7 +2,16 @@
 //!
 //! Clocks, persistence and compute mode are only read, never set.
 
+pub mod contention;
+mod cpu;
+mod nvml;
+
+pub use cpu::CpuTelemetry;
+pub use nvml::NvmlTelemetry;
+
+use crate::device::DeviceFingerprint;
 use serde::{Deserialize, Serialize};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// One reading of a device's state. What the device does not tell is left out, never guessed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -45,18 +54,20 @@ pub struct TelemetrySample {
     pub cpu_time: Option<CpuTime>,
 }
 
-/// Processor time since boot, over all processors.
+/// Processor time, from which two samples tell what went on in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CpuTime {
-    /// Spent in any process.
-    pub busy_ms: u64,
-    /// Spent in this process and its children that were waited for.
-    pub own_ms: u64,
-    /// Taken by the hypervisor for other guests.
-    pub steal_ms: u64,
-    /// This process's threads waited while runnable.
-    pub own_wait_ms: u64,
+    /// All processors together since boot, idle or not.
+    pub capacity_ms: f64,
+    /// Spent in any process since boot.
+    pub busy_ms: f64,
+    /// Taken by the hypervisor for other guests since boot.
+    pub steal_ms: f64,
+    /// Spent in this process's threads that live now.
+    pub own_busy_ms: f64,
+    /// Those threads waited while they could have run.
+    pub own_wait_ms: f64,
 }
 
 /// A process that shares the device.
@@ -70,7 +81,24 @@ pub struct ForeignProcess {
 }
 
 /// Where samples come from: the product's own readers, or a script in tests.
-pub trait Telemetry {
+pub trait Telemetry: Send {
     /// Reads the device's state now; takes a few milliseconds at most and never fails.
     fn sample(&mut self) -> TelemetrySample;
+}
+
+/// The reader for a device: NVML for a GPU, the kernel's files for a CPU.
+pub fn for_device(fingerprint: &DeviceFingerprint) -> Box<dyn Telemetry> {
+    match fingerprint.gpu.as_ref().map(|gpu| NvmlTelemetry::open(&gpu.uuid)) {
+        Some(Ok(telemetry)) => Box::new(telemetry),
+        Some(Err(error)) => {
+            tracing::warn!(device = fingerprint.name, %error, "GPU state cannot be read; the host's is recorded instead");
+            Box::new(CpuTelemetry::default())
+        }
+        None => Box::new(CpuTelemetry::default()),
+    }
+}
+
+/// Unix milliseconds of this host's clock.
+pub fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

@@ -1,0 +1,322 @@
+//! The benchmark as an experiment with a record, once for every backend.
+//!
+//! Warm-up → timed windows until the median's confidence interval is tight or the budget ends → statistics. The
+//! device's state is read between windows, never inside one; a window that was disturbed is discarded and measured
+//! again, a bounded number of times, and the record says so.
+
+pub mod stats;
+
+use crate::{
+    backend::{BackendError, Cancel, Meter, Window},
+    report::{
+        Experiment, Finding, LatencyStats, Severity, StopReason, TelemetryPair, WindowRecord,
+        samples::{MAX_SAMPLES, whole_ns_ms},
+    },
+    telemetry::{Telemetry, contention},
+    worker::FailureClass,
+};
+use std::time::Instant;
+
+/// A clock that only moves forward.
+pub trait Clock {
+    /// Milliseconds since some fixed moment.
+    fn now_ms(&self) -> f64;
+}
+
+/// The monotonic clock of this machine.
+#[derive(Debug)]
+pub struct MonotonicClock(Instant);
+
+impl Default for MonotonicClock {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for MonotonicClock {
+    fn now_ms(&self) -> f64 {
+        self.0.elapsed().as_secs_f64() * 1e3
+    }
+}
+
+/// How an experiment is run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeasureConfig {
+    /// Untimed executions go on at least this long, so that caches, clocks and threads settle.
+    pub warm_up_ms: f64,
+    pub warm_up_iterations: u64,
+    /// Usual length of one timed window.
+    pub window_ms: f64,
+    pub min_windows: usize,
+    pub min_samples: u64,
+    /// Timed executions go on at least this long, unless the sample limit comes first.
+    pub min_duration_ms: f64,
+    /// Half-width of the median's confidence interval, relative to the median, that ends the experiment.
+    pub target_relative_ci: f64,
+    /// Longest the whole experiment may take; a window that has begun is finished.
+    pub budget_ms: f64,
+    /// Disturbed windows that are measured again before they are taken as they are.
+    pub max_discarded_windows: usize,
+    /// Threads the engine runs on; decides how much waiting counts as disturbance.
+    pub threads: u32,
+}
+
+impl MeasureConfig {
+    /// The usual experiment within `budget_ms`, for an engine of `threads` CPU threads (1 for a GPU).
+    pub fn within(budget_ms: f64, threads: u32) -> Self {
+        Self {
+            warm_up_ms: (budget_ms * 0.1).min(200.0),
+            warm_up_iterations: 3,
+            window_ms: 100.0,
+            min_windows: 5,
+            min_samples: 20,
+            min_duration_ms: (budget_ms * 0.25).min(1000.0),
+            target_relative_ci: 0.01,
+            budget_ms,
+            max_discarded_windows: 8,
+            threads,
+        }
+    }
+}
+
+/// Most executions of one window: the sample limit then still leaves ten windows to judge drift by.
+const MAX_WINDOW_ITERATIONS: u32 = (MAX_SAMPLES / 10) as u32;
+
+/// Share of the budget that warming up may take; slow engines are warm after one execution.
+const WARM_UP_SHARE: f64 = 0.25;
+
+/// Share of the budget after which disturbed windows are taken as they are.
+const DISCARD_SHARE: f64 = 0.5;
+
+/// What an experiment found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measurement {
+    pub stats: LatencyStats,
+    /// Every counted latency in milliseconds, whole nanoseconds, in the order measured.
+    pub samples: Vec<f64>,
+    pub windows: Vec<WindowRecord>,
+    pub experiment: Experiment,
+    pub telemetry: TelemetryPair,
+    pub findings: Vec<Finding>,
+}
+
+/// Warms `meter` up and times it; its inputs are bound already.
+pub fn measure(
+    meter: &mut dyn Meter,
+    telemetry: &mut dyn Telemetry,
+    clock: &dyn Clock,
+    config: &MeasureConfig,
+    cancel: &Cancel,
+) -> Result<Measurement, BackendError> {
+    let mut run = Run { meter, clock, config, cancel, began_ms: clock.now_ms() };
+    let warm_up = run.warm_up()?;
+    let window_iterations = ((config.window_ms / warm_up.latency_ms.max(1e-6)) as u32).clamp(1, MAX_WINDOW_ITERATIONS);
+    let timed_from_ms = clock.now_ms();
+
+    let before = telemetry.sample();
+    let mut last = before.clone();
+    let mut record = Record::default();
+    let stop = loop {
+        run.check_cancelled()?;
+        let left = (MAX_SAMPLES - record.samples.len()) as u32;
+        let (latencies, duration_ms) = run.window(window_iterations.min(left))?;
+        let after = telemetry.sample();
+        let reasons = contention::assess(&last, &after, duration_ms, config.threads);
+        last = after;
+        let elapsed_ms = clock.now_ms() - run.began_ms;
+        // Measuring again needs time: near the end of the budget a disturbed window is better than none.
+        let may_discard =
+            record.discarded < config.max_discarded_windows && elapsed_ms < config.budget_ms * DISCARD_SHARE;
+        record.add(latencies, duration_ms, reasons, may_discard);
+        if let Some(reason) = record.stop(config, elapsed_ms, clock.now_ms() - timed_from_ms) {
+            break reason;
+        }
+    };
+    let stats = record.stats().ok_or_else(|| {
+        BackendError::new(FailureClass::Unstable, "every timed window was disturbed, so nothing was measured")
+    })?;
+    let experiment = Experiment {
+        warm_up_iterations: warm_up.iterations,
+        warm_up_ms: warm_up.duration_ms,
+        min_samples: config.min_samples,
+        min_duration_ms: config.min_duration_ms,
+        target_relative_ci: config.target_relative_ci,
+        budget_ms: config.budget_ms,
+        elapsed_ms: clock.now_ms() - run.began_ms,
+        stop,
+    };
+    let findings = record.findings(&stats, &experiment);
+    let telemetry = TelemetryPair { before, after: last };
+    Ok(Measurement { stats, samples: record.samples, windows: record.windows, experiment, telemetry, findings })
+}
+
+/// One experiment under way.
+struct Run<'a> {
+    meter: &'a mut dyn Meter,
+    clock: &'a dyn Clock,
+    config: &'a MeasureConfig,
+    cancel: &'a Cancel,
+    began_ms: f64,
+}
+
+struct WarmUp {
+    iterations: u64,
+    duration_ms: f64,
+    /// Median latency of the last warm-up window.
+    latency_ms: f64,
+}
+
+impl Run<'_> {
+    fn check_cancelled(&self) -> Result<(), BackendError> {
+        if self.cancel.is_cancelled() {
+            return Err(BackendError::new(FailureClass::Infrastructure, "the measurement was cancelled"));
+        }
+        Ok(())
+    }
+
+    /// Runs growing windows until both minimums are met; always at least one execution.
+    fn warm_up(&mut self) -> Result<WarmUp, BackendError> {
+        let limit_ms = self.config.budget_ms * WARM_UP_SHARE;
+        let mut iterations = 0;
+        let mut size = 1;
+        loop {
+            self.check_cancelled()?;
+            let (latencies, _) = self.window(size)?;
+            iterations += u64::from(size);
+            let duration_ms = self.clock.now_ms() - self.began_ms;
+            let warm = iterations >= self.config.warm_up_iterations && duration_ms >= self.config.warm_up_ms;
+            if warm || duration_ms >= limit_ms || iterations >= MAX_SAMPLES as u64 {
+                return Ok(WarmUp { iterations, duration_ms, latency_ms: stats::median(&latencies) });
+            }
+            let latency_ms = stats::median(&latencies).max(1e-6);
+            let fits = (self.config.warm_up_ms / 4.0 / latency_ms) as u32;
+            size = fits.clamp(1, (size * 2).min(MAX_WINDOW_ITERATIONS));
+        }
+    }
+
+    /// One window: its latencies in whole nanoseconds, and how long it took from outside.
+    fn window(&mut self, iterations: u32) -> Result<(Vec<f64>, f64), BackendError> {
+        let from_ms = self.clock.now_ms();
+        let raw = self.meter.window(Window { iterations })?.latency_ms;
+        let duration_ms = self.clock.now_ms() - from_ms;
+        if raw.len() != iterations as usize || raw.iter().any(|ms| !ms.is_finite() || *ms < 0.0) {
+            return Err(BackendError::new(
+                FailureClass::Infrastructure,
+                format!(
+                    "the backend returned {} latencies, not all of them sound, for {iterations} executions",
+                    raw.len()
+                ),
+            ));
+        }
+        Ok((raw.into_iter().map(whole_ns_ms).collect(), duration_ms))
+    }
+}
+
+/// What was measured so far.
+#[derive(Default)]
+struct Record {
+    samples: Vec<f64>,
+    /// Sizes of the windows whose samples count.
+    counted: Vec<usize>,
+    windows: Vec<WindowRecord>,
+    discarded: usize,
+}
+
+impl Record {
+    fn add(&mut self, latencies: Vec<f64>, duration_ms: f64, tainted: Vec<String>, may_discard: bool) {
+        let is_tainted = !tainted.is_empty();
+        let discard = is_tainted && may_discard;
+        self.windows.push(WindowRecord {
+            iterations: latencies.len() as u32,
+            duration_ms,
+            median_ms: stats::median(&latencies),
+            tainted,
+            kept_tainted: is_tainted && !discard,
+        });
+        if discard {
+            self.discarded += 1;
+        } else {
+            self.counted.push(latencies.len());
+            self.samples.extend(latencies);
+        }
+    }
+
+    fn stats(&self) -> Option<LatencyStats> {
+        stats::latency_stats(&self.samples, &self.counted)
+    }
+
+    /// Why to end now, if so. A budget never ends an experiment that has nothing to show.
+    fn stop(&self, config: &MeasureConfig, elapsed_ms: f64, timed_ms: f64) -> Option<StopReason> {
+        let stats = self.stats()?;
+        let full = self.samples.len() >= MAX_SAMPLES;
+        let enough = stats.count >= config.min_samples
+            && self.counted.len() >= config.min_windows
+            && (timed_ms >= config.min_duration_ms || full);
+        if enough && relative_half_width(&stats) <= config.target_relative_ci {
+            Some(StopReason::Confident)
+        } else if full {
+            Some(StopReason::SampleLimit)
+        } else {
+            (elapsed_ms >= config.budget_ms).then_some(StopReason::BudgetSpent)
+        }
+    }
+
+    fn findings(&self, stats: &LatencyStats, experiment: &Experiment) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let kept = self.windows.iter().filter(|w| w.kept_tainted).count();
+        let mut reasons: Vec<&str> = self.windows.iter().flat_map(|w| &w.tainted).map(String::as_str).collect();
+        reasons.sort_unstable();
+        reasons.dedup_by(|a, b| reason_kind(a) == reason_kind(b));
+        if kept > 0 {
+            findings.push(Finding {
+                code: "contention".into(),
+                severity: Severity::Warning,
+                message: format!(
+                    "{kept} of {} counted windows were disturbed and kept, after {} were measured again: {}",
+                    self.counted.len(),
+                    self.discarded,
+                    reasons.join("; ")
+                ),
+            });
+        } else if self.discarded > 0 {
+            findings.push(Finding {
+                code: "remeasured".into(),
+                severity: Severity::Note,
+                message: format!(
+                    "{} disturbed windows were discarded and measured again: {}",
+                    self.discarded,
+                    reasons.join("; ")
+                ),
+            });
+        }
+        if experiment.stop != StopReason::Confident {
+            findings.push(Finding {
+                code: "not-confident".into(),
+                severity: Severity::Warning,
+                message: format!(
+                    "the median is known to ±{:.1} %, not to the ±{:.1} % aimed for, when {} ran out",
+                    relative_half_width(stats) * 100.0,
+                    experiment.target_relative_ci * 100.0,
+                    if experiment.stop == StopReason::BudgetSpent { "the time budget" } else { "room for samples" },
+                ),
+            });
+        }
+        findings
+    }
+}
+
+/// The part of a reason before its figures, so that a list of reasons names each kind once.
+fn reason_kind(reason: &str) -> &str {
+    reason.split(':').next().unwrap_or(reason)
+}
+
+/// Half the width of the median's interval over the median. An interval without its confidence counts as endless.
+pub fn relative_half_width(stats: &LatencyStats) -> f64 {
+    if stats.ci_confidence < stats::CI_CONFIDENCE {
+        return f64::INFINITY;
+    }
+    (stats.ci_high - stats.ci_low) / 2.0 / stats.median.max(f64::MIN_POSITIVE)
+}
+
+#[cfg(test)]
+mod tests;
