@@ -10,6 +10,8 @@
 //! | [`measure`] | the benchmark as an experiment with a record |
 //! | [`report`] | one measurement of one plan on one device |
 //! | [`card`] | the immutable facts of one build |
+//! | [`shape`] | types and shapes of every operator's results; binding to a profile |
+//! | [`ops`] | plain reference implementations of every operator |
 //! | [`worker`] | what an agent tells a worker process and hears from it |
 //!
 //! Invariant: nothing here opens a network connection or a database.
@@ -20,6 +22,8 @@ pub mod device;
 pub mod identity;
 pub mod ir;
 pub mod measure;
+pub mod ops;
 pub mod report;
+pub mod shape;
 pub mod telemetry;
 pub mod worker;
