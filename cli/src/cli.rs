@@ -1,7 +1,7 @@
 //! The command line's grammar.
 
 use crate::{
-    commands::{cancel, completions, devices, engines, jobs, logs, token, watch},
+    commands::{build, cancel, completions, devices, engines, fetch, jobs, logs, submit, token, watch},
     failure,
     settings::{self, Key, Layer},
 };
@@ -87,6 +87,10 @@ impl Global {
 /// One variant per command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Build engines of a model, measure them and bring them here
+    Build(build::Args),
+    /// Submit jobs and return at once
+    Submit(submit::Args),
     /// List jobs
     Jobs(jobs::Args),
     /// Follow jobs as they change
@@ -95,6 +99,8 @@ pub enum Command {
     Logs(logs::Args),
     /// Cancel jobs
     Cancel(cancel::Args),
+    /// Bring a finished engine here, verified
+    Fetch(fetch::Args),
     /// List devices, and the flag that names each
     Devices(devices::Args),
     /// List finished engines

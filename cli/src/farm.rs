@@ -5,11 +5,16 @@ use crate::{
     failure::Failure,
     local::Local,
     printer::Printer,
+    request,
     settings::{Key, Settings},
 };
 use planforge_client::{BlobError, Blobs, Client, Endpoint, EndpointOptions, FarmService, Token};
-use planforge_proto::ErrorCode;
-use std::{fs, path::Path};
+use planforge_engine_core::identity::Digest;
+use planforge_proto::{ErrorCode, v1};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Largest token file that is read: a token is a line.
 const TOKEN_FILE_MAX_BYTES: u64 = 64 * 1024;
@@ -33,7 +38,7 @@ pub enum Place {
     /// A coordinator by URL.
     Server(Endpoint),
     /// The farm of this machine, in this data folder.
-    ThisMachine(std::path::PathBuf),
+    ThisMachine(PathBuf),
 }
 
 impl Place {
@@ -86,9 +91,45 @@ impl Farm {
         self.client.error(status).into()
     }
 
-    /// This machine's own farm, where that is what is used.
-    pub fn local(&mut self) -> Option<&mut Local> {
-        self.local.as_mut()
+    /// Whether this is this machine's own farm.
+    pub fn is_local(&self) -> bool {
+        self.local.is_some()
+    }
+
+    /// Where the farm on this machine keeps a blob that it has: bytes that were verified before they became visible.
+    pub fn stored_blob(&self, digest: Digest) -> Option<PathBuf> {
+        self.local.as_ref()?.stored_blob(digest)
+    }
+
+    /// Has an agent at work in this machine's own farm; whether that is news.
+    pub async fn start_work(&mut self) -> Result<bool, Failure> {
+        match &mut self.local {
+            Some(local) => local.start_work().await,
+            None => Ok(false),
+        }
+    }
+
+    /// The best device kinds of this machine, as its own farm knows them.
+    pub async fn skus_of_this_machine(&mut self) -> Result<Vec<String>, Failure> {
+        loop {
+            let devices = self.rpc().list_devices(v1::ListDevicesRequest { online_only: false }).await;
+            let devices = devices.map_err(|e| self.error(e))?.into_inner().devices;
+            let skus = request::default_skus(&devices, |_| true);
+            if !skus.is_empty() {
+                return Ok(skus);
+            }
+            if !self.start_work().await? {
+                return Err(Failure::new(ErrorCode::Refused, "nothing on this machine can be built for")
+                    .hint("planforge devices shows what was found"));
+            }
+        }
+    }
+
+    /// Ends this command's part without waiting for what others want.
+    pub async fn leave(self) {
+        if let Some(local) = self.local {
+            local.leave().await;
+        }
     }
 
     /// Ends this command's part in the farm; a host first finishes what others wait for.

@@ -1,7 +1,8 @@
 //! Where plans land on this machine.
 
-use crate::{failure::Failure, tables};
-use planforge_proto::v1;
+use crate::{commands::Context, failure::Failure, farm::Farm, request::models, tables};
+use planforge_engine_core::identity::Digest;
+use planforge_proto::{ErrorCode, v1};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -26,6 +27,75 @@ pub fn destination(output: &Path, name: &str) -> PathBuf {
     if is_folder { output.join(name) } else { output.to_owned() }
 }
 
+/// A file name that also tells engines of one model and SKU apart.
+pub fn with_key(name: &str, engine_key: &str) -> String {
+    let stem = name.strip_suffix(".plan").unwrap_or(name);
+    format!("{stem}.{}.plan", tables::short(engine_key))
+}
+
+/// Keeps a job's plan under the data folder and says where: the same plan, the same path.
+pub async fn keep(context: &Context<'_>, farm: &Farm, job: &v1::Job) -> Result<PathBuf, Failure> {
+    let folder = context.settings.data_folder()?.join("plans").join(tables::short(&job.plan_digest));
+    let path = folder.join(file_name(job.model.as_ref(), &job.sku));
+    let digest = plan_digest(job)?;
+    match farm.stored_blob(digest) {
+        Some(blob) => link(&blob, &path)?,
+        None if is_whole(&path, job) => {}
+        None => download(context, farm, digest, job.plan_bytes, &path).await?,
+    }
+    Ok(path)
+}
+
+/// Copies a job's plan to `path`, verified.
+pub async fn copy(context: &Context<'_>, farm: &Farm, job: &v1::Job, path: PathBuf) -> Result<PathBuf, Failure> {
+    download(context, farm, plan_digest(job)?, job.plan_bytes, &path).await?;
+    Ok(std::path::absolute(&path).unwrap_or(path))
+}
+
+/// Downloads a blob to `path`: verified while it streams, there whole or not at all.
+pub async fn download(
+    context: &Context<'_>,
+    farm: &Farm,
+    digest: Digest,
+    bytes: u64,
+    path: &Path,
+) -> Result<(), Failure> {
+    make_parent(path)?;
+    let bar = context.printer.transfer(&format!("fetching {}", path.display()), bytes);
+    let result = farm.blobs().download_with(digest, path, &|done| bar.set_position(done)).await;
+    bar.finish_and_clear();
+    result?;
+    Ok(())
+}
+
+fn plan_digest(job: &v1::Job) -> Result<Digest, Failure> {
+    job.plan_digest.parse().map_err(|e| {
+        Failure::new(ErrorCode::Internal, format!("the plan of job {} is named by something else: {e}", job.id))
+    })
+}
+
+/// Whether the plan was brought here before and is still what it was.
+fn is_whole(path: &Path, job: &v1::Job) -> bool {
+    let same_size = fs::metadata(path).is_ok_and(|facts| facts.is_file() && facts.len() == job.plan_bytes);
+    same_size && models::hash(path).is_ok_and(|(digest, _)| digest == job.plan_digest)
+}
+
+/// Makes `path` a link to the stored blob, which nobody can change; replaces whatever lies there at once.
+fn link(blob: &Path, path: &Path) -> Result<(), Failure> {
+    if fs::read_link(path).is_ok_and(|target| target == blob) {
+        return Ok(());
+    }
+    make_parent(path)?;
+    let staged = path.with_extension(format!("{}.tmp", std::process::id()));
+    let failed = |e: std::io::Error| Failure::io("link the plan to", path, &e);
+    match fs::remove_file(&staged) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
+        _ => {}
+    }
+    std::os::unix::fs::symlink(blob, &staged).map_err(failed)?;
+    fs::rename(&staged, path).map_err(failed)
+}
+
 /// Makes the folder that `path` lies in.
 pub fn make_parent(path: &Path) -> Result<(), Failure> {
     match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -45,6 +115,25 @@ mod tests {
         assert_eq!(file_name(Some(&model("../a b/c.onnx")), "l4"), "_a_b_c.l4.plan");
         assert_eq!(file_name(Some(&model("")), "l4"), "abababababab.l4.plan");
         assert_eq!(file_name(Some(&model("...")), "l4"), "model.l4.plan");
+    }
+
+    #[test]
+    fn a_link_is_replaced_at_once() {
+        let root = tempfile::tempdir().unwrap();
+        let (one, two) = (root.path().join("1"), root.path().join("2"));
+        fs::write(&one, "one").unwrap();
+        fs::write(&two, "two").unwrap();
+        let path = root.path().join("deep/a.plan");
+        link(&one, &path).unwrap();
+        link(&one, &path).unwrap();
+        link(&two, &path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "two");
+        assert_eq!(fs::read_dir(root.path().join("deep")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn engines_of_one_model_and_sku_are_told_apart() {
+        assert_eq!(with_key("a.l4.plan", &"ab".repeat(32)), "a.l4.abababababab.plan");
     }
 
     #[test]

@@ -119,6 +119,29 @@ pub fn jobs(jobs: &[v1::Job], now_ms: u64) -> String {
     render(rows, &[4, 5, 6, 7])
 }
 
+/// What a build gave: one row a job, with where its plan lies.
+pub fn built(jobs: &[v1::Job], views: &[view::JobView]) -> String {
+    let mut rows = table(&["model", "sku", "state", "median", "p99", "throughput", "top-1", "build", "size", "plan"]);
+    for (job, view) in jobs.iter().zip(views) {
+        let [median, throughput] = headline(&job.report_json);
+        let number = |path: &[&str]| report_number(&job.report_json, path);
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+        rows.add_row([
+            model_name(job.model.as_ref()).to_owned(),
+            job.sku.clone(),
+            state(job),
+            median,
+            or_dash(number(&["latency_ms", "p99"]).map(milliseconds)),
+            throughput,
+            or_dash(number(&["accuracy", "top1"]).map(|share| format!("{:.2}%", share * 100.0))),
+            or_dash(number(&["build_ms"]).map(milliseconds)),
+            if job.plan_bytes == 0 { "-".into() } else { bytes(job.plan_bytes) },
+            view.plan_path.clone().unwrap_or_else(|| "-".into()),
+        ]);
+    }
+    render(rows, &[3, 4, 5, 6, 7, 8])
+}
+
 /// One row a device kind; the last column is the flag to paste.
 pub fn devices(devices: &[v1::Device]) -> String {
     let mut rows = table(&["agent", "device", "name", "state", "toolchains", "flag"]);

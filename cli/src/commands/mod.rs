@@ -1,11 +1,14 @@
 //! One file per command; each is thin: what it asks of the farm and what it prints.
 
+pub mod build;
 pub mod cancel;
 pub mod completions;
 pub mod devices;
 pub mod engines;
+pub mod fetch;
 pub mod jobs;
 pub mod logs;
+pub mod submit;
 pub mod token;
 pub mod watch;
 
@@ -33,6 +36,9 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
     let service = Service::No;
     telemetry::start(&context.settings, context.verbose, service)?;
     match parsed.command {
+        Command::Build(args) => build::run(&context, args),
+        Command::Submit(args) => submit::run(&context, args),
+        Command::Fetch(args) => fetch::run(&context, args),
         Command::Jobs(args) => context.block_on(jobs::run(&context, args)),
         Command::Watch(args) => context.block_on(watch::run(&context, args)),
         Command::Logs(args) => context.block_on(logs::run(&context, args)),

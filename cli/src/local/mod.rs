@@ -10,9 +10,10 @@ pub use folder::DataFolder;
 
 use crate::{failure::Failure, farm::Need, printer::Printer};
 use planforge_client::{Client, Endpoint};
+use planforge_engine_core::identity::Digest;
 use planforge_proto::ErrorCode;
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -49,6 +50,19 @@ impl Local {
     pub fn client(&self) -> &Client {
         &self.client
     }
+
+    /// Where the farm keeps a blob that it has.
+    pub fn stored_blob(&self, _digest: Digest) -> Option<PathBuf> {
+        None
+    }
+
+    /// Has an agent at work; whether that is news.
+    pub async fn start_work(&mut self) -> Result<bool, Failure> {
+        Ok(false)
+    }
+
+    /// Ends this process's part without waiting for what others want.
+    pub async fn leave(self) {}
 
     /// Ends this process's part.
     pub async fn close(self, _printer: &Printer) {

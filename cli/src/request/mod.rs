@@ -1,10 +1,14 @@
 //! From flags and model files to a request.
 
+pub mod models;
 pub mod shapes;
 
 use crate::{commands::Context, failure::Failure, farm::Farm, settings::Key};
-use planforge_engine_core::identity::{
-    BuildSpec, Digest, OptimizationProfile, Precision, Sku, ToolchainConstraint, spec::OptimizationLevel,
+use planforge_engine_core::{
+    device::CpuLevel,
+    identity::{
+        BuildSpec, Digest, OptimizationProfile, Precision, Sku, ToolchainConstraint, spec::OptimizationLevel,
+    },
 };
 use planforge_proto::{ErrorCode, v1};
 use std::{
@@ -113,6 +117,66 @@ pub fn spec_documents(specs: &[BuildSpec]) -> Result<Vec<String>, Failure> {
 /// Files on this machine by digest: what can be uploaded when the coordinator lacks it.
 pub type LocalFiles = BTreeMap<String, PathBuf>;
 
+/// The request that `args` asks for: `models` by their digests, `skus` and specs as they are.
+pub fn assemble(
+    context: &Context<'_>,
+    args: &RequestArgs,
+    models: Vec<v1::Model>,
+    skus: Vec<String>,
+    base: &BuildSpec,
+) -> Result<v1::SubmitRequest, Failure> {
+    Ok(v1::SubmitRequest {
+        idempotency_key: ulid::Ulid::generate().to_string(),
+        project: context.settings.get(Key::Project).unwrap_or_default().into(),
+        models,
+        skus,
+        specs_json: spec_documents(&args.specs(base))?,
+        toolchains: args.toolchain.iter().map(ToString::to_string).collect(),
+        priority: args.priority.unwrap_or(0),
+        force: args.force,
+        allow_inaccurate: args.allow_inaccurate,
+        kind: v1::JobKind::Build.into(),
+        ..Default::default()
+    })
+}
+
+/// The best device kind of each device of this machine that something can build for.
+///
+/// `here` says which of a coordinator's devices are this machine's.
+pub fn default_skus(devices: &[v1::Device], here: impl Fn(&v1::Device) -> bool) -> Vec<String> {
+    let usable = devices.iter().filter(|d| here(d) && !d.offers.is_empty() && !d.quarantined);
+    unique(usable.filter_map(|device| device.skus.iter().rev().find(|sku| runs_here(sku)).cloned()))
+}
+
+/// Device kinds to build for when nobody named any and a coordinator elsewhere has the devices: those of the agent on
+/// this host.
+pub async fn skus_of_this_host(farm: &Farm) -> Result<Vec<String>, Failure> {
+    let devices = farm.rpc().list_devices(v1::ListDevicesRequest { online_only: false }).await;
+    let devices = devices.map_err(|e| farm.error(e))?.into_inner().devices;
+    let host = host_name();
+    let skus = default_skus(&devices, |device| device.agent == host);
+    if skus.is_empty() {
+        let all = unique(devices.iter().flat_map(|d| d.skus.iter().cloned()));
+        let failure = Failure::usage("no device kind was named, and no agent of this host is known to the coordinator");
+        return Err(match all.is_empty() {
+            true => failure.hint("the coordinator knows no device yet: start `planforge agent` on a host that has one"),
+            false => failure.hint(format!("name one with --sku; the coordinator knows {}", all.join(", "))),
+        });
+    }
+    Ok(skus)
+}
+
+/// The name under which this host's agent is known.
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Whether a CPU level is one of this processor's; any other device kind is taken at its agent's word.
+fn runs_here(sku: &str) -> bool {
+    let level = sku.parse::<Sku>().ok().filter(Sku::is_cpu);
+    level.is_none_or(|sku| CpuLevel::of_sku(&sku).is_some_and(CpuLevel::runs_here))
+}
+
 /// Submits, uploads what the coordinator lacks, submits again.
 pub async fn submit(
     context: &Context<'_>,
@@ -149,4 +213,56 @@ async fn upload(context: &Context<'_>, farm: &Farm, digest: &str, path: &Path) -
     let result = farm.blobs().upload_with(path, digest, &|done| bar.set_position(done)).await;
     bar.finish_and_clear();
     result.map_err(|e| Failure::from(e).hint_if_none("run the command again: uploads resume where they stopped"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        request: RequestArgs,
+    }
+
+    fn args(line: &[&str]) -> RequestArgs {
+        Line::try_parse_from(["x"].iter().chain(line)).unwrap().request
+    }
+
+    #[test]
+    fn each_precision_is_a_spec_of_its_own() {
+        let args = args(&["--precision", "fp16,fp32", "--threads", "2", "--option", "a=b=c", "--shapes", "x:1x3"]);
+        let specs = args.specs(&BuildSpec::default());
+        assert_eq!(specs.iter().map(|s| s.precision).collect::<Vec<_>>(), [Precision::Fp16, Precision::Fp32]);
+        for spec in &specs {
+            assert_eq!((spec.threads, spec.profiles.len(), spec.options["a"].as_str()), (Some(2), 1, "b=c"));
+        }
+    }
+
+    #[test]
+    fn a_template_stands_where_no_flag_says_otherwise() {
+        let base = BuildSpec { precision: Precision::Bf16, threads: Some(4), ..BuildSpec::default() };
+        assert_eq!(args(&[]).specs(&base), [base.clone()]);
+        let changed = args(&["--threads", "1"]).specs(&base);
+        assert_eq!(changed, [BuildSpec { threads: Some(1), ..base }]);
+    }
+
+    #[test]
+    fn default_skus_are_the_best_of_each_buildable_device_here() {
+        let offer = v1::Offer { toolchain_json: "{}".into() };
+        let device = |agent: &str, skus: &[&str], offers: &[v1::Offer]| v1::Device {
+            agent: agent.into(),
+            skus: skus.iter().map(|s| (*s).to_owned()).collect(),
+            offers: offers.to_vec(),
+            ..Default::default()
+        };
+        let devices = [
+            device("me", &["t4"], std::slice::from_ref(&offer)),
+            device("me", &["t4"], std::slice::from_ref(&offer)),
+            device("me", &["l4"], &[]),
+            device("you", &["a100-sxm4-40gb"], std::slice::from_ref(&offer)),
+        ];
+        assert_eq!(default_skus(&devices, |d| d.agent == "me"), ["t4"]);
+    }
 }

@@ -1,0 +1,213 @@
+//! `planforge build`: the whole way of a model, from file to measured plan on this machine.
+
+use super::Context;
+use crate::{
+    failure::Failure,
+    farm::{Farm, Need},
+    plans,
+    printer::Printer,
+    request::{
+        self, LocalFiles, RequestArgs,
+        models::{self, LocalModel},
+    },
+    tables,
+    wait::{self, Waiting},
+};
+use planforge_engine_core::identity::BuildSpec;
+use planforge_proto::{ErrorCode, v1, view::JobView};
+use std::{path::PathBuf, time::Duration};
+
+/// How long cancelled jobs may take to leave their devices before this command ends anyway; their workers die with it.
+const CANCEL_LIMIT: Duration = Duration::from_secs(15);
+
+/// How often another process may take this machine's farm over, or end it, while one build waits.
+const MAX_TAKEOVERS: u32 = 20;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// ONNX files
+    #[arg(value_name = "MODEL", required = true)]
+    models: Vec<PathBuf>,
+    #[command(flatten)]
+    request: RequestArgs,
+    /// Copy the plans to this folder, or the one plan to this file
+    #[arg(short, long, value_name = "DIR|FILE")]
+    output: Option<PathBuf>,
+}
+
+pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    let found = args.models.iter().map(|path| models::identify(path)).collect::<Result<Vec<_>, _>>()?;
+    let eval = args.request.eval.as_deref().map(models::hash).transpose()?;
+    let mut files = LocalFiles::new();
+    let mut named = Vec::new();
+    for LocalModel { model, files: own } in found {
+        files.extend(own);
+        named.push(model);
+    }
+    let skus = args.request.skus(context)?;
+    let mut request = request::assemble(context, &args.request, named, skus, &BuildSpec::default())?;
+    if let (Some((digest, _)), Some(path)) = (eval, &args.request.eval) {
+        request.eval_digest.clone_from(&digest);
+        files.insert(digest, path.clone());
+    }
+    context.block_on(async {
+        let mut build = Build { context, request, files, farm: None, submitted: None };
+        let jobs = tokio::select! {
+            result = build.jobs() => result?,
+            () = wait::interrupted() => return Err(build.interrupted().await),
+        };
+        build.deliver(jobs, args.output).await
+    })
+}
+
+/// One build on its way.
+struct Build<'a> {
+    context: &'a Context<'a>,
+    request: v1::SubmitRequest,
+    files: LocalFiles,
+    farm: Option<Farm>,
+    /// What the coordinator acknowledged: what Ctrl-C has to withdraw.
+    submitted: Option<v1::SubmitReply>,
+}
+
+impl Build<'_> {
+    fn printer(&self) -> &Printer {
+        self.context.printer
+    }
+
+    /// Submits and waits. On this machine's own farm, goes on with the next host when the present one ends.
+    async fn jobs(&mut self) -> Result<Vec<v1::Job>, Failure> {
+        let mut takeovers = 0;
+        loop {
+            let result = self.try_jobs().await;
+            match (result, &mut self.farm) {
+                (Err(failure), Some(farm)) if failure.is_unavailable() && farm.is_local() => {
+                    takeovers += 1;
+                    if takeovers > MAX_TAKEOVERS {
+                        return Err(failure);
+                    }
+                    tracing::debug!(%failure, "the farm's host ended: looking for the next one");
+                    // The idempotency key makes the next submission find the jobs of this one.
+                    self.farm = None;
+                }
+                (result, _) => return result,
+            }
+        }
+    }
+
+    async fn try_jobs(&mut self) -> Result<Vec<v1::Job>, Failure> {
+        if self.farm.is_none() {
+            self.farm = Some(Farm::open(self.context, Need::Answers).await?);
+        }
+        let farm = self.farm.as_mut().expect("opened above");
+        if self.request.skus.is_empty() {
+            self.request.skus = match farm.is_local() {
+                true => farm.skus_of_this_machine().await?,
+                false => request::skus_of_this_host(farm).await?,
+            };
+        }
+        let reply = match request::submit(self.context, farm, &self.request, &self.files).await {
+            // A farm that does not know this machine's devices yet, or knows what they offered before an upgrade.
+            Err(failure) if failure.name == ErrorCode::Refused.name() && farm.start_work().await? => {
+                tracing::debug!(%failure, "asking again with an agent at work");
+                request::submit(self.context, farm, &self.request, &self.files).await?
+            }
+            other => other?,
+        };
+        self.submitted = Some(reply.clone());
+        let mut waiting = Waiting::new(self.context.printer, &reply.jobs);
+        if waiting.live().is_empty() && reply.jobs.iter().all(|job| job.cached) {
+            return Ok(reply.jobs);
+        }
+        if farm.is_local() {
+            farm.start_work().await?;
+            waiting.follow(farm).await?;
+        } else {
+            waiting.to_the_end(farm).await?;
+        }
+        let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
+        Waiting::results(farm, &ids).await
+    }
+
+    /// What is left to do after Ctrl-C: on this machine nothing stays behind, on a coordinator the jobs go on.
+    async fn interrupted(mut self) -> Failure {
+        let failure = Failure::interrupted();
+        let (Some(farm), Some(reply)) = (self.farm.take(), self.submitted.take()) else { return failure };
+        let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
+        if !farm.is_local() {
+            return failure.hint(format!("the jobs go on; planforge cancel {} ends them", ids.join(" ")));
+        }
+        let cancelled = tokio::select! {
+            result = tokio::time::timeout(CANCEL_LIMIT, self.withdraw(&farm, &reply, ids)) => result.is_ok(),
+            () = wait::interrupted() => false,
+        };
+        if !cancelled {
+            self.printer().warn("the jobs did not confirm their end; their processes end with this one");
+        }
+        farm.leave().await;
+        failure
+    }
+
+    async fn withdraw(&self, farm: &Farm, reply: &v1::SubmitReply, ids: Vec<String>) {
+        let request = v1::CancelJobsRequest {
+            ids: ids.clone(),
+            reason: "interrupted".into(),
+            request_id: reply.request_id.clone(),
+        };
+        let cancelled = match farm.rpc().cancel_jobs(request).await {
+            Ok(cancelled) => cancelled.into_inner().jobs,
+            Err(status) => return tracing::debug!(%status, "the jobs could not be withdrawn"),
+        };
+        // Jobs that other requests want go on, and are not waited for.
+        let ours: Vec<_> = cancelled.into_iter().filter(|job| job.waiting_reason.is_empty()).collect();
+        if let Err(failure) = Waiting::new(self.printer(), &ours).follow(farm).await {
+            tracing::debug!(%failure, "the end of the cancelled jobs was not seen");
+        }
+    }
+
+    /// Brings the plans here and says what they are.
+    async fn deliver(self, jobs: Vec<v1::Job>, output: Option<PathBuf>) -> Result<(), Failure> {
+        let Some(farm) = self.farm else { return Ok(()) };
+        let result = deliver(self.context, &farm, jobs, output).await;
+        farm.close(self.context.printer).await;
+        let (jobs, views) = result?;
+        let printer = self.context.printer;
+        printer.data(&tables::built(&jobs, &views))?;
+        let succeeded = wait::tell_failures(printer, &jobs);
+        let request_id = self.submitted.map(|reply| reply.request_id);
+        printer.object(&serde_json::json!({ "request_id": request_id, "jobs": views }))?;
+        if succeeded { Ok(()) } else { Err(Failure::jobs_failed()) }
+    }
+}
+
+async fn deliver(
+    context: &Context<'_>,
+    farm: &Farm,
+    jobs: Vec<v1::Job>,
+    output: Option<PathBuf>,
+) -> Result<(Vec<v1::Job>, Vec<JobView>), Failure> {
+    let several = jobs.iter().filter(|job| !job.plan_digest.is_empty()).count() > 1;
+    if let Some(file) = output.as_ref().filter(|path| several && path.is_file()) {
+        let message = format!("{} is a file, but there are several plans", file.display());
+        return Err(Failure::usage(message).hint("name a folder with -o DIR/"));
+    }
+    let mut views = Vec::new();
+    let mut taken = std::collections::BTreeSet::new();
+    for job in &jobs {
+        let mut view = JobView::from(job.clone());
+        if job.state() == v1::JobState::Succeeded && !job.plan_digest.is_empty() {
+            let mut name = plans::file_name(job.model.as_ref(), &job.sku);
+            if !taken.insert(name.clone()) {
+                name = plans::with_key(&name, &job.engine_key);
+            }
+            let path = match &output {
+                Some(output) if several => plans::copy(context, farm, job, output.join(name)).await?,
+                Some(output) => plans::copy(context, farm, job, plans::destination(output, &name)).await?,
+                None => plans::keep(context, farm, job).await?,
+            };
+            view.plan_path = Some(path.to_string_lossy().into_owned());
+        }
+        views.push(view);
+    }
+    Ok((jobs, views))
+}

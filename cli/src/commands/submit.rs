@@ -1,0 +1,212 @@
+//! `planforge submit`: jobs that go on without this command.
+
+use super::Context;
+use crate::{
+    failure::Failure,
+    farm::{Farm, Need},
+    request::{self, LocalFiles, RequestArgs, models},
+    tables,
+    wait::{self, Waiting},
+};
+use planforge_engine_core::identity::BuildSpec;
+use planforge_proto::{ErrorCode, v1, view::JobView};
+use std::path::PathBuf;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// ONNX files
+    #[arg(value_name = "MODEL", required_unless_present = "clone")]
+    models: Vec<PathBuf>,
+    #[command(flatten)]
+    request: RequestArgs,
+    /// Submit what this job asked for again; every flag given overrides its part
+    #[arg(long, value_name = "JOB")]
+    clone: Option<String>,
+    /// Wait until the jobs have ended
+    #[arg(long)]
+    wait: bool,
+    /// Show what would be submitted and what is stored already; submit nothing
+    #[arg(long, conflicts_with = "wait")]
+    dry_run: bool,
+    /// Keep combinations that no known device can run until one can
+    #[arg(long)]
+    wait_for_device: bool,
+    /// Resolve the toolchain again when the exact one is no longer offered
+    #[arg(long)]
+    follow_toolchain: bool,
+}
+
+pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    let mut found = Vec::new();
+    for path in &args.models {
+        found.push(models::identify(path)?);
+    }
+    let eval = args.request.eval.as_deref().map(models::hash).transpose()?;
+    context.block_on(async {
+        let farm = Farm::open(context, Need::Lasting).await?;
+        let mut files = LocalFiles::new();
+        let mut named = Vec::new();
+        for local in found {
+            files.extend(local.files);
+            named.push(local.model);
+        }
+        let mut request = match &args.clone {
+            Some(id) => from_template(context, &farm, &args, id, named).await?,
+            None => {
+                let skus = args.request.skus(context)?;
+                request::assemble(context, &args.request, named, skus, &BuildSpec::default())?
+            }
+        };
+        if let (Some((digest, _)), Some(path)) = (eval, &args.request.eval) {
+            request.eval_digest.clone_from(&digest);
+            files.insert(digest, path.clone());
+        }
+        request.wait_for_device = args.wait_for_device;
+        request.follow_toolchain = args.follow_toolchain;
+        if request.skus.is_empty() {
+            request.skus = request::skus_of_this_host(&farm).await?;
+        }
+        let result = if args.dry_run {
+            dry_run(context, &farm, &request).await
+        } else {
+            submit(context, &farm, &request, &files, args.wait).await
+        };
+        farm.close(context.printer).await;
+        result
+    })
+}
+
+/// An earlier job as the template of a request.
+async fn from_template(
+    context: &Context<'_>,
+    farm: &Farm,
+    args: &Args,
+    id: &str,
+    named: Vec<v1::Model>,
+) -> Result<v1::SubmitRequest, Failure> {
+    let job = farm.rpc().get_job(v1::GetJobRequest { id: id.to_owned() }).await;
+    let job = job.map_err(|e| farm.error(e))?.into_inner();
+    let base: BuildSpec = serde_json::from_str(&job.spec_json).map_err(|e| {
+        Failure::new(ErrorCode::Internal, format!("the build spec of job {} cannot be read: {e}", job.id))
+    })?;
+    let models = if named.is_empty() { job.model.into_iter().collect() } else { named };
+    // Not the settings' SKUs: a clone repeats its template, and only flags override it.
+    let skus = if args.request.skus.is_empty() { vec![job.sku] } else { args.request.skus(context)? };
+    let mut request = request::assemble(context, &args.request, models, skus, &base)?;
+    if request.toolchains.is_empty() && !job.toolchain_constraint.is_empty() {
+        request.toolchains.push(job.toolchain_constraint);
+    }
+    if request.project.is_empty() {
+        request.project = job.project;
+    }
+    request.priority = args.request.priority.unwrap_or(job.priority);
+    request.eval_digest = job.eval_digest;
+    Ok(request)
+}
+
+async fn submit(
+    context: &Context<'_>,
+    farm: &Farm,
+    request: &v1::SubmitRequest,
+    files: &LocalFiles,
+    wait: bool,
+) -> Result<(), Failure> {
+    let reply = request::submit(context, farm, request, files).await?;
+    let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
+    if !wait {
+        context.printer.data(&tables::jobs(&reply.jobs, tables::now_ms()))?;
+        context.printer.note(&format!("follow with: planforge watch {}", ids.join(" ")));
+        return object(context, &reply.request_id, reply.jobs);
+    }
+    let mut waiting = Waiting::new(context.printer, &reply.jobs);
+    tokio::select! {
+        result = waiting.to_the_end(farm) => result?,
+        () = wait::interrupted() => {
+            waiting.clear();
+            return Err(Failure::interrupted().hint(format!("the jobs go on; planforge cancel {} ends them", ids.join(" "))));
+        }
+    }
+    let jobs = Waiting::results(farm, &ids).await?;
+    context.printer.data(&tables::jobs(&jobs, tables::now_ms()))?;
+    let succeeded = wait::tell_failures(context.printer, &jobs);
+    object(context, &reply.request_id, jobs)?;
+    if succeeded { Ok(()) } else { Err(Failure::jobs_failed()) }
+}
+
+fn object(context: &Context<'_>, request_id: &str, jobs: Vec<v1::Job>) -> Result<(), Failure> {
+    let jobs: Vec<_> = jobs.into_iter().map(JobView::from).collect();
+    context.printer.object(&serde_json::json!({ "request_id": request_id, "jobs": jobs }))
+}
+
+/// Asks the store about every combination that the request stands for.
+async fn dry_run(context: &Context<'_>, farm: &Farm, request: &v1::SubmitRequest) -> Result<(), Failure> {
+    let devices = farm.rpc().list_devices(v1::ListDevicesRequest { online_only: false }).await;
+    let devices = devices.map_err(|e| farm.error(e))?.into_inner().devices;
+    let any = vec![String::new()];
+    let toolchains = if request.toolchains.is_empty() { &any } else { &request.toolchains };
+    let mut rows = tables::table(&["model", "sku", "toolchain", "spec", "would"]);
+    let mut objects = Vec::new();
+    for model in &request.models {
+        for sku in &request.skus {
+            for spec in &request.specs_json {
+                for toolchain in toolchains {
+                    let would = would(farm, request, &devices, [&model.digest, sku, spec, toolchain]).await?;
+                    let constraint = if toolchain.is_empty() { "any" } else { toolchain };
+                    let name = tables::model_name(Some(model));
+                    rows.add_row([name, sku, constraint, &short_spec(spec), &would]);
+                    objects.push(serde_json::json!({
+                        "model": model.digest,
+                        "sku": sku,
+                        "toolchain_constraint": toolchain,
+                        "spec": serde_json::from_str::<serde_json::Value>(spec).unwrap_or_default(),
+                        "would": would,
+                    }));
+                }
+            }
+        }
+    }
+    context.printer.data(&tables::render(rows, &[]))?;
+    context.printer.object(&serde_json::json!({ "combinations": objects }))
+}
+
+async fn would(
+    farm: &Farm,
+    request: &v1::SubmitRequest,
+    devices: &[v1::Device],
+    [model, sku, spec, toolchain]: [&String; 4],
+) -> Result<String, Failure> {
+    let wanted = v1::FindEngineRequest {
+        model_digest: model.clone(),
+        sku: sku.clone(),
+        spec_json: spec.clone(),
+        toolchain: toolchain.clone(),
+        allow_inaccurate: request.allow_inaccurate,
+        project: request.project.clone(),
+        ..Default::default()
+    };
+    match farm.rpc().find_engine(wanted).await.map_err(|e| farm.error(e)) {
+        Ok(engine) if !request.force => {
+            return Ok(format!("answer with the stored engine {}", tables::short(&engine.into_inner().engine_key)));
+        }
+        Err(failure) if failure.name != ErrorCode::NotFound.name() => return Err(failure),
+        _ => {}
+    }
+    let offering: Vec<_> = devices.iter().filter(|d| d.skus.contains(sku) && !d.offers.is_empty()).collect();
+    Ok(match (offering.is_empty(), offering.iter().any(|d| d.online)) {
+        (false, true) => "build".into(),
+        (false, false) => "queue until an agent with such a device is back".into(),
+        (true, _) if request.wait_for_device => "wait for a first such device".into(),
+        (true, _) => "be refused: no known device offers it".into(),
+    })
+}
+
+/// What a spec asks beyond the defaults, in few words.
+fn short_spec(json: &str) -> String {
+    let Ok(spec) = serde_json::from_str::<BuildSpec>(json) else { return json.to_owned() };
+    let mut words = vec![format!("{:?}", spec.precision).to_lowercase()];
+    words.extend(spec.threads.map(|n| format!("{n} threads")));
+    if !spec.profiles.is_empty() {
+        words.push(format!("{} profiles", spec.profiles.len()));
+    }
+    words.join(", ")
+}
