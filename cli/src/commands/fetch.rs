@@ -58,7 +58,10 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
 
 /// What the argument stands for.
 enum Wanted {
-    Model { digest: String, name: String },
+    Model {
+        digest: String,
+        name: String,
+    },
     /// A digest that says nothing of what it is the digest of.
     Digest(Digest),
 }
@@ -119,12 +122,7 @@ async fn fetch(context: &Context<'_>, farm: &Farm, args: Args, wanted: Wanted) -
     }))
 }
 
-async fn find(
-    farm: &Farm,
-    base: v1::FindEngineRequest,
-    args: &Args,
-    wanted: &Wanted,
-) -> Result<v1::Engine, Failure> {
+async fn find(farm: &Farm, base: v1::FindEngineRequest, args: &Args, wanted: &Wanted) -> Result<v1::Engine, Failure> {
     let (tries, described) = match wanted {
         Wanted::Model { digest, name } => {
             let by_model = v1::FindEngineRequest { model_digest: digest.clone(), ..base };

@@ -6,9 +6,7 @@ pub mod shapes;
 use crate::{commands::Context, failure::Failure, farm::Farm, settings::Key};
 use planforge_engine_core::{
     device::CpuLevel,
-    identity::{
-        BuildSpec, Digest, OptimizationProfile, Precision, Sku, ToolchainConstraint, spec::OptimizationLevel,
-    },
+    identity::{BuildSpec, Digest, OptimizationProfile, Precision, Sku, ToolchainConstraint, spec::OptimizationLevel},
 };
 use planforge_proto::{ErrorCode, v1};
 use std::{
