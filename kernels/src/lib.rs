@@ -1,1 +1,25 @@
-//! placeholder
+//! Device code behind safe calls. Knows tensors as slices; knows nothing of graphs, plans or jobs.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`isa`] | instruction-set levels, and the token without which no kernel of a level can be called |
+//! | [`pool`] | the engine's own threads |
+//! | [`gemm`] | packed f32 GEMM microkernels and drivers with a fused epilogue |
+//! | [`conv`] | convolution as GEMM over gathered rows, and depthwise convolution |
+//! | [`window`] | max, average and global pooling |
+//! | [`math`] | vectorisable exp, erf, tanh and the activations made of them |
+//! | [`pointwise`] | unary and broadcasting binary operators |
+//! | [`rows`] | softmax and layer normalisation over the last axis |
+//! | [`shuffle`] | transpose, gather and layout changes |
+//!
+//! Invariant: a kernel called with an [`isa::Isa`] of one level executes no instruction above that level.
+
+pub mod conv;
+pub mod gemm;
+pub mod isa;
+pub mod math;
+pub mod pointwise;
+pub mod pool;
+pub mod rows;
+pub mod shuffle;
+pub mod window;

@@ -1,0 +1,320 @@
+//! Convolution over NHWC images: as a product of gathered rows, and depthwise.
+//!
+//! For a product, every output pixel is a row of A and every output channel a column of B. Two gatherings exist:
+//! [`TapRows`] points into the image itself, one piece of C elements per kernel position, with a row of zeros where
+//! the kernel hangs over the edge; [`LineRows`] points into a copy of the image with its border added, one piece of
+//! `kernel width * C` elements per kernel line, which suits few channels.
+
+use crate::{
+    gemm::{Place, Rows},
+    isa::{Isa, per_level},
+    pointwise::{Activation, activate},
+    pool::ThreadPool,
+};
+
+/// Sizes of a two-dimensional convolution (a one-dimensional one has height 1). Images are NHWC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvShape {
+    pub batch: usize,
+    pub height: usize,
+    pub width: usize,
+    /// Channels of the image.
+    pub channels: usize,
+    pub out_height: usize,
+    pub out_width: usize,
+    pub out_channels: usize,
+    pub kernel: [usize; 2],
+    pub strides: [usize; 2],
+    pub dilations: [usize; 2],
+    /// Above and to the left; what lies below and to the right follows from the output's size.
+    pub pads: [usize; 2],
+    pub groups: usize,
+}
+
+/// Channels per group up to which [`TapRows`] has zeros to point to.
+pub const TAP_CHANNELS_MAX: usize = 16_384;
+static ZEROS: [f32; TAP_CHANNELS_MAX] = [0.0; TAP_CHANNELS_MAX];
+
+impl ConvShape {
+    /// Output pixels: rows of the product.
+    pub fn pixels(&self) -> usize {
+        self.batch * self.out_height * self.out_width
+    }
+
+    /// Depth of the product of one group.
+    pub fn depth(&self) -> usize {
+        self.kernel[0] * self.kernel[1] * (self.channels / self.groups)
+    }
+
+    /// Elements of the input image.
+    pub fn image_len(&self) -> usize {
+        self.batch * self.height * self.width * self.channels
+    }
+
+    /// Height and width of the image with the border [`LineRows`] needs.
+    pub fn bordered(&self) -> [usize; 2] {
+        let extent = |axis: usize, out: usize| {
+            (out.max(1) - 1) * self.strides[axis] + (self.kernel[axis] - 1) * self.dilations[axis] + 1
+        };
+        [
+            extent(0, self.out_height).max(self.pads[0] + self.height),
+            extent(1, self.out_width).max(self.pads[1] + self.width),
+        ]
+    }
+
+    /// Elements of the image with that border.
+    pub fn bordered_len(&self) -> usize {
+        let [height, width] = self.bordered();
+        self.batch * height * width * self.channels
+    }
+
+    /// Whether the kernel never leaves the image, so that [`LineRows`] needs no copy.
+    pub fn is_inside(&self) -> bool {
+        self.pads == [0, 0] && self.bordered() == [self.height, self.width]
+    }
+
+    /// Whether [`LineRows`] can gather this convolution.
+    pub fn has_lines(&self) -> bool {
+        self.groups == 1 && self.dilations[1] == 1
+    }
+
+    fn check(&self, image: &[f32]) {
+        assert!(self.groups > 0 && self.channels % self.groups == 0 && self.out_channels % self.groups == 0);
+        assert_eq!(image.len(), self.image_len(), "the image is not as large as its shape");
+    }
+
+    /// Image, line and column of an output pixel.
+    #[inline]
+    fn pixel(&self, row: usize) -> (usize, usize, usize) {
+        let x = row % self.out_width;
+        let rest = row / self.out_width;
+        (rest / self.out_height, rest % self.out_height, x)
+    }
+
+    /// Where group `group`'s part of the output lies, rows being pixels.
+    pub fn group_place(&self, group: usize) -> Place {
+        Place { offset: group * (self.out_channels / self.groups), stride: self.out_channels }
+    }
+}
+
+/// Rows that point into the image, a piece per kernel position.
+#[derive(Debug)]
+pub struct TapRows<'a> {
+    shape: ConvShape,
+    image: &'a [f32],
+    /// First channel of the group.
+    first: usize,
+    /// Channels of the group.
+    count: usize,
+}
+
+impl<'a> TapRows<'a> {
+    /// The rows of one group.
+    ///
+    /// # Panics
+    /// When the image's length is not that of the shape, or a group has more than [`TAP_CHANNELS_MAX`] channels.
+    pub fn new(shape: ConvShape, image: &'a [f32], group: usize) -> Self {
+        shape.check(image);
+        let count = shape.channels / shape.groups;
+        assert!(group < shape.groups && count <= TAP_CHANNELS_MAX);
+        Self { shape, image, first: group * count, count }
+    }
+}
+
+// SAFETY: pointers are either into the image, at a pixel inside it (`check` compared its length with the shape) and
+// `count` channels from `first` on, which is within a pixel; or to `ZEROS`, which is as long as `count` may be.
+unsafe impl Rows for TapRows<'_> {
+    fn count(&self) -> usize {
+        self.shape.pixels()
+    }
+    fn taps(&self) -> usize {
+        self.shape.kernel[0] * self.shape.kernel[1]
+    }
+    fn tap_len(&self) -> usize {
+        self.count
+    }
+    #[inline]
+    fn pointers(&self, row: usize, to: &mut [*const f32], stride: usize) {
+        let shape = &self.shape;
+        let (image, y, x) = shape.pixel(row);
+        let mut tap = 0;
+        for ky in 0..shape.kernel[0] {
+            let line = (y * shape.strides[0] + ky * shape.dilations[0]).wrapping_sub(shape.pads[0]);
+            for kx in 0..shape.kernel[1] {
+                let column = (x * shape.strides[1] + kx * shape.dilations[1]).wrapping_sub(shape.pads[1]);
+                to[tap * stride] = if line < shape.height && column < shape.width {
+                    let at = ((image * shape.height + line) * shape.width + column) * shape.channels + self.first;
+                    self.image[at..].as_ptr()
+                } else {
+                    ZEROS.as_ptr()
+                };
+                tap += 1;
+            }
+        }
+    }
+}
+
+/// Rows that point into an image with its border added, a piece per kernel line.
+#[derive(Debug)]
+pub struct LineRows<'a> {
+    shape: ConvShape,
+    bordered: &'a [f32],
+    size: [usize; 2],
+}
+
+impl<'a> LineRows<'a> {
+    /// Rows over `bordered`, which [`add_border`] wrote (or the image itself when [`ConvShape::is_inside`]).
+    ///
+    /// # Panics
+    /// When the shape has no lines ([`ConvShape::has_lines`]) or `bordered` is of another length.
+    pub fn new(shape: ConvShape, bordered: &'a [f32]) -> Self {
+        assert!(shape.has_lines(), "a convolution with groups or a dilated kernel has no lines");
+        assert_eq!(bordered.len(), shape.bordered_len(), "the image lacks its border");
+        Self { shape, bordered, size: shape.bordered() }
+    }
+}
+
+// SAFETY: `bordered()` is large enough that the kernel at every output pixel lies inside, and `new` compared the
+// buffer's length with it; a line of the kernel is contiguous because the dilation is 1.
+unsafe impl Rows for LineRows<'_> {
+    fn count(&self) -> usize {
+        self.shape.pixels()
+    }
+    fn taps(&self) -> usize {
+        self.shape.kernel[0]
+    }
+    fn tap_len(&self) -> usize {
+        self.shape.kernel[1] * self.shape.channels
+    }
+    #[inline]
+    fn pointers(&self, row: usize, to: &mut [*const f32], stride: usize) {
+        let shape = &self.shape;
+        let (image, y, x) = shape.pixel(row);
+        for ky in 0..shape.kernel[0] {
+            let line = y * shape.strides[0] + ky * shape.dilations[0];
+            let at = ((image * self.size[0] + line) * self.size[1] + x * shape.strides[1]) * shape.channels;
+            to[ky * stride] = self.bordered[at..].as_ptr();
+        }
+    }
+}
+
+/// Splits `to` into `size` elements per task and calls `body(task, part)` on the pool.
+pub(crate) fn for_parts(pool: &ThreadPool, to: &mut [f32], size: usize, body: impl Fn(usize, &mut [f32]) + Sync) {
+    struct Base(*mut f32);
+    // SAFETY: tasks take disjoint parts.
+    unsafe impl Sync for Base {}
+    impl Base {
+        fn at(&self, offset: usize) -> *mut f32 {
+            self.0.wrapping_add(offset)
+        }
+    }
+    let len = to.len();
+    let size = size.max(1);
+    let base = Base(to.as_mut_ptr());
+    pool.run(len.div_ceil(size), |task, _| {
+        let start = task * size;
+        let end = (start + size).min(len);
+        // SAFETY: [start, end) lies within `to`, which is borrowed exclusively, and belongs to this task alone.
+        let part = unsafe { std::slice::from_raw_parts_mut(base.at(start), end - start) };
+        body(task, part);
+    });
+}
+
+/// Copies the image into `to` with the zeros around it that [`LineRows`] needs.
+///
+/// # Panics
+/// When a buffer's length is not that of the shape.
+pub fn add_border(pool: &ThreadPool, shape: &ConvShape, image: &[f32], to: &mut [f32]) {
+    shape.check(image);
+    assert_eq!(to.len(), shape.bordered_len(), "the copy is not as large as the image with its border");
+    let [height, width] = shape.bordered();
+    for_parts(pool, to, width * shape.channels, |task, line| {
+        let (image_index, y) = (task / height, (task % height).wrapping_sub(shape.pads[0]));
+        if y >= shape.height {
+            return line.fill(0.0);
+        }
+        let (before, rest) = line.split_at_mut(shape.pads[1] * shape.channels);
+        let (middle, after) = rest.split_at_mut(shape.width * shape.channels);
+        before.fill(0.0);
+        let from = (image_index * shape.height + y) * shape.width * shape.channels;
+        middle.copy_from_slice(&image[from..from + middle.len()]);
+        after.fill(0.0);
+    });
+}
+
+/// One line of a depthwise convolution's operands.
+struct DepthwiseLine<'a> {
+    shape: &'a ConvShape,
+    image: &'a [f32],
+    weights: &'a [f32],
+    bias: &'a [f32],
+    residual: Option<&'a [f32]>,
+    /// Index of the image and of the output line.
+    at: (usize, usize),
+}
+
+per_level! {
+    fn depthwise_line(line: &DepthwiseLine<'_>, to: &mut [f32]) {
+        let DepthwiseLine { shape, image, weights, bias, residual, at: (index, y) } = *line;
+        let channels = shape.channels;
+        for (x, to) in to.chunks_exact_mut(channels).enumerate() {
+            to.copy_from_slice(bias);
+            for ky in 0..shape.kernel[0] {
+                let from_y = (y * shape.strides[0] + ky * shape.dilations[0]).wrapping_sub(shape.pads[0]);
+                if from_y >= shape.height {
+                    continue;
+                }
+                for kx in 0..shape.kernel[1] {
+                    let from_x = (x * shape.strides[1] + kx * shape.dilations[1]).wrapping_sub(shape.pads[1]);
+                    if from_x >= shape.width {
+                        continue;
+                    }
+                    let at = ((index * shape.height + from_y) * shape.width + from_x) * channels;
+                    let from = &image[at..at + channels];
+                    let tap = (ky * shape.kernel[1] + kx) * channels;
+                    let weights = &weights[tap..tap + channels];
+                    for ((to, x), w) in to.iter_mut().zip(from).zip(weights) {
+                        *to += x * w;
+                    }
+                }
+            }
+            if let Some(residual) = residual {
+                for (to, r) in to.iter_mut().zip(&residual[x * channels..(x + 1) * channels]) {
+                    *to += r;
+                }
+            }
+        }
+    }
+}
+
+/// Depthwise convolution: as many groups as channels, one output channel each. `weights` are
+/// `[kernel height][kernel width][channel]`.
+///
+/// # Panics
+/// When the shape is not depthwise or a buffer's length is not that of the shape.
+#[expect(clippy::too_many_arguments, reason = "a convolution has that many operands")]
+pub fn depthwise(
+    isa: Isa,
+    pool: &ThreadPool,
+    shape: &ConvShape,
+    image: &[f32],
+    weights: &[f32],
+    bias: &[f32],
+    residual: Option<&[f32]>,
+    activation: Activation,
+    to: &mut [f32],
+) {
+    shape.check(image);
+    assert!(shape.groups == shape.channels && shape.out_channels == shape.channels, "the convolution is not depthwise");
+    assert_eq!(weights.len(), shape.kernel[0] * shape.kernel[1] * shape.channels);
+    assert_eq!(bias.len(), shape.channels);
+    assert_eq!(to.len(), shape.pixels() * shape.channels);
+    assert!(residual.is_none_or(|residual| residual.len() == to.len()));
+    let line_len = shape.out_width * shape.channels;
+    for_parts(pool, to, line_len, |task, line| {
+        let residual = residual.map(|residual| &residual[task * line_len..(task + 1) * line_len]);
+        let at = (task / shape.out_height, task % shape.out_height);
+        depthwise_line(isa, &DepthwiseLine { shape, image, weights, bias, residual, at }, line);
+        activate(isa, activation, line);
+    });
+}

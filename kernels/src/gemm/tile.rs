@@ -1,0 +1,288 @@
+//! The microkernels: one register tile of a product, over the whole of its depth or a part of it.
+//!
+//! A tile has up to MR rows and NR columns. The rows of A are given by pointers (so that a convolution needs no
+//! im2col copy) or packed (`MR` values of each depth step together). B is packed in panels of NR columns.
+
+use super::vector::*;
+use crate::isa::IsaLevel;
+
+/// One call of a microkernel. All lengths are in elements.
+pub(super) struct Tile {
+    /// Pointers to rows: for each tap, one per row of the tile. Packed: a single pointer.
+    pub a: *const *const f32,
+    /// Added to every row pointer.
+    pub a_offset: usize,
+    /// The depth is `taps` pieces of `tap_len` elements, contiguous in A. Packed: 1.
+    pub taps: usize,
+    pub tap_len: usize,
+    /// `taps * tap_len` rows of NR elements.
+    pub b: *const f32,
+    pub c: *mut f32,
+    /// From one row of C to the next.
+    pub c_stride: usize,
+    /// Columns of C that exist, 1..=NR.
+    pub columns: usize,
+    /// C holds the sum over the depth before this part.
+    pub accumulate: bool,
+    /// This is the last part of the depth: what follows the product is applied.
+    pub finish: Option<Finish>,
+}
+
+/// What a microkernel does to its sums before it stores them.
+#[derive(Clone, Copy)]
+pub(super) struct Finish {
+    pub alpha: f32,
+    /// NR elements (padded), or null.
+    pub bias: *const f32,
+    /// First element of the tile's residual, or null.
+    pub residual: *const f32,
+    pub residual_stride: usize,
+    /// Bounds of the result; unbounded when `clip` is false.
+    pub clip: bool,
+    pub low: f32,
+    pub high: f32,
+}
+
+/// A microkernel for a certain number of rows.
+pub(super) type TileFn = unsafe fn(&Tile);
+
+/// Widest panel of any kernel.
+pub(super) const NR_MAX: usize = 64;
+
+/// Most rows and vectors of any kernel: the sizes that [`each_row`] and [`each_vector`] write out.
+const ROWS_MAX: usize = 14;
+const VECTORS_MAX: usize = 4;
+
+/// Repeats a block for each row with the row's number as a constant, so that sums stay in registers: an array
+/// indexed in a loop that the compiler does not unroll would live in memory.
+macro_rules! each_row {
+    ($count:expr, $row:ident, $body:block) => {
+        each_row!(@ $count, $row, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
+    };
+    (@ $count:expr, $row:ident, $body:block, $($n:literal)*) => {
+        {
+            $({
+                const $row: usize = $n;
+                if $row < $count $body
+            })*
+        }
+    };
+}
+
+/// As [`each_row`], for the vectors of a row.
+macro_rules! each_vector {
+    ($count:expr, $vector:ident, $body:block) => {
+        each_row!(@ $count, $vector, $body, 0 1 2 3)
+    };
+}
+
+/// Computes a tile of MR rows and `NV` vectors of columns.
+///
+/// # Safety
+/// The instruction set of `V` exists; every pointer of `tile` is valid for what its documentation says.
+#[inline(always)]
+unsafe fn compute<V: Vector, const MR: usize, const NV: usize, const PACKED: bool>(tile: &Tile) {
+    const { assert!(MR <= ROWS_MAX && NV <= VECTORS_MAX && NV * V::LANES <= NR_MAX) };
+    // SAFETY: the caller's promise covers every access; offsets stay within MR rows, `taps * tap_len` depth steps
+    // and `columns` columns.
+    unsafe {
+        let mut sums = [[V::zero(); VECTORS_MAX]; ROWS_MAX];
+        let mut columns = [V::zero(); VECTORS_MAX];
+        let mut b = tile.b;
+        for tap in 0..tile.taps {
+            let mut rows = [std::ptr::null::<f32>(); ROWS_MAX];
+            if PACKED {
+                rows[0] = in_register((*tile.a).add(tile.a_offset));
+            } else {
+                each_row!(MR, R, { rows[R] = in_register((*tile.a.add(tap * MR + R)).add(tile.a_offset)) });
+            }
+            for step in 0..tile.tap_len {
+                each_vector!(NV, J, { columns[J] = V::load(b.add(J * V::LANES)) });
+                each_row!(MR, R, {
+                    let a = V::splat(if PACKED { *rows[0].add(step * MR + R) } else { *rows[R].add(step) });
+                    each_vector!(NV, J, { sums[R][J] = sums[R][J].multiply_add(a, columns[J]) });
+                });
+                b = b.add(NV * V::LANES);
+            }
+        }
+        // A panel at the edge goes through full-width copies of the tile.
+        let whole = tile.columns == NV * V::LANES;
+        let mut edge = [0.0f32; NR_MAX * ROWS_MAX];
+        let (c, c_stride) = if whole { (tile.c, tile.c_stride) } else { (edge.as_mut_ptr(), NR_MAX) };
+        if tile.accumulate {
+            if !whole {
+                copy_lines(tile.c, tile.c_stride, c, NR_MAX, MR, tile.columns);
+            }
+            each_row!(MR, R, {
+                each_vector!(NV, J, { sums[R][J] = sums[R][J].add(V::load(c.add(R * c_stride + J * V::LANES))) });
+            });
+        }
+        if let Some(last) = &tile.finish {
+            if last.alpha != 1.0 {
+                let alpha = V::splat(last.alpha);
+                each_row!(MR, R, { each_vector!(NV, J, { sums[R][J] = sums[R][J].multiply(alpha) }) });
+            }
+            if !last.bias.is_null() {
+                each_vector!(NV, J, { columns[J] = V::load(last.bias.add(J * V::LANES)) });
+                each_row!(MR, R, { each_vector!(NV, J, { sums[R][J] = sums[R][J].add(columns[J]) }) });
+            }
+            if !last.residual.is_null() {
+                let mut lines = [0.0f32; NR_MAX * ROWS_MAX];
+                let (from, stride) = if whole {
+                    (last.residual, last.residual_stride)
+                } else {
+                    copy_lines(last.residual, last.residual_stride, lines.as_mut_ptr(), NR_MAX, MR, tile.columns);
+                    (lines.as_ptr(), NR_MAX)
+                };
+                each_row!(MR, R, {
+                    each_vector!(NV, J, { sums[R][J] = sums[R][J].add(V::load(from.add(R * stride + J * V::LANES))) });
+                });
+            }
+            if last.clip {
+                let (low, high) = (V::splat(last.low), V::splat(last.high));
+                each_row!(MR, R, { each_vector!(NV, J, { sums[R][J] = sums[R][J].max(low).min(high) }) });
+            }
+        }
+        each_row!(MR, R, { each_vector!(NV, J, { sums[R][J].store(c.add(R * c_stride + J * V::LANES)) }) });
+        if !whole {
+            copy_lines(c, NR_MAX, tile.c, tile.c_stride, MR, tile.columns);
+        }
+    }
+}
+
+/// `pointer`, which the compiler must hold by itself: it would else gather the row pointers into vector registers
+/// and take them out again at every step.
+#[inline(always)]
+fn in_register(mut pointer: *const f32) -> *const f32 {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    // SAFETY: the assembly is empty.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags));
+    }
+    pointer
+}
+
+/// Copies `rows` lines of `columns` elements.
+///
+/// # Safety
+/// Both sides are valid for that and do not overlap.
+#[inline(never)]
+unsafe fn copy_lines(
+    from: *const f32,
+    from_stride: usize,
+    to: *mut f32,
+    to_stride: usize,
+    rows: usize,
+    columns: usize,
+) {
+    for row in 0..rows {
+        // SAFETY: the caller's promise.
+        unsafe { to.add(row * to_stride).copy_from_nonoverlapping(from.add(row * from_stride), columns) };
+    }
+}
+
+/// A family of microkernels with the same panel width, one per number of rows.
+pub struct Kernel {
+    /// Begins with the instruction set: `avx512_14x32`.
+    pub name: &'static str,
+    /// Lowest level that runs it.
+    pub level: IsaLevel,
+    /// Most rows of a tile.
+    pub mr: usize,
+    /// Columns of a panel.
+    pub nr: usize,
+    /// By `rows - 1`.
+    pub(super) by_rows: &'static [TileFn],
+    /// By `rows - 1`.
+    pub(super) packed_by_rows: &'static [TileFn],
+}
+
+impl std::fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Defines a module with a kernel family: `$rows` lists 1..=mr.
+macro_rules! family {
+    ([$(#[$meta:meta])*] $module:ident, $vector:ident, $level:ident, $name:literal, $mr:literal, $vectors:literal, [$($rows:literal)*]) => {
+        mod $module {
+            use super::*;
+
+            /// # Safety
+            /// See [`compute`].
+            $(#[$meta])*
+            unsafe fn rows<const MR: usize>(tile: &Tile) {
+                // SAFETY: the caller's promise.
+                unsafe { compute::<$vector, MR, $vectors, false>(tile) }
+            }
+
+            /// # Safety
+            /// See [`compute`].
+            $(#[$meta])*
+            unsafe fn packed<const MR: usize>(tile: &Tile) {
+                // SAFETY: the caller's promise.
+                unsafe { compute::<$vector, MR, $vectors, true>(tile) }
+            }
+
+            pub static KERNEL: Kernel = Kernel {
+                name: $name,
+                level: IsaLevel::$level,
+                mr: $mr,
+                nr: $vectors * <$vector as Vector>::LANES,
+                by_rows: &[$(rows::<$rows>),*],
+                packed_by_rows: &[$(packed::<$rows>),*],
+            };
+        }
+    };
+}
+
+family!([] portable_4x8, Lanes4, Portable, "portable_4x8", 4, 2, [1 2 3 4]);
+family!([] portable_2x16, Lanes4, Portable, "portable_2x16", 2, 4, [1 2]);
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::*;
+    family!([#[target_feature(enable = "sse4.2,popcnt")]] sse42_6x8, Sse, X86V2, "sse42_6x8", 6, 2, [1 2 3 4 5 6]);
+    family!([#[target_feature(enable = "sse4.2,popcnt")]] sse42_4x12, Sse, X86V2, "sse42_4x12", 4, 3, [1 2 3 4]);
+    family!([#[target_feature(enable = "avx2,fma,bmi2")]] avx2_6x16, Avx2, X86V3, "avx2_6x16", 6, 2, [1 2 3 4 5 6]);
+    family!([#[target_feature(enable = "avx2,fma,bmi2")]] avx2_4x16, Avx2, X86V3, "avx2_4x16", 4, 2, [1 2 3 4]);
+    family!([#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")]] avx512_14x32, Avx512, X86V4,
+        "avx512_14x32", 14, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]);
+    family!([#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")]] avx512_9x48, Avx512, X86V4,
+        "avx512_9x48", 9, 3, [1 2 3 4 5 6 7 8 9]);
+    family!([#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")]] avx512_6x64, Avx512, X86V4,
+        "avx512_6x64", 6, 4, [1 2 3 4 5 6]);
+    pub(super) static V2: [&Kernel; 2] = [&sse42_6x8::KERNEL, &sse42_4x12::KERNEL];
+    pub(super) static V3: [&Kernel; 2] = [&avx2_6x16::KERNEL, &avx2_4x16::KERNEL];
+    pub(super) static V4: [&Kernel; 3] = [&avx512_14x32::KERNEL, &avx512_6x64::KERNEL, &avx512_9x48::KERNEL];
+}
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::*;
+    family!([#[target_feature(enable = "neon")]] neon_6x16, Neon, Neon, "neon_6x16", 6, 4, [1 2 3 4 5 6]);
+    family!([#[target_feature(enable = "neon")]] neon_8x8, Neon, Neon, "neon_8x8", 8, 2, [1 2 3 4 5 6 7 8]);
+    pub(super) static NEON: [&Kernel; 2] = [&neon_6x16::KERNEL, &neon_8x8::KERNEL];
+}
+
+static PORTABLE: [&Kernel; 2] = [&portable_4x8::KERNEL, &portable_2x16::KERNEL];
+
+/// The kernels written for `level`, the usually best one first. Empty for levels of another architecture.
+pub fn kernels(level: IsaLevel) -> &'static [&'static Kernel] {
+    match level {
+        IsaLevel::Portable => &PORTABLE,
+        #[cfg(target_arch = "x86_64")]
+        IsaLevel::X86V2 => &x86::V2,
+        #[cfg(target_arch = "x86_64")]
+        IsaLevel::X86V3 => &x86::V3,
+        #[cfg(target_arch = "x86_64")]
+        IsaLevel::X86V4 | IsaLevel::X86V4Vnni => &x86::V4,
+        #[cfg(target_arch = "aarch64")]
+        IsaLevel::Neon => &arm::NEON,
+        _ => &[],
+    }
+}
+
+/// The kernel of that name, of any level compiled in.
+pub fn kernel_by_name(name: &str) -> Option<&'static Kernel> {
+    IsaLevel::ALL.into_iter().flat_map(kernels).copied().find(|kernel| kernel.name == name)
+}

@@ -1,0 +1,169 @@
+//! Element-wise work: activations in place, and binary operators with the broadcasts that engines meet.
+
+use crate::{isa::per_level, math};
+
+/// What follows a product, or stands alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    None,
+    Relu,
+    Clip { low: f32, high: f32 },
+    LeakyRelu { alpha: f32 },
+    Elu { alpha: f32 },
+    Selu { alpha: f32, gamma: f32 },
+    Celu { alpha: f32 },
+    ThresholdedRelu { alpha: f32 },
+    Sigmoid,
+    Tanh,
+    HardSigmoid { alpha: f32, beta: f32 },
+    HardSwish,
+    Softplus,
+    Softsign,
+    Gelu,
+    GeluTanh,
+    Silu,
+    Mish,
+}
+
+#[inline(always)]
+fn map(values: &mut [f32], f: impl Fn(f32) -> f32) {
+    for value in values {
+        *value = f(*value);
+    }
+}
+
+/// `ln(1 + e^x)` without overflow.
+#[inline(always)]
+fn softplus(x: f32) -> f32 {
+    // Scalar: ln_1p keeps the digits of small e^-|x|.
+    x.max(0.0) + math::exp(-x.abs()).ln_1p()
+}
+
+/// `alpha (e^x - 1)` below zero, by the half-angle form that keeps the digits near zero.
+#[inline(always)]
+fn exp_minus_one(x: f32) -> f32 {
+    let t = math::tanh(0.5 * x);
+    2.0 * t / (1.0 - t)
+}
+
+per_level! {
+    /// Applies `activation` to every value.
+    pub fn activate(activation: Activation, values: &mut [f32]) {
+        match activation {
+            Activation::None => {}
+            Activation::Relu => map(values, |x| if x < 0.0 { 0.0 } else { x }),
+            Activation::Clip { low, high } => map(values, |x| {
+                let x = if x < low { low } else { x };
+                if x > high { high } else { x }
+            }),
+            Activation::LeakyRelu { alpha } => map(values, |x| if x < 0.0 { alpha * x } else { x }),
+            Activation::Elu { alpha } => map(values, |x| if x < 0.0 { alpha * exp_minus_one(x) } else { x }),
+            Activation::Selu { alpha, gamma } => {
+                map(values, |x| gamma * if x < 0.0 { alpha * exp_minus_one(x) } else { x });
+            }
+            Activation::Celu { alpha } => {
+                map(values, |x| if x < 0.0 { alpha * exp_minus_one(x / alpha) } else { x });
+            }
+            Activation::ThresholdedRelu { alpha } => map(values, |x| if x > alpha { x } else { 0.0 }),
+            Activation::Sigmoid => map(values, math::sigmoid),
+            Activation::Tanh => map(values, math::tanh),
+            Activation::HardSigmoid { alpha, beta } => map(values, |x| (alpha * x + beta).clamp(0.0, 1.0)),
+            Activation::HardSwish => map(values, |x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0)),
+            Activation::Softplus => map(values, softplus),
+            Activation::Softsign => map(values, |x| x / (1.0 + x.abs())),
+            Activation::Gelu => map(values, math::gelu),
+            Activation::GeluTanh => map(values, math::gelu_tanh),
+            Activation::Silu => map(values, math::silu),
+            Activation::Mish => map(values, |x| x * math::tanh(softplus(x))),
+        }
+    }
+}
+
+/// Functions of one value that engines vectorise beside the activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unary {
+    Neg,
+    Abs,
+    Exp,
+    Sqrt,
+    Reciprocal,
+    Erf,
+}
+
+per_level! {
+    /// Applies `function` to every value.
+    pub fn unary(function: Unary, values: &mut [f32]) {
+        match function {
+            Unary::Neg => map(values, |x| -x),
+            Unary::Abs => map(values, f32::abs),
+            Unary::Exp => map(values, math::exp),
+            Unary::Sqrt => map(values, f32::sqrt),
+            Unary::Reciprocal => map(values, |x| 1.0 / x),
+            Unary::Erf => map(values, math::erf),
+        }
+    }
+}
+
+/// Functions of two values that engines vectorise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binary {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Min,
+    Max,
+}
+
+/// The right operand of one run of a binary operator.
+#[derive(Clone, Copy, Debug)]
+pub enum Right<'a> {
+    /// As long as the output.
+    Each(&'a [f32]),
+    /// The same for every element.
+    Same(f32),
+}
+
+/// The left operand of one run of a binary operator.
+#[derive(Clone, Copy, Debug)]
+pub enum Left<'a> {
+    Each(&'a [f32]),
+    Same(f32),
+}
+
+#[inline(always)]
+fn zip(left: Left<'_>, right: Right<'_>, to: &mut [f32], f: impl Fn(f32, f32) -> f32) {
+    match (left, right) {
+        (Left::Each(a), Right::Each(b)) => {
+            for ((to, a), b) in to.iter_mut().zip(a).zip(b) {
+                *to = f(*a, *b);
+            }
+        }
+        (Left::Each(a), Right::Same(b)) => {
+            for (to, a) in to.iter_mut().zip(a) {
+                *to = f(*a, b);
+            }
+        }
+        (Left::Same(a), Right::Each(b)) => {
+            for (to, b) in to.iter_mut().zip(b) {
+                *to = f(a, *b);
+            }
+        }
+        (Left::Same(a), Right::Same(b)) => to.fill(f(a, b)),
+    }
+}
+
+per_level! {
+    /// `to[i] = function(left, right)`, up to the length of the shortest operand.
+    pub fn binary(function: Binary, left: Left<'_>, right: Right<'_>, to: &mut [f32]) {
+        match function {
+            Binary::Add => zip(left, right, to, |a, b| a + b),
+            Binary::Sub => zip(left, right, to, |a, b| a - b),
+            Binary::Mul => zip(left, right, to, |a, b| a * b),
+            Binary::Div => zip(left, right, to, |a, b| a / b),
+            // A NaN on either side is the result.
+            Binary::Min => zip(left, right, to, |a, b| if a < b || a.is_nan() { a } else { b }),
+            Binary::Max => zip(left, right, to, |a, b| if a > b || a.is_nan() { a } else { b }),
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The engine's own threads: a parallel loop over task indices.
+//!
+//! The calling thread works too, so a pool of one thread starts none. Between loops a worker looks for the next one
+//! for a few microseconds (steps of one inference follow each other closely) and then sleeps on a condition variable:
+//! an idle engine uses no CPU.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+/// Most threads of one pool: far above any machine this runs on, low enough to refuse nonsense in a plan.
+pub const THREADS_MAX: usize = 1024;
+
+/// How many times a worker looks for the next loop before it sleeps (some 20 µs). On a machine with fewer cores than
+/// threads that is time taken from others, so it stays well under the shortest step worth splitting.
+const LOOKS_BEFORE_SLEEP: u32 = 400;
+
+/// A pool that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    #[error("an engine runs on 1 to {THREADS_MAX} threads, not {threads}")]
+    Threads { threads: usize },
+    #[error("thread {index} of the engine's pool did not start")]
+    Spawn {
+        index: usize,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// What one loop runs: `call(context, task, thread)`.
+#[derive(Clone, Copy)]
+struct Loop {
+    context: *const (),
+    call: unsafe fn(*const (), usize, usize),
+    tasks: usize,
+}
+
+// SAFETY: `context` points to a closure that is `Sync` and outlives the loop (see `ThreadPool::run`).
+unsafe impl Send for Loop {}
+
+struct State {
+    /// The loop now open, if any.
+    current: Option<Loop>,
+    /// Raised when a loop opens; a worker joins each generation once.
+    generation: usize,
+    /// Workers inside the current loop.
+    inside: usize,
+    stop: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    opened: Condvar,
+    left: Condvar,
+    /// Copy of `State::generation` that workers look at without the lock.
+    generation: AtomicUsize,
+    /// Next task of the open loop.
+    next: AtomicUsize,
+    panicked: AtomicBool,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // The state is a few counters that are consistent at every unlock.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A fixed set of threads that run parallel loops, one loop at a time.
+pub struct ThreadPool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    /// Held during a loop: callers on several threads take turns.
+    turn: Mutex<()>,
+}
+
+impl std::fmt::Debug for ThreadPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ThreadPool").field("threads", &self.threads()).finish()
+    }
+}
+
+impl ThreadPool {
+    /// A pool of `threads` threads, the caller's included.
+    pub fn new(threads: usize) -> Result<Self, PoolError> {
+        if threads == 0 || threads > THREADS_MAX {
+            return Err(PoolError::Threads { threads });
+        }
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State { current: None, generation: 0, inside: 0, stop: false }),
+            opened: Condvar::new(),
+            left: Condvar::new(),
+            generation: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+        });
+        let mut pool = Self { shared, workers: Vec::with_capacity(threads - 1), turn: Mutex::new(()) };
+        for index in 1..threads {
+            let shared = Arc::clone(&pool.shared);
+            let worker = thread::Builder::new()
+                .name(format!("engine-{index}"))
+                .spawn(move || work(&shared, index))
+                .map_err(|source| PoolError::Spawn { index, source })?;
+            pool.workers.push(worker);
+        }
+        Ok(pool)
+    }
+
+    /// How many threads work, the caller's included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `body(task, thread)` for every task in `0..tasks`, spread over the threads, and returns when all are
+    /// done. `thread` is below [`Self::threads`] and differs between calls that run at the same time. A panic of
+    /// `body` is passed on. `body` must not call `run` on the same pool.
+    pub fn run<F: Fn(usize, usize) + Sync>(&self, tasks: usize, body: F) {
+        if tasks == 0 {
+            return;
+        }
+        if self.workers.is_empty() || tasks == 1 {
+            (0..tasks).for_each(|task| body(task, 0));
+            return;
+        }
+        unsafe fn call<F: Fn(usize, usize) + Sync>(context: *const (), task: usize, thread: usize) {
+            // SAFETY: `context` is the `&F` below, alive until `run` returns.
+            unsafe { (*context.cast::<F>())(task, thread) }
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = &*self.shared;
+        let current = Loop { context: (&raw const body).cast(), call: call::<F>, tasks };
+        {
+            let mut state = lock(&shared.state);
+            shared.next.store(0, Ordering::Relaxed);
+            state.current = Some(current);
+            state.generation += 1;
+            shared.generation.store(state.generation, Ordering::Release);
+            shared.opened.notify_all();
+        }
+        let mine = catch_unwind(AssertUnwindSafe(|| drain(shared, current, 0)));
+        // No worker joins after `current` is taken away; those inside are waited for, so `body` outlives its calls.
+        let mut state = lock(&shared.state);
+        state.current = None;
+        while state.inside > 0 {
+            state = shared.left.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        let theirs = shared.panicked.swap(false, Ordering::Relaxed);
+        if let Err(panic) = mine {
+            resume_unwind(panic);
+        }
+        assert!(!theirs, "a task of a parallel loop panicked");
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        lock(&self.shared.state).stop = true;
+        self.shared.generation.fetch_add(1, Ordering::Release);
+        self.shared.opened.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker catches the panics of tasks; there is nothing to learn here.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// Takes tasks of `current` until none is left.
+fn drain(shared: &Shared, current: Loop, thread: usize) {
+    loop {
+        let task = shared.next.fetch_add(1, Ordering::Relaxed);
+        if task >= current.tasks {
+            return;
+        }
+        // SAFETY: the loop is open (this thread is counted inside it, or is its caller), so its closure is alive.
+        unsafe { (current.call)(current.context, task, thread) };
+    }
+}
+
+fn work(shared: &Shared, thread: usize) {
+    let mut seen = 0;
+    loop {
+        let mut looks = 0;
+        while shared.generation.load(Ordering::Acquire) == seen && looks < LOOKS_BEFORE_SLEEP {
+            std::hint::spin_loop();
+            looks += 1;
+        }
+        let mut state = lock(&shared.state);
+        while state.generation == seen && !state.stop {
+            state = shared.opened.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.stop {
+            return;
+        }
+        seen = state.generation;
+        let Some(current) = state.current else { continue };
+        state.inside += 1;
+        drop(state);
+        if catch_unwind(AssertUnwindSafe(|| drain(shared, current, thread))).is_err() {
+            shared.panicked.store(true, Ordering::Relaxed);
+        }
+        let mut state = lock(&shared.state);
+        state.inside -= 1;
+        if state.inside == 0 {
+            shared.left.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once_and_no_two_share_a_thread_slot() {
+        for threads in [1, 2, 3, 8] {
+            let pool = ThreadPool::new(threads).unwrap();
+            let busy: Vec<AtomicBool> = (0..threads).map(|_| AtomicBool::new(false)).collect();
+            for tasks in [0, 1, 2, 7, 100] {
+                let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(tasks, |task, thread| {
+                    assert!(!busy[thread].swap(true, Ordering::SeqCst));
+                    counts[task].fetch_add(1, Ordering::Relaxed);
+                    busy[thread].store(false, Ordering::SeqCst);
+                });
+                assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let pool = ThreadPool::new(2).unwrap();
+        let failed = catch_unwind(AssertUnwindSafe(|| pool.run(64, |task, _| assert!(task != 33, "planted"))));
+        assert!(failed.is_err());
+        let sum = AtomicUsize::new(0);
+        pool.run(10, |task, _| {
+            sum.fetch_add(task, Ordering::Relaxed);
+        });
+        assert_eq!(sum.load(Ordering::Relaxed), 45);
+    }
+
+    #[test]
+    fn nonsense_thread_counts_are_refused() {
+        assert!(ThreadPool::new(0).is_err());
+        assert!(ThreadPool::new(THREADS_MAX + 1).is_err());
+    }
+}
