@@ -9,6 +9,7 @@
 //! | [`telemetry`] | the state of a device around a timed window |
 //! | [`measure`] | the benchmark as an experiment with a record |
 //! | [`report`] | one measurement of one plan on one device |
+//! | [`npz`] | tensors in numpy's archives |
 //! | [`card`] | the immutable facts of one build |
 //! | [`shape`] | types and shapes of every operator's results; binding to a profile |
 //! | [`ops`] | plain reference implementations of every operator |
@@ -22,6 +23,7 @@ pub mod device;
 pub mod identity;
 pub mod ir;
 pub mod measure;
+pub mod npz;
 pub mod ops;
 pub mod report;
 pub mod shape;

@@ -23,7 +23,7 @@ use crate::{
     ir::{ElementType, Graph, Node, Op, TensorError, ValueId},
     shape::TensorType,
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::ControlFlow};
 
 /// Why an operator or a graph could not be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +46,8 @@ pub enum OpError {
     InputDiffers { name: String, actual: String, expected: String },
     #[error("the shape of {name} is not bound")]
     Unbound { name: String },
+    #[error("the execution was stopped")]
+    Stopped,
     #[error("node {node}: {source}")]
     Node { node: String, source: Box<OpError> },
 }
@@ -130,14 +132,15 @@ fn declared_type(graph: &Graph, id: ValueId) -> Result<TensorType, OpError> {
 
 /// Runs the graph on named inputs and gives its outputs by name.
 pub fn execute(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, OpError> {
-    execute_observed(graph, inputs, &mut |_, _| ())
+    execute_observed(graph, inputs, &mut |_, _| ControlFlow::Continue(()))
 }
 
-/// As [`execute`], and hands `observer` every value a node computes, right after it is computed.
+/// As [`execute`], and hands `observer` every value a node computes, right after it is computed; breaking there ends
+/// the execution with [`OpError::Stopped`].
 pub fn execute_observed(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,
-    observer: &mut dyn FnMut(ValueId, &Tensor),
+    observer: &mut dyn FnMut(ValueId, &Tensor) -> ControlFlow<()>,
 ) -> Result<BTreeMap<String, Tensor>, OpError> {
     let mut values: Vec<Option<Tensor>> = vec![None; graph.values.len()];
     bind_inputs(graph, inputs, &mut values)?;
@@ -164,7 +167,9 @@ pub fn execute_observed(
             node.inputs.iter().map(|id| id.and_then(|id| values[id.index()].as_ref())).collect();
         let results = run(&node.op, &tensors, &types).map_err(named)?;
         for (&id, tensor) in node.outputs.iter().zip(results) {
-            observer(id, &tensor);
+            if observer(id, &tensor).is_break() {
+                return Err(OpError::Stopped);
+            }
             values[id.index()] = Some(tensor);
         }
         for id in node.inputs.iter().flatten().chain(&node.outputs) {
