@@ -1,1 +1,26 @@
-//! placeholder
+//! Runs one host: finds its devices, takes leases, runs workers, uploads what they make.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`config`] | how an agent is run, and its bounds |
+//! | [`session`] | the agent itself: its stream to the coordinator and what it holds |
+//! | [`attempt`] | one attempt at one job: files, device, worker process, uploads, log |
+//! | [`host`] | devices, device locks, processes, the agent's own folder |
+//! | [`worker`] | what runs inside the worker process |
+//!
+//! Invariant: an agent never decides what is built; it runs what it holds a lease for.
+//! Invariant: nothing of an attempt runs after its end is reported.
+
+pub mod attempt;
+pub mod config;
+pub mod error;
+pub mod host;
+pub mod session;
+pub mod worker;
+
+pub use config::{AgentConfig, Limits};
+pub use error::AgentError;
+pub use host::devices::{DeviceError, DeviceSource};
+pub use host::state::AttemptKey;
+pub use session::run;
+pub use worker::worker_main;

@@ -19,9 +19,9 @@ use tonic::{
 /// Largest message in either direction: a list of a hundred jobs with their reports fits many times over.
 pub const MAX_MESSAGE_BYTES: usize = 32 << 20;
 /// How often an idle connection is probed, so that a silently dead one is noticed before a lease ends.
-const KEEPALIVE: Duration = Duration::from_secs(10);
+const KEEPALIVE: Duration = Duration::from_secs(5);
 /// How long a probe may stay unanswered.
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Flow-control windows; the defaults (64 KiB) throttle log streams on links with a long round trip.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;

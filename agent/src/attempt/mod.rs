@@ -1,0 +1,118 @@
+//! One attempt at one job, from its lease to its end.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`run`] | the steps: files, device, worker, uploads, result |
+//! | `order` | what a job asks for, read and checked |
+//! | [`process`] | the worker process, its limits and its death |
+//! | [`log`] | the attempt's bounded log |
+//! | [`models`] | model files by digest, kept between attempts |
+
+pub mod log;
+pub mod models;
+mod order;
+pub mod process;
+pub mod run;
+
+use crate::host::lock::LockError;
+use log::AttemptLog;
+use models::ModelError;
+use planforge_client::BlobError;
+use planforge_engine_core::worker::FailureClass;
+use planforge_proto::v1;
+use std::{io, sync::Arc};
+
+/// What an attempt tells its agent while it runs.
+#[derive(Debug)]
+pub enum Note {
+    /// The log exists and can be streamed.
+    Log(Arc<AttemptLog>),
+    /// The worker runs.
+    Started,
+    Progress { phase: String, fraction: f32, detail: String },
+    Built(v1::Built),
+    /// A timed window begins (`true`) or ends on its device.
+    Window(bool),
+    /// The last note; `None`: nothing is to be reported.
+    Ended(Option<v1::Finished>),
+}
+
+/// Why an attempt is stopped from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The coordinator withdrew the job.
+    Cancelled { reason: String },
+    /// Another attempt owns the job: publish nothing.
+    LeaseLost { reason: String },
+    /// The agent ends and cannot wait any longer: the job is to be tried elsewhere.
+    Drained,
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Failed {
+    pub class: FailureClass,
+    pub message: String,
+    pub hint: String,
+}
+
+impl Failed {
+    pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
+        Self { class, message: message.into(), hint: String::new() }
+    }
+
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    pub fn infrastructure(message: impl Into<String>) -> Self {
+        Self::new(FailureClass::Infrastructure, message)
+    }
+
+    /// An error of this host's disk.
+    pub fn disk(what: &str, error: &io::Error) -> Self {
+        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        let class = if full { FailureClass::Resource } else { FailureClass::Infrastructure };
+        let hint = if full { "free space in the agent's state folder" } else { "" };
+        Self::new(class, format!("cannot {what}: {error}")).with_hint(hint)
+    }
+
+    pub fn to_wire(&self) -> v1::Failure {
+        let class = match self.class {
+            FailureClass::Infrastructure => v1::FailureClass::Infrastructure,
+            FailureClass::Resource => v1::FailureClass::Resource,
+            FailureClass::Model => v1::FailureClass::Model,
+            FailureClass::Unstable => v1::FailureClass::Unstable,
+        };
+        v1::Failure { class: class.into(), message: self.message.clone(), hint: self.hint.clone() }
+    }
+}
+
+impl From<BlobError> for Failed {
+    fn from(error: BlobError) -> Self {
+        let class = if error.is_no_room() { FailureClass::Resource } else { FailureClass::Infrastructure };
+        let error = planforge_proto::ApiError::from(error);
+        Self::new(class, error.message).with_hint(error.hint)
+    }
+}
+
+impl From<ModelError> for Failed {
+    fn from(error: ModelError) -> Self {
+        match error {
+            ModelError::Blob(error) => error.into(),
+            ModelError::Disk { action, path, source } => Self::disk(&format!("{action} {}", path.display()), &source),
+            error @ (ModelError::FileCount | ModelError::BadName { .. } | ModelError::BadDigest { .. }) => {
+                Self::new(FailureClass::Model, error.to_string())
+            }
+        }
+    }
+}
+
+impl From<LockError> for Failed {
+    fn from(error: LockError) -> Self {
+        Self::infrastructure(error.to_string())
+            .with_hint("every agent of this host, of whatever user, needs to read and write the lock folder")
+    }
+}

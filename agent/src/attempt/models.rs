@@ -1,0 +1,224 @@
+//! Model files by digest, kept between jobs, and the folders that attempts see of them.
+//!
+//! Files are downloaded once, verified whenever they are used, and hard-linked into an attempt's folder under the
+//! names the model knows its external data by. The cache is bounded; the longest unused files go first, and a file
+//! that is in use lives on through its links.
+
+use planforge_client::{BlobError, Blobs};
+use planforge_engine_core::identity::{Digest, DigestWriter};
+use std::{
+    collections::HashMap,
+    fs::{self, File, FileTimes},
+    io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Component, Path, PathBuf},
+    sync::{Arc, Mutex, Weak},
+    time::SystemTime,
+};
+
+/// Most files of one model; the largest published models have a few hundred.
+const FILES_MAX: usize = 10_000;
+
+/// Why a model cannot be laid out.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    #[error("the job's model has no files, or more than {FILES_MAX}")]
+    FileCount,
+    #[error("the model file name '{name}' leads out of the model's folder")]
+    BadName { name: String },
+    #[error("'{text}' is not a digest")]
+    BadDigest { text: String },
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    #[error("cannot {action} {}: {source}", path.display())]
+    Disk { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+impl ModelError {
+    fn disk(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Disk { action, path, source }
+    }
+}
+
+/// The cache; clones share it.
+#[derive(Clone, Debug)]
+pub struct ModelCache {
+    folder: PathBuf,
+    limit_bytes: u64,
+    /// Downloads in progress, so that two devices never fetch one file twice.
+    busy: Arc<Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>>,
+}
+
+impl ModelCache {
+    pub fn new(folder: PathBuf, limit_bytes: u64) -> Self {
+        Self { folder, limit_bytes, busy: Arc::default() }
+    }
+
+    fn path(&self, digest: Digest) -> PathBuf {
+        self.folder.join(digest.to_string())
+    }
+
+    /// Serialises work on one file.
+    fn turn(&self, digest: Digest) -> Arc<tokio::sync::Mutex<()>> {
+        let mut busy = self.busy.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        busy.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = busy.get(&digest).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::new(tokio::sync::Mutex::new(()));
+        busy.insert(digest, Arc::downgrade(&turn));
+        turn
+    }
+
+    /// Puts the file of `digest` at `dest` (on the same file system), downloading it when the cache has no sound copy.
+    pub async fn place(&self, blobs: &Blobs, digest: Digest, dest: &Path) -> Result<(), ModelError> {
+        let turn = self.turn(digest);
+        let _turn = turn.lock().await;
+        let cached = self.path(digest);
+        let (check, at) = (cached.clone(), dest.to_owned());
+        let sound = blocking(move || is_sound(&check, digest)).await;
+        if !sound {
+            blobs.download(digest, &cached).await?;
+            self.trim(digest).await;
+        }
+        blocking(move || {
+            fs::set_permissions(&cached, fs::Permissions::from_mode(0o444))
+                .map_err(ModelError::disk("protect", &cached))?;
+            if let Some(folder) = at.parent() {
+                fs::create_dir_all(folder).map_err(ModelError::disk("make", folder))?;
+            }
+            fs::hard_link(&cached, &at).map_err(ModelError::disk("link", &at))
+        })
+        .await
+    }
+
+    /// Lays the files of a model out in `folder`, replacing what is there, and returns the path of the ONNX file, the first of them.
+    pub async fn lay_out(
+        &self,
+        blobs: &Blobs,
+        files: &[planforge_proto::v1::ModelFile],
+        folder: &Path,
+        told: &(dyn Fn(usize, usize) + Send + Sync),
+    ) -> Result<PathBuf, ModelError> {
+        if files.is_empty() || files.len() > FILES_MAX {
+            return Err(ModelError::FileCount);
+        }
+        match fs::remove_dir_all(folder) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(ModelError::disk("clear", folder)(error)),
+        }
+        let mut first = None;
+        for (index, file) in files.iter().enumerate() {
+            told(index, files.len());
+            let digest = file.digest.parse().map_err(|_| ModelError::BadDigest { text: file.digest.clone() })?;
+            let path = folder.join(safe_name(&file.name)?);
+            self.place(blobs, digest, &path).await?;
+            first.get_or_insert(path);
+        }
+        Ok(first.expect("there is at least one file"))
+    }
+
+    /// Removes the longest unused files until the bound holds; `keep` was just fetched.
+    async fn trim(&self, keep: Digest) {
+        let (folder, limit, keep) = (self.folder.clone(), self.limit_bytes, self.path(keep));
+        blocking(move || {
+            if let Err(error) = trim(&folder, limit, &keep) {
+                tracing::warn!(folder = %folder.display(), %error, "cannot trim the model cache");
+            }
+        })
+        .await;
+    }
+}
+
+/// Whether `path` holds the bytes that `digest` names; marks it used. A damaged copy is removed.
+fn is_sound(path: &Path, digest: Digest) -> bool {
+    let Ok(mut file) = File::open(path) else { return false };
+    let mut hash = DigestWriter::new();
+    if io::copy(&mut file, &mut hash).is_ok() && hash.finish() == digest {
+        // Only the order of eviction suffers when the time cannot be set.
+        let _ = file.set_times(FileTimes::new().set_modified(SystemTime::now()));
+        return true;
+    }
+    tracing::warn!(path = %path.display(), "a cached file does not match its digest; fetching it again");
+    let _ = fs::remove_file(path);
+    false
+}
+
+fn trim(folder: &Path, limit_bytes: u64, keep: &Path) -> io::Result<()> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        // Files being downloaded have hidden names.
+        if metadata.is_file() && !entry.file_name().to_string_lossy().starts_with('.') {
+            files.push((metadata.modified()?, metadata.len(), entry.path()));
+        }
+    }
+    files.sort();
+    let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+    for (_, bytes, path) in files {
+        if total <= limit_bytes {
+            break;
+        }
+        if path != keep {
+            fs::remove_file(&path)?;
+            total -= bytes;
+        }
+    }
+    Ok(())
+}
+
+/// A file name of a model as a path below its folder.
+fn safe_name(name: &str) -> Result<PathBuf, ModelError> {
+    let path = Path::new(name);
+    let below = !name.is_empty()
+        && !name.contains('\0')
+        && path.components().all(|part| matches!(part, Component::Normal(_)))
+        && path.components().count() > 0;
+    if below { Ok(path.to_owned()) } else { Err(ModelError::BadName { name: name.chars().take(200).collect() }) }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.expect("disk work does not panic")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_in_the_folder() {
+        for bad in ["", "..", "../x", "a/../../x", "/etc/passwd", "a\0b", "./x"] {
+            assert!(safe_name(bad).is_err(), "{bad}");
+        }
+        for good in ["model.onnx", "weights/part.0", "a b", "..data"] {
+            assert_eq!(safe_name(good).unwrap(), Path::new(good));
+        }
+    }
+
+    #[test]
+    fn the_longest_unused_files_go_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for (age, name) in [(30, "old"), (20, "middle"), (10, "new"), (40, ".loading")] {
+            fs::write(path(name), [0; 100]).unwrap();
+            let at = SystemTime::now() - std::time::Duration::from_secs(age);
+            File::options().write(true).open(path(name)).unwrap().set_modified(at).unwrap();
+        }
+        trim(folder.path(), 250, &path("new")).unwrap();
+        assert!(!path("old").exists() && path("middle").exists() && path("new").exists());
+        trim(folder.path(), 0, &path("new")).unwrap();
+        assert!(!path("middle").exists() && path("new").exists() && path(".loading").exists());
+    }
+
+    #[test]
+    fn a_damaged_copy_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        fs::write(&path, b"abc").unwrap();
+        assert!(is_sound(&path, Digest::of(b"abc")));
+        assert!(!is_sound(&path, Digest::of(b"abd")) && !path.exists());
+    }
+}

@@ -1,0 +1,147 @@
+//! From a job as the coordinator tells it to an order for a worker.
+
+use super::Failed;
+use planforge_engine_core::{
+    device::DiscoveredDevice,
+    identity::{BuildSpec, Digest, Sku, Toolchain},
+    worker::{FailureClass, WorkKind, WorkOrder},
+};
+use planforge_proto::v1;
+use std::{
+    fmt::Display,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+/// What a job asks for, read and checked.
+#[derive(Debug)]
+pub(super) struct JobOrder {
+    pub kind: WorkKind,
+    pub engine_key: planforge_engine_core::identity::EngineKey,
+    pub model_digest: Digest,
+    pub graph_digest: Option<Digest>,
+    pub structure_digest: Option<Digest>,
+    pub sku: Sku,
+    pub toolchain: Toolchain,
+    pub spec: BuildSpec,
+    pub eval: Option<Digest>,
+    pub plan: Option<Digest>,
+}
+
+/// Folders and files an order names.
+#[derive(Debug)]
+pub(super) struct OrderPaths {
+    pub model: PathBuf,
+    pub scratch: PathBuf,
+    pub cache: PathBuf,
+    pub plan: Option<PathBuf>,
+    pub eval: Option<PathBuf>,
+}
+
+fn unreadable(field: &str, reason: impl Display) -> Failed {
+    Failed::new(FailureClass::Infrastructure, format!("the coordinator sent a job whose {field} cannot be read: {reason}"))
+        .with_hint("bring agent and coordinator to the same version")
+}
+
+fn required<T: FromStr<Err: Display>>(field: &str, text: &str) -> Result<T, Failed> {
+    text.parse().map_err(|error| unreadable(field, error))
+}
+
+fn optional<T: FromStr<Err: Display>>(field: &str, text: &str) -> Result<Option<T>, Failed> {
+    if text.is_empty() { Ok(None) } else { required(field, text).map(Some) }
+}
+
+impl JobOrder {
+    pub fn read(job: &v1::Job) -> Result<Self, Failed> {
+        let kind = match job.kind() {
+            v1::JobKind::Build => WorkKind::Build,
+            v1::JobKind::Benchmark => WorkKind::Benchmark,
+            other => return Err(unreadable("kind", format!("this agent does not know {}", other.as_str_name()))),
+        };
+        let model = job.model.as_ref().ok_or_else(|| unreadable("model", "it is missing"))?;
+        let plan = optional("plan digest", if kind == WorkKind::Benchmark { &job.plan_digest } else { "" })?;
+        if kind == WorkKind::Benchmark && plan.is_none() {
+            return Err(unreadable("plan digest", "it is missing"));
+        }
+        Ok(Self {
+            kind,
+            engine_key: required("engine key", &job.engine_key)?,
+            model_digest: required("model digest", &model.digest)?,
+            graph_digest: optional("graph digest", &model.graph_digest)?,
+            structure_digest: optional("structure digest", &model.structure_digest)?,
+            sku: required("SKU", &job.sku)?,
+            toolchain: serde_json::from_str(&job.toolchain_json).map_err(|e| unreadable("toolchain", e))?,
+            spec: serde_json::from_str(&job.spec_json).map_err(|e| unreadable("spec", e))?,
+            eval: optional("test set", &job.eval_digest)?,
+            plan,
+        })
+    }
+
+    /// File name of the timings kept for this class of device and toolchain.
+    pub fn cache_name(&self, device: &DiscoveredDevice) -> String {
+        let toolchain = serde_json::to_vec(&self.toolchain).expect("a toolchain has only JSON types");
+        let class = device.fingerprint.class_digest();
+        let digest = Digest::of(&[class.as_raw().as_slice(), self.sku.as_str().as_bytes(), b"\n", &toolchain].concat());
+        format!("{}-{}.tactics", self.toolchain.backend.replace(['/', '.'], "_"), &digest.to_string()[..32])
+    }
+
+    pub fn into_work(
+        self,
+        key: &crate::AttemptKey,
+        agent: &str,
+        job: &v1::Job,
+        device: &DiscoveredDevice,
+        measure_budget_ms: u64,
+        paths: OrderPaths,
+    ) -> WorkOrder {
+        let model_name = job.model.as_ref().map(|model| model.name.clone()).unwrap_or_default();
+        WorkOrder {
+            kind: self.kind,
+            job: key.job.clone(),
+            attempt: key.attempt,
+            agent: agent.to_owned(),
+            engine_key: self.engine_key,
+            model: paths.model,
+            model_name,
+            model_digest: self.model_digest,
+            graph_digest: self.graph_digest,
+            structure_digest: self.structure_digest,
+            sku: self.sku,
+            toolchain: self.toolchain,
+            spec: self.spec,
+            fingerprint: serde_json::to_value(&device.fingerprint).expect("a fingerprint has only JSON types"),
+            scratch: paths.scratch,
+            cache: Some(paths.cache),
+            plan: paths.plan,
+            eval: paths.eval,
+            measure_budget_ms,
+            allow_inaccurate: false,
+            simulated: device.simulated,
+        }
+    }
+}
+
+/// The folder of one attempt, removed when it ends.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    pub folder: PathBuf,
+}
+
+impl Scratch {
+    pub fn create(root: &Path, key: &crate::AttemptKey) -> std::io::Result<Self> {
+        let folder = root.join(key.to_string());
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder)?;
+        }
+        std::fs::create_dir_all(folder.join("work"))?;
+        Ok(Self { folder })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.folder) {
+            tracing::warn!(folder = %self.folder.display(), %error, "cannot remove an attempt's scratch folder");
+        }
+    }
+}

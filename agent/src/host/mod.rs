@@ -1,0 +1,13 @@
+//! What an agent needs of its host.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`devices`] | the devices and what is known of them, behind a trait so that tests bring scripted ones |
+//! | [`lock`] | one job per device, guarded for the whole host |
+//! | [`proc`] | processes and how ours are found and ended |
+//! | [`state`] | the agent's own folder: identity, results not yet acknowledged, caches, scratch |
+
+pub mod devices;
+pub mod lock;
+pub mod proc;
+pub mod state;

@@ -1,0 +1,108 @@
+//! Processes of this host, as `/proc` tells of them: who is who, and ending those that are ours.
+//!
+//! Process numbers are reused. A process is told apart by its number together with its start time, and everything an
+//! attempt started by a marker in its environment, which every descendant inherits.
+
+use nix::{
+    errno::Errno,
+    sys::signal::{Signal, kill, killpg},
+    unistd::Pid,
+};
+use std::{fs, io::Read as _};
+
+/// Name of the environment variable that marks every process of one attempt.
+pub const MARKER_VARIABLE: &str = "PLANFORGE_ATTEMPT";
+/// Most bytes of a process's environment that are searched for the marker.
+const ENVIRONMENT_MAX_BYTES: u64 = 1 << 20;
+
+/// One process, told apart from later ones of the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ProcessId {
+    pub pid: i32,
+    /// Clock ticks between boot and its start.
+    pub started_ticks: u64,
+}
+
+impl ProcessId {
+    /// The process that now has the number `pid`.
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let fields = stat_fields(&stat)?;
+        // A zombie runs nothing and holds nothing.
+        if matches!(fields.first(), Some(&"Z" | &"X")) {
+            return None;
+        }
+        Some(Self { pid, started_ticks: fields.get(19)?.parse().ok()? })
+    }
+
+    /// This process.
+    pub fn current() -> Option<Self> {
+        Self::of(i32::try_from(std::process::id()).ok()?)
+    }
+
+    /// Whether that very process still runs.
+    pub fn is_alive(&self) -> bool {
+        Self::of(self.pid) == Some(*self)
+    }
+}
+
+/// The fields of a stat line from the state on; the command before it may hold anything.
+fn stat_fields(stat: &str) -> Option<Vec<&str>> {
+    Some(stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace().collect())
+}
+
+/// Processes whose environment holds `marker`, those of other users apart.
+pub fn marked(marker: &str) -> Vec<i32> {
+    let want = format!("{MARKER_VARIABLE}={marker}");
+    let me = std::process::id();
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| u32::try_from(*pid) != Ok(me))
+        .filter(|pid| {
+            let mut environment = Vec::new();
+            let read = fs::File::open(format!("/proc/{pid}/environ"))
+                .and_then(|file| file.take(ENVIRONMENT_MAX_BYTES).read_to_end(&mut environment));
+            read.is_ok() && environment.split(|byte| *byte == 0).any(|entry| entry == want.as_bytes())
+        })
+        .filter(|pid| ProcessId::of(*pid).is_some())
+        .collect()
+}
+
+/// Sends `signal` to a whole process group; a group that is gone is fine.
+pub fn signal_group(leader: i32, signal: Signal) {
+    match killpg(Pid::from_raw(leader), signal) {
+        Ok(()) | Err(Errno::ESRCH) => {}
+        Err(error) => tracing::warn!(leader, %signal, %error, "cannot signal a worker's process group"),
+    }
+}
+
+/// Kills every process that carries `marker`, also those that left their group. Returns how many were found.
+pub fn kill_marked(marker: &str) -> usize {
+    let found = marked(marker);
+    for pid in &found {
+        match kill(Pid::from_raw(*pid), Signal::SIGKILL) {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(error) => tracing::warn!(pid, %error, "cannot kill a stray process of an attempt"),
+        }
+    }
+    found.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_from_its_number() {
+        let me = ProcessId::current().unwrap();
+        assert!(me.is_alive());
+        assert!(!ProcessId { started_ticks: me.started_ticks + 1, ..me }.is_alive());
+    }
+
+    #[test]
+    fn stat_lines_with_odd_names_are_read() {
+        let line = "12 (a) b (c)) S 1 12 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 777 0 0";
+        assert_eq!(stat_fields(line).unwrap()[19], "777");
+    }
+}

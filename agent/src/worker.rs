@@ -1,0 +1,105 @@
+//! What runs inside the worker process: one order in, events out.
+//!
+//! Standard output carries events only. Whatever libraries print there is led to standard error, which is the
+//! attempt's log. End of standard input means that the agent is gone: the work is cancelled and, should it not stop,
+//! the process is ended.
+
+use planforge_engine_core::{
+    backend::{Cancel, Compiler},
+    worker::{FailureClass, WorkCommand, WorkEvent, WorkOrder, RunEnd},
+};
+use std::{
+    fs::File,
+    io::{self, BufRead as _, Write as _},
+    process::ExitCode,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+use tracing_subscriber::EnvFilter;
+
+/// Largest order; a fingerprint and a spec with hundreds of profiles stay far below.
+const ORDER_MAX_BYTES: u64 = 16 << 20;
+/// How long cancelled work may take to stop once the agent is gone.
+const ORPHAN_GRACE: Duration = Duration::from_secs(2);
+
+/// Takes one order from standard input, runs it with `compilers` and tells how it goes on standard output.
+///
+/// The process does nothing else: no other thread may use standard input or output.
+pub fn worker_main(compilers: &[Box<dyn Compiler>]) -> ExitCode {
+    let filter = EnvFilter::try_from_env("PLANFORGE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    // An embedding program may have set up its own.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).try_init();
+    let mut events = match take_stdout() {
+        Ok(events) => events,
+        Err(error) => {
+            tracing::error!(%error, "cannot set up the worker's output");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut emit = move |event: WorkEvent| {
+        let mut line = serde_json::to_vec(&event).expect("events have only JSON types");
+        line.push(b'\n');
+        // An agent that no longer reads is noticed by the end of standard input.
+        if let Err(error) = events.write_all(&line) {
+            tracing::debug!(%error, "the agent no longer reads");
+        }
+    };
+    let order = match read_order() {
+        Ok(order) => order,
+        Err(message) => {
+            emit(WorkEvent::Failed { class: FailureClass::Infrastructure, message, hint: String::new() });
+            return ExitCode::FAILURE;
+        }
+    };
+    let cancel = Cancel::default();
+    let commands = listen(cancel.clone());
+    let mut wait_continue = || match commands.recv() {
+        Ok(WorkCommand::Continue) => Ok(()),
+        Err(_) => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the agent is gone")),
+    };
+    match planforge_engine_core::worker::run(&order, compilers, &mut emit, &mut wait_continue, &cancel) {
+        RunEnd::Succeeded => ExitCode::SUCCESS,
+        RunEnd::Failed => ExitCode::FAILURE,
+    }
+}
+
+/// Keeps the pipe to the agent under another descriptor and leads standard output to standard error.
+fn take_stdout() -> io::Result<File> {
+    let pipe = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+    rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
+    Ok(File::from(pipe))
+}
+
+fn read_order() -> Result<WorkOrder, String> {
+    let mut line = Vec::new();
+    // Locked only for this line; later lines are read by `listen` through the same buffer.
+    let mut stdin = io::Read::take(io::stdin().lock(), ORDER_MAX_BYTES);
+    stdin.read_until(b'\n', &mut line).map_err(|error| format!("cannot read the order: {error}"))?;
+    serde_json::from_slice(&line).map_err(|error| format!("the order cannot be understood: {error}"))
+}
+
+/// Reads commands on a thread of its own until the agent is gone.
+fn listen(cancel: Cancel) -> mpsc::Receiver<WorkCommand> {
+    let (sender, commands) = mpsc::channel();
+    thread::spawn(move || {
+        for line in io::stdin().lock().lines() {
+            let Ok(line) = line else { break };
+            match serde_json::from_str(&line) {
+                Ok(command) => {
+                    if sender.send(command).is_err() {
+                        return;
+                    }
+                }
+                Err(error) => tracing::warn!(line, %error, "ignoring a command that cannot be understood"),
+            }
+        }
+        cancel.cancel();
+        drop(sender);
+        thread::park_timeout(ORPHAN_GRACE);
+        tracing::error!("the agent is gone and the work does not stop: ending the process");
+        #[expect(clippy::disallowed_methods, reason = "an orphan must free its device; nothing is left to clean up")]
+        std::process::exit(1);
+    });
+    commands
+}
