@@ -6,7 +6,7 @@
 
 use planforge_engine_core::{
     backend::{Cancel, Compiler},
-    worker::{FailureClass, WorkCommand, WorkEvent, WorkOrder, RunEnd},
+    worker::{FailureClass, RunEnd, WorkCommand, WorkEvent, WorkOrder},
 };
 use std::{
     fs::File,

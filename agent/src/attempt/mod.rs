@@ -29,7 +29,11 @@ pub enum Note {
     Log(Arc<AttemptLog>),
     /// The worker runs.
     Started,
-    Progress { phase: String, fraction: f32, detail: String },
+    Progress {
+        phase: String,
+        fraction: f32,
+        detail: String,
+    },
     Built(v1::Built),
     /// A timed window begins (`true`) or ends on its device.
     Window(bool),

@@ -39,8 +39,11 @@ pub(super) struct OrderPaths {
 }
 
 fn unreadable(field: &str, reason: impl Display) -> Failed {
-    Failed::new(FailureClass::Infrastructure, format!("the coordinator sent a job whose {field} cannot be read: {reason}"))
-        .with_hint("bring agent and coordinator to the same version")
+    Failed::new(
+        FailureClass::Infrastructure,
+        format!("the coordinator sent a job whose {field} cannot be read: {reason}"),
+    )
+    .with_hint("bring agent and coordinator to the same version")
 }
 
 fn required<T: FromStr<Err: Display>>(field: &str, text: &str) -> Result<T, Failed> {

@@ -20,10 +20,7 @@ use nix::{
 use std::{
     ffi::OsString,
     io,
-    os::{
-        fd::BorrowedFd,
-        unix::process::CommandExt as _,
-    },
+    os::{fd::BorrowedFd, unix::process::CommandExt as _},
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc,
@@ -156,7 +153,8 @@ fn command(start: &WorkerStart, lock: &DeviceLock) -> io::Result<Command> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
-    let mut limits = vec![bounded(Resource::RLIMIT_CORE, 0)?, bounded(Resource::RLIMIT_FSIZE, start.limits.file_bytes)?];
+    let mut limits =
+        vec![bounded(Resource::RLIMIT_CORE, 0)?, bounded(Resource::RLIMIT_FSIZE, start.limits.file_bytes)?];
     if let Some(bytes) = start.limits.address_space_bytes {
         limits.push(bounded(Resource::RLIMIT_AS, bytes)?);
     }

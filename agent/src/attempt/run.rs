@@ -226,10 +226,10 @@ impl Attempt {
         let prepared = self.unless_stopped(self.fetch(&order, scratch)).await.map_err(Ended::Stopped)?;
         let (model, plan, eval) = prepared?;
         let work = scratch.folder.join("work");
-        let paths = OrderPaths { model, scratch: work.clone(), cache: self.shared.tactics.join(cache_name), plan, eval };
+        let paths =
+            OrderPaths { model, scratch: work.clone(), cache: self.shared.tactics.join(cache_name), plan, eval };
         let budget_ms = self.shared.limits.measure_budget_ms;
-        let order =
-            order.into_work(&self.key, &self.shared.agent_name, &self.job, &self.device, budget_ms, paths);
+        let order = order.into_work(&self.key, &self.shared.agent_name, &self.job, &self.device, budget_ms, paths);
 
         let _turn = self.unless_stopped(self.turn.lock()).await.map_err(Ended::Stopped)?;
         let marker = format!("{}.{}", self.key, new_id());
@@ -268,7 +268,8 @@ impl Attempt {
         let key = self.key.clone();
         let told = move |done: usize, of: usize| {
             let fraction = done as f32 / of as f32;
-            let note = Note::Progress { phase: "fetch".into(), fraction, detail: format!("model file {} of {of}", done + 1) };
+            let note =
+                Note::Progress { phase: "fetch".into(), fraction, detail: format!("model file {} of {of}", done + 1) };
             // Progress that finds no room is replaced by the next.
             let _ = notes.try_send((key.clone(), note));
         };
@@ -276,9 +277,7 @@ impl Attempt {
         let blobs = &self.shared.blobs;
         let inputs = scratch.folder.join("inputs");
         let model_folder = inputs.join("model");
-        let model = self
-            .patiently(|| models.lay_out(blobs, files, &model_folder, &told))
-            .await?;
+        let model = self.patiently(|| models.lay_out(blobs, files, &model_folder, &told)).await?;
         let place = async |digest: Option<Digest>, name: &str| -> Result<Option<PathBuf>, Failed> {
             let Some(digest) = digest else { return Ok(None) };
             let path = inputs.join(name);

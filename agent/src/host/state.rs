@@ -267,12 +267,8 @@ mod tests {
         outbox.begin(&key("c"), &finished("c", "failed")).unwrap();
         outbox.forget(&key("c"));
         fs::write(outbox.folder.join("d-1.ended"), b"\xff\xff").unwrap();
-        let mut ends: Vec<_> = outbox
-            .unacknowledged()
-            .unwrap()
-            .into_iter()
-            .map(|f| (f.lease.unwrap().job, f.outcome))
-            .collect();
+        let mut ends: Vec<_> =
+            outbox.unacknowledged().unwrap().into_iter().map(|f| (f.lease.unwrap().job, f.outcome)).collect();
         ends.sort();
         assert_eq!(ends, [("a".into(), "failed".into()), ("b".into(), "succeeded".into())]);
     }

@@ -477,7 +477,12 @@ impl Agent {
                 self.running.remove(key);
                 match finished {
                     Some(finished) => {
-                        tracing::info!(job = key.job, attempt = key.attempt, outcome = finished.outcome, "attempt ended");
+                        tracing::info!(
+                            job = key.job,
+                            attempt = key.attempt,
+                            outcome = finished.outcome,
+                            "attempt ended"
+                        );
                         self.ended.insert(key.clone(), finished.clone());
                         self.say(Say::Finished(finished));
                     }
@@ -593,7 +598,10 @@ impl Agent {
     /// Says goodbye, and waits until it is on its way.
     async fn farewell(mut self) -> Result<(), AgentError> {
         if !self.ended.is_empty() {
-            tracing::warn!(results = self.ended.len(), "ending with results not yet delivered; the next start delivers them");
+            tracing::warn!(
+                results = self.ended.len(),
+                "ending with results not yet delivered; the next start delivers them"
+            );
         }
         self.say(Say::Goodbye(v1::Goodbye {}));
         if let Some(link) = self.link.take() {
