@@ -1,0 +1,165 @@
+//! Nodes, values and weights of a graph under construction.
+
+use crate::{
+    Generated, Options,
+    weights::{Init, write_f32},
+};
+use planforge_onnx::{
+    OnnxError,
+    proto::{
+        AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
+        TypeProto, ValueInfoProto,
+        attribute_proto::AttributeType,
+        tensor_proto::DataType,
+        tensor_shape_proto::{Dimension, dimension},
+        type_proto,
+    },
+    write::write_model,
+};
+use std::{collections::BTreeMap, path::Path};
+
+/// IR version 8 and operator set 17: what exporters of the day write by default, and the first with
+/// `LayerNormalization`.
+const IR_VERSION: i64 = 8;
+const OPSET: i64 = 17;
+
+/// The name of a value.
+pub type Value = String;
+
+/// A graph under construction.
+#[derive(Debug)]
+pub struct Graph {
+    proto: GraphProto,
+    /// Streamed when the file is written.
+    weights: Vec<TensorProto>,
+    inits: BTreeMap<String, Init>,
+    parameters: u64,
+}
+
+impl Graph {
+    pub fn new(name: &str) -> Self {
+        let proto = GraphProto { name: name.to_owned(), ..Default::default() };
+        Self { proto, weights: Vec::new(), inits: BTreeMap::new(), parameters: 0 }
+    }
+
+    pub fn input(&mut self, name: &str, data_type: DataType, dims: &[i64]) -> Value {
+        self.proto.input.push(value_info(name, data_type, dims));
+        name.to_owned()
+    }
+
+    /// Declares the value an output. It must bear the name a user should see: see [`Self::named_node`].
+    pub fn output(&mut self, value: &Value, dims: &[i64]) {
+        self.proto.output.push(value_info(value, DataType::Float, dims));
+    }
+
+    /// A trained weight.
+    pub fn parameter(&mut self, name: &str, dims: &[i64], init: Init) -> Value {
+        self.parameters += dims.iter().product::<i64>() as u64;
+        self.statistic(name, dims, init)
+    }
+
+    /// A stored tensor that is no trained parameter, such as a running mean.
+    pub fn statistic(&mut self, name: &str, dims: &[i64], init: Init) -> Value {
+        self.weights.push(tensor(name, DataType::Float, dims, Vec::new()));
+        self.inits.insert(name.to_owned(), init);
+        name.to_owned()
+    }
+
+    /// An integer constant: a shape, indices.
+    pub fn integers(&mut self, name: &str, dims: &[i64], values: &[i64]) -> Value {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.proto.initializer.push(tensor(name, DataType::Int64, dims, bytes));
+        name.to_owned()
+    }
+
+    /// A number as a scalar constant.
+    pub fn scalar(&mut self, name: &str, value: f32) -> Value {
+        self.proto.initializer.push(tensor(name, DataType::Float, &[], value.to_le_bytes().to_vec()));
+        name.to_owned()
+    }
+
+    /// Adds a node with one output, named after the node.
+    pub fn node(&mut self, name: &str, op_type: &str, inputs: &[&Value], attributes: Vec<AttributeProto>) -> Value {
+        self.named_node(name, op_type, inputs, attributes, &format!("{name}_output_0"))
+    }
+
+    /// Adds a node whose one output is called `output`.
+    pub fn named_node(
+        &mut self,
+        name: &str,
+        op_type: &str,
+        inputs: &[&Value],
+        attribute: Vec<AttributeProto>,
+        output: &str,
+    ) -> Value {
+        self.proto.node.push(NodeProto {
+            name: name.to_owned(),
+            op_type: op_type.to_owned(),
+            input: inputs.iter().map(|input| (*input).clone()).collect(),
+            output: vec![output.to_owned()],
+            attribute,
+            ..Default::default()
+        });
+        output.to_owned()
+    }
+
+    /// Writes the model with its weights drawn from the seed.
+    pub(crate) fn write(self, options: &Options, path: &Path) -> Result<Generated, OnnxError> {
+        let nodes = self.proto.node.len();
+        let model = ModelProto {
+            ir_version: IR_VERSION,
+            producer_name: "planforge-modelgen".to_owned(),
+            opset_import: vec![OperatorSetIdProto { domain: String::new(), version: OPSET }],
+            graph: Some(self.proto),
+            ..Default::default()
+        };
+        let inits = self.inits;
+        let size_bytes = write_model(path, &model, &self.weights, options.storage, &mut |weight, out| {
+            let count = weight.dims.iter().product::<i64>() as u64;
+            write_f32(out, inits[&weight.name], count, options.seed, &weight.name)
+        })?;
+        Ok(Generated { size_bytes, nodes, parameters: self.parameters })
+    }
+}
+
+fn tensor(name: &str, data_type: DataType, dims: &[i64], raw_data: Vec<u8>) -> TensorProto {
+    TensorProto {
+        name: name.to_owned(),
+        dims: dims.to_vec(),
+        data_type: data_type.into(),
+        raw_data: raw_data.into(),
+        ..Default::default()
+    }
+}
+
+fn value_info(name: &str, data_type: DataType, dims: &[i64]) -> ValueInfoProto {
+    let dim = |size: &i64| Dimension { value: Some(dimension::Value::DimValue(*size)), ..Default::default() };
+    let shape = TensorShapeProto { dim: dims.iter().map(dim).collect() };
+    let tensor = type_proto::Tensor { elem_type: data_type.into(), shape: Some(shape) };
+    let value = Some(type_proto::Value::TensorType(tensor));
+    ValueInfoProto {
+        name: name.to_owned(),
+        r#type: Some(TypeProto { value, ..Default::default() }),
+        ..Default::default()
+    }
+}
+
+/// An integer attribute.
+pub fn int(name: &str, i: i64) -> AttributeProto {
+    AttributeProto { name: name.to_owned(), r#type: AttributeType::Int.into(), i, ..Default::default() }
+}
+
+/// An attribute of several integers.
+pub fn ints(name: &str, ints: &[i64]) -> AttributeProto {
+    AttributeProto {
+        name: name.to_owned(),
+        r#type: AttributeType::Ints.into(),
+        ints: ints.to_vec(),
+        ..Default::default()
+    }
+}
+
+/// A floating-point attribute.
+pub fn float(name: &str, f: f32) -> AttributeProto {
+    AttributeProto { name: name.to_owned(), r#type: AttributeType::Float.into(), f, ..Default::default() }
+}

@@ -1,0 +1,183 @@
+//! The seeded numbers: a fixed algorithm on integers, so that bytes are the same on every machine.
+
+use std::io::{self, Write};
+
+/// How the elements of a weight are chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// Bell-shaped (the sum of four uniform numbers) around zero, with this standard deviation.
+    Bell { std: f64 },
+    /// Like `Bell`, and the weights of each output add up to zero, so that what all inputs have in common (activations
+    /// are mostly positive) is not amplified from layer to layer until nothing else is left.
+    Centred { std: f64, outputs: Outputs },
+    /// Uniform between the two.
+    Uniform { low: f64, high: f64 },
+}
+
+/// Which elements of a weight belong to one output.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Outputs {
+    /// The weight is `[outputs, ...]`: runs of this many elements.
+    Rows { length: usize },
+    /// The weight is `[inputs, outputs]`: every so many-th element.
+    Columns { count: usize },
+}
+
+/// Elements made before they are written.
+const CHUNK_ELEMENTS: usize = 16 * 1024;
+
+/// Writes `count` little-endian `f32` drawn by `init`. `name` makes each weight's stream its own, whatever the order.
+pub fn write_f32(out: &mut dyn Write, init: Init, count: u64, seed: u64, name: &str) -> io::Result<()> {
+    let mut random = Random::new(seed, name);
+    match init {
+        Init::Bell { std } => {
+            let scale = bell_scale(std);
+            write_each(out, count, || random.bell() as f32 * scale)
+        }
+        Init::Uniform { low, high } => {
+            // 24 bits are what a float holds exactly.
+            let step = (high - low) / f64::from(1 << 24);
+            write_each(out, count, || (low + (random.next() >> 40) as f64 * step) as f32)
+        }
+        Init::Centred { std, outputs } => {
+            let mut drawn: Vec<i32> = (0..count).map(|_| random.bell()).collect();
+            centre(&mut drawn, outputs);
+            let scale = bell_scale(std);
+            let mut drawn = drawn.into_iter();
+            write_each(out, count, || drawn.next().unwrap_or(0) as f32 * scale)
+        }
+    }
+}
+
+/// What a number of [`Random::bell`] is multiplied by: its standard deviation is 65536/sqrt(3).
+fn bell_scale(std: f64) -> f32 {
+    (std * 3f64.sqrt() / 65536.0) as f32
+}
+
+/// Takes from every element the (integer) mean of its output's.
+fn centre(drawn: &mut [i32], outputs: Outputs) {
+    match outputs {
+        Outputs::Rows { length } => drawn.chunks_mut(length).for_each(|row| {
+            let mean = mean(row.iter().map(|value| i64::from(*value)).sum(), row.len());
+            row.iter_mut().for_each(|value| *value -= mean);
+        }),
+        Outputs::Columns { count } => {
+            let mut sums = vec![0i64; count];
+            for row in drawn.chunks(count) {
+                sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += i64::from(*value));
+            }
+            let rows = drawn.len() / count;
+            for row in drawn.chunks_mut(count) {
+                row.iter_mut().zip(&sums).for_each(|(value, sum)| *value -= mean(*sum, rows));
+            }
+        }
+    }
+}
+
+/// Rounded towards zero; exact numbers keep this the same everywhere.
+fn mean(sum: i64, count: usize) -> i32 {
+    (sum / count as i64) as i32
+}
+
+fn write_each(out: &mut dyn Write, count: u64, mut draw: impl FnMut() -> f32) -> io::Result<()> {
+    let mut chunk = Vec::with_capacity(CHUNK_ELEMENTS * 4);
+    let mut left = count;
+    while left > 0 {
+        let now = left.min(CHUNK_ELEMENTS as u64);
+        chunk.clear();
+        (0..now).for_each(|_| chunk.extend_from_slice(&draw().to_le_bytes()));
+        out.write_all(&chunk)?;
+        left -= now;
+    }
+    Ok(())
+}
+
+/// xoshiro256++, its state filled by splitmix64 from a seed and a name.
+struct Random {
+    state: [u64; 4],
+}
+
+impl Random {
+    fn new(seed: u64, name: &str) -> Self {
+        // FNV-1a spreads names over the seeds.
+        let hash = name
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        let mut split = seed ^ hash;
+        let state = [(); 4].map(|()| {
+            split = split.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut mixed = split;
+            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^ (mixed >> 31)
+        });
+        Self { state }
+    }
+
+    /// The sum of four numbers in 0..=65535, less the mean of such sums.
+    fn bell(&mut self) -> i32 {
+        let bits = self.next();
+        let sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
+        sum as i32 - 131_070
+    }
+
+    fn next(&mut self) -> u64 {
+        let [a, b, c, d] = &mut self.state;
+        let result = a.wrapping_add(*d).rotate_left(23).wrapping_add(*a);
+        let shifted = *b << 17;
+        *c ^= *a;
+        *d ^= *b;
+        *b ^= *c;
+        *a ^= *d;
+        *c ^= shifted;
+        *d = d.rotate_left(45);
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draw(init: Init, count: u64, seed: u64, name: &str) -> Vec<f32> {
+        let mut bytes = Vec::new();
+        write_f32(&mut bytes, init, count, seed, name).unwrap();
+        bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
+    }
+
+    fn moments(values: &[f32]) -> (f64, f64) {
+        let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len() as f64;
+        let variance = values.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / values.len() as f64;
+        (mean, variance.sqrt())
+    }
+
+    #[test]
+    fn draws_what_was_asked_for() {
+        let (mean, std) = moments(&draw(Init::Bell { std: 0.5 }, 100_000, 0, "w"));
+        assert!(mean.abs() < 0.01 && (std - 0.5).abs() < 0.01, "{mean} {std}");
+        let uniform = draw(Init::Uniform { low: 0.8, high: 1.2 }, 100_000, 0, "w");
+        let (mean, std) = moments(&uniform);
+        assert!((mean - 1.0).abs() < 0.01 && (std - 0.4 / 12f64.sqrt()).abs() < 0.01, "{mean} {std}");
+        assert!(uniform.iter().all(|value| (0.8..1.2).contains(value)));
+    }
+
+    #[test]
+    fn centred_weights_add_up_to_nothing_for_each_output() {
+        let rows = draw(Init::Centred { std: 1.0, outputs: Outputs::Rows { length: 50 } }, 5000, 0, "w");
+        let (_, std) = moments(&rows);
+        assert!((std - 1.0).abs() < 0.05, "{std}");
+        rows.chunks(50).for_each(|row| assert!(row.iter().sum::<f32>().abs() < 0.01));
+        let columns = draw(Init::Centred { std: 1.0, outputs: Outputs::Columns { count: 100 } }, 5000, 0, "w");
+        for output in 0..100 {
+            assert!(columns.iter().skip(output).step_by(100).sum::<f32>().abs() < 0.01);
+        }
+    }
+
+    #[test]
+    fn seed_and_name_choose_the_stream() {
+        let init = Init::Bell { std: 1.0 };
+        assert_eq!(draw(init, 100, 7, "a"), draw(init, 100, 7, "a"));
+        assert_ne!(draw(init, 100, 7, "a"), draw(init, 100, 8, "a"));
+        assert_ne!(draw(init, 100, 7, "a"), draw(init, 100, 7, "b"));
+    }
+}
