@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`identity`] | digests, SKUs, toolchains, build specs and the engine key made of them |
 //! | [`backend`] | the two traits every backend implements: `Compiler` and `Meter` |
+//! | [`import`] | ONNX models to graphs, strictly |
 //! | [`ir`] | the graph every native backend compiles |
 //! | [`device`] | what a device is, what it is called, which code it can run |
 //! | [`telemetry`] | the state of a device around a timed window |
@@ -21,6 +22,7 @@ pub mod backend;
 pub mod card;
 pub mod device;
 pub mod identity;
+pub mod import;
 pub mod ir;
 pub mod measure;
 pub mod npz;

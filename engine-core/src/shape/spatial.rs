@@ -86,10 +86,7 @@ pub fn transposed_pads(
     explicit: &[usize],
     output_shape: Option<&[usize]>,
     output_padding: &[usize],
-    input: &[usize],
-    kernel: &[usize],
-    strides: &[usize],
-    dilations: &[usize],
+    [input, kernel, strides, dilations]: [&[usize]; 4],
 ) -> Option<(Vec<usize>, Vec<usize>)> {
     let rank = input.len();
     let mut begins = Vec::with_capacity(rank);

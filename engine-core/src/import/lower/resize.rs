@@ -1,0 +1,106 @@
+//! Resampling.
+
+use super::{super::builder::Lowering, Rule, sizes};
+use crate::{
+    import::error::Refusal,
+    ir::{Op, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, ValueId},
+};
+
+pub const RULES: &[Rule] = &[Rule {
+    op_type: "Resize",
+    attributes: &[
+        "antialias",
+        "axes",
+        "coordinate_transformation_mode",
+        "cubic_coeff_a",
+        "exclude_outside",
+        "extrapolation_value",
+        "keep_aspect_ratio_policy",
+        "mode",
+        "nearest_mode",
+    ],
+    lower: resize,
+}];
+
+fn unknown(name: &str, value: &str) -> Refusal {
+    Refusal::Attribute { name: name.into(), reason: format!("is {value}, which is not supported") }
+}
+
+fn resize(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    if node.opset < 11 {
+        return Err(Refusal::Unsupported { what: "Resize before opset 11".into() });
+    }
+    node.at_most(4)?;
+    let x = node.input(0, "X")?;
+    let coordinates = match node.attributes.text_or("coordinate_transformation_mode", "half_pixel")? {
+        "half_pixel" => ResizeCoordinates::HalfPixel,
+        "pytorch_half_pixel" => ResizeCoordinates::PytorchHalfPixel,
+        "align_corners" => ResizeCoordinates::AlignCorners,
+        "asymmetric" => ResizeCoordinates::Asymmetric,
+        other => return Err(unknown("coordinate_transformation_mode", other)),
+    };
+    let nearest = match node.attributes.text_or("nearest_mode", "round_prefer_floor")? {
+        "round_prefer_floor" => ResizeNearest::RoundPreferFloor,
+        "round_prefer_ceil" => ResizeNearest::RoundPreferCeil,
+        "floor" => ResizeNearest::Floor,
+        "ceil" => ResizeNearest::Ceil,
+        other => return Err(unknown("nearest_mode", other)),
+    };
+    let mode = match node.attributes.text_or("mode", "nearest")? {
+        "nearest" => ResizeMode::Nearest(nearest),
+        "linear" => ResizeMode::Linear,
+        other => return Err(unknown("mode", other)),
+    };
+    // These concern cubic resampling and cropping, which are refused above.
+    for name in ["cubic_coeff_a", "extrapolation_value"] {
+        node.attributes.without_effect(name);
+    }
+    node.attributes.must_be("exclude_outside", 0)?;
+    if node.opset >= 18 {
+        node.attributes.must_be("antialias", 0)?;
+        match node.attributes.text_or("keep_aspect_ratio_policy", "stretch")? {
+            "stretch" => (),
+            other => return Err(unknown("keep_aspect_ratio_policy", other)),
+        }
+    }
+    let shape = node.shape(x);
+    let axes = match if node.opset >= 18 { node.attributes.ints("axes")? } else { None } {
+        Some(axes) => {
+            node.axes(axes, shape.len())?;
+            axes.iter().map(|&axis| node.axis(axis, shape.len(), "axes")).collect::<Result<Vec<_>, _>>()?
+        }
+        None => (0..shape.len()).collect(),
+    };
+    let (out, scales) = target(node, &shape, &axes)?;
+    Ok(vec![node.emit_as(Op::Resize(Resize { mode, coordinates, scales }), &[x], out)?])
+}
+
+/// Output shape and scales, from whichever of the two the model gives.
+fn target(node: &Lowering<'_>, shape: &[usize], axes: &[usize]) -> Result<(Vec<usize>, Vec<f32>), Refusal> {
+    let (mut out, mut scales) = (shape.to_vec(), vec![1f32; shape.len()]);
+    let wrong = |what, value: String| Refusal::Impossible { what, value, shape: shape.to_vec() };
+    let given_scales = node.known_floats(2, "scales")?;
+    let given_sizes = node.known_ints(3, "sizes")?.filter(|sizes| !sizes.is_empty());
+    match (given_scales, given_sizes) {
+        (Some(given), None) => {
+            if given.len() != axes.len() || given.iter().any(|scale| !scale.is_finite() || *scale <= 0.0) {
+                return Err(wrong("the list of scales", format!("{given:?}")));
+            }
+            for (&axis, scale) in axes.iter().zip(given) {
+                scales[axis] = scale as f32;
+                out[axis] = (shape[axis] as f64 * scale).floor() as usize;
+            }
+        }
+        (None, Some(given)) => {
+            if given.len() != axes.len() {
+                return Err(wrong("the list of sizes", format!("{given:?}")));
+            }
+            for (&axis, size) in axes.iter().zip(sizes("sizes", &given)?) {
+                scales[axis] = size as f32 / shape[axis] as f32;
+                out[axis] = size;
+            }
+        }
+        _ => return Err(wrong("the choice of scales and sizes", "none or both given".into())),
+    }
+    Ok((out, scales))
+}
