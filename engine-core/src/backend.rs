@@ -2,6 +2,7 @@
 //!
 //! Warm-up, stopping rule, numerics and statistics live above these, once, for every backend.
 
+use crate::device::DiscoveredDevice;
 use crate::identity::{BuildSpec, Digest, Sku, Toolchain};
 use crate::worker::FailureClass;
 use serde::{Deserialize, Serialize};
@@ -137,6 +138,9 @@ pub trait Compiler: Send + Sync {
     /// `native`, `tensorrt`, `onnxruntime`.
     fn backend(&self) -> &'static str;
 
+    /// Toolchains of this backend that can build for `device` on this host now; looks only as far as a file's stamp.
+    fn toolchains(&self, device: &DiscoveredDevice) -> Vec<Toolchain>;
+
     /// Refuses what cannot be built, before anything runs. Returns quickly.
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError>;
 
@@ -150,6 +154,11 @@ pub trait Compiler: Send + Sync {
 
     /// Loads a plan on this host's device to run and time it.
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError>;
+}
+
+/// Every backend of this build.
+pub fn compilers() -> Vec<Box<dyn Compiler>> {
+    Vec::new()
 }
 
 /// How a plan is loaded.

@@ -1,8 +1,16 @@
 //! The devices of this host.
 
-use planforge_engine_core::{device::DiscoveredDevice, telemetry::TelemetrySample};
+use planforge_engine_core::{
+    backend::Compiler,
+    device::{self, DeviceFingerprint, DiscoveredDevice},
+    telemetry::{self, Telemetry, TelemetrySample},
+};
 use planforge_proto::v1;
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+};
 
 /// Why a host's devices are not known.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -18,6 +26,63 @@ pub trait DeviceSource: Send + Sync + 'static {
 
     /// Reads a device's state, `None` when it tells nothing. Never called inside the device's timed windows.
     fn telemetry(&self, device: &str) -> Option<TelemetrySample>;
+}
+
+/// The devices that are really here, with what the compilers of this build offer for each.
+pub struct HostDevices {
+    compilers: Vec<Box<dyn Compiler>>,
+    /// Folder where slow findings are kept.
+    cache: Option<PathBuf>,
+    readers: Mutex<BTreeMap<String, Reader>>,
+}
+
+/// A device's telemetry, opened when it is first read and kept: opening a GPU's costs far more than reading it.
+struct Reader {
+    fingerprint: DeviceFingerprint,
+    open: Option<Box<dyn Telemetry>>,
+}
+
+impl std::fmt::Debug for HostDevices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let backends: Vec<_> = self.compilers.iter().map(|compiler| compiler.backend()).collect();
+        f.debug_struct("HostDevices").field("backends", &backends).field("cache", &self.cache).finish_non_exhaustive()
+    }
+}
+
+impl HostDevices {
+    /// This host, with `compilers`; `cache` is a folder that may be absent.
+    pub fn new(compilers: Vec<Box<dyn Compiler>>, cache: Option<PathBuf>) -> Self {
+        Self { compilers, cache, readers: Mutex::default() }
+    }
+
+    /// Every device with what can be built for it now.
+    pub fn discover(&self) -> Vec<DiscoveredDevice> {
+        let mut devices = device::discover(self.cache.as_deref());
+        for device in &mut devices {
+            device.offers = self.compilers.iter().flat_map(|compiler| compiler.toolchains(device)).collect();
+        }
+        devices
+    }
+}
+
+impl DeviceSource for HostDevices {
+    fn devices(&self) -> Result<Vec<DiscoveredDevice>, DeviceError> {
+        let devices = self.discover();
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.retain(|id, _| devices.iter().any(|device| device.id == *id));
+        for device in &devices {
+            let new = || Reader { fingerprint: device.fingerprint.clone(), open: None };
+            readers.entry(device.id.clone()).or_insert_with(new);
+        }
+        Ok(devices)
+    }
+
+    fn telemetry(&self, device: &str) -> Option<TelemetrySample> {
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = readers.get_mut(device)?;
+        let open = reader.open.get_or_insert_with(|| telemetry::for_device(&reader.fingerprint));
+        Some(open.sample())
+    }
 }
 
 /// A device as a coordinator hears of it.
