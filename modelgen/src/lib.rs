@@ -11,6 +11,8 @@
 //! normalisation and residual block has a standard deviation between 0.1 and 10 for inputs of unit variance. Wrong
 //! arithmetic then shows in the outputs instead of drowning.
 //!
+//! `digits` is the one that was trained: its file is embedded as it lies in `examples/`.
+//!
 //! Invariant: same name and options give the same bytes on every machine (integer random numbers, no `exp` or `ln`).
 
 pub mod bert;
@@ -19,8 +21,15 @@ pub mod resnet;
 pub mod weights;
 
 use builder::Graph;
-use planforge_onnx::{OnnxError, write::Storage};
+use planforge_onnx::{
+    Model, OnnxError,
+    proto::TensorProto,
+    write::{Storage, write_model},
+};
 use std::path::Path;
+
+/// The trained example model, see `examples/digits/`.
+const DIGITS: &[u8] = include_bytes!("../../examples/digits/digits.onnx");
 
 /// A model that can be generated.
 #[derive(Clone, Copy, Debug)]
@@ -37,10 +46,18 @@ pub struct ModelInfo {
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Graph(fn() -> Graph),
+    /// A whole ONNX file.
+    Trained(&'static [u8]),
 }
 
 /// Every model, smallest first.
 pub const MODELS: &[ModelInfo] = &[
+    ModelInfo {
+        name: "digits",
+        description: "small CNN trained on scikit-learn's digits, input 1x1x8x8, real weights",
+        parameters: 38_282,
+        source: Source::Trained(DIGITS),
+    },
     ModelInfo {
         name: "resnet50",
         description: "ResNet-50 v1.5, image classification, input 1x3x224x224, seeded weights",
@@ -96,7 +113,26 @@ pub fn find(name: &str) -> Result<&'static ModelInfo, GenerateError> {
 
 /// Writes the model `name` to `path`. The file appears whole or not at all.
 pub fn generate(name: &str, options: &Options, path: &Path) -> Result<Generated, GenerateError> {
-    match find(name)?.source {
+    let info = find(name)?;
+    match info.source {
         Source::Graph(build) => Ok(build().write(options, path)?),
+        Source::Trained(bytes) => Ok(write_trained(bytes, info.parameters, options.storage, path)?),
     }
+}
+
+fn write_trained(bytes: &'static [u8], parameters: u64, storage: Storage, path: &Path) -> Result<Generated, OnnxError> {
+    let model = Model::from_bytes(bytes.into())?;
+    let nodes = model.graph().node.len();
+    let size_bytes = match storage {
+        Storage::Inline => planforge_onnx::write::write_bytes(path, bytes)?,
+        Storage::External => {
+            let mut proto = model.proto;
+            let stored = proto.graph.as_mut().map(|graph| std::mem::take(&mut graph.initializer)).unwrap_or_default();
+            let mut data = stored.iter().map(|tensor| tensor.raw_data.clone());
+            let weights: Vec<_> =
+                stored.iter().map(|tensor| TensorProto { raw_data: Default::default(), ..tensor.clone() }).collect();
+            write_model(path, &proto, &weights, storage, &mut |_, out| out.write_all(&data.next().unwrap_or_default()))?
+        }
+    };
+    Ok(Generated { size_bytes, nodes, parameters })
 }

@@ -213,6 +213,12 @@ fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>
     written().map_err(|source| OnnxError::Write { path: path.to_owned(), source })
 }
 
+/// Writes a file that is ONNX already.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<u64, OnnxError> {
+    write_whole(path, |out| out.write_all(bytes))?;
+    Ok(bytes.len() as u64)
+}
+
 /// Writes a model that holds all its data itself.
 pub fn save(path: &Path, model: &ModelProto) -> Result<u64, OnnxError> {
     write_model(path, model, &[], Storage::Inline, &mut |_, _| Ok(()))
