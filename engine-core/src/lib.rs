@@ -9,6 +9,7 @@
 //! | [`device`] | what a device is, what it is called, which code it can run |
 //! | [`telemetry`] | the state of a device around a timed window |
 //! | [`measure`] | the benchmark as an experiment with a record |
+//! | [`verify`] | are a plan's outputs right? |
 //! | [`report`] | one measurement of one plan on one device |
 //! | [`npz`] | tensors in numpy's archives |
 //! | [`card`] | the immutable facts of one build |
@@ -30,4 +31,5 @@ pub mod ops;
 pub mod report;
 pub mod shape;
 pub mod telemetry;
+pub mod verify;
 pub mod worker;

@@ -204,7 +204,7 @@ pub struct Numerics {
 pub struct OutputNumerics {
     pub name: String,
     pub elements: u64,
-    /// Largest absolute difference over `scale`.
+    /// Floats: largest absolute difference over `scale`. Integers and bools: share of the elements that differ.
     pub max_error: f64,
     /// Root of the mean squared difference over the reference's root mean square.
     pub relative_rms: f64,
@@ -213,9 +213,12 @@ pub struct OutputNumerics {
     /// Compared as they were before this final `Softmax`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub before_softmax: bool,
-    /// Elements that are NaN or infinite where the reference is finite.
+    /// Elements that are NaN or infinite where the reference is not.
     #[serde(default)]
     pub not_finite: u64,
+    /// Why nothing could be compared: missing, another shape.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// Top-1 accuracy on labelled rows.
