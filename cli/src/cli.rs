@@ -1,7 +1,9 @@
 //! The command line's grammar.
 
 use crate::{
-    commands::{build, cancel, completions, devices, engines, fetch, jobs, logs, submit, token, watch},
+    commands::{
+        agent, build, cancel, completions, devices, engines, fetch, jobs, logs, submit, testmodel, token, watch,
+    },
     failure,
     settings::{self, Key, Layer},
 };
@@ -89,6 +91,8 @@ impl Global {
 pub enum Command {
     /// Build engines of a model, measure them and bring them here
     Build(build::Args),
+    /// Run this machine's agent for a coordinator
+    Agent(agent::Args),
     /// Submit jobs and return at once
     Submit(submit::Args),
     /// List jobs
@@ -107,8 +111,13 @@ pub enum Command {
     Engines(engines::Args),
     /// Create, list and revoke tokens
     Token(token::Args),
+    /// Write a model to try the farm with
+    Testmodel(testmodel::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
+    /// One job of an agent
+    #[command(hide = true)]
+    Worker,
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ mod farm;
 mod local;
 mod plans;
 mod printer;
+
 mod request;
 mod settings;
 mod tables;
@@ -32,6 +33,10 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let parsed = cli::Cli::parse();
+    // A worker reads its order from standard input and nothing else: no settings of its user may change it.
+    if let cli::Command::Worker = parsed.command {
+        return planforge_agent::worker_main(&planforge_engine_core::backend::compilers());
+    }
     let printer = printer::Printer::new(parsed.global.json, parsed.global.quiet);
     match commands::run(parsed, &printer) {
         Ok(()) => ExitCode::SUCCESS,

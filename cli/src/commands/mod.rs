@@ -1,5 +1,6 @@
 //! One file per command; each is thin: what it asks of the farm and what it prints.
 
+pub mod agent;
 pub mod build;
 pub mod cancel;
 pub mod completions;
@@ -9,6 +10,7 @@ pub mod fetch;
 pub mod jobs;
 pub mod logs;
 pub mod submit;
+pub mod testmodel;
 pub mod token;
 pub mod watch;
 
@@ -33,9 +35,14 @@ pub struct Context<'a> {
 pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
     let settings = Settings::of_process(parsed.global.layer())?;
     let context = Context { printer, settings, verbose: parsed.global.verbose };
-    let service = Service::No;
+    let service = match parsed.command {
+        Command::Agent(_) => Service::Yes,
+        _ => Service::No,
+    };
     telemetry::start(&context.settings, context.verbose, service)?;
     match parsed.command {
+        Command::Agent(args) => context.block_on(agent::run(&context, args)),
+        Command::Testmodel(args) => testmodel::run(&context, args),
         Command::Build(args) => build::run(&context, args),
         Command::Submit(args) => submit::run(&context, args),
         Command::Fetch(args) => fetch::run(&context, args),
@@ -46,6 +53,7 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Devices(args) => context.block_on(devices::run(&context, args)),
         Command::Engines(args) => context.block_on(engines::run(&context, args)),
         Command::Token(args) => context.block_on(token::run(&context, args)),
+        Command::Worker => unreachable!("main runs the worker"),
         Command::Completions(args) => completions::run(&context, args),
     }
 }

@@ -5,20 +5,21 @@
 //! the host and goes on with what the store holds.
 
 mod folder;
+mod host;
 
 pub use folder::DataFolder;
+pub use host::state_folder;
 
 use crate::{failure::Failure, farm::Need, printer::Printer};
 use planforge_client::{Client, Endpoint};
 use planforge_engine_core::identity::Digest;
-use planforge_proto::ErrorCode;
 use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 /// How long to wait for a host that holds the lock to answer on its socket: a store is opened in far less.
-const HOST_START_LIMIT: Duration = Duration::from_secs(30);
+const HOST_START_LIMIT: Duration = Duration::from_secs(1);
 /// Between tries to become the host or to reach it.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
@@ -35,10 +36,6 @@ impl Local {
         let folder = DataFolder::open(data)?;
         let deadline = Instant::now() + HOST_START_LIMIT;
         loop {
-            if folder.try_host()?.is_some() {
-                let message = format!("no farm runs in {}", folder.path().display());
-                return Err(Failure::new(ErrorCode::Unavailable, message).hint("name a coordinator with --server URL"));
-            }
             match Client::connect(Endpoint::unix(folder.socket_path()), None).await {
                 Ok(client) => return Ok(Self { client, folder }),
                 Err(error) if Instant::now() > deadline => return Err(error.into()),

@@ -1,0 +1,56 @@
+//! `planforge agent`: this host's devices for a coordinator elsewhere.
+
+use super::Context;
+use crate::{
+    failure::Failure,
+    farm::{Place, token},
+    local::state_folder,
+    wait,
+};
+use planforge_agent::{AgentConfig, HostDevices};
+use planforge_engine_core::backend;
+use std::{path::PathBuf, sync::Arc};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name under which the farm knows this agent; the host's by default
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Folder of this agent's own state; DATA/agent by default
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Longest a job may run, in seconds
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=604_800))]
+    job_limit_s: Option<u64>,
+    /// How long running jobs may go on after SIGTERM, in seconds
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(0..=604_800))]
+    drain_s: Option<u64>,
+    /// Longest one measurement may take, in seconds
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    measure_budget_s: Option<u64>,
+}
+
+pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    let data = context.settings.data_folder()?;
+    let endpoint = match Place::choose(&context.settings)? {
+        Place::Server(endpoint) => endpoint,
+        Place::ThisMachine(_) => {
+            return Err(Failure::usage("which coordinator? no --server was given")
+                .hint("planforge agent --server https://HOST:PORT --ca FILE --token-file FILE; planforge up needs none"));
+        }
+    };
+    let state = args.state.unwrap_or_else(|| state_folder(&data));
+    let devices = Arc::new(HostDevices::new(backend::compilers(), Some(state.clone())));
+    let mut config = AgentConfig::new(endpoint, token(&context.settings)?, state, devices)?;
+    if let Some(name) = args.name {
+        config.name = name;
+    }
+    const MS_PER_S: u64 = 1000;
+    let limits = &mut config.limits;
+    limits.job_ms = args.job_limit_s.map_or(limits.job_ms, |s| s * MS_PER_S);
+    limits.drain_ms = args.drain_s.map_or(limits.drain_ms, |s| s * MS_PER_S);
+    limits.measure_budget_ms = args.measure_budget_s.map_or(limits.measure_budget_ms, |s| s * MS_PER_S);
+    context.printer.note(&format!("agent {} for {}", config.name, config.endpoint));
+    planforge_agent::run(config, wait::interrupted()).await?;
+    Ok(())
+}

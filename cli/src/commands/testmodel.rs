@@ -1,0 +1,81 @@
+//! `planforge testmodel`: real architectures to try the farm with, written without any download.
+
+use super::Context;
+use crate::{failure::Failure, plans, tables};
+use planforge_modelgen::{GenerateError, MODELS, Options};
+use planforge_onnx::write::Storage;
+use planforge_proto::ErrorCode;
+use std::path::PathBuf;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of the model, as --list shows it
+    #[arg(required_unless_present = "list")]
+    name: Option<String>,
+    /// File or folder to write to; NAME.onnx here by default
+    #[arg(short, long, value_name = "DIR|FILE")]
+    output: Option<PathBuf>,
+    /// List the models, a name a line
+    #[arg(long, conflicts_with_all = ["name", "output"])]
+    list: bool,
+    /// Another seed gives other weights
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Put the weights into a file beside the model
+    #[arg(long)]
+    external_data: bool,
+}
+
+pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    match args.name {
+        Some(ref name) if !args.list => write(context, name, &args),
+        _ => list(context),
+    }
+}
+
+fn list(context: &Context<'_>) -> Result<(), Failure> {
+    let width = MODELS.iter().map(|model| model.name.len()).max().unwrap_or(0);
+    let lines: Vec<_> = MODELS.iter().map(|m| format!("{:width$}  {}", m.name, m.description)).collect();
+    context.printer.data(&lines.join("\n"))?;
+    let models: Vec<_> = MODELS
+        .iter()
+        .map(|m| serde_json::json!({ "name": m.name, "description": m.description, "parameters": m.parameters }))
+        .collect();
+    context.printer.object(&serde_json::json!({ "models": models }))
+}
+
+fn write(context: &Context<'_>, name: &str, args: &Args) -> Result<(), Failure> {
+    let model = planforge_modelgen::find(name)?;
+    let file = format!("{}.onnx", model.name);
+    let path = match &args.output {
+        Some(output) => plans::destination(output, &file),
+        None => PathBuf::from(&file),
+    };
+    plans::make_parent(&path)?;
+    let storage = if args.external_data { Storage::External } else { Storage::Inline };
+    let options = Options { seed: args.seed, storage };
+    let spinner = context.printer.spinner(&format!("writing {}", path.display()));
+    let written = planforge_modelgen::generate(name, &options, &path);
+    spinner.finish_and_clear();
+    let written = written?;
+    context.printer.data(&path.display().to_string())?;
+    let size = tables::bytes(written.size_bytes);
+    context.printer.note(&format!("{}: {} parameters, {} nodes, {size}", model.name, written.parameters, written.nodes));
+    context.printer.object(&serde_json::json!({
+        "name": model.name,
+        "path": path,
+        "size_bytes": written.size_bytes,
+        "parameters": written.parameters,
+        "nodes": written.nodes,
+    }))
+}
+
+impl From<GenerateError> for Failure {
+    fn from(error: GenerateError) -> Self {
+        let code = match &error {
+            GenerateError::Unknown { .. } => return Self::usage(error.to_string()).hint("planforge testmodel --list"),
+            _ => ErrorCode::InvalidArgument,
+        };
+        Self::new(code, error.to_string())
+    }
+}

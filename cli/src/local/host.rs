@@ -1,0 +1,65 @@
+//! The agent that a host runs beside its coordinator, in the same process.
+
+use crate::failure::Failure;
+use planforge_agent::{AgentConfig, AgentError, HostDevices};
+use planforge_client::Endpoint;
+use planforge_engine_core::backend;
+use planforge_proto::{ApiError, ErrorCode};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tokio::{sync::oneshot, task::JoinHandle};
+
+/// Where the agent of a data folder keeps its own state.
+pub fn state_folder(data: &Path) -> PathBuf {
+    data.join("agent")
+}
+
+/// An agent at work in this process.
+#[derive(Debug)]
+pub struct Agent {
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<Result<(), AgentError>>,
+}
+
+impl Agent {
+    /// Starts the agent of this host, embedded: it ends at once when asked to, and its workers with it.
+    pub fn start(endpoint: Endpoint, state: &Path) -> Result<Self, Failure> {
+        let devices = Arc::new(HostDevices::new(backend::compilers(), Some(state.to_owned())));
+        let mut config = AgentConfig::new(endpoint, None, state.to_owned(), devices)?;
+        config.embedded = true;
+        let (stop, stopped) = oneshot::channel();
+        let shutdown = async move {
+            // Dropping the sender asks for the end too.
+            let _ = stopped.await;
+        };
+        Ok(Self { stop: Some(stop), task: tokio::spawn(planforge_agent::run(config, shutdown)) })
+    }
+
+    /// The failure of an agent that ended by itself.
+    pub async fn check(&mut self) -> Result<(), Failure> {
+        if !self.task.is_finished() {
+            return Ok(());
+        }
+        match (&mut self.task).await {
+            Ok(Ok(())) => Err(Failure::new(ErrorCode::Internal, "the agent ended by itself")),
+            Ok(Err(error)) => Err(error.into()),
+            Err(error) => Err(Failure::new(ErrorCode::Internal, format!("the agent ended badly: {error}"))),
+        }
+    }
+
+    /// Asks the agent to end and waits until it has.
+    pub async fn stop(mut self) {
+        self.stop.take();
+        if let Err(error) = (&mut self.task).await {
+            tracing::error!(%error, "the agent ended badly");
+        }
+    }
+}
+
+impl From<AgentError> for Failure {
+    fn from(error: AgentError) -> Self {
+        ApiError::from(error).into()
+    }
+}
