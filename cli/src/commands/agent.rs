@@ -35,8 +35,9 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let endpoint = match Place::choose(&context.settings)? {
         Place::Server(endpoint) => endpoint,
         Place::ThisMachine(_) => {
-            return Err(Failure::usage("which coordinator? no --server was given")
-                .hint("planforge agent --server https://HOST:PORT --ca FILE --token-file FILE; planforge up needs none"));
+            return Err(Failure::usage("which coordinator? no --server was given").hint(
+                "planforge agent --server https://HOST:PORT --ca FILE --token-file FILE; planforge up needs none",
+            ));
         }
     };
     let state = args.state.unwrap_or_else(|| state_folder(&data));

@@ -60,7 +60,9 @@ fn write(context: &Context<'_>, name: &str, args: &Args) -> Result<(), Failure> 
     let written = written?;
     context.printer.data(&path.display().to_string())?;
     let size = tables::bytes(written.size_bytes);
-    context.printer.note(&format!("{}: {} parameters, {} nodes, {size}", model.name, written.parameters, written.nodes));
+    context
+        .printer
+        .note(&format!("{}: {} parameters, {} nodes, {size}", model.name, written.parameters, written.nodes));
     context.printer.object(&serde_json::json!({
         "name": model.name,
         "path": path,
