@@ -72,6 +72,9 @@ impl Endpoint {
         if host.is_empty() {
             return Err(malformed("no host"));
         }
+        if authority.port_u16().is_none() && authority.as_str() != authority.host() {
+            return Err(malformed("the port is no number up to 65535"));
+        }
         match uri.scheme_str() {
             Some("https") => {
                 let port = uri.port_u16().unwrap_or(443);

@@ -1,8 +1,6 @@
 //! Download with verification, resumed by range.
 
-use super::{
-    BlobError, Blobs, MAX_IDLE_TRIES, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT, empty, number, retries,
-};
+use super::{BlobError, Blobs, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT, empty, number};
 use crate::client::causes;
 use bytes::Bytes;
 use http::{Method, Response, StatusCode, header};
@@ -133,7 +131,7 @@ impl Blobs {
     pub async fn download_with(&self, digest: Digest, dest: &Path, progress: ProgressFn<'_>) -> Result<u64, BlobError> {
         let owned = dest.to_owned();
         let mut part = blocking(move || Part::open(&owned, digest)).await?;
-        let mut backoff = retries();
+        let mut backoff = self.retries.backoff();
         let mut idle_tries = 0;
         // Bytes that an earlier process left may be damaged: then the whole is fetched once more.
         let mut inherited = part.len() > 0;
@@ -159,7 +157,7 @@ impl Blobs {
                 Err(error) => error,
             };
             idle_tries = if part.len() > before { 0 } else { idle_tries + 1 };
-            if !error.is_retryable() || idle_tries >= MAX_IDLE_TRIES {
+            if !error.is_retryable() || idle_tries >= self.retries.idle_tries {
                 if part.len() == 0 {
                     part.discard();
                 }
@@ -267,7 +265,7 @@ impl Blobs {
     pub async fn get_bytes(&self, digest: Digest, limit_bytes: usize) -> Result<Bytes, BlobError> {
         let path = Self::blob_path(digest);
         let url = self.url(&path);
-        let mut backoff = retries();
+        let mut backoff = self.retries.backoff();
         let mut tries = 0;
         loop {
             let error = match self.get_bytes_once(&path, &url, limit_bytes).await {
@@ -278,7 +276,7 @@ impl Blobs {
                 Err(error) => error,
             };
             tries += 1;
-            if !error.is_retryable() || tries >= MAX_IDLE_TRIES {
+            if !error.is_retryable() || tries >= self.retries.idle_tries {
                 return Err(error);
             }
             tokio::time::sleep(backoff.next_delay()).await;

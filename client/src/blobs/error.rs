@@ -22,7 +22,7 @@ pub enum BlobError {
     Refused { url: String, status: StatusCode, message: String, hint: String },
     /// The coordinator has no room.
     #[error("{url}: the coordinator has no room: {message}")]
-    NoRoom { url: String, message: String },
+    NoRoom { url: String, message: String, hint: String },
     #[error("{url} delivered bytes whose SHA-256 is {actual}; they were thrown away")]
     WrongDigest { url: String, actual: Digest },
     /// The bytes that were sent are not those that the digest names.
@@ -58,7 +58,7 @@ impl BlobError {
         let url = url.to_owned();
         match status {
             StatusCode::NOT_FOUND => Self::NotFound { url },
-            StatusCode::INSUFFICIENT_STORAGE => Self::NoRoom { url, message },
+            StatusCode::INSUFFICIENT_STORAGE => Self::NoRoom { url, message, hint: problem.hint },
             _ => Self::Refused { url, status, message, hint: problem.hint },
         }
     }
@@ -101,7 +101,7 @@ impl BlobError {
 
 impl From<BlobError> for ApiError {
     fn from(error: BlobError) -> Self {
-        let message = error.to_string();
+        let (message, full) = (error.to_string(), error.is_no_room());
         let (code, hint) = match error {
             BlobError::Unreachable(error) => return error,
             BlobError::Cut { .. } => (ErrorCode::Unavailable, "run it again: it continues where it stopped"),
@@ -116,7 +116,7 @@ impl From<BlobError> for ApiError {
                 };
                 return Self::new(code, message).with_hint(hint);
             }
-            BlobError::NoRoom { .. } => (ErrorCode::ResourceExhausted, "free space in the coordinator's data folder"),
+            BlobError::NoRoom { hint, .. } => return Self::new(ErrorCode::ResourceExhausted, message).with_hint(hint),
             BlobError::WrongDigest { .. } => {
                 (ErrorCode::Internal, "the stored blob or the path to it is damaged; check the coordinator's disk")
             }
@@ -124,9 +124,7 @@ impl From<BlobError> for ApiError {
                 (ErrorCode::InvalidArgument, "the file changed while it was sent; run it again")
             }
             BlobError::TooLarge { .. } => (ErrorCode::InvalidArgument, ""),
-            BlobError::Disk { .. } if message.contains("No space") => {
-                (ErrorCode::ResourceExhausted, "free space on this disk")
-            }
+            BlobError::Disk { .. } if full => (ErrorCode::ResourceExhausted, "free space on this disk"),
             BlobError::Disk { .. } => (ErrorCode::InvalidArgument, "check the path and its permissions"),
             BlobError::Protocol { .. } => (ErrorCode::Internal, "check that this address is a coordinator's"),
         };

@@ -29,11 +29,6 @@ use std::{io, sync::Arc, time::Duration};
 const PIECE_BYTES: usize = 512 << 10;
 /// Pieces between the network and the disk's thread; more only costs memory.
 const PIECES_IN_FLIGHT: usize = 8;
-/// Tries without any progress before a transfer gives up; a try that moved bytes starts the count again.
-const MAX_IDLE_TRIES: u32 = 6;
-/// First and longest wait between tries: six tries span about ten seconds, a coordinator's restart.
-const RETRY_FIRST: Duration = Duration::from_millis(200);
-const RETRY_LONGEST: Duration = Duration::from_secs(5);
 /// Longest silence on an open connection.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest wait for the answer to a finished upload: the coordinator makes it durable first.
@@ -46,12 +41,36 @@ type Body = UnsyncBoxBody<Bytes, io::Error>;
 /// Told how many bytes of the blob are through, resumed ones included.
 pub type ProgressFn<'a> = &'a (dyn Fn(u64) + Send + Sync);
 
+/// How stubborn transfers are.
+#[derive(Clone, Copy, Debug)]
+pub struct Retries {
+    /// Tries without any progress before a transfer gives up; one that moved bytes starts the count again.
+    pub idle_tries: u32,
+    /// First and longest wait between tries.
+    pub first: Duration,
+    pub longest: Duration,
+}
+
+impl Default for Retries {
+    /// Spans about ten seconds: a coordinator's restart.
+    fn default() -> Self {
+        Self { idle_tries: 6, first: Duration::from_millis(200), longest: Duration::from_secs(5) }
+    }
+}
+
+impl Retries {
+    fn backoff(&self) -> Backoff {
+        Backoff::new(self.first, self.longest)
+    }
+}
+
 /// Transfers blobs from and to one coordinator. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Blobs {
     http: HttpClient<Connector, Body>,
     endpoint: Arc<Endpoint>,
     token: Option<Token>,
+    retries: Retries,
 }
 
 fn empty() -> Body {
@@ -62,16 +81,18 @@ fn full(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
-fn retries() -> Backoff {
-    Backoff::new(RETRY_FIRST, RETRY_LONGEST)
-}
-
 impl Blobs {
     /// Blobs of the coordinator at `endpoint`.
     pub fn new(endpoint: &Endpoint, token: Option<Token>) -> Result<Self, TlsError> {
         let connector = Connector::new(endpoint, Protocol::Http1)?;
         let http = HttpClient::builder(TokioExecutor::new()).http1_max_buf_size(PIECE_BYTES).build(connector);
-        Ok(Self { http, endpoint: Arc::new(endpoint.clone()), token })
+        Ok(Self { http, endpoint: Arc::new(endpoint.clone()), token, retries: Retries::default() })
+    }
+
+    /// The same blobs, tried as `retries` says.
+    pub fn with_retries(mut self, retries: Retries) -> Self {
+        self.retries = retries;
+        self
     }
 
     fn blob_path(digest: Digest) -> String {
@@ -133,7 +154,7 @@ impl Blobs {
     pub async fn size(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
         let path = Self::blob_path(digest);
         let url = self.url(&path);
-        let mut backoff = retries();
+        let mut backoff = self.retries.backoff();
         for attempt in 1.. {
             let result = self.send(self.request(Method::HEAD, &path).body(empty()), STALL_TIMEOUT).await;
             let error = match result {
@@ -147,7 +168,7 @@ impl Blobs {
                 Ok(response) => self.refusal(response, &url).await,
                 Err(error) => error,
             };
-            if !error.is_retryable() || attempt >= MAX_IDLE_TRIES {
+            if !error.is_retryable() || attempt >= self.retries.idle_tries {
                 return Err(error);
             }
             tokio::time::sleep(backoff.next_delay()).await;

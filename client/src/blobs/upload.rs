@@ -1,8 +1,8 @@
 //! Upload by offset.
 
 use super::{
-    BlobError, Blobs, Body, COMMIT_TIMEOUT, MAX_ANSWER_BYTES, MAX_IDLE_TRIES, PIECE_BYTES, PIECES_IN_FLIGHT,
-    ProgressFn, STALL_TIMEOUT, empty, full, number, retries,
+    BlobError, Blobs, Body, COMMIT_TIMEOUT, MAX_ANSWER_BYTES, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT,
+    empty, full, number,
 };
 use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode, header};
@@ -149,7 +149,7 @@ impl Blobs {
     }
 
     async fn send_all(&self, source: &Source, digest: Digest, progress: ProgressFn<'_>) -> Result<(), BlobError> {
-        let mut backoff = retries();
+        let mut backoff = self.retries.backoff();
         let mut idle_tries = 0;
         let mut furthest = 0;
         let mut upload: Option<String> = None;
@@ -168,7 +168,7 @@ impl Blobs {
                 upload = None;
             }
             idle_tries += 1;
-            if !(error.is_retryable() || forgotten) || idle_tries >= MAX_IDLE_TRIES {
+            if !(error.is_retryable() || forgotten) || idle_tries >= self.retries.idle_tries {
                 return Err(error);
             }
             let delay = backoff.next_delay();
