@@ -6,9 +6,13 @@
 //! | module | holds |
 //! |---|---|
 //! | [`process`] | one started program: its log, its death, its whole group |
+//! | [`farm`] | a coordinator with agents, as processes |
+//! | [`models`] | model files the tests build |
 //!
 //! Invariant: nothing here reaches into the product's memory; what a test knows it learned as a user would.
 
+pub mod farm;
+pub mod models;
 pub mod process;
 
 use std::time::{Duration, Instant};

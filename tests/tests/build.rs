@@ -1,0 +1,226 @@
+//! The first command a newcomer types: `planforge build`, with no coordinator anywhere.
+
+use nix::sys::signal::Signal;
+use planforge_tests::{
+    eventually, models,
+    process::{self, Process},
+};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use std::{fs, path::Path, process::Command};
+use tempfile::TempDir;
+
+fn home() -> TempDir {
+    tempfile::Builder::new().prefix("planforge-test-").tempdir().expect("a temporary folder")
+}
+
+/// `planforge build MODEL --data <home>/data --json ...`
+fn build(home: &Path, model: &Path, extra: &[&str]) -> Command {
+    let mut command = process::command(home);
+    command.arg("build").arg(model).arg("--data").arg(home.join("data")).arg("--json").args(extra);
+    command
+}
+
+fn only_job(document: &Value) -> &Value {
+    let jobs = document["jobs"].as_array().unwrap_or_else(|| panic!("no jobs in {document}"));
+    assert_eq!(jobs.len(), 1, "{document}");
+    &jobs[0]
+}
+
+fn text<'a>(job: &'a Value, field: &str) -> &'a str {
+    job[field].as_str().unwrap_or_else(|| panic!("no {field} in {job}"))
+}
+
+#[test]
+fn a_trained_model_travels_the_whole_way_and_its_accuracy_is_a_number() {
+    let home = home();
+    let test_set = models::digits_test_set();
+    let document = process::run_json(build(home.path(), &models::digits(), &["--eval", test_set.to_str().unwrap()]));
+    let job = only_job(&document);
+    assert_eq!(text(job, "state"), "succeeded", "{job}");
+    assert_eq!(job["cached"], Value::Bool(false), "{job}");
+    let plan = fs::read(text(job, "plan_path")).expect("the plan lies where it is said to lie");
+    assert_eq!(hex::encode(Sha256::digest(&plan)), text(job, "plan_digest"), "the plan is what its digest says");
+
+    let report = &job["report"];
+    let latency = &report["latency_ms"];
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("no number in {report}"));
+    assert!(number(&latency["median"]) > 0.0 && number(&report["throughput_per_s"]) > 0.0, "{report}");
+    assert!(number(&latency["min"]) <= number(&latency["median"]));
+    assert!(number(&latency["median"]) <= number(&latency["p99"]));
+    let expected = models::digits_training_facts()["test_top1"].as_f64().expect("a number");
+    let accuracy = number(&report["accuracy"]["top1"]);
+    assert!((accuracy - expected).abs() < 1e-9, "the engine is as accurate as the trained model: {accuracy} {expected}");
+
+    let again = process::run_json(build(home.path(), &models::digits(), &["--eval", test_set.to_str().unwrap()]));
+    let again = only_job(&again);
+    assert_eq!(again["cached"], Value::Bool(true), "{again}");
+    for field in ["engine_key", "plan_digest", "sku"] {
+        assert_eq!(text(again, field), text(job, field));
+    }
+    assert!(again["report"]["latency_ms"]["median"].is_number(), "{again}");
+}
+
+#[test]
+fn two_builds_at_once_on_one_data_folder_share_the_work() {
+    let home = home();
+    let model = models::convolutions(&home.path().join("m.onnx"), 4, 32, 28, 1);
+    let children: Vec<_> = (0..3)
+        .map(|_| build(home.path(), &model, &[]).stdout(std::process::Stdio::piped()).spawn().expect("planforge starts"))
+        .collect();
+    let plans: Vec<String> = children
+        .into_iter()
+        .map(|child| {
+            let output = child.wait_with_output().expect("planforge ends");
+            assert!(output.status.success(), "{output:?}");
+            let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            text(only_job(&document), "plan_digest").to_owned()
+        })
+        .collect();
+    assert!(plans.iter().all(|plan| *plan == plans[0]), "one engine for one key: {plans:?}");
+}
+
+#[test]
+fn ctrl_c_at_any_point_leaves_nothing_running_and_nothing_broken() {
+    let home = home();
+    let model = models::convolutions(&home.path().join("m.onnx"), 6, 48, 28, 2);
+    let data = home.path().join("data");
+    // What is there when the signal comes: nothing yet, the data folder, a socket, a worker process.
+    type Reached = fn(&Path, i32) -> bool;
+    let points: [(&str, Reached); 3] = [
+        ("the data folder exists", |data, _| data.exists()),
+        ("the database exists", |data, _| walk(data).iter().any(|f| f.ends_with(".db") || f.ends_with(".sqlite"))),
+        ("a worker runs", |_, pid| !process::descendants(pid).is_empty()),
+    ];
+    for (what, reached) in points {
+        let mut running = Process::start("build", home.path(), build(home.path(), &model, &[]));
+        let pid = running.pid();
+        eventually(what, || if reached(&data, pid) { Ok(()) } else { Err("not yet".into()) });
+        let workers = process::descendants(pid);
+        running.signal(Signal::SIGINT);
+        let status = running.wait();
+        assert_eq!(status.code(), Some(130), "{what}: {status}\n{}", running.log());
+        eventually("no worker is left", || {
+            let left: Vec<i32> = workers.iter().copied().filter(|pid| Path::new(&format!("/proc/{pid}/exe")).exists()).collect();
+            if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+        });
+    }
+    let document = process::run_json(build(home.path(), &model, &[]));
+    assert_eq!(text(only_job(&document), "state"), "succeeded", "{document}");
+}
+
+#[test]
+fn sigkill_at_any_point_needs_no_repair() {
+    let home = home();
+    let model = models::convolutions(&home.path().join("m.onnx"), 6, 48, 28, 3);
+    for round in 0..3 {
+        let mut running = Process::start("build", home.path(), build(home.path(), &model, &[]));
+        let pid = running.pid();
+        let worker = eventually("a worker runs", || process::descendants(pid).first().copied().ok_or("none".to_owned()));
+        if round > 0 {
+            // Later in the build: the worker has eaten some processor time.
+            eventually("the worker has worked", || if cpu_ticks(worker) >= 20 * round { Ok(()) } else { Err("no".into()) });
+        }
+        running.kill_9();
+        eventually("the worker died with its agent", || {
+            if Path::new(&format!("/proc/{worker}/exe")).exists() { Err("alive".into()) } else { Ok(()) }
+        });
+    }
+    let document = process::run_json(build(home.path(), &model, &[]));
+    assert_eq!(text(only_job(&document), "state"), "succeeded", "{document}");
+}
+
+#[test]
+fn one_build_for_three_levels_gives_engines_with_different_kernels() {
+    let home = home();
+    let mut devices = process::command(home.path());
+    devices.args(["devices", "--json", "--data"]).arg(home.path().join("data"));
+    let devices = process::run_json(devices);
+    let offered: Vec<String> = devices["devices"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|device| device["skus"].as_array().cloned().unwrap_or_default())
+        .filter_map(|sku| sku.as_str().map(str::to_owned))
+        .collect();
+    let wanted = ["cpu-x86-64-v2", "cpu-x86-64-v3", "cpu-x86-64-v4"];
+    let skus: Vec<&str> = wanted.into_iter().filter(|sku| offered.iter().any(|o| o == sku)).collect();
+    if skus.len() < wanted.len() {
+        say(&format!("this machine offers {offered:?}: only {} of {} levels are compared", skus.len(), wanted.len()));
+    }
+    assert!(!skus.is_empty() || !cfg!(target_arch = "x86_64"), "an x86-64 machine runs at least v2: {offered:?}");
+
+    let model = models::digits();
+    let extra: Vec<&str> = skus.iter().flat_map(|sku| ["--sku", sku]).collect();
+    let document = process::run_json(build(home.path(), &model, &extra));
+    let jobs = document["jobs"].as_array().expect("jobs");
+    assert_eq!(jobs.len(), skus.len());
+    let mut kernels = Vec::new();
+    for (job, sku) in jobs.iter().zip(&skus) {
+        assert_eq!((text(job, "state"), text(job, "sku")), ("succeeded", *sku), "{job}");
+        assert!(job["report"]["latency_ms"]["median"].is_number(), "{job}");
+        let mut inspect = process::command(home.path());
+        inspect.args(["inspect", text(job, "plan_path"), "--json"]);
+        let inspection = process::run_json(inspect);
+        let mut names = Vec::new();
+        collect_strings(&inspection, "tactic", &mut names);
+        names.sort();
+        names.dedup();
+        assert!(!names.is_empty(), "an inspection names tactics: {inspection}");
+        kernels.push(names);
+    }
+    for (left, right) in kernels.iter().zip(kernels.iter().skip(1)) {
+        assert_ne!(left, right, "engines of different levels hold different kernels");
+    }
+    if jobs.len() >= 2 {
+        let mut compare = process::command(home.path());
+        compare.args(["compare", "--json", "--data"]).arg(home.path().join("data"));
+        compare.args(jobs.iter().map(|job| text(job, "id")));
+        let comparison = process::run_json(compare);
+        let verdicts = comparison.to_string();
+        assert!(
+            ["faster", "slower", "same", "ambiguous", "cannot tell"].iter().any(|v| verdicts.contains(v)),
+            "{comparison}"
+        );
+    }
+}
+
+/// Every string under a key named `key`, however deep.
+fn collect_strings(value: &Value, key: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, inner) in fields {
+                match inner {
+                    Value::String(text) if name == key => found.push(text.clone()),
+                    _ => collect_strings(inner, key, found),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_strings(item, key, found)),
+        _ => {}
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "a test that covers less must say so")]
+fn say(text: &str) {
+    eprintln!("note: {text}");
+}
+
+/// Every file below a folder, as text.
+fn walk(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .flat_map(|entry| {
+            let path = entry.path();
+            if path.is_dir() { walk(&path) } else { vec![path.to_string_lossy().into_owned()] }
+        })
+        .collect()
+}
+
+/// Processor time of a process in clock ticks; 0 when it is gone.
+fn cpu_ticks(pid: i32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+    let tick = |index: usize| fields.get(index).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
+    tick(11) + tick(12)
+}
