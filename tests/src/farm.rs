@@ -84,7 +84,7 @@ impl Farm {
         let locks = self.folder.path().join(format!("locks-{host}"));
         fs::create_dir_all(&locks).expect("a lock folder");
         let mut command = self.command_as(&home, token);
-        command.args(["agent", "--name", name, "--state"]).arg(home.join("state")).arg("--locks").arg(locks);
+        command.args(["agent", "--name", name, "--state"]).arg(home.join("state")).arg("--lock-dir").arg(locks);
         Process::start(&format!("agent-{name}"), self.folder.path(), command)
     }
 

@@ -103,7 +103,7 @@ fn two_agents_with_one_identity_are_told_apart() {
     assert!(copied.is_ok_and(|status| status.success()));
     let mut command = farm.command_as(&copy, None);
     let locks = farm.home("locks-copy");
-    command.args(["agent", "--name", "twin", "--state"]).arg(copy.join("state")).arg("--locks").arg(locks);
+    command.args(["agent", "--name", "twin", "--state"]).arg(copy.join("state")).arg("--lock-dir").arg(locks);
     let mut second = planforge_tests::process::Process::start("agent-copy", farm.path(), command);
     let said = second.wait_for_line("identity");
     assert!(!said.is_empty());

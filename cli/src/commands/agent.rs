@@ -19,6 +19,9 @@ pub struct Args {
     /// Folder of this agent's own state; DATA/agent by default
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+    /// Folder of the locks that keep devices exclusive; the same for every agent of one host
+    #[arg(long, value_name = "DIR")]
+    lock_dir: Option<PathBuf>,
     /// Longest a job may run, in seconds
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=604_800))]
     job_limit_s: Option<u64>,
@@ -45,6 +48,9 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let mut config = AgentConfig::new(endpoint, token(&context.settings)?, state, devices)?;
     if let Some(name) = args.name {
         config.name = name;
+    }
+    if let Some(lock_dir) = args.lock_dir {
+        config.lock_dir = lock_dir;
     }
     const MS_PER_S: u64 = 1000;
     let limits = &mut config.limits;
