@@ -218,7 +218,8 @@ fn write_certificates(folder: &Path) {
     let issuer = Issuer::new(ca, ca_key);
     let key = KeyPair::generate().expect("a key pair");
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let certificate = CertificateParams::new(names).expect("valid names").signed_by(&key, &issuer).expect("a certificate");
+    let certificate =
+        CertificateParams::new(names).expect("valid names").signed_by(&key, &issuer).expect("a certificate");
     for (name, text) in
         [("ca.pem", ca_certificate.pem()), ("server.pem", certificate.pem()), ("server.key", key.serialize_pem())]
     {

@@ -2,8 +2,8 @@
 
 use planforge_onnx::{
     proto::{
-        AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto,
-        ValueInfoProto, attribute_proto, tensor_proto, tensor_shape_proto, type_proto,
+        AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
+        TypeProto, ValueInfoProto, attribute_proto, tensor_proto, tensor_shape_proto, type_proto,
     },
     write,
 };
@@ -52,7 +52,12 @@ pub fn convolutions(path: &Path, layers: usize, channels: usize, side: usize, se
             ..Default::default()
         });
         let input = if layer == 0 { "x".into() } else { format!("y{}", layer - 1) };
-        graph.node.push(node("Conv", &[&input, &format!("w{layer}")], &format!("c{layer}"), &[("pads", &[1, 1, 1, 1])]));
+        graph.node.push(node(
+            "Conv",
+            &[&input, &format!("w{layer}")],
+            &format!("c{layer}"),
+            &[("pads", &[1, 1, 1, 1])],
+        ));
         graph.node.push(node("Relu", &[&format!("c{layer}")], &format!("y{layer}"), &[]));
     }
     save(path, graph)

@@ -50,7 +50,10 @@ fn a_trained_model_travels_the_whole_way_and_its_accuracy_is_a_number() {
     assert!(number(&latency["median"]) <= number(&latency["p99"]));
     let expected = models::digits_training_facts()["test_top1"].as_f64().expect("a number");
     let accuracy = number(&report["accuracy"]["top1"]);
-    assert!((accuracy - expected).abs() < 1e-9, "the engine is as accurate as the trained model: {accuracy} {expected}");
+    assert!(
+        (accuracy - expected).abs() < 1e-9,
+        "the engine is as accurate as the trained model: {accuracy} {expected}"
+    );
 
     let again = process::run_json(build(home.path(), &models::digits(), &["--eval", test_set.to_str().unwrap()]));
     let again = only_job(&again);
@@ -66,7 +69,9 @@ fn two_builds_at_once_on_one_data_folder_share_the_work() {
     let home = home();
     let model = models::convolutions(&home.path().join("m.onnx"), 4, 32, 28, 1);
     let children: Vec<_> = (0..3)
-        .map(|_| build(home.path(), &model, &[]).stdout(std::process::Stdio::piped()).spawn().expect("planforge starts"))
+        .map(|_| {
+            build(home.path(), &model, &[]).stdout(std::process::Stdio::piped()).spawn().expect("planforge starts")
+        })
         .collect();
     let plans: Vec<String> = children
         .into_iter()
@@ -101,7 +106,8 @@ fn ctrl_c_at_any_point_leaves_nothing_running_and_nothing_broken() {
         let status = running.wait();
         assert_eq!(status.code(), Some(130), "{what}: {status}\n{}", running.log());
         eventually("no worker is left", || {
-            let left: Vec<i32> = workers.iter().copied().filter(|pid| Path::new(&format!("/proc/{pid}/exe")).exists()).collect();
+            let left: Vec<i32> =
+                workers.iter().copied().filter(|pid| Path::new(&format!("/proc/{pid}/exe")).exists()).collect();
             if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
         });
     }
@@ -116,10 +122,13 @@ fn sigkill_at_any_point_needs_no_repair() {
     for round in 0..3 {
         let mut running = Process::start("build", home.path(), build(home.path(), &model, &[]));
         let pid = running.pid();
-        let worker = eventually("a worker runs", || process::descendants(pid).first().copied().ok_or("none".to_owned()));
+        let worker =
+            eventually("a worker runs", || process::descendants(pid).first().copied().ok_or("none".to_owned()));
         if round > 0 {
             // Later in the build: the worker has eaten some processor time.
-            eventually("the worker has worked", || if cpu_ticks(worker) >= 20 * round { Ok(()) } else { Err("no".into()) });
+            eventually("the worker has worked", || {
+                if cpu_ticks(worker) >= 20 * round { Ok(()) } else { Err("no".into()) }
+            });
         }
         running.kill_9();
         eventually("the worker died with its agent", || {

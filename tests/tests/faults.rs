@@ -64,9 +64,9 @@ impl Case {
         assert!(output.status.success(), "{output:?}");
         assert_eq!(hex::encode(Sha256::digest(fs::read(&out).expect("the plan"))), digest);
         let engines = self.farm.json(&["engines"]);
-        let of_key = engines["engines"].as_array().map_or(0, |all| {
-            all.iter().filter(|engine| engine["engine_key"] == job["engine_key"]).count()
-        });
+        let of_key = engines["engines"]
+            .as_array()
+            .map_or(0, |all| all.iter().filter(|engine| engine["engine_key"] == job["engine_key"]).count());
         assert_eq!(of_key, 1, "one engine per key: {engines}");
         // Ended is ended: a look a moment later shows the same.
         assert_eq!(self.farm.wait_ended(id)["ended_ms"], job["ended_ms"]);
