@@ -14,6 +14,7 @@
 //! | [`npz`] | tensors in numpy's archives |
 //! | [`card`] | the immutable facts of one build |
 //! | [`shape`] | types and shapes of every operator's results; binding to a profile |
+//! | [`passes`] | rewrites that make a graph cheaper without changing what it computes |
 //! | [`ops`] | plain reference implementations of every operator |
 //! | [`worker`] | what an agent tells a worker process and hears from it |
 //!
@@ -28,6 +29,7 @@ pub mod ir;
 pub mod measure;
 pub mod npz;
 pub mod ops;
+pub mod passes;
 pub mod report;
 pub mod shape;
 pub mod telemetry;

@@ -3,12 +3,12 @@
 use super::{
     Inputs, OpError,
     elementwise::{activate_all, optional_floats},
-    numbers::{Numbers, floats, is_float},
+    numbers::{Numbers, floats},
     walk::{broadcast_strides, walk},
 };
 use crate::{
     ir::{Conv, ConvTranspose, MatMul, Tensor},
-    shape::TensorType,
+    shape::{TensorType, is_float},
 };
 use rayon::prelude::*;
 

@@ -3,7 +3,7 @@
 use super::OpError;
 use crate::{
     ir::{ElementType, Tensor},
-    shape::TensorType,
+    shape::{TensorType, is_float},
 };
 use half::{bf16, f16};
 
@@ -12,11 +12,6 @@ use half::{bf16, f16};
 pub enum Numbers {
     Float(Vec<f64>),
     Int(Vec<i128>),
-}
-
-/// Whether values of this type are computed as floats.
-pub fn is_float(element: ElementType) -> bool {
-    matches!(element, ElementType::F32 | ElementType::F16 | ElementType::Bf16 | ElementType::F64)
 }
 
 impl Numbers {

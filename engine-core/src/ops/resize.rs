@@ -1,13 +1,9 @@
 //! Resampling of grids, one axis after the other: nearest and linear are separable.
 
-use super::{
-    OpError,
-    numbers::{Numbers, is_float},
-    walk::around,
-};
+use super::{OpError, numbers::Numbers, walk::around};
 use crate::{
     ir::{Resize, ResizeCoordinates, ResizeMode, ResizeNearest, Tensor},
-    shape::TensorType,
+    shape::{TensorType, is_float},
 };
 
 /// Where output position `at` lies on an input axis.

@@ -8,7 +8,7 @@ mod infer;
 mod spatial;
 
 pub use bind::{BindError, DeclaredDim, MAX_ELEMENTS, MAX_RANK, bind_input, check_size};
-pub use infer::{ShapeError, check_graph, infer};
+pub use infer::{ShapeError, check_graph, infer, is_float};
 pub use spatial::{AutoPad, resolve_pads, transposed_pads, window_outputs};
 
 use crate::ir::{ElementType, Tensor};
