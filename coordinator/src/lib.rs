@@ -4,5 +4,6 @@
 
 pub mod auth;
 pub mod blobs;
+mod durable;
 pub mod farm;
 pub mod store;

@@ -1,5 +1,13 @@
 //! Content-addressed, immutable bytes: models, plans, cards, reports, logs.
 
+mod error;
+mod local;
+mod upload;
+
+pub use error::BlobError;
+pub use local::{LocalBlobs, LocalBlobsOptions, ScrubReport};
+pub use upload::{Begun, MAX_OPEN_UPLOADS, UploadStatus};
+
 use bytes::Bytes;
 use futures::{future::BoxFuture, stream::BoxStream};
 use planforge_engine_core::identity::Digest;

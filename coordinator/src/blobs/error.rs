@@ -1,0 +1,104 @@
+//! What can go wrong with stored bytes.
+
+use planforge_engine_core::identity::Digest;
+use planforge_proto::{ApiError, ErrorCode};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// Why a blob could not be stored or read.
+#[derive(Debug, thiserror::Error)]
+pub enum BlobError {
+    #[error("blob sha256:{digest} is not stored")]
+    NotFound { digest: Digest },
+
+    #[error("blob sha256:{digest} is damaged: its bytes hash to sha256:{found}; it was moved to quarantine")]
+    Corrupt { digest: Digest, found: Digest },
+
+    #[error("upload '{id}' does not exist")]
+    UploadUnknown { id: String },
+
+    #[error("upload '{id}' stands at offset {expected}, not {given}")]
+    OffsetMismatch { id: String, expected: u64, given: u64 },
+
+    #[error("another request is writing to upload '{id}', which stands at offset {offset}")]
+    UploadBusy { id: String, offset: u64 },
+
+    #[error("the uploaded bytes hash to sha256:{found}, not to the announced sha256:{expected}; nothing was stored")]
+    DigestMismatch { expected: Digest, found: Digest },
+
+    #[error(
+        "the upload of sha256:{digest} was announced with {announced_bytes} bytes but has {received}; nothing was stored"
+    )]
+    SizeMismatch {
+        digest: Digest,
+        announced_bytes: u64,
+        /// How many bytes came, or that more than announced came.
+        received: String,
+    },
+
+    #[error("no room for {needed_bytes} bytes in {}: {available_bytes} bytes are available", path.display())]
+    Full { path: PathBuf, needed_bytes: u64, available_bytes: u64 },
+
+    #[error("{open} uploads are open, which is the limit")]
+    TooManyUploads { open: usize },
+
+    #[error("the upload '{id}' was cut off at offset {offset}: {reason}")]
+    Interrupted { id: String, offset: u64, reason: String },
+
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl BlobError {
+    /// Wraps an I/O error with what was being done; a full disk becomes [`BlobError::Full`].
+    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                Self::Full { path: path.to_owned(), needed_bytes: 0, available_bytes: 0 }
+            }
+            _ => Self::Io { action, path: path.to_owned(), source },
+        }
+    }
+
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NotFound { .. } | Self::UploadUnknown { .. } => ErrorCode::NotFound,
+            Self::OffsetMismatch { .. } | Self::UploadBusy { .. } => ErrorCode::Conflict,
+            Self::DigestMismatch { .. } | Self::SizeMismatch { .. } => ErrorCode::Refused,
+            Self::Full { .. } | Self::TooManyUploads { .. } => ErrorCode::ResourceExhausted,
+            Self::Interrupted { .. } => ErrorCode::Unavailable,
+            Self::Corrupt { .. } | Self::Io { .. } => ErrorCode::Internal,
+        }
+    }
+
+    fn hint(&self) -> &'static str {
+        match self {
+            Self::NotFound { .. } => "it was never uploaded here, or it was removed",
+            Self::Corrupt { .. } => "build the engine again or upload the file again; check the disk",
+            Self::UploadUnknown { .. } => "it ended or was collected after a long pause; begin a new upload",
+            Self::OffsetMismatch { .. } => "continue at the offset named in Upload-Offset",
+            Self::UploadBusy { .. } => "wait a moment, ask for the offset and continue there",
+            Self::DigestMismatch { .. } => {
+                "the file changed while it was read or was damaged on the way; upload it again"
+            }
+            Self::SizeMismatch { .. } => "the file changed while it was read; upload it again",
+            Self::Full { .. } => "free space on the coordinator's disk or raise its blob quota",
+            Self::TooManyUploads { .. } => "wait until other uploads end",
+            Self::Interrupted { .. } => "ask for the offset and continue there",
+            Self::Io { .. } => "see the coordinator's log and check its disk",
+        }
+    }
+}
+
+impl From<BlobError> for ApiError {
+    fn from(error: BlobError) -> Self {
+        Self::new(error.code(), error.to_string()).with_hint(error.hint())
+    }
+}

@@ -1,0 +1,394 @@
+//! Blobs in a folder: `sha256/ab/<hex>` for what is visible, `staging/` for what is not yet, `quarantine/` for what
+//! turned out to be damaged.
+//!
+//! # Crash safety
+//!
+//! A blob appears under its final name by rename, after its digest was checked and its bytes were fsynced; so what is
+//! visible is whole, and what a crash leaves lies in `staging/` and is resumed or collected. No repair step is needed.
+//!
+//! # Damage
+//!
+//! A published file carries a fixed modification time. A file without it was written to by somebody else (or restored
+//! from a copy): it is hashed before it is served, and moved to quarantine when its digest does not match. Damage below
+//! the filesystem changes no times; [`LocalBlobs::verify`] and [`LocalBlobs::scrub`] find it, and every client checks
+//! the digest of what it receives.
+
+use super::{
+    BlobStore,
+    error::BlobError,
+    upload::{UploadSlot, Uploads},
+};
+use crate::durable;
+use bytes::Bytes;
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
+use planforge_engine_core::identity::{Digest, DigestWriter};
+use planforge_proto::ApiError;
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// Bytes read at once when a blob is served: large enough that one trip to a blocking thread costs nothing beside it.
+const READ_CHUNK_BYTES: u64 = 512 * 1024;
+/// Bytes read at once when a blob is hashed.
+const HASH_CHUNK_BYTES: usize = 256 * 1024;
+
+/// Limits of a blob folder.
+#[derive(Clone, Debug)]
+pub struct LocalBlobsOptions {
+    /// Most bytes that all blobs and open uploads together may take; `None`: the disk decides.
+    pub max_bytes: Option<u64>,
+    /// Space left free on the disk, so that the database can still commit when blobs have filled the rest.
+    pub min_free_bytes: u64,
+    /// An upload that nobody continued for this long is removed.
+    pub upload_ttl: Duration,
+}
+
+impl Default for LocalBlobsOptions {
+    fn default() -> Self {
+        Self { max_bytes: None, min_free_bytes: 64 << 20, upload_ttl: Duration::from_secs(24 * 3600) }
+    }
+}
+
+/// What a scrub found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubReport {
+    pub blobs: u64,
+    pub bytes: u64,
+    /// Blobs that were moved to quarantine.
+    pub corrupt: Vec<Digest>,
+}
+
+/// A folder of blobs. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct LocalBlobs {
+    pub(super) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    root: PathBuf,
+    pub(super) options: LocalBlobsOptions,
+    /// Bytes of visible blobs; counted only when there is a quota.
+    used_bytes: AtomicU64,
+    pub(super) uploads: Uploads,
+    /// Makes names of temporary files unique within this process.
+    temporary: AtomicU64,
+}
+
+impl LocalBlobs {
+    /// Opens or creates the folder. Uploads that a former process left are offered again, temporary files are removed.
+    /// Reads no blob, but counts them when there is a quota.
+    pub fn open(root: impl Into<PathBuf>, options: LocalBlobsOptions) -> Result<Self, BlobError> {
+        let root = root.into();
+        for folder in ["sha256", "staging", "quarantine"] {
+            let path = root.join(folder);
+            durable::create_private_dir(&path).map_err(BlobError::io("create folder", &path))?;
+        }
+        let used_bytes = match options.max_bytes {
+            Some(_) => visible(&root)?.iter().map(|(_, size)| size).sum(),
+            None => 0,
+        };
+        let uploads = Uploads::load(&root.join("staging"), options.upload_ttl)?;
+        let inner = Inner { root, options, used_bytes: used_bytes.into(), uploads, temporary: AtomicU64::new(0) };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Where a blob lies or would lie.
+    pub fn path(&self, digest: Digest) -> PathBuf {
+        self.inner.path(digest)
+    }
+
+    /// Bytes that blobs may still take, by quota and by disk, open uploads counted as if they were complete.
+    pub fn available_bytes(&self) -> Result<u64, BlobError> {
+        self.inner.available_bytes()
+    }
+
+    /// Hashes a visible blob; a damaged one is moved to quarantine and named in the error.
+    pub async fn verify(&self, digest: Digest) -> Result<(), BlobError> {
+        let inner = self.inner.clone();
+        blocking(move || inner.verify(digest)).await
+    }
+
+    /// Hashes every visible blob, one after the other.
+    pub async fn scrub(&self) -> Result<ScrubReport, BlobError> {
+        let inner = self.inner.clone();
+        blocking(move || {
+            let mut report = ScrubReport::default();
+            for (digest, size) in visible(&inner.root)? {
+                report.blobs += 1;
+                report.bytes += size;
+                match inner.verify(digest) {
+                    Ok(()) | Err(BlobError::NotFound { .. }) => {}
+                    Err(BlobError::Corrupt { .. }) => report.corrupt.push(digest),
+                    Err(other) => return Err(other),
+                }
+            }
+            Ok(report)
+        })
+        .await
+    }
+
+    /// Size of a visible blob.
+    pub async fn find(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
+        let inner = self.inner.clone();
+        blocking(move || inner.size(digest)).await
+    }
+
+    /// Streams `range` of a visible blob, reading one chunk ahead. The range must lie inside the blob.
+    pub async fn open_range(
+        &self,
+        digest: Digest,
+        range: Range<u64>,
+    ) -> Result<BoxStream<'static, Result<Bytes, BlobError>>, BlobError> {
+        let inner = self.inner.clone();
+        let (file, path) = blocking(move || inner.open_checked(digest)).await?;
+        Ok(read_ahead(Arc::new(file), path, range))
+    }
+
+    /// Stores a small blob in one call.
+    pub async fn store(&self, bytes: Bytes) -> Result<Digest, BlobError> {
+        let inner = self.inner.clone();
+        blocking(move || inner.store(&bytes)).await
+    }
+}
+
+impl Inner {
+    pub(super) fn path(&self, digest: Digest) -> PathBuf {
+        let hex = digest.to_string();
+        self.root.join("sha256").join(&hex[..2]).join(hex)
+    }
+
+    pub(super) fn staging(&self) -> PathBuf {
+        self.root.join("staging")
+    }
+
+    pub(super) fn size(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
+        let path = self.path(digest);
+        match fs::metadata(&path) {
+            Ok(metadata) => Ok(Some(metadata.len())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(BlobError::io("look up blob", &path)(error)),
+        }
+    }
+
+    /// Opens a blob for reading; one that was written to since it was published is hashed first.
+    fn open_checked(&self, digest: Digest) -> Result<(File, PathBuf), BlobError> {
+        let path = self.path(digest);
+        let file = self.open(digest, &path)?;
+        let metadata = file.metadata().map_err(BlobError::io("look up blob", &path))?;
+        if !durable::is_unmodified(&metadata) {
+            self.verify(digest)?;
+        }
+        Ok((file, path))
+    }
+
+    fn open(&self, digest: Digest, path: &Path) -> Result<File, BlobError> {
+        File::open(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => BlobError::NotFound { digest },
+            _ => BlobError::io("open blob", path)(error),
+        })
+    }
+
+    fn verify(&self, digest: Digest) -> Result<(), BlobError> {
+        let path = self.path(digest);
+        let file = self.open(digest, &path)?;
+        let (found, size) = hash_file(&file).map_err(BlobError::io("read blob", &path))?;
+        if found == digest {
+            return durable::mark_unmodified(&file).map_err(BlobError::io("mark blob", &path));
+        }
+        let target = self.root.join("quarantine").join(digest.to_string());
+        fs::rename(&path, &target).map_err(BlobError::io("move to quarantine", &path))?;
+        self.forget_bytes(size);
+        tracing::error!(%digest, %found, path = %target.display(), "stored blob is damaged, moved to quarantine");
+        Err(BlobError::Corrupt { digest, found })
+    }
+
+    fn store(&self, bytes: &[u8]) -> Result<Digest, BlobError> {
+        let digest = Digest::of(bytes);
+        if self.size(digest)?.is_some() {
+            return Ok(digest);
+        }
+        self.check_room(bytes.len() as u64)?;
+        let number = self.temporary.fetch_add(1, Ordering::Relaxed);
+        let staged = self.staging().join(format!("{digest}-{number}.tmp"));
+        let written = File::create_new(&staged).map_err(BlobError::io("create", &staged)).and_then(|mut file| {
+            file.write_all(bytes).map_err(BlobError::io("write", &staged))?;
+            self.publish(&file, &staged, digest, bytes.len() as u64)
+        });
+        if written.is_err() {
+            // The error is what counts; a file that cannot be removed now is removed at the next start.
+            let _ = fs::remove_file(&staged);
+        }
+        written.map(|()| digest)
+    }
+
+    /// Makes a staged file, whose digest was checked, visible.
+    pub(super) fn publish(&self, file: &File, staged: &Path, digest: Digest, size: u64) -> Result<(), BlobError> {
+        let target = self.path(digest);
+        let known = self.size(digest)?.is_some();
+        durable::publish(file, staged, &target).map_err(BlobError::io("publish blob", &target))?;
+        if !known {
+            self.used_bytes.fetch_add(size, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn forget_bytes(&self, size: u64) {
+        let less = |used: u64| Some(used.saturating_sub(size));
+        // The closure always returns a value, so this cannot fail.
+        let _ = self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    fn available_bytes(&self) -> Result<u64, BlobError> {
+        let reserved = self.uploads.reserved();
+        let stat = rustix::fs::statvfs(&self.root)
+            .map_err(|error| BlobError::io("ask for free space", &self.root)(error.into()))?;
+        let disk = (stat.f_bavail * stat.f_frsize)
+            .saturating_sub(self.options.min_free_bytes)
+            .saturating_sub(reserved.missing_bytes);
+        let quota = self.options.max_bytes.map_or(u64::MAX, |max| {
+            let used = self.used_bytes.load(Ordering::Relaxed);
+            max.saturating_sub(used).saturating_sub(reserved.announced_bytes)
+        });
+        Ok(disk.min(quota))
+    }
+
+    pub(super) fn check_room(&self, needed_bytes: u64) -> Result<(), BlobError> {
+        let available_bytes = self.available_bytes()?;
+        if needed_bytes > available_bytes {
+            return Err(BlobError::Full { path: self.root.clone(), needed_bytes, available_bytes });
+        }
+        Ok(())
+    }
+
+    /// Says how much room there was when a write found none.
+    pub(super) fn describe_full(&self, error: BlobError, slot: &UploadSlot) -> BlobError {
+        match error {
+            BlobError::Full { path, .. } => BlobError::Full {
+                path,
+                needed_bytes: slot.size_bytes,
+                available_bytes: self.available_bytes().unwrap_or(0),
+            },
+            other => other,
+        }
+    }
+}
+
+impl BlobStore for LocalBlobs {
+    fn size(&self, digest: Digest) -> BoxFuture<'_, Result<Option<u64>, ApiError>> {
+        async move { Ok(self.find(digest).await?) }.boxed()
+    }
+
+    fn read(
+        &self,
+        digest: Digest,
+        range: Range<u64>,
+    ) -> BoxFuture<'_, Result<BoxStream<'static, Result<Bytes, ApiError>>, ApiError>> {
+        async move {
+            let stream = self.open_range(digest, range).await?;
+            Ok(stream.map(|chunk| chunk.map_err(ApiError::from)).boxed())
+        }
+        .boxed()
+    }
+
+    fn put(&self, bytes: Bytes) -> BoxFuture<'_, Result<Digest, ApiError>> {
+        async move { Ok(self.store(bytes).await?) }.boxed()
+    }
+}
+
+/// Every visible blob with its size. Names that are no digests are passed over.
+fn visible(root: &Path) -> Result<Vec<(Digest, u64)>, BlobError> {
+    let top = root.join("sha256");
+    let list = |folder: &Path| -> io::Result<Vec<fs::DirEntry>> { fs::read_dir(folder)?.collect() };
+    let mut found = Vec::new();
+    for prefix in list(&top).map_err(BlobError::io("list", &top))? {
+        let folder = prefix.path();
+        for entry in list(&folder).map_err(BlobError::io("list", &folder))? {
+            let Some(digest) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            match entry.metadata() {
+                Ok(metadata) => found.push((digest, metadata.len())),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(BlobError::io("look up blob", &entry.path())(error)),
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Digest and size of a whole file, from its start.
+fn hash_file(file: &File) -> io::Result<(Digest, u64)> {
+    let mut hasher = DigestWriter::new();
+    hash_prefix(file, u64::MAX, &mut hasher)?;
+    let size = hasher.bytes();
+    Ok((hasher.finish(), size))
+}
+
+/// Feeds up to `limit` bytes from the start of `file` to `hasher`.
+pub(super) fn hash_prefix(file: &File, limit: u64, hasher: &mut DigestWriter) -> io::Result<()> {
+    let mut buffer = vec![0; HASH_CHUNK_BYTES];
+    let mut offset = 0;
+    while offset < limit {
+        let want = usize::try_from(limit - offset).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let count = rustix::io::pread(file, &mut buffer[..want], offset)?;
+        if count == 0 {
+            break;
+        }
+        hasher.update(&buffer[..count]);
+        offset += count as u64;
+    }
+    Ok(())
+}
+
+/// A stream of chunks; while one is being sent, the next is read. A slow receiver holds no thread.
+fn read_ahead(file: Arc<File>, path: PathBuf, range: Range<u64>) -> BoxStream<'static, Result<Bytes, BlobError>> {
+    let read = move |offset: u64, file: Arc<File>| {
+        let length = READ_CHUNK_BYTES.min(range.end.saturating_sub(offset));
+        (length > 0).then(|| tokio::task::spawn_blocking(move || read_exact(&file, offset, length as usize)))
+    };
+    let first = read(range.start, file.clone());
+    stream::try_unfold((range.start, first), move |(offset, pending)| {
+        let (read, file, path) = (read.clone(), file.clone(), path.clone());
+        async move {
+            let Some(pending) = pending else { return Ok(None) };
+            let chunk = match pending.await {
+                Ok(chunk) => chunk.map_err(BlobError::io("read blob", &path))?,
+                Err(gone) => return Err(BlobError::io("read blob", &path)(io::Error::other(gone))),
+            };
+            let next = offset + chunk.len() as u64;
+            Ok(Some((chunk, (next, read(next, file)))))
+        }
+    })
+    .boxed()
+}
+
+fn read_exact(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
+    let mut buffer = Vec::with_capacity(length);
+    while buffer.len() < length {
+        let at = offset + buffer.len() as u64;
+        let left = length - buffer.len();
+        let before = buffer.len();
+        rustix::io::pread(file, rustix::buffer::spare_capacity(&mut buffer), at)?;
+        if buffer.len() == before {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{left} bytes are missing at its end")));
+        }
+        buffer.truncate(length);
+    }
+    Ok(buffer.into())
+}
+
+/// Runs blocking file work; a panic in it becomes an I/O error of this call only.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
+) -> Result<T, BlobError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|gone| {
+        Err(BlobError::Io { action: "work on", path: "the blob folder".into(), source: io::Error::other(gone) })
+    })
+}

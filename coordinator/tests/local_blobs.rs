@@ -1,0 +1,337 @@
+//! The blob folder by itself: what is visible, what is not, and what survives.
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use planforge_coordinator::blobs::{Begun, BlobError, LocalBlobs, LocalBlobsOptions, UploadStatus};
+use planforge_engine_core::identity::Digest;
+use std::{
+    fs,
+    io::{Seek, SeekFrom, Write},
+    path::Path,
+    time::Duration,
+};
+use tempfile::TempDir;
+
+type Piece = Result<Bytes, String>;
+
+fn open(folder: &TempDir) -> LocalBlobs {
+    LocalBlobs::open(folder.path(), LocalBlobsOptions::default()).unwrap()
+}
+
+fn some_bytes(length: usize) -> Bytes {
+    (0..length).map(|i| (i * 7 + i / 251) as u8).collect::<Vec<_>>().into()
+}
+
+fn whole(bytes: &Bytes) -> impl futures::Stream<Item = Piece> + Send + 'static + use<> {
+    stream::iter(bytes.chunks(1000).map(|c| Ok(Bytes::copy_from_slice(c))).collect::<Vec<_>>())
+}
+
+/// A body that breaks off after `bytes`.
+fn cut(bytes: Bytes) -> impl futures::Stream<Item = Piece> + Send + 'static {
+    stream::iter([Ok(bytes), Err("connection reset".to_owned())])
+}
+
+async fn begin(blobs: &LocalBlobs, digest: Digest, size: usize) -> UploadStatus {
+    match blobs.begin_upload(digest, size as u64).await.unwrap() {
+        Begun::Upload(status) => status,
+        Begun::Exists => panic!("the blob is not there yet"),
+    }
+}
+
+async fn read(blobs: &LocalBlobs, digest: Digest) -> Result<Vec<u8>, BlobError> {
+    let size = blobs.find(digest).await?.ok_or(BlobError::NotFound { digest })?;
+    let chunks: Vec<Bytes> = blobs.open_range(digest, 0..size).await?.try_collect().await?;
+    Ok(chunks.concat())
+}
+
+fn staged_files(folder: &Path) -> usize {
+    fs::read_dir(folder.join("staging")).unwrap().count()
+}
+
+/// Waits until `condition` holds, for at most 20 s.
+async fn wait_for(mut condition: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(tokio::time::Instant::now() < deadline, "condition not met in time");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_upload_becomes_visible_only_when_whole_and_right() {
+    let folder = TempDir::new().unwrap();
+    let blobs = open(&folder);
+    let bytes = some_bytes(300_000);
+    let digest = Digest::of(&bytes);
+    let upload = begin(&blobs, digest, bytes.len()).await;
+    assert_eq!(upload.offset, 0);
+
+    let half = bytes.slice(..150_000);
+    let status = blobs.append(&upload.id, 0, false, whole(&half)).await.unwrap();
+    assert_eq!(status.offset, 150_000);
+    assert_eq!(blobs.find(digest).await.unwrap(), None);
+    assert!(matches!(read(&blobs, digest).await, Err(BlobError::NotFound { .. })));
+
+    blobs.append(&upload.id, 150_000, true, whole(&bytes.slice(150_000..))).await.unwrap();
+    assert_eq!(read(&blobs, digest).await.unwrap(), bytes);
+    assert_eq!(staged_files(folder.path()), 0);
+    assert_eq!(blobs.begin_upload(digest, bytes.len() as u64).await.unwrap(), Begun::Exists);
+    assert!(matches!(blobs.upload_status(&upload.id), Err(BlobError::UploadUnknown { .. })));
+    blobs.verify(digest).await.unwrap();
+}
+
+#[tokio::test]
+async fn cuts_around_every_piece_resume_and_move_no_byte_twice() {
+    let folder = TempDir::new().unwrap();
+    let blobs = open(&folder);
+    let bytes = some_bytes(4096);
+    for boundary in [1, 1024, 2048, 4095_usize] {
+        for at in [boundary - 1, boundary, boundary + 1] {
+            // Other bytes each time, so that no try finds the blob of another.
+            let bytes = Bytes::from([&bytes[..], format!("{boundary}-{at}").as_bytes()].concat());
+            let digest = Digest::of(&bytes);
+            let upload = begin(&blobs, digest, bytes.len()).await;
+            let error = blobs.append(&upload.id, 0, true, cut(bytes.slice(..at))).await.unwrap_err();
+            assert!(matches!(error, BlobError::Interrupted { .. }), "{error}");
+            assert_eq!(blobs.upload_status(&upload.id).unwrap().offset, at as u64);
+            assert_eq!(blobs.find(digest).await.unwrap(), None, "cut at {at}");
+            blobs.append(&upload.id, at as u64, true, whole(&bytes.slice(at..))).await.unwrap();
+            assert_eq!(read(&blobs, digest).await.unwrap(), bytes);
+        }
+    }
+    assert_eq!(staged_files(folder.path()), 0);
+}
+
+#[tokio::test]
+async fn an_upload_survives_a_restart() {
+    let folder = TempDir::new().unwrap();
+    let bytes = some_bytes(100_000);
+    let digest = Digest::of(&bytes);
+    let first = open(&folder);
+    let upload = begin(&first, digest, bytes.len()).await;
+    first.append(&upload.id, 0, true, cut(bytes.slice(..70_001))).await.unwrap_err();
+    drop(first);
+    fs::write(folder.path().join("staging/orphan.tmp"), b"left by a crash").unwrap();
+
+    let second = open(&folder);
+    let offset = second.upload_status(&upload.id).unwrap().offset;
+    assert_eq!(offset, 70_001);
+    second.append(&upload.id, offset, true, whole(&bytes.slice(70_001..))).await.unwrap();
+    assert_eq!(read(&second, digest).await.unwrap(), bytes);
+    assert_eq!(staged_files(folder.path()), 0);
+}
+
+#[tokio::test]
+async fn wrong_offset_digest_and_size_are_refused_and_leave_nothing() {
+    let folder = TempDir::new().unwrap();
+    let blobs = open(&folder);
+    let bytes = some_bytes(5000);
+    let digest = Digest::of(&bytes);
+
+    let upload = begin(&blobs, digest, bytes.len()).await;
+    match blobs.append(&upload.id, 7, true, whole(&bytes)).await {
+        Err(BlobError::OffsetMismatch { expected: 0, given: 7, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    let mut wrong = bytes.to_vec();
+    wrong[2500] ^= 1;
+    let error = blobs.append(&upload.id, 0, true, whole(&wrong.into())).await.unwrap_err();
+    assert!(matches!(error, BlobError::DigestMismatch { .. }), "{error}");
+
+    let short = begin(&blobs, digest, bytes.len()).await;
+    let error = blobs.append(&short.id, 0, true, whole(&bytes.slice(..4999))).await.unwrap_err();
+    assert!(matches!(error, BlobError::SizeMismatch { .. }), "{error}");
+
+    let long = begin(&blobs, digest, bytes.len() - 1).await;
+    let error = blobs.append(&long.id, 0, false, whole(&bytes)).await.unwrap_err();
+    assert!(matches!(error, BlobError::SizeMismatch { .. }), "{error}");
+
+    assert_eq!(blobs.find(digest).await.unwrap(), None);
+    assert_eq!(staged_files(folder.path()), 0);
+    blobs.store(bytes.clone()).await.unwrap();
+    assert!(matches!(blobs.begin_upload(digest, 1).await, Err(BlobError::SizeMismatch { .. })));
+}
+
+#[tokio::test]
+async fn concurrent_uploads_of_one_digest_all_succeed() {
+    let folder = TempDir::new().unwrap();
+    let blobs = open(&folder);
+    let bytes = some_bytes(200_000);
+    let digest = Digest::of(&bytes);
+    let uploads = (0..8).map(|_| {
+        let (blobs, bytes) = (blobs.clone(), bytes.clone());
+        tokio::spawn(async move {
+            match blobs.begin_upload(digest, bytes.len() as u64).await.unwrap() {
+                Begun::Exists => {}
+                Begun::Upload(upload) => {
+                    blobs.append(&upload.id, 0, true, whole(&bytes)).await.unwrap();
+                }
+            }
+        })
+    });
+    futures::future::try_join_all(uploads).await.unwrap();
+    assert_eq!(read(&blobs, digest).await.unwrap(), bytes);
+    assert_eq!(staged_files(folder.path()), 0);
+}
+
+#[tokio::test]
+async fn a_second_writer_is_told_to_wait_but_a_silent_one_gives_way() {
+    let folder = TempDir::new().unwrap();
+    let blobs = open(&folder);
+    let bytes = some_bytes(3000);
+    let digest = Digest::of(&bytes);
+    let upload = begin(&blobs, digest, bytes.len()).await;
+    let (send, receive) = tokio::sync::mpsc::channel::<Piece>(1);
+    let stalled = tokio::spawn({
+        let (blobs, id) = (blobs.clone(), upload.id.clone());
+        async move { blobs.append(&id, 0, true, tokio_stream::wrappers::ReceiverStream::new(receive)).await }
+    });
+    send.send(Ok(bytes.slice(..1000))).await.unwrap();
+    wait_for(|| blobs.upload_status(&upload.id).unwrap().offset == 1000).await;
+
+    // The first connection died unnoticed: it stays open and says nothing.
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        match blobs.append(&upload.id, 1000, true, whole(&bytes.slice(1000..))).await {
+            Ok(_) => break,
+            Err(BlobError::UploadBusy { offset: 1000, .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+        assert!(tokio::time::Instant::now() < deadline, "the silent writer was never sent away");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(matches!(stalled.await.unwrap(), Err(BlobError::Interrupted { .. })));
+    assert_eq!(read(&blobs, digest).await.unwrap(), bytes);
+}
+
+#[tokio::test]
+async fn a_client_that_lost_its_place_continues_an_idle_upload() {
+    let folder = TempDir::new().unwrap();
+    let blobs = open(&folder);
+    let bytes = some_bytes(3000);
+    let digest = Digest::of(&bytes);
+    let upload = begin(&blobs, digest, bytes.len()).await;
+    blobs.append(&upload.id, 0, true, cut(bytes.slice(..1234))).await.unwrap_err();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let again = begin(&blobs, digest, bytes.len()).await;
+        if again.id == upload.id {
+            assert_eq!(again.offset, 1234);
+            break;
+        }
+        // Too soon after the cut: the other client might still be there.
+        blobs.abandon_upload(&again.id).await.unwrap();
+        assert!(tokio::time::Instant::now() < deadline, "the idle upload was never offered");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn stale_uploads_are_collected() {
+    let folder = TempDir::new().unwrap();
+    let options = LocalBlobsOptions { upload_ttl: Duration::ZERO, ..Default::default() };
+    let blobs = LocalBlobs::open(folder.path(), options).unwrap();
+    let upload = begin(&blobs, Digest::of(b"never sent"), 10).await;
+    assert_eq!(blobs.collect_stale_uploads().await, 1);
+    assert!(matches!(blobs.upload_status(&upload.id), Err(BlobError::UploadUnknown { .. })));
+    assert_eq!(staged_files(folder.path()), 0);
+}
+
+#[tokio::test]
+async fn a_quota_refuses_before_a_byte_is_sent_and_counts_open_uploads() {
+    let folder = TempDir::new().unwrap();
+    let options = LocalBlobsOptions { max_bytes: Some(10_000), ..Default::default() };
+    let blobs = LocalBlobs::open(folder.path(), options.clone()).unwrap();
+    blobs.store(some_bytes(4000)).await.unwrap();
+    let announced = begin(&blobs, Digest::of(b"announced"), 5000).await;
+    let refused = blobs.begin_upload(Digest::of(b"too much"), 1001).await.unwrap_err();
+    assert!(matches!(refused, BlobError::Full { needed_bytes: 1001, available_bytes: 1000, .. }), "{refused}");
+    assert!(matches!(blobs.store(some_bytes(1001)).await, Err(BlobError::Full { .. })));
+    blobs.abandon_upload(&announced.id).await.unwrap();
+    begin(&blobs, Digest::of(b"now it fits"), 6000).await;
+    drop(blobs);
+
+    let again = LocalBlobs::open(folder.path(), options).unwrap();
+    assert_eq!(again.available_bytes().unwrap(), 0, "what is stored and announced counts after a restart");
+}
+
+#[tokio::test]
+async fn an_edited_blob_is_never_served_and_goes_to_quarantine() {
+    let folder = TempDir::new().unwrap();
+    let blobs = open(&folder);
+    let bytes = some_bytes(100_000);
+    let digest = blobs.store(bytes.clone()).await.unwrap();
+    flip_a_bit(&blobs.path(digest));
+    let error = read(&blobs, digest).await.unwrap_err();
+    assert!(matches!(error, BlobError::Corrupt { .. }), "{error}");
+    assert_eq!(blobs.find(digest).await.unwrap(), None);
+    assert!(folder.path().join("quarantine").join(digest.to_string()).exists());
+    // The right bytes can be stored again.
+    assert_eq!(blobs.store(bytes.clone()).await.unwrap(), digest);
+    assert_eq!(read(&blobs, digest).await.unwrap(), bytes);
+}
+
+#[tokio::test]
+async fn a_scrub_finds_damage_below_the_filesystem() {
+    let folder = TempDir::new().unwrap();
+    let blobs = open(&folder);
+    let good = blobs.store(some_bytes(1000)).await.unwrap();
+    let bad = blobs.store(some_bytes(2000)).await.unwrap();
+    let path = blobs.path(bad);
+    let published = fs::metadata(&path).unwrap().modified().unwrap();
+    flip_a_bit(&path);
+    // What a disk does on its own leaves the times as they were.
+    fs::File::open(&path).unwrap().set_modified(published).unwrap();
+    let report = blobs.scrub().await.unwrap();
+    assert_eq!((report.blobs, report.bytes, report.corrupt), (2, 3000, vec![bad]));
+    assert_eq!(blobs.find(bad).await.unwrap(), None);
+    blobs.verify(good).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_restored_copy_is_checked_once_and_served() {
+    let folder = TempDir::new().unwrap();
+    let blobs = open(&folder);
+    let bytes = some_bytes(1000);
+    let digest = blobs.store(bytes.clone()).await.unwrap();
+    let path = blobs.path(digest);
+    let modified = || fs::metadata(&path).unwrap().modified().unwrap();
+    let published = modified();
+    fs::File::open(&path).unwrap().set_modified(std::time::SystemTime::now()).unwrap();
+    assert_eq!(read(&blobs, digest).await.unwrap(), bytes);
+    assert_eq!(modified(), published, "marked as checked, so that the next reader need not hash it");
+}
+
+fn flip_a_bit(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    let byte = fs::read(path).unwrap()[500];
+    let mut file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.seek(SeekFrom::Start(500)).unwrap();
+    file.write_all(&[byte ^ 4]).unwrap();
+}
+
+#[tokio::test]
+async fn ranges_give_exactly_their_bytes() {
+    let folder = TempDir::new().unwrap();
+    let blobs = open(&folder);
+    let bytes = some_bytes(1_200_000);
+    let digest = blobs.store(bytes.clone()).await.unwrap();
+    for range in [0..0, 0..1, 524_287..524_289, 1_199_999..1_200_000, 0..1_200_000] {
+        let chunks: Vec<Bytes> = blobs.open_range(digest, range.clone()).await.unwrap().try_collect().await.unwrap();
+        assert_eq!(chunks.concat(), bytes[range.start as usize..range.end as usize]);
+    }
+    let mut beyond = blobs.open_range(digest, 1_199_999..1_200_001).await.unwrap();
+    assert!(beyond.next().await.unwrap().is_err(), "bytes that are not there are an error, not a short answer");
+}
+
+#[tokio::test]
+async fn the_empty_blob_is_a_blob() {
+    let folder = TempDir::new().unwrap();
+    let blobs = open(&folder);
+    let digest = Digest::of(b"");
+    let upload = begin(&blobs, digest, 0).await;
+    blobs.append(&upload.id, 0, true, stream::iter(Vec::<Piece>::new())).await.unwrap();
+    assert_eq!(blobs.find(digest).await.unwrap(), Some(0));
+    assert!(read(&blobs, digest).await.unwrap().is_empty());
+}
