@@ -302,6 +302,73 @@ impl From<v1::Engine> for EngineView {
     }
 }
 
+/// What a submission says, as JSON; see `SubmitRequest` of the contract. Specs are documents, not text.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SubmitView {
+    pub idempotency_key: String,
+    pub project: String,
+    pub models: Vec<ModelView>,
+    pub skus: Vec<String>,
+    /// None: one spec of defaults.
+    pub specs: Vec<Value>,
+    pub toolchains: Vec<String>,
+    pub priority: i32,
+    pub force: bool,
+    pub wait_for_device: bool,
+    pub allow_inaccurate: bool,
+    pub eval_digest: String,
+    pub follow_toolchain: bool,
+    /// Name of a job kind; empty: build.
+    pub kind: String,
+    pub plan_digest: String,
+}
+
+impl TryFrom<SubmitView> for v1::SubmitRequest {
+    type Error = ApiError;
+
+    fn try_from(view: SubmitView) -> Result<Self, ApiError> {
+        let unknown = || ApiError::new(ErrorCode::InvalidArgument, format!("'{}' is no kind of job", view.kind));
+        let kind = match view.kind.as_str() {
+            "" => v1::JobKind::Unspecified,
+            name => kind_from_name(name).ok_or_else(unknown)?,
+        };
+        let mut specs_json: Vec<String> = view.specs.iter().map(Value::to_string).collect();
+        if specs_json.is_empty() {
+            specs_json.push("{}".into());
+        }
+        Ok(Self {
+            idempotency_key: view.idempotency_key,
+            project: view.project,
+            models: view.models.into_iter().map(Into::into).collect(),
+            skus: view.skus,
+            specs_json,
+            toolchains: view.toolchains,
+            priority: view.priority,
+            force: view.force,
+            wait_for_device: view.wait_for_device,
+            allow_inaccurate: view.allow_inaccurate,
+            eval_digest: view.eval_digest,
+            follow_toolchain: view.follow_toolchain,
+            kind: kind.into(),
+            plan_digest: view.plan_digest,
+        })
+    }
+}
+
+impl From<ModelView> for v1::Model {
+    fn from(model: ModelView) -> Self {
+        let file = |f: ModelFileView| v1::ModelFile { name: f.name, digest: f.digest, size_bytes: f.size_bytes };
+        Self {
+            digest: model.digest,
+            graph_digest: model.graph_digest.unwrap_or_default(),
+            structure_digest: model.structure_digest.unwrap_or_default(),
+            name: model.name,
+            files: model.files.into_iter().map(file).collect(),
+        }
+    }
+}
+
 /// An error as `application/problem+json` (RFC 9457) with our code and hint beside the standard members.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Problem {

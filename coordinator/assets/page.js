@@ -1,0 +1,92 @@
+// Brings a page up to date: relative times, events from the server, a log that follows, copy buttons.
+// Everything works without it; nothing here is needed to read a page.
+(() => {
+  "use strict";
+  const STEPS = [[60, 1, "s"], [3600, 60, "min"], [86400, 3600, "h"], [Infinity, 86400, "d"]];
+
+  function ago(moment) {
+    const seconds = Math.max(0, (Date.now() - moment) / 1000);
+    const [, size, unit] = STEPS.find(([limit]) => seconds < limit);
+    return Math.floor(seconds / size) + " " + unit + " ago";
+  }
+
+  function refreshTimes(root) {
+    for (const time of root.querySelectorAll("time[datetime]")) {
+      const moment = Date.parse(time.dateTime);
+      if (Number.isNaN(moment)) continue;
+      time.title = new Date(moment).toLocaleString();
+      time.textContent = ago(moment);
+    }
+  }
+
+  function revive(root) {
+    refreshTimes(root);
+    if (navigator.clipboard) for (const button of root.querySelectorAll("button.copy")) button.hidden = false;
+  }
+
+  function follow(address) {
+    const live = document.getElementById("live");
+    const source = new EventSource(address);
+    const say = (text, kind) => { live.textContent = text; live.className = "live " + kind; };
+    source.onopen = () => say("live", "on");
+    source.onerror = () => say("reconnecting", "lost");
+    source.addEventListener("fragment", (event) => {
+      const { id, html } = JSON.parse(event.data);
+      const old = document.getElementById(id);
+      if (!old) return;
+      const { scrollLeft, scrollTop } = old;
+      const open = [...old.querySelectorAll("details")].map((d) => d.open);
+      old.outerHTML = html;
+      const fresh = document.getElementById(id);
+      fresh.scrollLeft = scrollLeft;
+      fresh.scrollTop = scrollTop;
+      fresh.querySelectorAll("details").forEach((d, i) => { d.open = !!open[i]; });
+      revive(fresh);
+    });
+    source.addEventListener("append", (event) => {
+      const { id, html } = JSON.parse(event.data);
+      const list = document.getElementById(id);
+      if (!list) return;
+      list.insertAdjacentHTML("beforeend", html);
+      revive(list);
+    });
+  }
+
+  async function followLog(log) {
+    let offset = Number(log.dataset.offset) || 0;
+    for (let pause = 1000; ; pause = Math.min(pause * 2, 30000)) {
+      try {
+        const answer = await fetch(log.dataset.log + "?follow=true&offset_bytes=" + offset);
+        if (answer.ok) {
+          const reader = answer.body.getReader();
+          const decoder = new TextDecoder();
+          for (;;) {
+            const { done, value } = await reader.read();
+            if (done) break;
+            pause = 1000;
+            offset += value.length;
+            const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
+            log.append(decoder.decode(value, { stream: true }));
+            if (atEnd) log.scrollTop = log.scrollHeight;
+          }
+        } else if (answer.status < 500 && answer.status !== 404) return;
+      } catch { /* the connection broke: try again below */ }
+      if (document.querySelector("#job-head .pill.good, #job-head .pill.bad, #job-head .pill.off")) return;
+      await new Promise((resume) => setTimeout(resume, pause));
+    }
+  }
+
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button.copy");
+    if (!button) return;
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+
+  revive(document);
+  setInterval(() => refreshTimes(document), 10000);
+  if (document.body.dataset.events) follow(document.body.dataset.events);
+  const log = document.querySelector("pre[data-log]");
+  if (log) { log.scrollTop = log.scrollHeight; followLog(log); }
+})();

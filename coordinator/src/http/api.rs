@@ -1,0 +1,266 @@
+//! The JSON API below `/api/v1`: the views of `planforge_proto::view`, errors as problem documents.
+
+use super::{App, Caller, Refusal};
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{FromRequest, FromRequestParts, Path, Query, Request, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use futures::StreamExt;
+use planforge_proto::{
+    ApiError, ErrorCode, v1,
+    view::{DeviceView, EngineView, JobView, SubmitView, state_from_name},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/api/v1/info", get(info))
+        .route("/api/v1/jobs", get(list_jobs).post(submit))
+        .route("/api/v1/jobs/{id}", get(get_job))
+        .route("/api/v1/jobs/{id}/cancel", post(cancel))
+        .route("/api/v1/jobs/{id}/log", get(log))
+        .route("/api/v1/devices", get(list_devices))
+        .route("/api/v1/engines", get(list_engines))
+        .route("/api/v1/engines/find", get(find_engine))
+        .route("/api/v1/reports", get(list_reports))
+}
+
+/// A JSON body; what is wrong with it becomes a problem document.
+pub(super) struct JsonBody<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+        match Json::<T>::from_request(request, state).await {
+            Ok(Json(value)) => Ok(Self(value)),
+            Err(rejection) => {
+                let error = ApiError::new(ErrorCode::InvalidArgument, rejection.body_text());
+                let status = match rejection.status() {
+                    StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
+                    other => other,
+                };
+                Err(Refusal { error, status })
+            }
+        }
+    }
+}
+
+/// Query parameters; an unknown one is an error, because a misspelt filter would answer with everything.
+struct Params<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
+        match Query::<T>::try_from_uri(&parts.uri) {
+            Ok(Query(value)) => Ok(Self(value)),
+            Err(rejection) => Err(ApiError::new(ErrorCode::InvalidArgument, rejection.body_text()).into()),
+        }
+    }
+}
+
+type JsonAnswer = Result<Json<Value>, Refusal>;
+
+fn views<T, V: From<T> + serde::Serialize>(name: &str, items: Vec<T>) -> Json<Value> {
+    let views: Vec<V> = items.into_iter().map(V::from).collect();
+    Json(json!({ name: views }))
+}
+
+async fn info(State(app): State<App>, caller: Caller) -> Json<Value> {
+    let info = app.farm.server_info(&caller);
+    Json(json!({
+        "version": info.version,
+        "epoch": info.epoch,
+        "actor": info.actor,
+        "role": info.role,
+        "project": info.project,
+    }))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct JobsQuery {
+    project: String,
+    /// Names, separated by commas.
+    state: String,
+    /// Ids or unique prefixes, separated by commas.
+    id: String,
+    limit: u32,
+    reports: bool,
+    sku: String,
+    model: String,
+}
+
+fn words(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|word| !word.is_empty())
+}
+
+async fn list_jobs(State(app): State<App>, caller: Caller, Params(query): Params<JobsQuery>) -> JsonAnswer {
+    let state = |name: &str| {
+        let unknown = || {
+            ApiError::new(ErrorCode::InvalidArgument, format!("'{name}' is no job state")).with_hint(
+                "states are blocked, queued, leased, running, succeeded, failed, cancelled, skipped, unplaceable",
+            )
+        };
+        state_from_name(name).map(i32::from).ok_or_else(unknown)
+    };
+    let request = v1::ListJobsRequest {
+        states: words(&query.state).map(state).collect::<Result<_, _>>()?,
+        ids: words(&query.id).map(str::to_owned).collect(),
+        project: query.project,
+        limit: query.limit,
+        with_reports: query.reports,
+        sku: query.sku,
+        model: query.model,
+    };
+    let reply = app.farm.list_jobs(&caller, request).await?;
+    Ok(views::<_, JobView>("jobs", reply.jobs))
+}
+
+async fn submit(
+    State(app): State<App>,
+    caller: Caller,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody<SubmitView>,
+) -> Result<Response, Refusal> {
+    let mut request = v1::SubmitRequest::try_from(body)?;
+    if let Some(key) = headers.get("idempotency-key").and_then(|value| value.to_str().ok()) {
+        request.idempotency_key = key.to_owned();
+    }
+    let reply = app.farm.submit(&caller, request).await?;
+    let jobs: Vec<JobView> = reply.jobs.into_iter().map(Into::into).collect();
+    let status = if reply.missing_blobs.is_empty() { StatusCode::CREATED } else { StatusCode::OK };
+    let body = json!({ "request_id": reply.request_id, "jobs": jobs, "missing_blobs": reply.missing_blobs });
+    Ok((status, Json(body)).into_response())
+}
+
+async fn get_job(State(app): State<App>, caller: Caller, Path(id): Path<String>) -> Result<Json<JobView>, Refusal> {
+    Ok(Json(app.farm.get_job(&caller, &id).await?.into()))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct CancelBody {
+    reason: String,
+}
+
+async fn cancel(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    JsonBody(body): JsonBody<CancelBody>,
+) -> JsonAnswer {
+    let request = v1::CancelJobsRequest { ids: vec![id], reason: body.reason, ..Default::default() };
+    let reply = app.farm.cancel_jobs(&caller, request).await?;
+    Ok(views::<_, JobView>("jobs", reply.jobs))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct LogQuery {
+    attempt: u32,
+    follow: bool,
+    offset_bytes: u64,
+}
+
+/// The log as plain text; with `follow` it goes on until the attempt ends.
+async fn log(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Params(query): Params<LogQuery>,
+) -> Result<Response, Refusal> {
+    let LogQuery { attempt, follow, offset_bytes } = query;
+    let request = v1::ReadLogRequest { id, attempt, follow, offset_bytes };
+    let chunks = app.farm.read_log(&caller, request).await?;
+    let closing = app.closing.clone().cancelled_owned();
+    let bytes = chunks.map(|chunk| chunk.map(|chunk| chunk.data)).take_until(closing);
+    let headers = [(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"))];
+    Ok((headers, Body::from_stream(bytes)).into_response())
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct DevicesQuery {
+    online: bool,
+}
+
+async fn list_devices(State(app): State<App>, caller: Caller, Params(query): Params<DevicesQuery>) -> JsonAnswer {
+    let request = v1::ListDevicesRequest { online_only: query.online };
+    let reply = app.farm.list_devices(&caller, request).await?;
+    Ok(views::<_, DeviceView>("devices", reply.devices))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct EnginesQuery {
+    model: String,
+    sku: String,
+    project: String,
+    limit: u32,
+}
+
+async fn list_engines(State(app): State<App>, caller: Caller, Params(query): Params<EnginesQuery>) -> JsonAnswer {
+    let EnginesQuery { model, sku, project, limit } = query;
+    let request = v1::ListEnginesRequest { model, sku, project, limit };
+    let reply = app.farm.list_engines(&caller, request).await?;
+    Ok(views::<_, EngineView>("engines", reply.engines))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct FindQuery {
+    engine_key: String,
+    /// Digest of the model.
+    model: String,
+    sku: String,
+    /// Build spec as JSON text.
+    spec: String,
+    toolchain: String,
+    allow_inaccurate: bool,
+    project: String,
+    plan_digest: String,
+}
+
+async fn find_engine(
+    State(app): State<App>,
+    caller: Caller,
+    Params(query): Params<FindQuery>,
+) -> Result<Json<EngineView>, Refusal> {
+    let request = v1::FindEngineRequest {
+        engine_key: query.engine_key,
+        model_digest: query.model,
+        sku: query.sku,
+        spec_json: query.spec,
+        toolchain: query.toolchain,
+        allow_inaccurate: query.allow_inaccurate,
+        project: query.project,
+        plan_digest: query.plan_digest,
+    };
+    Ok(Json(app.farm.find_engine(&caller, request).await?.into()))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ReportsQuery {
+    plan_digest: String,
+    engine_key: String,
+    job: String,
+}
+
+async fn list_reports(State(app): State<App>, caller: Caller, Params(query): Params<ReportsQuery>) -> JsonAnswer {
+    let ReportsQuery { plan_digest, engine_key, job } = query;
+    let reply = app.farm.list_reports(&caller, v1::ListReportsRequest { plan_digest, engine_key, job }).await?;
+    let parse = |text: String| {
+        serde_json::from_str::<Value>(&text)
+            .map_err(|error| ApiError::new(ErrorCode::Internal, format!("a stored report is no JSON: {error}")))
+    };
+    let reports: Vec<Value> = reply.reports_json.into_iter().map(parse).collect::<Result<_, _>>()?;
+    Ok(Json(json!({ "reports": reports })))
+}

@@ -1,0 +1,229 @@
+//! Blobs over plain HTTP: `GET`/`HEAD` by digest with ranges, uploads by offset.
+//!
+//! ```text
+//! POST  /v1/uploads            {"digest","size_bytes"}   200 {"state":"exists"} | 201 Location, Upload-Offset
+//! HEAD  /v1/uploads/ID                                   204 Upload-Offset
+//! PATCH /v1/uploads/ID         Upload-Offset, Upload-Complete: ?0|?1; body = bytes from that offset on
+//! ```
+
+use super::{App, Caller, Refusal, api::JsonBody, range};
+use crate::blobs::{Begun, BlobError, UploadStatus};
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{Path, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, head, post},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use futures::StreamExt;
+use planforge_engine_core::identity::Digest;
+use planforge_proto::{ApiError, ErrorCode};
+use serde::{Deserialize, Serialize};
+
+const UPLOAD_OFFSET: HeaderName = HeaderName::from_static("upload-offset");
+const UPLOAD_COMPLETE: HeaderName = HeaderName::from_static("upload-complete");
+const UPLOAD_LENGTH: HeaderName = HeaderName::from_static("upload-length");
+const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
+/// Media type of the bytes of an upload.
+const PARTIAL_UPLOAD: &str = "application/partial-upload";
+/// A blob never changes: whoever has it need never ask again.
+const IMMUTABLE: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
+
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/v1/blobs/sha256/{hex}", get(download))
+        .route("/v1/uploads", post(begin))
+        .route("/v1/uploads/{id}", head(offset).patch(append).delete(abandon))
+        .route("/api/v1/blobs/{hex}/verify", post(verify))
+        .route("/api/v1/blobs/scrub", post(scrub))
+}
+
+fn digest_of(hex: &str) -> Result<Digest, ApiError> {
+    hex.parse().map_err(|error| ApiError::new(ErrorCode::InvalidArgument, format!("{error}")))
+}
+
+async fn download(
+    State(app): State<App>,
+    _caller: Caller,
+    Path(hex): Path<String>,
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let digest = digest_of(&hex)?;
+    let size = app.blobs.find(digest).await?.ok_or(BlobError::NotFound { digest })?;
+    let etag = format!("\"sha256:{digest}\"");
+    let mut answer = HeaderMap::new();
+    answer.insert(header::ETAG, text(&etag));
+    answer.insert(REPR_DIGEST, text(&format!("sha-256=:{}:", STANDARD.encode(digest.as_raw()))));
+    answer.insert(header::CACHE_CONTROL, IMMUTABLE);
+    answer.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    if names_etag(&headers, header::IF_NONE_MATCH, &etag) {
+        return Ok((StatusCode::NOT_MODIFIED, answer).into_response());
+    }
+    let asked = match headers.get(header::RANGE).map(|value| value.to_str().unwrap_or_default()) {
+        Some(range) if may_range(&headers, &etag) => range::parse(range, size),
+        _ => range::Asked::Whole,
+    };
+    let (status, part) = match asked {
+        range::Asked::Whole => (StatusCode::OK, 0..size),
+        range::Asked::Part(part) => {
+            answer.insert(header::CONTENT_RANGE, text(&format!("bytes {}-{}/{size}", part.start, part.end - 1)));
+            (StatusCode::PARTIAL_CONTENT, part)
+        }
+        range::Asked::Unsatisfiable => {
+            let error = ApiError::new(ErrorCode::InvalidArgument, format!("the blob has {size} bytes"));
+            let mut response = Refusal { error, status: StatusCode::RANGE_NOT_SATISFIABLE }.into_response();
+            response.headers_mut().insert(header::CONTENT_RANGE, text(&format!("bytes */{size}")));
+            return Ok(response);
+        }
+    };
+    answer.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    answer.insert(header::CONTENT_LENGTH, HeaderValue::from(part.end - part.start));
+    let body = if method == Method::HEAD {
+        Body::empty()
+    } else {
+        let metrics = app.metrics.clone();
+        let chunks = app.blobs.open_range(digest, part).await?;
+        Body::from_stream(chunks.inspect(move |chunk| {
+            if let Ok(bytes) = chunk {
+                metrics.blob_bytes_sent(bytes.len());
+            }
+        }))
+    };
+    Ok((status, answer, body).into_response())
+}
+
+fn text(value: &str) -> HeaderValue {
+    HeaderValue::from_str(value).expect("digests and numbers are ASCII")
+}
+
+/// Whether a header lists the tag, or any tag.
+fn names_etag(headers: &HeaderMap, name: HeaderName, etag: &str) -> bool {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    values
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .any(|tag| tag == "*" || tag.trim_start_matches("W/") == etag)
+}
+
+/// `If-Range` compares strongly; a date never matches, because blobs have none.
+fn may_range(headers: &HeaderMap, etag: &str) -> bool {
+    headers.get(header::IF_RANGE).is_none_or(|value| value.as_bytes() == etag.as_bytes())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Announcement {
+    digest: Digest,
+    size_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct UploadAnswer {
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+}
+
+async fn begin(
+    State(app): State<App>,
+    caller: Caller,
+    JsonBody(announced): JsonBody<Announcement>,
+) -> Result<Response, Refusal> {
+    caller.may_write()?;
+    match app.blobs.begin_upload(announced.digest, announced.size_bytes).await? {
+        Begun::Exists => {
+            app.metrics.blob_deduplicated();
+            Ok(Json(UploadAnswer { state: "exists", offset: None }).into_response())
+        }
+        Begun::Upload(status) => {
+            let location = [(header::LOCATION, format!("/v1/uploads/{}", status.id))];
+            let body = Json(UploadAnswer { state: "open", offset: Some(status.offset) });
+            Ok((StatusCode::CREATED, location, standing(&status), body).into_response())
+        }
+    }
+}
+
+/// Headers that say where an upload stands.
+fn standing(status: &UploadStatus) -> HeaderMap {
+    HeaderMap::from_iter([
+        (UPLOAD_OFFSET, HeaderValue::from(status.offset)),
+        (UPLOAD_LENGTH, HeaderValue::from(status.size_bytes)),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ])
+}
+
+async fn offset(State(app): State<App>, caller: Caller, Path(id): Path<String>) -> Result<Response, Refusal> {
+    caller.may_write()?;
+    let status = app.blobs.upload_status(&id)?;
+    Ok((StatusCode::NO_CONTENT, standing(&status)).into_response())
+}
+
+async fn append(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    caller.may_write()?;
+    let wrong = |message: String| ApiError::new(ErrorCode::InvalidArgument, message);
+    if headers.get(header::CONTENT_TYPE).is_none_or(|value| value.as_bytes() != PARTIAL_UPLOAD.as_bytes()) {
+        return Err(wrong(format!("bytes of an upload have the content type {PARTIAL_UPLOAD}")).into());
+    }
+    let offset: u64 = headers
+        .get(UPLOAD_OFFSET)
+        .and_then(|value| value.to_str().ok()?.parse().ok())
+        .ok_or_else(|| wrong("the request names no Upload-Offset".into()))?;
+    let complete = match headers.get(UPLOAD_COMPLETE).map(HeaderValue::as_bytes) {
+        Some(b"?1") => true,
+        Some(b"?0") | None => false,
+        Some(_) => return Err(wrong("Upload-Complete is ?0 or ?1".into()).into()),
+    };
+    let metrics = app.metrics.clone();
+    let body = body.into_data_stream().inspect(move |piece| {
+        if let Ok(bytes) = piece {
+            metrics.blob_bytes_received(bytes.len());
+        }
+    });
+    match app.blobs.append(&id, offset, complete, body).await {
+        Ok(status) => {
+            let code = if complete { StatusCode::CREATED } else { StatusCode::NO_CONTENT };
+            let complete = HeaderValue::from_static(if complete { "?1" } else { "?0" });
+            Ok((code, standing(&status), [(UPLOAD_COMPLETE, complete)]).into_response())
+        }
+        Err(error) => {
+            let standing_at = match &error {
+                BlobError::OffsetMismatch { expected, .. } => Some(*expected),
+                BlobError::UploadBusy { offset, .. } | BlobError::Interrupted { offset, .. } => Some(*offset),
+                _ => None,
+            };
+            let mut response = Refusal::from(error).into_response();
+            if let Some(offset) = standing_at {
+                response.headers_mut().insert(UPLOAD_OFFSET, HeaderValue::from(offset));
+            }
+            Ok(response)
+        }
+    }
+}
+
+async fn abandon(State(app): State<App>, caller: Caller, Path(id): Path<String>) -> Result<StatusCode, Refusal> {
+    caller.may_write()?;
+    app.blobs.abandon_upload(&id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn verify(State(app): State<App>, caller: Caller, Path(hex): Path<String>) -> Result<Response, Refusal> {
+    caller.must_be_admin()?;
+    app.blobs.verify(digest_of(&hex)?).await?;
+    Ok(Json(serde_json::json!({ "state": "intact" })).into_response())
+}
+
+async fn scrub(State(app): State<App>, caller: Caller) -> Result<Response, Refusal> {
+    caller.must_be_admin()?;
+    let report = app.blobs.scrub().await?;
+    let corrupt: Vec<_> = report.corrupt.iter().map(Digest::to_string).collect();
+    Ok(Json(serde_json::json!({ "blobs": report.blobs, "bytes": report.bytes, "corrupt": corrupt })).into_response())
+}

@@ -1,0 +1,174 @@
+//! The services of `planforge.v1` over the farm handle: who calls was found out before; here words are only passed on.
+
+use super::App;
+use crate::{auth::Actor, farm::Reply, server::Peer};
+use axum::{Router, response::Response};
+use futures::{StreamExt, stream::BoxStream};
+use planforge_proto::{
+    ApiError, ErrorCode,
+    v1::{
+        self,
+        farm_server::{Farm as FarmRpc, FarmServer},
+        fleet_server::{Fleet as FleetRpc, FleetServer},
+    },
+};
+use tonic::{Request, Response as Answer, Status, Streaming, service::Routes};
+
+/// Largest message taken in: a log chunk, an inventory of many devices, a submission of many specs.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+
+pub(super) fn routes(app: &App) -> Router {
+    let service = Rpc { app: app.clone() };
+    Routes::new(FarmServer::new(service.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES))
+        .add_service(FleetServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES))
+        .into_axum_router()
+        // tonic answers unknown methods itself; the outer router has its own fallback.
+        .reset_fallback()
+}
+
+/// A refusal before any service was reached.
+pub(super) fn refused(error: ApiError) -> Response {
+    Status::from(error).into_http()
+}
+
+#[derive(Clone)]
+struct Rpc {
+    app: App,
+}
+
+type Stream<T> = BoxStream<'static, Result<T, Status>>;
+
+fn actor<T>(request: &Request<T>) -> Result<Actor, Status> {
+    let missing = || ApiError::new(ErrorCode::Internal, "a service is not guarded").into();
+    request.extensions().get::<Actor>().cloned().ok_or_else(missing)
+}
+
+impl Rpc {
+    /// Ends with the farm or with the server, whichever is first.
+    fn stream<T: Send + 'static>(&self, reply: Reply<T>) -> Stream<T> {
+        reply.map(|item| item.map_err(Status::from)).take_until(self.app.closing.clone().cancelled_owned()).boxed()
+    }
+}
+
+#[tonic::async_trait]
+impl FarmRpc for Rpc {
+    async fn get_server_info(
+        &self,
+        request: Request<v1::GetServerInfoRequest>,
+    ) -> Result<Answer<v1::ServerInfo>, Status> {
+        Ok(Answer::new(self.app.farm.server_info(&actor(&request)?)))
+    }
+
+    async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Answer<v1::SubmitReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.submit(&actor, request.into_inner()).await?))
+    }
+
+    async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Answer<v1::ListJobsReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.list_jobs(&actor, request.into_inner()).await?))
+    }
+
+    async fn get_job(&self, request: Request<v1::GetJobRequest>) -> Result<Answer<v1::Job>, Status> {
+        Ok(Answer::new(self.app.farm.get_job(&actor(&request)?, &request.get_ref().id).await?))
+    }
+
+    type WatchJobsStream = Stream<v1::JobEvent>;
+
+    async fn watch_jobs(
+        &self,
+        request: Request<v1::WatchJobsRequest>,
+    ) -> Result<Answer<Self::WatchJobsStream>, Status> {
+        let actor = actor(&request)?;
+        let events = self.app.farm.watch(&actor, request.into_inner()).await?;
+        Ok(Answer::new(self.stream(events)))
+    }
+
+    type ReadLogStream = Stream<v1::LogChunk>;
+
+    async fn read_log(&self, request: Request<v1::ReadLogRequest>) -> Result<Answer<Self::ReadLogStream>, Status> {
+        let actor = actor(&request)?;
+        let chunks = self.app.farm.read_log(&actor, request.into_inner()).await?;
+        Ok(Answer::new(self.stream(chunks)))
+    }
+
+    async fn cancel_jobs(
+        &self,
+        request: Request<v1::CancelJobsRequest>,
+    ) -> Result<Answer<v1::CancelJobsReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.cancel_jobs(&actor, request.into_inner()).await?))
+    }
+
+    async fn list_devices(
+        &self,
+        request: Request<v1::ListDevicesRequest>,
+    ) -> Result<Answer<v1::ListDevicesReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.list_devices(&actor, request.into_inner()).await?))
+    }
+
+    async fn list_engines(
+        &self,
+        request: Request<v1::ListEnginesRequest>,
+    ) -> Result<Answer<v1::ListEnginesReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.list_engines(&actor, request.into_inner()).await?))
+    }
+
+    async fn find_engine(&self, request: Request<v1::FindEngineRequest>) -> Result<Answer<v1::Engine>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.find_engine(&actor, request.into_inner()).await?))
+    }
+
+    async fn list_reports(
+        &self,
+        request: Request<v1::ListReportsRequest>,
+    ) -> Result<Answer<v1::ListReportsReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.list_reports(&actor, request.into_inner()).await?))
+    }
+
+    async fn create_token(
+        &self,
+        request: Request<v1::CreateTokenRequest>,
+    ) -> Result<Answer<v1::CreateTokenReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.create_token(&actor, request.into_inner()).await?))
+    }
+
+    async fn list_tokens(
+        &self,
+        request: Request<v1::ListTokensRequest>,
+    ) -> Result<Answer<v1::ListTokensReply>, Status> {
+        Ok(Answer::new(self.app.farm.list_tokens(&actor(&request)?).await?))
+    }
+
+    async fn revoke_token(
+        &self,
+        request: Request<v1::RevokeTokenRequest>,
+    ) -> Result<Answer<v1::RevokeTokenReply>, Status> {
+        Ok(Answer::new(self.app.farm.revoke_token(&actor(&request)?, &request.get_ref().id).await?))
+    }
+}
+
+#[tonic::async_trait]
+impl FleetRpc for Rpc {
+    type SessionStream = Stream<v1::CoordinatorMessage>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::AgentMessage>>,
+    ) -> Result<Answer<Self::SessionStream>, Status> {
+        let actor = actor(&request)?;
+        let certified = request.extensions().get::<Peer>().is_some_and(|peer| peer.certified);
+        if self.app.options.require_agent_certificate && !certified {
+            return Err(ApiError::new(ErrorCode::Unauthenticated, "agents must show a client certificate here")
+                .with_hint("start the agent with its certificate and key, signed by the coordinator's client CA")
+                .into());
+        }
+        let inbound = request.into_inner().map(|item| item.map_err(ApiError::from)).boxed();
+        let outbound = self.app.farm.session(&actor, inbound).await?;
+        Ok(Answer::new(self.stream(outbound)))
+    }
+}

@@ -1,0 +1,154 @@
+//! Everything that is spoken over the port: gRPC, blobs, JSON, probes and the page, as one router.
+
+mod access;
+mod api;
+mod blobs;
+mod grpc;
+mod range;
+
+use crate::{blobs::LocalBlobs, farm::Farm, metrics::Metrics, page};
+use axum::{
+    Json, Router,
+    extract::{DefaultBodyLimit, State},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header},
+    middleware,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use planforge_proto::{ApiError, ErrorCode, view::Problem};
+use std::{ops::Deref, sync::Arc};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use access::{Caller, TOKEN_COOKIE, authenticate};
+
+/// Largest JSON body: a submission of a thousand specs fits; blobs go elsewhere.
+const MAX_JSON_BYTES: usize = 8 << 20;
+
+/// Who may come in, and how the page names this coordinator.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Ask for a token on a loopback port too.
+    pub require_token: bool,
+    /// Agents must show a client certificate.
+    pub require_agent_certificate: bool,
+    /// What people type to reach this coordinator; stands in commands on the page. Empty: taken from the request.
+    pub public_url: String,
+}
+
+/// What every handler may use.
+#[derive(Clone)]
+pub(crate) struct App(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) farm: Farm,
+    pub(crate) blobs: LocalBlobs,
+    pub(crate) options: Options,
+    pub(crate) metrics: Metrics,
+    /// Ends streams that would never end by themselves.
+    pub(crate) closing: CancellationToken,
+}
+
+impl Deref for App {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+pub(crate) fn router(
+    farm: Farm,
+    blobs: LocalBlobs,
+    options: Options,
+    metrics: Metrics,
+    closing: CancellationToken,
+) -> Router {
+    let app = App(Arc::new(Inner { farm, blobs, options, metrics, closing }));
+    let guarded = Router::new()
+        .merge(api::routes())
+        .merge(blobs::routes())
+        .merge(page::routes())
+        .route("/metrics", get(self::metrics))
+        .with_state(app.clone())
+        .merge(grpc::routes(&app))
+        .layer(middleware::from_fn_with_state(app.clone(), access::guard));
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(ready))
+        .merge(page::open_routes())
+        .with_state(app.clone())
+        .merge(guarded)
+        .fallback(async |method: Method, uri: Uri, headers: HeaderMap| nothing_here(&method, &uri, &headers))
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
+            let error = ApiError::new(ErrorCode::InvalidArgument, format!("{} does not take {method}", uri.path()));
+            Refusal { error, status: StatusCode::METHOD_NOT_ALLOWED }
+        })
+        .layer(DefaultBodyLimit::max(MAX_JSON_BYTES))
+        .layer(middleware::from_fn_with_state(app, observe))
+}
+
+/// An error on its way out as `application/problem+json`.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) error: ApiError,
+    pub(crate) status: StatusCode,
+}
+
+impl<E: Into<ApiError>> From<E> for Refusal {
+    fn from(error: E) -> Self {
+        let error = error.into();
+        let status = StatusCode::from_u16(error.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Self { error, status }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        if self.status.is_server_error() && self.error.code == ErrorCode::Internal {
+            tracing::error!(error = %self.error, "request failed");
+        }
+        let problem = Problem { status: self.status.as_u16(), ..Problem::from(&self.error) };
+        let mut response = (self.status, Json(problem)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+fn nothing_here(_method: &Method, uri: &Uri, headers: &HeaderMap) -> Response {
+    let path: String = uri.path().chars().take(200).collect();
+    let error = ApiError::new(ErrorCode::NotFound, format!("nothing is served at {path}"));
+    if access::is_grpc(headers) {
+        return grpc::refused(error);
+    }
+    if access::wants_page(headers) {
+        return page::error_page(StatusCode::NOT_FOUND, &error);
+    }
+    Refusal::from(error.with_hint("the page is at /, the JSON API below /api/v1")).into_response()
+}
+
+/// 200 once the farm leads and its store takes writes.
+async fn ready(State(app): State<App>) -> Result<&'static str, Refusal> {
+    app.farm.ready()?;
+    Ok("ready\n")
+}
+
+async fn metrics(State(app): State<App>) -> Result<Response, Refusal> {
+    let stats = app.farm.stats().await?;
+    let text = app.metrics.encode(stats, app.blobs.available_bytes().ok());
+    Ok(([(header::CONTENT_TYPE, Metrics::CONTENT_TYPE)], text).into_response())
+}
+
+/// Counts and times every request, and sets the headers that every answer has.
+async fn observe(State(app): State<App>, request: axum::extract::Request, next: middleware::Next) -> Response {
+    let started = std::time::Instant::now();
+    let method = request.method().clone();
+    let route = request.extensions().get::<axum::extract::MatchedPath>().map(|path| path.as_str().to_owned());
+    let mut response = next.run(request).await;
+    app.metrics.request_ended(route.as_deref().unwrap_or("none"), &method, response.status(), started.elapsed());
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}

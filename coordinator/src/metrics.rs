@@ -1,0 +1,246 @@
+//! What `/metrics` says: the farm's own snapshot and what the server counts itself, as OpenMetrics text.
+//!
+//! Names end in their unit; labels are few and bounded, never an id.
+
+use crate::farm::{FarmStats, Histogram, LATENCY_BOUNDS_MS};
+use axum::http::{Method, StatusCode};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet, text},
+    metrics::{
+        MetricType, counter::ConstCounter, counter::Counter, family::Family, gauge::ConstGauge, gauge::Gauge,
+        histogram::Histogram as LiveHistogram,
+    },
+    registry::{Registry, Unit},
+};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+/// Upper bounds of request durations: from an answer out of memory to a large download.
+const REQUEST_BOUNDS_S: [f64; 10] = [0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0];
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RequestLabels {
+    /// Pattern of the route, not the path.
+    route: String,
+    method: String,
+    status: u16,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RouteLabel {
+    route: String,
+}
+
+/// Counters of the server. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics(Arc<Live>);
+
+#[derive(Debug)]
+struct Live {
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    durations: Family<RouteLabel, LiveHistogram, fn() -> LiveHistogram>,
+    connections: Gauge,
+    sent: Counter,
+    received: Counter,
+    deduplicated: Counter,
+}
+
+/// Counts a connection as open for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct OpenConnection(Gauge);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl Metrics {
+    pub(crate) const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::with_prefix("planforge");
+        let requests = Family::default();
+        let durations: Family<_, _, fn() -> LiveHistogram> =
+            Family::new_with_constructor(|| LiveHistogram::new(REQUEST_BOUNDS_S));
+        let connections = Gauge::default();
+        let (sent, received, deduplicated) = (Counter::default(), Counter::default(), Counter::default());
+        registry.register("http_requests", "Requests answered", Family::clone(&requests));
+        registry.register_with_unit(
+            "http_request_duration",
+            "Time until the answer's headers",
+            Unit::Seconds,
+            Family::clone(&durations),
+        );
+        registry.register("connections", "Open connections", connections.clone());
+        registry.register_with_unit("blob_sent", "Bytes of blobs sent", Unit::Bytes, sent.clone());
+        registry.register_with_unit("blob_received", "Bytes of blobs received", Unit::Bytes, received.clone());
+        registry.register("blob_uploads_deduplicated", "Uploads whose blob was stored already", deduplicated.clone());
+        Self(Arc::new(Live { registry, requests, durations, connections, sent, received, deduplicated }))
+    }
+
+    pub(crate) fn connection_opened(&self) -> OpenConnection {
+        self.0.connections.inc();
+        OpenConnection(self.0.connections.clone())
+    }
+
+    pub(crate) fn request_ended(&self, route: &str, method: &Method, status: StatusCode, took: Duration) {
+        // Methods of a client's own making would make labels without bound.
+        let known = [Method::GET, Method::HEAD, Method::POST, Method::PATCH, Method::DELETE];
+        let method = if known.contains(method) { method.to_string() } else { "other".into() };
+        let labels = RequestLabels { route: route.to_owned(), method, status: status.as_u16() };
+        self.0.requests.get_or_create(&labels).inc();
+        self.0.durations.get_or_create(&RouteLabel { route: route.to_owned() }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn blob_bytes_sent(&self, bytes: usize) {
+        self.0.sent.inc_by(bytes as u64);
+    }
+
+    pub(crate) fn blob_bytes_received(&self, bytes: usize) {
+        self.0.received.inc_by(bytes as u64);
+    }
+
+    pub(crate) fn blob_deduplicated(&self) {
+        self.0.deduplicated.inc();
+    }
+
+    /// All metrics as text.
+    pub(crate) fn encode(&self, farm: FarmStats, blob_available_bytes: Option<u64>) -> String {
+        let mut snapshot = Registry::with_prefix("planforge");
+        snapshot.register_collector(Box::new(Snapshot { farm, blob_available_bytes }));
+        let mut text = String::new();
+        text::encode_registry(&mut text, &self.0.registry)
+            .and_then(|()| text::encode_registry(&mut text, &snapshot))
+            .and_then(|()| text::encode_eof(&mut text))
+            .expect("writing to a string does not fail");
+        text
+    }
+}
+
+/// A snapshot of the farm as metrics.
+#[derive(Debug)]
+struct Snapshot {
+    farm: FarmStats,
+    blob_available_bytes: Option<u64>,
+}
+
+type Encoded = Result<(), fmt::Error>;
+
+fn counter(to: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> Encoded {
+    ConstCounter::new(value).encode(to.encode_descriptor(name, help, None, MetricType::Counter)?)
+}
+
+fn gauge(to: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> Encoded {
+    let value = i64::try_from(value).unwrap_or(i64::MAX);
+    ConstGauge::new(value).encode(to.encode_descriptor(name, help, None, MetricType::Gauge)?)
+}
+
+/// One metric per label value.
+fn labelled<K: AsRef<str>>(
+    to: &mut DescriptorEncoder<'_>,
+    (name, help, label, kind): (&str, &str, &str, MetricType),
+    values: &BTreeMap<K, u64>,
+) -> Encoded {
+    let mut encoder = to.encode_descriptor(name, help, None, kind)?;
+    for (key, value) in values {
+        let labels = [(label, key.as_ref())];
+        let one = encoder.encode_family(&labels)?;
+        match kind {
+            MetricType::Counter => ConstCounter::new(*value).encode(one)?,
+            _ => ConstGauge::new(i64::try_from(*value).unwrap_or(i64::MAX)).encode(one)?,
+        }
+    }
+    Ok(())
+}
+
+/// Cumulative buckets in seconds.
+fn buckets(histogram: &Histogram) -> Vec<(f64, u64)> {
+    let bounds = LATENCY_BOUNDS_MS.iter().map(|ms| ms / 1e3).chain([f64::INFINITY]);
+    bounds.zip(histogram.counts).collect()
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, mut to: DescriptorEncoder<'_>) -> Encoded {
+        use MetricType as Kind;
+        let (farm, to) = (&self.farm, &mut to);
+        labelled(to, ("jobs", "Jobs that have not ended", "state", Kind::Gauge), &farm.live_jobs)?;
+        labelled(to, ("jobs_ended", "Jobs ended since start", "state", Kind::Counter), &farm.ended_jobs)?;
+        labelled(to, ("attempts", "Attempts ended since start", "outcome", Kind::Counter), &farm.attempts)?;
+        let pending: BTreeMap<_, _> = farm.oldest_pending_ms.iter().map(|(sku, ms)| (sku, ms / 1000)).collect();
+        labelled(to, ("oldest_pending_seconds", "Age of the oldest job that waits", "sku", Kind::Gauge), &pending)?;
+        to.encode_descriptor("claim_latency", "From queued to leased", Some(&Unit::Seconds), Kind::Histogram)?
+            .encode_histogram::<NoLabelSet>(
+            farm.claim_latency.sum_ms / 1e3,
+            farm.claim_latency.count,
+            &buckets(&farm.claim_latency),
+            None,
+        )?;
+        counter(to, "lease_expiries", "Leases that ran out", farm.lease_expiries)?;
+        counter(to, "lease_revivals", "Expired leases whose holder came back in time", farm.revivals)?;
+        counter(to, "wakeups_rescued", "Jobs that only the sweep gave to a device", farm.rescued_wakeups)?;
+        counter(to, "requests_merged", "Requests that joined a job in flight", farm.merged)?;
+        counter(to, "requests_answered_from_store", "Requests answered with a finished engine", farm.answered)?;
+        gauge(to, "agents_connected", "Agents connected now", farm.agents_up)?;
+        gauge(to, "agents_known", "Agents ever seen", farm.agents_known)?;
+        gauge(to, "devices_online", "Devices of connected agents", farm.devices_up)?;
+        gauge(to, "devices_busy", "Devices that hold a lease", farm.devices_busy)?;
+        gauge(to, "devices_quarantined", "Devices that get no jobs", farm.devices_quarantined)?;
+        gauge(to, "watchers", "Open event streams", farm.watchers)?;
+        gauge(to, "leader_epoch", "Epoch of the scheduling leader", farm.epoch)?;
+        gauge(to, "leader_inbox", "Inputs that wait for the leader", farm.inbox)?;
+        gauge(to, "last_event", "Number of the newest event", farm.last_event)?;
+        if let Some(bytes) = self.blob_available_bytes {
+            gauge(to, "blob_available_bytes", "Room left for blobs, by quota and by disk", bytes)?;
+        }
+        let errors: BTreeMap<_, _> = farm.store.iter().map(|(op, stats)| (*op, stats.errors)).collect();
+        labelled(to, ("store_errors", "Store operations that failed", "op", Kind::Counter), &errors)?;
+        let mut encoder =
+            to.encode_descriptor("store_duration", "Store operations", Some(&Unit::Seconds), Kind::Histogram)?;
+        for (op, stats) in &farm.store {
+            let latency = &stats.latency;
+            encoder.encode_family(&[("op", *op)])?.encode_histogram::<NoLabelSet>(
+                latency.sum_ms / 1e3,
+                latency.count,
+                &buckets(latency),
+                None,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scrape_is_openmetrics_with_the_farms_figures() {
+        let metrics = Metrics::new();
+        metrics.request_ended("/api/v1/jobs", &Method::GET, StatusCode::OK, Duration::from_millis(3));
+        metrics.request_ended("none", &Method::from_bytes(b"BREW").unwrap(), StatusCode::NOT_FOUND, Duration::ZERO);
+        metrics.blob_bytes_sent(7);
+        let mut farm = FarmStats { agents_up: 3, ..Default::default() };
+        farm.live_jobs.insert("queued", 5);
+        farm.oldest_pending_ms.insert("t4".into(), 61_500);
+        farm.claim_latency.observe(3.0);
+        farm.claim_latency.observe(30.0);
+        let text = metrics.encode(farm, Some(1 << 30));
+        for line in [
+            r#"planforge_jobs{state="queued"} 5"#,
+            r#"planforge_oldest_pending_seconds{sku="t4"} 61"#,
+            r#"planforge_http_requests_total{route="/api/v1/jobs",method="GET",status="200"} 1"#,
+            r#"planforge_http_requests_total{route="none",method="other",status="404"} 1"#,
+            "planforge_blob_sent_bytes_total 7",
+            "planforge_agents_connected 3",
+            r#"planforge_claim_latency_seconds_bucket{le="0.005"} 1"#,
+            r#"planforge_claim_latency_seconds_bucket{le="+Inf"} 2"#,
+            "planforge_claim_latency_seconds_count 2",
+            "planforge_blob_available_bytes 1073741824",
+        ] {
+            assert!(text.lines().any(|l| l == line), "missing: {line}\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

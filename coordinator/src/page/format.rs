@@ -1,0 +1,130 @@
+//! Numbers and times as people read them.
+
+/// Three significant digits are what a person compares; more would suggest a precision that a glance cannot use.
+fn significant(value: f64) -> String {
+    match value.abs() {
+        v if v >= 100.0 => format!("{value:.0}"),
+        v if v >= 10.0 => format!("{value:.1}"),
+        v if v >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// `1.23 ms`, `45.6 µs`, `2.50 s`.
+pub(super) fn milliseconds(ms: f64) -> String {
+    match ms {
+        ms if !ms.is_finite() => "–".into(),
+        ms if ms >= 120_000.0 => format!("{} min", significant(ms / 60_000.0)),
+        ms if ms >= 1_000.0 => format!("{} s", significant(ms / 1_000.0)),
+        ms if ms >= 1.0 || ms == 0.0 => format!("{} ms", significant(ms)),
+        ms => format!("{} µs", significant(ms * 1_000.0)),
+    }
+}
+
+/// `1,234/s`, `12.3/s`.
+pub(super) fn per_second(rate: f64) -> String {
+    if !rate.is_finite() {
+        return "–".into();
+    }
+    if rate < 1_000.0 { format!("{}/s", significant(rate)) } else { format!("{}/s", grouped(rate.round() as u64)) }
+}
+
+/// Digits in groups of three.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `512 B`, `1.50 KiB`, `98.0 MiB`.
+pub(super) fn bytes(count: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64 / 1024.0;
+    if value < 1.0 {
+        return format!("{count} B");
+    }
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{} {}", significant(value), units[unit])
+}
+
+/// `98.7 %` of a fraction.
+pub(super) fn percent(fraction: f64) -> String {
+    format!("{:.1} %", fraction * 100.0)
+}
+
+/// The first twelve digits of a digest or key.
+pub(super) fn short(digest: &str) -> String {
+    digest.chars().take(12).collect()
+}
+
+/// Unix milliseconds as `2026-01-31T12:34:56Z`, in the proleptic Gregorian calendar.
+pub(super) fn iso(unix_ms: u64) -> String {
+    let seconds = unix_ms / 1000;
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    // Days since 1 March of year 0 make leap days the last of their year.
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        let table = [
+            (milliseconds(0.0), "0.000 ms"),
+            (milliseconds(0.0456), "45.6 µs"),
+            (milliseconds(1.234), "1.23 ms"),
+            (milliseconds(999.9), "1000 ms"),
+            (milliseconds(2_500.0), "2.50 s"),
+            (milliseconds(600_000.0), "10.0 min"),
+            (milliseconds(f64::NAN), "–"),
+            (per_second(12.34), "12.3/s"),
+            (per_second(1_234_567.0), "1,234,567/s"),
+            (grouped(0), "0"),
+            (grouped(999), "999"),
+            (grouped(1000), "1,000"),
+            (bytes(512), "512 B"),
+            (bytes(1536), "1.50 KiB"),
+            (bytes(102_760_448), "98.0 MiB"),
+            (percent(0.9876), "98.8 %"),
+        ];
+        for (text, expected) in table {
+            assert_eq!(text, expected);
+        }
+    }
+
+    #[test]
+    fn dates_are_right_around_leap_days() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (1_798_761_599, "2026-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(iso(seconds * 1000), expected);
+        }
+    }
+}

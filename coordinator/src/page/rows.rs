@@ -1,0 +1,528 @@
+//! What the templates show, made from the contract's messages. Text stays text: askama escapes it.
+
+use super::format;
+use planforge_engine_core::identity::Toolchain;
+use planforge_proto::{
+    v1,
+    view::{failure_class_name, is_ended, kind_name, state_name},
+};
+use serde::Deserialize;
+
+/// A state as a pill: a word, a sign that is not colour, and a class for colour.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Pill {
+    pub(super) text: String,
+    pub(super) sign: &'static str,
+    pub(super) class: &'static str,
+}
+
+impl Pill {
+    fn new(text: impl Into<String>, sign: &'static str, class: &'static str) -> Self {
+        Self { text: text.into(), sign, class }
+    }
+
+    pub(super) fn of_state(state: v1::JobState) -> Self {
+        use v1::JobState::*;
+        let (sign, class) = match state {
+            Leased | Running => ("▶", "go"),
+            Succeeded => ("✓", "good"),
+            Failed => ("✕", "bad"),
+            Cancelled | Skipped => ("⊘", "off"),
+            Unplaceable | Blocked => ("‖", "warn"),
+            Queued | Unspecified => ("◷", "wait"),
+        };
+        Self::new(state_name(state), sign, class)
+    }
+
+    fn of_outcome(outcome: &str) -> Self {
+        let (sign, class) = match outcome {
+            "running" => ("▶", "go"),
+            "succeeded" => ("✓", "good"),
+            "failed" => ("✕", "bad"),
+            "lost" => ("?", "warn"),
+            _ => ("⊘", "off"),
+        };
+        Self::new(outcome, sign, class)
+    }
+}
+
+/// The figures of a report that the page shows. Everything is optional: a report of another version still shows what it
+/// has in common with ours.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Figures {
+    latency_ms: LatencyFigures,
+    throughput_per_s: Option<f64>,
+    batch: Option<u64>,
+    build_ms: Option<f64>,
+    peak_memory_bytes: Option<u64>,
+    engine_memory_bytes: Option<u64>,
+    simulated: bool,
+    numerics: Option<NumericFigures>,
+    accuracy: Option<AccuracyFigures>,
+    layers: Vec<LayerFigures>,
+    findings: Vec<FindingFigures>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct LatencyFigures {
+    count: Option<u64>,
+    median: Option<f64>,
+    min: Option<f64>,
+    p90: Option<f64>,
+    p99: Option<f64>,
+    ci_low: Option<f64>,
+    ci_high: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct NumericFigures {
+    oracle: String,
+    max_error: Option<f64>,
+    threshold: Option<f64>,
+    skipped: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct AccuracyFigures {
+    rows: u64,
+    top1: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct LayerFigures {
+    name: String,
+    kind: String,
+    tactic: String,
+    median_ms: f64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct FindingFigures {
+    severity: String,
+    message: String,
+}
+
+impl Figures {
+    /// `None` when there is no report or it cannot be read.
+    fn parse(report_json: &str) -> Option<Self> {
+        if report_json.is_empty() {
+            return None;
+        }
+        serde_json::from_str(report_json).inspect_err(|error| tracing::debug!(%error, "unreadable report")).ok()
+    }
+
+    fn median(&self) -> String {
+        self.latency_ms.median.map_or_else(dash, format::milliseconds)
+    }
+
+    fn throughput(&self) -> String {
+        self.throughput_per_s.map_or_else(dash, format::per_second)
+    }
+}
+
+fn dash() -> String {
+    "–".into()
+}
+
+fn time(unix_ms: u64) -> Option<String> {
+    (unix_ms != 0).then(|| format::iso(unix_ms))
+}
+
+/// A toolchain for people; a document of another form is shown as it is.
+fn toolchain(json: &str, constraint: &str) -> String {
+    match serde_json::from_str::<Toolchain>(json) {
+        Ok(toolchain) => toolchain.to_string(),
+        Err(_) if !json.is_empty() => json.to_owned(),
+        Err(_) if !constraint.is_empty() => constraint.to_owned(),
+        Err(_) => "any".into(),
+    }
+}
+
+fn model_name(model: Option<&v1::Model>) -> String {
+    match model {
+        Some(model) if !model.name.is_empty() => model.name.clone(),
+        Some(model) => format::short(&model.digest),
+        None => dash(),
+    }
+}
+
+/// A job in the list.
+#[derive(Clone, Debug)]
+pub(super) struct JobRow {
+    pub(super) id: String,
+    pub(super) pill: Pill,
+    pub(super) ended: bool,
+    pub(super) model: String,
+    pub(super) model_digest: String,
+    pub(super) sku: String,
+    pub(super) toolchain: String,
+    /// What it does now, why it waits, or how it ended.
+    pub(super) detail: String,
+    /// 0..=100 while it runs.
+    pub(super) progress: Option<u32>,
+    pub(super) median: String,
+    pub(super) throughput: String,
+    pub(super) cached: bool,
+    /// When it last changed in a way that people ask for: ended, started or was created.
+    pub(super) when: Option<String>,
+}
+
+impl JobRow {
+    pub(super) fn new(job: &v1::Job) -> Self {
+        let state = job.state();
+        let figures = Figures::parse(&job.report_json);
+        Self {
+            id: job.id.clone(),
+            pill: Pill::of_state(state),
+            ended: is_ended(state),
+            model: model_name(job.model.as_ref()),
+            model_digest: job.model.as_ref().map(|model| format::short(&model.digest)).unwrap_or_default(),
+            sku: job.sku.clone(),
+            toolchain: toolchain(&job.toolchain_json, &job.toolchain_constraint),
+            detail: detail(job),
+            progress: progress(job),
+            median: figures.as_ref().map_or_else(dash, Figures::median),
+            throughput: figures.as_ref().map_or_else(dash, Figures::throughput),
+            cached: job.cached,
+            when: [job.ended_ms, job.started_ms, job.created_ms].into_iter().find_map(time),
+        }
+    }
+}
+
+fn progress(job: &v1::Job) -> Option<u32> {
+    (job.state() == v1::JobState::Running).then(|| (job.progress.clamp(0.0, 1.0) * 100.0).round() as u32)
+}
+
+fn detail(job: &v1::Job) -> String {
+    if let Some(failure) = &job.failure {
+        return failure.message.clone();
+    }
+    match job.state() {
+        state if is_ended(state) => String::new(),
+        v1::JobState::Running if !job.phase.is_empty() => format!("{} on {}", job.phase, job.agent),
+        v1::JobState::Running | v1::JobState::Leased => format!("on {}", job.agent),
+        _ => job.waiting_reason.clone(),
+    }
+}
+
+/// A device as a card.
+#[derive(Clone, Debug)]
+pub(super) struct DeviceCard {
+    pub(super) name: String,
+    pub(super) id: String,
+    pub(super) agent: String,
+    pub(super) pill: Pill,
+    pub(super) skus: Vec<String>,
+    pub(super) toolchains: Vec<String>,
+    pub(super) facts: Vec<String>,
+    pub(super) job: Option<String>,
+    pub(super) last_seen: Option<String>,
+    pub(super) note: String,
+    pub(super) simulated: bool,
+}
+
+/// The parts of a fingerprint and of telemetry that a card shows.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Fingerprint {
+    name: String,
+    memory_mib: u64,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Telemetry {
+    temperature_c: Option<f64>,
+    power_w: Option<f64>,
+    utilization_percent: Option<f64>,
+    load_1m: Option<f64>,
+    throttle: Vec<String>,
+}
+
+impl DeviceCard {
+    pub(super) fn new(device: &v1::Device) -> Self {
+        let fingerprint: Fingerprint = serde_json::from_str(&device.fingerprint_json).unwrap_or_default();
+        let telemetry: Telemetry = serde_json::from_str(&device.telemetry_json).unwrap_or_default();
+        let pill = match device {
+            device if device.quarantined => Pill::new("quarantined", "✕", "bad"),
+            device if !device.online => Pill::new("offline", "○", "off"),
+            device if device.draining => Pill::new("draining", "⇣", "warn"),
+            device if !device.busy_job.is_empty() => Pill::new("busy", "▶", "go"),
+            _ => Pill::new("idle", "●", "good"),
+        };
+        let memory = (fingerprint.memory_mib > 0).then(|| format::bytes(fingerprint.memory_mib << 20));
+        let facts = [
+            memory,
+            (device.threads > 0).then(|| format!("{} cores", device.threads)),
+            telemetry.temperature_c.map(|c| format!("{c:.0} °C")),
+            telemetry.power_w.map(|w| format!("{w:.0} W")),
+            telemetry.utilization_percent.map(|p| format!("{p:.0} % used")),
+            telemetry.load_1m.map(|load| format!("load {load:.1}")),
+            (!telemetry.throttle.is_empty()).then(|| format!("throttled: {}", telemetry.throttle.join(", "))),
+        ];
+        Self {
+            name: if fingerprint.name.is_empty() { device.id.clone() } else { fingerprint.name },
+            id: device.id.clone(),
+            agent: device.agent.clone(),
+            pill,
+            skus: device.skus.clone(),
+            toolchains: device.offers.iter().map(|offer| toolchain(&offer.toolchain_json, "")).collect(),
+            facts: facts.into_iter().flatten().collect(),
+            job: (!device.busy_job.is_empty()).then(|| device.busy_job.clone()),
+            last_seen: time(device.last_seen_ms).filter(|_| !device.online),
+            note: device.quarantine_reason.clone(),
+            simulated: device.simulated,
+        }
+    }
+}
+
+/// A finished engine in the list.
+#[derive(Clone, Debug)]
+pub(super) struct EngineRow {
+    pub(super) model: String,
+    pub(super) model_digest: String,
+    pub(super) sku: String,
+    pub(super) toolchain: String,
+    pub(super) median: String,
+    pub(super) throughput: String,
+    pub(super) size: String,
+    pub(super) accurate: bool,
+    pub(super) simulated: bool,
+    pub(super) job: Option<String>,
+    pub(super) created: Option<String>,
+    pub(super) fetch: String,
+}
+
+impl EngineRow {
+    pub(super) fn new(engine: &v1::Engine, server: &str) -> Self {
+        let figures = Figures::parse(&engine.report_json);
+        Self {
+            model: model_name(engine.model.as_ref()),
+            model_digest: engine.model.as_ref().map(|model| format::short(&model.digest)).unwrap_or_default(),
+            sku: engine.sku.clone(),
+            toolchain: toolchain(&engine.toolchain_json, ""),
+            median: figures.as_ref().map_or_else(dash, Figures::median),
+            throughput: figures.as_ref().map_or_else(dash, Figures::throughput),
+            size: format::bytes(engine.plan_bytes),
+            accurate: engine.accurate,
+            simulated: engine.simulated || figures.is_some_and(|figures| figures.simulated),
+            job: (!engine.job.is_empty()).then(|| engine.job.clone()),
+            created: time(engine.created_ms),
+            fetch: fetch_command(&engine.plan_digest, server),
+        }
+    }
+}
+
+/// What to type to get exactly this plan.
+fn fetch_command(plan_digest: &str, server: &str) -> String {
+    format!("planforge fetch {plan_digest} --server {server}")
+}
+
+/// A name and a value.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Fact {
+    pub(super) name: &'static str,
+    pub(super) value: String,
+}
+
+fn fact(name: &'static str, value: impl Into<String>) -> Option<Fact> {
+    Some(Fact { name, value: value.into() }).filter(|fact| !fact.value.is_empty())
+}
+
+/// One attempt of a job.
+#[derive(Clone, Debug)]
+pub(super) struct AttemptRow {
+    pub(super) number: u32,
+    pub(super) pill: Pill,
+    pub(super) agent: String,
+    pub(super) device: String,
+    pub(super) started: Option<String>,
+    pub(super) took: String,
+    pub(super) failure: String,
+}
+
+/// One step of an engine with its share of the whole.
+#[derive(Clone, Debug)]
+pub(super) struct LayerRow {
+    pub(super) name: String,
+    pub(super) kind: String,
+    pub(super) tactic: String,
+    pub(super) median: String,
+    /// 0..=100 of the slowest step: how long its bar is.
+    pub(super) bar: u32,
+    /// Of the sum of all steps.
+    pub(super) share: String,
+}
+
+/// Everything on a job's page.
+#[derive(Clone, Debug)]
+pub(super) struct JobDetail {
+    pub(super) row: JobRow,
+    pub(super) facts: Vec<Fact>,
+    pub(super) failure: Option<FailureBox>,
+    pub(super) fetch: Option<String>,
+    pub(super) spec: String,
+    pub(super) attempts: Vec<AttemptRow>,
+    /// Headline figures; empty until measured.
+    pub(super) figures: Vec<Fact>,
+    pub(super) layers: Vec<LayerRow>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) simulated: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct FailureBox {
+    pub(super) class: String,
+    pub(super) message: String,
+    pub(super) hint: String,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Finding {
+    pub(super) severity: String,
+    pub(super) message: String,
+}
+
+impl JobDetail {
+    pub(super) fn new(job: &v1::Job, server: &str) -> Self {
+        let figures = Figures::parse(&job.report_json).unwrap_or_default();
+        let facts = [
+            fact("Kind", kind_name(job.kind())),
+            fact("Project", &*job.project),
+            fact("Submitted by", &*job.actor),
+            fact("Agent", &*job.agent),
+            fact("Device", &*job.device),
+            fact("Priority", job.priority.to_string()),
+            fact("Model digest", job.model.as_ref().map(|model| model.digest.clone()).unwrap_or_default()),
+            fact("Engine key", &*job.engine_key),
+            fact("Plan digest", &*job.plan_digest),
+            fact("Waits for", job.needs.join(", ")),
+        ];
+        let failure = job.failure.as_ref().map(|failure| FailureBox {
+            class: failure_class_name(failure.class()),
+            message: failure.message.clone(),
+            hint: failure.hint.clone(),
+        });
+        Self {
+            row: JobRow::new(job),
+            facts: facts.into_iter().flatten().collect(),
+            failure,
+            fetch: (!job.plan_digest.is_empty()).then(|| fetch_command(&job.plan_digest, server)),
+            spec: pretty(&job.spec_json),
+            attempts: job.attempts.iter().rev().map(attempt_row).collect(),
+            figures: headline(&figures, job),
+            layers: layer_rows(&figures.layers),
+            findings: figures
+                .findings
+                .into_iter()
+                .map(|finding| Finding { severity: finding.severity, message: finding.message })
+                .collect(),
+            simulated: figures.simulated,
+        }
+    }
+}
+
+fn pretty(json: &str) -> String {
+    let value = serde_json::from_str::<serde_json::Value>(json).ok();
+    value.and_then(|value| serde_json::to_string_pretty(&value).ok()).unwrap_or_else(|| json.to_owned())
+}
+
+fn attempt_row(attempt: &v1::Attempt) -> AttemptRow {
+    let took = match (attempt.started_ms, attempt.ended_ms) {
+        (started, ended) if started > 0 && ended >= started => format::milliseconds((ended - started) as f64),
+        _ => String::new(),
+    };
+    AttemptRow {
+        number: attempt.number,
+        pill: Pill::of_outcome(&attempt.outcome),
+        agent: attempt.agent.clone(),
+        device: attempt.device.clone(),
+        started: time(attempt.started_ms),
+        took,
+        failure: attempt.failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default(),
+    }
+}
+
+fn headline(figures: &Figures, job: &v1::Job) -> Vec<Fact> {
+    let latency = &figures.latency_ms;
+    let Some(median) = latency.median else { return Vec::new() };
+    let ms = |value: Option<f64>| value.map(format::milliseconds).unwrap_or_default();
+    let interval = match (latency.ci_low, latency.ci_high) {
+        (Some(low), Some(high)) => format!("{} … {}", format::milliseconds(low), format::milliseconds(high)),
+        _ => String::new(),
+    };
+    let numerics = figures.numerics.as_ref().map(|numerics| match (&numerics.skipped, numerics.max_error) {
+        (Some(why), _) => format!("not compared: {why}"),
+        (None, Some(error)) => {
+            let bound = numerics.threshold.map(|bound| format!(" (at most {bound:.0e})")).unwrap_or_default();
+            format!("{error:.1e}{bound} against {}", numerics.oracle)
+        }
+        (None, None) => String::new(),
+    });
+    let accuracy = figures.accuracy.as_ref().and_then(|accuracy| {
+        accuracy.top1.map(|top1| format!("{} of {} rows", format::percent(top1), format::grouped(accuracy.rows)))
+    });
+    let size = |bytes: Option<u64>| bytes.map(format::bytes).unwrap_or_default();
+    let all = [
+        fact("Median latency", format::milliseconds(median)),
+        fact("Throughput", figures.throughput_per_s.map(format::per_second).unwrap_or_default()),
+        fact("p90", ms(latency.p90)),
+        fact("p99", ms(latency.p99)),
+        fact("Minimum", ms(latency.min)),
+        fact("Confidence interval", interval),
+        fact("Samples", latency.count.map(format::grouped).unwrap_or_default()),
+        fact("Batch", figures.batch.map(|batch| batch.to_string()).unwrap_or_default()),
+        fact("Build time", figures.build_ms.map(format::milliseconds).unwrap_or_default()),
+        fact("Plan size", (job.plan_bytes > 0).then(|| format::bytes(job.plan_bytes)).unwrap_or_default()),
+        fact("Peak memory", size(figures.peak_memory_bytes)),
+        fact("Engine memory", size(figures.engine_memory_bytes.filter(|bytes| *bytes > 0))),
+        fact("Numeric error", numerics.unwrap_or_default()),
+        fact("Top-1 accuracy", accuracy.unwrap_or_default()),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+fn layer_rows(layers: &[LayerFigures]) -> Vec<LayerRow> {
+    let total: f64 = layers.iter().map(|layer| layer.median_ms).sum();
+    let slowest = layers.iter().map(|layer| layer.median_ms).fold(0.0, f64::max);
+    if total <= 0.0 || !total.is_finite() {
+        return Vec::new();
+    }
+    let row = |layer: &LayerFigures| LayerRow {
+        name: layer.name.clone(),
+        kind: layer.kind.clone(),
+        tactic: layer.tactic.clone(),
+        median: format::milliseconds(layer.median_ms),
+        bar: (layer.median_ms / slowest * 100.0).clamp(0.0, 100.0).round() as u32,
+        share: format::percent(layer.median_ms / total),
+    };
+    layers.iter().map(row).collect()
+}
+
+/// One event of a job's history.
+#[derive(Clone, Debug)]
+pub(super) struct EventRow {
+    pub(super) seq: u64,
+    pub(super) at: Option<String>,
+    pub(super) actor: String,
+    pub(super) what: String,
+    pub(super) detail: String,
+}
+
+impl EventRow {
+    pub(super) fn new(event: &v1::JobEvent) -> Self {
+        Self {
+            seq: event.seq,
+            at: time(event.at_ms),
+            actor: event.actor.clone(),
+            what: event.what.clone(),
+            detail: event.detail.clone(),
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Opening a coordinator on a data folder, and ending it.
+//!
+//! ```text
+//! DATA/coordinator.lock   locked while a coordinator runs here; holds its pid
+//! DATA/coordinator.sock   its Unix socket, when asked for
+//! DATA/admin.token        the first administrator's token (0600)
+//! DATA/farm.db            SQLite
+//! DATA/blobs/             models, plans, cards, reports, logs
+//! DATA/logs/              logs of attempts that run
+//! ```
+
+use super::{Listener, ServerLimits, is_loopback, serve};
+use crate::{
+    auth::Actor,
+    blobs::{BlobError, LocalBlobs, LocalBlobsOptions},
+    durable,
+    farm::{Farm, FarmConfig, SystemClock},
+    http::Options,
+    store::SqliteStore,
+    tls::{TlsError, TlsFiles},
+};
+use planforge_engine_core::identity::Digest;
+use planforge_proto::{ApiError, v1};
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Read, Seek, Write},
+    net::SocketAddr,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Longest path a Unix socket may have on Linux, its closing zero left out.
+const MAX_SOCKET_PATH_BYTES: usize = 107;
+/// How often uploads that nobody continues are looked for.
+const COLLECT_INTERVAL: Duration = Duration::from_secs(3600);
+const ADMIN_TOKEN_FILE: &str = "admin.token";
+
+/// What a coordinator needs to know before it starts.
+#[derive(Clone, Debug)]
+pub struct CoordinatorConfig {
+    /// Everything durable lies here; created when missing.
+    pub data_dir: PathBuf,
+    /// TCP address; port 0 lets the system choose. `None`: only the Unix socket.
+    pub listen: Option<SocketAddr>,
+    /// Unix socket, reachable by this user only; see [`socket_path`].
+    pub unix_socket: Option<PathBuf>,
+    pub tls: Option<TlsFiles>,
+    /// Ask for tokens on a loopback address too; other addresses always do.
+    pub require_token: bool,
+    /// Listen on other addresses than loopback without TLS.
+    pub insecure_http: bool,
+    /// How others reach this coordinator, as shown in commands on the page; empty: as the browser did.
+    pub public_url: String,
+    pub farm: FarmConfig,
+    pub blobs: LocalBlobsOptions,
+    pub limits: ServerLimits,
+}
+
+impl CoordinatorConfig {
+    /// Defaults on `data_dir`: no address yet, no TLS.
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            listen: None,
+            unix_socket: None,
+            tls: None,
+            require_token: false,
+            insecure_http: false,
+            public_url: String::new(),
+            farm: FarmConfig::default(),
+            blobs: LocalBlobsOptions::default(),
+            limits: ServerLimits::default(),
+        }
+    }
+}
+
+/// Why a coordinator did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("another coordinator (pid {pid}) runs on the data folder {}", data_dir.display())]
+    Locked {
+        data_dir: PathBuf,
+        /// `unknown` when it could not be read.
+        pid: String,
+    },
+
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        address: String,
+        #[source]
+        source: io::Error,
+    },
+
+    #[error("refusing to listen on {address}, which other machines can reach, without TLS")]
+    PlainHttp { address: SocketAddr },
+
+    #[error("the coordinator has nowhere to listen: neither an address nor a Unix socket was given")]
+    NoListener,
+
+    #[error("the path of the Unix socket {} is {bytes} bytes long; {MAX_SOCKET_PATH_BYTES} are possible", path.display())]
+    SocketPathTooLong { path: PathBuf, bytes: usize },
+
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+
+    #[error(transparent)]
+    Blobs(#[from] BlobError),
+
+    #[error("{0}")]
+    Farm(ApiError),
+}
+
+impl StartError {
+    /// What to do next; may be empty.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Locked { .. } => "use it (PLANFORGE_SERVER), end it, or choose another data folder".into(),
+            Self::PlainHttp { .. } => {
+                "give a certificate and key, listen on 127.0.0.1, or ask for plain HTTP explicitly".into()
+            }
+            Self::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
+                "another program listens there; choose another port".into()
+            }
+            Self::SocketPathTooLong { .. } => "choose a data folder with a shorter path".into(),
+            Self::Tls(TlsError::Mismatch { .. }) => "give the key that this certificate was issued for".into(),
+            Self::Tls(_) => "give PEM files that the coordinator may read".into(),
+            Self::Farm(error) => error.hint.clone(),
+            _ => String::new(),
+        }
+    }
+
+    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { action, path: path.to_owned(), source }
+    }
+}
+
+/// A running coordinator. Dropping it ends the process's part without waiting; [`Coordinator::shutdown`] ends it well.
+#[derive(Debug)]
+pub struct Coordinator {
+    farm: Farm,
+    blobs: LocalBlobs,
+    address: Option<SocketAddr>,
+    url: Option<String>,
+    unix_socket: Option<PathBuf>,
+    closing: CancellationToken,
+    serving: Option<JoinHandle<()>>,
+    /// Held until everything else has ended.
+    _lock: File,
+}
+
+impl Coordinator {
+    /// Opens the data folder, its database and blobs, and serves. Only one coordinator runs on a data folder.
+    pub async fn start(config: CoordinatorConfig) -> Result<Self, StartError> {
+        let tls = config.tls.as_ref().map(TlsFiles::load).transpose()?;
+        if let Some(address) = config.listen
+            && !is_loopback(&address)
+            && tls.is_none()
+            && !config.insecure_http
+        {
+            return Err(StartError::PlainHttp { address });
+        }
+        if config.listen.is_none() && config.unix_socket.is_none() {
+            return Err(StartError::NoListener);
+        }
+        let data_dir = &config.data_dir;
+        durable::create_private_dir(data_dir).map_err(StartError::io("create the data folder", data_dir))?;
+        let lock = lock_data_dir(data_dir)?;
+
+        let blobs = LocalBlobs::open(data_dir.join("blobs"), config.blobs.clone())?;
+        let store = SqliteStore::open(&data_dir.join("farm.db")).await.map_err(StartError::Farm)?;
+        let log_folder = data_dir.join("logs");
+        durable::create_private_dir(&log_folder).map_err(StartError::io("create folder", &log_folder))?;
+        let farm_config = FarmConfig { log_folder: Some(log_folder), ..config.farm.clone() };
+        let clock = Arc::new(SystemClock::new());
+        let farm =
+            Farm::open(Arc::new(store), Arc::new(blobs.clone()), farm_config, clock).await.map_err(StartError::Farm)?;
+        write_first_token(&farm, data_dir).await?;
+
+        let mut listeners = Vec::new();
+        let mut address = None;
+        if let Some(asked) = config.listen {
+            let failed = |source| StartError::Listen { address: asked.to_string(), source };
+            let listener = TcpListener::bind(asked).await.map_err(failed)?;
+            address = Some(listener.local_addr().map_err(failed)?);
+            listeners.push(match &tls {
+                Some(tls) => Listener::Tls(listener, tls.clone()),
+                None => Listener::Tcp(listener),
+            });
+        }
+        if let Some(path) = &config.unix_socket {
+            listeners.push(Listener::Unix(bind_private(path)?));
+        }
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let options = Options {
+            require_token: config.require_token,
+            require_agent_certificate: config.tls.is_some_and(|tls| tls.client_ca.is_some()),
+            public_url: config.public_url,
+        };
+        let closing = CancellationToken::new();
+        tokio::spawn(collect_uploads(blobs.clone(), closing.clone()));
+        let serving =
+            tokio::spawn(serve(listeners, farm.clone(), blobs.clone(), options, config.limits, closing.clone()));
+        let url = address.map(|address| format!("{scheme}://{address}"));
+        tracing::info!(?url, socket = ?config.unix_socket, data = %data_dir.display(), "coordinator started");
+        let unix_socket = config.unix_socket;
+        Ok(Self { farm, blobs, address, url, unix_socket, closing, serving: Some(serving), _lock: lock })
+    }
+
+    pub fn farm(&self) -> &Farm {
+        &self.farm
+    }
+
+    pub fn blobs(&self) -> &LocalBlobs {
+        &self.blobs
+    }
+
+    /// Where it listens, with the port that the system chose.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// `http://ADDRESS` or `https://ADDRESS`.
+    pub fn url(&self) -> Option<&str> {
+        self.url.as_deref()
+    }
+
+    pub fn unix_socket(&self) -> Option<&Path> {
+        self.unix_socket.as_deref()
+    }
+
+    /// Ends streams, lets requests in flight finish within the grace, and closes the farm when all is durable.
+    pub async fn shutdown(mut self) {
+        self.closing.cancel();
+        if let Some(serving) = self.serving.take()
+            && let Err(error) = serving.await
+        {
+            tracing::error!(%error, "the server ended badly");
+        }
+        self.farm.close().await;
+        tracing::info!("coordinator stopped");
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        self.closing.cancel();
+        if let Some(path) = &self.unix_socket {
+            // A stale socket is replaced at the next start anyway.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+async fn collect_uploads(blobs: LocalBlobs, closing: CancellationToken) {
+    let mut interval = tokio::time::interval(COLLECT_INTERVAL);
+    while closing.run_until_cancelled(interval.tick()).await.is_some() {
+        let collected = blobs.collect_stale_uploads().await;
+        if collected > 0 {
+            tracing::info!(collected, "removed uploads that nobody continued");
+        }
+    }
+}
+
+/// Locks the folder for this process; the lock ends with it, however it ends.
+fn lock_data_dir(data_dir: &Path) -> Result<File, StartError> {
+    let path = data_dir.join("coordinator.lock");
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(StartError::io("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            // The holder may be writing it just now; then only its number stays unknown.
+            let _ = file.read_to_string(&mut pid);
+            let pid = if pid.trim().is_empty() { "unknown".into() } else { pid.trim().to_owned() };
+            return Err(StartError::Locked { data_dir: data_dir.to_owned(), pid });
+        }
+        Err(TryLockError::Error(source)) => return Err(StartError::io("lock", &path)(source)),
+    }
+    let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
+    written.map_err(StartError::io("write", &path))?;
+    Ok(file)
+}
+
+/// On the first start: a token for whoever may read the data folder.
+async fn write_first_token(farm: &Farm, data_dir: &Path) -> Result<(), StartError> {
+    let path = data_dir.join(ADMIN_TOKEN_FILE);
+    if path.exists() {
+        return Ok(());
+    }
+    let local = Actor::local();
+    let tokens = farm.list_tokens(&local).await.map_err(StartError::Farm)?.tokens;
+    if !tokens.is_empty() {
+        return Ok(());
+    }
+    let request = v1::CreateTokenRequest { name: "admin".into(), role: "admin".into(), ..Default::default() };
+    let reply = farm.create_token(&local, request).await.map_err(StartError::Farm)?;
+    let text = format!("{}\n", reply.secret);
+    durable::write_private(&path, text.as_bytes()).map_err(StartError::io("write", &path))
+}
+
+/// Where the Unix socket of a data folder belongs: in the folder, or, when that path is too long for a socket, in a
+/// private folder below the system's temporary one, named by the data folder's digest.
+pub fn socket_path(data_dir: &Path) -> PathBuf {
+    let inside = data_dir.join("coordinator.sock");
+    // Room for the temporary name that binding uses.
+    if inside.as_os_str().len() + 8 <= MAX_SOCKET_PATH_BYTES {
+        return inside;
+    }
+    let absolute = fs::canonicalize(data_dir).unwrap_or_else(|_| data_dir.to_owned());
+    let digest = Digest::of(absolute.as_os_str().as_encoded_bytes());
+    let user = rustix::process::getuid().as_raw();
+    std::env::temp_dir().join(format!("planforge-{user}-{}", digest.short())).join("coordinator.sock")
+}
+
+/// Binds a socket that only this user may open. It gets its name after its permissions, so there is no moment at which
+/// others could connect; a stale one is replaced, which the lock on the data folder makes safe.
+fn bind_private(path: &Path) -> Result<UnixListener, StartError> {
+    let staged = path.with_added_extension("new");
+    let bytes = staged.as_os_str().len();
+    if bytes > MAX_SOCKET_PATH_BYTES {
+        return Err(StartError::SocketPathTooLong { path: path.to_owned(), bytes });
+    }
+    let failed = |source| StartError::Listen { address: path.display().to_string(), source };
+    if let Some(folder) = path.parent() {
+        durable::create_private_dir(folder).map_err(failed)?;
+    }
+    match fs::remove_file(&staged) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&staged).map_err(failed)?;
+    fs::set_permissions(&staged, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    fs::rename(&staged, path).map_err(failed)?;
+    Ok(listener)
+}

@@ -1,0 +1,96 @@
+//! TLS of the coordinator's port, by rustls with the ring provider.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tokio_rustls::rustls::{
+    self, RootCertStore, ServerConfig,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
+
+/// The PEM files that TLS is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate, followed by its intermediates.
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    /// When given, agents must show a certificate that one of these authorities signed (mutual TLS).
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Why TLS could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("cannot read the {what} {}: {reason}", path.display())]
+    Read { what: &'static str, path: PathBuf, reason: String },
+
+    #[error("the {what} {} holds no PEM certificate", path.display())]
+    NoCertificate { what: &'static str, path: PathBuf },
+
+    #[error("the certificate {} and the key {} cannot be used together: {source}", certificate.display(), key.display())]
+    Mismatch {
+        certificate: PathBuf,
+        key: PathBuf,
+        #[source]
+        source: rustls::Error,
+    },
+
+    #[error("the client authorities in {} cannot be used: {reason}", path.display())]
+    ClientCa { path: PathBuf, reason: String },
+
+    #[error("cannot set up TLS: {0}")]
+    Setup(#[source] rustls::Error),
+}
+
+impl TlsFiles {
+    /// Reads the files and offers HTTP/2 and HTTP/1.1.
+    pub fn load(&self) -> Result<Arc<ServerConfig>, TlsError> {
+        let chain = certificates("certificate file", &self.certificate)?;
+        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| TlsError::Read {
+            what: "key file",
+            path: self.key.clone(),
+            reason: error.to_string(),
+        })?;
+        let provider = Arc::new(ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Setup)?;
+        let builder = match &self.client_ca {
+            None => builder.with_no_client_auth(),
+            // People and browsers come without a certificate; agents are asked for theirs where they join.
+            Some(path) => {
+                let refused = |reason: String| TlsError::ClientCa { path: path.clone(), reason };
+                let mut roots = RootCertStore::empty();
+                for certificate in certificates("client CA file", path)? {
+                    roots.add(certificate).map_err(|e| refused(e.to_string()))?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider)
+                    .allow_unauthenticated()
+                    .build()
+                    .map_err(|e| refused(e.to_string()))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(|source| TlsError::Mismatch {
+            certificate: self.certificate.clone(),
+            key: self.key.clone(),
+            source,
+        })?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let unreadable = |reason: String| TlsError::Read { what, path: path.to_owned(), reason };
+    let chain: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|error| unreadable(error.to_string()))?;
+    if chain.is_empty() {
+        return Err(TlsError::NoCertificate { what, path: path.to_owned() });
+    }
+    Ok(chain)
+}
