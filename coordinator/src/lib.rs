@@ -4,6 +4,7 @@
 
 pub mod auth;
 pub mod blobs;
+pub mod core;
 mod durable;
 pub mod farm;
 mod http;

@@ -1,16 +1,41 @@
 //! The farm: the leader's loop around the sans-IO core and the store, behind one handle.
 
 pub mod clock;
+mod convert;
+mod leader;
+mod logs;
+mod requests;
+mod session;
 pub mod stats;
+mod tokens;
+mod watch;
 
 pub use clock::{Clock, SystemClock};
 pub use stats::{FarmStats, Histogram, LATENCY_BOUNDS_MS, StoreOp};
 
-use crate::{auth::Actor, blobs::BlobStore, store::Store};
+use crate::{
+    auth::Actor,
+    blobs::BlobStore,
+    core::{Change, Input, Now, SessionId, State},
+    store::{Store, StoreError},
+};
 use futures::stream::BoxStream;
+use leader::{Leader, Message, Shared};
+use logs::Logs;
 use planforge_proto::{ApiError, ErrorCode, v1};
-use std::{path::PathBuf, sync::Arc};
-use tokio::sync::broadcast;
+use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+use tokens::Tokens;
+use tokio::sync::{broadcast, mpsc, oneshot};
 
 /// How the farm is run. Every bound has a default that suits a shop with a thousand agents.
 #[derive(Clone, Debug)]
@@ -51,148 +76,371 @@ pub type FarmEvent = Arc<v1::JobEvent>;
 /// Streams end with the first error.
 pub type Reply<T> = BoxStream<'static, Result<T, ApiError>>;
 
+/// Characters of ids: no two look alike.
+const ID_ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+const ID_CHARACTERS: usize = 12;
+
+struct Inner {
+    inbox: mpsc::Sender<Message>,
+    shared: Arc<Shared>,
+    store: Arc<dyn Store>,
+    blobs: Arc<dyn BlobStore>,
+    clock: Arc<dyn Clock>,
+    config: FarmConfig,
+    epoch: u64,
+    tokens: Tokens,
+    sessions: AtomicU64,
+    random: Mutex<StdRng>,
+    store_ops: Mutex<BTreeMap<&'static str, StoreOp>>,
+}
+
 /// Handle on the running farm; clones share it. It enforces roles and projects; who the caller is, the server has found out.
 #[derive(Clone)]
 pub struct Farm {
-    events: broadcast::Sender<FarmEvent>,
+    inner: Arc<Inner>,
 }
 
 impl std::fmt::Debug for Farm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Farm").finish_non_exhaustive()
+        f.debug_struct("Farm").field("epoch", &self.inner.epoch).finish_non_exhaustive()
     }
-}
-
-fn later<T>() -> Result<T, ApiError> {
-    Err(ApiError::new(ErrorCode::Unavailable, "the farm does not run yet"))
 }
 
 impl Farm {
     /// Takes the leadership, loads the store and starts the leader's loop. Requires a running tokio runtime.
+    ///
+    /// # Errors
+    /// When the store cannot be read or the folder of the live logs cannot be made.
     pub async fn open(
-        _store: Arc<dyn Store>,
-        _blobs: Arc<dyn BlobStore>,
-        _config: FarmConfig,
-        _clock: Arc<dyn Clock>,
+        store: Arc<dyn Store>,
+        blobs: Arc<dyn BlobStore>,
+        config: FarmConfig,
+        clock: Arc<dyn Clock>,
     ) -> Result<Self, ApiError> {
-        Ok(Self { events: broadcast::channel(16).0 })
+        let logs = Logs::new(config.log_folder.clone())
+            .map_err(|error| ApiError::new(ErrorCode::Unavailable, format!("the folder of live logs: {error}")))?;
+        let epoch = store.acquire(&config.owner, clock.wall_ms()).await?;
+        let snapshot = store.load().await?;
+        let tokens = Tokens::new(store.tokens().await?);
+        let now = Now { mono_ms: clock.mono_ms(), wall_ms: clock.wall_ms() };
+        let state = State::new(leader::core_config(&config), snapshot, now);
+        let shared = Arc::new(Shared {
+            events: broadcast::channel(leader::EVENTS_KEPT).0,
+            page: broadcast::channel(leader::EVENTS_KEPT).0,
+            trouble: Mutex::new(None),
+            claims: Mutex::default(),
+            logs,
+        });
+        let (inbox, messages) = mpsc::channel(leader::INBOX_MAX);
+        let leader = Leader {
+            state,
+            store: store.clone(),
+            blobs: blobs.clone(),
+            clock: clock.clone(),
+            config: config.clone(),
+            epoch,
+            shared: shared.clone(),
+            outboxes: BTreeMap::new(),
+            own: inbox.downgrade(),
+        };
+        tokio::spawn(leader.run(messages));
+        // With a seed, every epoch still draws its own numbers: ids must not repeat after a restart.
+        let random = match config.seed {
+            Some(seed) => StdRng::seed_from_u64(seed.wrapping_add(epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
+            None => rand::make_rng(),
+        };
+        let inner = Inner {
+            inbox,
+            shared,
+            store,
+            blobs,
+            clock,
+            config,
+            epoch,
+            tokens,
+            sessions: AtomicU64::new(1),
+            random: Mutex::new(random),
+            store_ops: Mutex::default(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Stops the loop after what was accepted is durable, and ends every stream. Later calls are refused as unavailable.
-    pub async fn close(&self) {}
+    pub async fn close(&self) {
+        let (answer, closed) = oneshot::channel();
+        if self.inner.inbox.send(Message::Close { answer }).await.is_ok() {
+            // The loop may have ended by itself; closed is closed.
+            let _ = closed.await;
+        }
+    }
 
     /// Whether the farm leads and its store takes writes: what `/readyz` answers.
+    ///
+    /// # Errors
+    /// The trouble that the last commit had.
     pub fn ready(&self) -> Result<(), ApiError> {
-        later()
+        match self.inner.shared.trouble() {
+            Some(trouble) => Err(trouble),
+            None => Ok(()),
+        }
     }
 
-    pub fn server_info(&self, _actor: &Actor) -> v1::ServerInfo {
-        v1::ServerInfo::default()
+    /// Who leads, and who the caller is to it.
+    pub fn server_info(&self, actor: &Actor) -> v1::ServerInfo {
+        v1::ServerInfo {
+            version: env!("CARGO_PKG_VERSION").into(),
+            epoch: self.inner.epoch,
+            actor: actor.name.clone(),
+            role: actor.role.to_string(),
+            project: actor.project.clone().unwrap_or_default(),
+        }
     }
 
-    pub async fn submit(&self, _actor: &Actor, _request: v1::SubmitRequest) -> Result<v1::SubmitReply, ApiError> {
-        later()
+    /// Expands a request to jobs and makes them durable, all or none. Needs role submit.
+    ///
+    /// # Errors
+    /// A wrong request, one that nothing known could run, or a store that takes no writes.
+    pub async fn submit(&self, actor: &Actor, request: v1::SubmitRequest) -> Result<v1::SubmitReply, ApiError> {
+        self.accept(actor, request).await
     }
 
-    pub async fn list_jobs(
-        &self,
-        _actor: &Actor,
-        _request: v1::ListJobsRequest,
-    ) -> Result<v1::ListJobsReply, ApiError> {
-        later()
+    /// Jobs of the caller's projects, newest first.
+    pub async fn list_jobs(&self, actor: &Actor, request: v1::ListJobsRequest) -> Result<v1::ListJobsReply, ApiError> {
+        self.jobs_out(actor, request).await
     }
 
     /// One job with its attempts and its report, by id or unique prefix.
-    pub async fn get_job(&self, _actor: &Actor, _id: &str) -> Result<v1::Job, ApiError> {
-        later()
+    pub async fn get_job(&self, actor: &Actor, id: &str) -> Result<v1::Job, ApiError> {
+        self.job_out(actor, id).await
     }
 
+    /// Withdraws interest in jobs; each reply's `waiting_reason` says when its job goes on for others.
     pub async fn cancel_jobs(
         &self,
-        _actor: &Actor,
-        _request: v1::CancelJobsRequest,
+        actor: &Actor,
+        request: v1::CancelJobsRequest,
     ) -> Result<v1::CancelJobsReply, ApiError> {
-        later()
+        self.cancel(actor, request).await
     }
 
+    /// Every known device, offline ones too unless the request says otherwise.
     pub async fn list_devices(
         &self,
         _actor: &Actor,
-        _request: v1::ListDevicesRequest,
+        request: v1::ListDevicesRequest,
     ) -> Result<v1::ListDevicesReply, ApiError> {
-        later()
+        let views = self.ask(|state, now| state.devices(now)).await?;
+        let views = views.into_iter().filter(|view| view.online || !request.online_only);
+        Ok(v1::ListDevicesReply { devices: views.map(convert::device_out).collect() })
     }
 
+    /// Engines of the caller's projects, newest first.
     pub async fn list_engines(
         &self,
-        _actor: &Actor,
-        _request: v1::ListEnginesRequest,
+        actor: &Actor,
+        request: v1::ListEnginesRequest,
     ) -> Result<v1::ListEnginesReply, ApiError> {
-        later()
+        self.engines_out(actor, request).await
     }
 
-    pub async fn find_engine(&self, _actor: &Actor, _request: v1::FindEngineRequest) -> Result<v1::Engine, ApiError> {
-        later()
+    /// The newest engine that fits; an inaccurate one only when the request allows it.
+    pub async fn find_engine(&self, actor: &Actor, request: v1::FindEngineRequest) -> Result<v1::Engine, ApiError> {
+        self.find(actor, request).await
     }
 
+    /// Reports of a plan, a key or a job, newest first.
     pub async fn list_reports(
         &self,
-        _actor: &Actor,
-        _request: v1::ListReportsRequest,
+        actor: &Actor,
+        request: v1::ListReportsRequest,
     ) -> Result<v1::ListReportsReply, ApiError> {
-        later()
+        self.reports_out(actor, request).await
     }
 
     /// Replays durable events after `after_event`, then follows. Progress inside a phase comes too, under the number of
     /// the last durable event.
-    pub async fn watch(&self, _actor: &Actor, _request: v1::WatchJobsRequest) -> Result<Reply<v1::JobEvent>, ApiError> {
-        later()
+    pub async fn watch(&self, actor: &Actor, request: v1::WatchJobsRequest) -> Result<Reply<v1::JobEvent>, ApiError> {
+        watch::watch(self, actor, request).await
     }
 
-    pub async fn read_log(
-        &self,
-        _actor: &Actor,
-        _request: v1::ReadLogRequest,
-    ) -> Result<Reply<v1::LogChunk>, ApiError> {
-        later()
+    /// An attempt's log from an offset; follows it while the attempt runs when asked to.
+    pub async fn read_log(&self, actor: &Actor, request: v1::ReadLogRequest) -> Result<Reply<v1::LogChunk>, ApiError> {
+        watch::read_log(self, actor, request).await
     }
 
+    /// Makes a token; its secret is in this reply and nowhere else. Needs role admin.
     pub async fn create_token(
         &self,
-        _actor: &Actor,
-        _request: v1::CreateTokenRequest,
+        actor: &Actor,
+        request: v1::CreateTokenRequest,
     ) -> Result<v1::CreateTokenReply, ApiError> {
-        later()
+        self.make_token(actor, request).await
     }
 
-    pub async fn list_tokens(&self, _actor: &Actor) -> Result<v1::ListTokensReply, ApiError> {
-        later()
+    pub async fn list_tokens(&self, actor: &Actor) -> Result<v1::ListTokensReply, ApiError> {
+        self.tokens_out(actor)
     }
 
-    pub async fn revoke_token(&self, _actor: &Actor, _id: &str) -> Result<v1::RevokeTokenReply, ApiError> {
-        later()
+    /// Ends a token at once, by id or by name. Needs role admin.
+    pub async fn revoke_token(&self, actor: &Actor, id: &str) -> Result<v1::RevokeTokenReply, ApiError> {
+        self.end_token(actor, id).await
     }
 
-    /// Who holds `secret`: `None` when it is unknown, expired or revoked. Answered from memory, constant in time.
-    pub async fn authenticate(&self, _secret: &str) -> Result<Option<Actor>, ApiError> {
-        later()
+    /// Who holds `secret`: `None` when it is unknown, expired or revoked. Answered from memory.
+    pub async fn authenticate(&self, secret: &str) -> Result<Option<Actor>, ApiError> {
+        Ok(self.holder(secret))
     }
 
     /// Speaks `Fleet.Session` with one agent until either side ends. `inbound` errors count as a lost connection.
     pub async fn session(
         &self,
-        _actor: &Actor,
-        _inbound: Reply<v1::AgentMessage>,
+        actor: &Actor,
+        inbound: Reply<v1::AgentMessage>,
     ) -> Result<Reply<v1::CoordinatorMessage>, ApiError> {
-        later()
+        session::session(self, actor, inbound).await
     }
 
-    /// Every event of every project, for the page; a slow reader is told that it lagged and asks `watch` again.
+    /// Every event of every project, progress included, for the page; a slow reader is told that it lagged and looks at
+    /// the whole again.
     pub fn subscribe(&self) -> broadcast::Receiver<FarmEvent> {
-        self.events.subscribe()
+        self.inner.shared.page.subscribe()
     }
 
+    /// Numbers for the metrics and the page.
     pub async fn stats(&self) -> Result<FarmStats, ApiError> {
-        later()
+        let inbox = self.inner.inbox.max_capacity() - self.inner.inbox.capacity();
+        let mut stats = self
+            .ask(|state, now| {
+                let mut stats = FarmStats { last_event: state.last_event(), ..FarmStats::default() };
+                for job in state.live_jobs() {
+                    *stats.live_jobs.entry(job.state.name()).or_default() += 1;
+                    if matches!(job.state, crate::core::JobState::Queued | crate::core::JobState::Unplaceable) {
+                        let age_ms = now.wall_ms.saturating_sub(job.created_ms);
+                        let oldest = stats.oldest_pending_ms.entry(job.sku.to_string()).or_default();
+                        *oldest = age_ms.max(*oldest);
+                    }
+                }
+                for device in state.devices(now) {
+                    stats.devices_up += u64::from(device.online);
+                    stats.devices_busy += u64::from(device.busy.is_some());
+                    stats.devices_quarantined += u64::from(device.device.quarantined);
+                }
+                let counters = state.counters();
+                stats.ended_jobs.clone_from(&counters.ended);
+                stats.attempts.clone_from(&counters.attempts);
+                stats.lease_expiries = counters.lease_expiries;
+                stats.revivals = counters.revivals;
+                stats.rescued_wakeups = counters.rescued_wakeups;
+                (stats.merged, stats.answered) = (counters.merged, counters.answered);
+                (stats.agents_known, stats.agents_up) = state.agent_counts();
+                stats
+            })
+            .await?;
+        stats.epoch = self.inner.epoch;
+        stats.inbox = inbox as u64;
+        let shared = &self.inner.shared;
+        stats.watchers = (shared.events.receiver_count() + shared.page.receiver_count()) as u64;
+        stats.claim_latency = self.inner.shared.claims.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        stats.store = self.inner.store_ops.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(stats)
+    }
+
+    fn gone() -> ApiError {
+        ApiError::new(ErrorCode::Unavailable, "the coordinator is shutting down").with_hint("try again in a moment")
+    }
+
+    fn refusal(&self) -> ApiError {
+        self.inner.shared.trouble().unwrap_or_else(Self::gone)
+    }
+
+    async fn tell(&self, message: Message) -> Result<(), ApiError> {
+        self.inner.inbox.send(message).await.map_err(|_| self.refusal())
+    }
+
+    fn try_tell(&self, message: Message) -> Result<(), ApiError> {
+        self.inner.inbox.try_send(message).map_err(|_| self.refusal())
+    }
+
+    /// Applies an input and waits until what it caused is durable.
+    async fn input(&self, input: Input) -> Result<crate::core::Reply, ApiError> {
+        let (answer, reply) = oneshot::channel();
+        self.tell(Message::Input { input, answer: Some(answer) }).await?;
+        reply.await.map_err(|_| self.refusal())?
+    }
+
+    async fn commit(&self, changes: Vec<Change>) -> Result<(), ApiError> {
+        let (answer, reply) = oneshot::channel();
+        self.tell(Message::Commit { changes, answer }).await?;
+        reply.await.map_err(|_| self.refusal())?
+    }
+
+    /// Looks at the state between two inputs.
+    async fn ask<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut State, Now) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (answer, reply) = oneshot::channel();
+        // Nobody may wait for the answer any more; then it is dropped.
+        let ask = move |state: &mut State, now: Now| drop(answer.send(look(state, now)));
+        self.tell(Message::Ask(Box::new(ask))).await?;
+        reply.await.map_err(|_| self.refusal())
+    }
+
+    /// Runs a query and counts how long it took.
+    async fn timed<T>(
+        &self,
+        operation: &'static str,
+        query: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, ApiError> {
+        let start = Instant::now();
+        let result = query.await;
+        let mut operations = self.inner.store_ops.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = operations.entry(operation).or_default();
+        entry.latency.observe(start.elapsed().as_secs_f64() * 1e3);
+        entry.errors += u64::from(result.is_err());
+        Ok(result?)
+    }
+
+    fn random_bytes<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.inner.random.lock().unwrap_or_else(PoisonError::into_inner).fill_bytes(&mut bytes);
+        bytes
+    }
+
+    fn fresh_id(&self) -> String {
+        let mut random = self.inner.random.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..ID_CHARACTERS).map(|_| char::from(ID_ALPHABET[random.random_range(0..ID_ALPHABET.len())])).collect()
+    }
+
+    fn next_session(&self) -> SessionId {
+        self.inner.sessions.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
+    }
+
+    fn blobs(&self) -> &Arc<dyn BlobStore> {
+        &self.inner.blobs
+    }
+
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.inner.clock
+    }
+
+    fn config(&self) -> &FarmConfig {
+        &self.inner.config
+    }
+
+    fn epoch(&self) -> u64 {
+        self.inner.epoch
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    fn tokens(&self) -> &Tokens {
+        &self.inner.tokens
     }
 }

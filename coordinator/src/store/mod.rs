@@ -1,29 +1,142 @@
 //! What the coordinator remembers, behind one trait.
+//!
+//! Crash safety: [`Store::commit`] is atomic, returns only when its changes are durable, and refuses every leader but the
+//! newest. Whatever was acknowledged to a caller was committed before. Commits of one leader apply in the order in
+//! which they were called.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`mem`] | everything in memory: tests and simulation |
+//! | [`sqlite`] | one file, one writer task with group commit |
+//! | `sql` | the statements, shaped so that another SQL database runs the same ones |
+
+pub mod mem;
+mod sql;
+pub mod sqlite;
+
+pub use mem::MemStore;
+pub use sqlite::SqliteStore;
+
+use crate::core::{Change, Engine, Event, Job, JobId, JobState, Report, RequestRecord, Snapshot, TokenRecord};
+use futures::future::BoxFuture;
+use planforge_engine_core::identity::{Digest, EngineKey};
+use planforge_proto::{ApiError, ErrorCode};
+
+/// Why a store did not do what was asked. Nothing of a refused commit was applied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    #[error("another coordinator leads: epoch {current} has begun, this one is {mine}")]
+    Fenced { mine: u64, current: u64 },
+    #[error("the database has no room left: {detail}")]
+    Full { detail: String },
+    #[error("the database is read-only: {detail}")]
+    ReadOnly { detail: String },
+    #[error("the database is busy: {detail}")]
+    Busy { detail: String },
+    #[error("the database has schema version {found}, this program knows {known}")]
+    NewerSchema { found: i64, known: i64 },
+    #[error("cannot open the database {path}: {detail}")]
+    Open { path: String, detail: String },
+    #[error("the database failed to {operation}: {detail}")]
+    Failed { operation: &'static str, detail: String },
+    #[error("the database holds a record of {what} that cannot be read: {detail}")]
+    Corrupt { what: &'static str, detail: String },
+    #[error("the database is closed")]
+    Closed,
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        let (code, hint) = match &error {
+            StoreError::Full { .. } => (ErrorCode::ResourceExhausted, "free disk space on the coordinator"),
+            StoreError::ReadOnly { .. } => (ErrorCode::Unavailable, "make the coordinator's data folder writable"),
+            StoreError::Busy { .. } => (ErrorCode::Unavailable, "try again; another process holds the database"),
+            StoreError::Fenced { .. } => (ErrorCode::Unavailable, "ask the new leader"),
+            StoreError::NewerSchema { .. } => (ErrorCode::Unavailable, "run the newer program again"),
+            StoreError::Open { .. } => (ErrorCode::Unavailable, "check the path and its permissions"),
+            StoreError::Closed => (ErrorCode::Unavailable, "the coordinator is shutting down; try again"),
+            StoreError::Failed { .. } => (ErrorCode::Unavailable, "look at the coordinator's log"),
+            StoreError::Corrupt { .. } => (ErrorCode::Internal, "restore the database from a backup"),
+        };
+        Self::new(code, error.to_string()).with_hint(hint)
+    }
+}
+
+/// Which jobs; newest first. Empty lists and `None` mean any.
+#[derive(Clone, Debug, Default)]
+pub struct JobFilter {
+    pub project: Option<String>,
+    pub states: Vec<JobState>,
+    pub ids: Vec<JobId>,
+    pub sku: Option<String>,
+    /// Name, or prefix of the digest.
+    pub model: Option<String>,
+    pub limit: usize,
+}
+
+/// Which events; in order. Empty lists and `None` mean any.
+#[derive(Clone, Debug, Default)]
+pub struct EventFilter {
+    /// Only later ones.
+    pub after: u64,
+    pub project: Option<String>,
+    pub jobs: Vec<JobId>,
+    pub limit: usize,
+}
+
+/// Which engines; newest first, of each key only the newest unless `plan` names one. `None` means any.
+#[derive(Clone, Debug, Default)]
+pub struct EngineFilter {
+    pub key: Option<EngineKey>,
+    pub plan: Option<Digest>,
+    /// Name, or prefix of the digest.
+    pub model: Option<String>,
+    pub sku: Option<String>,
+    pub project: Option<String>,
+    pub limit: usize,
+}
+
+/// Which reports; newest first. `None` means any.
+#[derive(Clone, Debug, Default)]
+pub struct ReportFilter {
+    pub digest: Option<Digest>,
+    pub plan: Option<Digest>,
+    pub key: Option<EngineKey>,
+    pub job: Option<JobId>,
+    pub limit: usize,
+}
+
+/// What a store call returns.
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Everything durable except blobs.
-pub trait Store: Send + Sync + 'static {}
+pub trait Store: Send + Sync + 'static {
+    /// Begins a new epoch and returns it; every older leader's commits are refused from now on.
+    fn acquire<'a>(&'a self, owner: &'a str, now_ms: u64) -> Answer<'a, u64>;
 
-/// Keeps everything in memory: tests and simulation.
-#[derive(Debug, Default)]
-pub struct MemStore {}
+    /// What a leader must know to go on.
+    fn load(&self) -> Answer<'_, Snapshot>;
 
-impl MemStore {
-    pub fn new() -> Self {
-        Self::default()
-    }
+    /// Makes `changes` durable, all or none.
+    fn commit(&self, epoch: u64, changes: Vec<Change>) -> Answer<'_, ()>;
+
+    fn job<'a>(&'a self, id: &'a JobId) -> Answer<'a, Option<Job>>;
+
+    /// At most `limit` ids that begin with `prefix`.
+    fn job_ids<'a>(&'a self, prefix: &'a str, limit: usize) -> Answer<'a, Vec<JobId>>;
+
+    fn jobs(&self, filter: JobFilter) -> Answer<'_, Vec<Job>>;
+
+    fn events(&self, filter: EventFilter) -> Answer<'_, Vec<Event>>;
+
+    fn engines(&self, filter: EngineFilter) -> Answer<'_, Vec<Engine>>;
+
+    fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>>;
+
+    fn request<'a>(&'a self, project: &'a str, idempotency_key: &'a str) -> Answer<'a, Option<RequestRecord>>;
+
+    fn tokens(&self) -> Answer<'_, Vec<TokenRecord>>;
+
+    /// Ends background work after what was called is done.
+    fn close(&self) -> Answer<'_, ()>;
 }
-
-impl Store for MemStore {}
-
-/// SQLite in one file, for one coordinator.
-#[derive(Debug)]
-pub struct SqliteStore {}
-
-impl SqliteStore {
-    /// Opens or creates the database file and brings its schema up to date.
-    pub async fn open(_file: &std::path::Path) -> Result<Self, planforge_proto::ApiError> {
-        Ok(Self {})
-    }
-}
-
-impl Store for SqliteStore {}

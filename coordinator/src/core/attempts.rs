@@ -1,0 +1,460 @@
+//! Leases and how attempts end: success, failure classes, requeue, expiry.
+//!
+//! Invariant: a job has at most one hold, and only the holder of its newest attempt is believed.
+
+use super::{
+    model::{
+        Attempt, Change, Engine, EngineRef, Failure, Job, JobId, JobKind, JobState, Outcome, PlanRef, Refusal, Report,
+    },
+    queue::{DeviceKey, Target},
+    state::{Effects, FinishedIn, FinishedOutcome, Hold, LAST_CHANCE_LEASES, LeaseRef, Now, SessionId, State, ToAgent},
+};
+use planforge_engine_core::{identity::Digest, worker::FailureClass};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Free devices that are weighed against each other for one job; more would not make a better choice.
+const DEVICES_WEIGHED_MAX: usize = 32;
+
+impl State {
+    /// Gives waiting jobs to the devices that became free, and free devices to the jobs that came.
+    pub(super) fn dispatch(&mut self, now: Now, fx: &mut Effects) -> u64 {
+        let mut granted = 0;
+        while let Some(target) = self.dirty_targets.pop_first() {
+            while self.queue.waits_for(&target)
+                && let Some(device) = self.choose_device(&target)
+            {
+                if !self.serve(&device, now, fx) {
+                    break;
+                }
+                granted += 1;
+            }
+        }
+        while let Some(device) = self.dirty_devices.pop_first() {
+            granted += u64::from(self.is_idle(&device) && self.serve(&device, now, fx));
+        }
+        granted
+    }
+
+    /// Looks everywhere, whether or not anything seemed to happen. What it finds is a lost wake-up.
+    pub(super) fn sweep(&mut self, now: Now, fx: &mut Effects) {
+        self.dirty_targets = self.queue.targets().cloned().collect();
+        self.counters.rescued_wakeups += self.dispatch(now, fx);
+    }
+
+    /// The free device with the fewest other uses.
+    fn choose_device(&self, target: &Target) -> Option<DeviceKey> {
+        let idle = self.idle.get(target)?;
+        let uses = |key: &&DeviceKey| self.device(key).map_or(usize::MAX, |device| device.skus.len());
+        idle.iter().take(DEVICES_WEIGHED_MAX).min_by_key(uses).cloned()
+    }
+
+    /// Grants the free device its next job.
+    fn serve(&mut self, device: &DeviceKey, now: Now, fx: &mut Effects) -> bool {
+        let targets = self.targets_of(device);
+        let Some(id) = self.queue.pick(targets.iter(), now.wall_ms, |id| self.may_grant(id)) else { return false };
+        self.grant(&id, device, now, fx);
+        true
+    }
+
+    /// Attempts that count against the limit.
+    fn attempts_used(&self, id: &JobId) -> u32 {
+        self.jobs.get(id).map_or(0, |job| (job.attempts.len() as u32).saturating_sub(job.remeasures))
+    }
+
+    /// Whether another attempt is allowed.
+    pub(super) fn may_grant(&self, id: &JobId) -> bool {
+        self.attempts_used(id) < self.config.max_attempts
+    }
+
+    fn grant(&mut self, id: &JobId, device: &DeviceKey, now: Now, fx: &mut Effects) {
+        if self.holds.contains_key(id) {
+            self.close_attempt(id, Outcome::Lost, None, None, now, fx);
+        }
+        let Some(session) = self.agents.get(&device.agent).and_then(|agent| agent.session) else { return };
+        let agent_name = self.agents.get(&device.agent).map(|agent| agent.record.name.clone()).unwrap_or_default();
+        let Some(job) = self.jobs.get(id) else { return };
+        let number = job.attempt() + 1;
+        let project = job.project().to_owned();
+        self.counters.claims_ms.push(now.wall_ms.saturating_sub(job.queued_ms));
+        self.set_state(id, |job| {
+            job.state = JobState::Leased;
+            job.phase.clear();
+            job.progress = 0.0;
+            if job.started_ms == 0 {
+                job.started_ms = now.wall_ms;
+            }
+            job.attempts.push(Attempt {
+                number,
+                agent: device.agent.clone(),
+                agent_name: agent_name.clone(),
+                device: device.device.clone(),
+                started_ms: now.wall_ms,
+                ended_ms: 0,
+                outcome: Outcome::Running,
+                failure: None,
+                log: None,
+            });
+        });
+        self.queue.served(&project, now.wall_ms);
+        let hold = Hold {
+            attempt: number,
+            device: device.clone(),
+            deadline_mono_ms: now.mono_ms + self.config.lease_ms,
+            expired: false,
+            project,
+        };
+        self.holds.insert(id.clone(), hold);
+        self.busy.insert(device.clone(), id.clone());
+        self.refresh_idle(device);
+        self.record(fx, now, id, "coordinator", "leased", format!("to {} of {agent_name}", device.device));
+        if let Some(job) = self.jobs.get(id) {
+            let lease = LeaseRef { job: id.clone(), attempt: number, device: device.device.clone() };
+            fx.sends.push((session, ToAgent::Assign { lease, job: job.clone() }));
+        }
+    }
+
+    /// Ends the newest attempt and takes its hold; the job's own state is the caller's business.
+    pub(super) fn close_attempt(
+        &mut self,
+        id: &JobId,
+        outcome: Outcome,
+        failure: Option<Failure>,
+        log: Option<Digest>,
+        now: Now,
+        fx: &mut Effects,
+    ) {
+        let Some(hold) = self.holds.remove(id) else { return };
+        if !hold.expired {
+            self.queue.ended(&hold.project);
+        }
+        if self.busy.get(&hold.device) == Some(id) {
+            self.busy.remove(&hold.device);
+        }
+        self.refresh_idle(&hold.device);
+        *self.counters.attempts.entry(outcome.name()).or_default() += 1;
+        if let Some(attempt) = self.job_mut(id).and_then(|job| job.attempts.last_mut()) {
+            attempt.outcome = outcome;
+            attempt.ended_ms = now.wall_ms;
+            attempt.failure = failure;
+            attempt.log = log;
+        }
+        fx.closed.push((id.clone(), hold.attempt, log.is_some()));
+        if outcome == Outcome::Lost {
+            self.remember_ended(id.clone(), hold.attempt, false);
+            if let Some(session) = self.agents.get(&hold.device.agent).and_then(|agent| agent.session) {
+                let lease = LeaseRef { job: id.clone(), attempt: hold.attempt, device: hold.device.device };
+                let reason = "the lease ran out and the job went on without it".to_owned();
+                fx.sends.push((session, ToAgent::LeaseLost { lease, reason }));
+            }
+        } else {
+            self.remember_ended(id.clone(), hold.attempt, true);
+        }
+    }
+
+    /// Makes a job claimable again, or ends it when its attempts are used up.
+    pub(super) fn retry(&mut self, id: &JobId, why: &Failure, now: Now, fx: &mut Effects) {
+        let Some(job) = self.jobs.get(id) else { return };
+        if let Some(reason) = job.cancelling.clone() {
+            return self.end(id, JobState::Cancelled, None, "coordinator", reason, now, fx);
+        }
+        if !self.may_grant(id) {
+            let failure = self.evidence(id);
+            return self.end(id, JobState::Failed, Some(failure), "coordinator", "", now, fx);
+        }
+        self.set_state(id, |job| {
+            job.state = JobState::Queued;
+            job.phase.clear();
+            job.progress = 0.0;
+            job.queued_ms = now.wall_ms;
+        });
+        self.record(fx, now, id, "coordinator", "requeued", why.message.clone());
+        self.place(id, now, fx);
+    }
+
+    /// The failure of a job that used up its attempts: what each of them saw.
+    fn evidence(&self, id: &JobId) -> Failure {
+        let attempts = self.jobs.get(id).map(|job| job.attempts.as_slice()).unwrap_or_default();
+        let lines: Vec<String> = attempts
+            .iter()
+            .map(|attempt| {
+                let what = attempt.failure.as_ref().map_or_else(|| attempt.outcome.name(), |f| f.message.as_str());
+                format!("attempt {} on {} of {}: {what}", attempt.number, attempt.device, attempt.agent_name)
+            })
+            .collect();
+        let class =
+            attempts.iter().rev().find_map(|a| a.failure.as_ref()).map_or(FailureClass::Infrastructure, |f| f.class);
+        let message = format!("gave up after {} attempts: {}", attempts.len(), lines.join("; "));
+        Failure::new(class, message, "read the attempts' logs with 'planforge logs'; submit it again to try again")
+    }
+
+    /// Believes the end of an attempt only from the holder of the newest one.
+    pub(super) fn finished(&mut self, session: SessionId, finished: FinishedIn, now: Now, fx: &mut Effects) {
+        let Some(agent) = self.hear(session, now) else { return };
+        let lease = finished.lease.clone();
+        let id = lease.job.clone();
+        let ack =
+            |accepted, reason: &str| ToAgent::FinishedAck { lease: lease.clone(), accepted, reason: reason.into() };
+        if !self.holds_lease(&agent, &lease) {
+            let answer = match (self.ended.get(&(id.clone(), lease.attempt)), self.jobs.get(&id)) {
+                (Some(true), _) => ack(true, "known already"),
+                (Some(false), _) => ack(false, "the lease ran out and the job went on without it"),
+                (None, Some(job)) => ack(false, &format!("attempt {} is the job's newest", job.attempt())),
+                (None, None) => ToAgent::FinishedUnknown { lease: lease.clone() },
+            };
+            fx.sends.push((session, answer));
+            return;
+        }
+        self.revive(&id, now, fx);
+        match finished.outcome {
+            FinishedOutcome::Succeeded => self.succeeded(&id, &agent, finished, now, fx),
+            FinishedOutcome::Failed(ref failure) => {
+                // A plan that is stored stays worth something: the next attempt only measures it.
+                self.keep_plan(&id, finished.plan.clone());
+                self.close_attempt(&id, Outcome::Failed, Some(failure.clone()), finished.log, now, fx);
+                self.failed(&id, &agent, failure.clone(), now, fx);
+            }
+            FinishedOutcome::Cancelled => {
+                self.close_attempt(&id, Outcome::Cancelled, None, finished.log, now, fx);
+                let why = Failure::new(FailureClass::Infrastructure, format!("agent {agent} gave it up"), "");
+                self.retry(&id, &why, now, fx);
+            }
+        }
+        fx.sends.push((session, ack(true, "")));
+    }
+
+    fn keep_plan(&mut self, id: &JobId, plan: Option<PlanRef>) {
+        if let (Some(job), Some(plan)) = (self.job_mut(id), plan)
+            && job.kind == JobKind::Build
+        {
+            job.plan = Some(plan);
+        }
+    }
+
+    fn failed(&mut self, id: &JobId, agent: &str, failure: Failure, now: Now, fx: &mut Effects) {
+        let Some(job) = self.jobs.get(id).cloned() else { return };
+        match failure.class {
+            FailureClass::Infrastructure => self.retry(id, &failure, now, fx),
+            FailureClass::Unstable if job.only_measures() && job.remeasures < self.config.max_remeasures => {
+                if let Some(job) = self.job_mut(id) {
+                    job.remeasures += 1;
+                }
+                self.retry(id, &failure, now, fx);
+            }
+            class => {
+                if let (Some(reason), true) = (&job.cancelling, class != FailureClass::Model) {
+                    return self.end(id, JobState::Cancelled, None, agent, reason.clone(), now, fx);
+                }
+                if let (FailureClass::Model, JobKind::Build, Some(key)) = (class, job.kind, job.key) {
+                    let refusal = Refusal { key, job: id.clone(), failure: failure.clone() };
+                    self.refusals.insert(key, refusal.clone());
+                    fx.changes.push(Change::Refusal(refusal));
+                }
+                self.end(id, JobState::Failed, Some(failure), agent, "", now, fx);
+            }
+        }
+    }
+
+    fn succeeded(&mut self, id: &JobId, agent: &str, finished: FinishedIn, now: Now, fx: &mut Effects) {
+        let FinishedIn { plan, report, log, accurate, .. } = finished;
+        let Some(job) = self.jobs.get(id).cloned() else { return };
+        let plan = if job.kind == JobKind::Build { plan.or_else(|| job.plan.clone()) } else { job.plan.clone() };
+        let (Some(plan), Some(key), Some(toolchain)) = (plan, job.key, job.toolchain.clone()) else {
+            let failure = Failure::new(
+                FailureClass::Infrastructure,
+                format!("agent {agent} reported success without a plan"),
+                "",
+            );
+            self.close_attempt(id, Outcome::Failed, Some(failure.clone()), log, now, fx);
+            return self.retry(id, &failure, now, fx);
+        };
+        self.close_attempt(id, Outcome::Succeeded, None, log, now, fx);
+        if job.kind == JobKind::Build {
+            self.engines.insert(
+                key,
+                EngineRef {
+                    plan: plan.clone(),
+                    accurate,
+                    report: report.as_ref().map(|report| report.digest),
+                    evals: BTreeMap::new(),
+                },
+            );
+            if self.refusals.remove(&key).is_some() {
+                fx.changes.push(Change::ForgetRefusal(key));
+            }
+            fx.changes.push(Change::Engine(Box::new(Engine {
+                key,
+                plan: plan.clone(),
+                model: job.model.clone(),
+                sku: job.sku.clone(),
+                toolchain,
+                spec: job.spec.clone(),
+                accurate,
+                created_ms: now.wall_ms,
+                job: id.clone(),
+                simulated: report.as_ref().is_some_and(|report| report.simulated),
+                project: job.project().to_owned(),
+            })));
+        }
+        for want in &job.wants {
+            fx.changes.push(Change::EngineProject { key, project: want.project.clone() });
+        }
+        let digest = report.as_ref().map(|report| report.digest);
+        if let Some(report) = report {
+            let report = Report {
+                digest: report.digest,
+                plan: plan.digest,
+                key: Some(key),
+                job: id.clone(),
+                sku: job.sku.clone(),
+                eval: job.eval.filter(|_| report.has_accuracy),
+                created_ms: now.wall_ms,
+                document: report.document,
+            };
+            self.learn_report(&report);
+            fx.changes.push(Change::Report(Box::new(report)));
+        }
+        if let Some(job) = self.job_mut(id) {
+            job.plan = Some(plan);
+            job.report = digest.or(job.report);
+            job.accurate = accurate;
+            job.progress = 1.0;
+        }
+        self.end(id, JobState::Succeeded, None, agent, "", now, fx);
+    }
+
+    /// Ends a job for good, and decides about those that waited for it.
+    #[expect(clippy::too_many_arguments, reason = "every end says who, why and when")]
+    pub(super) fn end(
+        &mut self,
+        id: &JobId,
+        state: JobState,
+        failure: Option<Failure>,
+        actor: &str,
+        detail: impl Into<String>,
+        now: Now,
+        fx: &mut Effects,
+    ) {
+        self.unindex(id);
+        let mut detail = detail.into();
+        if let (Some(failure), true) = (&failure, detail.is_empty()) {
+            detail.clone_from(&failure.message);
+        }
+        if let Some(job) = self.job_mut(id) {
+            job.state = state;
+            job.failure = failure;
+            job.ended_ms = now.wall_ms;
+            job.cancelling = None;
+        }
+        self.record(fx, now, id, actor, state.name(), detail);
+        *self.counters.ended.entry(state.name()).or_default() += 1;
+        let Some(job) = self.jobs.remove(id) else { return };
+        for need in &job.needs {
+            if let Some(waiting) = self.dependents.get_mut(need) {
+                waiting.remove(id);
+                if waiting.is_empty() {
+                    self.dependents.remove(need);
+                }
+            }
+        }
+        for waiting in self.dependents.remove(id).unwrap_or_default() {
+            let Some(other) = self.job_mut(&waiting) else { continue };
+            other.needs.retain(|need| need != id);
+            if !other.recheck && state != JobState::Succeeded {
+                let detail = format!("job {id}, which it needs, is {}", state.name());
+                self.end(&waiting, JobState::Skipped, None, "coordinator", detail, now, fx);
+            } else if other.needs.is_empty() {
+                self.readmit(&waiting, "unblocked", now, fx);
+            }
+        }
+    }
+
+    /// Ends leases that were not beaten in time.
+    pub(super) fn expire(&mut self, now: Now, fx: &mut Effects) {
+        self.drop_silent_agents(now, fx);
+        let last_chance_ms = self.config.lease_ms * LAST_CHANCE_LEASES;
+        let late: Vec<(JobId, bool)> = self
+            .holds
+            .iter()
+            .filter(|(_, hold)| {
+                let deadline = hold.deadline_mono_ms + if hold.expired { last_chance_ms } else { 0 };
+                deadline <= now.mono_ms
+            })
+            .map(|(id, hold)| (id.clone(), hold.expired))
+            .collect();
+        for (id, expired) in late {
+            if expired {
+                // Others could have claimed it long ago; only a job without attempts left is waited for no more.
+                if !self.may_grant(&id) {
+                    self.lose(&id, "its agent did not come back", now, fx);
+                }
+                continue;
+            }
+            self.counters.lease_expiries += 1;
+            let cancelling = self.jobs.get(&id).is_some_and(|job| job.cancelling.is_some());
+            let Some(hold) = self.holds.get_mut(&id) else { continue };
+            let connected = self.agents.get(&hold.device.agent).is_some_and(|agent| agent.session.is_some());
+            if cancelling || connected {
+                // A connected agent that does not name the lease does not have it.
+                self.lose(&id, "its agent beats without it", now, fx);
+                continue;
+            }
+            hold.expired = true;
+            let project = hold.project.clone();
+            let agent = hold.device.agent.clone();
+            self.queue.ended(&project);
+            self.set_state(&id, |job| {
+                job.state = JobState::Queued;
+                job.queued_ms = now.wall_ms;
+            });
+            self.record(fx, now, &id, "coordinator", "lease-expired", format!("agent {agent} was not heard in time"));
+            self.place(&id, now, fx);
+        }
+    }
+
+    /// Gives an attempt up.
+    pub(super) fn lose(&mut self, id: &JobId, why: &str, now: Now, fx: &mut Effects) {
+        let agent = self.holds.get(id).map(|hold| hold.device.agent.clone()).unwrap_or_default();
+        let failure = Failure::new(FailureClass::Infrastructure, format!("lost agent {agent}: {why}"), "");
+        self.close_attempt(id, Outcome::Lost, Some(failure.clone()), None, now, fx);
+        self.retry(id, &failure, now, fx);
+    }
+
+    /// An expired lease whose holder is heard again goes on.
+    pub(super) fn revive(&mut self, id: &JobId, now: Now, fx: &mut Effects) {
+        let deadline = now.mono_ms + self.config.lease_ms;
+        let Some(hold) = self.holds.get_mut(id) else { return };
+        hold.deadline_mono_ms = deadline;
+        if !std::mem::take(&mut hold.expired) {
+            return;
+        }
+        let (project, device, agent) = (hold.project.clone(), hold.device.clone(), hold.device.agent.clone());
+        self.queue.served(&project, now.wall_ms);
+        self.busy.insert(device.clone(), id.clone());
+        self.refresh_idle(&device);
+        self.counters.revivals += 1;
+        self.set_state(id, |job| job.state = JobState::Running);
+        self.record(fx, now, id, &agent, "revived", "its agent is back and still works on it");
+    }
+
+    /// Whether `agent` holds exactly this lease, expired or not.
+    pub(super) fn holds_lease(&self, agent: &str, lease: &LeaseRef) -> bool {
+        self.holds.get(&lease.job).is_some_and(|hold| hold.attempt == lease.attempt && hold.device.agent == agent)
+    }
+
+    /// `ended` is the job as stored when it is not live any more: nothing else changes it then.
+    pub(super) fn log_sealed(&mut self, id: &JobId, number: u32, log: Digest, ended: Option<Job>, fx: &mut Effects) {
+        let mut ended = ended.filter(|job| job.state.is_terminal());
+        let job = match self.jobs.get_mut(id) {
+            Some(job) => Arc::make_mut(job),
+            None => match &mut ended {
+                Some(job) => job,
+                None => return,
+            },
+        };
+        if let Some(attempt) = job.attempts.iter_mut().find(|attempt| attempt.number == number && attempt.log.is_none())
+        {
+            attempt.log = Some(log);
+            fx.changes.push(Change::Job(Arc::new(job.clone())));
+        }
+    }
+}

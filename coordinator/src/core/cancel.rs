@@ -1,0 +1,83 @@
+//! Withdrawal of requests: a job ends only when nobody wants it any more.
+
+use super::{
+    model::{JobId, JobState, Outcome},
+    state::{Cancel, Effects, JobRef, LeaseRef, Now, State, ToAgent},
+};
+use crate::auth::Actor;
+use planforge_proto::{ApiError, ErrorCode};
+use std::collections::BTreeSet;
+
+impl State {
+    pub(super) fn cancel(
+        &mut self,
+        cancel: Cancel,
+        now: Now,
+        fx: &mut Effects,
+    ) -> Result<Vec<(JobRef, String)>, ApiError> {
+        // All or nothing: first whether every job may be touched.
+        for id in &cancel.jobs {
+            let Some(job) = self.jobs.get(id) else { continue };
+            if !job.wants.iter().any(|want| reaches(&cancel.actor, &want.project)) {
+                return Err(ApiError::new(ErrorCode::NotFound, format!("no job {id} in your project")));
+            }
+        }
+        let mut replies = Vec::with_capacity(cancel.jobs.len());
+        for id in &cancel.jobs {
+            let remark = self.withdraw(id, &cancel, now, fx);
+            let job = self.jobs.get(id).cloned();
+            let job = job.or_else(|| fx.snapshots.iter().rev().find(|job| job.id == *id).cloned());
+            replies.push((job.map_or_else(|| JobRef::Stored(id.clone()), JobRef::Live), remark));
+        }
+        Ok(replies)
+    }
+
+    fn withdraw(&mut self, id: &JobId, cancel: &Cancel, now: Now, fx: &mut Effects) -> String {
+        let Some(job) = self.jobs.get(id).cloned() else { return String::new() };
+        let actor = &cancel.actor;
+        let own = job.wants.iter().any(|want| reaches(actor, &want.project) && want.actor == actor.name);
+        let (gone, left): (Vec<_>, Vec<_>) = job.wants.iter().cloned().partition(|want| {
+            let named = cancel.request.as_ref().map_or(!own || want.actor == actor.name, |r| *r == want.request);
+            named && reaches(actor, &want.project)
+        });
+        if gone.is_empty() {
+            return "this request does not want it any more".into();
+        }
+        if !left.is_empty() {
+            let projects: BTreeSet<&str> = left.iter().map(|want| want.project.as_str()).collect();
+            let projects = projects.into_iter().collect::<Vec<_>>().join(", ");
+            let remark = format!("goes on: {} other requests want it (project {projects})", left.len());
+            self.set_state(id, |job| job.wants = left);
+            self.record(fx, now, id, &actor.name, "withdrawn", remark.clone());
+            return remark;
+        }
+        let reason =
+            if cancel.reason.is_empty() { format!("cancelled by {}", actor.name) } else { cancel.reason.clone() };
+        if matches!(job.state, JobState::Leased | JobState::Running) {
+            if job.cancelling.is_none() {
+                self.set_state(id, |job| job.cancelling = Some(reason.clone()));
+                self.record(fx, now, id, &actor.name, "cancelling", reason.clone());
+                self.send_cancel(id, reason, fx);
+            }
+            return "its agent was told to stop".into();
+        }
+        if self.holds.contains_key(id) {
+            self.close_attempt(id, Outcome::Lost, None, None, now, fx);
+        }
+        self.end(id, JobState::Cancelled, None, &actor.name, reason, now, fx);
+        String::new()
+    }
+
+    /// Tells the holder to stop, when it is connected; otherwise it hears it when it says hello.
+    pub(super) fn send_cancel(&self, id: &JobId, reason: String, fx: &mut Effects) {
+        let Some(hold) = self.holds.get(id) else { return };
+        if let Some(session) = self.agents.get(&hold.device.agent).and_then(|agent| agent.session) {
+            let lease = LeaseRef { job: id.clone(), attempt: hold.attempt, device: hold.device.device.clone() };
+            fx.sends.push((session, ToAgent::Cancel { lease, reason }));
+        }
+    }
+}
+
+fn reaches(actor: &Actor, project: &str) -> bool {
+    actor.project.as_ref().is_none_or(|own| own == project)
+}

@@ -1,0 +1,396 @@
+//! Agents: sessions, inventories, heartbeats, and which devices are free.
+
+use super::{
+    model::{Agent, Change, Device, JobId, JobState, PlanRef},
+    queue::{DeviceKey, Target},
+    state::{AgentEntry, Effects, HelloIn, LeaseRef, Now, SessionId, State, ToAgent},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Longest phase name or progress detail that is kept.
+const PHASE_MAX_BYTES: usize = 64;
+const DETAIL_MAX_BYTES: usize = 1_024;
+/// Largest telemetry document of one device that is kept.
+const TELEMETRY_MAX_BYTES: usize = 16 * 1024;
+
+/// A device as it stands, for lists.
+#[derive(Clone, Debug)]
+pub struct DeviceView {
+    pub agent: String,
+    pub agent_name: String,
+    pub device: Device,
+    pub online: bool,
+    pub draining: bool,
+    pub busy: Option<JobId>,
+    pub telemetry: String,
+    pub seen_ms: u64,
+}
+
+impl State {
+    pub(super) fn hello(&mut self, session: SessionId, hello: HelloIn, now: Now, fx: &mut Effects) {
+        if let Some(entry) = self.agents.get(&hello.agent)
+            && let Some(other) = entry.session
+        {
+            let silent_ms = now.mono_ms.saturating_sub(entry.heard_mono_ms);
+            if entry.incarnation != hello.incarnation && silent_ms <= self.config.lease_ms {
+                let reason = format!(
+                    "agent {} is connected already: another process with the same identity was heard {silent_ms} ms ago",
+                    hello.agent
+                );
+                let hint = "stop the other one, or give this one a state folder of its own".to_owned();
+                fx.sends.push((session, ToAgent::Refused { reason, hint }));
+                return;
+            }
+            fx.sends.push((other, ToAgent::Replaced));
+            self.sessions.remove(&other);
+        }
+        if !self.agents.contains_key(&hello.agent) && self.agents.len() >= self.config.max_agents {
+            let reason = format!("{} agents are known, which is the limit", self.agents.len());
+            fx.sends.push((session, ToAgent::Refused { reason, hint: "raise the limit of agents".into() }));
+            return;
+        }
+        let agent = hello.agent.clone();
+        self.sessions.insert(session, agent.clone());
+        let before = self.agents.get(&agent).map(|entry| entry.record.clone());
+        let seen_ms = before.as_ref().map_or(now.wall_ms, |record| record.seen_ms);
+        let record =
+            Agent { id: agent.clone(), name: hello.name, version: hello.version, devices: hello.devices, seen_ms };
+        let changed = before.as_ref() != Some(&record);
+        let entry = AgentEntry {
+            record,
+            session: Some(session),
+            incarnation: hello.incarnation,
+            heard_mono_ms: now.mono_ms,
+            draining: hello.draining,
+            telemetry: BTreeMap::new(),
+        };
+        self.agents.insert(agent.clone(), entry);
+        if changed {
+            self.store_agent(&agent, now, fx);
+        }
+        // Before any device counts as free: what it still holds.
+        let (resumed, lost): (Vec<_>, Vec<_>) =
+            hello.leases.into_iter().partition(|lease| self.holds_lease(&agent, lease));
+        for lease in &resumed {
+            self.revive(&lease.job, now, fx);
+        }
+        fx.sends.push((session, ToAgent::Welcome { resumed: resumed.clone(), lost }));
+        for finished in hello.finished {
+            self.finished(session, finished, now, fx);
+        }
+        let kept: BTreeSet<&JobId> = resumed.iter().map(|lease| &lease.job).collect();
+        let dropped: Vec<JobId> = self
+            .holds
+            .iter()
+            .filter(|(id, hold)| hold.device.agent == agent && !kept.contains(id))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in dropped {
+            self.lose(&id, "it came back without the job", now, fx);
+        }
+        for lease in &resumed {
+            if let Some(reason) = self.jobs.get(&lease.job).and_then(|job| job.cancelling.clone()) {
+                self.send_cancel(&lease.job, reason, fx);
+            }
+        }
+        self.reindex_agent(&agent);
+        if changed {
+            self.place_all(now, fx);
+        }
+    }
+
+    pub(super) fn inventory(&mut self, session: SessionId, devices: Vec<Device>, now: Now, fx: &mut Effects) {
+        let Some(agent) = self.hear(session, now) else { return };
+        let Some(entry) = self.agents.get_mut(&agent) else { return };
+        if entry.record.devices == devices {
+            return;
+        }
+        entry.record.devices = devices;
+        self.store_agent(&agent, now, fx);
+        self.reindex_agent(&agent);
+        self.place_all(now, fx);
+    }
+
+    fn store_agent(&mut self, agent: &str, now: Now, fx: &mut Effects) {
+        if let Some(entry) = self.agents.get_mut(agent) {
+            entry.record.seen_ms = now.wall_ms;
+            fx.changes.push(Change::Agent(Box::new(entry.record.clone())));
+        }
+    }
+
+    /// Notes that a session is alive; `None` when it is not one of ours any more.
+    pub(super) fn hear(&mut self, session: SessionId, now: Now) -> Option<String> {
+        let agent = self.sessions.get(&session)?.clone();
+        self.agents.get_mut(&agent)?.heard_mono_ms = now.mono_ms;
+        Some(agent)
+    }
+
+    pub(super) fn heartbeat(
+        &mut self,
+        session: SessionId,
+        leases: Vec<LeaseRef>,
+        telemetry: Vec<(String, String)>,
+        now: Now,
+        fx: &mut Effects,
+    ) {
+        let Some(agent) = self.hear(session, now) else { return };
+        if let Some(entry) = self.agents.get_mut(&agent) {
+            for (device, document) in telemetry {
+                let known = entry.record.devices.iter().any(|known| known.id == device);
+                if known && document.len() <= TELEMETRY_MAX_BYTES {
+                    entry.telemetry.insert(device, document);
+                }
+            }
+        }
+        for lease in leases {
+            self.touch(session, &agent, &lease, now, fx);
+        }
+    }
+
+    /// Extends a lease that the agent holds, or tells it that it does not.
+    fn touch(&mut self, session: SessionId, agent: &str, lease: &LeaseRef, now: Now, fx: &mut Effects) -> bool {
+        if self.holds_lease(agent, lease) {
+            self.revive(&lease.job, now, fx);
+            return true;
+        }
+        if self.ended.get(&(lease.job.clone(), lease.attempt)) != Some(&true) {
+            let reason = "this attempt is not the job's newest, or the job has ended".to_owned();
+            fx.sends.push((session, ToAgent::LeaseLost { lease: lease.clone(), reason }));
+        }
+        false
+    }
+
+    pub(super) fn started(&mut self, session: SessionId, lease: &LeaseRef, now: Now, fx: &mut Effects) {
+        let Some(agent) = self.hear(session, now) else { return };
+        if !self.touch(session, &agent, lease, now, fx) {
+            return;
+        }
+        if self.jobs.get(&lease.job).is_some_and(|job| job.state == JobState::Leased) {
+            self.set_state(&lease.job, |job| job.state = JobState::Running);
+            self.record(fx, now, &lease.job, &agent, "running", "");
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    pub(super) fn progress(
+        &mut self,
+        session: SessionId,
+        lease: &LeaseRef,
+        phase: &str,
+        fraction: f32,
+        detail: &str,
+        now: Now,
+        fx: &mut Effects,
+    ) {
+        let Some(agent) = self.hear(session, now) else { return };
+        if !self.touch(session, &agent, lease, now, fx) {
+            return;
+        }
+        let phase: String = phase.chars().take(PHASE_MAX_BYTES).collect();
+        let Some(job) = self.job_mut(&lease.job) else { return };
+        job.progress = if fraction.is_finite() { fraction.clamp(0.0, 1.0) } else { 0.0 };
+        if job.phase == phase {
+            if let Some(job) = self.jobs.get(&lease.job) {
+                fx.progress.push(job.clone());
+            }
+            return;
+        }
+        job.phase = phase;
+        let detail: String = detail.chars().take(DETAIL_MAX_BYTES).collect();
+        self.record(fx, now, &lease.job, &agent, "phase", detail);
+    }
+
+    pub(super) fn built(&mut self, session: SessionId, lease: &LeaseRef, plan: PlanRef, now: Now, fx: &mut Effects) {
+        let Some(agent) = self.hear(session, now) else { return };
+        if !self.touch(session, &agent, lease, now, fx) {
+            return;
+        }
+        let detail = format!("plan {} of {} bytes", plan.digest.short(), plan.size_bytes);
+        let Some(job) = self.job_mut(&lease.job) else { return };
+        if job.kind == super::JobKind::Build && job.plan.as_ref() != Some(&plan) {
+            job.plan = Some(plan);
+            self.record(fx, now, &lease.job, &agent, "built", detail);
+        }
+    }
+
+    pub(super) fn goodbye(&mut self, session: SessionId, now: Now) {
+        let Some(agent) = self.hear(session, now) else { return };
+        if let Some(entry) = self.agents.get_mut(&agent) {
+            entry.draining = true;
+        }
+        self.refresh_agent(&agent);
+    }
+
+    pub(super) fn disconnected(&mut self, session: SessionId, now: Now, fx: &mut Effects) {
+        let Some(agent) = self.sessions.remove(&session) else { return };
+        if let Some(entry) = self.agents.get_mut(&agent)
+            && entry.session == Some(session)
+        {
+            entry.session = None;
+            self.store_agent(&agent, now, fx);
+            self.refresh_agent(&agent);
+        }
+    }
+
+    /// Ends sessions that stay open but silent, as after a pulled cable.
+    pub(super) fn drop_silent_agents(&mut self, now: Now, fx: &mut Effects) {
+        let silent: Vec<SessionId> = self
+            .agents
+            .values()
+            .filter(|entry| now.mono_ms.saturating_sub(entry.heard_mono_ms) > self.config.lease_ms)
+            .filter_map(|entry| entry.session)
+            .collect();
+        for session in silent {
+            let reason = format!("nothing was heard for {} ms", self.config.lease_ms);
+            fx.sends.push((session, ToAgent::Refused { reason, hint: "connect again".into() }));
+            self.disconnected(session, now, fx);
+        }
+    }
+
+    pub(super) fn device(&self, key: &DeviceKey) -> Option<&Device> {
+        self.agents.get(&key.agent)?.record.devices.iter().find(|device| device.id == key.device)
+    }
+
+    pub(super) fn targets_of(&self, key: &DeviceKey) -> Vec<Target> {
+        let Some(device) = self.device(key) else { return Vec::new() };
+        let pair = |sku| move |toolchain| (sku, toolchain);
+        let pairs = device.skus.iter().flat_map(|sku| device.offers.iter().map(pair(sku)));
+        pairs.map(|(sku, toolchain)| Target { sku: sku.clone(), toolchain: toolchain.clone() }).collect()
+    }
+
+    /// Brings what is known of an agent's devices into the indices.
+    pub(super) fn reindex_agent(&mut self, agent: &str) {
+        for keys in [&mut self.offers, &mut self.idle] {
+            keys.retain(|_, devices| {
+                devices.retain(|key| key.agent != agent);
+                !devices.is_empty()
+            });
+        }
+        let Some(entry) = self.agents.get(agent) else { return };
+        let keys: Vec<DeviceKey> = entry
+            .record
+            .devices
+            .iter()
+            .map(|device| DeviceKey { agent: agent.to_owned(), device: device.id.clone() })
+            .collect();
+        for key in keys {
+            for target in self.targets_of(&key) {
+                self.offers.entry(target).or_default().insert(key.clone());
+            }
+            self.refresh_idle(&key);
+        }
+    }
+
+    fn refresh_agent(&mut self, agent: &str) {
+        let devices: Vec<String> = self
+            .agents
+            .get(agent)
+            .map(|entry| entry.record.devices.iter().map(|device| device.id.clone()).collect())
+            .unwrap_or_default();
+        for device in devices {
+            self.refresh_idle(&DeviceKey { agent: agent.to_owned(), device });
+        }
+    }
+
+    /// Whether a device could take a job now.
+    pub(super) fn is_idle(&self, key: &DeviceKey) -> bool {
+        let Some(entry) = self.agents.get(&key.agent) else { return false };
+        let willing = self.device(key).is_some_and(|device| !device.draining && !device.quarantined);
+        willing && entry.session.is_some() && !entry.draining && !self.busy.contains_key(key)
+    }
+
+    /// Keeps the index of free devices; a device that is free now gets looked at.
+    pub(super) fn refresh_idle(&mut self, key: &DeviceKey) {
+        let idle = self.is_idle(key);
+        for target in self.targets_of(key) {
+            if idle {
+                self.idle.entry(target).or_default().insert(key.clone());
+            } else if let Some(devices) = self.idle.get_mut(&target) {
+                devices.remove(key);
+                if devices.is_empty() {
+                    self.idle.remove(&target);
+                }
+            }
+        }
+        if idle {
+            self.dirty_devices.insert(key.clone());
+        }
+    }
+
+    /// After inventories changed: jobs that nobody can run any more, and those that somebody now can.
+    fn place_all(&mut self, now: Now, fx: &mut Effects) {
+        let orphaned: Vec<Target> =
+            self.queue.targets().filter(|target| !self.offers.contains_key(target)).cloned().collect();
+        let orphans: Vec<JobId> = orphaned.iter().flat_map(|target| self.queue.jobs_of(target)).collect();
+        for id in orphans {
+            self.place(&id, now, fx);
+        }
+        for id in self.unplaceable.clone() {
+            let Some(job) = self.jobs.get(&id) else { continue };
+            match Target::of(job) {
+                Some(target) if self.offers.contains_key(&target) => {
+                    self.set_state(&id, |job| {
+                        job.state = JobState::Queued;
+                        job.queued_ms = now.wall_ms;
+                    });
+                    self.record(fx, now, &id, "coordinator", "placeable", "its toolchain is offered again");
+                }
+                Some(_) if !job.follow_toolchain => {}
+                _ => self.readmit(&id, "resolved", now, fx),
+            }
+        }
+    }
+
+    /// A queued job whose exact toolchain nobody known offers is unplaceable, or resolved again when it may follow.
+    pub(super) fn place(&mut self, id: &JobId, now: Now, fx: &mut Effects) {
+        let Some(job) = self.jobs.get(id) else { return };
+        let Some(target) = Target::of(job) else { return };
+        // An expired hold may still be revived; its job keeps its key until the hold is gone.
+        if job.state != JobState::Queued || self.offers.contains_key(&target) || self.holds.contains_key(id) {
+            return;
+        }
+        if job.follow_toolchain && job.kind == super::JobKind::Build {
+            // Its plan, if any, was made by the toolchain that is gone.
+            if let Some(job) = self.job_mut(id) {
+                job.plan = None;
+            }
+            return self.readmit(id, "followed", now, fx);
+        }
+        let detail = format!(
+            "nobody offers {} on {} any more; {}",
+            target.toolchain,
+            target.sku,
+            self.alternatives(&target.sku)
+        );
+        self.set_state(id, |job| job.state = JobState::Unplaceable);
+        self.record(fx, now, id, "coordinator", "unplaceable", detail);
+    }
+
+    /// Every known device, offline ones too.
+    pub fn devices(&self, now: Now) -> Vec<DeviceView> {
+        let mut views = Vec::new();
+        for entry in self.agents.values() {
+            let online = entry.session.is_some();
+            let silent_ms = now.mono_ms.saturating_sub(entry.heard_mono_ms);
+            for device in &entry.record.devices {
+                let key = DeviceKey { agent: entry.record.id.clone(), device: device.id.clone() };
+                views.push(DeviceView {
+                    agent: entry.record.id.clone(),
+                    agent_name: entry.record.name.clone(),
+                    device: device.clone(),
+                    online,
+                    draining: entry.draining || device.draining,
+                    busy: self.busy.get(&key).cloned(),
+                    telemetry: entry.telemetry.get(&device.id).cloned().unwrap_or_default(),
+                    seen_ms: if online { now.wall_ms.saturating_sub(silent_ms) } else { entry.record.seen_ms },
+                });
+            }
+        }
+        views
+    }
+
+    /// Agents that are known and agents that are connected.
+    pub fn agent_counts(&self) -> (u64, u64) {
+        (self.agents.len() as u64, self.sessions.len() as u64)
+    }
+}

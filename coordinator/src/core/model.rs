@@ -1,0 +1,464 @@
+//! What the farm knows: plain records that the store keeps as they are.
+
+use planforge_engine_core::{
+    identity::{BuildSpec, Digest, EngineKey, Sku, Toolchain},
+    worker::FailureClass,
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+/// A job's name: twelve random characters, so that a short prefix tells jobs apart.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct JobId(Arc<str>);
+
+impl JobId {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for JobId {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<&str> for JobId {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<JobId> for String {
+    fn from(id: JobId) -> Self {
+        id.0.as_ref().to_owned()
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JobId({})", self.0)
+    }
+}
+
+/// What a job does. Other kinds of the contract are refused at submission until a backend needs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobKind {
+    /// Compile, verify, measure.
+    Build,
+    /// Measure an existing plan.
+    Benchmark,
+}
+
+impl JobKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Build => "build",
+            Self::Benchmark => "benchmark",
+        }
+    }
+}
+
+/// Where a job stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobState {
+    /// Waits for the jobs it needs.
+    Blocked,
+    Queued,
+    /// An agent was told; it has not said that it started.
+    Leased,
+    Running,
+    Succeeded,
+    Failed,
+    Cancelled,
+    /// A job it needed did not succeed.
+    Skipped,
+    /// Waits for a device or toolchain that nobody known offers.
+    Unplaceable,
+}
+
+impl JobState {
+    pub const ALL: [Self; 9] = [
+        Self::Blocked,
+        Self::Queued,
+        Self::Leased,
+        Self::Running,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Cancelled,
+        Self::Skipped,
+        Self::Unplaceable,
+    ];
+
+    /// Whether nothing can happen to the job any more.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled | Self::Skipped)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Blocked => "blocked",
+            Self::Queued => "queued",
+            Self::Leased => "leased",
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Skipped => "skipped",
+            Self::Unplaceable => "unplaceable",
+        }
+    }
+
+    /// The state of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+}
+
+/// Why an attempt or a job failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    pub class: FailureClass,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hint: String,
+}
+
+/// Longest failure message or hint that is kept; agents' texts come from compilers and may be long.
+const FAILURE_TEXT_MAX_BYTES: usize = 8 * 1024;
+
+impl Failure {
+    pub fn new(class: FailureClass, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { class, message: clip(message.into()), hint: clip(hint.into()) }
+    }
+}
+
+fn clip(mut text: String) -> String {
+    if text.len() > FAILURE_TEXT_MAX_BYTES {
+        let end = (0..=FAILURE_TEXT_MAX_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+/// One file of a model, found in the blob store by its digest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelFile {
+    pub name: String,
+    pub digest: Digest,
+    pub size_bytes: u64,
+}
+
+/// A model as its submitter described it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Model {
+    pub digest: Digest,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph_digest: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structure_digest: Option<Digest>,
+    pub name: String,
+    pub files: Vec<ModelFile>,
+}
+
+/// One request's interest in a job. A job lives until it ends or nobody wants it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Want {
+    pub request: String,
+    pub project: String,
+    pub actor: String,
+    pub priority: i32,
+}
+
+/// How an attempt stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    Running,
+    Succeeded,
+    Failed,
+    Cancelled,
+    /// Its lease ran out, or its agent came back without it.
+    Lost,
+}
+
+impl Outcome {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// One run of a job under a lease; its number fences it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Counts from 1.
+    pub number: u32,
+    /// Stable id of the agent.
+    pub agent: String,
+    /// Name of the agent's host, for people.
+    pub agent_name: String,
+    pub device: String,
+    pub started_ms: u64,
+    /// 0 while it runs.
+    pub ended_ms: u64,
+    pub outcome: Outcome,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<Digest>,
+}
+
+/// A plan in the blob store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanRef {
+    pub digest: Digest,
+    pub size_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<Digest>,
+}
+
+/// A job with everything that was decided about it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    pub id: JobId,
+    pub kind: JobKind,
+    pub state: JobState,
+    /// `None` while no toolchain is resolved.
+    pub key: Option<EngineKey>,
+    pub model: Model,
+    pub sku: Sku,
+    /// Toolchain constraint as asked; empty: any.
+    pub constraint: String,
+    pub toolchain: Option<Toolchain>,
+    /// As asked; `spec` has what was resolved from it.
+    pub asked_threads: Option<u32>,
+    pub spec: BuildSpec,
+    pub force: bool,
+    pub follow_toolchain: bool,
+    pub wait_for_device: bool,
+    pub allow_inaccurate: bool,
+    pub eval: Option<Digest>,
+    /// Who wants it; the first one's project pays for it.
+    pub wants: Vec<Want>,
+    /// Jobs that must succeed first, or with `recheck` only end.
+    pub needs: Vec<JobId>,
+    /// When what it needs has ended it is admitted anew: the answer may be in the store by then.
+    pub recheck: bool,
+    /// Every attempt so far; the last one's number is the fence.
+    pub attempts: Vec<Attempt>,
+    /// Attempts that only the measurement's unrest ended.
+    pub remeasures: u32,
+    pub phase: String,
+    /// 0..=1 of the phase; changes between events, so the store's value is old.
+    #[serde(default)]
+    pub progress: f32,
+    pub created_ms: u64,
+    /// When it last became claimable.
+    pub queued_ms: u64,
+    /// First lease, 0 when none.
+    pub started_ms: u64,
+    /// 0 while it lives.
+    pub ended_ms: u64,
+    pub failure: Option<Failure>,
+    pub plan: Option<PlanRef>,
+    pub report: Option<Digest>,
+    pub cached: bool,
+    pub accurate: bool,
+    /// Nobody wants it any more and its holder was told.
+    pub cancelling: Option<String>,
+}
+
+impl Job {
+    /// Number of the newest attempt, 0 when none.
+    pub fn attempt(&self) -> u32 {
+        self.attempts.last().map_or(0, |attempt| attempt.number)
+    }
+
+    /// The highest priority anybody gave it.
+    pub fn priority(&self) -> i32 {
+        self.wants.iter().map(|want| want.priority).max().unwrap_or(0)
+    }
+
+    /// The project that pays for it.
+    pub fn project(&self) -> &str {
+        self.wants.first().map_or("", |want| &want.project)
+    }
+
+    /// Whether somebody in `project` asked for it.
+    pub fn is_in(&self, project: &str) -> bool {
+        self.wants.iter().any(|want| want.project == project)
+    }
+
+    /// Whether the next attempt only measures: benchmarks, and builds whose plan is already stored.
+    pub fn only_measures(&self) -> bool {
+        self.plan.is_some()
+    }
+}
+
+/// A device as its agent last described it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    pub id: String,
+    pub skus: Vec<Sku>,
+    /// JSON text.
+    pub fingerprint: String,
+    pub offers: Vec<Toolchain>,
+    pub draining: bool,
+    pub simulated: bool,
+    pub quarantined: bool,
+    pub quarantine_reason: String,
+    /// Physical cores a CPU engine may use; 0 for GPUs.
+    pub threads: u32,
+}
+
+/// An agent as it last described itself. Kept when it goes away: requests are resolved against it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agent {
+    pub id: String,
+    pub name: String,
+    pub version: String,
+    pub devices: Vec<Device>,
+    /// When its last session began or ended; sessions that live are newer.
+    pub seen_ms: u64,
+}
+
+/// A finished engine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Engine {
+    pub key: EngineKey,
+    pub plan: PlanRef,
+    pub model: Model,
+    pub sku: Sku,
+    pub toolchain: Toolchain,
+    pub spec: BuildSpec,
+    pub accurate: bool,
+    pub created_ms: u64,
+    pub job: JobId,
+    pub simulated: bool,
+    pub project: String,
+}
+
+/// One measurement of a plan on a device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Digest of the document, which is also a blob.
+    pub digest: Digest,
+    pub plan: Digest,
+    pub key: Option<EngineKey>,
+    pub job: JobId,
+    pub sku: Sku,
+    /// Labelled test set that its accuracy was counted on.
+    pub eval: Option<Digest>,
+    pub created_ms: u64,
+    /// The document, JSON text.
+    pub document: String,
+}
+
+/// One transition, as the store keeps it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Rises by one without gaps.
+    pub seq: u64,
+    pub at_ms: u64,
+    pub job: JobId,
+    pub actor: String,
+    pub what: String,
+    /// The job's state after it.
+    pub state: JobState,
+    pub attempt: u32,
+    pub phase: String,
+    pub detail: String,
+}
+
+/// A request that was accepted, kept so that repeating it changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestRecord {
+    pub id: String,
+    pub project: String,
+    pub actor: String,
+    /// Empty: cannot be repeated.
+    pub idempotency_key: String,
+    /// Of the request's contents, so that a key used for something else is noticed.
+    pub fingerprint: Digest,
+    /// In the order of the reply.
+    pub jobs: Vec<JobId>,
+    pub created_ms: u64,
+}
+
+/// A key that is known to fail because of its model or spec.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub key: EngineKey,
+    pub job: JobId,
+    pub failure: Failure,
+}
+
+/// A token; its secret is nowhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenRecord {
+    pub id: String,
+    pub name: String,
+    pub role: String,
+    pub project: Option<String>,
+    /// SHA-256 of the secret.
+    pub secret_hash: Digest,
+    pub created_ms: u64,
+    /// 0: never.
+    pub expires_ms: u64,
+    pub revoked: bool,
+    /// Coarse: written at most once in a while.
+    pub last_used_ms: u64,
+}
+
+/// One durable change. A list of them is committed as a whole or not at all.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// The job as it now stands.
+    Job(Arc<Job>),
+    /// The job belongs to that project too.
+    JobProject {
+        project: String,
+        job: JobId,
+        created_ms: u64,
+    },
+    Event(Event),
+    Engine(Box<Engine>),
+    /// The project may see the engine.
+    EngineProject {
+        key: EngineKey,
+        project: String,
+    },
+    Report(Box<Report>),
+    Agent(Box<Agent>),
+    Request(RequestRecord),
+    Refusal(Refusal),
+    ForgetRefusal(EngineKey),
+    Token(TokenRecord),
+}
+
+/// What the core must know of an engine to answer requests from the store.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineRef {
+    pub plan: PlanRef,
+    pub accurate: bool,
+    /// Report of its first measurement.
+    pub report: Option<Digest>,
+    /// Test sets its reports have accuracy for, with the report that has it.
+    pub evals: BTreeMap<Digest, Digest>,
+}

@@ -1,0 +1,97 @@
+//! From what is asked for to one exact toolchain and spec, and the refusal when nothing known could run it.
+
+use super::{queue::Target, state::State};
+use planforge_engine_core::identity::{
+    BuildSpec, Sku, Toolchain, ToolchainConstraint,
+    resolve::{ResolveError, resolve_spec, resolve_toolchain},
+};
+use planforge_proto::{ApiError, ErrorCode};
+use std::collections::BTreeSet;
+
+/// SKUs or toolchains that one refusal lists.
+const LISTED_MAX: usize = 40;
+
+/// What a request comes to on one SKU.
+#[derive(Clone, Debug)]
+pub(super) struct Resolved {
+    pub toolchain: Toolchain,
+    pub spec: BuildSpec,
+}
+
+/// Why nothing known can run it.
+#[derive(Clone, Debug)]
+pub(super) enum Unresolved {
+    /// Another device or toolchain could change it.
+    NothingOffers(ApiError),
+    /// It can never be.
+    Never(ApiError),
+}
+
+impl State {
+    /// Resolves against everything that known agents last offered, offline ones too.
+    pub(super) fn resolve(
+        &self,
+        sku: &Sku,
+        constraint: &ToolchainConstraint,
+        spec: &BuildSpec,
+    ) -> Result<Resolved, Unresolved> {
+        let offers: Vec<Toolchain> =
+            self.offers.keys().filter(|target| target.sku == *sku).map(|target| target.toolchain.clone()).collect();
+        if offers.is_empty() {
+            return Err(Unresolved::NothingOffers(self.unknown_sku(sku)));
+        }
+        let toolchain = resolve_toolchain(constraint, &offers).map_err(|error| {
+            let error = ApiError::new(ErrorCode::Refused, format!("nothing known can build for {sku}: {error}"));
+            Unresolved::NothingOffers(error.with_hint(
+                "ask for one of the listed toolchains, start an agent that has it, or wait with --wait-for-device",
+            ))
+        })?;
+        let target = Target { sku: sku.clone(), toolchain: toolchain.clone() };
+        let devices = self.offers.get(&target).into_iter().flatten();
+        let threads: Vec<u32> = devices.filter_map(|key| self.device(key)).map(|device| device.threads).collect();
+        let spec = resolve_spec(spec, sku, threads).map_err(|error| match error {
+            ResolveError::ThreadsOnGpu { .. } => {
+                Unresolved::Never(ApiError::new(ErrorCode::InvalidArgument, error.to_string()))
+            }
+            _ => Unresolved::NothingOffers(ApiError::new(ErrorCode::Refused, error.to_string())),
+        })?;
+        Ok(Resolved { toolchain, spec })
+    }
+
+    fn unknown_sku(&self, sku: &Sku) -> ApiError {
+        let known: BTreeSet<&Sku> = self.offers.keys().map(|target| &target.sku).collect();
+        if known.is_empty() {
+            let message = format!("no known agent has a {sku}: no agent has registered yet");
+            return ApiError::new(ErrorCode::Refused, message)
+                .with_hint("start an agent on a machine with that device, or wait for one with --wait-for-device");
+        }
+        let mut lines = Vec::new();
+        for one in known.iter().take(LISTED_MAX) {
+            let toolchains: Vec<String> = self
+                .offers
+                .keys()
+                .filter(|target| target.sku == **one)
+                .take(LISTED_MAX)
+                .map(|target| target.toolchain.to_string())
+                .collect();
+            lines.push(format!("{one} ({})", toolchains.join("; ")));
+        }
+        if known.len() > LISTED_MAX {
+            lines.push(format!("and {} more", known.len() - LISTED_MAX));
+        }
+        ApiError::new(ErrorCode::Refused, format!("no known agent has a {sku}; known are: {}", lines.join(", ")))
+            .with_hint("pick a listed SKU ('planforge devices' shows them), or wait for one with --wait-for-device")
+    }
+
+    /// Toolchains that are offered for `sku`, newest forms last, for messages.
+    pub(super) fn alternatives(&self, sku: &Sku) -> String {
+        let offered: Vec<String> = self
+            .offers
+            .keys()
+            .filter(|target| target.sku == *sku)
+            .take(LISTED_MAX)
+            .map(|target| target.toolchain.to_string())
+            .collect();
+        if offered.is_empty() { format!("nobody offers {sku}") } else { format!("{sku} has {}", offered.join("; ")) }
+    }
+}

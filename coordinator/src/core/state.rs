@@ -1,0 +1,644 @@
+//! The state, what goes in and what comes out.
+
+use super::{
+    invariants,
+    model::{
+        Agent, Change, Device, Engine, EngineRef, Event, Failure, Job, JobId, JobState, Model, PlanRef, Refusal,
+        Report, RequestRecord,
+    },
+    queue::{DeviceKey, Queue, Target},
+};
+use crate::auth::Actor;
+use planforge_engine_core::identity::{BuildSpec, Digest, EngineKey, Sku, ToolchainConstraint};
+use planforge_proto::ApiError;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+/// The time, twice: leases run on the monotonic hand, records carry the other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    pub mono_ms: u64,
+    pub wall_ms: u64,
+}
+
+/// Rules of the farm.
+#[derive(Clone, Copy, Debug)]
+pub struct CoreConfig {
+    pub lease_ms: u64,
+    /// Attempts of one job before it fails for good.
+    pub max_attempts: u32,
+    /// How often an unstable measurement is repeated.
+    pub max_remeasures: u32,
+    /// Jobs that may wait or run at once.
+    pub max_live_jobs: usize,
+    /// Agents that may be known at once.
+    pub max_agents: usize,
+}
+
+impl Default for CoreConfig {
+    fn default() -> Self {
+        Self { lease_ms: 15_000, max_attempts: 3, max_remeasures: 2, max_live_jobs: 100_000, max_agents: 20_000 }
+    }
+}
+
+/// A job whose last attempt lost its agent may still be revived for this many leases before it fails for good.
+pub(super) const LAST_CHANCE_LEASES: u64 = 8;
+/// Requests whose idempotency keys are kept in memory; older ones are asked of the store.
+const REQUESTS_KEPT: usize = 50_000;
+/// Ended leases kept in memory so that a repeated `Finished` is answered without the store.
+const ENDED_KEPT: usize = 50_000;
+/// Above this many live jobs the whole state is no longer checked after each input of a debug build.
+const CHECK_LIVE_JOBS: usize = 64;
+
+/// One connection of an agent; a new one for every stream.
+pub type SessionId = u64;
+
+/// Names one lease; the attempt number fences it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeaseRef {
+    pub job: JobId,
+    pub attempt: u32,
+    pub device: String,
+}
+
+/// A request, already read and bounded.
+#[derive(Clone, Debug)]
+pub struct Submit {
+    pub actor: String,
+    pub project: String,
+    pub request: String,
+    pub idempotency_key: String,
+    pub fingerprint: Digest,
+    /// What to build, or for a benchmark the plan to measure.
+    pub what: SubmitWhat,
+    pub skus: Vec<Sku>,
+    pub priority: i32,
+    pub force: bool,
+    pub wait_for_device: bool,
+    pub follow_toolchain: bool,
+    pub allow_inaccurate: bool,
+    pub eval: Option<Digest>,
+    /// Blobs the request names that are not in the blob store.
+    pub missing: Vec<Digest>,
+    /// One fresh id per combination.
+    pub ids: Vec<JobId>,
+}
+
+#[derive(Clone, Debug)]
+pub enum SubmitWhat {
+    Build { models: Vec<Model>, specs: Vec<BuildSpec>, constraints: Vec<(String, ToolchainConstraint)> },
+    Benchmark(Box<Engine>),
+}
+
+/// A request to withdraw interest in jobs.
+#[derive(Clone, Debug)]
+pub struct Cancel {
+    pub actor: Actor,
+    pub jobs: Vec<JobId>,
+    /// Only this request's interest.
+    pub request: Option<String>,
+    pub reason: String,
+}
+
+/// The first message of an agent's session.
+#[derive(Clone, Debug)]
+pub struct HelloIn {
+    pub agent: String,
+    pub incarnation: String,
+    pub name: String,
+    pub version: String,
+    pub devices: Vec<Device>,
+    pub leases: Vec<LeaseRef>,
+    pub draining: bool,
+    pub finished: Vec<FinishedIn>,
+}
+
+/// The end of an attempt, its documents already read and checked.
+#[derive(Clone, Debug)]
+pub struct FinishedIn {
+    pub lease: LeaseRef,
+    pub outcome: FinishedOutcome,
+    pub plan: Option<PlanRef>,
+    pub report: Option<ReportIn>,
+    pub log: Option<Digest>,
+    pub accurate: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum FinishedOutcome {
+    Succeeded,
+    Failed(Failure),
+    Cancelled,
+}
+
+/// A report that was read and is valid JSON.
+#[derive(Clone, Debug)]
+pub struct ReportIn {
+    pub digest: Digest,
+    /// It has an accuracy: counted on the job's test set.
+    pub has_accuracy: bool,
+    pub simulated: bool,
+    pub document: String,
+}
+
+/// Everything that can happen.
+#[derive(Clone, Debug)]
+pub enum Input {
+    Submit(Box<Submit>),
+    Cancel(Cancel),
+    Hello {
+        session: SessionId,
+        hello: Box<HelloIn>,
+    },
+    Inventory {
+        session: SessionId,
+        devices: Vec<Device>,
+    },
+    Heartbeat {
+        session: SessionId,
+        leases: Vec<LeaseRef>,
+        telemetry: Vec<(String, String)>,
+    },
+    Started {
+        session: SessionId,
+        lease: LeaseRef,
+    },
+    Progress {
+        session: SessionId,
+        lease: LeaseRef,
+        phase: String,
+        fraction: f32,
+        detail: String,
+    },
+    Built {
+        session: SessionId,
+        lease: LeaseRef,
+        plan: PlanRef,
+    },
+    Finished {
+        session: SessionId,
+        finished: Box<FinishedIn>,
+    },
+    /// Drained: it wants no more leases.
+    Goodbye {
+        session: SessionId,
+    },
+    Disconnected {
+        session: SessionId,
+    },
+    /// The log of an attempt that ended without its agent's help was stored.
+    LogSealed {
+        job: JobId,
+        attempt: u32,
+        log: Digest,
+        ended: Option<Box<Job>>,
+    },
+    /// The sweep: once a second.
+    Tick,
+}
+
+/// What the core tells an agent.
+#[derive(Clone, Debug)]
+pub enum ToAgent {
+    Welcome {
+        resumed: Vec<LeaseRef>,
+        lost: Vec<LeaseRef>,
+    },
+    Assign {
+        lease: LeaseRef,
+        job: Arc<Job>,
+    },
+    Cancel {
+        lease: LeaseRef,
+        reason: String,
+    },
+    FinishedAck {
+        lease: LeaseRef,
+        accepted: bool,
+        reason: String,
+    },
+    /// The job is not live and its end is not remembered here: the store decides how to answer.
+    FinishedUnknown {
+        lease: LeaseRef,
+    },
+    LeaseLost {
+        lease: LeaseRef,
+        reason: String,
+    },
+    /// The session ends after it.
+    Refused {
+        reason: String,
+        hint: String,
+    },
+    /// A newer stream of the same process took over: end quietly.
+    Replaced,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug)]
+pub enum Submitted {
+    /// In the order of the combinations.
+    Jobs { request: String, jobs: Vec<JobRef> },
+    /// Nothing was submitted: these blobs are not there.
+    Missing(Vec<Digest>),
+}
+
+/// A job of a reply: as it stands, or one that ended before and is only in the store.
+#[derive(Clone, Debug)]
+pub enum JobRef {
+    Live(Arc<Job>),
+    Stored(JobId),
+}
+
+/// The answer to the caller.
+#[derive(Clone, Debug, Default)]
+pub enum Reply {
+    #[default]
+    None,
+    Submitted(Result<Submitted, ApiError>),
+    /// The jobs as they stand, each with a remark when it goes on.
+    Cancelled(Result<Vec<(JobRef, String)>, ApiError>),
+}
+
+/// What one input causes.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// To be made durable together.
+    pub changes: Vec<Change>,
+    /// The jobs of the event changes, as they stood after each: same order.
+    pub snapshots: Vec<Arc<Job>>,
+    /// To be sent once the changes are durable.
+    pub sends: Vec<(SessionId, ToAgent)>,
+    pub reply: Reply,
+    /// Jobs whose progress moved without an event.
+    pub progress: Vec<Arc<Job>>,
+    /// Attempts that ended, and whether their agent stored the log.
+    pub closed: Vec<(JobId, u32, bool)>,
+}
+
+/// Numbers for the metrics, since start.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    pub merged: u64,
+    pub answered: u64,
+    pub lease_expiries: u64,
+    pub revivals: u64,
+    pub rescued_wakeups: u64,
+    pub ended: BTreeMap<&'static str, u64>,
+    pub attempts: BTreeMap<&'static str, u64>,
+    /// From claimable to leased, wall milliseconds, since they were last taken.
+    pub claims_ms: Vec<u64>,
+}
+
+/// What the store gives at start.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Jobs that have not ended.
+    pub jobs: Vec<Job>,
+    pub agents: Vec<Agent>,
+    pub engines: Vec<(EngineKey, EngineRef)>,
+    pub refusals: Vec<Refusal>,
+    /// Number of the newest event, 0 when none.
+    pub last_event: u64,
+}
+
+/// Who holds a job. Not durable: after a restart every open attempt gets a fresh lease.
+#[derive(Clone, Debug)]
+pub(super) struct Hold {
+    pub attempt: u32,
+    pub device: DeviceKey,
+    pub deadline_mono_ms: u64,
+    /// Claimable by others, and revivable until one of them claims it.
+    pub expired: bool,
+    /// Whose share it counts against.
+    pub project: String,
+}
+
+/// An agent and, while it is connected, its session.
+#[derive(Clone, Debug)]
+pub(super) struct AgentEntry {
+    pub record: Agent,
+    pub session: Option<SessionId>,
+    pub incarnation: String,
+    pub heard_mono_ms: u64,
+    pub draining: bool,
+    /// By device id, JSON text.
+    pub telemetry: BTreeMap<String, String>,
+}
+
+/// Under this name identical work in flight is found.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Flight {
+    Build(EngineKey),
+    Measure { plan: Digest, sku: Sku, eval: Option<Digest> },
+}
+
+/// The whole farm in memory.
+#[derive(Debug)]
+pub struct State {
+    pub(super) config: CoreConfig,
+    pub(super) last_event: u64,
+    /// Jobs that have not ended.
+    pub(super) jobs: BTreeMap<JobId, Arc<Job>>,
+    pub(super) holds: BTreeMap<JobId, Hold>,
+    /// Which job occupies a device. An expired hold occupies it too until the agent is heard without it.
+    pub(super) busy: BTreeMap<DeviceKey, JobId>,
+    pub(super) flights: BTreeMap<Flight, JobId>,
+    /// Who waits for a job to end.
+    pub(super) dependents: BTreeMap<JobId, BTreeSet<JobId>>,
+    pub(super) unplaceable: BTreeSet<JobId>,
+    pub(super) queue: Queue,
+    pub(super) engines: BTreeMap<EngineKey, EngineRef>,
+    pub(super) refusals: BTreeMap<EngineKey, Refusal>,
+    pub(super) agents: BTreeMap<String, AgentEntry>,
+    pub(super) sessions: BTreeMap<SessionId, String>,
+    /// Known devices, offline ones too, by what they offer.
+    pub(super) offers: BTreeMap<Target, BTreeSet<DeviceKey>>,
+    /// Connected, willing and free devices, by what they offer.
+    pub(super) idle: BTreeMap<Target, BTreeSet<DeviceKey>>,
+    /// Devices and targets to look at before the input is done.
+    pub(super) dirty_devices: BTreeSet<DeviceKey>,
+    pub(super) dirty_targets: BTreeSet<Target>,
+    requests: BTreeMap<(String, String), RequestRecord>,
+    request_order: VecDeque<(String, String)>,
+    pub(super) ended: BTreeMap<(JobId, u32), bool>,
+    ended_order: VecDeque<(JobId, u32)>,
+    pub(super) counters: Counters,
+}
+
+impl State {
+    /// Takes up where the store says the farm stood. Open attempts get a fresh lease to be resumed in.
+    pub fn new(config: CoreConfig, snapshot: Snapshot, now: Now) -> Self {
+        let mut state = Self {
+            config,
+            last_event: snapshot.last_event,
+            jobs: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            busy: BTreeMap::new(),
+            flights: BTreeMap::new(),
+            dependents: BTreeMap::new(),
+            unplaceable: BTreeSet::new(),
+            queue: Queue::default(),
+            engines: snapshot.engines.into_iter().collect(),
+            refusals: snapshot.refusals.into_iter().map(|refusal| (refusal.key, refusal)).collect(),
+            agents: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            idle: BTreeMap::new(),
+            dirty_devices: BTreeSet::new(),
+            dirty_targets: BTreeSet::new(),
+            requests: BTreeMap::new(),
+            request_order: VecDeque::new(),
+            ended: BTreeMap::new(),
+            ended_order: VecDeque::new(),
+            counters: Counters::default(),
+        };
+        for record in snapshot.agents {
+            let entry = AgentEntry {
+                record,
+                session: None,
+                incarnation: String::new(),
+                heard_mono_ms: now.mono_ms,
+                draining: false,
+                telemetry: BTreeMap::new(),
+            };
+            state.agents.insert(entry.record.id.clone(), entry);
+        }
+        for job in snapshot.jobs {
+            if job.state.is_terminal() {
+                continue;
+            }
+            let id = job.id.clone();
+            if matches!(job.state, JobState::Leased | JobState::Running)
+                && let Some(attempt) = job.attempts.last()
+            {
+                let device = DeviceKey { agent: attempt.agent.clone(), device: attempt.device.clone() };
+                state.busy.insert(device.clone(), id.clone());
+                let hold = Hold {
+                    attempt: attempt.number,
+                    device,
+                    deadline_mono_ms: now.mono_ms + config.lease_ms,
+                    expired: false,
+                    project: job.project().to_owned(),
+                };
+                state.queue.served(&hold.project, attempt.started_ms);
+                state.holds.insert(id.clone(), hold);
+            }
+            for need in &job.needs {
+                state.dependents.entry(need.clone()).or_default().insert(id.clone());
+            }
+            state.jobs.insert(id.clone(), Arc::new(job));
+            state.index(&id);
+        }
+        let agents: Vec<String> = state.agents.keys().cloned().collect();
+        for agent in agents {
+            state.reindex_agent(&agent);
+        }
+        state
+    }
+
+    /// Carries over from `before` who is connected, after the store refused changes and the state was loaded anew.
+    pub fn adopt_sessions(&mut self, before: &State, except: &BTreeSet<SessionId>) {
+        for (session, agent) in &before.sessions {
+            let (Some(old), Some(entry)) = (before.agents.get(agent), self.agents.get_mut(agent)) else { continue };
+            // Only what the store also knows: an agent whose inventory was not stored says hello again.
+            if except.contains(session) || old.record.devices != entry.record.devices {
+                continue;
+            }
+            *entry = AgentEntry { record: entry.record.clone(), ..old.clone() };
+            self.sessions.insert(*session, agent.clone());
+            self.reindex_agent(agent);
+        }
+        self.counters = before.counters.clone();
+    }
+
+    /// Sessions that are connected.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.sessions.keys().copied()
+    }
+
+    /// Applies one input. The effects are in causal order.
+    pub fn apply(&mut self, input: Input, now: Now) -> Effects {
+        let mut fx = Effects::default();
+        let sweep = matches!(input, Input::Tick);
+        match input {
+            Input::Submit(submit) => fx.reply = Reply::Submitted(self.submit(*submit, now, &mut fx)),
+            Input::Cancel(cancel) => fx.reply = Reply::Cancelled(self.cancel(cancel, now, &mut fx)),
+            Input::Hello { session, hello } => self.hello(session, *hello, now, &mut fx),
+            Input::Inventory { session, devices } => self.inventory(session, devices, now, &mut fx),
+            Input::Heartbeat { session, leases, telemetry } => {
+                self.heartbeat(session, leases, telemetry, now, &mut fx);
+            }
+            Input::Started { session, lease } => self.started(session, &lease, now, &mut fx),
+            Input::Progress { session, lease, phase, fraction, detail } => {
+                self.progress(session, &lease, &phase, fraction, &detail, now, &mut fx);
+            }
+            Input::Built { session, lease, plan } => self.built(session, &lease, plan, now, &mut fx),
+            Input::Finished { session, finished } => self.finished(session, *finished, now, &mut fx),
+            Input::Goodbye { session } => self.goodbye(session, now),
+            Input::Disconnected { session } => self.disconnected(session, now, &mut fx),
+            Input::LogSealed { job, attempt, log, ended } => {
+                self.log_sealed(&job, attempt, log, ended.map(|job| *job), &mut fx);
+            }
+            Input::Tick => self.expire(now, &mut fx),
+        }
+        self.dispatch(now, &mut fx);
+        if sweep {
+            self.sweep(now, &mut fx);
+        }
+        debug_assert!(
+            self.jobs.len() > CHECK_LIVE_JOBS || invariants::check(self).is_ok(),
+            "{:?}",
+            invariants::check(self)
+        );
+        fx
+    }
+
+    /// Records a transition of `id`: one event and the job as it now stands.
+    pub(super) fn record(
+        &mut self,
+        fx: &mut Effects,
+        now: Now,
+        id: &JobId,
+        actor: &str,
+        what: &str,
+        detail: impl Into<String>,
+    ) {
+        let Some(job) = self.jobs.get(id) else { return };
+        self.last_event += 1;
+        fx.changes.push(Change::Job(job.clone()));
+        fx.changes.push(Change::Event(Event {
+            seq: self.last_event,
+            at_ms: now.wall_ms,
+            job: id.clone(),
+            actor: actor.to_owned(),
+            what: what.to_owned(),
+            state: job.state,
+            attempt: job.attempt(),
+            phase: job.phase.clone(),
+            detail: detail.into(),
+        }));
+        fx.snapshots.push(job.clone());
+    }
+
+    pub(super) fn job_mut(&mut self, id: &JobId) -> Option<&mut Job> {
+        self.jobs.get_mut(id).map(Arc::make_mut)
+    }
+
+    /// Puts a live job where its state says that it waits.
+    pub(super) fn index(&mut self, id: &JobId) {
+        let Some(job) = self.jobs.get(id).cloned() else { return };
+        match job.state {
+            JobState::Queued => {
+                if let Some(target) = Target::of(&job) {
+                    self.queue.insert(&job, target.clone());
+                    self.dirty_targets.insert(target);
+                }
+            }
+            JobState::Unplaceable => {
+                self.unplaceable.insert(id.clone());
+            }
+            _ => {}
+        }
+        if let Some(flight) = flight_of(&job) {
+            self.flights.entry(flight).or_insert_with(|| id.clone());
+        }
+    }
+
+    /// Takes a job out of every index; its state may change then.
+    pub(super) fn unindex(&mut self, id: &JobId) {
+        let Some(job) = self.jobs.get(id).cloned() else { return };
+        self.queue.remove(&job);
+        self.unplaceable.remove(id);
+        if let Some(flight) = flight_of(&job)
+            && self.flights.get(&flight) == Some(id)
+        {
+            self.flights.remove(&flight);
+        }
+    }
+
+    /// Changes a job's state with its indices.
+    pub(super) fn set_state(&mut self, id: &JobId, change: impl FnOnce(&mut Job)) {
+        self.unindex(id);
+        if let Some(job) = self.job_mut(id) {
+            change(job);
+        }
+        self.index(id);
+    }
+
+    pub(super) fn remember_request(&mut self, record: &RequestRecord) {
+        let key = (record.project.clone(), record.idempotency_key.clone());
+        if self.requests.insert(key.clone(), record.clone()).is_none() {
+            self.request_order.push_back(key);
+        }
+        while self.request_order.len() > REQUESTS_KEPT {
+            if let Some(oldest) = self.request_order.pop_front() {
+                self.requests.remove(&oldest);
+            }
+        }
+    }
+
+    pub(super) fn known_request(&self, project: &str, key: &str) -> Option<&RequestRecord> {
+        self.requests.get(&(project.to_owned(), key.to_owned()))
+    }
+
+    pub(super) fn remember_ended(&mut self, job: JobId, attempt: u32, accepted: bool) {
+        if self.ended.insert((job.clone(), attempt), accepted).is_none() {
+            self.ended_order.push_back((job, attempt));
+        }
+        while self.ended_order.len() > ENDED_KEPT {
+            if let Some(oldest) = self.ended_order.pop_front() {
+                self.ended.remove(&oldest);
+            }
+        }
+    }
+
+    /// Adds what a report tells to what requests are answered from.
+    pub(super) fn learn_report(&mut self, report: &Report) {
+        let Some(engine) = report.key.and_then(|key| self.engines.get_mut(&key)) else { return };
+        if engine.plan.digest == report.plan
+            && let Some(eval) = report.eval
+        {
+            engine.evals.insert(eval, report.digest);
+        }
+    }
+
+    /// A job that has not ended.
+    pub fn job(&self, id: &JobId) -> Option<&Arc<Job>> {
+        self.jobs.get(id)
+    }
+
+    /// Jobs that have not ended.
+    pub fn live_jobs(&self) -> impl Iterator<Item = &Arc<Job>> {
+        self.jobs.values()
+    }
+
+    pub fn last_event(&self) -> u64 {
+        self.last_event
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Claim latencies since the last call.
+    pub fn take_claims(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.counters.claims_ms)
+    }
+}
+
+/// The name under which identical work finds this job. Forced jobs and jobs that wait for another job join nobody.
+pub(super) fn flight_of(job: &Job) -> Option<Flight> {
+    if job.force || job.recheck || job.cancelling.is_some() {
+        return None;
+    }
+    match job.kind {
+        super::JobKind::Build => job.key.map(Flight::Build),
+        super::JobKind::Benchmark => {
+            let plan = job.plan.as_ref()?;
+            Some(Flight::Measure { plan: plan.digest, sku: job.sku.clone(), eval: job.eval })
+        }
+    }
+}

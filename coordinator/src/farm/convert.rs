@@ -1,0 +1,412 @@
+//! Between the contract's messages and the core's records. What comes in is checked and bounded here.
+
+use crate::core::{
+    Attempt, Device, DeviceView, Engine, Event, Failure, FinishedIn, FinishedOutcome, HelloIn, Job, JobId, JobKind,
+    JobState, LeaseRef, Model, ModelFile, PlanRef, TokenRecord,
+};
+use planforge_engine_core::{
+    identity::{BuildSpec, Digest, Sku, Toolchain},
+    worker::FailureClass,
+};
+use planforge_proto::{ApiError, ErrorCode, v1};
+use std::path::{Component, Path};
+
+/// Files of one model; external data of the largest published models comes in a few hundred.
+const MODEL_FILES_MAX: usize = 4_096;
+/// Longest file name of a model, and longest name of anything else.
+const FILE_NAME_MAX_BYTES: usize = 1_024;
+const NAME_MAX_BYTES: usize = 256;
+/// Largest spec document.
+const SPEC_MAX_BYTES: usize = 256 * 1024;
+/// Devices of one agent and offers of one device.
+const DEVICES_MAX: usize = 64;
+const OFFERS_MAX: usize = 64;
+const SKUS_MAX: usize = 32;
+/// Largest fingerprint document of a device.
+const FINGERPRINT_MAX_BYTES: usize = 64 * 1024;
+/// Leases or finished attempts in one message.
+pub(super) const LEASES_MAX: usize = 256;
+
+pub(super) fn invalid(message: impl Into<String>) -> ApiError {
+    ApiError::new(ErrorCode::InvalidArgument, message)
+}
+
+pub(super) fn digest(what: &str, text: &str) -> Result<Digest, ApiError> {
+    text.parse().map_err(|error| invalid(format!("{what}: {error}")))
+}
+
+pub(super) fn optional_digest(what: &str, text: &str) -> Result<Option<Digest>, ApiError> {
+    if text.is_empty() { Ok(None) } else { digest(what, text).map(Some) }
+}
+
+fn name(what: &str, text: &str) -> Result<String, ApiError> {
+    if text.len() > NAME_MAX_BYTES || text.chars().any(char::is_control) {
+        return Err(invalid(format!("{what} must be at most {NAME_MAX_BYTES} bytes without control characters")));
+    }
+    Ok(text.to_owned())
+}
+
+/// A project's name: lower-case letters, digits, `-`, `_` and `.`.
+pub(super) fn project(text: &str) -> Result<String, ApiError> {
+    let fine = !text.is_empty()
+        && text.len() <= 64
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_.".contains(&b));
+    if fine {
+        return Ok(text.to_owned());
+    }
+    Err(invalid(format!("'{text}' is no project name (1 to 64 lower-case letters, digits, '-', '_' and '.')")))
+}
+
+pub(super) fn sku(text: &str) -> Result<Sku, ApiError> {
+    text.parse().map_err(|error| invalid(format!("{error}")))
+}
+
+pub(super) fn spec(text: &str) -> Result<BuildSpec, ApiError> {
+    if text.len() > SPEC_MAX_BYTES {
+        return Err(invalid(format!("the build spec has {} bytes; at most {SPEC_MAX_BYTES} are accepted", text.len())));
+    }
+    let text = if text.trim().is_empty() { "{}" } else { text };
+    let spec: BuildSpec = serde_json::from_str(text).map_err(|error| invalid(format!("the build spec: {error}")))?;
+    Ok(spec.canonical())
+}
+
+pub(super) fn model(model: v1::Model) -> Result<Model, ApiError> {
+    let own = digest("the model's digest", &model.digest)?;
+    if model.files.is_empty() || model.files.len() > MODEL_FILES_MAX {
+        return Err(invalid(format!("a model has 1 to {MODEL_FILES_MAX} files, this one {}", model.files.len())));
+    }
+    let mut files = Vec::with_capacity(model.files.len());
+    for file in model.files {
+        let path = Path::new(&file.name);
+        let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
+        if file.name.is_empty() || file.name.len() > FILE_NAME_MAX_BYTES || !inside || file.name.contains(['\\', '\0'])
+        {
+            return Err(invalid(format!("'{}' is no file name inside the model's folder", file.name.escape_debug())));
+        }
+        let digest = digest("a model file's digest", &file.digest)?;
+        files.push(ModelFile { name: file.name, digest, size_bytes: file.size_bytes });
+    }
+    // A model is named by what it is: otherwise one name could be given to another model's engine.
+    if let [only] = files.as_slice()
+        && only.digest != own
+    {
+        return Err(invalid(format!("the model says that it is {own}, its file is {}", only.digest)));
+    }
+    Ok(Model {
+        digest: own,
+        graph_digest: optional_digest("the model's graph digest", &model.graph_digest)?,
+        structure_digest: optional_digest("the model's structure digest", &model.structure_digest)?,
+        name: name("the model's name", &model.name)?,
+        files,
+    })
+}
+
+pub(super) fn model_out(model: &Model) -> v1::Model {
+    let text = |digest: &Option<Digest>| digest.map(|digest| digest.to_string()).unwrap_or_default();
+    v1::Model {
+        digest: model.digest.to_string(),
+        graph_digest: text(&model.graph_digest),
+        structure_digest: text(&model.structure_digest),
+        name: model.name.clone(),
+        files: model
+            .files
+            .iter()
+            .map(|file| v1::ModelFile {
+                name: file.name.clone(),
+                digest: file.digest.to_string(),
+                size_bytes: file.size_bytes,
+            })
+            .collect(),
+    }
+}
+
+fn class_out(class: FailureClass) -> v1::FailureClass {
+    match class {
+        FailureClass::Infrastructure => v1::FailureClass::Infrastructure,
+        FailureClass::Resource => v1::FailureClass::Resource,
+        FailureClass::Model => v1::FailureClass::Model,
+        FailureClass::Unstable => v1::FailureClass::Unstable,
+    }
+}
+
+pub(super) fn failure(failure: Option<v1::Failure>) -> Failure {
+    let failure = failure.unwrap_or_default();
+    let class = match v1::FailureClass::try_from(failure.class) {
+        Ok(v1::FailureClass::Resource) => FailureClass::Resource,
+        Ok(v1::FailureClass::Model) => FailureClass::Model,
+        Ok(v1::FailureClass::Unstable) => FailureClass::Unstable,
+        // A class that is missing or from a newer agent: trying again is bounded and harms nothing.
+        _ => FailureClass::Infrastructure,
+    };
+    let message = if failure.message.is_empty() { "the agent gave no reason".into() } else { failure.message };
+    Failure::new(class, message, failure.hint)
+}
+
+fn failure_out(failure: &Failure) -> v1::Failure {
+    v1::Failure { class: class_out(failure.class).into(), message: failure.message.clone(), hint: failure.hint.clone() }
+}
+
+pub(super) fn state_out(state: JobState) -> v1::JobState {
+    match state {
+        JobState::Blocked => v1::JobState::Blocked,
+        JobState::Queued => v1::JobState::Queued,
+        JobState::Leased => v1::JobState::Leased,
+        JobState::Running => v1::JobState::Running,
+        JobState::Succeeded => v1::JobState::Succeeded,
+        JobState::Failed => v1::JobState::Failed,
+        JobState::Cancelled => v1::JobState::Cancelled,
+        JobState::Skipped => v1::JobState::Skipped,
+        JobState::Unplaceable => v1::JobState::Unplaceable,
+    }
+}
+
+pub(super) fn state(state: i32) -> Result<JobState, ApiError> {
+    let known = JobState::ALL.into_iter().find(|known| i32::from(state_out(*known)) == state);
+    known.ok_or_else(|| invalid(format!("{state} is no job state")))
+}
+
+fn attempt_out(attempt: &Attempt) -> v1::Attempt {
+    v1::Attempt {
+        number: attempt.number,
+        agent: attempt.agent_name.clone(),
+        device: attempt.device.clone(),
+        started_ms: attempt.started_ms,
+        ended_ms: attempt.ended_ms,
+        outcome: attempt.outcome.name().into(),
+        failure: attempt.failure.as_ref().map(failure_out),
+        log_digest: attempt.log.map(|log| log.to_string()).unwrap_or_default(),
+    }
+}
+
+fn json(record: &impl serde::Serialize) -> String {
+    serde_json::to_string(record).unwrap_or_default()
+}
+
+/// The job as somebody in `project` sees it; `None`: as its first requester does.
+pub(super) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
+    let want = job.wants.iter().find(|want| project.is_none_or(|project| want.project == project));
+    let want = want.or(job.wants.first());
+    let last = job.attempts.last();
+    let kind = match job.kind {
+        JobKind::Build => v1::JobKind::Build,
+        JobKind::Benchmark => v1::JobKind::Benchmark,
+    };
+    v1::Job {
+        id: job.id.as_str().into(),
+        kind: kind.into(),
+        state: state_out(job.state).into(),
+        project: want.map(|want| want.project.clone()).unwrap_or_default(),
+        engine_key: job.key.map(|key| key.to_string()).unwrap_or_default(),
+        model: Some(model_out(&job.model)),
+        sku: job.sku.to_string(),
+        toolchain_json: job.toolchain.as_ref().map(json).unwrap_or_default(),
+        spec_json: json(&job.spec),
+        priority: job.priority(),
+        attempt: job.attempt(),
+        agent: last.map(|attempt| attempt.agent_name.clone()).unwrap_or_default(),
+        device: last.map(|attempt| attempt.device.clone()).unwrap_or_default(),
+        phase: job.phase.clone(),
+        progress: job.progress,
+        created_ms: job.created_ms,
+        started_ms: job.started_ms,
+        ended_ms: job.ended_ms,
+        failure: job.failure.as_ref().map(failure_out),
+        plan_digest: job.plan.as_ref().map(|plan| plan.digest.to_string()).unwrap_or_default(),
+        plan_bytes: job.plan.as_ref().map_or(0, |plan| plan.size_bytes),
+        report_json: String::new(),
+        cached: job.cached,
+        accurate: job.accurate,
+        needs: job.needs.iter().map(|need| need.as_str().into()).collect(),
+        actor: want.map(|want| want.actor.clone()).unwrap_or_default(),
+        waiting_reason: String::new(),
+        eval_digest: job.eval.map(|eval| eval.to_string()).unwrap_or_default(),
+        request_id: want.map(|want| want.request.clone()).unwrap_or_default(),
+        attempts: job.attempts.iter().map(attempt_out).collect(),
+        toolchain_constraint: job.constraint.clone(),
+    }
+}
+
+/// What an agent is told to do. A build whose plan is stored already is told to measure it.
+pub(super) fn assignment(job: &Job) -> v1::Job {
+    let mut out = job_out(job, None);
+    out.attempts.clear();
+    if job.only_measures() {
+        out.kind = v1::JobKind::Benchmark.into();
+    }
+    out
+}
+
+pub(super) fn event_out(event: &Event, job: &Job, project: Option<&str>) -> v1::JobEvent {
+    let mut view = job_out(job, project);
+    view.attempts.clear();
+    view.state = state_out(event.state).into();
+    view.attempt = event.attempt;
+    view.phase.clone_from(&event.phase);
+    v1::JobEvent {
+        seq: event.seq,
+        at_ms: event.at_ms,
+        actor: event.actor.clone(),
+        what: event.what.clone(),
+        job: Some(view),
+        detail: event.detail.clone(),
+    }
+}
+
+pub(super) fn engine_out(engine: &Engine, report_json: String) -> v1::Engine {
+    v1::Engine {
+        engine_key: engine.key.to_string(),
+        plan_digest: engine.plan.digest.to_string(),
+        plan_bytes: engine.plan.size_bytes,
+        model: Some(model_out(&engine.model)),
+        sku: engine.sku.to_string(),
+        toolchain_json: json(&engine.toolchain),
+        spec_json: json(&engine.spec),
+        card_digest: engine.plan.card.map(|card| card.to_string()).unwrap_or_default(),
+        report_json,
+        accurate: engine.accurate,
+        created_ms: engine.created_ms,
+        job: engine.job.as_str().into(),
+        simulated: engine.simulated,
+        project: engine.project.clone(),
+    }
+}
+
+pub(super) fn device_out(view: DeviceView) -> v1::Device {
+    let device = view.device;
+    v1::Device {
+        id: device.id,
+        agent: view.agent_name,
+        skus: device.skus.iter().map(Sku::to_string).collect(),
+        fingerprint_json: device.fingerprint,
+        offers: device.offers.iter().map(|offer| v1::Offer { toolchain_json: json(offer) }).collect(),
+        online: view.online,
+        busy_job: view.busy.map(String::from).unwrap_or_default(),
+        telemetry_json: view.telemetry,
+        last_seen_ms: view.seen_ms,
+        draining: view.draining,
+        simulated: device.simulated,
+        quarantined: device.quarantined,
+        quarantine_reason: device.quarantine_reason,
+        threads: device.threads,
+    }
+}
+
+fn device(device: v1::Device) -> Result<Device, ApiError> {
+    let id = name("a device's id", &device.id)?;
+    if id.is_empty() || device.skus.is_empty() || device.skus.len() > SKUS_MAX || device.offers.len() > OFFERS_MAX {
+        let limits = format!("1 to {SKUS_MAX} SKUs and at most {OFFERS_MAX} toolchains");
+        return Err(invalid(format!("device '{id}' must have an id, {limits}")));
+    }
+    if device.fingerprint_json.len() > FINGERPRINT_MAX_BYTES {
+        return Err(invalid(format!("the fingerprint of device '{id}' is larger than {FINGERPRINT_MAX_BYTES} bytes")));
+    }
+    let skus = device.skus.iter().map(|text| sku(text)).collect::<Result<_, _>>()?;
+    let mut offers = Vec::with_capacity(device.offers.len());
+    for offer in device.offers {
+        let toolchain: Toolchain = serde_json::from_str(&offer.toolchain_json)
+            .map_err(|error| invalid(format!("a toolchain of device '{id}': {error}")))?;
+        offers.push(toolchain);
+    }
+    offers.sort();
+    offers.dedup();
+    Ok(Device {
+        id,
+        skus,
+        fingerprint: device.fingerprint_json,
+        offers,
+        draining: device.draining,
+        simulated: device.simulated,
+        quarantined: device.quarantined,
+        quarantine_reason: name("a quarantine reason", &device.quarantine_reason)?,
+        threads: device.threads,
+    })
+}
+
+pub(super) fn devices(devices: Vec<v1::Device>) -> Result<Vec<Device>, ApiError> {
+    if devices.len() > DEVICES_MAX {
+        return Err(invalid(format!("an agent has at most {DEVICES_MAX} devices, this one says {}", devices.len())));
+    }
+    let mut known = devices.into_iter().map(device).collect::<Result<Vec<_>, _>>()?;
+    known.sort_by(|left, right| left.id.cmp(&right.id));
+    if let Some(pair) = known.windows(2).find(|pair| pair[0].id == pair[1].id) {
+        return Err(invalid(format!("the agent names device '{}' twice", pair[0].id)));
+    }
+    Ok(known)
+}
+
+pub(super) fn lease(lease: Option<v1::Lease>) -> Result<LeaseRef, ApiError> {
+    let lease = lease.ok_or_else(|| invalid("the message names no lease"))?;
+    Ok(LeaseRef { job: job_id(&lease.job)?, attempt: lease.attempt, device: name("a device's id", &lease.device)? })
+}
+
+pub(super) fn leases(leases: Vec<v1::Lease>) -> Result<Vec<LeaseRef>, ApiError> {
+    if leases.len() > LEASES_MAX {
+        return Err(invalid(format!("an agent holds at most {LEASES_MAX} leases, this one says {}", leases.len())));
+    }
+    leases.into_iter().map(|one| lease(Some(one))).collect()
+}
+
+pub(super) fn lease_out(lease: LeaseRef) -> v1::Lease {
+    v1::Lease { job: lease.job.into(), attempt: lease.attempt, device: lease.device }
+}
+
+/// An id or a prefix of one.
+pub(super) fn job_id(text: &str) -> Result<JobId, ApiError> {
+    let fine = !text.is_empty() && text.len() <= 64 && text.bytes().all(|b| b.is_ascii_alphanumeric());
+    if fine { Ok(text.into()) } else { Err(invalid(format!("'{}' is no job id", text.escape_debug()))) }
+}
+
+pub(super) fn plan(digest_text: &str, size_bytes: u64, card: &str) -> Result<Option<PlanRef>, ApiError> {
+    let card = optional_digest("the card's digest", card)?;
+    let plan = optional_digest("the plan's digest", digest_text)?;
+    Ok(plan.map(|digest| PlanRef { digest, size_bytes, card }))
+}
+
+/// Everything but the report, which is read from the blob store.
+pub(super) fn finished(finished: &v1::Finished) -> Result<FinishedIn, ApiError> {
+    let outcome = match finished.outcome.as_str() {
+        "succeeded" => FinishedOutcome::Succeeded,
+        "failed" => FinishedOutcome::Failed(failure(finished.failure.clone())),
+        "cancelled" => FinishedOutcome::Cancelled,
+        other => return Err(invalid(format!("'{}' is no outcome of an attempt", other.escape_debug()))),
+    };
+    Ok(FinishedIn {
+        lease: lease(finished.lease.clone())?,
+        outcome,
+        plan: plan(&finished.plan_digest, finished.plan_bytes, &finished.card_digest)?,
+        report: None,
+        log: optional_digest("the log's digest", &finished.log_digest)?,
+        accurate: finished.accurate,
+    })
+}
+
+/// Everything but the finished attempts, whose reports are read first.
+pub(super) fn hello(hello: v1::Hello) -> Result<HelloIn, ApiError> {
+    let agent = name("the agent's id", &hello.agent_id)?;
+    if agent.is_empty() || hello.incarnation.is_empty() {
+        return Err(invalid("an agent says its id and its incarnation first"));
+    }
+    Ok(HelloIn {
+        agent,
+        incarnation: name("the agent's incarnation", &hello.incarnation)?,
+        name: name("the agent's name", &hello.name)?,
+        version: name("the agent's version", &hello.version)?,
+        devices: devices(hello.devices)?,
+        leases: leases(hello.leases)?,
+        draining: hello.draining,
+        finished: Vec::new(),
+    })
+}
+
+pub(super) fn token_out(token: &TokenRecord) -> v1::Token {
+    v1::Token {
+        id: token.id.clone(),
+        name: token.name.clone(),
+        role: token.role.clone(),
+        project: token.project.clone().unwrap_or_default(),
+        created_ms: token.created_ms,
+        expires_ms: token.expires_ms,
+        revoked: token.revoked,
+        last_used_ms: token.last_used_ms,
+    }
+}

@@ -1,0 +1,431 @@
+//! The leader's loop: inputs in, core applied at once, changes committed in groups, answers and messages released only
+//! once they are durable.
+//!
+//! One commit is in flight at a time; what arrives meanwhile is applied and joins the next one. So a request and the
+//! lease it leads to are one commit, and a slow disk makes commits larger instead of the queue longer.
+//!
+//! Crash safety: nothing is acknowledged before it is committed. When the store refuses a commit, every answer that
+//! depended on it is an error, and the state is loaded anew: memory never runs ahead of the store.
+
+use super::{FarmConfig, FarmEvent, clock::Clock, logs::Logs, stats::Histogram, watch};
+use crate::{
+    blobs::BlobStore,
+    core::{Change, CoreConfig, Event, Input, Job, JobId, Now, Reply, SessionId, State, ToAgent},
+    store::{Store, StoreError},
+};
+use futures::future::BoxFuture;
+use planforge_proto::{ApiError, ErrorCode};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+/// Inputs that may wait for the leader; senders wait beyond that.
+pub(super) const INBOX_MAX: usize = 4_096;
+/// Inputs that are applied before the loop looks at a finished commit.
+const BURST_MAX: usize = 256;
+/// Messages that may wait for one agent; a slower one is dropped and connects again.
+pub(super) const OUTBOX_MAX: usize = 256;
+/// How often the sweep looks for what was missed.
+const SWEEP: Duration = Duration::from_secs(1);
+/// How long loading is tried after the store refused a commit, and the pause between tries.
+const RELOAD_TRIES: u32 = 20;
+const RELOAD_PAUSE: Duration = Duration::from_millis(500);
+/// Events that a slow watcher may be behind before it has to read the store again.
+pub(super) const EVENTS_KEPT: usize = 4_096;
+
+type Ask = Box<dyn FnOnce(&mut State, Now) + Send>;
+
+/// What the leader is asked for.
+pub(super) enum Message {
+    Input {
+        input: Input,
+        answer: Option<oneshot::Sender<Result<Reply, ApiError>>>,
+    },
+    /// Looks at the state as it is, commits nothing.
+    Ask(Ask),
+    /// Makes changes durable that the core has no part in.
+    Commit {
+        changes: Vec<Change>,
+        answer: oneshot::Sender<Result<(), ApiError>>,
+    },
+    Attach {
+        session: SessionId,
+        outbox: mpsc::Sender<ToAgent>,
+    },
+    Close {
+        answer: oneshot::Sender<()>,
+    },
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Input { input, .. } => input.fmt(f),
+            Self::Ask(_) => f.write_str("Ask"),
+            Self::Commit { changes, .. } => write!(f, "Commit({})", changes.len()),
+            Self::Attach { session, .. } => write!(f, "Attach({session})"),
+            Self::Close { .. } => f.write_str("Close"),
+        }
+    }
+}
+
+/// A durable transition with the job as it stood after it.
+#[derive(Debug)]
+pub(super) struct LiveEvent {
+    /// `None`: progress between events.
+    pub event: Option<Event>,
+    /// The newest durable event when this was released.
+    pub seq: u64,
+    pub job: Arc<Job>,
+}
+
+/// What the handle and the loop share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub events: broadcast::Sender<Arc<LiveEvent>>,
+    /// The same as messages of the contract, of all projects, made only while somebody listens.
+    pub page: broadcast::Sender<FarmEvent>,
+    /// Why the farm takes no writes now.
+    pub trouble: Mutex<Option<ApiError>>,
+    pub claims: Mutex<Histogram>,
+    pub logs: Logs,
+}
+
+impl Shared {
+    pub fn set_trouble(&self, trouble: Option<ApiError>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+}
+
+/// What waits for one commit.
+#[derive(Default)]
+struct Batch {
+    changes: Vec<Change>,
+    events: Vec<LiveEvent>,
+    sends: Vec<(SessionId, ToAgent)>,
+    replies: Vec<(oneshot::Sender<Result<Reply, ApiError>>, Reply)>,
+    commits: Vec<oneshot::Sender<Result<(), ApiError>>>,
+    closed: Vec<(JobId, u32, bool)>,
+    /// Whose inputs are lost when the commit is refused.
+    sessions: BTreeSet<SessionId>,
+}
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+            && self.events.is_empty()
+            && self.sends.is_empty()
+            && self.replies.is_empty()
+            && self.commits.is_empty()
+            && self.closed.is_empty()
+    }
+}
+
+pub(super) struct Leader {
+    pub state: State,
+    pub store: Arc<dyn Store>,
+    pub blobs: Arc<dyn BlobStore>,
+    pub clock: Arc<dyn Clock>,
+    pub config: FarmConfig,
+    pub epoch: u64,
+    pub shared: Arc<Shared>,
+    pub outboxes: BTreeMap<SessionId, mpsc::Sender<ToAgent>>,
+    /// To send itself what background work found.
+    pub own: mpsc::WeakSender<Message>,
+}
+
+/// Why the loop ended.
+enum End {
+    Closed(oneshot::Sender<()>),
+    Fenced(StoreError),
+    Abandoned,
+}
+
+impl Leader {
+    pub async fn run(mut self, mut inbox: mpsc::Receiver<Message>) {
+        let end = self.lead(&mut inbox).await;
+        let (answer, why) = match end {
+            End::Closed(answer) => {
+                (Some(answer), ApiError::new(ErrorCode::Unavailable, "the coordinator is shutting down"))
+            }
+            End::Fenced(error) => {
+                tracing::error!(%error, "the coordinator stopped leading");
+                (None, error.into())
+            }
+            End::Abandoned => (None, ApiError::new(ErrorCode::Unavailable, "the coordinator is shutting down")),
+        };
+        self.shared.set_trouble(Some(why.clone()));
+        self.outboxes.clear();
+        inbox.close();
+        while let Some(message) = inbox.recv().await {
+            match message {
+                Message::Input { answer: Some(answer), .. } => drop(answer.send(Err(why.clone()))),
+                Message::Commit { answer, .. } => drop(answer.send(Err(why.clone()))),
+                Message::Close { answer } => drop(answer.send(())),
+                _ => {}
+            }
+        }
+        if let Err(error) = self.store.close().await {
+            tracing::warn!(%error, "the database could not be closed cleanly");
+        }
+        if let Some(answer) = answer {
+            let _ = answer.send(());
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { mono_ms: self.clock.mono_ms(), wall_ms: self.clock.wall_ms() }
+    }
+
+    async fn lead(&mut self, inbox: &mut mpsc::Receiver<Message>) -> End {
+        let mut sweep = tokio::time::interval(SWEEP);
+        sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut pending = Batch::default();
+        let mut in_flight: Option<(BoxFuture<'static, Result<(), StoreError>>, Batch)> = None;
+        let mut closing: Option<oneshot::Sender<()>> = None;
+        let mut burst = Vec::with_capacity(BURST_MAX);
+        loop {
+            if in_flight.is_none() && !pending.is_empty() {
+                let mut batch = std::mem::take(&mut pending);
+                if batch.changes.is_empty() {
+                    self.release(batch);
+                    continue;
+                }
+                let (store, epoch) = (self.store.clone(), self.epoch);
+                let changes = std::mem::take(&mut batch.changes);
+                let commit = Box::pin(async move { store.commit(epoch, changes).await });
+                in_flight = Some((commit, batch));
+            }
+            if in_flight.is_none()
+                && let Some(answer) = closing.take()
+            {
+                return End::Closed(answer);
+            }
+            let committed = async {
+                match &mut in_flight {
+                    Some((commit, _)) => commit.await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                result = committed => {
+                    let Some((_, batch)) = in_flight.take() else { continue };
+                    match result {
+                        Ok(()) => {
+                            self.shared.set_trouble(None);
+                            self.release(batch);
+                        }
+                        Err(error @ StoreError::Fenced { .. }) => {
+                            refuse(batch, &error);
+                            refuse(std::mem::take(&mut pending), &error);
+                            return End::Fenced(error);
+                        }
+                        Err(error) => {
+                            let lost = [batch, std::mem::take(&mut pending)];
+                            if let Err(error) = self.recover(error, lost).await {
+                                return End::Fenced(error);
+                            }
+                        }
+                    }
+                }
+                count = inbox.recv_many(&mut burst, BURST_MAX), if closing.is_none() => {
+                    if count == 0 {
+                        return End::Abandoned;
+                    }
+                    for message in burst.drain(..) {
+                        if let Message::Close { answer } = message {
+                            closing = Some(answer);
+                        } else {
+                            self.take(message, &mut pending);
+                        }
+                    }
+                }
+                _ = sweep.tick() => self.apply(Input::Tick, None, &mut pending),
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message, batch: &mut Batch) {
+        match message {
+            Message::Input { input, answer } => self.apply(input, answer, batch),
+            Message::Ask(ask) => {
+                let now = self.now();
+                ask(&mut self.state, now);
+            }
+            Message::Commit { changes, answer } => {
+                batch.changes.extend(changes);
+                batch.commits.push(answer);
+            }
+            Message::Attach { session, outbox } => drop(self.outboxes.insert(session, outbox)),
+            Message::Close { answer } => drop(answer.send(())),
+        }
+    }
+
+    fn apply(&mut self, input: Input, answer: Option<oneshot::Sender<Result<Reply, ApiError>>>, batch: &mut Batch) {
+        let session = match &input {
+            Input::Hello { session, .. }
+            | Input::Inventory { session, .. }
+            | Input::Started { session, .. }
+            | Input::Progress { session, .. }
+            | Input::Built { session, .. }
+            | Input::Finished { session, .. }
+            | Input::Goodbye { session } => Some(*session),
+            Input::Disconnected { session } => {
+                self.outboxes.remove(session);
+                None
+            }
+            _ => None,
+        };
+        let now = self.now();
+        let mut effects = self.state.apply(input, now);
+        if !effects.changes.is_empty() {
+            batch.sessions.extend(session);
+        }
+        let mut snapshots = std::mem::take(&mut effects.snapshots).into_iter();
+        for change in &effects.changes {
+            if let Change::Event(event) = change
+                && let Some(job) = snapshots.next()
+            {
+                batch.events.push(LiveEvent { seq: event.seq, event: Some(event.clone()), job });
+            }
+        }
+        let seq = self.state.last_event();
+        batch.events.extend(effects.progress.into_iter().map(|job| LiveEvent { event: None, seq, job }));
+        batch.changes.append(&mut effects.changes);
+        batch.sends.append(&mut effects.sends);
+        batch.closed.append(&mut effects.closed);
+        if let Some(answer) = answer {
+            batch.replies.push((answer, effects.reply));
+        }
+        let claims = self.state.take_claims();
+        if !claims.is_empty() {
+            let mut histogram = self.shared.claims.lock().unwrap_or_else(PoisonError::into_inner);
+            claims.into_iter().for_each(|claim| histogram.observe(claim as f64));
+        }
+    }
+
+    /// What was waited for is durable: let it out, agents first.
+    fn release(&mut self, batch: Batch) {
+        for (session, message) in batch.sends {
+            self.send(session, message);
+        }
+        for (answer, reply) in batch.replies {
+            let _ = answer.send(Ok(reply));
+        }
+        for answer in batch.commits {
+            let _ = answer.send(Ok(()));
+        }
+        for event in batch.events {
+            // Sending fails only when nobody watches any more.
+            if self.shared.page.receiver_count() > 0 {
+                let _ = self.shared.page.send(Arc::new(watch::message(&event, None)));
+            }
+            let _ = self.shared.events.send(Arc::new(event));
+        }
+        for (job, attempt, stored) in batch.closed {
+            if stored {
+                self.shared.logs.close(&job, attempt);
+            } else {
+                self.seal(job, attempt);
+            }
+        }
+    }
+
+    fn send(&mut self, session: SessionId, message: ToAgent) {
+        match &message {
+            ToAgent::Assign { lease, .. } => self.shared.logs.open(&lease.job, lease.attempt),
+            ToAgent::Welcome { resumed, .. } => {
+                resumed.iter().for_each(|lease| self.shared.logs.open(&lease.job, lease.attempt));
+            }
+            _ => {}
+        }
+        let last = matches!(message, ToAgent::Refused { .. } | ToAgent::Replaced);
+        let Some(outbox) = self.outboxes.get(&session) else { return };
+        let sent = outbox.try_send(message).is_ok();
+        if last || !sent {
+            // The session's task ends with its outbox and reports the disconnection.
+            self.outboxes.remove(&session);
+        }
+    }
+
+    /// Stores the log of an attempt whose agent did not.
+    fn seal(&self, job: JobId, attempt: u32) {
+        let (logs, blobs, store, own) =
+            (self.shared.logs.clone(), self.blobs.clone(), self.store.clone(), self.own.clone());
+        tokio::spawn(async move {
+            let bytes = logs.read(&job, attempt, 0, super::logs::LOG_MAX_BYTES as usize);
+            if let Some(Ok(bytes)) = bytes
+                && !bytes.is_empty()
+            {
+                match blobs.put(bytes.into()).await {
+                    Ok(log) => {
+                        let ended = store.job(&job).await.ok().flatten().map(Box::new);
+                        let (answer, done) = oneshot::channel();
+                        let input = Input::LogSealed { job: job.clone(), attempt, log, ended };
+                        if let Some(own) = own.upgrade()
+                            && own.send(Message::Input { input, answer: Some(answer) }).await.is_ok()
+                        {
+                            let _ = done.await;
+                        }
+                    }
+                    Err(error) => tracing::warn!(%job, attempt, %error, "the log of a lost attempt was not stored"),
+                }
+            }
+            logs.close(&job, attempt);
+        });
+    }
+
+    /// The store refused a commit: nothing of it holds, so the state is what the store says.
+    async fn recover(&mut self, error: StoreError, lost: [Batch; 2]) -> Result<(), StoreError> {
+        tracing::error!(%error, "the store refused a commit; what depended on it was refused too");
+        self.shared.set_trouble(Some(error.clone().into()));
+        let mut sessions = BTreeSet::new();
+        for batch in lost {
+            sessions.extend(batch.sessions.iter().copied());
+            refuse(batch, &error);
+        }
+        let mut tries = 0;
+        let snapshot = loop {
+            match self.store.load().await {
+                Ok(snapshot) => break snapshot,
+                Err(error) if tries < RELOAD_TRIES => {
+                    tries += 1;
+                    tracing::error!(%error, tries, "the store cannot be read");
+                    tokio::time::sleep(RELOAD_PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let now = self.now();
+        let mut state = State::new(core_config(&self.config), snapshot, now);
+        state.adopt_sessions(&self.state, &sessions);
+        self.state = state;
+        // Who was not adopted says hello again.
+        let adopted: BTreeSet<SessionId> = self.state.sessions().collect();
+        self.outboxes.retain(|session, _| adopted.contains(session));
+        Ok(())
+    }
+}
+
+fn refuse(batch: Batch, error: &StoreError) {
+    for (answer, _) in batch.replies {
+        let _ = answer.send(Err(error.clone().into()));
+    }
+    for answer in batch.commits {
+        let _ = answer.send(Err(error.clone().into()));
+    }
+}
+
+pub(super) fn core_config(config: &FarmConfig) -> CoreConfig {
+    CoreConfig {
+        lease_ms: u64::from(config.lease_ms),
+        max_attempts: config.max_attempts.max(1),
+        max_live_jobs: config.max_live_jobs,
+        ..CoreConfig::default()
+    }
+}

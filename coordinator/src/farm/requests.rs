@@ -1,0 +1,463 @@
+//! What people and pipelines ask: checked, bounded and restricted to the caller's project.
+
+use super::{Farm, convert, convert::invalid};
+use crate::{
+    auth::{Actor, Role},
+    core::{self, Cancel, Input, Job, JobId, JobRef, Reply, Submit, SubmitWhat, Submitted},
+    store::{EngineFilter, JobFilter, ReportFilter},
+};
+use planforge_engine_core::identity::{BuildSpec, Digest, EngineKey, ToolchainConstraint};
+use planforge_proto::{ApiError, ErrorCode, v1};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The project of requests that name none.
+const DEFAULT_PROJECT: &str = "default";
+/// Rows of a list that asks for no number, and the most that are given.
+const LIST_DEFAULT: u32 = 100;
+const LIST_MAX: u32 = 5_000;
+/// Jobs that one call may cancel or list by name.
+const NAMED_MAX: usize = 1_024;
+/// Engines that are weighed for one `find`.
+const FIND_MAX: usize = 1_000;
+/// Models, SKUs, specs or constraints in one request.
+const AXIS_MAX: usize = 1_024;
+const TEXT_MAX_BYTES: usize = 1_024;
+
+fn bounded(limit: u32) -> usize {
+    (if limit == 0 { LIST_DEFAULT } else { limit.min(LIST_MAX) }) as usize
+}
+
+/// The project a caller may look at: `None` for all of them.
+pub(super) fn visible_project(actor: &Actor, asked: &str) -> Result<Option<String>, ApiError> {
+    match (&actor.project, asked) {
+        (None, "") => Ok(None),
+        (None, asked) => convert::project(asked).map(Some),
+        (Some(own), asked) if asked.is_empty() || own == asked => Ok(Some(own.clone())),
+        (Some(own), asked) => {
+            let message = format!("token '{}' belongs to project {own}, not to {}", actor.name, asked.escape_debug());
+            Err(ApiError::new(ErrorCode::PermissionDenied, message))
+        }
+    }
+}
+
+fn may_submit(actor: &Actor) -> Result<(), ApiError> {
+    if matches!(actor.role, Role::Submit | Role::Admin) {
+        return Ok(());
+    }
+    let message = format!("token '{}' has role {}; this needs role submit", actor.name, actor.role);
+    Err(ApiError::new(ErrorCode::PermissionDenied, message).with_hint("use a token with role submit or admin"))
+}
+
+fn text(what: &str, text: String) -> Result<String, ApiError> {
+    if text.len() > TEXT_MAX_BYTES || text.contains(char::is_control) {
+        return Err(invalid(format!("{what} must be at most {TEXT_MAX_BYTES} bytes without control characters")));
+    }
+    Ok(text)
+}
+
+fn axis(what: &str, count: usize) -> Result<(), ApiError> {
+    if count > AXIS_MAX {
+        return Err(invalid(format!("a request has at most {AXIS_MAX} {what}, not {count}")));
+    }
+    Ok(())
+}
+
+impl Farm {
+    pub(super) async fn accept(&self, actor: &Actor, request: v1::SubmitRequest) -> Result<v1::SubmitReply, ApiError> {
+        may_submit(actor)?;
+        let fingerprint = {
+            let mut same = request.clone();
+            same.idempotency_key.clear();
+            Digest::of(&prost::Message::encode_to_vec(&same))
+        };
+        let project = visible_project(actor, &request.project)?.unwrap_or_else(|| DEFAULT_PROJECT.into());
+        let idempotency_key = text("an idempotency key", request.idempotency_key.clone())?;
+        let known = if idempotency_key.is_empty() {
+            None
+        } else {
+            self.timed("request", self.store().request(&project, &idempotency_key)).await?
+        };
+        if let Some(known) = known {
+            let submitted = core::repeat(&known, fingerprint, |id| JobRef::Stored(id.clone()))?;
+            return self.submit_reply(submitted, &project).await;
+        }
+        axis("models", request.models.len())?;
+        axis("SKUs", request.skus.len())?;
+        axis("specs", request.specs_json.len())?;
+        axis("toolchain constraints", request.toolchains.len())?;
+        let skus = request.skus.iter().map(|sku| convert::sku(sku)).collect::<Result<Vec<_>, _>>()?;
+        if skus.is_empty() {
+            return Err(invalid("the request names no SKU").with_hint("'planforge devices' shows the SKUs that exist"));
+        }
+        let eval = convert::optional_digest("the test set's digest", &request.eval_digest)?;
+        let what = self.what(actor, &request).await?;
+        let jobs = match &what {
+            SubmitWhat::Build { models, specs, constraints } => {
+                models.len() * skus.len() * specs.len() * constraints.len()
+            }
+            SubmitWhat::Benchmark(_) => skus.len(),
+        };
+        let missing = self.missing_blobs(&what, eval).await?;
+        let submit = Submit {
+            actor: actor.name.clone(),
+            project: project.clone(),
+            request: self.fresh_id(),
+            idempotency_key,
+            fingerprint,
+            what,
+            skus,
+            priority: request.priority.clamp(-1_000, 1_000),
+            force: request.force,
+            wait_for_device: request.wait_for_device,
+            follow_toolchain: request.follow_toolchain,
+            allow_inaccurate: request.allow_inaccurate,
+            eval,
+            missing,
+            ids: (0..jobs.min(core::JOBS_PER_REQUEST_MAX)).map(|_| JobId::from(self.fresh_id())).collect(),
+        };
+        match self.input(Input::Submit(Box::new(submit))).await? {
+            Reply::Submitted(submitted) => self.submit_reply(submitted?, &project).await,
+            _ => Err(ApiError::new(ErrorCode::Internal, "the leader answered something else")),
+        }
+    }
+
+    async fn what(&self, actor: &Actor, request: &v1::SubmitRequest) -> Result<SubmitWhat, ApiError> {
+        match v1::JobKind::try_from(request.kind) {
+            Ok(v1::JobKind::Unspecified | v1::JobKind::Build) => {}
+            Ok(v1::JobKind::Benchmark) => {
+                let plan = convert::digest("the plan's digest", &request.plan_digest)?;
+                return Ok(SubmitWhat::Benchmark(Box::new(self.engine_of_plan(actor, plan).await?)));
+            }
+            _ => return Err(invalid("only build and benchmark jobs can be submitted")),
+        }
+        if request.models.is_empty() {
+            return Err(invalid("the request names no model"));
+        }
+        let models = request.models.iter().cloned().map(convert::model).collect::<Result<_, _>>()?;
+        let mut specs = request.specs_json.iter().map(|spec| convert::spec(spec)).collect::<Result<Vec<_>, _>>()?;
+        if specs.is_empty() {
+            specs.push(BuildSpec::default());
+        }
+        let mut constraints = Vec::new();
+        for constraint in &request.toolchains {
+            let parsed: ToolchainConstraint = constraint.parse().map_err(|error| invalid(format!("{error}")))?;
+            constraints.push((constraint.clone(), parsed));
+        }
+        if constraints.is_empty() {
+            constraints.push((String::new(), ToolchainConstraint::default()));
+        }
+        Ok(SubmitWhat::Build { models, specs, constraints })
+    }
+
+    async fn engine_of_plan(&self, actor: &Actor, plan: Digest) -> Result<core::Engine, ApiError> {
+        let filter =
+            EngineFilter { plan: Some(plan), project: actor.project.clone(), limit: 1, ..EngineFilter::default() };
+        let engine = self.timed("engines", self.store().engines(filter)).await?.pop();
+        engine.ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("no engine has the plan {plan}")))
+    }
+
+    async fn missing_blobs(&self, what: &SubmitWhat, eval: Option<Digest>) -> Result<Vec<Digest>, ApiError> {
+        let mut wanted: BTreeSet<Digest> = eval.into_iter().collect();
+        if let SubmitWhat::Build { models, specs, .. } = what {
+            wanted.extend(models.iter().flat_map(|model| &model.files).map(|file| file.digest));
+            wanted.extend(specs.iter().flat_map(|spec| spec.plugins.iter().copied().chain(spec.calibration)));
+        }
+        let mut missing = Vec::new();
+        for digest in wanted {
+            if self.blobs().size(digest).await?.is_none() {
+                missing.push(digest);
+            }
+        }
+        Ok(missing)
+    }
+
+    async fn submit_reply(&self, submitted: Submitted, project: &str) -> Result<v1::SubmitReply, ApiError> {
+        let (request_id, jobs) = match submitted {
+            Submitted::Missing(digests) => {
+                let missing_blobs = digests.iter().map(Digest::to_string).collect();
+                return Ok(v1::SubmitReply { missing_blobs, ..v1::SubmitReply::default() });
+            }
+            Submitted::Jobs { request, jobs } => (request, jobs),
+        };
+        let mut views = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            views.push(self.job_ref(job, Some(project)).await?);
+        }
+        self.fill_reports(&mut views).await?;
+        Ok(v1::SubmitReply { request_id, jobs: views, missing_blobs: Vec::new() })
+    }
+
+    async fn job_ref(&self, job: JobRef, project: Option<&str>) -> Result<v1::Job, ApiError> {
+        match job {
+            JobRef::Live(job) => Ok(convert::job_out(&job, project)),
+            JobRef::Stored(id) => match self.timed("job", self.store().job(&id)).await? {
+                Some(job) => Ok(convert::job_out(&job, project)),
+                None => Err(ApiError::new(ErrorCode::NotFound, format!("no job {id}"))),
+            },
+        }
+    }
+
+    /// The reports of jobs that were measured.
+    async fn fill_reports(&self, jobs: &mut [v1::Job]) -> Result<(), ApiError> {
+        for job in jobs.iter_mut().filter(|job| !job.plan_digest.is_empty() && job.report_json.is_empty()) {
+            let filter = ReportFilter { job: Some(job.id.as_str().into()), limit: 1, ..ReportFilter::default() };
+            let mut found = self.timed("reports", self.store().reports(filter)).await?;
+            if found.is_empty() && job.cached {
+                // Answered from the store: the newest report of its plan on its own SKU.
+                let plan = job.plan_digest.parse().ok();
+                let filter = ReportFilter { plan, limit: LIST_DEFAULT as usize, ..ReportFilter::default() };
+                found = self.timed("reports", self.store().reports(filter)).await?;
+                found.retain(|report| report.sku.as_str() == job.sku);
+                let eval: Option<Digest> = job.eval_digest.parse().ok();
+                if let Some(at) = found.iter().position(|report| eval.is_some() && report.eval == eval) {
+                    found.swap(0, at);
+                }
+            }
+            job.report_json = found.into_iter().next().map(|report| report.document).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// What the store does not know of jobs that live: how far they are and why they wait.
+    async fn fill_live(&self, jobs: &mut [v1::Job]) -> Result<(), ApiError> {
+        let ids: Vec<JobId> =
+            jobs.iter().filter(|job| job.ended_ms == 0).map(|job| JobId::from(job.id.as_str())).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let live: BTreeMap<JobId, (i32, f32, String)> = self
+            .ask(move |state, _| {
+                let seen = ids.into_iter().filter_map(|id| state.job(&id).cloned());
+                seen.map(|job| {
+                    let now = (convert::state_out(job.state).into(), job.progress, state.waiting_reason(&job));
+                    (job.id.clone(), now)
+                })
+                .collect()
+            })
+            .await?;
+        for job in jobs {
+            // Only of a state that is durable; the next one is not told before it is.
+            if let Some((state, progress, reason)) = live.get(&JobId::from(job.id.as_str()))
+                && *state == job.state
+            {
+                job.progress = *progress;
+                job.waiting_reason.clone_from(reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// A job of the caller's by id or unique prefix.
+    pub(super) async fn find_job(&self, actor: &Actor, id: &str) -> Result<Job, ApiError> {
+        let prefix = convert::job_id(id)?;
+        let found = self.timed("job_ids", self.store().job_ids(prefix.as_str(), LIST_DEFAULT as usize)).await?;
+        let mut jobs = Vec::new();
+        for id in found.iter().filter(|id| **id == prefix || !found.contains(&prefix)) {
+            if let Some(job) = self.timed("job", self.store().job(id)).await?
+                && actor.project.as_ref().is_none_or(|project| job.is_in(project))
+            {
+                jobs.push(job);
+            }
+        }
+        match jobs.len() {
+            0 => Err(ApiError::new(ErrorCode::NotFound, format!("no job {}", id.escape_debug()))
+                .with_hint("'planforge jobs' lists them")),
+            1 => Ok(jobs.remove(0)),
+            count => Err(invalid(format!("{count} jobs begin with {id}")).with_hint("give more characters of the id")),
+        }
+    }
+
+    pub(super) async fn jobs_out(
+        &self,
+        actor: &Actor,
+        request: v1::ListJobsRequest,
+    ) -> Result<v1::ListJobsReply, ApiError> {
+        if request.ids.len() > NAMED_MAX {
+            return Err(invalid(format!("a list names at most {NAMED_MAX} jobs")));
+        }
+        let project = visible_project(actor, &request.project)?;
+        let mut ids = Vec::with_capacity(request.ids.len());
+        for id in &request.ids {
+            ids.push(self.find_job(actor, id).await?.id);
+        }
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        let filter = JobFilter {
+            project: project.clone(),
+            states: request.states.iter().map(|state| convert::state(*state)).collect::<Result<_, _>>()?,
+            limit: if ids.is_empty() { bounded(request.limit) } else { ids.len() },
+            ids,
+            sku: some(request.sku),
+            model: some(request.model),
+        };
+        let jobs = self.timed("jobs", self.store().jobs(filter)).await?;
+        let mut views: Vec<v1::Job> = jobs.iter().map(|job| convert::job_out(job, project.as_deref())).collect();
+        views.iter_mut().for_each(|job| job.attempts.clear());
+        self.fill_live(&mut views).await?;
+        if request.with_reports {
+            self.fill_reports(&mut views).await?;
+        }
+        Ok(v1::ListJobsReply { jobs: views })
+    }
+
+    pub(super) async fn job_out(&self, actor: &Actor, id: &str) -> Result<v1::Job, ApiError> {
+        let job = self.find_job(actor, id).await?;
+        let mut view = [convert::job_out(&job, actor.project.as_deref())];
+        self.fill_live(&mut view).await?;
+        self.fill_reports(&mut view).await?;
+        let [view] = view;
+        Ok(view)
+    }
+
+    pub(super) async fn cancel(
+        &self,
+        actor: &Actor,
+        request: v1::CancelJobsRequest,
+    ) -> Result<v1::CancelJobsReply, ApiError> {
+        may_submit(actor)?;
+        if request.ids.is_empty() || request.ids.len() > NAMED_MAX {
+            return Err(invalid(format!("name 1 to {NAMED_MAX} jobs to cancel")));
+        }
+        let mut jobs = Vec::with_capacity(request.ids.len());
+        for id in &request.ids {
+            jobs.push(self.find_job(actor, id).await?.id);
+        }
+        let cancel = Cancel {
+            actor: actor.clone(),
+            jobs,
+            request: Some(request.request_id).filter(|id| !id.is_empty()),
+            reason: text("a reason", request.reason)?,
+        };
+        let Reply::Cancelled(jobs) = self.input(Input::Cancel(cancel)).await? else {
+            return Err(ApiError::new(ErrorCode::Internal, "the leader answered something else"));
+        };
+        let mut views = Vec::new();
+        for (job, remark) in jobs? {
+            let mut view = self.job_ref(job, actor.project.as_deref()).await?;
+            view.waiting_reason = remark;
+            views.push(view);
+        }
+        Ok(v1::CancelJobsReply { jobs: views })
+    }
+
+    async fn engine_view(&self, engine: &core::Engine) -> Result<v1::Engine, ApiError> {
+        let plan = Some(engine.plan.digest);
+        let filter = ReportFilter { plan, limit: LIST_DEFAULT as usize, ..ReportFilter::default() };
+        let reports = self.timed("reports", self.store().reports(filter)).await?;
+        let own = reports.into_iter().find(|report| report.sku == engine.sku);
+        Ok(convert::engine_out(engine, own.map(|report| report.document).unwrap_or_default()))
+    }
+
+    pub(super) async fn engines_out(
+        &self,
+        actor: &Actor,
+        request: v1::ListEnginesRequest,
+    ) -> Result<v1::ListEnginesReply, ApiError> {
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        let filter = EngineFilter {
+            project: visible_project(actor, &request.project)?,
+            model: some(request.model),
+            sku: some(request.sku),
+            limit: bounded(request.limit),
+            ..EngineFilter::default()
+        };
+        let mut engines = Vec::new();
+        for engine in self.timed("engines", self.store().engines(filter)).await? {
+            engines.push(self.engine_view(&engine).await?);
+        }
+        Ok(v1::ListEnginesReply { engines })
+    }
+
+    pub(super) async fn find(&self, actor: &Actor, request: v1::FindEngineRequest) -> Result<v1::Engine, ApiError> {
+        let project = visible_project(actor, &request.project)?;
+        let mut filter = EngineFilter { project, limit: FIND_MAX, ..EngineFilter::default() };
+        let mut spec = None;
+        let mut constraint = ToolchainConstraint::default();
+        let what;
+        if !request.engine_key.is_empty() {
+            let key: EngineKey = request.engine_key.parse().map_err(|error| invalid(format!("the key: {error}")))?;
+            what = format!("key {key}");
+            filter.key = Some(key);
+        } else if !request.plan_digest.is_empty() {
+            let plan = convert::digest("the plan's digest", &request.plan_digest)?;
+            what = format!("plan {plan}");
+            filter.plan = Some(plan);
+        } else {
+            let model = convert::digest("the model's digest", &request.model_digest)?;
+            let sku = convert::sku(&request.sku)?;
+            what = format!("model {} on {sku}", model.short());
+            filter.model = Some(model.to_string());
+            filter.sku = Some(sku.to_string());
+            if !request.spec_json.is_empty() {
+                spec = Some(convert::spec(&request.spec_json)?);
+            }
+            constraint = request.toolchain.parse().map_err(|error| invalid(format!("{error}")))?;
+        }
+        let engines = self.timed("engines", self.store().engines(filter)).await?;
+        let fits = |engine: &&core::Engine| {
+            // A spec that names no threads was resolved to some; it finds them all.
+            let same_spec = spec.as_ref().is_none_or(|spec| {
+                let threads = spec.threads.or(engine.spec.threads);
+                BuildSpec { threads, ..spec.clone() } == engine.spec
+            });
+            same_spec && constraint.matches(&engine.toolchain)
+        };
+        let found: Vec<&core::Engine> = engines.iter().filter(fits).collect();
+        let fine = |engine: &&&core::Engine| engine.accurate || request.allow_inaccurate;
+        match (found.iter().find(fine), found.is_empty()) {
+            (Some(engine), _) => self.engine_view(engine).await,
+            (None, false) => Err(ApiError::new(
+                ErrorCode::Refused,
+                format!("the engine of {what} is inaccurate: its outputs are too far from the reference's"),
+            )
+            .with_hint("--allow-inaccurate takes it anyway")),
+            (None, true) => Err(ApiError::new(ErrorCode::NotFound, format!("no engine of {what} is stored"))
+                .with_hint("build it with 'planforge submit', or list what exists with 'planforge engines'")),
+        }
+    }
+
+    pub(super) async fn reports_out(
+        &self,
+        actor: &Actor,
+        request: v1::ListReportsRequest,
+    ) -> Result<v1::ListReportsReply, ApiError> {
+        let mut filter = ReportFilter { limit: LIST_DEFAULT as usize, ..ReportFilter::default() };
+        if !request.plan_digest.is_empty() {
+            filter.plan = Some(convert::digest("the plan's digest", &request.plan_digest)?);
+        }
+        if !request.engine_key.is_empty() {
+            filter.key = Some(request.engine_key.parse().map_err(|error| invalid(format!("the key: {error}")))?);
+        }
+        if !request.job.is_empty() {
+            let job = self.find_job(actor, &request.job).await?;
+            filter.job = Some(job.id.clone());
+            if job.cached {
+                // Nothing ran for it: the reports are those of the plan it was answered with.
+                filter.job = None;
+                filter.plan = job.plan.map(|plan| plan.digest);
+            }
+        }
+        if filter.plan.is_none() && filter.key.is_none() && filter.job.is_none() {
+            return Err(invalid("name a plan, an engine key or a job whose reports are wanted"));
+        }
+        let mut reports = self.timed("reports", self.store().reports(filter)).await?;
+        if let Some(project) = &actor.project {
+            let mut own = Vec::new();
+            for report in reports {
+                let job = self.timed("job", self.store().job(&report.job)).await?;
+                let shared = match report.key {
+                    Some(key) => {
+                        let project = Some(project.clone());
+                        let filter = EngineFilter { key: Some(key), project, limit: 1, ..EngineFilter::default() };
+                        !self.timed("engines", self.store().engines(filter)).await?.is_empty()
+                    }
+                    None => false,
+                };
+                if shared || job.is_some_and(|job| job.is_in(project)) {
+                    own.push(report);
+                }
+            }
+            reports = own;
+        }
+        Ok(v1::ListReportsReply { reports_json: reports.into_iter().map(|report| report.document).collect() })
+    }
+}

@@ -1,0 +1,240 @@
+//! One agent's stream: reads and checks what it says, hands it to the leader in order, and lets the leader's answers out.
+
+use super::{
+    Farm, Reply, convert,
+    leader::{Message, OUTBOX_MAX},
+};
+use crate::{
+    auth::{Actor, Role},
+    core::{Failure, FinishedIn, FinishedOutcome, Input, LeaseRef, PlanRef, ReportIn, SessionId, ToAgent},
+};
+use futures::{StreamExt as _, TryStreamExt as _};
+use planforge_engine_core::{identity::Digest, worker::FailureClass};
+use planforge_proto::{
+    ApiError, ErrorCode,
+    v1::{self, agent_message::Kind, coordinator_message},
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+
+/// Largest report document that is read; raw samples are compressed, so real ones stay far below.
+const REPORT_MAX_BYTES: u64 = 8 * 1024 * 1024;
+
+pub(super) async fn session(
+    farm: &Farm,
+    actor: &Actor,
+    inbound: Reply<v1::AgentMessage>,
+) -> Result<Reply<v1::CoordinatorMessage>, ApiError> {
+    if !matches!(actor.role, Role::Agent | Role::Admin) {
+        let message = format!("token '{}' has role {}; joining as an agent needs role agent", actor.name, actor.role);
+        return Err(ApiError::new(ErrorCode::PermissionDenied, message));
+    }
+    let session = farm.next_session();
+    let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
+    farm.tell(Message::Attach { session, outbox }).await?;
+    let over = CancellationToken::new();
+    tokio::spawn(read(farm.clone(), session, inbound, over.clone()));
+    // When the transport drops the outbound half, the guard ends the inbound one.
+    let guard = over.drop_guard();
+    let farm = farm.clone();
+    let outbound = ReceiverStream::new(messages).filter_map(move |message| {
+        let _held = &guard;
+        let farm = farm.clone();
+        async move { answer(&farm, message).await.map(Ok) }
+    });
+    Ok(Box::pin(outbound))
+}
+
+async fn read(farm: Farm, session: SessionId, mut inbound: Reply<v1::AgentMessage>, over: CancellationToken) {
+    loop {
+        let message = tokio::select! {
+            biased;
+            () = over.cancelled() => break,
+            message = inbound.next() => message,
+        };
+        let Some(Ok(message)) = message else { break };
+        match understand(&farm, session, message).await {
+            Ok(Some(input)) => {
+                if farm.tell(Message::Input { input, answer: None }).await.is_err() {
+                    break;
+                }
+            }
+            Ok(None) => {}
+            Err(error) => {
+                // A message that makes no sense ends the session: going on could lose what it meant.
+                tracing::warn!(session, %error, "an agent sent a message that was refused");
+                break;
+            }
+        }
+    }
+    // The leader may be gone already; then there is nothing to tell.
+    let _ = farm.tell(Message::Input { input: Input::Disconnected { session }, answer: None }).await;
+}
+
+async fn understand(farm: &Farm, session: SessionId, message: v1::AgentMessage) -> Result<Option<Input>, ApiError> {
+    let Some(kind) = message.kind else { return Ok(None) };
+    Ok(Some(match kind {
+        Kind::Hello(mut hello) => {
+            let ended = std::mem::take(&mut hello.finished);
+            if ended.len() > convert::LEASES_MAX {
+                return Err(convert::invalid("too many finished attempts in one message"));
+            }
+            let mut hello = convert::hello(hello)?;
+            for one in ended {
+                hello.finished.push(finished(farm, &one).await?);
+            }
+            Input::Hello { session, hello: Box::new(hello) }
+        }
+        Kind::Inventory(inventory) => Input::Inventory { session, devices: convert::devices(inventory.devices)? },
+        Kind::Heartbeat(beat) => Input::Heartbeat {
+            session,
+            leases: convert::leases(beat.leases)?,
+            telemetry: beat.telemetry.into_iter().take(convert::LEASES_MAX).map(|t| (t.device, t.json)).collect(),
+        },
+        Kind::Started(started) => Input::Started { session, lease: convert::lease(started.lease)? },
+        Kind::Progress(progress) => Input::Progress {
+            session,
+            lease: convert::lease(progress.lease)?,
+            phase: progress.phase,
+            fraction: progress.fraction,
+            detail: progress.detail,
+        },
+        Kind::Log(lines) => {
+            let LeaseRef { job, attempt, .. } = convert::lease(lines.lease)?;
+            farm.shared().logs.append(&job, attempt, lines.offset_bytes, &lines.data);
+            return Ok(None);
+        }
+        Kind::Built(built) => {
+            let lease = convert::lease(built.lease)?;
+            let plan = convert::plan(&built.plan_digest, built.plan_bytes, &built.card_digest)?;
+            let plan = plan.ok_or_else(|| convert::invalid("a built plan has a digest"))?;
+            if let Some(problem) = missing(farm, &plan).await? {
+                return Err(convert::invalid(problem));
+            }
+            Input::Built { session, lease, plan }
+        }
+        Kind::Finished(message) => Input::Finished { session, finished: Box::new(finished(farm, &message).await?) },
+        Kind::Goodbye(_) => Input::Goodbye { session },
+    }))
+}
+
+/// What is wrong with a plan that an agent says it stored; no row may name a blob that is not there.
+async fn missing(farm: &Farm, plan: &PlanRef) -> Result<Option<String>, ApiError> {
+    match farm.blobs().size(plan.digest).await? {
+        Some(size) if size == plan.size_bytes => {}
+        Some(size) => {
+            return Ok(Some(format!("plan {} has {size} bytes, the agent says {}", plan.digest, plan.size_bytes)));
+        }
+        None => return Ok(Some(format!("plan {} is not in the blob store", plan.digest))),
+    }
+    if let Some(card) = plan.card
+        && farm.blobs().size(card).await?.is_none()
+    {
+        return Ok(Some(format!("card {card} of plan {} is not in the blob store", plan.digest)));
+    }
+    Ok(None)
+}
+
+/// Reads what a finished attempt refers to. What is missing or makes no sense turns a success into a failed attempt.
+async fn finished(farm: &Farm, message: &v1::Finished) -> Result<FinishedIn, ApiError> {
+    let mut finished = convert::finished(message)?;
+    let mut problem = None;
+    if let Some(plan) = &finished.plan {
+        problem = missing(farm, plan).await?;
+    }
+    if problem.is_some() {
+        finished.plan = None;
+    }
+    if let Some(log) = finished.log
+        && farm.blobs().size(log).await?.is_none()
+    {
+        finished.log = None;
+    }
+    if let Some(digest) = convert::optional_digest("the report's digest", &message.report_digest)? {
+        match report(farm, digest).await? {
+            Ok(report) => finished.report = Some(report),
+            Err(reason) => problem = problem.or(Some(reason)),
+        }
+    }
+    if let (Some(problem), FinishedOutcome::Succeeded) = (problem, &finished.outcome) {
+        let hint = "the agent must upload plan, card and report before it reports success";
+        finished.outcome = FinishedOutcome::Failed(Failure::new(FailureClass::Infrastructure, problem, hint));
+    }
+    Ok(finished)
+}
+
+async fn report(farm: &Farm, digest: Digest) -> Result<Result<ReportIn, String>, ApiError> {
+    let Some(size) = farm.blobs().size(digest).await? else {
+        return Ok(Err(format!("report {digest} is not in the blob store")));
+    };
+    if size > REPORT_MAX_BYTES {
+        return Ok(Err(format!("report {digest} has {size} bytes; at most {REPORT_MAX_BYTES} are read")));
+    }
+    let mut bytes = Vec::with_capacity(size as usize);
+    let mut chunks = farm.blobs().read(digest, 0..size).await?;
+    while let Some(chunk) = chunks.try_next().await? {
+        bytes.extend_from_slice(&chunk);
+    }
+    let Ok(document) = String::from_utf8(bytes) else {
+        return Ok(Err(format!("report {digest} is not text")));
+    };
+    let parsed: serde_json::Value = match serde_json::from_str(&document) {
+        Ok(parsed) => parsed,
+        Err(error) => return Ok(Err(format!("report {digest} is not JSON: {error}"))),
+    };
+    if !parsed.is_object() {
+        return Ok(Err(format!("report {digest} is not a JSON object")));
+    }
+    Ok(Ok(ReportIn {
+        digest,
+        has_accuracy: parsed.get("accuracy").is_some_and(|accuracy| !accuracy.is_null()),
+        simulated: parsed.get("simulated").and_then(serde_json::Value::as_bool).unwrap_or(false),
+        document,
+    }))
+}
+
+async fn answer(farm: &Farm, message: ToAgent) -> Option<v1::CoordinatorMessage> {
+    use coordinator_message::Kind;
+    let ack = |lease, accepted, reason| {
+        Kind::FinishedAck(v1::FinishedAck { lease: Some(convert::lease_out(lease)), accepted, reason })
+    };
+    let kind = match message {
+        ToAgent::Welcome { resumed, lost } => Kind::Welcome(v1::Welcome {
+            epoch: farm.epoch(),
+            heartbeat_ms: farm.config().heartbeat_ms,
+            lease_ms: farm.config().lease_ms,
+            resumed: resumed.into_iter().map(convert::lease_out).collect(),
+            lost: lost.into_iter().map(convert::lease_out).collect(),
+        }),
+        ToAgent::Assign { lease, job } => {
+            Kind::Assign(v1::Assign { lease: Some(convert::lease_out(lease)), job: Some(convert::assignment(&job)) })
+        }
+        ToAgent::Cancel { lease, reason } => {
+            Kind::Cancel(v1::CancelLease { lease: Some(convert::lease_out(lease)), reason })
+        }
+        ToAgent::FinishedAck { lease, accepted, reason } => ack(lease, accepted, reason),
+        ToAgent::FinishedUnknown { lease } => match farm.store().job(&lease.job).await {
+            // It ended before this coordinator began: what is stored tells whether this attempt ended it.
+            Ok(job) => {
+                let attempt = job.and_then(|job| job.attempts.into_iter().find(|a| a.number == lease.attempt));
+                let known = attempt.is_some_and(|a| a.outcome != crate::core::Outcome::Lost);
+                let reason = if known { "known already" } else { "no such attempt is waited for" };
+                ack(lease, known, reason.into())
+            }
+            Err(error) => {
+                tracing::warn!(job = %lease.job, %error, "a finished attempt was not answered");
+                return None;
+            }
+        },
+        ToAgent::LeaseLost { lease, reason } => {
+            Kind::LeaseLost(v1::LeaseLost { lease: Some(convert::lease_out(lease)), reason })
+        }
+        ToAgent::Refused { reason, hint } => Kind::Refused(v1::Refused { reason, hint }),
+        ToAgent::Replaced => {
+            let reason = "a newer connection of this agent took over".to_owned();
+            Kind::Refused(v1::Refused { reason, hint: String::new() })
+        }
+    };
+    Some(v1::CoordinatorMessage { kind: Some(kind) })
+}

@@ -1,0 +1,237 @@
+//! Everything in memory, with the same promises as a database as long as the process lives.
+
+use super::{Answer, EngineFilter, EventFilter, JobFilter, ReportFilter, Store, StoreError};
+use crate::core::{
+    Agent, Change, Engine, EngineRef, Event, Job, JobId, Refusal, Report, RequestRecord, Snapshot, TokenRecord,
+};
+use planforge_engine_core::identity::{Digest, EngineKey};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    future,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+#[derive(Debug, Default)]
+struct Tables {
+    epoch: u64,
+    jobs: BTreeMap<JobId, Arc<Job>>,
+    job_projects: BTreeSet<(JobId, String)>,
+    events: BTreeMap<u64, Event>,
+    engines: BTreeMap<(EngineKey, Digest), Engine>,
+    engine_projects: BTreeSet<(EngineKey, String)>,
+    reports: BTreeMap<Digest, Report>,
+    agents: BTreeMap<String, Agent>,
+    requests: BTreeMap<String, RequestRecord>,
+    refusals: BTreeMap<EngineKey, Refusal>,
+    tokens: BTreeMap<String, TokenRecord>,
+    /// Makes commits fail, for tests of what happens then.
+    fault: Option<StoreError>,
+}
+
+/// Keeps everything in memory: tests and simulation.
+#[derive(Debug, Default)]
+pub struct MemStore {
+    tables: Mutex<Tables>,
+}
+
+impl MemStore {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets every commit fail with `fault` until it is taken back.
+    pub fn set_fault(&self, fault: Option<StoreError>) {
+        self.with(|tables| tables.fault = fault);
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Tables) -> T) -> T {
+        work(&mut self.tables.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn answer<T: Send + 'static>(&self, work: impl FnOnce(&mut Tables) -> T) -> Answer<'static, T> {
+        Box::pin(future::ready(Ok(self.with(work))))
+    }
+}
+
+impl Tables {
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Job(job) => drop(self.jobs.insert(job.id.clone(), job)),
+            Change::JobProject { project, job, .. } => drop(self.job_projects.insert((job, project))),
+            Change::Event(event) => drop(self.events.insert(event.seq, event)),
+            Change::Engine(engine) => drop(self.engines.insert((engine.key, engine.plan.digest), *engine)),
+            Change::EngineProject { key, project } => drop(self.engine_projects.insert((key, project))),
+            Change::Report(report) => drop(self.reports.insert(report.digest, *report)),
+            Change::Agent(agent) => drop(self.agents.insert(agent.id.clone(), *agent)),
+            Change::Request(request) => drop(self.requests.insert(request.id.clone(), request)),
+            Change::Refusal(refusal) => drop(self.refusals.insert(refusal.key, refusal)),
+            Change::ForgetRefusal(key) => drop(self.refusals.remove(&key)),
+            Change::Token(token) => drop(self.tokens.insert(token.id.clone(), token)),
+        }
+    }
+
+    fn newest_engines(&self) -> BTreeMap<EngineKey, &Engine> {
+        let mut newest: BTreeMap<EngineKey, &Engine> = BTreeMap::new();
+        for engine in self.engines.values() {
+            let known = newest.entry(engine.key).or_insert(engine);
+            if (engine.created_ms, engine.plan.digest) > (known.created_ms, known.plan.digest) {
+                *known = engine;
+            }
+        }
+        newest
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let mut engines = Vec::new();
+        for (key, engine) in self.newest_engines() {
+            let mut reports: Vec<&Report> =
+                self.reports.values().filter(|r| r.key == Some(key) && r.plan == engine.plan.digest).collect();
+            reports.sort_by_key(|report| (report.created_ms, report.digest));
+            let reports = reports.into_iter().map(|r| (r.digest, r.eval, r.sku.clone()));
+            engines.push((key, engine_ref(engine, reports)));
+        }
+        Snapshot {
+            jobs: self.jobs.values().filter(|job| !job.state.is_terminal()).map(|job| job.as_ref().clone()).collect(),
+            agents: self.agents.values().cloned().collect(),
+            engines,
+            refusals: self.refusals.values().cloned().collect(),
+            last_event: self.events.keys().next_back().copied().unwrap_or(0),
+        }
+    }
+}
+
+/// What the core must know of an engine and its reports, given oldest first.
+pub(super) fn engine_ref(
+    engine: &Engine,
+    reports: impl Iterator<Item = (Digest, Option<Digest>, planforge_engine_core::identity::Sku)>,
+) -> EngineRef {
+    let mut known =
+        EngineRef { plan: engine.plan.clone(), accurate: engine.accurate, report: None, evals: BTreeMap::new() };
+    for (digest, eval, sku) in reports {
+        if sku == engine.sku {
+            known.report.get_or_insert(digest);
+            if let Some(eval) = eval {
+                known.evals.insert(eval, digest);
+            }
+        }
+    }
+    known
+}
+
+fn is_model(name: &str, digest: Digest, asked: Option<&String>) -> bool {
+    asked.is_none_or(|asked| name == asked || (!asked.is_empty() && digest.to_string().starts_with(asked.as_str())))
+}
+
+impl Store for MemStore {
+    fn acquire<'a>(&'a self, _owner: &'a str, _now_ms: u64) -> Answer<'a, u64> {
+        self.answer(|tables| {
+            tables.epoch += 1;
+            tables.epoch
+        })
+    }
+
+    fn load(&self) -> Answer<'_, Snapshot> {
+        self.answer(|tables| tables.snapshot())
+    }
+
+    fn commit(&self, epoch: u64, changes: Vec<Change>) -> Answer<'_, ()> {
+        let result = self.with(|tables| {
+            if tables.epoch != epoch {
+                return Err(StoreError::Fenced { mine: epoch, current: tables.epoch });
+            }
+            if let Some(fault) = &tables.fault {
+                return Err(fault.clone());
+            }
+            changes.into_iter().for_each(|change| tables.apply(change));
+            Ok(())
+        });
+        Box::pin(future::ready(result))
+    }
+
+    fn job<'a>(&'a self, id: &'a JobId) -> Answer<'a, Option<Job>> {
+        self.answer(|tables| tables.jobs.get(id).map(|job| job.as_ref().clone()))
+    }
+
+    fn job_ids<'a>(&'a self, prefix: &'a str, limit: usize) -> Answer<'a, Vec<JobId>> {
+        self.answer(|tables| {
+            let from = tables.jobs.range(JobId::from(prefix)..);
+            from.map(|(id, _)| id).take_while(|id| id.as_str().starts_with(prefix)).take(limit).cloned().collect()
+        })
+    }
+
+    fn jobs(&self, filter: JobFilter) -> Answer<'_, Vec<Job>> {
+        self.answer(|tables| {
+            let fits = |job: &&Arc<Job>| {
+                let project = filter.project.as_ref();
+                project.is_none_or(|project| tables.job_projects.contains(&(job.id.clone(), project.clone())))
+                    && (filter.states.is_empty() || filter.states.contains(&job.state))
+                    && (filter.ids.is_empty() || filter.ids.contains(&job.id))
+                    && filter.sku.as_ref().is_none_or(|sku| job.sku.as_str() == sku)
+                    && is_model(&job.model.name, job.model.digest, filter.model.as_ref())
+            };
+            let mut jobs: Vec<&Arc<Job>> = tables.jobs.values().filter(fits).collect();
+            jobs.sort_by_key(|job| Reverse((job.created_ms, job.id.clone())));
+            jobs.into_iter().take(filter.limit).map(|job| job.as_ref().clone()).collect()
+        })
+    }
+
+    fn events(&self, filter: EventFilter) -> Answer<'_, Vec<Event>> {
+        self.answer(|tables| {
+            let fits = |event: &&Event| {
+                let project = filter.project.as_ref();
+                project.is_none_or(|project| tables.job_projects.contains(&(event.job.clone(), project.clone())))
+                    && (filter.jobs.is_empty() || filter.jobs.contains(&event.job))
+            };
+            tables.events.range(filter.after + 1..).map(|(_, e)| e).filter(fits).take(filter.limit).cloned().collect()
+        })
+    }
+
+    fn engines(&self, filter: EngineFilter) -> Answer<'_, Vec<Engine>> {
+        self.answer(|tables| {
+            let all: Vec<&Engine> = match filter.plan {
+                Some(plan) => tables.engines.values().filter(|engine| engine.plan.digest == plan).collect(),
+                None => tables.newest_engines().into_values().collect(),
+            };
+            let fits = |engine: &&Engine| {
+                let project = filter.project.as_ref();
+                project.is_none_or(|project| tables.engine_projects.contains(&(engine.key, project.clone())))
+                    && filter.key.is_none_or(|key| engine.key == key)
+                    && filter.sku.as_ref().is_none_or(|sku| engine.sku.as_str() == sku)
+                    && is_model(&engine.model.name, engine.model.digest, filter.model.as_ref())
+            };
+            let mut engines: Vec<&Engine> = all.into_iter().filter(fits).collect();
+            engines.sort_by_key(|engine| Reverse((engine.created_ms, engine.key, engine.plan.digest)));
+            engines.into_iter().take(filter.limit).cloned().collect()
+        })
+    }
+
+    fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>> {
+        self.answer(|tables| {
+            let fits = |report: &&Report| {
+                filter.digest.is_none_or(|digest| report.digest == digest)
+                    && filter.plan.is_none_or(|plan| report.plan == plan)
+                    && filter.key.is_none_or(|key| report.key == Some(key))
+                    && filter.job.as_ref().is_none_or(|job| report.job == *job)
+            };
+            let mut reports: Vec<&Report> = tables.reports.values().filter(fits).collect();
+            reports.sort_by_key(|report| Reverse((report.created_ms, report.digest)));
+            reports.into_iter().take(filter.limit).cloned().collect()
+        })
+    }
+
+    fn request<'a>(&'a self, project: &'a str, idempotency_key: &'a str) -> Answer<'a, Option<RequestRecord>> {
+        self.answer(|tables| {
+            let fits = |r: &&RequestRecord| r.project == project && r.idempotency_key == idempotency_key;
+            tables.requests.values().find(fits).cloned()
+        })
+    }
+
+    fn tokens(&self) -> Answer<'_, Vec<TokenRecord>> {
+        self.answer(|tables| tables.tokens.values().cloned().collect())
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        self.answer(|_| ())
+    }
+}

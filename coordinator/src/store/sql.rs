@@ -1,0 +1,286 @@
+//! The statements, shaped so that another SQL database runs the same ones: `$n` placeholders, `ON CONFLICT`, integers of
+//! 64 bits for times, rows in chunks of few sizes so that prepared statements are used again.
+
+use crate::core::{Change, Job};
+use serde::Serialize;
+use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
+
+/// A value to bind.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value {
+    Text(String),
+    Int(i64),
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<u64> for Value {
+    fn from(number: u64) -> Self {
+        Self::Int(i64::try_from(number).unwrap_or(i64::MAX))
+    }
+}
+
+/// One statement with what is bound to it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Statement {
+    pub sql: String,
+    pub values: Vec<Value>,
+}
+
+/// Rows that one statement inserts; few sizes, so few statements to prepare.
+const CHUNKS: [usize; 4] = [64, 16, 4, 1];
+
+struct Table {
+    insert: &'static str,
+    columns: usize,
+    conflict: &'static str,
+}
+
+const JOBS: Table = Table {
+    insert: "INSERT INTO jobs (id, state, sku, model_name, model_digest, created_ms, ended_ms, doc) VALUES ",
+    columns: 8,
+    conflict: " ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended_ms = excluded.ended_ms, doc = excluded.doc",
+};
+const JOB_PROJECTS: Table = Table {
+    insert: "INSERT INTO job_projects (project, created_ms, job) VALUES ",
+    columns: 3,
+    conflict: " ON CONFLICT DO NOTHING",
+};
+const EVENTS: Table = Table {
+    insert: "INSERT INTO events (seq, at_ms, job, actor, what, state, attempt, phase, detail) VALUES ",
+    columns: 9,
+    conflict: "",
+};
+const ENGINES: Table = Table {
+    insert: "INSERT INTO engines (engine_key, plan_digest, sku, model_name, model_digest, created_ms, doc) VALUES ",
+    columns: 7,
+    conflict: " ON CONFLICT (engine_key, plan_digest) DO UPDATE SET created_ms = excluded.created_ms, doc = excluded.doc",
+};
+const ENGINE_PROJECTS: Table = Table {
+    insert: "INSERT INTO engine_projects (engine_key, project) VALUES ",
+    columns: 2,
+    conflict: " ON CONFLICT DO NOTHING",
+};
+const REPORTS: Table = Table {
+    insert: "INSERT INTO reports (digest, plan_digest, engine_key, job, sku, eval_digest, created_ms, document) VALUES ",
+    columns: 8,
+    conflict: " ON CONFLICT (digest) DO NOTHING",
+};
+const AGENTS: Table = Table {
+    insert: "INSERT INTO agents (id, seen_ms, doc) VALUES ",
+    columns: 3,
+    conflict: " ON CONFLICT (id) DO UPDATE SET seen_ms = excluded.seen_ms, doc = excluded.doc",
+};
+const REQUESTS: Table = Table {
+    insert: "INSERT INTO requests (id, project, idempotency_key, created_ms, doc) VALUES ",
+    columns: 5,
+    conflict: "",
+};
+const REFUSALS: Table = Table {
+    insert: "INSERT INTO refusals (engine_key, doc) VALUES ",
+    columns: 2,
+    conflict: " ON CONFLICT (engine_key) DO UPDATE SET doc = excluded.doc",
+};
+const TOKENS: Table = Table {
+    insert: "INSERT INTO tokens (id, doc) VALUES ",
+    columns: 2,
+    conflict: " ON CONFLICT (id) DO UPDATE SET doc = excluded.doc",
+};
+
+fn json(record: &impl Serialize) -> Value {
+    // Records are plain structs with text keys; their serialization has no way to fail.
+    Value::Text(serde_json::to_string(record).expect("records have only JSON types"))
+}
+
+fn job_row(job: &Job) -> Vec<Value> {
+    vec![
+        job.id.as_str().into(),
+        job.state.name().into(),
+        job.sku.as_str().into(),
+        job.model.name.clone().into(),
+        job.model.digest.to_string().into(),
+        job.created_ms.into(),
+        job.ended_ms.into(),
+        json(job),
+    ]
+}
+
+fn insert(statements: &mut Vec<Statement>, table: &Table, rows: Vec<Vec<Value>>) {
+    let mut rows = rows.into_iter();
+    while rows.len() > 0 {
+        let size = CHUNKS.into_iter().find(|size| *size <= rows.len()).unwrap_or(1);
+        let mut sql = table.insert.to_owned();
+        for row in 0..size {
+            sql.push_str(if row == 0 { "(" } else { ", (" });
+            for column in 0..table.columns {
+                let comma = if column == 0 { "" } else { ", " };
+                let _ = write!(sql, "{comma}${}", row * table.columns + column + 1);
+            }
+            sql.push(')');
+        }
+        sql.push_str(table.conflict);
+        let values = rows.by_ref().take(size).flatten().collect();
+        statements.push(Statement { sql, values });
+    }
+}
+
+/// The statements that make `changes` durable. A record that changes several times is written once, as it last stood.
+pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement> {
+    let mut jobs: BTreeMap<String, Arc<Job>> = BTreeMap::new();
+    let mut engines = BTreeMap::new();
+    let mut agents = BTreeMap::new();
+    let mut tokens = BTreeMap::new();
+    let mut reports = BTreeMap::new();
+    // `None`: forgotten.
+    let mut refusals = BTreeMap::new();
+    let (mut job_projects, mut engine_projects) = (Vec::new(), Vec::new());
+    let (mut events, mut requests) = (Vec::new(), Vec::new());
+    for change in changes {
+        match change {
+            Change::Job(job) => drop(jobs.insert(job.id.as_str().to_owned(), job)),
+            Change::JobProject { project, job, created_ms } => {
+                job_projects.push(vec![project.into(), created_ms.into(), job.as_str().into()]);
+            }
+            Change::Event(event) => events.push(vec![
+                event.seq.into(),
+                event.at_ms.into(),
+                event.job.as_str().into(),
+                event.actor.into(),
+                event.what.into(),
+                event.state.name().into(),
+                u64::from(event.attempt).into(),
+                event.phase.into(),
+                event.detail.into(),
+            ]),
+            Change::Engine(engine) => drop(engines.insert((engine.key, engine.plan.digest), engine)),
+            Change::EngineProject { key, project } => {
+                engine_projects.push(vec![key.to_string().into(), project.into()])
+            }
+            Change::Report(report) => drop(reports.insert(report.digest, report)),
+            Change::Agent(agent) => drop(agents.insert(agent.id.clone(), agent)),
+            Change::Request(request) => requests.push(vec![
+                request.id.clone().into(),
+                request.project.clone().into(),
+                request.idempotency_key.clone().into(),
+                request.created_ms.into(),
+                json(&request),
+            ]),
+            Change::Refusal(refusal) => drop(refusals.insert(refusal.key, Some(refusal))),
+            Change::ForgetRefusal(key) => drop(refusals.insert(key, None)),
+            Change::Token(token) => drop(tokens.insert(token.id.clone(), token)),
+        }
+    }
+    let mut all = Vec::new();
+    insert(&mut all, &JOBS, jobs.values().map(|job| job_row(job)).collect());
+    insert(&mut all, &JOB_PROJECTS, job_projects);
+    insert(&mut all, &EVENTS, events);
+    let engines = engines.values().map(|engine| {
+        vec![
+            engine.key.to_string().into(),
+            engine.plan.digest.to_string().into(),
+            engine.sku.as_str().into(),
+            engine.model.name.clone().into(),
+            engine.model.digest.to_string().into(),
+            engine.created_ms.into(),
+            json(engine),
+        ]
+    });
+    insert(&mut all, &ENGINES, engines.collect());
+    insert(&mut all, &ENGINE_PROJECTS, engine_projects);
+    let reports = reports.into_values().map(|report| {
+        vec![
+            report.digest.to_string().into(),
+            report.plan.to_string().into(),
+            report.key.map(|key| key.to_string()).unwrap_or_default().into(),
+            report.job.as_str().into(),
+            report.sku.as_str().into(),
+            report.eval.map(|eval| eval.to_string()).unwrap_or_default().into(),
+            report.created_ms.into(),
+            report.document.into(),
+        ]
+    });
+    insert(&mut all, &REPORTS, reports.collect());
+    let agents = agents.values().map(|agent| vec![agent.id.clone().into(), agent.seen_ms.into(), json(agent)]);
+    insert(&mut all, &AGENTS, agents.collect());
+    insert(&mut all, &REQUESTS, requests);
+    for (key, refusal) in &refusals {
+        match refusal {
+            Some(refusal) => insert(&mut all, &REFUSALS, vec![vec![key.to_string().into(), json(refusal)]]),
+            None => all.push(Statement {
+                sql: "DELETE FROM refusals WHERE engine_key = $1".into(),
+                values: vec![key.to_string().into()],
+            }),
+        }
+    }
+    insert(&mut all, &TOKENS, tokens.values().map(|token| vec![token.id.clone().into(), json(token)]).collect());
+    all
+}
+
+/// Builds a `SELECT` whose conditions come and go.
+#[derive(Debug)]
+pub(super) struct Select {
+    statement: Statement,
+    conditions: usize,
+}
+
+impl Select {
+    pub fn new(head: &str) -> Self {
+        Self { statement: Statement { sql: head.to_owned(), values: Vec::new() }, conditions: 0 }
+    }
+
+    fn bind(&mut self, value: Value) -> usize {
+        self.statement.values.push(value);
+        self.statement.values.len()
+    }
+
+    fn and(&mut self) {
+        self.statement.sql.push_str(if self.conditions == 0 { " WHERE " } else { " AND " });
+        self.conditions += 1;
+    }
+
+    /// `condition` has `#` where the bound value stands, any number of times.
+    pub fn filter(&mut self, condition: &str, value: Option<impl Into<Value>>) -> &mut Self {
+        if let Some(value) = value {
+            self.and();
+            let place = format!("${}", self.bind(value.into()));
+            self.statement.sql.push_str(&condition.replace('#', &place));
+        }
+        self
+    }
+
+    /// Nothing when `values` is empty: any.
+    pub fn one_of(&mut self, column: &str, values: impl Iterator<Item = String>) -> &mut Self {
+        let places: Vec<String> = values.map(|value| format!("${}", self.bind(value.into()))).collect();
+        if !places.is_empty() {
+            self.and();
+            let _ = write!(self.statement.sql, "{column} IN ({})", places.join(", "));
+        }
+        self
+    }
+
+    pub fn always(&mut self, condition: &str) -> &mut Self {
+        self.and();
+        self.statement.sql.push_str(condition);
+        self
+    }
+
+    pub fn order(&mut self, order: &str, limit: usize) -> Statement {
+        let place = self.bind(Value::Int(i64::try_from(limit).unwrap_or(i64::MAX)));
+        let mut statement = self.statement.clone();
+        let _ = write!(statement.sql, " ORDER BY {order} LIMIT ${place}");
+        statement
+    }
+}
+
+/// A model by its name or by a prefix of its digest; hex digits sort before `g`.
+pub(super) const MODEL: &str = "(model_name = # OR (# <> '' AND model_digest >= # AND model_digest < # || 'g'))";

@@ -1,0 +1,450 @@
+//! SQLite in one file, for one coordinator.
+
+use super::{
+    Answer, EngineFilter, EventFilter, JobFilter, ReportFilter, Store, StoreError,
+    mem::engine_ref,
+    sql::{MODEL, Select, Statement, Value, statements},
+};
+use crate::core::{
+    Agent, Change, Engine, Event, Job, JobId, JobState, Refusal, Report, RequestRecord, Snapshot, TokenRecord,
+};
+use planforge_engine_core::identity::{Digest, EngineKey, Sku};
+use planforge_proto::ApiError;
+use serde::de::DeserializeOwned;
+use sqlx::{
+    AssertSqlSafe, Connection as _, Row as _, SqliteConnection, SqlitePool,
+    sqlite::{
+        SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous,
+    },
+};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// Forward-only; a database that has more than these is refused.
+const MIGRATIONS: [&str; 1] = [include_str!("../../../migrations/sqlite/0001_farm.sql")];
+/// Commits that may wait for the writer.
+const WRITER_QUEUE: usize = 1_024;
+/// Commits that join one transaction; bounds how much is lost time when it fails.
+const GROUP_MAX: usize = 512;
+/// How long a statement waits for another process that holds the database.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections that only read.
+const READERS: u32 = 3;
+
+/// SQLite in one file: one writer task that commits everything waiting in one transaction, readers beside it.
+#[derive(Debug)]
+pub struct SqliteStore {
+    writer: mpsc::Sender<Write>,
+    readers: SqlitePool,
+}
+
+#[derive(Debug)]
+enum Write {
+    Commit { epoch: u64, changes: Vec<Change>, done: oneshot::Sender<Result<(), StoreError>> },
+    Acquire { owner: String, now_ms: u64, done: oneshot::Sender<Result<u64, StoreError>> },
+    Close { done: oneshot::Sender<()> },
+}
+
+impl SqliteStore {
+    /// Opens or creates the database file and brings its schema up to date.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or belongs to a newer program.
+    pub async fn open(file: &Path) -> Result<Self, ApiError> {
+        Ok(Self::open_limited(file, None).await?)
+    }
+
+    /// Like [`Self::open`]; the file grows to at most `max_bytes`, after which commits are refused as full.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or belongs to a newer program.
+    pub async fn open_limited(file: &Path, max_bytes: Option<u64>) -> Result<Self, StoreError> {
+        let cannot =
+            |error: sqlx::Error| StoreError::Open { path: file.display().to_string(), detail: error.to_string() };
+        let options = SqliteConnectOptions::new()
+            .filename(file)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(BUSY_TIMEOUT)
+            .statement_cache_capacity(256);
+        let mut connection = SqliteConnection::connect_with(&options).await.map_err(cannot)?;
+        migrate(&mut connection).await?;
+        if let Some(max_bytes) = max_bytes {
+            let page_bytes: i64 =
+                sqlx::query_scalar("PRAGMA page_size").fetch_one(&mut connection).await.map_err(cannot)?;
+            let pages = max_bytes / page_bytes.max(1).unsigned_abs();
+            let limit = format!("PRAGMA max_page_count = {pages}");
+            sqlx::query(AssertSqlSafe(limit)).execute(&mut connection).await.map_err(cannot)?;
+        }
+        let readers = SqlitePoolOptions::new()
+            .max_connections(READERS)
+            .connect_with(options.pragma("query_only", "true"))
+            .await
+            .map_err(cannot)?;
+        let (writer, inbox) = mpsc::channel(WRITER_QUEUE);
+        tokio::spawn(write_loop(connection, inbox));
+        Ok(Self { writer, readers })
+    }
+
+    async fn rows(&self, statement: Statement) -> Result<Vec<SqliteRow>, StoreError> {
+        let query = sqlx::query_with(AssertSqlSafe(statement.sql), arguments(statement.values));
+        query.fetch_all(&self.readers).await.map_err(|error| classify("read", &error))
+    }
+
+    async fn docs<T: DeserializeOwned>(&self, what: &'static str, statement: Statement) -> Result<Vec<T>, StoreError> {
+        self.rows(statement).await?.iter().map(|row| parse(what, &text(row, "doc")?)).collect()
+    }
+}
+
+fn arguments(values: Vec<Value>) -> SqliteArguments {
+    use sqlx::Arguments as _;
+    let mut arguments = SqliteArguments::default();
+    for value in values {
+        // Binding text and integers cannot fail in SQLite.
+        let _ = match value {
+            Value::Text(text) => arguments.add(text),
+            Value::Int(number) => arguments.add(number),
+        };
+    }
+    arguments
+}
+
+/// Sorts a database error into what can be done about it.
+fn classify(operation: &'static str, error: &sqlx::Error) -> StoreError {
+    let detail = error.to_string();
+    let code = error.as_database_error().and_then(|e| e.code()).and_then(|code| code.parse::<i64>().ok());
+    // The low byte of SQLite's extended codes is the primary one.
+    match code.map(|code| code & 0xff) {
+        Some(5 | 6) => StoreError::Busy { detail },
+        Some(8) => StoreError::ReadOnly { detail },
+        Some(13) => StoreError::Full { detail },
+        _ => StoreError::Failed { operation, detail },
+    }
+}
+
+fn text(row: &SqliteRow, column: &str) -> Result<String, StoreError> {
+    row.try_get(column).map_err(|error| classify("read", &error))
+}
+
+fn number(row: &SqliteRow, column: &str) -> Result<u64, StoreError> {
+    let number: i64 = row.try_get(column).map_err(|error| classify("read", &error))?;
+    Ok(number.max(0).unsigned_abs())
+}
+
+fn parse<T: DeserializeOwned>(what: &'static str, document: &str) -> Result<T, StoreError> {
+    serde_json::from_str(document).map_err(|error| StoreError::Corrupt { what, detail: error.to_string() })
+}
+
+fn digest(what: &'static str, text: &str) -> Result<Digest, StoreError> {
+    text.parse().map_err(|error| StoreError::Corrupt { what, detail: format!("{error}") })
+}
+
+fn digest_or_none(what: &'static str, text: &str) -> Result<Option<Digest>, StoreError> {
+    if text.is_empty() { Ok(None) } else { digest(what, text).map(Some) }
+}
+
+async fn migrate(connection: &mut SqliteConnection) -> Result<(), StoreError> {
+    let failed = |error: sqlx::Error| classify("bring its schema up to date", &error);
+    sqlx::query("CREATE TABLE IF NOT EXISTS schema_versions (version BIGINT PRIMARY KEY, applied_ms BIGINT NOT NULL)")
+        .execute(&mut *connection)
+        .await
+        .map_err(failed)?;
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let found: Option<i64> = sqlx::query_scalar("SELECT MAX(version) FROM schema_versions")
+        .fetch_one(&mut *transaction)
+        .await
+        .map_err(failed)?;
+    let (found, known) = (found.unwrap_or(0), MIGRATIONS.len() as i64);
+    if found > known {
+        return Err(StoreError::NewerSchema { found, known });
+    }
+    let applied_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as i64);
+    for (version, script) in (1..).zip(MIGRATIONS).skip(found.max(0).unsigned_abs() as usize) {
+        sqlx::raw_sql(script).execute(&mut *transaction).await.map_err(failed)?;
+        sqlx::query("INSERT INTO schema_versions (version, applied_ms) VALUES ($1, $2)")
+            .bind(version)
+            .bind(applied_ms)
+            .execute(&mut *transaction)
+            .await
+            .map_err(failed)?;
+    }
+    transaction.commit().await.map_err(failed)
+}
+
+/// One commit that waits for the transaction it joined.
+struct Waiting {
+    epoch: u64,
+    changes: Vec<Change>,
+    done: oneshot::Sender<Result<(), StoreError>>,
+}
+
+async fn write_loop(mut connection: SqliteConnection, mut inbox: mpsc::Receiver<Write>) {
+    let mut writes = Vec::with_capacity(GROUP_MAX);
+    while inbox.recv_many(&mut writes, GROUP_MAX).await > 0 {
+        let mut group = Vec::with_capacity(writes.len());
+        for write in writes.drain(..) {
+            match write {
+                Write::Commit { epoch, changes, done } => group.push(Waiting { epoch, changes, done }),
+                Write::Acquire { owner, now_ms, done } => {
+                    commit_group(&mut connection, std::mem::take(&mut group)).await;
+                    let _ = done.send(acquire(&mut connection, &owner, now_ms).await);
+                }
+                Write::Close { done } => {
+                    commit_group(&mut connection, std::mem::take(&mut group)).await;
+                    if let Err(error) = connection.close().await {
+                        tracing::warn!(%error, "closing the database failed");
+                    }
+                    let _ = done.send(());
+                    return;
+                }
+            }
+        }
+        commit_group(&mut connection, group).await;
+    }
+}
+
+async fn acquire(connection: &mut SqliteConnection, owner: &str, now_ms: u64) -> Result<u64, StoreError> {
+    let failed = |error: sqlx::Error| classify("take the leadership", &error);
+    let epoch: i64 = sqlx::query_scalar(
+        "UPDATE leader SET epoch = epoch + 1, owner = $1, since_ms = $2 WHERE id = 1 RETURNING epoch",
+    )
+    .bind(owner)
+    .bind(i64::try_from(now_ms).unwrap_or(i64::MAX))
+    .fetch_one(connection)
+    .await
+    .map_err(failed)?;
+    Ok(epoch.max(0).unsigned_abs())
+}
+
+/// Commits everything that waits in one transaction; it holds for all of them or for none.
+async fn commit_group(connection: &mut SqliteConnection, group: Vec<Waiting>) {
+    if group.is_empty() {
+        return;
+    }
+    let (mut acknowledged, mut changes) = (Vec::with_capacity(group.len()), Vec::new());
+    let result = async {
+        let failed = |error: sqlx::Error| classify("begin a commit", &error);
+        let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+        let current: i64 = sqlx::query_scalar("SELECT epoch FROM leader WHERE id = 1")
+            .fetch_one(&mut *transaction)
+            .await
+            .map_err(failed)?;
+        let current = current.max(0).unsigned_abs();
+        for waiting in group {
+            if waiting.epoch == current {
+                changes.push(waiting.changes);
+                acknowledged.push(waiting.done);
+            } else {
+                let _ = waiting.done.send(Err(StoreError::Fenced { mine: waiting.epoch, current }));
+            }
+        }
+        for statement in statements(changes.into_iter().flatten()) {
+            sqlx::query_with(AssertSqlSafe(statement.sql), arguments(statement.values))
+                .execute(&mut *transaction)
+                .await
+                .map_err(|error| classify("write", &error))?;
+        }
+        transaction.commit().await.map_err(|error| classify("commit", &error))
+    }
+    .await;
+    for done in acknowledged {
+        let _ = done.send(result.clone());
+    }
+}
+
+impl Store for SqliteStore {
+    fn acquire<'a>(&'a self, owner: &'a str, now_ms: u64) -> Answer<'a, u64> {
+        Box::pin(async move {
+            let (done, answer) = oneshot::channel();
+            let write = Write::Acquire { owner: owner.to_owned(), now_ms, done };
+            self.writer.send(write).await.map_err(|_| StoreError::Closed)?;
+            answer.await.map_err(|_| StoreError::Closed)?
+        })
+    }
+
+    fn load(&self) -> Answer<'_, Snapshot> {
+        Box::pin(async move {
+            let jobs = self.docs("a job", plain("SELECT doc FROM jobs WHERE ended_ms = 0")).await?;
+            let agents: Vec<Agent> = self.docs("an agent", plain("SELECT doc FROM agents")).await?;
+            let refusals: Vec<Refusal> = self.docs("a refusal", plain("SELECT doc FROM refusals")).await?;
+            // Oldest first, so that the newest of a key stays.
+            let newest = plain("SELECT doc FROM engines ORDER BY created_ms, plan_digest");
+            let engines: BTreeMap<EngineKey, Engine> = self
+                .docs::<Engine>("an engine", newest)
+                .await?
+                .into_iter()
+                .map(|engine| (engine.key, engine))
+                .collect();
+            let mut reports: BTreeMap<String, Vec<(Digest, Option<Digest>, Sku)>> = BTreeMap::new();
+            let rows = plain(
+                "SELECT digest, plan_digest, eval_digest, sku FROM reports WHERE engine_key <> '' ORDER BY created_ms, digest",
+            );
+            for row in self.rows(rows).await? {
+                let sku = text(&row, "sku")?;
+                let sku = sku
+                    .parse()
+                    .map_err(|error| StoreError::Corrupt { what: "a report", detail: format!("{error}") })?;
+                let report = digest("a report", &text(&row, "digest")?)?;
+                let eval = digest_or_none("a report", &text(&row, "eval_digest")?)?;
+                reports.entry(text(&row, "plan_digest")?).or_default().push((report, eval, sku));
+            }
+            let known = |engine: &Engine| reports.get(&engine.plan.digest.to_string()).cloned().unwrap_or_default();
+            let engines =
+                engines.iter().map(|(key, engine)| (*key, engine_ref(engine, known(engine).into_iter()))).collect();
+            let last = self.rows(plain("SELECT COALESCE(MAX(seq), 0) AS last FROM events")).await?;
+            let last_event = last.first().map_or(Ok(0), |row| number(row, "last"))?;
+            Ok(Snapshot { jobs, agents, engines, refusals, last_event })
+        })
+    }
+
+    fn commit(&self, epoch: u64, changes: Vec<Change>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let (done, answer) = oneshot::channel();
+            self.writer.send(Write::Commit { epoch, changes, done }).await.map_err(|_| StoreError::Closed)?;
+            answer.await.map_err(|_| StoreError::Closed)?
+        })
+    }
+
+    fn job<'a>(&'a self, id: &'a JobId) -> Answer<'a, Option<Job>> {
+        Box::pin(async move {
+            let mut select = Select::new("SELECT doc FROM jobs");
+            let statement = select.filter("id = #", Some(id.as_str())).order("id", 1);
+            Ok(self.docs("a job", statement).await?.pop())
+        })
+    }
+
+    fn job_ids<'a>(&'a self, prefix: &'a str, limit: usize) -> Answer<'a, Vec<JobId>> {
+        Box::pin(async move {
+            let mut select = Select::new("SELECT id FROM jobs");
+            // '~' sorts behind every character of an id.
+            let statement = select.filter("(id >= # AND id < # || '~')", Some(prefix)).order("id", limit);
+            self.rows(statement).await?.iter().map(|row| text(row, "id").map(JobId::from)).collect()
+        })
+    }
+
+    fn jobs(&self, filter: JobFilter) -> Answer<'_, Vec<Job>> {
+        Box::pin(async move {
+            let mut select = Select::new("SELECT doc FROM jobs");
+            select
+                .filter("id IN (SELECT job FROM job_projects WHERE project = #)", filter.project)
+                .one_of("state", filter.states.iter().map(|state| state.name().to_owned()))
+                .one_of("id", filter.ids.iter().map(|id| id.as_str().to_owned()))
+                .filter("sku = #", filter.sku)
+                .filter(MODEL, filter.model);
+            self.docs("a job", select.order("created_ms DESC, id DESC", filter.limit)).await
+        })
+    }
+
+    fn events(&self, filter: EventFilter) -> Answer<'_, Vec<Event>> {
+        Box::pin(async move {
+            let mut select =
+                Select::new("SELECT seq, at_ms, job, actor, what, state, attempt, phase, detail FROM events");
+            select
+                .filter("seq > #", Some(filter.after))
+                .filter("job IN (SELECT job FROM job_projects WHERE project = #)", filter.project)
+                .one_of("job", filter.jobs.iter().map(|id| id.as_str().to_owned()));
+            self.rows(select.order("seq", filter.limit)).await?.iter().map(event).collect()
+        })
+    }
+
+    fn engines(&self, filter: EngineFilter) -> Answer<'_, Vec<Engine>> {
+        Box::pin(async move {
+            let mut select = Select::new("SELECT doc FROM engines AS e");
+            if filter.plan.is_none() {
+                select.always(
+                    "NOT EXISTS (SELECT 1 FROM engines AS n WHERE n.engine_key = e.engine_key AND (n.created_ms > \
+                     e.created_ms OR (n.created_ms = e.created_ms AND n.plan_digest > e.plan_digest)))",
+                );
+            }
+            select
+                .filter("engine_key = #", filter.key.map(|key| key.to_string()))
+                .filter("plan_digest = #", filter.plan.map(|plan| plan.to_string()))
+                .filter("sku = #", filter.sku)
+                .filter("engine_key IN (SELECT engine_key FROM engine_projects WHERE project = #)", filter.project)
+                .filter(MODEL, filter.model);
+            let statement = select.order("created_ms DESC, engine_key DESC, plan_digest DESC", filter.limit);
+            self.docs("an engine", statement).await
+        })
+    }
+
+    fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>> {
+        Box::pin(async move {
+            let mut select = Select::new(
+                "SELECT digest, plan_digest, engine_key, job, sku, eval_digest, created_ms, document FROM reports",
+            );
+            select
+                .filter("digest = #", filter.digest.map(|digest| digest.to_string()))
+                .filter("plan_digest = #", filter.plan.map(|plan| plan.to_string()))
+                .filter("engine_key = #", filter.key.map(|key| key.to_string()))
+                .filter("job = #", filter.job.map(String::from));
+            self.rows(select.order("created_ms DESC, digest DESC", filter.limit)).await?.iter().map(report).collect()
+        })
+    }
+
+    fn request<'a>(&'a self, project: &'a str, idempotency_key: &'a str) -> Answer<'a, Option<RequestRecord>> {
+        Box::pin(async move {
+            let mut select = Select::new("SELECT doc FROM requests");
+            select.filter("project = #", Some(project)).filter("idempotency_key = #", Some(idempotency_key));
+            // Repeats the condition of the partial index, which is used only then.
+            select.always("idempotency_key <> ''");
+            Ok(self.docs("a request", select.order("id", 1)).await?.pop())
+        })
+    }
+
+    fn tokens(&self) -> Answer<'_, Vec<TokenRecord>> {
+        Box::pin(self.docs("a token", plain("SELECT doc FROM tokens ORDER BY id")))
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let (done, closed) = oneshot::channel();
+            if self.writer.send(Write::Close { done }).await.is_ok() {
+                let _ = closed.await;
+            }
+            self.readers.close().await;
+            Ok(())
+        })
+    }
+}
+
+fn plain(sql: &str) -> Statement {
+    Statement { sql: sql.to_owned(), values: Vec::new() }
+}
+
+fn event(row: &SqliteRow) -> Result<Event, StoreError> {
+    let state = text(row, "state")?;
+    let state = JobState::from_name(&state)
+        .ok_or_else(|| StoreError::Corrupt { what: "an event", detail: format!("unknown state '{state}'") })?;
+    Ok(Event {
+        seq: number(row, "seq")?,
+        at_ms: number(row, "at_ms")?,
+        job: text(row, "job")?.into(),
+        actor: text(row, "actor")?,
+        what: text(row, "what")?,
+        state,
+        attempt: u32::try_from(number(row, "attempt")?).unwrap_or(u32::MAX),
+        phase: text(row, "phase")?,
+        detail: text(row, "detail")?,
+    })
+}
+
+fn report(row: &SqliteRow) -> Result<Report, StoreError> {
+    let what = "a report";
+    let key = text(row, "engine_key")?;
+    let corrupt = |error: String| StoreError::Corrupt { what, detail: error };
+    Ok(Report {
+        digest: digest(what, &text(row, "digest")?)?,
+        plan: digest(what, &text(row, "plan_digest")?)?,
+        key: if key.is_empty() { None } else { Some(key.parse().map_err(|e| corrupt(format!("{e}")))?) },
+        job: text(row, "job")?.into(),
+        sku: text(row, "sku")?.parse().map_err(|e| corrupt(format!("{e}")))?,
+        eval: digest_or_none(what, &text(row, "eval_digest")?)?,
+        created_ms: number(row, "created_ms")?,
+        document: text(row, "document")?,
+    })
+}

@@ -1,0 +1,147 @@
+//! An agent that speaks the session protocol as its test tells it to.
+
+use super::{DEADLINE, SKU, blobs::MemBlobs};
+use futures::StreamExt as _;
+use planforge_coordinator::{
+    auth::Actor,
+    farm::{Farm, Reply},
+};
+use planforge_proto::{
+    ApiError,
+    v1::{self, agent_message, coordinator_message::Kind},
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+pub struct Agent {
+    pub id: String,
+    out: mpsc::Sender<Result<v1::AgentMessage, ApiError>>,
+    inbound: Reply<v1::CoordinatorMessage>,
+}
+
+/// A CPU with one SKU and one toolchain.
+pub fn device(id: &str, sku: &str, toolchain: &str) -> v1::Device {
+    let (backend, version) = toolchain.split_once(' ').expect("backend and version");
+    let toolchain_json = format!(r#"{{"backend":"{backend}","version":"{version}"}}"#);
+    v1::Device {
+        id: id.into(),
+        skus: vec![sku.into()],
+        fingerprint_json: "{}".into(),
+        offers: vec![v1::Offer { toolchain_json }],
+        threads: 2,
+        simulated: true,
+        ..v1::Device::default()
+    }
+}
+
+pub fn hello(id: &str, devices: Vec<v1::Device>) -> v1::Hello {
+    v1::Hello {
+        agent_id: id.into(),
+        incarnation: format!("{id}-1"),
+        name: format!("host-{id}"),
+        version: "0".into(),
+        devices,
+        ..v1::Hello::default()
+    }
+}
+
+impl Agent {
+    /// Connects and says `hello`; the first answer is still to be read.
+    pub async fn connect(farm: &Farm, hello: v1::Hello) -> Self {
+        let (out, messages) = mpsc::channel(16);
+        let id = hello.agent_id.clone();
+        let actor =
+            Actor { name: format!("token-{id}"), role: planforge_coordinator::auth::Role::Agent, project: None };
+        let inbound = farm.session(&actor, ReceiverStream::new(messages).boxed()).await.expect("the session begins");
+        let agent = Self { id, out, inbound };
+        agent.say(agent_message::Kind::Hello(hello)).await;
+        agent
+    }
+
+    /// A connected agent with one device of the usual kind, already welcomed.
+    pub async fn usual(farm: &Farm, id: &str) -> Self {
+        let mut agent = Self::connect(farm, hello(id, vec![device("cpu0", SKU, "native 1")])).await;
+        assert!(matches!(agent.next().await, Some(Kind::Welcome(_))));
+        agent
+    }
+
+    pub async fn say(&self, kind: agent_message::Kind) {
+        // The session may be over; then the test sees it in what it hears.
+        let _ = self.out.send(Ok(v1::AgentMessage { kind: Some(kind) })).await;
+    }
+
+    /// The next message; `None` when the session is over.
+    pub async fn next(&mut self) -> Option<Kind> {
+        let message = tokio::time::timeout(DEADLINE, self.inbound.next()).await.expect("an agent waits for a message");
+        message.map(|message| message.expect("no error").kind.expect("a kind"))
+    }
+
+    /// Waits for the next job.
+    pub async fn assigned(&mut self) -> v1::Assign {
+        match self.next().await {
+            Some(Kind::Assign(assign)) => assign,
+            other => panic!("agent {} waited for a job and heard {other:?}", self.id),
+        }
+    }
+
+    pub async fn started(&self, assign: &v1::Assign) {
+        self.say(agent_message::Kind::Started(v1::Started { lease: assign.lease.clone() })).await;
+    }
+
+    pub async fn beat(&self, leases: &[&v1::Assign]) {
+        let leases = leases.iter().filter_map(|assign| assign.lease.clone()).collect();
+        self.say(agent_message::Kind::Heartbeat(v1::Heartbeat { leases, telemetry: Vec::new() })).await;
+    }
+
+    /// Stores a plan, a card, a report and a log, and says that the job succeeded.
+    pub async fn succeed(&self, blobs: &MemBlobs, assign: &v1::Assign) {
+        self.say(agent_message::Kind::Finished(success(blobs, assign))).await;
+    }
+
+    pub async fn fail(&self, assign: &v1::Assign, class: v1::FailureClass, message: &str) {
+        let failure = v1::Failure { class: class.into(), message: message.into(), hint: String::new() };
+        let finished = v1::Finished {
+            lease: assign.lease.clone(),
+            outcome: "failed".into(),
+            failure: Some(failure),
+            ..v1::Finished::default()
+        };
+        self.say(agent_message::Kind::Finished(finished)).await;
+    }
+
+    /// Waits for the answer to `Finished`.
+    pub async fn acknowledged(&mut self) -> v1::FinishedAck {
+        loop {
+            match self.next().await {
+                Some(Kind::FinishedAck(ack)) => return ack,
+                Some(_) => {}
+                None => panic!("agent {} was not answered", self.id),
+            }
+        }
+    }
+}
+
+pub fn success(blobs: &MemBlobs, assign: &v1::Assign) -> v1::Finished {
+    let job = assign.job.as_ref().expect("a job");
+    let lease = assign.lease.clone().expect("a lease");
+    let plan = format!("plan of {} by attempt {}", job.engine_key, lease.attempt);
+    let measured = if job.kind() == v1::JobKind::Benchmark { job.plan_digest.clone() } else { String::new() };
+    let plan_digest = if measured.is_empty() { blobs.insert(plan.as_bytes()).to_string() } else { measured };
+    let plan_bytes = if job.plan_bytes > 0 { job.plan_bytes } else { plan.len() as u64 };
+    let accuracy = if job.eval_digest.is_empty() { "null" } else { r#"{"rows":2,"correct":1,"top1":0.5}"# };
+    let report = format!(
+        r#"{{"schema_version":1,"simulated":true,"job":"{}","attempt":{},"latency_ms":{{"median":1.5}},"accuracy":{accuracy}}}"#,
+        lease.job, lease.attempt
+    );
+    v1::Finished {
+        lease: Some(lease),
+        outcome: "succeeded".into(),
+        plan_digest,
+        plan_bytes,
+        card_digest: blobs.insert(b"card").to_string(),
+        report_digest: blobs.insert(report.as_bytes()).to_string(),
+        log_digest: blobs.insert(b"log\n").to_string(),
+        accurate: true,
+        ..v1::Finished::default()
+    }
+}
