@@ -115,6 +115,7 @@ impl JobOrder {
             fingerprint: serde_json::to_value(&device.fingerprint).expect("a fingerprint has only JSON types"),
             scratch: paths.scratch,
             cache: Some(paths.cache),
+            built_for: None,
             plan: paths.plan,
             eval: paths.eval,
             measure_budget_ms,

@@ -4,8 +4,11 @@
 //! as far as the precision allows? *Accuracy*: on labelled rows, how often is the first guess right?
 
 pub mod accuracy;
+mod check;
 pub mod inputs;
 pub mod numerics;
+
+pub use check::{Check, Verdict};
 
 use crate::{
     backend::{BackendError, Cancel, HostTensor, Meter, NamedTensors},

@@ -5,6 +5,7 @@
 //! [`WorkEvent::Built`] the worker waits for a [`WorkCommand::Continue`] line, so that the plan's upload never
 //! disturbs a measurement. End of standard input means the agent is gone: the worker exits.
 
+mod document;
 mod run;
 
 pub use run::{RunEnd, run};
@@ -59,6 +60,9 @@ pub struct WorkOrder {
     pub cache: Option<PathBuf>,
     /// For `benchmark`: the plan to measure.
     pub plan: Option<PathBuf>,
+    /// For `benchmark`: what the plan was built for, where that may differ from `sku`; its results are then marked.
+    #[serde(default)]
+    pub built_for: Option<Sku>,
     /// Labelled test set for top-1 accuracy.
     pub eval: Option<PathBuf>,
     /// Longest the measurement may take.
@@ -107,3 +111,6 @@ pub enum WorkEvent {
 pub enum WorkCommand {
     Continue,
 }
+
+#[cfg(test)]
+mod tests;

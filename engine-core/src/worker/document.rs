@@ -1,0 +1,140 @@
+//! Puts a report together from what the steps of a job found, and writes documents to disk.
+
+use super::{WorkOrder, run::model_ref};
+use crate::{
+    backend::{LayerTime, NamedTensors, Port},
+    device::DeviceFingerprint,
+    measure::Measurement,
+    report::{Foreign, PlanRef, Provenance, REPORT_SCHEMA_VERSION, Report, Samples},
+    verify::Verdict,
+};
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, BufWriter, Write as _},
+    path::Path,
+};
+
+const BYTES_PER_KIB: u64 = 1024;
+
+/// Everything a report is made of.
+pub(super) struct Parts<'a> {
+    pub order: &'a WorkOrder,
+    pub device: &'a DeviceFingerprint,
+    pub plan: PlanRef,
+    pub build_ms: Option<f64>,
+    pub phases_ms: BTreeMap<String, f64>,
+    pub measured_unix_ms: u64,
+    pub inputs: Vec<Port>,
+    pub bound: &'a NamedTensors,
+    pub engine_memory_bytes: u64,
+    pub measurement: Measurement,
+    pub layers: Vec<LayerTime>,
+    pub verdict: Verdict,
+}
+
+pub(super) fn assemble(parts: Parts<'_>) -> Report {
+    let Parts { order, measurement, verdict, .. } = parts;
+    let inputs = parts.inputs.into_iter().map(|port| bound_port(port, parts.bound)).collect::<Vec<_>>();
+    let batch = batch(&inputs);
+    let mut findings = verdict.findings;
+    findings.extend(measurement.findings);
+    let built_for = order.built_for.clone().filter(|sku| *sku != order.sku);
+    Report {
+        schema_version: REPORT_SCHEMA_VERSION,
+        simulated: order.simulated,
+        provenance: Provenance {
+            job: order.job.clone(),
+            attempt: order.attempt,
+            agent: order.agent.clone(),
+            planforge_version: env!("CARGO_PKG_VERSION").to_owned(),
+            measured_unix_ms: parts.measured_unix_ms,
+        },
+        model: model_ref(order),
+        engine_key: order.engine_key,
+        plan: parts.plan,
+        sku: order.sku.clone(),
+        device: parts.device.clone(),
+        toolchain: order.toolchain.clone(),
+        spec: order.spec.clone(),
+        foreign: built_for.map(|built_for| Foreign { built_for, measured_on: order.sku.clone() }),
+        inputs,
+        batch,
+        latency_ms: measurement.stats,
+        throughput_per_s: batch as f64 * 1e3 / measurement.stats.mean.max(f64::MIN_POSITIVE),
+        experiment: measurement.experiment,
+        windows: measurement.windows,
+        samples: Samples::encode(&measurement.samples),
+        layers: parts.layers,
+        build_ms: parts.build_ms,
+        phases_ms: parts.phases_ms,
+        peak_memory_bytes: peak_memory_bytes(),
+        engine_memory_bytes: parts.engine_memory_bytes,
+        numerics: verdict.numerics,
+        accuracy: verdict.accuracy,
+        accurate: verdict.accurate,
+        telemetry: measurement.telemetry,
+        findings,
+    }
+}
+
+/// The port with every dimension as it was bound.
+fn bound_port(port: Port, bound: &NamedTensors) -> Port {
+    match bound.get(&port.name) {
+        Some(tensor) => Port { shape: tensor.shape.iter().map(|size| Some(*size as u64)).collect(), ..port },
+        None => port,
+    }
+}
+
+/// First dimension that all inputs share; 1 when they share none.
+fn batch(inputs: &[Port]) -> u64 {
+    let mut firsts = inputs.iter().map(|port| port.shape.first().copied().flatten());
+    match firsts.next().flatten() {
+        Some(first) if firsts.all(|other| other == Some(first)) => first,
+        _ => 1,
+    }
+}
+
+/// Highest resident memory of this process so far, as the kernel counted it.
+fn peak_memory_bytes() -> Option<u64> {
+    parse_peak(&fs::read_to_string("/proc/self/status").ok()?)
+}
+
+fn parse_peak(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * BYTES_PER_KIB)
+}
+
+/// Writes `document` as JSON, whole or not at all as far as the disk tells.
+pub(super) fn write_json(path: &Path, document: &impl Serialize) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    serde_json::to_writer(&mut file, document)?;
+    file.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::ElementType;
+
+    fn port(shape: &[Option<u64>]) -> Port {
+        Port { name: "x".into(), element: ElementType::F32, shape: shape.to_vec() }
+    }
+
+    #[test]
+    fn the_batch_is_what_all_inputs_share() {
+        assert_eq!(batch(&[port(&[Some(8), Some(3)]), port(&[Some(8)])]), 8);
+        assert_eq!(batch(&[port(&[Some(8)]), port(&[Some(4)])]), 1);
+        assert_eq!(batch(&[port(&[])]), 1);
+        assert_eq!(batch(&[]), 1);
+    }
+
+    #[test]
+    fn peak_memory_is_read_in_bytes() {
+        assert_eq!(parse_peak("Name:\tx\nVmPeak:\t 9 kB\nVmHWM:\t    2048 kB\n"), Some(2 << 20));
+        assert_eq!(parse_peak("VmHWM: x"), None);
+        #[cfg(target_os = "linux")]
+        assert!(peak_memory_bytes().is_some_and(|bytes| bytes > 100 * BYTES_PER_KIB));
+    }
+}
