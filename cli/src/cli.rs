@@ -2,7 +2,7 @@
 
 use crate::{
     commands::{
-        agent, build, cancel, completions, devices, engines, fetch, jobs, logs, submit, testmodel, token, watch,
+        agent, build, cancel, completions, devices, engines, fetch, jobs, logs, run, submit, testmodel, token, watch,
     },
     failure,
     settings::{self, Key, Layer},
@@ -109,6 +109,8 @@ pub enum Command {
     Devices(devices::Args),
     /// List finished engines
     Engines(engines::Args),
+    /// Run a plan on inputs from a file
+    Run(run::Args),
     /// Create, list and revoke tokens
     Token(token::Args),
     /// Write a model to try the farm with

@@ -9,6 +9,7 @@ pub mod engines;
 pub mod fetch;
 pub mod jobs;
 pub mod logs;
+pub mod run;
 pub mod submit;
 pub mod testmodel;
 pub mod token;
@@ -42,6 +43,7 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
     telemetry::start(&context.settings, context.verbose, service)?;
     match parsed.command {
         Command::Agent(args) => context.block_on(agent::run(&context, args)),
+        Command::Run(args) => run::run(&context, args),
         Command::Testmodel(args) => testmodel::run(&context, args),
         Command::Build(args) => build::run(&context, args),
         Command::Submit(args) => submit::run(&context, args),

@@ -1,0 +1,192 @@
+//! `planforge run`: a plan on inputs from a file.
+
+use super::Context;
+use crate::{failure::Failure, tables};
+use planforge_engine_core::{
+    backend::{self, BackendError, HostTensor, LoadOptions, Meter, NamedTensors, Port},
+    npz::{self, NpzError},
+    worker::FailureClass,
+};
+use planforge_proto::ErrorCode;
+use std::{error::Error, path::{Path, PathBuf}, time::Instant};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Plan to run
+    plan: PathBuf,
+    /// Inputs by name; more rows than the plan's batch run batch by batch
+    #[arg(long, value_name = "IN.npz")]
+    input: PathBuf,
+    /// Where the outputs go
+    #[arg(long, value_name = "OUT.npz")]
+    output: PathBuf,
+    /// CPU threads; as the plan says by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Index of the optimization profile
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    profile: usize,
+}
+
+pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    let given = npz::read(&args.input)?;
+    let options = LoadOptions { threads: args.threads, profile: args.profile, allow_foreign: true };
+    let mut meter = load(&args.plan, &options)?;
+    let batches = split(&meter.inputs(), given)?;
+    let started = Instant::now();
+    let mut outputs = Vec::with_capacity(batches.len());
+    for batch in &batches {
+        meter.bind(batch)?;
+        outputs.push(meter.run()?);
+    }
+    let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
+    let runs = outputs.len();
+    let outputs = join(outputs)?;
+    npz::write(&args.output, &outputs)?;
+    let described: Vec<_> =
+        outputs.iter().map(|(name, t)| serde_json::json!({ "name": name, "element": t.element, "shape": t.shape })).collect();
+    context.printer.data(&args.output.display().to_string())?;
+    for (name, tensor) in &outputs {
+        context.printer.note(&format!("{name}: {:?} {:?}", tensor.element, tensor.shape).to_lowercase());
+    }
+    context.printer.note(&format!("{runs} runs in {}", tables::milliseconds(elapsed_ms)));
+    context.printer.object(&serde_json::json!({
+        "output": args.output,
+        "outputs": described,
+        "runs": runs,
+        "elapsed_ms": elapsed_ms,
+    }))
+}
+
+/// Loads a plan with the backend that knows its format.
+pub fn load(plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, Failure> {
+    std::fs::metadata(plan).map_err(|e| Failure::io("read", plan, &e))?;
+    let mut refusal = Failure::usage(format!("no backend of this planforge can load {}", plan.display()));
+    for compiler in backend::compilers() {
+        match compiler.load(plan, options) {
+            Ok(meter) => return Ok(meter),
+            Err(error) => refusal = error.into(),
+        }
+    }
+    Err(refusal)
+}
+
+/// The plan's inputs out of what the file has, cut into batches where the plan's first dimension is fixed and smaller.
+fn split(ports: &[Port], mut given: NamedTensors) -> Result<Vec<NamedTensors>, Failure> {
+    let mut inputs = NamedTensors::new();
+    for port in ports {
+        let Some(tensor) = given.remove(&port.name) else {
+            let there = given.keys().chain(inputs.keys()).cloned().collect::<Vec<_>>().join(", ");
+            return Err(Failure::usage(format!("the file has no input '{}'", port.name))
+                .hint(format!("the plan wants {}; the file has {there}", names(ports))));
+        };
+        inputs.insert(port.name.clone(), tensor);
+    }
+    let Some(batches) = batches(ports, &inputs) else { return Ok(vec![inputs]) };
+    Ok((0..batches).map(|index| inputs.iter().map(|(n, t)| (n.clone(), part(t, index, batches))).collect()).collect())
+}
+
+/// How many batches the inputs hold, when every one holds the same whole number of them.
+fn batches(ports: &[Port], inputs: &NamedTensors) -> Option<usize> {
+    let mut batches = None;
+    for port in ports {
+        let fixed = usize::try_from((*port.shape.first()?)?).ok().filter(|rows| *rows > 0)?;
+        let rows = *inputs[&port.name].shape.first()?;
+        let count = (rows % fixed == 0).then_some(rows / fixed)?;
+        if *batches.get_or_insert(count) != count {
+            return None;
+        }
+    }
+    batches.filter(|count| *count > 1)
+}
+
+fn part(tensor: &HostTensor, index: usize, batches: usize) -> HostTensor {
+    let bytes = tensor.bytes.len() / batches;
+    let mut shape = tensor.shape.clone();
+    shape[0] /= batches;
+    HostTensor { element: tensor.element, shape, bytes: tensor.bytes[index * bytes..][..bytes].to_vec() }
+}
+
+/// Outputs of all batches, one after the other along the first dimension.
+fn join(parts: Vec<NamedTensors>) -> Result<NamedTensors, Failure> {
+    let mut parts = parts.into_iter();
+    let mut whole = parts.next().unwrap_or_default();
+    for part in parts {
+        for (name, tensor) in part {
+            let Some(into) = whole.get_mut(&name).filter(|into| !into.shape.is_empty()) else {
+                return Err(Failure::usage(format!("output '{name}' has no batch dimension to put batches together along"))
+                    .hint("give exactly one batch of inputs"));
+            };
+            into.shape[0] += tensor.shape.first().copied().unwrap_or(0);
+            into.bytes.extend(tensor.bytes);
+        }
+    }
+    Ok(whole)
+}
+
+fn names(ports: &[Port]) -> String {
+    ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+impl From<BackendError> for Failure {
+    fn from(error: BackendError) -> Self {
+        let code = match error.class {
+            FailureClass::Model => ErrorCode::InvalidArgument,
+            FailureClass::Resource => ErrorCode::ResourceExhausted,
+            FailureClass::Infrastructure | FailureClass::Unstable => ErrorCode::Internal,
+        };
+        Self::new(code, error.message).hint(error.hint)
+    }
+}
+
+impl From<NpzError> for Failure {
+    fn from(error: NpzError) -> Self {
+        let message = match error.source() {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        };
+        Self::usage(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planforge_engine_core::backend::ElementType;
+
+    fn tensor(shape: &[usize]) -> HostTensor {
+        let bytes = (0..shape.iter().product::<usize>()).map(|n| n as u8).collect();
+        HostTensor { element: ElementType::U8, shape: shape.to_vec(), bytes }
+    }
+
+    fn port(shape: &[Option<u64>]) -> Port {
+        Port { name: "x".into(), element: ElementType::U8, shape: shape.to_vec() }
+    }
+
+    #[test]
+    fn more_rows_than_the_batch_run_batch_by_batch() {
+        let given = NamedTensors::from([("x".to_owned(), tensor(&[6, 2])), ("labels".to_owned(), tensor(&[6]))]);
+        let parts = split(&[port(&[Some(2), Some(2)])], given).unwrap();
+        assert_eq!(parts.len(), 3);
+        assert_eq!(parts[1]["x"], HostTensor { shape: vec![2, 2], bytes: vec![4, 5, 6, 7], ..tensor(&[0]) });
+        let whole = join(parts).unwrap();
+        assert_eq!(whole["x"], tensor(&[6, 2]));
+    }
+
+    #[test]
+    fn a_varying_or_unequal_batch_runs_as_it_is() {
+        for shape in [[None, Some(2)], [Some(4), Some(2)]] {
+            let given = NamedTensors::from([("x".to_owned(), tensor(&[6, 2]))]);
+            let parts = split(&[port(&shape)], given).unwrap();
+            assert_eq!(parts[0]["x"].shape, [6, 2]);
+        }
+    }
+
+    #[test]
+    fn a_missing_input_is_named_with_what_is_there() {
+        let given = NamedTensors::from([("y".to_owned(), tensor(&[1]))]);
+        let failure = split(&[port(&[Some(1)])], given).unwrap_err();
+        assert_eq!(failure.to_string(), "the file has no input 'x'");
+        assert_eq!(failure.hint, "the plan wants x; the file has y");
+    }
+}

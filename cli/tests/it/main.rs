@@ -1,0 +1,5 @@
+//! The real binary as people and scripts meet it: help, errors, exit codes, output.
+
+mod errors;
+mod help;
+mod support;
