@@ -2,7 +2,7 @@
 
 use crate::{
     commands::{
-        agent, build, cancel, completions, devices, engines, fetch, jobs, logs, run, submit, testmodel, token, watch,
+        agent, build, cancel, completions, coordinator, devices, engines, fetch, jobs, logs, run, submit, testmodel, token, up, watch,
     },
     failure,
     settings::{self, Key, Layer},
@@ -91,6 +91,10 @@ impl Global {
 pub enum Command {
     /// Build engines of a model, measure them and bring them here
     Build(build::Args),
+    /// Run a coordinator and this machine's agent
+    Up(up::Args),
+    /// Run a coordinator
+    Coordinator(coordinator::Args),
     /// Run this machine's agent for a coordinator
     Agent(agent::Args),
     /// Submit jobs and return at once

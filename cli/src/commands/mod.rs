@@ -4,6 +4,7 @@ pub mod agent;
 pub mod build;
 pub mod cancel;
 pub mod completions;
+pub mod coordinator;
 pub mod devices;
 pub mod engines;
 pub mod fetch;
@@ -13,6 +14,7 @@ pub mod run;
 pub mod submit;
 pub mod testmodel;
 pub mod token;
+pub mod up;
 pub mod watch;
 
 use crate::{
@@ -37,11 +39,13 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
     let settings = Settings::of_process(parsed.global.layer())?;
     let context = Context { printer, settings, verbose: parsed.global.verbose };
     let service = match parsed.command {
-        Command::Agent(_) => Service::Yes,
+        Command::Up(_) | Command::Coordinator(_) | Command::Agent(_) => Service::Yes,
         _ => Service::No,
     };
     telemetry::start(&context.settings, context.verbose, service)?;
     match parsed.command {
+        Command::Up(args) => context.block_on(up::run(&context, args)),
+        Command::Coordinator(args) => context.block_on(coordinator::run(&context, args)),
         Command::Agent(args) => context.block_on(agent::run(&context, args)),
         Command::Run(args) => run::run(&context, args),
         Command::Testmodel(args) => testmodel::run(&context, args),

@@ -1,47 +1,66 @@
 //! This machine's own farm: who hosts it, who is its client.
 //!
 //! The first process on a data folder locks it, runs the coordinator and listens on a socket there; later ones are its
-//! clients. When the host ends, however it ends, the kernel frees its lock and the next client that notices becomes
-//! the host and goes on with what the store holds.
+//! clients. When the host ends, however it ends, the kernel frees its lock, and the next client that notices becomes
+//! the host and goes on with what the store holds. A host that is done while others wait for its devices goes on until
+//! they have what they asked for.
+//!
+//! A host starts an agent only when something has to run: what is stored is answered without one.
 
 mod folder;
 mod host;
 
 pub use folder::DataFolder;
-pub use host::state_folder;
+pub use host::{Agent, state_folder};
 
-use crate::{failure::Failure, farm::Need, printer::Printer};
+use crate::{failure::Failure, farm::Need, printer::Printer, wait};
 use planforge_client::{Client, Endpoint};
+use planforge_coordinator::server::{self, Coordinator, CoordinatorConfig, StartError};
 use planforge_engine_core::identity::Digest;
+use planforge_proto::{ErrorCode, v1};
 use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 /// How long to wait for a host that holds the lock to answer on its socket: a store is opened in far less.
-const HOST_START_LIMIT: Duration = Duration::from_secs(1);
-/// Between tries to become the host or to reach it.
+const HOST_START_LIMIT: Duration = Duration::from_secs(30);
+/// How long a started agent may take to join with its devices: GPU libraries can take seconds to open.
+const AGENT_START_LIMIT: Duration = Duration::from_secs(60);
+/// Between tries to become the host, to reach it, or to see its devices.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
+/// Between looks at whether others still need this host.
+const OTHERS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// This process's part in the farm.
 #[derive(Debug)]
 pub struct Local {
     client: Client,
     folder: DataFolder,
+    host: Option<Host>,
+}
+
+/// What a host runs.
+#[derive(Debug)]
+struct Host {
+    coordinator: Coordinator,
+    agent: Option<Agent>,
 }
 
 impl Local {
-    /// Reaches the host of the farm in `data`.
-    pub async fn join(data: &Path, _need: Need) -> Result<Self, Failure> {
+    /// Becomes the host of the farm in `data`, or the client of the process that is.
+    pub async fn join(data: &Path, need: Need) -> Result<Self, Failure> {
         let folder = DataFolder::open(data)?;
-        let deadline = Instant::now() + HOST_START_LIMIT;
-        loop {
-            match Client::connect(Endpoint::unix(folder.socket_path()), None).await {
-                Ok(client) => return Ok(Self { client, folder }),
-                Err(error) if Instant::now() > deadline => return Err(error.into()),
-                Err(_) => tokio::time::sleep(TRY_AGAIN).await,
-            }
+        let (client, host) = if need == Need::Lasting {
+            (reach_lasting(&folder).await?, None)
+        } else {
+            host_or_reach(&folder).await?
+        };
+        let mut local = Self { client, folder, host };
+        if need == Need::Work || (need == Need::Devices && local.devices(false).await?.is_empty()) {
+            local.start_work().await?;
         }
+        Ok(local)
     }
 
     pub fn client(&self) -> &Client {
@@ -49,20 +68,136 @@ impl Local {
     }
 
     /// Where the farm keeps a blob that it has.
-    pub fn stored_blob(&self, _digest: Digest) -> Option<PathBuf> {
-        None
+    pub fn stored_blob(&self, digest: Digest) -> Option<PathBuf> {
+        let path = server::blob_file(self.folder.path(), digest);
+        path.is_file().then_some(path)
     }
 
-    /// Has an agent at work; whether that is news.
+    /// Has an agent at work with its devices known; whether that is news to this process.
     pub async fn start_work(&mut self) -> Result<bool, Failure> {
-        Ok(false)
+        let news = match &mut self.host {
+            Some(Host { agent: Some(agent), .. }) => {
+                agent.check().await?;
+                return Ok(false);
+            }
+            Some(host) => {
+                host.agent = Some(Agent::start(self.client.endpoint().clone(), &state_folder(self.folder.path()))?);
+                true
+            }
+            // The host starts its agent when it has something to run; a client only waits for that.
+            None => self.devices(true).await?.is_empty(),
+        };
+        self.wait_for_devices().await?;
+        Ok(news)
     }
 
-    /// Ends this process's part without waiting for what others want.
-    pub async fn leave(self) {}
+    async fn wait_for_devices(&mut self) -> Result<(), Failure> {
+        let deadline = Instant::now() + AGENT_START_LIMIT;
+        while self.devices(true).await?.is_empty() {
+            if let Some(Host { agent: Some(agent), .. }) = &mut self.host {
+                agent.check().await?;
+            }
+            if Instant::now() > deadline {
+                let message = format!("no agent joined the farm in {}", self.folder.path().display());
+                return Err(Failure::new(ErrorCode::Unavailable, message).hint("try again with -vv to see why"));
+            }
+            tokio::time::sleep(TRY_AGAIN).await;
+        }
+        Ok(())
+    }
 
-    /// Ends this process's part.
-    pub async fn close(self, _printer: &Printer) {
-        drop(self.folder);
+    async fn devices(&self, online_only: bool) -> Result<Vec<v1::Device>, Failure> {
+        let reply = self.client.farm().list_devices(v1::ListDevicesRequest { online_only }).await;
+        Ok(reply.map_err(|e| Failure::from(self.client.error(e)))?.into_inner().devices)
+    }
+
+    /// Ends this process's part. A host first finishes what other processes wait for, unless it is interrupted.
+    pub async fn close(self, printer: &Printer) {
+        if let Some(Host { agent: Some(_), .. }) = &self.host {
+            tokio::select! {
+                () = self.others_served(printer) => {}
+                () = wait::interrupted() => {}
+            }
+        }
+        self.leave().await;
+    }
+
+    /// Ends this process's part now; processes that wait for jobs here find the next host among themselves.
+    pub async fn leave(self) {
+        let Some(host) = self.host else { return };
+        if let Some(agent) = host.agent {
+            agent.stop().await;
+        }
+        host.coordinator.shutdown().await;
+    }
+
+    async fn others_served(&self, printer: &Printer) {
+        let mut told = false;
+        loop {
+            match (self.folder.others_are_here(), self.live_jobs().await) {
+                (Ok(true), Ok(live)) if live > 0 => {
+                    if !told {
+                        printer.note(&format!(
+                            "done; finishing {live} jobs for other planforge processes here (Ctrl-C hands them over)"
+                        ));
+                        told = true;
+                    }
+                }
+                _ => return,
+            }
+            tokio::time::sleep(OTHERS_INTERVAL).await;
+        }
+    }
+
+    async fn live_jobs(&self) -> Result<usize, Failure> {
+        use v1::JobState::*;
+        let states = [Blocked, Queued, Leased, Running].map(i32::from).to_vec();
+        let request = v1::ListJobsRequest { states, ..Default::default() };
+        let reply = self.client.farm().list_jobs(request).await;
+        Ok(reply.map_err(|e| Failure::from(self.client.error(e)))?.into_inner().jobs.len())
+    }
+}
+
+/// The coordinator of a data folder as its owner's processes use it: only by its socket.
+async fn host_or_reach(folder: &DataFolder) -> Result<(Client, Option<Host>), Failure> {
+    let deadline = Instant::now() + HOST_START_LIMIT;
+    let endpoint = Endpoint::unix(folder.socket_path());
+    loop {
+        let mut config = CoordinatorConfig::new(folder.path());
+        config.unix_socket = Some(folder.socket_path());
+        match Coordinator::start(config).await {
+            Ok(coordinator) => {
+                let client = Client::connect(endpoint, None).await?;
+                return Ok((client, Some(Host { coordinator, agent: None })));
+            }
+            Err(StartError::Locked { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Another process holds the lock: it listens soon, or it ends and leaves the lock to us.
+        match Client::connect(endpoint.clone(), None).await {
+            Ok(client) => return Ok((client, None)),
+            Err(error) if Instant::now() > deadline => return Err(error.into()),
+            Err(_) => tokio::time::sleep(TRY_AGAIN).await,
+        }
+    }
+}
+
+/// The farm of a process that goes on without us.
+async fn reach_lasting(folder: &DataFolder) -> Result<Client, Failure> {
+    Client::connect(Endpoint::unix(folder.socket_path()), None).await.map_err(|_| {
+        Failure::new(ErrorCode::Unavailable, "no coordinator to leave the jobs with")
+            .hint("name one with --server URL, start one with `planforge up`, or build here with `planforge build`")
+    })
+}
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Self {
+        let code = match &error {
+            StartError::Locked { .. } => ErrorCode::Conflict,
+            StartError::Farm(inner) => inner.code,
+            StartError::Io { source, path, action } => return Self::io(action, path, source).hint(error.hint()),
+            _ => ErrorCode::InvalidArgument,
+        };
+        Self::new(code, error.to_string()).hint(error.hint())
     }
 }

@@ -44,8 +44,6 @@ impl World {
             .env_clear()
             .env("HOME", self.root.path().join("home"))
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            // The device locks of this world, not those of the host: tests run side by side.
-            .env("PLANFORGE_LOCK_DIR", self.root.path().join("locks"))
             .env("NO_COLOR", "1");
         command
     }

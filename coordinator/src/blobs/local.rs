@@ -160,10 +160,15 @@ impl LocalBlobs {
     }
 }
 
+/// Where a blob lies below the folder of a store, or would lie.
+pub fn blob_path(root: &Path, digest: Digest) -> PathBuf {
+    let hex = digest.to_string();
+    root.join("sha256").join(&hex[..2]).join(hex)
+}
+
 impl Inner {
     pub(super) fn path(&self, digest: Digest) -> PathBuf {
-        let hex = digest.to_string();
-        self.root.join("sha256").join(&hex[..2]).join(hex)
+        blob_path(&self.root, digest)
     }
 
     pub(super) fn staging(&self) -> PathBuf {

@@ -5,7 +5,7 @@ mod local;
 mod upload;
 
 pub use error::BlobError;
-pub use local::{LocalBlobs, LocalBlobsOptions, ScrubReport};
+pub use local::{LocalBlobs, LocalBlobsOptions, ScrubReport, blob_path};
 pub use upload::{Begun, MAX_OPEN_UPLOADS, UploadStatus};
 
 use bytes::Bytes;

@@ -12,7 +12,7 @@
 use super::{Listener, ServerLimits, is_loopback, serve};
 use crate::{
     auth::Actor,
-    blobs::{BlobError, LocalBlobs, LocalBlobsOptions},
+    blobs::{BlobError, LocalBlobs, LocalBlobsOptions, blob_path},
     durable,
     farm::{Farm, FarmConfig, SystemClock},
     http::Options,
@@ -40,6 +40,7 @@ use tokio_util::sync::CancellationToken;
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// How often uploads that nobody continues are looked for.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(3600);
+const BLOBS: &str = "blobs";
 const ADMIN_TOKEN_FILE: &str = "admin.token";
 
 /// What a coordinator needs to know before it starts.
@@ -181,7 +182,7 @@ impl Coordinator {
         durable::create_private_dir(data_dir).map_err(StartError::io("create the data folder", data_dir))?;
         let lock = lock_data_dir(data_dir)?;
 
-        let blobs = LocalBlobs::open(data_dir.join("blobs"), config.blobs.clone())?;
+        let blobs = LocalBlobs::open(data_dir.join(BLOBS), config.blobs.clone())?;
         let store = SqliteStore::open(&data_dir.join("farm.db")).await.map_err(StartError::Farm)?;
         let log_folder = data_dir.join("logs");
         durable::create_private_dir(&log_folder).map_err(StartError::io("create folder", &log_folder))?;
@@ -318,6 +319,16 @@ async fn write_first_token(farm: &Farm, data_dir: &Path) -> Result<(), StartErro
     let reply = farm.create_token(&local, request).await.map_err(StartError::Farm)?;
     let text = format!("{}\n", reply.secret);
     durable::write_private(&path, text.as_bytes()).map_err(StartError::io("write", &path))
+}
+
+/// Where the first administrator's token of a data folder lies.
+pub fn admin_token_file(data_dir: &Path) -> PathBuf {
+    data_dir.join(ADMIN_TOKEN_FILE)
+}
+
+/// Where the coordinator of a data folder keeps a blob, or would keep it: for its owner's processes on this machine.
+pub fn blob_file(data_dir: &Path, digest: Digest) -> PathBuf {
+    blob_path(&data_dir.join(BLOBS), digest)
 }
 
 /// Where the Unix socket of a data folder belongs: in the folder, or, when that path is too long for a socket, in a

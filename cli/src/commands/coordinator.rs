@@ -1,0 +1,98 @@
+//! `planforge coordinator`: the queue, store and page of a farm whose agents run elsewhere.
+
+use super::Context;
+use crate::{failure::Failure, local::DataFolder, settings::Key, wait};
+use planforge_coordinator::{
+    farm::FarmConfig,
+    server::{self, Coordinator, CoordinatorConfig},
+    tls::TlsFiles,
+};
+use std::{net::SocketAddr, path::PathBuf};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    pub listen: ListenArgs,
+}
+
+/// Flags of everything that listens.
+#[derive(Debug, clap::Args)]
+pub struct ListenArgs {
+    /// Address to listen on; port 0 lets the system choose
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7400")]
+    pub listen: SocketAddr,
+    /// PEM file with the certificate, followed by its intermediates
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// PEM file with the certificate's key
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// PEM file with the authorities that agents' certificates must come from (mutual TLS)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub agent_ca: Option<PathBuf>,
+    /// Ask for a token on a loopback address too
+    #[arg(long)]
+    pub require_token: bool,
+    /// How others reach this coordinator, for the commands that the page shows
+    #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
+    pub public_url: String,
+    /// How often agents tell that they live
+    #[arg(long, value_name = "MS", default_value_t = FarmConfig::default().heartbeat_ms, hide_short_help = true,
+          value_parser = clap::value_parser!(u32).range(50..=600_000))]
+    pub heartbeat_ms: u32,
+    /// How long a job stays with an agent that is not heard of
+    #[arg(long, value_name = "MS", default_value_t = FarmConfig::default().lease_ms, hide_short_help = true,
+          value_parser = clap::value_parser!(u32).range(100..=3_600_000))]
+    pub lease_ms: u32,
+}
+
+impl ListenArgs {
+    /// Starts a coordinator on the data folder; its socket there serves this user's own commands.
+    pub async fn start(&self, context: &Context<'_>, folder: &DataFolder) -> Result<Coordinator, Failure> {
+        if self.lease_ms < self.heartbeat_ms.saturating_mul(2) {
+            let message = format!("a lease of {} ms ends between two heartbeats of {} ms", self.lease_ms, self.heartbeat_ms);
+            return Err(Failure::usage(message).hint("make --lease-ms at least twice --heartbeat-ms; five times is usual"));
+        }
+        let tls = self.tls_cert.clone().zip(self.tls_key.clone());
+        let mut config = CoordinatorConfig::new(folder.path());
+        config.listen = Some(self.listen);
+        config.unix_socket = Some(folder.socket_path());
+        config.tls = tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: self.agent_ca.clone() });
+        config.require_token = self.require_token;
+        config.insecure_http = context.settings.switch(Key::Insecure)?;
+        config.public_url.clone_from(&self.public_url);
+        config.farm.heartbeat_ms = self.heartbeat_ms;
+        config.farm.lease_ms = self.lease_ms;
+        Ok(Coordinator::start(config).await?)
+    }
+}
+
+/// Says where a started coordinator is and how to get in.
+pub fn announce(context: &Context<'_>, coordinator: &Coordinator, folder: &DataFolder) -> Result<(), Failure> {
+    let url = coordinator.url().unwrap_or_default();
+    let token_file = server::admin_token_file(folder.path());
+    let data = folder.path().display();
+    let lines = [
+        format!("url         {url}"),
+        format!("page        {url}/"),
+        format!("token file  {}", token_file.display()),
+        format!("data        {data}"),
+    ];
+    context.printer.data(&lines.join("\n"))?;
+    context.printer.object(&serde_json::json!({
+        "url": url,
+        "page": format!("{url}/"),
+        "token_file": token_file,
+        "data": folder.path(),
+    }))
+}
+
+pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    let folder = DataFolder::open(&context.settings.data_folder()?)?;
+    let coordinator = args.listen.start(context, &folder).await?;
+    announce(context, &coordinator, &folder)?;
+    wait::interrupted().await;
+    context.printer.note("ending: what was accepted is kept");
+    coordinator.shutdown().await;
+    Ok(())
+}

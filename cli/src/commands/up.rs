@@ -1,0 +1,49 @@
+//! `planforge up`: a coordinator and this machine's agent in one process.
+
+use super::{
+    Context,
+    coordinator::{ListenArgs, announce},
+};
+use crate::{
+    failure::Failure,
+    local::{Agent, DataFolder, state_folder},
+    wait,
+};
+use planforge_client::Endpoint;
+use std::time::Duration;
+
+/// How often the agent is looked after.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    listen: ListenArgs,
+}
+
+pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    let folder = DataFolder::open(&context.settings.data_folder()?)?;
+    let coordinator = args.listen.start(context, &folder).await?;
+    let mut agent = Agent::start(Endpoint::unix(folder.socket_path()), &state_folder(folder.path()))?;
+    announce(context, &coordinator, &folder)?;
+    let result = tokio::select! {
+        () = wait::interrupted() => Ok(()),
+        failure = watch(&mut agent) => Err(failure),
+    };
+    context.printer.note("ending: what was accepted is kept");
+    if result.is_ok() {
+        agent.stop().await;
+    }
+    coordinator.shutdown().await;
+    result
+}
+
+/// Returns only when the agent cannot go on.
+async fn watch(agent: &mut Agent) -> Failure {
+    loop {
+        if let Err(failure) = agent.check().await {
+            return failure;
+        }
+        tokio::time::sleep(CHECK_INTERVAL).await;
+    }
+}
