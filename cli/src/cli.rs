@@ -2,7 +2,8 @@
 
 use crate::{
     commands::{
-        agent, build, cancel, completions, coordinator, devices, engines, fetch, jobs, logs, run, submit, testmodel, token, up, watch,
+        agent, build, cancel, completions, coordinator, devices, engines, fetch, jobs, logs, run, submit, testmodel,
+        token, up, watch,
     },
     failure,
     settings::{self, Key, Layer},

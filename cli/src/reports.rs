@@ -77,8 +77,9 @@ pub async fn find(context: &Context<'_>, farm: &Farm, name: &str) -> Result<Vec<
         }
     }
     let project = context.settings.get(Key::Project).map(|p| format!(" in project {p}")).unwrap_or_default();
-    Err(Failure::new(ErrorCode::NotFound, format!("no report of '{name}'{project}"))
-        .hint("name a job (planforge jobs), an engine key or plan digest in full (planforge engines --json) or a report file"))
+    Err(Failure::new(ErrorCode::NotFound, format!("no report of '{name}'{project}")).hint(
+        "name a job (planforge jobs), an engine key or plan digest in full (planforge engines --json) or a report file",
+    ))
 }
 
 #[cfg(test)]

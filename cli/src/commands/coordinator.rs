@@ -50,8 +50,11 @@ impl ListenArgs {
     /// Starts a coordinator on the data folder; its socket there serves this user's own commands.
     pub async fn start(&self, context: &Context<'_>, folder: &DataFolder) -> Result<Coordinator, Failure> {
         if self.lease_ms < self.heartbeat_ms.saturating_mul(2) {
-            let message = format!("a lease of {} ms ends between two heartbeats of {} ms", self.lease_ms, self.heartbeat_ms);
-            return Err(Failure::usage(message).hint("make --lease-ms at least twice --heartbeat-ms; five times is usual"));
+            let message =
+                format!("a lease of {} ms ends between two heartbeats of {} ms", self.lease_ms, self.heartbeat_ms);
+            return Err(
+                Failure::usage(message).hint("make --lease-ms at least twice --heartbeat-ms; five times is usual")
+            );
         }
         let tls = self.tls_cert.clone().zip(self.tls_key.clone());
         let mut config = CoordinatorConfig::new(folder.path());

@@ -8,7 +8,11 @@ use planforge_engine_core::{
     worker::FailureClass,
 };
 use planforge_proto::ErrorCode;
-use std::{error::Error, path::{Path, PathBuf}, time::Instant};
+use std::{
+    error::Error,
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -43,8 +47,10 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let runs = outputs.len();
     let outputs = join(outputs)?;
     npz::write(&args.output, &outputs)?;
-    let described: Vec<_> =
-        outputs.iter().map(|(name, t)| serde_json::json!({ "name": name, "element": t.element, "shape": t.shape })).collect();
+    let described: Vec<_> = outputs
+        .iter()
+        .map(|(name, t)| serde_json::json!({ "name": name, "element": t.element, "shape": t.shape }))
+        .collect();
     context.printer.data(&args.output.display().to_string())?;
     for (name, tensor) in &outputs {
         context.printer.note(&format!("{name}: {:?} {:?}", tensor.element, tensor.shape).to_lowercase());
@@ -114,8 +120,10 @@ fn join(parts: Vec<NamedTensors>) -> Result<NamedTensors, Failure> {
     for part in parts {
         for (name, tensor) in part {
             let Some(into) = whole.get_mut(&name).filter(|into| !into.shape.is_empty()) else {
-                return Err(Failure::usage(format!("output '{name}' has no batch dimension to put batches together along"))
-                    .hint("give exactly one batch of inputs"));
+                return Err(Failure::usage(format!(
+                    "output '{name}' has no batch dimension to put batches together along"
+                ))
+                .hint("give exactly one batch of inputs"));
             };
             into.shape[0] += tensor.shape.first().copied().unwrap_or(0);
             into.bytes.extend(tensor.bytes);

@@ -51,11 +51,8 @@ impl Local {
     /// Becomes the host of the farm in `data`, or the client of the process that is.
     pub async fn join(data: &Path, need: Need) -> Result<Self, Failure> {
         let folder = DataFolder::open(data)?;
-        let (client, host) = if need == Need::Lasting {
-            (reach_lasting(&folder).await?, None)
-        } else {
-            host_or_reach(&folder).await?
-        };
+        let (client, host) =
+            if need == Need::Lasting { (reach_lasting(&folder).await?, None) } else { host_or_reach(&folder).await? };
         let mut local = Self { client, folder, host };
         if need == Need::Work || (need == Need::Devices && local.devices(false).await?.is_empty()) {
             local.start_work().await?;
