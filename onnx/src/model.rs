@@ -34,6 +34,8 @@ pub struct ModelFile {
     pub name: String,
     pub path: PathBuf,
     pub size_bytes: u64,
+    /// The mapped file.
+    pub bytes: Bytes,
 }
 
 impl Model {
@@ -53,9 +55,9 @@ impl Model {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let mut model = Self::build(bytes, path, Some(folder))?;
+        let mut model = Self::build(bytes.clone(), path, Some(folder))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        model.files.insert(0, ModelFile { name, path: path.to_owned(), size_bytes });
+        model.files.insert(0, ModelFile { name, path: path.to_owned(), size_bytes, bytes });
         Ok(model)
     }
 
@@ -100,6 +102,7 @@ impl Model {
             name: name.clone(),
             path: file.path.clone(),
             size_bytes: file.bytes.len() as u64,
+            bytes: file.bytes.clone(),
         });
         Ok(Self { proto, files: files.collect(), data })
     }
@@ -114,11 +117,6 @@ impl Model {
     /// model read from memory.
     pub fn files(&self) -> &[ModelFile] {
         &self.files
-    }
-
-    /// The mapped bytes of the external data file of that (relative, normalised) name.
-    pub fn data_file(&self, name: &str) -> Option<Bytes> {
-        self.data.files.get(name).map(|file| file.bytes.clone())
     }
 
     /// Version of the operator set that the standard domain is imported at.

@@ -225,7 +225,7 @@ fn pack_six_bits(values: &[i32]) -> Vec<u8> {
 }
 
 /// Calls `visit` for every tensor of the model: initializers, attributes, subgraphs, functions, training.
-pub fn for_each_tensor<E>(model: &ModelProto, visit: &mut dyn FnMut(&TensorProto) -> Result<(), E>) -> Result<(), E> {
+pub fn for_each_tensor<'a, E>(model: &'a ModelProto, visit: &mut Visit<'_, 'a, E>) -> Result<(), E> {
     model.graph.iter().try_for_each(|graph| visit_graph(graph, visit))?;
     for function in &model.functions {
         function.node.iter().try_for_each(|node| visit_node(node, visit))?;
@@ -238,25 +238,26 @@ pub fn for_each_tensor<E>(model: &ModelProto, visit: &mut dyn FnMut(&TensorProto
     Ok(())
 }
 
-type Visit<'a, E> = dyn FnMut(&TensorProto) -> Result<(), E> + 'a;
+/// What [`for_each_tensor`] calls; an error ends the walk.
+pub type Visit<'f, 'a, E> = dyn FnMut(&'a TensorProto) -> Result<(), E> + 'f;
 
-fn visit_graph<E>(graph: &GraphProto, visit: &mut Visit<'_, E>) -> Result<(), E> {
+fn visit_graph<'a, E>(graph: &'a GraphProto, visit: &mut Visit<'_, 'a, E>) -> Result<(), E> {
     graph.initializer.iter().try_for_each(&mut *visit)?;
     graph.sparse_initializer.iter().try_for_each(|sparse| visit_sparse(sparse, visit))?;
     graph.node.iter().try_for_each(|node| visit_node(node, visit))
 }
 
-fn visit_node<E>(node: &NodeProto, visit: &mut Visit<'_, E>) -> Result<(), E> {
+fn visit_node<'a, E>(node: &'a NodeProto, visit: &mut Visit<'_, 'a, E>) -> Result<(), E> {
     node.attribute.iter().try_for_each(|attribute| visit_attribute(attribute, visit))
 }
 
-fn visit_attribute<E>(attribute: &AttributeProto, visit: &mut Visit<'_, E>) -> Result<(), E> {
+fn visit_attribute<'a, E>(attribute: &'a AttributeProto, visit: &mut Visit<'_, 'a, E>) -> Result<(), E> {
     attribute.t.as_deref().into_iter().chain(&attribute.tensors).try_for_each(&mut *visit)?;
     let mut sparse = attribute.sparse_tensor.as_deref().into_iter().chain(&attribute.sparse_tensors);
     sparse.try_for_each(|sparse| visit_sparse(sparse, visit))?;
     attribute.g.as_deref().into_iter().chain(&attribute.graphs).try_for_each(|graph| visit_graph(graph, visit))
 }
 
-fn visit_sparse<E>(sparse: &SparseTensorProto, visit: &mut Visit<'_, E>) -> Result<(), E> {
+fn visit_sparse<'a, E>(sparse: &'a SparseTensorProto, visit: &mut Visit<'_, 'a, E>) -> Result<(), E> {
     sparse.values.iter().chain(&sparse.indices).try_for_each(&mut *visit)
 }
