@@ -9,7 +9,7 @@ use crate::{
     gemm::{Place, Rows},
     isa::{Isa, per_level},
     pointwise::{Activation, activate},
-    pool::ThreadPool,
+    pool::{ThreadPool, for_parts},
 };
 
 /// Sizes of a two-dimensional convolution (a one-dimensional one has height 1). Images are NHWC.
@@ -196,28 +196,6 @@ unsafe impl Rows for LineRows<'_> {
             to[ky * stride] = self.bordered[at..].as_ptr();
         }
     }
-}
-
-/// Splits `to` into `size` elements per task and calls `body(task, part)` on the pool.
-pub(crate) fn for_parts(pool: &ThreadPool, to: &mut [f32], size: usize, body: impl Fn(usize, &mut [f32]) + Sync) {
-    struct Base(*mut f32);
-    // SAFETY: tasks take disjoint parts.
-    unsafe impl Sync for Base {}
-    impl Base {
-        fn at(&self, offset: usize) -> *mut f32 {
-            self.0.wrapping_add(offset)
-        }
-    }
-    let len = to.len();
-    let size = size.max(1);
-    let base = Base(to.as_mut_ptr());
-    pool.run(len.div_ceil(size), |task, _| {
-        let start = task * size;
-        let end = (start + size).min(len);
-        // SAFETY: [start, end) lies within `to`, which is borrowed exclusively, and belongs to this task alone.
-        let part = unsafe { std::slice::from_raw_parts_mut(base.at(start), end - start) };
-        body(task, part);
-    });
 }
 
 /// Copies the image into `to` with the zeros around it that [`LineRows`] needs.

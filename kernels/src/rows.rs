@@ -1,10 +1,9 @@
 //! Work over whole rows of a row-major matrix: softmax and layer normalisation.
 
 use crate::{
-    conv::for_parts,
     isa::{Isa, per_level},
     math,
-    pool::ThreadPool,
+    pool::{ThreadPool, for_parts},
 };
 
 /// Independent sums, so that adding vectorises.

@@ -1,6 +1,6 @@
 //! Moving elements: transposes and layout changes.
 
-use crate::{conv::for_parts, pool::ThreadPool};
+use crate::pool::{ThreadPool, for_parts};
 
 /// Most axes of a transpose after merging those that stay together.
 pub const AXES_MAX: usize = 8;

@@ -1,9 +1,9 @@
 //! Pooling over NHWC images.
 
 use crate::{
-    conv::{ConvShape, for_parts},
+    conv::ConvShape,
     isa::{Isa, per_level},
-    pool::ThreadPool,
+    pool::{ThreadPool, for_parts},
 };
 
 /// What a window gives.

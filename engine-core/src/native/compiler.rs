@@ -1,0 +1,206 @@
+//! The native backend: from an ONNX file to a plan file.
+
+use super::{
+    BACKEND, COMPILER_REVISION,
+    assemble::assemble,
+    cache::TacticCache,
+    lower::lower,
+    meter::{NativeMeter, chain},
+    plan::{self, GraphSummary, Manifest, PassCount, isa_level, levels_here},
+    tactic::{TuneError, Tuner},
+};
+use crate::{
+    backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter},
+    device::{self, CpuLevel, DiscoveredDevice},
+    identity::{Digest, Precision, Toolchain},
+    import, ir,
+    worker::FailureClass,
+};
+use planforge_kernels::{isa::Isa, pool::ThreadPool};
+use planforge_onnx::Model;
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+/// Option of the build spec: only tactics whose name contains its value, where a step has any.
+pub const OPTION_FORCE_TACTIC: &str = "force_tactic";
+
+/// Compiles for CPUs, per instruction-set level.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NativeCompiler;
+
+fn refuse(message: impl Into<String>, hint: &str) -> BackendError {
+    BackendError::new(FailureClass::Model, message).with_hint(hint)
+}
+
+/// The toolchain of this build of the compiler.
+pub fn toolchain() -> Toolchain {
+    Toolchain { backend: BACKEND.into(), version: COMPILER_REVISION.to_string(), components: BTreeMap::new() }
+}
+
+/// The level a request asks for, when this CPU runs it.
+fn level(request: &CompileRequest) -> Result<(CpuLevel, Isa), BackendError> {
+    let sku = &request.sku;
+    let hint = "name one of the SKUs that `planforge devices` lists";
+    let level = CpuLevel::of_sku(sku)
+        .ok_or_else(|| refuse(format!("the native compiler builds for CPU levels, not for {sku}"), hint))?;
+    let isa = Isa::new(isa_level(level)).filter(|_| level.runs_here()).ok_or_else(|| {
+        let needs = isa_level(level).describe();
+        refuse(format!("{sku} needs {needs}; this CPU offers {}", levels_here()), hint)
+    })?;
+    Ok((level, isa))
+}
+
+impl Compiler for NativeCompiler {
+    fn backend(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn toolchains(&self, device: &DiscoveredDevice) -> Vec<Toolchain> {
+        let buildable = |sku| CpuLevel::of_sku(sku).is_some_and(|level| Isa::new(isa_level(level)).is_some());
+        if device.skus.iter().any(buildable) { vec![toolchain()] } else { Vec::new() }
+    }
+
+    fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
+        level(request)?;
+        let spec = &request.spec;
+        if request.toolchain != toolchain() {
+            return Err(refuse(
+                format!("this program holds {}, not {}", toolchain(), request.toolchain),
+                "ask for the toolchain that is offered, or run the other release",
+            ));
+        }
+        let refusals = [
+            (
+                !matches!(spec.precision, Precision::Fp32 | Precision::Best),
+                format!("precision {:?}", spec.precision).to_lowercase(),
+            ),
+            (spec.profiles.len() > 1, "more than one optimization profile".into()),
+            (spec.hardware_compatibility.is_some(), "hardware compatibility levels".into()),
+            (spec.version_compatible, "version-compatible plans".into()),
+            (spec.calibration.is_some(), "calibration".into()),
+            (!spec.plugins.is_empty(), "plugins".into()),
+            (spec.threads == Some(0), "engines of no threads".into()),
+        ];
+        if let Some((_, what)) = refusals.iter().find(|(given, _)| *given) {
+            return Err(refuse(format!("the native compiler does not support {what} yet"), "leave it out of the spec"));
+        }
+        for (input, ranges) in spec.profiles.iter().flat_map(|profile| &profile.inputs) {
+            if ranges.iter().any(|range| range.min != range.max) {
+                return Err(refuse(
+                    format!("the profile lets dimensions of input {input} vary; the native compiler builds for one fixed shape"),
+                    "give one size per dimension",
+                ));
+            }
+        }
+        if let Some(name) = spec.options.keys().find(|name| *name != OPTION_FORCE_TACTIC) {
+            return Err(refuse(
+                format!("the native compiler has no option {name}; it has {OPTION_FORCE_TACTIC}"),
+                "leave the option out",
+            ));
+        }
+        Ok(())
+    }
+
+    fn compile(
+        &self,
+        request: &CompileRequest,
+        events: &dyn Events,
+        cancel: &Cancel,
+    ) -> Result<CompiledPlan, BackendError> {
+        self.check(request)?;
+        let (level, isa) = level(request)?;
+        let stop = || refuse("the build was cancelled", "");
+        events.progress("import", 0.0, "");
+        let model = Model::open(&request.model).map_err(|error| {
+            let hint = error.hint().to_owned();
+            refuse(chain(&error), &hint)
+        })?;
+        let graph = import::import(&model, request.spec.profiles.first())
+            .map_err(|error| refuse(error.to_string(), "see the list of supported operators and change the model"))?;
+        if cancel.is_cancelled() {
+            return Err(stop());
+        }
+        events.progress("optimize", 0.0, "");
+        let imported_nodes = graph.nodes.len() as u64;
+        let (graph, passes) = optimize(graph)?;
+        let summary = GraphSummary {
+            name: graph.name.clone(),
+            imported_nodes,
+            nodes: graph.nodes.len() as u64,
+            parameters: graph.constants.values().map(|tensor| tensor.len() as u64).sum(),
+            constant_bytes: graph.constant_bytes(),
+        };
+        let mut draft = lower(&graph).map_err(|error| refuse(error.to_string(), "give every dimension one size"))?;
+        drop(graph);
+
+        let threads = match request.spec.threads {
+            Some(threads) => threads as usize,
+            None => std::thread::available_parallelism().map_or(1, usize::from),
+        };
+        let resource = |message: String| BackendError::new(FailureClass::Resource, message);
+        let pool = Arc::new(ThreadPool::new(threads).map_err(|error| resource(chain(&error)))?);
+        let device_class = device_class();
+        let mut cache = TacticCache::open(request.cache.as_deref(), device_class, level.name(), threads);
+        let mut tuner = Tuner {
+            isa,
+            pool,
+            level: request.spec.optimization_level.0,
+            force: request.spec.options.get(OPTION_FORCE_TACTIC).map(String::as_str),
+            cache: &mut cache,
+            events,
+            cancel,
+        };
+        tuner.tune(&mut draft).map_err(|error| match error {
+            TuneError::Cancelled => stop(),
+            TuneError::Run { .. } => refuse(chain(&error), "report this with the model's structure"),
+        })?;
+        if let Err(error) = cache.save() {
+            events.log(&format!("the tactic cache could not be kept: {error}"));
+        }
+        events.log(&format!("{} steps timed, {} known from the tactic cache", cache.misses, cache.hits));
+
+        events.progress("write", 0.0, "");
+        let (program, weights) = assemble(draft);
+        program.check().map_err(|error| refuse(error.to_string(), "report this with the model's structure"))?;
+        let manifest = Manifest {
+            model_digest: request.model_digest,
+            sku: request.sku.clone(),
+            toolchain: request.toolchain.clone(),
+            spec: request.spec.clone().canonical(),
+            device_class,
+            threads: threads as u32,
+            graph: summary,
+            passes,
+            program,
+        };
+        let path = request.scratch.join("engine.plan");
+        plan::write(&path, &manifest, &weights).map_err(|error| {
+            resource(format!("plan {}: {}", path.display(), chain(&error)))
+                .with_hint("make room on the disk of the scratch folder")
+        })?;
+        let facts = serde_json::json!({
+            "steps": manifest.program.steps.len(),
+            "reference_steps": manifest.program.steps.iter().filter(|s| matches!(s.kind, super::program::StepKind::Reference { .. })).count(),
+            "passes": manifest.passes,
+            "tactics_timed": cache.misses,
+            "tactics_known": cache.hits,
+            "arena_bytes": manifest.program.arena_bytes,
+            "weight_bytes": manifest.program.weight_bytes,
+        });
+        events.progress("write", 1.0, "");
+        Ok(CompiledPlan { path, facts })
+    }
+
+    fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {
+        Ok(Box::new(NativeMeter::load(plan, options)?))
+    }
+}
+
+/// The class of this host's CPU: whose timings may be used again.
+pub(crate) fn device_class() -> Digest {
+    device::cpu_fingerprint().class_digest()
+}
+
+/// Runs the passes and counts what they did.
+fn optimize(graph: ir::Graph) -> Result<(ir::Graph, Vec<PassCount>), BackendError> {
+    Ok((graph, Vec::new()))
+}

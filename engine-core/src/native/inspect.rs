@@ -1,0 +1,214 @@
+//! A plan in words and as JSON: graph, steps with their kernels, tactics tried, memory.
+
+use super::{
+    container::MINOR,
+    plan::{self, GraphSummary, PassCount, PlanError, isa_level},
+    program::{Place, StepKind},
+};
+use crate::{
+    backend::Port,
+    device::CpuLevel,
+    identity::{BuildSpec, Digest, Sku, Toolchain},
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fmt, path::Path};
+
+/// What a plan holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Inspection {
+    pub format: String,
+    pub model_digest: Digest,
+    pub sku: Sku,
+    /// Instruction set of its kernels.
+    pub instruction_set: String,
+    /// Whether this machine can run it.
+    pub runs_here: bool,
+    /// Its tactics were timed on a CPU of another class: it runs, but may not be the fastest here.
+    pub foreign: bool,
+    pub toolchain: Toolchain,
+    pub spec: BuildSpec,
+    pub threads: u32,
+    pub graph: GraphSummary,
+    pub inputs: Vec<Port>,
+    pub outputs: Vec<Port>,
+    /// What the optimiser did.
+    pub passes: Vec<PassCount>,
+    pub steps: Vec<InspectedStep>,
+    /// How many steps each kernel computes.
+    pub kernels: BTreeMap<String, usize>,
+    pub memory: InspectedMemory,
+}
+
+/// One step of a plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InspectedStep {
+    pub kind: String,
+    /// What computes it; begins with the instruction set.
+    pub kernel: String,
+    /// The model's nodes it computes; more than one: they were fused.
+    pub nodes: Vec<String>,
+    pub flops: u64,
+    /// Tactics tried, fastest first, with their median in microseconds.
+    pub tried: Vec<InspectedTactic>,
+    pub detail: serde_json::Value,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InspectedTactic {
+    pub name: String,
+    pub median_us: Option<f64>,
+}
+
+/// Where everything lies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InspectedMemory {
+    pub arena_bytes: u64,
+    /// What the arena would be if no two buffers shared a place.
+    pub without_reuse_bytes: u64,
+    pub weight_bytes: u64,
+    pub buffers: Vec<InspectedBuffer>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InspectedBuffer {
+    pub name: String,
+    /// `arena` or `weights`.
+    pub place: String,
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// Reads a plan, checks all of it, and says what it holds.
+pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
+    let manifest = plan::read(path)?.manifest;
+    let level = CpuLevel::of_sku(&manifest.sku).ok_or_else(|| PlanError::Sku { sku: manifest.sku.clone() })?;
+    let isa = isa_level(level);
+    let program = &manifest.program;
+    let port = |of: &super::program::ProgramPort| Port {
+        name: of.name.clone(),
+        element: of.element,
+        shape: of.shape.iter().map(|&size| Some(size as u64)).collect(),
+    };
+    let steps: Vec<InspectedStep> = program
+        .steps
+        .iter()
+        .map(|step| InspectedStep {
+            kind: step.kind.name().to_owned(),
+            kernel: step.kernel_name(isa.name()),
+            nodes: step.origins.clone(),
+            flops: step.kind.flops(),
+            tried: step
+                .tried
+                .iter()
+                .map(|tried| InspectedTactic {
+                    name: tried.tactic.name(),
+                    median_us: tried.median_ns.map(|ns| ns as f64 / 1e3),
+                })
+                .collect(),
+            detail: detail(&step.kind),
+        })
+        .collect();
+    let mut kernels = BTreeMap::new();
+    for step in &program.steps {
+        let name = step.tactic.as_ref().map_or_else(|| step.kernel_name(isa.name()), |tactic| tactic.kernel.clone());
+        *kernels.entry(name).or_default() += 1;
+    }
+    let buffers: Vec<InspectedBuffer> = program
+        .buffers
+        .iter()
+        .map(|buffer| {
+            let (place, offset) = match buffer.place {
+                Place::Arena(offset) => ("arena", offset),
+                Place::Weights(offset) => ("weights", offset),
+            };
+            InspectedBuffer { name: buffer.name.clone(), place: place.into(), offset, bytes: buffer.bytes }
+        })
+        .collect();
+    let without_reuse_bytes = buffers.iter().filter(|buffer| buffer.place == "arena").map(|buffer| buffer.bytes).sum();
+    Ok(Inspection {
+        format: format!("{}.{MINOR}", super::container::MAJOR),
+        instruction_set: isa.name().to_owned(),
+        runs_here: plan::level_of(&manifest).is_ok(),
+        foreign: manifest.device_class != super::compiler::device_class(),
+        inputs: program.inputs.iter().map(port).collect(),
+        outputs: program.outputs.iter().map(port).collect(),
+        steps,
+        kernels,
+        memory: InspectedMemory {
+            arena_bytes: program.arena_bytes,
+            without_reuse_bytes,
+            weight_bytes: program.weight_bytes,
+            buffers,
+        },
+        model_digest: manifest.model_digest,
+        sku: manifest.sku,
+        toolchain: manifest.toolchain,
+        spec: manifest.spec,
+        threads: manifest.threads,
+        graph: manifest.graph,
+        passes: manifest.passes,
+    })
+}
+
+/// The attributes of a step, but for long lists.
+fn detail(kind: &StepKind) -> serde_json::Value {
+    let mut value = serde_json::to_value(kind).unwrap_or_default();
+    if let Some(items) = value.pointer_mut("/batch_gemm/items") {
+        *items = items.as_array().map_or(0, Vec::len).into();
+    }
+    value
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / (1 << 20) as f64
+}
+
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "plan format {} for {} ({}), {}", self.format, self.sku, self.instruction_set, self.toolchain)?;
+        writeln!(f, "model   {} {}", self.model_digest, self.graph.name)?;
+        let graph = &self.graph;
+        writeln!(
+            f,
+            "graph   {} nodes imported, {} after optimisation, {} steps, {:.2} M parameters",
+            graph.imported_nodes,
+            graph.nodes,
+            self.steps.len(),
+            graph.parameters as f64 / 1e6
+        )?;
+        writeln!(f, "threads {}", self.threads)?;
+        match (self.runs_here, self.foreign) {
+            (false, _) => writeln!(f, "note    this CPU lacks instructions it needs")?,
+            (true, true) => writeln!(f, "note    foreign: its tactics were timed on another kind of CPU")?,
+            (true, false) => {}
+        }
+        for (what, ports) in [("input ", &self.inputs), ("output", &self.outputs)] {
+            for port in ports {
+                let shape: Vec<String> =
+                    port.shape.iter().map(|size| size.map_or("?".into(), |size| size.to_string())).collect();
+                writeln!(f, "{what}  {} {:?} [{}]", port.name, port.element, shape.join(", "))?;
+            }
+        }
+        for pass in &self.passes {
+            writeln!(f, "pass    {} x {}", pass.pass, pass.changes)?;
+        }
+        for (kernel, count) in &self.kernels {
+            writeln!(f, "kernel  {kernel} x {count}")?;
+        }
+        let memory = &self.memory;
+        writeln!(
+            f,
+            "memory  {:.2} MiB activations ({:.2} MiB without reuse), {:.2} MiB weights",
+            mib(memory.arena_bytes),
+            mib(memory.without_reuse_bytes),
+            mib(memory.weight_bytes)
+        )?;
+        for (index, step) in self.steps.iter().enumerate() {
+            writeln!(f, "{index:4}  {:<11} {:<40} {}", step.kind, step.kernel, step.nodes.join(" + "))?;
+            for tried in step.tried.iter().filter(|tried| tried.median_us.is_some()) {
+                writeln!(f, "        {:10.1} us  {}", tried.median_us.unwrap_or(0.0), tried.name)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! The native compiler and its engines: a graph lowered to steps, a tactic timed for each, memory planned ahead, all
+//! of it in one file that is mapped and run.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`lower`] | graph to steps: layouts, and which operators have a kernel |
+//! | [`tactic`], [`cache`] | candidates per step, timing, and what is remembered of it |
+//! | [`assemble`], [`memory`] | packed weights and the place of every buffer |
+//! | [`program`] | the steps and buffers of an engine: what a plan's manifest holds |
+//! | [`container`], [`plan`] | the file: written, read and checked |
+//! | [`prepare`], [`engine`] | a program made ready and run |
+//! | [`compiler`], [`meter`] | the two backend traits |
+//! | [`inspect`] | a plan in words and as JSON |
+//!
+//! Invariant: an engine executes no kernel above its SKU's instruction-set level.
+//! Invariant: whatever a plan file holds, loading and running it is an error or an answer, never undefined.
+
+mod assemble;
+mod cache;
+mod compiler;
+mod container;
+mod draft;
+mod engine;
+mod inspect;
+mod lower;
+mod memory;
+mod meter;
+mod plan;
+mod prepare;
+mod program;
+mod tactic;
+
+pub use compiler::{NativeCompiler, OPTION_FORCE_TACTIC, toolchain};
+pub use inspect::{Inspection, inspect};
+pub use meter::NativeMeter;
+pub use plan::{GraphSummary, Manifest, PassCount, PlanError};
+
+/// Name of the backend in toolchains.
+pub const BACKEND: &str = "native";
+
+/// Raised whenever the same input would give another plan.
+pub const COMPILER_REVISION: u32 = 1;

@@ -1,0 +1,163 @@
+//! What a native plan says of itself, and reading it back with every check.
+
+use super::{
+    container::{self, ContainerError, KIND_MANIFEST, KIND_WEIGHTS, Section, Writer},
+    assemble::WeightPlan,
+    program::Program,
+};
+use crate::{
+    device::CpuLevel,
+    identity::{BuildSpec, Digest, Sku, Toolchain},
+};
+use memmap2::Mmap;
+use planforge_kernels::isa::IsaLevel;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+/// Largest manifest that is parsed.
+const MANIFEST_MAX_BYTES: u64 = 256 << 20;
+
+/// A number of nodes the optimiser joined, removed or rewrote, by the pass's name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PassCount {
+    pub pass: String,
+    pub changes: u64,
+}
+
+/// The model in numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GraphSummary {
+    pub name: String,
+    /// Nodes as imported, and after the passes.
+    pub imported_nodes: u64,
+    pub nodes: u64,
+    pub parameters: u64,
+    pub constant_bytes: u64,
+}
+
+/// Everything a plan says of itself: how it came about and how it runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    pub model_digest: Digest,
+    pub sku: Sku,
+    pub toolchain: Toolchain,
+    pub spec: BuildSpec,
+    /// Class of the device that timed the tactics.
+    pub device_class: Digest,
+    pub threads: u32,
+    pub graph: GraphSummary,
+    pub passes: Vec<PassCount>,
+    pub program: Program,
+}
+
+/// Why a plan cannot be used here.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    #[error("cannot open plan {}", path.display())]
+    Open {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("plan {}: {source}", path.display())]
+    Container { path: PathBuf, source: ContainerError },
+    #[error("plan {}: its manifest cannot be read: {reason}", path.display())]
+    Manifest { path: PathBuf, reason: String },
+    #[error("the plan is for {sku}, which is no instruction-set level this program knows")]
+    Sku { sku: Sku },
+    #[error("the plan is for {sku} and needs {needs}; this CPU offers {here}")]
+    Instructions { sku: Sku, needs: &'static str, here: String },
+}
+
+/// The kernels' level behind a CPU SKU.
+pub(crate) fn isa_level(level: CpuLevel) -> IsaLevel {
+    match level {
+        CpuLevel::X86V2 => IsaLevel::X86V2,
+        CpuLevel::X86V3 => IsaLevel::X86V3,
+        CpuLevel::X86V4 => IsaLevel::X86V4,
+        CpuLevel::X86V4Vnni => IsaLevel::X86V4Vnni,
+        CpuLevel::Aarch64Neon | CpuLevel::Aarch64NeonDotprod => IsaLevel::Neon,
+    }
+}
+
+/// The SKUs of this CPU, for messages.
+pub(crate) fn levels_here() -> String {
+    let names: Vec<&str> = CpuLevel::detect().into_iter().map(CpuLevel::name).collect();
+    if names.is_empty() { "none of the known levels".to_owned() } else { names.join(", ") }
+}
+
+/// Writes a plan; `path` is complete on disk when this returns.
+pub(crate) fn write(path: &Path, manifest: &Manifest, weights: &WeightPlan) -> Result<(), ContainerError> {
+    let mut writer = Writer::create(path, 2)?;
+    writer.section::<io::Error>(KIND_MANIFEST, |out| out.write_all(&canonical(manifest)?))?;
+    writer.section::<io::Error>(KIND_WEIGHTS, |out| weights.write(out))?;
+    Ok(writer.finish()?)
+}
+
+/// Canonical JSON of a manifest, which reads back as the same manifest.
+fn canonical(manifest: &Manifest) -> io::Result<Vec<u8>> {
+    let bytes = serde_json_canonicalizer::to_vec(manifest).map_err(io::Error::other)?;
+    // A number JSON cannot hold (an infinite bound, say) must fail here, not when the plan is loaded.
+    match serde_json::from_slice::<Manifest>(&bytes) {
+        Ok(back) if back == *manifest => Ok(bytes),
+        Ok(_) => Err(io::Error::other("the manifest does not read back as it was written")),
+        Err(error) => Err(io::Error::other(format!("the manifest does not read back: {error}"))),
+    }
+}
+
+/// A plan whose every byte was checked.
+#[derive(Debug)]
+pub(crate) struct CheckedPlan {
+    pub manifest: Manifest,
+    pub map: Mmap,
+    pub weights: Section,
+}
+
+/// Opens a plan and checks its digests, manifest and program. Does not ask whether it can run here.
+pub(crate) fn read(path: &Path) -> Result<CheckedPlan, PlanError> {
+    let open = |source| PlanError::Open { path: path.to_owned(), source };
+    let file = File::open(path).map_err(open)?;
+    // SAFETY: plans lie in content-addressed stores, which replace files and never change them in place; were one
+    // changed all the same, digests would fail now or wrong numbers come out later, which the store's user can do
+    // anyway. A file cut short while mapped kills this process, which is why engines run in a worker of their own.
+    let map = unsafe { Mmap::map(&file) }.map_err(open)?;
+    let contained = |source| PlanError::Container { path: path.to_owned(), source };
+    let sections = container::read(&map).map_err(contained)?;
+    let section = |kind, what| {
+        let mut found = sections.iter().filter(|section| section.kind == kind);
+        match (found.next(), found.next()) {
+            (Some(section), None) => Ok(*section),
+            (None, _) => Err(contained(ContainerError::Missing { what })),
+            _ => Err(contained(ContainerError::Malformed { what: format!("it has more than one {what}") })),
+        }
+    };
+    let (text, weights) = (section(KIND_MANIFEST, "manifest")?, section(KIND_WEIGHTS, "weights")?);
+    let broken = |reason: String| PlanError::Manifest { path: path.to_owned(), reason };
+    if text.length > MANIFEST_MAX_BYTES {
+        return Err(broken(format!("it is longer than {MANIFEST_MAX_BYTES} bytes")));
+    }
+    let manifest: Manifest = serde_json::from_slice(text.bytes(&map)).map_err(|error| broken(error.to_string()))?;
+    manifest.program.check().map_err(|error| broken(error.to_string()))?;
+    if manifest.program.weight_bytes != weights.length {
+        return Err(broken("its weights are not as long as it says".into()));
+    }
+    Ok(CheckedPlan { manifest, map, weights })
+}
+
+/// The kernels' level of a plan, when this CPU runs it.
+pub(crate) fn level_of(manifest: &Manifest) -> Result<IsaLevel, PlanError> {
+    let sku = &manifest.sku;
+    let level = CpuLevel::of_sku(sku).ok_or_else(|| PlanError::Sku { sku: sku.clone() })?;
+    let isa = isa_level(level);
+    if !level.runs_here() || !isa.is_available() {
+        return Err(PlanError::Instructions { sku: sku.clone(), needs: isa.describe(), here: levels_here() });
+    }
+    Ok(isa)
+}
