@@ -158,7 +158,7 @@ pub trait Compiler: Send + Sync {
 
 /// Every backend of this build.
 pub fn compilers() -> Vec<Box<dyn Compiler>> {
-    Vec::new()
+    vec![Box::new(crate::native::NativeCompiler)]
 }
 
 /// How a plan is loaded.

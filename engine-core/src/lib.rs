@@ -7,6 +7,7 @@
 //! | [`import`] | ONNX models to graphs, strictly |
 //! | [`ir`] | the graph every native backend compiles |
 //! | [`device`] | what a device is, what it is called, which code it can run |
+//! | [`native`] | the native compiler for CPUs and its engines |
 //! | [`telemetry`] | the state of a device around a timed window |
 //! | [`measure`] | the benchmark as an experiment with a record |
 //! | [`verify`] | are a plan's outputs right? |
@@ -27,6 +28,7 @@ pub mod identity;
 pub mod import;
 pub mod ir;
 pub mod measure;
+pub mod native;
 pub mod npz;
 pub mod ops;
 pub mod passes;

@@ -19,9 +19,15 @@ use std::{
 enum Content {
     Bytes(Bytes),
     /// Packed weights of a step.
-    Weights { source: WeightSource, kernel: &'static Kernel },
+    Weights {
+        source: WeightSource,
+        kernel: &'static Kernel,
+    },
     /// A bias, padded with zeros for each group.
-    Bias { values: Vec<f32>, groups: usize },
+    Bias {
+        values: Vec<f32>,
+        groups: usize,
+    },
 }
 
 /// The weights section, not yet written.
@@ -133,7 +139,8 @@ pub(crate) fn assemble(draft: Draft) -> (Program, WeightPlan) {
             *id = to(*id);
         }
     }
-    let mut program = Program { buffers: kept, inputs: draft.inputs, outputs: draft.outputs, steps, arena_bytes, weight_bytes };
+    let mut program =
+        Program { buffers: kept, inputs: draft.inputs, outputs: draft.outputs, steps, arena_bytes, weight_bytes };
     for port in program.inputs.iter_mut().chain(&mut program.outputs) {
         port.buffer = to(port.buffer);
     }
@@ -144,7 +151,7 @@ impl WeightPlan {
     /// Writes the section; at most one packed operand is in memory at a time.
     pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut at = 0;
-        let mut pad = |out: &mut dyn Write, at: &mut u64, to: u64| -> io::Result<()> {
+        let pad = |out: &mut dyn Write, at: &mut u64, to: u64| -> io::Result<()> {
             let gap = (to - *at) as usize;
             *at = to;
             out.write_all(&[0; ALIGNMENT as usize][..gap])

@@ -6,14 +6,14 @@ use super::{
     cache::TacticCache,
     lower::lower,
     meter::{NativeMeter, chain},
-    plan::{self, GraphSummary, Manifest, PassCount, isa_level, levels_here},
+    plan::{self, GraphSummary, Manifest, PassSummary, isa_level, levels_here},
     tactic::{TuneError, Tuner},
 };
 use crate::{
     backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter},
     device::{self, CpuLevel, DiscoveredDevice},
     identity::{Digest, Precision, Toolchain},
-    import, ir,
+    import, ir, passes,
     worker::FailureClass,
 };
 use planforge_kernels::{isa::Isa, pool::ThreadPool};
@@ -86,7 +86,9 @@ impl Compiler for NativeCompiler {
         for (input, ranges) in spec.profiles.iter().flat_map(|profile| &profile.inputs) {
             if ranges.iter().any(|range| range.min != range.max) {
                 return Err(refuse(
-                    format!("the profile lets dimensions of input {input} vary; the native compiler builds for one fixed shape"),
+                    format!(
+                        "the profile lets dimensions of input {input} vary; the native compiler builds for one fixed shape"
+                    ),
                     "give one size per dimension",
                 ));
             }
@@ -180,7 +182,7 @@ impl Compiler for NativeCompiler {
         let facts = serde_json::json!({
             "steps": manifest.program.steps.len(),
             "reference_steps": manifest.program.steps.iter().filter(|s| matches!(s.kind, super::program::StepKind::Reference { .. })).count(),
-            "passes": manifest.passes,
+            "passes": manifest.passes.iter().map(|pass| (pass.pass.clone(), pass.changes.len())).collect::<BTreeMap<_, _>>(),
             "tactics_timed": cache.misses,
             "tactics_known": cache.hits,
             "arena_bytes": manifest.program.arena_bytes,
@@ -197,10 +199,19 @@ impl Compiler for NativeCompiler {
 
 /// The class of this host's CPU: whose timings may be used again.
 pub(crate) fn device_class() -> Digest {
-    device::cpu_fingerprint().class_digest()
+    device::cpu::detect(&device::cpu::host_facts()).0.class_digest()
 }
 
-/// Runs the passes and counts what they did.
-fn optimize(graph: ir::Graph) -> Result<(ir::Graph, Vec<PassCount>), BackendError> {
-    Ok((graph, Vec::new()))
+/// Runs the passes and keeps what they did.
+fn optimize(graph: ir::Graph) -> Result<(ir::Graph, Vec<PassSummary>), BackendError> {
+    let optimized = passes::pipeline(graph).map_err(|error| {
+        refuse(error.to_string(), "this is a fault of the compiler: report it with the model's structure")
+    })?;
+    let summaries = optimized.passes.into_iter().map(|record| PassSummary {
+        pass: record.pass.to_owned(),
+        nodes_before: record.nodes_before as u64,
+        nodes_after: record.nodes_after as u64,
+        changes: record.changes,
+    });
+    Ok((optimized.graph, summaries.collect()))
 }

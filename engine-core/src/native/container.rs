@@ -165,7 +165,9 @@ pub(crate) fn read(file: &[u8]) -> Result<Vec<Section>, ContainerError> {
     }
     let count = number(&head[12..16]) as usize;
     if count > SECTIONS_MAX {
-        return Err(ContainerError::Malformed { what: format!("it lists {count} sections, at most {SECTIONS_MAX} are allowed") });
+        return Err(ContainerError::Malformed {
+            what: format!("it lists {count} sections, at most {SECTIONS_MAX} are allowed"),
+        });
     }
     let table_end = HEADER_BYTES + count * ENTRY_BYTES;
     let table = file.get(HEADER_BYTES..table_end).ok_or_else(|| truncated(table_end as u64))?;

@@ -64,21 +64,16 @@ impl Engine {
             .iter()
             .enumerate()
             .map(|(index, step)| {
-                prepare(&program, step, isa).map_err(|reason| ProgramError::Step { step: index, kind: step.kind.name(), reason })
+                prepare(&program, step, isa).map_err(|reason| ProgramError::Step {
+                    step: index,
+                    kind: step.kind.name(),
+                    reason,
+                })
             })
             .collect::<Result<Vec<_>, _>>()?;
         let threads = pool.threads();
         let memory = Memory::new(program.arena_bytes as usize, weights);
         Ok(Self { program, prepared, memory, workspace: Workspace::new(threads), pool, isa })
-    }
-
-    pub fn program(&self) -> &Program {
-        &self.program
-    }
-
-    /// Threads it runs on.
-    pub fn threads(&self) -> usize {
-        self.pool.threads()
     }
 
     /// Bytes held: arena, weights and scratch.
@@ -154,7 +149,8 @@ impl Engine {
         let (isa, pool) = (this.isa, &this.pool);
         // SAFETY: `&mut self` keeps other runs and borrowers away; `Program::check` found that what this step writes
         // overlaps neither what it reads nor what else it writes. All accesses below rest on this.
-        let input = |position: usize| step.inputs.get(position).copied().flatten().map(|id| unsafe { this.read::<f32>(id) });
+        let input =
+            |position: usize| step.inputs.get(position).copied().flatten().map(|id| unsafe { this.read::<f32>(id) });
         let first = || input(0).unwrap_or(&[]);
         // SAFETY: as above.
         let output = || unsafe { this.write::<f32>(step.outputs[0]) };
@@ -219,7 +215,17 @@ impl Engine {
                     activation: *activation,
                 };
                 let operands = (first(), input(1).unwrap_or(&[]));
-                gemm::multiply_batch(isa, pool, &this.workspace, blocking, *shape, items, operands, output(), &epilogue);
+                gemm::multiply_batch(
+                    isa,
+                    pool,
+                    &this.workspace,
+                    blocking,
+                    *shape,
+                    items,
+                    operands,
+                    output(),
+                    &epilogue,
+                );
             }
             Prepared::Pool { shape, kind, padded } => {
                 window::pool(isa, pool, *kind, shape, *padded, first(), output());

@@ -2,7 +2,7 @@
 
 use super::{
     container::MINOR,
-    plan::{self, GraphSummary, PassCount, PlanError, isa_level},
+    plan::{self, GraphSummary, PassSummary, PlanError, isa_level},
     program::{Place, StepKind},
 };
 use crate::{
@@ -32,7 +32,7 @@ pub struct Inspection {
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
     /// What the optimiser did.
-    pub passes: Vec<PassCount>,
+    pub passes: Vec<PassSummary>,
     pub steps: Vec<InspectedStep>,
     /// How many steps each kernel computes.
     pub kernels: BTreeMap<String, usize>,
@@ -190,7 +190,10 @@ impl fmt::Display for Inspection {
             }
         }
         for pass in &self.passes {
-            writeln!(f, "pass    {} x {}", pass.pass, pass.changes)?;
+            if !pass.changes.is_empty() {
+                let (before, after) = (pass.nodes_before, pass.nodes_after);
+                writeln!(f, "pass    {}: {} changes, {before} -> {after} nodes", pass.pass, pass.changes.len())?;
+            }
         }
         for (kernel, count) in &self.kernels {
             writeln!(f, "kernel  {kernel} x {count}")?;

@@ -291,12 +291,14 @@ impl Lowering<'_> {
         let output = node.outputs[0];
         let (shape, out) = (self.shape(x)?, self.shape(output)?);
         let Some(weights) = self.constant_f32(w).cloned() else { return Ok(false) };
-        let Some(image) = image_shape(&shape, &out, &weights.shape()[2..], &conv.strides, &conv.dilations, &conv.pads, conv.groups)
+        let Some(image) =
+            image_shape(&shape, &out, &weights.shape()[2..], &conv.strides, &conv.dilations, &conv.pads, conv.groups)
         else {
             return Ok(false);
         };
         let Some(bias) = self.bias(node.input(2), image.out_channels) else { return Ok(false) };
-        if !self.is_f32(x) || image.channels / image.groups > TAP_CHANNELS_MAX || out.contains(&0) || shape.contains(&0) {
+        if !self.is_f32(x) || image.channels / image.groups > TAP_CHANNELS_MAX || out.contains(&0) || shape.contains(&0)
+        {
             return Ok(false);
         }
         let from = self.image(x)?;
@@ -317,7 +319,8 @@ impl Lowering<'_> {
             }
             let bias = bias.unwrap_or_else(|| vec![0.0; image.channels]);
             let name = &self.graph.value(w).name;
-            let weights = self.draft.add_buffer(format!("{name} (by tap)"), (by_tap.len() * 4) as u64, constant(&by_tap));
+            let weights =
+                self.draft.add_buffer(format!("{name} (by tap)"), (by_tap.len() * 4) as u64, constant(&by_tap));
             let bias = self.draft.add_buffer(format!("{name} (bias)"), (bias.len() * 4) as u64, constant(&bias));
             self.emit(&node.origins, StepKind::Depthwise { shape: image, activation }, inputs, vec![to]);
             if let Some(last) = self.draft.steps.last_mut() {
@@ -360,7 +363,9 @@ impl Lowering<'_> {
         let Some(bias) = self.bias(node.input(2), columns) else { return Ok(false) };
         let (alpha, activation) = (product.alpha, product.epilogue.activation);
         let b_batch: usize = b_shape[..b_rank - 2].iter().product();
-        if let Some(constant) = self.constant_f32(b).filter(|_| b_batch == 1 && !product.trans_a && b_rank <= a_rank).cloned() {
+        if let Some(constant) =
+            self.constant_f32(b).filter(|_| b_batch == 1 && !product.trans_a && b_rank <= a_rank).cloned()
+        {
             let rows = a_shape[..a_rank - 1].iter().product();
             let strides = if product.trans_b { [1, depth] } else { [columns, 1] };
             let from = self.row(a)?;
@@ -387,7 +392,8 @@ impl Lowering<'_> {
         });
         let residual = node.input(3).map(|id| self.row(id)).transpose()?;
         let mut c_strides = strides_of(&out_shape);
-        let (target, mut origins) = (folded.as_ref().map_or(output, |(user, _)| self.graph.nodes[*user].outputs[0]), node.origins.clone());
+        let (target, mut origins) =
+            (folded.as_ref().map_or(output, |(user, _)| self.graph.nodes[*user].outputs[0]), node.origins.clone());
         if let Some((user, perm)) = &folded {
             let placed = strides_of(&self.shape(target)?);
             for (at, &axis) in perm.iter().enumerate() {
@@ -625,7 +631,8 @@ impl Lowering<'_> {
         let output = node.outputs[0];
         let inner: usize = shape[axis + 1..].iter().product();
         let line_bytes = inner * self.graph.value(x).element.bytes();
-        if !matches!(index, ElementType::I64 | ElementType::I32) || line_bytes == 0 || self.shape(output)?.contains(&0) {
+        if !matches!(index, ElementType::I64 | ElementType::I32) || line_bytes == 0 || self.shape(output)?.contains(&0)
+        {
             return Ok(false);
         }
         let inputs = vec![Some(self.row(x)?), Some(self.row(indices)?)];

@@ -70,8 +70,8 @@ impl NativeMeter {
         let level = plan::level_of(&checked.manifest)?;
         let isa = Isa::new(level).ok_or_else(|| model_error(format!("this CPU lacks {}", level.describe())))?;
         let threads = options.threads.unwrap_or(checked.manifest.threads) as usize;
-        let pool = ThreadPool::new(threads)
-            .map_err(|error| BackendError::new(FailureClass::Resource, chain(&error)))?;
+        let pool =
+            ThreadPool::new(threads).map_err(|error| BackendError::new(FailureClass::Resource, chain(&error)))?;
         let weights = Weights::Mapped(checked.map, checked.weights.offset as usize, checked.weights.length as usize);
         let manifest = checked.manifest;
         let engine = Engine::new(manifest.program.clone(), weights, isa, Arc::new(pool))
@@ -121,9 +121,9 @@ impl Meter for NativeMeter {
             return Err(model_error(format!("the engine has no input {name}; it takes {}", expected())));
         }
         for port in ports {
-            let tensor = inputs
-                .get(&port.name)
-                .ok_or_else(|| model_error(format!("input {} is not given; the engine takes {}", port.name, expected())))?;
+            let tensor = inputs.get(&port.name).ok_or_else(|| {
+                model_error(format!("input {} is not given; the engine takes {}", port.name, expected()))
+            })?;
             let bytes = element_count(&tensor.shape).map(|count| count * tensor.element.bytes());
             if tensor.element != port.element || tensor.shape != port.shape || bytes != Some(tensor.bytes.len()) {
                 return Err(model_error(format!(

@@ -33,7 +33,7 @@ mod tactic;
 pub use compiler::{NativeCompiler, OPTION_FORCE_TACTIC, toolchain};
 pub use inspect::{Inspection, inspect};
 pub use meter::NativeMeter;
-pub use plan::{GraphSummary, Manifest, PassCount, PlanError};
+pub use plan::{GraphSummary, Manifest, PassSummary, PlanError};
 
 /// Name of the backend in toolchains.
 pub const BACKEND: &str = "native";

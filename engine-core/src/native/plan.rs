@@ -1,8 +1,8 @@
 //! What a native plan says of itself, and reading it back with every check.
 
 use super::{
-    container::{self, ContainerError, KIND_MANIFEST, KIND_WEIGHTS, Section, Writer},
     assemble::WeightPlan,
+    container::{self, ContainerError, KIND_MANIFEST, KIND_WEIGHTS, Section, Writer},
     program::Program,
 };
 use crate::{
@@ -14,19 +14,22 @@ use planforge_kernels::isa::IsaLevel;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
-    io::{self, Write as _},
+    io,
     path::{Path, PathBuf},
 };
 
 /// Largest manifest that is parsed.
 const MANIFEST_MAX_BYTES: u64 = 256 << 20;
 
-/// A number of nodes the optimiser joined, removed or rewrote, by the pass's name.
+/// What one pass of the optimiser did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PassCount {
+pub struct PassSummary {
     pub pass: String,
-    pub changes: u64,
+    pub nodes_before: u64,
+    pub nodes_after: u64,
+    /// One line per change: the model's nodes it concerns.
+    pub changes: Vec<String>,
 }
 
 /// The model in numbers.
@@ -53,7 +56,7 @@ pub struct Manifest {
     pub device_class: Digest,
     pub threads: u32,
     pub graph: GraphSummary,
-    pub passes: Vec<PassCount>,
+    pub passes: Vec<PassSummary>,
     pub program: Program,
 }
 

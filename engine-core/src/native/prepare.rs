@@ -33,20 +33,59 @@ pub(crate) enum Prepared {
         group_weights: usize,
         group_bias: usize,
     },
-    Depthwise { shape: ConvShape, activation: Activation },
-    Gemm { rows: usize, columns: usize, depth: usize, alpha: f32, activation: Activation, blocking: Blocking },
-    Batch { shape: BatchShape, items: Vec<BatchItem>, alpha: f32, activation: Activation, blocking: Blocking },
-    Pool { shape: ConvShape, kind: PoolKind, padded: [usize; 2] },
-    GlobalMean { channels: usize },
-    Softmax { columns: usize },
-    LayerNorm { columns: usize, epsilon: f32 },
+    Depthwise {
+        shape: ConvShape,
+        activation: Activation,
+    },
+    Gemm {
+        rows: usize,
+        columns: usize,
+        depth: usize,
+        alpha: f32,
+        activation: Activation,
+        blocking: Blocking,
+    },
+    Batch {
+        shape: BatchShape,
+        items: Vec<BatchItem>,
+        alpha: f32,
+        activation: Activation,
+        blocking: Blocking,
+    },
+    Pool {
+        shape: ConvShape,
+        kind: PoolKind,
+        padded: [usize; 2],
+    },
+    GlobalMean {
+        channels: usize,
+    },
+    Softmax {
+        columns: usize,
+    },
+    LayerNorm {
+        columns: usize,
+        epsilon: f32,
+    },
     Activation(Activation),
     Unary(Unary),
-    Pair { function: Binary, pair: Pair },
+    Pair {
+        function: Binary,
+        pair: Pair,
+    },
     Transpose(Transpose),
-    Gather { outer: usize, size: usize, line_bytes: usize, wide: bool },
+    Gather {
+        outer: usize,
+        size: usize,
+        line_bytes: usize,
+        wide: bool,
+    },
     Copy,
-    Reference { op: Op, inputs: Vec<Option<TypeOf>>, outputs: Vec<TypeOf> },
+    Reference {
+        op: Op,
+        inputs: Vec<Option<TypeOf>>,
+        outputs: Vec<TypeOf>,
+    },
 }
 
 /// The axes of an element-wise operator, the innermost apart.
@@ -107,7 +146,9 @@ fn image(shape: &ImageShape) -> Result<ConvShape, String> {
     let steps = [shape.kernel, shape.strides, shape.dilations];
     let fine = sizes.iter().chain(shape.pads.iter()).all(|&size| size <= IMAGE_SIZE_MAX)
         && steps.iter().flatten().all(|&size| (1..=IMAGE_SIZE_MAX).contains(&size))
-        && [shape.batch, shape.channels, shape.out_channels, shape.groups].iter().all(|&n| (1..=CHANNELS_MAX).contains(&n))
+        && [shape.batch, shape.channels, shape.out_channels, shape.groups]
+            .iter()
+            .all(|&n| (1..=CHANNELS_MAX).contains(&n))
         && shape.channels.is_multiple_of(shape.groups)
         && shape.out_channels.is_multiple_of(shape.groups);
     if !fine {
@@ -126,7 +167,13 @@ struct Checker<'a> {
 
 impl Checker<'_> {
     /// Compares a buffer's size with `elements` of `bytes` bytes each.
-    fn holds(&self, what: &str, id: Option<super::program::BufferId>, elements: usize, bytes: usize) -> Result<(), String> {
+    fn holds(
+        &self,
+        what: &str,
+        id: Option<super::program::BufferId>,
+        elements: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
         let id = id.ok_or_else(|| format!("it lacks its {what}"))?;
         let actual = self.program.buffer(id).bytes;
         let expected = (elements * bytes) as u64;
@@ -207,7 +254,14 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
                 return Err("it has scratch memory without need".to_owned());
             }
             let activation = activation(*of);
-            Ok(Prepared::Conv { shape, blocking, lines, activation, group_weights: size.elements, group_bias: size.columns })
+            Ok(Prepared::Conv {
+                shape,
+                blocking,
+                lines,
+                activation,
+                group_weights: size.elements,
+                group_bias: size.columns,
+            })
         }
         StepKind::Depthwise { shape, activation: of } => {
             let shape = image(shape)?;
@@ -304,7 +358,12 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             let output = step.outputs.first().map_or(0, |id| program.buffer(*id).bytes);
             let line = (*channels as u64).saturating_mul(4);
             let images = if line == 0 { 0 } else { output / line };
-            if *channels == 0 || images == 0 || images * line != output || !input.is_multiple_of(images * line) || input == 0 {
+            if *channels == 0
+                || images == 0
+                || images * line != output
+                || !input.is_multiple_of(images * line)
+                || input == 0
+            {
                 return Err("its image is not a whole number of pixels".to_owned());
             }
             Ok(Prepared::GlobalMean { channels: *channels })

@@ -48,12 +48,18 @@ fn signature(draft: &DraftStep) -> Signature<'_> {
 }
 
 /// Tactics of a product of `rows` x `columns` at `depth`, for every kernel of `isa`.
-fn products(isa: Isa, threads: usize, gathers: &[Gather], (rows, columns, depth): (usize, usize, usize)) -> Vec<Tactic> {
+fn products(
+    isa: Isa,
+    threads: usize,
+    gathers: &[Gather],
+    (rows, columns, depth): (usize, usize, usize),
+) -> Vec<Tactic> {
     let mut all: Vec<Tactic> = Vec::new();
     for kernel in kernels(isa.level()) {
         // Enough tasks that threads end together: some four each, but whole tiles.
         let tasks = if threads == 1 { 1 } else { threads * 4 };
-        let by_rows = rows.div_ceil(tasks).next_multiple_of(kernel.mr).clamp(kernel.mr, kernel.mr * 16).min(rows.max(1));
+        let by_rows =
+            rows.div_ceil(tasks).next_multiple_of(kernel.mr).clamp(kernel.mr, kernel.mr * 16).min(rows.max(1));
         let by_columns = columns.div_ceil(tasks).next_multiple_of(kernel.nr);
         let all_columns = columns.next_multiple_of(kernel.nr);
         let mut blocks = vec![(by_rows, all_columns)];
@@ -291,7 +297,7 @@ fn trial(
         buffer.place = Place::Arena(offset);
     }
     program.arena_bytes = arena_bytes;
-    let mut constant = |program: &mut Program, elements: usize| {
+    let constant = |program: &mut Program, elements: usize| {
         let bytes = (elements * 4) as u64;
         let id = BufferId(program.buffers.len() as u32);
         program.buffers.push(Buffer { name: String::new(), bytes, place: Place::Weights(program.weight_bytes) });
