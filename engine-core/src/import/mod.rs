@@ -46,7 +46,7 @@ pub fn import(model: &Model, profile: Option<&OptimizationProfile>) -> Result<Gr
 }
 
 /// The element type behind ONNX's number for it, or the name of a type that is not supported.
-fn element_type(data_type: i32) -> Result<ElementType, String> {
+pub fn element_type(data_type: i32) -> Result<ElementType, String> {
     Ok(match DataType::try_from(data_type) {
         Ok(DataType::Float) => ElementType::F32,
         Ok(DataType::Float16) => ElementType::F16,

@@ -17,9 +17,9 @@ pub fn sort(nodes: &[NodeProto]) -> Result<Vec<usize>, Vec<usize>> {
     };
     let mut waits = vec![0usize; nodes.len()];
     let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
-    for index in 0..nodes.len() {
+    for (index, waits) in waits.iter_mut().enumerate() {
         for source in sources(index) {
-            waits[index] += 1;
+            *waits += 1;
             readers[source].push(index);
         }
     }

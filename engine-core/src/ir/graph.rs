@@ -169,10 +169,9 @@ impl Graph {
             used[id.index()] = true;
         }
         let mut renumbered = vec![ValueId(0); self.values.len()];
-        let mut next = 0;
-        for (index, _) in used.iter().enumerate().filter(|(_, used)| **used) {
-            renumbered[index] = ValueId(next);
-            next += 1;
+        let mut next = 0..;
+        for (renumbered, _) in renumbered.iter_mut().zip(&used).filter(|(_, used)| **used) {
+            *renumbered = ValueId(next.next().unwrap_or_default());
         }
         let mut index = 0;
         self.values.retain(|_| {

@@ -164,9 +164,9 @@ pub fn tile(x: &Tensor, out: &TensorType) -> Result<Tensor, OpError> {
     // Tiling is an expand of (1, size) pairs seen as one axis of repeats x size.
     let own = strides(x.shape());
     let (mut shape, mut read) = (Vec::new(), Vec::new());
-    for axis in 0..x.rank() {
-        shape.extend([out.shape[axis] / x.shape()[axis], x.shape()[axis]]);
-        read.extend([0, own[axis]]);
+    for ((&size, &out), &stride) in x.shape().iter().zip(&out.shape).zip(&own) {
+        shape.extend([out / size, size]);
+        read.extend([0, stride]);
     }
     let tiled = read_strided(x, 0, &read, &TensorType { element: out.element, shape })?;
     Ok(tiled.reshaped(out.shape.clone())?)

@@ -72,6 +72,14 @@ fn resize(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         None => (0..shape.len()).collect(),
     };
     let (out, scales) = target(node, &shape, &axes)?;
+    // Runtimes differ on whether corners are those of the rounded or of the exact size.
+    let exact = |axis: usize| f64::from(scales[axis]) * shape[axis] as f64 == out[axis] as f64;
+    if coordinates == ResizeCoordinates::AlignCorners
+        && node.optional(3).is_none()
+        && !axes.iter().all(|&axis| exact(axis))
+    {
+        return Err(Refusal::Unsupported { what: "align_corners with scales that give no whole size".into() });
+    }
     Ok(vec![node.emit_as(Op::Resize(Resize { mode, coordinates, scales }), &[x], out)?])
 }
 

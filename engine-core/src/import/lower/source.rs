@@ -100,8 +100,7 @@ fn range(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     };
     let (start, limit, delta) = (one(0, "start")?, one(1, "limit")?, one(2, "delta")?);
     let count = ((limit - start) / delta).ceil().max(0.0);
-    // NaN and infinity fail here as well.
-    if !(count <= MAX_FOLDED_ELEMENTS as f64) || delta == 0.0 {
+    if count.is_nan() || count > MAX_FOLDED_ELEMENTS as f64 || delta == 0.0 {
         let value = format!("{start} to {limit} by {delta}");
         return Err(Refusal::Impossible { what: "the range", value, shape: vec![MAX_FOLDED_ELEMENTS] });
     }
