@@ -5,7 +5,7 @@
 
 mod start;
 
-pub use start::{Coordinator, CoordinatorConfig, StartError, admin_token_file, blob_file, socket_path};
+pub use start::{Coordinator, CoordinatorConfig, StartError, admin_token_file, blob_file};
 
 use crate::{blobs::LocalBlobs, farm::Farm, http, metrics::Metrics};
 use axum::{Router, body::Body};

@@ -50,7 +50,7 @@ pub struct CoordinatorConfig {
     pub data_dir: PathBuf,
     /// TCP address; port 0 lets the system choose. `None`: only the Unix socket.
     pub listen: Option<SocketAddr>,
-    /// Unix socket, reachable by this user only; see [`socket_path`].
+    /// Unix socket, reachable by this user only.
     pub unix_socket: Option<PathBuf>,
     pub tls: Option<TlsFiles>,
     /// Ask for tokens on a loopback address too; other addresses always do.
@@ -329,20 +329,6 @@ pub fn admin_token_file(data_dir: &Path) -> PathBuf {
 /// Where the coordinator of a data folder keeps a blob, or would keep it: for its owner's processes on this machine.
 pub fn blob_file(data_dir: &Path, digest: Digest) -> PathBuf {
     blob_path(&data_dir.join(BLOBS), digest)
-}
-
-/// Where the Unix socket of a data folder belongs: in the folder, or, when that path is too long for a socket, in a
-/// private folder below the system's temporary one, named by the data folder's digest.
-pub fn socket_path(data_dir: &Path) -> PathBuf {
-    let inside = data_dir.join("coordinator.sock");
-    // Room for the temporary name that binding uses.
-    if inside.as_os_str().len() + 8 <= MAX_SOCKET_PATH_BYTES {
-        return inside;
-    }
-    let absolute = fs::canonicalize(data_dir).unwrap_or_else(|_| data_dir.to_owned());
-    let digest = Digest::of(absolute.as_os_str().as_encoded_bytes());
-    let user = rustix::process::getuid().as_raw();
-    std::env::temp_dir().join(format!("planforge-{user}-{}", digest.short())).join("coordinator.sock")
 }
 
 /// Binds a socket that only this user may open. It gets its name after its permissions, so there is no moment at which
