@@ -1,0 +1,304 @@
+use crate::farm::{Bench, eventually};
+use planforge_agent::host::lock::{self, Taken};
+use planforge_engine_core::identity::Digest;
+use planforge_proto::v1::{self, FailureClass, agent_message::Kind as Said, coordinator_message::Kind as Say};
+use std::time::Duration;
+
+fn failure(finished: &v1::Finished, class: FailureClass) -> &v1::Failure {
+    assert_eq!(finished.outcome, "failed");
+    let failure = finished.failure.as_ref().unwrap();
+    assert_eq!(failure.class(), class, "{failure:?}");
+    failure
+}
+
+#[tokio::test]
+async fn a_job_is_built_uploaded_measured_and_reported() {
+    let bench = Bench::new(
+        r#"
+        cp "$(printf %s "$order" | sed 's/.*"model":"\([^"]*\)".*/\1/')" "$OUT/model"
+        cat inputs/../../inputs/model/data/weights.bin > "$OUT/weights"
+        echo "compiling" >&2
+        say '{"event":"progress","phase":"compile","fraction":0.5,"detail":"half"}'
+        say 'a library talks'
+        build
+        printf %s "$answer" > "$OUT/answer"
+        say '{"event":"window_begin"}'
+        say '{"event":"window_end"}'
+        finish
+        "#,
+    )
+    .await;
+    let _agent = bench.start_and_assign("j1").await;
+    let finished = bench.farm.finished("j1").await;
+    assert_eq!((finished.outcome.as_str(), finished.accurate), ("succeeded", true), "{finished:?}");
+    assert_eq!(std::fs::read(bench.path("model")).unwrap(), b"model of j1");
+    assert_eq!(std::fs::read(bench.path("weights")).unwrap(), b"weights");
+    assert_eq!(std::fs::read_to_string(bench.path("answer")).unwrap(), r#"{"command":"continue"}"#);
+
+    let store = &bench.farm.store;
+    let stored = |digest: &str| store.get(digest.parse().unwrap());
+    assert_eq!(stored(&finished.plan_digest).unwrap(), b"plan-bytes");
+    assert_eq!(stored(&finished.card_digest).unwrap(), b"{\"card\":1}");
+    assert_eq!(stored(&finished.report_digest).unwrap(), b"{\"report\":1}");
+    let log = bench.farm.log_of(&finished).await;
+    assert!(log.contains("compiling\n") && log.contains("a library talks\n"), "{log}");
+
+    let said = bench.farm.said();
+    let position = |what: &str, is: fn(&Said) -> bool| said.iter().position(is).unwrap_or_else(|| panic!("no {what}"));
+    let built = position("built", |s| matches!(s, Said::Built(_)));
+    let progress =
+        position("progress", |s| matches!(s, Said::Progress(p) if p.phase == "compile" && p.fraction == 0.5));
+    assert!(position("started", |s| matches!(s, Said::Started(_))) < progress);
+    assert!(progress < built && built < position("finished", |s| matches!(s, Said::Finished(_))));
+    let mut streamed = Vec::new();
+    for lines in said.iter().filter_map(|s| if let Said::Log(lines) = s { Some(lines) } else { None }) {
+        assert_eq!(lines.offset_bytes, streamed.len() as u64);
+        streamed.extend(&lines.data);
+    }
+    assert_eq!(String::from_utf8(streamed).unwrap(), log);
+
+    eventually("the acknowledged end is forgotten", || bench.files_in("state/outbox").is_empty().then_some(())).await;
+    assert!(bench.files_in("state/scratch").is_empty());
+    assert_eq!(bench.files_in("state/models").len(), 2);
+}
+
+/// Leaves a child, one that ignores SIGTERM, and one that left the process group.
+const FAMILY: &str = r#"
+    sleep 1000 & echo $! > "$OUT/child"
+    sh -c 'trap "" TERM; while :; do sleep 0.1; done' & echo $! > "$OUT/deaf"
+    setsid sh -c 'echo $$ > "$OUT/gone"; sleep 1000' &
+    echo $$ > "$OUT/worker"
+"#;
+
+async fn family_is_dead(bench: &Bench, family: &[planforge_agent::host::proc::ProcessId]) {
+    eventually("the whole family is dead", || family.iter().all(|process| !process.is_alive()).then_some(())).await;
+    let taken = lock::try_take(&bench.config.lock_dir, "cpu0").unwrap();
+    assert!(matches!(taken, Taken::Ours(_)), "the device is free: {taken:?}");
+}
+
+async fn family(bench: &Bench) -> Vec<planforge_agent::host::proc::ProcessId> {
+    let mut family = Vec::new();
+    for name in ["child", "deaf", "gone", "worker"] {
+        family.push(bench.process(name).await);
+    }
+    family
+}
+
+#[tokio::test]
+async fn cancelling_kills_everything_the_attempt_started() {
+    let bench = Bench::new(&format!("export OUT\n{FAMILY}\ntrap '' TERM\nwhile :; do sleep 0.1; done")).await;
+    let agent = bench.start();
+    bench.farm.hello(0).await;
+    let lease = bench.farm.assign("j1").await;
+    let family = family(&bench).await;
+    assert!(matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Held(Some(h)) if h.job == "j1"));
+    bench.farm.say(Say::Cancel(v1::CancelLease { lease: Some(lease), reason: "nobody wants it".into() })).await;
+    let finished = bench.farm.finished("j1").await;
+    assert_eq!(finished.outcome, "cancelled");
+    assert!(bench.farm.log_of(&finished).await.contains("cancelled: nobody wants it"));
+    family_is_dead(&bench, &family).await;
+    drop(agent);
+}
+
+#[tokio::test]
+async fn a_worker_that_ends_leaves_nothing_behind() {
+    let bench =
+        Bench::new(&format!("export OUT\n{FAMILY}\nwhile [ ! -e \"$OUT/gone\" ]; do sleep 0.01; done\nbuild\nfinish"))
+            .await;
+    let _agent = bench.start_and_assign("j1").await;
+    let family = family(&bench).await;
+    assert_eq!(bench.farm.finished("j1").await.outcome, "succeeded");
+    family_is_dead(&bench, &family).await;
+}
+
+#[tokio::test]
+async fn a_hanging_worker_is_killed_at_its_limit() {
+    let mut bench = Bench::new("echo 'stuck here' >&2; while :; do sleep 0.1; done").await;
+    bench.config.limits.job_ms = 300;
+    let _agent = bench.start_and_assign("j1").await;
+    let finished = bench.farm.finished("j1").await;
+    let failure = failure(&finished, FailureClass::Resource);
+    assert!(failure.message.contains("took longer than the limit"), "{failure:?}");
+    assert!(bench.farm.log_of(&finished).await.contains("stuck here"));
+}
+
+#[tokio::test]
+async fn a_crash_is_told_with_the_last_words() {
+    let bench = Bench::new("echo 'about to fall' >&2; kill -SEGV $$").await;
+    let _agent = bench.start_and_assign("j1").await;
+    let finished = bench.farm.finished("j1").await;
+    let failure = failure(&finished, FailureClass::Infrastructure);
+    assert!(failure.message.contains("SIGSEGV") && failure.message.contains("about to fall"), "{failure:?}");
+    assert!(bench.farm.log_of(&finished).await.starts_with("about to fall"));
+}
+
+#[tokio::test]
+async fn a_worker_that_ends_without_a_result_failed() {
+    let bench = Bench::new("exit 0").await;
+    let _agent = bench.start_and_assign("j1").await;
+    let finished = bench.farm.finished("j1").await;
+    assert!(failure(&finished, FailureClass::Infrastructure).message.contains("ended without a result"));
+}
+
+#[tokio::test]
+async fn a_workers_own_failure_keeps_its_class() {
+    let bench = Bench::new(
+        r#"say '{"event":"failed","class":"model","message":"no such operator Foo","hint":"export again"}'"#,
+    )
+    .await;
+    let _agent = bench.start_and_assign("j1").await;
+    let finished = bench.farm.finished("j1").await;
+    let failure = failure(&finished, FailureClass::Model);
+    assert_eq!((failure.message.as_str(), failure.hint.as_str()), ("no such operator Foo", "export again"));
+}
+
+#[tokio::test]
+async fn what_a_worker_claims_is_checked() {
+    let wrong_digest = r#"printf other > plan; printf '{}' > card; say '{"event":"built","plan":"'$PWD'/plan","plan_digest":"'$(printf x | sha256sum | cut -d' ' -f1)'","plan_bytes":5,"card":"'$PWD'/card"}'; read -r answer"#;
+    let foreign_file = r#"say '{"event":"done","report":"/etc/hostname","accurate":true}'; read -r never"#;
+    let long_line = "head -c 3000000 /dev/zero | tr '\\0' x; read -r never";
+    for (script, message) in [
+        (wrong_digest, "was refused"),
+        (foreign_file, "not in its scratch folder"),
+        (long_line, "output cannot be read"),
+    ] {
+        let bench = Bench::new(script).await;
+        let _agent = bench.start_and_assign("j1").await;
+        let finished = bench.farm.finished("j1").await;
+        let failure = failure(&finished, FailureClass::Infrastructure);
+        assert!(failure.message.contains(message), "{failure:?}");
+        assert_eq!(bench.farm.store.get(Digest::of(b"x")), None);
+    }
+}
+
+#[tokio::test]
+async fn a_full_store_is_a_matter_of_resources() {
+    let bench = Bench::new("build\nfinish").await;
+    bench.farm.store.set_full();
+    let _agent = bench.start_and_assign("j1").await;
+    let finished = bench.farm.finished("j1").await;
+    let failure = failure(&finished, FailureClass::Resource);
+    assert!(failure.message.contains("no room") && failure.hint == "free some", "{failure:?}");
+}
+
+#[tokio::test]
+async fn limits_hold() {
+    let mut bench = Bench::new("ulimit -c >&2; head -c 2000000 /dev/zero | tr '\\0' x >&2; echo end >&2; head -c 200000 /dev/zero > big; finish").await;
+    bench.config.limits.log_bytes = 100_000;
+    bench.config.limits.file_bytes = 150_000;
+    let _agent = bench.start_and_assign("j1").await;
+    let finished = bench.farm.finished("j1").await;
+    let log = bench.farm.log_of(&finished).await;
+    assert!(log.starts_with("0\n"), "no core dumps: {}", &log[..20]);
+    assert!(log.len() < 101_000 && log.contains("bytes of log left out") && log.contains("end\n"), "{}", log.len());
+    // The shell's child dies of the file limit, not the shell: it still finishes.
+    assert_eq!(finished.outcome, "succeeded");
+    assert!(!log.contains("200000"));
+}
+
+#[tokio::test]
+async fn one_device_runs_one_job_at_a_time() {
+    let bench = Bench::new(
+        r#"
+        mkdir "$OUT/busy" || exit 1
+        echo x >> "$OUT/runs"
+        while [ ! -e "$OUT/go" ]; do sleep 0.01; done
+        build
+        rmdir "$OUT/busy"
+        finish
+        "#,
+    )
+    .await;
+    let _agent = bench.start_and_assign("j1").await;
+    bench.farm.assign("j2").await;
+    bench.farm.assign("j1").await; // told twice: runs once
+    bench.farm.started("j1").await;
+    bench
+        .farm
+        .hear("both leases beat", |s| matches!(s, Said::Heartbeat(beat) if beat.leases.len() == 2).then_some(()))
+        .await;
+    std::fs::write(bench.path("go"), "").unwrap();
+    for job in ["j1", "j2"] {
+        assert_eq!(bench.farm.finished(job).await.outcome, "succeeded");
+    }
+    assert_eq!(std::fs::read_to_string(bench.path("runs")).unwrap(), "x\nx\n");
+}
+
+#[tokio::test]
+async fn a_device_that_another_agent_holds_is_waited_for() {
+    let bench = Bench::new("build\nfinish").await;
+    std::fs::create_dir(&bench.config.lock_dir).unwrap();
+    let Taken::Ours(held) = lock::try_take(&bench.config.lock_dir, "cpu0").unwrap() else { panic!("free") };
+    let _agent = bench.start_and_assign("j1").await;
+    let waits =
+        |s: &Said| matches!(s, Said::Progress(p) if p.phase == "wait" && p.detail.contains("cpu0")).then_some(());
+    bench.farm.hear("it says that it waits", waits).await;
+    assert!(!bench.farm.said().iter().any(|s| matches!(s, Said::Started(_))));
+    drop(held);
+    assert_eq!(bench.farm.finished("j1").await.outcome, "succeeded");
+}
+
+#[tokio::test]
+async fn telemetry_pauses_during_timed_windows() {
+    let bench = Bench::new(
+        r#"
+        build
+        say '{"event":"window_begin"}'
+        touch "$OUT/inside"
+        while [ ! -e "$OUT/leave" ]; do sleep 0.01; done
+        say '{"event":"window_end"}'
+        while [ ! -e "$OUT/end" ]; do sleep 0.01; done
+        finish
+        "#,
+    )
+    .await;
+    let _agent = bench.start_and_assign("j1").await;
+    let beats = || -> Vec<v1::Heartbeat> {
+        bench.farm.said().into_iter().filter_map(|s| if let Said::Heartbeat(b) = s { Some(b) } else { None }).collect()
+    };
+    let told = |b: &v1::Heartbeat| b.telemetry.iter().any(|t| t.device == "cpu0" && t.json.contains("load_1m"));
+    eventually("telemetry before", || beats().iter().any(told).then_some(())).await;
+    eventually("inside the window", || bench.path("inside").exists().then_some(())).await;
+    eventually("a beat without telemetry", || beats().last().is_some_and(|b| b.telemetry.is_empty()).then_some(()))
+        .await;
+    let before = beats().len();
+    eventually("more beats", || (beats().len() >= before + 4).then_some(())).await;
+    assert!(beats()[before - 1..].iter().all(|b| b.telemetry.is_empty()), "none inside the window");
+    std::fs::write(bench.path("leave"), "").unwrap();
+    let after = beats().len();
+    eventually("telemetry again", || beats()[after..].iter().any(told).then_some(())).await;
+    std::fs::write(bench.path("end"), "").unwrap();
+    bench.farm.finished("j1").await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_is_waited_for_and_cancel_still_works() {
+    let bench = Bench::new("build\nfinish").await;
+    let agent = bench.start();
+    bench.farm.hello(0).await;
+    let lease = v1::Lease { job: "j1".into(), attempt: 1, device: "cpu0".into() };
+    // The model is not stored: that is final, not a matter of patience.
+    let digest = Digest::of(b"never stored").to_string();
+    let file = v1::ModelFile { name: "m.onnx".into(), digest: digest.clone(), size_bytes: 1 };
+    let job = v1::Job {
+        id: "j1".into(),
+        kind: v1::JobKind::Build.into(),
+        engine_key: digest.clone(),
+        model: Some(v1::Model { digest, files: vec![file], ..v1::Model::default() }),
+        sku: "cpu-x86-64-v3".into(),
+        toolchain_json: r#"{"backend":"native","version":"1"}"#.into(),
+        spec_json: "{}".into(),
+        ..v1::Job::default()
+    };
+    bench.farm.say(Say::Assign(v1::Assign { lease: Some(lease), job: Some(job.clone()) })).await;
+    let finished = bench.farm.finished("j1").await;
+    assert!(failure(&finished, FailureClass::Infrastructure).message.contains("does not exist"), "{finished:?}");
+    // A job that no agent of this version can read.
+    let lease = v1::Lease { job: "j2".into(), attempt: 1, device: "cpu0".into() };
+    let job = v1::Job { sku: "NO SKU".into(), ..job };
+    bench.farm.say(Say::Assign(v1::Assign { lease: Some(lease), job: Some(job) })).await;
+    let finished = bench.farm.finished("j2").await;
+    assert!(failure(&finished, FailureClass::Infrastructure).hint.contains("same version"), "{finished:?}");
+    drop(agent);
+    let _ = Duration::ZERO;
+}

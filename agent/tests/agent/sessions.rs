@@ -1,0 +1,182 @@
+use crate::farm::{Bench, Manner, eventually};
+use planforge_agent::{
+    AgentError,
+    host::{
+        lock::{self, Holder, Taken},
+        proc::{MARKER_VARIABLE, ProcessId},
+        state::StateError,
+    },
+};
+use planforge_proto::v1::{self, FailureClass, agent_message::Kind as Said, coordinator_message::Kind as Say};
+use std::process::Command;
+
+/// Builds once told to.
+const WAITS: &str = r#"
+    echo $$ > "$OUT/worker"
+    echo x >> "$OUT/runs"
+    echo "line one" >&2
+    while [ ! -e "$OUT/go" ]; do sleep 0.01; done
+    build
+    finish
+"#;
+
+#[tokio::test]
+async fn a_cut_stream_is_resumed_and_the_job_goes_on() {
+    let bench = Bench::new(WAITS).await;
+    let _agent = bench.start_and_assign("j1").await;
+    bench.farm.started("j1").await;
+    bench.farm.cut();
+    let hello = bench.farm.hello(1).await;
+    assert_eq!(hello.leases.iter().map(|l| (l.job.as_str(), l.attempt)).collect::<Vec<_>>(), [("j1", 1)]);
+    assert_eq!(hello.incarnation, bench.farm.hello(0).await.incarnation);
+    // What the coordinator may have missed is told again.
+    let starts = || bench.farm.said().iter().filter(|s| matches!(s, Said::Started(_))).count();
+    eventually("started is told again", || (starts() == 2).then_some(())).await;
+    std::fs::write(bench.path("go"), "").unwrap();
+    assert_eq!(bench.farm.finished("j1").await.outcome, "succeeded");
+    assert_eq!(std::fs::read_to_string(bench.path("runs")).unwrap(), "x\n", "it ran once");
+}
+
+#[tokio::test]
+async fn a_result_is_kept_until_it_is_acknowledged() {
+    let bench = Bench::new("build\nfinish").await;
+    bench.farm.behave(Manner { holds_acks: true, ..Manner::default() });
+    let mut agent = bench.start_and_assign("j1").await;
+    let finished = bench.farm.finished("j1").await;
+    // The next stream tells it, and so does the next process.
+    bench.farm.cut();
+    assert_eq!(bench.farm.hello(1).await.finished, [finished.clone()]);
+    agent.shut_down();
+    agent.ended().await.unwrap();
+    assert_eq!(bench.files_in("state/outbox").len(), 1);
+    bench.farm.behave(Manner::default());
+    let _agent = bench.start();
+    let hello = bench.farm.hello(2).await;
+    assert_eq!(hello.finished, [finished]);
+    assert_eq!(hello.agent_id, bench.farm.hello(0).await.agent_id);
+    assert_ne!(hello.incarnation, bench.farm.hello(0).await.incarnation);
+    eventually("acknowledged and forgotten", || bench.files_in("state/outbox").is_empty().then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_crashed_agents_worker_dies_and_its_job_is_reported() {
+    let bench = Bench::new(WAITS).await;
+    let agent = bench.start_and_assign("j1").await;
+    let worker = bench.process("worker").await;
+    bench.farm.started("j1").await;
+    agent.crash().await;
+    eventually("the worker died with its agent", || (!worker.is_alive()).then_some(())).await;
+    let _agent = bench.start();
+    let hello = bench.farm.hello(1).await;
+    assert!(hello.leases.is_empty());
+    let failure = hello.finished[0].failure.clone().unwrap();
+    assert_eq!(failure.class(), FailureClass::Infrastructure);
+    assert!(failure.message.contains("agent bench ended while the job ran"), "{failure:?}");
+    eventually("its scratch is gone", || bench.files_in("state/scratch").is_empty().then_some(())).await;
+}
+
+#[tokio::test]
+async fn an_orphan_on_a_device_is_killed_before_the_device_is_offered() {
+    let bench = Bench::new("build\nfinish").await;
+    std::fs::create_dir(&bench.config.lock_dir).unwrap();
+    let Taken::Ours(lock) = lock::try_take(&bench.config.lock_dir, "cpu0").unwrap() else { panic!("free") };
+    // A process that holds the lock as a worker does, of an agent that is dead.
+    // SAFETY: the descriptor is open: `lock` lives until after the process was started.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(lock.raw_fd()) };
+    rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty()).unwrap();
+    let mut orphan = Command::new("sleep").arg("1000").env(MARKER_VARIABLE, "old-1.x").spawn().unwrap();
+    let dead = ProcessId { started_ticks: 1, ..ProcessId::current().unwrap() };
+    let holder =
+        Holder { agent: dead, agent_name: "dead".into(), job: "old".into(), marker: "old-1.x".into(), worker: None };
+    lock.name_holder(&holder).unwrap();
+    drop(lock);
+    assert!(matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Held(Some(h)) if h == holder));
+    let _agent = bench.start_and_assign("j1").await;
+    assert_eq!(bench.farm.finished("j1").await.outcome, "succeeded");
+    use std::os::unix::process::ExitStatusExt as _;
+    assert_eq!(orphan.wait().unwrap().signal(), Some(9));
+}
+
+#[tokio::test]
+async fn a_lost_lease_stops_the_work_and_publishes_nothing() {
+    let bench = Bench::new(WAITS).await;
+    let agent = bench.start();
+    bench.farm.hello(0).await;
+    let lease = bench.farm.assign("j1").await;
+    let worker = bench.process("worker").await;
+    bench.farm.say(Say::LeaseLost(v1::LeaseLost { lease: Some(lease), reason: "it took too long".into() })).await;
+    eventually("the worker is dead", || (!worker.is_alive()).then_some(())).await;
+    eventually("nothing is kept", || bench.files_in("state/outbox").is_empty().then_some(())).await;
+    // The device takes another job, and only that one is reported.
+    std::fs::write(bench.path("go"), "").unwrap();
+    bench.farm.assign("j2").await;
+    bench.farm.finished("j2").await;
+    let reported = |s: &Said| matches!(s, Said::Finished(f) if f.lease.as_ref().unwrap().job == "j1");
+    assert!(!bench.farm.said().iter().any(reported));
+    drop(agent);
+}
+
+#[tokio::test]
+async fn a_drained_agent_finishes_what_runs_and_says_goodbye() {
+    let bench = Bench::new(WAITS).await;
+    let mut agent = bench.start_and_assign("j1").await;
+    bench.farm.started("j1").await;
+    agent.shut_down();
+    let draining = |s: &Said| matches!(s, Said::Inventory(i) if i.devices.iter().all(|d| d.draining)).then_some(());
+    bench.farm.hear("it says that it drains", draining).await;
+    bench.farm.assign("j2").await;
+    let refused = bench.farm.finished("j2").await;
+    assert!(refused.failure.unwrap().message.contains("being shut down"));
+    std::fs::write(bench.path("go"), "").unwrap();
+    assert_eq!(bench.farm.finished("j1").await.outcome, "succeeded");
+    agent.ended().await.unwrap();
+    bench.farm.hear("goodbye", |s| matches!(s, Said::Goodbye(_)).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_drain_that_takes_too_long_gives_the_job_back() {
+    let mut bench = Bench::new(WAITS).await;
+    bench.config.limits.drain_ms = 50;
+    let mut agent = bench.start_and_assign("j1").await;
+    let worker = bench.process("worker").await;
+    agent.shut_down();
+    let finished = bench.farm.finished("j1").await;
+    assert_eq!(finished.failure.unwrap().class(), FailureClass::Infrastructure);
+    agent.ended().await.unwrap();
+    assert!(!worker.is_alive());
+}
+
+#[tokio::test]
+async fn a_refused_agent_gives_up_with_the_reason() {
+    let mut bench = Bench::new("").await;
+    bench.config.limits.refusal_patience_ms = 100;
+    bench.farm.behave(Manner { refuses: true, ..Manner::default() });
+    match bench.start().ended().await {
+        Err(AgentError::Refused { reason, hint }) => {
+            assert_eq!((reason.as_str(), hint.as_str()), ("this agent is connected already", "end it"));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(bench.farm.hello(1).await.leases.is_empty(), "it tried more than once");
+}
+
+#[tokio::test]
+async fn two_agents_never_share_a_state_folder() {
+    let bench = Bench::new("").await;
+    let _first = bench.start();
+    bench.farm.hello(0).await;
+    assert!(matches!(bench.start().ended().await, Err(AgentError::State(StateError::Busy { .. }))));
+}
+
+#[tokio::test]
+async fn an_agent_waits_for_its_coordinator() {
+    let mut bench = Bench::new("build\nfinish").await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    bench.config.endpoint = planforge_client::Endpoint::Http { host: "127.0.0.1".into(), port: address.port() };
+    let mut agent = bench.start();
+    eventually("it has its folder", || bench.path("state/agent-id").exists().then_some(())).await;
+    agent.shut_down();
+    agent.ended().await.unwrap();
+}
