@@ -55,7 +55,7 @@ impl AttemptLog {
     }
 
     /// Bytes that can be read now.
-    pub fn len(&self) -> u64 {
+    pub fn len_bytes(&self) -> u64 {
         self.len.load(Ordering::Acquire)
     }
 
@@ -105,7 +105,7 @@ impl AttemptLog {
 
     /// Up to `limit` bytes from `offset` on.
     pub fn read(&self, offset: u64, limit: usize) -> io::Result<Vec<u8>> {
-        let left = usize::try_from(self.len().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let left = usize::try_from(self.len_bytes().saturating_sub(offset)).unwrap_or(usize::MAX);
         let mut bytes = vec![0; left.min(limit)];
         self.reader.read_exact_at(&mut bytes, offset)?;
         Ok(bytes)
@@ -113,7 +113,7 @@ impl AttemptLog {
 
     /// The last lines, for an error message.
     pub fn last_lines(&self) -> String {
-        let from = self.len().saturating_sub(QUOTE_BYTES);
+        let from = self.len_bytes().saturating_sub(QUOTE_BYTES);
         let mut bytes = self.read(from, QUOTE_BYTES as usize).unwrap_or_default();
         bytes.extend(self.lock().tail.iter());
         let text = String::from_utf8_lossy(&bytes);
@@ -156,6 +156,6 @@ mod tests {
         assert!(text.len() as u64 <= limit + 100, "{}", text.len());
         assert!(text.starts_with("line 0\n") && text.ends_with("line 99999\n"));
         assert!(text.contains(" bytes of log left out here\n"));
-        assert_eq!(log.len(), text.len() as u64);
+        assert_eq!(log.len_bytes(), text.len() as u64);
     }
 }

@@ -33,6 +33,7 @@ use std::{
     future::Future,
     io,
     os::unix::process::ExitStatusExt as _,
+    panic::AssertUnwindSafe,
     path::{Path, PathBuf},
     process::ExitStatus,
     sync::Arc,
@@ -47,6 +48,10 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 
 /// Longest line a worker may write; the longest real one is a failure message.
 const EVENT_MAX_BYTES: usize = 1 << 20;
+/// Longest texts that are passed on; the log has the rest.
+const PHASE_MAX_BYTES: usize = 64;
+const DETAIL_MAX_BYTES: usize = 1 << 10;
+const MESSAGE_MAX_BYTES: usize = 16 << 10;
 /// Largest card and report that are read into memory.
 const DOCUMENT_MAX_BYTES: u64 = 64 << 20;
 /// How often a held device is tried again, and how soon after its orphans were killed.
@@ -119,7 +124,18 @@ async fn stopped(stop: &mut watch::Receiver<Option<Stop>>) -> Stop {
 impl Attempt {
     /// Runs the attempt to its end and says how it ended.
     pub async fn run(mut self) {
-        let ended = self.run_inner().await;
+        let caught = AssertUnwindSafe(self.run_inner()).catch_unwind().await;
+        let ended = caught.unwrap_or_else(|_| {
+            tracing::error!(attempt = %self.key, "a bug ended an attempt");
+            let failed =
+                Failed::infrastructure(format!("agent {} has a bug; its log tells where", self.shared.agent_name));
+            Some(v1::Finished {
+                lease: Some(self.lease.clone()),
+                outcome: "failed".into(),
+                failure: Some(failed.to_wire()),
+                ..v1::Finished::default()
+            })
+        });
         if let Some(finished) = ended.clone() {
             let (outbox, key) = (self.shared.outbox.clone(), self.key.clone());
             let kept = blocking(move || outbox.end(&key, &finished)).await;
@@ -594,7 +610,7 @@ impl<'a> Supervision<'a> {
         match event {
             WorkEvent::Progress { phase, fraction, detail } => {
                 let fraction = if fraction.is_finite() { fraction.clamp(0.0, 1.0) } else { 0.0 };
-                self.attempt.phase(&phase, fraction, detail).await;
+                self.attempt.phase(&bounded(phase, PHASE_MAX_BYTES), fraction, bounded(detail, DETAIL_MAX_BYTES)).await;
             }
             WorkEvent::WindowBegin => self.attempt.note(Note::Window(true)).await,
             WorkEvent::WindowEnd => self.attempt.note(Note::Window(false)).await,
@@ -607,6 +623,7 @@ impl<'a> Supervision<'a> {
                 return Ok(Heard::LastWord(LastWord::Done { report, accurate }));
             }
             WorkEvent::Failed { class, message, hint } => {
+                let (message, hint) = (bounded(message, MESSAGE_MAX_BYTES), bounded(hint, MESSAGE_MAX_BYTES));
                 return Ok(Heard::LastWord(LastWord::Failed(Failed { class, message, hint })));
             }
         }
@@ -651,6 +668,15 @@ fn own_file(order: &WorkOrder, path: &Path) -> Result<PathBuf, Failed> {
     let scratch =
         order.scratch.canonicalize().map_err(|error| refuse(format!("but its scratch folder is gone: {error}")))?;
     if real.starts_with(&scratch) { Ok(real) } else { Err(refuse("which is not in its scratch folder".into())) }
+}
+
+/// `text`, cut at a character where it exceeds `limit` bytes.
+fn bounded(mut text: String, limit: usize) -> String {
+    if text.len() > limit {
+        text.truncate(text.floor_char_boundary(limit));
+        text.push('…');
+    }
+    text
 }
 
 async fn read_document(path: &Path) -> Result<Bytes, Failed> {

@@ -22,7 +22,9 @@ pub struct LinkEvent {
 /// What happened on a stream.
 #[derive(Debug)]
 pub enum LinkEventKind {
-    Message(v1::coordinator_message::Kind),
+    Message(Box<v1::coordinator_message::Kind>),
+    /// The coordinator does not take this agent; the stream ends after it.
+    Refused(v1::Refused),
     /// The last event of a stream.
     Down(ApiError),
 }
@@ -82,8 +84,12 @@ async fn carry(
     loop {
         match incoming.next().await {
             Some(Ok(message)) => {
-                let Some(kind) = message.kind else { continue };
-                if events.send(LinkEvent { generation, kind: LinkEventKind::Message(kind) }).await.is_err() {
+                let kind = match message.kind {
+                    None => continue,
+                    Some(v1::coordinator_message::Kind::Refused(refused)) => LinkEventKind::Refused(refused),
+                    Some(kind) => LinkEventKind::Message(Box::new(kind)),
+                };
+                if events.send(LinkEvent { generation, kind }).await.is_err() {
                     return ApiError::new(planforge_proto::ErrorCode::Unavailable, "the agent has ended");
                 }
             }

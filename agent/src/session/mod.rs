@@ -51,8 +51,13 @@ const NOTES_WAITING: usize = 256;
 const PUMP_INTERVAL: Duration = Duration::from_millis(200);
 /// Largest piece of a log in one message.
 const LOG_PIECE_BYTES: usize = 64 << 10;
-/// How much of a log is sent again on a new stream: more than what could be lost with the old one.
-const LOG_REWIND_BYTES: u64 = 1 << 20;
+/// Ends that one hello tells of; the rest follows after the welcome.
+const ENDS_IN_HELLO: usize = 128;
+/// How long a coordinator may take to answer a hello.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(30);
+/// Rounds of killing orphans at the start and the pause between them; what survives is met again when a job comes.
+const ORPHAN_ROUNDS: usize = 400;
+const ORPHAN_PAUSE: Duration = Duration::from_millis(5);
 /// Bounds of the heartbeat interval a coordinator may ask for.
 const HEARTBEAT_MIN_MS: u32 = 50;
 const HEARTBEAT_MAX_MS: u32 = 60_000;
@@ -98,6 +103,8 @@ struct Agent {
     told_in_hello: Vec<AttemptKey>,
     /// The newest stream was accepted.
     welcomed: bool,
+    /// When a stream that was not accepted yet is given up.
+    welcome_by: Instant,
     ever_welcomed: bool,
     backoff: Backoff,
     reconnect_at: Instant,
@@ -150,6 +157,9 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
             _ = agent.heartbeat.tick(), if agent.welcomed => agent.beat(),
             _ = pump.tick(), if agent.welcomed && !agent.running.is_empty() => agent.pump(),
             () = sleep_until(agent.reconnect_at), if agent.link.is_none() => agent.open_link(),
+            () = sleep_until(agent.welcome_by), if agent.link.is_some() && !agent.welcomed => {
+                agent.lose_link("the coordinator did not answer the hello");
+            }
             Some(devices) = found_in.recv() => agent.on_devices(devices),
             _ = refresh.tick() => {
                 let (source, found) = (agent.config.devices.clone(), found.clone());
@@ -165,8 +175,11 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
 /// Kills what dead agents left on devices before the coordinator hears that they are free.
 fn clear_orphans(folder: &Path, devices: &BTreeMap<String, DiscoveredDevice>) -> Result<(), lock::LockError> {
     for device in devices.keys() {
-        if let Taken::Held(Some(holder)) = lock::try_take(folder, device)? {
-            holder.kill_if_orphaned();
+        for _ in 0..ORPHAN_ROUNDS {
+            match lock::try_take(folder, device)? {
+                Taken::Held(Some(holder)) if holder.kill_if_orphaned() => std::thread::park_timeout(ORPHAN_PAUSE),
+                _ => break,
+            }
         }
     }
     Ok(())
@@ -225,6 +238,7 @@ impl Agent {
             generation: 0,
             told_in_hello: Vec::new(),
             welcomed: false,
+            welcome_by: Instant::now(),
             ever_welcomed: false,
             backoff: Backoff::new(
                 Duration::from_millis(limits.reconnect_first_ms),
@@ -243,7 +257,8 @@ impl Agent {
     fn open_link(&mut self) {
         self.generation += 1;
         self.welcomed = false;
-        self.told_in_hello = self.ended.keys().cloned().collect();
+        self.told_in_hello = self.ended.keys().take(ENDS_IN_HELLO).cloned().collect();
+        self.welcome_by = Instant::now() + WELCOME_TIMEOUT;
         let hello = v1::Hello {
             agent_id: self.state.agent_id().to_owned(),
             incarnation: self.incarnation.clone(),
@@ -252,7 +267,7 @@ impl Agent {
             devices: self.wire_devices(),
             leases: self.leases(),
             draining: self.draining,
-            finished: self.ended.values().cloned().collect(),
+            finished: self.ended.values().take(ENDS_IN_HELLO).cloned().collect(),
         };
         self.link = Some(Link::open(&self.client, hello, self.generation, self.link_events.clone()));
     }
@@ -291,14 +306,14 @@ impl Agent {
         }
         match event.kind {
             LinkEventKind::Down(error) => self.on_down(error),
-            LinkEventKind::Message(Hear::Refused(refused)) => {
+            LinkEventKind::Refused(refused) => {
                 tracing::warn!(reason = refused.reason, hint = refused.hint, "the coordinator refused this agent");
                 let error = AgentError::Refused { reason: refused.reason, hint: refused.hint };
                 self.lose_link("refused");
                 self.bear_refusal(error)
             }
             LinkEventKind::Message(message) => {
-                self.on_message(message);
+                self.on_message(*message);
                 Ok(())
             }
         }
@@ -340,9 +355,11 @@ impl Agent {
                 }
                 self.forget(&lease);
             }
-            Hear::Cancel(_) | Hear::LeaseLost(_) | Hear::FinishedAck(_) | Hear::Refused(_) => {
+            Hear::Cancel(_) | Hear::LeaseLost(_) | Hear::FinishedAck(_) => {
                 tracing::warn!("a message of the coordinator names no lease");
             }
+            // Told apart by the stream.
+            Hear::Refused(_) => {}
         }
     }
 
@@ -360,7 +377,8 @@ impl Agent {
         let mut again = Vec::new();
         for running in self.running.values_mut() {
             running.progress_waits = running.progress.is_some();
-            running.log_sent = running.log_sent.saturating_sub(LOG_REWIND_BYTES);
+            // A coordinator that restarted may have nothing of it; repeated bytes change nothing.
+            running.log_sent = 0;
             if running.started {
                 again.push(Say::Started(v1::Started { lease: Some(running.lease.clone()) }));
             }
@@ -555,7 +573,7 @@ impl Agent {
                 return;
             }
             let Some(running) = self.running.get_mut(key) else { return };
-            let Some(log) = running.log.as_ref().filter(|log| log.len() > running.log_sent) else { return };
+            let Some(log) = running.log.as_ref().filter(|log| log.len_bytes() > running.log_sent) else { return };
             let offset_bytes = running.log_sent;
             let data = match log.read(offset_bytes, LOG_PIECE_BYTES) {
                 Ok(data) => data,

@@ -117,6 +117,10 @@ impl Farm {
                 hello.finished
             }
             Said::Finished(finished) => vec![finished],
+            Said::Goodbye(_) => {
+                self.inner.session.lock().unwrap().take();
+                Vec::new()
+            }
             _ => Vec::new(),
         };
         if !manner.holds_acks {
@@ -288,14 +292,20 @@ impl Bench {
         let folder = tempfile::tempdir().unwrap();
         let farm = Farm::default();
         let address = farm.serve().await;
-        let script = format!("OUT={}\n{PRELUDE}\n{script}", folder.path().display());
-        let config = AgentConfig {
-            endpoint: Endpoint::Http { host: address.ip().to_string(), port: address.port() },
+        let config = Self::config(folder.path(), address.port(), script);
+        Self { folder, farm, config }
+    }
+
+    /// The set-up of an agent whose folders lie in `folder`.
+    pub fn config(folder: &Path, port: u16, script: &str) -> AgentConfig {
+        let script = format!("OUT={}\n{PRELUDE}\n{script}", folder.display());
+        AgentConfig {
+            endpoint: Endpoint::Http { host: "127.0.0.1".into(), port },
             token: None,
-            state_dir: folder.path().join("state"),
+            state_dir: folder.join("state"),
             name: "bench".into(),
             worker_command: ["sh", "-c", &script].map(Into::into).to_vec(),
-            lock_dir: folder.path().join("locks"),
+            lock_dir: folder.join("locks"),
             devices: Arc::new(OneCpu),
             limits: Limits {
                 kill_grace_ms: 200,
@@ -304,8 +314,7 @@ impl Bench {
                 ..Limits::default()
             },
             embedded: false,
-        };
-        Self { folder, farm, config }
+        }
     }
 
     pub fn start(&self) -> Running {

@@ -8,7 +8,7 @@ use planforge_agent::{
     },
 };
 use planforge_proto::v1::{self, FailureClass, agent_message::Kind as Said, coordinator_message::Kind as Say};
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 /// Builds once told to.
 const WAITS: &str = r#"
@@ -39,13 +39,14 @@ async fn a_cut_stream_is_resumed_and_the_job_goes_on() {
 
 #[tokio::test]
 async fn a_result_is_kept_until_it_is_acknowledged() {
-    let bench = Bench::new("build\nfinish").await;
+    let mut bench = Bench::new("build\nfinish").await;
+    bench.config.embedded = true; // ends without waiting long for the acknowledgement
     bench.farm.behave(Manner { holds_acks: true, ..Manner::default() });
     let mut agent = bench.start_and_assign("j1").await;
     let finished = bench.farm.finished("j1").await;
     // The next stream tells it, and so does the next process.
     bench.farm.cut();
-    assert_eq!(bench.farm.hello(1).await.finished, [finished.clone()]);
+    assert_eq!(bench.farm.hello(1).await.finished, std::slice::from_ref(&finished));
     agent.shut_down();
     agent.ended().await.unwrap();
     assert_eq!(bench.files_in("state/outbox").len(), 1);
@@ -73,6 +74,56 @@ async fn a_crashed_agents_worker_dies_and_its_job_is_reported() {
     assert_eq!(failure.class(), FailureClass::Infrastructure);
     assert!(failure.message.contains("agent bench ended while the job ran"), "{failure:?}");
     eventually("its scratch is gone", || bench.files_in("state/scratch").is_empty().then_some(())).await;
+}
+
+/// Names the agent's folder and coordinator to a process of this test program that is to be an agent.
+const AGENT_PROCESS: &str = "PLANFORGE_TEST_AGENT";
+
+/// Not a test by itself: the agent that [`a_killed_agents_family_is_killed_by_the_next_one`] starts and kills.
+#[tokio::test]
+async fn agent_process() {
+    let Ok(setup) = std::env::var(AGENT_PROCESS) else { return };
+    let (folder, port) = setup.split_once('|').unwrap();
+    let config = Bench::config(Path::new(folder), port.parse().unwrap(), FAMILY_AND_WAIT);
+    planforge_agent::run(config, std::future::pending()).await.unwrap();
+}
+
+const FAMILY_AND_WAIT: &str = r#"
+    export OUT
+    [ -e "$OUT/again" ] && { build; finish; exit; }
+    sh -c 'trap "" TERM; while :; do sleep 0.1; done' & echo $! > "$OUT/deaf"
+    setsid sh -c 'echo $$ > "$OUT/gone"; sleep 1000' &
+    echo $$ > "$OUT/worker"
+    while :; do sleep 0.1; done
+"#;
+
+#[tokio::test]
+async fn a_killed_agents_family_is_killed_by_the_next_one() {
+    let bench = Bench::new(FAMILY_AND_WAIT).await;
+    let planforge_client::Endpoint::Http { port, .. } = &bench.config.endpoint else { unreachable!() };
+    let mut first = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "sessions::agent_process", "--nocapture"])
+        .env(AGENT_PROCESS, format!("{}|{port}", bench.folder.path().display()))
+        .spawn()
+        .unwrap();
+    bench.farm.hello(0).await;
+    bench.farm.assign("j1").await;
+    let (worker, deaf, gone) =
+        (bench.process("worker").await, bench.process("deaf").await, bench.process("gone").await);
+    bench.farm.started("j1").await;
+    first.kill().unwrap();
+    first.wait().unwrap();
+    eventually("the worker dies with its agent", || (!worker.is_alive()).then_some(())).await;
+    // Its children do not, and they keep the device.
+    assert!(deaf.is_alive() && gone.is_alive());
+    assert!(matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Held(Some(h)) if h.job == "j1"));
+    std::fs::write(bench.path("again"), "").unwrap();
+    let _second = bench.start();
+    let hello = bench.farm.hello(1).await;
+    assert!(!deaf.is_alive() && !gone.is_alive(), "dead before the device is offered");
+    assert_eq!(hello.finished[0].lease.as_ref().unwrap().job, "j1");
+    bench.farm.assign("j2").await;
+    assert_eq!(bench.farm.finished("j2").await.outcome, "succeeded");
 }
 
 #[tokio::test]

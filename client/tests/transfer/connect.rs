@@ -44,7 +44,6 @@ async fn serve_tls(store: &Store, config: Arc<ServerConfig>) -> u16 {
             tokio::spawn(async move {
                 // Clients that do not trust us hang up here.
                 let Ok(stream) = acceptor.accept(stream).await else { return };
-                assert_eq!(stream.get_ref().1.alpn_protocol(), Some(b"http/1.1".as_slice()));
                 let service = TowerToHyperService::new(router);
                 let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
             });
@@ -70,6 +69,11 @@ async fn tls_is_verified_by_the_given_authority() {
     };
     let digest = Blobs::new(&endpoint(&ours), None).unwrap().put_bytes("over TLS".into()).await.unwrap();
     assert_eq!(store.get(digest).unwrap(), b"over TLS");
+
+    // This server knows no gRPC, but it is reached: the answer is its own.
+    let client = Client::connect(endpoint(&ours), None).await.unwrap();
+    let status = client.farm().get_server_info(planforge_proto::v1::GetServerInfoRequest {}).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unimplemented, "{status:?}");
 
     let error = Blobs::new(&endpoint(&other), None).unwrap().with_retries(once()).size(digest).await.unwrap_err();
     let error = planforge_proto::ApiError::from(error);
