@@ -13,6 +13,7 @@
 //! | [`verify`] | are a plan's outputs right? |
 //! | [`report`] | one measurement of one plan on one device |
 //! | [`npz`] | tensors in numpy's archives |
+//! | [`compare`] | which of several reports is faster, as far as they can tell |
 //! | [`card`] | the immutable facts of one build |
 //! | [`shape`] | types and shapes of every operator's results; binding to a profile |
 //! | [`passes`] | rewrites that make a graph cheaper without changing what it computes |
@@ -23,6 +24,7 @@
 
 pub mod backend;
 pub mod card;
+pub mod compare;
 pub mod device;
 pub mod identity;
 pub mod import;

@@ -66,8 +66,7 @@ pub(super) fn spec(text: &str) -> Result<BuildSpec, ApiError> {
         return Err(invalid(format!("the build spec has {} bytes; at most {SPEC_MAX_BYTES} are accepted", text.len())));
     }
     let text = if text.trim().is_empty() { "{}" } else { text };
-    let spec: BuildSpec = serde_json::from_str(text).map_err(|error| invalid(format!("the build spec: {error}")))?;
-    Ok(spec.canonical())
+    BuildSpec::parse(text).map_err(|error| invalid(format!("the build spec: {error}")))
 }
 
 pub(super) fn model(model: v1::Model) -> Result<Model, ApiError> {

@@ -16,5 +16,8 @@ pub use key::EngineKey;
 pub use model::{IdentifiedFile, IdentityError, ModelIdentity, identify};
 pub use resolve::{ResolveError, resolve_spec, resolve_toolchain};
 pub use sku::Sku;
-pub use spec::{BuildSpec, DimRange, OptimizationLevel, OptimizationProfile, Precision};
+pub use spec::{BuildSpec, DimRange, OptimizationLevel, OptimizationProfile, Precision, SpecError};
 pub use toolchain::{Toolchain, ToolchainConstraint};
+
+#[cfg(test)]
+mod key_tests;

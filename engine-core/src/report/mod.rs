@@ -2,6 +2,8 @@
 //!
 //! A report is a document of its own that names the plan's digest: measurements keep coming after the build.
 
+pub mod format;
+mod render;
 pub mod samples;
 
 pub use samples::{Samples, SamplesError};
@@ -72,6 +74,22 @@ pub struct Report {
     /// What a reader should know before trusting or comparing the numbers.
     #[serde(default)]
     pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// Sizes of the windows whose samples count, in the order of [`Report::samples`].
+    pub fn counted_windows(&self) -> Vec<usize> {
+        let counted = self.windows.iter().filter(|window| window.tainted.is_empty() || window.kept_tainted);
+        counted.map(|window| window.iterations as usize).collect()
+    }
+
+    /// Whether the numbers are those of the raw samples.
+    pub fn is_consistent(&self) -> Result<bool, SamplesError> {
+        let samples = self.samples.decode()?;
+        let sizes = self.counted_windows();
+        let covered = sizes.iter().try_fold(0usize, |sum, size| sum.checked_add(*size)) == Some(samples.len());
+        Ok(covered && crate::measure::stats::latency_stats(&samples, &sizes) == Some(self.latency_ms))
+    }
 }
 
 /// Who measured, for which job.
@@ -249,3 +267,6 @@ pub enum Severity {
     Warning,
     Error,
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,277 @@
+//! Which of several reports is faster, as far as their raw samples can tell.
+//!
+//! Five verdicts: *faster*, *slower*, *same*, *ambiguous* (the interval of the ratio is too wide), *cannot tell* (the
+//! reports do not measure the same thing). The ratio of medians gets its interval by a seeded bootstrap that first
+//! draws windows and then samples within them, so that drift between windows counts as what it is.
+
+mod bootstrap;
+mod render;
+
+use crate::report::{Report, SamplesError};
+use serde::{Deserialize, Serialize};
+
+/// Raised whenever a field changes its meaning or goes away.
+pub const COMPARISON_SCHEMA_VERSION: u32 = 1;
+
+/// Most reports compared at once; every pair is judged.
+pub const MAX_REPORTS: usize = 64;
+
+/// Ratios this close to 1 make no difference that anybody would act on; two measurements of one plan differ as much.
+const SAME_MARGIN: f64 = 0.02;
+
+/// The same for reports of which one was measured on a disturbed device.
+const DISTURBED_MARGIN: f64 = 0.10;
+
+/// Samples below which a median has no interval worth the name.
+const MIN_SAMPLES: u64 = 6;
+
+/// How the second report of a pair stands to the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Faster,
+    Slower,
+    Same,
+    Ambiguous,
+    CannotTell,
+}
+
+impl Verdict {
+    /// As people read it.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Faster => "faster",
+            Self::Slower => "slower",
+            Self::Same => "same",
+            Self::Ambiguous => "ambiguous",
+            Self::CannotTell => "cannot tell",
+        }
+    }
+}
+
+/// Several reports side by side.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    pub schema_version: u32,
+    /// In the order given.
+    pub rows: Vec<Row>,
+    /// Every pair once, the earlier report as base.
+    pub pairs: Vec<Pair>,
+}
+
+/// The headline figures of one report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    pub model: String,
+    pub sku: String,
+    pub device: String,
+    pub toolchain: String,
+    pub precision: String,
+    pub threads: Option<u32>,
+    pub batch: u64,
+    pub median_ms: f64,
+    pub ci_low_ms: f64,
+    pub ci_high_ms: f64,
+    pub p99_ms: f64,
+    pub throughput_per_s: f64,
+    pub build_ms: Option<f64>,
+    pub plan_bytes: u64,
+    pub plan_digest: String,
+    pub peak_memory_bytes: Option<u64>,
+    pub max_error: Option<f64>,
+    pub top1: Option<f64>,
+    pub accurate: bool,
+    pub simulated: bool,
+    /// Measured while something else used the device.
+    pub disturbed: bool,
+    pub foreign: bool,
+}
+
+/// One report against another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pair {
+    /// Index of the row compared with.
+    pub base: usize,
+    pub other: usize,
+    pub verdict: Verdict,
+    /// Median latency of the other over the base's: below 1 the other is faster. Absent when it would mean nothing.
+    pub ratio: Option<f64>,
+    pub ratio_low: Option<f64>,
+    pub ratio_high: Option<f64>,
+    /// Why the verdict is what it is.
+    pub reason: String,
+    /// What differs between the two and is being compared: device, toolchain, threads, ...
+    pub differences: Vec<String>,
+}
+
+/// Why reports cannot be put side by side at all.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    #[error("a comparison needs at least two reports, {0} given")]
+    TooFew(usize),
+    #[error("{0} reports are more than the {MAX_REPORTS} that can be compared at once")]
+    TooMany(usize),
+    #[error("report {index} cannot be read: its samples are damaged")]
+    Samples { index: usize, source: SamplesError },
+}
+
+/// Compares every pair of `reports`.
+pub fn compare(reports: &[Report]) -> Result<Comparison, CompareError> {
+    match reports.len() {
+        count @ 0..2 => return Err(CompareError::TooFew(count)),
+        count if count > MAX_REPORTS => return Err(CompareError::TooMany(count)),
+        _ => {}
+    }
+    let windows = reports.iter().enumerate().map(|(index, report)| {
+        let samples = report.samples.decode().map_err(|source| CompareError::Samples { index, source })?;
+        Ok(bootstrap::windows(&samples, &report.counted_windows()))
+    });
+    let windows = windows.collect::<Result<Vec<_>, CompareError>>()?;
+    let mut pairs = Vec::new();
+    for base in 0..reports.len() {
+        for other in base + 1..reports.len() {
+            pairs.push(pair(base, other, reports, &windows));
+        }
+    }
+    let rows = reports.iter().map(row).collect();
+    Ok(Comparison { schema_version: COMPARISON_SCHEMA_VERSION, rows, pairs })
+}
+
+fn pair(base: usize, other: usize, reports: &[Report], windows: &[Vec<Vec<f64>>]) -> Pair {
+    let (left, right) = (&reports[base], &reports[other]);
+    let differences = differences(left, right);
+    let nothing = |reason: String| Pair {
+        base,
+        other,
+        verdict: Verdict::CannotTell,
+        ratio: None,
+        ratio_low: None,
+        ratio_high: None,
+        reason,
+        differences: differences.clone(),
+    };
+    if let Some(reason) = incomparable(left, right) {
+        return nothing(reason);
+    }
+    let Some(interval) = bootstrap::ratio_interval(&windows[base], &windows[other]) else {
+        return nothing("a report holds no latency to divide by".into());
+    };
+    let (verdict, reason) = judge(&interval, disturbed(left) || disturbed(right));
+    let (ratio, low, high) = (Some(interval.ratio), Some(interval.low), Some(interval.high));
+    Pair { verdict, ratio, ratio_low: low, ratio_high: high, ..nothing(reason) }
+}
+
+/// Why the two do not measure the same thing; `None` when they do.
+fn incomparable(left: &Report, right: &Report) -> Option<String> {
+    let differ = |what: &str, a: String, b: String| Some(format!("{what} differ: {a} and {b}"));
+    if left.simulated != right.simulated {
+        return Some("one of the two is simulated".into());
+    }
+    if left.model.digest != right.model.digest {
+        // Another weight file of the same structure runs the same work.
+        let structure = (left.model.structure_digest, right.model.structure_digest);
+        if !matches!(structure, (Some(a), Some(b)) if a == b) {
+            let name = |report: &Report| format!("{} ({})", report.model.name, report.model.digest.short());
+            return differ("models", name(left), name(right));
+        }
+    }
+    if left.spec.precision != right.spec.precision {
+        return differ("precisions", precision(left), precision(right));
+    }
+    let shapes = |report: &Report| {
+        let shape = |port: &crate::backend::Port| {
+            let dims = port.shape.iter().map(|dim| dim.map_or("?".to_owned(), |size| size.to_string()));
+            format!("{}:{}", port.name, dims.collect::<Vec<_>>().join("x"))
+        };
+        report.inputs.iter().map(shape).collect::<Vec<_>>().join(", ")
+    };
+    if left.inputs != right.inputs {
+        return differ("inputs", shapes(left), shapes(right));
+    }
+    for report in [left, right] {
+        if !report.accurate {
+            return Some(format!("the outputs of the engine for {} are wrong, so its speed means nothing", report.sku));
+        }
+        if report.latency_ms.count < MIN_SAMPLES {
+            return Some(format!("the report for {} has only {} samples", report.sku, report.latency_ms.count));
+        }
+    }
+    None
+}
+
+fn judge(interval: &bootstrap::RatioInterval, disturbed: bool) -> (Verdict, String) {
+    let margin = if disturbed { DISTURBED_MARGIN } else { SAME_MARGIN };
+    let bootstrap::RatioInterval { ratio, low, high } = *interval;
+    let range = format!("the ratio of medians is {ratio:.3}, 95 % interval {low:.3} to {high:.3}");
+    let note = if disturbed { "; a device was disturbed, so only differences above 10 % count" } else { "" };
+    let verdict = if high < 1.0 && ratio <= 1.0 - margin {
+        Verdict::Faster
+    } else if low > 1.0 && ratio >= 1.0 + margin {
+        Verdict::Slower
+    } else if low >= 1.0 - margin && high <= 1.0 + margin {
+        Verdict::Same
+    } else {
+        Verdict::Ambiguous
+    };
+    (verdict, format!("{range}{note}"))
+}
+
+/// What is being compared: everything that differs and may explain the ratio.
+fn differences(left: &Report, right: &Report) -> Vec<String> {
+    let facts = |report: &Report| {
+        let driver = report.device.gpu.as_ref().map(|gpu| gpu.driver.clone()).unwrap_or_default();
+        [
+            ("weights", report.model.digest.short()),
+            ("sku", report.sku.to_string()),
+            ("device", report.device.name.clone()),
+            ("toolchain", report.toolchain.to_string()),
+            ("driver", driver),
+            ("threads", report.spec.threads.map_or("-".to_owned(), |threads| threads.to_string())),
+            ("optimization level", report.spec.optimization_level.0.to_string()),
+            ("plan", report.plan.digest.short()),
+            ("agent", report.provenance.agent.clone()),
+        ]
+    };
+    let pairs = facts(left).into_iter().zip(facts(right));
+    pairs.filter(|(a, b)| a.1 != b.1).map(|((name, a), (_, b))| format!("{name}: {a} and {b}")).collect()
+}
+
+fn precision(report: &Report) -> String {
+    format!("{:?}", report.spec.precision).to_lowercase()
+}
+
+/// Whether windows count that something disturbed.
+fn disturbed(report: &Report) -> bool {
+    report.windows.iter().any(|window| window.kept_tainted)
+}
+
+fn row(report: &Report) -> Row {
+    let compared = report.numerics.as_ref().filter(|numerics| numerics.skipped.is_none());
+    Row {
+        model: report.model.name.clone(),
+        sku: report.sku.to_string(),
+        device: report.device.name.clone(),
+        toolchain: report.toolchain.to_string(),
+        precision: precision(report),
+        threads: report.spec.threads,
+        batch: report.batch,
+        median_ms: report.latency_ms.median,
+        ci_low_ms: report.latency_ms.ci_low,
+        ci_high_ms: report.latency_ms.ci_high,
+        p99_ms: report.latency_ms.p99,
+        throughput_per_s: report.throughput_per_s,
+        build_ms: report.build_ms,
+        plan_bytes: report.plan.bytes,
+        plan_digest: report.plan.digest.to_string(),
+        peak_memory_bytes: report.peak_memory_bytes,
+        max_error: compared.map(|numerics| numerics.max_error),
+        top1: report.accuracy.as_ref().map(|accuracy| accuracy.top1),
+        accurate: report.accurate,
+        simulated: report.simulated,
+        disturbed: disturbed(report),
+        foreign: report.foreign.is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! The report's JSON is what other tools read: its shape is held by a snapshot.
+
+use super::*;
+use crate::{
+    backend::ElementType,
+    device::{CpuFacts, DeviceKind, HostFacts},
+    measure::stats::latency_stats,
+};
+
+/// A report of made-up but consistent numbers around `centre_ms`.
+pub(crate) fn sample_report(centre_ms: f64) -> Report {
+    let samples: Vec<f64> =
+        (0..200u32).map(|i| samples::whole_ns_ms(centre_ms * (1.0 + f64::from(i * 7919 % 101) / 5000.0))).collect();
+    let window = |index: usize| WindowRecord {
+        iterations: 40,
+        duration_ms: samples[index * 40..][..40].iter().sum(),
+        median_ms: crate::measure::stats::median(&samples[index * 40..][..40]),
+        tainted: Vec::new(),
+        kept_tainted: false,
+    };
+    let windows: Vec<WindowRecord> = (0..5).map(window).collect();
+    let latency_ms = latency_stats(&samples, &[40; 5]).unwrap();
+    let model = ModelRef {
+        name: "digits.onnx".into(),
+        digest: Digest::of(b"model"),
+        graph_digest: None,
+        structure_digest: None,
+    };
+    let sku: Sku = "cpu-x86-64-v3".parse().unwrap();
+    let toolchain = Toolchain { backend: "native".into(), version: "1".into(), components: BTreeMap::new() };
+    let spec = BuildSpec { threads: Some(2), ..BuildSpec::default() };
+    Report {
+        schema_version: REPORT_SCHEMA_VERSION,
+        simulated: false,
+        provenance: Provenance {
+            job: "job-1".into(),
+            attempt: 1,
+            agent: "host-a".into(),
+            planforge_version: "0.1.0".into(),
+            measured_unix_ms: 1_700_000_000_000,
+        },
+        engine_key: EngineKey::new(&model.digest, &sku, &toolchain, &spec),
+        model,
+        plan: PlanRef { digest: Digest::of(b"plan"), bytes: 156_000 },
+        sku,
+        device: DeviceFingerprint {
+            kind: DeviceKind::Cpu,
+            name: "Some CPU".into(),
+            memory_mib: 8192,
+            gpu: None,
+            cpu: Some(CpuFacts { architecture: "x86_64".into(), usable_cores: 2, ..CpuFacts::default() }),
+            host: HostFacts { os: "Linux".into(), kernel: "6.1".into() },
+        },
+        toolchain,
+        spec,
+        foreign: None,
+        inputs: vec![Port { name: "image".into(), element: ElementType::F32, shape: vec![Some(1), Some(64)] }],
+        batch: 1,
+        latency_ms,
+        throughput_per_s: 1e3 / latency_ms.mean,
+        experiment: Experiment {
+            warm_up_iterations: 100,
+            warm_up_ms: 200.0,
+            min_samples: 20,
+            min_duration_ms: 1000.0,
+            target_relative_ci: 0.01,
+            budget_ms: 10_000.0,
+            elapsed_ms: 1500.0,
+            stop: StopReason::Confident,
+        },
+        windows,
+        samples: Samples::encode(&samples),
+        layers: vec![
+            LayerTime {
+                name: "conv1+relu".into(),
+                kind: "conv".into(),
+                tactic: "direct-8".into(),
+                median_ms: 0.75,
+                flops: 100,
+                bytes: 10,
+            },
+            LayerTime {
+                name: "fc".into(),
+                kind: "gemm".into(),
+                tactic: "packed".into(),
+                median_ms: 0.25,
+                flops: 50,
+                bytes: 20,
+            },
+        ],
+        build_ms: Some(1234.0),
+        phases_ms: BTreeMap::from([("compile".to_owned(), 1234.0), ("measure".to_owned(), 1500.0)]),
+        peak_memory_bytes: Some(40 << 20),
+        engine_memory_bytes: 1 << 20,
+        numerics: Some(Numerics {
+            oracle: "reference operators".into(),
+            skipped: None,
+            seed: 1,
+            outputs: vec![OutputNumerics {
+                name: "scores".into(),
+                elements: 10,
+                max_error: 3e-7,
+                relative_rms: 1e-7,
+                scale: 12.0,
+                before_softmax: true,
+                not_finite: 0,
+                problem: None,
+            }],
+            max_error: 3e-7,
+            threshold: 1e-3,
+            passed: true,
+            oracle_ms: 5.0,
+        }),
+        accuracy: Some(Accuracy { rows: 450, correct: 445, top1: 445.0 / 450.0, reference_top1: Some(445.0 / 450.0) }),
+        accurate: true,
+        telemetry: TelemetryPair::default(),
+        findings: Vec::new(),
+    }
+}
+
+/// Every path of a document with the type of what is there.
+fn paths(prefix: &str, value: &serde_json::Value, found: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            fields.iter().for_each(|(name, value)| paths(&format!("{prefix}.{name}"), value, found));
+        }
+        serde_json::Value::Array(items) => match items.first() {
+            Some(first) => paths(&format!("{prefix}[]"), first, found),
+            None => found.push(format!("{prefix}[]")),
+        },
+        serde_json::Value::String(_) => found.push(format!("{prefix}: text")),
+        serde_json::Value::Number(_) => found.push(format!("{prefix}: number")),
+        serde_json::Value::Bool(_) => found.push(format!("{prefix}: flag")),
+        serde_json::Value::Null => found.push(format!("{prefix}: null")),
+    }
+}
+
+#[test]
+fn the_json_keeps_its_shape() {
+    let mut found = Vec::new();
+    paths("", &serde_json::to_value(sample_report(1.0)).unwrap(), &mut found);
+    insta::assert_snapshot!(found.join("\n"));
+}
+
+#[test]
+fn a_report_comes_back_whole() {
+    let report = sample_report(1.0);
+    let text = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    assert!(report.is_consistent().unwrap());
+}
+
+#[test]
+fn changed_numbers_are_noticed() {
+    let mut report = sample_report(1.0);
+    report.latency_ms.median *= 0.9;
+    assert!(!report.is_consistent().unwrap());
+    let mut report = sample_report(1.0);
+    report.windows[0].iterations += 1;
+    assert!(!report.is_consistent().unwrap());
+}
+
+#[test]
+fn people_see_the_numbers_on_one_screen() {
+    let mut report = sample_report(1.0);
+    insta::assert_snapshot!(report.render());
+    report.simulated = true;
+    report.foreign = Some(Foreign { built_for: "t4".parse().unwrap(), measured_on: "l4".parse().unwrap() });
+    report.accuracy = None;
+    report.numerics.as_mut().unwrap().passed = false;
+    let message = "line one\nline two ".repeat(20);
+    report.findings.push(Finding { code: "inaccurate".into(), severity: Severity::Error, message });
+    insta::assert_snapshot!(report.render());
+}
