@@ -12,6 +12,11 @@ mod error;
 mod lower;
 mod order;
 
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
 pub use error::{ImportError, Problem, Refusal};
 pub use lower::{NEWEST_OPSET, OLDEST_OPSET, supported as supported_operators};
 

@@ -80,3 +80,56 @@ impl Graph {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::{ElementType, Node, Op, Output, Tensor, Unary};
+
+    /// x -> Neg -> y, with a constant nobody reads.
+    fn graph() -> Graph {
+        let mut graph = Graph::default();
+        let x = graph.add_value("x", ElementType::F32, &[2]);
+        let y = graph.add_value("y", ElementType::F32, &[2]);
+        graph.add_constant("c", Tensor::scalar(1f32));
+        graph.inputs.push(x);
+        let node = Node { op: Op::Unary(Unary::Neg), inputs: vec![Some(x)], outputs: vec![y], origins: vec![] };
+        graph.nodes.push(node);
+        graph.outputs.push(Output { name: "y".into(), value: y });
+        graph
+    }
+
+    #[test]
+    fn broken_invariants_are_named() {
+        assert_eq!(graph().check(), Ok(()));
+        let mut unknown = graph();
+        unknown.nodes[0].inputs = vec![Some(ValueId(9))];
+        assert!(matches!(unknown.check(), Err(GraphError::NoSuchValue { value: 9, count: 3, .. })));
+        let mut early = graph();
+        early.nodes[0].inputs = vec![Some(ValueId(1))];
+        assert!(matches!(early.check(), Err(GraphError::NotDefined { .. })));
+        let mut twice = graph();
+        twice.nodes.push(twice.nodes[0].clone());
+        assert!(matches!(twice.check(), Err(GraphError::DefinedTwice { .. })));
+        let mut named = graph();
+        named.values[1].name = "x".into();
+        assert!(matches!(named.check(), Err(GraphError::NameTwice { .. })));
+        let mut differs = graph();
+        differs.values[2].element = ElementType::I32;
+        assert!(matches!(differs.check(), Err(GraphError::ConstantDiffers { .. })));
+    }
+
+    #[test]
+    fn compacting_drops_and_renumbers() {
+        let mut graph = graph();
+        graph.add_value("unused", ElementType::F32, &[1]);
+        graph.compact();
+        assert_eq!(graph.values.len(), 2);
+        assert!(graph.constants.is_empty());
+        assert_eq!(graph.check(), Ok(()));
+        assert_eq!(
+            graph.to_string(),
+            "graph \n  input %0:F32[2] x\n  constants: 0 of 0 bytes\n  %1:F32[2] = Unary(Neg) %0  # \n  output %1 y\n"
+        );
+    }
+}

@@ -15,6 +15,8 @@ mod numbers;
 mod pool;
 mod reduce;
 mod resize;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 pub use crate::ir::Tensor;
