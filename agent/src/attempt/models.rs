@@ -79,7 +79,7 @@ impl ModelCache {
         let (check, at) = (cached.clone(), dest.to_owned());
         let sound = blocking(move || is_sound(&check, digest)).await;
         if !sound {
-            blobs.download(digest, &cached).await?;
+            blobs.download_to_cache(digest, &cached).await?;
             self.trim(digest).await;
         }
         blocking(move || {

@@ -119,7 +119,7 @@ impl JobOrder {
             plan: paths.plan,
             eval: paths.eval,
             measure_budget_ms,
-            allow_inaccurate: false,
+            allow_inaccurate: job.allow_inaccurate,
             simulated: device.simulated,
         }
     }

@@ -152,14 +152,15 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
                 agent.stop_all(&Stop::Drained);
             }
             () = sleep_until(farewell_until.unwrap_or(far_away)), if farewell_until.is_some() => {}
-            Some(event) = link_events_in.recv() => agent.on_link(event)?,
-            Some((key, note)) = notes_in.recv() => agent.on_note(&key, note),
+            // Timers come before what others send: a flood of messages must not end a lease.
             _ = agent.heartbeat.tick(), if agent.welcomed => agent.beat(),
             _ = pump.tick(), if agent.welcomed && !agent.running.is_empty() => agent.pump(),
             () = sleep_until(agent.reconnect_at), if agent.link.is_none() => agent.open_link(),
             () = sleep_until(agent.welcome_by), if agent.link.is_some() && !agent.welcomed => {
                 agent.lose_link("the coordinator did not answer the hello");
             }
+            Some(event) = link_events_in.recv() => agent.on_link(event)?,
+            Some((key, note)) = notes_in.recv() => agent.on_note(&key, note),
             Some(devices) = found_in.recv() => agent.on_devices(devices),
             _ = refresh.tick() => {
                 let (source, found) = (agent.config.devices.clone(), found.clone());

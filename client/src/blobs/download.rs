@@ -75,8 +75,11 @@ impl Part {
         self.trim()
     }
 
-    /// Makes the bytes durable and gives them their name.
-    fn publish(self, dest: &Path) -> Result<(), BlobError> {
+    /// Gives the bytes their name, once they are durable if that is asked for.
+    fn publish(self, dest: &Path, durable: bool) -> Result<(), BlobError> {
+        if !durable {
+            return fs::rename(&self.path, dest).map_err(BlobError::disk("write", dest));
+        }
         self.file.sync_all().map_err(BlobError::disk("sync", &self.path))?;
         fs::rename(&self.path, dest).map_err(BlobError::disk("write", dest))?;
         let folder = dest.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -129,6 +132,21 @@ impl Blobs {
 
     /// As [`Blobs::download`], telling `progress` how far it is. Returns the size in bytes.
     pub async fn download_with(&self, digest: Digest, dest: &Path, progress: ProgressFn<'_>) -> Result<u64, BlobError> {
+        self.download_as(digest, dest, true, progress).await
+    }
+
+    /// As [`Blobs::download`], but a power cut may leave damaged bytes: for caches that verify what they use.
+    pub async fn download_to_cache(&self, digest: Digest, dest: &Path) -> Result<u64, BlobError> {
+        self.download_as(digest, dest, false, &|_| ()).await
+    }
+
+    async fn download_as(
+        &self,
+        digest: Digest,
+        dest: &Path,
+        durable: bool,
+        progress: ProgressFn<'_>,
+    ) -> Result<u64, BlobError> {
         let owned = dest.to_owned();
         let mut part = blocking(move || Part::open(&owned, digest)).await?;
         let mut backoff = self.retries.backoff();
@@ -144,7 +162,7 @@ impl Blobs {
                     let (size, actual) = (part.len(), part.hash.clone().finish());
                     if actual == digest {
                         let dest = dest.to_owned();
-                        return blocking(move || part.publish(&dest)).await.map(|()| size);
+                        return blocking(move || part.publish(&dest, durable)).await.map(|()| size);
                     }
                     if !inherited {
                         part.discard();

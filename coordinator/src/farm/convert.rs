@@ -222,6 +222,7 @@ pub(super) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
         request_id: want.map(|want| want.request.clone()).unwrap_or_default(),
         attempts: job.attempts.iter().map(attempt_out).collect(),
         toolchain_constraint: job.constraint.clone(),
+        allow_inaccurate: job.allow_inaccurate,
     }
 }
 
