@@ -470,7 +470,7 @@ fn headline(figures: &Figures, job: &v1::Job) -> Vec<Fact> {
     });
     let size = |bytes: Option<u64>| bytes.map(format::bytes).unwrap_or_default();
     let all = [
-        fact("Median latency", format::milliseconds(median)),
+        fact("Latency, median", format::milliseconds(median)),
         fact("Throughput", figures.throughput_per_s.map(format::per_second).unwrap_or_default()),
         fact("p90", ms(latency.p90)),
         fact("p99", ms(latency.p99)),
