@@ -2,7 +2,7 @@
 
 use crate::{
     commands::{
-        agent, build, cancel, completions, coordinator, devices, engines, fetch, jobs, logs, run, submit, testmodel,
+        agent, build, cancel, completions, coordinator, devices, engines, fetch, inspect, jobs, logs, run, submit, testmodel,
         token, up, watch,
     },
     failure,
@@ -114,6 +114,8 @@ pub enum Command {
     Devices(devices::Args),
     /// List finished engines
     Engines(engines::Args),
+    /// Show what a plan or an ONNX file holds
+    Inspect(inspect::Args),
     /// Run a plan on inputs from a file
     Run(run::Args),
     /// Create, list and revoke tokens

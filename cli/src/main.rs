@@ -21,7 +21,6 @@ mod farm;
 mod local;
 mod plans;
 mod printer;
-mod reports;
 
 mod request;
 mod settings;

@@ -43,7 +43,7 @@ fn parse_spec(text: &str) -> Result<BuildSpec, String> {
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let wanted = Wanted::of(&args.what)?;
+    let wanted = Wanted::of(context, &args.what)?;
     if matches!(wanted, Wanted::Model { .. }) && args.sku.is_none() {
         return Err(Failure::usage("which engine of the model? no --sku was given")
             .hint("planforge engines lists what is there; planforge devices lists the flags"));
@@ -54,6 +54,15 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         farm.close(context.printer).await;
         result
     })
+}
+
+/// The command's JSON object; scripts read its first members line by line.
+#[derive(serde::Serialize)]
+struct Fetched<'a> {
+    path: &'a Path,
+    plan_digest: String,
+    card_path: Option<&'a Path>,
+    engine: EngineView,
 }
 
 /// What the argument stands for.
@@ -67,12 +76,12 @@ enum Wanted {
 }
 
 impl Wanted {
-    fn of(what: &str) -> Result<Self, Failure> {
+    fn of(context: &Context<'_>, what: &str) -> Result<Self, Failure> {
         let path = Path::new(what);
         if let (Ok(digest), false) = (what.parse(), path.exists()) {
             return Ok(Self::Digest(digest));
         }
-        let local = models::identify(path)?;
+        let local = models::identify(&context.settings, path)?;
         Ok(Self::Model { digest: local.model.digest, name: local.model.name })
     }
 }
@@ -115,11 +124,12 @@ async fn fetch(context: &Context<'_>, farm: &Farm, args: Args, wanted: Wanted) -
         tables::bytes(engine.plan_bytes),
         engine.plan_digest
     ));
-    context.printer.object(&serde_json::json!({
-        "path": path,
-        "card_path": card_path,
-        "engine": EngineView::from(engine),
-    }))
+    context.printer.object(&Fetched {
+        path: &path,
+        card_path: card_path.as_deref(),
+        plan_digest: engine.plan_digest.clone(),
+        engine: EngineView::from(engine),
+    })
 }
 
 async fn find(farm: &Farm, base: v1::FindEngineRequest, args: &Args, wanted: &Wanted) -> Result<v1::Engine, Failure> {

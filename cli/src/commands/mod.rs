@@ -8,6 +8,7 @@ pub mod coordinator;
 pub mod devices;
 pub mod engines;
 pub mod fetch;
+pub mod inspect;
 pub mod jobs;
 pub mod logs;
 pub mod run;
@@ -47,6 +48,7 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Up(args) => context.block_on(up::run(&context, args)),
         Command::Coordinator(args) => context.block_on(coordinator::run(&context, args)),
         Command::Agent(args) => context.block_on(agent::run(&context, args)),
+        Command::Inspect(args) => inspect::run(&context, args),
         Command::Run(args) => run::run(&context, args),
         Command::Testmodel(args) => testmodel::run(&context, args),
         Command::Build(args) => build::run(&context, args),

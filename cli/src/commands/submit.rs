@@ -39,7 +39,7 @@ pub struct Args {
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let mut found = Vec::new();
     for path in &args.models {
-        found.push(models::identify(path)?);
+        found.push(models::identify(&context.settings, path)?);
     }
     let eval = args.request.eval.as_deref().map(models::hash).transpose()?;
     context.block_on(async {

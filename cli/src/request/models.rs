@@ -1,8 +1,8 @@
 //! Model files on this machine: their identity, and where their bytes are.
 
 use super::LocalFiles;
-use crate::failure::Failure;
-use planforge_engine_core::identity::DigestWriter;
+use crate::{failure::Failure, settings::Settings};
+use planforge_engine_core::identity::{self, DigestCache, DigestWriter, IdentityError, ModelIdentity};
 use planforge_proto::v1;
 use std::{fs::File, io, path::Path};
 
@@ -13,13 +13,32 @@ pub struct LocalModel {
     pub files: LocalFiles,
 }
 
-/// Finds out who the model at `path` is.
-pub fn identify(path: &Path) -> Result<LocalModel, Failure> {
-    let (digest, size_bytes) = hash(path)?;
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let file = v1::ModelFile { name: name.clone(), digest: digest.clone(), size_bytes };
-    let model = v1::Model { digest: digest.clone(), name, files: vec![file], ..Default::default() };
-    Ok(LocalModel { model, files: LocalFiles::from([(digest, path.to_owned())]) })
+/// Finds out who the model at `path` is; a file that was seen before and did not change is not read again.
+pub fn identify(settings: &Settings, path: &Path) -> Result<LocalModel, Failure> {
+    // Without a data folder nothing is remembered, which only costs time.
+    let cache = settings.data_folder().ok().map(|data| DigestCache::new(data.join("digests")));
+    let identity = identity::identify(path, cache.as_ref()).map_err(|error| match &error {
+        IdentityError::Stat { path, source } => Failure::io("read", path, source),
+        _ => Failure::usage(error.to_string()).hint(error.hint()),
+    })?;
+    Ok(local(identity))
+}
+
+fn local(identity: ModelIdentity) -> LocalModel {
+    let file = |f: &identity::IdentifiedFile| v1::ModelFile {
+        name: f.name.clone(),
+        digest: f.digest.to_string(),
+        size_bytes: f.size_bytes,
+    };
+    let model = v1::Model {
+        digest: identity.digest.to_string(),
+        graph_digest: identity.graph_digest.to_string(),
+        structure_digest: identity.structure_digest.to_string(),
+        name: identity.name,
+        files: identity.files.iter().map(file).collect(),
+    };
+    let files = identity.files.into_iter().map(|f| (f.digest.to_string(), f.path)).collect();
+    LocalModel { model, files }
 }
 
 /// SHA-256 and size of a file that is no model, such as a test set.

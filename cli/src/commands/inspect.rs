@@ -1,0 +1,82 @@
+//! `planforge inspect`: what a plan or an ONNX file holds.
+
+use super::Context;
+use crate::{failure::Failure, request::models, tables};
+use planforge_engine_core::native::{self, PlanError};
+use std::{
+    error::Error,
+    fs::File,
+    io::Read as _,
+    path::{Path, PathBuf},
+};
+
+/// The first bytes of a native plan.
+const PLAN_MAGIC: &[u8] = b"PLANFORG";
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Plan or ONNX file
+    #[arg(value_name = "PLAN|ONNX")]
+    file: PathBuf,
+}
+
+pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    if is_plan(&args.file)? {
+        let inspection = inspect_plan(&args.file)?;
+        context.printer.data(&inspection.to_string())?;
+        return context.printer.object(&inspection);
+    }
+    onnx(context, &args.file)
+}
+
+/// What a plan holds, all of it checked.
+pub fn inspect_plan(path: &Path) -> Result<native::Inspection, Failure> {
+    native::inspect(path).map_err(|error| {
+        let message = match error.source() {
+            Some(source) if matches!(error, PlanError::Open { .. }) => format!("{error}: {source}"),
+            _ => error.to_string(),
+        };
+        Failure::usage(message).hint("fetch or build the plan again")
+    })
+}
+
+fn is_plan(path: &Path) -> Result<bool, Failure> {
+    let failed = |e: std::io::Error| Failure::io("read", path, &e);
+    let mut first = Vec::new();
+    File::open(path).and_then(|file| file.take(PLAN_MAGIC.len() as u64).read_to_end(&mut first)).map_err(failed)?;
+    Ok(first == PLAN_MAGIC)
+}
+
+fn onnx(context: &Context<'_>, path: &Path) -> Result<(), Failure> {
+    let identity = models::identify(&context.settings, path)?.model;
+    let model = planforge_onnx::Model::open(path).map_err(|e| Failure::usage(e.to_string()).hint(e.hint()))?;
+    let graph = model.graph();
+    let mut operators = std::collections::BTreeMap::<&str, usize>::new();
+    for node in &graph.node {
+        *operators.entry(node.op_type.as_str()).or_default() += 1;
+    }
+    let bytes: u64 = identity.files.iter().map(|file| file.size_bytes).sum();
+    let counted: Vec<_> = operators.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    let mut lines = vec![
+        format!("model      {} sha256:{}", identity.name, identity.digest),
+        format!("graph      sha256:{}", identity.graph_digest),
+        format!("structure  sha256:{}", identity.structure_digest),
+        format!("size       {} in {} files", tables::bytes(bytes), identity.files.len()),
+        format!("nodes      {}, {} initializers", graph.node.len(), graph.initializer.len()),
+        format!("operators  {}", counted.join(", ")),
+    ];
+    let names = |infos: &[planforge_onnx::proto::ValueInfoProto]| -> Vec<String> {
+        infos.iter().map(|info| info.name.clone()).collect()
+    };
+    lines.push(format!("inputs     {}", names(&graph.input).join(", ")));
+    lines.push(format!("outputs    {}", names(&graph.output).join(", ")));
+    context.printer.data(&lines.join("\n"))?;
+    context.printer.object(&serde_json::json!({
+        "model": planforge_proto::view::ModelView::from(identity.clone()),
+        "nodes": graph.node.len(),
+        "initializers": graph.initializer.len(),
+        "operators": operators,
+        "inputs": names(&graph.input),
+        "outputs": names(&graph.output),
+    }))
+}

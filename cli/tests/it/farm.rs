@@ -1,0 +1,247 @@
+//! Whole farms on this machine, as processes: `build` alone, several at once, interrupted, killed; CI against `up`.
+
+use crate::support::{World, transcript};
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Longest any of these may take on a loaded machine.
+const LIMIT: Duration = Duration::from_secs(240);
+
+fn digits() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits/digits.onnx")
+}
+
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited too long for {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn json(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}\n{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+fn start(mut command: Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs")
+}
+
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args([name, &child.id().to_string()]).status().expect("kill runs");
+    assert!(status.success());
+}
+
+/// A coordinator with this machine's agent, ended with the test.
+struct Up {
+    child: Child,
+    url: String,
+    token: String,
+}
+
+impl Up {
+    fn start(world: &World) -> Self {
+        let mut command = world.command(&["up", "--data", "up", "--listen", "127.0.0.1:0", "--require-token", "--json"]);
+        let said = world.root().join("up.json");
+        command.stdout(fs::File::create(&said).unwrap()).stderr(fs::File::create(world.root().join("up.log")).unwrap());
+        let child = command.spawn().unwrap();
+        let facts: Value = wait_for("the coordinator", || serde_json::from_slice(&fs::read(&said).ok()?).ok());
+        let token = fs::read_to_string(facts["token_file"].as_str().unwrap()).unwrap().trim().to_owned();
+        Self { child, url: facts["url"].as_str().unwrap().to_owned(), token }
+    }
+
+    fn command(&self, world: &World, args: &[&str]) -> Command {
+        let mut command = world.command(args);
+        command.env("PLANFORGE_SERVER", &self.url).env("PLANFORGE_TOKEN", &self.token);
+        command
+    }
+
+    /// The best device kind that its agent offers.
+    fn sku(&self, world: &World) -> String {
+        wait_for("the agent", || {
+            let devices = json(&self.command(world, &["devices", "--json"]).output().unwrap());
+            Some(devices["devices"][0]["skus"].as_array()?.first()?.as_str()?.to_owned())
+        })
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        signal(&self.child, "-TERM");
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_build_travels_the_whole_way_and_is_answered_from_the_store_next_time() {
+    let world = World::new();
+    let model = digits();
+    let model = model.to_str().unwrap();
+    let eval = model.replace("digits.onnx", "digits-test.npz");
+    let args = ["build", model, "--eval", &eval, "--threads", "1", "--json"];
+    let first = json(&world.run(&args));
+    let job = &first["jobs"][0];
+    assert_eq!((job["state"].as_str(), job["cached"].as_bool()), (Some("succeeded"), Some(false)), "{first:#}");
+    for field in ["id", "engine_key", "sku", "plan_digest", "plan_path"] {
+        assert!(job[field].is_string(), "{field}: {job:#}");
+    }
+    assert!(job["report"]["latency_ms"]["median"].as_f64().unwrap() > 0.0);
+    assert!(job["report"]["throughput_per_s"].as_f64().unwrap() > 0.0);
+    assert!(job["report"]["accuracy"]["top1"].as_f64().unwrap() > 0.9);
+    let again = json(&world.run(&args));
+    assert_eq!(again["jobs"][0]["cached"], true);
+    assert_eq!(again["jobs"][0]["plan_path"], job["plan_path"]);
+
+    // The plan runs, on the whole test set at once.
+    let plan = job["plan_path"].as_str().unwrap();
+    let ran = world.run(&["run", plan, "--input", &eval, "--output", "out.npz", "--json"]);
+    assert_eq!(json(&ran)["outputs"][0]["shape"], serde_json::json!([450, 10]));
+    let inspected = json(&world.run(&["inspect", plan, "--json"]));
+    assert_eq!(inspected["sku"], job["sku"]);
+    let flipped = world.write("flipped.plan", {
+        let mut bytes = fs::read(plan).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        bytes
+    });
+    let refused = world.run(&["run", flipped.to_str().unwrap(), "--input", &eval, "--output", "out.npz"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", transcript(world.root(), &refused));
+}
+
+#[test]
+fn two_builds_at_once_share_one_farm() {
+    let world = World::new();
+    let model = digits();
+    let args = ["build", model.to_str().unwrap(), "--threads", "1", "--json"];
+    let children = [start(world.command(&args)), start(world.command(&args))];
+    let outputs = children.map(|child| json(&child.wait_with_output().unwrap()));
+    for output in &outputs {
+        assert_eq!(output["jobs"][0]["state"], "succeeded", "{output:#}");
+    }
+    assert_eq!(outputs[0]["jobs"][0]["plan_digest"], outputs[1]["jobs"][0]["plan_digest"]);
+}
+
+#[test]
+fn a_build_goes_on_when_the_process_that_hosts_it_is_killed() {
+    let world = World::new();
+    let model = digits();
+    let model = model.to_str().unwrap();
+    let mut first = start(world.command(&["build", model, "--threads", "1", "--json"]));
+    let socket = world.root().join("home/.local/share/planforge/coordinator.sock");
+    wait_for("the first host", || socket.exists().then_some(()));
+    let second = start(world.command(&["build", model, "--threads", "2", "--json"]));
+    wait_for("the second job", || {
+        let jobs = json(&world.run(&["jobs", "--json"]));
+        (jobs["jobs"].as_array().unwrap().len() == 2).then_some(())
+    });
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let output = second.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", transcript(world.root(), &output));
+    assert_eq!(json(&output)["jobs"][0]["state"], "succeeded");
+}
+
+#[test]
+fn ctrl_c_cancels_and_leaves_nothing_running() {
+    let world = World::new();
+    let model = world.path("resnet50.onnx");
+    assert!(world.run(&["testmodel", "resnet50", "-q"]).status.success());
+    let child = start(world.command(&["build", model.to_str().unwrap(), "--threads", "1"]));
+    let running = |world: &World| -> Option<String> {
+        let jobs = json(&world.run(&["jobs", "--json"]));
+        let job = jobs["jobs"].as_array()?.first()?.clone();
+        job["state"].as_str().map(str::to_owned)
+    };
+    wait_for("the job to run", || (running(&world)? == "running").then_some(()));
+    signal(&child, "-INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", transcript(world.root(), &output));
+    assert_eq!(running(&world).as_deref(), Some("cancelled"));
+    let marker = world.root().to_string_lossy().into_owned();
+    wait_for("the worker's end", || {
+        let listing = Command::new("ps").args(["-eo", "args"]).output().ok()?;
+        let left = String::from_utf8_lossy(&listing.stdout).lines().filter(|l| l.contains(&marker)).count();
+        (left == 0).then_some(())
+    });
+}
+
+#[test]
+fn bad_input_is_refused_in_words() {
+    let world = World::new();
+    world.write("text.onnx", "this is no model\n");
+    world.write("empty.onnx", "");
+    insta::assert_snapshot!(world.transcript(&["build", "text.onnx"]));
+    insta::assert_snapshot!(world.transcript(&["build", "empty.onnx"]));
+    insta::assert_snapshot!(world.transcript(&["inspect", "text.onnx"]));
+    insta::assert_snapshot!(world.transcript(&["submit", "text.onnx"]));
+    let model = digits();
+    let refused = world.run(&["build", model.to_str().unwrap(), "--sku", "t4"]);
+    assert_eq!(refused.status.code(), Some(6), "{}", transcript(world.root(), &refused));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("cpu-"), "it says what exists");
+}
+
+#[test]
+fn a_bad_token_is_refused() {
+    let world = World::new();
+    let up = Up::start(&world);
+    let output = up.command(&world, &["jobs"]).env("PLANFORGE_TOKEN", "nonsense").output().unwrap();
+    insta::assert_snapshot!(transcript(world.root(), &output));
+    let reader = json(&up.command(&world, &["token", "create", "ci", "--role", "read", "--json"]).output().unwrap());
+    let reader_token = reader["secret"].as_str().unwrap();
+    let mut submit = up.command(&world, &["submit", "--sku", "cpu-x86-64-v2"]);
+    let refused = submit.arg(digits()).env("PLANFORGE_TOKEN", reader_token).output().unwrap();
+    assert_eq!(refused.status.code(), Some(5), "{}", transcript(world.root(), &refused));
+    let revoked = up.command(&world, &["token", "revoke", reader["id"].as_str().unwrap()]).output().unwrap();
+    assert!(revoked.status.success());
+    let after = up.command(&world, &["jobs"]).env("PLANFORGE_TOKEN", reader_token).output().unwrap();
+    assert_eq!(after.status.code(), Some(5));
+}
+
+#[test]
+fn the_ci_script_fetches_engines_and_fails_when_one_is_missing() {
+    let world = World::new();
+    let up = Up::start(&world);
+    let sku = up.sku(&world);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/ci/fetch-engine.sh");
+    let fetch = |skus: &[&str], token: &str| {
+        let mut command = Command::new("sh");
+        command.arg(&script).args(["-o", "engines"]).arg(digits()).args(skus).current_dir(world.path(""));
+        command.env("PLANFORGE_BIN", env!("CARGO_BIN_EXE_planforge")).env("PLANFORGE_SERVER", &up.url);
+        command.env("HOME", world.root().join("home")).env("PLANFORGE_TOKEN", token).output().unwrap()
+    };
+    let missing = fetch(&[&sku], &up.token);
+    assert_eq!(missing.status.code(), Some(3), "{}", transcript(world.root(), &missing));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains(&format!("MISSING: no engine of {}", digits().display())));
+    assert_eq!(fs::read_dir(world.path("engines")).unwrap().count(), 0);
+
+    let mut submit = up.command(&world, &["submit", "--sku", &sku, "--wait", "-q"]);
+    let submitted = submit.arg(digits()).output().unwrap();
+    assert!(submitted.status.success(), "{}", transcript(world.root(), &submitted));
+    let fetched = fetch(&[&sku], &up.token);
+    assert!(fetched.status.success(), "{}", transcript(world.root(), &fetched));
+    let plan = world.path("engines").join(format!("digits.{sku}.plan"));
+    assert!(plan.is_file());
+    let line = String::from_utf8(fetched.stdout).unwrap();
+    let sum = Command::new("sha256sum").arg(&plan).output().unwrap();
+    assert_eq!(line.split_whitespace().next(), String::from_utf8(sum.stdout).unwrap().split_whitespace().next());
+
+    // One of two missing: the other is there, and the job still fails.
+    assert_eq!(fetch(&[&sku, "h100-sxm"], &up.token).status.code(), Some(3));
+    assert_eq!(fetch(&[&sku], "nonsense").status.code(), Some(5));
+    let url = up.url.clone();
+    drop(up);
+    let mut gone = Command::new("sh");
+    gone.arg(&script).arg(digits()).arg(&sku).current_dir(world.path("")).env("HOME", world.root().join("home"));
+    gone.env("PLANFORGE_BIN", env!("CARGO_BIN_EXE_planforge")).env("PLANFORGE_SERVER", url);
+    assert_eq!(gone.output().unwrap().status.code(), Some(4));
+}
