@@ -11,7 +11,7 @@ pub const EXIT_INTERRUPTED: u8 = 130;
 /// Exit codes and what they mean; part of the command line's contract.
 pub const EXIT_CODES: [(u8, &str); 11] = [
     (0, "done"),
-    (EXIT_JOB_FAILED, "a job failed, was cancelled or was skipped; a comparison found a regression"),
+    (EXIT_JOB_FAILED, "a job failed, was cancelled or was skipped"),
     (2, "the command line, a file named on it or a setting is wrong"),
     (3, "no such job, engine, report or token; `fetch`: the engine is missing"),
     (4, "the coordinator cannot be reached or is shutting down: try again"),
@@ -127,6 +127,13 @@ pub fn exit_codes_text() -> String {
     format!("Exit codes:\n{}", rows.concat())
 }
 
+/// The table for the README.
+#[cfg(test)]
+fn markdown() -> String {
+    let rows = EXIT_CODES.map(|(code, meaning)| format!("| {code} | {meaning} |\n"));
+    format!("| code | meaning |\n|---|---|\n{}", rows.concat())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,6 +155,11 @@ mod tests {
         for code in shared {
             assert!(EXIT_CODES.iter().any(|(number, _)| *number == code.exit_code()), "{}", code.name());
         }
+    }
+
+    #[test]
+    fn the_readme_has_this_table() {
+        assert!(include_str!("../../README.md").contains(&markdown()), "put this into README.md:\n{}", markdown());
     }
 
     #[test]

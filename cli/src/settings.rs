@@ -140,7 +140,7 @@ pub const SETTINGS: [Setting; 10] = [
         env: "PLANFORGE_LOG",
         flag: "--log",
         kind: Kind::Text,
-        default: "warn; info for up, coordinator and agent",
+        default: "error; info for up, coordinator and agent",
         help: "log filter, such as info,planforge_agent=debug",
     },
     Setting {
@@ -345,7 +345,8 @@ pub fn help_text() -> String {
 }
 
 /// The table for the README.
-pub fn markdown() -> String {
+#[cfg(test)]
+fn markdown() -> String {
     let mut text = String::from("| flag | environment | key in a file | meaning | default |\n|---|---|---|---|---|\n");
     for s in &SETTINGS {
         let _ = writeln!(text, "| `{}` | `{}` | `{}` | {} | {} |", s.flag, s.env, s.name, s.help, s.default);
@@ -416,6 +417,11 @@ mod tests {
         fs::create_dir_all(&deep).unwrap();
         fs::write(root.path().join(PROJECT_FILE), "").unwrap();
         assert_eq!(find_project_file(&deep), Some(root.path().join(PROJECT_FILE)));
+    }
+
+    #[test]
+    fn the_readme_has_this_table() {
+        assert!(include_str!("../../README.md").contains(&markdown()), "put this into README.md:\n{}", markdown());
     }
 
     #[test]
