@@ -2,8 +2,8 @@
 
 use crate::{
     commands::{
-        agent, build, cancel, completions, coordinator, devices, engines, fetch, inspect, jobs, logs, run, submit, testmodel,
-        token, up, watch,
+        agent, bench, build, cancel, compare, completions, coordinator, devices, engines, fetch, inspect, jobs, logs,
+        report, run, submit, testmodel, token, up, watch,
     },
     failure,
     settings::{self, Key, Layer},
@@ -110,12 +110,18 @@ pub enum Command {
     Cancel(cancel::Args),
     /// Bring a finished engine here, verified
     Fetch(fetch::Args),
+    /// Show the measurements of a job, engine or plan
+    Report(report::Args),
+    /// Compare reports with each other
+    Compare(compare::Args),
     /// List devices, and the flag that names each
     Devices(devices::Args),
     /// List finished engines
     Engines(engines::Args),
     /// Show what a plan or an ONNX file holds
     Inspect(inspect::Args),
+    /// Measure a plan on this machine
+    Bench(bench::Args),
     /// Run a plan on inputs from a file
     Run(run::Args),
     /// Create, list and revoke tokens

@@ -21,6 +21,7 @@ mod farm;
 mod local;
 mod plans;
 mod printer;
+mod reports;
 
 mod request;
 mod settings;

@@ -14,7 +14,6 @@ const TICK: Duration = Duration::from_millis(120);
 /// Role of a piece of text; colour only repeats what the words say.
 #[derive(Clone, Copy, Debug)]
 pub enum Ink {
-    Good,
     Bad,
     Warn,
     Name,
@@ -120,7 +119,6 @@ impl Printer {
             return text.to_owned();
         }
         let code = match ink {
-            Ink::Good => 32,
             Ink::Bad => 31,
             Ink::Warn => 33,
             Ink::Name => 36,

@@ -338,7 +338,7 @@ pub fn help_text() -> String {
     let mut text =
         String::from("Settings (flag > environment > planforge.toml in this folder or above > user file > default):\n");
     for s in &SETTINGS {
-        let _ = writeln!(text, "  {:<13} {:<21} {:<11} {}", s.flag, s.env, s.name, s.help);
+        let _ = writeln!(text, "  {:<13} {:<21} {:<11} {} [{}]", s.flag, s.env, s.name, s.help, s.default);
     }
     text.push_str("  The user file is $XDG_CONFIG_HOME/planforge/config.toml. NO_COLOR turns colours off.\n");
     text

@@ -36,7 +36,8 @@ pub struct Args {
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let found = args.models.iter().map(|path| models::identify(&context.settings, path)).collect::<Result<Vec<_>, _>>()?;
+    let found =
+        args.models.iter().map(|path| models::identify(&context.settings, path)).collect::<Result<Vec<_>, _>>()?;
     let eval = args.request.eval.as_deref().map(models::hash).transpose()?;
     let mut files = LocalFiles::new();
     let mut named = Vec::new();

@@ -1,8 +1,10 @@
 //! One file per command; each is thin: what it asks of the farm and what it prints.
 
 pub mod agent;
+pub mod bench;
 pub mod build;
 pub mod cancel;
+pub mod compare;
 pub mod completions;
 pub mod coordinator;
 pub mod devices;
@@ -11,6 +13,7 @@ pub mod fetch;
 pub mod inspect;
 pub mod jobs;
 pub mod logs;
+pub mod report;
 pub mod run;
 pub mod submit;
 pub mod testmodel;
@@ -48,7 +51,10 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Up(args) => context.block_on(up::run(&context, args)),
         Command::Coordinator(args) => context.block_on(coordinator::run(&context, args)),
         Command::Agent(args) => context.block_on(agent::run(&context, args)),
+        Command::Report(args) => context.block_on(report::run(&context, args)),
+        Command::Compare(args) => compare::run(&context, args),
         Command::Inspect(args) => inspect::run(&context, args),
+        Command::Bench(args) => bench::run(&context, args),
         Command::Run(args) => run::run(&context, args),
         Command::Testmodel(args) => testmodel::run(&context, args),
         Command::Build(args) => build::run(&context, args),

@@ -51,7 +51,8 @@ struct Up {
 
 impl Up {
     fn start(world: &World) -> Self {
-        let mut command = world.command(&["up", "--data", "up", "--listen", "127.0.0.1:0", "--require-token", "--json"]);
+        let mut command =
+            world.command(&["up", "--data", "up", "--listen", "127.0.0.1:0", "--require-token", "--json"]);
         let said = world.root().join("up.json");
         command.stdout(fs::File::create(&said).unwrap()).stderr(fs::File::create(world.root().join("up.log")).unwrap());
         let child = command.spawn().unwrap();
@@ -221,7 +222,9 @@ fn the_ci_script_fetches_engines_and_fails_when_one_is_missing() {
     };
     let missing = fetch(&[&sku], &up.token);
     assert_eq!(missing.status.code(), Some(3), "{}", transcript(world.root(), &missing));
-    assert!(String::from_utf8_lossy(&missing.stderr).contains(&format!("MISSING: no engine of {}", digits().display())));
+    assert!(
+        String::from_utf8_lossy(&missing.stderr).contains(&format!("MISSING: no engine of {}", digits().display()))
+    );
     assert_eq!(fs::read_dir(world.path("engines")).unwrap().count(), 0);
 
     let mut submit = up.command(&world, &["submit", "--sku", &sku, "--wait", "-q"]);
