@@ -92,9 +92,9 @@ pub fn for_device(fingerprint: &DeviceFingerprint) -> Box<dyn Telemetry> {
         Some(Ok(telemetry)) => Box::new(telemetry),
         Some(Err(error)) => {
             tracing::warn!(device = fingerprint.name, %error, "GPU state cannot be read; the host's is recorded instead");
-            Box::new(CpuTelemetry::default())
+            Box::new(CpuTelemetry)
         }
-        None => Box::new(CpuTelemetry::default()),
+        None => Box::new(CpuTelemetry),
     }
 }
 
