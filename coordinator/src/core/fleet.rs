@@ -58,7 +58,8 @@ impl State {
         let changed = before.as_ref() != Some(&record);
         let entry = AgentEntry {
             record,
-            session: Some(session),
+            // Set below: what it no longer holds is no news to it, and nothing is granted before that is known.
+            session: None,
             incarnation: hello.incarnation,
             heard_mono_ms: now.mono_ms,
             draining: hello.draining,
@@ -87,6 +88,9 @@ impl State {
             .collect();
         for id in dropped {
             self.lose(&id, "it came back without the job", now, fx);
+        }
+        if let Some(entry) = self.agents.get_mut(&agent) {
+            entry.session = Some(session);
         }
         for lease in &resumed {
             if let Some(reason) = self.jobs.get(&lease.job).and_then(|job| job.cancelling.clone()) {

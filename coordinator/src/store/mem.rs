@@ -222,7 +222,9 @@ impl Store for MemStore {
 
     fn request<'a>(&'a self, project: &'a str, idempotency_key: &'a str) -> Answer<'a, Option<RequestRecord>> {
         self.answer(|tables| {
-            let fits = |r: &&RequestRecord| r.project == project && r.idempotency_key == idempotency_key;
+            let fits = |r: &&RequestRecord| {
+                !idempotency_key.is_empty() && r.project == project && r.idempotency_key == idempotency_key
+            };
             tables.requests.values().find(fits).cloned()
         })
     }

@@ -23,6 +23,10 @@ impl MemBlobs {
         digest
     }
 
+    pub fn remove(&self, digest: Digest) {
+        self.blobs.lock().unwrap().remove(&digest);
+    }
+
     pub fn get(&self, digest: Digest) -> Option<Bytes> {
         self.blobs.lock().unwrap().get(&digest).cloned()
     }

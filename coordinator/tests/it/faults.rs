@@ -1,0 +1,87 @@
+//! What happens when the store refuses, over memory and over a database that is full.
+
+use crate::support::{DEADLINE, agent::Agent, blobs::MemBlobs, model, open, request, until_state};
+use planforge_coordinator::{
+    auth::Actor,
+    store::{MemStore, SqliteStore, Store, StoreError},
+};
+use planforge_proto::{
+    ErrorCode,
+    v1::{self, JobState},
+};
+use std::sync::Arc;
+
+#[tokio::test]
+async fn a_refused_commit_leaves_memory_and_store_alike() {
+    let blobs = MemBlobs::default();
+    let store = Arc::new(MemStore::new());
+    let farm = open(store.clone(), &blobs).await;
+    let mut agent = Agent::usual(&farm, "a").await;
+    store.set_fault(Some(StoreError::Full { detail: "disk".into() }));
+    let error = farm.submit(&Actor::local(), request(model(&blobs, "m"))).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::ResourceExhausted);
+    assert!(farm.ready().is_err());
+    let jobs = farm.list_jobs(&Actor::local(), v1::ListJobsRequest::default()).await.unwrap();
+    assert!(jobs.jobs.is_empty());
+    store.set_fault(None);
+    let job = farm.submit(&Actor::local(), request(model(&blobs, "m"))).await.unwrap().jobs.remove(0);
+    let assign = agent.assigned().await;
+    assert_eq!(assign.lease.as_ref().unwrap().attempt, 1, "the lease that was never durable was never heard of");
+    assert_eq!(assign.job.as_ref().unwrap().id, job.id);
+    assert!(farm.ready().is_ok());
+    // An agent whose message was refused connects again and says it again.
+    store.set_fault(Some(StoreError::ReadOnly { detail: "mount".into() }));
+    agent.succeed(&blobs, &assign).await;
+    assert!(agent.next().await.is_none(), "its session ends");
+    store.set_fault(None);
+    let finished = vec![crate::support::agent::success(&blobs, &assign)];
+    let devices = vec![crate::support::agent::device("cpu0", crate::support::SKU, "native 1")];
+    let hello = v1::Hello { finished, ..crate::support::agent::hello("a", devices) };
+    let mut agent = Agent::connect(&farm, hello).await;
+    assert!(agent.acknowledged().await.accepted);
+    assert_eq!(until_state(&farm, &job.id, JobState::Succeeded).await.attempt, 1);
+}
+
+#[tokio::test]
+async fn an_old_leader_stops() {
+    let blobs = MemBlobs::default();
+    let store = Arc::new(MemStore::new());
+    let old = open(store.clone(), &blobs).await;
+    let _agent = Agent::usual(&old, "a").await;
+    let new = open(store, &blobs).await;
+    let error = old.submit(&Actor::local(), request(model(&blobs, "m"))).await.unwrap_err();
+    assert!(error.message.contains("another coordinator leads"), "{}", error.message);
+    assert!(old.ready().is_err());
+    assert!(new.ready().is_ok());
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_requests_and_keeps_what_was_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("farm.db");
+    let blobs = MemBlobs::default();
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open_limited(&file, Some(400 * 1024)).await.unwrap());
+    let farm = open(store, &blobs).await;
+    let mut agent = Agent::usual(&farm, "a").await;
+    let mut accepted = Vec::new();
+    let error = loop {
+        let wide = v1::SubmitRequest { force: true, priority: accepted.len() as i32, ..request(model(&blobs, "m")) };
+        match farm.submit(&Actor::local(), wide).await {
+            Ok(reply) => accepted.push(reply.jobs[0].id.clone()),
+            Err(error) => break error,
+        }
+        assert!(accepted.len() < 10_000, "the disk is never full");
+    };
+    assert_eq!(error.code, ErrorCode::ResourceExhausted, "{error}");
+    let first = agent.assigned().await;
+    assert!(accepted.contains(&first.job.unwrap().id));
+    for id in &accepted {
+        farm.get_job(&Actor::local(), id).await.unwrap();
+    }
+    tokio::time::timeout(DEADLINE, farm.close()).await.unwrap();
+    let farm = open(Arc::new(SqliteStore::open(&file).await.unwrap()), &blobs).await;
+    for id in &accepted {
+        farm.get_job(&Actor::local(), id).await.unwrap();
+    }
+    farm.submit(&Actor::local(), request(model(&blobs, "new"))).await.unwrap();
+}

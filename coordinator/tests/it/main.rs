@@ -1,0 +1,8 @@
+//! The farm's tests: behaviour, store conformance, a model of the core, and the seeded simulation.
+
+mod core_model;
+mod farm;
+mod faults;
+mod simulation;
+mod store;
+mod support;

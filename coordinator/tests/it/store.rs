@@ -1,0 +1,359 @@
+//! One suite that every store passes, and what only a database can go through.
+
+use crate::support::SKU;
+use planforge_coordinator::{
+    core::{
+        Agent, Change, Engine, Event, Failure, Job, JobId, JobKind, JobState, Model, ModelFile, PlanRef, Refusal,
+        Report, RequestRecord, TokenRecord, Want,
+    },
+    store::{EngineFilter, EventFilter, JobFilter, MemStore, ReportFilter, SqliteStore, Store, StoreError},
+};
+use planforge_engine_core::{
+    identity::{BuildSpec, Digest, EngineKey, Toolchain},
+    worker::FailureClass,
+};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+fn job(id: &str, state: JobState, created_ms: u64) -> Job {
+    let digest = Digest::of(id.as_bytes());
+    Job {
+        id: id.into(),
+        kind: JobKind::Build,
+        state,
+        key: Some(key(id)),
+        model: Model {
+            digest,
+            graph_digest: None,
+            structure_digest: None,
+            name: format!("{id}.onnx"),
+            files: vec![ModelFile { name: id.into(), digest, size_bytes: 1 }],
+        },
+        sku: SKU.parse().unwrap(),
+        constraint: "native".into(),
+        toolchain: Some(toolchain()),
+        asked_threads: None,
+        spec: BuildSpec::default(),
+        force: false,
+        follow_toolchain: false,
+        wait_for_device: false,
+        allow_inaccurate: false,
+        eval: None,
+        wants: vec![Want { request: "r".into(), project: "red".into(), actor: "me".into(), priority: 1 }],
+        needs: Vec::new(),
+        recheck: false,
+        attempts: Vec::new(),
+        remeasures: 0,
+        phase: String::new(),
+        progress: 0.0,
+        created_ms,
+        queued_ms: created_ms,
+        started_ms: 0,
+        ended_ms: if state.is_terminal() { created_ms + 1 } else { 0 },
+        failure: None,
+        plan: None,
+        report: None,
+        cached: false,
+        accurate: false,
+        cancelling: None,
+    }
+}
+
+fn toolchain() -> Toolchain {
+    Toolchain { backend: "native".into(), version: "1".into(), components: BTreeMap::new() }
+}
+
+fn key(id: &str) -> EngineKey {
+    EngineKey::new(&Digest::of(id.as_bytes()), &SKU.parse().unwrap(), &toolchain(), &BuildSpec::default())
+}
+
+fn event(seq: u64, id: &str) -> Change {
+    Change::Event(Event {
+        seq,
+        at_ms: seq,
+        job: id.into(),
+        actor: "me".into(),
+        what: "submitted".into(),
+        state: JobState::Queued,
+        attempt: 0,
+        phase: "compile".into(),
+        detail: "it's \"quoted\"".into(),
+    })
+}
+
+fn engine(id: &str, plan: &str, created_ms: u64) -> Engine {
+    Engine {
+        key: key(id),
+        plan: PlanRef { digest: Digest::of(plan.as_bytes()), size_bytes: 3, card: None },
+        model: job(id, JobState::Succeeded, 1).model,
+        sku: SKU.parse().unwrap(),
+        toolchain: toolchain(),
+        spec: BuildSpec::default(),
+        accurate: true,
+        created_ms,
+        job: id.into(),
+        simulated: false,
+        project: "red".into(),
+    }
+}
+
+fn report(id: &str, plan: &str, text: &str, created_ms: u64, eval: Option<Digest>) -> Report {
+    Report {
+        digest: Digest::of(text.as_bytes()),
+        plan: Digest::of(plan.as_bytes()),
+        key: Some(key(id)),
+        job: id.into(),
+        sku: SKU.parse().unwrap(),
+        eval,
+        created_ms,
+        document: text.into(),
+    }
+}
+
+fn ids(jobs: &[Job]) -> Vec<&str> {
+    jobs.iter().map(|job| job.id.as_str()).collect()
+}
+
+/// What every store promises.
+async fn conforms(store: &dyn Store) {
+    assert_eq!(store.load().await.unwrap().last_event, 0);
+    let epoch = store.acquire("first", 1).await.unwrap();
+    let change = |id: &str, state, created_ms| Change::Job(Arc::new(job(id, state, created_ms)));
+    let in_project = |project: &str, id: &str, created_ms| Change::JobProject {
+        project: project.into(),
+        job: id.into(),
+        created_ms,
+    };
+    let mut changes = vec![
+        change("aa1", JobState::Queued, 1),
+        in_project("red", "aa1", 1),
+        event(1, "aa1"),
+        change("ab2", JobState::Queued, 2),
+        in_project("red", "ab2", 2),
+        in_project("blue", "ab2", 2),
+        event(2, "ab2"),
+    ];
+    // Many rows of one kind in one commit.
+    changes.extend((3..203).map(|seq| event(seq, "ab2")));
+    store.commit(epoch, changes).await.unwrap();
+    // The same record twice in one commit: as it last stood.
+    let ended = vec![change("aa1", JobState::Running, 1), change("aa1", JobState::Succeeded, 1), event(203, "aa1")];
+    store.commit(epoch, ended).await.unwrap();
+    let snapshot = store.load().await.unwrap();
+    assert_eq!((ids(&snapshot.jobs), snapshot.last_event), (vec!["ab2"], 203));
+
+    let all = |filter: JobFilter| JobFilter { limit: 10, ..filter };
+    let list = async |filter| ids(&store.jobs(all(filter)).await.unwrap()).join(" ");
+    let any = JobFilter::default;
+    assert_eq!(list(any()).await, "ab2 aa1");
+    assert_eq!(list(JobFilter { project: Some("blue".into()), ..any() }).await, "ab2");
+    assert_eq!(list(JobFilter { states: vec![JobState::Succeeded, JobState::Failed], ..any() }).await, "aa1");
+    assert_eq!(list(JobFilter { ids: vec!["aa1".into(), "zz".into()], ..any() }).await, "aa1");
+    assert_eq!(list(JobFilter { sku: Some("t4".into()), ..any() }).await, "");
+    assert_eq!(list(JobFilter { model: Some("aa1.onnx".into()), ..any() }).await, "aa1");
+    let prefix = Digest::of(b"ab2").to_string()[..8].to_owned();
+    assert_eq!(list(JobFilter { model: Some(prefix), ..any() }).await, "ab2");
+    assert_eq!(store.jobs(JobFilter { limit: 1, ..any() }).await.unwrap().len(), 1);
+    assert_eq!(store.job(&"aa1".into()).await.unwrap(), Some(job("aa1", JobState::Succeeded, 1)));
+    assert_eq!(store.job(&"none".into()).await.unwrap(), None);
+    let found = async |prefix: &str, limit| store.job_ids(prefix, limit).await.unwrap().len();
+    assert_eq!((found("a", 10).await, found("a", 1).await, found("aa", 10).await, found("b", 10).await), (2, 1, 1, 0));
+
+    let events = store.events(EventFilter { after: 201, limit: 10, ..EventFilter::default() }).await.unwrap();
+    assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [202, 203]);
+    assert_eq!(events[0].detail, "it's \"quoted\"");
+    let of_job = EventFilter { jobs: vec![JobId::from("aa1")], limit: 10, ..EventFilter::default() };
+    assert_eq!(store.events(of_job).await.unwrap().len(), 2);
+    let of_blue = EventFilter { project: Some("blue".into()), limit: 3, ..EventFilter::default() };
+    assert_eq!(store.events(of_blue).await.unwrap().iter().map(|e| e.seq).collect::<Vec<_>>(), [2, 3, 4]);
+
+    engines(store, epoch).await;
+    records(store, epoch).await;
+
+    let next = store.acquire("second", 2).await.unwrap();
+    assert!(next > epoch);
+    let late = store.commit(epoch, vec![change("late", JobState::Queued, 9)]).await;
+    assert_eq!(late, Err(StoreError::Fenced { mine: epoch, current: next }));
+    assert_eq!(store.job(&"late".into()).await.unwrap(), None, "an old leader changes nothing");
+    store.commit(next, vec![change("late", JobState::Queued, 9)]).await.unwrap();
+}
+
+async fn engines(store: &dyn Store, epoch: u64) {
+    let eval = Digest::of(b"eval");
+    let seen = |id: &str| Change::EngineProject { key: key(id), project: "red".into() };
+    let changes = vec![
+        Change::Engine(Box::new(engine("aa1", "plan1", 10))),
+        seen("aa1"),
+        seen("aa1"),
+        Change::Report(Box::new(report("aa1", "plan1", "{\"n\":1}", 10, None))),
+        Change::Engine(Box::new(engine("ab2", "plan2", 11))),
+        Change::Engine(Box::new(engine("aa1", "plan3", 12))),
+        Change::Report(Box::new(report("aa1", "plan3", "{\"n\":2}", 12, None))),
+        Change::Report(Box::new(report("aa1", "plan3", "{\"n\":3}", 13, Some(eval)))),
+    ];
+    store.commit(epoch, changes).await.unwrap();
+    let list = async |filter: EngineFilter| {
+        let engines = store.engines(EngineFilter { limit: 10, ..filter }).await.unwrap();
+        engines.iter().map(|engine| engine.created_ms).collect::<Vec<_>>()
+    };
+    let any = EngineFilter::default;
+    assert_eq!(list(any()).await, [12, 11], "of each key the newest");
+    assert_eq!(list(EngineFilter { project: Some("red".into()), ..any() }).await, [12]);
+    assert_eq!(list(EngineFilter { key: Some(key("ab2")), ..any() }).await, [11]);
+    assert_eq!(list(EngineFilter { plan: Some(Digest::of(b"plan1")), ..any() }).await, [10], "older plans by name");
+    assert_eq!(list(EngineFilter { model: Some("ab2.onnx".into()), sku: Some(SKU.into()), ..any() }).await, [11]);
+    let reports = async |filter: ReportFilter| {
+        let reports = store.reports(ReportFilter { limit: 10, ..filter }).await.unwrap();
+        reports.iter().map(|report| report.created_ms).collect::<Vec<_>>()
+    };
+    assert_eq!(reports(ReportFilter { plan: Some(Digest::of(b"plan3")), ..ReportFilter::default() }).await, [13, 12]);
+    assert_eq!(reports(ReportFilter { key: Some(key("aa1")), ..ReportFilter::default() }).await, [13, 12, 10]);
+    assert!(reports(ReportFilter { job: Some("zz".into()), ..ReportFilter::default() }).await.is_empty());
+    let snapshot = store.load().await.unwrap();
+    let (_, known) = snapshot.engines.iter().find(|(known, _)| *known == key("aa1")).unwrap();
+    assert_eq!(known.plan.digest, Digest::of(b"plan3"));
+    assert_eq!(known.evals.keys().collect::<Vec<_>>(), [&eval]);
+    assert_eq!(known.report, Some(Digest::of(b"{\"n\":2}")));
+}
+
+async fn records(store: &dyn Store, epoch: u64) {
+    let request = RequestRecord {
+        id: "req1".into(),
+        project: "red".into(),
+        actor: "me".into(),
+        idempotency_key: "once".into(),
+        fingerprint: Digest::of(b"f"),
+        jobs: vec!["aa1".into()],
+        created_ms: 3,
+    };
+    let silent = |id: &str| RequestRecord { id: id.into(), idempotency_key: String::new(), ..request.clone() };
+    let failure = Failure::new(FailureClass::Model, "no", "");
+    let refusal = |id: &str| Refusal { key: key(id), job: id.into(), failure: failure.clone() };
+    let agent = Agent { id: "a".into(), name: "host".into(), version: "0".into(), devices: Vec::new(), seen_ms: 5 };
+    let token = TokenRecord {
+        id: "t".into(),
+        name: "ci".into(),
+        role: "submit".into(),
+        project: None,
+        secret_hash: Digest::of(b"s"),
+        created_ms: 1,
+        expires_ms: 0,
+        revoked: false,
+        last_used_ms: 0,
+    };
+    let changes = vec![
+        Change::Request(request.clone()),
+        Change::Request(silent("req2")),
+        Change::Request(silent("req3")),
+        Change::Refusal(refusal("ab2")),
+        Change::Refusal(refusal("aa1")),
+        Change::Agent(Box::new(agent.clone())),
+        Change::Token(token.clone()),
+    ];
+    store.commit(epoch, changes).await.unwrap();
+    let changes =
+        vec![Change::ForgetRefusal(key("aa1")), Change::Agent(Box::new(Agent { seen_ms: 6, ..agent.clone() }))];
+    store.commit(epoch, changes).await.unwrap();
+    assert_eq!(store.request("red", "once").await.unwrap(), Some(request));
+    assert_eq!(store.request("blue", "once").await.unwrap(), None);
+    assert_eq!(store.request("red", "").await.unwrap(), None);
+    assert_eq!(store.tokens().await.unwrap(), [token]);
+    let snapshot = store.load().await.unwrap();
+    assert_eq!(snapshot.refusals, [refusal("ab2")]);
+    assert_eq!(snapshot.agents, [Agent { seen_ms: 6, ..agent }]);
+}
+
+#[tokio::test]
+async fn memory_conforms() {
+    conforms(&MemStore::new()).await;
+}
+
+#[tokio::test]
+async fn sqlite_conforms() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&folder.path().join("farm.db")).await.unwrap();
+    conforms(&store).await;
+    store.close().await.unwrap();
+}
+
+async fn sqlite(file: &Path) -> SqliteStore {
+    SqliteStore::open(file).await.unwrap()
+}
+
+#[tokio::test]
+async fn sqlite_forgets_nothing_when_it_is_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("farm.db");
+    let store = sqlite(&file).await;
+    let epoch = store.acquire("one", 1).await.unwrap();
+    let change = Change::Job(Arc::new(job("aa1", JobState::Queued, 1)));
+    store.commit(epoch, vec![change, event(1, "aa1")]).await.unwrap();
+    // Dropped without a word, as by a kill.
+    drop(store);
+    let store = sqlite(&file).await;
+    let snapshot = store.load().await.unwrap();
+    assert_eq!((ids(&snapshot.jobs), snapshot.last_event), (vec!["aa1"], 1));
+    assert_eq!(store.acquire("two", 2).await.unwrap(), epoch + 1);
+}
+
+#[tokio::test]
+async fn sqlite_commits_what_waits_together_and_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite(&folder.path().join("farm.db")).await;
+    let epoch = store.acquire("one", 1).await.unwrap();
+    let commits = (1..=300).map(|seq| store.commit(epoch, vec![event(seq, "aa1")]));
+    for result in futures::future::join_all(commits).await {
+        result.unwrap();
+    }
+    let events = store.events(EventFilter { limit: 1_000, ..EventFilter::default() }).await.unwrap();
+    assert!(events.iter().map(|event| event.seq).eq(1..=300));
+}
+
+#[tokio::test]
+async fn a_full_database_refuses_whole_commits_and_recovers_nothing_half() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("farm.db");
+    let store = SqliteStore::open_limited(&file, Some(600 * 1024)).await.unwrap();
+    let epoch = store.acquire("one", 1).await.unwrap();
+    let big = |id: u64| {
+        let mut big = job(&format!("job{id:03}"), JobState::Queued, id);
+        big.constraint = "x".repeat(20_000);
+        vec![Change::Job(Arc::new(big)), event(id, "job")]
+    };
+    let mut stored = 0;
+    let refused = loop {
+        match store.commit(epoch, big(stored + 1)).await {
+            Ok(()) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 100, "the limit is never reached");
+    };
+    assert!(matches!(refused, StoreError::Full { .. }), "{refused:?}");
+    let snapshot = store.load().await.unwrap();
+    assert_eq!((snapshot.jobs.len() as u64, snapshot.last_event), (stored, stored), "neither half is there");
+    store.close().await.unwrap();
+    let store = sqlite(&file).await;
+    let epoch = store.acquire("two", 2).await.unwrap();
+    store.commit(epoch, big(stored + 1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_database_of_a_newer_program_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("farm.db");
+    sqlite(&file).await.close().await.unwrap();
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file);
+    let mut connection = <sqlx::SqliteConnection as sqlx::Connection>::connect_with(&options).await.unwrap();
+    sqlx::query("INSERT INTO schema_versions (version, applied_ms) VALUES (99, 0)")
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    let error = SqliteStore::open(&file).await.unwrap_err();
+    assert!(error.message.contains("schema version 99"), "{}", error.message);
+}
+
+#[tokio::test]
+async fn a_folder_that_is_not_there_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = SqliteStore::open(&folder.path().join("no/such/farm.db")).await.unwrap_err();
+    assert!(error.message.contains("no/such/farm.db"), "{}", error.message);
+}
