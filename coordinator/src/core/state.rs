@@ -3,8 +3,8 @@
 use super::{
     invariants,
     model::{
-        Agent, Change, Device, Engine, EngineRef, Event, Failure, Job, JobId, JobState, Model, PlanRef, Refusal,
-        Report, RequestRecord,
+        Agent, Change, Device, Engine, EngineRef, Event, Failure, Job, JobId, JobState, Model, Outcome, PlanRef,
+        Refusal, Report, RequestRecord,
     },
     queue::{DeviceKey, Queue, Target},
 };
@@ -411,8 +411,10 @@ impl State {
                 continue;
             }
             let id = job.id.clone();
-            if matches!(job.state, JobState::Leased | JobState::Running)
-                && let Some(attempt) = job.attempts.last()
+            // A queued job with an open attempt is one whose lease expired: its holder may still revive it.
+            let expired = job.state == JobState::Queued;
+            if (expired || matches!(job.state, JobState::Leased | JobState::Running))
+                && let Some(attempt) = job.attempts.last().filter(|attempt| attempt.outcome == Outcome::Running)
             {
                 let device = DeviceKey { agent: attempt.agent.clone(), device: attempt.device.clone() };
                 state.busy.insert(device.clone(), id.clone());
@@ -420,10 +422,12 @@ impl State {
                     attempt: attempt.number,
                     device,
                     deadline_mono_ms: now.mono_ms + config.lease_ms,
-                    expired: false,
+                    expired,
                     project: job.project().to_owned(),
                 };
-                state.queue.served(&hold.project, attempt.started_ms);
+                if !expired {
+                    state.queue.served(&hold.project, attempt.started_ms);
+                }
                 state.holds.insert(id.clone(), hold);
             }
             for need in &job.needs {

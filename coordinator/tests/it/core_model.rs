@@ -1,12 +1,12 @@
 //! Random histories of the core, beside a small model of what its callers were promised.
 
-use crate::support::{SKU, agent::device};
+use crate::support::SKU;
 use planforge_coordinator::{
     auth::{Actor, Role},
     core::{
         self, Cancel, Change, CoreConfig, Device, Failure, FinishedIn, FinishedOutcome, HelloIn, Input, Job, JobId,
-        JobRef, JobState, LeaseRef, Model, ModelFile, Now, PlanRef, Reply, SessionId, State, Submit, SubmitWhat, Submitted,
-        ToAgent, invariants,
+        JobRef, JobState, LeaseRef, Model, ModelFile, Now, PlanRef, Reply, SessionId, State, Submit, SubmitWhat,
+        Submitted, ToAgent, invariants,
     },
     store::{MemStore, Store},
 };
@@ -15,10 +15,7 @@ use planforge_engine_core::{
     worker::FailureClass,
 };
 use proptest::prelude::*;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 const AGENTS: usize = 3;
 const LEASE_MS: u64 = 1_000;
@@ -145,8 +142,7 @@ impl World {
         self.ids += 1;
         let digest = Digest::of(&[*model]);
         let file = ModelFile { name: "m".into(), digest, size_bytes: 1 };
-        let model =
-            Model { digest, graph_digest: None, structure_digest: None, name: "m".into(), files: vec![file] };
+        let model = Model { digest, graph_digest: None, structure_digest: None, name: "m".into(), files: vec![file] };
         let submit = Submit {
             actor: format!("actor{project}"),
             project: format!("project{project}"),
@@ -169,10 +165,200 @@ impl World {
             ids: vec![format!("job{}", self.ids).as_str().into()],
         };
         if let Reply::Submitted(Ok(Submitted::Jobs { jobs, .. })) = self.apply(Input::Submit(Box::new(submit))) {
-            for job in jobs {
-                let (JobRef::Stored(id) | JobRef::Live(core::Job2 { id, .. })) = job.into();
-                self.acknowledged.insert(id);
+            self.acknowledged.extend(jobs.into_iter().map(|job| match job {
+                JobRef::Stored(id) => id,
+                JobRef::Live(job) => job.id.clone(),
+            }));
+        }
+    }
+
+    fn connect(&mut self, index: usize, fresh: bool, toolchain: u8) {
+        self.sessions += 1;
+        let session = self.sessions;
+        let agent = &mut self.agents[index];
+        if fresh {
+            // A new process: the old one is dead, and its connection with it.
+            if let Some(old) = agent.session.take() {
+                self.apply(Input::Disconnected { session: old });
+            }
+            let agent = &mut self.agents[index];
+            agent.incarnation += 1;
+            agent.leases.clear();
+        }
+        let agent = &mut self.agents[index];
+        agent.session = Some(session);
+        agent.toolchain = toolchain;
+        let hello = HelloIn {
+            agent: format!("agent{index}"),
+            incarnation: agent.incarnation.to_string(),
+            name: format!("host{index}"),
+            version: "0".into(),
+            devices: devices(index, toolchain),
+            leases: agent.leases.clone(),
+            draining: false,
+            finished: Vec::new(),
+        };
+        self.apply(Input::Hello { session, hello: Box::new(hello) });
+    }
+
+    fn finish(&mut self, index: usize, how: u8, again: bool) {
+        let agent = &mut self.agents[index];
+        let (Some(session), false) = (agent.session, agent.leases.is_empty()) else { return };
+        let lease = agent.leases.remove(0);
+        let failed = |class| FinishedOutcome::Failed(Failure::new(class, "scripted", ""));
+        let outcome = match how {
+            0 => failed(FailureClass::Infrastructure),
+            1 => failed(FailureClass::Unstable),
+            2 => failed(FailureClass::Model),
+            3 => FinishedOutcome::Cancelled,
+            _ => FinishedOutcome::Succeeded,
+        };
+        let newest = self.state.job(&lease.job).is_some_and(|job| job.attempt() == lease.attempt);
+        let plan = format!("{}-{}", lease.job, lease.attempt);
+        let plan = PlanRef { digest: Digest::of(plan.as_bytes()), size_bytes: 1, card: None };
+        let finished =
+            FinishedIn { lease: lease.clone(), outcome, plan: Some(plan), report: None, log: None, accurate: true };
+        for _ in 0..=u8::from(again) {
+            let finished = Box::new(finished.clone());
+            self.apply(Input::Finished { session, finished });
+        }
+        if !newest {
+            let job = now(self.store.job(&lease.job)).unwrap();
+            let attempt = job.and_then(|job| job.attempts.into_iter().find(|a| a.number == lease.attempt));
+            assert!(
+                attempt.is_none_or(|attempt| attempt.outcome != core::Outcome::Running),
+                "a superseded attempt is closed"
+            );
+        }
+    }
+
+    fn restart(&mut self) {
+        self.epoch = now(self.store.acquire("model", 0)).unwrap();
+        let snapshot = now(self.store.load()).unwrap();
+        self.state = State::new(config(), snapshot, self.now);
+        invariants::check(&self.state).expect("the loaded state is sound");
+        self.agents.iter_mut().for_each(|agent| agent.session = None);
+    }
+
+    fn step(&mut self, op: &Op) {
+        match op {
+            Op::Submit { .. } => self.submit(op),
+            Op::Cancel { job, project } => {
+                let jobs: Vec<JobId> = self.acknowledged.iter().cloned().collect();
+                let Some(id) = jobs.get(job % jobs.len().max(1)) else { return };
+                let name = format!("actor{project}");
+                let actor = Actor { name, role: Role::Submit, project: Some(format!("project{project}")) };
+                let cancel = Cancel { actor, jobs: vec![id.clone()], request: None, reason: String::new() };
+                self.apply(Input::Cancel(cancel));
+            }
+            Op::Connect { agent, fresh, toolchain } => self.connect(*agent, *fresh, *toolchain),
+            Op::Disconnect { agent } => {
+                if let Some(session) = self.agents[*agent].session.take() {
+                    self.apply(Input::Disconnected { session });
+                }
+            }
+            Op::Beat { agent } => {
+                let agent = &self.agents[*agent];
+                if let Some(session) = agent.session {
+                    let leases = agent.leases.clone();
+                    self.apply(Input::Heartbeat { session, leases, telemetry: Vec::new() });
+                }
+            }
+            Op::Finish { agent, how, again } => self.finish(*agent, *how, *again),
+            Op::Upgrade { agent, toolchain } => {
+                let devices = devices(*agent, *toolchain);
+                self.agents[*agent].toolchain = *toolchain;
+                if let Some(session) = self.agents[*agent].session {
+                    self.apply(Input::Inventory { session, devices });
+                }
+            }
+            Op::Drain { agent } => {
+                if let Some(session) = self.agents[*agent].session {
+                    self.apply(Input::Goodbye { session });
+                }
+            }
+            Op::Wait { ms } => {
+                self.now.mono_ms += u64::from(*ms);
+                self.now.wall_ms += u64::from(*ms);
+                self.apply(Input::Tick);
+            }
+            Op::JumpClock { minutes } => {
+                self.now.wall_ms = self.now.wall_ms.saturating_add_signed(i64::from(*minutes) * 60_000);
+            }
+            Op::RestartCoordinator => self.restart(),
+        }
+        self.check();
+    }
+
+    fn check(&self) {
+        assert_eq!(self.state.counters().rescued_wakeups, 0, "the sweep found a lost wake-up");
+        for id in &self.acknowledged {
+            let ended = self.seen.get(id).is_some_and(|state| state.is_terminal());
+            assert!(self.state.job(id).is_some() != ended, "{id} is live or has ended, never both or neither");
+        }
+    }
+
+    /// With every agent back and working, everything ends; what nobody offers keeps waiting and says so.
+    fn settle(&mut self) {
+        for index in 0..AGENTS {
+            self.connect(index, true, 1);
+        }
+        for _ in 0..400 {
+            for index in 0..AGENTS {
+                self.finish(index, 7, false);
+                self.step(&Op::Beat { agent: index });
+            }
+            self.step(&Op::Wait { ms: 300 });
+        }
+        for job in self.state.live_jobs() {
+            assert_eq!(job.state, JobState::Unplaceable, "{job:?} never ends: {}", self.state.waiting_reason(job));
+            assert!(!self.state.waiting_reason(job).is_empty());
+        }
+        let built: Vec<Job> = now(self.store.jobs(core_filter())).unwrap();
+        let mut keys = BTreeMap::new();
+        for job in built.iter().filter(|job| !job.force && !job.cached && job.kind == core::JobKind::Build) {
+            if job.state == JobState::Succeeded {
+                let other = keys.insert(job.key, job.id.clone());
+                assert_eq!(other, None, "{} built what was built already", job.id);
             }
         }
+    }
+}
+
+fn core_filter() -> planforge_coordinator::store::JobFilter {
+    planforge_coordinator::store::JobFilter { limit: usize::MAX, ..Default::default() }
+}
+
+fn devices(agent: usize, toolchain: u8) -> Vec<Device> {
+    let offer = Toolchain { backend: "native".into(), version: toolchain.to_string(), components: BTreeMap::new() };
+    let device = |id: &str, skus: &[&str]| Device {
+        id: id.into(),
+        skus: skus.iter().map(|sku| sku.parse().unwrap()).collect(),
+        fingerprint: String::new(),
+        offers: vec![offer.clone()],
+        draining: false,
+        simulated: true,
+        quarantined: false,
+        quarantine_reason: String::new(),
+        threads: 2,
+    };
+    // The first one is a CPU with two levels behind one lock.
+    match agent {
+        0 => vec![device("cpu0", &["cpu-x86-64-v2", SKU])],
+        1 => vec![device("cpu0", &[SKU])],
+        _ => vec![device("cpu0", &["cpu-x86-64-v2"]), device("cpu1", &[SKU])],
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_history_keeps_the_promises(ops in prop::collection::vec(op(), 1..120)) {
+        let mut world = World::new();
+        for op in &ops {
+            world.step(op);
+        }
+        world.settle();
     }
 }

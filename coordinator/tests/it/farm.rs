@@ -54,7 +54,7 @@ async fn a_job_goes_from_submission_to_an_engine() {
     assert_eq!(farm.find_engine(&Actor::local(), engine).await.unwrap().plan_digest, job.plan_digest);
     assert_eq!(farm.stats().await.unwrap().rescued_wakeups, 0);
     farm.close().await;
-        assert!(farm.submit(&Actor::local(), request(model(&blobs, "m.onnx"))).await.is_err());
+    assert!(farm.submit(&Actor::local(), request(model(&blobs, "m.onnx"))).await.is_err());
 }
 
 #[tokio::test]
