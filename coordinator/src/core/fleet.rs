@@ -368,6 +368,27 @@ impl State {
         );
         self.set_state(id, |job| job.state = JobState::Unplaceable);
         self.record(fx, now, id, "coordinator", "unplaceable", detail);
+        self.release_followers(id, now, fx);
+    }
+
+    /// Jobs that only waited for this one to end are decided anew: it may never end.
+    fn release_followers(&mut self, id: &JobId, now: Now, fx: &mut Effects) {
+        let waiting = self.dependents.get(id).cloned().unwrap_or_default();
+        for follower in waiting {
+            if !self.jobs.get(&follower).is_some_and(|job| job.recheck) {
+                continue;
+            }
+            if let Some(ids) = self.dependents.get_mut(id) {
+                ids.remove(&follower);
+                if ids.is_empty() {
+                    self.dependents.remove(id);
+                }
+            }
+            if let Some(job) = self.job_mut(&follower) {
+                job.needs.retain(|need| need != id);
+            }
+            self.readmit(&follower, "unblocked", now, fx);
+        }
     }
 
     /// Every known device, offline ones too.

@@ -54,7 +54,7 @@ pub fn check(state: &State) -> Result<(), Vec<String>> {
         if (job.state == JobState::Unplaceable) != state.unplaceable.contains(id) {
             broken.push(format!("{id} is {} but the unplaceable set disagrees", job.state.name()));
         }
-        if (job.state == JobState::Blocked) != !job.needs.is_empty() {
+        if (job.state == JobState::Blocked) == job.needs.is_empty() {
             broken.push(format!("{id} is {} and needs {:?}", job.state.name(), job.needs));
         }
         for need in &job.needs {

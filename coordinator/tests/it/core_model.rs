@@ -311,7 +311,8 @@ impl World {
             self.step(&Op::Wait { ms: 300 });
         }
         for job in self.state.live_jobs() {
-            assert_eq!(job.state, JobState::Unplaceable, "{job:?} never ends: {}", self.state.waiting_reason(job));
+            let why = self.state.waiting_reason(job);
+            assert_eq!(job.state, JobState::Unplaceable, "{} never ends: {why}", job.id);
             assert!(!self.state.waiting_reason(job).is_empty());
         }
         let built: Vec<Job> = now(self.store.jobs(core_filter())).unwrap();
@@ -351,7 +352,7 @@ fn devices(agent: usize, toolchain: u8) -> Vec<Device> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_history_keeps_the_promises(ops in prop::collection::vec(op(), 1..120)) {

@@ -1,0 +1,386 @@
+//! How fast the farm is, in figures that the issue tracker asks for: durable cycles at the store, durable cycles over
+//! gRPC, the time from a call to the lease on an idle farm, and what a thousand beating agents cost.
+//!
+//! `cargo bench -p planforge-coordinator --bench farm [-- store|grpc|latency|agents]` prints one table; every durable
+//! number stands beside the fsync rate of the same minute. `PLANFORGE_BENCH_CALLS` sets how many idle submissions are
+//! timed (10,000 by default).
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
+
+use planforge_coordinator::{
+    blobs::BlobStore as _,
+    core::{Change, Event, JobState},
+    server::{Coordinator, CoordinatorConfig},
+    store::{SqliteStore, Store},
+};
+use planforge_engine_core::identity::Digest;
+use planforge_proto::v1::{
+    self, agent_message::Kind as Say, coordinator_message::Kind, farm_client::FarmClient, fleet_client::FleetClient,
+};
+use std::{
+    fs::File,
+    os::unix::fs::FileExt as _,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+
+type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+const CALLERS: usize = 64;
+const WINDOW: Duration = Duration::from_secs(8);
+const SKU: &str = "cpu-x86-64-v3";
+const FLEET: usize = 1_000;
+
+fn main() -> Outcome {
+    // Cargo passes `--bench`; what remains names one of the measurements.
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let runtime = tokio::runtime::Runtime::new()?;
+    if let [role, url] = words.as_slice()
+        && role == "fleet"
+    {
+        return runtime.block_on(fleet(url));
+    }
+    let wanted = |name: &str| words.is_empty() || words.iter().any(|word| word == name);
+    if wanted("store") {
+        runtime.block_on(store())?;
+    }
+    if wanted("grpc") {
+        runtime.block_on(cycles_over_grpc())?;
+    }
+    if wanted("latency") {
+        runtime.block_on(latency())?;
+    }
+    if wanted("agents") {
+        runtime.block_on(agents())?;
+    }
+    Ok(())
+}
+
+/// Durable appends of 4 KiB: count per second, and the sorted times.
+fn fsyncs(folder: &Path) -> Result<(f64, Vec<f64>), std::io::Error> {
+    let file = File::create(folder.join("fsync"))?;
+    let (begin, mut times, mut at) = (Instant::now(), Vec::new(), 0);
+    while begin.elapsed() < Duration::from_secs(2) {
+        let one = Instant::now();
+        file.write_all_at(&[7; 4096], at)?;
+        file.sync_data()?;
+        times.push(one.elapsed().as_secs_f64() * 1e3);
+        at += 4096;
+    }
+    times.sort_by(f64::total_cmp);
+    Ok((times.len() as f64 / begin.elapsed().as_secs_f64(), times))
+}
+
+fn percentile(sorted: &[f64], share: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((share * last as f64).round() as usize).copied().unwrap_or(f64::NAN)
+}
+
+fn transition(seq: u64, what: &str, state: JobState) -> Change {
+    Change::Event(Event {
+        seq,
+        at_ms: seq,
+        job: format!("job{seq}").as_str().into(),
+        actor: "bench".into(),
+        what: what.into(),
+        state,
+        attempt: 1,
+        phase: String::new(),
+        detail: String::new(),
+    })
+}
+
+/// Submit, lease and finish with their events, each its own durable commit, by 64 callers.
+async fn store() -> Outcome {
+    let folder = tempfile::tempdir_in(".")?;
+    let store = Arc::new(SqliteStore::open(&folder.path().join("farm.db")).await?);
+    let epoch = store.acquire("bench", 1).await?;
+    let (fsync_rate, _) = fsyncs(folder.path())?;
+    let template = sample_job().await?;
+    let (seq, cycles) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let begin = Instant::now();
+    let callers = (0..CALLERS).map(|_| {
+        let (store, seq, cycles, mut job) = (store.clone(), seq.clone(), cycles.clone(), template.clone());
+        tokio::spawn(async move {
+            while begin.elapsed() < WINDOW {
+                let number = seq.fetch_add(3, Ordering::Relaxed) + 1;
+                job.id = format!("job{number}").as_str().into();
+                let steps =
+                    [("submitted", JobState::Queued), ("leased", JobState::Leased), ("succeeded", JobState::Succeeded)];
+                for (offset, (what, state)) in (0..).zip(steps) {
+                    job.state = state;
+                    job.ended_ms = u64::from(state.is_terminal());
+                    let changes = vec![Change::Job(Arc::new(job.clone())), transition(number + offset, what, state)];
+                    store.commit(epoch, changes).await?;
+                }
+                cycles.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok::<(), planforge_coordinator::store::StoreError>(())
+        })
+    });
+    for caller in futures::future::join_all(callers).await {
+        caller??;
+    }
+    let rate = cycles.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
+    let wanted = (12.0 * fsync_rate).min(3_000.0);
+    println!("store: {rate:.0} cycles/s with {CALLERS} callers; {fsync_rate:.0} fsync/s; asked {wanted:.0}");
+    Ok(())
+}
+
+/// A job as the farm makes it, from a farm that nothing is measured on.
+async fn sample_job() -> Result<planforge_coordinator::core::Job, Box<dyn std::error::Error + Send + Sync>> {
+    let folder = tempfile::tempdir_in(".")?;
+    let bench = Bench::start(folder.path()).await?;
+    let mut agent = connect(&bench.url, 0).await?;
+    let mut farm = FarmClient::connect(bench.url.clone()).await?;
+    farm.submit(bench.request.clone()).await?;
+    agent.assigned().await?;
+    drop(agent);
+    bench.coordinator.shutdown().await;
+    let store = SqliteStore::open(&folder.path().join("farm.db")).await?;
+    let jobs = store.jobs(planforge_coordinator::store::JobFilter { limit: 1, ..Default::default() }).await?;
+    jobs.into_iter().next().ok_or_else(|| "the sample job is gone".into())
+}
+
+struct Bench {
+    coordinator: Coordinator,
+    url: String,
+    request: v1::SubmitRequest,
+    plan: Digest,
+}
+
+const PLAN: &[u8] = b"a plan";
+
+impl Bench {
+    async fn start(folder: &Path) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        let mut config = CoordinatorConfig::new(folder);
+        config.listen = Some("127.0.0.1:0".parse()?);
+        let coordinator = Coordinator::start(config).await?;
+        let url = format!("http://{}", coordinator.address().ok_or("the coordinator does not listen")?);
+        let digest = coordinator.blobs().put("a model".into()).await?.to_string();
+        let plan = coordinator.blobs().put(PLAN.into()).await?;
+        let file = v1::ModelFile { name: "m.onnx".into(), digest: digest.clone(), size_bytes: 7 };
+        let model = v1::Model { digest, name: "m.onnx".into(), files: vec![file], ..v1::Model::default() };
+        // Forced, so that every request is work.
+        let request =
+            v1::SubmitRequest { models: vec![model], skus: vec![SKU.into()], force: true, ..Default::default() };
+        Ok(Self { coordinator, url, request, plan })
+    }
+}
+
+struct Agent {
+    out: mpsc::Sender<v1::AgentMessage>,
+    inbound: tonic::Streaming<v1::CoordinatorMessage>,
+}
+
+async fn connect_on(channel: Channel, number: usize) -> Result<Agent, Box<dyn std::error::Error + Send + Sync>> {
+    let (out, messages) = mpsc::channel(64);
+    let offer = v1::Offer { toolchain_json: r#"{"backend":"native","version":"1"}"#.into() };
+    let device = v1::Device {
+        id: "cpu0".into(),
+        skus: vec![SKU.into()],
+        fingerprint_json: "{}".into(),
+        offers: vec![offer],
+        threads: 2,
+        ..v1::Device::default()
+    };
+    let hello = v1::Hello {
+        agent_id: format!("agent{number}"),
+        incarnation: "1".into(),
+        name: format!("host{number}"),
+        version: "0".into(),
+        devices: vec![device],
+        ..v1::Hello::default()
+    };
+    out.send(v1::AgentMessage { kind: Some(Say::Hello(hello)) }).await?;
+    let inbound = FleetClient::new(channel).session(ReceiverStream::new(messages)).await?.into_inner();
+    Ok(Agent { out, inbound })
+}
+
+async fn connect(url: &str, number: usize) -> Result<Agent, Box<dyn std::error::Error + Send + Sync>> {
+    let channel = Channel::from_shared(url.to_owned())?.connect().await?;
+    let mut agent = connect_on(channel, number).await?;
+    agent.next().await?;
+    Ok(agent)
+}
+
+impl Agent {
+    async fn next(&mut self) -> Result<Kind, Box<dyn std::error::Error + Send + Sync>> {
+        let message = self.inbound.message().await?.ok_or("the session ended")?;
+        message.kind.ok_or_else(|| "an empty message".into())
+    }
+
+    async fn assigned(&mut self) -> Result<v1::Assign, Box<dyn std::error::Error + Send + Sync>> {
+        loop {
+            if let Kind::Assign(assign) = self.next().await? {
+                return Ok(assign);
+            }
+        }
+    }
+
+    async fn finish(&self, assign: v1::Assign, plan: Digest) -> Outcome {
+        let finished = v1::Finished {
+            lease: assign.lease,
+            outcome: "succeeded".into(),
+            plan_digest: plan.to_string(),
+            plan_bytes: PLAN.len() as u64,
+            accurate: true,
+            ..v1::Finished::default()
+        };
+        self.out.send(v1::AgentMessage { kind: Some(Say::Finished(finished)) }).await?;
+        Ok(())
+    }
+}
+
+/// 64 callers and 64 agents on one coordinator, everything over loopback gRPC.
+async fn cycles_over_grpc() -> Outcome {
+    let folder = tempfile::tempdir_in(".")?;
+    let bench = Bench::start(folder.path()).await?;
+    let (fsync_rate, _) = fsyncs(folder.path())?;
+    let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    for number in 0..CALLERS {
+        let (mut agent, done, plan) = (connect(&bench.url, number).await?, done.clone(), bench.plan);
+        tokio::spawn(async move {
+            while let Ok(kind) = agent.next().await {
+                match kind {
+                    Kind::Assign(assign) => agent.finish(assign, plan).await?,
+                    Kind::FinishedAck(_) => drop(done.fetch_add(1, Ordering::Relaxed)),
+                    _ => {}
+                }
+            }
+            Outcome::Ok(())
+        });
+    }
+    let begin = Instant::now();
+    let mut callers = Vec::new();
+    for _ in 0..CALLERS {
+        let mut farm = FarmClient::connect(bench.url.clone()).await?;
+        let (request, stop) = (bench.request.clone(), stop.clone());
+        callers.push(tokio::spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                farm.submit(request.clone()).await?;
+            }
+            Outcome::Ok(())
+        }));
+    }
+    tokio::time::sleep(WINDOW).await;
+    let rate = done.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.await??;
+    }
+    let rescued = bench.coordinator.farm().stats().await?.rescued_wakeups;
+    println!("grpc: {rate:.0} cycles/s with {CALLERS} callers; {fsync_rate:.0} fsync/s; rescued {rescued}; asked 1000");
+    bench.coordinator.shutdown().await;
+    Ok(())
+}
+
+/// From the call to the moment the agent holds the lease, one at a time.
+async fn latency() -> Outcome {
+    let calls: usize = std::env::var("PLANFORGE_BENCH_CALLS").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000);
+    let folder = tempfile::tempdir_in(".")?;
+    let bench = Bench::start(folder.path()).await?;
+    let mut agent = connect(&bench.url, 0).await?;
+    let mut farm = FarmClient::connect(bench.url.clone()).await?;
+    let (rate, before) = fsyncs(folder.path())?;
+    let mut times = Vec::with_capacity(calls);
+    for _ in 0..calls {
+        let begin = Instant::now();
+        let request = bench.request.clone();
+        let (submitted, assigned) = tokio::join!(farm.submit(request), async {
+            let assign = agent.assigned().await;
+            (assign, begin.elapsed().as_secs_f64() * 1e3)
+        });
+        submitted?;
+        times.push(assigned.1);
+        agent.finish(assigned.0?, bench.plan).await?;
+        while !matches!(agent.next().await?, Kind::FinishedAck(_)) {}
+    }
+    times.sort_by(f64::total_cmp);
+    let (_, after) = fsyncs(folder.path())?;
+    let rescued = bench.coordinator.farm().stats().await?.rescued_wakeups;
+    println!(
+        "latency: {calls} calls, p50 {:.2} ms, p99 {:.2} ms, max {:.2} ms; fsync {rate:.0}/s, p50 {:.2}/{:.2} ms, p99 {:.2}/{:.2} ms (before/after); rescued {rescued}",
+        percentile(&times, 0.5),
+        percentile(&times, 0.99),
+        percentile(&times, 1.0),
+        percentile(&before, 0.5),
+        percentile(&after, 0.5),
+        percentile(&before, 0.99),
+        percentile(&after, 0.99),
+    );
+    bench.coordinator.shutdown().await;
+    Ok(())
+}
+
+/// The other process of [`agents`]: a thousand agents on a few connections, each beating every three seconds.
+async fn fleet(url: &str) -> Outcome {
+    let mut agents = Vec::with_capacity(FLEET);
+    for number in 0..FLEET {
+        let mut agent = connect(url, number).await?;
+        let out = agent.out.clone();
+        agents.push(tokio::spawn(async move { while agent.next().await.is_ok() {} }));
+        tokio::spawn(async move {
+            let mut beat = tokio::time::interval(Duration::from_secs(3));
+            loop {
+                beat.tick().await;
+                let telemetry = vec![v1::DeviceTelemetry { device: "cpu0".into(), json: r#"{"load":0.5}"#.into() }];
+                let kind = Some(Say::Heartbeat(v1::Heartbeat { leases: Vec::new(), telemetry }));
+                if out.send(v1::AgentMessage { kind }).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    for agent in agents {
+        agent.await?;
+    }
+    Ok(())
+}
+
+/// Resident memory in MiB and processor time in seconds of this process.
+fn cost() -> Result<(f64, f64), Box<dyn std::error::Error + Send + Sync>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).ok_or("no VmRSS")?;
+    let kib: f64 = line.split_whitespace().nth(1).ok_or("no number")?.parse()?;
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split_whitespace().collect();
+    // utime and stime, in ticks of 10 ms on every Linux in use.
+    let ticks = fields.get(11).ok_or("no utime")?.parse::<f64>()? + fields.get(12).ok_or("no stime")?.parse::<f64>()?;
+    Ok((kib / 1024.0, ticks / 100.0))
+}
+
+async fn agents() -> Outcome {
+    let folder = tempfile::tempdir_in(".")?;
+    let bench = Bench::start(folder.path()).await?;
+    let mut child = tokio::process::Command::new(std::env::current_exe()?)
+        .args(["fleet", &bench.url])
+        .kill_on_drop(true)
+        .spawn()?;
+    let begin = Instant::now();
+    while bench.coordinator.farm().stats().await?.agents_up < FLEET as u64 {
+        if begin.elapsed() > Duration::from_secs(120) {
+            return Err("the agents do not connect".into());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let connected_s = begin.elapsed().as_secs_f64();
+    let (_, cpu_before) = cost()?;
+    let window = Instant::now();
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let (rss_mib, cpu_after) = cost()?;
+    let share = 100.0 * (cpu_after - cpu_before) / window.elapsed().as_secs_f64();
+    println!(
+        "agents: {FLEET} beating every 3 s (connected in {connected_s:.1} s): {rss_mib:.0} MiB, {share:.1} % of one core; asked 150 MiB, 20 %"
+    );
+    child.kill().await?;
+    bench.coordinator.shutdown().await;
+    Ok(())
+}
