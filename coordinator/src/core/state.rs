@@ -633,9 +633,10 @@ impl State {
     }
 }
 
-/// The name under which identical work finds this job. Forced jobs and jobs that wait for another job join nobody.
+/// The name under which identical work finds this job. Forced jobs and jobs that wait for another job join nobody; what
+/// is being cancelled is found too, so that nobody does the same beside it.
 pub(super) fn flight_of(job: &Job) -> Option<Flight> {
-    if job.force || job.recheck || job.cancelling.is_some() {
+    if job.force || job.recheck {
         return None;
     }
     match job.kind {

@@ -145,11 +145,12 @@ impl State {
                 return Ok(Verdict::Answer { key, toolchain, spec, engine: engine.clone() });
             };
             let flight = Flight::Measure { plan: engine.plan.digest, sku: asked.sku.clone(), eval: Some(eval) };
-            if let Some(other) = self.flights.get(&flight) {
-                return Ok(Verdict::Join(other.clone()));
-            }
+            let behind = match self.under_way(&flight) {
+                Some((other, false)) => return Ok(Verdict::Join(other)),
+                ending => ending.map(|(other, _)| other),
+            };
             let plan = Some(engine.plan.clone());
-            return Ok(Verdict::Run { kind: JobKind::Benchmark, key, toolchain, spec, plan, behind: None });
+            return Ok(Verdict::Run { kind: JobKind::Benchmark, key, toolchain, spec, plan, behind });
         }
         let other = self.flights.get(&Flight::Build(key)).and_then(|id| self.jobs.get(id));
         let Some(other) = other else {
@@ -158,11 +159,17 @@ impl State {
         let waits = !matches!(other.state, JobState::Leased | JobState::Running);
         let same_eval = asked.eval.is_none() || asked.eval == other.eval || (waits && other.eval.is_none());
         let same_rule = asked.allow_inaccurate == other.allow_inaccurate;
-        if same_eval && same_rule {
+        if same_eval && same_rule && other.cancelling.is_none() {
             return Ok(Verdict::Join(other.id.clone()));
         }
         let behind = Some(other.id.clone());
         Ok(Verdict::Run { kind: JobKind::Build, key, toolchain, spec, plan: None, behind })
+    }
+
+    /// The job that does this work, and whether it is being cancelled: then it is no answer, but may still give one.
+    fn under_way(&self, flight: &Flight) -> Option<(JobId, bool)> {
+        let job = self.flights.get(flight).and_then(|id| self.jobs.get(id))?;
+        Some((job.id.clone(), job.cancelling.is_some()))
     }
 
     fn judge_benchmark(
@@ -174,11 +181,10 @@ impl State {
     ) -> Result<Verdict, ApiError> {
         let target = super::queue::Target { sku: asked.sku.clone(), toolchain: made_by.clone() };
         let flight = Flight::Measure { plan: plan.digest, sku: asked.sku.clone(), eval: asked.eval };
-        if !asked.force
-            && let Some(other) = self.flights.get(&flight)
-        {
-            return Ok(Verdict::Join(other.clone()));
-        }
+        let behind = match self.under_way(&flight).filter(|_| !asked.force) {
+            Some((other, false)) => return Ok(Verdict::Join(other)),
+            ending => ending.map(|(other, _)| other),
+        };
         if !self.offers.contains_key(&target) {
             let message = format!(
                 "no known agent can measure this plan on {}: it needs {made_by}, and {}",
@@ -193,7 +199,7 @@ impl State {
             toolchain: made_by.clone(),
             spec: asked.spec.clone(),
             plan: Some(plan.clone()),
-            behind: None,
+            behind,
         })
     }
 
@@ -351,7 +357,7 @@ impl State {
         self.unindex(id);
         let Some(job) = self.jobs.get(id).cloned() else { return };
         let Ok(matches) = job.constraint.parse::<ToolchainConstraint>() else { return };
-        let measured = job.kind == JobKind::Benchmark && !job.recheck;
+        let measured = job.kind == JobKind::Benchmark;
         let measure = match (&job.plan, job.key, &job.toolchain) {
             (Some(plan), Some(key), Some(toolchain)) if measured => Some((plan.clone(), key, toolchain.clone())),
             _ => None,
