@@ -1,6 +1,7 @@
 //! The page as a browser gets it: what it shows, what it escapes, and what its events bring.
 
 mod served;
+#[path = "it/support/mod.rs"]
 mod support;
 
 use bytes::Bytes;
