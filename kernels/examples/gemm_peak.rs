@@ -1,6 +1,13 @@
-//! Prints the speed of every GEMM kernel of this machine on shapes of ResNet-50 and BERT-base, one thread.
+//! Prints the speed of every GEMM kernel of this machine on shapes of ResNet-50 and BERT-base, and of row-wise
+//! kernels, one thread. An argument limits the lines to those that contain it.
 
-use planforge_kernels::{gemm::*, isa::Isa, pool::ThreadPool};
+use planforge_kernels::{
+    gemm::*,
+    isa::Isa,
+    pointwise::{Activation, activate},
+    pool::ThreadPool,
+    rows::{NormParameters, layer_norm, softmax},
+};
 use std::{io::Write, time::Instant};
 
 fn main() {
@@ -14,6 +21,7 @@ fn main() {
     let pool = ThreadPool::new(1).expect("one thread is allowed");
     let workspace = Workspace::new(1);
     let mut out = std::io::stdout().lock();
+    rows(&pool, &mut out);
     for (name, m, n, k) in shapes {
         let a = vec![0.5; m * k];
         let mut c = vec![0.0; m * n];
@@ -46,6 +54,32 @@ fn main() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Nanoseconds per element of what works on rows.
+fn rows(pool: &ThreadPool, out: &mut impl Write) {
+    let from: Vec<f32> = (0..128 * 1536).map(|i| (i % 1000) as f32 / 500.0 - 1.0).collect();
+    let mut to = from.clone();
+    for isa in Isa::available() {
+        let mut time = |name: &str, body: &mut dyn FnMut(&mut [f32])| {
+            let best = (0..30)
+                .map(|_| {
+                    to.copy_from_slice(&from);
+                    let start = Instant::now();
+                    body(&mut to);
+                    start.elapsed().as_secs_f64()
+                })
+                .fold(f64::INFINITY, f64::min);
+            writeln!(out, "{name:12} {:10} {:7.3} ns per element", isa.level(), best * 1e9 / from.len() as f64)
+                .expect("stdout is open");
+        };
+        time("softmax 128", &mut |to| softmax(isa, pool, 128, to));
+        let none = NormParameters { scale: Some(&from[..768]), bias: Some(&from[..768]), epsilon: 1e-5 };
+        time("norm 768", &mut |to| layer_norm(isa, pool, 768, &from, none, to));
+        for activation in [Activation::Gelu, Activation::Silu, Activation::Tanh, Activation::Relu] {
+            time(&format!("{activation:?}"), &mut |to| activate(isa, activation, to));
         }
     }
 }

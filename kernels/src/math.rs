@@ -23,11 +23,12 @@ pub fn exp(x: f32) -> f32 {
     p = p * r + 1.666_666_5e-1;
     p = p * r + 5e-1;
     let e = p * r * r + r + 1.0;
-    // The low bits of `shifted` are n; 2^n in two factors, because n may be 128.
+    // The low bits of `shifted` are n; 2^n in two factors, because n may be 128. Wrapping, because a check for
+    // overflow (there is none) would keep loops from vectorising in builds that check.
     let n_bits = (shifted.to_bits() as i32).wrapping_sub(ROUNDER.to_bits() as i32);
     let half = n_bits >> 1;
-    let low = f32::from_bits(((half + 127) << 23) as u32);
-    let high = f32::from_bits(((n_bits - half + 127) << 23) as u32);
+    let low = f32::from_bits((half.wrapping_add(127) << 23) as u32);
+    let high = f32::from_bits((n_bits.wrapping_sub(half).wrapping_add(127) << 23) as u32);
     let value = e * low * high;
     let value = if x < EXP_LOW { 0.0 } else { value };
     let value = if x > EXP_HIGH { f32::INFINITY } else { value };

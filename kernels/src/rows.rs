@@ -34,7 +34,8 @@ fn fold(values: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join: impl F
 
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
-    if a > b || a.is_nan() { a } else { b }
+    // Without a branch between the two tests, so that it vectorises.
+    if (a > b) | a.is_nan() { a } else { b }
 }
 
 per_level! {

@@ -48,7 +48,7 @@ pub struct InspectedStep {
     /// The model's nodes it computes; more than one: they were fused.
     pub nodes: Vec<String>,
     pub flops: u64,
-    /// Tactics tried, fastest first, with their median in microseconds.
+    /// Tactics tried, fastest first, with their quickest run in microseconds.
     pub tried: Vec<InspectedTactic>,
     pub detail: serde_json::Value,
 }
@@ -56,7 +56,7 @@ pub struct InspectedStep {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InspectedTactic {
     pub name: String,
-    pub median_us: Option<f64>,
+    pub best_us: Option<f64>,
 }
 
 /// Where everything lies.
@@ -102,7 +102,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
                 .iter()
                 .map(|tried| InspectedTactic {
                     name: tried.tactic.name(),
-                    median_us: tried.median_ns.map(|ns| ns as f64 / 1e3),
+                    best_us: tried.best_ns.map(|ns| ns as f64 / 1e3),
                 })
                 .collect(),
             detail: detail(&step.kind),
@@ -208,8 +208,8 @@ impl fmt::Display for Inspection {
         )?;
         for (index, step) in self.steps.iter().enumerate() {
             writeln!(f, "{index:4}  {:<11} {:<40} {}", step.kind, step.kernel, step.nodes.join(" + "))?;
-            for tried in step.tried.iter().filter(|tried| tried.median_us.is_some()) {
-                writeln!(f, "        {:10.1} us  {}", tried.median_us.unwrap_or(0.0), tried.name)?;
+            for tried in step.tried.iter().filter(|tried| tried.best_us.is_some()) {
+                writeln!(f, "        {:10.1} us  {}", tried.best_us.unwrap_or(0.0), tried.name)?;
             }
         }
         Ok(())

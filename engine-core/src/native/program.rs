@@ -294,8 +294,8 @@ impl Tactic {
 #[serde(deny_unknown_fields)]
 pub struct TimedTactic {
     pub tactic: Tactic,
-    /// Median of the timed runs in nanoseconds; `None` when the tactic was taken untimed.
-    pub median_ns: Option<u64>,
+    /// Quickest of the timed runs in nanoseconds; `None` when the tactic was taken untimed.
+    pub best_ns: Option<u64>,
 }
 
 /// One step.

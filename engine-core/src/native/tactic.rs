@@ -2,7 +2,7 @@
 //!
 //! Candidates of one step are timed side by side on made-up operands, in the state a running engine has: activations
 //! just written. Every candidate gets a few runs, then the best ones take turns, so that noise of a moment meets all
-//! of them alike; the smallest median wins.
+//! of them alike. The quickest run of each counts: whatever else happens on the machine only ever slows a run down.
 
 use super::{
     cache::TacticCache,
@@ -186,7 +186,7 @@ impl Tuner<'_> {
                 tactics.retain(|tactic| tactic.name().contains(wanted));
             }
             let tried = if self.level == 0 || tactics.len() == 1 {
-                tactics.into_iter().take(1).map(|tactic| TimedTactic { tactic, median_ns: None }).collect()
+                tactics.into_iter().take(1).map(|tactic| TimedTactic { tactic, best_ns: None }).collect()
             } else {
                 let key = self.cache.key(&signature(step), &tactics);
                 match self.cache.get(&key) {
@@ -250,15 +250,12 @@ impl Tuner<'_> {
             .into_iter()
             .enumerate()
             .map(|(at, tactic)| {
-                let samples = &mut samples[at];
-                samples.sort_unstable();
-                let finalist = !samples.is_empty();
-                let median_ns = Some(if finalist { samples[samples.len() / 2] } else { best_ns[at] });
-                (!finalist, TimedTactic { tactic, median_ns })
+                let quickest = samples[at].iter().min().copied();
+                (quickest.is_none(), TimedTactic { tactic, best_ns: quickest.or(Some(best_ns[at])) })
             })
             .collect();
         // A tactic that was only screened never wins over one that was timed well.
-        timed.sort_by_key(|(screened, timed)| (*screened, timed.median_ns));
+        timed.sort_by_key(|(screened, timed)| (*screened, timed.best_ns));
         Ok(timed.into_iter().map(|(_, timed)| timed).collect())
     }
 }
