@@ -29,6 +29,8 @@ mod plan;
 mod prepare;
 mod program;
 mod tactic;
+#[cfg(test)]
+mod tests;
 
 pub use compiler::{NativeCompiler, OPTION_FORCE_TACTIC, toolchain};
 pub use inspect::{Inspection, inspect};
