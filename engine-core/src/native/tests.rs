@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    backend::{Cancel, CompileRequest, Compiler, Events, HostTensor, LoadOptions, Meter, NamedTensors},
+    backend::{Cancel, CompileRequest, Compiler, Events, HostTensor, LoadOptions, NamedTensors},
     device::CpuLevel,
     identity::{BuildSpec, Digest, OptimizationLevel},
     import, ops,
