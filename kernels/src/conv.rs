@@ -79,7 +79,11 @@ impl ConvShape {
     }
 
     fn check(&self, image: &[f32]) {
-        assert!(self.groups > 0 && self.channels % self.groups == 0 && self.out_channels % self.groups == 0);
+        assert!(
+            self.groups > 0
+                && self.channels.is_multiple_of(self.groups)
+                && self.out_channels.is_multiple_of(self.groups)
+        );
         assert_eq!(image.len(), self.image_len(), "the image is not as large as its shape");
     }
 

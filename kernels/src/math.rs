@@ -54,7 +54,8 @@ pub fn erf(x: f32) -> f32 {
     let tail = 1.0 - erfc_of_magnitude(x);
     // Near zero 1 - erfc loses digits; the series does not.
     let square = x * x;
-    let near = x * (1.128_379_2 - square * (0.376_126_4 - square * (0.112_837_92 - square * 0.026_866_17)));
+    let near = x
+        * (std::f32::consts::FRAC_2_SQRT_PI - square * (0.376_126_4 - square * (0.112_837_92 - square * 0.026_866_17)));
     let magnitude = if x.abs() < 0.2 { near.abs() } else { tail };
     magnitude.copysign(x)
 }

@@ -116,7 +116,7 @@ pub fn global_mean(isa: Isa, pool: &ThreadPool, channels: usize, from: &[f32], t
     }
     assert_eq!(to.len() % channels, 0);
     let image = from.len() / (to.len() / channels);
-    assert!(image > 0 && image % channels == 0 && from.len() == image * (to.len() / channels));
+    assert!(image > 0 && image.is_multiple_of(channels) && from.len() == image * (to.len() / channels));
     for_parts(pool, to, channels, |task, to| mean_pixels(isa, &from[task * image..(task + 1) * image], to));
 }
 

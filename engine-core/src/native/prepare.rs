@@ -357,7 +357,7 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             let input = check.input(0).map_or(0, |id| program.buffer(id).bytes);
             let output = step.outputs.first().map_or(0, |id| program.buffer(*id).bytes);
             let line = (*channels as u64).saturating_mul(4);
-            let images = if line == 0 { 0 } else { output / line };
+            let images = output.checked_div(line).unwrap_or(0);
             if *channels == 0
                 || images == 0
                 || images * line != output

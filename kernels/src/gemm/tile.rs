@@ -153,6 +153,7 @@ unsafe fn compute<V: Vector, const MR: usize, const NV: usize, const PACKED: boo
 /// `pointer`, which the compiler must hold by itself: it would else gather the row pointers into vector registers
 /// and take them out again at every step.
 #[inline(always)]
+#[expect(clippy::pointers_in_nomem_asm_block, reason = "the empty assembly reads nothing through the pointer")]
 fn in_register(mut pointer: *const f32) -> *const f32 {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     // SAFETY: the assembly is empty.
