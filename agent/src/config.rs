@@ -42,7 +42,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             job_ms: 2 * 60 * 60 * 1000,
-            measure_budget_ms: 60_000,
+            measure_budget_ms: 20_000,
             kill_grace_ms: 5_000,
             drain_ms: 10 * 60 * 1000,
             log_bytes: 8 << 20,

@@ -111,6 +111,7 @@ impl Farm {
 
     /// The best device kinds of this machine, as its own farm knows them.
     pub async fn skus_of_this_machine(&mut self) -> Result<Vec<String>, Failure> {
+        let mut agent_has_joined = false;
         loop {
             let devices = self.rpc().list_devices(v1::ListDevicesRequest { online_only: false }).await;
             let devices = devices.map_err(|e| self.error(e))?.into_inner().devices;
@@ -118,10 +119,13 @@ impl Farm {
             if !skus.is_empty() {
                 return Ok(skus);
             }
-            if !self.start_work().await? {
+            if agent_has_joined {
                 return Err(Failure::new(ErrorCode::Refused, "nothing on this machine can be built for")
                     .hint("planforge devices shows what was found"));
             }
+            // Another process's agent may join between the look above and this wait, so the list is read once more.
+            self.start_work().await?;
+            agent_has_joined = true;
         }
     }
 

@@ -39,7 +39,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Follows the jobs of a coordinator by URL to their end, however often it restarts meanwhile.
-    pub async fn to_the_end(&mut self, farm: &Farm) -> Result<(), Failure> {
+    pub async fn until_ended(&mut self, farm: &Farm) -> Result<(), Failure> {
         let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
         let mut away: Option<Instant> = None;
         loop {

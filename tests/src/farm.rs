@@ -84,7 +84,11 @@ impl Farm {
         let locks = self.folder.path().join(format!("locks-{host}"));
         fs::create_dir_all(&locks).expect("a lock folder");
         let mut command = self.command_as(&home, token);
-        command.args(["agent", "--name", name, "--state"]).arg(home.join("state")).arg("--lock-dir").arg(locks);
+        command
+            .args(["agent", "--measure-budget-s", "3", "--name", name, "--state"])
+            .arg(home.join("state"))
+            .arg("--lock-dir")
+            .arg(locks);
         Process::start(&format!("agent-{name}"), self.folder.path(), command)
     }
 
@@ -147,7 +151,7 @@ impl Farm {
 
     /// Waits until a job has ended.
     pub fn wait_ended(&self, id: &str) -> Value {
-        self.wait_job(id, "ends", |job| is_ended(job))
+        self.wait_job(id, "ends", is_ended)
     }
 
     /// Waits until `count` agents are online.

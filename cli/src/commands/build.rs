@@ -124,7 +124,7 @@ impl Build<'_> {
             farm.start_work().await?;
             waiting.follow(farm).await?;
         } else {
-            waiting.to_the_end(farm).await?;
+            waiting.until_ended(farm).await?;
         }
         let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
         Waiting::results(farm, &ids).await

@@ -120,7 +120,7 @@ async fn submit(
     }
     let mut waiting = Waiting::new(context.printer, &reply.jobs);
     tokio::select! {
-        result = waiting.to_the_end(farm) => result?,
+        result = waiting.until_ended(farm) => result?,
         () = wait::interrupted() => {
             waiting.clear();
             return Err(Failure::interrupted().hint(format!("the jobs go on; planforge cancel {} ends them", ids.join(" "))));

@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_template_stands_where_no_flag_says_otherwise() {
         let base = BuildSpec { precision: Precision::Bf16, threads: Some(4), ..BuildSpec::default() };
-        assert_eq!(args(&[]).specs(&base), [base.clone()]);
+        assert_eq!(args(&[]).specs(&base), std::slice::from_ref(&base));
         let changed = args(&["--threads", "1"]).specs(&base);
         assert_eq!(changed, [BuildSpec { threads: Some(1), ..base }]);
     }

@@ -17,6 +17,7 @@ fn digits() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits/digits.onnx")
 }
 
+#[expect(clippy::disallowed_methods, reason = "looks at a foreign process until a deadline")]
 fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + LIMIT;
     loop {

@@ -360,7 +360,7 @@ fn read_ahead(file: Arc<File>, path: PathBuf, range: Range<u64>) -> BoxStream<'s
     };
     let first = read(range.start, file.clone());
     stream::try_unfold((range.start, first), move |(offset, pending)| {
-        let (read, file, path) = (read.clone(), file.clone(), path.clone());
+        let (file, path) = (file.clone(), path.clone());
         async move {
             let Some(pending) = pending else { return Ok(None) };
             let chunk = match pending.await {

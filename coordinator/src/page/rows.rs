@@ -479,7 +479,7 @@ fn headline(figures: &Figures, job: &v1::Job) -> Vec<Fact> {
         fact("Samples", latency.count.map(format::grouped).unwrap_or_default()),
         fact("Batch", figures.batch.map(|batch| batch.to_string()).unwrap_or_default()),
         fact("Build time", figures.build_ms.map(format::milliseconds).unwrap_or_default()),
-        fact("Plan size", (job.plan_bytes > 0).then(|| format::bytes(job.plan_bytes)).unwrap_or_default()),
+        fact("Plan size", if job.plan_bytes > 0 { format::bytes(job.plan_bytes) } else { String::new() }),
         fact("Peak memory", size(figures.peak_memory_bytes)),
         fact("Engine memory", size(figures.engine_memory_bytes.filter(|bytes| *bytes > 0))),
         fact("Numeric error", numerics.unwrap_or_default()),
