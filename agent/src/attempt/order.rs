@@ -3,7 +3,7 @@
 use super::Failed;
 use planforge_engine_core::{
     device::DiscoveredDevice,
-    identity::{BuildSpec, Digest, Sku, Toolchain},
+    identity::{BuildSpec, Digest, Sku, Toolchain, model::model_digest},
     worker::{FailureClass, WorkKind, WorkOrder},
 };
 use planforge_proto::v1;
@@ -54,6 +54,15 @@ fn optional<T: FromStr<Err: Display>>(field: &str, text: &str) -> Result<Option<
     if text.is_empty() { Ok(None) } else { required(field, text).map(Some) }
 }
 
+/// What a model of these files is: an engine must not be stored under another model's name.
+fn digest_of_files(files: &[v1::ModelFile]) -> Result<Digest, Failed> {
+    let mut named = Vec::with_capacity(files.len());
+    for file in files {
+        named.push((file.name.as_str(), required("digest of a model file", &file.digest)?, file.size_bytes));
+    }
+    Ok(model_digest(named))
+}
+
 impl JobOrder {
     pub fn read(job: &v1::Job) -> Result<Self, Failed> {
         let kind = match job.kind() {
@@ -62,6 +71,12 @@ impl JobOrder {
             other => return Err(unreadable("kind", format!("this agent does not know {}", other.as_str_name()))),
         };
         let model = job.model.as_ref().ok_or_else(|| unreadable("model", "it is missing"))?;
+        let model_digest = required("model digest", &model.digest)?;
+        let made = digest_of_files(&model.files)?;
+        if made != model_digest {
+            let reason = format!("it is to be {model_digest}, but its files make it {made}");
+            return Err(unreadable("model", reason));
+        }
         let plan = optional("plan digest", if kind == WorkKind::Benchmark { &job.plan_digest } else { "" })?;
         if kind == WorkKind::Benchmark && plan.is_none() {
             return Err(unreadable("plan digest", "it is missing"));
@@ -69,7 +84,7 @@ impl JobOrder {
         Ok(Self {
             kind,
             engine_key: required("engine key", &job.engine_key)?,
-            model_digest: required("model digest", &model.digest)?,
+            model_digest,
             graph_digest: optional("graph digest", &model.graph_digest)?,
             structure_digest: optional("structure digest", &model.structure_digest)?,
             sku: required("SKU", &job.sku)?,

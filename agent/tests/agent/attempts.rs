@@ -293,8 +293,18 @@ async fn jobs_that_cannot_be_prepared_say_why() {
     assert!(failure(&finished, FailureClass::Infrastructure).message.contains("does not exist"), "{finished:?}");
     // A job that no agent of this version can read.
     let lease = v1::Lease { job: "j2".into(), attempt: 1, device: "cpu0".into() };
-    let job = v1::Job { sku: "NO SKU".into(), ..job };
-    bench.farm.say(Say::Assign(v1::Assign { lease: Some(lease), job: Some(job) })).await;
+    let unreadable = v1::Job { sku: "NO SKU".into(), ..job.clone() };
+    bench.farm.say(Say::Assign(v1::Assign { lease: Some(lease), job: Some(unreadable) })).await;
     let finished = bench.farm.finished("j2").await;
     assert!(failure(&finished, FailureClass::Infrastructure).hint.contains("same version"), "{finished:?}");
+    // One more file makes it another model, whose engine would be stored under this one's name.
+    let lease = v1::Lease { job: "j3".into(), attempt: 1, device: "cpu0".into() };
+    let mut job = job;
+    let model = job.model.as_mut().unwrap();
+    let weights = Digest::of(b"weights").to_string();
+    model.files.push(v1::ModelFile { name: "weights.bin".into(), digest: weights, size_bytes: 7 });
+    bench.farm.say(Say::Assign(v1::Assign { lease: Some(lease), job: Some(job) })).await;
+    let finished = bench.farm.finished("j3").await;
+    let message = &failure(&finished, FailureClass::Infrastructure).message;
+    assert!(message.contains("its files make it"), "{finished:?}");
 }

@@ -5,7 +5,7 @@ use planforge_agent::{AgentConfig, AgentError, DeviceError, DeviceSource, Limits
 use planforge_client::Endpoint;
 use planforge_engine_core::{
     device::{DeviceFingerprint, DeviceKind, DiscoveredDevice, HostFacts},
-    identity::Digest,
+    identity::{Digest, model::model_digest},
     telemetry::TelemetrySample,
 };
 use planforge_proto::v1::{
@@ -201,15 +201,17 @@ impl Farm {
             digest: digest.to_string(),
             size_bytes: size_bytes as u64,
         };
+        let files = vec![file("m.onnx", digest, model.len()), file("data/weights.bin", weights, 7)];
+        let whole = model_digest([("m.onnx", digest, model.len() as u64), ("data/weights.bin", weights, 7)]);
         let lease = v1::Lease { job: job.into(), attempt: 1, device: "cpu0".into() };
         let job = v1::Job {
             id: job.into(),
             kind: v1::JobKind::Build.into(),
             engine_key: Digest::of(b"key").to_string(),
             model: Some(v1::Model {
-                digest: digest.to_string(),
+                digest: whole.to_string(),
                 name: "m.onnx".into(),
-                files: vec![file("m.onnx", digest, model.len()), file("data/weights.bin", weights, 7)],
+                files,
                 ..v1::Model::default()
             }),
             sku: "cpu-x86-64-v3".into(),

@@ -5,11 +5,14 @@ use crate::core::{
     JobState, LeaseRef, Model, ModelFile, PlanRef, TokenRecord,
 };
 use planforge_engine_core::{
-    identity::{BuildSpec, Digest, Sku, Toolchain},
+    identity::{BuildSpec, Digest, Sku, Toolchain, model::model_digest},
     worker::FailureClass,
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
-use std::path::{Component, Path};
+use std::{
+    collections::BTreeSet,
+    path::{Component, Path},
+};
 
 /// Files of one model; external data of the largest published models comes in a few hundred.
 const MODEL_FILES_MAX: usize = 4_096;
@@ -85,11 +88,15 @@ pub(super) fn model(model: v1::Model) -> Result<Model, ApiError> {
         let digest = digest("a model file's digest", &file.digest)?;
         files.push(ModelFile { name: file.name, digest, size_bytes: file.size_bytes });
     }
+    let names: BTreeSet<&str> = files.iter().map(|file| file.name.as_str()).collect();
+    if names.len() < files.len() {
+        return Err(invalid("two files of the model have one name"));
+    }
     // A model is named by what it is: otherwise one name could be given to another model's engine.
-    if let [only] = files.as_slice()
-        && only.digest != own
-    {
-        return Err(invalid(format!("the model says that it is {own}, its file is {}", only.digest)));
+    let made = model_digest(files.iter().map(|file| (file.name.as_str(), file.digest, file.size_bytes)));
+    if made != own {
+        let message = format!("the model says that it is {own}, but its files make it {made}");
+        return Err(invalid(message).with_hint("submit the model with this version of planforge"));
     }
     Ok(Model {
         digest: own,

@@ -128,7 +128,14 @@ impl Farm {
                 let plan = convert::digest("the plan's digest", &request.plan_digest)?;
                 return Ok(SubmitWhat::Benchmark(Box::new(self.engine_of_plan(actor, plan).await?)));
             }
-            _ => return Err(invalid("only build and benchmark jobs can be submitted")),
+            Ok(other) => {
+                let name = other.as_str_name().trim_start_matches("JOB_KIND_").to_lowercase();
+                return Err(invalid(format!("this coordinator runs no {name} jobs, only build and benchmark jobs")));
+            }
+            Err(_) => {
+                let message = format!("this coordinator does not know job kind {}", request.kind);
+                return Err(invalid(format!("{message}, only build and benchmark jobs")));
+            }
         }
         if request.models.is_empty() {
             return Err(invalid("the request names no model"));

@@ -518,22 +518,43 @@ async fn nonsense_is_refused_before_anything_happens() {
     };
     let mut lies = model(&blobs, "m");
     lies.digest = support::digest_of("other").to_string();
+    // The digest of the ONNX file alone, given to what its external data make another model.
+    let mut more = model(&blobs, "m");
+    more.files.push(model(&blobs, "weights").files.remove(0));
+    let mut twice = more.clone();
+    twice.files.push(twice.files[1].clone());
+    let kind = |kind: v1::JobKind| v1::SubmitRequest { kind: kind.into(), ..good.clone() };
     let bad = [
         ("no SKU", v1::SubmitRequest { skus: vec![], ..good.clone() }),
         ("SKU", v1::SubmitRequest { skus: vec!["H100 SXM".into()], ..good.clone() }),
         ("spec", v1::SubmitRequest { specs_json: vec![r#"{"precison":"fp16"}"#.into()], ..good.clone() }),
         ("constraint", v1::SubmitRequest { toolchains: vec!["tensorrt>=".into()], ..good.clone() }),
         ("no model", v1::SubmitRequest { models: vec![], ..good.clone() }),
-        ("kind", v1::SubmitRequest { kind: v1::JobKind::Probe.into(), ..good.clone() }),
+        ("prepare jobs", kind(v1::JobKind::Prepare)),
+        ("baseline jobs", kind(v1::JobKind::Baseline)),
+        ("probe jobs", kind(v1::JobKind::Probe)),
+        ("job kind 99", v1::SubmitRequest { kind: 99, ..good.clone() }),
         ("project", v1::SubmitRequest { project: "../x".into(), ..good.clone() }),
         ("escape", named("../m")),
         ("absolute", named("/m")),
         ("another model's name", request(lies)),
+        ("its files make it", request(more.clone())),
+        ("one name", request(twice)),
     ];
     for (what, bad) in bad {
+        let is_kind = bad.kind != 0;
         let error = farm.submit(&Actor::local(), bad).await.expect_err(what);
         assert_eq!(error.code, ErrorCode::InvalidArgument, "{what}: {error}");
+        assert!(!is_kind || error.message.contains(what), "{what}: {error}");
     }
+    // Named by all of its files it is welcome.
+    let file = |file: &v1::ModelFile| (file.digest.parse().unwrap(), file.size_bytes);
+    let parts: Vec<_> = more.files.iter().map(file).collect();
+    let named = more.files.iter().zip(&parts).map(|(file, (digest, size))| (file.name.as_str(), *digest, *size));
+    let digest = planforge_engine_core::identity::model::model_digest(named).to_string();
+    let welcome = v1::Model { digest, ..more };
+    let dry = v1::SubmitRequest { skus: vec!["t4".into()], ..request(welcome) };
+    assert_eq!(farm.submit(&Actor::local(), dry).await.unwrap_err().code, ErrorCode::Refused, "only for its SKU");
     let jobs = farm.list_jobs(&Actor::local(), v1::ListJobsRequest::default()).await.unwrap();
     assert!(jobs.jobs.is_empty());
 }
