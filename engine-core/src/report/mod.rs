@@ -203,7 +203,7 @@ pub struct TelemetryPair {
 pub struct Numerics {
     /// What the outputs were compared with, `reference operators`.
     pub oracle: String,
-    /// Why nothing was compared; the other figures are then empty.
+    /// Why nothing was compared; of the outputs only `not_finite` is then known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
     /// Seed of the inputs.
@@ -231,7 +231,7 @@ pub struct OutputNumerics {
     /// Compared as they were before this final `Softmax`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub before_softmax: bool,
-    /// Elements that are NaN or infinite where the reference is not.
+    /// Elements that are NaN or infinite where the reference is not, or at all where there is none.
     #[serde(default)]
     pub not_finite: u64,
     /// Why nothing could be compared: missing, another shape.

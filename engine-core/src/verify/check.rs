@@ -1,6 +1,6 @@
 //! Both checks of one engine, and what follows from them.
 
-use super::{accuracy, not_compared, numerics};
+use super::{accuracy, numerics};
 use crate::{
     backend::{BackendError, Cancel, Meter, NamedTensors},
     identity::Precision,
@@ -48,7 +48,7 @@ impl Check<'_> {
         let mut verdict = Verdict { numerics: None, accuracy: None, accurate: true, findings: Vec::new() };
         let numerics = match self.graph {
             Ok(graph) => super::numerics(meter, graph, self.inputs, self.precision, self.clock, self.cancel)?,
-            Err(reason) => not_compared(reason.to_owned(), numerics::threshold(self.precision)),
+            Err(reason) => super::unverified(meter, reason.to_owned(), self.precision)?,
         };
         verdict.judge_numerics(&numerics);
         verdict.numerics = Some(numerics);
@@ -84,6 +84,11 @@ impl Verdict {
     fn judge_numerics(&mut self, numerics: &Numerics) {
         if let Some(reason) = &numerics.skipped {
             self.add("unverified", Severity::Warning, format!("outputs were not compared with a reference: {reason}"));
+            // Right or not, nobody can use such an output; zero is within every threshold.
+            if !numerics::passes(&numerics.outputs, numerics.threshold) {
+                self.accurate = false;
+                self.add("inaccurate", Severity::Error, describe(numerics));
+            }
         } else if !numerics.passed {
             self.accurate = false;
             self.add("inaccurate", Severity::Error, describe(numerics));
@@ -166,7 +171,7 @@ mod tests {
             not_finite: 0,
             problem: None,
         };
-        let numerics = Numerics { outputs: vec![output], skipped: None, ..not_compared(String::new(), 1e-3) };
+        let numerics = Numerics { outputs: vec![output], skipped: None, ..crate::verify::not_compared(String::new(), 1e-3) };
         let mut verdict = Verdict { numerics: None, accuracy: None, accurate: true, findings: Vec::new() };
         verdict.judge_numerics(&numerics);
         assert!(!verdict.accurate);

@@ -58,16 +58,7 @@ pub fn passes(outputs: &[OutputNumerics], threshold: f64) -> bool {
 }
 
 fn output(name: &str, plan: Option<&HostTensor>, expected: &HostTensor, softmax: Option<usize>) -> OutputNumerics {
-    let mut found = OutputNumerics {
-        name: name.to_owned(),
-        elements: expected.shape.iter().product::<usize>() as u64,
-        max_error: 0.0,
-        relative_rms: 0.0,
-        scale: 0.0,
-        before_softmax: softmax.is_some(),
-        not_finite: 0,
-        problem: None,
-    };
+    let mut found = OutputNumerics { before_softmax: softmax.is_some(), ..blank(name, expected) };
     let values = |tensor: &HostTensor| Tensor::try_from(tensor.clone()).map(|tensor| tensor.to_f64s());
     let (actual, reference) = match plan.map(|tensor| (tensor, values(tensor), values(expected))) {
         None => {
@@ -96,6 +87,33 @@ fn output(name: &str, plan: Option<&HostTensor>, expected: &HostTensor, softmax:
         found.max_error = differing as f64 / reference.len().max(1) as f64;
     }
     found
+}
+
+/// What outputs tell by themselves, where no reference says what is right: how many values are NaN or infinite.
+pub fn scan(plan: &NamedTensors) -> Vec<OutputNumerics> {
+    let look = |(name, tensor): (&String, &HostTensor)| {
+        let mut found = blank(name, tensor);
+        match Tensor::try_from(tensor.clone()) {
+            Ok(tensor) => found.not_finite = tensor.to_f64s().iter().filter(|value| !value.is_finite()).count() as u64,
+            Err(error) => found.problem = Some(error.to_string()),
+        }
+        found
+    };
+    plan.iter().map(look).collect()
+}
+
+/// The record of an output of which nothing was found yet.
+fn blank(name: &str, expected: &HostTensor) -> OutputNumerics {
+    OutputNumerics {
+        name: name.to_owned(),
+        elements: expected.shape.iter().product::<usize>() as u64,
+        max_error: 0.0,
+        relative_rms: 0.0,
+        scale: 0.0,
+        before_softmax: false,
+        not_finite: 0,
+        problem: None,
+    }
 }
 
 fn is_float(element: ElementType) -> bool {

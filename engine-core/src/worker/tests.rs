@@ -364,6 +364,30 @@ fn an_unsuitable_test_set_does_not_fail_the_engine() {
 }
 
 #[test]
+fn outputs_without_a_reference_are_still_searched_for_nan() {
+    let mut job = Fixture::new();
+    let plan = job.order.scratch.join("given.plan");
+    fs::write(&plan, job.order.model.to_str().unwrap()).unwrap();
+    job.order.kind = WorkKind::Benchmark;
+    job.order.plan = Some(plan);
+    job.order.model = job.order.scratch.join("gone.onnx");
+    assert_eq!(job.run(Fault::None), RunEnd::Succeeded, "nothing is known to be wrong");
+    let report = job.report();
+    assert!(report.accurate && report.findings.iter().any(|finding| finding.code == "unverified"));
+
+    job.run(Fault::NotANumber);
+    let (class, message, _) = job.failure();
+    assert!(class == FailureClass::Model && message.contains("1 values that are NaN or infinite"), "{message}");
+
+    job.order.allow_inaccurate = true;
+    assert_eq!(job.run(Fault::NotANumber), RunEnd::Succeeded);
+    let report = job.report();
+    let numerics = report.numerics.as_ref().unwrap();
+    assert!(!report.accurate && numerics.skipped.is_some());
+    assert_eq!(numerics.outputs.iter().map(|output| output.not_finite).sum::<u64>(), 1);
+}
+
+#[test]
 fn an_engine_without_layer_times_is_measured_all_the_same() {
     let mut job = Fixture::new();
     assert_eq!(job.run(Fault::NoLayers), RunEnd::Succeeded);
