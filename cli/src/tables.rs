@@ -1,6 +1,7 @@
 //! How jobs, devices and engines look to people: plain tables, one row each, nothing by colour alone.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
+pub use planforge_engine_core::report::format::{bytes, milliseconds};
 use planforge_proto::{v1, view};
 use serde_json::Value;
 
@@ -31,28 +32,6 @@ pub fn render(mut table: Table, numeric: &[usize]) -> String {
         text.push('\n');
     }
     text
-}
-
-/// `1.23 ms`, with the digits that mean something.
-pub fn milliseconds(ms: f64) -> String {
-    match ms {
-        ms if ms < 1.0 => format!("{:.1} us", ms * 1e3),
-        ms if ms < 10.0 => format!("{ms:.3} ms"),
-        ms if ms < 1000.0 => format!("{ms:.2} ms"),
-        ms => format!("{:.2} s", ms / 1e3),
-    }
-}
-
-/// `12.3 MiB`.
-pub fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
 /// `3m12s`, for ages and run times.
@@ -251,13 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_units_and_few_digits() {
-        assert_eq!(milliseconds(0.0421), "42.1 us");
-        assert_eq!(milliseconds(1.5), "1.500 ms");
-        assert_eq!(milliseconds(123.456), "123.46 ms");
-        assert_eq!(milliseconds(2500.0), "2.50 s");
-        assert_eq!(bytes(512), "512 B");
-        assert_eq!(bytes(1536 * 1024), "1.5 MiB");
+    fn durations_have_two_units() {
         assert_eq!(duration(950), "0.9s");
         assert_eq!(duration(192_000), "3m12s");
         assert_eq!(duration(90_000_000), "1d01h");
