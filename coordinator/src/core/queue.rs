@@ -156,3 +156,123 @@ impl Queue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::model::{JobKind, JobState, Model, Want};
+    use planforge_engine_core::identity::{BuildSpec, Digest};
+
+    const START_MS: u64 = 1_700_000_000_000;
+
+    fn toolchain() -> Toolchain {
+        Toolchain { backend: "native".into(), version: "1".into(), components: BTreeMap::new() }
+    }
+
+    fn target() -> Target {
+        Target { sku: "cpu-x86-64-v3".parse().unwrap(), toolchain: toolchain() }
+    }
+
+    /// A job of `project` that has waited since `at_ms`.
+    fn job(id: &str, project: &str, priority: i32, at_ms: u64) -> Job {
+        let digest = Digest::of(id.as_bytes());
+        let (project, name) = (project.to_owned(), id.to_owned());
+        Job {
+            id: id.into(),
+            kind: JobKind::Build,
+            state: JobState::Queued,
+            key: None,
+            model: Model { digest, graph_digest: None, structure_digest: None, name, files: Vec::new() },
+            sku: target().sku,
+            constraint: String::new(),
+            toolchain: Some(toolchain()),
+            asked_threads: None,
+            spec: BuildSpec::default(),
+            force: false,
+            follow_toolchain: false,
+            wait_for_device: false,
+            allow_inaccurate: false,
+            eval: None,
+            wants: vec![Want { request: id.into(), actor: project.clone(), project, priority }],
+            needs: Vec::new(),
+            recheck: false,
+            attempts: Vec::new(),
+            remeasures: 0,
+            phase: String::new(),
+            progress: 0.0,
+            created_ms: at_ms,
+            queued_ms: at_ms,
+            started_ms: 0,
+            ended_ms: 0,
+            failure: None,
+            plan: None,
+            built_for: None,
+            report: None,
+            cached: false,
+            accurate: false,
+            cancelling: None,
+        }
+    }
+
+    fn queue(jobs: &[Job]) -> Queue {
+        let mut queue = Queue::default();
+        jobs.iter().for_each(|job| queue.insert(job, target()));
+        queue
+    }
+
+    /// Serves everything on one device, each job for `run_ms`, and returns the jobs in order.
+    fn serve_all(jobs: &[Job], run_ms: u64, begin_ms: u64) -> Vec<String> {
+        let mut queue = queue(jobs);
+        let (mut order, mut now_ms) = (Vec::new(), begin_ms);
+        while let Some(id) = queue.pick([target()].iter(), now_ms, |_| true) {
+            let job = jobs.iter().find(|job| job.id == id).unwrap();
+            queue.remove(job);
+            queue.served(job.project(), now_ms);
+            now_ms += run_ms;
+            queue.ended(job.project());
+            order.push(id.to_string());
+        }
+        order
+    }
+
+    #[test]
+    fn two_projects_take_turns_however_many_jobs_one_of_them_has() {
+        let mut jobs: Vec<Job> = (0..6).map(|n| job(&format!("flood{n}"), "red", 0, START_MS + n)).collect();
+        // The other project comes later, and still does not wait behind the flood.
+        jobs.extend((0..2).map(|n| job(&format!("late{n}"), "blue", 0, START_MS + 100 + n)));
+        let order = serve_all(&jobs, 1_000, START_MS + 200);
+        assert_eq!(order[..4], ["flood0", "late0", "flood1", "late1"], "{order:?}");
+        assert_eq!(order[4..], ["flood2", "flood3", "flood4", "flood5"], "each project in the order of its ages");
+    }
+
+    #[test]
+    fn the_project_that_runs_less_is_served_first() {
+        let jobs = [job("r", "red", 0, START_MS), job("b", "blue", 0, START_MS + 1)];
+        let mut queue = queue(&jobs);
+        let pick = |queue: &Queue| queue.pick([target()].iter(), START_MS + 10, |_| true).unwrap();
+        // Blue was served longer ago, but two of its jobs still run.
+        queue.served("blue", START_MS + 2);
+        queue.served("blue", START_MS + 3);
+        queue.served("red", START_MS + 4);
+        assert_eq!(pick(&queue).as_str(), "r");
+        queue.ended("blue");
+        queue.ended("blue");
+        assert_eq!(pick(&queue).as_str(), "b");
+    }
+
+    #[test]
+    fn waiting_outweighs_priority_in_time_and_not_before() {
+        let low = job("low", "red", 0, START_MS);
+        // Within a project every step of priority is worth one ageing step of waiting.
+        for (steps, first) in [(1, "high"), (2, "high"), (4, "low")] {
+            let high = job("high", "red", 3, START_MS + steps * AGEING_STEP_MS);
+            assert_eq!(serve_all(&[low.clone(), high], 1_000, START_MS + 5 * AGEING_STEP_MS)[0], first, "{steps}");
+        }
+        // Between projects too: the low one starves behind no stream of urgent jobs.
+        for (steps, first) in [(1, "high"), (4, "low")] {
+            let now_ms = START_MS + steps * AGEING_STEP_MS;
+            let high = job("high", "blue", 3, now_ms);
+            assert_eq!(serve_all(&[low.clone(), high], 1_000, now_ms)[0], first, "{steps}");
+        }
+    }
+}
