@@ -26,6 +26,7 @@ pub(super) struct JobOrder {
     pub spec: BuildSpec,
     pub eval: Option<Digest>,
     pub plan: Option<Digest>,
+    pub built_for: Option<Sku>,
 }
 
 /// Folders and files an order names.
@@ -92,6 +93,7 @@ impl JobOrder {
             spec: serde_json::from_str(&job.spec_json).map_err(|e| unreadable("spec", e))?,
             eval: optional("test set", &job.eval_digest)?,
             plan,
+            built_for: optional("SKU it was built for", &job.built_for)?,
         })
     }
 
@@ -130,7 +132,7 @@ impl JobOrder {
             fingerprint: serde_json::to_value(&device.fingerprint).expect("a fingerprint has only JSON types"),
             scratch: paths.scratch,
             cache: Some(paths.cache),
-            built_for: None,
+            built_for: self.built_for,
             plan: paths.plan,
             eval: paths.eval,
             measure_budget_ms,

@@ -1,6 +1,9 @@
 use crate::farm::{Bench, eventually};
 use planforge_agent::host::lock::{self, Taken};
-use planforge_engine_core::identity::Digest;
+use planforge_engine_core::{
+    identity::Digest,
+    worker::{WorkKind, WorkOrder},
+};
 use planforge_proto::v1::{self, FailureClass, agent_message::Kind as Said, coordinator_message::Kind as Say};
 
 fn failure(finished: &v1::Finished, class: FailureClass) -> &v1::Failure {
@@ -267,6 +270,45 @@ async fn telemetry_pauses_during_timed_windows() {
     eventually("telemetry again", || beats()[after..].iter().any(told).then_some(())).await;
     std::fs::write(bench.path("end"), "").unwrap();
     bench.farm.finished("j1").await;
+}
+
+#[tokio::test]
+async fn a_plan_from_elsewhere_is_measured_as_foreign() {
+    let bench = Bench::new(
+        r#"
+        printf %s "$order" > "$OUT/order"
+        finish
+        "#,
+    )
+    .await;
+    let _agent = bench.start();
+    bench.farm.hello(0).await;
+    let lease = v1::Lease { job: "j1".into(), attempt: 1, device: "cpu0".into() };
+    let store = |bytes: &[u8]| {
+        let digest = Digest::of(bytes);
+        bench.farm.store.put(digest, bytes);
+        digest.to_string()
+    };
+    let digest = store(b"model");
+    let file = v1::ModelFile { name: "m.onnx".into(), digest: digest.clone(), size_bytes: 5 };
+    let job = v1::Job {
+        id: "j1".into(),
+        kind: v1::JobKind::Benchmark.into(),
+        engine_key: digest.clone(),
+        plan_digest: store(b"plan"),
+        model: Some(v1::Model { digest, files: vec![file], ..v1::Model::default() }),
+        sku: "cpu-x86-64-v3".into(),
+        built_for: "cpu-x86-64-v2".into(),
+        toolchain_json: r#"{"backend":"native","version":"1"}"#.into(),
+        spec_json: "{}".into(),
+        ..v1::Job::default()
+    };
+    bench.farm.say(Say::Assign(v1::Assign { lease: Some(lease), job: Some(job) })).await;
+    let finished = bench.farm.finished("j1").await;
+    assert_eq!(finished.outcome, "succeeded", "{finished:?}");
+    let order: WorkOrder = serde_json::from_slice(&std::fs::read(bench.path("order")).unwrap()).unwrap();
+    assert_eq!((order.kind, order.sku.as_str()), (WorkKind::Benchmark, "cpu-x86-64-v3"));
+    assert_eq!(order.built_for.unwrap().as_str(), "cpu-x86-64-v2");
 }
 
 #[tokio::test]

@@ -208,12 +208,7 @@ impl Farm {
             id: job.into(),
             kind: v1::JobKind::Build.into(),
             engine_key: Digest::of(b"key").to_string(),
-            model: Some(v1::Model {
-                digest: whole.to_string(),
-                name: "m.onnx".into(),
-                files,
-                ..v1::Model::default()
-            }),
+            model: Some(v1::Model { digest: whole.to_string(), name: "m.onnx".into(), files, ..v1::Model::default() }),
             sku: "cpu-x86-64-v3".into(),
             toolchain_json: r#"{"backend":"native","version":"1"}"#.into(),
             spec_json: "{}".into(),

@@ -310,7 +310,10 @@ impl State {
                 created_ms: now.wall_ms,
                 document: report.document,
             };
-            self.learn_report(&report);
+            // What another SKU's device measured answers nobody who asks for the SKU it was built for.
+            if job.built_for.as_ref().is_none_or(|built_for| *built_for == job.sku) {
+                self.learn_report(&report);
+            }
             fx.changes.push(Change::Report(Box::new(report)));
         }
         if let Some(job) = self.job_mut(id) {

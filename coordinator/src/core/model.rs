@@ -277,6 +277,9 @@ pub struct Job {
     pub ended_ms: u64,
     pub failure: Option<Failure>,
     pub plan: Option<PlanRef>,
+    /// For a benchmark: the SKU that `plan` was built for, `sku` or another one whose devices can run it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built_for: Option<Sku>,
     pub report: Option<Digest>,
     pub cached: bool,
     pub accurate: bool,

@@ -82,6 +82,8 @@ pub struct Submit {
     pub eval: Option<Digest>,
     /// Blobs the request names that are not in the blob store.
     pub missing: Vec<Digest>,
+    /// Plans of stored engines that are not in the blob store any more: they answer nothing. `None`: nobody looked yet.
+    pub gone: Option<Vec<Digest>>,
     /// One fresh id per combination.
     pub ids: Vec<JobId>,
 }
@@ -243,6 +245,9 @@ pub enum Submitted {
     Jobs { request: String, jobs: Vec<JobRef> },
     /// Nothing was submitted: these blobs are not there.
     Missing(Vec<Digest>),
+    /// Nothing was submitted: stored engines would answer it if these plans are still in the blob store. To be given
+    /// again with those of them that are gone.
+    Look { plans: BTreeSet<Digest>, submit: Box<Submit> },
 }
 
 /// A job of a reply: as it stands, or one that ended before and is only in the store.

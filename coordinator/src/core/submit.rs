@@ -10,6 +10,7 @@ use planforge_engine_core::{
     worker::FailureClass,
 };
 use planforge_proto::{ApiError, ErrorCode};
+use std::collections::BTreeSet;
 
 /// Jobs that one request may expand to.
 pub const JOBS_PER_REQUEST_MAX: usize = 4_096;
@@ -24,8 +25,17 @@ struct Asked {
     force: bool,
     allow_inaccurate: bool,
     eval: Option<Digest>,
-    /// For a benchmark: the plan, and the toolchain that made it.
-    measure: Option<(PlanRef, EngineKey, Toolchain)>,
+    measure: Option<Measure>,
+}
+
+/// What a benchmark measures.
+#[derive(Clone)]
+struct Measure {
+    plan: PlanRef,
+    key: EngineKey,
+    /// What made the plan, and what must run it.
+    toolchain: Toolchain,
+    built_for: Sku,
 }
 
 /// What is to happen to a combination.
@@ -56,19 +66,31 @@ impl State {
         {
             return repeat(known, submit.fingerprint, |id| self.job_ref(id));
         }
+        // The store keeps their rows, as the record of what was built, until they are built again.
+        if let Some(gone) = submit.gone.as_ref().filter(|gone| !gone.is_empty()) {
+            self.engines.retain(|_, engine| !gone.contains(&engine.plan.digest));
+        }
         let asked = expand(&submit)?;
         if asked.len() > submit.ids.len() {
             return Err(ApiError::new(ErrorCode::Internal, "fewer ids than jobs came with the request"));
         }
         let mut runs = 0;
+        let mut plans = BTreeSet::new();
         for one in &asked {
             match self.judge(one) {
-                Ok(Verdict::Run { .. }) => runs += 1,
+                Ok(Verdict::Answer { engine, .. }) => drop(plans.insert(engine.plan.digest)),
+                Ok(Verdict::Run { plan, .. }) => {
+                    plans.extend(plan.map(|plan| plan.digest));
+                    runs += 1;
+                }
                 Ok(Verdict::Wait(error)) if !submit.wait_for_device => return Err(error),
                 Ok(Verdict::Wait(_)) => runs += 1,
                 Ok(_) => {}
                 Err(error) => return Err(error),
             }
+        }
+        if submit.gone.is_none() && !plans.is_empty() {
+            return Ok(Submitted::Look { plans, submit: Box::new(submit) });
         }
         if runs > 0 && !submit.missing.is_empty() {
             return Ok(Submitted::Missing(submit.missing));
@@ -111,8 +133,8 @@ impl State {
 
     /// Decides without changing anything.
     fn judge(&self, asked: &Asked) -> Result<Verdict, ApiError> {
-        if let Some((plan, key, toolchain)) = &asked.measure {
-            return self.judge_benchmark(asked, plan, *key, toolchain);
+        if let Some(measure) = &asked.measure {
+            return self.judge_benchmark(asked, measure);
         }
         let resolved = match self.resolve(&asked.sku, &asked.matches, &asked.spec) {
             Ok(resolved) => resolved,
@@ -172,13 +194,8 @@ impl State {
         Some((job.id.clone(), job.cancelling.is_some()))
     }
 
-    fn judge_benchmark(
-        &self,
-        asked: &Asked,
-        plan: &PlanRef,
-        key: EngineKey,
-        made_by: &Toolchain,
-    ) -> Result<Verdict, ApiError> {
+    fn judge_benchmark(&self, asked: &Asked, measure: &Measure) -> Result<Verdict, ApiError> {
+        let Measure { plan, key, toolchain: made_by, .. } = measure;
         let target = super::queue::Target { sku: asked.sku.clone(), toolchain: made_by.clone() };
         let flight = Flight::Measure { plan: plan.digest, sku: asked.sku.clone(), eval: asked.eval };
         let behind = match self.under_way(&flight).filter(|_| !asked.force) {
@@ -195,7 +212,7 @@ impl State {
         }
         Ok(Verdict::Run {
             kind: JobKind::Benchmark,
-            key,
+            key: *key,
             toolchain: made_by.clone(),
             spec: asked.spec.clone(),
             plan: Some(plan.clone()),
@@ -226,11 +243,11 @@ impl State {
             id: id.clone(),
             kind: if asked.measure.is_some() { JobKind::Benchmark } else { JobKind::Build },
             state: JobState::Unplaceable,
-            key: asked.measure.as_ref().map(|(_, key, _)| *key),
+            key: asked.measure.as_ref().map(|measure| measure.key),
             model: asked.model,
             sku: asked.sku,
             constraint: asked.constraint,
-            toolchain: asked.measure.as_ref().map(|(.., toolchain)| toolchain.clone()),
+            toolchain: asked.measure.as_ref().map(|measure| measure.toolchain.clone()),
             asked_threads: asked.spec.threads,
             spec: asked.spec,
             force: asked.force,
@@ -250,7 +267,8 @@ impl State {
             started_ms: 0,
             ended_ms: 0,
             failure: None,
-            plan: asked.measure.map(|(plan, ..)| plan),
+            built_for: asked.measure.as_ref().map(|measure| measure.built_for.clone()),
+            plan: asked.measure.map(|measure| measure.plan),
             report: None,
             cached: false,
             accurate: false,
@@ -359,7 +377,12 @@ impl State {
         let Ok(matches) = job.constraint.parse::<ToolchainConstraint>() else { return };
         let measured = job.kind == JobKind::Benchmark;
         let measure = match (&job.plan, job.key, &job.toolchain) {
-            (Some(plan), Some(key), Some(toolchain)) if measured => Some((plan.clone(), key, toolchain.clone())),
+            (Some(plan), Some(key), Some(toolchain)) if measured => Some(Measure {
+                plan: plan.clone(),
+                key,
+                toolchain: toolchain.clone(),
+                built_for: job.built_for.clone().unwrap_or_else(|| job.sku.clone()),
+            }),
             _ => None,
         };
         let threads = if measured { job.spec.threads } else { job.asked_threads };
@@ -487,8 +510,13 @@ fn expand(submit: &Submit) -> Result<Vec<Asked>, ApiError> {
         SubmitWhat::Benchmark(engine) => {
             let any = (String::new(), ToolchainConstraint::default());
             for sku in &submit.skus {
-                let measure = Some((engine.plan.clone(), engine.key, engine.toolchain.clone()));
-                asked.push(Asked { measure, ..one(&engine.model, sku, &engine.spec, &any) });
+                let measure = Measure {
+                    plan: engine.plan.clone(),
+                    key: engine.key,
+                    toolchain: engine.toolchain.clone(),
+                    built_for: engine.sku.clone(),
+                };
+                asked.push(Asked { measure: Some(measure), ..one(&engine.model, sku, &engine.spec, &any) });
             }
         }
     }

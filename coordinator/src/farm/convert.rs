@@ -230,6 +230,7 @@ pub(super) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
         attempts: job.attempts.iter().map(attempt_out).collect(),
         toolchain_constraint: job.constraint.clone(),
         allow_inaccurate: job.allow_inaccurate,
+        built_for: job.built_for.as_ref().map(Sku::to_string).unwrap_or_default(),
     }
 }
 

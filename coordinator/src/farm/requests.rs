@@ -113,12 +113,17 @@ impl Farm {
             allow_inaccurate: request.allow_inaccurate,
             eval,
             missing,
+            gone: None,
             ids: (0..jobs.min(core::JOBS_PER_REQUEST_MAX)).map(|_| JobId::from(self.fresh_id())).collect(),
         };
-        match self.input(Input::Submit(Box::new(submit))).await? {
-            Reply::Submitted(submitted) => self.submit_reply(submitted?, &project).await,
-            _ => Err(ApiError::new(ErrorCode::Internal, "the leader answered something else")),
-        }
+        let submitted = match self.submitted(submit).await? {
+            Submitted::Look { plans, submit } => {
+                let gone = Some(self.gone_of(plans).await?);
+                self.submitted(Submit { gone, ..*submit }).await?
+            }
+            done => done,
+        };
+        self.submit_reply(submitted, &project).await
     }
 
     async fn what(&self, actor: &Actor, request: &v1::SubmitRequest) -> Result<SubmitWhat, ApiError> {
@@ -160,7 +165,41 @@ impl Farm {
         let filter =
             EngineFilter { plan: Some(plan), project: actor.project.clone(), limit: 1, ..EngineFilter::default() };
         let engine = self.timed("engines", self.store().engines(filter)).await?.pop();
-        engine.ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("no engine has the plan {plan}")))
+        let engine =
+            engine.ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("no engine has the plan {plan}")))?;
+        self.must_be_stored(&engine).await?;
+        Ok(engine)
+    }
+
+    /// Refuses an engine whose bytes were deleted, or set aside as damaged.
+    async fn must_be_stored(&self, engine: &core::Engine) -> Result<(), ApiError> {
+        if self.blobs().size(engine.plan.digest).await?.is_some() {
+            return Ok(());
+        }
+        let message = format!(
+            "the plan {} of {} for {} is gone: it was built by job {}, but then deleted or set aside as damaged",
+            engine.plan.digest, engine.model.name, engine.sku, engine.job
+        );
+        Err(ApiError::new(ErrorCode::NotFound, message).with_hint("'planforge submit' builds it again"))
+    }
+
+    async fn submitted(&self, submit: Submit) -> Result<Submitted, ApiError> {
+        match self.input(Input::Submit(Box::new(submit))).await? {
+            Reply::Submitted(submitted) => submitted,
+            _ => Err(ApiError::new(ErrorCode::Internal, "the leader answered something else")),
+        }
+    }
+
+    /// Those of `plans` that the blob store has no more.
+    async fn gone_of(&self, plans: BTreeSet<Digest>) -> Result<Vec<Digest>, ApiError> {
+        let mut gone = Vec::new();
+        for plan in plans {
+            if self.blobs().size(plan).await?.is_none() {
+                tracing::warn!(%plan, "a stored engine's plan is gone; its engine is built again");
+                gone.push(plan);
+            }
+        }
+        Ok(gone)
     }
 
     async fn missing_blobs(&self, what: &SubmitWhat, eval: Option<Digest>) -> Result<Vec<Digest>, ApiError> {
@@ -183,6 +222,9 @@ impl Farm {
             Submitted::Missing(digests) => {
                 let missing_blobs = digests.iter().map(Digest::to_string).collect();
                 return Ok(v1::SubmitReply { missing_blobs, ..v1::SubmitReply::default() });
+            }
+            Submitted::Look { .. } => {
+                return Err(ApiError::new(ErrorCode::Internal, "the leader asked twice for the same plans"));
             }
             Submitted::Jobs { request, jobs } => (request, jobs),
         };
@@ -411,7 +453,10 @@ impl Farm {
         let found: Vec<&core::Engine> = engines.iter().filter(fits).collect();
         let fine = |engine: &&&core::Engine| engine.accurate || request.allow_inaccurate;
         match (found.iter().find(fine), found.is_empty()) {
-            (Some(engine), _) => self.engine_view(engine).await,
+            (Some(engine), _) => {
+                self.must_be_stored(engine).await?;
+                self.engine_view(engine).await
+            }
             (None, false) => Err(ApiError::new(
                 ErrorCode::Refused,
                 format!("the engine of {what} is inaccurate: its outputs are too far from the reference's"),

@@ -162,6 +162,7 @@ impl World {
             allow_inaccurate: false,
             eval: eval.then(|| Digest::of(b"labels")),
             missing: Vec::new(),
+            gone: Some(Vec::new()),
             ids: vec![format!("job{}", self.ids).as_str().into()],
         };
         if let Reply::Submitted(Ok(Submitted::Jobs { jobs, .. })) = self.apply(Input::Submit(Box::new(submit))) {

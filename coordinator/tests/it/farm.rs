@@ -371,16 +371,64 @@ async fn a_plan_is_measured_where_it_is_asked_to_be() {
         kind: v1::JobKind::Benchmark.into(),
         plan_digest: engines[0].plan_digest.clone(),
         skus: vec!["cpu-x86-64-v4".into()],
+        eval_digest: blobs.insert(b"labels").to_string(),
         ..v1::SubmitRequest::default()
     };
-    let job = submit(&farm, measure).await;
+    let job = submit(&farm, measure.clone()).await;
     let assign = other.assigned().await;
-    assert_eq!(assign.job.as_ref().unwrap().plan_digest, engines[0].plan_digest);
+    let assigned = assign.job.as_ref().unwrap();
+    assert_eq!(assigned.plan_digest, engines[0].plan_digest);
+    assert_eq!((assigned.built_for.as_str(), assigned.sku.as_str()), (SKU, "cpu-x86-64-v4"), "so it is marked foreign");
     other.succeed(&blobs, &assign).await;
     until_state(&farm, &job.id, JobState::Succeeded).await;
     let reports =
         v1::ListReportsRequest { plan_digest: engines[0].plan_digest.clone(), ..v1::ListReportsRequest::default() };
     assert_eq!(farm.list_reports(&Actor::local(), reports).await.unwrap().reports_json.len(), 2);
+    // What was counted there says nothing about the SKU that the engine was built for.
+    let eval_digest = measure.eval_digest.clone();
+    let own = submit(&farm, v1::SubmitRequest { eval_digest, ..request(model(&blobs, "m")) }).await;
+    assert!(!own.cached, "{own:?}");
+    let assign = agent.assigned().await;
+    assert_eq!(assign.job.as_ref().unwrap().built_for, "", "its own plan");
+    agent.succeed(&blobs, &assign).await;
+    until_state(&farm, &own.id, JobState::Succeeded).await;
+    // A plan whose bytes are gone can be measured nowhere.
+    blobs.remove(engines[0].plan_digest.parse().unwrap());
+    let error = farm.submit(&Actor::local(), measure).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::NotFound);
+    assert!(error.message.contains("is gone"), "{error}");
+}
+
+#[tokio::test]
+async fn an_engine_whose_plan_is_gone_is_built_again() {
+    let (farm, blobs) = farm().await;
+    let mut agent = Agent::usual(&farm, "a").await;
+    submit(&farm, request(model(&blobs, "m"))).await;
+    let assign = agent.assigned().await;
+    agent.succeed(&blobs, &assign).await;
+    agent.acknowledged().await;
+    let first = submit(&farm, request(model(&blobs, "m"))).await;
+    assert!(first.cached);
+    blobs.remove(first.plan_digest.parse().unwrap());
+    let wanted = v1::FindEngineRequest { plan_digest: first.plan_digest, ..v1::FindEngineRequest::default() };
+    let error = farm.find_engine(&Actor::local(), wanted).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::NotFound);
+    assert!(error.message.contains("is gone") && error.hint.contains("submit"), "{error:?}");
+
+    // A test set that it was not counted on must not lead to a measurement of what is not there either.
+    let eval_digest = blobs.insert(b"labels").to_string();
+    let again = submit(&farm, v1::SubmitRequest { eval_digest, ..request(model(&blobs, "m")) }).await;
+    assert!(!again.cached, "{again:?}");
+    let joined = submit(&farm, request(model(&blobs, "m"))).await;
+    assert_eq!(joined.id, again.id, "one build for both");
+    let assign = agent.assigned().await;
+    assert_eq!(assign.job.as_ref().unwrap().kind(), v1::JobKind::Build);
+    agent.succeed(&blobs, &assign).await;
+    agent.acknowledged().await;
+    let answered = submit(&farm, request(model(&blobs, "m"))).await;
+    assert!(answered.cached);
+    let wanted = v1::FindEngineRequest { plan_digest: answered.plan_digest, ..v1::FindEngineRequest::default() };
+    farm.find_engine(&Actor::local(), wanted).await.expect("it is there again");
 }
 
 #[tokio::test]

@@ -52,6 +52,7 @@ fn job(id: &str, state: JobState, created_ms: u64) -> Job {
         failure: None,
         plan: None,
         report: None,
+        built_for: None,
         cached: false,
         accurate: false,
         cancelling: None,

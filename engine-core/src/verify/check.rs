@@ -171,7 +171,8 @@ mod tests {
             not_finite: 0,
             problem: None,
         };
-        let numerics = Numerics { outputs: vec![output], skipped: None, ..crate::verify::not_compared(String::new(), 1e-3) };
+        let numerics =
+            Numerics { outputs: vec![output], skipped: None, ..crate::verify::not_compared(String::new(), 1e-3) };
         let mut verdict = Verdict { numerics: None, accuracy: None, accurate: true, findings: Vec::new() };
         verdict.judge_numerics(&numerics);
         assert!(!verdict.accurate);
