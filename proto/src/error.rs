@@ -13,6 +13,8 @@ pub enum ErrorCode {
     InvalidArgument,
     /// No such job, engine, blob, token.
     NotFound,
+    /// A stored engine whose plan was deleted or set aside as damaged: building it again brings it back.
+    Gone,
     /// No token, or one that is unknown, expired or revoked.
     Unauthenticated,
     /// The token's role or project does not allow it.
@@ -33,9 +35,10 @@ pub enum ErrorCode {
 struct Row(ErrorCode, &'static str, Code, u16, u8);
 
 /// code, name, gRPC, HTTP, exit code of the command line.
-const TABLE: [Row; 9] = [
+const TABLE: [Row; 10] = [
     Row(ErrorCode::InvalidArgument, "invalid-argument", Code::InvalidArgument, 400, 2),
     Row(ErrorCode::NotFound, "not-found", Code::NotFound, 404, 3),
+    Row(ErrorCode::Gone, "gone", Code::DataLoss, 410, 3),
     Row(ErrorCode::Unauthenticated, "unauthenticated", Code::Unauthenticated, 401, 5),
     Row(ErrorCode::PermissionDenied, "permission-denied", Code::PermissionDenied, 403, 5),
     Row(ErrorCode::Refused, "refused", Code::FailedPrecondition, 422, 6),

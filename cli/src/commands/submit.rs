@@ -188,7 +188,9 @@ async fn would(
         Ok(engine) if !request.force => {
             return Ok(format!("answer with the stored engine {}", tables::short(&engine.into_inner().engine_key)));
         }
-        Err(failure) if failure.name != ErrorCode::NotFound.name() => return Err(failure),
+        Err(failure) if ![ErrorCode::NotFound, ErrorCode::Gone].map(ErrorCode::name).contains(&failure.name) => {
+            return Err(failure);
+        }
         _ => {}
     }
     let offering: Vec<_> = devices.iter().filter(|d| d.skus.contains(sku) && !d.offers.is_empty()).collect();

@@ -180,7 +180,7 @@ impl Farm {
             "the plan {} of {} for {} is gone: it was built by job {}, but then deleted or set aside as damaged",
             engine.plan.digest, engine.model.name, engine.sku, engine.job
         );
-        Err(ApiError::new(ErrorCode::NotFound, message).with_hint("'planforge submit' builds it again"))
+        Err(ApiError::new(ErrorCode::Gone, message).with_hint("'planforge submit' builds it again"))
     }
 
     async fn submitted(&self, submit: Submit) -> Result<Submitted, ApiError> {

@@ -395,7 +395,7 @@ async fn a_plan_is_measured_where_it_is_asked_to_be() {
     // A plan whose bytes are gone can be measured nowhere.
     blobs.remove(engines[0].plan_digest.parse().unwrap());
     let error = farm.submit(&Actor::local(), measure).await.unwrap_err();
-    assert_eq!(error.code, ErrorCode::NotFound);
+    assert_eq!(error.code, ErrorCode::Gone);
     assert!(error.message.contains("is gone"), "{error}");
 }
 
@@ -412,7 +412,7 @@ async fn an_engine_whose_plan_is_gone_is_built_again() {
     blobs.remove(first.plan_digest.parse().unwrap());
     let wanted = v1::FindEngineRequest { plan_digest: first.plan_digest, ..v1::FindEngineRequest::default() };
     let error = farm.find_engine(&Actor::local(), wanted).await.unwrap_err();
-    assert_eq!(error.code, ErrorCode::NotFound);
+    assert_eq!(error.code, ErrorCode::Gone);
     assert!(error.message.contains("is gone") && error.hint.contains("submit"), "{error:?}");
 
     // A test set that it was not counted on must not lead to a measurement of what is not there either.
