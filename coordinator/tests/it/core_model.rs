@@ -19,6 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const AGENTS: usize = 3;
 const LEASE_MS: u64 = 1_000;
+/// The coordinator looks after its leases this often.
+const SWEEP_MS: u64 = 1_000;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -72,6 +74,10 @@ struct World {
     history: invariants::History,
     agents: [Puppet; AGENTS],
     sessions: SessionId,
+    /// When each agent last said anything, monotonic.
+    heard_ms: [u64; AGENTS],
+    /// When each attempt's lease was given, monotonic.
+    granted_ms: BTreeMap<(JobId, u32), u64>,
     ids: u32,
     /// What was acknowledged to callers: it must exist for ever.
     acknowledged: BTreeSet<JobId>,
@@ -99,6 +105,8 @@ impl World {
             history: invariants::History::default(),
             agents: Default::default(),
             sessions: 0,
+            heard_ms: [0; AGENTS],
+            granted_ms: BTreeMap::new(),
             ids: 0,
             acknowledged: BTreeSet::new(),
             seen: BTreeMap::new(),
@@ -106,6 +114,11 @@ impl World {
     }
 
     fn apply(&mut self, input: Input) -> Reply {
+        let speaker =
+            self.agents.iter().position(|agent| agent.session.is_some() && agent.session == session_of(&input));
+        if let Some(index) = speaker {
+            self.heard_ms[index] = self.now.mono_ms;
+        }
         let effects = self.state.apply(input, self.now);
         invariants::check(&self.state).expect("the state is sound");
         for change in &effects.changes {
@@ -117,6 +130,9 @@ impl World {
         }
         now(self.store.commit(self.epoch, effects.changes)).unwrap();
         for (session, message) in effects.sends {
+            if let ToAgent::Assign { lease, .. } = &message {
+                self.granted_ms.insert((lease.job.clone(), lease.attempt), self.now.mono_ms);
+            }
             self.hear(session, message);
         }
         effects.reply
@@ -239,6 +255,8 @@ impl World {
         self.state = State::new(config(), snapshot, self.now);
         invariants::check(&self.state).expect("the loaded state is sound");
         self.agents.iter_mut().for_each(|agent| agent.session = None);
+        // Open attempts get a fresh lease to be resumed in.
+        self.heard_ms = [self.now.mono_ms; AGENTS];
     }
 
     fn step(&mut self, op: &Op) {
@@ -279,9 +297,15 @@ impl World {
                 }
             }
             Op::Wait { ms } => {
-                self.now.mono_ms += u64::from(*ms);
-                self.now.wall_ms += u64::from(*ms);
-                self.apply(Input::Tick);
+                let mut left_ms = u64::from(*ms);
+                while left_ms > 0 {
+                    let step_ms = left_ms.min(SWEEP_MS);
+                    self.now.mono_ms += step_ms;
+                    self.now.wall_ms += step_ms;
+                    left_ms -= step_ms;
+                    self.apply(Input::Tick);
+                    self.no_job_stays_with_the_dead();
+                }
             }
             Op::JumpClock { minutes } => {
                 self.now.wall_ms = self.now.wall_ms.saturating_add_signed(i64::from(*minutes) * 60_000);
@@ -289,6 +313,22 @@ impl World {
             Op::RestartCoordinator => self.restart(),
         }
         self.check();
+    }
+
+    /// What an agent held that fell silent is claimable again within its lease and one sweep.
+    fn no_job_stays_with_the_dead(&self) {
+        for job in self.state.live_jobs().filter(|job| matches!(job.state, JobState::Leased | JobState::Running)) {
+            let attempt = job.attempts.last().expect("somebody holds it");
+            let agent: usize = attempt.agent.trim_start_matches("agent").parse().unwrap();
+            let granted_ms = self.granted_ms[&(job.id.clone(), attempt.number)];
+            let silent_ms = self.now.mono_ms - self.heard_ms[agent].max(granted_ms);
+            assert!(
+                silent_ms < LEASE_MS + SWEEP_MS,
+                "{} is still with {}, silent for {silent_ms} ms",
+                job.id,
+                attempt.agent
+            );
+        }
     }
 
     fn check(&self) {
@@ -323,6 +363,23 @@ impl World {
                 let other = keys.insert(job.key, job.id.clone());
                 assert_eq!(other, None, "{} built what was built already", job.id);
             }
+        }
+    }
+}
+
+/// The session that an input is a message of.
+fn session_of(input: &Input) -> Option<SessionId> {
+    match input {
+        Input::Hello { session, .. }
+        | Input::Inventory { session, .. }
+        | Input::Heartbeat { session, .. }
+        | Input::Started { session, .. }
+        | Input::Progress { session, .. }
+        | Input::Built { session, .. }
+        | Input::Finished { session, .. }
+        | Input::Goodbye { session } => Some(*session),
+        Input::Submit(_) | Input::Cancel(_) | Input::Disconnected { .. } | Input::LogSealed { .. } | Input::Tick => {
+            None
         }
     }
 }
