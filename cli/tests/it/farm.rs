@@ -242,6 +242,23 @@ fn the_ci_script_fetches_engines_and_fails_when_one_is_missing() {
     // One of two missing: the other is there, and the job still fails.
     assert_eq!(fetch(&[&sku, "h100-sxm"], &up.token).status.code(), Some(3));
     assert_eq!(fetch(&[&sku], "nonsense").status.code(), Some(5));
+
+    // A plan that somebody deleted: fetch says so, and the next request builds it again.
+    let digest = line.split_whitespace().next().unwrap();
+    let found = Command::new("find").arg(world.path("up")).args(["-type", "f", "-name", digest]).output().unwrap();
+    let blob = String::from_utf8(found.stdout).unwrap();
+    fs::remove_file(blob.trim()).unwrap();
+    let model = digits();
+    let args = ["fetch", model.to_str().unwrap(), "--sku", &sku, "-o", "again.plan"];
+    let lost = up.command(&world, &args).output().unwrap();
+    let said = String::from_utf8_lossy(&lost.stderr);
+    assert!(lost.status.code() == Some(3) && said.contains("is gone") && said.contains("planforge submit"), "{said}");
+    assert_eq!(fetch(&[&sku], &up.token).status.code(), Some(3), "the pipeline fails too");
+    let mut submit = up.command(&world, &["submit", "--sku", &sku, "--wait", "--json"]);
+    let submitted = json(&submit.arg(digits()).output().unwrap());
+    assert_eq!(submitted["jobs"][0]["cached"], false, "{submitted:#}");
+    let fetched = up.command(&world, &args).output().unwrap();
+    assert!(fetched.status.success(), "{}", transcript(world.root(), &fetched));
     let url = up.url.clone();
     drop(up);
     let mut gone = Command::new("sh");
