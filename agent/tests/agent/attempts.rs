@@ -244,6 +244,7 @@ async fn telemetry_pauses_during_timed_windows() {
     let bench = Bench::new(
         r#"
         build
+        while [ ! -e "$OUT/enter" ]; do sleep 0.01; done
         say '{"event":"window_begin"}'
         touch "$OUT/inside"
         while [ ! -e "$OUT/leave" ]; do sleep 0.01; done
@@ -259,6 +260,7 @@ async fn telemetry_pauses_during_timed_windows() {
     };
     let told = |b: &v1::Heartbeat| b.telemetry.iter().any(|t| t.device == "cpu0" && t.json.contains("load_1m"));
     eventually("telemetry before", || beats().iter().any(told).then_some(())).await;
+    std::fs::write(bench.path("enter"), "").unwrap();
     eventually("inside the window", || bench.path("inside").exists().then_some(())).await;
     eventually("a beat without telemetry", || beats().last().is_some_and(|b| b.telemetry.is_empty()).then_some(()))
         .await;
