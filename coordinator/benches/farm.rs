@@ -1,5 +1,4 @@
-//! How fast the farm is, in figures that the issue tracker asks for: durable cycles at the store, durable cycles over
-//! gRPC, the time from a call to the lease on an idle farm, and what a thousand beating agents cost.
+//! How fast the farm is: durable cycles at the store, durable cycles over gRPC, the time from a call to the lease on an idle farm, and what a thousand beating agents cost.
 //!
 //! `cargo bench -p planforge-coordinator --bench farm [-- store|grpc|latency|agents]` prints one table; every durable
 //! number stands beside the fsync rate of the same minute. `PLANFORGE_BENCH_CALLS` sets how many idle submissions are

@@ -26,7 +26,7 @@ cargo build -q --release -p planforge-coordinator --benches --manifest-path "$he
 for round in $(seq "$rounds"); do
     echo "round $round"
     as_pg "$pg/pg_test_fsync -s 1 -f $work/pg/fsync" 2>/dev/null | awk '/fdatasync/ && !n++ { print "fdatasync " $(NF-3) "/s" }'
-    cargo bench -q -p planforge-coordinator --manifest-path "$here/../../../Cargo.toml" --bench queue -- --callers $callers --jobs "$jobs"
+    cargo bench -q -p planforge-coordinator --manifest-path "$here/../../../Cargo.toml" --bench farm -- store grpc
     (cd "$work" && node graphile.mjs $url $callers "$jobs")
     "$work/target/release/apalis-peer" $url $callers "$jobs"
 done
