@@ -38,8 +38,15 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
+/// Said of a plan that runs here although it was built on another kind of processor.
+pub const FOREIGN: &str =
+    "a foreign plan: its tactics were timed on another kind of CPU, so another plan may be faster here";
+
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let plan = inspect_plan(&args.plan)?;
+    if plan.foreign {
+        context.printer.warn(FOREIGN);
+    }
     let device = this_cpu()?;
     let scratch = tempfile::tempdir().map_err(|e| Failure::io("create a folder in", &std::env::temp_dir(), &e))?;
     let order = order(context, &args, plan, &device, scratch.path())?;

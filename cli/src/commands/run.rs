@@ -1,6 +1,6 @@
 //! `planforge run`: a plan on inputs from a file.
 
-use super::Context;
+use super::{Context, bench::FOREIGN, inspect::inspect_plan};
 use crate::{failure::Failure, tables};
 use planforge_engine_core::{
     backend::{self, BackendError, HostTensor, LoadOptions, Meter, NamedTensors, Port},
@@ -36,6 +36,9 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let given = npz::read(&args.input)?;
     let options = LoadOptions { threads: args.threads, profile: args.profile, allow_foreign: true };
     let mut meter = load(&args.plan, &options)?;
+    if inspect_plan(&args.plan).is_ok_and(|plan| plan.foreign) {
+        context.printer.warn(FOREIGN);
+    }
     let batches = split(&meter.inputs(), given)?;
     let started = Instant::now();
     let mut outputs = Vec::with_capacity(batches.len());
