@@ -140,19 +140,7 @@ mod tests {
 
     #[test]
     fn every_shared_error_code_is_documented() {
-        use ErrorCode::*;
-        let shared = [
-            InvalidArgument,
-            NotFound,
-            Unauthenticated,
-            PermissionDenied,
-            Refused,
-            Conflict,
-            ResourceExhausted,
-            Unavailable,
-            Internal,
-        ];
-        for code in shared {
+        for code in ErrorCode::all() {
             assert!(EXIT_CODES.iter().any(|(number, _)| *number == code.exit_code()), "{}", code.name());
         }
     }

@@ -49,6 +49,11 @@ const TABLE: [Row; 10] = [
 ];
 
 impl ErrorCode {
+    /// Every code, in the table's order.
+    pub fn all() -> impl Iterator<Item = Self> {
+        TABLE.iter().map(|row| row.0)
+    }
+
     fn row(self) -> &'static Row {
         TABLE.iter().find(|row| row.0 == self).expect("every code has a row")
     }
