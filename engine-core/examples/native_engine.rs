@@ -41,6 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                 spec,
                 scratch: folder.to_owned(),
                 cache: None,
+                calibration: None,
+                plugins: Vec::new(),
             };
             let start = Instant::now();
             let plan = NativeCompiler.compile(&request, &Silent, &Cancel::default())?;

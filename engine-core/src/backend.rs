@@ -71,8 +71,12 @@ pub struct CompileRequest {
     pub spec: BuildSpec,
     /// Empty folder of this job's own; the plan is written here.
     pub scratch: PathBuf,
-    /// Tactic or timing cache kept for this device and toolchain, updated in place when present.
+    /// Tactic or timing cache kept for this device and toolchain: this job's own copy, updated in place.
     pub cache: Option<PathBuf>,
+    /// Calibration cache that the spec names.
+    pub calibration: Option<PathBuf>,
+    /// Plugin libraries, in the order of the spec's digests.
+    pub plugins: Vec<PathBuf>,
 }
 
 /// A plan that was written, and what its compiler says of it.

@@ -4,7 +4,7 @@ use super::Failed;
 use planforge_engine_core::{
     device::DiscoveredDevice,
     identity::{BuildSpec, Digest, Sku, Toolchain, model::model_digest},
-    worker::{FailureClass, WorkKind, WorkOrder},
+    worker::{FailureClass, MeasureAsk, WorkKind, WorkOrder},
 };
 use planforge_proto::v1;
 use std::{
@@ -135,6 +135,10 @@ impl JobOrder {
             built_for: self.built_for,
             plan: paths.plan,
             eval: paths.eval,
+            calibration: None,
+            plugins: Vec::new(),
+            builds: 1,
+            measure: MeasureAsk::default(),
             measure_budget_ms,
             allow_inaccurate: job.allow_inaccurate,
             simulated: device.simulated,

@@ -618,7 +618,7 @@ impl<'a> Supervision<'a> {
                 let (plan, card) = (own_file(order, &plan)?, own_file(order, &card)?);
                 return Ok(Heard::Built { plan, plan_digest, plan_bytes, card });
             }
-            WorkEvent::Done { report, accurate } => {
+            WorkEvent::Done { report, accurate, .. } => {
                 let report = own_file(order, &report)?;
                 return Ok(Heard::LastWord(LastWord::Done { report, accurate }));
             }

@@ -9,7 +9,7 @@ use planforge_engine_core::{
     identity::{EngineKey, Sku},
     native::Inspection,
     report::Report,
-    worker::{self, WorkEvent, WorkKind, WorkOrder},
+    worker::{self, MeasureAsk, WorkEvent, WorkKind, WorkOrder},
 };
 use planforge_proto::ErrorCode;
 use std::{
@@ -110,6 +110,10 @@ fn order(
         plan: Some(args.plan.clone()),
         built_for: None,
         eval: args.eval.clone(),
+        calibration: None,
+        plugins: Vec::new(),
+        builds: 1,
+        measure: MeasureAsk::default(),
         measure_budget_ms: args.budget_s * 1000,
         allow_inaccurate: true,
         simulated: false,

@@ -33,6 +33,8 @@ fn request(level: CpuLevel, folder: &Path) -> CompileRequest {
         spec: BuildSpec { threads: Some(1), ..BuildSpec::default() },
         scratch: folder.to_owned(),
         cache: None,
+        calibration: None,
+        plugins: Vec::new(),
     }
 }
 

@@ -65,12 +65,48 @@ pub struct WorkOrder {
     pub built_for: Option<Sku>,
     /// Labelled test set for top-1 accuracy.
     pub eval: Option<PathBuf>,
+    /// Calibration cache that the spec names by digest.
+    #[serde(default)]
+    pub calibration: Option<PathBuf>,
+    /// Plugin libraries, in the order of the spec's digests; only ones that the farm's operator allows.
+    #[serde(default)]
+    pub plugins: Vec<PathBuf>,
+    /// How often the engine is built and measured; the fastest accurate plan is kept.
+    #[serde(default = "one_build")]
+    pub builds: u32,
+    /// What is measured beside the latency at every profile's shapes.
+    #[serde(default)]
+    pub measure: MeasureAsk,
     /// Longest the measurement may take.
     pub measure_budget_ms: u64,
     /// A plan with wrong outputs is an error unless this is set; its report says inaccurate either way.
     pub allow_inaccurate: bool,
     /// The device is a scripted double: marked wherever the report is shown.
     pub simulated: bool,
+}
+
+fn one_build() -> u32 {
+    1
+}
+
+/// What a request asks to be measured beside the usual; no part of the engine key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MeasureAsk {
+    /// Numbers of parallel streams (inference contexts) to sweep, ascending; empty: no sweep.
+    pub streams: Vec<u32>,
+    /// Record a timeline of one benchmark window and keep it as an artifact.
+    pub trace: bool,
+}
+
+/// A file beside plan and report that is worth keeping: a profile export, a timeline.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    /// File name for people, `timeline.nsys-rep`.
+    pub name: String,
+    pub path: PathBuf,
+    pub digest: Digest,
+    pub bytes: u64,
 }
 
 /// What a worker tells its agent.
@@ -92,10 +128,12 @@ pub enum WorkEvent {
     /// A timed window begins: stop sampling telemetry.
     WindowBegin,
     WindowEnd,
-    /// The last event of a success. `report` is a JSON file.
+    /// The last event of a success. `report` is a JSON file, which names the artifacts by digest.
     Done {
         report: PathBuf,
         accurate: bool,
+        #[serde(default)]
+        artifacts: Vec<Artifact>,
     },
     /// The last event of a failure.
     Failed {

@@ -211,7 +211,7 @@ impl Job<'_> {
         });
         let path = order.scratch.join("report.json");
         document::write_json(&path, &report).map_err(|error| file_error("write the report", &path, &error))?;
-        self.outlet.send(WorkEvent::Done { report: path, accurate: report.accurate });
+        self.outlet.send(WorkEvent::Done { report: path, accurate: report.accurate, artifacts: Vec::new() });
         Ok(())
     }
 
@@ -245,6 +245,8 @@ impl Job<'_> {
             spec: order.spec.clone(),
             scratch: order.scratch.clone(),
             cache: order.cache.clone(),
+            calibration: order.calibration.clone(),
+            plugins: order.plugins.clone(),
         };
         self.compiler.check(&request)?;
         let began_ms = self.clock.now_ms();

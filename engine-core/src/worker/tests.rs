@@ -176,6 +176,10 @@ impl Fixture {
             plan: None,
             built_for: None,
             eval: None,
+            calibration: None,
+            plugins: Vec::new(),
+            builds: 1,
+            measure: MeasureAsk::default(),
             measure_budget_ms: 200,
             allow_inaccurate: false,
             simulated: false,
@@ -202,7 +206,7 @@ impl Fixture {
 
     fn report(&self) -> Report {
         match self.events.last() {
-            Some(WorkEvent::Done { report, accurate }) => {
+            Some(WorkEvent::Done { report, accurate, .. }) => {
                 let report: Report = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
                 assert_eq!(report.accurate, *accurate);
                 report
