@@ -6,6 +6,7 @@
 
 use planforge_engine_core::{
     backend::{Cancel, Compiler},
+    telemetry::OpenTelemetry,
     worker::{FailureClass, RunEnd, WorkCommand, WorkEvent, WorkOrder},
 };
 use std::{
@@ -25,8 +26,10 @@ const ORPHAN_GRACE: Duration = Duration::from_secs(2);
 
 /// Takes one order from standard input, runs it with `compilers` and tells how it goes on standard output.
 ///
+/// `open_telemetry` gives the reader of the order's device: the product's own, or a script in tests.
+///
 /// The process does nothing else: no other thread may use standard input or output.
-pub fn worker_main(compilers: &[Box<dyn Compiler>]) -> ExitCode {
+pub fn worker_main(compilers: &[Box<dyn Compiler>], open_telemetry: &OpenTelemetry<'_>) -> ExitCode {
     let filter = EnvFilter::try_from_env("PLANFORGE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // An embedding program may have set up its own.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).try_init();
@@ -58,7 +61,8 @@ pub fn worker_main(compilers: &[Box<dyn Compiler>]) -> ExitCode {
         Ok(WorkCommand::Continue) => Ok(()),
         Err(_) => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the agent is gone")),
     };
-    match planforge_engine_core::worker::run(&order, compilers, &mut emit, &mut wait_continue, &cancel) {
+    match planforge_engine_core::worker::run(&order, compilers, open_telemetry, &mut emit, &mut wait_continue, &cancel)
+    {
         RunEnd::Succeeded => ExitCode::SUCCESS,
         RunEnd::Failed => ExitCode::FAILURE,
     }

@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`backends`] | the compilers this program knows, in one list |
 //! | [`cli`] | the command line's grammar: global flags and one variant per command |
 //! | [`commands`] | one file per command, thin: what it asks, what it prints |
 //! | [`settings`] | flags, environment and files laid over each other; the table of settings |
@@ -14,6 +15,7 @@
 //! | [`plans`] | where plans land on this machine |
 //! | [`tables`] | how jobs, devices and engines look to people |
 
+mod backends;
 mod cli;
 mod commands;
 mod failure;
@@ -36,7 +38,7 @@ fn main() -> ExitCode {
     let parsed = cli::Cli::parse();
     // A worker reads its order from standard input and nothing else: no settings of its user may change it.
     if let cli::Command::Worker = parsed.command {
-        return planforge_agent::worker_main(&planforge_engine_core::backend::compilers());
+        return planforge_agent::worker_main(&backends::compilers(), &planforge_engine_core::telemetry::for_device);
     }
     let printer = printer::Printer::new(parsed.global.json, parsed.global.quiet);
     match commands::run(parsed, &printer) {

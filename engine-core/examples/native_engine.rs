@@ -6,6 +6,7 @@
 
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Window},
+    device::cpu,
     identity::{BuildSpec, Digest},
     native::{self, NativeCompiler},
     npz,
@@ -37,6 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 model: (*model).into(),
                 model_digest: Digest::of(model.as_bytes()),
                 sku: sku.parse()?,
+                device: cpu::detect(&cpu::host_facts()).0,
                 toolchain: native::toolchain(),
                 spec,
                 scratch: folder.to_owned(),

@@ -2,7 +2,7 @@
 //!
 //! Warm-up, stopping rule, numerics and statistics live above these, once, for every backend.
 
-use crate::device::DiscoveredDevice;
+use crate::device::{DeviceFingerprint, DiscoveredDevice};
 use crate::identity::{BuildSpec, Digest, Sku, Toolchain};
 use crate::worker::FailureClass;
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,8 @@ pub struct CompileRequest {
     pub model: PathBuf,
     pub model_digest: Digest,
     pub sku: Sku,
+    /// The device it is built on.
+    pub device: DeviceFingerprint,
     pub toolchain: Toolchain,
     /// Resolved: defaults filled in, CPU threads named.
     pub spec: BuildSpec,
@@ -156,14 +158,15 @@ pub trait Compiler: Send + Sync {
         cancel: &Cancel,
     ) -> Result<CompiledPlan, BackendError>;
 
+    /// Whether a file that begins with `head` ([`PLAN_HEAD_BYTES`] of it, or all) is a plan of this backend's.
+    fn recognises(&self, head: &[u8]) -> bool;
+
     /// Loads a plan on this host's device to run and time it.
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError>;
 }
 
-/// Every backend of this build.
-pub fn compilers() -> Vec<Box<dyn Compiler>> {
-    vec![Box::new(crate::native::NativeCompiler)]
-}
+/// As much of a plan's beginning as tells whose it is.
+pub const PLAN_HEAD_BYTES: u64 = 64;
 
 /// How a plan is loaded.
 #[derive(Clone, Debug, Default)]
@@ -174,6 +177,25 @@ pub struct LoadOptions {
     pub profile: usize,
     /// Run a plan that was made for another SKU whose code this device can run; its results are marked foreign.
     pub allow_foreign: bool,
+    /// The job that loads it; `None` outside of one. A backend that runs other programs needs it.
+    pub site: Option<LoadSite>,
+}
+
+/// Where and for what a job loads a plan.
+#[derive(Clone, Debug)]
+pub struct LoadSite {
+    pub device: DeviceFingerprint,
+    pub toolchain: Toolchain,
+    /// What the plan was built from.
+    pub spec: BuildSpec,
+    /// The ONNX file.
+    pub model: PathBuf,
+    /// Plugin libraries, in the order of the spec's digests.
+    pub plugins: Vec<PathBuf>,
+    /// Folder of this job's own.
+    pub scratch: PathBuf,
+    /// Looked at while another program runs.
+    pub cancel: Cancel,
 }
 
 /// How one timed window is run.

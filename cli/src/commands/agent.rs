@@ -2,13 +2,13 @@
 
 use super::Context;
 use crate::{
+    backends,
     failure::Failure,
     farm::{Place, token},
     local::state_folder,
     wait,
 };
 use planforge_agent::{AgentConfig, HostDevices};
-use planforge_engine_core::backend;
 use std::{path::PathBuf, sync::Arc};
 
 #[derive(Debug, clap::Args)]
@@ -44,7 +44,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         }
     };
     let state = args.state.unwrap_or_else(|| state_folder(&data));
-    let devices = Arc::new(HostDevices::new(backend::compilers(), Some(state.clone())));
+    let devices = Arc::new(HostDevices::new(backends::compilers(), Some(state.clone())));
     let mut config = AgentConfig::new(endpoint, token(&context.settings)?, state, devices)?;
     if let Some(name) = args.name {
         config.name = name;

@@ -1,14 +1,15 @@
 //! `planforge bench`: measures a plan on this machine, as an agent would, without a farm.
 
 use super::{Context, inspect::inspect_plan};
-use crate::{failure::Failure, request::models};
+use crate::{backends, failure::Failure, request::models};
 use planforge_agent::HostDevices;
 use planforge_engine_core::{
-    backend::{self, BackendError, Cancel},
+    backend::{BackendError, Cancel},
     device::{CpuLevel, DiscoveredDevice},
     identity::{EngineKey, Sku},
     native::Inspection,
     report::Report,
+    telemetry,
     worker::{self, MeasureAsk, WorkEvent, WorkKind, WorkOrder},
 };
 use planforge_proto::ErrorCode;
@@ -62,7 +63,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
 }
 
 fn this_cpu() -> Result<DiscoveredDevice, Failure> {
-    let devices = HostDevices::new(backend::compilers(), None).discover();
+    let devices = HostDevices::new(backends::compilers(), None).discover();
     devices
         .into_iter()
         .find(|device| device.threads > 0)
@@ -135,7 +136,7 @@ fn measure(context: &Context<'_>, order: &WorkOrder) -> Result<Report, Failure> 
     };
     // Nothing is uploaded: a measurement of a given plan never asks.
     let mut upload = || -> io::Result<()> { Ok(()) };
-    worker::run(order, &backend::compilers(), &mut listen, &mut upload, &Cancel::default());
+    worker::run(order, &backends::compilers(), &telemetry::for_device, &mut listen, &mut upload, &Cancel::default());
     spinner.finish_and_clear();
     report
 }

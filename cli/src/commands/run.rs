@@ -1,15 +1,17 @@
 //! `planforge run`: a plan on inputs from a file.
 
 use super::{Context, bench::FOREIGN, inspect::inspect_plan};
-use crate::{failure::Failure, tables};
+use crate::{backends, failure::Failure, tables};
 use planforge_engine_core::{
-    backend::{self, BackendError, HostTensor, LoadOptions, Meter, NamedTensors, Port},
+    backend::{BackendError, HostTensor, LoadOptions, Meter, NamedTensors, PLAN_HEAD_BYTES, Port},
     npz::{self, NpzError},
     worker::FailureClass,
 };
 use planforge_proto::ErrorCode;
 use std::{
     error::Error,
+    fs::File,
+    io::Read as _,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -34,7 +36,7 @@ pub struct Args {
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let given = npz::read(&args.input)?;
-    let options = LoadOptions { threads: args.threads, profile: args.profile, allow_foreign: true };
+    let options = LoadOptions { threads: args.threads, profile: args.profile, allow_foreign: true, site: None };
     let mut meter = load(&args.plan, &options)?;
     if inspect_plan(&args.plan).is_ok_and(|plan| plan.foreign) {
         context.printer.warn(FOREIGN);
@@ -69,15 +71,15 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
 
 /// Loads a plan with the backend that knows its format.
 pub fn load(plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, Failure> {
-    std::fs::metadata(plan).map_err(|e| Failure::io("read", plan, &e))?;
-    let mut refusal = Failure::usage(format!("no backend of this planforge can load {}", plan.display()));
-    for compiler in backend::compilers() {
-        match compiler.load(plan, options) {
-            Ok(meter) => return Ok(meter),
-            Err(error) => refusal = error.into(),
-        }
-    }
-    Err(refusal)
+    let mut head = Vec::new();
+    let read = File::open(plan).and_then(|file| file.take(PLAN_HEAD_BYTES).read_to_end(&mut head));
+    read.map_err(|e| Failure::io("read", plan, &e))?;
+    let compilers = backends::compilers();
+    let compiler = compilers.iter().find(|compiler| compiler.recognises(&head));
+    let compiler = compiler.ok_or_else(|| {
+        Failure::usage(format!("no backend of this planforge knows the format of {}", plan.display()))
+    })?;
+    Ok(compiler.load(plan, options)?)
 }
 
 /// The plan's inputs out of what the file has, cut into batches where the plan's first dimension is fixed and smaller.

@@ -1,9 +1,8 @@
 //! The agent that a host runs beside its coordinator, in the same process.
 
-use crate::failure::Failure;
+use crate::{backends, failure::Failure};
 use planforge_agent::{AgentConfig, AgentError, HostDevices};
 use planforge_client::Endpoint;
-use planforge_engine_core::backend;
 use planforge_proto::{ApiError, ErrorCode};
 use std::{
     path::{Path, PathBuf},
@@ -26,7 +25,7 @@ pub struct Agent {
 impl Agent {
     /// Starts the agent of this host, embedded: it ends at once when asked to, and its workers with it.
     pub fn start(endpoint: Endpoint, state: &Path) -> Result<Self, Failure> {
-        let devices = Arc::new(HostDevices::new(backend::compilers(), Some(state.to_owned())));
+        let devices = Arc::new(HostDevices::new(backends::compilers(), Some(state.to_owned())));
         let mut config = AgentConfig::new(endpoint, None, state.to_owned(), devices)?;
         config.embedded = true;
         let (stop, stopped) = oneshot::channel();

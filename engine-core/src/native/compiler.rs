@@ -4,6 +4,7 @@ use super::{
     BACKEND, COMPILER_REVISION,
     assemble::assemble,
     cache::TacticCache,
+    container::MAGIC,
     lower::lower,
     meter::{NativeMeter, chain},
     plan::{self, GraphSummary, Manifest, PassSummary, isa_level, levels_here},
@@ -190,6 +191,10 @@ impl Compiler for NativeCompiler {
         });
         events.progress("write", 1.0, "");
         Ok(CompiledPlan { path, facts })
+    }
+
+    fn recognises(&self, head: &[u8]) -> bool {
+        head.starts_with(&MAGIC)
     }
 
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     backend::{Cancel, CompileRequest, Compiler, Events, HostTensor, LoadOptions, NamedTensors},
-    device::CpuLevel,
+    device::{CpuLevel, HostFacts, cpu},
     identity::{BuildSpec, Digest, OptimizationLevel},
     import, ops,
 };
@@ -29,6 +29,7 @@ fn request(level: CpuLevel, folder: &Path) -> CompileRequest {
         model: digits(),
         model_digest: Digest::of(&fs::read(digits()).unwrap()),
         sku: level.sku(),
+        device: cpu::detect(&HostFacts::default()).0,
         toolchain: toolchain(),
         spec: BuildSpec { threads: Some(1), ..BuildSpec::default() },
         scratch: folder.to_owned(),

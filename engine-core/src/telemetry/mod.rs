@@ -86,6 +86,9 @@ pub trait Telemetry: Send {
     fn sample(&mut self) -> TelemetrySample;
 }
 
+/// Opens the reader of a device: [`for_device`] in the product, a script in tests.
+pub type OpenTelemetry<'a> = dyn Fn(&DeviceFingerprint) -> Box<dyn Telemetry> + 'a;
+
 /// The reader for a device: NVML for a GPU, the kernel's files for a CPU.
 pub fn for_device(fingerprint: &DeviceFingerprint) -> Box<dyn Telemetry> {
     match fingerprint.gpu.as_ref().map(|gpu| NvmlTelemetry::open(&gpu.uuid)) {

@@ -6,14 +6,14 @@
 
 use super::{FailureClass, WorkEvent, WorkKind, WorkOrder, document};
 use crate::{
-    backend::{BackendError, Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter, NamedTensors},
+    backend::{BackendError, Cancel, CompileRequest, Compiler, Events, LoadOptions, LoadSite, Meter, NamedTensors},
     card::{CARD_SCHEMA_VERSION, EngineCard},
     device::DeviceFingerprint,
     identity::{Digest, DigestWriter},
     ir::Graph,
     measure::{Clock, MeasureConfig, Measurement, MonotonicClock, measure},
     report::{Finding, ModelRef, PlanRef, Severity},
-    telemetry::{Telemetry, for_device, unix_ms},
+    telemetry::{OpenTelemetry, Telemetry, unix_ms},
     verify::{self, Verdict, inputs},
 };
 use std::{
@@ -49,6 +49,7 @@ pub enum RunEnd {
 pub fn run(
     order: &WorkOrder,
     compilers: &[Box<dyn Compiler>],
+    open_telemetry: &OpenTelemetry<'_>,
     events: &mut (dyn FnMut(WorkEvent) + Send),
     wait_continue: &mut dyn FnMut() -> io::Result<()>,
     cancel: &Cancel,
@@ -62,7 +63,7 @@ pub fn run(
             infrastructure(format!("this agent has no backend '{backend}', though it was given a job for it"))
         })?;
         // Opened before anything touches the device, so that later processes on it are told from this one.
-        let telemetry = for_device(&device);
+        let telemetry = open_telemetry(&device);
         let job =
             Job { order, compiler: &**compiler, outlet: &outlet, cancel, device, clock: MonotonicClock::default() };
         job.run(telemetry, wait_continue)
@@ -241,6 +242,7 @@ impl Job<'_> {
             model: order.model.clone(),
             model_digest: order.model_digest,
             sku: order.sku.clone(),
+            device: self.device.clone(),
             toolchain: order.toolchain.clone(),
             spec: order.spec.clone(),
             scratch: order.scratch.clone(),
@@ -267,7 +269,16 @@ impl Job<'_> {
     fn verify(&self, built: &Built) -> Result<Loaded, BackendError> {
         let order = self.order;
         let allow_foreign = order.built_for.as_ref().is_some_and(|sku| *sku != order.sku);
-        let options = LoadOptions { threads: order.spec.threads, profile: 0, allow_foreign };
+        let site = LoadSite {
+            device: self.device.clone(),
+            toolchain: order.toolchain.clone(),
+            spec: order.spec.clone(),
+            model: order.model.clone(),
+            plugins: order.plugins.clone(),
+            scratch: order.scratch.clone(),
+            cancel: self.cancel.clone(),
+        };
+        let options = LoadOptions { threads: order.spec.threads, profile: 0, allow_foreign, site: Some(site) };
         let mut meter = self.compiler.load(&built.path, &options)?;
         let graph = reference_graph(order);
         let specs = match &graph {

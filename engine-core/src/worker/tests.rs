@@ -12,6 +12,7 @@ use crate::{
     ir::{Graph, Tensor},
     ops,
     report::Report,
+    telemetry,
 };
 use std::{fs, io, path::Path, time::Instant};
 
@@ -53,6 +54,10 @@ impl Compiler for TestCompiler {
         let path = request.scratch.join("engine.plan");
         fs::write(&path, request.model.to_str().unwrap()).unwrap();
         Ok(CompiledPlan { path, facts: serde_json::json!({ "steps": 3 }) })
+    }
+
+    fn recognises(&self, _: &[u8]) -> bool {
+        true
     }
 
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {
@@ -199,7 +204,14 @@ impl Fixture {
     fn run_until(&mut self, fault: Fault, wait: &mut dyn FnMut() -> io::Result<()>) -> RunEnd {
         let compilers: Vec<Box<dyn Compiler>> = vec![Box::new(TestCompiler(fault))];
         let mut events = Vec::new();
-        let end = run(&self.order, &compilers, &mut |event| events.push(event), wait, &Cancel::default());
+        let end = run(
+            &self.order,
+            &compilers,
+            &telemetry::for_device,
+            &mut |event| events.push(event),
+            wait,
+            &Cancel::default(),
+        );
         self.events = events;
         end
     }
@@ -428,7 +440,7 @@ fn cancelling_ends_the_job_before_its_next_step() {
         cancel.cancel();
         Ok(())
     };
-    let end = run(&job.order, &compilers, &mut |event| events.push(event), &mut wait, &cancel);
+    let end = run(&job.order, &compilers, &telemetry::for_device, &mut |event| events.push(event), &mut wait, &cancel);
     job.events = events;
     assert_eq!(end, RunEnd::Failed);
     assert!(job.failure().1.contains("cancelled") && !job.events.iter().any(|e| matches!(e, WorkEvent::WindowBegin)));
