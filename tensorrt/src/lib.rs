@@ -2,7 +2,14 @@
 //! line, how it is run, and what its log, exports and plans say. Knows nothing of jobs, networks or databases.
 //!
 //! TensorRT itself is never linked: a crash, an abort or a hang stays in a process of its own.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`log`] | the console log, read while it streams in |
+//! | [`findings`] | what trtexec warns of, as findings |
 
 mod compiler;
+pub mod findings;
+pub mod log;
 
 pub use compiler::TensorRtCompiler;
