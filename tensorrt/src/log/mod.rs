@@ -21,6 +21,5 @@ pub use line::{Level, Line, parse_line};
 pub use reader::{LogReader, Stream};
 pub use table::{ProfileTable, TableRow};
 
-
 #[cfg(test)]
 mod tests;
