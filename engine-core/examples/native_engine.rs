@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                         )?;
                     }
                 } else {
-                    let samples = meter.window(Window { iterations: line.trim().parse()? })?;
+                    let samples = meter.window(Window { iterations: line.trim().parse()?, duration_ms: 0.0 })?;
                     let text: Vec<String> = samples.latency_ms.iter().map(|ms| format!("{ms:.4}")).collect();
                     writeln!(out, "{}", text.join(" "))?;
                 }

@@ -4,6 +4,7 @@
 
 use crate::device::{DeviceFingerprint, DiscoveredDevice};
 use crate::identity::{BuildSpec, Digest, Sku, Toolchain};
+use crate::report::{Finding, LatencySplit};
 use crate::worker::FailureClass;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -82,11 +83,13 @@ pub struct CompileRequest {
 }
 
 /// A plan that was written, and what its compiler says of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CompiledPlan {
     pub path: PathBuf,
     /// Build facts for the engine card: passes, tactics tried, warnings.
     pub facts: serde_json::Value,
+    /// What a reader of the engine's reports should know: the tool's own warnings.
+    pub findings: Vec<Finding>,
 }
 
 /// Element type of a tensor at an engine's edge.
@@ -198,11 +201,31 @@ pub struct LoadSite {
     pub cancel: Cancel,
 }
 
-/// How one timed window is run.
+/// Who decides how long a window is and warms the engine up.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Pacing {
+    /// The experiment: it warms up, and a window is exactly [`Window::iterations`] executions.
+    #[default]
+    Iterations,
+    /// Every window is a process of its own, which warms up before it times. A window goes on for at least
+    /// [`Window::iterations`] executions and at least [`Window::duration_ms`].
+    Process {
+        /// Shortest window that is worth starting a process for.
+        window_ms: f64,
+        /// Windows below which an experiment proves nothing about what differs from process to process.
+        min_windows: usize,
+        /// How long each of them warms up.
+        warm_up_ms: f64,
+    },
+}
+
+/// How one timed window is run; [`Pacing`] says which field binds.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// Timed executions in this window.
     pub iterations: u32,
+    /// Timed part of this window.
+    pub duration_ms: f64,
 }
 
 /// Raw samples of one window, one per execution.
@@ -211,8 +234,32 @@ pub struct WindowSamples {
     pub latency_ms: Vec<f64>,
 }
 
+/// Executions of an engine in several streams at once.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StreamSamples {
+    /// Executions a second, all streams together.
+    pub executions_per_s: f64,
+    /// One per execution, in any order.
+    pub latency_ms: Vec<f64>,
+}
+
+/// A file worth keeping beside plan and report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptFile {
+    /// File name for people, `timeline.nsys-rep`.
+    pub name: String,
+    pub path: PathBuf,
+}
+
+/// What a meter noticed beside the numbers it was asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Aside {
+    pub findings: Vec<Finding>,
+    pub files: Vec<KeptFile>,
+}
+
 /// Time of one step of an engine, averaged over runs that were profiled apart from the latency samples.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LayerTime {
     /// Names of the model's nodes that this step computes.
     pub name: String,
@@ -225,6 +272,15 @@ pub struct LayerTime {
     pub flops: u64,
     /// Bytes read and written, counted from shapes.
     pub bytes: u64,
+    /// Type it computes in, where the engine tells: `fp16`, `int8`, ...
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<String>,
+    /// Memory formats of its inputs and outputs as the engine names them, `fp16:NHWC8 -> fp16:NHWC8`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub formats: Option<String>,
+    /// The model's nodes that were fused into it, where that is known apart from its name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
 }
 
 /// A loaded plan that can be run and timed.
@@ -239,6 +295,32 @@ pub trait Meter {
     fn window(&mut self, window: Window) -> Result<WindowSamples, BackendError>;
     /// Per-layer times over `iterations` profiled runs.
     fn layers(&mut self, iterations: u32) -> Result<Vec<LayerTime>, BackendError>;
-    /// Memory this engine holds: weights, activations, scratch.
+    /// Memory this engine holds: weights, activations, scratch; 0 where it is not told.
     fn memory_bytes(&self) -> u64;
+
+    /// How windows are laid out.
+    fn pacing(&self) -> Pacing {
+        Pacing::Iterations
+    }
+    /// The parts of the latency in several modes of running; `None` where the backend cannot tell them apart.
+    fn split(&mut self) -> Result<Option<LatencySplit>, BackendError> {
+        Ok(None)
+    }
+    /// Runs `streams` contexts at once; `None` where the backend cannot.
+    fn streams(&mut self, _streams: u32, _window: Window) -> Result<Option<StreamSamples>, BackendError> {
+        Ok(None)
+    }
+    /// Records a timeline of one window; `None` where the backend cannot. It comes back as a file of [`Meter::aside`].
+    fn trace(&mut self) -> Result<Option<()>, BackendError> {
+        Ok(None)
+    }
+    /// Bytes of the plan's weights by element type; empty where the backend does not tell. Known after
+    /// [`Meter::layers`].
+    fn weight_bytes(&self) -> BTreeMap<String, u64> {
+        BTreeMap::new()
+    }
+    /// What was noticed since this was last asked.
+    fn aside(&mut self) -> Aside {
+        Aside::default()
+    }
 }

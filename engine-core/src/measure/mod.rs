@@ -3,11 +3,15 @@
 //! Warm-up → timed windows until the median's confidence interval is tight or the budget ends → statistics. The
 //! device's state is read between windows, never inside one; a window that was disturbed is discarded and measured
 //! again, a bounded number of times, and the record says so.
+//!
+//! Where every window is a process of its own ([`Pacing::Process`]), it warms up by itself and decides how many
+//! executions fit; of more than a report can keep, evenly spread ones are kept.
 
 pub mod stats;
+pub mod sweep;
 
 use crate::{
-    backend::{BackendError, Cancel, Meter, Window},
+    backend::{BackendError, Cancel, Meter, Pacing, Window},
     report::{
         Experiment, Finding, LatencyStats, Severity, StopReason, TelemetryPair, WindowRecord,
         samples::{MAX_SAMPLES, whole_ns_ms},
@@ -82,6 +86,9 @@ impl MeasureConfig {
 /// Most executions of one window: the sample limit then still leaves ten windows to judge drift by.
 const MAX_WINDOW_ITERATIONS: u32 = (MAX_SAMPLES / 10) as u32;
 
+/// Executions that a window of a slow engine has at least, where the window's length is a time.
+const MIN_PROCESS_ITERATIONS: u32 = 10;
+
 /// Share of the budget that warming up may take; slow engines are warm after one execution.
 const WARM_UP_SHARE: f64 = 0.25;
 
@@ -108,9 +115,15 @@ pub fn measure(
     config: &MeasureConfig,
     cancel: &Cancel,
 ) -> Result<Measurement, BackendError> {
-    let mut run = Run { meter, clock, config, cancel, began_ms: clock.now_ms() };
+    let pacing = meter.pacing();
+    let mut config = *config;
+    if let Pacing::Process { min_windows, .. } = pacing {
+        config.min_windows = min_windows;
+    }
+    let config = &config;
+    let mut run = Run { meter, clock, config, cancel, pacing, began_ms: clock.now_ms() };
     let warm_up = run.warm_up()?;
-    let window_iterations = ((config.window_ms / warm_up.latency_ms.max(1e-6)) as u32).clamp(1, MAX_WINDOW_ITERATIONS);
+    let window = run.layout(&warm_up);
     let timed_from_ms = clock.now_ms();
 
     let before = telemetry.sample();
@@ -119,7 +132,9 @@ pub fn measure(
     let stop = loop {
         run.check_cancelled()?;
         let left = (MAX_SAMPLES - record.samples.len()) as u32;
-        let (latencies, duration_ms) = run.window(window_iterations.min(left))?;
+        let timed = run.window(Window { iterations: window.iterations.min(left), ..window })?;
+        let (timed, executed) = thin(timed, left.min(MAX_WINDOW_ITERATIONS) as usize);
+        let Timed { latencies, duration_ms } = timed;
         let after = telemetry.sample();
         let reasons = contention::assess(&last, &after, duration_ms, config.threads);
         last = after;
@@ -127,7 +142,7 @@ pub fn measure(
         // Measuring again needs time: near the end of the budget a disturbed window is better than none.
         let may_discard =
             record.discarded < config.max_discarded_windows && elapsed_ms < config.budget_ms * DISCARD_SHARE;
-        record.add(latencies, duration_ms, reasons, may_discard);
+        record.add(Timed { latencies, duration_ms }, executed, reasons, may_discard);
         if let Some(reason) = record.stop(config, elapsed_ms, clock.now_ms() - timed_from_ms) {
             break reason;
         }
@@ -156,7 +171,24 @@ struct Run<'a> {
     clock: &'a dyn Clock,
     config: &'a MeasureConfig,
     cancel: &'a Cancel,
+    pacing: Pacing,
     began_ms: f64,
+}
+
+/// One window: its latencies in whole nanoseconds, and how long it took from outside.
+struct Timed {
+    latencies: Vec<f64>,
+    duration_ms: f64,
+}
+
+/// At most `most` of a window's latencies, evenly spread, and how many there were if that left any out.
+fn thin(timed: Timed, most: usize) -> (Timed, Option<u64>) {
+    let executed = timed.latencies.len();
+    if executed <= most {
+        return (timed, None);
+    }
+    let latencies = (0..most).map(|index| timed.latencies[index * executed / most]).collect();
+    (Timed { latencies, ..timed }, Some(executed as u64))
 }
 
 struct WarmUp {
@@ -176,12 +208,15 @@ impl Run<'_> {
 
     /// Runs growing windows until both minimums are met; always at least one execution.
     fn warm_up(&mut self) -> Result<WarmUp, BackendError> {
+        if let Pacing::Process { warm_up_ms, .. } = self.pacing {
+            return Ok(WarmUp { iterations: 0, duration_ms: warm_up_ms, latency_ms: 0.0 });
+        }
         let limit_ms = self.config.budget_ms * WARM_UP_SHARE;
         let mut iterations = 0;
         let mut size = 1;
         loop {
             self.check_cancelled()?;
-            let (latencies, _) = self.window(size)?;
+            let Timed { latencies, .. } = self.window(Window { iterations: size, duration_ms: 0.0 })?;
             iterations += u64::from(size);
             let duration_ms = self.clock.now_ms() - self.began_ms;
             let warm = iterations >= self.config.warm_up_iterations && duration_ms >= self.config.warm_up_ms;
@@ -194,12 +229,30 @@ impl Run<'_> {
         }
     }
 
-    /// One window: its latencies in whole nanoseconds, and how long it took from outside.
-    fn window(&mut self, iterations: u32) -> Result<(Vec<f64>, f64), BackendError> {
+    /// How long each timed window is.
+    fn layout(&self, warm_up: &WarmUp) -> Window {
+        match self.pacing {
+            Pacing::Iterations => {
+                let fits = (self.config.window_ms / warm_up.latency_ms.max(1e-6)) as u32;
+                let iterations = fits.clamp(1, MAX_WINDOW_ITERATIONS);
+                Window { iterations, duration_ms: self.config.window_ms }
+            }
+            Pacing::Process { window_ms, .. } => {
+                Window { iterations: MIN_PROCESS_ITERATIONS, duration_ms: window_ms.max(self.config.window_ms) }
+            }
+        }
+    }
+
+    fn window(&mut self, window: Window) -> Result<Timed, BackendError> {
+        let iterations = window.iterations;
         let from_ms = self.clock.now_ms();
-        let raw = self.meter.window(Window { iterations })?.latency_ms;
+        let raw = self.meter.window(window)?.latency_ms;
         let duration_ms = self.clock.now_ms() - from_ms;
-        if raw.len() != iterations as usize || raw.iter().any(|ms| !ms.is_finite() || *ms < 0.0) {
+        let count_fits = match self.pacing {
+            Pacing::Iterations => raw.len() == iterations as usize,
+            Pacing::Process { .. } => !raw.is_empty(),
+        };
+        if !count_fits || raw.iter().any(|ms| !ms.is_finite() || *ms < 0.0) {
             return Err(BackendError::new(
                 FailureClass::Infrastructure,
                 format!(
@@ -208,7 +261,7 @@ impl Run<'_> {
                 ),
             ));
         }
-        Ok((raw.into_iter().map(whole_ns_ms).collect(), duration_ms))
+        Ok(Timed { latencies: raw.into_iter().map(whole_ns_ms).collect(), duration_ms })
     }
 }
 
@@ -223,7 +276,8 @@ struct Record {
 }
 
 impl Record {
-    fn add(&mut self, latencies: Vec<f64>, duration_ms: f64, tainted: Vec<String>, may_discard: bool) {
+    fn add(&mut self, timed: Timed, thinned_from: Option<u64>, tainted: Vec<String>, may_discard: bool) {
+        let Timed { latencies, duration_ms } = timed;
         let is_tainted = !tainted.is_empty();
         let discard = is_tainted && may_discard;
         self.windows.push(WindowRecord {
@@ -232,6 +286,7 @@ impl Record {
             median_ms: stats::median(&latencies),
             tainted,
             kept_tainted: is_tainted && !discard,
+            thinned_from,
         });
         if discard {
             self.discarded += 1;

@@ -216,3 +216,56 @@ fn cancelling_ends_the_measurement() {
     assert!(error.message.contains("cancelled"));
     assert!(scripted.executions < 200);
 }
+
+/// An engine whose every window is a process: it runs as long as asked, in steps of one millisecond.
+struct ProcessMeter<M>(M);
+
+impl<F: FnMut(u64) -> f64> Meter for ProcessMeter<ScriptedMeter<F>> {
+    fn inputs(&self) -> Vec<Port> {
+        Vec::new()
+    }
+    fn outputs(&self) -> Vec<Port> {
+        Vec::new()
+    }
+    fn bind(&mut self, _: &NamedTensors) -> Result<(), BackendError> {
+        Ok(())
+    }
+    fn run(&mut self) -> Result<NamedTensors, BackendError> {
+        Ok(NamedTensors::new())
+    }
+    fn window(&mut self, window: Window) -> Result<crate::backend::WindowSamples, BackendError> {
+        let until_ms = self.0.clock.now_ms() + window.duration_ms;
+        let mut latency_ms = Vec::new();
+        while latency_ms.len() < window.iterations as usize || self.0.clock.now_ms() < until_ms {
+            let one = self.0.window(Window { iterations: 1, duration_ms: 0.0 })?;
+            latency_ms.extend(one.latency_ms);
+        }
+        Ok(crate::backend::WindowSamples { latency_ms })
+    }
+    fn layers(&mut self, _: u32) -> Result<Vec<LayerTime>, BackendError> {
+        Ok(Vec::new())
+    }
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+    fn pacing(&self) -> Pacing {
+        Pacing::Process { window_ms: 500.0, min_windows: 3, warm_up_ms: 200.0 }
+    }
+}
+
+#[test]
+fn windows_that_are_processes_warm_themselves_and_keep_evenly_spread_samples() {
+    let inner = meter(|n| if n % 2 == 0 { 0.1 } else { 0.1001 });
+    let clock = inner.clock.clone();
+    let mut paced = ProcessMeter(inner);
+    let config = MeasureConfig::within(20_000.0, 1);
+    let found = measure(&mut paced, &mut quiet(), &clock, &config, &Cancel::default()).unwrap();
+    assert_eq!(found.experiment.stop, StopReason::Confident);
+    assert_eq!((found.experiment.warm_up_iterations, found.experiment.warm_up_ms), (0, 200.0));
+    assert!(found.windows.len() >= 3);
+    let window = &found.windows[0];
+    // 500 ms of 0.1 ms are thousands of executions; a tenth of the room for samples is kept of each window.
+    assert!(window.thinned_from.is_some_and(|all| all > 4900), "{window:?}");
+    assert_eq!(window.iterations, MAX_WINDOW_ITERATIONS);
+    assert_eq!(found.samples.len(), found.windows.len() * MAX_WINDOW_ITERATIONS as usize);
+}

@@ -190,7 +190,7 @@ impl Compiler for NativeCompiler {
             "weight_bytes": manifest.program.weight_bytes,
         });
         events.progress("write", 1.0, "");
-        Ok(CompiledPlan { path, facts })
+        Ok(CompiledPlan { path, facts, findings: Vec::new() })
     }
 
     fn recognises(&self, head: &[u8]) -> bool {

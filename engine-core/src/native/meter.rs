@@ -193,6 +193,7 @@ impl Meter for NativeMeter {
                 } else {
                     bytes
                 },
+                ..LayerTime::default()
             }
         });
         Ok(layers.collect())

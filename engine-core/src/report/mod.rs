@@ -2,10 +2,15 @@
 //!
 //! A report is a document of its own that names the plan's digest: measurements keep coming after the build.
 
+mod detail;
 pub mod format;
 mod render;
 pub mod samples;
 
+pub use detail::{
+    ArtifactRef, BuildTrial, CacheState, CacheUse, LatencySplit, Lottery, ModeSplit, PartStats, ProfilePoint,
+    ShapePoint, StreamPoint, StreamSweep,
+};
 pub use samples::{Samples, SamplesError};
 
 use crate::{
@@ -53,6 +58,29 @@ pub struct Report {
     /// Profiled apart from the samples; empty where the backend cannot tell.
     #[serde(default)]
     pub layers: Vec<LayerTime>,
+    /// Share of the layers' time by the type they compute in; empty where the engine does not tell.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub precision_time: BTreeMap<String, f64>,
+    /// Bytes of the plan's weights by element type; empty where the backend does not tell.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub weight_bytes: BTreeMap<String, u64>,
+    /// Where the latency goes; absent where the backend cannot tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<LatencySplit>,
+    /// Every optimization profile at its smallest, usual and largest shapes; empty when the shapes are fixed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub points: Vec<ProfilePoint>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<StreamSweep>,
+    /// Set when the engine was built more than once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lottery: Option<Lottery>,
+    /// The cache the kept plan was built with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheUse>,
+    /// Files kept beside this report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<ArtifactRef>,
     /// Compilation alone; absent when the plan was only measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_ms: Option<f64>,
@@ -188,6 +216,9 @@ pub struct WindowRecord {
     /// Its samples count although it was tainted, because re-measuring had not helped either.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kept_tainted: bool,
+    /// Executions that were timed, when more than the `iterations` whose samples are kept, evenly spread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thinned_from: Option<u64>,
 }
 
 /// State of the device before the first and after the last window.

@@ -17,6 +17,7 @@ pub(crate) fn sample_report(centre_ms: f64) -> Report {
         median_ms: crate::measure::stats::median(&samples[index * 40..][..40]),
         tainted: Vec::new(),
         kept_tainted: false,
+        thinned_from: None,
     };
     let windows: Vec<WindowRecord> = (0..5).map(window).collect();
     let latency_ms = latency_stats(&samples, &[40; 5]).unwrap();
@@ -78,6 +79,7 @@ pub(crate) fn sample_report(centre_ms: f64) -> Report {
                 median_ms: 0.75,
                 flops: 100,
                 bytes: 10,
+                ..LayerTime::default()
             },
             LayerTime {
                 name: "fc".into(),
@@ -86,8 +88,17 @@ pub(crate) fn sample_report(centre_ms: f64) -> Report {
                 median_ms: 0.25,
                 flops: 50,
                 bytes: 20,
+                ..LayerTime::default()
             },
         ],
+        precision_time: BTreeMap::new(),
+        weight_bytes: BTreeMap::new(),
+        split: None,
+        points: Vec::new(),
+        streams: None,
+        lottery: None,
+        cache: None,
+        artifacts: Vec::new(),
         build_ms: Some(1234.0),
         phases_ms: BTreeMap::from([("compile".to_owned(), 1234.0), ("measure".to_owned(), 1500.0)]),
         peak_memory_bytes: Some(40 << 20),

@@ -53,7 +53,7 @@ impl Compiler for TestCompiler {
         }
         let path = request.scratch.join("engine.plan");
         fs::write(&path, request.model.to_str().unwrap()).unwrap();
-        Ok(CompiledPlan { path, facts: serde_json::json!({ "steps": 3 }) })
+        Ok(CompiledPlan { path, facts: serde_json::json!({ "steps": 3 }), ..CompiledPlan::default() })
     }
 
     fn recognises(&self, _: &[u8]) -> bool {
@@ -132,6 +132,7 @@ impl Meter for TestMeter {
             median_ms: 1.0,
             flops: 1,
             bytes: 1,
+            ..LayerTime::default()
         };
         Ok(vec![layer])
     }
