@@ -11,6 +11,8 @@ have cargo || { echo "test.sh: Rust is missing: install it with rustup, then run
 have cc || missing="$missing gcc libc6-dev"
 have chromium || missing="$missing chromium"
 have curl || missing="$missing curl"
+# The ONNX backend cases come out of a Python package, which gets an environment of its own.
+{ have python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; } || missing="$missing python3-venv"
 
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && have apt-get; then
@@ -27,6 +29,21 @@ fi
 if ! cargo nextest --version >/dev/null 2>&1; then
     echo "test.sh: installing cargo-nextest" >&2
     cargo install --locked cargo-nextest
+fi
+
+cases=target/onnx-cases
+if [ ! -f "$cases/cases.json" ]; then
+    echo "test.sh: making the ONNX backend cases" >&2
+    python=target/onnx-venv/bin/python3
+    packages=$(sed -n 's/^REQUIREMENTS = "\(.*\)"/\1/p' tests/conformance/generate.py)
+    # shellcheck disable=SC2086
+    if ! { [ -x "$python" ] || python3 -m venv target/onnx-venv; } \
+        || ! "$python" -m pip install --quiet --disable-pip-version-check $packages \
+        || ! "$python" -W ignore tests/conformance/generate.py "$cases" >&2; then
+        echo "test.sh: missing: the ONNX backend cases; they need the Python packages $packages" >&2
+        echo "hint: where those are installed: python3 tests/conformance/generate.py $cases" >&2
+        [ -z "${CI:-}" ] || exit 1
+    fi
 fi
 
 cargo build --locked --workspace --all-targets
