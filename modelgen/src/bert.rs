@@ -4,7 +4,9 @@
 //! the compiler's work. Names are those of the usual checkpoint.
 
 use crate::{
-    builder::{Graph, Value, float, int, ints},
+    Style,
+    builder::{BATCH, Graph, Value, float, int, ints},
+    transformer::{GELU_GAIN, GeluConstants, LayerNorm, gelu, layer_norm, projection},
     weights::{Init, Outputs},
 };
 use planforge_onnx::proto::tensor_proto::DataType;
@@ -24,23 +26,22 @@ const SCORE_SCALE: f32 = 0.353_553_4;
 /// Standard deviation of queries and keys: scores then vary by two, so that attention picks a few tokens of many and
 /// its output does not average out to nothing.
 const QUERY_GAIN: f64 = std::f64::consts::SQRT_2;
-/// Gains that make up for what the averaging of attention and the gate of GELU take away.
+/// Gain that makes up for what the averaging of attention takes away.
 const CONTEXT_GAIN: f64 = 1.5;
-const GELU_GAIN: f64 = 1.5;
 
-/// The graph; inputs `input_ids` and `attention_mask` int64 [1, 128], outputs `last_hidden_state` [1, 128, 768] and
-/// `pooled` [1, 768].
-pub fn bert_base() -> Graph {
-    let mut graph = Graph::new("bert_base");
-    let ids = graph.input("input_ids", DataType::Int64, &[1, SEQUENCE]);
-    let mask = graph.input("attention_mask", DataType::Int64, &[1, SEQUENCE]);
+/// The graph; inputs `input_ids` and `attention_mask` int64 [batch, 128], outputs `last_hidden_state` [batch, 128, 768] and
+/// `pooled` [batch, 768].
+pub fn bert_base(style: &Style) -> Graph {
+    let mut graph = Graph::new("bert_base", style);
+    let ids = graph.input("input_ids", DataType::Int64, &[BATCH, SEQUENCE]);
+    let mask = graph.input("attention_mask", DataType::Int64, &[BATCH, SEQUENCE]);
     let constants = Constants::new(&mut graph);
     let mask = additive_mask(&mut graph, &mask, &constants);
     let mut hidden = embeddings(&mut graph, &ids);
     for layer in 0..LAYERS {
         hidden = encoder_layer(&mut graph, &hidden, &mask, &constants, layer);
     }
-    graph.output(&hidden, &[1, SEQUENCE, HIDDEN]);
+    graph.output(&hidden, &[BATCH, SEQUENCE, HIDDEN]);
     let first = graph.integers("first_token", &[], &[0]);
     let first = graph.node("/pooler/Gather", "Gather", &[&hidden, &first], vec![int("axis", 1)]);
     let std = (HIDDEN as f64).sqrt().recip();
@@ -50,15 +51,13 @@ pub fn bert_base() -> Graph {
     let attributes = vec![float("alpha", 1.0), float("beta", 1.0), int("transB", 1)];
     let dense = graph.node("/pooler/dense/Gemm", "Gemm", &[&first, &weight, &bias], attributes);
     let pooled = graph.named_node("/pooler/activation/Tanh", "Tanh", &[&dense], vec![], "pooled");
-    graph.output(&pooled, &[1, HIDDEN]);
+    graph.output(&pooled, &[BATCH, HIDDEN]);
     graph
 }
 
 /// Constants that every layer uses.
 struct Constants {
-    one: Value,
-    half: Value,
-    sqrt_two: Value,
+    gelu: GeluConstants,
     score_scale: Value,
     lowest: Value,
     axis_one: Value,
@@ -69,16 +68,19 @@ struct Constants {
 
 impl Constants {
     fn new(graph: &mut Graph) -> Self {
+        let batch = graph.batch_or_copy();
         Self {
-            one: graph.scalar("one", 1.0),
-            half: graph.scalar("half", 0.5),
-            sqrt_two: graph.scalar("sqrt_two", std::f32::consts::SQRT_2),
+            gelu: GeluConstants {
+                one: graph.scalar("one", 1.0),
+                half: graph.scalar("half", 0.5),
+                sqrt_two: graph.scalar("sqrt_two", std::f32::consts::SQRT_2),
+            },
             score_scale: graph.scalar("score_scale", SCORE_SCALE),
             lowest: graph.scalar("lowest", f32::MIN),
             axis_one: graph.integers("axis_1", &[1], &[1]),
             axis_two: graph.integers("axis_2", &[1], &[2]),
-            split_heads: graph.integers("split_heads_shape", &[4], &[1, SEQUENCE, HEADS, HEAD]),
-            join_heads: graph.integers("join_heads_shape", &[3], &[1, SEQUENCE, HIDDEN]),
+            split_heads: graph.integers("split_heads_shape", &[4], &[batch, SEQUENCE, HEADS, HEAD]),
+            join_heads: graph.integers("join_heads_shape", &[3], &[batch, SEQUENCE, HIDDEN]),
         }
     }
 }
@@ -88,7 +90,7 @@ fn additive_mask(graph: &mut Graph, mask: &Value, constants: &Constants) -> Valu
     let mask = graph.node("/Unsqueeze", "Unsqueeze", &[mask, &constants.axis_one], vec![]);
     let mask = graph.node("/Unsqueeze_1", "Unsqueeze", &[&mask, &constants.axis_two], vec![]);
     let mask = graph.node("/Cast", "Cast", &[&mask], vec![int("to", DataType::Float as i64)]);
-    let masked = graph.node("/Sub", "Sub", &[&constants.one, &mask], vec![]);
+    let masked = graph.node("/Sub", "Sub", &[&constants.gelu.one, &mask], vec![]);
     graph.node("/Mul", "Mul", &[&masked, &constants.lowest], vec![])
 }
 
@@ -109,34 +111,34 @@ fn embeddings(graph: &mut Graph, ids: &Value) -> Value {
     let sum = graph.node("/embeddings/Add", "Add", &[&words, &types], vec![]);
     let positions = gather(graph, "position", &positions, &position_ids);
     let sum = graph.node("/embeddings/Add_1", "Add", &[&sum, &positions], vec![]);
-    layer_norm(graph, "embeddings.LayerNorm", &sum, None)
+    normalised(graph, "embeddings.LayerNorm", &sum, None)
 }
 
 fn encoder_layer(graph: &mut Graph, input: &Value, mask: &Value, constants: &Constants, layer: usize) -> Value {
     let name = |part: &str| format!("encoder.layer.{layer}.{part}");
     let path = |part: &str| format!("/encoder/layer.{layer}/{part}");
     let attention = attention(graph, input, mask, constants, layer);
-    let dense = linear(graph, &name("attention.output.dense"), &attention, HIDDEN, HIDDEN, CONTEXT_GAIN);
+    let dense = projection(graph, &name("attention.output.dense"), &attention, [HIDDEN, HIDDEN], CONTEXT_GAIN);
     let sum = graph.node(&path("attention/output/Add"), "Add", &[&dense, input], vec![]);
-    let attended = layer_norm(graph, &name("attention.output.LayerNorm"), &sum, None);
-    let wide = linear(graph, &name("intermediate.dense"), &attended, HIDDEN, INNER, 1.0);
-    let gelu = |op: &str| path(&format!("intermediate/intermediate_act_fn/{op}"));
-    let scaled = graph.node(&gelu("Div"), "Div", &[&wide, &constants.sqrt_two], vec![]);
-    let erf = graph.node(&gelu("Erf"), "Erf", &[&scaled], vec![]);
-    let gate = graph.node(&gelu("Add"), "Add", &[&erf, &constants.one], vec![]);
-    let gated = graph.node(&gelu("Mul"), "Mul", &[&wide, &gate], vec![]);
-    let activated = graph.node(&gelu("Mul_1"), "Mul", &[&gated, &constants.half], vec![]);
-    let narrow = linear(graph, &name("output.dense"), &activated, INNER, HIDDEN, GELU_GAIN);
+    let attended = normalised(graph, &name("attention.output.LayerNorm"), &sum, None);
+    let wide = projection(graph, &name("intermediate.dense"), &attended, [HIDDEN, INNER], 1.0);
+    let activated = gelu(graph, &path("intermediate/intermediate_act_fn"), &wide, &constants.gelu);
+    let narrow = projection(graph, &name("output.dense"), &activated, [INNER, HIDDEN], GELU_GAIN);
     let sum = graph.node(&path("output/Add"), "Add", &[&narrow, &attended], vec![]);
     let output = (layer + 1 == LAYERS).then_some("last_hidden_state");
-    layer_norm(graph, &name("output.LayerNorm"), &sum, output)
+    normalised(graph, &name("output.LayerNorm"), &sum, output)
+}
+
+/// Normalises the last axis; the output is called `output` when that is given.
+fn normalised(graph: &mut Graph, name: &str, input: &Value, output: Option<&str>) -> Value {
+    layer_norm(graph, input, &LayerNorm { name, size: HIDDEN, epsilon: EPSILON, output })
 }
 
 fn attention(graph: &mut Graph, input: &Value, mask: &Value, constants: &Constants, layer: usize) -> Value {
     let path = |part: &str| format!("/encoder/layer.{layer}/attention/self/{part}");
     let projected = |graph: &mut Graph, part: &str, number: usize, order: [i64; 4], gain| {
         let name = format!("encoder.layer.{layer}.attention.self.{part}");
-        let flat = linear(graph, &name, input, HIDDEN, HIDDEN, gain);
+        let flat = projection(graph, &name, input, [HIDDEN, HIDDEN], gain);
         let suffix = if number == 0 { String::new() } else { format!("_{number}") };
         let heads = graph.node(&path(&format!("Reshape{suffix}")), "Reshape", &[&flat, &constants.split_heads], vec![]);
         graph.node(&path(&format!("Transpose{suffix}")), "Transpose", &[&heads], vec![ints("perm", &order)])
@@ -152,24 +154,4 @@ fn attention(graph: &mut Graph, input: &Value, mask: &Value, constants: &Constan
     let context = graph.node(&path("MatMul_1"), "MatMul", &[&weights, &value], vec![]);
     let context = graph.node(&path("Transpose_3"), "Transpose", &[&context], vec![ints("perm", &[0, 2, 1, 3])]);
     graph.node(&path("Reshape_3"), "Reshape", &[&context, &constants.join_heads], vec![])
-}
-
-/// A product with a stored matrix, then the bias.
-fn linear(graph: &mut Graph, name: &str, input: &Value, from: i64, to: i64, gain: f64) -> Value {
-    let path = format!("/{}", name.replace('.', "/"));
-    let init = Init::Centred { std: gain / (from as f64).sqrt(), outputs: Outputs::Columns { count: to as usize } };
-    let weight = graph.parameter(&format!("{name}.weight"), &[from, to], init);
-    let bias = graph.parameter(&format!("{name}.bias"), &[to], Init::Bell { std: 0.1 });
-    let product = graph.node(&format!("{path}/MatMul"), "MatMul", &[input, &weight], vec![]);
-    graph.node(&format!("{path}/Add"), "Add", &[&bias, &product], vec![])
-}
-
-/// Normalises the last axis; the output is called `output` when that is given.
-fn layer_norm(graph: &mut Graph, name: &str, input: &Value, output: Option<&str>) -> Value {
-    let path = format!("/{}/LayerNormalization", name.replace('.', "/"));
-    let gamma = graph.parameter(&format!("{name}.weight"), &[HIDDEN], Init::Uniform { low: 0.8, high: 1.2 });
-    let beta = graph.parameter(&format!("{name}.bias"), &[HIDDEN], Init::Bell { std: 0.1 });
-    let attributes = vec![int("axis", -1), float("epsilon", EPSILON)];
-    let default = format!("{path}_output_0");
-    graph.named_node(&path, "LayerNormalization", &[input, &gamma, &beta], attributes, output.unwrap_or(&default))
 }

@@ -1,7 +1,7 @@
 //! Nodes, values and weights of a graph under construction.
 
 use crate::{
-    Generated, Options,
+    Batch, Generated, LayerNormForm, Options, Style,
     weights::{Init, write_f32},
 };
 use planforge_onnx::{
@@ -23,6 +23,12 @@ use std::{collections::BTreeMap, path::Path};
 const IR_VERSION: i64 = 8;
 const OPSET: i64 = 17;
 
+/// Stands in a shape for the batch that the style asks for.
+pub const BATCH: i64 = -1;
+
+/// Name of a batch that is left open.
+const BATCH_NAME: &str = "batch";
+
 /// The name of a value.
 pub type Value = String;
 
@@ -34,22 +40,40 @@ pub struct Graph {
     weights: Vec<TensorProto>,
     inits: BTreeMap<String, Init>,
     parameters: u64,
+    style: Style,
 }
 
 impl Graph {
-    pub fn new(name: &str) -> Self {
+    pub fn new(name: &str, style: &Style) -> Self {
         let proto = GraphProto { name: name.to_owned(), ..Default::default() };
-        Self { proto, weights: Vec::new(), inits: BTreeMap::new(), parameters: 0 }
+        Self { proto, weights: Vec::new(), inits: BTreeMap::new(), parameters: 0, style: *style }
     }
 
+    /// A first dimension of [`BATCH`] becomes the batch, here and in outputs.
     pub fn input(&mut self, name: &str, data_type: DataType, dims: &[i64]) -> Value {
-        self.proto.input.push(value_info(name, data_type, dims));
+        self.proto.input.push(value_info(name, data_type, dims, self.style.batch));
         name.to_owned()
+    }
+
+    pub fn batch(&self) -> Batch {
+        self.style.batch
+    }
+
+    pub fn layer_norm_form(&self) -> LayerNormForm {
+        self.style.layer_norm
+    }
+
+    /// The batch in a constant that `Reshape` takes: zero copies the size when it is open.
+    pub fn batch_or_copy(&self) -> i64 {
+        match self.style.batch {
+            Batch::Fixed(size) => size.into(),
+            Batch::Dynamic => 0,
+        }
     }
 
     /// Declares the value an output. It must bear the name a user should see: see [`Self::named_node`].
     pub fn output(&mut self, value: &Value, dims: &[i64]) {
-        self.proto.output.push(value_info(value, DataType::Float, dims));
+        self.proto.output.push(value_info(value, DataType::Float, dims, self.style.batch));
     }
 
     /// A trained weight.
@@ -75,6 +99,13 @@ impl Graph {
     /// A number as a scalar constant.
     pub fn scalar(&mut self, name: &str, value: f32) -> Value {
         self.proto.initializer.push(tensor(name, DataType::Float, &[], value.to_le_bytes().to_vec()));
+        name.to_owned()
+    }
+
+    /// Several numbers as a constant of one axis.
+    pub fn numbers(&mut self, name: &str, values: &[f32]) -> Value {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.proto.initializer.push(tensor(name, DataType::Float, &[values.len() as i64], bytes));
         name.to_owned()
     }
 
@@ -132,8 +163,15 @@ fn tensor(name: &str, data_type: DataType, dims: &[i64], raw_data: Vec<u8>) -> T
     }
 }
 
-fn value_info(name: &str, data_type: DataType, dims: &[i64]) -> ValueInfoProto {
-    let dim = |size: &i64| Dimension { value: Some(dimension::Value::DimValue(*size)), ..Default::default() };
+fn value_info(name: &str, data_type: DataType, dims: &[i64], batch: Batch) -> ValueInfoProto {
+    let dim = |size: &i64| {
+        let value = match (*size, batch) {
+            (BATCH, Batch::Fixed(size)) => dimension::Value::DimValue(size.into()),
+            (BATCH, Batch::Dynamic) => dimension::Value::DimParam(BATCH_NAME.to_owned()),
+            (size, _) => dimension::Value::DimValue(size),
+        };
+        Dimension { value: Some(value), ..Default::default() }
+    };
     let shape = TensorShapeProto { dim: dims.iter().map(dim).collect() };
     let tensor = type_proto::Tensor { elem_type: data_type.into(), shape: Some(shape) };
     let value = Some(type_proto::Value::TensorType(tensor));
@@ -157,6 +195,12 @@ pub fn ints(name: &str, ints: &[i64]) -> AttributeProto {
         ints: ints.to_vec(),
         ..Default::default()
     }
+}
+
+/// An attribute of text.
+pub fn text(name: &str, s: &str) -> AttributeProto {
+    let s = s.as_bytes().to_vec().into();
+    AttributeProto { name: name.to_owned(), r#type: AttributeType::String.into(), s, ..Default::default() }
 }
 
 /// A floating-point attribute.

@@ -2,8 +2,10 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`resnet`] | ResNet-50, version 1.5 |
-//! | [`bert`] | BERT-base, sequence 128 |
+//! | [`resnet`], [`mobilenet`], [`efficientnet`] | image classifiers: ResNet-50 v1.5, MobileNetV3-Large, EfficientNet-B0 |
+//! | [`yolo`] | a one-shot detector of the CSP/PAN family, 640x640 |
+//! | [`bert`], [`vit`] | transformers: BERT-base of sequence 128, ViT-B/16 |
+//! | [`cnn`], [`transformer`] | what those share |
 //! | [`builder`] | nodes, values and weights of a graph under construction |
 //! | [`weights`] | the seeded numbers |
 //!
@@ -17,8 +19,14 @@
 
 pub mod bert;
 pub mod builder;
+pub mod cnn;
+pub mod efficientnet;
+pub mod mobilenet;
 pub mod resnet;
+pub mod transformer;
+pub mod vit;
 pub mod weights;
+pub mod yolo;
 
 use builder::Graph;
 use planforge_onnx::{
@@ -45,7 +53,7 @@ pub struct ModelInfo {
 
 #[derive(Clone, Copy, Debug)]
 enum Source {
-    Graph(fn() -> Graph),
+    Graph(fn(&Style) -> Graph),
     /// A whole ONNX file.
     Trained(&'static [u8]),
 }
@@ -59,10 +67,34 @@ pub const MODELS: &[ModelInfo] = &[
         source: Source::Trained(DIGITS),
     },
     ModelInfo {
+        name: "efficientnet-b0",
+        description: "EfficientNet-B0, image classification, input 1x3x224x224, seeded weights",
+        parameters: 5_288_548,
+        source: Source::Graph(efficientnet::efficientnet_b0),
+    },
+    ModelInfo {
+        name: "mobilenet-v3-large",
+        description: "MobileNetV3-Large, image classification, input 1x3x224x224, seeded weights",
+        parameters: 5_483_032,
+        source: Source::Graph(mobilenet::mobilenet_v3_large),
+    },
+    ModelInfo {
+        name: "yolo-s",
+        description: "one-shot detector (CSP blocks, SPPF, PAN neck, three heads), input 1x3x640x640, seeded weights",
+        parameters: 7_235_389,
+        source: Source::Graph(yolo::yolo_s),
+    },
+    ModelInfo {
         name: "resnet50",
         description: "ResNet-50 v1.5, image classification, input 1x3x224x224, seeded weights",
         parameters: 25_557_032,
         source: Source::Graph(resnet::resnet50),
+    },
+    ModelInfo {
+        name: "vit-b-16",
+        description: "ViT-B/16, image classification, input 1x3x224x224, seeded weights",
+        parameters: 86_567_656,
+        source: Source::Graph(vit::vit_b_16),
     },
     ModelInfo {
         name: "bert-base",
@@ -72,6 +104,36 @@ pub const MODELS: &[ModelInfo] = &[
     },
 ];
 
+/// The size of the first dimension of all inputs and outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batch {
+    Fixed(u32),
+    /// Left open, as `batch`.
+    Dynamic,
+}
+
+/// How layer normalisation is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerNormForm {
+    /// As the operator that opset 17 brought.
+    Operator,
+    /// As means, differences and a root.
+    Primitives,
+}
+
+/// What a graph may be asked to look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    pub batch: Batch,
+    pub layer_norm: LayerNormForm,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Self { batch: Batch::Fixed(1), layer_norm: LayerNormForm::Operator }
+    }
+}
+
 /// How a model is generated.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -79,11 +141,12 @@ pub struct Options {
     pub seed: u64,
     /// Whether the weights go into the ONNX file or into a file beside it.
     pub storage: Storage,
+    pub style: Style,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { seed: 0, storage: Storage::Inline }
+        Self { seed: 0, storage: Storage::Inline, style: Style::default() }
     }
 }
 
@@ -115,7 +178,7 @@ pub fn find(name: &str) -> Result<&'static ModelInfo, GenerateError> {
 pub fn generate(name: &str, options: &Options, path: &Path) -> Result<Generated, GenerateError> {
     let info = find(name)?;
     match info.source {
-        Source::Graph(build) => Ok(build().write(options, path)?),
+        Source::Graph(build) => Ok(build(&options.style).write(options, path)?),
         Source::Trained(bytes) => Ok(write_trained(bytes, info.parameters, options.storage, path)?),
     }
 }

@@ -10,6 +10,8 @@ pub enum Init {
     /// Like `Bell`, and the weights of each output add up to zero, so that what all inputs have in common (activations
     /// are mostly positive) is not amplified from layer to layer until nothing else is left.
     Centred { std: f64, outputs: Outputs },
+    /// Bell-shaped with this standard deviation; then each run of `length` elements is shifted to add up to `sum`.
+    Summing { std: f64, length: usize, sum: f64 },
     /// Uniform between the two.
     Uniform { low: f64, high: f64 },
 }
@@ -45,6 +47,13 @@ pub fn write_f32(out: &mut dyn Write, init: Init, count: u64, seed: u64, name: &
             let scale = bell_scale(std);
             let mut drawn = drawn.into_iter();
             write_each(out, count, || drawn.next().unwrap_or(0) as f32 * scale)
+        }
+        Init::Summing { std, length, sum } => {
+            let mut drawn: Vec<i32> = (0..count).map(|_| random.bell()).collect();
+            centre(&mut drawn, Outputs::Rows { length });
+            let (scale, shift) = (bell_scale(std), (sum / length as f64) as f32);
+            let mut drawn = drawn.into_iter();
+            write_each(out, count, || drawn.next().unwrap_or(0) as f32 * scale + shift)
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::{failure::Failure, plans, tables};
-use planforge_modelgen::{GenerateError, MODELS, Options};
+use planforge_modelgen::{Batch, GenerateError, LayerNormForm, MODELS, Options, Style};
 use planforge_onnx::write::Storage;
 use planforge_proto::ErrorCode;
 use std::path::PathBuf;
@@ -24,6 +24,23 @@ pub struct Args {
     /// Put the weights into a file beside the model
     #[arg(long)]
     external_data: bool,
+    /// Size of the first dimension of all inputs and outputs, or 'dynamic' to leave it open
+    #[arg(long, value_name = "N|dynamic", default_value = "1", value_parser = batch)]
+    batch: Batch,
+    /// Write layer normalisation as means, differences and roots instead of one operator
+    #[arg(long)]
+    primitive_norms: bool,
+}
+
+/// Batches a file may be fixed to; beyond it no device has the memory.
+const MAX_BATCH: u32 = 4096;
+
+fn batch(given: &str) -> Result<Batch, String> {
+    match (given, given.parse()) {
+        ("dynamic", _) => Ok(Batch::Dynamic),
+        (_, Ok(size)) if (1..=MAX_BATCH).contains(&size) => Ok(Batch::Fixed(size)),
+        _ => Err(format!("a batch is 'dynamic' or a number from 1 to {MAX_BATCH}")),
+    }
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
@@ -53,7 +70,8 @@ fn write(context: &Context<'_>, name: &str, args: &Args) -> Result<(), Failure> 
     };
     plans::make_parent(&path)?;
     let storage = if args.external_data { Storage::External } else { Storage::Inline };
-    let options = Options { seed: args.seed, storage };
+    let layer_norm = if args.primitive_norms { LayerNormForm::Primitives } else { LayerNormForm::Operator };
+    let options = Options { seed: args.seed, storage, style: Style { batch: args.batch, layer_norm } };
     let spinner = context.printer.spinner(&format!("writing {}", path.display()));
     let written = planforge_modelgen::generate(name, &options, &path);
     spinner.finish_and_clear();
