@@ -1,0 +1,1 @@
+//! Says what a model's outputs are, by a session on the CPU that fuses nothing.
