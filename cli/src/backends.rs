@@ -6,5 +6,9 @@ use planforge_tensorrt::TensorRtCompiler;
 
 /// Every backend, the dependency-free one first.
 pub fn compilers() -> Vec<Box<dyn Compiler>> {
-    vec![Box::new(NativeCompiler), Box::new(TensorRtCompiler::default()), Box::new(OnnxRuntimeCompiler::of_environment())]
+    vec![
+        Box::new(NativeCompiler),
+        Box::new(TensorRtCompiler::default()),
+        Box::new(OnnxRuntimeCompiler::of_environment()),
+    ]
 }

@@ -2,9 +2,11 @@
 //! `PLANFORGE_TEST_ONNXRUNTIME=required`.
 
 use planforge_engine_core::{
-    backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, HostTensor, LoadOptions, Meter, NamedTensors, Window},
+    backend::{
+        Cancel, CompileRequest, CompiledPlan, Compiler, Events, HostTensor, LoadOptions, Meter, NamedTensors, Window,
+    },
     device::{CpuLevel, DeviceFingerprint, DiscoveredDevice, cpu},
-    identity::{BuildSpec, DimRange, Digest, OptimizationLevel, OptimizationProfile, Toolchain},
+    identity::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile, Toolchain},
     import,
     ir::Tensor,
     ops,
@@ -13,7 +15,10 @@ use planforge_engine_core::{
 };
 use planforge_onnx::Model;
 use planforge_onnxruntime::OnnxRuntimeCompiler;
-use std::{fs, path::{Path, PathBuf}};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// The compiler, where there is a library.
 fn found() -> Option<OnnxRuntimeCompiler> {
