@@ -317,7 +317,7 @@ impl Compiler for OnnxRuntimeCompiler {
             "operators_after": after,
         });
         events.progress("write", 1.0, "");
-        Ok(CompiledPlan { path, facts })
+        Ok(CompiledPlan { path, facts, findings: Vec::new() })
     }
 
     fn recognises(&self, head: &[u8]) -> bool {

@@ -97,7 +97,17 @@ fn layer(event: &Event, times: &[f64]) -> LayerTime {
         median_ms: sorted.get(sorted.len() / 2).copied().unwrap_or(0.0),
         flops: flops(args).unwrap_or(0),
         bytes: bytes(&args.activation_size) + bytes(&args.parameter_size) + bytes(&args.output_size),
+        precision: precision(args),
+        formats: None,
+        nodes: Vec::new(),
     }
+}
+
+/// Type of the first output, as specs call it.
+fn precision(args: &Arguments) -> Option<String> {
+    let known = [("float", "fp32"), ("float16", "fp16"), ("bfloat16", "bf16"), ("int8", "int8"), ("uint8", "int8")];
+    let element = args.output_type_shape.first()?.keys().next()?;
+    known.iter().find(|(theirs, _)| theirs == element).map(|(_, ours)| (*ours).to_owned())
 }
 
 /// Multiplications and additions of the operators that are counted by their shapes.

@@ -5,13 +5,12 @@ use planforge_engine_core::{
     backend::{
         Cancel, CompileRequest, CompiledPlan, Compiler, Events, HostTensor, LoadOptions, Meter, NamedTensors, Window,
     },
-    device::{CpuLevel, DeviceFingerprint, DiscoveredDevice, cpu},
+    device::{DiscoveredDevice, cpu},
     identity::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile, Toolchain},
     import,
     ir::Tensor,
     ops,
     verify::inputs,
-    worker::FailureClass,
 };
 use planforge_onnx::Model;
 use planforge_onnxruntime::OnnxRuntimeCompiler;
