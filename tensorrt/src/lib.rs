@@ -7,9 +7,11 @@
 //! |---|---|
 //! | [`log`] | the console log, read while it streams in |
 //! | [`findings`] | what trtexec warns of, as findings |
+//! | [`process`] | one run of a tool that may crash, hang or flood |
 
 mod compiler;
 pub mod findings;
 pub mod log;
+pub mod process;
 
 pub use compiler::TensorRtCompiler;
