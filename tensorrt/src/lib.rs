@@ -8,10 +8,18 @@
 //! | [`log`] | the console log, read while it streams in |
 //! | [`findings`] | what trtexec warns of, as findings |
 //! | [`process`] | one run of a tool that may crash, hang or flood |
+//! | [`plan`] | the header of a serialized engine |
+//! | [`timing_cache`] | the header of a timing cache |
+//! | [`acceptance`] | when a build counts |
+//! | [`failure`] | why a run failed, in words, with class and retry rule |
 
+pub mod acceptance;
 mod compiler;
+pub mod failure;
 pub mod findings;
 pub mod log;
 pub mod process;
+pub mod plan;
+pub mod timing_cache;
 
 pub use compiler::TensorRtCompiler;
