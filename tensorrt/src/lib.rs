@@ -18,8 +18,8 @@ mod compiler;
 pub mod failure;
 pub mod findings;
 pub mod log;
-pub mod process;
 pub mod plan;
+pub mod process;
 pub mod timing_cache;
 
 pub use compiler::TensorRtCompiler;
