@@ -74,7 +74,8 @@ pub struct CompileRequest {
     pub spec: BuildSpec,
     /// Empty folder of this job's own; the plan is written here.
     pub scratch: PathBuf,
-    /// Tactic or timing cache kept for this device and toolchain: this job's own copy, updated in place.
+    /// File of the tactic or timing cache for this device and toolchain: this job's own copy, updated in place. It may
+    /// not exist yet.
     pub cache: Option<PathBuf>,
     /// Calibration cache that the spec names.
     pub calibration: Option<PathBuf>,

@@ -138,6 +138,41 @@ impl From<v1::Attempt> for AttemptView {
     }
 }
 
+/// What is measured beside the usual.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MeasureView {
+    /// Numbers of parallel streams to sweep, ascending.
+    pub streams: Vec<u32>,
+    pub trace: bool,
+}
+
+impl From<v1::MeasureAsk> for MeasureView {
+    fn from(ask: v1::MeasureAsk) -> Self {
+        Self { streams: ask.streams, trace: ask.trace }
+    }
+}
+
+impl From<MeasureView> for v1::MeasureAsk {
+    fn from(view: MeasureView) -> Self {
+        Self { streams: view.streams, trace: view.trace }
+    }
+}
+
+/// A file beside a report, a blob by its digest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ArtifactView {
+    pub name: String,
+    pub digest: String,
+    pub size_bytes: u64,
+}
+
+impl From<v1::Artifact> for ArtifactView {
+    fn from(artifact: v1::Artifact) -> Self {
+        Self { name: artifact.name, digest: artifact.digest, size_bytes: artifact.size_bytes }
+    }
+}
+
 /// One job. `engine_key` is `null` while the job is unplaceable; `plan_digest` and `report` are `null` until they exist.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobView {
@@ -172,13 +207,28 @@ pub struct JobView {
     /// Where the plan lies on this machine; only the command line knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan_path: Option<String>,
+    /// How often it is built and measured; the best plan is kept.
+    #[serde(default = "once")]
+    pub builds: u32,
+    /// From how many builds its plan was chosen.
+    #[serde(default)]
+    pub plan_builds: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measure: Option<MeasureView>,
     pub report: Option<Value>,
+    /// Files beside the report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<ArtifactView>,
     pub actor: String,
     pub request_id: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<AttemptView>,
+}
+
+fn once() -> u32 {
+    1
 }
 
 impl From<v1::Job> for JobView {
@@ -210,7 +260,11 @@ impl From<v1::Job> for JobView {
             plan_digest: some_text(job.plan_digest),
             plan_bytes: some_number(job.plan_bytes),
             plan_path: None,
+            builds: job.builds.max(1),
+            plan_builds: (job.plan_builds > 0).then_some(job.plan_builds),
+            measure: job.measure.map(Into::into),
             report: some_json(job.report_json),
+            artifacts: job.artifacts.into_iter().map(Into::into).collect(),
             actor: job.actor,
             request_id: some_text(job.request_id),
             needs: job.needs,
@@ -279,6 +333,9 @@ pub struct EngineView {
     pub job: Option<String>,
     pub simulated: bool,
     pub project: String,
+    /// From how many builds the plan was chosen.
+    #[serde(default = "once")]
+    pub builds: u32,
 }
 
 impl From<v1::Engine> for EngineView {
@@ -298,6 +355,7 @@ impl From<v1::Engine> for EngineView {
             job: some_text(engine.job),
             simulated: engine.simulated,
             project: engine.project,
+            builds: engine.builds.max(1),
         }
     }
 }
@@ -322,6 +380,9 @@ pub struct SubmitView {
     /// Name of a job kind; empty: build.
     pub kind: String,
     pub plan_digest: String,
+    /// Build and measure this often under one lease and keep the best plan; 0: once.
+    pub builds: u32,
+    pub measure: MeasureView,
 }
 
 impl TryFrom<SubmitView> for v1::SubmitRequest {
@@ -352,6 +413,8 @@ impl TryFrom<SubmitView> for v1::SubmitRequest {
             follow_toolchain: view.follow_toolchain,
             kind: kind.into(),
             plan_digest: view.plan_digest,
+            builds: view.builds,
+            measure: Some(view.measure.into()),
         })
     }
 }

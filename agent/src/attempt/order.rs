@@ -4,7 +4,7 @@ use super::Failed;
 use planforge_engine_core::{
     device::DiscoveredDevice,
     identity::{BuildSpec, Digest, Sku, Toolchain, model::model_digest},
-    worker::{FailureClass, MeasureAsk, WorkKind, WorkOrder},
+    worker::{BUILDS_MAX, FailureClass, MeasureAsk, WorkKind, WorkOrder},
 };
 use planforge_proto::v1;
 use std::{
@@ -27,6 +27,9 @@ pub(super) struct JobOrder {
     pub eval: Option<Digest>,
     pub plan: Option<Digest>,
     pub built_for: Option<Sku>,
+    /// At least 1.
+    pub builds: u32,
+    pub measure: MeasureAsk,
 }
 
 /// Folders and files an order names.
@@ -82,6 +85,9 @@ impl JobOrder {
         if kind == WorkKind::Benchmark && plan.is_none() {
             return Err(unreadable("plan digest", "it is missing"));
         }
+        let asked = job.measure.clone().unwrap_or_default();
+        let measure = MeasureAsk { streams: asked.streams, trace: asked.trace };
+        measure.validate().map_err(|error| unreadable("measurement", error))?;
         Ok(Self {
             kind,
             engine_key: required("engine key", &job.engine_key)?,
@@ -94,6 +100,8 @@ impl JobOrder {
             eval: optional("test set", &job.eval_digest)?,
             plan,
             built_for: optional("SKU it was built for", &job.built_for)?,
+            builds: job.builds.clamp(1, BUILDS_MAX),
+            measure,
         })
     }
 
@@ -111,6 +119,7 @@ impl JobOrder {
         agent: &str,
         job: &v1::Job,
         device: &DiscoveredDevice,
+        limit_ms: u64,
         measure_budget_ms: u64,
         paths: OrderPaths,
     ) -> WorkOrder {
@@ -132,13 +141,15 @@ impl JobOrder {
             fingerprint: serde_json::to_value(&device.fingerprint).expect("a fingerprint has only JSON types"),
             scratch: paths.scratch,
             cache: Some(paths.cache),
+            cache_origin: None,
             built_for: self.built_for,
             plan: paths.plan,
             eval: paths.eval,
             calibration: None,
             plugins: Vec::new(),
-            builds: 1,
-            measure: MeasureAsk::default(),
+            builds: self.builds,
+            measure: self.measure,
+            limit_ms,
             measure_budget_ms,
             allow_inaccurate: job.allow_inaccurate,
             simulated: device.simulated,

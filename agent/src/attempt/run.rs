@@ -175,6 +175,7 @@ impl Attempt {
             finished.plan_digest = built.plan_digest;
             finished.plan_bytes = built.plan_bytes;
             finished.card_digest = built.card_digest;
+            finished.builds = built.builds;
         }
         if let Ok(measured) = &result {
             match self.upload_report(measured).await {
@@ -245,7 +246,10 @@ impl Attempt {
         let paths =
             OrderPaths { model, scratch: work.clone(), cache: self.shared.tactics.join(cache_name), plan, eval };
         let budget_ms = self.shared.limits.measure_budget_ms;
-        let order = order.into_work(&self.key, &self.shared.agent_name, &self.job, &self.device, budget_ms, paths);
+        // The limit is that of one build and its measurement.
+        let limit_ms = self.shared.limits.job_ms.saturating_mul(order.builds.into());
+        let order =
+            order.into_work(&self.key, &self.shared.agent_name, &self.job, &self.device, limit_ms, budget_ms, paths);
 
         let _turn = self.unless_stopped(self.turn.lock()).await.map_err(Ended::Stopped)?;
         let marker = format!("{}.{}", self.key, new_id());
@@ -371,6 +375,7 @@ impl Attempt {
         plan_digest: Digest,
         plan_bytes: u64,
         card: PathBuf,
+        builds: u32,
     ) -> Result<v1::Built, Failed> {
         let blobs = &self.shared.blobs;
         self.phase("upload", 0.0, format!("plan of {plan_bytes} bytes")).await;
@@ -382,6 +387,7 @@ impl Attempt {
             plan_digest: plan_digest.to_string(),
             plan_bytes,
             card_digest: card_digest.to_string(),
+            builds,
         })
     }
 
@@ -503,7 +509,7 @@ impl<'a> Supervision<'a> {
 
     async fn watch(&mut self, order: &WorkOrder) -> Result<LastWord, Ended> {
         self.send(order).await;
-        let limit_ms = self.attempt.shared.limits.job_ms;
+        let limit_ms = order.limit_ms;
         let mut deadline = Instant::now() + Duration::from_millis(limit_ms);
         let attempt = self.attempt;
         let mut stop = attempt.stop.clone();
@@ -537,7 +543,7 @@ impl<'a> Supervision<'a> {
                     }
                     Some(Ok(line)) => match self.event(order, &line).await? {
                         Heard::Built { plan, plan_digest, plan_bytes, card } => {
-                            upload = Some(attempt.upload_built(plan, plan_digest, plan_bytes, card).boxed());
+                            upload = Some(attempt.upload_built(plan, plan_digest, plan_bytes, card, order.builds).boxed());
                         }
                         Heard::LastWord(word) => {
                             last_word = Some(word);

@@ -305,7 +305,7 @@ async fn a_plan_from_elsewhere_is_measured_as_foreign() {
         spec_json: "{}".into(),
         ..v1::Job::default()
     };
-    bench.farm.say(Say::Assign(v1::Assign { lease: Some(lease), job: Some(job) })).await;
+    bench.farm.say(Say::Assign(v1::Assign { lease: Some(lease), job: Some(job), ..v1::Assign::default() })).await;
     let finished = bench.farm.finished("j1").await;
     assert_eq!(finished.outcome, "succeeded", "{finished:?}");
     let order: WorkOrder = serde_json::from_slice(&std::fs::read(bench.path("order")).unwrap()).unwrap();
@@ -332,13 +332,19 @@ async fn jobs_that_cannot_be_prepared_say_why() {
         spec_json: "{}".into(),
         ..v1::Job::default()
     };
-    bench.farm.say(Say::Assign(v1::Assign { lease: Some(lease), job: Some(job.clone()) })).await;
+    bench
+        .farm
+        .say(Say::Assign(v1::Assign { lease: Some(lease), job: Some(job.clone()), ..v1::Assign::default() }))
+        .await;
     let finished = bench.farm.finished("j1").await;
     assert!(failure(&finished, FailureClass::Infrastructure).message.contains("does not exist"), "{finished:?}");
     // A job that no agent of this version can read.
     let lease = v1::Lease { job: "j2".into(), attempt: 1, device: "cpu0".into() };
     let unreadable = v1::Job { sku: "NO SKU".into(), ..job.clone() };
-    bench.farm.say(Say::Assign(v1::Assign { lease: Some(lease), job: Some(unreadable) })).await;
+    bench
+        .farm
+        .say(Say::Assign(v1::Assign { lease: Some(lease), job: Some(unreadable), ..v1::Assign::default() }))
+        .await;
     let finished = bench.farm.finished("j2").await;
     assert!(failure(&finished, FailureClass::Infrastructure).hint.contains("same version"), "{finished:?}");
     // One more file makes it another model, whose engine would be stored under this one's name.
@@ -347,7 +353,7 @@ async fn jobs_that_cannot_be_prepared_say_why() {
     let model = job.model.as_mut().unwrap();
     let weights = Digest::of(b"weights").to_string();
     model.files.push(v1::ModelFile { name: "weights.bin".into(), digest: weights, size_bytes: 7 });
-    bench.farm.say(Say::Assign(v1::Assign { lease: Some(lease), job: Some(job) })).await;
+    bench.farm.say(Say::Assign(v1::Assign { lease: Some(lease), job: Some(job), ..v1::Assign::default() })).await;
     let finished = bench.farm.finished("j3").await;
     let message = &failure(&finished, FailureClass::Infrastructure).message;
     assert!(message.contains("its files make it"), "{finished:?}");

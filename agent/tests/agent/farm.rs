@@ -214,7 +214,7 @@ impl Farm {
             spec_json: "{}".into(),
             ..v1::Job::default()
         };
-        self.say(Say::Assign(v1::Assign { lease: Some(lease.clone()), job: Some(job) })).await;
+        self.say(Say::Assign(v1::Assign { lease: Some(lease.clone()), job: Some(job), ..v1::Assign::default() })).await;
         lease
     }
 

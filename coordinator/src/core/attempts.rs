@@ -7,7 +7,10 @@ use super::{
         Attempt, Change, Engine, EngineRef, Failure, Job, JobId, JobKind, JobState, Outcome, PlanRef, Refusal, Report,
     },
     queue::{DeviceKey, Target},
-    state::{Effects, FinishedIn, FinishedOutcome, Hold, LAST_CHANCE_LEASES, LeaseRef, Now, SessionId, State, ToAgent},
+    state::{
+        Effects, FinishedIn, FinishedOutcome, Hold, LAST_CHANCE_LEASES, LeaseRef, Now, Ordered, SessionId, State,
+        ToAgent,
+    },
 };
 use planforge_engine_core::{identity::Digest, worker::FailureClass};
 use std::{collections::BTreeMap, sync::Arc};
@@ -74,6 +77,8 @@ impl State {
         let agent_name = self.agents.get(&device.agent).map(|agent| agent.record.name.clone()).unwrap_or_default();
         let Some(job) = self.jobs.get(id) else { return };
         let number = job.attempt() + 1;
+        let (cache, without_cache) = self.cache_for(device, job);
+        let ordered = Ordered::of(job);
         let project = job.project().to_owned();
         self.counters.claims_ms.push(now.wall_ms.saturating_sub(job.queued_ms));
         self.set_state(id, |job| {
@@ -93,6 +98,7 @@ impl State {
                 outcome: Outcome::Running,
                 failure: None,
                 log: None,
+                suspects_cache: false,
             });
         });
         self.queue.served(&project, now.wall_ms);
@@ -102,6 +108,7 @@ impl State {
             deadline_mono_ms: now.mono_ms + self.config.lease_ms,
             expired: false,
             project,
+            ordered,
         };
         self.holds.insert(id.clone(), hold);
         self.busy.insert(device.clone(), id.clone());
@@ -109,7 +116,7 @@ impl State {
         self.record(fx, now, id, "coordinator", "leased", format!("to {} of {agent_name}", device.device));
         if let Some(job) = self.jobs.get(id) {
             let lease = LeaseRef { job: id.clone(), attempt: number, device: device.device.clone() };
-            fx.sends.push((session, ToAgent::Assign { lease, job: job.clone() }));
+            fx.sends.push((session, ToAgent::Assign { lease, job: job.clone(), cache, without_cache }));
         }
     }
 
@@ -205,9 +212,15 @@ impl State {
             return;
         }
         self.revive(&id, now, fx);
+        let mut remark = String::new();
         match finished.outcome {
-            FinishedOutcome::Succeeded => self.succeeded(&id, &agent, finished, now, fx),
+            FinishedOutcome::Succeeded => remark = self.succeeded(&id, &agent, finished, now, fx),
             FinishedOutcome::Failed(ref failure) => {
+                if finished.suspects_cache
+                    && let Some(attempt) = self.job_mut(&id).and_then(|job| job.attempts.last_mut())
+                {
+                    attempt.suspects_cache = true;
+                }
                 // A plan that is stored stays worth something: the next attempt only measures it.
                 self.keep_plan(&id, finished.plan.clone());
                 self.close_attempt(&id, Outcome::Failed, Some(failure.clone()), finished.log, now, fx);
@@ -219,7 +232,7 @@ impl State {
                 self.retry(&id, &why, now, fx);
             }
         }
-        fx.sends.push((session, ack(true, "")));
+        fx.sends.push((session, ack(true, &remark)));
     }
 
     fn keep_plan(&mut self, id: &JobId, plan: Option<PlanRef>) {
@@ -254,9 +267,11 @@ impl State {
         }
     }
 
-    fn succeeded(&mut self, id: &JobId, agent: &str, finished: FinishedIn, now: Now, fx: &mut Effects) {
-        let FinishedIn { plan, report, log, accurate, .. } = finished;
-        let Some(job) = self.jobs.get(id).cloned() else { return };
+    /// Takes a success. Returns what the agent should know of it beside that.
+    fn succeeded(&mut self, id: &JobId, agent: &str, finished: FinishedIn, now: Now, fx: &mut Effects) -> String {
+        let FinishedIn { plan, report, log, accurate, artifacts, cache, .. } = finished;
+        let Some(job) = self.jobs.get(id).cloned() else { return String::new() };
+        let device = self.holds.get(id).map(|hold| hold.device.clone());
         let plan = if job.kind == JobKind::Build { plan.or_else(|| job.plan.clone()) } else { job.plan.clone() };
         let (Some(plan), Some(key), Some(toolchain)) = (plan, job.key, job.toolchain.clone()) else {
             let failure = Failure::new(
@@ -265,7 +280,8 @@ impl State {
                 "",
             );
             self.close_attempt(id, Outcome::Failed, Some(failure.clone()), log, now, fx);
-            return self.retry(id, &failure, now, fx);
+            self.retry(id, &failure, now, fx);
+            return String::new();
         };
         self.close_attempt(id, Outcome::Succeeded, None, log, now, fx);
         if job.kind == JobKind::Build {
@@ -275,7 +291,7 @@ impl State {
                     plan: plan.clone(),
                     accurate,
                     report: report.as_ref().map(|report| report.digest),
-                    evals: BTreeMap::new(),
+                    reports: BTreeMap::new(),
                 },
             );
             if self.refusals.remove(&key).is_some() {
@@ -307,6 +323,8 @@ impl State {
                 job: id.clone(),
                 sku: job.sku.clone(),
                 eval: job.eval.filter(|_| report.has_accuracy),
+                measure: job.measure.clone(),
+                artifacts,
                 created_ms: now.wall_ms,
                 document: report.document,
             };
@@ -322,7 +340,16 @@ impl State {
             job.accurate = accurate;
             job.progress = 1.0;
         }
-        self.end(id, JobState::Succeeded, None, agent, "", now, fx);
+        // In the transaction that takes the build, so that a cache is never newer than what proves that it works.
+        let remark = match (cache, device) {
+            (Some(update), Some(device)) if job.kind == JobKind::Build => {
+                self.publish_cache(&job, &device, update, now, fx)
+            }
+            _ => None,
+        };
+        let remark = remark.unwrap_or_default();
+        self.end(id, JobState::Succeeded, None, agent, remark.clone(), now, fx);
+        remark
     }
 
     /// Ends a job for good, and decides about those that waited for it.

@@ -5,8 +5,9 @@
 use super::{
     model::{Event, JobId, JobState},
     queue::Target,
-    state::{State, flight_of},
+    state::{Ordered, State, flight_of},
 };
+use planforge_engine_core::worker::BUILDS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Checks the whole state.
@@ -23,6 +24,10 @@ pub fn check(state: &State) -> Result<(), Vec<String>> {
         };
         if !held.insert(&hold.device) {
             broken.push(format!("{:?} holds two jobs", hold.device));
+        }
+        // What runs, or may be revived, is what the job will be taken for.
+        if Ordered::of(job) != hold.ordered {
+            broken.push(format!("{id} asks for {:?} while an attempt does {:?}", Ordered::of(job), hold.ordered));
         }
         if job.attempt() != hold.attempt {
             broken.push(format!("{id} is held at attempt {} but is at {}", hold.attempt, job.attempt()));
@@ -61,6 +66,9 @@ pub fn check(state: &State) -> Result<(), Vec<String>> {
             if !state.jobs.contains_key(need) || !state.dependents.get(need).is_some_and(|ids| ids.contains(id)) {
                 broken.push(format!("{id} waits for {need}, which will never wake it"));
             }
+        }
+        if !(1..=BUILDS_MAX).contains(&job.builds) {
+            broken.push(format!("{id} is to be built {} times", job.builds));
         }
         if job.wants.is_empty() {
             broken.push(format!("nobody wants {id}"));

@@ -2,7 +2,7 @@
 
 use planforge_engine_core::{
     identity::{BuildSpec, Digest, EngineKey, Sku, Toolchain},
-    worker::FailureClass,
+    worker::{FailureClass, MeasureAsk},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -222,6 +222,9 @@ pub struct Attempt {
     pub failure: Option<Failure>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<Digest>,
+    /// It broke down while it used a timing cache: the next attempt goes without.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspects_cache: bool,
 }
 
 /// A plan in the blob store.
@@ -231,6 +234,26 @@ pub struct PlanRef {
     pub size_bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<Digest>,
+    /// From how many builds it was chosen.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub builds: u32,
+}
+
+fn once() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_once(builds: &u32) -> bool {
+    *builds == 1
+}
+
+/// A file that a measurement left beside its report, in the blob store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArtifactRef {
+    pub name: String,
+    pub digest: Digest,
+    pub size_bytes: u64,
 }
 
 /// A job with everything that was decided about it.
@@ -254,6 +277,13 @@ pub struct Job {
     pub wait_for_device: bool,
     pub allow_inaccurate: bool,
     pub eval: Option<Digest>,
+    /// How often it is built and measured under one lease; no part of the key. It rises while the job waits and
+    /// somebody asks for more; nothing changes it while the job is held.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub builds: u32,
+    /// What is measured beside the usual; no part of the key. It grows while the job waits, like `builds`.
+    #[serde(default, skip_serializing_if = "MeasureAsk::is_empty")]
+    pub measure: MeasureAsk,
     /// Who wants it; the first one's project pays for it.
     pub wants: Vec<Want>,
     /// Jobs that must succeed first, or with `recheck` only end.
@@ -306,6 +336,11 @@ impl Job {
     /// Whether somebody in `project` asked for it.
     pub fn is_in(&self, project: &str) -> bool {
         self.wants.iter().any(|want| want.project == project)
+    }
+
+    /// What its report has beside the usual.
+    pub fn covered(&self) -> Covered {
+        Covered { eval: self.eval, measure: self.measure.clone() }
     }
 
     /// Whether the next attempt only measures: benchmarks, and builds whose plan is already stored.
@@ -368,6 +403,9 @@ pub struct Report {
     pub sku: Sku,
     /// Labelled test set that its accuracy was counted on.
     pub eval: Option<Digest>,
+    /// What was asked to be measured beside the usual. A backend that cannot says so in the document.
+    pub measure: MeasureAsk,
+    pub artifacts: Vec<ArtifactRef>,
     pub created_ms: u64,
     /// The document, JSON text.
     pub document: String,
@@ -412,6 +450,44 @@ pub struct Refusal {
     pub failure: Failure,
 }
 
+/// The newest timing or tactic cache of a scope (see `DeviceFingerprint::tuning_scope`), and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheRecord {
+    pub scope: Digest,
+    /// Counts publications and drops in this scope.
+    pub generation: u32,
+    /// `None`: dropped. Copies that agents keep are worth nothing then either.
+    pub cache: Option<CacheRef>,
+    /// What it grew from; `None`: from nothing.
+    pub previous: Option<Digest>,
+    pub sku: Sku,
+    pub device_name: String,
+    pub toolchain: Toolchain,
+    pub job: JobId,
+    pub attempt: u32,
+    /// Name of the agent's host, for people.
+    pub agent: String,
+    pub device: String,
+    pub published_ms: u64,
+}
+
+/// A cache in the blob store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheRef {
+    pub digest: Digest,
+    pub size_bytes: u64,
+}
+
+/// A plugin library that an administrator allowed: native code, run by workers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PluginRecord {
+    pub digest: Digest,
+    /// For people.
+    pub name: String,
+    pub actor: String,
+    pub allowed_ms: u64,
+}
+
 /// A token; its secret is nowhere.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRecord {
@@ -452,6 +528,9 @@ pub enum Change {
     Request(RequestRecord),
     Refusal(Refusal),
     ForgetRefusal(EngineKey),
+    Cache(Box<CacheRecord>),
+    Plugin(PluginRecord),
+    ForgetPlugin(Digest),
     Token(TokenRecord),
 }
 
@@ -462,6 +541,56 @@ pub struct EngineRef {
     pub accurate: bool,
     /// Report of its first measurement.
     pub report: Option<Digest>,
-    /// Test sets its reports have accuracy for, with the report that has it.
-    pub evals: BTreeMap<Digest, Digest>,
+    /// Its reports that have more than the usual, by what they have; the newest of each.
+    pub reports: BTreeMap<Covered, Digest>,
+}
+
+/// What a report has beside the usual.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Covered {
+    /// Labelled test set that accuracy was counted on.
+    pub eval: Option<Digest>,
+    pub measure: MeasureAsk,
+}
+
+impl Covered {
+    pub fn of(report: &Report) -> Self {
+        Self { eval: report.eval, measure: report.measure.clone() }
+    }
+
+    /// Whether it is the usual.
+    pub fn is_usual(&self) -> bool {
+        self.eval.is_none() && self.measure.is_empty()
+    }
+
+    /// What a report has that has both; `None` when no single report can.
+    pub fn joined(&self, other: &Self) -> Option<Self> {
+        if self.eval.is_some() && other.eval.is_some() && self.eval != other.eval {
+            return None;
+        }
+        let measure = self.measure.union(&other.measure);
+        measure.validate().is_ok().then_some(Self { eval: self.eval.or(other.eval), measure })
+    }
+
+    /// Whether a report that has this has everything that `asked` asks for.
+    pub fn covers(&self, asked: &Self) -> bool {
+        (asked.eval.is_none() || self.eval == asked.eval) && self.measure.covers(&asked.measure)
+    }
+}
+
+impl EngineRef {
+    /// The report that answers a request: `None` when no report has all that is asked for.
+    pub fn answer(&self, asked: &Covered) -> Option<Option<Digest>> {
+        if asked.is_usual() {
+            return Some(self.report);
+        }
+        self.reports.iter().find(|(has, _)| has.covers(asked)).map(|(_, report)| Some(*report))
+    }
+
+    /// Learns what a report of its plan on its own SKU has.
+    pub fn learn(&mut self, covered: Covered, report: Digest) {
+        if !covered.is_usual() {
+            self.reports.insert(covered, report);
+        }
+    }
 }

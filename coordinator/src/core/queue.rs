@@ -193,6 +193,8 @@ mod tests {
             wait_for_device: false,
             allow_inaccurate: false,
             eval: None,
+            builds: 1,
+            measure: planforge_engine_core::worker::MeasureAsk::default(),
             wants: vec![Want { request: id.into(), actor: project.clone(), project, priority }],
             needs: Vec::new(),
             recheck: false,

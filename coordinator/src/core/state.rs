@@ -3,13 +3,16 @@
 use super::{
     invariants,
     model::{
-        Agent, Change, Device, Engine, EngineRef, Event, Failure, Job, JobId, JobState, Model, Outcome, PlanRef,
-        Refusal, Report, RequestRecord,
+        Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Device, Engine, EngineRef, Event, Failure, Job,
+        JobId, JobState, Model, Outcome, PlanRef, PluginRecord, Refusal, Report, RequestRecord,
     },
     queue::{DeviceKey, Queue, Target},
 };
 use crate::auth::Actor;
-use planforge_engine_core::identity::{BuildSpec, Digest, EngineKey, Sku, ToolchainConstraint};
+use planforge_engine_core::{
+    identity::{BuildSpec, Digest, EngineKey, Sku, ToolchainConstraint},
+    worker::MeasureAsk,
+};
 use planforge_proto::ApiError;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -24,7 +27,7 @@ pub struct Now {
 }
 
 /// Rules of the farm.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CoreConfig {
     pub lease_ms: u64,
     /// Attempts of one job before it fails for good.
@@ -35,11 +38,20 @@ pub struct CoreConfig {
     pub max_live_jobs: usize,
     /// Agents that may be known at once.
     pub max_agents: usize,
+    /// Plugins that build specs may name, by the coordinator's configuration.
+    pub plugins: BTreeSet<Digest>,
 }
 
 impl Default for CoreConfig {
     fn default() -> Self {
-        Self { lease_ms: 15_000, max_attempts: 3, max_remeasures: 2, max_live_jobs: 100_000, max_agents: 20_000 }
+        Self {
+            lease_ms: 15_000,
+            max_attempts: 3,
+            max_remeasures: 2,
+            max_live_jobs: 100_000,
+            max_agents: 20_000,
+            plugins: BTreeSet::new(),
+        }
     }
 }
 
@@ -80,6 +92,9 @@ pub struct Submit {
     pub follow_toolchain: bool,
     pub allow_inaccurate: bool,
     pub eval: Option<Digest>,
+    /// At least 1.
+    pub builds: u32,
+    pub measure: MeasureAsk,
     /// Blobs the request names that are not in the blob store.
     pub missing: Vec<Digest>,
     /// Plans of stored engines that are not in the blob store any more: they answer nothing. `None`: nobody looked yet.
@@ -126,6 +141,19 @@ pub struct FinishedIn {
     pub report: Option<ReportIn>,
     pub log: Option<Digest>,
     pub accurate: bool,
+    pub artifacts: Vec<ArtifactRef>,
+    pub cache: Option<CacheUpdate>,
+    /// The attempt broke down while it used a timing cache.
+    pub suspects_cache: bool,
+}
+
+/// What a finished build learnt, to be published in the transaction that takes the build.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheUpdate {
+    pub scope: Digest,
+    pub cache: CacheRef,
+    /// The newest one when the build was assigned.
+    pub previous: Option<Digest>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -183,6 +211,12 @@ pub enum Input {
         session: SessionId,
         finished: Box<FinishedIn>,
     },
+    /// An administrator made the next build of a scope begin from nothing.
+    DropCache {
+        scope: Digest,
+    },
+    AllowPlugin(PluginRecord),
+    ForbidPlugin(Digest),
     /// Drained: it wants no more leases.
     Goodbye {
         session: SessionId,
@@ -211,6 +245,10 @@ pub enum ToAgent {
     Assign {
         lease: LeaseRef,
         job: Arc<Job>,
+        /// For an attempt that builds: the newest of its scope, dropped or not; `None`: nothing was ever published.
+        cache: Option<Box<CacheRecord>>,
+        /// An earlier attempt broke down with the cache: this one is to begin from nothing.
+        without_cache: bool,
     },
     Cancel {
         lease: LeaseRef,
@@ -305,6 +343,8 @@ pub struct Snapshot {
     pub agents: Vec<Agent>,
     pub engines: Vec<(EngineKey, EngineRef)>,
     pub refusals: Vec<Refusal>,
+    pub caches: Vec<CacheRecord>,
+    pub plugins: Vec<PluginRecord>,
     /// Number of the newest event, 0 when none.
     pub last_event: u64,
 }
@@ -319,6 +359,21 @@ pub(super) struct Hold {
     pub expired: bool,
     /// Whose share it counts against.
     pub project: String,
+    /// What its attempt was told to do; the job asks for just that as long as it is held.
+    pub ordered: Ordered,
+}
+
+/// The parts of a job that may rise while it waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ordered {
+    pub builds: u32,
+    pub covered: Covered,
+}
+
+impl Ordered {
+    pub fn of(job: &Job) -> Self {
+        Self { builds: job.builds, covered: job.covered() }
+    }
 }
 
 /// An agent and, while it is connected, its session.
@@ -337,7 +392,7 @@ pub(super) struct AgentEntry {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Flight {
     Build(EngineKey),
-    Measure { plan: Digest, sku: Sku, eval: Option<Digest> },
+    Measure { plan: Digest, sku: Sku, covered: Covered },
 }
 
 /// The whole farm in memory.
@@ -357,6 +412,10 @@ pub struct State {
     pub(super) queue: Queue,
     pub(super) engines: BTreeMap<EngineKey, EngineRef>,
     pub(super) refusals: BTreeMap<EngineKey, Refusal>,
+    /// The newest timing or tactic cache of each scope.
+    pub(super) caches: BTreeMap<Digest, CacheRecord>,
+    /// Plugins that build specs may name, beside those of the configuration.
+    pub(super) plugins: BTreeMap<Digest, PluginRecord>,
     pub(super) agents: BTreeMap<String, AgentEntry>,
     pub(super) sessions: BTreeMap<SessionId, String>,
     /// Known devices, offline ones too, by what they offer.
@@ -377,7 +436,7 @@ impl State {
     /// Takes up where the store says the farm stood. Open attempts get a fresh lease to be resumed in.
     pub fn new(config: CoreConfig, snapshot: Snapshot, now: Now) -> Self {
         let mut state = Self {
-            config,
+            config: config.clone(),
             last_event: snapshot.last_event,
             jobs: BTreeMap::new(),
             holds: BTreeMap::new(),
@@ -388,6 +447,8 @@ impl State {
             queue: Queue::default(),
             engines: snapshot.engines.into_iter().collect(),
             refusals: snapshot.refusals.into_iter().map(|refusal| (refusal.key, refusal)).collect(),
+            caches: snapshot.caches.into_iter().map(|cache| (cache.scope, cache)).collect(),
+            plugins: snapshot.plugins.into_iter().map(|plugin| (plugin.digest, plugin)).collect(),
             agents: BTreeMap::new(),
             sessions: BTreeMap::new(),
             offers: BTreeMap::new(),
@@ -429,6 +490,7 @@ impl State {
                     deadline_mono_ms: now.mono_ms + config.lease_ms,
                     expired,
                     project: job.project().to_owned(),
+                    ordered: Ordered::of(&job),
                 };
                 if !expired {
                     state.queue.served(&hold.project, attempt.started_ms);
@@ -486,6 +548,9 @@ impl State {
             }
             Input::Built { session, lease, plan } => self.built(session, &lease, plan, now, &mut fx),
             Input::Finished { session, finished } => self.finished(session, *finished, now, &mut fx),
+            Input::DropCache { scope } => self.drop_cache(scope, now, &mut fx),
+            Input::AllowPlugin(plugin) => self.allow_plugin(plugin, &mut fx),
+            Input::ForbidPlugin(digest) => self.forbid_plugin(digest, now, &mut fx),
             Input::Goodbye { session } => self.goodbye(session, now),
             Input::Disconnected { session } => self.disconnected(session, now, &mut fx),
             Input::LogSealed { job, attempt, log, ended } => {
@@ -607,10 +672,8 @@ impl State {
     /// Adds what a report tells to what requests are answered from.
     pub(super) fn learn_report(&mut self, report: &Report) {
         let Some(engine) = report.key.and_then(|key| self.engines.get_mut(&key)) else { return };
-        if engine.plan.digest == report.plan
-            && let Some(eval) = report.eval
-        {
-            engine.evals.insert(eval, report.digest);
+        if engine.plan.digest == report.plan {
+            engine.learn(Covered::of(report), report.digest);
         }
     }
 
@@ -648,7 +711,7 @@ pub(super) fn flight_of(job: &Job) -> Option<Flight> {
         super::JobKind::Build => job.key.map(Flight::Build),
         super::JobKind::Benchmark => {
             let plan = job.plan.as_ref()?;
-            Some(Flight::Measure { plan: plan.digest, sku: job.sku.clone(), eval: job.eval })
+            Some(Flight::Measure { plan: plan.digest, sku: job.sku.clone(), covered: job.covered() })
         }
     }
 }

@@ -1,63 +1,19 @@
-//! Requests: expansion, admission, merging, answers from the store.
+//! Requests: admission, merging, answers from the store.
 
 use super::{
-    model::{Change, EngineRef, Failure, Job, JobId, JobKind, JobState, Model, PlanRef, RequestRecord, Want},
-    resolve::Unresolved,
-    state::{Effects, Flight, JobRef, Now, State, Submit, SubmitWhat, Submitted},
+    ask::{Asked, expand},
+    judge::Verdict,
+    model::{Change, Failure, Job, JobId, JobKind, JobState, RequestRecord, Want},
+    state::{Effects, JobRef, Now, State, Submit, Submitted},
 };
-use planforge_engine_core::{
-    identity::{BuildSpec, Digest, EngineKey, Sku, Toolchain, ToolchainConstraint},
-    worker::FailureClass,
-};
+use planforge_engine_core::{identity::Digest, worker::FailureClass};
 use planforge_proto::{ApiError, ErrorCode};
 use std::collections::BTreeSet;
 
 /// Jobs that one request may expand to.
 pub const JOBS_PER_REQUEST_MAX: usize = 4_096;
-
-/// One combination of a request, before anything is decided about it.
-struct Asked {
-    model: Model,
-    sku: Sku,
-    spec: BuildSpec,
-    constraint: String,
-    matches: ToolchainConstraint,
-    force: bool,
-    allow_inaccurate: bool,
-    eval: Option<Digest>,
-    measure: Option<Measure>,
-}
-
-/// What a benchmark measures.
-#[derive(Clone)]
-struct Measure {
-    plan: PlanRef,
-    key: EngineKey,
-    /// What made the plan, and what must run it.
-    toolchain: Toolchain,
-    built_for: Sku,
-}
-
-/// What is to happen to a combination.
-enum Verdict {
-    /// A stored engine answers it.
-    Answer { key: EngineKey, toolchain: Toolchain, spec: BuildSpec, engine: EngineRef },
-    /// It is known to fail.
-    Fail { key: EngineKey, toolchain: Toolchain, spec: BuildSpec, failure: Failure },
-    /// The same work is under way.
-    Join(JobId),
-    /// Work for a device, after `behind` ended when somebody else does nearly the same.
-    Run {
-        kind: JobKind,
-        key: EngineKey,
-        toolchain: Toolchain,
-        spec: BuildSpec,
-        plan: Option<PlanRef>,
-        behind: Option<JobId>,
-    },
-    /// Nobody known could run it; it waits until somebody can.
-    Wait(ApiError),
-}
+/// Different reasons that one refusal lists.
+const REASONS_LISTED_MAX: usize = 8;
 
 impl State {
     pub(super) fn submit(&mut self, submit: Submit, now: Now, fx: &mut Effects) -> Result<Submitted, ApiError> {
@@ -75,6 +31,7 @@ impl State {
             return Err(ApiError::new(ErrorCode::Internal, "fewer ids than jobs came with the request"));
         }
         let mut runs = 0;
+        let mut refused = Vec::new();
         let mut plans = BTreeSet::new();
         for one in &asked {
             match self.judge(one) {
@@ -83,11 +40,14 @@ impl State {
                     plans.extend(plan.map(|plan| plan.digest));
                     runs += 1;
                 }
-                Ok(Verdict::Wait(error)) if !submit.wait_for_device => return Err(error),
+                Ok(Verdict::Wait(error)) if !submit.wait_for_device => refused.push(error),
                 Ok(Verdict::Wait(_)) => runs += 1,
                 Ok(_) => {}
                 Err(error) => return Err(error),
             }
+        }
+        if !refused.is_empty() {
+            return Err(refusal_of_all(refused, asked.len()));
         }
         if submit.gone.is_none() && !plans.is_empty() {
             return Ok(Submitted::Look { plans, submit: Box::new(submit) });
@@ -131,95 +91,6 @@ impl State {
         self.jobs.get(id).map_or_else(|| JobRef::Stored(id.clone()), |job| JobRef::Live(job.clone()))
     }
 
-    /// Decides without changing anything.
-    fn judge(&self, asked: &Asked) -> Result<Verdict, ApiError> {
-        if let Some(measure) = &asked.measure {
-            return self.judge_benchmark(asked, measure);
-        }
-        let resolved = match self.resolve(&asked.sku, &asked.matches, &asked.spec) {
-            Ok(resolved) => resolved,
-            Err(Unresolved::NothingOffers(error)) => return Ok(Verdict::Wait(error)),
-            Err(Unresolved::Never(error)) => return Err(error),
-        };
-        let (toolchain, spec) = (resolved.toolchain, resolved.spec);
-        let key = EngineKey::new(&asked.model.digest, &asked.sku, &toolchain, &spec);
-        if asked.force {
-            return Ok(Verdict::Run { kind: JobKind::Build, key, toolchain, spec, plan: None, behind: None });
-        }
-        if let Some(refusal) = self.refusals.get(&key) {
-            let failure = Failure::new(
-                refusal.failure.class,
-                format!("job {} tried this already: {}", refusal.job, refusal.failure.message),
-                format!("{} (--force tries it again)", refusal.failure.hint).trim_start().to_owned(),
-            );
-            return Ok(Verdict::Fail { key, toolchain, spec, failure });
-        }
-        if let Some(engine) = self.engines.get(&key) {
-            if !engine.accurate && !asked.allow_inaccurate {
-                let failure = Failure::new(
-                    FailureClass::Model,
-                    "the stored engine's outputs are too far from the reference's",
-                    "take it anyway with --allow-inaccurate, or build it again with --force",
-                );
-                return Ok(Verdict::Fail { key, toolchain, spec, failure });
-            }
-            let Some(eval) = asked.eval.filter(|eval| !engine.evals.contains_key(eval)) else {
-                return Ok(Verdict::Answer { key, toolchain, spec, engine: engine.clone() });
-            };
-            let flight = Flight::Measure { plan: engine.plan.digest, sku: asked.sku.clone(), eval: Some(eval) };
-            let behind = match self.under_way(&flight) {
-                Some((other, false)) => return Ok(Verdict::Join(other)),
-                ending => ending.map(|(other, _)| other),
-            };
-            let plan = Some(engine.plan.clone());
-            return Ok(Verdict::Run { kind: JobKind::Benchmark, key, toolchain, spec, plan, behind });
-        }
-        let other = self.flights.get(&Flight::Build(key)).and_then(|id| self.jobs.get(id));
-        let Some(other) = other else {
-            return Ok(Verdict::Run { kind: JobKind::Build, key, toolchain, spec, plan: None, behind: None });
-        };
-        let waits = !matches!(other.state, JobState::Leased | JobState::Running);
-        let same_eval = asked.eval.is_none() || asked.eval == other.eval || (waits && other.eval.is_none());
-        let same_rule = asked.allow_inaccurate == other.allow_inaccurate;
-        if same_eval && same_rule && other.cancelling.is_none() {
-            return Ok(Verdict::Join(other.id.clone()));
-        }
-        let behind = Some(other.id.clone());
-        Ok(Verdict::Run { kind: JobKind::Build, key, toolchain, spec, plan: None, behind })
-    }
-
-    /// The job that does this work, and whether it is being cancelled: then it is no answer, but may still give one.
-    fn under_way(&self, flight: &Flight) -> Option<(JobId, bool)> {
-        let job = self.flights.get(flight).and_then(|id| self.jobs.get(id))?;
-        Some((job.id.clone(), job.cancelling.is_some()))
-    }
-
-    fn judge_benchmark(&self, asked: &Asked, measure: &Measure) -> Result<Verdict, ApiError> {
-        let Measure { plan, key, toolchain: made_by, .. } = measure;
-        let target = super::queue::Target { sku: asked.sku.clone(), toolchain: made_by.clone() };
-        let flight = Flight::Measure { plan: plan.digest, sku: asked.sku.clone(), eval: asked.eval };
-        let behind = match self.under_way(&flight).filter(|_| !asked.force) {
-            Some((other, false)) => return Ok(Verdict::Join(other)),
-            ending => ending.map(|(other, _)| other),
-        };
-        if !self.offers.contains_key(&target) {
-            let message = format!(
-                "no known agent can measure this plan on {}: it needs {made_by}, and {}",
-                asked.sku,
-                self.alternatives(&asked.sku)
-            );
-            return Ok(Verdict::Wait(ApiError::new(ErrorCode::Refused, message)));
-        }
-        Ok(Verdict::Run {
-            kind: JobKind::Benchmark,
-            key: *key,
-            toolchain: made_by.clone(),
-            spec: asked.spec.clone(),
-            plan: Some(plan.clone()),
-            behind,
-        })
-    }
-
     fn admit(
         &mut self,
         asked: Asked,
@@ -236,25 +107,27 @@ impl State {
             priority: submit.priority,
         };
         if let Verdict::Join(other) = &verdict {
-            return self.join(other.clone(), want, asked.eval, now, fx);
+            return self.join(other.clone(), want, &asked, now, fx);
         }
         let project = want.project.clone();
         let job = Job {
             id: id.clone(),
-            kind: if asked.measure.is_some() { JobKind::Benchmark } else { JobKind::Build },
+            kind: if asked.existing.is_some() { JobKind::Benchmark } else { JobKind::Build },
             state: JobState::Unplaceable,
-            key: asked.measure.as_ref().map(|measure| measure.key),
+            key: asked.existing.as_ref().map(|existing| existing.key),
             model: asked.model,
             sku: asked.sku,
             constraint: asked.constraint,
-            toolchain: asked.measure.as_ref().map(|measure| measure.toolchain.clone()),
+            toolchain: asked.existing.as_ref().map(|existing| existing.toolchain.clone()),
             asked_threads: asked.spec.threads,
             spec: asked.spec,
             force: asked.force,
             follow_toolchain: submit.follow_toolchain,
             wait_for_device: submit.wait_for_device,
             allow_inaccurate: asked.allow_inaccurate,
-            eval: asked.eval,
+            eval: asked.covered.eval,
+            builds: asked.builds,
+            measure: asked.covered.measure,
             wants: vec![want],
             needs: Vec::new(),
             recheck: false,
@@ -267,8 +140,8 @@ impl State {
             started_ms: 0,
             ended_ms: 0,
             failure: None,
-            built_for: asked.measure.as_ref().map(|measure| measure.built_for.clone()),
-            plan: asked.measure.map(|measure| measure.plan),
+            built_for: asked.existing.as_ref().map(|existing| existing.built_for.clone()),
+            plan: asked.existing.map(|existing| existing.plan),
             report: None,
             cached: false,
             accurate: false,
@@ -284,8 +157,9 @@ impl State {
             .map_or(JobRef::Stored(id), JobRef::Live)
     }
 
-    /// Adds one request's interest to work that is under way.
-    fn join(&mut self, id: JobId, want: Want, eval: Option<Digest>, now: Now, fx: &mut Effects) -> JobRef {
+    /// Adds one request's interest to work that is under way. Where that asks for more (builds, measurements), the job
+    /// is raised to it; it was found joinable, so nobody holds it then.
+    fn join(&mut self, id: JobId, want: Want, asked: &Asked, now: Now, fx: &mut Effects) -> JobRef {
         let Some(job) = self.jobs.get(&id) else { return JobRef::Stored(id) };
         if job.wants.iter().any(|known| known.request == want.request) {
             return JobRef::Live(job.clone());
@@ -294,11 +168,18 @@ impl State {
         if !job.is_in(&want.project) {
             fx.changes.push(Change::JobProject { project: want.project.clone(), job: id.clone(), created_ms });
         }
-        let (actor, detail) =
-            (want.actor.clone(), format!("request {} of project {} joined", want.request, want.project));
+        let covered = job.covered();
+        let covered =
+            if covered.covers(&asked.covered) { covered } else { covered.joined(&asked.covered).unwrap_or(covered) };
+        let actor = want.actor.clone();
+        let mut detail = format!("request {} of project {} joined", want.request, want.project);
+        if asked.builds > job.builds {
+            detail.push_str(&format!("; raised from {} to {} builds", job.builds, asked.builds));
+        }
         self.set_state(&id, |job| {
             job.wants.push(want);
-            job.eval = job.eval.or(eval);
+            job.builds = job.builds.max(asked.builds);
+            (job.eval, job.measure) = (covered.eval, covered.measure);
         });
         self.counters.merged += 1;
         self.record(fx, now, &id, &actor, "merged", detail);
@@ -308,13 +189,13 @@ impl State {
     /// Brings a job that is in no index to where the verdict puts it.
     fn settle(&mut self, id: &JobId, verdict: Verdict, actor: &str, what: &str, now: Now, fx: &mut Effects) {
         match verdict {
-            Verdict::Answer { key, toolchain, spec, engine } => {
+            Verdict::Answer { key, toolchain, spec, engine, report } => {
                 let projects: Vec<String> =
                     self.jobs.get(id).iter().flat_map(|job| &job.wants).map(|want| want.project.clone()).collect();
                 fx.changes.extend(projects.into_iter().map(|project| Change::EngineProject { key, project }));
                 if let Some(job) = self.job_mut(id) {
                     (job.key, job.toolchain, job.spec) = (Some(key), Some(toolchain), spec);
-                    job.report = job.eval.and_then(|eval| engine.evals.get(&eval).copied()).or(engine.report);
+                    job.report = report;
                     job.plan = Some(engine.plan);
                     job.accurate = engine.accurate;
                     job.cached = true;
@@ -374,29 +255,7 @@ impl State {
     pub(super) fn readmit(&mut self, id: &JobId, what: &str, now: Now, fx: &mut Effects) {
         self.unindex(id);
         let Some(job) = self.jobs.get(id).cloned() else { return };
-        let Ok(matches) = job.constraint.parse::<ToolchainConstraint>() else { return };
-        let measured = job.kind == JobKind::Benchmark;
-        let measure = match (&job.plan, job.key, &job.toolchain) {
-            (Some(plan), Some(key), Some(toolchain)) if measured => Some(Measure {
-                plan: plan.clone(),
-                key,
-                toolchain: toolchain.clone(),
-                built_for: job.built_for.clone().unwrap_or_else(|| job.sku.clone()),
-            }),
-            _ => None,
-        };
-        let threads = if measured { job.spec.threads } else { job.asked_threads };
-        let asked = Asked {
-            model: job.model.clone(),
-            sku: job.sku.clone(),
-            spec: BuildSpec { threads, ..job.spec.clone() },
-            constraint: job.constraint.clone(),
-            matches,
-            force: job.force,
-            allow_inaccurate: job.allow_inaccurate,
-            eval: job.eval,
-            measure,
-        };
+        let Some(asked) = Asked::of(&job) else { return };
         match self.judge(&asked) {
             Ok(Verdict::Wait(_)) if job.state == JobState::Unplaceable => self.index(id),
             Ok(verdict) => self.settle(id, verdict, "coordinator", what, now, fx),
@@ -406,51 +265,29 @@ impl State {
             }
         }
     }
+}
 
-    /// Why a job is not running yet, for people; empty when it runs or has ended.
-    pub fn waiting_reason(&self, job: &Job) -> String {
-        match job.state {
-            JobState::Blocked => {
-                let needs: Vec<&str> = job.needs.iter().map(JobId::as_str).collect();
-                format!("waits for job {}", needs.join(", "))
-            }
-            JobState::Unplaceable => match &job.toolchain {
-                Some(toolchain) => {
-                    format!("nobody offers {toolchain} on {} any more; {}", job.sku, self.alternatives(&job.sku))
-                }
-                None => format!("waits for an agent that can run it; {}", self.alternatives(&job.sku)),
-            },
-            JobState::Queued => self.queued_reason(job),
-            _ => job.cancelling.as_ref().map(|reason| format!("being cancelled: {reason}")).unwrap_or_default(),
-        }
+/// One refusal for a whole request: all or nothing, with every reason, so that one look mends it.
+fn refusal_of_all(mut refused: Vec<ApiError>, combinations: usize) -> ApiError {
+    let count = refused.len();
+    let mut seen = BTreeSet::new();
+    refused.retain(|error| seen.insert(error.message.clone()));
+    let left_out = refused.len().saturating_sub(REASONS_LISTED_MAX);
+    refused.truncate(REASONS_LISTED_MAX);
+    let mut error = refused.swap_remove(0);
+    if combinations == 1 || count == 0 {
+        return error;
     }
-
-    fn queued_reason(&self, job: &Job) -> String {
-        if let Some(hold) = self.holds.get(&job.id) {
-            let agent = &hold.device.agent;
-            if !self.may_grant(&job.id) {
-                return format!("lost agent {agent} in its last attempt; only that agent can still finish it");
-            }
-        }
-        let Some(target) = super::queue::Target::of(job) else { return String::new() };
-        let known: Vec<_> = self.offers.get(&target).into_iter().flatten().collect();
-        let online =
-            known.iter().filter(|key| self.agents.get(&key.agent).is_some_and(|a| a.session.is_some())).count();
-        let busy = known.iter().filter(|key| self.busy.contains_key(key)).count();
-        let ahead = self.queue.ahead_of(&job.id);
-        if online == 0 {
-            return format!(
-                "every device with {} and {} is offline ({} known)",
-                target.sku,
-                target.toolchain,
-                known.len()
-            );
-        }
-        if busy == 0 && ahead == 0 {
-            return format!("{online} devices online, none takes jobs now (draining or quarantined)");
-        }
-        format!("{busy} of {online} devices are busy, {ahead} jobs of the project stand before it")
+    let reasons = std::iter::once(error.message.as_str()).chain(refused.iter().map(|other| other.message.as_str()));
+    let mut message = format!(
+        "{count} of the request's {combinations} combinations can be run by nobody known, so nothing was submitted: {}",
+        reasons.collect::<Vec<_>>().join("; ")
+    );
+    if left_out > 0 {
+        message.push_str(&format!("; and {left_out} more reasons"));
     }
+    error.message = message;
+    error
 }
 
 fn job_id(job: &JobRef) -> &JobId {
@@ -472,53 +309,4 @@ pub fn repeat(
         return Err(ApiError::new(ErrorCode::Conflict, message).with_hint("use a new key for a new request"));
     }
     Ok(Submitted::Jobs { request: known.id.clone(), jobs: known.jobs.iter().map(job).collect() })
-}
-
-fn expand(submit: &Submit) -> Result<Vec<Asked>, ApiError> {
-    let count = match &submit.what {
-        SubmitWhat::Build { models, specs, constraints } => {
-            models.len().saturating_mul(submit.skus.len()).saturating_mul(specs.len()).saturating_mul(constraints.len())
-        }
-        SubmitWhat::Benchmark(_) => submit.skus.len(),
-    };
-    if count == 0 || count > JOBS_PER_REQUEST_MAX {
-        let message = format!("the request comes to {count} jobs; it must be 1 to {JOBS_PER_REQUEST_MAX}");
-        return Err(ApiError::new(ErrorCode::InvalidArgument, message));
-    }
-    let mut asked = Vec::with_capacity(count);
-    let one = |model: &Model, sku: &Sku, spec: &BuildSpec, constraint: &(String, ToolchainConstraint)| Asked {
-        model: model.clone(),
-        sku: sku.clone(),
-        spec: spec.clone(),
-        constraint: constraint.0.clone(),
-        matches: constraint.1.clone(),
-        force: submit.force,
-        allow_inaccurate: submit.allow_inaccurate,
-        eval: submit.eval,
-        measure: None,
-    };
-    match &submit.what {
-        SubmitWhat::Build { models, specs, constraints } => {
-            for model in models {
-                for sku in &submit.skus {
-                    for spec in specs {
-                        asked.extend(constraints.iter().map(|constraint| one(model, sku, spec, constraint)));
-                    }
-                }
-            }
-        }
-        SubmitWhat::Benchmark(engine) => {
-            let any = (String::new(), ToolchainConstraint::default());
-            for sku in &submit.skus {
-                let measure = Measure {
-                    plan: engine.plan.clone(),
-                    key: engine.key,
-                    toolchain: engine.toolchain.clone(),
-                    built_for: engine.sku.clone(),
-                };
-                asked.push(Asked { measure: Some(measure), ..one(&engine.model, sku, &engine.spec, &any) });
-            }
-        }
-    }
-    Ok(asked)
 }

@@ -1,12 +1,13 @@
 //! Between the contract's messages and the core's records. What comes in is checked and bounded here.
 
 use crate::core::{
-    Attempt, Device, DeviceView, Engine, Event, Failure, FinishedIn, FinishedOutcome, HelloIn, Job, JobId, JobKind,
-    JobState, LeaseRef, Model, ModelFile, PlanRef, TokenRecord,
+    ArtifactRef, Attempt, CacheRecord, CacheRef, CacheUpdate, Device, DeviceView, Engine, Event, Failure, FinishedIn,
+    FinishedOutcome, HelloIn, Job, JobId, JobKind, JobState, LeaseRef, Model, ModelFile, PlanRef, PluginRecord, Report,
+    TokenRecord,
 };
 use planforge_engine_core::{
     identity::{BuildSpec, Digest, Sku, Toolchain, model::model_digest},
-    worker::FailureClass,
+    worker::{BUILDS_MAX, FailureClass, MeasureAsk},
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
 use std::{
@@ -27,6 +28,8 @@ const OFFERS_MAX: usize = 64;
 const SKUS_MAX: usize = 32;
 /// Largest fingerprint document of a device.
 const FINGERPRINT_MAX_BYTES: usize = 64 * 1024;
+/// Artifacts of one report; agents keep fewer.
+const ARTIFACTS_MAX: usize = 256;
 /// Leases or finished attempts in one message.
 pub(super) const LEASES_MAX: usize = 256;
 
@@ -231,6 +234,10 @@ pub(super) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
         toolchain_constraint: job.constraint.clone(),
         allow_inaccurate: job.allow_inaccurate,
         built_for: job.built_for.as_ref().map(Sku::to_string).unwrap_or_default(),
+        builds: job.builds,
+        measure: measure_out(&job.measure),
+        plan_builds: job.plan.as_ref().map_or(0, |plan| plan.builds),
+        artifacts: Vec::new(),
     }
 }
 
@@ -276,6 +283,7 @@ pub(super) fn engine_out(engine: &Engine, report_json: String) -> v1::Engine {
         job: engine.job.as_str().into(),
         simulated: engine.simulated,
         project: engine.project.clone(),
+        builds: engine.plan.builds,
     }
 }
 
@@ -364,10 +372,12 @@ pub(super) fn job_id(text: &str) -> Result<JobId, ApiError> {
     if fine { Ok(text.into()) } else { Err(invalid(format!("'{}' is no job id", text.escape_debug()))) }
 }
 
-pub(super) fn plan(digest_text: &str, size_bytes: u64, card: &str) -> Result<Option<PlanRef>, ApiError> {
+/// `builds` as an agent says it; one that says nothing built once.
+pub(super) fn plan(digest_text: &str, size_bytes: u64, card: &str, builds: u32) -> Result<Option<PlanRef>, ApiError> {
     let card = optional_digest("the card's digest", card)?;
     let plan = optional_digest("the plan's digest", digest_text)?;
-    Ok(plan.map(|digest| PlanRef { digest, size_bytes, card }))
+    let builds = builds.clamp(1, BUILDS_MAX);
+    Ok(plan.map(|digest| PlanRef { digest, size_bytes, card, builds }))
 }
 
 /// Everything but the report, which is read from the blob store.
@@ -381,10 +391,13 @@ pub(super) fn finished(finished: &v1::Finished) -> Result<FinishedIn, ApiError> 
     Ok(FinishedIn {
         lease: lease(finished.lease.clone())?,
         outcome,
-        plan: plan(&finished.plan_digest, finished.plan_bytes, &finished.card_digest)?,
+        plan: plan(&finished.plan_digest, finished.plan_bytes, &finished.card_digest, finished.builds)?,
         report: None,
         log: optional_digest("the log's digest", &finished.log_digest)?,
         accurate: finished.accurate,
+        artifacts: artifacts(&finished.artifacts)?,
+        cache: finished.cache.as_ref().map(cache_update).transpose()?,
+        suspects_cache: finished.suspects_cache,
     })
 }
 
@@ -404,6 +417,101 @@ pub(super) fn hello(hello: v1::Hello) -> Result<HelloIn, ApiError> {
         draining: hello.draining,
         finished: Vec::new(),
     })
+}
+
+fn artifacts(artifacts: &[v1::Artifact]) -> Result<Vec<ArtifactRef>, ApiError> {
+    if artifacts.len() > ARTIFACTS_MAX {
+        let count = artifacts.len();
+        return Err(invalid(format!("a report has at most {ARTIFACTS_MAX} artifacts, this one {count}")));
+    }
+    let read = |artifact: &v1::Artifact| {
+        let name = name("an artifact's name", &artifact.name)?;
+        if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
+            return Err(invalid(format!("'{}' is no name for an artifact", name.escape_debug())));
+        }
+        let digest = digest("an artifact's digest", &artifact.digest)?;
+        Ok(ArtifactRef { name, digest, size_bytes: artifact.size_bytes })
+    };
+    artifacts.iter().map(read).collect()
+}
+
+pub(super) fn artifacts_out(artifacts: &[ArtifactRef]) -> Vec<v1::Artifact> {
+    let out = |artifact: &ArtifactRef| v1::Artifact {
+        name: artifact.name.clone(),
+        digest: artifact.digest.to_string(),
+        size_bytes: artifact.size_bytes,
+    };
+    artifacts.iter().map(out).collect()
+}
+
+fn cache_update(update: &v1::CacheUpdate) -> Result<CacheUpdate, ApiError> {
+    Ok(CacheUpdate {
+        scope: digest("a timing cache's scope", &update.scope)?,
+        cache: CacheRef { digest: digest("a timing cache's digest", &update.digest)?, size_bytes: update.size_bytes },
+        previous: optional_digest("the digest of the cache before", &update.previous_digest)?,
+    })
+}
+
+pub(super) fn cache_out(record: &CacheRecord) -> v1::TuningCache {
+    v1::TuningCache {
+        scope: record.scope.to_string(),
+        digest: record.cache.map(|cache| cache.digest.to_string()).unwrap_or_default(),
+        size_bytes: record.cache.map_or(0, |cache| cache.size_bytes),
+        previous_digest: record.previous.map(|previous| previous.to_string()).unwrap_or_default(),
+        sku: record.sku.to_string(),
+        device_name: record.device_name.clone(),
+        toolchain_json: json(&record.toolchain),
+        job: record.job.as_str().into(),
+        attempt: record.attempt,
+        agent: record.agent.clone(),
+        device: record.device.clone(),
+        published_ms: record.published_ms,
+        generation: record.generation,
+    }
+}
+
+pub(super) fn builds(asked: u32) -> Result<u32, ApiError> {
+    if asked > BUILDS_MAX {
+        return Err(invalid(format!("a job builds at most {BUILDS_MAX} times, not {asked}")));
+    }
+    Ok(asked.max(1))
+}
+
+pub(super) fn measure(asked: Option<v1::MeasureAsk>) -> Result<MeasureAsk, ApiError> {
+    let asked = asked.unwrap_or_default();
+    let ask = MeasureAsk { streams: asked.streams, trace: asked.trace };
+    ask.validate().map_err(invalid)?;
+    Ok(ask)
+}
+
+fn measure_out(ask: &MeasureAsk) -> Option<v1::MeasureAsk> {
+    (!ask.is_empty()).then(|| v1::MeasureAsk { streams: ask.streams.clone(), trace: ask.trace })
+}
+
+pub(super) fn report_facts(report: &Report) -> v1::ReportFacts {
+    v1::ReportFacts {
+        digest: report.digest.to_string(),
+        plan_digest: report.plan.to_string(),
+        job: report.job.as_str().into(),
+        sku: report.sku.to_string(),
+        created_ms: report.created_ms,
+        measure: measure_out(&report.measure),
+        artifacts: artifacts_out(&report.artifacts),
+    }
+}
+
+/// A plugin's digest and its name for people.
+pub(super) fn plugin_name(text: &str) -> Result<String, ApiError> {
+    name("a plugin's name", text)
+}
+
+pub(super) fn plugin_out(plugin: &PluginRecord) -> v1::Plugin {
+    v1::Plugin {
+        digest: plugin.digest.to_string(),
+        name: plugin.name.clone(),
+        actor: plugin.actor.clone(),
+        allowed_ms: plugin.allowed_ms,
+    }
 }
 
 pub(super) fn token_out(token: &TokenRecord) -> v1::Token {

@@ -426,6 +426,7 @@ pub(super) fn core_config(config: &FarmConfig) -> CoreConfig {
         lease_ms: u64::from(config.lease_ms),
         max_attempts: config.max_attempts.max(1),
         max_live_jobs: config.max_live_jobs,
+        plugins: config.plugins.clone(),
         ..CoreConfig::default()
     }
 }

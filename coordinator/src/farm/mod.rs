@@ -4,6 +4,7 @@ pub mod clock;
 mod convert;
 mod leader;
 mod logs;
+mod operator;
 mod requests;
 mod session;
 pub mod stats;
@@ -22,10 +23,11 @@ use crate::{
 use futures::stream::BoxStream;
 use leader::{Leader, Message, Shared};
 use logs::Logs;
+use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode, v1};
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     path::PathBuf,
     sync::{
@@ -48,6 +50,8 @@ pub struct FarmConfig {
     pub max_attempts: u32,
     /// Jobs that may be waiting or running at once; more are refused.
     pub max_live_jobs: usize,
+    /// Plugin libraries that build specs may name, beside those that an administrator allows later.
+    pub plugins: BTreeSet<Digest>,
     /// Folder of the live logs; `None` keeps them in memory (tests, simulation).
     pub log_folder: Option<PathBuf>,
     /// Seeds ids and secrets in simulations; `None`: the system's randomness.
@@ -63,6 +67,7 @@ impl Default for FarmConfig {
             lease_ms: 15_000,
             max_attempts: 3,
             max_live_jobs: 100_000,
+            plugins: BTreeSet::new(),
             log_folder: None,
             seed: None,
             owner: "coordinator".into(),

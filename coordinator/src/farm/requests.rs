@@ -3,7 +3,7 @@
 use super::{Farm, convert, convert::invalid};
 use crate::{
     auth::{Actor, Role},
-    core::{self, Cancel, Input, Job, JobId, JobRef, Reply, Submit, SubmitWhat, Submitted},
+    core::{self, Cancel, Covered, Input, Job, JobId, JobRef, Reply, Report, Submit, SubmitWhat, Submitted},
     store::{EngineFilter, JobFilter, ReportFilter},
 };
 use planforge_engine_core::identity::{BuildSpec, Digest, EngineKey, ToolchainConstraint};
@@ -90,6 +90,8 @@ impl Farm {
             return Err(invalid("the request names no SKU").with_hint("'planforge devices' shows the SKUs that exist"));
         }
         let eval = convert::optional_digest("the test set's digest", &request.eval_digest)?;
+        let builds = convert::builds(request.builds)?;
+        let measure = convert::measure(request.measure.clone())?;
         let what = self.what(actor, &request).await?;
         let jobs = match &what {
             SubmitWhat::Build { models, specs, constraints } => {
@@ -97,6 +99,9 @@ impl Farm {
             }
             SubmitWhat::Benchmark(_) => skus.len(),
         };
+        if builds > 1 && matches!(what, SubmitWhat::Benchmark(_)) {
+            return Err(invalid("a benchmark measures a plan that exists and builds nothing; leave the builds out"));
+        }
         let missing = self.missing_blobs(&what, eval).await?;
         let submit = Submit {
             actor: actor.name.clone(),
@@ -112,6 +117,8 @@ impl Farm {
             follow_toolchain: request.follow_toolchain,
             allow_inaccurate: request.allow_inaccurate,
             eval,
+            builds,
+            measure,
             missing,
             gone: None,
             ids: (0..jobs.min(core::JOBS_PER_REQUEST_MAX)).map(|_| JobId::from(self.fresh_id())).collect(),
@@ -257,12 +264,19 @@ impl Farm {
                 let filter = ReportFilter { plan, limit: LIST_DEFAULT as usize, ..ReportFilter::default() };
                 found = self.timed("reports", self.store().reports(filter)).await?;
                 found.retain(|report| report.sku.as_str() == job.sku);
-                let eval: Option<Digest> = job.eval_digest.parse().ok();
-                if let Some(at) = found.iter().position(|report| eval.is_some() && report.eval == eval) {
+                let asked = Covered {
+                    eval: job.eval_digest.parse().ok(),
+                    measure: convert::measure(job.measure.clone()).unwrap_or_default(),
+                };
+                let covers = |report: &Report| !asked.is_usual() && Covered::of(report).covers(&asked);
+                if let Some(at) = found.iter().position(covers) {
                     found.swap(0, at);
                 }
             }
-            job.report_json = found.into_iter().next().map(|report| report.document).unwrap_or_default();
+            if let Some(report) = found.into_iter().next() {
+                job.artifacts = convert::artifacts_out(&report.artifacts);
+                job.report_json = report.document;
+            }
         }
         Ok(())
     }
@@ -510,6 +524,7 @@ impl Farm {
             }
             reports = own;
         }
-        Ok(v1::ListReportsReply { reports_json: reports.into_iter().map(|report| report.document).collect() })
+        let facts = reports.iter().map(convert::report_facts).collect();
+        Ok(v1::ListReportsReply { reports_json: reports.into_iter().map(|report| report.document).collect(), facts })
     }
 }

@@ -9,7 +9,10 @@ use crate::{
     core::{Failure, FinishedIn, FinishedOutcome, Input, LeaseRef, PlanRef, ReportIn, SessionId, ToAgent},
 };
 use futures::{StreamExt as _, TryStreamExt as _};
-use planforge_engine_core::{identity::Digest, worker::FailureClass};
+use planforge_engine_core::{
+    identity::Digest,
+    worker::{FailureClass, TUNING_CACHE_MAX_BYTES},
+};
 use planforge_proto::{
     ApiError, ErrorCode,
     v1::{self, agent_message::Kind, coordinator_message},
@@ -107,7 +110,7 @@ async fn understand(farm: &Farm, session: SessionId, message: v1::AgentMessage) 
         }
         Kind::Built(built) => {
             let lease = convert::lease(built.lease)?;
-            let plan = convert::plan(&built.plan_digest, built.plan_bytes, &built.card_digest)?;
+            let plan = convert::plan(&built.plan_digest, built.plan_bytes, &built.card_digest, built.builds)?;
             let plan = plan.ok_or_else(|| convert::invalid("a built plan has a digest"))?;
             if let Some(problem) = missing(farm, &plan).await? {
                 return Err(convert::invalid(problem));
@@ -150,6 +153,24 @@ async fn finished(farm: &Farm, message: &v1::Finished) -> Result<FinishedIn, Api
         && farm.blobs().size(log).await?.is_none()
     {
         finished.log = None;
+    }
+    let mut artifacts = Vec::with_capacity(finished.artifacts.len());
+    for artifact in std::mem::take(&mut finished.artifacts) {
+        // Beside the point of a job: one that is not there is left out.
+        match farm.blobs().size(artifact.digest).await? {
+            Some(size) if size == artifact.size_bytes => artifacts.push(artifact),
+            _ => {
+                tracing::warn!(name = artifact.name, digest = %artifact.digest, "an artifact is not in the blob store")
+            }
+        }
+    }
+    finished.artifacts = artifacts;
+    if let Some(update) = &finished.cache
+        && (update.cache.size_bytes > TUNING_CACHE_MAX_BYTES
+            || farm.blobs().size(update.cache.digest).await? != Some(update.cache.size_bytes))
+    {
+        tracing::warn!(digest = %update.cache.digest, "a timing cache is too large or not in the blob store: not kept");
+        finished.cache = None;
     }
     if let Some(digest) = convert::optional_digest("the report's digest", &message.report_digest)? {
         match report(farm, digest).await? {
@@ -207,9 +228,12 @@ async fn answer(farm: &Farm, message: ToAgent) -> Option<v1::CoordinatorMessage>
             resumed: resumed.into_iter().map(convert::lease_out).collect(),
             lost: lost.into_iter().map(convert::lease_out).collect(),
         }),
-        ToAgent::Assign { lease, job } => {
-            Kind::Assign(v1::Assign { lease: Some(convert::lease_out(lease)), job: Some(convert::assignment(&job)) })
-        }
+        ToAgent::Assign { lease, job, cache, without_cache } => Kind::Assign(v1::Assign {
+            lease: Some(convert::lease_out(lease)),
+            job: Some(convert::assignment(&job)),
+            cache: cache.as_deref().map(convert::cache_out),
+            without_cache,
+        }),
         ToAgent::Cancel { lease, reason } => {
             Kind::Cancel(v1::CancelLease { lease: Some(convert::lease_out(lease)), reason })
         }

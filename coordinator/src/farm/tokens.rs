@@ -40,7 +40,7 @@ impl Tokens {
     }
 }
 
-fn admin(actor: &Actor) -> Result<(), ApiError> {
+pub(super) fn admin(actor: &Actor) -> Result<(), ApiError> {
     if actor.role == Role::Admin {
         return Ok(());
     }

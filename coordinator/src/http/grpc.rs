@@ -150,6 +150,42 @@ impl FarmRpc for Rpc {
     ) -> Result<Answer<v1::RevokeTokenReply>, Status> {
         Ok(Answer::new(self.app.farm.revoke_token(&actor(&request)?, &request.get_ref().id).await?))
     }
+
+    async fn list_caches(
+        &self,
+        request: Request<v1::ListCachesRequest>,
+    ) -> Result<Answer<v1::ListCachesReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.list_caches(&actor, request.into_inner()).await?))
+    }
+
+    async fn drop_cache(&self, request: Request<v1::DropCacheRequest>) -> Result<Answer<v1::DropCacheReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.drop_cache(&actor, request.into_inner()).await?))
+    }
+
+    async fn list_plugins(
+        &self,
+        request: Request<v1::ListPluginsRequest>,
+    ) -> Result<Answer<v1::ListPluginsReply>, Status> {
+        Ok(Answer::new(self.app.farm.list_plugins(&actor(&request)?).await?))
+    }
+
+    async fn allow_plugin(
+        &self,
+        request: Request<v1::AllowPluginRequest>,
+    ) -> Result<Answer<v1::AllowPluginReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.allow_plugin(&actor, request.into_inner()).await?))
+    }
+
+    async fn forbid_plugin(
+        &self,
+        request: Request<v1::ForbidPluginRequest>,
+    ) -> Result<Answer<v1::ForbidPluginReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.forbid_plugin(&actor, request.into_inner()).await?))
+    }
 }
 
 #[tonic::async_trait]

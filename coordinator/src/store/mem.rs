@@ -2,7 +2,8 @@
 
 use super::{Answer, EngineFilter, EventFilter, JobFilter, ReportFilter, Store, StoreError};
 use crate::core::{
-    Agent, Change, Engine, EngineRef, Event, Job, JobId, Refusal, Report, RequestRecord, Snapshot, TokenRecord,
+    Agent, CacheRecord, Change, Covered, Engine, EngineRef, Event, Job, JobId, PluginRecord, Refusal, Report,
+    RequestRecord, Snapshot, TokenRecord,
 };
 use planforge_engine_core::identity::{Digest, EngineKey};
 use std::{
@@ -24,6 +25,8 @@ struct Tables {
     agents: BTreeMap<String, Agent>,
     requests: BTreeMap<String, RequestRecord>,
     refusals: BTreeMap<EngineKey, Refusal>,
+    caches: BTreeMap<Digest, CacheRecord>,
+    plugins: BTreeMap<Digest, PluginRecord>,
     tokens: BTreeMap<String, TokenRecord>,
     /// Makes commits fail, for tests of what happens then.
     fault: Option<StoreError>,
@@ -67,6 +70,9 @@ impl Tables {
             Change::Request(request) => drop(self.requests.insert(request.id.clone(), request)),
             Change::Refusal(refusal) => drop(self.refusals.insert(refusal.key, refusal)),
             Change::ForgetRefusal(key) => drop(self.refusals.remove(&key)),
+            Change::Cache(cache) => drop(self.caches.insert(cache.scope, *cache)),
+            Change::Plugin(plugin) => drop(self.plugins.insert(plugin.digest, plugin)),
+            Change::ForgetPlugin(digest) => drop(self.plugins.remove(&digest)),
             Change::Token(token) => drop(self.tokens.insert(token.id.clone(), token)),
         }
     }
@@ -88,7 +94,7 @@ impl Tables {
             let mut reports: Vec<&Report> =
                 self.reports.values().filter(|r| r.key == Some(key) && r.plan == engine.plan.digest).collect();
             reports.sort_by_key(|report| (report.created_ms, report.digest));
-            let reports = reports.into_iter().map(|r| (r.digest, r.eval, r.sku.clone()));
+            let reports = reports.into_iter().map(|r| (r.digest, Covered::of(r), r.sku.clone()));
             engines.push((key, engine_ref(engine, reports)));
         }
         Snapshot {
@@ -96,6 +102,8 @@ impl Tables {
             agents: self.agents.values().cloned().collect(),
             engines,
             refusals: self.refusals.values().cloned().collect(),
+            caches: self.caches.values().cloned().collect(),
+            plugins: self.plugins.values().cloned().collect(),
             last_event: self.events.keys().next_back().copied().unwrap_or(0),
         }
     }
@@ -104,16 +112,14 @@ impl Tables {
 /// What the core must know of an engine and its reports, given oldest first.
 pub(super) fn engine_ref(
     engine: &Engine,
-    reports: impl Iterator<Item = (Digest, Option<Digest>, planforge_engine_core::identity::Sku)>,
+    reports: impl Iterator<Item = (Digest, Covered, planforge_engine_core::identity::Sku)>,
 ) -> EngineRef {
     let mut known =
-        EngineRef { plan: engine.plan.clone(), accurate: engine.accurate, report: None, evals: BTreeMap::new() };
-    for (digest, eval, sku) in reports {
+        EngineRef { plan: engine.plan.clone(), accurate: engine.accurate, report: None, reports: BTreeMap::new() };
+    for (digest, covered, sku) in reports {
         if sku == engine.sku {
             known.report.get_or_insert(digest);
-            if let Some(eval) = eval {
-                known.evals.insert(eval, digest);
-            }
+            known.learn(covered, digest);
         }
     }
     known

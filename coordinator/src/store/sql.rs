@@ -72,8 +72,9 @@ const ENGINE_PROJECTS: Table = Table {
     conflict: " ON CONFLICT DO NOTHING",
 };
 const REPORTS: Table = Table {
-    insert: "INSERT INTO reports (digest, plan_digest, engine_key, job, sku, eval_digest, created_ms, document) VALUES ",
-    columns: 8,
+    insert: "INSERT INTO reports (digest, plan_digest, engine_key, job, sku, eval_digest, created_ms, document, measure, \
+             artifacts) VALUES ",
+    columns: 10,
     conflict: " ON CONFLICT (digest) DO NOTHING",
 };
 const AGENTS: Table = Table {
@@ -90,6 +91,16 @@ const REFUSALS: Table = Table {
     insert: "INSERT INTO refusals (engine_key, doc) VALUES ",
     columns: 2,
     conflict: " ON CONFLICT (engine_key) DO UPDATE SET doc = excluded.doc",
+};
+const CACHES: Table = Table {
+    insert: "INSERT INTO caches (scope, sku, published_ms, doc) VALUES ",
+    columns: 4,
+    conflict: " ON CONFLICT (scope) DO UPDATE SET published_ms = excluded.published_ms, doc = excluded.doc",
+};
+const PLUGINS: Table = Table {
+    insert: "INSERT INTO plugins (digest, doc) VALUES ",
+    columns: 2,
+    conflict: " ON CONFLICT (digest) DO UPDATE SET doc = excluded.doc",
 };
 const TOKENS: Table = Table {
     insert: "INSERT INTO tokens (id, doc) VALUES ",
@@ -143,6 +154,8 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     let mut reports = BTreeMap::new();
     // `None`: forgotten.
     let mut refusals = BTreeMap::new();
+    let mut plugins = BTreeMap::new();
+    let mut caches = BTreeMap::new();
     let (mut job_projects, mut engine_projects) = (Vec::new(), Vec::new());
     let (mut events, mut requests) = (Vec::new(), Vec::new());
     for change in changes {
@@ -177,6 +190,9 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             ]),
             Change::Refusal(refusal) => drop(refusals.insert(refusal.key, Some(refusal))),
             Change::ForgetRefusal(key) => drop(refusals.insert(key, None)),
+            Change::Cache(cache) => drop(caches.insert(cache.scope, cache)),
+            Change::Plugin(plugin) => drop(plugins.insert(plugin.digest, Some(plugin))),
+            Change::ForgetPlugin(digest) => drop(plugins.insert(digest, None)),
             Change::Token(token) => drop(tokens.insert(token.id.clone(), token)),
         }
     }
@@ -206,7 +222,9 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             report.sku.as_str().into(),
             report.eval.map(|eval| eval.to_string()).unwrap_or_default().into(),
             report.created_ms.into(),
-            report.document.into(),
+            report.document.clone().into(),
+            json(&report.measure),
+            json(&report.artifacts),
         ]
     });
     insert(&mut all, &REPORTS, reports.collect());
@@ -219,6 +237,19 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             None => all.push(Statement {
                 sql: "DELETE FROM refusals WHERE engine_key = $1".into(),
                 values: vec![key.to_string().into()],
+            }),
+        }
+    }
+    let caches = caches.values().map(|cache| {
+        vec![cache.scope.to_string().into(), cache.sku.as_str().into(), cache.published_ms.into(), json(cache)]
+    });
+    insert(&mut all, &CACHES, caches.collect());
+    for (digest, plugin) in &plugins {
+        match plugin {
+            Some(plugin) => insert(&mut all, &PLUGINS, vec![vec![digest.to_string().into(), json(plugin)]]),
+            None => all.push(Statement {
+                sql: "DELETE FROM plugins WHERE digest = $1".into(),
+                values: vec![digest.to_string().into()],
             }),
         }
     }

@@ -6,7 +6,8 @@ use super::{
     sql::{MODEL, Select, Statement, Value, statements},
 };
 use crate::core::{
-    Agent, Change, Engine, Event, Job, JobId, JobState, Refusal, Report, RequestRecord, Snapshot, TokenRecord,
+    Agent, CacheRecord, Change, Covered, Engine, Event, Job, JobId, JobState, PluginRecord, Refusal, Report,
+    RequestRecord, Snapshot, TokenRecord,
 };
 use planforge_engine_core::identity::{Digest, EngineKey, Sku};
 use planforge_proto::ApiError;
@@ -25,7 +26,10 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Forward-only; a database that has more than these is refused.
-const MIGRATIONS: [&str; 1] = [include_str!("../../../migrations/sqlite/0001_farm.sql")];
+const MIGRATIONS: [&str; 2] = [
+    include_str!("../../../migrations/sqlite/0001_farm.sql"),
+    include_str!("../../../migrations/sqlite/0002_caches_plugins.sql"),
+];
 /// Commits that may wait for the writer.
 const WRITER_QUEUE: usize = 1_024;
 /// Commits that join one transaction; bounds how much is lost time when it fails.
@@ -272,6 +276,8 @@ impl Store for SqliteStore {
             let jobs = self.docs("a job", plain("SELECT doc FROM jobs WHERE ended_ms = 0")).await?;
             let agents: Vec<Agent> = self.docs("an agent", plain("SELECT doc FROM agents")).await?;
             let refusals: Vec<Refusal> = self.docs("a refusal", plain("SELECT doc FROM refusals")).await?;
+            let caches: Vec<CacheRecord> = self.docs("a timing cache", plain("SELECT doc FROM caches")).await?;
+            let plugins: Vec<PluginRecord> = self.docs("a plugin", plain("SELECT doc FROM plugins")).await?;
             // Oldest first, so that the newest of a key stays.
             let newest = plain("SELECT doc FROM engines ORDER BY created_ms, plan_digest");
             let engines: BTreeMap<EngineKey, Engine> = self
@@ -280,9 +286,9 @@ impl Store for SqliteStore {
                 .into_iter()
                 .map(|engine| (engine.key, engine))
                 .collect();
-            let mut reports: BTreeMap<String, Vec<(Digest, Option<Digest>, Sku)>> = BTreeMap::new();
+            let mut reports: BTreeMap<String, Vec<(Digest, Covered, Sku)>> = BTreeMap::new();
             let rows = plain(
-                "SELECT digest, plan_digest, eval_digest, sku FROM reports WHERE engine_key <> '' ORDER BY created_ms, digest",
+                "SELECT digest, plan_digest, eval_digest, sku, measure FROM reports WHERE engine_key <> '' ORDER BY created_ms, digest",
             );
             for row in self.rows(rows).await? {
                 let sku = text(&row, "sku")?;
@@ -291,14 +297,15 @@ impl Store for SqliteStore {
                     .map_err(|error| StoreError::Corrupt { what: "a report", detail: format!("{error}") })?;
                 let report = digest("a report", &text(&row, "digest")?)?;
                 let eval = digest_or_none("a report", &text(&row, "eval_digest")?)?;
-                reports.entry(text(&row, "plan_digest")?).or_default().push((report, eval, sku));
+                let measure = parse("a report", &text(&row, "measure")?)?;
+                reports.entry(text(&row, "plan_digest")?).or_default().push((report, Covered { eval, measure }, sku));
             }
             let known = |engine: &Engine| reports.get(&engine.plan.digest.to_string()).cloned().unwrap_or_default();
             let engines =
                 engines.iter().map(|(key, engine)| (*key, engine_ref(engine, known(engine).into_iter()))).collect();
             let last = self.rows(plain("SELECT COALESCE(MAX(seq), 0) AS last FROM events")).await?;
             let last_event = last.first().map_or(Ok(0), |row| number(row, "last"))?;
-            Ok(Snapshot { jobs, agents, engines, refusals, last_event })
+            Ok(Snapshot { jobs, agents, engines, refusals, caches, plugins, last_event })
         })
     }
 
@@ -375,7 +382,8 @@ impl Store for SqliteStore {
     fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>> {
         Box::pin(async move {
             let mut select = Select::new(
-                "SELECT digest, plan_digest, engine_key, job, sku, eval_digest, created_ms, document FROM reports",
+                "SELECT digest, plan_digest, engine_key, job, sku, eval_digest, created_ms, document, measure, artifacts \
+                 FROM reports",
             );
             select
                 .filter("digest = #", filter.digest.map(|digest| digest.to_string()))
@@ -444,6 +452,8 @@ fn report(row: &SqliteRow) -> Result<Report, StoreError> {
         job: text(row, "job")?.into(),
         sku: text(row, "sku")?.parse().map_err(|e| corrupt(format!("{e}")))?,
         eval: digest_or_none(what, &text(row, "eval_digest")?)?,
+        measure: parse(what, &text(row, "measure")?)?,
+        artifacts: parse(what, &text(row, "artifacts")?)?,
         created_ms: number(row, "created_ms")?,
         document: text(row, "document")?,
     })

@@ -12,7 +12,7 @@ use planforge_coordinator::{
 };
 use planforge_engine_core::{
     identity::{BuildSpec, Digest, Toolchain, ToolchainConstraint},
-    worker::FailureClass,
+    worker::{FailureClass, MeasureAsk},
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -177,6 +177,8 @@ impl World {
             follow_toolchain: *follow,
             allow_inaccurate: false,
             eval: eval.then(|| Digest::of(b"labels")),
+            builds: 1,
+            measure: MeasureAsk::default(),
             missing: Vec::new(),
             gone: Some(Vec::new()),
             ids: vec![format!("job{}", self.ids).as_str().into()],
@@ -232,9 +234,18 @@ impl World {
         };
         let newest = self.state.job(&lease.job).is_some_and(|job| job.attempt() == lease.attempt);
         let plan = format!("{}-{}", lease.job, lease.attempt);
-        let plan = PlanRef { digest: Digest::of(plan.as_bytes()), size_bytes: 1, card: None };
-        let finished =
-            FinishedIn { lease: lease.clone(), outcome, plan: Some(plan), report: None, log: None, accurate: true };
+        let plan = PlanRef { digest: Digest::of(plan.as_bytes()), size_bytes: 1, card: None, builds: 1 };
+        let finished = FinishedIn {
+            lease: lease.clone(),
+            outcome,
+            plan: Some(plan),
+            report: None,
+            log: None,
+            accurate: true,
+            artifacts: Vec::new(),
+            cache: None,
+            suspects_cache: false,
+        };
         for _ in 0..=u8::from(again) {
             let finished = Box::new(finished.clone());
             self.apply(Input::Finished { session, finished });
@@ -381,6 +392,7 @@ fn session_of(input: &Input) -> Option<SessionId> {
         Input::Submit(_) | Input::Cancel(_) | Input::Disconnected { .. } | Input::LogSealed { .. } | Input::Tick => {
             None
         }
+        Input::DropCache { .. } | Input::AllowPlugin(_) | Input::ForbidPlugin(_) => None,
     }
 }
 

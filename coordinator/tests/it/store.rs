@@ -10,7 +10,7 @@ use planforge_coordinator::{
 };
 use planforge_engine_core::{
     identity::{BuildSpec, Digest, EngineKey, Toolchain},
-    worker::FailureClass,
+    worker::{FailureClass, MeasureAsk},
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -38,6 +38,8 @@ fn job(id: &str, state: JobState, created_ms: u64) -> Job {
         wait_for_device: false,
         allow_inaccurate: false,
         eval: None,
+        builds: 1,
+        measure: MeasureAsk::default(),
         wants: vec![Want { request: "r".into(), project: "red".into(), actor: "me".into(), priority: 1 }],
         needs: Vec::new(),
         recheck: false,
@@ -84,7 +86,7 @@ fn event(seq: u64, id: &str) -> Change {
 fn engine(id: &str, plan: &str, created_ms: u64) -> Engine {
     Engine {
         key: key(id),
-        plan: PlanRef { digest: Digest::of(plan.as_bytes()), size_bytes: 3, card: None },
+        plan: PlanRef { digest: Digest::of(plan.as_bytes()), size_bytes: 3, card: None, builds: 1 },
         model: job(id, JobState::Succeeded, 1).model,
         sku: SKU.parse().unwrap(),
         toolchain: toolchain(),
@@ -105,6 +107,8 @@ fn report(id: &str, plan: &str, text: &str, created_ms: u64, eval: Option<Digest
         job: id.into(),
         sku: SKU.parse().unwrap(),
         eval,
+        measure: MeasureAsk::default(),
+        artifacts: Vec::new(),
         created_ms,
         document: text.into(),
     }
@@ -212,7 +216,7 @@ async fn engines(store: &dyn Store, epoch: u64) {
     let snapshot = store.load().await.unwrap();
     let (_, known) = snapshot.engines.iter().find(|(known, _)| *known == key("aa1")).unwrap();
     assert_eq!(known.plan.digest, Digest::of(b"plan3"));
-    assert_eq!(known.evals.keys().collect::<Vec<_>>(), [&eval]);
+    assert_eq!(known.reports.keys().map(|covered| covered.eval).collect::<Vec<_>>(), [Some(eval)]);
     assert_eq!(known.report, Some(Digest::of(b"{\"n\":2}")));
 }
 

@@ -1,6 +1,6 @@
 //! The full description of one device, kept beside every number that was measured on it.
 
-use crate::identity::Digest;
+use crate::identity::{Digest, Sku, Toolchain};
 use serde::{Deserialize, Serialize};
 
 /// What kind of device it is.
@@ -118,5 +118,66 @@ impl DeviceFingerprint {
         let mut bytes = b"planforge-device-class-v1\n".to_vec();
         serde_json_canonicalizer::to_writer(&class, &mut bytes).expect("a fingerprint has only JSON types");
         Digest::of(&bytes)
+    }
+
+    /// Within this scope, and nowhere else, builds may share timing and tactic caches: the device's class, its driver's
+    /// branch, the SKU that is built for (a CPU has several) and the whole toolchain. Newer TensorRT takes another GPU's
+    /// cache without a word, so nothing that matters may be left out. What scripted doubles learn stays among them.
+    pub fn tuning_scope(&self, sku: &Sku, toolchain: &Toolchain, simulated: bool) -> Digest {
+        let driver = self.gpu.as_ref().map_or("", |gpu| gpu.driver.as_str());
+        let branch = driver.split('.').next().unwrap_or_default();
+        let mut bytes = b"planforge-tuning-scope-v1\n".to_vec();
+        let parts = (self.class_digest(), branch, sku, toolchain, simulated);
+        serde_json_canonicalizer::to_writer(&parts, &mut bytes).expect("a scope has only JSON types");
+        Digest::of(&bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn toolchain(version: &str, cuda: &str) -> Toolchain {
+        let components = BTreeMap::from([("cuda".to_owned(), cuda.to_owned())]);
+        Toolchain { backend: "tensorrt".into(), version: version.into(), components }
+    }
+
+    fn board(name: &str, capability: &str, driver: &str) -> DeviceFingerprint {
+        let gpu = GpuFacts { compute_capability: capability.into(), driver: driver.into(), ..GpuFacts::default() };
+        DeviceFingerprint {
+            kind: DeviceKind::Gpu,
+            name: name.into(),
+            memory_mib: 81_081,
+            gpu: Some(gpu),
+            cpu: None,
+            host: HostFacts::default(),
+        }
+    }
+
+    #[test]
+    fn a_tuning_scope_leaves_out_nothing_that_matters() {
+        let sku: Sku = "h100-pcie".parse().unwrap();
+        let scope = |device: &DeviceFingerprint, version: &str, cuda: &str| {
+            device.tuning_scope(&sku, &toolchain(version, cuda), false)
+        };
+        let device = board("NVIDIA H100 PCIe", "9.0", "580.159.03");
+        let own = scope(&device, "10.13.0", "12.9");
+        let others = [
+            scope(&board("NVIDIA H100 80GB HBM3", "9.0", "580.159.03"), "10.13.0", "12.9"),
+            scope(&board("NVIDIA H100 PCIe", "8.9", "580.159.03"), "10.13.0", "12.9"),
+            scope(&board("NVIDIA H100 PCIe", "9.0", "570.86.10"), "10.13.0", "12.9"),
+            scope(&device, "10.13.2", "12.9"),
+            scope(&device, "10.13.0", "13.0"),
+            device.tuning_scope(&"h100-nvl".parse().unwrap(), &toolchain("10.13.0", "12.9"), false),
+            device.tuning_scope(&sku, &toolchain("10.13.0", "12.9"), true),
+        ];
+        for (index, other) in others.iter().enumerate() {
+            assert_ne!(own, *other, "{index}");
+        }
+        // Another specimen of the same board, and a patch of the same driver branch, share.
+        let mut twin = board("NVIDIA H100 PCIe", "9.0", "580.95.05");
+        twin.gpu.as_mut().unwrap().uuid = "GPU-2".into();
+        assert_eq!(own, scope(&twin, "10.13.0", "12.9"));
     }
 }

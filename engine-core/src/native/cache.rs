@@ -42,9 +42,9 @@ struct Common {
 }
 
 impl TacticCache {
-    /// Opens the cache in `folder`; `None` keeps nothing.
-    pub(crate) fn open(folder: Option<&Path>, device_class: Digest, level: &'static str, threads: usize) -> Self {
-        let file = folder.map(|folder| folder.join("native-tactics.json"));
+    /// Opens the cache in `file`, which need not exist yet; `None` keeps nothing.
+    pub(crate) fn open(file: Option<&Path>, device_class: Digest, level: &'static str, threads: usize) -> Self {
+        let file = file.map(Path::to_owned);
         let kept = file.as_deref().map(read).unwrap_or_default();
         let common = Common { revision: COMPILER_REVISION, device_class, level, threads };
         Self { file, kept, common, hits: 0, misses: 0 }

@@ -57,7 +57,12 @@ pub struct WorkOrder {
     /// The device as its agent sees it (`DeviceFingerprint` as JSON), copied into card and report.
     pub fingerprint: serde_json::Value,
     pub scratch: PathBuf,
+    /// For `build`: file of the timing or tactic cache, this attempt's own copy. It may not exist yet; what it holds
+    /// after a success is published.
     pub cache: Option<PathBuf>,
+    /// Where `cache` came from; `None`: it begins empty, the build is cold.
+    #[serde(default)]
+    pub cache_origin: Option<CacheOrigin>,
     /// For `benchmark`: the plan to measure.
     pub plan: Option<PathBuf>,
     /// For `benchmark`: what the plan was built for, where that may differ from `sku`; its results are then marked.
@@ -77,6 +82,9 @@ pub struct WorkOrder {
     /// What is measured beside the latency at every profile's shapes.
     #[serde(default)]
     pub measure: MeasureAsk,
+    /// Longest the whole order may take, all its builds together: the agent kills the worker then. 0: unknown.
+    #[serde(default)]
+    pub limit_ms: u64,
     /// Longest the measurement may take.
     pub measure_budget_ms: u64,
     /// A plan with wrong outputs is an error unless this is set; its report says inaccurate either way.
@@ -89,14 +97,72 @@ fn one_build() -> u32 {
     1
 }
 
+/// Most builds of one order: more say nothing new about how much builds differ.
+pub const BUILDS_MAX: u32 = 32;
+/// Most numbers of streams in one sweep, and the largest of them.
+pub const SWEEP_POINTS_MAX: usize = 16;
+pub const STREAMS_MAX: u32 = 64;
+
+/// Largest timing or tactic cache that is kept; real ones stay in the tens of MiB.
+pub const TUNING_CACHE_MAX_BYTES: u64 = 256 << 20;
+
+/// Where a build's timing or tactic cache came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheOrigin {
+    pub digest: Digest,
+    pub bytes: u64,
+    /// Job and agent whose build left it; empty when this host's own copy says no more.
+    pub job: String,
+    pub agent: String,
+    /// 0 when unknown.
+    pub published_unix_ms: u64,
+}
+
 /// What a request asks to be measured beside the usual; no part of the engine key.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MeasureAsk {
     /// Numbers of parallel streams (inference contexts) to sweep, ascending; empty: no sweep.
     pub streams: Vec<u32>,
     /// Record a timeline of one benchmark window and keep it as an artifact.
     pub trace: bool,
+}
+
+impl MeasureAsk {
+    /// Whether nothing beside the usual is asked for.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty() && !self.trace
+    }
+
+    /// Whether a measurement made for this ask has everything that `other` asks for.
+    pub fn covers(&self, other: &Self) -> bool {
+        (self.trace || !other.trace) && other.streams.iter().all(|streams| self.streams.contains(streams))
+    }
+
+    /// Everything that either asks for.
+    pub fn union(&self, other: &Self) -> Self {
+        let mut streams = [self.streams.as_slice(), &other.streams].concat();
+        streams.sort_unstable();
+        streams.dedup();
+        Self { streams, trace: self.trace || other.trace }
+    }
+
+    /// Refuses sweeps that are too long, too wide or out of order.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn validate(&self) -> Result<(), String> {
+        if self.streams.len() > SWEEP_POINTS_MAX {
+            return Err(format!("a stream sweep has at most {SWEEP_POINTS_MAX} points, not {}", self.streams.len()));
+        }
+        if self.streams.iter().any(|streams| !(1..=STREAMS_MAX).contains(streams)) {
+            return Err(format!("a stream sweep counts 1 to {STREAMS_MAX} streams"));
+        }
+        match self.streams.windows(2).all(|pair| pair[0] < pair[1]) {
+            true => Ok(()),
+            false => Err("a stream sweep names each number once, in ascending order".into()),
+        }
+    }
 }
 
 /// A file beside plan and report that is worth keeping: a profile export, a timeline.
@@ -118,7 +184,8 @@ pub enum WorkEvent {
         fraction: f32,
         detail: String,
     },
-    /// The plan lies at `plan` with its card at `card`: upload both, then answer `continue`.
+    /// The plan lies at `plan` with its card at `card`: upload both, then answer `continue`. Said once, after all builds
+    /// of the order, of the plan that is kept.
     Built {
         plan: PathBuf,
         plan_digest: Digest,

@@ -116,6 +116,7 @@ impl Puppet {
                 plan_digest: finished.plan_digest.clone(),
                 plan_bytes: finished.plan_bytes,
                 card_digest: finished.card_digest.clone(),
+                builds: finished.builds,
             }));
         }
         let class = match self.random.random_range(0..20) {

@@ -142,6 +142,7 @@ pub fn success(blobs: &MemBlobs, assign: &v1::Assign) -> v1::Finished {
         report_digest: blobs.insert(report.as_bytes()).to_string(),
         log_digest: blobs.insert(b"log\n").to_string(),
         accurate: true,
+        builds: if job.kind() == v1::JobKind::Build { job.builds } else { 0 },
         ..v1::Finished::default()
     }
 }

@@ -1,0 +1,119 @@
+//! What a request asks for, one combination at a time, before anything is decided about it.
+
+use super::{
+    model::{Covered, Job, Model, PlanRef},
+    state::{Submit, SubmitWhat},
+    submit::JOBS_PER_REQUEST_MAX,
+};
+use planforge_engine_core::identity::{BuildSpec, EngineKey, Sku, Toolchain, ToolchainConstraint};
+use planforge_proto::{ApiError, ErrorCode};
+
+/// One combination of a request, before anything is decided about it.
+pub(super) struct Asked {
+    pub model: Model,
+    pub sku: Sku,
+    pub spec: BuildSpec,
+    pub constraint: String,
+    pub matches: ToolchainConstraint,
+    pub force: bool,
+    pub allow_inaccurate: bool,
+    /// From how many builds the plan is to be chosen.
+    pub builds: u32,
+    /// What its report is to have beside the usual.
+    pub covered: Covered,
+    /// For a benchmark.
+    pub existing: Option<Existing>,
+}
+
+/// The plan that a benchmark measures.
+#[derive(Clone)]
+pub(super) struct Existing {
+    pub plan: PlanRef,
+    pub key: EngineKey,
+    /// What made the plan, and what must run it.
+    pub toolchain: Toolchain,
+    pub built_for: Sku,
+}
+
+impl Asked {
+    /// What a job that waits asked for; `None` when its record makes no sense.
+    pub fn of(job: &Job) -> Option<Self> {
+        let measured = job.kind == super::JobKind::Benchmark;
+        let existing = match (&job.plan, job.key, &job.toolchain) {
+            (Some(plan), Some(key), Some(toolchain)) if measured => Some(Existing {
+                plan: plan.clone(),
+                key,
+                toolchain: toolchain.clone(),
+                built_for: job.built_for.clone().unwrap_or_else(|| job.sku.clone()),
+            }),
+            _ => None,
+        };
+        let threads = if measured { job.spec.threads } else { job.asked_threads };
+        Some(Self {
+            model: job.model.clone(),
+            sku: job.sku.clone(),
+            spec: BuildSpec { threads, ..job.spec.clone() },
+            constraint: job.constraint.clone(),
+            matches: job.constraint.parse().ok()?,
+            force: job.force,
+            allow_inaccurate: job.allow_inaccurate,
+            builds: job.builds,
+            covered: job.covered(),
+            existing,
+        })
+    }
+}
+
+/// Every combination of a request.
+///
+/// # Errors
+/// When there are none or too many.
+pub(super) fn expand(submit: &Submit) -> Result<Vec<Asked>, ApiError> {
+    let count = match &submit.what {
+        SubmitWhat::Build { models, specs, constraints } => {
+            models.len().saturating_mul(submit.skus.len()).saturating_mul(specs.len()).saturating_mul(constraints.len())
+        }
+        SubmitWhat::Benchmark(_) => submit.skus.len(),
+    };
+    if count == 0 || count > JOBS_PER_REQUEST_MAX {
+        let message = format!("the request comes to {count} jobs; it must be 1 to {JOBS_PER_REQUEST_MAX}");
+        return Err(ApiError::new(ErrorCode::InvalidArgument, message));
+    }
+    let mut asked = Vec::with_capacity(count);
+    let one = |model: &Model, sku: &Sku, spec: &BuildSpec, constraint: &(String, ToolchainConstraint)| Asked {
+        model: model.clone(),
+        sku: sku.clone(),
+        spec: spec.clone(),
+        constraint: constraint.0.clone(),
+        matches: constraint.1.clone(),
+        force: submit.force,
+        allow_inaccurate: submit.allow_inaccurate,
+        builds: submit.builds,
+        covered: Covered { eval: submit.eval, measure: submit.measure.clone() },
+        existing: None,
+    };
+    match &submit.what {
+        SubmitWhat::Build { models, specs, constraints } => {
+            for model in models {
+                for sku in &submit.skus {
+                    for spec in specs {
+                        asked.extend(constraints.iter().map(|constraint| one(model, sku, spec, constraint)));
+                    }
+                }
+            }
+        }
+        SubmitWhat::Benchmark(engine) => {
+            let any = (String::new(), ToolchainConstraint::default());
+            for sku in &submit.skus {
+                let existing = Existing {
+                    plan: engine.plan.clone(),
+                    key: engine.key,
+                    toolchain: engine.toolchain.clone(),
+                    built_for: engine.sku.clone(),
+                };
+                asked.push(Asked { existing: Some(existing), ..one(&engine.model, sku, &engine.spec, &any) });
+            }
+        }
+    }
+    Ok(asked)
+}

@@ -1,0 +1,95 @@
+//! Timing and tactic caches: which one a build begins with, and whose result is kept.
+//!
+//! A cache belongs to one scope (`DeviceFingerprint::tuning_scope`): what one kind of device learnt never reaches
+//! another kind. The coordinator works the scope out itself, from the device that holds the lease and the toolchain of
+//! the job; what an agent claims only has to agree. A build's result is published in the transaction that takes the
+//! build, and only when the cache it grew from is still the newest: caches are never merged, so of two hosts that built
+//! at once the later one's gain is lost, which costs time and nothing else, and both are told.
+
+use super::{
+    model::{CacheRecord, Change, Job, JobKind, Outcome},
+    queue::DeviceKey,
+    state::{CacheUpdate, Effects, Now, State},
+};
+use planforge_engine_core::{device::DeviceFingerprint, identity::Digest};
+
+impl State {
+    /// Scope of what a build on the device learns, and the device's own name for itself. `None` for a device that does
+    /// not describe itself in a way we understand.
+    fn scope_of(&self, device: &DeviceKey, job: &Job) -> Option<(Digest, String)> {
+        let device = self.device(device)?;
+        let fingerprint: DeviceFingerprint = serde_json::from_str(&device.fingerprint).ok()?;
+        let scope = fingerprint.tuning_scope(&job.sku, job.toolchain.as_ref()?, device.simulated);
+        Some((scope, fingerprint.name))
+    }
+
+    /// What an attempt that builds begins with, and whether it must begin from nothing.
+    pub(super) fn cache_for(&self, device: &DeviceKey, job: &Job) -> (Option<Box<CacheRecord>>, bool) {
+        if job.kind != JobKind::Build || job.only_measures() {
+            return (None, false);
+        }
+        let newest = self.scope_of(device, job).and_then(|(scope, _)| self.caches.get(&scope));
+        let suspected = job.attempts.iter().any(|attempt| attempt.outcome == Outcome::Failed && attempt.suspects_cache);
+        (newest.cloned().map(Box::new), suspected)
+    }
+
+    /// Publishes what a build learnt. Returns why it is not kept, in words, when somebody else was first or it is not
+    /// of this build's scope.
+    pub(super) fn publish_cache(
+        &mut self,
+        job: &Job,
+        device: &DeviceKey,
+        update: CacheUpdate,
+        now: Now,
+        fx: &mut Effects,
+    ) -> Option<String> {
+        let (Some((scope, device_name)), Some(toolchain)) = (self.scope_of(device, job), job.toolchain.clone()) else {
+            return Some("the timing cache is not kept: its device cannot be told apart from others".into());
+        };
+        if scope != update.scope {
+            return Some("the timing cache is not kept: it is not of this device and toolchain".into());
+        }
+        let newest = self.caches.get(&scope);
+        if newest.and_then(|newest| newest.cache).map(|cache| cache.digest) != update.previous {
+            return Some(match newest {
+                Some(CacheRecord { job, cache: Some(_), .. }) => {
+                    format!(
+                        "the timing cache of job {job}, published meanwhile for this kind of device, is kept instead"
+                    )
+                }
+                _ => "the timing cache it grew from was dropped meanwhile; the result is not kept".into(),
+            });
+        }
+        let record = CacheRecord {
+            scope,
+            generation: newest.map_or(0, |newest| newest.generation) + 1,
+            cache: Some(update.cache),
+            previous: update.previous,
+            sku: job.sku.clone(),
+            device_name,
+            toolchain,
+            job: job.id.clone(),
+            attempt: job.attempt(),
+            agent: job.attempts.last().map(|attempt| attempt.agent_name.clone()).unwrap_or_default(),
+            device: device.device.clone(),
+            published_ms: now.wall_ms,
+        };
+        fx.changes.push(Change::Cache(Box::new(record.clone())));
+        self.caches.insert(scope, record);
+        None
+    }
+
+    /// Forgets the cache of a scope, and keeps the fact: copies that agents still have count for nothing.
+    pub(super) fn drop_cache(&mut self, scope: Digest, now: Now, fx: &mut Effects) {
+        let Some(record) = self.caches.get_mut(&scope).filter(|record| record.cache.is_some()) else { return };
+        record.previous = record.cache.take().map(|cache| cache.digest);
+        record.generation += 1;
+        record.published_ms = now.wall_ms;
+        fx.changes.push(Change::Cache(Box::new(record.clone())));
+    }
+
+    /// The newest cache of every scope, dropped ones too.
+    pub fn caches(&self) -> impl Iterator<Item = &CacheRecord> {
+        self.caches.values()
+    }
+}

@@ -1,0 +1,138 @@
+//! What is to happen to a combination: answered, joined, run, refused or kept waiting. Nothing here changes anything.
+
+use super::{
+    ask::{Asked, Existing},
+    model::{EngineRef, Failure, Job, JobId, JobKind, PlanRef},
+    queue::Target,
+    resolve::Unresolved,
+    state::{Flight, State},
+};
+use planforge_engine_core::{
+    identity::{BuildSpec, Digest, EngineKey, Toolchain},
+    worker::FailureClass,
+};
+use planforge_proto::{ApiError, ErrorCode};
+
+/// What is to happen to a combination.
+pub(super) enum Verdict {
+    /// A stored engine answers it.
+    Answer { key: EngineKey, toolchain: Toolchain, spec: BuildSpec, engine: EngineRef, report: Option<Digest> },
+    /// It is known to fail.
+    Fail { key: EngineKey, toolchain: Toolchain, spec: BuildSpec, failure: Failure },
+    /// The same work is under way.
+    Join(JobId),
+    /// Work for a device, after `behind` ended when somebody else does nearly the same.
+    Run {
+        kind: JobKind,
+        key: EngineKey,
+        toolchain: Toolchain,
+        spec: BuildSpec,
+        plan: Option<PlanRef>,
+        behind: Option<JobId>,
+    },
+    /// Nobody known could run it; it waits until somebody can.
+    Wait(ApiError),
+}
+
+impl State {
+    /// Decides without changing anything.
+    pub(super) fn judge(&self, asked: &Asked) -> Result<Verdict, ApiError> {
+        self.plugins_allowed(&asked.spec)?;
+        if let Some(existing) = &asked.existing {
+            return self.judge_benchmark(asked, existing);
+        }
+        let resolved = match self.resolve(&asked.sku, &asked.matches, &asked.spec) {
+            Ok(resolved) => resolved,
+            Err(Unresolved::NothingOffers(error)) => return Ok(Verdict::Wait(error)),
+            Err(Unresolved::Never(error)) => return Err(error),
+        };
+        let (toolchain, spec) = (resolved.toolchain, resolved.spec);
+        let key = EngineKey::new(&asked.model.digest, &asked.sku, &toolchain, &spec);
+        if asked.force {
+            return Ok(Verdict::Run { kind: JobKind::Build, key, toolchain, spec, plan: None, behind: None });
+        }
+        if let Some(refusal) = self.refusals.get(&key) {
+            let failure = Failure::new(
+                refusal.failure.class,
+                format!("job {} tried this already: {}", refusal.job, refusal.failure.message),
+                format!("{} (--force tries it again)", refusal.failure.hint).trim_start().to_owned(),
+            );
+            return Ok(Verdict::Fail { key, toolchain, spec, failure });
+        }
+        // An engine chosen from fewer builds is no answer; what is built now takes its place.
+        if let Some(engine) = self.engines.get(&key).filter(|engine| engine.plan.builds >= asked.builds) {
+            if !engine.accurate && !asked.allow_inaccurate {
+                let failure = Failure::new(
+                    FailureClass::Model,
+                    "the stored engine's outputs are too far from the reference's",
+                    "take it anyway with --allow-inaccurate, or build it again with --force",
+                );
+                return Ok(Verdict::Fail { key, toolchain, spec, failure });
+            }
+            if let Some(report) = engine.answer(&asked.covered) {
+                return Ok(Verdict::Answer { key, toolchain, spec, engine: engine.clone(), report });
+            }
+            // What is missing is measured; nothing is built for it.
+            let flight =
+                Flight::Measure { plan: engine.plan.digest, sku: asked.sku.clone(), covered: asked.covered.clone() };
+            let behind = match self.under_way(&flight) {
+                Some((other, false)) => return Ok(Verdict::Join(other)),
+                ending => ending.map(|(other, _)| other),
+            };
+            let plan = Some(engine.plan.clone());
+            return Ok(Verdict::Run { kind: JobKind::Benchmark, key, toolchain, spec, plan, behind });
+        }
+        let other = self.flights.get(&Flight::Build(key)).and_then(|id| self.jobs.get(id));
+        let behind = match other {
+            Some(other) if self.may_join(asked, other) => return Ok(Verdict::Join(other.id.clone())),
+            other => other.map(|other| other.id.clone()),
+        };
+        Ok(Verdict::Run { kind: JobKind::Build, key, toolchain, spec, plan: None, behind })
+    }
+
+    /// Whether what `other`, a live build of the same key, leads to answers `asked` too. A job that nobody holds can
+    /// still be asked for more, see [`State::join`]: once an attempt runs, or may be revived, what it does is settled.
+    fn may_join(&self, asked: &Asked, other: &Job) -> bool {
+        if asked.allow_inaccurate != other.allow_inaccurate || other.cancelling.is_some() {
+            return false;
+        }
+        let held = self.holds.contains_key(&other.id);
+        let measured =
+            other.covered().covers(&asked.covered) || (!held && other.covered().joined(&asked.covered).is_some());
+        // A plan that is stored already was chosen from as many builds as were asked for then.
+        let built = other.builds >= asked.builds || (!held && other.plan.is_none());
+        measured && built
+    }
+
+    /// The job that does this work, and whether it is being cancelled: then it is no answer, but may still give one.
+    fn under_way(&self, flight: &Flight) -> Option<(JobId, bool)> {
+        let job = self.flights.get(flight).and_then(|id| self.jobs.get(id))?;
+        Some((job.id.clone(), job.cancelling.is_some()))
+    }
+
+    fn judge_benchmark(&self, asked: &Asked, existing: &Existing) -> Result<Verdict, ApiError> {
+        let Existing { plan, key, toolchain: made_by, .. } = existing;
+        let target = Target { sku: asked.sku.clone(), toolchain: made_by.clone() };
+        let flight = Flight::Measure { plan: plan.digest, sku: asked.sku.clone(), covered: asked.covered.clone() };
+        let behind = match self.under_way(&flight).filter(|_| !asked.force) {
+            Some((other, false)) => return Ok(Verdict::Join(other)),
+            ending => ending.map(|(other, _)| other),
+        };
+        if !self.offers.contains_key(&target) {
+            let message = format!(
+                "no known agent can measure this plan on {}: it needs {made_by}, and {}",
+                asked.sku,
+                self.alternatives(&asked.sku)
+            );
+            return Ok(Verdict::Wait(ApiError::new(ErrorCode::Refused, message)));
+        }
+        Ok(Verdict::Run {
+            kind: JobKind::Benchmark,
+            key: *key,
+            toolchain: made_by.clone(),
+            spec: asked.spec.clone(),
+            plan: Some(plan.clone()),
+            behind,
+        })
+    }
+}
