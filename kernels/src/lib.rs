@@ -11,10 +11,12 @@
 //! | [`pointwise`] | unary and broadcasting binary operators |
 //! | [`rows`] | softmax and layer normalisation over the last axis |
 //! | [`shuffle`] | transpose, gather and layout changes |
+//! | [`cuda`] | NVIDIA devices: libraries found at run time, kernels compiled at run time |
 //!
 //! Invariant: a kernel called with an [`isa::Isa`] of one level executes no instruction above that level.
 
 pub mod conv;
+pub mod cuda;
 pub mod gemm;
 pub mod isa;
 pub mod math;

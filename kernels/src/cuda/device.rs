@@ -1,0 +1,454 @@
+//! One GPU: context, memory, streams, kernels, events, captured graphs.
+//!
+//! Thin over cudarc's driver layer. Memory is plain device memory, never managed. Event tracking is off: what runs on
+//! several streams is ordered by explicit events, as it must be inside a captured graph.
+
+use super::{
+    libraries::{Driver, Missing},
+    nvrtc::Arch,
+};
+use cudarc::driver::{
+    CudaContext, CudaEvent, CudaGraph, CudaStream, DriverError,
+    result::{self, module},
+    sys,
+};
+use std::{ffi::CString, ffi::c_void, fmt, ptr, sync::Arc};
+
+/// Alignment of every buffer and of every tensor inside one; what vector loads and the libraries' fastest paths need.
+pub const ALIGNMENT_BYTES: usize = 256;
+
+/// Why the device could not do it.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum DeviceError {
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    #[error("no GPU has the UUID {uuid}; this process sees {seen} GPUs")]
+    NoSuchDevice { uuid: String, seen: usize },
+    #[error("out of device memory: {wanted_mib} MiB asked for, {free_mib} MiB free")]
+    OutOfMemory { wanted_mib: u64, free_mib: u64 },
+    #[error(
+        "the device stopped at a faulty kernel ({reason}) while it was to {what}; this process can do no more on it"
+    )]
+    Fault { what: String, reason: String },
+    #[error("cannot {what}: {reason}")]
+    Driver { what: String, reason: String },
+}
+
+impl DeviceError {
+    pub(crate) fn from_driver(what: impl Into<String>, error: DriverError) -> Self {
+        use sys::cudaError_enum as Code;
+        let what = what.into();
+        let reason = error.to_string();
+        match error.0 {
+            Code::CUDA_ERROR_ILLEGAL_ADDRESS
+            | Code::CUDA_ERROR_MISALIGNED_ADDRESS
+            | Code::CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | Code::CUDA_ERROR_INVALID_PC
+            | Code::CUDA_ERROR_LAUNCH_FAILED
+            | Code::CUDA_ERROR_LAUNCH_TIMEOUT
+            | Code::CUDA_ERROR_ASSERT
+            | Code::CUDA_ERROR_ECC_UNCORRECTABLE
+            | Code::CUDA_ERROR_HARDWARE_STACK_ERROR => Self::Fault { what, reason },
+            _ => Self::Driver { what, reason },
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, DeviceError>;
+
+fn doing<T>(what: &str, result: std::result::Result<T, DriverError>) -> Result<T> {
+    result.map_err(|error| DeviceError::from_driver(what, error))
+}
+
+/// What decides how kernels are made and laid out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Properties {
+    pub name: String,
+    pub arch: Arch,
+    pub sm_count: u32,
+    pub l2_bytes: u64,
+    /// Most shared memory one block may ask for.
+    pub shared_block_bytes: u32,
+    pub memory_bytes: u64,
+}
+
+/// One GPU of this process.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    context: Arc<CudaContext>,
+    properties: Properties,
+}
+
+impl Gpu {
+    /// The device of that number, in the order of this process.
+    pub fn open(ordinal: usize) -> Result<Self> {
+        Driver::get()?;
+        let context = doing("open the device", CudaContext::new(ordinal))?;
+        // SAFETY: every order between streams is stated by events of our own; nothing relies on tracked ones.
+        unsafe { context.disable_event_tracking() };
+        let properties = doing("ask for the device's properties", properties(&context))?;
+        Ok(Self { context, properties })
+    }
+
+    /// The device with that NVML UUID (`GPU-...`), whatever its number here.
+    pub fn open_uuid(uuid: &str) -> Result<Self> {
+        Driver::get()?;
+        let count = doing("count the devices", CudaContext::device_count())?;
+        let count = usize::try_from(count).unwrap_or(0);
+        for ordinal in 0..count {
+            let gpu = Self::open(ordinal)?;
+            if doing("ask for the device's UUID", gpu.context.uuid()).map(text_of_uuid)? == uuid {
+                return Ok(gpu);
+            }
+        }
+        Err(DeviceError::NoSuchDevice { uuid: uuid.into(), seen: count })
+    }
+
+    pub fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    /// Free and total device memory in bytes.
+    pub fn memory_bytes(&self) -> Result<(u64, u64)> {
+        let (free, total) = doing("ask for free memory", self.context.mem_get_info())?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// A stream that waits for no other.
+    pub fn stream(&self) -> Result<Stream> {
+        Ok(Stream(doing("make a stream", self.context.new_stream())?))
+    }
+
+    /// Uninitialised memory.
+    pub fn alloc(&self, bytes: usize) -> Result<Buffer> {
+        doing("use the device", self.context.bind_to_thread())?;
+        let bytes = bytes.max(1).next_multiple_of(ALIGNMENT_BYTES);
+        // SAFETY: the memory is owned by the buffer and freed once; nobody reads it before it is written.
+        match unsafe { result::malloc_sync(bytes) } {
+            Ok(address) => Ok(Buffer { address, bytes, context: self.context.clone() }),
+            Err(error) if error.0 == sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY => {
+                const MIB: u64 = 1 << 20;
+                let free = self.memory_bytes().map_or(0, |(free, _)| free);
+                Err(DeviceError::OutOfMemory { wanted_mib: (bytes as u64).div_ceil(MIB), free_mib: free / MIB })
+            }
+            Err(error) => Err(DeviceError::from_driver("allocate device memory", error)),
+        }
+    }
+
+    /// Memory with these bytes in it.
+    pub fn upload(&self, bytes: &[u8]) -> Result<Buffer> {
+        let buffer = self.alloc(bytes.len())?;
+        buffer.write(0, bytes)?;
+        Ok(buffer)
+    }
+
+    /// Loads machine code.
+    pub fn load(&self, cubin: &[u8]) -> Result<Module> {
+        doing("use the device", self.context.bind_to_thread())?;
+        // SAFETY: the driver copies the image during the call and refuses what is none; a cubin ends where its own
+        // headers say, which the caller's digest vouches for.
+        let handle = doing("load a kernel", unsafe { module::load_data(cubin.as_ptr().cast()) })?;
+        Ok(Module(Arc::new(ModuleInner { handle, context: self.context.clone() })))
+    }
+
+    /// Waits until everything on the device is done.
+    pub fn synchronize(&self) -> Result<()> {
+        doing("wait for the device", self.context.synchronize())
+    }
+}
+
+fn properties(context: &Arc<CudaContext>) -> std::result::Result<Properties, DriverError> {
+    use sys::CUdevice_attribute as Attribute;
+    let ask = |attribute| context.attribute(attribute).map(|value| u32::try_from(value).unwrap_or(0));
+    let (major, minor) = context.compute_capability()?;
+    Ok(Properties {
+        name: context.name()?,
+        arch: Arch::of_device(u32::try_from(major).unwrap_or(0), u32::try_from(minor).unwrap_or(0)),
+        sm_count: ask(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        l2_bytes: ask(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
+        shared_block_bytes: ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        memory_bytes: context.total_mem()? as u64,
+    })
+}
+
+/// `GPU-` and the sixteen bytes in the usual groups.
+fn text_of_uuid(uuid: sys::CUuuid) -> String {
+    let mut text = String::from("GPU-");
+    for (index, byte) in uuid.bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text += &format!("{:02x}", *byte as u8);
+    }
+    text
+}
+
+/// Device memory of one owner.
+pub struct Buffer {
+    address: sys::CUdeviceptr,
+    bytes: usize,
+    context: Arc<CudaContext>,
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes at {:#x})", self.bytes, self.address)
+    }
+}
+
+impl Buffer {
+    /// Where it begins in the device's address space.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub fn len_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies to the device and waits for it.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        assert!(offset + bytes.len() <= self.bytes, "{} bytes at {offset} of {self:?}", bytes.len());
+        doing("use the device", self.context.bind_to_thread())?;
+        // SAFETY: the range lies inside this buffer, as checked above.
+        doing("copy to the device", unsafe { result::memcpy_htod_sync(self.address + offset as u64, bytes) })
+    }
+
+    /// Copies from the device, after everything that was queued on it.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        assert!(offset + bytes.len() <= self.bytes, "{} bytes at {offset} of {self:?}", bytes.len());
+        doing("wait for the device", self.context.synchronize())?;
+        // SAFETY: the range lies inside this buffer, as checked above.
+        doing("copy from the device", unsafe { result::memcpy_dtoh_sync(bytes, self.address + offset as u64) })
+    }
+
+    /// Sets every byte.
+    pub fn fill(&self, byte: u8) -> Result<()> {
+        doing("use the device", self.context.bind_to_thread())?;
+        // SAFETY: exactly this buffer's memory is written.
+        doing("fill device memory", unsafe { result::memset_d8_sync(self.address, byte, self.bytes) })
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let freed = self.context.bind_to_thread().and_then(|()| {
+            // SAFETY: allocated by `Gpu::alloc`, freed once; the driver waits for work that uses it.
+            unsafe { result::free_sync(self.address) }
+        });
+        if let Err(error) = freed {
+            tracing::debug!(%error, "device memory was not freed");
+        }
+    }
+}
+
+/// An order of work on the device.
+#[derive(Clone, Debug)]
+pub struct Stream(pub(super) Arc<CudaStream>);
+
+impl Stream {
+    pub fn synchronize(&self) -> Result<()> {
+        doing("wait for the stream", self.0.synchronize())
+    }
+
+    /// What follows here runs after what was queued on `other` so far.
+    pub fn after(&self, other: &Stream) -> Result<()> {
+        doing("order two streams", self.0.join(&other.0))
+    }
+
+    /// A moment on this stream whose time can be read.
+    pub fn moment(&self) -> Result<Moment> {
+        let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        Ok(Moment(doing("record an event", self.0.record_event(flags))?))
+    }
+
+    /// Records what `work` queues, runs none of it, and makes it one graph.
+    pub fn capture(&self, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        doing("begin a capture", self.0.begin_capture(mode))?;
+        let worked = work();
+        // Ended in any case: a stream must not stay in capture.
+        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        let graph = self.0.end_capture(flags);
+        worked?;
+        let graph = doing("end a capture", graph)?.ok_or_else(|| DeviceError::Driver {
+            what: "end a capture".into(),
+            reason: "nothing was captured".into(),
+        })?;
+        doing("upload a graph", graph.upload())?;
+        Ok(Graph(graph))
+    }
+
+    /// Copies between device addresses in stream order.
+    ///
+    /// # Safety
+    /// Both ranges are memory of this device that lives until the copy is done.
+    pub unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
+        // SAFETY: as the caller vouches.
+        doing("copy on the device", unsafe { result::memcpy_dtod_async(to, from, bytes, self.0.cu_stream()) })
+    }
+
+    /// Fills device memory in stream order.
+    ///
+    /// # Safety
+    /// The range is memory of this device that lives until the fill is done.
+    pub unsafe fn fill(&self, to: u64, byte: u8, bytes: usize) -> Result<()> {
+        // SAFETY: as the caller vouches.
+        doing("fill device memory", unsafe { result::memset_d8_async(to, byte, bytes, self.0.cu_stream()) })
+    }
+
+    /// The driver's handle, for libraries that queue work of their own.
+    pub(super) fn raw(&self) -> *mut c_void {
+        self.0.cu_stream().cast()
+    }
+}
+
+/// A recorded event.
+#[derive(Debug)]
+pub struct Moment(CudaEvent);
+
+impl Moment {
+    pub fn wait(&self) -> Result<()> {
+        doing("wait for an event", self.0.synchronize())
+    }
+
+    /// Device time from `earlier` to here; waits for both.
+    pub fn since_ms(&self, earlier: &Moment) -> Result<f64> {
+        doing("read an event", earlier.0.elapsed_ms(&self.0)).map(f64::from)
+    }
+}
+
+/// Captured work that is launched as one.
+pub struct Graph(CudaGraph);
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Graph")
+    }
+}
+
+impl Graph {
+    /// Queues it on the stream it was captured on.
+    ///
+    /// # Safety
+    /// Every address it was captured with still is the memory it was then.
+    pub unsafe fn launch(&self) -> Result<()> {
+        doing("launch a graph", self.0.launch())
+    }
+}
+
+/// Loaded machine code.
+#[derive(Clone)]
+pub struct Module(Arc<ModuleInner>);
+
+struct ModuleInner {
+    handle: sys::CUmodule,
+    context: Arc<CudaContext>,
+}
+
+// SAFETY: a module handle may be used from any thread that binds its context, which every user does.
+unsafe impl Send for ModuleInner {}
+// SAFETY: as above; the driver locks what it shares.
+unsafe impl Sync for ModuleInner {}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Module")
+    }
+}
+
+impl Drop for ModuleInner {
+    fn drop(&mut self) {
+        // SAFETY: loaded by `Gpu::load`, unloaded once; kernels hold the module alive.
+        let unloaded = self.context.bind_to_thread().and_then(|()| unsafe { module::unload(self.handle) });
+        if let Err(error) = unloaded {
+            tracing::debug!(%error, "a kernel module was not unloaded");
+        }
+    }
+}
+
+impl Module {
+    /// A kernel by its `extern "C"` name.
+    pub fn kernel(&self, name: &str) -> Result<Kernel> {
+        let missing = |reason: &str| DeviceError::Driver { what: format!("find kernel {name}"), reason: reason.into() };
+        let text = CString::new(name).map_err(|_| missing("its name has a zero byte"))?;
+        doing("use the device", self.0.context.bind_to_thread())?;
+        // SAFETY: the module is loaded and kept alive by the kernel.
+        let function = unsafe { module::get_function(self.0.handle, text) };
+        let function = function.map_err(|error| missing(&error.to_string()))?;
+        Ok(Kernel { function, module: self.clone(), name: name.into() })
+    }
+}
+
+/// Blocks, threads and shared memory of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// Dynamic shared memory of one block.
+    pub shared_bytes: u32,
+}
+
+/// One argument of a kernel, by value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Arg {
+    /// A device address.
+    Address(u64),
+    I32(i32),
+    I64(i64),
+    F32(f32),
+}
+
+/// A kernel of a loaded module.
+#[derive(Clone)]
+pub struct Kernel {
+    function: sys::CUfunction,
+    module: Module,
+    name: String,
+}
+
+// SAFETY: function handles belong to their module, which is `Send` and held alive.
+unsafe impl Send for Kernel {}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kernel({})", self.name)
+    }
+}
+
+impl Kernel {
+    /// Lets a block ask for more shared memory than a kernel gets by default.
+    pub fn allow_shared_bytes(&self, bytes: u32) -> Result<()> {
+        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let value = i32::try_from(bytes).unwrap_or(i32::MAX);
+        doing("use the device", self.module.0.context.bind_to_thread())?;
+        // SAFETY: the function is alive through its module.
+        let set = unsafe { result::function::set_function_attribute(self.function, attribute, value) };
+        set.map_err(|error| {
+            DeviceError::from_driver(format!("give kernel {} {bytes} bytes of shared memory", self.name), error)
+        })
+    }
+
+    /// Queues one launch.
+    ///
+    /// # Safety
+    /// `args` are what the kernel declares, in its order, and every address in them leads to memory of this device that
+    /// is large enough for what the kernel does with it and lives until it is done.
+    pub unsafe fn launch(&self, stream: &Stream, launch: Launch, args: &[Arg]) -> Result<()> {
+        let mut pointers: Vec<*mut c_void> = args
+            .iter()
+            .map(|arg| match arg {
+                Arg::Address(value) => ptr::from_ref(value).cast_mut().cast(),
+                Arg::I32(value) => ptr::from_ref(value).cast_mut().cast(),
+                Arg::I64(value) => ptr::from_ref(value).cast_mut().cast(),
+                Arg::F32(value) => ptr::from_ref(value).cast_mut().cast(),
+            })
+            .collect();
+        let [grid, block] = [launch.grid, launch.block].map(|d| (d[0], d[1], d[2]));
+        // SAFETY: the pointers live until the call returns, which copies what they point to; the rest is the caller's.
+        let queued = unsafe {
+            result::launch_kernel(self.function, grid, block, launch.shared_bytes, stream.0.cu_stream(), &mut pointers)
+        };
+        queued.map_err(|error| DeviceError::from_driver(format!("launch kernel {} with {launch:?}", self.name), error))
+    }
+}

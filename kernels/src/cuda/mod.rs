@@ -1,0 +1,17 @@
+//! NVIDIA devices: libraries found at run time, kernels compiled at run time, nothing linked.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`libraries`] | where driver, NVRTC, cuBLASLt and cuDNN are, and what is missing |
+//! | [`nvrtc`] | CUDA C++ to a cubin for one exact architecture, cached by everything that decides it |
+//! | [`device`] | one GPU: context, memory, streams, events, captured graphs |
+//! | [`blaslt`] | matrix products with epilogues, and the search over their algorithms |
+//! | [`dnn`] | cuDNN operation graphs: description, engines that run them, plans |
+//!
+//! Every library is optional: a function that needs one takes the token that only a loaded library gives.
+
+pub mod blaslt;
+pub mod device;
+pub mod dnn;
+pub mod libraries;
+pub mod nvrtc;

@@ -1,0 +1,310 @@
+//! CUDA C++ to a cubin for one exact architecture.
+//!
+//! No header of a toolkit is ever in reach: sources bring what they need. A cubin is kept under a digest of everything
+//! that decides it (source, options, architecture, NVRTC version), so that a kernel is compiled once per host.
+
+use super::libraries::{Nvrtc, libraries};
+use cudarc::nvrtc::{result, sys};
+use sha2::{Digest as _, Sha256};
+use std::{
+    ffi::CString,
+    fmt, fs, io,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+/// Largest source that is compiled; generated kernels stay far below.
+const MAX_SOURCE_BYTES: usize = 4 << 20;
+
+/// A real architecture, `sm_90a`: cubins run on it alone (and later minors of it, without the letter).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Arch {
+    /// Compute capability without its dot: 75, 80, 90, 100.
+    pub capability: u32,
+    /// With the instructions that only this very architecture has: `a`.
+    pub specific: bool,
+}
+
+impl Arch {
+    /// The architecture of a device; from 9.0 on with what is specific to it.
+    pub fn of_device(major: u32, minor: u32) -> Self {
+        let capability = major * 10 + minor;
+        Self { capability, specific: capability >= 90 }
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sm_{}{}", self.capability, if self.specific { "a" } else { "" })
+    }
+}
+
+/// A text that names no architecture.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no architecture; write for example sm_80 or sm_90a")]
+pub struct ArchParseError(String);
+
+impl FromStr for Arch {
+    type Err = ArchParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let fail = || ArchParseError(text.chars().take(40).collect());
+        let rest = text.strip_prefix("sm_").ok_or_else(fail)?;
+        let (digits, specific) = rest.strip_suffix('a').map_or((rest, false), |digits| (digits, true));
+        let capability = digits.parse().map_err(|_| fail())?;
+        Ok(Self { capability, specific })
+    }
+}
+
+/// Machine code of one source for one architecture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cubin {
+    pub bytes: Vec<u8>,
+    /// The compiler's words; warnings, or empty.
+    pub log: String,
+}
+
+/// Why a source has no cubin.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    #[error(transparent)]
+    Missing(#[from] super::libraries::Missing),
+    #[error("kernel {name} has {bytes} bytes of source, more than the {MAX_SOURCE_BYTES} allowed")]
+    TooLong { name: String, bytes: usize },
+    #[error("kernel {name} or one of its options has a zero byte")]
+    Zero { name: String },
+    #[error("kernel {name} does not compile for {arch}: {log}")]
+    Source { name: String, arch: Arch, log: String, text: String },
+    #[error("NVRTC cannot {what} of kernel {name}: {reason}")]
+    Library { name: String, what: &'static str, reason: String },
+}
+
+/// What is compiled.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// For messages.
+    pub name: &'a str,
+    /// CUDA C++ whose kernels are `extern "C"`.
+    pub text: &'a str,
+    /// Beyond the architecture and the language's standard, `-DTILE=64`.
+    pub options: &'a [String],
+}
+
+/// Compiles without any cache.
+pub fn compile(source: Source<'_>, arch: Arch) -> Result<Cubin, CompileError> {
+    let _token = Nvrtc::get()?;
+    let name = source.name.to_owned();
+    if source.text.len() > MAX_SOURCE_BYTES {
+        return Err(CompileError::TooLong { name, bytes: source.text.len() });
+    }
+    let zero = |_| CompileError::Zero { name: source.name.into() };
+    let text = CString::new(source.text).map_err(zero)?;
+    let file = CString::new(format!("{}.cu", source.name)).map_err(zero)?;
+    let options = all_options(source.options, arch);
+    if options.iter().any(|option| option.contains('\0')) {
+        return Err(CompileError::Zero { name });
+    }
+    let library = |what| {
+        let name = source.name.to_owned();
+        move |error: result::NvrtcError| CompileError::Library { name, what, reason: format!("{:?}", error.0) }
+    };
+    let program = Program(result::create_program(&text, Some(&file)).map_err(library("make a program"))?);
+    // SAFETY: the program lives until the end of this function; the options are copied by the call.
+    let compiled = unsafe { result::compile_program(program.0, &options) };
+    let log = program.log();
+    if let Err(error) = compiled {
+        return Err(match error.0 {
+            sys::nvrtcResult::NVRTC_ERROR_COMPILATION | sys::nvrtcResult::NVRTC_ERROR_INVALID_OPTION => {
+                CompileError::Source { name, arch, log, text: source.text.into() }
+            }
+            other => CompileError::Library { name, what: "compile the source", reason: format!("{other:?}: {log}") },
+        });
+    }
+    let bytes = program.cubin().map_err(library("hand over the machine code"))?;
+    Ok(Cubin { bytes, log })
+}
+
+fn all_options(options: &[String], arch: Arch) -> Vec<String> {
+    let mut all = vec![format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-default-device".into()];
+    all.extend(options.iter().cloned());
+    all
+}
+
+/// Destroys its program at the end.
+struct Program(sys::nvrtcProgram);
+
+impl Program {
+    fn log(&self) -> String {
+        // SAFETY: the program is alive.
+        let log = unsafe { result::get_program_log(self.0) }.unwrap_or_default();
+        let bytes: Vec<u8> = log.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+        String::from_utf8_lossy(&bytes).trim().to_owned()
+    }
+
+    fn cubin(&self) -> Result<Vec<u8>, result::NvrtcError> {
+        let mut size = 0;
+        // SAFETY: the program is alive and compiled; the second call writes exactly `size` bytes.
+        unsafe {
+            sys::nvrtcGetCUBINSize(self.0, &mut size).result()?;
+            let mut bytes = vec![0u8; size];
+            sys::nvrtcGetCUBIN(self.0, bytes.as_mut_ptr().cast()).result()?;
+            Ok(bytes)
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: made by `create_program` and destroyed once.
+        let _ = unsafe { result::destroy_program(self.0) };
+    }
+}
+
+/// Architectures that the loaded NVRTC compiles for.
+pub fn supported() -> Result<Vec<u32>, CompileError> {
+    let _token = Nvrtc::get()?;
+    let library = |error: result::NvrtcError| CompileError::Library {
+        name: String::new(),
+        what: "list the architectures",
+        reason: format!("{:?}", error.0),
+    };
+    let mut count = 0;
+    // SAFETY: both calls write what their first argument points to, the second `count` ints.
+    unsafe {
+        sys::nvrtcGetNumSupportedArchs(&mut count).result().map_err(library)?;
+        let mut archs = vec![0; usize::try_from(count).unwrap_or(0)];
+        sys::nvrtcGetSupportedArchs(archs.as_mut_ptr()).result().map_err(library)?;
+        Ok(archs.into_iter().filter_map(|arch| u32::try_from(arch).ok()).collect())
+    }
+}
+
+/// Cubins kept in a folder; several processes may share it.
+#[derive(Clone, Debug)]
+pub struct CubinCache {
+    folder: Option<PathBuf>,
+}
+
+impl CubinCache {
+    /// Keeps cubins in `folder`, which is made when first needed; `None` keeps nothing.
+    pub fn new(folder: Option<PathBuf>) -> Self {
+        Self { folder }
+    }
+
+    /// The kept cubin, else a fresh one, which is then kept. A folder that cannot be written only costs time.
+    pub fn compile(&self, source: Source<'_>, arch: Arch) -> Result<Vec<u8>, CompileError> {
+        let Some(folder) = &self.folder else { return Ok(compile(source, arch)?.bytes) };
+        let file = folder.join(format!("{}.cubin", key(source, arch)));
+        if let Ok(bytes) = fs::read(&file)
+            && let Some(cubin) = unseal(&bytes)
+        {
+            return Ok(cubin.to_vec());
+        }
+        let cubin = compile(source, arch)?.bytes;
+        if let Err(error) = keep(folder, &file, &cubin) {
+            tracing::debug!(file = %file.display(), %error, "a cubin is not kept");
+        }
+        Ok(cubin)
+    }
+}
+
+/// Digest of everything that decides a cubin.
+fn key(source: Source<'_>, arch: Arch) -> String {
+    let version = libraries().nvrtc.as_ref().map(|found| found.version.clone()).unwrap_or_default();
+    let mut hash = Sha256::new();
+    let options = all_options(source.options, arch);
+    for part in ["planforge-cubin-v1", &version, source.text].into_iter().chain(options.iter().map(String::as_str)) {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hex(&hash.finalize())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+const SEAL_BYTES: usize = 32;
+
+/// The cubin behind its own digest: a torn or foreign file is never loaded.
+fn unseal(bytes: &[u8]) -> Option<&[u8]> {
+    let (seal, cubin) = bytes.split_at_checked(SEAL_BYTES)?;
+    (Sha256::digest(cubin)[..] == *seal).then_some(cubin)
+}
+
+fn keep(folder: &Path, file: &Path, cubin: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let draft = file.with_extension(format!("{}.tmp", std::process::id()));
+    let mut sealed = Sha256::digest(cubin).to_vec();
+    sealed.extend_from_slice(cubin);
+    fs::write(&draft, sealed)?;
+    fs::rename(&draft, file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KERNEL: &str = r#"extern "C" __global__ void scale(float* x, float a, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) x[i] *= a;
+    }"#;
+
+    fn source(text: &str) -> Source<'_> {
+        Source { name: "test", text, options: &[] }
+    }
+
+    #[test]
+    fn architectures_read_and_write_alike() {
+        for text in ["sm_75", "sm_80", "sm_90a", "sm_100a"] {
+            assert_eq!(text.parse::<Arch>().unwrap().to_string(), text);
+        }
+        assert_eq!(Arch::of_device(9, 0).to_string(), "sm_90a");
+        assert_eq!(Arch::of_device(8, 6).to_string(), "sm_86");
+        for text in ["90", "sm_", "sm_9x", "sm_90aa"] {
+            assert!(text.parse::<Arch>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_kept_cubin_is_used_only_while_it_is_whole() {
+        let sealed = [&Sha256::digest(b"code")[..], b"code"].concat();
+        assert_eq!(unseal(&sealed), Some(&b"code"[..]));
+        assert_eq!(unseal(&sealed[..sealed.len() - 1]), None);
+        assert_eq!(unseal(b"short"), None);
+    }
+
+    #[test]
+    fn the_key_tells_everything_apart_that_decides_the_code() {
+        let arch = |text: &str| text.parse::<Arch>().unwrap();
+        let options = ["-DX=1".to_owned()];
+        let keys = [
+            key(source("a"), arch("sm_80")),
+            key(source("b"), arch("sm_80")),
+            key(source("a"), arch("sm_90a")),
+            key(Source { options: &options, ..source("a") }, arch("sm_80")),
+        ];
+        let distinct: std::collections::BTreeSet<_> = keys.iter().collect();
+        assert_eq!(distinct.len(), keys.len());
+    }
+
+    #[test]
+    fn kernels_compile_where_nvrtc_is_found() {
+        if let Err(missing) = Nvrtc::get() {
+            return assert!(
+                matches!(compile(source(KERNEL), Arch::of_device(8, 0)), Err(CompileError::Missing(_))),
+                "{missing}"
+            );
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let cache = CubinCache::new(Some(folder.path().join("cubins")));
+        for arch in supported().unwrap() {
+            let arch = Arch { capability: arch, specific: arch >= 90 };
+            let cubin = cache.compile(source(KERNEL), arch).unwrap();
+            assert!(cubin.starts_with(b"\x7fELF"), "{arch}");
+            assert_eq!(cache.compile(source(KERNEL), arch).unwrap(), cubin);
+        }
+        let error =
+            compile(source("extern \"C\" __global__ void f() { undeclared(); }"), Arch::of_device(8, 0)).unwrap_err();
+        assert!(error.to_string().contains("undeclared"), "{error}");
+    }
+}
