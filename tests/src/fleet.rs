@@ -1,10 +1,16 @@
 //! GPUs that are not there: their descriptions, and toolchains to build for them, put together for a test.
 
-use crate::standin::scenario::{CALLS_FILE, Gpu, Rule, Scenario, Timing};
+use crate::{
+    farm::Farm,
+    process::Process,
+    scripted::Script,
+    standin::scenario::{CALLS_FILE, Gpu, Rule, Scenario, Timing},
+};
 use serde_json::Value;
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 /// A board as its driver would describe it.
@@ -179,5 +185,88 @@ impl Toolchain {
         };
         let calls = self.calls();
         calls.iter().map(arguments).filter(|a| a.iter().any(|a| a.starts_with("--onnx="))).collect()
+    }
+}
+
+/// A program of this package, which lies beside the test's own folder.
+pub fn program(name: &str) -> PathBuf {
+    let test = env::current_exe().expect("a test knows where it lies");
+    let program = test.ancestors().nth(2).expect("tests lie in <target>/<profile>/deps").join(name);
+    assert!(program.exists(), "{} is not built", program.display());
+    program
+}
+
+/// A host with one scripted board and its own toolchains.
+#[derive(Debug)]
+pub struct Host {
+    pub board: Board,
+    pub toolchains: Vec<Toolchain>,
+    pub process: Process,
+    pub script: PathBuf,
+}
+
+/// Bounds of a scripted agent, kept short so that tests are.
+#[derive(Clone, Copy, Debug)]
+pub struct HostLimits {
+    pub measure_budget_ms: u64,
+    pub job_limit_ms: u64,
+}
+
+impl Default for HostLimits {
+    fn default() -> Self {
+        Self { measure_budget_ms: 1500, job_limit_ms: 120_000 }
+    }
+}
+
+impl Host {
+    /// Starts an agent with the board of `sku` and a stand-in of each of `versions`.
+    pub fn start(farm: &Farm, sku: &str, versions: &[&str], limits: HostLimits) -> Self {
+        let board = board_of(sku);
+        let home = farm.home(&format!("host-{sku}"));
+        let standin = program("standin-trtexec");
+        let toolchains: Vec<Toolchain> = versions
+            .iter()
+            .map(|version| {
+                Toolchain::install(&standin, &home.join(format!("TensorRT-{version}")), board.scenario(version))
+            })
+            .collect();
+        let script = home.join("script.json");
+        Script { boards: vec![sku.into()], driver: "570.86.15".into(), cuda: "12.8".into(), telemetry: Vec::new() }
+            .write(&script);
+        let process = Self::launch(farm, sku, &home, &script, &toolchains, limits);
+        Self { board, toolchains, process, script }
+    }
+
+    /// Starts the agent again after its death.
+    pub fn restart(&mut self, farm: &Farm, limits: HostLimits) {
+        let sku = self.board.sku;
+        let home = farm.home(&format!("host-{sku}"));
+        self.process = Self::launch(farm, sku, &home, &self.script, &self.toolchains, limits);
+    }
+
+    fn launch(
+        farm: &Farm,
+        sku: &str,
+        home: &Path,
+        script: &Path,
+        toolchains: &[Toolchain],
+        limits: HostLimits,
+    ) -> Process {
+        let locks = home.join("locks");
+        fs::create_dir_all(&locks).expect("a lock folder");
+        let mut command = Command::new(program("scripted-agent"));
+        for (name, _) in env::vars().filter(|(name, _)| name.starts_with("PLANFORGE_") || name.starts_with("CUDA_")) {
+            command.env_remove(name);
+        }
+        // The first toolchain by its variable, all of them by the path.
+        let folders = toolchains.iter().filter_map(|t| Some(t.program().parent()?.to_owned()));
+        let path = env::join_paths(folders.chain(["/usr/bin".into(), "/bin".into()])).expect("folders without colons");
+        command.env("HOME", home).env("PATH", path).current_dir(home);
+        command.args(["--server", &farm.url, "--name", &format!("host-{sku}"), "--state"]).arg(home.join("state"));
+        command.arg("--lock-dir").arg(locks).arg("--script").arg(script);
+        command.args(["--measure-budget-ms", &limits.measure_budget_ms.to_string()]);
+        command.args(["--job-limit-ms", &limits.job_limit_ms.to_string(), "--kill-grace-ms", "500"]);
+        command.args(["--device-refresh-ms", "1000"]);
+        Process::start(&format!("host-{sku}"), farm.path(), command)
     }
 }

@@ -9,6 +9,7 @@
 //! | [`farm`] | a coordinator with agents, as processes |
 //! | [`fleet`] | GPUs that are not there, and toolchains for them |
 //! | [`models`] | model files the tests build |
+//! | [`scripted`] | an agent with such GPUs |
 //! | [`standin`] | a program that behaves like `trtexec` |
 //!
 //! Invariant: nothing here reaches into the product's memory; what a test knows it learned as a user would.
@@ -17,6 +18,7 @@ pub mod farm;
 pub mod fleet;
 pub mod models;
 pub mod process;
+pub mod scripted;
 pub mod standin;
 
 use std::time::{Duration, Instant};
