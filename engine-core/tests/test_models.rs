@@ -90,3 +90,26 @@ fn bert_base_activations_stay_in_range() {
     let layers = check("bert-base", inputs);
     assert!(layers >= 12 * 18, "{layers}");
 }
+
+#[test]
+fn planted_outliers_change_no_bit_of_the_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let pixels: Vec<u8> = numbers(64, 17).flat_map(|value| (value as f32 / 16.0).to_le_bytes()).collect();
+    let image = Tensor::new(ElementType::F32, vec![1, 1, 8, 8], pixels.into()).unwrap();
+    let mut largest = Vec::new();
+    let mut answer = |name: &str| {
+        let path = folder.path().join(name);
+        generate(name, &Options::default(), &path).unwrap();
+        let graph = import(&Model::open(&path).unwrap(), None).unwrap();
+        let inputs = BTreeMap::from([("image".to_owned(), image.clone())]);
+        let mut top = 0f32;
+        let outputs = execute_observed(&graph, &inputs, &mut |_, tensor| {
+            top = floats(tensor).into_iter().fold(top, f32::max);
+            ControlFlow::Continue(())
+        });
+        largest.push(top);
+        outputs.unwrap()
+    };
+    assert_eq!(answer("digits"), answer("digits-outliers"));
+    assert!(largest[1] > 8.0 * largest[0], "{largest:?}");
+}

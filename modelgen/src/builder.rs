@@ -1,8 +1,8 @@
 //! Nodes, values and weights of a graph under construction.
 
 use crate::{
-    Batch, Generated, LayerNormForm, Options, Style,
-    weights::{Init, write_f32},
+    Batch, Generated, LayerNormForm, Options, Precision, Style, precision,
+    weights::{Draw, Form, Init},
 };
 use planforge_onnx::{
     OnnxError,
@@ -35,10 +35,13 @@ pub type Value = String;
 /// A graph under construction.
 #[derive(Debug)]
 pub struct Graph {
-    proto: GraphProto,
+    pub(crate) proto: GraphProto,
     /// Streamed when the file is written.
-    weights: Vec<TensorProto>,
-    inits: BTreeMap<String, Init>,
+    pub(crate) weights: Vec<TensorProto>,
+    /// How each of the weights is made, by name.
+    pub(crate) draws: BTreeMap<String, Draw>,
+    /// What nearly all elements of a value lie within, on both sides of zero.
+    pub(crate) ranges: BTreeMap<Value, f64>,
     parameters: u64,
     style: Style,
 }
@@ -46,7 +49,14 @@ pub struct Graph {
 impl Graph {
     pub fn new(name: &str, style: &Style) -> Self {
         let proto = GraphProto { name: name.to_owned(), ..Default::default() };
-        Self { proto, weights: Vec::new(), inits: BTreeMap::new(), parameters: 0, style: *style }
+        Self {
+            proto,
+            weights: Vec::new(),
+            draws: BTreeMap::new(),
+            ranges: BTreeMap::new(),
+            parameters: 0,
+            style: *style,
+        }
     }
 
     /// A first dimension of [`BATCH`] becomes the batch, here and in outputs.
@@ -85,7 +95,9 @@ impl Graph {
     /// A stored tensor that is no trained parameter, such as a running mean.
     pub fn statistic(&mut self, name: &str, dims: &[i64], init: Init) -> Value {
         self.weights.push(tensor(name, DataType::Float, dims, Vec::new()));
-        self.inits.insert(name.to_owned(), init);
+        let count = dims.iter().product::<i64>() as u64;
+        let draw = Draw { init, stream: name.to_owned(), count, form: Form::Single };
+        self.draws.insert(name.to_owned(), draw);
         name.to_owned()
     }
 
@@ -100,6 +112,18 @@ impl Graph {
     pub fn scalar(&mut self, name: &str, value: f32) -> Value {
         self.proto.initializer.push(tensor(name, DataType::Float, &[], value.to_le_bytes().to_vec()));
         name.to_owned()
+    }
+
+    /// Int8 zeros.
+    pub fn zero_int8(&mut self, name: &str, dims: &[i64]) -> Value {
+        let bytes = vec![0; dims.iter().product::<i64>() as usize];
+        self.proto.initializer.push(tensor(name, DataType::Int8, dims, bytes));
+        name.to_owned()
+    }
+
+    /// Says what nearly all elements of a value lie within, on both sides of zero.
+    pub fn expect_within(&mut self, value: &Value, range: f64) {
+        self.ranges.insert(value.clone(), range);
     }
 
     /// Several numbers as a constant of one axis.
@@ -135,7 +159,12 @@ impl Graph {
     }
 
     /// Writes the model with its weights drawn from the seed.
-    pub(crate) fn write(self, options: &Options, path: &Path) -> Result<Generated, OnnxError> {
+    pub(crate) fn write(mut self, options: &Options, path: &Path) -> Result<Generated, OnnxError> {
+        match options.precision {
+            Precision::Fp32 => (),
+            Precision::Fp16 => precision::to_half(&mut self),
+            Precision::Int8 => precision::quantize(&mut self),
+        }
         let nodes = self.proto.node.len();
         let model = ModelProto {
             ir_version: IR_VERSION,
@@ -144,10 +173,9 @@ impl Graph {
             graph: Some(self.proto),
             ..Default::default()
         };
-        let inits = self.inits;
+        let draws = self.draws;
         let size_bytes = write_model(path, &model, &self.weights, options.storage, &mut |weight, out| {
-            let count = weight.dims.iter().product::<i64>() as u64;
-            write_f32(out, inits[&weight.name], count, options.seed, &weight.name)
+            draws[&weight.name].write(out, options.seed)
         })?;
         Ok(Generated { size_bytes, nodes, parameters: self.parameters })
     }

@@ -71,10 +71,19 @@ fn centred_by_part(input: &Signal, taps: i64, damping: f64) -> Init {
     Init::Centred { std, outputs: Outputs::Rows { length: (input.part * taps) as usize } }
 }
 
+/// Standard deviations within which nearly all elements lie.
+const RANGE_DEVIATIONS: f64 = 6.0;
+
+/// What nearly all elements of a signal lie within.
+fn range(mean: f64, variance: f64) -> f64 {
+    mean.abs() + RANGE_DEVIATIONS * variance.sqrt()
+}
+
 /// Conv and BatchNormalization.
 pub fn normalised_convolution(graph: &mut Graph, input: &Signal, of: &Convolution<'_>) -> Signal {
     let Convolution { conv, norm, channels, kernel, stride, pad, depthwise, scale, damping, epsilon } = *of;
     let taps = kernel * kernel;
+    graph.expect_within(&input.value, range(input.mean, input.variance));
     let (init, per_filter, centre) = if depthwise {
         let std = damping * (DEPTHWISE_NOISE / taps as f64 / input.variance).sqrt();
         let sum = damping * DEPTHWISE_SUM / input.variance.sqrt();
@@ -219,6 +228,7 @@ pub struct Linear<'a> {
 
 /// A `Gemm` with stored weights `[to, from]` and a bias.
 pub fn linear(graph: &mut Graph, input: &Value, of: &Linear<'_>) -> Value {
+    graph.expect_within(input, range(0.0, of.variance));
     let weight = graph.parameter(&format!("{}.weight", of.name), &[of.to, of.from], centred(of.from, of.variance));
     let bias = graph.parameter(&format!("{}.bias", of.name), &[of.to], Init::Bell { std: 0.1 });
     let attributes = vec![float("alpha", 1.0), float("beta", 1.0), int("transB", 1)];

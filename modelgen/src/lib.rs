@@ -8,6 +8,8 @@
 //! | [`cnn`], [`transformer`] | what those share |
 //! | [`builder`] | nodes, values and weights of a graph under construction |
 //! | [`weights`] | the seeded numbers |
+//! | `precision` | half-precision and int8 files out of single-precision graphs |
+//! | `outliers` | channels of the trained model made large, without a change of what it computes |
 //!
 //! Weights are scaled so that activations neither vanish nor explode: the output of every convolution, linear layer,
 //! normalisation and residual block has a standard deviation between 0.1 and 10 for inputs of unit variance. Wrong
@@ -22,6 +24,8 @@ pub mod builder;
 pub mod cnn;
 pub mod efficientnet;
 pub mod mobilenet;
+mod outliers;
+mod precision;
 pub mod resnet;
 pub mod transformer;
 pub mod vit;
@@ -29,6 +33,7 @@ pub mod weights;
 pub mod yolo;
 
 use builder::Graph;
+use bytes::Bytes;
 use planforge_onnx::{
     Model, OnnxError,
     proto::TensorProto,
@@ -56,6 +61,8 @@ enum Source {
     Graph(fn(&Style) -> Graph),
     /// A whole ONNX file.
     Trained(&'static [u8]),
+    /// The same with planted outlier channels.
+    Outliers(&'static [u8]),
 }
 
 /// Every model, smallest first.
@@ -65,6 +72,12 @@ pub const MODELS: &[ModelInfo] = &[
         description: "small CNN trained on scikit-learn's digits, input 1x1x8x8, real weights",
         parameters: 38_282,
         source: Source::Trained(DIGITS),
+    },
+    ModelInfo {
+        name: "digits-outliers",
+        description: "the same function with a few channels 32 times as large as the others, hard to quantise",
+        parameters: 38_282,
+        source: Source::Outliers(DIGITS),
     },
     ModelInfo {
         name: "efficientnet-b0",
@@ -134,6 +147,17 @@ impl Default for Style {
     }
 }
 
+/// What a file stores its weights in and computes with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    #[default]
+    Fp32,
+    /// Half precision inside, single precision at inputs and outputs.
+    Fp16,
+    /// `QuantizeLinear` and `DequantizeLinear` around products and convolutions.
+    Int8,
+}
+
 /// How a model is generated.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -142,11 +166,12 @@ pub struct Options {
     /// Whether the weights go into the ONNX file or into a file beside it.
     pub storage: Storage,
     pub style: Style,
+    pub precision: Precision,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { seed: 0, storage: Storage::Inline, style: Style::default() }
+        Self { seed: 0, storage: Storage::Inline, style: Style::default(), precision: Precision::Fp32 }
     }
 }
 
@@ -165,6 +190,8 @@ pub struct Generated {
 pub enum GenerateError {
     #[error("there is no test model '{name}'; there are: {}", MODELS.iter().map(|model| model.name).collect::<Vec<_>>().join(", "))]
     Unknown { name: String },
+    #[error("{name} is written as it was trained: its batch and precision are fixed")]
+    Trained { name: String },
     #[error(transparent)]
     Onnx(#[from] OnnxError),
 }
@@ -177,17 +204,22 @@ pub fn find(name: &str) -> Result<&'static ModelInfo, GenerateError> {
 /// Writes the model `name` to `path`. The file appears whole or not at all.
 pub fn generate(name: &str, options: &Options, path: &Path) -> Result<Generated, GenerateError> {
     let info = find(name)?;
-    match info.source {
-        Source::Graph(build) => Ok(build(&options.style).write(options, path)?),
-        Source::Trained(bytes) => Ok(write_trained(bytes, info.parameters, options.storage, path)?),
+    let bytes = match info.source {
+        Source::Graph(build) => return Ok(build(&options.style).write(options, path)?),
+        Source::Trained(bytes) => bytes.into(),
+        Source::Outliers(bytes) => outliers::planted(bytes)?,
+    };
+    if (options.style, options.precision) != (Style::default(), Precision::Fp32) {
+        return Err(GenerateError::Trained { name: name.to_owned() });
     }
+    Ok(write_trained(bytes, info.parameters, options.storage, path)?)
 }
 
-fn write_trained(bytes: &'static [u8], parameters: u64, storage: Storage, path: &Path) -> Result<Generated, OnnxError> {
-    let model = Model::from_bytes(bytes.into())?;
+fn write_trained(bytes: Bytes, parameters: u64, storage: Storage, path: &Path) -> Result<Generated, OnnxError> {
+    let model = Model::from_bytes(bytes.clone())?;
     let nodes = model.graph().node.len();
     let size_bytes = match storage {
-        Storage::Inline => planforge_onnx::write::write_bytes(path, bytes)?,
+        Storage::Inline => planforge_onnx::write::write_bytes(path, &bytes)?,
         Storage::External => {
             let mut proto = model.proto;
             let stored = proto.graph.as_mut().map(|graph| std::mem::take(&mut graph.initializer)).unwrap_or_default();

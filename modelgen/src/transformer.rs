@@ -10,9 +10,13 @@ use crate::{
 /// Gain that makes up for what the gate of GELU takes away.
 pub const GELU_GAIN: f64 = 1.5;
 
+/// What nearly all elements of normalised values, of averages of them and of their GELU lie within.
+const RANGE: f64 = 6.0;
+
 /// A product with a stored matrix `[from, to]`, then the bias.
 pub fn projection(graph: &mut Graph, name: &str, input: &Value, [from, to]: [i64; 2], gain: f64) -> Value {
     let path = path(name);
+    graph.expect_within(input, RANGE);
     let init = Init::Centred { std: gain / (from as f64).sqrt(), outputs: Outputs::Columns { count: to as usize } };
     let weight = graph.parameter(&format!("{name}.weight"), &[from, to], init);
     let bias = graph.parameter(&format!("{name}.bias"), &[to], Init::Bell { std: 0.1 });

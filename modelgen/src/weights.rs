@@ -1,6 +1,10 @@
 //! The seeded numbers: a fixed algorithm on integers, so that bytes are the same on every machine.
 
+use half::f16;
 use std::io::{self, Write};
+
+/// Largest int8 of a symmetric quantisation.
+pub const INT8_MAX: f32 = 127.0;
 
 /// How the elements of a weight are chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,6 +27,82 @@ pub enum Outputs {
     Rows { length: usize },
     /// The weight is `[inputs, outputs]`: every so many-th element.
     Columns { count: usize },
+}
+
+/// A tensor of the file that is drawn when it is written.
+#[derive(Clone, Debug)]
+pub struct Draw {
+    pub init: Init,
+    /// Names the stream of random numbers: that of the weight, whatever its form.
+    pub stream: String,
+    /// Elements of the weight.
+    pub count: u64,
+    pub form: Form,
+}
+
+/// What of a drawn weight is stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Form {
+    Single,
+    Half,
+    /// Multiples of the scale of each output.
+    Int8 {
+        outputs: Outputs,
+    },
+    /// The scales that belong to [`Form::Int8`].
+    Scales {
+        outputs: Outputs,
+    },
+}
+
+impl Draw {
+    /// Writes the stored form, little-endian.
+    pub fn write(&self, out: &mut dyn Write, seed: u64) -> io::Result<()> {
+        let draw = |out: &mut dyn Write| write_f32(out, self.init, self.count, seed, &self.stream);
+        let outputs = match self.form {
+            Form::Single => return draw(out),
+            Form::Half => return draw(&mut Halving(out)),
+            Form::Int8 { outputs } | Form::Scales { outputs } => outputs,
+        };
+        let mut bytes = Vec::with_capacity(self.count as usize * 4);
+        draw(&mut bytes)?;
+        let values: Vec<f32> = singles(&bytes).collect();
+        let output_of = |index: usize| match outputs {
+            Outputs::Rows { length } => index / length,
+            Outputs::Columns { count } => index % count,
+        };
+        let mut scales = vec![f32::MIN_POSITIVE; values.len().checked_sub(1).map_or(0, |last| output_of(last) + 1)];
+        for (index, value) in values.iter().enumerate() {
+            let scale = &mut scales[output_of(index)];
+            *scale = scale.max(value.abs() / INT8_MAX);
+        }
+        match self.form {
+            Form::Scales { .. } => scales.iter().try_for_each(|scale| out.write_all(&scale.to_le_bytes())),
+            _ => {
+                let whole = |(index, value): (usize, &f32)| (value / scales[output_of(index)]).round_ties_even() as i8;
+                out.write_all(&values.iter().enumerate().map(|each| whole(each).to_le_bytes()[0]).collect::<Vec<u8>>())
+            }
+        }
+    }
+}
+
+fn singles(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+}
+
+/// Writes half-precision numbers where single-precision ones are written to it, whole ones at a time.
+struct Halving<'a>(&'a mut dyn Write);
+
+impl Write for Halving<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let halves: Vec<u8> = singles(bytes).flat_map(|value| f16::from_f32(value).to_le_bytes()).collect();
+        self.0.write_all(&halves)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Elements made before they are written.

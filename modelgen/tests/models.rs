@@ -1,6 +1,6 @@
 //! The models are what they claim to be: size, determinism, readable by the strict reader.
 
-use planforge_modelgen::{MODELS, Options, generate};
+use planforge_modelgen::{Batch, LayerNormForm, MODELS, Options, Precision, Style, generate};
 use planforge_onnx::{Model, write::Storage};
 use sha2::{Digest, Sha256};
 use std::{fs, path::Path};
@@ -77,6 +77,86 @@ fn another_seed_gives_other_weights() {
         sha256(&path)
     };
     assert_ne!(digest(1), digest(2));
+}
+
+/// ONNX's numbers for element types.
+const FLOAT: i32 = 1;
+const INT8: i32 = 3;
+const HALF: i32 = 10;
+
+fn made(name: &str, options: &Options) -> Model {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.onnx");
+    generate(name, options, &path).unwrap();
+    Model::open(&path).unwrap()
+}
+
+fn count(model: &Model, op_type: &str) -> usize {
+    model.graph().node.iter().filter(|node| node.op_type == op_type).count()
+}
+
+#[test]
+fn half_precision_is_inside_and_single_precision_at_the_ports() {
+    let model = made("yolo-s", &Options { precision: Precision::Fp16, ..Options::default() });
+    let singles: Vec<&str> =
+        model.graph().initializer.iter().filter(|t| t.data_type == FLOAT).map(|t| t.name.as_str()).collect();
+    assert_eq!(singles, ["upsample_scales"], "Resize takes its scales in single precision alone");
+    let weight = model.graph().initializer.iter().find(|tensor| tensor.name == "d1.0.weight").unwrap();
+    assert_eq!((weight.data_type, model.tensor_bytes(weight).unwrap().len()), (HALF, 64 * 32 * 9 * 2));
+    assert_eq!(count(&model, "Cast"), 2);
+    assert_eq!(model.graph().node.last().unwrap().output, ["boxes"]);
+}
+
+#[test]
+fn int8_weights_have_a_scale_per_output_and_reach_the_last_integer() {
+    // The pooler of BERT-base reads one token, whose range is not stated.
+    for (name, products) in [("resnet50", 54), ("bert-base", 72)] {
+        let model = made(name, &Options { precision: Precision::Int8, ..Options::default() });
+        let weights: Vec<_> = model
+            .graph()
+            .initializer
+            .iter()
+            .filter(|tensor| tensor.data_type == INT8 && tensor.name.ends_with("_quantized"))
+            .collect();
+        assert_eq!(weights.len(), products, "{name}");
+        for weight in weights {
+            let integers = model.tensor_bytes(weight).unwrap();
+            let most = integers.iter().map(|byte| i8::from_le_bytes([*byte]).unsigned_abs()).max();
+            assert_eq!(most, Some(127), "{}", weight.name);
+        }
+        let activations = count(&model, "QuantizeLinear");
+        assert_eq!(count(&model, "DequantizeLinear"), products + activations);
+    }
+}
+
+#[test]
+fn an_open_batch_is_named_at_inputs_and_outputs() {
+    use planforge_onnx::proto::{tensor_shape_proto::dimension::Value::DimParam, type_proto::Value::TensorType};
+    for info in MODELS.iter().filter(|info| !info.name.starts_with("digits")) {
+        let style = Style { batch: Batch::Dynamic, ..Style::default() };
+        let model = made(info.name, &Options { style, ..Options::default() });
+        for port in model.graph().input.iter().chain(&model.graph().output) {
+            let Some(TensorType(tensor)) = port.r#type.as_ref().and_then(|ty| ty.value.as_ref()) else { panic!() };
+            let first = tensor.shape.as_ref().unwrap().dim[0].value.as_ref();
+            assert!(matches!(first, Some(DimParam(name)) if name == "batch"), "{}: {}", info.name, port.name);
+        }
+    }
+}
+
+#[test]
+fn layer_normalisation_can_be_left_in_pieces() {
+    for name in ["bert-base", "vit-b-16"] {
+        let style = Style { layer_norm: LayerNormForm::Primitives, ..Style::default() };
+        let model = made(name, &Options { style, ..Options::default() });
+        assert_eq!((count(&model, "LayerNormalization"), count(&model, "ReduceMean")), (0, 50), "{name}");
+    }
+}
+
+#[test]
+fn a_trained_model_stays_as_it_is() {
+    let options = Options { precision: Precision::Int8, ..Options::default() };
+    let error = generate("digits-outliers", &options, Path::new("x")).unwrap_err();
+    assert!(error.to_string().contains("digits-outliers"), "{error}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::{failure::Failure, plans, tables};
-use planforge_modelgen::{Batch, GenerateError, LayerNormForm, MODELS, Options, Style};
+use planforge_modelgen::{Batch, GenerateError, LayerNormForm, MODELS, Options, Precision, Style};
 use planforge_onnx::write::Storage;
 use planforge_proto::ErrorCode;
 use std::path::PathBuf;
@@ -27,9 +27,32 @@ pub struct Args {
     /// Size of the first dimension of all inputs and outputs, or 'dynamic' to leave it open
     #[arg(long, value_name = "N|dynamic", default_value = "1", value_parser = batch)]
     batch: Batch,
+    /// What weights are stored in and what is computed with
+    #[arg(long, value_name = "NAME", value_enum, default_value = "fp32")]
+    precision: Stored,
     /// Write layer normalisation as means, differences and roots instead of one operator
     #[arg(long)]
     primitive_norms: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Stored {
+    /// Single precision
+    Fp32,
+    /// Half precision between single-precision inputs and outputs
+    Fp16,
+    /// QuantizeLinear and DequantizeLinear around products and convolutions, weights as int8
+    Int8,
+}
+
+impl From<Stored> for Precision {
+    fn from(stored: Stored) -> Self {
+        match stored {
+            Stored::Fp32 => Self::Fp32,
+            Stored::Fp16 => Self::Fp16,
+            Stored::Int8 => Self::Int8,
+        }
+    }
 }
 
 /// Batches a file may be fixed to; beyond it no device has the memory.
@@ -71,7 +94,8 @@ fn write(context: &Context<'_>, name: &str, args: &Args) -> Result<(), Failure> 
     plans::make_parent(&path)?;
     let storage = if args.external_data { Storage::External } else { Storage::Inline };
     let layer_norm = if args.primitive_norms { LayerNormForm::Primitives } else { LayerNormForm::Operator };
-    let options = Options { seed: args.seed, storage, style: Style { batch: args.batch, layer_norm } };
+    let style = Style { batch: args.batch, layer_norm };
+    let options = Options { seed: args.seed, storage, style, precision: args.precision.into() };
     let spinner = context.printer.spinner(&format!("writing {}", path.display()));
     let written = planforge_modelgen::generate(name, &options, &path);
     spinner.finish_and_clear();
@@ -93,6 +117,9 @@ fn write(context: &Context<'_>, name: &str, args: &Args) -> Result<(), Failure> 
 impl From<GenerateError> for Failure {
     fn from(error: GenerateError) -> Self {
         let code = match &error {
+            GenerateError::Trained { .. } => {
+                return Self::usage(error.to_string()).hint("leave out --batch, --precision and --primitive-norms");
+            }
             GenerateError::Unknown { .. } => return Self::usage(error.to_string()).hint("planforge testmodel --list"),
             _ => ErrorCode::InvalidArgument,
         };
