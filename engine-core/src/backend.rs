@@ -14,6 +14,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 /// Why a backend could not do what was asked, with the class that decides about a retry.
@@ -167,6 +168,26 @@ pub trait Compiler: Send + Sync {
 
     /// Loads a plan on this host's device to run and time it.
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError>;
+
+    /// What this backend can check other backends' engines with, here and now; `None` where it has nothing for that.
+    fn oracle(&self) -> Option<Box<dyn Oracle>> {
+        None
+    }
+}
+
+/// Says what a model's outputs are, with nothing in common with the engines that are checked by it.
+pub trait Oracle: Send + Sync {
+    /// As reports call it, with its version.
+    fn name(&self) -> String;
+
+    /// The outputs of the ONNX file `model` on `inputs`, in at most `limit`; an error when it cannot say.
+    fn outputs(
+        &self,
+        model: &Path,
+        inputs: &NamedTensors,
+        limit: Duration,
+        cancel: &Cancel,
+    ) -> Result<NamedTensors, BackendError>;
 }
 
 /// As much of a plan's beginning as tells whose it is.

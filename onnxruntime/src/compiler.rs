@@ -8,11 +8,12 @@ use crate::{
     BACKEND,
     library::{Library, Search},
     meter::OrtMeter,
+    oracle::OrtOracle,
     plan::{self, PlanManifest},
     session::{Provider, Runtime, Setup, Spinning},
 };
 use planforge_engine_core::{
-    backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter},
+    backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, Oracle},
     device::{CpuLevel, DeviceKind, DiscoveredDevice},
     identity::{BuildSpec, Precision, Sku, Toolchain},
     worker::FailureClass,
@@ -326,6 +327,10 @@ impl Compiler for OnnxRuntimeCompiler {
 
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {
         Ok(Box::new(OrtMeter::load(self, plan, options)?))
+    }
+
+    fn oracle(&self) -> Option<Box<dyn Oracle>> {
+        Some(Box::new(OrtOracle::new(self.library().ok()?)))
     }
 }
 

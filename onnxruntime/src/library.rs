@@ -47,6 +47,8 @@ pub struct Search {
     /// Library or folder that the user named; then nothing else is looked at.
     pub configured: Option<PathBuf>,
     pub folders: Vec<PathBuf>,
+    /// Whether the packages of `python3` are looked at last; where they are is found out only then.
+    pub packages: bool,
 }
 
 impl Search {
@@ -55,13 +57,12 @@ impl Search {
     pub fn of_environment() -> Self {
         let configured = env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         if configured.is_some() {
-            return Self { configured, folders: Vec::new() };
+            return Self { configured, ..Self::default() };
         }
         let mut folders = python::virtual_environment_folders();
         folders.extend(env::split_paths(&env::var_os("LD_LIBRARY_PATH").unwrap_or_default()));
         folders.extend(SYSTEM_FOLDERS.map(PathBuf::from));
-        folders.extend(python::interpreter_folders());
-        Self { configured, folders }
+        Self { configured, folders, packages: true }
     }
 
     /// The library to use. `Ok(None)`: there is none. `Err`: the configured one cannot be used, for this reason.
@@ -71,14 +72,16 @@ impl Search {
             let file = file.ok_or_else(|| format!("{} holds no {LIBRARY_NAME}", configured.display()))?;
             return inspect(&file).map(Some);
         }
-        for file in self.folders.iter().filter_map(|folder| in_folder(folder)) {
-            match inspect(&file) {
-                Ok(library) => return Ok(Some(library)),
-                Err(reason) => tracing::debug!(reason, "passing over a libonnxruntime"),
-            }
-        }
-        Ok(None)
+        let of_packages = || if self.packages { python::interpreter_folders() } else { Vec::new() };
+        Ok(first_of(&self.folders).or_else(|| first_of(&of_packages())))
     }
+}
+
+/// The first library in `folders` that can be used.
+fn first_of(folders: &[PathBuf]) -> Option<Library> {
+    folders.iter().filter_map(|folder| in_folder(folder)).find_map(|file| {
+        inspect(&file).inspect_err(|reason| tracing::debug!(reason, "passing over a libonnxruntime")).ok()
+    })
 }
 
 /// The library in `folder`: the unversioned name, else the highest version.
@@ -139,12 +142,12 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_passed_over_unless_it_was_configured() {
         let folder = folder_with(&["libonnxruntime.so.1.31.1"]);
-        let search = Search { configured: None, folders: vec![folder.path().to_owned()] };
+        let search = Search { folders: vec![folder.path().to_owned()], ..Search::default() };
         assert_eq!(search.find(), Ok(None));
-        let search = Search { configured: Some(folder.path().to_owned()), folders: Vec::new() };
+        let search = Search { configured: Some(folder.path().to_owned()), ..Search::default() };
         assert!(search.find().unwrap_err().ends_with("libonnxruntime.so.1.31.1 is no 64-bit shared library"));
         let empty = tempfile::tempdir().unwrap();
-        let search = Search { configured: Some(empty.path().to_owned()), folders: Vec::new() };
+        let search = Search { configured: Some(empty.path().to_owned()), ..Search::default() };
         assert!(search.find().unwrap_err().ends_with("holds no libonnxruntime.so"));
     }
 

@@ -38,9 +38,10 @@ pub(crate) fn interpreter_folders() -> Vec<PathBuf> {
         .map(|folder| folder.join("python3"))
         .find(|path| path.is_file());
     if let Some(interpreter) = interpreter {
-        match is_script(&interpreter) {
-            true => folders.extend(asked(&interpreter).iter().cloned()),
-            false => folders.extend(of_binary(&interpreter)),
+        match (is_script(&interpreter), of_pyenv(&interpreter, env::var("PYENV_VERSION").ok())) {
+            (false, _) => folders.extend(of_binary(&interpreter)),
+            (true, Some(chosen)) => folders.extend(chosen),
+            (true, None) => folders.extend(asked(&interpreter).iter().cloned()),
         }
     }
     if let Some(home) = env::var_os("HOME").filter(|home| !home.is_empty()) {
@@ -58,6 +59,17 @@ fn of_binary(interpreter: &Path) -> Vec<PathBuf> {
     let prefixes = [Some(interpreter.to_owned()), real].into_iter().flatten();
     let prefixes = prefixes.filter_map(|path| path.parent().and_then(Path::parent).map(Path::to_owned));
     prefixes.flat_map(|prefix| in_prefix(&prefix)).collect()
+}
+
+/// Of pyenv's stand-in `ROOT/shims/python3`: the versions chosen by its variable, else for the user; `None` when it is
+/// none of pyenv's.
+fn of_pyenv(stand_in: &Path, variable: Option<String>) -> Option<Vec<PathBuf>> {
+    let shims = stand_in.parent().filter(|folder| folder.ends_with("shims"))?;
+    let root = shims.parent().filter(|root| root.join("versions").is_dir())?;
+    let chosen = variable.filter(|chosen| !chosen.is_empty());
+    let chosen = chosen.or_else(|| fs::read_to_string(root.join("version")).ok()).unwrap_or_default();
+    let names = chosen.split([':', '\n']).map(str::trim).filter(|name| !name.is_empty() && !name.contains('/'));
+    Some(names.take(VERSIONS_MAX).flat_map(|name| in_prefix(&root.join("versions").join(name))).collect())
 }
 
 /// `PREFIX/lib/python3*/{site,dist}-packages/onnxruntime/capi`, newest Python first.
@@ -137,6 +149,21 @@ mod tests {
         fs::write(&interpreter, b"\x7fELF").unwrap();
         assert!(!is_script(&interpreter));
         assert!(of_binary(&interpreter).contains(&capi("python3.12")));
+    }
+
+    #[test]
+    fn of_pyenvs_versions_the_chosen_ones_count() {
+        let root = tempfile::tempdir().unwrap();
+        let capi =
+            |name: &str| root.path().join(format!("versions/{name}/lib/python3.12/site-packages/{PACKAGE_FOLDER}"));
+        for name in ["3.12.1", "3.12.2", "other"] {
+            fs::create_dir_all(capi(name)).unwrap();
+        }
+        fs::write(root.path().join("version"), "3.12.2\nsystem\n").unwrap();
+        let stand_in = root.path().join("shims/python3");
+        assert_eq!(of_pyenv(&stand_in, None).unwrap(), [capi("3.12.2")]);
+        assert_eq!(of_pyenv(&stand_in, Some("other:3.12.1".into())).unwrap(), [capi("other"), capi("3.12.1")]);
+        assert_eq!(of_pyenv(&root.path().join("bin/python3"), None), None);
     }
 
     #[test]

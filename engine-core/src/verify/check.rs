@@ -1,6 +1,6 @@
 //! Both checks of one engine, and what follows from them.
 
-use super::{accuracy, numerics};
+use super::{Independent, accuracy, numerics};
 use crate::{
     backend::{BackendError, Cancel, Meter, NamedTensors},
     identity::Precision,
@@ -16,6 +16,8 @@ use std::path::Path;
 pub struct Check<'a> {
     /// The model as imported, or why it could not be.
     pub graph: Result<&'a Graph, &'a str>,
+    /// Says what is right when the reference operators do not.
+    pub independent: Option<Independent<'a>>,
     /// Reference inputs, bound already.
     pub inputs: &'a NamedTensors,
     /// Labelled test set.
@@ -46,10 +48,11 @@ impl Check<'_> {
     /// meter bound to other inputs.
     pub fn run(&self, meter: &mut dyn Meter) -> Result<Verdict, BackendError> {
         let mut verdict = Verdict { numerics: None, accuracy: None, accurate: true, findings: Vec::new() };
-        let numerics = match self.graph {
-            Ok(graph) => super::numerics(meter, graph, self.inputs, self.precision, self.clock, self.cancel)?,
-            Err(reason) => super::unverified(meter, reason.to_owned(), self.precision)?,
-        };
+        let (numerics, instead) = super::numerics(meter, self)?;
+        if let Some(reason) = instead {
+            let message = format!("outputs were compared with {}: {reason}", numerics.oracle);
+            verdict.add("oracle", Severity::Note, message);
+        }
         verdict.judge_numerics(&numerics);
         verdict.numerics = Some(numerics);
         if let Some(eval) = self.eval {

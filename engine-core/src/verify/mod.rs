@@ -1,7 +1,10 @@
 //! Correctness travels with speed: is what a plan computes right, and how right?
 //!
-//! Two questions, answered apart. *Numerics*: do the outputs on made-up inputs agree with the reference operators,
-//! as far as the precision allows? *Accuracy*: on labelled rows, how often is the first guess right?
+//! Two questions, answered apart. *Numerics*: do the outputs on made-up inputs agree with what is right, as far as the
+//! precision allows? *Accuracy*: on labelled rows, how often is the first guess right?
+//!
+//! What is right say the reference operators; where they refuse the model or are too slow, another backend that has an
+//! oracle says it.
 
 pub mod accuracy;
 mod check;
@@ -11,7 +14,7 @@ pub mod numerics;
 pub use check::{Check, Verdict};
 
 use crate::{
-    backend::{BackendError, Cancel, HostTensor, Meter, NamedTensors},
+    backend::{BackendError, Cancel, HostTensor, Meter, NamedTensors, Oracle},
     identity::Precision,
     ir::{Graph, Tensor},
     measure::Clock,
@@ -19,7 +22,7 @@ use crate::{
     report::Numerics,
     worker::FailureClass,
 };
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, path::Path, time::Duration};
 
 /// What the reference operators are called in reports.
 pub const ORACLE: &str = "reference operators";
@@ -27,6 +30,23 @@ pub const ORACLE: &str = "reference operators";
 /// Longest the reference may take on one set of inputs. It computes plainly, one element after another: beyond this
 /// the check is left out and the report says so.
 pub const ORACLE_BUDGET_MS: f64 = 60_000.0;
+
+/// Longest the reference may take where another oracle, which is faster, is there for when it is too slow.
+const QUICK_BUDGET_MS: f64 = 5_000.0;
+
+/// Another backend's oracle, and the model it is to run.
+#[derive(Clone, Copy)]
+pub struct Independent<'a> {
+    pub oracle: &'a dyn Oracle,
+    /// The ONNX file.
+    pub model: &'a Path,
+}
+
+impl std::fmt::Debug for Independent<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Independent").field("oracle", &self.oracle.name()).field("model", &self.model).finish()
+    }
+}
 
 /// How the reference's run ended.
 #[derive(Debug)]
@@ -69,32 +89,71 @@ pub fn reference(
     }
 }
 
-/// Compares one run of `meter` on `inputs`, which are bound already, with the reference.
-pub fn numerics(
-    meter: &mut dyn Meter,
-    graph: &Graph,
-    inputs: &NamedTensors,
-    precision: Precision,
-    clock: &dyn Clock,
-    cancel: &Cancel,
-) -> Result<Numerics, BackendError> {
-    let began_ms = clock.now_ms();
-    let end = reference(graph, inputs, ORACLE_BUDGET_MS, clock, cancel)?;
-    let oracle_ms = clock.now_ms() - began_ms;
-    let threshold = numerics::threshold(precision);
+/// What there is to compare an engine's outputs with.
+struct Expected {
+    /// Who says it.
+    oracle: String,
+    end: OracleEnd,
+    /// Why it was not the reference operators.
+    instead: Option<String>,
+}
+
+/// Asks the reference operators, and when they are silent the independent oracle.
+fn expected(check: &Check<'_>) -> Result<Expected, BackendError> {
+    let budget_ms = if check.independent.is_some() { QUICK_BUDGET_MS } else { ORACLE_BUDGET_MS };
+    let end = match check.graph {
+        Ok(graph) => reference(graph, check.inputs, budget_ms, check.clock, check.cancel)?,
+        Err(reason) => OracleEnd::Silent(reason.to_owned()),
+    };
+    let (reason, Independent { oracle, model }) = match (end, check.independent) {
+        (OracleEnd::Silent(reason), Some(independent)) => (reason, independent),
+        (end, _) => return Ok(Expected { oracle: ORACLE.into(), end, instead: None }),
+    };
+    let limit = Duration::from_secs_f64(ORACLE_BUDGET_MS / 1e3);
+    match oracle.outputs(model, check.inputs, limit, check.cancel) {
+        Ok(outputs) => Ok(Expected { oracle: oracle.name(), end: OracleEnd::Outputs(outputs), instead: Some(reason) }),
+        Err(_) if check.cancel.is_cancelled() => {
+            Err(BackendError::new(FailureClass::Infrastructure, "verification was cancelled"))
+        }
+        Err(error) => {
+            let reason = format!("{reason}; nor could {} say: {error}", oracle.name());
+            Ok(Expected { oracle: ORACLE.into(), end: OracleEnd::Silent(reason), instead: None })
+        }
+    }
+}
+
+/// Compares one run of `meter`, whose inputs are bound already, with what is right. Also why that was not said by the
+/// reference operators, where it was not.
+pub(crate) fn numerics(meter: &mut dyn Meter, check: &Check<'_>) -> Result<(Numerics, Option<String>), BackendError> {
+    let began_ms = check.clock.now_ms();
+    let Expected { oracle, end, instead } = expected(check)?;
+    let oracle_ms = check.clock.now_ms() - began_ms;
+    let threshold = numerics::threshold(check.precision);
     let expected = match end {
         OracleEnd::Outputs(expected) => expected,
-        OracleEnd::Silent(reason) => return Ok(Numerics { oracle_ms, ..unverified(meter, reason, precision)? }),
+        OracleEnd::Silent(reason) => {
+            return Ok((Numerics { oracle_ms, ..unverified(meter, reason, check.precision)? }, None));
+        }
     };
-    let outputs = numerics::compare(&meter.run()?, &expected, &numerics::final_softmaxes(graph));
+    let softmaxes = check.graph.map(numerics::final_softmaxes).unwrap_or_default();
+    let outputs = numerics::compare(&meter.run()?, &expected, &softmaxes);
     let passed = numerics::passes(&outputs, threshold);
     let max_error = outputs.iter().map(|output| output.max_error).fold(0.0, f64::max);
-    Ok(Numerics { oracle_ms, outputs, max_error, passed, skipped: None, ..not_compared(String::new(), threshold) })
+    let compared = Numerics {
+        oracle,
+        oracle_ms,
+        outputs,
+        max_error,
+        passed,
+        skipped: None,
+        ..not_compared(String::new(), threshold)
+    };
+    Ok((compared, instead))
 }
 
 /// One run of `meter` on inputs that are bound already, where nothing says what is right: its outputs are only
 /// searched for values that are NaN or infinite.
-pub fn unverified(meter: &mut dyn Meter, reason: String, precision: Precision) -> Result<Numerics, BackendError> {
+fn unverified(meter: &mut dyn Meter, reason: String, precision: Precision) -> Result<Numerics, BackendError> {
     let outputs = numerics::scan(&meter.run()?);
     Ok(Numerics { outputs, ..not_compared(reason, numerics::threshold(precision)) })
 }
@@ -110,5 +169,105 @@ fn not_compared(reason: String, threshold: f64) -> Numerics {
         threshold,
         passed: false,
         oracle_ms: 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        backend::{ElementType, LayerTime, Port, Window, WindowSamples},
+        measure::MonotonicClock,
+    };
+
+    fn outputs(value: f32) -> NamedTensors {
+        let bytes = [1.0f32, value].iter().flat_map(|value| value.to_le_bytes()).collect();
+        NamedTensors::from([("y".into(), HostTensor { element: ElementType::F32, shape: vec![2], bytes })])
+    }
+
+    /// Gives the same outputs whatever it is given.
+    struct Fixed(NamedTensors);
+
+    impl Meter for Fixed {
+        fn inputs(&self) -> Vec<Port> {
+            Vec::new()
+        }
+        fn outputs(&self) -> Vec<Port> {
+            Vec::new()
+        }
+        fn bind(&mut self, _: &NamedTensors) -> Result<(), BackendError> {
+            Ok(())
+        }
+        fn run(&mut self) -> Result<NamedTensors, BackendError> {
+            Ok(self.0.clone())
+        }
+        fn window(&mut self, _: Window) -> Result<WindowSamples, BackendError> {
+            Ok(WindowSamples::default())
+        }
+        fn layers(&mut self, _: u32) -> Result<Vec<LayerTime>, BackendError> {
+            Ok(Vec::new())
+        }
+        fn memory_bytes(&self) -> u64 {
+            0
+        }
+    }
+
+    /// Knows the outputs, or knows nothing.
+    struct Known(Option<NamedTensors>);
+
+    impl Oracle for Known {
+        fn name(&self) -> String {
+            "oracle 7".into()
+        }
+        fn outputs(
+            &self,
+            model: &Path,
+            _: &NamedTensors,
+            limit: Duration,
+            _: &Cancel,
+        ) -> Result<NamedTensors, BackendError> {
+            assert_eq!((model, limit.as_millis() as f64), (Path::new("m.onnx"), ORACLE_BUDGET_MS));
+            self.0.clone().ok_or_else(|| BackendError::new(FailureClass::Model, "no Foo here"))
+        }
+    }
+
+    fn verdict(engine: f32, oracle: Option<&Known>) -> Verdict {
+        let independent = oracle.map(|oracle| Independent { oracle, model: Path::new("m.onnx") });
+        let check = Check {
+            graph: Err("operator Foo is unknown"),
+            independent,
+            inputs: &NamedTensors::new(),
+            eval: None,
+            precision: Precision::Fp32,
+            clock: &MonotonicClock::default(),
+            cancel: &Cancel::default(),
+        };
+        check.run(&mut Fixed(outputs(engine))).unwrap()
+    }
+
+    #[test]
+    fn another_oracle_judges_what_the_reference_refuses() {
+        let known = Known(Some(outputs(2.0)));
+        let right = verdict(2.0, Some(&known));
+        let numerics = right.numerics.unwrap();
+        assert!(right.accurate && numerics.passed && numerics.skipped.is_none());
+        assert_eq!(numerics.oracle, "oracle 7");
+        assert_eq!(right.findings[0].message, "outputs were compared with oracle 7: operator Foo is unknown");
+        let wrong = verdict(2.5, Some(&known));
+        assert!(!wrong.accurate && !wrong.numerics.unwrap().passed);
+    }
+
+    #[test]
+    fn where_nobody_knows_the_report_says_so() {
+        for (oracle, reason) in [
+            (None, "operator Foo is unknown"),
+            (Some(&Known(None)), "operator Foo is unknown; nor could oracle 7 say: no Foo here"),
+        ] {
+            let unknown = verdict(2.0, oracle);
+            assert!(unknown.accurate);
+            assert_eq!(unknown.findings[0].code, "unverified");
+            let numerics = unknown.numerics.unwrap();
+            assert_eq!((&*numerics.oracle, numerics.skipped.as_deref()), (ORACLE, Some(reason)));
+        }
     }
 }

@@ -6,7 +6,9 @@
 
 use super::{FailureClass, WorkEvent, WorkKind, WorkOrder, document};
 use crate::{
-    backend::{BackendError, Cancel, CompileRequest, Compiler, Events, LoadOptions, LoadSite, Meter, NamedTensors},
+    backend::{
+        BackendError, Cancel, CompileRequest, Compiler, Events, LoadOptions, LoadSite, Meter, NamedTensors, Oracle,
+    },
     card::{CARD_SCHEMA_VERSION, EngineCard},
     device::DeviceFingerprint,
     identity::{Digest, DigestWriter},
@@ -14,7 +16,7 @@ use crate::{
     measure::{Clock, MeasureConfig, Measurement, MonotonicClock, measure},
     report::{Finding, ModelRef, PlanRef, Severity},
     telemetry::{OpenTelemetry, Telemetry, unix_ms},
-    verify::{self, Verdict, inputs},
+    verify::{self, Independent, Verdict, inputs},
 };
 use std::{
     any::Any,
@@ -64,8 +66,15 @@ pub fn run(
         })?;
         // Opened before anything touches the device, so that later processes on it are told from this one.
         let telemetry = open_telemetry(&device);
-        let job =
-            Job { order, compiler: &**compiler, outlet: &outlet, cancel, device, clock: MonotonicClock::default() };
+        let job = Job {
+            order,
+            compiler: &**compiler,
+            oracle: compilers.iter().filter(|other| other.backend() != backend).find_map(|other| other.oracle()),
+            outlet: &outlet,
+            cancel,
+            device,
+            clock: MonotonicClock::default(),
+        };
         job.run(telemetry, wait_continue)
     };
     let result = catch_unwind(AssertUnwindSafe(steps)).unwrap_or_else(|panic| {
@@ -163,6 +172,8 @@ struct Built {
 struct Job<'a> {
     order: &'a WorkOrder,
     compiler: &'a dyn Compiler,
+    /// Of another backend, when one has any.
+    oracle: Option<Box<dyn Oracle>>,
     outlet: &'a Outlet<'a>,
     cancel: &'a Cancel,
     device: DeviceFingerprint,
@@ -290,6 +301,7 @@ impl Job<'_> {
         meter.bind(&inputs)?;
         let check = verify::Check {
             graph: graph.as_ref().map_err(String::as_str),
+            independent: self.independent(),
             inputs: &inputs,
             eval: order.eval.as_deref(),
             precision: order.spec.precision,
@@ -303,6 +315,12 @@ impl Job<'_> {
             log(&format!("{}: {}", finding.code, finding.message));
         }
         Ok(Loaded { meter, inputs, verdict })
+    }
+
+    /// Says what is right when the reference operators do not; a measurement may come without the model.
+    fn independent(&self) -> Option<Independent<'_>> {
+        let oracle = self.oracle.as_deref().filter(|_| self.order.model.is_file())?;
+        Some(Independent { oracle, model: &self.order.model })
     }
 
     fn write_card(&self, built: &Built) -> Result<PathBuf, BackendError> {
