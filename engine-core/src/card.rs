@@ -3,7 +3,7 @@
 use crate::{
     device::DeviceFingerprint,
     identity::{BuildSpec, EngineKey, Sku, Toolchain},
-    report::{ModelRef, PlanRef},
+    report::{CacheUse, ModelRef, PlanRef},
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,9 @@ pub struct EngineCard {
     /// Unix milliseconds of the agent's clock.
     pub built_unix_ms: u64,
     pub build_ms: f64,
+    /// The tactic or timing cache it was built with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheUse>,
     /// What the compiler says of the build: passes, tactics tried, warnings.
     pub facts: serde_json::Value,
 }

@@ -290,6 +290,18 @@ pub struct Finding {
     pub message: String,
 }
 
+impl Finding {
+    /// Something to know.
+    pub fn note(code: &str, message: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), severity: Severity::Note, message: message.into() }
+    }
+
+    /// Something that may mislead.
+    pub fn warning(code: &str, message: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), severity: Severity::Warning, message: message.into() }
+    }
+}
+
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

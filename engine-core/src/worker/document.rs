@@ -1,11 +1,15 @@
 //! Puts a report together from what the steps of a job found, and writes documents to disk.
 
-use super::{WorkOrder, run::model_ref};
+use super::{
+    Artifact, WorkOrder,
+    beside::Beside,
+    run::{Built, model_ref},
+};
 use crate::{
-    backend::{LayerTime, NamedTensors, Port},
+    backend::{NamedTensors, Port},
     device::DeviceFingerprint,
     measure::Measurement,
-    report::{Foreign, PlanRef, Provenance, REPORT_SCHEMA_VERSION, Report, Samples},
+    report::{ArtifactRef, Finding, Foreign, Lottery, Provenance, REPORT_SCHEMA_VERSION, Report, Samples},
     verify::Verdict,
 };
 use serde::Serialize;
@@ -22,24 +26,28 @@ const BYTES_PER_KIB: u64 = 1024;
 pub(super) struct Parts<'a> {
     pub order: &'a WorkOrder,
     pub device: &'a DeviceFingerprint,
-    pub plan: PlanRef,
-    pub build_ms: Option<f64>,
+    pub built: Built,
     pub phases_ms: BTreeMap<String, f64>,
     pub measured_unix_ms: u64,
     pub inputs: Vec<Port>,
     pub bound: &'a NamedTensors,
     pub engine_memory_bytes: u64,
     pub measurement: Measurement,
-    pub layers: Vec<LayerTime>,
+    pub lottery: Option<Lottery>,
+    pub beside: Beside,
+    pub artifacts: &'a [Artifact],
     pub verdict: Verdict,
 }
 
 pub(super) fn assemble(parts: Parts<'_>) -> Report {
-    let Parts { order, measurement, verdict, .. } = parts;
+    let Parts { order, built, measurement, beside, verdict, .. } = parts;
     let inputs = parts.inputs.into_iter().map(|port| bound_port(port, parts.bound)).collect::<Vec<_>>();
     let batch = batch(&inputs);
     let mut findings = verdict.findings;
     findings.extend(measurement.findings);
+    for more in [built.findings, beside.findings, parts.lottery.iter().filter_map(unstable).collect()] {
+        add_once(&mut findings, more);
+    }
     let built_for = order.built_for.clone().filter(|sku| *sku != order.sku);
     Report {
         schema_version: REPORT_SCHEMA_VERSION,
@@ -53,7 +61,7 @@ pub(super) fn assemble(parts: Parts<'_>) -> Report {
         },
         model: model_ref(order),
         engine_key: order.engine_key,
-        plan: parts.plan,
+        plan: built.plan,
         sku: order.sku.clone(),
         device: parts.device.clone(),
         toolchain: order.toolchain.clone(),
@@ -66,16 +74,16 @@ pub(super) fn assemble(parts: Parts<'_>) -> Report {
         experiment: measurement.experiment,
         windows: measurement.windows,
         samples: Samples::encode(&measurement.samples),
-        layers: parts.layers,
-        precision_time: BTreeMap::new(),
-        weight_bytes: BTreeMap::new(),
-        split: None,
-        points: Vec::new(),
-        streams: None,
-        lottery: None,
-        cache: None,
-        artifacts: Vec::new(),
-        build_ms: parts.build_ms,
+        layers: beside.layers,
+        precision_time: beside.precision_time,
+        weight_bytes: beside.weight_bytes,
+        split: beside.split,
+        points: beside.points,
+        streams: beside.streams,
+        lottery: parts.lottery,
+        cache: built.cache,
+        artifacts: parts.artifacts.iter().map(artifact_ref).collect(),
+        build_ms: built.build_ms,
         phases_ms: parts.phases_ms,
         peak_memory_bytes: peak_memory_bytes(),
         engine_memory_bytes: parts.engine_memory_bytes,
@@ -95,9 +103,46 @@ fn bound_port(port: Port, bound: &NamedTensors) -> Port {
     }
 }
 
+fn artifact_ref(artifact: &Artifact) -> ArtifactRef {
+    ArtifactRef { name: artifact.name.clone(), digest: artifact.digest, bytes: artifact.bytes }
+}
+
+fn unstable(lottery: &Lottery) -> Option<Finding> {
+    let message = || {
+        format!(
+            "{} builds differ by {:.1} %, more than their measurements: build several and keep the best",
+            lottery.builds.len(),
+            lottery.spread * 100.0
+        )
+    };
+    lottery.unstable.then(|| Finding::warning("build-unstable", message()))
+}
+
+/// Adds findings whose code is not there yet: a tool repeats itself in every window, in other numbers.
+pub(super) fn add_once(findings: &mut Vec<Finding>, more: Vec<Finding>) {
+    for finding in more {
+        // Points fail each for a reason of its own.
+        let repeats = |have: &Finding| {
+            have.code == finding.code && (have.message == finding.message || finding.code != "point-failed")
+        };
+        if !findings.iter().any(repeats) {
+            findings.push(finding);
+        }
+    }
+}
+
+/// The batch that bound inputs have.
+pub(super) fn batch_of(inputs: &NamedTensors) -> u64 {
+    shared_first(inputs.values().map(|tensor| tensor.shape.first().map(|size| *size as u64)))
+}
+
 /// First dimension that all inputs share; 1 when they share none.
 fn batch(inputs: &[Port]) -> u64 {
-    let mut firsts = inputs.iter().map(|port| port.shape.first().copied().flatten());
+    shared_first(inputs.iter().map(|port| port.shape.first().copied().flatten()))
+}
+
+/// The size that all share; 1 when they share none.
+pub(super) fn shared_first(mut firsts: impl Iterator<Item = Option<u64>>) -> u64 {
     match firsts.next().flatten() {
         Some(first) if firsts.all(|other| other == Some(first)) => first,
         _ => 1,

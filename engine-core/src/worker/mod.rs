@@ -5,7 +5,10 @@
 //! [`WorkEvent::Built`] the worker waits for a [`WorkCommand::Continue`] line, so that the plan's upload never
 //! disturbs a measurement. End of standard input means the agent is gone: the worker exits.
 
+mod beside;
 mod document;
+mod lottery;
+mod outlet;
 mod run;
 
 pub use run::{RunEnd, run};
@@ -219,3 +222,5 @@ pub enum WorkCommand {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod variant_tests;

@@ -1,20 +1,25 @@
 //! One job from order to report, inside the worker process.
 //!
-//! compile → verify → card → [`WorkEvent::Built`] → wait for the upload → measure → report → [`WorkEvent::Done`].
-//! A benchmark starts at verify, with the plan it is given. Whatever goes wrong on the way becomes one
-//! [`WorkEvent::Failed`] with the class that decides about a retry.
+//! compile → verify → card → [`WorkEvent::Built`] → wait for the upload → measure → the rest → report →
+//! [`WorkEvent::Done`]. A benchmark starts at verify, with the plan it is given. Where an order asks for several
+//! builds, each is verified and measured, and the one kept is told and uploaded after that (see `lottery`). Whatever
+//! goes wrong on the way becomes one [`WorkEvent::Failed`] with the class that decides about a retry.
 
-use super::{FailureClass, WorkEvent, WorkKind, WorkOrder, document};
+use super::{
+    Artifact, FailureClass, WorkEvent, WorkKind, WorkOrder, document, lottery,
+    outlet::{CompileEvents, Outlet, log},
+};
 use crate::{
     backend::{
-        BackendError, Cancel, CompileRequest, Compiler, Events, LoadOptions, LoadSite, Meter, NamedTensors, Oracle,
+        Aside, BackendError, Cancel, CompileRequest, Compiler, KeptFile, LoadOptions, LoadSite, Meter, NamedTensors,
+        Oracle,
     },
     card::{CARD_SCHEMA_VERSION, EngineCard},
     device::DeviceFingerprint,
-    identity::{Digest, DigestWriter},
+    identity::{Digest, DigestWriter, OptimizationProfile},
     ir::Graph,
     measure::{Clock, MeasureConfig, Measurement, MonotonicClock, measure},
-    report::{Finding, ModelRef, PlanRef, Severity},
+    report::{CacheState, CacheUse, Finding, Lottery, ModelRef, PlanRef},
     telemetry::{OpenTelemetry, Telemetry, unix_ms},
     verify::{self, Independent, Verdict, inputs},
 };
@@ -25,17 +30,7 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
-
-/// Profiled executions from which per-layer times are taken.
-const LAYER_ITERATIONS: u32 = 20;
-
-/// Longest the profiled executions may take, as far as the measured latency tells.
-const LAYER_BUDGET_MS: f64 = 3_000.0;
-
-/// Progress of one phase is told in steps of this, so that a chatty compiler costs the agent nothing.
-const PROGRESS_STEP: f32 = 0.01;
 
 /// How a run ended; the last event said the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +51,7 @@ pub fn run(
     wait_continue: &mut dyn FnMut() -> io::Result<()>,
     cancel: &Cancel,
 ) -> RunEnd {
-    let outlet = Outlet(Mutex::new(Sender { events, told: None }));
+    let outlet = Outlet::new(events);
     let steps = || -> Result<(), BackendError> {
         let device: DeviceFingerprint = serde_json::from_value(order.fingerprint.clone())
             .map_err(|error| infrastructure(format!("the order's device description cannot be understood: {error}")))?;
@@ -90,7 +85,7 @@ pub fn run(
     }
 }
 
-fn infrastructure(message: impl Into<String>) -> BackendError {
+pub(super) fn infrastructure(message: impl Into<String>) -> BackendError {
     BackendError::new(FailureClass::Infrastructure, message)
 }
 
@@ -100,7 +95,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// A full disk is the host's lack, not its failure: trying again there cannot help.
-fn file_error(what: &str, path: &Path, error: &io::Error) -> BackendError {
+pub(super) fn file_error(what: &str, path: &Path, error: &io::Error) -> BackendError {
     let message = format!("cannot {what} {}: {error}", path.display());
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -110,74 +105,46 @@ fn file_error(what: &str, path: &Path, error: &io::Error) -> BackendError {
     }
 }
 
-/// Forwards events from any thread of a backend.
-struct Outlet<'a>(Mutex<Sender<'a>>);
-
-struct Sender<'a> {
-    events: &'a mut (dyn FnMut(WorkEvent) + Send),
-    /// Phase and fraction told last.
-    told: Option<(String, f32)>,
-}
-
-impl Outlet<'_> {
-    fn send(&self, event: WorkEvent) {
-        (self.0.lock().unwrap_or_else(PoisonError::into_inner).events)(event);
-    }
-
-    fn progress(&self, phase: &str, fraction: f32, detail: &str) {
-        let mut sender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fraction = if fraction.is_finite() { fraction.clamp(0.0, 1.0) } else { 0.0 };
-        let news = sender
-            .told
-            .as_ref()
-            .is_none_or(|(told, at)| told != phase || fraction >= at + PROGRESS_STEP || (fraction >= 1.0 && *at < 1.0));
-        if news {
-            sender.told = Some((phase.to_owned(), fraction));
-            (sender.events)(WorkEvent::Progress { phase: phase.to_owned(), fraction, detail: detail.to_owned() });
-        }
-    }
-}
-
-/// What a backend tells while it compiles: its own stages become the detail of the phase `compile`.
-struct CompileEvents<'a>(&'a Outlet<'a>);
-
-impl Events for CompileEvents<'_> {
-    fn progress(&self, phase: &str, fraction: f32, detail: &str) {
-        let detail = match (phase, detail) {
-            ("compile" | "", detail) => detail.to_owned(),
-            (stage, "") => stage.to_owned(),
-            (stage, detail) => format!("{stage}: {detail}"),
-        };
-        self.0.progress("compile", fraction, &detail);
-    }
-
-    fn log(&self, line: &str) {
-        log(line);
-    }
-}
-
-fn log(line: &str) {
-    tracing::info!(target: "attempt", "{line}");
-}
-
 /// The plan at hand and where it came from.
-struct Built {
-    path: PathBuf,
-    plan: PlanRef,
+#[derive(Clone)]
+pub(super) struct Built {
+    pub path: PathBuf,
+    pub plan: PlanRef,
     /// `None` when this job did not build it.
-    build_ms: Option<f64>,
-    facts: serde_json::Value,
+    pub build_ms: Option<f64>,
+    pub facts: serde_json::Value,
+    pub findings: Vec<Finding>,
+    pub cache: Option<CacheUse>,
 }
 
-struct Job<'a> {
-    order: &'a WorkOrder,
-    compiler: &'a dyn Compiler,
+/// A plan that was measured, loaded and ready for more.
+pub(super) struct Measured {
+    pub built: Built,
+    pub loaded: Loaded,
+    pub measurement: Measurement,
+    pub measured_unix_ms: u64,
+    pub lottery: Option<Lottery>,
+}
+
+/// A plan ready to be timed, and what is known of its outputs.
+pub(super) struct Loaded {
+    pub meter: Box<dyn Meter>,
+    pub inputs: NamedTensors,
+    pub verdict: Verdict,
+}
+
+/// How long each phase took, in milliseconds; a phase that was run again adds up.
+pub(super) type Phases = BTreeMap<String, f64>;
+
+pub(super) struct Job<'a> {
+    pub order: &'a WorkOrder,
+    pub compiler: &'a dyn Compiler,
     /// Of another backend, when one has any.
-    oracle: Option<Box<dyn Oracle>>,
-    outlet: &'a Outlet<'a>,
-    cancel: &'a Cancel,
-    device: DeviceFingerprint,
-    clock: MonotonicClock,
+    pub oracle: Option<Box<dyn Oracle>>,
+    pub outlet: &'a Outlet<'a>,
+    pub cancel: &'a Cancel,
+    pub device: DeviceFingerprint,
+    pub clock: MonotonicClock,
 }
 
 impl Job<'_> {
@@ -187,67 +154,84 @@ impl Job<'_> {
         wait_continue: &mut dyn FnMut() -> io::Result<()>,
     ) -> Result<(), BackendError> {
         let order = self.order;
-        let mut phases_ms = BTreeMap::new();
-        let built = match order.kind {
-            WorkKind::Build => self.phase("compile", &mut phases_ms, || self.compile())?,
-            WorkKind::Benchmark => self.given_plan()?,
+        let mut phases = Phases::new();
+        let measured = match order.kind {
+            WorkKind::Build if order.builds > 1 => {
+                let measured = lottery::run(self, &mut *telemetry, &mut phases)?;
+                self.hand_over(&measured.built, &mut phases, wait_continue)?;
+                measured
+            }
+            WorkKind::Build => {
+                let built =
+                    self.phase("compile", &mut phases, || self.compile(&order.scratch, order.cache.as_deref()))?;
+                let loaded = self.accepted(&built, &mut phases)?;
+                self.hand_over(&built, &mut phases, wait_continue)?;
+                self.measured(built, loaded, &mut *telemetry, &mut phases)?
+            }
+            WorkKind::Benchmark => {
+                let built = self.given_plan()?;
+                let loaded = self.accepted(&built, &mut phases)?;
+                self.measured(built, loaded, &mut *telemetry, &mut phases)?
+            }
         };
-        let mut loaded = self.phase("verify", &mut phases_ms, || self.verify(&built))?;
-        if !loaded.verdict.accurate && !order.allow_inaccurate {
-            return Err(loaded.verdict.refusal());
-        }
-        if order.kind == WorkKind::Build {
-            let card = self.write_card(&built)?;
-            self.phase("upload", &mut phases_ms, || {
-                let PlanRef { digest: plan_digest, bytes: plan_bytes } = built.plan;
-                self.outlet.send(WorkEvent::Built { plan: built.path.clone(), plan_digest, plan_bytes, card });
-                wait_continue().map_err(|error| infrastructure(format!("the agent did not take the plan: {error}")))
-            })?;
-        }
-        let measured_unix_ms = unix_ms();
-        let measurement = self.phase("measure", &mut phases_ms, || self.measure(&mut loaded, &mut *telemetry))?;
-        let layers = self.layers(&mut loaded, &measurement);
+        self.finish(measured, &mut *telemetry, phases)
+    }
+
+    /// What belongs beside the headline, then the report.
+    fn finish(&self, measured: Measured, telemetry: &mut dyn Telemetry, phases: Phases) -> Result<(), BackendError> {
+        let order = self.order;
+        let Measured { built, mut loaded, measurement, measured_unix_ms, lottery } = measured;
+        self.outlet.send(WorkEvent::WindowBegin);
+        let beside = self.beside(&mut loaded, &built.path, &measurement, telemetry);
+        self.outlet.send(WorkEvent::WindowEnd);
+        let mut beside = beside?;
+        let aside = loaded.meter.aside();
+        let artifacts = self.artifacts(aside, &mut beside.findings);
         let report = document::assemble(document::Parts {
             order,
             device: &self.device,
-            plan: built.plan.clone(),
-            build_ms: built.build_ms,
-            phases_ms,
+            built,
+            phases_ms: phases,
             measured_unix_ms,
             inputs: loaded.meter.inputs(),
             bound: &loaded.inputs,
             engine_memory_bytes: loaded.meter.memory_bytes(),
             measurement,
-            layers,
+            lottery,
+            beside,
+            artifacts: &artifacts,
             verdict: loaded.verdict,
         });
         let path = order.scratch.join("report.json");
         document::write_json(&path, &report).map_err(|error| file_error("write the report", &path, &error))?;
-        self.outlet.send(WorkEvent::Done { report: path, accurate: report.accurate, artifacts: Vec::new() });
+        self.outlet.send(WorkEvent::Done { report: path, accurate: report.accurate, artifacts });
         Ok(())
     }
 
     /// Runs one phase between two progress events and notes how long it took.
-    fn phase<T>(
+    pub fn phase<T>(
         &self,
         name: &str,
-        phases_ms: &mut BTreeMap<String, f64>,
+        phases: &mut Phases,
         work: impl FnOnce() -> Result<T, BackendError>,
     ) -> Result<T, BackendError> {
-        if self.cancel.is_cancelled() {
-            return Err(infrastructure(format!("cancelled before {name}")));
-        }
+        self.check_cancelled(name)?;
         self.outlet.progress(name, 0.0, "");
         let began_ms = self.clock.now_ms();
         let result = work()?;
         let took_ms = self.clock.now_ms() - began_ms;
-        phases_ms.insert(name.to_owned(), took_ms);
+        *phases.entry(name.to_owned()).or_default() += took_ms;
         self.outlet.progress(name, 1.0, "");
         log(&format!("{name} took {took_ms:.0} ms"));
         Ok(result)
     }
 
-    fn compile(&self) -> Result<Built, BackendError> {
+    pub fn check_cancelled(&self, before: &str) -> Result<(), BackendError> {
+        if self.cancel.is_cancelled() { Err(infrastructure(format!("cancelled before {before}"))) } else { Ok(()) }
+    }
+
+    /// Builds into `scratch`; `cache` is updated in place.
+    pub fn compile(&self, scratch: &Path, cache: Option<&Path>) -> Result<Built, BackendError> {
         let order = self.order;
         let request = CompileRequest {
             model: order.model.clone(),
@@ -256,30 +240,41 @@ impl Job<'_> {
             device: self.device.clone(),
             toolchain: order.toolchain.clone(),
             spec: order.spec.clone(),
-            scratch: order.scratch.clone(),
-            cache: order.cache.clone(),
+            scratch: scratch.to_owned(),
+            cache: cache.map(Path::to_owned),
             calibration: order.calibration.clone(),
             plugins: order.plugins.clone(),
         };
         self.compiler.check(&request)?;
+        let before = cache.and_then(cache_state);
         let began_ms = self.clock.now_ms();
         let compiled = self.compiler.compile(&request, &CompileEvents(self.outlet), self.cancel)?;
         let build_ms = self.clock.now_ms() - began_ms;
         let plan = plan_ref(&compiled.path)?;
         log(&format!("built plan {} of {} bytes", plan.digest, plan.bytes));
-        Ok(Built { path: compiled.path, plan, build_ms: Some(build_ms), facts: compiled.facts })
+        let cache = cache.map(|path| CacheUse { warm: before.is_some(), before, after: cache_state(path) });
+        let crate::backend::CompiledPlan { path, facts, findings } = compiled;
+        Ok(Built { path, plan, build_ms: Some(build_ms), facts, findings, cache })
     }
 
     fn given_plan(&self) -> Result<Built, BackendError> {
         let path = self.order.plan.clone().ok_or_else(|| infrastructure("the order to measure a plan names none"))?;
         let plan = plan_ref(&path)?;
-        Ok(Built { path, plan, build_ms: None, facts: serde_json::Value::Null })
+        let facts = serde_json::Value::Null;
+        Ok(Built { path, plan, build_ms: None, facts, findings: Vec::new(), cache: None })
     }
 
-    /// Loads the plan, makes its inputs and checks its outputs.
-    fn verify(&self, built: &Built) -> Result<Loaded, BackendError> {
+    /// Loads and verifies; wrong outputs are an error unless the order allows them.
+    fn accepted(&self, built: &Built, phases: &mut Phases) -> Result<Loaded, BackendError> {
+        let loaded = self.phase("verify", phases, || self.verify(built))?;
+        if !loaded.verdict.accurate && !self.order.allow_inaccurate {
+            return Err(loaded.verdict.refusal());
+        }
+        Ok(loaded)
+    }
+
+    pub fn load(&self, plan: &Path, profile: usize) -> Result<Box<dyn Meter>, BackendError> {
         let order = self.order;
-        let allow_foreign = order.built_for.as_ref().is_some_and(|sku| *sku != order.sku);
         let site = LoadSite {
             device: self.device.clone(),
             toolchain: order.toolchain.clone(),
@@ -289,15 +284,17 @@ impl Job<'_> {
             scratch: order.scratch.clone(),
             cancel: self.cancel.clone(),
         };
-        let options = LoadOptions { threads: order.spec.threads, profile: 0, allow_foreign, site: Some(site) };
-        let mut meter = self.compiler.load(&built.path, &options)?;
-        let graph = reference_graph(order);
-        let specs = match &graph {
-            Ok(graph) => inputs::of_graph(graph),
-            Err(_) => None,
-        };
-        let specs = specs.unwrap_or_else(|| inputs::of_ports(&meter.inputs(), order.spec.profiles.first()));
-        let inputs = inputs::generate(&specs, inputs::REFERENCE_SEED);
+        let allow_foreign = order.built_for.as_ref().is_some_and(|sku| *sku != order.sku);
+        self.compiler.load(plan, &LoadOptions { threads: order.spec.threads, profile, allow_foreign, site: Some(site) })
+    }
+
+    /// Loads the plan, makes its inputs and checks its outputs.
+    pub fn verify(&self, built: &Built) -> Result<Loaded, BackendError> {
+        let order = self.order;
+        let mut meter = self.load(&built.path, 0)?;
+        let profile = order.spec.profiles.first();
+        let graph = self.reference_graph(profile);
+        let inputs = reference_inputs(graph.as_ref().ok(), &*meter, profile);
         meter.bind(&inputs)?;
         let check = verify::Check {
             graph: graph.as_ref().map_err(String::as_str),
@@ -323,6 +320,21 @@ impl Job<'_> {
         Some(Independent { oracle, model: &self.order.model })
     }
 
+    /// Tells the agent of the plan and waits until it has it.
+    fn hand_over(
+        &self,
+        built: &Built,
+        phases: &mut Phases,
+        wait_continue: &mut dyn FnMut() -> io::Result<()>,
+    ) -> Result<(), BackendError> {
+        let card = self.write_card(built)?;
+        self.phase("upload", phases, || {
+            let PlanRef { digest: plan_digest, bytes: plan_bytes } = built.plan;
+            self.outlet.send(WorkEvent::Built { plan: built.path.clone(), plan_digest, plan_bytes, card });
+            wait_continue().map_err(|error| infrastructure(format!("the agent did not take the plan: {error}")))
+        })
+    }
+
     fn write_card(&self, built: &Built) -> Result<PathBuf, BackendError> {
         let order = self.order;
         let card = EngineCard {
@@ -341,6 +353,7 @@ impl Job<'_> {
             planforge_version: env!("CARGO_PKG_VERSION").to_owned(),
             built_unix_ms: unix_ms(),
             build_ms: built.build_ms.unwrap_or(0.0),
+            cache: built.cache.clone(),
             facts: built.facts.clone(),
         };
         let path = order.scratch.join("card.json");
@@ -348,40 +361,72 @@ impl Job<'_> {
         Ok(path)
     }
 
-    fn measure(&self, loaded: &mut Loaded, telemetry: &mut dyn Telemetry) -> Result<Measurement, BackendError> {
-        let threads = self.order.spec.threads.unwrap_or(1);
-        let config = MeasureConfig::within(self.order.measure_budget_ms as f64, threads);
-        self.outlet.send(WorkEvent::WindowBegin);
-        let result = measure(&mut *loaded.meter, telemetry, &self.clock, &config, self.cancel);
-        self.outlet.send(WorkEvent::WindowEnd);
-        result
+    pub fn measured(
+        &self,
+        built: Built,
+        mut loaded: Loaded,
+        telemetry: &mut dyn Telemetry,
+        phases: &mut Phases,
+    ) -> Result<Measured, BackendError> {
+        let measured_unix_ms = unix_ms();
+        let budget_ms = self.order.measure_budget_ms as f64;
+        let measurement = self.phase("measure", phases, || {
+            self.outlet.send(WorkEvent::WindowBegin);
+            let result = self.measure(&mut *loaded.meter, budget_ms, telemetry);
+            self.outlet.send(WorkEvent::WindowEnd);
+            result
+        })?;
+        Ok(Measured { built, loaded, measurement, measured_unix_ms, lottery: None })
     }
 
-    /// Per-layer times; an engine that cannot tell them is measured all the same.
-    fn layers(&self, loaded: &mut Loaded, measurement: &Measurement) -> Vec<crate::backend::LayerTime> {
-        let fits = (LAYER_BUDGET_MS / measurement.stats.median.max(1e-6)) as u32;
-        match loaded.meter.layers(LAYER_ITERATIONS.min(fits).max(1)) {
-            Ok(layers) => layers,
-            Err(error) => {
-                let message = format!("the backend gave no per-layer times: {error}");
-                loaded.verdict.findings.push(Finding { code: "no-layers".into(), severity: Severity::Note, message });
-                Vec::new()
+    /// One experiment on what is bound; the caller tells the agent of the window.
+    pub fn measure(
+        &self,
+        meter: &mut dyn Meter,
+        budget_ms: f64,
+        telemetry: &mut dyn Telemetry,
+    ) -> Result<Measurement, BackendError> {
+        let threads = self.order.spec.threads.unwrap_or(1);
+        measure(meter, telemetry, &self.clock, &MeasureConfig::within(budget_ms, threads), self.cancel)
+    }
+
+    /// The model's graph as imported for `profile`'s usual shapes, nothing optimised; else why there is none.
+    pub fn reference_graph(&self, profile: Option<&OptimizationProfile>) -> Result<Graph, String> {
+        let model = planforge_onnx::Model::open(&self.order.model).map_err(|error| error.to_string())?;
+        crate::import::import(&model, profile).map_err(|error| error.to_string())
+    }
+
+    /// Digests of the files a meter kept; one that is too large or gone is told as a finding.
+    fn artifacts(&self, aside: Aside, findings: &mut Vec<Finding>) -> Vec<Artifact> {
+        document::add_once(findings, aside.findings);
+        let mut artifacts = Vec::new();
+        for KeptFile { name, path } in aside.files {
+            match plan_ref(&path) {
+                Ok(PlanRef { digest, bytes }) if bytes <= ARTIFACT_MAX_BYTES => {
+                    artifacts.push(Artifact { name, path, digest, bytes });
+                }
+                Ok(PlanRef { bytes, .. }) => findings.push(Finding::note(
+                    "artifact-too-large",
+                    format!("{name} is not kept: {bytes} bytes are more than {ARTIFACT_MAX_BYTES}"),
+                )),
+                Err(error) => findings.push(Finding::note("artifact-lost", format!("{name} is not kept: {error}"))),
             }
         }
+        artifacts
     }
 }
 
-/// A plan ready to be timed, and what is known of its outputs.
-struct Loaded {
-    meter: Box<dyn Meter>,
-    inputs: NamedTensors,
-    verdict: Verdict,
-}
+/// Largest file that is kept beside a report; a timeline of one window stays far below.
+const ARTIFACT_MAX_BYTES: u64 = 512 << 20;
 
-/// The model's graph as imported, nothing optimised; else why there is none.
-fn reference_graph(order: &WorkOrder) -> Result<Graph, String> {
-    let model = planforge_onnx::Model::open(&order.model).map_err(|error| error.to_string())?;
-    crate::import::import(&model, order.spec.profiles.first()).map_err(|error| error.to_string())
+/// The reference inputs: as the graph reads them, else as the plan's edge says.
+pub(super) fn reference_inputs(
+    graph: Option<&Graph>,
+    meter: &dyn Meter,
+    profile: Option<&OptimizationProfile>,
+) -> NamedTensors {
+    let specs = graph.and_then(inputs::of_graph).unwrap_or_else(|| inputs::of_ports(&meter.inputs(), profile));
+    inputs::generate(&specs, inputs::REFERENCE_SEED)
 }
 
 pub(super) fn model_ref(order: &WorkOrder) -> ModelRef {
@@ -393,12 +438,19 @@ pub(super) fn model_ref(order: &WorkOrder) -> ModelRef {
     }
 }
 
+fn file_digest(path: &Path) -> io::Result<(Digest, u64)> {
+    let mut writer = DigestWriter::new();
+    let bytes = io::copy(&mut File::open(path)?, &mut writer)?;
+    Ok((writer.finish(), bytes))
+}
+
 fn plan_ref(path: &Path) -> Result<PlanRef, BackendError> {
-    let hash = || -> io::Result<(Digest, u64)> {
-        let mut writer = DigestWriter::new();
-        let bytes = io::copy(&mut File::open(path)?, &mut writer)?;
-        Ok((writer.finish(), bytes))
-    };
-    let (digest, bytes) = hash().map_err(|error| file_error("read the plan", path, &error))?;
+    let (digest, bytes) = file_digest(path).map_err(|error| file_error("read", path, &error))?;
     Ok(PlanRef { digest, bytes })
+}
+
+/// What a cache file holds; `None` when it is absent or empty.
+fn cache_state(path: &Path) -> Option<CacheState> {
+    let (digest, bytes) = file_digest(path).ok()?;
+    (bytes > 0).then_some(CacheState { digest, bytes })
 }

@@ -1,0 +1,215 @@
+//! Several builds of one engine, of which the fastest right one is kept.
+//!
+//! Builders that time their tactics do not make the same plan twice. An order for N builds compiles, verifies and
+//! measures N times under one lease. Only the plan that is kept is told to the agent and uploaded, after the last
+//! measurement: with one build a plan is safe before it is measured, with several the choice comes first.
+//!
+//! # Caches
+//!
+//! A cache of timings answers what a second build would have timed again, so builds from the same full cache are the
+//! same build. The first build therefore starts from the cache that the order brings, every further one from nothing.
+//! Afterwards the order's file holds the kept build's cache when there was nothing at the start, else the first
+//! build's: that one only adds to what the farm has, while the others know this model alone.
+//!
+//! # Stability
+//!
+//! *Spread* is the slowest median over the fastest, less one, among builds with right outputs. A model is
+//! *build-unstable* when the spread is above 2 % and the confidence intervals of the slowest and the fastest median do
+//! not meet: then it is the builds that differ, not their measurements.
+
+use super::{
+    document,
+    outlet::log,
+    run::{Built, Job, Loaded, Measured, Phases, file_error, infrastructure},
+};
+use crate::{
+    backend::{BackendError, NamedTensors},
+    measure::Measurement,
+    report::{BuildTrial, Lottery},
+    telemetry::Telemetry,
+    verify::Verdict,
+};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Spread that nobody would act on; two measurements of one plan differ as much.
+const SPREAD_MARGIN: f64 = 0.02;
+
+/// One build that was measured.
+struct Trial {
+    built: Built,
+    verdict: Verdict,
+    inputs: NamedTensors,
+    measurement: Measurement,
+    measured_unix_ms: u64,
+    cache: Option<PathBuf>,
+}
+
+/// Builds, verifies and measures as often as the order says and returns the build that is kept, loaded again.
+pub(super) fn run(job: &Job<'_>, telemetry: &mut dyn Telemetry, phases: &mut Phases) -> Result<Measured, BackendError> {
+    let order = job.order;
+    let was_cold = order.cache.as_deref().is_none_or(|cache| !holds_something(cache));
+    let mut trials: Vec<Trial> = Vec::new();
+    let mut failed = Vec::new();
+    let mut last_error = None;
+    for index in 0..order.builds {
+        let name = format!("build {} of {}", index + 1, order.builds);
+        job.check_cancelled(&name)?;
+        log(&name);
+        match trial(job, index, telemetry, phases) {
+            Ok(trial) => trials.push(trial),
+            Err(error) if job.cancel.is_cancelled() => return Err(error),
+            Err(error) => {
+                log(&format!("{name} failed: {error}"));
+                failed.push(format!("{name}: {error}"));
+                last_error = Some(error);
+                // What fails the first time by its own fault fails every time.
+                if trials.is_empty() {
+                    break;
+                }
+            }
+        }
+    }
+    let outcomes: Vec<Outcome> = trials.iter().map(Outcome::of).collect();
+    let Some(kept) = choose(&outcomes) else {
+        return Err(last_error.unwrap_or_else(|| infrastructure("the order asks for no build")));
+    };
+    if !trials[kept].verdict.accurate && !order.allow_inaccurate {
+        return Err(trials[kept].verdict.refusal());
+    }
+    keep_cache(order.cache.as_deref(), &trials[if was_cold { kept } else { 0 }])?;
+    let (spread, unstable) = spread(&outcomes);
+    let builds = trials.iter().enumerate().map(|(index, trial)| trial.told(index == kept)).collect();
+    let lottery = Lottery { builds, spread, unstable, failed };
+    let Trial { built, verdict, inputs, measurement, measured_unix_ms, .. } = trials.swap_remove(kept);
+    for trial in trials {
+        // Plans are large; a file that stays goes with the scratch folder.
+        let _ = fs::remove_file(&trial.built.path);
+    }
+    // The engine was let go so that the builds after it had the device to themselves.
+    let mut meter = job.load(&built.path, 0)?;
+    meter.bind(&inputs)?;
+    let loaded = Loaded { meter, inputs, verdict };
+    Ok(Measured { built, loaded, measurement, measured_unix_ms, lottery: Some(lottery) })
+}
+
+fn trial(job: &Job<'_>, index: u32, telemetry: &mut dyn Telemetry, phases: &mut Phases) -> Result<Trial, BackendError> {
+    let folder = job.order.scratch.join(format!("build-{index}"));
+    fs::create_dir_all(&folder).map_err(|error| file_error("create", &folder, &error))?;
+    let cache = match &job.order.cache {
+        Some(start) => Some(own_cache(start, &folder, index == 0)?),
+        None => None,
+    };
+    let built = job.phase("compile", phases, || job.compile(&folder, cache.as_deref()))?;
+    let loaded = job.phase("verify", phases, || job.verify(&built))?;
+    let measured = job.measured(built, loaded, telemetry, phases)?;
+    let Measured { built, loaded, measurement, measured_unix_ms, .. } = measured;
+    let Loaded { mut meter, inputs, mut verdict } = loaded;
+    document::add_once(&mut verdict.findings, meter.aside().findings);
+    Ok(Trial { built, verdict, inputs, measurement, measured_unix_ms, cache })
+}
+
+/// This build's own cache file: a copy of `start` for the first build, a name that does not exist yet for the others.
+fn own_cache(start: &Path, folder: &Path, copies: bool) -> Result<PathBuf, BackendError> {
+    let own = folder.join("cache");
+    if copies && holds_something(start) {
+        fs::copy(start, &own).map_err(|error| file_error("copy the cache to", &own, &error))?;
+    }
+    Ok(own)
+}
+
+fn holds_something(cache: &Path) -> bool {
+    fs::metadata(cache).is_ok_and(|facts| facts.len() > 0)
+}
+
+/// Puts the cache of `trial` where the order's was; a build that wrote none leaves it as it is.
+fn keep_cache(order: Option<&Path>, trial: &Trial) -> Result<(), BackendError> {
+    let (Some(order), Some(own)) = (order, &trial.cache) else { return Ok(()) };
+    let copied: io::Result<()> = if holds_something(own) { fs::copy(own, order).map(drop) } else { Ok(()) };
+    copied.map_err(|error| file_error("update the cache", order, &error))
+}
+
+impl Trial {
+    fn told(&self, kept: bool) -> BuildTrial {
+        let stats = &self.measurement.stats;
+        BuildTrial {
+            plan_digest: self.built.plan.digest,
+            bytes: self.built.plan.bytes,
+            build_ms: self.built.build_ms.unwrap_or(0.0),
+            median_ms: stats.median,
+            ci_low_ms: stats.ci_low,
+            ci_high_ms: stats.ci_high,
+            accurate: self.verdict.accurate,
+            kept,
+            cache: self.built.cache.clone(),
+        }
+    }
+}
+
+/// What decides between builds.
+#[derive(Clone, Copy, Debug)]
+struct Outcome {
+    median: f64,
+    low: f64,
+    high: f64,
+    accurate: bool,
+}
+
+impl Outcome {
+    fn of(trial: &Trial) -> Self {
+        let stats = &trial.measurement.stats;
+        Self { median: stats.median, low: stats.ci_low, high: stats.ci_high, accurate: trial.verdict.accurate }
+    }
+}
+
+/// The fastest build with right outputs; when none has, the fastest of all. The earlier of equals.
+fn choose(outcomes: &[Outcome]) -> Option<usize> {
+    let order = |a: &(usize, &Outcome), b: &(usize, &Outcome)| {
+        b.1.accurate.cmp(&a.1.accurate).then(a.1.median.total_cmp(&b.1.median)).then(a.0.cmp(&b.0))
+    };
+    outcomes.iter().enumerate().min_by(order).map(|(index, _)| index)
+}
+
+/// Spread, and whether it is the builds that differ; see the module's words. Builds with wrong outputs are left out
+/// where others are right.
+fn spread(outcomes: &[Outcome]) -> (f64, bool) {
+    let any_accurate = outcomes.iter().any(|outcome| outcome.accurate);
+    let judged = || outcomes.iter().filter(|outcome| outcome.accurate == any_accurate);
+    let fastest = judged().min_by(|a, b| a.median.total_cmp(&b.median));
+    let slowest = judged().max_by(|a, b| a.median.total_cmp(&b.median));
+    let (Some(fastest), Some(slowest)) = (fastest, slowest) else { return (0.0, false) };
+    let spread = slowest.median / fastest.median.max(f64::MIN_POSITIVE) - 1.0;
+    (spread, spread > SPREAD_MARGIN && slowest.low > fastest.high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(median: f64, half_width: f64, accurate: bool) -> Outcome {
+        Outcome { median, low: median - half_width, high: median + half_width, accurate }
+    }
+
+    #[test]
+    fn the_fastest_right_build_is_kept() {
+        let outcomes = [outcome(3.0, 0.1, true), outcome(1.0, 0.1, false), outcome(2.0, 0.1, true)];
+        assert_eq!(choose(&outcomes), Some(2));
+        assert_eq!(choose(&[outcome(3.0, 0.1, false), outcome(2.0, 0.1, false)]), Some(1));
+        assert_eq!(choose(&[outcome(2.0, 0.1, true), outcome(2.0, 0.1, true)]), Some(0));
+        assert_eq!(choose(&[]), None);
+    }
+
+    #[test]
+    fn unstable_are_builds_that_differ_by_more_than_their_measurements_could() {
+        let judge = |outcomes: &[Outcome]| spread(outcomes).1;
+        assert!(judge(&[outcome(1.0, 0.01, true), outcome(1.10, 0.01, true)]));
+        assert!(!judge(&[outcome(1.0, 0.06, true), outcome(1.10, 0.06, true)]), "the intervals meet");
+        assert!(!judge(&[outcome(1.0, 0.001, true), outcome(1.01, 0.001, true)]), "nobody would act on it");
+        assert!(!judge(&[outcome(1.0, 0.01, true), outcome(2.0, 0.01, false)]), "wrong outputs do not count");
+        assert!(judge(&[outcome(1.0, 0.01, false), outcome(2.0, 0.01, false)]), "unless all are wrong");
+        assert!(!judge(&[outcome(1.0, 0.0, true)]) && !judge(&[]));
+        assert!((spread(&[outcome(1.0, 0.01, true), outcome(1.5, 0.01, true)]).0 - 0.5).abs() < 1e-12);
+    }
+}
