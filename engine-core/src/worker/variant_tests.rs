@@ -201,6 +201,8 @@ impl Fixture {
             fingerprint: serde_json::to_value(cpu::detect(&cpu::host_facts()).0).unwrap(),
             scratch: scratch.path().to_owned(),
             cache: Some(scratch.path().join("cache")),
+            cache_origin: None,
+            limit_ms: 0,
             plan: None,
             built_for: None,
             eval: None,
