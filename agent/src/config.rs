@@ -74,6 +74,8 @@ pub struct AgentConfig {
     pub lock_dir: PathBuf,
     pub devices: Arc<dyn DeviceSource>,
     pub limits: Limits,
+    /// Fails jobs whose spec names plugins, whatever the farm allows: plugins are native code.
+    pub refuse_plugins: bool,
     /// Part of another command on this machine: ends at once instead of draining, and says little.
     pub embedded: bool,
 }
@@ -108,6 +110,7 @@ impl AgentConfig {
             lock_dir: lock::host_folder()?,
             devices,
             limits: Limits::default(),
+            refuse_plugins: false,
             embedded: false,
         })
     }

@@ -2,8 +2,8 @@
 
 use crate::{
     commands::{
-        agent, bench, build, cancel, compare, completions, coordinator, devices, engines, fetch, inspect, jobs, logs,
-        report, run, submit, testmodel, token, up, watch,
+        agent, bench, build, caches, cancel, compare, completions, coordinator, devices, engines, fetch, inspect, jobs,
+        logs, plugins, report, run, submit, testmodel, token, up, watch,
     },
     failure,
     settings::{self, Key, Layer},
@@ -120,10 +120,14 @@ pub enum Command {
     Engines(engines::Args),
     /// Show what a plan or an ONNX file holds
     Inspect(inspect::Args),
-    /// Measure a plan on this machine
+    /// Measure a plan on this machine, or on devices of the farm
     Bench(bench::Args),
     /// Run a plan on inputs from a file
     Run(run::Args),
+    /// List and drop the timing caches that the farm keeps
+    Caches(caches::Args),
+    /// List, allow and forbid plugin libraries
+    Plugins(plugins::Args),
     /// Create, list and revoke tokens
     Token(token::Args),
     /// Write a model to try the farm with

@@ -42,11 +42,23 @@ fn parse(text: &[u8]) -> Result<Report, String> {
     serde_json::from_slice(text).map_err(|e| e.to_string())
 }
 
+/// A report and the files that its measurement left.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub report: Report,
+    pub artifacts: Vec<v1::Artifact>,
+}
+
 /// Every report that `name` stands for, newest first; at least one.
 pub async fn find(context: &Context<'_>, farm: &Farm, name: &str) -> Result<Vec<Report>, Failure> {
+    Ok(find_all(context, farm, name).await?.into_iter().map(|found| found.report).collect())
+}
+
+/// As [`find`], with the files beside each report.
+pub async fn find_all(context: &Context<'_>, farm: &Farm, name: &str) -> Result<Vec<Found>, Failure> {
     let path = Path::new(name);
     if path.is_file() {
-        return Ok(vec![read_file(path)?]);
+        return Ok(vec![Found { report: read_file(path)?, artifacts: Vec::new() }]);
     }
     let requests = match name.parse::<Digest>() {
         Ok(digest) => {
@@ -60,18 +72,22 @@ pub async fn find(context: &Context<'_>, farm: &Farm, name: &str) -> Result<Vec<
     };
     for request in requests {
         let reply = farm.rpc().list_reports(request).await.map_err(|e| farm.error(e));
-        let texts = match reply {
-            Ok(reply) => reply.into_inner().reports_json,
+        let reply = match reply {
+            Ok(reply) => reply.into_inner(),
             Err(failure) if failure.name == ErrorCode::NotFound.name() => continue,
             Err(failure) => return Err(failure),
         };
-        let mut reports = Vec::with_capacity(texts.len());
-        for text in &texts {
-            reports.push(parse(text.as_bytes()).map_err(|reason| {
+        let mut facts = reply.facts.into_iter();
+        let mut reports = Vec::with_capacity(reply.reports_json.len());
+        for text in &reply.reports_json {
+            let report = parse(text.as_bytes()).map_err(|reason| {
                 Failure::new(ErrorCode::Internal, format!("a report of '{name}' cannot be read: {reason}"))
-            })?);
+            })?;
+            // A coordinator of an older version tells no facts.
+            let artifacts = facts.next().unwrap_or_default().artifacts;
+            reports.push(Found { report, artifacts });
         }
-        reports.sort_by_key(|report| std::cmp::Reverse(report.provenance.measured_unix_ms));
+        reports.sort_by_key(|found| std::cmp::Reverse(found.report.provenance.measured_unix_ms));
         if !reports.is_empty() {
             return Ok(reports);
         }

@@ -71,7 +71,10 @@ pub fn model_name(model: Option<&v1::Model>) -> &str {
 /// State and, while a job is under way, what it does or waits for.
 pub fn state(job: &v1::Job) -> String {
     use v1::JobState::*;
-    let name = view::state_name(job.state());
+    let name = match job.builds {
+        0 | 1 => view::state_name(job.state()),
+        builds => format!("{} ({builds} builds)", view::state_name(job.state())),
+    };
     match job.state() {
         Running if !job.phase.is_empty() => format!("{name}: {} {:.0}%", job.phase, job.progress * 100.0),
         Queued | Blocked | Unplaceable if !job.waiting_reason.is_empty() => format!("{name}: {}", job.waiting_reason),
@@ -171,10 +174,55 @@ pub fn toolchain(json: &str) -> String {
         .map_or_else(|_| json.to_owned(), |toolchain| toolchain.to_string())
 }
 
+/// One row a timing cache.
+pub fn caches(caches: &[v1::TuningCache], now_ms: u64) -> String {
+    let mut rows = table(&["scope", "sku", "device", "toolchain", "state", "size", "age", "from job", "agent"]);
+    for cache in caches {
+        let dropped = cache.digest.is_empty();
+        rows.add_row([
+            short(&cache.scope).to_owned(),
+            cache.sku.clone(),
+            cache.device_name.clone(),
+            toolchain(&cache.toolchain_json),
+            if dropped { "dropped".to_owned() } else { format!("kept, {}. copy", cache.generation) },
+            if dropped { "-".to_owned() } else { bytes(cache.size_bytes) },
+            duration(now_ms.saturating_sub(cache.published_ms)),
+            cache.job.clone(),
+            cache.agent.clone(),
+        ]);
+    }
+    render(rows, &[5, 6])
+}
+
+/// One row a plugin.
+pub fn plugins(plugins: &[v1::Plugin], now_ms: u64) -> String {
+    let mut rows = table(&["digest", "name", "allowed by", "age"]);
+    for plugin in plugins {
+        let age = match plugin.allowed_ms {
+            0 => "-".to_owned(),
+            since => duration(now_ms.saturating_sub(since)),
+        };
+        let name = if plugin.name.is_empty() { "-" } else { &plugin.name };
+        rows.add_row([plugin.digest.clone(), name.to_owned(), plugin.actor.clone(), age]);
+    }
+    render(rows, &[3])
+}
+
 /// One row an engine.
 pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
-    let mut rows =
-        table(&["model", "sku", "toolchain", "key", "plan", "size", "age", "median", "throughput", "accurate"]);
+    let mut rows = table(&[
+        "model",
+        "sku",
+        "toolchain",
+        "key",
+        "plan",
+        "builds",
+        "size",
+        "age",
+        "median",
+        "throughput",
+        "accurate",
+    ]);
     for engine in engines {
         let [median, throughput] = headline(&engine.report_json);
         rows.add_row([
@@ -183,6 +231,7 @@ pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
             toolchain(&engine.toolchain_json),
             short(&engine.engine_key).to_owned(),
             short(&engine.plan_digest).to_owned(),
+            engine.builds.max(1).to_string(),
             bytes(engine.plan_bytes),
             duration(now_ms.saturating_sub(engine.created_ms)),
             median,
@@ -190,7 +239,7 @@ pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
             if engine.accurate { "yes" } else { "no" }.to_owned(),
         ]);
     }
-    render(rows, &[5, 6, 7, 8])
+    render(rows, &[5, 6, 7, 8, 9])
 }
 
 /// One row a token; secrets are never shown again.

@@ -3,16 +3,22 @@
 //! | module | holds |
 //! |---|---|
 //! | [`run`] | the steps: files, device, worker, uploads, result |
+//! | `supervise` | a running worker: its order, its words, its limits and its end |
+//! | `uploads` | what an attempt brings to the blob store |
+//! | [`caches`] | timing and tactic caches: one private copy for each build, published after its success |
 //! | `order` | what a job asks for, read and checked |
 //! | [`process`] | the worker process, its limits and its death |
 //! | [`log`] | the attempt's bounded log |
 //! | [`models`] | model files by digest, kept between attempts |
 
+pub mod caches;
 pub mod log;
 pub mod models;
 mod order;
 pub mod process;
 pub mod run;
+mod supervise;
+mod uploads;
 
 use crate::host::lock::LockError;
 use log::AttemptLog;

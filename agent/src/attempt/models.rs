@@ -133,7 +133,7 @@ impl ModelCache {
 }
 
 /// Whether `path` holds the bytes that `digest` names; marks it used. A damaged copy is removed.
-fn is_sound(path: &Path, digest: Digest) -> bool {
+pub(super) fn is_sound(path: &Path, digest: Digest) -> bool {
     let Ok(mut file) = File::open(path) else { return false };
     let mut hash = DigestWriter::new();
     if io::copy(&mut file, &mut hash).is_ok() && hash.finish() == digest {

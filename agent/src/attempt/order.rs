@@ -4,7 +4,7 @@ use super::Failed;
 use planforge_engine_core::{
     device::DiscoveredDevice,
     identity::{BuildSpec, Digest, Sku, Toolchain, model::model_digest},
-    worker::{BUILDS_MAX, FailureClass, MeasureAsk, WorkKind, WorkOrder},
+    worker::{BUILDS_MAX, CacheOrigin, FailureClass, MeasureAsk, WorkKind, WorkOrder},
 };
 use planforge_proto::v1;
 use std::{
@@ -37,9 +37,12 @@ pub(super) struct JobOrder {
 pub(super) struct OrderPaths {
     pub model: PathBuf,
     pub scratch: PathBuf,
-    pub cache: PathBuf,
+    /// For a build: the cache's file, and where its content came from.
+    pub cache: Option<(PathBuf, Option<CacheOrigin>)>,
     pub plan: Option<PathBuf>,
     pub eval: Option<PathBuf>,
+    pub calibration: Option<PathBuf>,
+    pub plugins: Vec<PathBuf>,
 }
 
 fn unreadable(field: &str, reason: impl Display) -> Failed {
@@ -105,14 +108,6 @@ impl JobOrder {
         })
     }
 
-    /// File name of the timings kept for this class of device and toolchain.
-    pub fn cache_name(&self, device: &DiscoveredDevice) -> String {
-        let toolchain = serde_json::to_vec(&self.toolchain).expect("a toolchain has only JSON types");
-        let class = device.fingerprint.class_digest();
-        let digest = Digest::of(&[class.as_raw().as_slice(), self.sku.as_str().as_bytes(), b"\n", &toolchain].concat());
-        format!("{}-{}.tactics", self.toolchain.backend.replace(['/', '.'], "_"), &digest.to_string()[..32])
-    }
-
     pub fn into_work(
         self,
         key: &crate::AttemptKey,
@@ -124,6 +119,7 @@ impl JobOrder {
         paths: OrderPaths,
     ) -> WorkOrder {
         let model_name = job.model.as_ref().map(|model| model.name.clone()).unwrap_or_default();
+        let (cache, cache_origin) = paths.cache.unzip();
         WorkOrder {
             kind: self.kind,
             job: key.job.clone(),
@@ -140,13 +136,13 @@ impl JobOrder {
             spec: self.spec,
             fingerprint: serde_json::to_value(&device.fingerprint).expect("a fingerprint has only JSON types"),
             scratch: paths.scratch,
-            cache: Some(paths.cache),
-            cache_origin: None,
+            cache,
+            cache_origin: cache_origin.flatten(),
             built_for: self.built_for,
             plan: paths.plan,
             eval: paths.eval,
-            calibration: None,
-            plugins: Vec::new(),
+            calibration: paths.calibration,
+            plugins: paths.plugins,
             builds: self.builds,
             measure: self.measure,
             limit_ms,

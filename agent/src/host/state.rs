@@ -1,7 +1,7 @@
 //! The agent's own folder.
 //!
 //! What is kept: `agent-id`, who this agent is across restarts; `outbox/`, the end of every attempt until the
-//! coordinator has acknowledged it; `models/`, files by digest; `tactics/`, timings by device class and toolchain;
+//! coordinator has acknowledged it; `models/`, files by digest; `caches/`, timing caches by device class and toolchain;
 //! `scratch/`, the folders of running attempts.
 //!
 //! Crash safety: an attempt's end is durable before it is sent. While an attempt runs, the outbox already holds the
@@ -72,7 +72,7 @@ pub struct StateFolder {
 impl StateFolder {
     /// Opens the folder, making it and an identity when there is none. Scratch of dead attempts is removed.
     pub fn open(root: &Path) -> Result<Self, StateError> {
-        for folder in ["", "outbox", "models", "tactics", "scratch"] {
+        for folder in ["", "outbox", "models", "caches", "scratch"] {
             let path = root.join(folder);
             fs::create_dir_all(&path).map_err(StateError::io("make", &path))?;
         }
@@ -103,8 +103,8 @@ impl StateFolder {
         self.root.join("models")
     }
 
-    pub fn tactics(&self) -> PathBuf {
-        self.root.join("tactics")
+    pub fn caches(&self) -> PathBuf {
+        self.root.join("caches")
     }
 
     pub fn scratch(&self) -> PathBuf {

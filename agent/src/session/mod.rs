@@ -11,6 +11,7 @@ use crate::{
     AgentConfig, AgentError, AttemptKey,
     attempt::{
         Failed, Note, Stop,
+        caches::Caches,
         log::AttemptLog,
         models::ModelCache,
         process::Spawner,
@@ -213,7 +214,8 @@ impl Agent {
             blobs: client.blobs().clone(),
             models: ModelCache::new(state.models(), limits.model_cache_bytes),
             scratch: state.scratch(),
-            tactics: state.tactics(),
+            caches: Caches::new(state.caches()),
+            refuse_plugins: config.refuse_plugins,
             outbox: state.outbox(),
             lock_folder: config.lock_dir.clone(),
             spawner: Spawner::start().map_err(AgentError::Thread)?,
@@ -353,6 +355,8 @@ impl Agent {
             Hear::FinishedAck(v1::FinishedAck { lease: Some(lease), accepted, reason }) => {
                 if !accepted {
                     tracing::warn!(job = lease.job, attempt = lease.attempt, reason, "a result was not accepted");
+                } else if !reason.is_empty() {
+                    tracing::info!(job = lease.job, attempt = lease.attempt, reason, "a result was accepted");
                 }
                 self.forget(&lease);
             }
@@ -447,6 +451,8 @@ impl Agent {
             key: key.clone(),
             lease: lease.clone(),
             job,
+            cache: assign.cache,
+            without_cache: assign.without_cache,
             device,
             turn,
             stop: stopped,

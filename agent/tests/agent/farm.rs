@@ -191,6 +191,11 @@ impl Farm {
 
     /// Gives the agent a job whose model is stored here.
     pub async fn assign(&self, job: &str) -> v1::Lease {
+        self.assign_with(job, |_| ()).await
+    }
+
+    /// As [`Farm::assign`], with what `change` makes of it.
+    pub async fn assign_with(&self, job: &str, change: impl FnOnce(&mut v1::Assign)) -> v1::Lease {
         let model = format!("model of {job}");
         let digest = Digest::of(model.as_bytes());
         self.store.put(digest, model.as_bytes());
@@ -214,7 +219,9 @@ impl Farm {
             spec_json: "{}".into(),
             ..v1::Job::default()
         };
-        self.say(Say::Assign(v1::Assign { lease: Some(lease.clone()), job: Some(job), ..v1::Assign::default() })).await;
+        let mut assign = v1::Assign { lease: Some(lease.clone()), job: Some(job), ..v1::Assign::default() };
+        change(&mut assign);
+        self.say(Say::Assign(assign)).await;
         lease
     }
 
@@ -310,6 +317,7 @@ impl Bench {
                 reconnect_longest_ms: 50,
                 ..Limits::default()
             },
+            refuse_plugins: false,
             embedded: false,
         }
     }

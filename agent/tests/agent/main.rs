@@ -2,6 +2,7 @@
 
 mod attempts;
 mod farm;
+mod files;
 #[path = "../../../client/tests/transfer/server.rs"]
 #[expect(dead_code, reason = "shared with the client's tests, which use all of it")]
 mod server;

@@ -22,7 +22,10 @@ pub struct Args {
     /// Folder of the locks that keep devices exclusive; the same for every agent of one host
     #[arg(long, value_name = "DIR")]
     lock_dir: Option<PathBuf>,
-    /// Longest a job may run, in seconds
+    /// Fail jobs that need plugins, which are native code, whatever the farm allows
+    #[arg(long)]
+    refuse_plugins: bool,
+    /// Longest one build with its measurement may run, in seconds; a job of several builds may run as often as long
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=604_800))]
     job_limit_s: Option<u64>,
     /// How long running jobs may go on after SIGTERM, in seconds
@@ -52,6 +55,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     if let Some(lock_dir) = args.lock_dir {
         config.lock_dir = lock_dir;
     }
+    config.refuse_plugins = args.refuse_plugins;
     const MS_PER_S: u64 = 1000;
     let limits = &mut config.limits;
     limits.job_ms = args.job_limit_s.map_or(limits.job_ms, |s| s * MS_PER_S);

@@ -1,7 +1,13 @@
-//! `planforge bench`: measures a plan on this machine, as an agent would, without a farm.
+//! `planforge bench`: measures a plan: on this machine, as an agent would, without a farm; or on devices of the farm.
+
+mod on;
 
 use super::{Context, inspect::inspect_plan};
-use crate::{backends, failure::Failure, request::models};
+use crate::{
+    backends,
+    failure::Failure,
+    request::{extras::MeasureArgs, models},
+};
 use planforge_agent::HostDevices;
 use planforge_engine_core::{
     backend::{BackendError, Cancel},
@@ -10,7 +16,7 @@ use planforge_engine_core::{
     native::Inspection,
     report::Report,
     telemetry,
-    worker::{self, MeasureAsk, WorkEvent, WorkKind, WorkOrder},
+    worker::{self, WorkEvent, WorkKind, WorkOrder},
 };
 use planforge_proto::ErrorCode;
 use std::{
@@ -20,22 +26,39 @@ use std::{
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Plan to measure
+    /// Plan to measure; with --on also the digest of a plan, or an engine key
+    #[arg(value_name = "PLAN|DIGEST")]
     plan: PathBuf,
+    /// Measure on devices of this kind of the farm, also of another kind than the plan was built for: such results are
+    /// marked as foreign; repeat for several
+    #[arg(long, value_name = "SKU", value_delimiter = ',')]
+    on: Vec<Sku>,
+    /// With --on: return once the jobs are submitted
+    #[arg(long, requires = "on")]
+    detach: bool,
+    /// With --on: keep jobs that no known device can run until one can
+    #[arg(long, requires = "on")]
+    wait_for_device: bool,
+    /// With --on: higher goes first
+    #[arg(long, value_name = "N", requires = "on", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i32).range(-100..=100))]
+    priority: Option<i32>,
+    #[command(flatten)]
+    measure: MeasureArgs,
     /// The model it was built from; its outputs are then checked against the reference operators
-    #[arg(long, value_name = "ONNX")]
+    #[arg(long, value_name = "ONNX", conflicts_with = "on")]
     model: Option<PathBuf>,
     /// Labelled test set (.npz) for the accuracy
     #[arg(long, value_name = "FILE.npz")]
     eval: Option<PathBuf>,
     /// CPU threads; as the plan says by default
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", conflicts_with = "on", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     /// Longest the measurement may take, in seconds
-    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_name = "S", default_value_t = 30, conflicts_with = "on", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     budget_s: u64,
     /// Write the report to this file
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", conflicts_with = "on")]
     output: Option<PathBuf>,
 }
 
@@ -44,6 +67,9 @@ pub const FOREIGN: &str =
     "a foreign plan: its tactics were timed on another kind of CPU, so another plan may be faster here";
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    if !args.on.is_empty() {
+        return context.block_on(on::run(context, &args));
+    }
     let plan = inspect_plan(&args.plan)?;
     if plan.foreign {
         context.printer.warn(FOREIGN);
@@ -115,7 +141,7 @@ fn order(
         calibration: None,
         plugins: Vec::new(),
         builds: 1,
-        measure: MeasureAsk::default(),
+        measure: args.measure.ask()?,
         limit_ms: 0,
         measure_budget_ms: args.budget_s * 1000,
         allow_inaccurate: true,

@@ -38,7 +38,7 @@ pub struct Args {
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let found =
         args.models.iter().map(|path| models::identify(&context.settings, path)).collect::<Result<Vec<_>, _>>()?;
-    let eval = args.request.eval.as_deref().map(models::hash).transpose()?;
+    let attached = args.request.attached()?;
     let mut files = LocalFiles::new();
     let mut named = Vec::new();
     for LocalModel { model, files: own } in found {
@@ -46,11 +46,8 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         named.push(model);
     }
     let skus = args.request.skus(context)?;
-    let mut request = request::assemble(context, &args.request, named, skus, &BuildSpec::default())?;
-    if let (Some((digest, _)), Some(path)) = (eval, &args.request.eval) {
-        request.eval_digest.clone_from(&digest);
-        files.insert(digest, path.clone());
-    }
+    let request = request::assemble(context, &args.request, named, skus, &BuildSpec::default(), &attached)?;
+    files.extend(attached.files);
     context.block_on(async {
         let mut build = Build { context, request, files, farm: None, submitted: None };
         let jobs = tokio::select! {

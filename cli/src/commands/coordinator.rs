@@ -7,6 +7,7 @@ use planforge_coordinator::{
     server::{self, Coordinator, CoordinatorConfig},
     tls::TlsFiles,
 };
+use planforge_engine_core::identity::Digest;
 use std::{net::SocketAddr, path::PathBuf};
 
 #[derive(Debug, clap::Args)]
@@ -33,6 +34,9 @@ pub struct ListenArgs {
     /// Ask for a token on a loopback address too
     #[arg(long)]
     pub require_token: bool,
+    /// Plugin library that jobs may load, by its SHA-256; repeat for several (planforge plugins allows more at any time)
+    #[arg(long = "allow-plugin", value_name = "DIGEST", hide_short_help = true)]
+    pub allow_plugins: Vec<Digest>,
     /// How others reach this coordinator, for the commands that the page shows
     #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
     pub public_url: String,
@@ -66,6 +70,7 @@ impl ListenArgs {
         config.public_url.clone_from(&self.public_url);
         config.farm.heartbeat_ms = self.heartbeat_ms;
         config.farm.lease_ms = self.lease_ms;
+        config.farm.plugins = self.allow_plugins.iter().copied().collect();
         Ok(Coordinator::start(config).await?)
     }
 }

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod bench;
 pub mod build;
+pub mod caches;
 pub mod cancel;
 pub mod compare;
 pub mod completions;
@@ -13,6 +14,7 @@ pub mod fetch;
 pub mod inspect;
 pub mod jobs;
 pub mod logs;
+pub mod plugins;
 pub mod report;
 pub mod run;
 pub mod submit;
@@ -66,6 +68,8 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Cancel(args) => context.block_on(cancel::run(&context, args)),
         Command::Devices(args) => context.block_on(devices::run(&context, args)),
         Command::Engines(args) => context.block_on(engines::run(&context, args)),
+        Command::Caches(args) => context.block_on(caches::run(&context, args)),
+        Command::Plugins(args) => context.block_on(plugins::run(&context, args)),
         Command::Token(args) => context.block_on(token::run(&context, args)),
         Command::Worker => unreachable!("main runs the worker"),
         Command::Completions(args) => completions::run(&context, args),

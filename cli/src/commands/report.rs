@@ -4,9 +4,12 @@ use super::Context;
 use crate::{
     failure::Failure,
     farm::{Farm, Need},
-    reports,
+    plans,
+    reports::{self, Found},
+    tables,
 };
-use std::path::Path;
+use planforge_proto::{ErrorCode, view::ArtifactView};
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -15,21 +18,55 @@ pub struct Args {
     /// Every measurement, newest first; only the newest by default
     #[arg(long)]
     all: bool,
+    /// Bring the files that the measurement left (a timeline, profile exports) to this folder
+    #[arg(long, value_name = "DIR", conflicts_with = "all")]
+    artifacts: Option<PathBuf>,
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let mut found = if Path::new(&args.what).is_file() {
-        vec![reports::read_file(Path::new(&args.what))?]
+        vec![Found { report: reports::read_file(Path::new(&args.what))?, artifacts: Vec::new() }]
     } else {
         let farm = Farm::open(context, Need::Answers).await?;
-        let found = reports::find(context, &farm, &args.what).await;
+        let found = look(context, &farm, &args).await;
         farm.close(context.printer).await;
         found?
     };
     if !args.all {
         found.truncate(1);
     }
-    let texts: Vec<_> = found.iter().map(planforge_engine_core::report::Report::render).collect();
+    let texts: Vec<_> = found.iter().map(text).collect();
     context.printer.data(&texts.join("\n"))?;
-    context.printer.object(&serde_json::json!({ "reports": found }))
+    let artifacts: Vec<Vec<ArtifactView>> =
+        found.iter().map(|found| found.artifacts.iter().cloned().map(Into::into).collect()).collect();
+    let reports: Vec<_> = found.into_iter().map(|found| found.report).collect();
+    context.printer.object(&serde_json::json!({ "reports": reports, "artifacts": artifacts }))
+}
+
+async fn look(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<Vec<Found>, Failure> {
+    let found = reports::find_all(context, farm, &args.what).await?;
+    let (Some(folder), Some(newest)) = (&args.artifacts, found.first()) else { return Ok(found) };
+    if newest.artifacts.is_empty() {
+        return Err(Failure::new(ErrorCode::NotFound, format!("the newest report of '{}' left no files", args.what))
+            .hint("ask for a timeline with: planforge bench --on SKU PLAN --trace"));
+    }
+    for artifact in &newest.artifacts {
+        // A coordinator must not choose where on this machine a file lands.
+        let plain = Path::new(&artifact.name).file_name().is_some_and(|name| name == artifact.name.as_str());
+        let digest = artifact.digest.parse().ok().filter(|_| plain).ok_or_else(|| {
+            Failure::new(ErrorCode::Internal, format!("the artifact '{}' has no usable name", artifact.name))
+        })?;
+        let path = folder.join(&artifact.name);
+        plans::download(context, farm, digest, artifact.size_bytes, &path).await?;
+        context.printer.note(&format!("{}: {}", path.display(), tables::bytes(artifact.size_bytes)));
+    }
+    Ok(found)
+}
+
+fn text(found: &Found) -> String {
+    let mut text = found.report.render();
+    for artifact in &found.artifacts {
+        text.push_str(&format!("artifact {} ({})\n", artifact.name, tables::bytes(artifact.size_bytes)));
+    }
+    text
 }

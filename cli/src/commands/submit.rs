@@ -4,7 +4,7 @@ use super::Context;
 use crate::{
     failure::Failure,
     farm::{Farm, Need},
-    request::{self, LocalFiles, RequestArgs, models},
+    request::{self, LocalFiles, RequestArgs, extras::Attached, models},
     tables,
     wait::{self, Waiting},
 };
@@ -41,7 +41,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     for path in &args.models {
         found.push(models::identify(&context.settings, path)?);
     }
-    let eval = args.request.eval.as_deref().map(models::hash).transpose()?;
+    let attached = args.request.attached()?;
     context.block_on(async {
         let farm = Farm::open(context, Need::Lasting).await?;
         let mut files = LocalFiles::new();
@@ -51,16 +51,13 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             named.push(local.model);
         }
         let mut request = match &args.clone {
-            Some(id) => from_template(context, &farm, &args, id, named).await?,
+            Some(id) => from_template(context, &farm, &args, id, named, &attached).await?,
             None => {
                 let skus = args.request.skus(context)?;
-                request::assemble(context, &args.request, named, skus, &BuildSpec::default())?
+                request::assemble(context, &args.request, named, skus, &BuildSpec::default(), &attached)?
             }
         };
-        if let (Some((digest, _)), Some(path)) = (eval, &args.request.eval) {
-            request.eval_digest.clone_from(&digest);
-            files.insert(digest, path.clone());
-        }
+        files.extend(attached.files);
         request.wait_for_device = args.wait_for_device;
         request.follow_toolchain = args.follow_toolchain;
         if request.skus.is_empty() {
@@ -83,6 +80,7 @@ async fn from_template(
     args: &Args,
     id: &str,
     named: Vec<v1::Model>,
+    attached: &Attached,
 ) -> Result<v1::SubmitRequest, Failure> {
     let job = farm.rpc().get_job(v1::GetJobRequest { id: id.to_owned() }).await;
     let job = job.map_err(|e| farm.error(e))?.into_inner();
@@ -92,7 +90,7 @@ async fn from_template(
     let models = if named.is_empty() { job.model.into_iter().collect() } else { named };
     // Not the settings' SKUs: a clone repeats its template, and only flags override it.
     let skus = if args.request.skus.is_empty() { vec![job.sku] } else { args.request.skus(context)? };
-    let mut request = request::assemble(context, &args.request, models, skus, &base)?;
+    let mut request = request::assemble(context, &args.request, models, skus, &base, attached)?;
     if request.toolchains.is_empty() && !job.toolchain_constraint.is_empty() {
         request.toolchains.push(job.toolchain_constraint);
     }
@@ -100,7 +98,11 @@ async fn from_template(
         request.project = job.project;
     }
     request.priority = args.request.priority.unwrap_or(job.priority);
-    request.eval_digest = job.eval_digest;
+    if attached.eval.is_none() {
+        request.eval_digest = job.eval_digest;
+    }
+    request.builds = args.request.extra.builds.unwrap_or(job.builds);
+    request.measure = request.measure.or(job.measure);
     Ok(request)
 }
 

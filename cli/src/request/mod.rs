@@ -1,9 +1,11 @@
 //! From flags and model files to a request.
 
+pub mod extras;
 pub mod models;
 pub mod shapes;
 
 use crate::{commands::Context, failure::Failure, farm::Farm, settings::Key};
+use extras::{Attached, ExtraArgs};
 use planforge_engine_core::{
     device::CpuLevel,
     identity::{BuildSpec, Digest, OptimizationProfile, Precision, Sku, ToolchainConstraint, spec::OptimizationLevel},
@@ -44,6 +46,8 @@ pub struct RequestArgs {
     /// Labelled test set (.npz with inputs by name and 'labels') for the accuracy in the report
     #[arg(long, value_name = "FILE.npz")]
     pub eval: Option<PathBuf>,
+    #[command(flatten)]
+    pub extra: ExtraArgs,
     /// Build even when an engine is stored or being built
     #[arg(long)]
     pub force: bool,
@@ -66,6 +70,11 @@ fn parse_option(text: &str) -> Result<(String, String), String> {
 }
 
 impl RequestArgs {
+    /// The files that the flags name.
+    pub fn attached(&self) -> Result<Attached, Failure> {
+        Attached::of(&self.extra, self.eval.as_deref())
+    }
+
     /// SKUs from flags, else from the settings; empty when nobody named any.
     pub fn skus(&self, context: &Context<'_>) -> Result<Vec<String>, Failure> {
         if !self.skus.is_empty() {
@@ -122,18 +131,22 @@ pub fn assemble(
     models: Vec<v1::Model>,
     skus: Vec<String>,
     base: &BuildSpec,
+    attached: &Attached,
 ) -> Result<v1::SubmitRequest, Failure> {
     Ok(v1::SubmitRequest {
         idempotency_key: ulid::Ulid::generate().to_string(),
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
         models,
         skus,
-        specs_json: spec_documents(&args.specs(base))?,
+        specs_json: spec_documents(&args.specs(&attached.onto(base)))?,
         toolchains: args.toolchain.iter().map(ToString::to_string).collect(),
         priority: args.priority.unwrap_or(0),
         force: args.force,
         allow_inaccurate: args.allow_inaccurate,
         kind: v1::JobKind::Build.into(),
+        eval_digest: attached.eval.map(|eval| eval.to_string()).unwrap_or_default(),
+        builds: args.extra.builds.unwrap_or(1),
+        measure: extras::ask_out(&args.extra.measure.ask()?),
         ..Default::default()
     })
 }

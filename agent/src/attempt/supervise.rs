@@ -1,0 +1,298 @@
+//! A running worker: its order, its words, its limits and its end.
+
+use super::{
+    Failed, Note,
+    log::AttemptLog,
+    process::{Worker, describe},
+    run::{Attempt, Ended, Facts, Measured, stopped},
+    uploads::{self, read_document},
+};
+use crate::host::proc::{self, ProcessId};
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
+use nix::sys::signal::Signal;
+use planforge_engine_core::{
+    identity::Digest,
+    worker::{Artifact, FailureClass, WorkCommand, WorkEvent, WorkOrder},
+};
+use planforge_proto::v1;
+use std::{
+    io,
+    os::unix::process::ExitStatusExt as _,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::codec::{FramedRead, LinesCodec};
+
+/// Longest line a worker may write; the longest real one is a failure message.
+const EVENT_MAX_BYTES: usize = 1 << 20;
+/// Longest texts that are passed on; the log has the rest.
+const PHASE_MAX_BYTES: usize = 64;
+const DETAIL_MAX_BYTES: usize = 1 << 10;
+const MESSAGE_MAX_BYTES: usize = 16 << 10;
+/// How long output of an ended worker is still read; its pipes are closed by then, stray holders apart.
+const LAST_OUTPUT: Duration = Duration::from_secs(2);
+/// How long a worker may take to exit after its last word.
+const EXIT_GRACE: Duration = Duration::from_secs(20);
+
+/// A running worker and everything that is watched about it.
+pub(super) struct Supervision<'a> {
+    attempt: &'a Attempt,
+    log: Arc<AttemptLog>,
+    facts: &'a mut Facts,
+    worker: WorkerHandle,
+}
+
+/// Kills the worker's group should its attempt be dropped.
+struct WorkerHandle {
+    id: ProcessId,
+    stdin: Option<tokio::process::ChildStdin>,
+    lines: FramedRead<tokio::process::ChildStdout, LinesCodec>,
+    ended: tokio::sync::oneshot::Receiver<io::Result<ExitStatus>>,
+    has_ended: bool,
+    stderr: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for WorkerHandle {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            proc::signal_group(self.id.pid, Signal::SIGKILL);
+        }
+        self.stderr.abort();
+    }
+}
+
+/// What a line of the worker's output asks of its attempt.
+enum Heard {
+    Built { plan: PathBuf, plan_digest: Digest, plan_bytes: u64, card: PathBuf },
+    LastWord(LastWord),
+    Other,
+}
+
+/// What the worker said last.
+enum LastWord {
+    Done { report: PathBuf, accurate: bool, artifacts: Vec<Artifact> },
+    Failed(Failed),
+}
+
+impl<'a> Supervision<'a> {
+    pub fn new(attempt: &'a Attempt, worker: Worker, log: Arc<AttemptLog>, facts: &'a mut Facts) -> Self {
+        let into_log = log.clone();
+        let stderr = tokio::process::ChildStderr::from_std(worker.stderr);
+        let stderr = tokio::spawn(async move {
+            let Ok(mut stderr) = stderr else { return };
+            let mut buffer = vec![0; 16 << 10];
+            while let Ok(read @ 1..) = stderr.read(&mut buffer).await {
+                into_log.append(&buffer[..read]);
+            }
+        });
+        let stdin = tokio::process::ChildStdin::from_std(worker.stdin).ok();
+        let stdout = tokio::process::ChildStdout::from_std(worker.stdout).expect("a fresh pipe can be polled");
+        let lines = FramedRead::new(stdout, LinesCodec::new_with_max_length(EVENT_MAX_BYTES));
+        let worker = WorkerHandle { id: worker.id, stdin, lines, ended: worker.ended, has_ended: false, stderr };
+        Self { attempt, log, facts, worker }
+    }
+
+    /// Drives the worker to its end; whatever happened, nothing of it runs afterwards.
+    pub async fn run(mut self, order: &WorkOrder) -> Result<Measured, Ended> {
+        let watched = self.watch(order).await;
+        if !self.worker.has_ended {
+            self.terminate().await;
+        }
+        match watched? {
+            LastWord::Failed(failed) => {
+                self.facts.broke_down = failed.class == FailureClass::Infrastructure;
+                Err(failed.into())
+            }
+            LastWord::Done { report, accurate, artifacts } => {
+                Ok(Measured { report: read_document(&report).await?, accurate, artifacts })
+            }
+        }
+    }
+
+    async fn watch(&mut self, order: &WorkOrder) -> Result<LastWord, Ended> {
+        self.send(order).await;
+        let limit_ms = order.limit_ms;
+        let mut deadline = Instant::now() + Duration::from_millis(limit_ms);
+        let attempt = self.attempt;
+        let mut stop = attempt.stop.clone();
+        let mut last_word = None;
+        let mut upload: Option<BoxFuture<'_, Result<v1::Built, Failed>>> = None;
+        let mut output_open = true;
+        let status = loop {
+            tokio::select! {
+                biased;
+                reason = stopped(&mut stop) => return Err(Ended::Stopped(reason)),
+                () = sleep_until(deadline) => {
+                    if let Some(last_word) = last_word {
+                        self.log.note("the worker did not exit after its last word and was killed");
+                        return Ok(last_word);
+                    }
+                    let message = format!("the worker took longer than the limit of {} s and was killed", limit_ms / 1000);
+                    let hint = "raise the agent's time limit for a job, or lower the optimization level";
+                    return Err(Failed::new(FailureClass::Resource, message).with_hint(hint).into());
+                }
+                result = async { upload.as_mut().expect("guarded").await }, if upload.is_some() => {
+                    upload = None;
+                    let built = result?;
+                    self.facts.built = Some(built.clone());
+                    attempt.note(Note::Built(built)).await;
+                    self.send(&WorkCommand::Continue).await;
+                }
+                line = self.worker.lines.next(), if output_open => match line {
+                    None => output_open = false,
+                    Some(Err(error)) => {
+                        return Err(Failed::infrastructure(format!("the worker's output cannot be read: {error}")).into());
+                    }
+                    Some(Ok(line)) => match self.event(order, &line).await? {
+                        Heard::Built { plan, plan_digest, plan_bytes, card } => {
+                            upload = Some(attempt.upload_built(plan, plan_digest, plan_bytes, card, order.builds).boxed());
+                        }
+                        Heard::LastWord(word) => {
+                            last_word = Some(word);
+                            self.worker.stdin = None;
+                            deadline = deadline.min(Instant::now() + EXIT_GRACE);
+                        }
+                        Heard::Other => {}
+                    },
+                },
+                status = &mut self.worker.ended => {
+                    self.worker.has_ended = true;
+                    break status.map_err(|_| Failed::infrastructure("the worker's end was not seen"))?;
+                }
+            }
+        };
+        drop(upload);
+        let _ = timeout(LAST_OUTPUT, &mut self.worker.stderr).await;
+        while output_open {
+            match timeout(LAST_OUTPUT, self.worker.lines.next()).await {
+                Ok(Some(Ok(line))) => {
+                    if let Heard::LastWord(word) = self.event(order, &line).await? {
+                        last_word = Some(word);
+                    }
+                }
+                _ => output_open = false,
+            }
+        }
+        let status = status.map_err(|error| Failed::infrastructure(format!("cannot wait for the worker: {error}")))?;
+        match last_word {
+            // Libraries may crash while they unload: the result was complete before.
+            Some(word) => {
+                if !status.success() {
+                    self.log.note(&format!("the worker ended with {} after its last word", describe(status)));
+                }
+                Ok(word)
+            }
+            None => {
+                self.facts.broke_down = true;
+                Err(self.death(status).into())
+            }
+        }
+    }
+
+    /// The failure of a worker that ended without a last word.
+    fn death(&self, status: ExitStatus) -> Failed {
+        if status.signal() == Some(Signal::SIGXFSZ as i32) {
+            let limit = self.attempt.shared.limits.file_bytes;
+            return Failed::new(FailureClass::Resource, format!("the worker wrote a file of more than {limit} bytes"));
+        }
+        let ended = match status.success() {
+            true => "ended without a result".into(),
+            false => format!("died with {}", describe(status)),
+        };
+        let quote = self.log.last_lines();
+        let message = match quote.is_empty() {
+            true => format!("the worker {ended} and said nothing"),
+            false => format!("the worker {ended}; its last words: {quote}"),
+        };
+        let hint = match status.signal() == Some(Signal::SIGKILL as i32) {
+            true => "the kernel kills the largest process when memory runs out; see the host's kernel log",
+            false => "",
+        };
+        Failed::infrastructure(message).with_hint(hint)
+    }
+
+    /// Reads one line of the worker's output and tells the agent what it says.
+    async fn event(&self, order: &WorkOrder, line: &str) -> Result<Heard, Failed> {
+        let Ok(event) = serde_json::from_str(line) else {
+            // A library that prints to standard output is no reason to fail.
+            self.log.append(format!("{line}\n").as_bytes());
+            return Ok(Heard::Other);
+        };
+        match event {
+            WorkEvent::Progress { phase, fraction, detail } => {
+                let fraction = if fraction.is_finite() { fraction.clamp(0.0, 1.0) } else { 0.0 };
+                self.attempt.phase(&bounded(phase, PHASE_MAX_BYTES), fraction, bounded(detail, DETAIL_MAX_BYTES)).await;
+            }
+            WorkEvent::WindowBegin => self.attempt.note(Note::Window(true)).await,
+            WorkEvent::WindowEnd => self.attempt.note(Note::Window(false)).await,
+            WorkEvent::Built { plan, plan_digest, plan_bytes, card } => {
+                let (plan, card) = (own_file(order, &plan)?, own_file(order, &card)?);
+                return Ok(Heard::Built { plan, plan_digest, plan_bytes, card });
+            }
+            WorkEvent::Done { report, accurate, artifacts } => {
+                let report = own_file(order, &report)?;
+                let artifacts = uploads::accepted(order, artifacts, &self.log);
+                return Ok(Heard::LastWord(LastWord::Done { report, accurate, artifacts }));
+            }
+            WorkEvent::Failed { class, message, hint } => {
+                let (message, hint) = (bounded(message, MESSAGE_MAX_BYTES), bounded(hint, MESSAGE_MAX_BYTES));
+                return Ok(Heard::LastWord(LastWord::Failed(Failed { class, message, hint })));
+            }
+        }
+        Ok(Heard::Other)
+    }
+
+    async fn send(&mut self, message: &impl serde::Serialize) {
+        let mut line = serde_json::to_vec(message).expect("orders and commands have only JSON types");
+        line.push(b'\n');
+        if let Some(stdin) = &mut self.worker.stdin {
+            let sent = async {
+                stdin.write_all(&line).await?;
+                stdin.flush().await
+            };
+            // A worker that no longer reads is reported by how it ends.
+            if let Err(error) = sent.await {
+                tracing::debug!(%error, "a worker no longer reads");
+                self.worker.stdin = None;
+            }
+        }
+    }
+
+    /// Ends the worker's whole group: politely, then for certain. Returns when nothing of it runs.
+    async fn terminate(&mut self) {
+        let pid = self.worker.id.pid;
+        proc::signal_group(pid, Signal::SIGTERM);
+        let grace = Duration::from_millis(self.attempt.shared.limits.kill_grace_ms);
+        if timeout(grace, &mut self.worker.ended).await.is_err() {
+            proc::signal_group(pid, Signal::SIGKILL);
+            let _ = (&mut self.worker.ended).await;
+        }
+        self.worker.has_ended = true;
+        let _ = timeout(LAST_OUTPUT, &mut self.worker.stderr).await;
+    }
+}
+
+/// A file the worker names must lie in its scratch folder: nothing else is read for it.
+pub(super) fn own_file(order: &WorkOrder, path: &Path) -> Result<PathBuf, Failed> {
+    let refuse =
+        |reason: String| Failed::infrastructure(format!("the worker named the file {}, {reason}", path.display()));
+    let real = path.canonicalize().map_err(|error| refuse(format!("which cannot be read: {error}")))?;
+    let scratch =
+        order.scratch.canonicalize().map_err(|error| refuse(format!("but its scratch folder is gone: {error}")))?;
+    if real.starts_with(&scratch) { Ok(real) } else { Err(refuse("which is not in its scratch folder".into())) }
+}
+
+/// `text`, cut at a character where it exceeds `limit` bytes.
+fn bounded(mut text: String, limit: usize) -> String {
+    if text.len() > limit {
+        text.truncate(text.floor_char_boundary(limit));
+        text.push('…');
+    }
+    text
+}

@@ -1,0 +1,151 @@
+//! What an attempt brings to the blob store: plan, card, report, artifacts, log.
+
+use super::{
+    Failed,
+    log::AttemptLog,
+    run::{Attempt, Ended, Measured, blocking},
+    supervise::own_file,
+};
+use bytes::Bytes;
+use planforge_engine_core::{
+    identity::Digest,
+    worker::{Artifact, WorkOrder},
+};
+use planforge_proto::v1;
+use std::{
+    collections::BTreeSet,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Largest card and report that are read into memory.
+const DOCUMENT_MAX_BYTES: u64 = 64 << 20;
+/// Artifacts of one attempt that are kept, and their bytes together: a timeline of one benchmark is the largest.
+const ARTIFACTS_MAX: usize = 64;
+const ARTIFACTS_MAX_BYTES: u64 = 1 << 30;
+/// Longest name of an artifact.
+const ARTIFACT_NAME_MAX_BYTES: usize = 120;
+
+impl Attempt {
+    /// Uploads plan and card; the worker waits meanwhile.
+    pub(super) async fn upload_built(
+        &self,
+        plan: PathBuf,
+        plan_digest: Digest,
+        plan_bytes: u64,
+        card: PathBuf,
+        builds: u32,
+    ) -> Result<v1::Built, Failed> {
+        let blobs = &self.shared.blobs;
+        self.phase("upload", 0.0, format!("plan of {plan_bytes} bytes")).await;
+        let card = read_document(&card).await?;
+        self.patiently(|| blobs.upload(&plan, plan_digest)).await?;
+        let card_digest = self.patiently(|| blobs.put_bytes(card.clone())).await?;
+        Ok(v1::Built {
+            lease: Some(self.lease.clone()),
+            plan_digest: plan_digest.to_string(),
+            plan_bytes,
+            card_digest: card_digest.to_string(),
+            builds,
+        })
+    }
+
+    pub(super) async fn upload_report(&self, measured: &Measured) -> Result<Digest, Ended> {
+        let put = self.patiently(|| self.shared.blobs.put_bytes(measured.report.clone()));
+        Ok(self.unless_stopped(put).await.map_err(Ended::Stopped)??)
+    }
+
+    /// Stores the artifacts; one that cannot be stored is left out, and the log says so.
+    pub(super) async fn upload_artifacts(
+        &self,
+        measured: &Measured,
+        log: &AttemptLog,
+    ) -> Result<Vec<v1::Artifact>, Ended> {
+        let mut stored = Vec::with_capacity(measured.artifacts.len());
+        for Artifact { name, path, digest, bytes } in &measured.artifacts {
+            let put = self.patiently(|| self.shared.blobs.upload(path, *digest));
+            match self.unless_stopped(put).await.map_err(Ended::Stopped)? {
+                Ok(()) => {
+                    stored.push(v1::Artifact { name: name.clone(), digest: digest.to_string(), size_bytes: *bytes })
+                }
+                Err(failed) => log.note(&format!("the artifact '{name}' could not be stored: {failed}")),
+            }
+        }
+        Ok(stored)
+    }
+
+    /// The sealed log. A log that cannot be stored never fails an attempt.
+    pub(super) async fn upload_log(&self, log: &Arc<AttemptLog>) -> Option<Digest> {
+        let sealed = log.clone();
+        let read = blocking(move || {
+            sealed.seal()?;
+            std::fs::read(sealed.path())
+        });
+        let bytes = match read.await {
+            Ok(bytes) => Bytes::from(bytes),
+            Err(error) => {
+                tracing::warn!(attempt = %self.key, %error, "cannot read an attempt's log");
+                return None;
+            }
+        };
+        match self.shared.blobs.put_bytes(bytes).await {
+            Ok(digest) => Some(digest),
+            Err(error) => {
+                tracing::warn!(attempt = %self.key, %error, "cannot store an attempt's log");
+                None
+            }
+        }
+    }
+}
+
+/// The artifacts that are kept of those a worker named; of the others its log says why not. They never fail a job.
+pub(super) fn accepted(order: &WorkOrder, named: Vec<Artifact>, log: &AttemptLog) -> Vec<Artifact> {
+    let mut kept = Vec::new();
+    let mut names = BTreeSet::new();
+    let mut total_bytes = 0_u64;
+    for artifact in named {
+        let refuse =
+            |why: &str| log.note(&format!("the artifact '{}' is not kept: {why}", artifact.name.escape_debug()));
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ' ' | '+');
+        let fine = (1..=ARTIFACT_NAME_MAX_BYTES).contains(&artifact.name.len())
+            && artifact.name.chars().all(plain)
+            && !artifact.name.starts_with('.');
+        if !fine || !names.insert(artifact.name.clone()) {
+            refuse("it needs a plain file name of its own");
+            continue;
+        }
+        let path = match own_file(order, &artifact.path) {
+            Ok(path) => path,
+            Err(failed) => {
+                refuse(&failed.message);
+                continue;
+            }
+        };
+        let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        if kept.len() >= ARTIFACTS_MAX || total_bytes.saturating_add(bytes) > ARTIFACTS_MAX_BYTES {
+            refuse(&format!(
+                "an attempt keeps at most {ARTIFACTS_MAX} artifacts of {ARTIFACTS_MAX_BYTES} bytes together"
+            ));
+            continue;
+        }
+        total_bytes += bytes;
+        kept.push(Artifact { path, bytes, ..artifact });
+    }
+    kept
+}
+
+pub(super) async fn read_document(path: &Path) -> Result<Bytes, Failed> {
+    let path = path.to_owned();
+    blocking(move || {
+        let read = || -> io::Result<Vec<u8>> {
+            let size = std::fs::metadata(&path)?.len();
+            if size > DOCUMENT_MAX_BYTES {
+                return Err(io::Error::other(format!("it has {size} bytes, more than {DOCUMENT_MAX_BYTES}")));
+            }
+            std::fs::read(&path)
+        };
+        read().map(Bytes::from).map_err(|error| Failed::disk(&format!("read {}", path.display()), &error))
+    })
+    .await
+}

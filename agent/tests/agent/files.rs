@@ -1,0 +1,246 @@
+//! What an attempt brings to its worker and takes from it beside the plan: timing caches, artifacts, calibration,
+//! plugins.
+
+use crate::farm::{Bench, OneCpu};
+use planforge_agent::DeviceSource as _;
+use planforge_engine_core::{
+    identity::{Digest, Toolchain},
+    worker::WorkOrder,
+};
+use planforge_proto::v1::{self, FailureClass};
+use std::collections::BTreeMap;
+
+/// Learns something in every build, and tells what it began with.
+const LEARNS: &str = r#"
+    [ -e tuning.cache ] && cp tuning.cache "$OUT/before"
+    printf %s "$order" > "$OUT/order"
+    printf learnt, >> tuning.cache
+    build
+    finish
+"#;
+
+fn scope() -> String {
+    let device = OneCpu.devices().unwrap().remove(0);
+    let toolchain = Toolchain { backend: "native".into(), version: "1".into(), components: BTreeMap::new() };
+    device.fingerprint.tuning_scope(&device.skus[0], &toolchain, device.simulated).to_string()
+}
+
+fn newest(digest: &str, size_bytes: u64) -> v1::TuningCache {
+    v1::TuningCache {
+        scope: scope(),
+        digest: digest.into(),
+        size_bytes,
+        job: "j0".into(),
+        agent: "elsewhere".into(),
+        published_ms: 7,
+        ..v1::TuningCache::default()
+    }
+}
+
+fn stored(bench: &Bench, bytes: &[u8]) -> String {
+    let digest = Digest::of(bytes);
+    bench.farm.store.put(digest, bytes);
+    digest.to_string()
+}
+
+fn before(bench: &Bench) -> Option<String> {
+    let text = std::fs::read_to_string(bench.path("before")).ok();
+    // For the next job of the same test.
+    let _ = std::fs::remove_file(bench.path("before"));
+    text
+}
+
+fn order(bench: &Bench) -> WorkOrder {
+    serde_json::from_slice(&std::fs::read(bench.path("order")).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn what_a_build_learnt_is_published_after_it_and_handed_to_the_next() {
+    let bench = Bench::new(LEARNS).await;
+    let _agent = bench.start_and_assign("j1").await;
+    let first = bench.farm.finished("j1").await;
+    assert_eq!(before(&bench), None, "the first build is cold");
+    assert_eq!(order(&bench).cache_origin, None);
+    let published = first.cache.unwrap();
+    assert_eq!((published.scope, published.previous_digest.as_str()), (scope(), ""));
+    assert_eq!(bench.farm.store.get(published.digest.parse().unwrap()).unwrap(), b"learnt,");
+
+    // The farm's newest, which another host published, takes the place of this host's own.
+    let elsewhere = stored(&bench, b"elsewhere,");
+    bench.farm.assign_with("j2", |assign| assign.cache = Some(newest(&elsewhere, 10))).await;
+    let second = bench.farm.finished("j2").await.cache.unwrap();
+    assert_eq!(before(&bench).unwrap(), "elsewhere,");
+    let origin = order(&bench).cache_origin.unwrap();
+    assert_eq!((origin.agent.as_str(), origin.bytes, origin.published_unix_ms), ("elsewhere", 10, 7));
+    assert_eq!(second.previous_digest, elsewhere);
+    assert_eq!(bench.farm.store.get(second.digest.parse().unwrap()).unwrap(), b"elsewhere,learnt,");
+
+    // Known to nobody else: this host's own copy is good enough.
+    bench.farm.assign("j3").await;
+    let third = bench.farm.finished("j3").await.cache.unwrap();
+    assert_eq!(before(&bench).unwrap(), "elsewhere,learnt,");
+    assert_eq!(third.previous_digest, "");
+
+    // Dropped by an administrator: that copy is worth nothing any more.
+    bench.farm.assign_with("j4", |assign| assign.cache = Some(newest("", 0))).await;
+    assert!(bench.farm.finished("j4").await.cache.is_some());
+    assert_eq!(before(&bench), None);
+    assert!(bench.files_in("state/scratch").is_empty());
+}
+
+#[tokio::test]
+async fn a_cache_that_cannot_be_used_costs_time_and_no_build() {
+    let bench = Bench::new(LEARNS).await;
+    let _agent = bench.start();
+    bench.farm.hello(0).await;
+    let good = stored(&bench, b"good");
+    let absent = Digest::of(b"never stored").to_string();
+    let foreign = v1::TuningCache { scope: Digest::of(b"another").to_string(), ..newest(&good, 4) };
+    let cases = [
+        ("absent", newest(&absent, 12), "could not be fetched"),
+        ("foreign", foreign, "another kind of device"),
+        ("huge", newest(&good, 1 << 40), "left alone"),
+        ("nonsense", newest("nonsense", 4), "left alone"),
+    ];
+    for (job, cache, said) in cases {
+        std::fs::remove_dir_all(bench.path("state/caches")).unwrap();
+        std::fs::create_dir(bench.path("state/caches")).unwrap();
+        bench.farm.assign_with(job, |assign| assign.cache = Some(cache)).await;
+        let finished = bench.farm.finished(job).await;
+        assert_eq!(finished.outcome, "succeeded", "{job}: {finished:?}");
+        assert_eq!(before(&bench), None, "{job}");
+        // It did not grow from what the farm has.
+        assert_eq!(finished.cache, None, "{job}");
+        let log = bench.farm.log_of(&finished).await;
+        assert!(log.contains(said), "{job}: {log}");
+    }
+}
+
+#[tokio::test]
+async fn a_breakdown_publishes_nothing_and_casts_suspicion_on_the_cache() {
+    let bench = Bench::new(
+        r#"
+        printf learnt, >> tuning.cache
+        case "$order" in
+        *crash*) kill -SEGV $$ ;;
+        *model*) say '{"event":"failed","class":"model","message":"no such operator","hint":""}' ;;
+        esac
+        "#,
+    )
+    .await;
+    let _agent = bench.start();
+    bench.farm.hello(0).await;
+    let digest = stored(&bench, b"kept");
+    for (job, suspects) in [("crash-1", true), ("model-1", false)] {
+        bench
+            .farm
+            .assign_with(job, |assign| {
+                assign.cache = Some(newest(&digest, 4));
+                assign.job.as_mut().unwrap().model.as_mut().unwrap().name = "m.onnx".into();
+            })
+            .await;
+        let finished = bench.farm.finished(job).await;
+        assert_eq!(finished.outcome, "failed");
+        assert_eq!((finished.cache, finished.suspects_cache), (None, suspects), "{job}");
+    }
+    // The next attempt is told to go without, and a crash of it says nothing about the cache.
+    bench
+        .farm
+        .assign_with("crash-2", |assign| {
+            assign.cache = Some(newest(&digest, 4));
+            assign.without_cache = true;
+        })
+        .await;
+    let finished = bench.farm.finished("crash-2").await;
+    assert!(!finished.suspects_cache);
+    assert!(bench.farm.log_of(&finished).await.contains("begins without it"));
+}
+
+#[tokio::test]
+async fn artifacts_are_stored_and_those_that_may_not_be_are_named_in_the_log() {
+    let bench = Bench::new(
+        r#"
+        build
+        printf 'a timeline' > t.nsys-rep
+        digest=$(sha256sum t.nsys-rep | cut -d' ' -f1)
+        artifact() { printf '{"name":"%s","path":"%s","digest":"%s","bytes":1}' "$1" "$2" "$3"; }
+        printf '{"report":1}' > report.json
+        say '{"event":"done","report":"'$PWD'/report.json","accurate":true,"artifacts":['"$(
+            artifact t.nsys-rep "$PWD/t.nsys-rep" "$digest"),$(
+            artifact t.nsys-rep "$PWD/t.nsys-rep" "$digest"),$(
+            artifact ../up "$PWD/t.nsys-rep" "$digest"),$(
+            artifact outside /etc/hostname "$digest"),$(
+            artifact wrong "$PWD/report.json" "$digest")"']}'
+        "#,
+    )
+    .await;
+    let _agent = bench.start_and_assign("j1").await;
+    let finished = bench.farm.finished("j1").await;
+    assert_eq!(finished.outcome, "succeeded", "{finished:?}");
+    let digest = Digest::of(b"a timeline");
+    let kept = v1::Artifact { name: "t.nsys-rep".into(), digest: digest.to_string(), size_bytes: 10 };
+    assert_eq!(finished.artifacts[0], kept);
+    assert_eq!(bench.farm.store.get(digest).unwrap(), b"a timeline");
+    let log = bench.farm.log_of(&finished).await;
+    assert_eq!(log.matches("is not kept").count(), 3, "{log}");
+    assert!(log.contains("not in its scratch folder"), "{log}");
+}
+
+#[tokio::test]
+async fn calibration_and_plugins_are_laid_out_in_the_order_of_the_spec() {
+    let mut bench = Bench::new(
+        r#"
+        printf %s "$order" > "$OUT/order"
+        cat ../inputs/calibration.cache > "$OUT/calibration"
+        cat ../inputs/plugin-0.so ../inputs/plugin-1.so > "$OUT/plugins"
+        build
+        finish
+        "#,
+    )
+    .await;
+    let mut plugins = [stored(&bench, b"one."), stored(&bench, b"two.")];
+    plugins.sort();
+    let calibration = stored(&bench, b"scales");
+    let spec = format!(r#"{{"calibration":"{calibration}","plugins":["{}","{}"]}}"#, plugins[0], plugins[1]);
+    let assign = |bench: &Bench, job: &str, spec: String| {
+        let (farm, job) = (bench.farm.clone(), job.to_owned());
+        async move {
+            let change = |assign: &mut v1::Assign| {
+                let job = assign.job.as_mut().unwrap();
+                (job.spec_json, job.builds) = (spec, 3);
+                job.measure = Some(v1::MeasureAsk { streams: vec![1, 4], trace: true });
+            };
+            farm.assign_with(&job, change).await
+        }
+    };
+    {
+        let _agent = bench.start();
+        bench.farm.hello(0).await;
+        assign(&bench, "j1", spec.clone()).await;
+        let finished = bench.farm.finished("j1").await;
+        assert_eq!((finished.outcome.as_str(), finished.builds), ("succeeded", 3), "{finished:?}");
+    }
+    let read = |name: &str| std::fs::read_to_string(bench.path(name)).unwrap();
+    assert_eq!(read("calibration"), "scales");
+    let mut laid_out = read("plugins");
+    if plugins[0] == Digest::of(b"two.").to_string() {
+        laid_out = laid_out.replace("two.one.", "one.two.");
+    }
+    assert_eq!(laid_out, "one.two.");
+    let order = order(&bench);
+    assert_eq!((order.builds, order.limit_ms), (3, 3 * bench.config.limits.job_ms));
+    assert_eq!((order.measure.streams.as_slice(), order.measure.trace), ([1, 4].as_slice(), true));
+
+    // Another host's operator wants no native code from anybody.
+    let other = Bench::new("build\nfinish").await;
+    bench = other;
+    bench.config.refuse_plugins = true;
+    stored(&bench, b"one.");
+    let _agent = bench.start();
+    bench.farm.hello(0).await;
+    assign(&bench, "j2", spec).await;
+    let finished = bench.farm.finished("j2").await;
+    let failure = finished.failure.unwrap();
+    assert_eq!(failure.class(), FailureClass::Resource);
+    assert!(failure.message.contains("loads no plugins"), "{failure:?}");
+}

@@ -1,0 +1,81 @@
+//! `planforge caches`: the timing and tactic caches that the farm keeps.
+
+use super::Context;
+use crate::{
+    failure::Failure,
+    farm::{Farm, Need},
+    tables,
+};
+use clap::Subcommand;
+use planforge_engine_core::identity::Sku;
+use planforge_proto::v1;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the newest cache of each device kind and toolchain, and the build it came from
+    List {
+        /// Only of this device kind
+        #[arg(long, value_name = "SKU")]
+        sku: Option<Sku>,
+    },
+    /// Let the next build begin without it, whatever copies agents still have
+    Drop {
+        /// Scope of the cache as `list` shows it, or its first characters
+        scope: String,
+    },
+}
+
+pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    let farm = Farm::open(context, Need::Answers).await?;
+    let result = act(context, &farm, args.action).await;
+    farm.close(context.printer).await;
+    result
+}
+
+async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), Failure> {
+    match action {
+        Action::List { sku } => {
+            let sku = sku.as_ref().map(ToString::to_string).unwrap_or_default();
+            let reply = farm.rpc().list_caches(v1::ListCachesRequest { sku }).await;
+            let caches = reply.map_err(|e| farm.error(e))?.into_inner().caches;
+            context.printer.data(&tables::caches(&caches, tables::now_ms()))?;
+            let caches: Vec<_> = caches.iter().map(cache_json).collect();
+            context.printer.object(&serde_json::json!({ "caches": caches }))
+        }
+        Action::Drop { scope } => {
+            let reply = farm.rpc().drop_cache(v1::DropCacheRequest { scope }).await;
+            let cache = reply.map_err(|e| farm.error(e))?.into_inner().cache.unwrap_or_default();
+            context.printer.note(&format!(
+                "the timing cache of {} with {} is dropped: its next build begins without one",
+                cache.sku,
+                tables::toolchain(&cache.toolchain_json)
+            ));
+            context.printer.object(&serde_json::json!({ "cache": cache_json(&cache) }))
+        }
+    }
+}
+
+fn cache_json(cache: &v1::TuningCache) -> serde_json::Value {
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    serde_json::json!({
+        "scope": cache.scope,
+        "digest": text(&cache.digest),
+        "size_bytes": cache.size_bytes,
+        "previous_digest": text(&cache.previous_digest),
+        "generation": cache.generation,
+        "sku": cache.sku,
+        "device_name": cache.device_name,
+        "toolchain": serde_json::from_str::<serde_json::Value>(&cache.toolchain_json).unwrap_or_default(),
+        "job": cache.job,
+        "attempt": cache.attempt,
+        "agent": cache.agent,
+        "device": cache.device,
+        "published_ms": cache.published_ms,
+    })
+}

@@ -1,0 +1,134 @@
+//! What a request asks for beside its spec: several builds, more measurements, and files that travel with it.
+
+use super::{LocalFiles, models};
+use crate::failure::Failure;
+use planforge_engine_core::{
+    identity::{BuildSpec, Digest},
+    worker::{BUILDS_MAX, MeasureAsk},
+};
+use planforge_proto::{ErrorCode, v1};
+use std::path::{Path, PathBuf};
+
+/// Flags that say what is measured beside the usual.
+#[derive(Debug, Default, clap::Args)]
+pub struct MeasureArgs {
+    /// Measure with these numbers of parallel streams too, such as 1,2,4,8
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    sweep_streams: Vec<u32>,
+    /// Record a timeline of one measurement and keep it beside the report
+    #[arg(long)]
+    trace: bool,
+}
+
+impl MeasureArgs {
+    /// What is asked for, in the one form it travels in.
+    pub fn ask(&self) -> Result<MeasureAsk, Failure> {
+        let mut streams = self.sweep_streams.clone();
+        streams.sort_unstable();
+        streams.dedup();
+        let ask = MeasureAsk { streams, trace: self.trace };
+        ask.validate().map_err(|why| Failure::usage(why).hint("for example --sweep-streams 1,2,4,8"))?;
+        Ok(ask)
+    }
+}
+
+/// What is asked for, as it travels; `None`: the usual.
+pub fn ask_out(ask: &MeasureAsk) -> Option<v1::MeasureAsk> {
+    (!ask.is_empty()).then(|| v1::MeasureAsk { streams: ask.streams.clone(), trace: ask.trace })
+}
+
+/// Flags beside the spec; `build` and `submit` share them.
+#[derive(Debug, Default, clap::Args)]
+pub struct ExtraArgs {
+    /// Build and measure this often, one after the other on one device, and keep the fastest accurate plan
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(BUILDS_MAX)))]
+    pub builds: Option<u32>,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// Calibration cache that int8 scales come from
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
+    /// Plugin library that the engine needs; the farm's operator has to allow it (planforge plugins); repeat for several
+    #[arg(long = "plugin", value_name = "FILE")]
+    plugins: Vec<PathBuf>,
+}
+
+/// Files that a request names by digest.
+#[derive(Debug, Default)]
+pub struct Attached {
+    calibration: Option<Digest>,
+    plugins: Vec<Digest>,
+    pub eval: Option<Digest>,
+    pub files: LocalFiles,
+}
+
+impl Attached {
+    /// Hashes the files that `args` and `eval` name.
+    pub fn of(args: &ExtraArgs, eval: Option<&Path>) -> Result<Self, Failure> {
+        let mut attached = Self::default();
+        attached.calibration = args.calibration.as_deref().map(|path| attached.add(path)).transpose()?;
+        attached.plugins = args.plugins.iter().map(|path| attached.add(path)).collect::<Result<_, _>>()?;
+        attached.eval = eval.map(|path| attached.add(path)).transpose()?;
+        Ok(attached)
+    }
+
+    fn add(&mut self, path: &Path) -> Result<Digest, Failure> {
+        let (text, _) = models::hash(path)?;
+        let digest = text
+            .parse()
+            .map_err(|e| Failure::new(ErrorCode::Internal, format!("the digest of {}: {e}", path.display())))?;
+        self.files.insert(text, path.to_owned());
+        Ok(digest)
+    }
+
+    /// The spec with these files in it; what no flag names stays as the template has it.
+    pub fn onto(&self, base: &BuildSpec) -> BuildSpec {
+        let mut spec = base.clone();
+        spec.calibration = self.calibration.or(spec.calibration);
+        if !self.plugins.is_empty() {
+            spec.plugins.clone_from(&self.plugins);
+        }
+        spec.canonical()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_is_brought_in_order_and_bounded() {
+        let ask = |streams: &[u32]| MeasureArgs { sweep_streams: streams.to_vec(), trace: false }.ask();
+        assert_eq!(ask(&[8, 1, 4, 1]).unwrap().streams, [1, 4, 8]);
+        assert_eq!(ask(&[0]).unwrap_err().exit_code, 2);
+        assert_eq!(ask(&[65]).unwrap_err().exit_code, 2);
+        assert!(ask(&[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn files_are_named_by_what_they_hold() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, name).unwrap();
+            path
+        };
+        let args = ExtraArgs {
+            calibration: Some(file("scales")),
+            plugins: vec![file("b.so"), file("a.so"), file("b.so")],
+            ..ExtraArgs::default()
+        };
+        let attached = Attached::of(&args, Some(&file("labels"))).unwrap();
+        let spec = attached.onto(&BuildSpec::default());
+        assert_eq!(spec.calibration, Some(Digest::of(b"scales")));
+        let mut plugins = vec![Digest::of(b"a.so"), Digest::of(b"b.so")];
+        plugins.sort_unstable();
+        assert_eq!(spec.plugins, plugins);
+        assert_eq!(attached.files.len(), 4);
+        assert_eq!(attached.files[&Digest::of(b"labels").to_string()], folder.path().join("labels"));
+        let kept = Attached::default().onto(&spec);
+        assert_eq!(kept, spec, "a template's files stay");
+        let absent = ExtraArgs { calibration: Some(folder.path().join("none")), ..ExtraArgs::default() };
+        assert!(Attached::of(&absent, None).unwrap_err().to_string().contains("none"));
+    }
+}
