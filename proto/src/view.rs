@@ -173,6 +173,95 @@ impl From<v1::Artifact> for ArtifactView {
     }
 }
 
+/// What the farm knows of a report beside its document.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReportFactsView {
+    pub digest: String,
+    pub plan_digest: String,
+    pub job: String,
+    /// Device kind that it was measured on.
+    pub sku: String,
+    pub created_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measure: Option<MeasureView>,
+    pub artifacts: Vec<ArtifactView>,
+}
+
+impl From<v1::ReportFacts> for ReportFactsView {
+    fn from(facts: v1::ReportFacts) -> Self {
+        Self {
+            digest: facts.digest,
+            plan_digest: facts.plan_digest,
+            job: facts.job,
+            sku: facts.sku,
+            created_ms: facts.created_ms,
+            measure: facts.measure.map(Into::into),
+            artifacts: facts.artifacts.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+/// The newest timing or tactic cache of a device kind with a toolchain. `digest` is `null` when it was dropped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CacheView {
+    pub scope: String,
+    pub digest: Option<String>,
+    pub size_bytes: u64,
+    /// What it grew from.
+    pub previous_digest: Option<String>,
+    /// Counts publications and drops.
+    pub generation: u32,
+    pub sku: String,
+    pub device_name: String,
+    pub toolchain: Option<Value>,
+    pub job: String,
+    pub attempt: u32,
+    pub agent: String,
+    pub device: String,
+    pub published_ms: u64,
+}
+
+impl From<v1::TuningCache> for CacheView {
+    fn from(cache: v1::TuningCache) -> Self {
+        Self {
+            scope: cache.scope,
+            digest: some_text(cache.digest),
+            size_bytes: cache.size_bytes,
+            previous_digest: some_text(cache.previous_digest),
+            generation: cache.generation,
+            sku: cache.sku,
+            device_name: cache.device_name,
+            toolchain: some_json(cache.toolchain_json),
+            job: cache.job,
+            attempt: cache.attempt,
+            agent: cache.agent,
+            device: cache.device,
+            published_ms: cache.published_ms,
+        }
+    }
+}
+
+/// A plugin library that jobs may load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PluginView {
+    pub digest: String,
+    pub name: String,
+    /// Who allowed it; `configuration` when the coordinator was started with it.
+    pub actor: String,
+    pub allowed_ms: Option<u64>,
+}
+
+impl From<v1::Plugin> for PluginView {
+    fn from(plugin: v1::Plugin) -> Self {
+        Self {
+            digest: plugin.digest,
+            name: plugin.name,
+            actor: plugin.actor,
+            allowed_ms: some_number(plugin.allowed_ms),
+        }
+    }
+}
+
 /// One job. `engine_key` is `null` while the job is unplaceable; `plan_digest` and `report` are `null` until they exist.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobView {

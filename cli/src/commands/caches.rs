@@ -8,7 +8,7 @@ use crate::{
 };
 use clap::Subcommand;
 use planforge_engine_core::identity::Sku;
-use planforge_proto::v1;
+use planforge_proto::{v1, view::CacheView};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -45,7 +45,7 @@ async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), F
             let reply = farm.rpc().list_caches(v1::ListCachesRequest { sku }).await;
             let caches = reply.map_err(|e| farm.error(e))?.into_inner().caches;
             context.printer.data(&tables::caches(&caches, tables::now_ms()))?;
-            let caches: Vec<_> = caches.iter().map(cache_json).collect();
+            let caches: Vec<_> = caches.into_iter().map(CacheView::from).collect();
             context.printer.object(&serde_json::json!({ "caches": caches }))
         }
         Action::Drop { scope } => {
@@ -56,26 +56,7 @@ async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), F
                 cache.sku,
                 tables::toolchain(&cache.toolchain_json)
             ));
-            context.printer.object(&serde_json::json!({ "cache": cache_json(&cache) }))
+            context.printer.object(&serde_json::json!({ "cache": CacheView::from(cache) }))
         }
     }
-}
-
-fn cache_json(cache: &v1::TuningCache) -> serde_json::Value {
-    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    serde_json::json!({
-        "scope": cache.scope,
-        "digest": text(&cache.digest),
-        "size_bytes": cache.size_bytes,
-        "previous_digest": text(&cache.previous_digest),
-        "generation": cache.generation,
-        "sku": cache.sku,
-        "device_name": cache.device_name,
-        "toolchain": serde_json::from_str::<serde_json::Value>(&cache.toolchain_json).unwrap_or_default(),
-        "job": cache.job,
-        "attempt": cache.attempt,
-        "agent": cache.agent,
-        "device": cache.device,
-        "published_ms": cache.published_ms,
-    })
 }

@@ -9,7 +9,7 @@ use crate::{
 };
 use clap::Subcommand;
 use planforge_engine_core::identity::Digest;
-use planforge_proto::v1;
+use planforge_proto::{v1, view::PluginView};
 use std::path::Path;
 
 #[derive(Debug, clap::Args)]
@@ -62,7 +62,7 @@ async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), F
             let reply = farm.rpc().list_plugins(v1::ListPluginsRequest {}).await;
             let plugins = reply.map_err(|e| farm.error(e))?.into_inner().plugins;
             context.printer.data(&tables::plugins(&plugins, tables::now_ms()))?;
-            let plugins: Vec<_> = plugins.iter().map(plugin_json).collect();
+            let plugins: Vec<_> = plugins.into_iter().map(PluginView::from).collect();
             context.printer.object(&serde_json::json!({ "plugins": plugins }))
         }
         Action::Allow { plugin } => {
@@ -70,23 +70,14 @@ async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), F
             let reply = farm.rpc().allow_plugin(v1::AllowPluginRequest { digest, name }).await;
             let plugin = reply.map_err(|e| farm.error(e))?.into_inner().plugin.unwrap_or_default();
             context.printer.note(&format!("the plugin sha256:{} is allowed", plugin.digest));
-            context.printer.object(&serde_json::json!({ "plugin": plugin_json(&plugin) }))
+            context.printer.object(&serde_json::json!({ "plugin": PluginView::from(plugin) }))
         }
         Action::Forbid { plugin } => {
             let (digest, _) = named(&plugin)?;
             let reply = farm.rpc().forbid_plugin(v1::ForbidPluginRequest { digest }).await;
             let plugin = reply.map_err(|e| farm.error(e))?.into_inner().plugin.unwrap_or_default();
             context.printer.note(&format!("the plugin sha256:{} is not allowed any more", plugin.digest));
-            context.printer.object(&serde_json::json!({ "plugin": plugin_json(&plugin) }))
+            context.printer.object(&serde_json::json!({ "plugin": PluginView::from(plugin) }))
         }
     }
-}
-
-fn plugin_json(plugin: &v1::Plugin) -> serde_json::Value {
-    serde_json::json!({
-        "digest": plugin.digest,
-        "name": plugin.name,
-        "actor": plugin.actor,
-        "allowed_ms": (plugin.allowed_ms != 0).then_some(plugin.allowed_ms),
-    })
 }

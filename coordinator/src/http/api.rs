@@ -12,7 +12,7 @@ use axum::{
 use futures::StreamExt;
 use planforge_proto::{
     ApiError, ErrorCode, v1,
-    view::{DeviceView, EngineView, JobView, SubmitView, state_from_name},
+    view::{CacheView, DeviceView, EngineView, JobView, PluginView, ReportFactsView, SubmitView, state_from_name},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -28,6 +28,9 @@ pub(super) fn routes() -> Router<App> {
         .route("/api/v1/engines", get(list_engines))
         .route("/api/v1/engines/find", get(find_engine))
         .route("/api/v1/reports", get(list_reports))
+        .route("/api/v1/caches", get(list_caches))
+        .route("/api/v1/caches/{scope}/drop", post(drop_cache))
+        .route("/api/v1/plugins", get(list_plugins))
 }
 
 /// A JSON body; what is wrong with it becomes a problem document.
@@ -257,10 +260,36 @@ struct ReportsQuery {
 async fn list_reports(State(app): State<App>, caller: Caller, Params(query): Params<ReportsQuery>) -> JsonAnswer {
     let ReportsQuery { plan_digest, engine_key, job } = query;
     let reply = app.farm.list_reports(&caller, v1::ListReportsRequest { plan_digest, engine_key, job }).await?;
+    let facts: Vec<ReportFactsView> = reply.facts.into_iter().map(Into::into).collect();
     let parse = |text: String| {
         serde_json::from_str::<Value>(&text)
             .map_err(|error| ApiError::new(ErrorCode::Internal, format!("a stored report is no JSON: {error}")))
     };
     let reports: Vec<Value> = reply.reports_json.into_iter().map(parse).collect::<Result<_, _>>()?;
-    Ok(Json(json!({ "reports": reports })))
+    Ok(Json(json!({ "reports": reports, "facts": facts })))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct CachesQuery {
+    sku: String,
+}
+
+async fn list_caches(State(app): State<App>, caller: Caller, Params(query): Params<CachesQuery>) -> JsonAnswer {
+    let reply = app.farm.list_caches(&caller, v1::ListCachesRequest { sku: query.sku }).await?;
+    Ok(views::<_, CacheView>("caches", reply.caches))
+}
+
+async fn drop_cache(
+    State(app): State<App>,
+    caller: Caller,
+    Path(scope): Path<String>,
+) -> Result<Json<CacheView>, Refusal> {
+    let reply = app.farm.drop_cache(&caller, v1::DropCacheRequest { scope }).await?;
+    Ok(Json(reply.cache.unwrap_or_default().into()))
+}
+
+async fn list_plugins(State(app): State<App>, caller: Caller) -> JsonAnswer {
+    let reply = app.farm.list_plugins(&caller).await?;
+    Ok(views::<_, PluginView>("plugins", reply.plugins))
 }

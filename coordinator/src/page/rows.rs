@@ -291,6 +291,7 @@ pub(super) struct EngineRow {
     pub(super) toolchain: String,
     pub(super) median: String,
     pub(super) throughput: String,
+    pub(super) builds: u32,
     pub(super) size: String,
     pub(super) accurate: bool,
     pub(super) simulated: bool,
@@ -309,6 +310,7 @@ impl EngineRow {
             toolchain: toolchain(&engine.toolchain_json, ""),
             median: figures.as_ref().map_or_else(dash, Figures::median),
             throughput: figures.as_ref().map_or_else(dash, Figures::throughput),
+            builds: engine.builds.max(1),
             size: format::bytes(engine.plan_bytes),
             accurate: engine.accurate,
             simulated: engine.simulated || figures.is_some_and(|figures| figures.simulated),
@@ -373,7 +375,16 @@ pub(super) struct JobDetail {
     pub(super) figures: Vec<Fact>,
     pub(super) layers: Vec<LayerRow>,
     pub(super) findings: Vec<Finding>,
+    pub(super) artifacts: Vec<ArtifactRow>,
     pub(super) simulated: bool,
+}
+
+/// A file beside the report.
+#[derive(Clone, Debug)]
+pub(super) struct ArtifactRow {
+    pub(super) name: String,
+    pub(super) digest: String,
+    pub(super) size: String,
 }
 
 #[derive(Clone, Debug)]
@@ -402,6 +413,8 @@ impl JobDetail {
             fact("Model digest", job.model.as_ref().map(|model| model.digest.clone()).unwrap_or_default()),
             fact("Engine key", &*job.engine_key),
             fact("Plan digest", &*job.plan_digest),
+            fact("Builds", if job.builds > 1 { job.builds.to_string() } else { String::new() }),
+            fact("Also measured", also_measured(job.measure.as_ref())),
             fact("Waits for", job.needs.join(", ")),
         ];
         let failure = job.failure.as_ref().map(|failure| FailureBox {
@@ -423,9 +436,27 @@ impl JobDetail {
                 .into_iter()
                 .map(|finding| Finding { severity: finding.severity, message: finding.message })
                 .collect(),
+            artifacts: job
+                .artifacts
+                .iter()
+                .map(|artifact| ArtifactRow {
+                    name: artifact.name.clone(),
+                    digest: artifact.digest.clone(),
+                    size: format::bytes(artifact.size_bytes),
+                })
+                .collect(),
             simulated: figures.simulated,
         }
     }
+}
+
+/// What is measured beside the usual, in words.
+fn also_measured(ask: Option<&v1::MeasureAsk>) -> String {
+    let Some(ask) = ask else { return String::new() };
+    let numbers: Vec<String> = ask.streams.iter().map(u32::to_string).collect();
+    let sweep = (!numbers.is_empty()).then(|| format!("{} streams", numbers.join(", ")));
+    let trace = ask.trace.then(|| "a timeline".to_owned());
+    sweep.into_iter().chain(trace).collect::<Vec<_>>().join("; ")
 }
 
 fn pretty(json: &str) -> String {
