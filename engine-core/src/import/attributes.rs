@@ -1,7 +1,7 @@
 //! Attributes of one node, each read by name and type, and all of them read.
 
-use super::error::Refusal;
-use planforge_onnx::proto::{AttributeProto, NodeProto, TensorProto, attribute_proto::AttributeType};
+use super::{error::Refusal, nested::Bound};
+use planforge_onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto, attribute_proto::AttributeType};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -17,13 +17,23 @@ fn wrong(name: &str, reason: impl Into<String>) -> Refusal {
 }
 
 impl<'a> Attributes<'a> {
-    pub fn of(node: &'a NodeProto) -> Result<Self, Refusal> {
+    /// `bound` are the attributes of the function around the node.
+    pub fn of(node: &'a NodeProto, bound: Option<&'a Bound<'a>>) -> Result<Self, Refusal> {
         let mut by_name = BTreeMap::new();
         for attribute in &node.attribute {
+            let name = attribute.name.as_str();
+            let mut attribute = attribute;
             if !attribute.ref_attr_name.is_empty() {
-                return Err(wrong(&attribute.name, "refers to the attribute of a function, outside of one"));
+                let bound =
+                    bound.ok_or_else(|| wrong(name, "refers to the attribute of a function, outside of one"))?;
+                let what = || wrong(name, format!("refers to {}, which its function lacks", attribute.ref_attr_name));
+                match bound.get(attribute.ref_attr_name.as_str()).ok_or_else(what)? {
+                    Some(given) => attribute = given,
+                    // The caller leaves it out, and so does this node.
+                    None => continue,
+                }
             }
-            if by_name.insert(attribute.name.as_str(), attribute).is_some() {
+            if by_name.insert(name, attribute).is_some() {
                 return Err(wrong(&attribute.name, "is given twice"));
             }
         }
@@ -41,6 +51,25 @@ impl<'a> Attributes<'a> {
                 Err(wrong(name, format!("has the type {given}, not {}", kind.as_str_name())))
             }
         }
+    }
+
+    /// The attribute whatever its type.
+    pub fn any(&self, name: &'a str) -> Option<&'a AttributeProto> {
+        self.read.borrow_mut().push(name);
+        self.by_name.get(name).copied()
+    }
+
+    /// A subgraph, which must be there.
+    pub fn graph(&self, name: &'static str) -> Result<&'a GraphProto, Refusal> {
+        let attribute = self.get(name, AttributeType::Graph)?.ok_or_else(|| wrong(name, "is missing"))?;
+        attribute.g.as_deref().ok_or_else(|| wrong(name, "is missing"))
+    }
+
+    /// Texts; `None` when they are not given.
+    pub fn texts(&self, name: &'static str) -> Result<Option<Vec<&'a str>>, Refusal> {
+        let Some(attribute) = self.get(name, AttributeType::Strings)? else { return Ok(None) };
+        let texts = attribute.strings.iter().map(|text| std::str::from_utf8(text));
+        Ok(Some(texts.collect::<Result<_, _>>().map_err(|_| wrong(name, "is not valid UTF-8"))?))
     }
 
     pub fn has(&self, name: &str) -> bool {

@@ -1,17 +1,24 @@
 //! The graph under construction, and one node's view of it.
 
-use super::{attributes::Attributes, error::Refusal};
+use super::{
+    attributes::Attributes,
+    error::{Problem, Refusal},
+    nested::{Context, Scope},
+};
 use crate::{
     ir::{ElementType, Graph, Node, Op, Output, Tensor, ValueId},
     ops,
     shape::{TensorType, check_size, infer},
 };
 use planforge_onnx::{Model, proto::TensorProto};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Elements up to which results of constant inputs are computed during import: shapes and indices, not weights
 /// (a pass folds those).
 pub const MAX_FOLDED_ELEMENTS: usize = 1 << 16;
+
+/// Most element operations that folding during import may cost in all; a model that unrolls into more keeps the nodes.
+pub const MAX_FOLDING_WORK: u64 = 1 << 30;
 
 /// Most elements all values may have together.
 pub const MAX_TOTAL_ELEMENTS: u128 = 1 << 36;
@@ -21,8 +28,15 @@ pub const MAX_TOTAL_ELEMENTS: u128 = 1 << 36;
 pub struct Builder {
     pub graph: Graph,
     types: Vec<TensorType>,
-    /// Values by the model's names for them.
-    pub named: BTreeMap<String, ValueId>,
+    /// The names that can be read, innermost last; the first scope is the main graph or a function's body.
+    pub scopes: Vec<Scope>,
+    /// How many calls of functions are around the scopes.
+    pub enclosing: usize,
+    /// Nodes lowered so far, each time one is inlined or unrolled.
+    pub lowered: usize,
+    pub problems: Vec<Problem>,
+    /// What folding has cost so far: see [`MAX_FOLDING_WORK`].
+    folding_work: u64,
     /// Every name a value has or will have.
     pub taken: BTreeSet<String>,
     pub total_elements: u128,
@@ -77,6 +91,7 @@ pub struct Lowering<'a> {
     /// Name for error messages and origins.
     pub label: String,
     pub model: &'a Model,
+    pub context: Context<'a>,
 }
 
 impl Lowering<'_> {
@@ -124,6 +139,10 @@ impl Lowering<'_> {
     /// Integers of an input that shapes follow from; `None` when it is not given.
     pub fn known_ints(&self, position: usize, what: &'static str) -> Result<Option<Vec<i64>>, Refusal> {
         let Some(id) = self.optional(position) else { return Ok(None) };
+        if self.ty(id).shape == [0] {
+            // Whatever it will hold, there is nothing in it.
+            return Ok(Some(Vec::new()));
+        }
         let tensor = self.constant(id).ok_or(Refusal::NotConstant { what })?;
         let shape = tensor.shape();
         if shape.len() > 1 {
@@ -195,7 +214,7 @@ impl Lowering<'_> {
             let sizes: Vec<i128> = result.shape.iter().map(|&size| size as i128).collect();
             check_size("the result", &sizes)?;
         }
-        if let Some(constants) = self.small_constants(&inputs, &results) {
+        if let Some(constants) = self.small_constants(&op, &inputs, &results) {
             let constants: Vec<Option<&Tensor>> = constants.iter().map(Option::as_ref).collect();
             let computed = ops::run(&op, &constants, &results)?;
             return Ok(computed.into_iter().map(|tensor| self.add_constant(tensor)).collect());
@@ -212,16 +231,33 @@ impl Lowering<'_> {
         Ok(outputs)
     }
 
-    fn small_constants(&self, inputs: &[Option<ValueId>], results: &[TensorType]) -> Option<Vec<Option<Tensor>>> {
+    fn small_constants(
+        &mut self,
+        op: &Op,
+        inputs: &[Option<ValueId>],
+        results: &[TensorType],
+    ) -> Option<Vec<Option<Tensor>>> {
         let small = |ty: &TensorType| ty.shape.iter().product::<usize>() <= MAX_FOLDED_ELEMENTS;
         let all_small = results.iter().all(small) && inputs.iter().flatten().all(|&id| small(self.builder.ty(id)));
         if !all_small || inputs.is_empty() {
             return None;
         }
-        inputs
+        let constants: Option<Vec<Option<Tensor>>> = inputs
             .iter()
             .map(|id| id.map(|id| self.constant(id).cloned()).map_or(Some(None), |known| known.map(Some)))
-            .collect()
+            .collect();
+        let constants = constants?;
+        let count = |shape: &[usize]| shape.iter().product::<usize>() as u64;
+        let given = constants.iter().flatten().map(|tensor| tensor.len() as u64);
+        let made: u64 = results.iter().map(|ty| count(&ty.shape)).sum();
+        let work = match op {
+            Op::MatMul(_) | Op::Conv(_) | Op::ConvTranspose(_) | Op::Tabled(_) => {
+                made.saturating_mul(given.max().unwrap_or(1))
+            }
+            _ => made + given.sum::<u64>(),
+        };
+        self.builder.folding_work = self.builder.folding_work.saturating_add(work);
+        (self.builder.folding_work <= MAX_FOLDING_WORK).then_some(constants)
     }
 
     /// An axis that may count from the end, resolved against `rank`.

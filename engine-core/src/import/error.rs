@@ -50,8 +50,8 @@ pub enum Problem {
     NotDefined { place: String, name: String },
     #[error("the graph is cyclic: {}", nodes.join(" -> "))]
     Cycle { nodes: Vec<String> },
-    #[error("node {node} ({op_type}): {refusal}")]
-    Node { node: String, op_type: String, refusal: Refusal },
+    #[error("node {node} ({op_type}, opset {opset}): {refusal}")]
+    Node { node: String, op_type: String, opset: i64, refusal: Refusal },
     #[error(transparent)]
     Bind(#[from] BindError),
     #[error("the profile names input {name}, which the model does not have (it has {inputs})")]
@@ -81,6 +81,9 @@ pub enum Refusal {
     Unsupported { what: String },
     #[error("element type {0} is not supported")]
     Element(String),
+    /// Something inside of a function or subgraph was refused, which is listed apart.
+    #[error("something it needs was refused")]
+    Inner,
     #[error(transparent)]
     Shape(#[from] ShapeError),
     #[error(transparent)]

@@ -10,6 +10,7 @@ mod attributes;
 mod builder;
 mod error;
 mod lower;
+mod nested;
 mod order;
 
 #[cfg(test)]
@@ -25,13 +26,13 @@ use crate::{
     ir::{ElementType, Graph, Tensor, ValueId},
     shape::{DeclaredDim, TensorType, bind_input, check_size},
 };
-use attributes::Attributes;
-use builder::{Builder, Lowering, MAX_TOTAL_ELEMENTS};
+use builder::{Builder, MAX_TOTAL_ELEMENTS};
+use nested::{Context, Functions, Scope, function_key, functions, lower_node};
 use planforge_onnx::{
     Model,
     proto::{
-        GraphProto, NodeProto, TensorProto, ValueInfoProto, tensor_proto::DataType, tensor_shape_proto::dimension,
-        type_proto,
+        FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, tensor_proto::DataType,
+        tensor_shape_proto::dimension, type_proto,
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,11 +43,11 @@ pub const MAX_NODES: usize = 1 << 20;
 /// Imports the model's graph with the shapes of `profile` (its `opt` sizes). An error names every problem found.
 pub fn import(model: &Model, profile: Option<&OptimizationProfile>) -> Result<Graph, ImportError> {
     let mut importer =
-        Importer { model, builder: Builder::default(), defined_by: BTreeMap::new(), problems: Vec::new() };
+        Importer { model, builder: Builder::default(), defined_by: BTreeMap::new(), functions: functions(model) };
     importer.run(profile);
-    match importer.problems.is_empty() {
+    match importer.builder.problems.is_empty() {
         true => Ok(importer.builder.graph),
-        false => Err(ImportError { problems: importer.problems }),
+        false => Err(ImportError { problems: importer.builder.problems }),
     }
 }
 
@@ -86,12 +87,15 @@ fn standard(domain: &str) -> bool {
     domain.is_empty() || domain == "ai.onnx"
 }
 
+/// Nodes by the domain and name of the operator that is not known.
+type Unknown<'a> = BTreeMap<(&'a str, &'a str), Vec<String>>;
+
 struct Importer<'a> {
     model: &'a Model,
     builder: Builder,
     /// What defines each name: an input, an initializer or a node.
     defined_by: BTreeMap<&'a str, String>,
-    problems: Vec<Problem>,
+    functions: Functions<'a>,
 }
 
 impl<'a> Importer<'a> {
@@ -100,7 +104,7 @@ impl<'a> Importer<'a> {
         self.builder.graph.name = graph.name.clone();
         if graph.node.len() > MAX_NODES {
             let (count, most) = (graph.node.len() as u128, MAX_NODES as u128);
-            self.problems.push(Problem::TooLarge { what: "nodes", count, most });
+            self.builder.problems.push(Problem::TooLarge { what: "nodes", count, most });
             return;
         }
         let opset = self.model.opset();
@@ -111,7 +115,7 @@ impl<'a> Importer<'a> {
             Ok(order) => order,
             Err(cycle) => {
                 let nodes = cycle.into_iter().map(|index| label(&graph.node[index])).collect();
-                self.problems.push(Problem::Cycle { nodes });
+                self.builder.problems.push(Problem::Cycle { nodes });
                 return;
             }
         };
@@ -119,14 +123,19 @@ impl<'a> Importer<'a> {
         // What follows may assume that names are defined, once, and before their use.
         let structural =
             |problem: &Problem| matches!(problem, Problem::DefinedTwice { .. } | Problem::NotDefined { .. });
-        let Some(opset) = opset.filter(|_| !self.problems.iter().any(structural)) else { return };
+        let Some(opset) = opset.filter(|_| !self.builder.problems.iter().any(structural)) else { return };
+        let declared = self.defined_by.keys().map(|&name| name.to_owned()).collect();
+        self.builder.scopes.push(Scope { declared, ..Scope::default() });
         self.bind_inputs(graph, profile);
         self.read_initializers(graph);
+        let model = self.model;
         for index in order {
-            self.lower(&graph.node[index], opset);
+            let functions = &self.functions;
+            let context = Context { model, functions, opset, bound: None, calls: &[], depth: 0, prefix: "" };
+            lower_node(&mut self.builder, &graph.node[index], context);
             if self.builder.total_elements > MAX_TOTAL_ELEMENTS {
                 let count = self.builder.total_elements;
-                self.problems.push(Problem::TooLarge { what: "elements", count, most: MAX_TOTAL_ELEMENTS });
+                self.builder.problems.push(Problem::TooLarge { what: "elements", count, most: MAX_TOTAL_ELEMENTS });
                 return;
             }
         }
@@ -136,38 +145,75 @@ impl<'a> Importer<'a> {
     /// Refuses parts of the format that would change the meaning if they were skipped.
     fn check_features(&mut self, graph: &GraphProto) {
         let proto = &self.model.proto;
-        let functions: Vec<&str> = proto.functions.iter().map(|function| function.name.as_str()).collect();
+        let twice = proto.functions.len() - self.functions.len();
         let found = [
-            (!functions.is_empty(), format!("model-local functions ({})", functions.join(", "))),
+            (twice > 0, "several functions of the same name, domain and overload".to_owned()),
             (!proto.training_info.is_empty(), "training information".to_owned()),
             (!graph.sparse_initializer.is_empty(), "sparse initializers".to_owned()),
             (!graph.quantization_annotation.is_empty(), "quantization annotations".to_owned()),
             (graph.output.is_empty(), "a graph without outputs".to_owned()),
         ];
         let features = found.into_iter().filter(|(is_there, _)| *is_there);
-        self.problems.extend(features.map(|(_, what)| Problem::Feature { what }));
+        self.builder.problems.extend(features.map(|(_, what)| Problem::Feature { what }));
     }
 
-    /// Lists operators, opsets and attributes that are not known, over the whole graph.
-    fn check_operators(&mut self, graph: &GraphProto, opset: Option<i64>) {
+    /// Lists operators, opsets and attributes that are not known, over the whole model.
+    fn check_operators(&mut self, graph: &'a GraphProto, opset: Option<i64>) {
         match opset {
-            None => self.problems.push(Problem::NoOpset),
-            Some(version) if !(OLDEST_OPSET..=NEWEST_OPSET).contains(&version) => {
-                self.problems.push(Problem::Opset { version, oldest: OLDEST_OPSET, newest: NEWEST_OPSET });
-            }
-            Some(_) => (),
+            None => self.builder.problems.push(Problem::NoOpset),
+            Some(version) => self.check_opset(version),
         }
-        let mut unknown: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
-        for node in &graph.node {
+        let mut unknown = Unknown::new();
+        self.check_nodes(&graph.node, opset, &mut unknown);
+        let functions: Vec<&FunctionProto> = self.functions.values().copied().collect();
+        for function in functions {
+            let imported = function.opset_import.iter().find(|import| standard(&import.domain));
+            if let Some(import) = imported {
+                self.check_opset(import.version);
+            }
+            self.check_nodes(&function.node, imported.map(|import| import.version).or(opset), &mut unknown);
+        }
+        for ((domain, op_type), nodes) in unknown {
+            let same_domain = |name: &str| name == domain || (domain.is_empty() && standard(name));
+            let imports = &self.model.proto.opset_import;
+            let opset = imports.iter().find(|import| same_domain(&import.domain)).map(|import| import.version);
+            let (domain, op_type) = (domain.to_owned(), op_type.to_owned());
+            self.builder.problems.push(Problem::Operator { domain, op_type, opset, nodes });
+        }
+    }
+
+    fn check_opset(&mut self, version: i64) {
+        if !(OLDEST_OPSET..=NEWEST_OPSET).contains(&version) {
+            let problem = Problem::Opset { version, oldest: OLDEST_OPSET, newest: NEWEST_OPSET };
+            if !self.builder.problems.contains(&problem) {
+                self.builder.problems.push(problem);
+            }
+        }
+    }
+
+    /// Nodes of one graph and of the subgraphs in it.
+    fn check_nodes(&mut self, nodes: &'a [NodeProto], opset: Option<i64>, unknown: &mut Unknown<'a>) {
+        for node in nodes {
+            let subgraphs = node.attribute.iter().filter_map(|attribute| attribute.g.as_deref());
+            let more = node.attribute.iter().flat_map(|attribute| &attribute.graphs);
+            for subgraph in subgraphs.chain(more) {
+                self.check_nodes(&subgraph.node, opset, unknown);
+            }
+            if self.functions.contains_key(&function_key(node)) {
+                continue;
+            }
             let domain = if standard(&node.domain) { "" } else { node.domain.as_str() };
-            let rule = if domain.is_empty() && node.overload.is_empty() { lower::rule(&node.op_type) } else { None };
-            let Some(rule) = rule else {
+            let rule = if node.overload.is_empty() { lower::rule(domain, &node.op_type) } else { None };
+            let old = |rule: &&lower::Rule| {
+                domain.is_empty() && opset.is_some_and(|version| (OLDEST_OPSET..lower::since(rule.op_type)).contains(&version))
+            };
+            let Some(rule) = rule.filter(|rule| !old(rule)) else {
                 unknown.entry((domain, &node.op_type)).or_default().push(label(node));
                 continue;
             };
             for attribute in &node.attribute {
                 if !rule.attributes.contains(&attribute.name.as_str()) {
-                    self.problems.push(Problem::Attribute {
+                    self.builder.problems.push(Problem::Attribute {
                         node: label(node),
                         op_type: node.op_type.clone(),
                         attribute: attribute.name.clone(),
@@ -175,13 +221,6 @@ impl<'a> Importer<'a> {
                     });
                 }
             }
-        }
-        for ((domain, op_type), nodes) in unknown {
-            let same_domain = |name: &str| name == domain || (domain.is_empty() && standard(name));
-            let imports = &self.model.proto.opset_import;
-            let opset = imports.iter().find(|import| same_domain(&import.domain)).map(|import| import.version);
-            let (domain, op_type) = (domain.to_owned(), op_type.to_owned());
-            self.problems.push(Problem::Operator { domain, op_type, opset, nodes });
         }
     }
 
@@ -200,8 +239,14 @@ impl<'a> Importer<'a> {
         for (name, definition) in inputs.chain(constants).chain(outputs) {
             self.builder.taken.insert(name.to_owned());
             if let Some(first) = self.defined_by.insert(name, definition.clone()) {
-                self.problems.push(Problem::DefinedTwice { name: name.to_owned(), first, second: definition });
+                self.builder.problems.push(Problem::DefinedTwice { name: name.to_owned(), first, second: definition });
             }
+        }
+    }
+
+    fn name(&mut self, name: &str, id: ValueId) {
+        if let Some(scope) = self.builder.scopes.first_mut() {
+            scope.named.insert(name.to_owned(), id);
         }
     }
 
@@ -219,7 +264,7 @@ impl<'a> Importer<'a> {
                 missing.insert((output.name.clone(), "the list of outputs".into()));
             }
         }
-        self.problems.extend(missing.into_iter().map(|(name, place)| Problem::NotDefined { place, name }));
+        self.builder.problems.extend(missing.into_iter().map(|(name, place)| Problem::NotDefined { place, name }));
     }
 
     fn bind_inputs(&mut self, graph: &GraphProto, profile: Option<&OptimizationProfile>) {
@@ -229,7 +274,7 @@ impl<'a> Importer<'a> {
         for name in profile.iter().flat_map(|profile| profile.inputs.keys()) {
             if !inputs.iter().any(|input| input.name == *name) {
                 let inputs = inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>().join(", ");
-                self.problems.push(Problem::ProfileInput { name: name.clone(), inputs });
+                self.builder.problems.push(Problem::ProfileInput { name: name.clone(), inputs });
             }
         }
         let mut symbols = BTreeMap::new();
@@ -243,14 +288,14 @@ impl<'a> Importer<'a> {
                 };
                 match bind_input(&input.name, declared.as_deref(), profile, &mut symbols) {
                     Ok(shape) => bound[place] = Some((element, shape)),
-                    Err(error) => self.problems.push(error.into()),
+                    Err(error) => self.builder.problems.push(error.into()),
                 }
             }
         }
         for (input, bound) in inputs.iter().zip(bound) {
             if let Some((element, shape)) = bound {
                 let id = self.builder.add_value(input.name.clone(), TensorType { element, shape });
-                self.builder.named.insert(input.name.clone(), id);
+                self.name(&input.name, id);
                 self.builder.graph.inputs.push(id);
             }
         }
@@ -261,13 +306,13 @@ impl<'a> Importer<'a> {
         let value = info.r#type.as_ref().and_then(|r#type| r#type.value.as_ref());
         let Some(type_proto::Value::TensorType(tensor)) = value else {
             let element = if value.is_none() { "none" } else { "a sequence, map, optional or sparse tensor" };
-            self.problems.push(Problem::Element { place: place.into(), element: element.into() });
+            self.builder.problems.push(Problem::Element { place: place.into(), element: element.into() });
             return None;
         };
         let element = match element_type(tensor.elem_type) {
             Ok(element) => element,
             Err(element) => {
-                self.problems.push(Problem::Element { place: place.into(), element });
+                self.builder.problems.push(Problem::Element { place: place.into(), element });
                 return None;
             }
         };
@@ -287,77 +332,10 @@ impl<'a> Importer<'a> {
             match read_tensor(self.model, proto) {
                 Ok(tensor) => {
                     let id = self.builder.add_constant(proto.name.clone(), tensor);
-                    self.builder.named.insert(proto.name.clone(), id);
+                    self.name(&proto.name, id);
                 }
-                Err(reason) => self.problems.push(Problem::Tensor { name: proto.name.clone(), reason }),
+                Err(reason) => self.builder.problems.push(Problem::Tensor { name: proto.name.clone(), reason }),
             }
-        }
-    }
-
-    /// Lowers one node, unless something it needs could not be lowered.
-    fn lower(&mut self, node: &NodeProto, opset: i64) {
-        let Some(rule) = lower::rule(&node.op_type).filter(|_| standard(&node.domain)) else { return };
-        let mut inputs = Vec::with_capacity(node.input.len());
-        for name in &node.input {
-            match (name.is_empty(), self.builder.named.get(name)) {
-                (true, _) => inputs.push(None),
-                (false, Some(&id)) => inputs.push(Some(id)),
-                (false, None) => return,
-            }
-        }
-        while inputs.last() == Some(&None) {
-            inputs.pop();
-        }
-        let first_new = self.builder.graph.values.len();
-        match self.lower_with(rule, node, opset, inputs) {
-            Ok(results) => self.name_results(node, &results, first_new),
-            Err(refusal) => {
-                let (node, op_type) = (label(node), node.op_type.clone());
-                self.problems.push(Problem::Node { node, op_type, refusal });
-            }
-        }
-    }
-
-    fn lower_with(
-        &mut self,
-        rule: &lower::Rule,
-        node: &NodeProto,
-        opset: i64,
-        inputs: Vec<Option<ValueId>>,
-    ) -> Result<Vec<ValueId>, Refusal> {
-        let mut lowering = Lowering {
-            builder: &mut self.builder,
-            opset,
-            attributes: Attributes::of(node)?,
-            inputs,
-            outputs: &node.output,
-            label: label(node),
-            model: self.model,
-        };
-        let results = (rule.lower)(&mut lowering)?;
-        if let Some(position) = (results.len()..node.output.len()).find(|&position| lowering.wants(position)) {
-            return Err(Refusal::Output { position });
-        }
-        match lowering.attributes.unread().first() {
-            Some(name) => Err(Refusal::Attribute {
-                name: (*name).to_owned(),
-                reason: format!("does not belong to {} at opset {opset}", rule.op_type),
-            }),
-            None => Ok(results),
-        }
-    }
-
-    /// Gives values the model's names; a value that has a name already keeps it.
-    fn name_results(&mut self, node: &NodeProto, results: &[ValueId], first_new: usize) {
-        let mut renamed = BTreeSet::new();
-        for (name, &id) in node.output.iter().zip(results) {
-            if name.is_empty() {
-                continue;
-            }
-            if id.index() >= first_new && renamed.insert(id) {
-                self.builder.graph.values[id.index()].name.clone_from(name);
-            }
-            self.builder.named.insert(name.clone(), id);
         }
     }
 
@@ -367,10 +345,11 @@ impl<'a> Importer<'a> {
             if !seen.insert(output.name.as_str()) {
                 let name = output.name.clone();
                 let (first, second) = ("the list of outputs".into(), "the list of outputs".into());
-                self.problems.push(Problem::DefinedTwice { name, first, second });
+                self.builder.problems.push(Problem::DefinedTwice { name, first, second });
             }
             // Not there: something it needs was refused, which is already listed.
-            let Some(&id) = self.builder.named.get(&output.name) else { continue };
+            let named = |scope: &Scope| scope.named.get(&output.name).copied();
+            let Some(id) = self.builder.scopes.first().and_then(named) else { continue };
             self.builder.add_output(&output.name, id);
             if output.r#type.as_ref().is_some_and(|r#type| r#type.value.is_some()) {
                 self.check_output(output, id);
@@ -399,7 +378,7 @@ impl<'a> Importer<'a> {
                     DeclaredDim::Unknown => "?".into(),
                 })
                 .collect();
-            self.problems.push(Problem::OutputDiffers {
+            self.builder.problems.push(Problem::OutputDiffers {
                 name: output.name.clone(),
                 declared: format!("{element:?} [{}]", dims.join(", ")),
                 inferred: inferred.to_string(),
@@ -408,17 +387,11 @@ impl<'a> Importer<'a> {
     }
 }
 
-/// A tensor of the model, its bytes where the file is mapped. Empty lists are allowed (they mean "not given" in
-/// many places), empty tensors of more dimensions are not.
+/// A tensor of the model, its bytes where the file is mapped.
 fn read_tensor(model: &Model, proto: &TensorProto) -> Result<Tensor, String> {
     let element = element_type(proto.data_type).map_err(|name| format!("element type {name} is not supported"))?;
-    let shape = match proto.dims[..] {
-        [0] => vec![0],
-        _ => {
-            let sizes: Vec<i128> = proto.dims.iter().map(|&size| size.into()).collect();
-            check_size("it", &sizes).map_err(|error| error.to_string())?
-        }
-    };
+    let sizes: Vec<i128> = proto.dims.iter().map(|&size| size.into()).collect();
+    let shape = check_size("it", &sizes).map_err(|error| error.to_string())?;
     let bytes = model.tensor_bytes(proto).map_err(|error| error.to_string())?;
     let tensor = match element {
         // Anything but zero is true; the graph stores 1.

@@ -13,7 +13,9 @@ pub fn sort(nodes: &[NodeProto]) -> Result<Vec<usize>, Vec<usize>> {
         }
     }
     let sources = |index: usize| -> BTreeSet<usize> {
-        nodes[index].input.iter().filter_map(|name| producer.get(name.as_str()).copied()).collect()
+        let mut found = BTreeSet::new();
+        read_by(&nodes[index], &mut |name| found.extend(producer.get(name).copied()));
+        found
     };
     let mut waits = vec![0usize; nodes.len()];
     let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
@@ -40,7 +42,27 @@ pub fn sort(nodes: &[NodeProto]) -> Result<Vec<usize>, Vec<usize>> {
     }
 }
 
-/// Walks from a waiting node to ones it waits for until a node comes twice.
+/// Every name a node reads, those its subgraphs take from around them included.
+fn read_by<'a>(node: &'a NodeProto, visit: &mut dyn FnMut(&'a str)) {
+    node.input.iter().for_each(|name| visit(name));
+    for attribute in &node.attribute {
+        for graph in attribute.g.as_deref().into_iter().chain(&attribute.graphs) {
+            let own = graph.input.iter().map(|input| &input.name);
+            let own = own.chain(graph.initializer.iter().map(|tensor| &tensor.name));
+            let own: BTreeSet<&str> =
+                own.chain(graph.node.iter().flat_map(|node| &node.output)).map(String::as_str).collect();
+            let mut outside = |name: &'a str| {
+                if !own.contains(name) {
+                    visit(name);
+                }
+            };
+            graph.node.iter().for_each(|node| read_by(node, &mut outside));
+            graph.output.iter().for_each(|output| outside(&output.name));
+        }
+    }
+}
+
+/// Walks node to ones it waits for until a node comes twice.
 fn cycle_from(start: usize, waits: &[usize], sources: impl Fn(usize) -> BTreeSet<usize>) -> Vec<usize> {
     let mut path = vec![start];
     let mut place = BTreeMap::from([(start, 0)]);

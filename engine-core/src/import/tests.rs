@@ -73,7 +73,7 @@ fn unsupported_operators_are_all_named_with_opset_and_nodes() {
 fn problems_of_every_kind_are_listed_at_once() {
     let model = TestModel::new(17)
         .input("x", &[2, 3])
-        .input("z", &[2, 0])
+        .input("z", &[2, -3])
         .node("Quux", &["x"], "a", vec![])
         .node("Relu", &["x"], "b", vec![int("glow", 1)])
         .node("Concat", &["x", "x"], "c", vec![int("axis", 7)])
@@ -170,15 +170,24 @@ fn unknown_shapes_are_refused_unless_the_profile_gives_them() {
 }
 
 #[test]
-fn zero_and_huge_dimensions_are_refused_wherever_they_arise() {
-    let zero = TestModel::new(17).input("x", &[0, 3]).node("Relu", &["x"], "y", vec![]).output("y");
-    assert!(matches!(refused(&zero).problems[..], [Problem::Bind(BindError::Impossible { .. })]));
+fn values_without_elements_are_allowed_where_they_mean_something() {
+    let zero = TestModel::new(17).input("x", &[0, 3]).node("Relu", &["x"], "y", vec![]).output("y").import();
+    assert_eq!(zero.static_shape(zero.outputs[0].value), Some(vec![0, 3]));
+    let index = TestModel::new(17).input("x", &[0, 3]).node("ArgMax", &["x"], "y", vec![]).output("y");
+    let nothing = |problem: &Problem| {
+        matches!(problem, Problem::Node { refusal: Refusal::Shape(crate::shape::ShapeError::Empty { .. }), .. })
+    };
+    assert!(refused(&index).problems.iter().all(nothing));
+}
+
+#[test]
+fn huge_dimensions_are_refused_wherever_they_arise() {
     let huge = TestModel::new(17).input("x", &[i64::MAX, i64::MAX]).node("Relu", &["x"], "y", vec![]).output("y");
     assert!(matches!(refused(&huge).problems[..], [Problem::Bind(BindError::Impossible { .. })]));
     let grows = |target: &[i64]| {
         TestModel::new(17).input("x", &[1]).longs("to", target).node("Expand", &["x", "to"], "y", vec![]).output("y")
     };
-    for target in [&[1i64 << 40][..], &[0], &[-3], &[i64::MAX, i64::MAX], &[1; 17]] {
+    for target in [&[1i64 << 40][..], &[-3], &[i64::MAX, i64::MAX], &[1; 17]] {
         let problems = refused(&grows(target)).problems;
         assert!(matches!(problems[..], [Problem::Node { .. }]), "{target:?}: {problems:?}");
     }

@@ -12,6 +12,7 @@ mod check;
 mod dump;
 mod graph;
 mod op;
+mod tabled;
 mod tensor;
 
 pub use crate::backend::ElementType;
@@ -21,4 +22,5 @@ pub use op::{
     Activation, ArgReduce, Binary, Compare, Conv, ConvTranspose, Epilogue, GeluForm, MatMul, Op, PadMode, Pool,
     PoolKind, ReduceKind, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, Unary,
 };
+pub use tabled::Tabled;
 pub use tensor::{Element, Tensor, TensorError, element_count};

@@ -3,7 +3,7 @@
 //! Sizes that follow from the output's shape are not repeated in attributes. All axes are resolved (0-based,
 //! below the rank); pads are `[begin of each spatial axis, then end of each]`.
 
-use super::ElementType;
+use super::{ElementType, Tabled};
 use serde::{Deserialize, Serialize};
 
 /// What a node computes. Inputs are listed by position; `?` marks an optional one.
@@ -88,6 +88,8 @@ pub enum Op {
     Trilu { upper: bool, k: i64 },
     /// `[x]` -> values, i64 indices; the k follows from the outputs.
     TopK { axis: usize, largest: bool },
+    /// An operator of [`crate::ops::table`], which says what it takes.
+    Tabled(Box<Tabled>),
 }
 
 /// Element-wise functions of one argument.
@@ -384,6 +386,7 @@ impl Op {
             Self::SpaceToDepth { .. } => "space_to_depth",
             Self::Trilu { .. } => "trilu",
             Self::TopK { .. } => "top_k",
+            Self::Tabled(tabled) => crate::ops::table::kind(&tabled.name),
         }
     }
 

@@ -65,14 +65,15 @@ pub fn matmul(product: &MatMul, inputs: &Inputs<'_>, out: &TensorType) -> Result
     }
     let mut x = floats("matmul", a)?;
     let mut y: Vec<f64> = floats("matmul", b)?;
-    if product.trans_a && a.rank() > 1 {
+    if product.trans_a && a.rank() > 1 && k > 0 {
         x = swap_last(&x, left.columns, left.rows);
     }
-    if product.trans_b && b.rank() > 1 {
+    if product.trans_b && b.rank() > 1 && k > 0 {
         y = swap_last(&y, right.columns, right.rows);
     }
     let mut result = vec![0f64; meetings.len() * m * n];
-    let rows: Vec<_> = result.chunks_mut((m * n).max(1)).zip(&meetings).collect();
+    // A sum of no products is zero.
+    let rows: Vec<_> = result.chunks_mut((m * n).max(1)).zip(&meetings).filter(|_| k > 0).collect();
     rows.into_par_iter().for_each(|(result, &(i, j))| {
         let (x, y) = (&x[i..i + m * k], &y[j..j + k * n]);
         result.par_chunks_mut(ROWS_TOGETHER * n).zip(x.par_chunks(ROWS_TOGETHER * k)).for_each(|(result, x)| {
@@ -133,10 +134,10 @@ fn integer_matmul(
     }
     let (a, b) = (inputs.get(0)?, inputs.get(1)?);
     let (mut x, mut y) = (ints(a)?, ints(b)?);
-    if product.trans_a && a.rank() > 1 {
+    if product.trans_a && a.rank() > 1 && left.columns > 0 {
         x = swap_last(&x, left.columns, left.rows);
     }
-    if product.trans_b && b.rank() > 1 {
+    if product.trans_b && b.rank() > 1 && right.rows > 0 {
         y = swap_last(&y, right.columns, right.rows);
     }
     let (m, k, n) = (left.rows, left.columns, right.columns);

@@ -15,11 +15,13 @@ mod numbers;
 mod pool;
 mod reduce;
 mod resize;
+pub mod table;
 #[cfg(test)]
 mod tests;
 mod walk;
 
 pub use crate::ir::Tensor;
+pub(crate) use walk::around;
 
 use crate::{
     ir::{ElementType, Graph, Node, Op, TensorError, ValueId},
@@ -34,6 +36,10 @@ pub enum OpError {
     Element { op: &'static str, element: ElementType },
     #[error("{op} lacks input {position}")]
     MissingInput { op: &'static str, position: usize },
+    #[error("there is no operator {0} in the table of this version")]
+    Unknown(String),
+    #[error("{op} cannot be computed: {reason}")]
+    Impossible { op: &'static str, reason: String },
     #[error("integer division by zero")]
     DivisionByZero,
     #[error("{op}: index {index} is outside of an axis of {size}")]
@@ -78,6 +84,11 @@ impl<'a> Inputs<'a> {
 /// Computes one operator. `outputs` are its results' types as [`crate::shape::infer`] gives them.
 pub fn run(op: &Op, tensors: &[Option<&Tensor>], outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
     let inputs = Inputs { op: op.kind(), tensors };
+    if outputs.iter().all(|out| out.shape.contains(&0)) {
+        // Nothing is computed of which there is nothing.
+        let empty = |out: &TensorType| Tensor::new(out.element, out.shape.clone(), Default::default());
+        return Ok(outputs.iter().map(empty).collect::<Result<_, _>>()?);
+    }
     let out = &outputs[0];
     let one = match op {
         Op::Identity => inputs.get(0)?.clone(),
@@ -116,6 +127,7 @@ pub fn run(op: &Op, tensors: &[Option<&Tensor>], outputs: &[TensorType]) -> Resu
         Op::DepthToSpace { block, column_row } => movement::depth_to_space(inputs.get(0)?, *block, *column_row, out)?,
         Op::SpaceToDepth { block } => movement::space_to_depth(inputs.get(0)?, *block, out)?,
         Op::Trilu { upper, k } => movement::trilu(inputs.get(0)?, *upper, *k, out)?,
+        Op::Tabled(tabled) => return table::run(tabled, &inputs, outputs),
         Op::TopK { axis, largest } => return reduce::top_k(inputs.get(0)?, *axis, *largest, outputs),
     };
     Ok(vec![one])

@@ -36,7 +36,7 @@ pub enum BindError {
     Impossible { place: String, shape: String, reason: &'static str },
 }
 
-/// Refuses shapes with zero, too many or too large dimensions.
+/// Refuses shapes with negative, too many or too large dimensions.
 pub fn check_size(place: &str, shape: &[i128]) -> Result<Vec<usize>, BindError> {
     let impossible = |reason| BindError::Impossible { place: place.into(), shape: format!("{shape:?}"), reason };
     if shape.len() > MAX_RANK {
@@ -45,14 +45,12 @@ pub fn check_size(place: &str, shape: &[i128]) -> Result<Vec<usize>, BindError> 
     if shape.iter().any(|&size| size < 0) {
         return Err(impossible("a dimension is negative"));
     }
-    if shape.contains(&0) {
-        return Err(impossible("a dimension is zero"));
-    }
     let mut count = 1usize;
     for &size in shape {
+        // A dimension of zero makes the others no smaller: parts of the shape are multiplied on their own, too.
         count = usize::try_from(size)
             .ok()
-            .and_then(|size| count.checked_mul(size))
+            .and_then(|size| count.checked_mul(size.max(1)))
             .filter(|&count| count <= MAX_ELEMENTS)
             .ok_or_else(|| impossible("more than 2^31 elements"))?;
     }
@@ -164,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn zero_huge_and_negative_dimensions_are_impossible() {
-        for shape in [&[0i64, 3][..], &[-1, 3], &[1 << 31, 2], &[i64::MAX, i64::MAX, i64::MAX]] {
+    fn huge_and_negative_dimensions_are_impossible() {
+        for shape in [&[-1i64, 3][..], &[1 << 31, 2], &[i64::MAX, i64::MAX, i64::MAX]] {
             let declared: Vec<_> = shape.iter().map(|&size| DeclaredDim::Size(size)).collect();
             let error = bind_input("x", Some(&declared), None, &mut BTreeMap::new()).unwrap_err();
             assert!(matches!(error, BindError::Impossible { .. }), "{shape:?}: {error}");

@@ -8,6 +8,7 @@ mod infer;
 mod spatial;
 
 pub use bind::{BindError, DeclaredDim, MAX_ELEMENTS, MAX_RANK, bind_input, check_size};
+pub(crate) use infer::{Given, attribute, mismatch, require, wanted_shape};
 pub use infer::{ShapeError, check_graph, infer, is_float};
 pub use spatial::{AutoPad, resolve_pads, transposed_pads, window_outputs};
 

@@ -7,12 +7,11 @@ use crate::{
     shape::{AutoPad, resolve_pads, transposed_pads},
 };
 
+/// What every convolution has.
+pub const CONV_ATTRIBUTES: &[&str] = &["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
+
 pub const RULES: &[Rule] = &[
-    Rule {
-        op_type: "Conv",
-        attributes: &["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"],
-        lower: conv,
-    },
+    Rule { op_type: "Conv", attributes: CONV_ATTRIBUTES, lower: conv },
     Rule {
         op_type: "ConvTranspose",
         attributes: &[
@@ -72,6 +71,12 @@ fn groups(node: &Lowering<'_>) -> Result<usize, Refusal> {
 fn conv(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     node.at_most(3)?;
     let (x, w, bias) = (node.input(0, "X")?, node.input(1, "W")?, node.optional(2));
+    let op = Op::Conv(conv_attributes(node, x, w)?);
+    Ok(vec![node.emit_optional(op, vec![Some(x), Some(w), bias], &[])?])
+}
+
+/// The convolution that the node's attributes describe.
+pub fn conv_attributes(node: &Lowering<'_>, x: ValueId, w: ValueId) -> Result<Conv, Refusal> {
     let (image, kernel) = spatial(node, x, w)?;
     let rank = image.len();
     let strides = spatial_sizes("strides", node.attributes.ints("strides")?, rank, 1)?;
@@ -80,9 +85,7 @@ fn conv(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let auto = auto_pad(node)?;
     let pads = resolve_pads(auto, &explicit, &image, &kernel, &strides, &dilations)
         .ok_or_else(|| impossible_window(&image, &kernel))?;
-    let groups = groups(node)?;
-    let op = Op::Conv(Conv { strides, pads, dilations, groups, epilogue: Epilogue::default() });
-    Ok(vec![node.emit_optional(op, vec![Some(x), Some(w), bias], &[])?])
+    Ok(Conv { strides, pads, dilations, groups: groups(node)?, epilogue: Epilogue::default() })
 }
 
 fn conv_transpose(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {

@@ -4,6 +4,7 @@ use super::{super::builder::Lowering, Rule};
 use crate::{
     import::{element_type, error::Refusal},
     ir::{Activation, Binary, Compare, ElementType, GeluForm, Op, Unary, ValueId},
+    shape::is_float,
 };
 
 macro_rules! unary {
@@ -120,6 +121,10 @@ pub const RULES: &[Rule] = &[
     Rule { op_type: "Cast", attributes: &["to", "saturate", "round_mode"], lower: cast },
     Rule { op_type: "CastLike", attributes: &["saturate", "round_mode"], lower: cast_like },
     Rule { op_type: "Identity", attributes: &[], lower: |node| same(node, 1, Op::Identity) },
+    Rule { op_type: "Hardmax", attributes: &["axis"], lower: super::loss::hardmax },
+    Rule { op_type: "Shrink", attributes: &["bias", "lambd"], lower: shrink },
+    Rule { op_type: "IsInf", attributes: &["detect_negative", "detect_positive"], lower: is_inf },
+    Rule { op_type: "Swish", attributes: &["alpha"], lower: swish },
     Rule { op_type: "Dropout", attributes: &["ratio", "seed"], lower: dropout },
 ];
 
@@ -263,6 +268,64 @@ fn cast_like(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let (x, like) = (node.input(0, "input")?, node.input(1, "target_type")?);
     let to = node.ty(like).element;
     Ok(vec![node.emit(Op::Cast { to }, &[x])?])
+}
+
+/// `x + bias` below `-lambd`, `x - bias` above `lambd`, 0 between.
+fn shrink(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    node.at_most(1)?;
+    let given = node.input(0, "input")?;
+    let (bias, limit) = (node.attributes.float_or("bias", 0.0)?, node.attributes.float_or("lambd", 0.5)?);
+    // Integers are shrunk as floats and cut to their type again.
+    let element = node.ty(given).element;
+    let wide = if is_float(element) { element } else { ElementType::F64 };
+    let x = node.cast(given, wide)?;
+    let below = node.compare_with(Compare::Less, x, (-limit).into())?;
+    let above = node.compare_with(Compare::Greater, x, limit.into())?;
+    let raised = node.binary_with(Binary::Add, x, bias.into())?;
+    let lowered = node.binary_with(Binary::Sub, x, bias.into())?;
+    let zero = node.scalar(wide, 0.0)?;
+    let result = node.choose(above, lowered, zero)?;
+    let result = node.choose(below, raised, result)?;
+    Ok(vec![node.cast(result, element)?])
+}
+
+fn is_inf(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    node.at_most(1)?;
+    let x = node.input(0, "X")?;
+    if !is_float(node.ty(x).element) {
+        return Err(Refusal::Element(format!("{:?}", node.ty(x).element)));
+    }
+    let sides = [("detect_negative", f64::NEG_INFINITY), ("detect_positive", f64::INFINITY)];
+    let mut found = None;
+    for (name, infinity) in sides {
+        if node.attributes.flag(name, true)? {
+            let hit = node.compare_with(Compare::Equal, x, infinity)?;
+            found = Some(match found {
+                None => hit,
+                Some(other) => node.binary(Binary::Or, other, hit)?,
+            });
+        }
+    }
+    match found {
+        Some(found) => Ok(vec![found]),
+        None => {
+            let never = node.scalar(ElementType::Bool, 0.0)?;
+            let shape = node.shape(x);
+            Ok(vec![node.emit_as(Op::Expand, &[never], shape)?])
+        }
+    }
+}
+
+fn swish(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    let alpha = node.attributes.float_or("alpha", 1.0)?;
+    if alpha == 1.0 {
+        return activate(node, Activation::Silu);
+    }
+    node.at_most(1)?;
+    let x = node.input(0, "X")?;
+    let scaled = node.binary_with(Binary::Mul, x, alpha.into())?;
+    let gate = node.emit(Op::Activation(Activation::Sigmoid), &[scaled])?;
+    Ok(vec![node.binary(Binary::Mul, x, gate)?])
 }
 
 /// Inference leaves its input as it is, and the mask (when asked for) keeps everything.

@@ -3,13 +3,23 @@
 //! A rule names every attribute the operator has in any version; one that this version does not have is left
 //! unread, which the importer refuses.
 
+mod attention;
+mod compose;
+mod control;
+mod crop;
+mod integer;
 mod linear;
+mod loss;
 mod math;
 mod movement;
 mod normalize;
 mod pool;
+mod recurrent;
 mod reduce;
 mod resize;
+mod scatter;
+mod select;
+mod signal;
 mod source;
 
 use super::{builder::Lowering, error::Refusal};
@@ -26,13 +36,41 @@ pub struct Rule {
     pub lower: Lower,
 }
 
-/// Oldest opset whose meaning the rules know.
-pub const OLDEST_OPSET: i64 = 9;
+/// Oldest opset whose meaning some rule knows.
+pub const OLDEST_OPSET: i64 = 1;
 
-/// Newest opset whose meaning the rules know; no operator in the table changes its meaning up to here.
-pub const NEWEST_OPSET: i64 = 25;
+/// Newest opset whose meaning the rules know; what changed up to here are types and attributes that are checked.
+pub const NEWEST_OPSET: i64 = 28;
 
-const TABLES: [&[Rule]; 8] = [
+/// Broadcasting is the same from here on; older operators need an entry in [`SINCE`].
+const SINCE_BROADCASTING: i64 = 7;
+
+/// Operators whose meaning is known from another version on than [`SINCE_BROADCASTING`].
+const SINCE: &[(&str, i64)] = &[
+    // Scan had a batch axis of its own in opset 8.
+    ("Scan", 9),
+    ("Identity", 1),
+    ("Not", 1),
+    ("Shape", 1),
+    ("Size", 1),
+    ("Transpose", 1),
+];
+
+/// The first opset in which a rule knows what its operator means.
+pub fn since(op_type: &str) -> i64 {
+    SINCE.iter().find(|(name, _)| *name == op_type).map_or(SINCE_BROADCASTING, |(_, since)| *since)
+}
+
+const TABLES: &[&[Rule]] = &[
+    attention::RULES,
+    control::RULES,
+    crop::RULES,
+    integer::RULES,
+    loss::RULES,
+    recurrent::RULES,
+    scatter::RULES,
+    select::RULES,
+    signal::RULES,
     linear::RULES,
     math::RULES,
     movement::RULES,
@@ -43,9 +81,13 @@ const TABLES: [&[Rule]; 8] = [
     source::RULES,
 ];
 
-/// The rule of a standard operator.
-pub fn rule(op_type: &str) -> Option<&'static Rule> {
-    TABLES.iter().flat_map(|table| table.iter()).find(|rule| rule.op_type == op_type)
+/// The rule of an operator; the standard domain is empty.
+pub fn rule(domain: &str, op_type: &str) -> Option<&'static Rule> {
+    let tables: &[&[Rule]] = match domain {
+        "" => TABLES,
+        _ => return None,
+    };
+    tables.iter().flat_map(|table| table.iter()).find(|rule| rule.op_type == op_type)
 }
 
 /// Names of all supported standard operators, sorted.

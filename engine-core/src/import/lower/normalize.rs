@@ -3,7 +3,7 @@
 use super::{super::builder::Lowering, Rule};
 use crate::{
     import::error::Refusal,
-    ir::{Binary, Op, ReduceKind, Unary, ValueId},
+    ir::{Binary, Compare, ElementType, Op, ReduceKind, Unary, ValueId},
 };
 
 pub const RULES: &[Rule] = &[
@@ -19,6 +19,9 @@ pub const RULES: &[Rule] = &[
         attributes: &["epsilon", "num_groups", "stash_type"],
         lower: group_normalization,
     },
+    Rule { op_type: "MeanVarianceNormalization", attributes: &["axes"], lower: mean_variance },
+    Rule { op_type: "LpNormalization", attributes: &["axis", "p"], lower: lp_normalization },
+    Rule { op_type: "RMSNormalization", attributes: &["axis", "epsilon", "stash_type"], lower: rms_normalization },
     Rule { op_type: "LRN", attributes: &["alpha", "beta", "bias", "size"], lower: lrn },
     Rule { op_type: "Softmax", attributes: &["axis"], lower: |node| softmax(node, false) },
     Rule { op_type: "LogSoftmax", attributes: &["axis"], lower: |node| softmax(node, true) },
@@ -26,16 +29,90 @@ pub const RULES: &[Rule] = &[
 
 fn batch_normalization(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     node.at_most(5)?;
+    if node.opset >= 14 && node.attributes.flag("training_mode", false)? {
+        return batch_statistics(node);
+    }
     node.only_outputs(1)?;
     node.attributes.without_effect("momentum");
-    if node.opset >= 14 {
-        node.attributes.must_be("training_mode", 0)?;
-    }
     let inputs = ["X", "scale", "B", "mean", "var"];
     let inputs: Vec<ValueId> =
         inputs.iter().enumerate().map(|(position, what)| node.input(position, what)).collect::<Result<_, _>>()?;
     let epsilon = node.attributes.float_or("epsilon", 1e-5)?;
     Ok(vec![node.emit(Op::BatchNorm { epsilon }, &inputs)?])
+}
+
+/// Training mode: normalised by the batch's own mean and variance, which the running ones move towards.
+fn batch_statistics(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    let x = node.input(0, "X")?;
+    let (scale, bias) = (node.input(1, "scale")?, node.input(2, "B")?);
+    let running = [node.input(3, "input_mean")?, node.input(4, "input_var")?];
+    let (epsilon, momentum) = (node.attributes.float_or("epsilon", 1e-5)?, node.attributes.float_or("momentum", 0.9)?);
+    let axes: Vec<usize> = (0..node.ty(x).rank()).filter(|&axis| axis != 1).collect();
+    let mean = node.reduce(ReduceKind::Mean, x, &axes, true)?;
+    let centred = node.binary(Binary::Sub, x, mean)?;
+    let squares = node.binary(Binary::Mul, centred, centred)?;
+    let variance = node.reduce(ReduceKind::Mean, squares, &axes, true)?;
+    let channels = node.shape(scale);
+    let (mean, variance) = (node.reshape(mean, channels.clone())?, node.reshape(variance, channels)?);
+    let mut results = vec![node.emit(Op::BatchNorm { epsilon }, &[x, scale, bias, mean, variance])?];
+    for (running, current) in running.into_iter().zip([mean, variance]) {
+        let kept = node.binary_with(Binary::Mul, running, momentum.into())?;
+        let current = node.cast(current, node.ty(running).element)?;
+        let added = node.binary_with(Binary::Mul, current, 1.0 - f64::from(momentum))?;
+        results.push(node.binary(Binary::Add, kept, added)?);
+    }
+    Ok(results)
+}
+
+fn mean_variance(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    node.at_most(1)?;
+    let x = node.input(0, "X")?;
+    let axes = node.axes(node.attributes.ints("axes")?.unwrap_or(&[0, 2, 3]), node.ty(x).rank())?;
+    let mean = node.reduce(ReduceKind::Mean, x, &axes, true)?;
+    let centred = node.binary(Binary::Sub, x, mean)?;
+    let squares = node.binary(Binary::Mul, centred, centred)?;
+    let variance = node.reduce(ReduceKind::Mean, squares, &axes, true)?;
+    let deviation = node.unary(Unary::Sqrt, variance)?;
+    // As the operator's own definition: a constant channel becomes zero instead of NaN.
+    let deviation = node.binary_with(Binary::Add, deviation, 1e-9)?;
+    Ok(vec![node.binary(Binary::Div, centred, deviation)?])
+}
+
+fn lp_normalization(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    node.at_most(1)?;
+    let x = node.input(0, "input")?;
+    let axis = node.axis(node.attributes.int_or("axis", -1)?, node.ty(x).rank(), "axis")?;
+    let kind = match node.attributes.int_or("p", 2)? {
+        1 => ReduceKind::L1,
+        2 => ReduceKind::L2,
+        other => return Err(Refusal::Attribute { name: "p".into(), reason: format!("is {other}, not 1 or 2") }),
+    };
+    let norm = node.reduce(kind, x, &[axis], true)?;
+    // What is zero everywhere stays so.
+    let none = node.compare_with(Compare::Equal, norm, 0.0)?;
+    let one = node.scalar(node.ty(x).element, 1.0)?;
+    let norm = node.choose(none, one, norm)?;
+    Ok(vec![node.binary(Binary::Div, x, norm)?])
+}
+
+fn rms_normalization(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    node.at_most(2)?;
+    node.attributes.must_be("stash_type", 1)?;
+    let (given, scale) = (node.input(0, "X")?, node.input(1, "scale")?);
+    let rank = node.ty(given).rank();
+    let axis = node.axis(node.attributes.int_or("axis", -1)?, rank, "axis")?;
+    let epsilon = node.attributes.float_or("epsilon", 1e-5)?;
+    let element = node.ty(given).element;
+    // Statistics are taken in f32 at least.
+    let wide = if element == ElementType::F64 { element } else { ElementType::F32 };
+    let x = node.cast(given, wide)?;
+    let squares = node.binary(Binary::Mul, x, x)?;
+    let mean = node.reduce(ReduceKind::Mean, squares, &(axis..rank).collect::<Vec<_>>(), true)?;
+    let mean = node.binary_with(Binary::Add, mean, epsilon.into())?;
+    let root = node.unary(Unary::Sqrt, mean)?;
+    let normal = node.binary(Binary::Div, x, root)?;
+    let normal = node.cast(normal, element)?;
+    Ok(vec![node.binary(Binary::Mul, normal, scale)?])
 }
 
 /// Mean and inverse deviation, when asked for, are computed apart.

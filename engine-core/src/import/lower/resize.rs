@@ -6,21 +6,52 @@ use crate::{
     ir::{Op, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, ValueId},
 };
 
-pub const RULES: &[Rule] = &[Rule {
-    op_type: "Resize",
-    attributes: &[
-        "antialias",
-        "axes",
-        "coordinate_transformation_mode",
-        "cubic_coeff_a",
-        "exclude_outside",
-        "extrapolation_value",
-        "keep_aspect_ratio_policy",
-        "mode",
-        "nearest_mode",
-    ],
-    lower: resize,
-}];
+pub const RULES: &[Rule] = &[
+    Rule {
+        op_type: "Resize",
+        attributes: &[
+            "antialias",
+            "axes",
+            "coordinate_transformation_mode",
+            "cubic_coeff_a",
+            "exclude_outside",
+            "extrapolation_value",
+            "keep_aspect_ratio_policy",
+            "mode",
+            "nearest_mode",
+        ],
+        lower: resize,
+    },
+    Rule { op_type: "Upsample", attributes: &["mode", "scales"], lower: upsample },
+];
+
+/// Resize as it was up to opset 9: coordinates begin at the first element, neighbours are rounded down.
+fn upsample(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    if node.opset > 9 {
+        return Err(Refusal::Unsupported { what: "Upsample after opset 9".into() });
+    }
+    let x = node.input(0, "X")?;
+    let scales: Vec<f32> = if node.opset < 9 {
+        node.at_most(1)?;
+        node.attributes.floats("scales")?.unwrap_or_default().to_vec()
+    } else {
+        node.at_most(2)?;
+        node.known_floats(1, "scales")?.unwrap_or_default().iter().map(|&scale| scale as f32).collect()
+    };
+    let mode = match node.attributes.text_or("mode", "nearest")? {
+        "nearest" => ResizeMode::Nearest(ResizeNearest::Floor),
+        "linear" => ResizeMode::Linear,
+        other => return Err(unknown("mode", other)),
+    };
+    let shape = node.shape(x);
+    if scales.len() != shape.len() || scales.iter().any(|scale| !scale.is_finite() || *scale < 1.0) {
+        return Err(Refusal::Impossible { what: "the list of scales", value: format!("{scales:?}"), shape });
+    }
+    let out = shape.iter().zip(&scales).map(|(&size, &scale)| (size as f64 * f64::from(scale)).floor() as usize);
+    let out = out.collect();
+    let coordinates = ResizeCoordinates::Asymmetric;
+    Ok(vec![node.emit_as(Op::Resize(Resize { mode, coordinates, scales }), &[x], out)?])
+}
 
 fn unknown(name: &str, value: &str) -> Refusal {
     Refusal::Attribute { name: name.into(), reason: format!("is {value}, which is not supported") }

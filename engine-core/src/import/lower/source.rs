@@ -26,7 +26,6 @@ pub const RULES: &[Rule] = &[
     Rule { op_type: "Size", attributes: &[], lower: size },
     Rule { op_type: "Range", attributes: &[], lower: range },
     Rule { op_type: "EyeLike", attributes: &["dtype", "k"], lower: eye_like },
-    Rule { op_type: "NonZero", attributes: &[], lower: non_zero },
 ];
 
 fn constant(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
@@ -131,24 +130,4 @@ fn eye_like(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let tensor = Tensor::from_bools(vec![rows, columns], ones).map_err(crate::ops::OpError::from)?;
     let ones = node.add_constant(tensor);
     Ok(vec![node.emit(Op::Cast { to: element }, &[ones])?])
-}
-
-/// The shape of the result follows from the data, so the data must be constant.
-fn non_zero(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
-    node.at_most(1)?;
-    let x = node.input(0, "X")?;
-    let tensor = node.constant(x).ok_or(Refusal::NotConstant { what: "the data" })?;
-    if tensor.len() > MAX_FOLDED_ELEMENTS {
-        return Err(Refusal::Impossible { what: "the size", value: "too large".into(), shape: node.shape(x) });
-    }
-    let shape = tensor.shape().to_vec();
-    let hits: Vec<usize> =
-        tensor.to_f64s().iter().enumerate().filter(|(_, value)| **value != 0.0).map(|(at, _)| at).collect();
-    let mut indices = Vec::with_capacity(shape.len() * hits.len());
-    for axis in 0..shape.len() {
-        let inner: usize = shape[axis + 1..].iter().product();
-        indices.extend(hits.iter().map(|at| (at / inner % shape[axis]) as i64));
-    }
-    let tensor = Tensor::from_vec(vec![shape.len(), hits.len()], indices).map_err(crate::ops::OpError::from)?;
-    Ok(vec![node.add_constant(tensor)])
 }
