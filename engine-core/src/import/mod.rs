@@ -205,7 +205,8 @@ impl<'a> Importer<'a> {
             let domain = if standard(&node.domain) { "" } else { node.domain.as_str() };
             let rule = if node.overload.is_empty() { lower::rule(domain, &node.op_type) } else { None };
             let old = |rule: &&lower::Rule| {
-                domain.is_empty() && opset.is_some_and(|version| (OLDEST_OPSET..lower::since(rule.op_type)).contains(&version))
+                domain.is_empty()
+                    && opset.is_some_and(|version| (OLDEST_OPSET..lower::since(rule.op_type)).contains(&version))
             };
             let Some(rule) = rule.filter(|rule| !old(rule)) else {
                 unknown.entry((domain, &node.op_type)).or_default().push(label(node));
