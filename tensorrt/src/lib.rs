@@ -23,6 +23,9 @@
 pub mod acceptance;
 pub mod command;
 mod compiler;
+mod meter;
+mod tensors;
+mod tool;
 pub mod discover;
 pub mod failure;
 pub mod findings;
@@ -37,6 +40,7 @@ pub mod timing_cache;
 pub mod version;
 
 pub use compiler::TensorRtCompiler;
+pub use tool::host_limits;
 pub use discover::{Discovery, Installation};
 pub use flags::Capabilities;
 pub use refusal::Refusal;

@@ -99,6 +99,11 @@ pub fn relu_of_shape(path: &Path, shape: &[i64]) -> PathBuf {
     save(path, graph)
 }
 
+/// A model of any number of rows of 16, `x` to `y`.
+pub fn dynamic_rows(path: &Path) -> PathBuf {
+    relu_of_shape(path, &[-1, 16])
+}
+
 fn save(path: &Path, graph: GraphProto) -> PathBuf {
     let model = ModelProto {
         ir_version: 8,
@@ -137,8 +142,10 @@ fn node(operator: &str, inputs: &[&str], output: &str, attributes: &[(&str, &[i6
 }
 
 fn value(name: &str, shape: &[i64]) -> ValueInfoProto {
+    use tensor_shape_proto::dimension::Value::{DimParam, DimValue};
+    // A size below 0 stands for one that varies.
     let dim = |size: &i64| tensor_shape_proto::Dimension {
-        value: Some(tensor_shape_proto::dimension::Value::DimValue(*size)),
+        value: Some(if *size < 0 { DimParam("rows".into()) } else { DimValue(*size) }),
         ..Default::default()
     };
     let tensor = type_proto::Tensor {

@@ -1,11 +1,12 @@
 //! A report on one screen: what was measured, the numbers, and what to know before trusting them.
 
 use super::{
-    Finding, Report, Severity, StopReason,
+    ArtifactRef, BuildTrial, CacheUse, Finding, Lottery, ModeSplit, ProfilePoint, Report, StreamPoint, StreamSweep, Severity, StopReason,
     format::{bytes, milliseconds, per_second, percent},
 };
 use crate::measure::relative_half_width;
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use std::collections::BTreeMap;
 
 /// Layers that are shown; the JSON has all.
 const SHOWN_LAYERS: usize = 8;
@@ -60,16 +61,36 @@ impl Report {
         lines.push(("throughput", format!("{} at batch {}", per_second(self.throughput_per_s), self.batch)));
         lines.push(("samples", self.samples_line()));
         lines.push(("size", self.size_line()));
+        lines.extend(self.split_lines());
+        lines.extend(self.points.iter().map(|point| ("point", point_line(point))));
+        lines.extend(self.streams.iter().flat_map(stream_lines));
         if let Some(build_ms) = self.build_ms {
-            lines.push(("build", milliseconds(build_ms)));
+            lines.push(("build", format!("{}{}", milliseconds(build_ms), self.cache.as_ref().map_or("", cache_words))));
         }
+        lines.extend(self.lottery.iter().flat_map(lottery_lines));
         lines.push(("outputs", self.outputs_line()));
         if let Some(accuracy) = &self.accuracy {
             let reference = accuracy.reference_top1.map(|top1| format!(", reference {}", percent(top1)));
             let reference = reference.unwrap_or_default();
             lines.push(("accuracy", format!("{} top-1 of {} rows{reference}", percent(accuracy.top1), accuracy.rows)));
         }
+        let shares = |shares: &BTreeMap<String, f64>| {
+            let mut shares: Vec<_> = shares.iter().collect();
+            shares.sort_by(|a, b| b.1.total_cmp(a.1));
+            shares.iter().map(|(name, share)| format!("{name} {}", percent(**share))).collect::<Vec<_>>().join(", ")
+        };
+        if !self.precision_time.is_empty() {
+            lines.push(("precision", format!("{} of the layers' time", shares(&self.precision_time))));
+        }
+        if !self.weight_bytes.is_empty() {
+            let types = self.weight_bytes.iter().map(|(name, size)| format!("{name} {}", bytes(*size)));
+            lines.push(("weights", types.collect::<Vec<_>>().join(", ")));
+        }
         lines.extend(self.slowest_layers());
+        let kept = |artifact: &ArtifactRef| {
+            format!("{} ({}, {})", cut(&artifact.name), bytes(artifact.bytes), artifact.digest.short())
+        };
+        lines.extend(self.artifacts.iter().map(|artifact| ("artifact", kept(artifact))));
         lines.extend(self.findings.iter().map(|finding| ("finding", finding_line(finding))));
         lines
     }
@@ -82,6 +103,11 @@ impl Report {
             None => String::new(),
         };
         format!("{}, {precision}{threads}", self.toolchain)
+    }
+
+    fn split_lines(&self) -> Vec<(&'static str, String)> {
+        let modes = self.split.iter().flat_map(|split| &split.modes);
+        modes.map(|mode| ("split", split_line(mode))).collect()
     }
 
     fn samples_line(&self) -> String {
@@ -127,10 +153,82 @@ impl Report {
         let line = |layer: &&crate::backend::LayerTime| {
             let share = 100.0 * layer.median_ms / total_ms.max(f64::MIN_POSITIVE);
             let name = cut(&layer.name);
-            format!("{share:4.1} %  {}  {} by {}  {name}", milliseconds(layer.median_ms), layer.kind, layer.tactic)
+            let precision = layer.precision.as_ref().map(|precision| format!(" in {precision}")).unwrap_or_default();
+            let kind = format!("{}{precision} by {}", layer.kind, cut(&layer.tactic));
+            format!("{share:4.1} %  {}  {kind}  {name}", milliseconds(layer.median_ms))
         };
         layers.iter().take(SHOWN_LAYERS).map(|layer| ("layer", line(layer))).collect()
     }
+}
+
+/// One mode of running: its name, then the parts by their medians.
+fn split_line(mode: &ModeSplit) -> String {
+    let graph = if mode.cuda_graph { "CUDA graph" } else { "no CUDA graph" };
+    let transfers = if mode.transfers { "with transfers" } else { "no transfers" };
+    let parts = [
+        ("in", mode.h2d),
+        ("compute", Some(mode.compute)),
+        ("out", mode.d2h),
+        ("enqueue", mode.enqueue),
+        ("host", mode.host),
+    ];
+    let parts = parts.iter().filter_map(|(name, part)| Some(format!("{name} {}", milliseconds(part.as_ref()?.median))));
+    let parts = parts.collect::<Vec<_>>().join(", ");
+    let told = mode.tool_executions_per_s.map(|rate| format!("; the tool counts {}", per_second(rate)));
+    format!("{graph}, {transfers}: {parts}{}", told.unwrap_or_default())
+}
+
+fn point_line(point: &ProfilePoint) -> String {
+    let shape = |(name, shape): (&String, &Vec<u64>)| {
+        format!("{name}:{}", shape.iter().map(u64::to_string).collect::<Vec<_>>().join("x"))
+    };
+    let shapes = cut(&point.shapes.iter().map(shape).collect::<Vec<_>>().join(" "));
+    let place = format!("profile {} {} ({shapes})", point.profile, point.at.name());
+    match (&point.latency_ms, &point.problem) {
+        (Some(stats), _) => format!(
+            "{place}: {} median (±{:.1} %), {} at batch {}",
+            milliseconds(stats.median),
+            (relative_half_width(stats) * 100.0).min(999.9),
+            per_second(point.throughput_per_s.unwrap_or(0.0)),
+            point.batch,
+        ),
+        (None, problem) => format!("{place}: not measured: {}", cut(problem.as_deref().unwrap_or("no reason told"))),
+    }
+}
+
+fn stream_lines(sweep: &StreamSweep) -> Vec<(&'static str, String)> {
+    let mark = |streams: u32| match (sweep.knee == Some(streams), sweep.best == Some(streams)) {
+        (true, true) => ", knee and best",
+        (true, false) => ", knee",
+        (false, true) => ", best",
+        (false, false) => "",
+    };
+    let line = |point: &StreamPoint| {
+        let (streams, rate) = (point.streams, per_second(point.throughput_per_s));
+        let (median, p99) = (milliseconds(point.median_ms), milliseconds(point.p99_ms));
+        ("streams", format!("{streams}: {rate}, {median} median, p99 {p99}{}", mark(streams)))
+    };
+    sweep.points.iter().map(line).collect()
+}
+
+fn cache_words(cache: &CacheUse) -> &'static str {
+    if cache.warm { ", from a warm cache" } else { ", from a cold cache" }
+}
+
+fn lottery_lines(lottery: &Lottery) -> Vec<(&'static str, String)> {
+    let steady = if lottery.unstable { "more than their measurements differ" } else { "within what they measure" };
+    let spread = format!("{} builds, {} apart, {steady}", lottery.builds.len(), percent(lottery.spread));
+    let line = |build: &BuildTrial| {
+        let wrong = if build.accurate { "" } else { ", WRONG outputs" };
+        let kept = if build.kept { ", kept" } else { "" };
+        let cache = build.cache.as_ref().map_or("", cache_words);
+        let (median, built) = (milliseconds(build.median_ms), milliseconds(build.build_ms));
+        ("trial", format!("{}: {median} median, built in {built}{cache}{wrong}{kept}", build.plan_digest.short()))
+    };
+    let mut lines = vec![("builds", spread)];
+    lines.extend(lottery.builds.iter().map(line));
+    lines.extend(lottery.failed.iter().map(|reason| ("trial", format!("failed: {}", cut(reason)))));
+    lines
 }
 
 fn finding_line(finding: &Finding) -> String {
