@@ -6,6 +6,7 @@
 use crate::{
     log::{Level, LogFacts, Message, Verdict},
     plan::{PlanError, PlanHeader, PlanLayout},
+    version::Version,
 };
 use planforge_engine_core::report::{Finding, Severity};
 
@@ -57,7 +58,7 @@ pub enum Rejected {
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error("the plan was written by TensorRT {found}, not by the {expected} that was run")]
-    OtherVersion { found: String, expected: String },
+    OtherVersion { found: String, expected: Version },
 }
 
 /// A plan that counts.
@@ -91,14 +92,11 @@ pub fn judge_build(exit: Exit, facts: &LogFacts, plan: Result<PlanHeader, PlanEr
         return Err(Rejected::EmptyEngine);
     }
     let header = plan?;
-    let expected = facts.version_code().map(version_of_code);
-    if let Some(expected) = expected
-        && header.is_of(expected, facts.build_number()) == Some(false)
+    if let Some(expected) = facts.version()
+        && header.is_of(expected) == Some(false)
     {
-        let [major, minor, patch] = expected;
-        let build = facts.build_number().map(|build| format!(".{build}")).unwrap_or_default();
         let found = header.version_text().unwrap_or_default();
-        return Err(Rejected::OtherVersion { found, expected: format!("{major}.{minor}.{patch}{build}") });
+        return Err(Rejected::OtherVersion { found, expected });
     }
     let mut findings = Vec::new();
     let mut add = |code: &str, message: String| {
@@ -124,15 +122,6 @@ pub fn judge_build(exit: Exit, facts: &LogFacts, plan: Result<PlanHeader, PlanEr
         );
     }
     Ok(Accepted { header, findings })
-}
-
-/// The number in `[TensorRT vNNNN]` taken apart: four digits up to 9.x, six from 10.0 on.
-pub fn version_of_code(code: u32) -> [u32; 3] {
-    if code >= 100_000 {
-        [code / 10_000, code / 100 % 100, code % 100]
-    } else {
-        [code / 1000, code / 100 % 10, code % 100]
-    }
 }
 
 fn is_load_error(message: &Message) -> bool {
@@ -205,14 +194,5 @@ mod tests {
         let accepted = judge_build(Exit::Code(0), &facts(&text), Ok(plan)).unwrap();
         let codes: Vec<_> = accepted.findings.iter().map(|finding| finding.code.as_str()).collect();
         assert_eq!(codes, ["plan-layout-unknown", "errors-in-log"]);
-    }
-
-    #[test]
-    fn version_numbers_of_both_schemes() {
-        assert_eq!(version_of_code(8401), [8, 4, 1]);
-        assert_eq!(version_of_code(8611), [8, 6, 11]);
-        assert_eq!(version_of_code(100_301), [10, 3, 1]);
-        assert_eq!(version_of_code(101_601), [10, 16, 1]);
-        assert_eq!(version_of_code(110_100), [11, 1, 0]);
     }
 }

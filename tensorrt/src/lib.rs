@@ -15,6 +15,7 @@
 //! | [`log`] | the console log, read while it streams in |
 //! | [`findings`] | what trtexec warns of, as findings |
 //! | [`process`] | one run of a tool that may crash, hang or flood |
+//! | [`exports`] | the JSON files of times, layers and outputs |
 //! | [`plan`] | the header of a serialized engine |
 //! | [`timing_cache`] | the header of a timing cache |
 //! | [`acceptance`] | when a build counts |
@@ -27,9 +28,12 @@ mod meter;
 mod tensors;
 mod tool;
 pub mod discover;
+pub mod exports;
 pub mod failure;
 pub mod findings;
 pub mod flags;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod log;
 pub mod model;
 pub mod options;

@@ -3,6 +3,7 @@
 //! Only the first bytes are looked at; nothing in a plan is run or trusted. The layout is an observation on real files,
 //! not a contract, so one that is not known is reported as such, never refused.
 
+use crate::version::Version;
 use std::{
     fs::File,
     io::{self, Read as _},
@@ -119,11 +120,11 @@ impl PlanHeader {
         Ok(Self { layout: PlanLayout::Framed, version, tag, ..unknown })
     }
 
-    /// Whether this plan was written by `major.minor.patch` build `build`; `None` where the header does not say.
-    pub fn is_of(&self, version: [u32; 3], build: Option<u32>) -> Option<bool> {
+    /// Whether this plan was written by `version`; `None` where the header does not say.
+    pub fn is_of(&self, version: Version) -> Option<bool> {
         let [major, minor, patch, low_build] = self.version?.map(u32::from);
-        let same_build = build.is_none_or(|build| build % 256 == low_build);
-        Some([major, minor, patch] == version && same_build)
+        let same_build = version.build.is_none_or(|build| build % 256 == low_build);
+        Some(version.release() == Version::new(major, minor, patch) && same_build)
     }
 
     /// `10.5.0.18`; the last number is the build modulo 256.
@@ -175,10 +176,10 @@ mod tests {
         let header = parse(&bytes).unwrap();
         assert_eq!((header.layout, header.tag), (PlanLayout::Framed, Some(240)));
         assert_eq!(header.version_text().as_deref(), Some("10.14.1.48"));
-        assert_eq!(header.is_of([10, 14, 1], Some(48)), Some(true));
-        assert_eq!(header.is_of([10, 14, 1], Some(48 + 256)), Some(true));
-        assert_eq!(header.is_of([10, 14, 1], Some(47)), Some(false));
-        assert_eq!(header.is_of([10, 14, 2], None), Some(false));
+        assert_eq!(header.is_of(Version { build: Some(48), ..Version::new(10, 14, 1) }), Some(true));
+        assert_eq!(header.is_of(Version { build: Some(48 + 256), ..Version::new(10, 14, 1) }), Some(true));
+        assert_eq!(header.is_of(Version { build: Some(47), ..Version::new(10, 14, 1) }), Some(false));
+        assert_eq!(header.is_of(Version::new(10, 14, 2)), Some(false));
         for length in 1..200 {
             let error = parse(&bytes[..length]).unwrap_err();
             assert!(matches!(error, PlanError::Truncated { .. } | PlanError::Length { .. }), "{length}: {error}");
@@ -193,7 +194,7 @@ mod tests {
     fn an_old_plan_has_a_tag_and_no_length() {
         let header = parse(b"ptrt\xe8\0\0\0rest").unwrap();
         assert_eq!((header.layout, header.tag, header.version), (PlanLayout::Bare, Some(232), None));
-        assert_eq!(header.is_of([8, 5, 2], None), None);
+        assert_eq!(header.is_of(Version::new(8, 5, 2)), None);
         assert!(matches!(parse(b"ptrt\xe8"), Err(PlanError::Truncated { bytes: 5 })));
     }
 

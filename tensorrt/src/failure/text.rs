@@ -6,8 +6,8 @@ use planforge_engine_core::worker::FailureClass;
 
 pub(super) fn describe(ended: &Ended<'_>, found: Found) -> Failure {
     let Ended { file, device, exit, .. } = *ended;
-    let version = ended.facts.version_code().map(crate::acceptance::version_of_code);
-    let tensorrt = version.map_or_else(|| "TensorRT".to_owned(), |[a, b, c]| format!("TensorRT {a}.{b}.{c}"));
+    let version = ended.facts.version();
+    let tensorrt = version.map_or_else(|| "TensorRT".to_owned(), |version| format!("TensorRT {}", version.release()));
     let evidence = found.evidence;
     let said = if evidence.is_empty() { String::new() } else { format!(": {}", first_line(&evidence)) };
     let (class, retry, message, hint) = match &found.kind {

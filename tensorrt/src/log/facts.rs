@@ -4,6 +4,7 @@ use super::{
     kept::{Kept, Message},
     table::ProfileTable,
 };
+use crate::version::Version;
 use planforge_engine_core::report::Finding;
 use std::collections::BTreeMap;
 
@@ -45,6 +46,11 @@ impl LogFacts {
     /// The number in `[bN]`; printed from 10.4 on.
     pub fn build_number(&self) -> Option<u32> {
         self.banner().and_then(|banner| banner.build_number)
+    }
+
+    /// The version that ran, with its build number where it is printed.
+    pub fn version(&self) -> Option<Version> {
+        self.banner().and_then(|banner| Version::from_code(banner.version_code, banner.build_number))
     }
 
     /// First line of the run, or its last where the first is missing.

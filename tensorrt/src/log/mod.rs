@@ -21,5 +21,7 @@ pub use line::{Level, Line, parse_line};
 pub use reader::{LogReader, Stream};
 pub use table::{ProfileTable, TableRow};
 
+pub(crate) use number::number;
+
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,6 @@
+//! Any bytes as a console log: facts, verdicts and failures are made of them; nothing panics or grows without bound.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| planforge_tensorrt::fuzzing::log(bytes));
