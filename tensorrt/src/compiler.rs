@@ -25,10 +25,7 @@ use planforge_engine_core::{
     worker::FailureClass,
 };
 use planforge_onnx::Model;
-use std::{
-    fs,
-    path::Path,
-};
+use std::{fs, path::Path};
 
 /// How plans begin: from 8.6 on, and before.
 const PLAN_MAGICS: [&[u8]; 2] = [b"ftrt", b"ptrt"];

@@ -24,9 +24,6 @@
 pub mod acceptance;
 pub mod command;
 mod compiler;
-mod meter;
-mod tensors;
-mod tool;
 pub mod discover;
 pub mod exports;
 pub mod failure;
@@ -35,17 +32,20 @@ pub mod flags;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod log;
+mod meter;
 pub mod model;
 pub mod options;
 pub mod plan;
 pub mod process;
 pub mod refusal;
+mod tensors;
 pub mod timing_cache;
+mod tool;
 pub mod version;
 
 pub use compiler::TensorRtCompiler;
-pub use tool::host_limits;
 pub use discover::{Discovery, Installation};
 pub use flags::Capabilities;
 pub use refusal::Refusal;
+pub use tool::host_limits;
 pub use version::Version;

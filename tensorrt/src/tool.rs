@@ -100,12 +100,7 @@ impl Tool {
     }
 
     /// Runs a command that loads a plan, and takes only success.
-    pub fn load(
-        &self,
-        line: &CommandLine,
-        plan: &str,
-        tell: &mut dyn FnMut(&str),
-    ) -> Result<LogFacts, BackendError> {
+    pub fn load(&self, line: &CommandLine, plan: &str, tell: &mut dyn FnMut(&str)) -> Result<LogFacts, BackendError> {
         let ran = self.run(line, tell)?;
         match acceptance::judge_run(ran.exit, &ran.facts) {
             Ok(()) => Ok(ran.facts),

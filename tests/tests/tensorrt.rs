@@ -8,11 +8,7 @@ use planforge_engine_core::{
     telemetry::{Telemetry, TelemetrySample},
     worker::{self, FailureClass, MeasureAsk, RunEnd, WorkEvent, WorkKind, WorkOrder},
 };
-use planforge_tensorrt::{
-    Discovery, TensorRtCompiler,
-    discover::Places,
-    process::Limits,
-};
+use planforge_tensorrt::{Discovery, TensorRtCompiler, discover::Places, process::Limits};
 use planforge_tests::{
     fleet::{Board, Toolchain, board_of, program},
     models,
@@ -115,7 +111,13 @@ impl Job {
             simulated: true,
         };
         let wall = Duration::from_secs(120);
-        Self { folder, toolchain, order, limits: Limits { wall, silence: wall, memory_bytes: None }, events: Vec::new() }
+        Self {
+            folder,
+            toolchain,
+            order,
+            limits: Limits { wall, silence: wall, memory_bytes: None },
+            events: Vec::new(),
+        }
     }
 
     fn scenario(&mut self, change: impl FnOnce(&mut Scenario)) {
@@ -146,7 +148,9 @@ impl Job {
 
     fn report(&mut self) -> Report {
         let end = self.run();
-        let Some(WorkEvent::Done { report, .. }) = self.events.last() else { panic!("{end:?}: {:?}", self.events.last()) };
+        let Some(WorkEvent::Done { report, .. }) = self.events.last() else {
+            panic!("{end:?}: {:?}", self.events.last())
+        };
         serde_json::from_slice(&fs::read(report).expect("the report")).expect("a report")
     }
 
@@ -182,11 +186,10 @@ fn versions_of_every_generation_build_verify_measure_and_profile() {
         assert!((report.latency_ms.median / expected - 1.0).abs() < 0.2, "{version}: {:?}", report.latency_ms);
         assert!(report.is_consistent().expect("samples decode"), "{version}");
         let split = report.split.as_ref().expect("the latency's parts");
-        assert_eq!(split.modes.iter().map(|mode| (mode.cuda_graph, mode.transfers)).collect::<Vec<_>>(), [
-            (true, false),
-            (true, true),
-            (false, false)
-        ]);
+        assert_eq!(
+            split.modes.iter().map(|mode| (mode.cuda_graph, mode.transfers)).collect::<Vec<_>>(),
+            [(true, false), (true, true), (false, false)]
+        );
         assert!(split.modes[1].h2d.is_some_and(|part| part.median > 0.0), "{version}: {split:?}");
         assert!(split.modes[0].enqueue.is_some() && split.modes[0].tool_executions_per_s.is_some(), "{version}");
         assert!(!report.layers.is_empty(), "{version}: {:?}", codes(&report));
@@ -309,13 +312,18 @@ fn dynamic_shapes_are_measured_at_both_ends() {
     let told: Vec<_> =
         report.points.iter().map(|p| (p.profile, p.at, p.shapes["x"][0], p.latency_ms.is_some())).collect();
     use ShapePoint::{Max, Min, Opt};
-    assert_eq!(told, [
-        (0, Min, 1, true),
-        (0, Opt, 4, true),
-        (0, Max, 8, true),
-        (1, Min, 8, true),
-        (1, Opt, 16, true),
-        (1, Max, 32, true)
-    ], "{:?}", report.findings);
+    assert_eq!(
+        told,
+        [
+            (0, Min, 1, true),
+            (0, Opt, 4, true),
+            (0, Max, 8, true),
+            (1, Min, 8, true),
+            (1, Opt, 16, true),
+            (1, Max, 32, true)
+        ],
+        "{:?}",
+        report.findings
+    );
     assert!(job.folder.path().exists());
 }

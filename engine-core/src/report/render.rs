@@ -1,7 +1,8 @@
 //! A report on one screen: what was measured, the numbers, and what to know before trusting them.
 
 use super::{
-    ArtifactRef, BuildTrial, CacheUse, Finding, Lottery, ModeSplit, ProfilePoint, Report, StreamPoint, StreamSweep, Severity, StopReason,
+    ArtifactRef, BuildTrial, CacheUse, Finding, Lottery, ModeSplit, ProfilePoint, Report, Severity, StopReason,
+    StreamPoint, StreamSweep,
     format::{bytes, milliseconds, per_second, percent},
 };
 use crate::measure::relative_half_width;

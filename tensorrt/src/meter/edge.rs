@@ -74,7 +74,11 @@ impl Edges {
             model_error(format!("input '{name}' is not given; the plan takes {}", names.join(", ")))
         })?;
         let fits = tensor.shape.len() == port.shape.len()
-            && tensor.shape.iter().zip(&port.shape).all(|(size, fixed)| fixed.is_none_or(|fixed| fixed == *size as u64));
+            && tensor
+                .shape
+                .iter()
+                .zip(&port.shape)
+                .all(|(size, fixed)| fixed.is_none_or(|fixed| fixed == *size as u64));
         if tensor.element != port.element || !fits {
             return Err(model_error(format!(
                 "input '{name}' is {:?} {:?}, but the model has {:?} {:?}",

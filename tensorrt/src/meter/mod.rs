@@ -258,8 +258,7 @@ impl Meter for TensorRtMeter {
     fn layers(&mut self, iterations: u32) -> Result<Vec<LayerTime>, BackendError> {
         let (times, info) = (self.file("layer-times"), self.file("layer-info"));
         let line = self.describe(|run| {
-            let profile =
-                Profile { warm_up_ms: WARM_UP_MS, iterations, layer_times: &times, layer_info: &info };
+            let profile = Profile { warm_up_ms: WARM_UP_MS, iterations, layer_times: &times, layer_info: &info };
             command::profile(&self.tool.installation.capabilities, &self.spec, run, &profile)
         })?;
         self.process(&line)?;
@@ -300,9 +299,12 @@ impl Meter for TensorRtMeter {
         let timed = self.timed(Mode::default(), streams, window)?;
         let wall_s = timed.facts.run.trace_s.filter(|seconds| *seconds > 0.0);
         let counted = wall_s.map(|seconds| timed.queries.len() as f64 / seconds);
-        let executions_per_s = timed.facts.summary.throughput_qps.or(counted).ok_or_else(|| {
-            BackendError::new(FailureClass::Infrastructure, "trtexec's log has no throughput")
-        })?;
+        let executions_per_s = timed
+            .facts
+            .summary
+            .throughput_qps
+            .or(counted)
+            .ok_or_else(|| BackendError::new(FailureClass::Infrastructure, "trtexec's log has no throughput"))?;
         let latency_ms = timed.queries.iter().map(|query| query.latency_ms).collect();
         Ok(Some(StreamSamples { executions_per_s, latency_ms }))
     }

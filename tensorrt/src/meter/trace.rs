@@ -69,5 +69,7 @@ pub(super) fn record(meter: &mut TensorRtMeter) -> Result<(), BackendError> {
 fn find() -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
-    folders.map(|folder: PathBuf| folder.join(PROGRAM)).find(|program: &PathBuf| process::is_program(Path::new(program)))
+    folders
+        .map(|folder: PathBuf| folder.join(PROGRAM))
+        .find(|program: &PathBuf| process::is_program(Path::new(program)))
 }
