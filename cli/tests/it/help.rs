@@ -23,8 +23,15 @@ fn every_command_has_its_help() {
     for command in commands {
         insta::assert_snapshot!(format!("help-{command}"), world.transcript(&[command, "-h"]));
     }
-    for action in ["create", "list", "revoke"] {
-        insta::assert_snapshot!(format!("help-token-{action}"), world.transcript(&["token", action, "-h"]));
+    let actions = [
+        ("token", ["create", "list", "revoke"].as_slice()),
+        ("caches", &["list", "drop"]),
+        ("plugins", &["list", "allow", "forbid"]),
+    ];
+    for (command, actions) in actions {
+        for action in actions {
+            insta::assert_snapshot!(format!("help-{command}-{action}"), world.transcript(&[command, action, "-h"]));
+        }
     }
 }
 

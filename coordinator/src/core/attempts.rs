@@ -236,10 +236,10 @@ impl State {
     }
 
     fn keep_plan(&mut self, id: &JobId, plan: Option<PlanRef>) {
-        if let (Some(job), Some(plan)) = (self.job_mut(id), plan)
+        if let Some(job) = self.job_mut(id)
             && job.kind == JobKind::Build
         {
-            job.plan = Some(plan);
+            job.plan = newer_plan(job, plan);
         }
     }
 
@@ -272,7 +272,7 @@ impl State {
         let FinishedIn { plan, report, log, accurate, artifacts, cache, .. } = finished;
         let Some(job) = self.jobs.get(id).cloned() else { return String::new() };
         let device = self.holds.get(id).map(|hold| hold.device.clone());
-        let plan = if job.kind == JobKind::Build { plan.or_else(|| job.plan.clone()) } else { job.plan.clone() };
+        let plan = if job.kind == JobKind::Build { newer_plan(&job, plan) } else { job.plan.clone() };
         let (Some(plan), Some(key), Some(toolchain)) = (plan, job.key, job.toolchain.clone()) else {
             let failure = Failure::new(
                 FailureClass::Infrastructure,
@@ -486,5 +486,15 @@ impl State {
             attempt.log = Some(log);
             fx.changes.push(Change::Job(Arc::new(job.clone())));
         }
+    }
+}
+
+/// The job's plan after an attempt that names `plan`. An attempt that only measured names the plan it was given, and
+/// knows nothing of how it was made.
+fn newer_plan(job: &Job, plan: Option<PlanRef>) -> Option<PlanRef> {
+    match (&job.plan, plan) {
+        (Some(known), Some(named)) if known.digest != named.digest => Some(named),
+        (None, named) => named,
+        (known, _) => known.clone(),
     }
 }

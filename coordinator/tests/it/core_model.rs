@@ -11,7 +11,7 @@ use planforge_coordinator::{
     store::{MemStore, Store},
 };
 use planforge_engine_core::{
-    identity::{BuildSpec, Digest, Toolchain, ToolchainConstraint},
+    identity::{BuildSpec, Digest, EngineKey, Toolchain, ToolchainConstraint},
     worker::{FailureClass, MeasureAsk},
 };
 use proptest::prelude::*;
@@ -24,25 +24,63 @@ const SWEEP_MS: u64 = 1_000;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Submit { model: u8, sku: u8, force: bool, wait: bool, follow: bool, priority: i8, project: u8, eval: bool },
-    Cancel { job: usize, project: u8 },
-    Connect { agent: usize, fresh: bool, toolchain: u8 },
-    Disconnect { agent: usize },
-    Beat { agent: usize },
-    Finish { agent: usize, how: u8, again: bool },
-    Upgrade { agent: usize, toolchain: u8 },
-    Drain { agent: usize },
-    Wait { ms: u16 },
-    JumpClock { minutes: i8 },
+    Submit {
+        model: u8,
+        sku: u8,
+        force: bool,
+        wait: bool,
+        follow: bool,
+        priority: i8,
+        project: u8,
+        eval: bool,
+        builds: u32,
+        sweep: u8,
+    },
+    Cancel {
+        job: usize,
+        project: u8,
+    },
+    Connect {
+        agent: usize,
+        fresh: bool,
+        toolchain: u8,
+    },
+    Disconnect {
+        agent: usize,
+    },
+    Beat {
+        agent: usize,
+    },
+    Finish {
+        agent: usize,
+        how: u8,
+        again: bool,
+    },
+    Upgrade {
+        agent: usize,
+        toolchain: u8,
+    },
+    Drain {
+        agent: usize,
+    },
+    Wait {
+        ms: u16,
+    },
+    JumpClock {
+        minutes: i8,
+    },
     RestartCoordinator,
 }
 
 fn op() -> impl Strategy<Value = Op> {
     let agent = 0..AGENTS;
     prop_oneof![
-        6 => (0..3u8, 0..3u8, prop::bool::weighted(0.1), any::<bool>(), any::<bool>(), any::<i8>(), 0..2u8, any::<bool>())
-            .prop_map(|(model, sku, force, wait, follow, priority, project, eval)| Op::Submit {
-                model, sku, force, wait, follow, priority, project, eval
+        6 => (
+            (0..3u8, 0..3u8, prop::bool::weighted(0.1), any::<bool>(), any::<bool>(), any::<i8>(), 0..2u8, any::<bool>()),
+            (prop_oneof![3 => Just(1), 1 => 2..4u32], prop_oneof![4 => Just(0), 1 => 1..4u8]),
+        )
+            .prop_map(|((model, sku, force, wait, follow, priority, project, eval), (builds, sweep))| Op::Submit {
+                model, sku, force, wait, follow, priority, project, eval, builds, sweep
             }),
         2 => (any::<usize>(), 0..2u8).prop_map(|(job, project)| Op::Cancel { job, project }),
         3 => (agent.clone(), any::<bool>(), 0..2u8)
@@ -81,6 +119,14 @@ struct World {
     ids: u32,
     /// What was acknowledged to callers: it must exist for ever.
     acknowledged: BTreeSet<JobId>,
+    /// The most builds that anybody asked of each job.
+    asked_builds: BTreeMap<JobId, u32>,
+    /// What each attempt was told.
+    ordered_builds: BTreeMap<(JobId, u32), u32>,
+    /// From how many builds each key's newest engine was chosen.
+    stored_builds: BTreeMap<EngineKey, u32>,
+    /// Keys that were built by force: those are built without a look at what is stored.
+    forced: BTreeSet<EngineKey>,
     seen: BTreeMap<JobId, JobState>,
 }
 
@@ -109,6 +155,10 @@ impl World {
             granted_ms: BTreeMap::new(),
             ids: 0,
             acknowledged: BTreeSet::new(),
+            asked_builds: BTreeMap::new(),
+            ordered_builds: BTreeMap::new(),
+            stored_builds: BTreeMap::new(),
+            forced: BTreeSet::new(),
             seen: BTreeMap::new(),
         }
     }
@@ -124,13 +174,22 @@ impl World {
         for change in &effects.changes {
             match change {
                 Change::Event(event) => self.history.add(event).expect("the history is sound"),
-                Change::Job(job) => drop(self.seen.insert(job.id.clone(), job.state)),
+                Change::Job(job) => {
+                    self.seen.insert(job.id.clone(), job.state);
+                    self.forced.extend(job.key.filter(|_| job.force));
+                }
+                Change::Engine(engine) => drop(self.stored_builds.insert(engine.key, engine.plan.builds)),
                 _ => {}
             }
         }
         now(self.store.commit(self.epoch, effects.changes)).unwrap();
         for (session, message) in effects.sends {
-            if let ToAgent::Assign { lease, .. } = &message {
+            if let ToAgent::Assign { lease, job, .. } = &message {
+                self.ordered_builds.insert((lease.job.clone(), lease.attempt), job.builds);
+                if let Some(key) = job.key.filter(|key| !job.only_measures() && !self.forced.contains(key)) {
+                    let stored = self.stored_builds.get(&key).copied().unwrap_or(0);
+                    assert!(stored < job.builds, "{} builds what the store answers from {stored} builds", job.id);
+                }
                 self.granted_ms.insert((lease.job.clone(), lease.attempt), self.now.mono_ms);
             }
             self.hear(session, message);
@@ -154,11 +213,15 @@ impl World {
     }
 
     fn submit(&mut self, submit: &Op) {
-        let Op::Submit { model, sku, force, wait, follow, priority, project, eval } = submit else { return };
+        let Op::Submit { model, sku, force, wait, follow, priority, project, eval, builds, sweep } = submit else {
+            return;
+        };
         self.ids += 1;
         let digest = Digest::of(&[*model]);
         let file = ModelFile { name: "m".into(), digest, size_bytes: 1 };
         let model = Model { digest, graph_digest: None, structure_digest: None, name: "m".into(), files: vec![file] };
+        let streams = (1..=3).filter(|streams| sweep & (1 << (streams - 1)) != 0).collect();
+        let measure = MeasureAsk { streams, trace: false };
         let submit = Submit {
             actor: format!("actor{project}"),
             project: format!("project{project}"),
@@ -177,17 +240,31 @@ impl World {
             follow_toolchain: *follow,
             allow_inaccurate: false,
             eval: eval.then(|| Digest::of(b"labels")),
-            builds: 1,
-            measure: MeasureAsk::default(),
+            builds: *builds,
+            measure: measure.clone(),
             missing: Vec::new(),
             gone: Some(Vec::new()),
             ids: vec![format!("job{}", self.ids).as_str().into()],
         };
         if let Reply::Submitted(Ok(Submitted::Jobs { jobs, .. })) = self.apply(Input::Submit(Box::new(submit))) {
-            self.acknowledged.extend(jobs.into_iter().map(|job| match job {
-                JobRef::Stored(id) => id,
-                JobRef::Live(job) => job.id.clone(),
-            }));
+            for job in jobs {
+                let id = match job {
+                    JobRef::Stored(id) => id,
+                    JobRef::Live(job) => {
+                        assert!(
+                            job.builds >= *builds,
+                            "{} builds {} times, {builds} were asked for",
+                            job.id,
+                            job.builds
+                        );
+                        assert!(job.measure.covers(&measure), "{} measures less than was asked for", job.id);
+                        job.id.clone()
+                    }
+                };
+                let asked = self.asked_builds.entry(id.clone()).or_default();
+                *asked = (*asked).max(*builds);
+                self.acknowledged.insert(id);
+            }
         }
     }
 
@@ -234,7 +311,8 @@ impl World {
         };
         let newest = self.state.job(&lease.job).is_some_and(|job| job.attempt() == lease.attempt);
         let plan = format!("{}-{}", lease.job, lease.attempt);
-        let plan = PlanRef { digest: Digest::of(plan.as_bytes()), size_bytes: 1, card: None, builds: 1 };
+        let builds = self.ordered_builds[&(lease.job.clone(), lease.attempt)];
+        let plan = PlanRef { digest: Digest::of(plan.as_bytes()), size_bytes: 1, card: None, builds };
         let finished = FinishedIn {
             lease: lease.clone(),
             outcome,
@@ -368,10 +446,16 @@ impl World {
             assert!(!self.state.waiting_reason(job).is_empty());
         }
         let built: Vec<Job> = now(self.store.jobs(core_filter())).unwrap();
+        for job in built.iter().filter(|job| job.state == JobState::Succeeded) {
+            let builds = job.plan.as_ref().map_or(0, |plan| plan.builds);
+            let asked = self.asked_builds.get(&job.id).copied().unwrap_or(1);
+            assert!(builds >= asked, "{} was answered from {builds} builds, {asked} were asked for", job.id);
+        }
         let mut keys = BTreeMap::new();
         for job in built.iter().filter(|job| !job.force && !job.cached && job.kind == core::JobKind::Build) {
-            if job.state == JobState::Succeeded {
-                let other = keys.insert(job.key, job.id.clone());
+            if job.state == JobState::Succeeded && job.key.is_some_and(|key| !self.forced.contains(&key)) {
+                let builds = job.plan.as_ref().map(|plan| plan.builds);
+                let other = keys.insert((job.key, builds), job.id.clone());
                 assert_eq!(other, None, "{} built what was built already", job.id);
             }
         }

@@ -1,8 +1,10 @@
 //! The farm's tests: behaviour, store conformance, a model of the core, and the seeded simulation.
 
+mod builds;
 mod core_model;
 mod farm;
 mod faults;
 mod simulation;
 mod store;
 mod support;
+mod tuning;

@@ -92,6 +92,7 @@ async fn client(world: World, seed: u64) -> turmoil::Result {
             skus: vec![sku.into()],
             priority: random.random_range(-2..3),
             force: random.random_bool(0.1),
+            builds: [1, 1, 1, 3][random.random_range(0..4)],
             wait_for_device: true,
             ..v1::SubmitRequest::default()
         };

@@ -3,8 +3,8 @@
 use crate::support::SKU;
 use planforge_coordinator::{
     core::{
-        Agent, Change, Engine, Event, Failure, Job, JobId, JobKind, JobState, Model, ModelFile, PlanRef, Refusal,
-        Report, RequestRecord, TokenRecord, Want,
+        Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Engine, Event, Failure, Job, JobId, JobKind,
+        JobState, Model, ModelFile, PlanRef, PluginRecord, Refusal, Report, RequestRecord, TokenRecord, Want,
     },
     store::{EngineFilter, EventFilter, JobFilter, MemStore, ReportFilter, SqliteStore, Store, StoreError},
 };
@@ -114,6 +114,28 @@ fn report(id: &str, plan: &str, text: &str, created_ms: u64, eval: Option<Digest
     }
 }
 
+fn cache(scope: &str, generation: u32, content: Option<&str>) -> CacheRecord {
+    CacheRecord {
+        scope: Digest::of(scope.as_bytes()),
+        generation,
+        cache: content
+            .map(|content| CacheRef { digest: Digest::of(content.as_bytes()), size_bytes: content.len() as u64 }),
+        previous: Some(Digest::of(b"before")),
+        sku: SKU.parse().unwrap(),
+        device_name: "NVIDIA \"H100\"".into(),
+        toolchain: toolchain(),
+        job: "aa1".into(),
+        attempt: 2,
+        agent: "host".into(),
+        device: "GPU-1".into(),
+        published_ms: u64::from(generation),
+    }
+}
+
+fn plugin(name: &str) -> PluginRecord {
+    PluginRecord { digest: Digest::of(name.as_bytes()), name: name.into(), actor: "root".into(), allowed_ms: 4 }
+}
+
 fn ids(jobs: &[Job]) -> Vec<&str> {
     jobs.iter().map(|job| job.id.as_str()).collect()
 }
@@ -218,6 +240,24 @@ async fn engines(store: &dyn Store, epoch: u64) {
     assert_eq!(known.plan.digest, Digest::of(b"plan3"));
     assert_eq!(known.reports.keys().map(|covered| covered.eval).collect::<Vec<_>>(), [Some(eval)]);
     assert_eq!(known.report, Some(Digest::of(b"{\"n\":2}")));
+    let measure = MeasureAsk { streams: vec![1, 4], trace: true };
+    let artifact = ArtifactRef { name: "t.nsys-rep".into(), digest: Digest::of(b"t"), size_bytes: 9 };
+    let swept = Report {
+        measure: measure.clone(),
+        artifacts: vec![artifact.clone()],
+        ..report("aa1", "plan3", "{\"n\":4}", 14, None)
+    };
+    let many = PlanRef { builds: 5, ..engine("ab2", "plan2", 11).plan };
+    let lottery = Engine { plan: many, ..engine("ab2", "plan2", 11) };
+    let changes = vec![Change::Report(Box::new(swept.clone())), Change::Engine(Box::new(lottery))];
+    store.commit(epoch, changes).await.unwrap();
+    let newest = ReportFilter { plan: Some(Digest::of(b"plan3")), limit: 1, ..ReportFilter::default() };
+    assert_eq!(store.reports(newest).await.unwrap(), [swept.clone()]);
+    let snapshot = store.load().await.unwrap();
+    let known = |id: &str| snapshot.engines.iter().find(|(known, _)| *known == key(id)).unwrap().1.clone();
+    let covered = Covered { eval: None, measure };
+    assert_eq!(known("aa1").reports.get(&covered), Some(&swept.digest));
+    assert_eq!((known("aa1").plan.builds, known("ab2").plan.builds), (1, 5));
 }
 
 async fn records(store: &dyn Store, epoch: u64) {
@@ -253,16 +293,28 @@ async fn records(store: &dyn Store, epoch: u64) {
         Change::Refusal(refusal("aa1")),
         Change::Agent(Box::new(agent.clone())),
         Change::Token(token.clone()),
+        Change::Cache(Box::new(cache("h100", 1, Some("first")))),
+        Change::Cache(Box::new(cache("t4", 1, Some("other")))),
+        Change::Plugin(plugin("a.so")),
+        Change::Plugin(plugin("b.so")),
     ];
     store.commit(epoch, changes).await.unwrap();
-    let changes =
-        vec![Change::ForgetRefusal(key("aa1")), Change::Agent(Box::new(Agent { seen_ms: 6, ..agent.clone() }))];
+    let changes = vec![
+        Change::Cache(Box::new(cache("h100", 2, None))),
+        Change::ForgetPlugin(plugin("a.so").digest),
+        Change::ForgetRefusal(key("aa1")),
+        Change::Agent(Box::new(Agent { seen_ms: 6, ..agent.clone() })),
+    ];
     store.commit(epoch, changes).await.unwrap();
     assert_eq!(store.request("red", "once").await.unwrap(), Some(request));
     assert_eq!(store.request("blue", "once").await.unwrap(), None);
     assert_eq!(store.request("red", "").await.unwrap(), None);
     assert_eq!(store.tokens().await.unwrap(), [token]);
     let snapshot = store.load().await.unwrap();
+    assert_eq!(snapshot.plugins, [plugin("b.so")]);
+    let mut caches = snapshot.caches;
+    caches.sort_by_key(|cache| cache.generation);
+    assert_eq!(caches, [cache("t4", 1, Some("other")), cache("h100", 2, None)], "of each scope the newest, or none");
     assert_eq!(snapshot.refusals, [refusal("ab2")]);
     assert_eq!(snapshot.agents, [Agent { seen_ms: 6, ..agent }]);
 }

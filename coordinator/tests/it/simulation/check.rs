@@ -7,7 +7,10 @@ use planforge_coordinator::{
     store::{EngineFilter, EventFilter, JobFilter, ReportFilter, Store as _},
 };
 use planforge_engine_core::identity::Digest;
-use std::{collections::BTreeMap, sync::atomic::Ordering};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::Ordering,
+};
 
 fn jobs(world: &World) -> BTreeMap<JobId, Job> {
     let filter = JobFilter { limit: usize::MAX, ..JobFilter::default() };
@@ -53,10 +56,17 @@ pub fn promises(world: &World) -> Result<String, String> {
 /// At most one engine per key unless it was forced, made by the newest attempt of its job, with its bytes there.
 fn engines(world: &World, jobs: &BTreeMap<JobId, Job>) -> Result<(), String> {
     let mut built = BTreeMap::new();
+    let forced: BTreeSet<_> = jobs.values().filter(|job| job.force).map(|job| job.key).collect();
     for job in jobs.values().filter(|job| job.state == JobState::Succeeded && !job.cached) {
+        let builds = job.plan.as_ref().map_or(0, |plan| plan.builds);
+        if builds < job.builds {
+            return Err(format!("job {} was to build {} times and has {builds}", job.id, job.builds));
+        }
+        // Another engine of the same key only from more builds; a forced one may have taken the place of such.
         if job.kind == JobKind::Build
             && !job.force
-            && let Some(other) = built.insert(job.key, &job.id)
+            && !forced.contains(&job.key)
+            && let Some(other) = built.insert((job.key, builds), &job.id)
         {
             return Err(format!("jobs {other} and {} both built one key", job.id));
         }
