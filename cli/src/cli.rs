@@ -2,8 +2,8 @@
 
 use crate::{
     commands::{
-        agent, bench, build, caches, cancel, compare, completions, coordinator, devices, engines, fetch, inspect, jobs,
-        logs, plugins, report, run, submit, testmodel, token, up, watch,
+        agent, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor, engines, fetch,
+        inspect, jobs, logs, plugins, report, run, submit, testmodel, token, up, watch,
     },
     failure,
     settings::{self, Key, Layer},
@@ -116,6 +116,8 @@ pub enum Command {
     Compare(compare::Args),
     /// List devices, and the flag that names each
     Devices(devices::Args),
+    /// Look for what is wrong with this machine; sets nothing
+    Doctor(doctor::Args),
     /// List finished engines
     Engines(engines::Args),
     /// Show what a plan or an ONNX file holds

@@ -11,7 +11,7 @@ pub const EXIT_INTERRUPTED: u8 = 130;
 /// Exit codes and what they mean; part of the command line's contract.
 pub const EXIT_CODES: [(u8, &str); 11] = [
     (0, "done"),
-    (EXIT_JOB_FAILED, "a job failed, was cancelled or was skipped"),
+    (EXIT_JOB_FAILED, "a job failed, was cancelled or was skipped; `doctor`: problems were found"),
     (2, "the command line, a file named on it or a setting is wrong"),
     (3, "no such job, engine, report or token; `fetch`: the engine is missing"),
     (4, "the coordinator cannot be reached or is shutting down: try again"),
@@ -76,6 +76,13 @@ impl Failure {
         failure.name = "job-failed";
         failure.exit_code = EXIT_JOB_FAILED;
         failure.silent = true;
+        failure
+    }
+
+    /// The doctor found problems, and has said so already.
+    pub fn problems_found() -> Self {
+        let mut failure = Self::jobs_failed();
+        failure.name = "problems-found";
         failure
     }
 

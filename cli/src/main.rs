@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`backends`] | the compilers this program knows, in one list |
+//! | [`doctor`] | what is checked on this machine, one file per area |
 //! | [`cli`] | the command line's grammar: global flags and one variant per command |
 //! | [`commands`] | one file per command, thin: what it asks, what it prints |
 //! | [`settings`] | flags, environment and files laid over each other; the table of settings |
@@ -18,6 +19,7 @@
 mod backends;
 mod cli;
 mod commands;
+mod doctor;
 mod failure;
 mod farm;
 mod local;

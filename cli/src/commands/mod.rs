@@ -9,6 +9,7 @@ pub mod compare;
 pub mod completions;
 pub mod coordinator;
 pub mod devices;
+pub mod doctor;
 pub mod engines;
 pub mod fetch;
 pub mod inspect;
@@ -67,6 +68,7 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Logs(args) => context.block_on(logs::run(&context, args)),
         Command::Cancel(args) => context.block_on(cancel::run(&context, args)),
         Command::Devices(args) => context.block_on(devices::run(&context, args)),
+        Command::Doctor(args) => doctor::run(&context, args),
         Command::Engines(args) => context.block_on(engines::run(&context, args)),
         Command::Caches(args) => context.block_on(caches::run(&context, args)),
         Command::Plugins(args) => context.block_on(plugins::run(&context, args)),

@@ -2,10 +2,12 @@
 //!
 //! Clocks, persistence and compute mode are only read, never set.
 
+mod conditions;
 pub mod contention;
 mod cpu;
 mod nvml;
 
+pub use conditions::{Conditions, conditions};
 pub use cpu::CpuTelemetry;
 pub use nvml::NvmlTelemetry;
 

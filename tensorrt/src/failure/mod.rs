@@ -2,7 +2,7 @@
 //!
 //! A log of a failure holds many errors: the cause, what follows from it, and messages that are normal in runs that
 //! succeed. The cause is looked for in order of certainty, so that "no implementation" after "out of memory" is a
-//! want of memory, and "empty engine" after an assertion is the assertion.
+//! want of memory, and "empty engine" is told with the error before it.
 
 mod device;
 mod load;
@@ -189,8 +189,8 @@ pub fn diagnose(ended: &Ended<'_>) -> Failure {
         load::timing_cache,
         device::cuda,
         load::damaged,
-        process::assertion,
         load::empty_engine,
+        process::assertion,
         load::unexplained,
         process::signalled,
     ];

@@ -220,8 +220,9 @@ fn assertions_empty_engines_and_crashes() {
                   [I] Created engine with size: 0 MiB\n\
                   [E] Assertion failure: false && \"Attempting to access an empty engine!\"\n";
     let failure = build(hidden);
-    assert_eq!(failure.kind, FailureKind::Assertion);
+    assert_eq!(failure.kind, FailureKind::EmptyEngine);
     assert!(failure.evidence.contains("shader != nullptr"));
+    assert_eq!(build(hidden.lines().next().unwrap()).kind, FailureKind::Assertion);
     let empty = "[E] Error[2]: something\n[I] Created engine with size: 0 MiB\n\
                  [E] Assertion failure: false && \"Attempting to access an empty engine!\"\n";
     let failure = build(empty);

@@ -1,0 +1,78 @@
+//! `planforge doctor`: what this machine has, what is wrong with it and what to do. Sets nothing.
+
+use super::Context;
+use crate::{
+    backends,
+    doctor::{Check, State, farm, gpu, host, libraries, room, selftest, toolchains},
+    failure::Failure,
+    printer::Ink,
+    tables,
+};
+use planforge_agent::HostDevices;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Leave out the self-test: a real build and benchmark with every TensorRT found
+    #[arg(long)]
+    no_self_test: bool,
+}
+
+pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    let spinner = context.printer.spinner("looking at devices and toolchains");
+    let devices = HostDevices::new(backends::compilers(), None).discover();
+    let has_gpu = devices.iter().any(|device| device.fingerprint.gpu.is_some());
+    let cpu = devices.iter().find(|device| device.fingerprint.cpu.is_some()).map(|device| &device.fingerprint);
+    let mut checks = host::checks(cpu, has_gpu);
+    let mut folders = vec![("scratch", std::env::temp_dir())];
+    match context.settings.data_folder() {
+        Ok(folder) => folders.push(("data", folder)),
+        Err(failure) => {
+            let check = Check::ok("disk", "data", failure.to_string());
+            checks.push(check.problem("engines have no place on this machine", failure.hint));
+        }
+    }
+    checks.extend(room::checks(&folders));
+    checks.extend(gpu::checks(&devices));
+    checks.extend(libraries::checks(has_gpu));
+    checks.extend(toolchains::checks(&devices));
+    let mut of_farm = Vec::new();
+    context.block_on(async {
+        of_farm = farm::checks(context).await;
+        Ok(())
+    })?;
+    checks.extend(of_farm);
+    spinner.finish_and_clear();
+    if !args.no_self_test {
+        checks.extend(selftest::checks(context, &devices));
+    }
+    print(context, &checks)
+}
+
+fn print(context: &Context<'_>, checks: &[Check]) -> Result<(), Failure> {
+    let count = |state| checks.iter().filter(|check| check.state == state).count();
+    let (problems, warnings) = (count(State::Problem), count(State::Warning));
+    let mut lines = Vec::new();
+    for check in checks {
+        let state = match check.state {
+            State::Ok => "ok     ".to_owned(),
+            State::Warning => context.printer.paint(Ink::Warn, "warning"),
+            State::Problem => context.printer.paint(Ink::Bad, "problem"),
+        };
+        lines.push(format!("{state}  {:<10}  {}: {}", check.area, check.name, check.seen));
+        if !check.meaning.is_empty() {
+            lines.push(format!("{:21}{}", "", check.meaning));
+        }
+        if !check.action.is_empty() {
+            lines.push(format!("{:21}to do: {}", "", check.action));
+        }
+    }
+    lines.push(format!("{} checks, {warnings} warnings, {problems} problems", checks.len()));
+    context.printer.data(&lines.join("\n"))?;
+    context.printer.object(&serde_json::json!({
+        "at_ms": tables::now_ms(),
+        "problems": problems,
+        "warnings": warnings,
+        "checks": checks,
+    }))?;
+    if problems > 0 { Err(Failure::problems_found()) } else { Ok(()) }
+}
