@@ -5,11 +5,13 @@ use std::{error::Error, fmt, io, path::Path};
 
 /// A job ended without success.
 pub const EXIT_JOB_FAILED: u8 = 1;
+/// A gate on speed did not pass.
+pub const EXIT_GATE: u8 = 9;
 /// Ctrl-C, the way shells count it: 128 + SIGINT.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
 /// Exit codes and what they mean; part of the command line's contract.
-pub const EXIT_CODES: [(u8, &str); 11] = [
+pub const EXIT_CODES: [(u8, &str); 12] = [
     (0, "done"),
     (EXIT_JOB_FAILED, "a job failed, was cancelled or was skipped; `doctor`: problems were found"),
     (2, "the command line, a file named on it or a setting is wrong"),
@@ -19,6 +21,7 @@ pub const EXIT_CODES: [(u8, &str); 11] = [
     (6, "refused: nothing known could run it; the message says what exists"),
     (7, "conflict with something that exists"),
     (8, "disk, queue or quota is full"),
+    (EXIT_GATE, "`compare --gate`: an engine is slower than allowed, or nobody can tell"),
     (70, "a bug or a broken store"),
     (EXIT_INTERRUPTED, "interrupted"),
 ];
@@ -83,6 +86,15 @@ impl Failure {
     pub fn problems_found() -> Self {
         let mut failure = Self::jobs_failed();
         failure.name = "problems-found";
+        failure
+    }
+
+    /// The gate did not pass, and the command has said so already.
+    pub fn gate() -> Self {
+        let mut failure = Self::new(ErrorCode::Refused, "the gate did not pass");
+        failure.name = "gate-not-passed";
+        failure.exit_code = EXIT_GATE;
+        failure.silent = true;
         failure
     }
 

@@ -2,14 +2,28 @@
 
 use crate::{commands::Context, failure::Failure, farm::Farm, settings::Key};
 use planforge_engine_core::{
-    identity::Digest,
+    identity::{Digest, Sku, ToolchainConstraint},
     report::{REPORT_SCHEMA_VERSION, Report},
 };
-use planforge_proto::{ErrorCode, v1};
+use planforge_proto::{ErrorCode, v1, view};
 use std::{fs, path::Path};
 
 /// Largest report file that is read: raw samples are bounded far below.
 const REPORT_MAX_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Most jobs or engines that are looked through; the newest come first.
+const MOST_LISTED: u32 = 10_000;
+
+/// What is compared, apart from report files.
+#[derive(Debug)]
+pub enum Selection {
+    /// Names on the command line.
+    Names,
+    /// The jobs of a request.
+    Request(String),
+    /// Engines of a model, by name or digest.
+    Model(String),
+}
 
 /// Whether every one of `names` is a report file, so that no farm is needed.
 pub fn all_are_files(names: &[String]) -> bool {
@@ -96,6 +110,114 @@ pub async fn find_all(context: &Context<'_>, farm: &Farm, name: &str) -> Result<
     Err(Failure::new(ErrorCode::NotFound, format!("no report of '{name}'{project}")).hint(
         "name a job (planforge jobs), an engine key or plan digest in full (planforge engines --json) or a report file",
     ))
+}
+
+/// The reports of a request's jobs: by device kind as they were asked for, older toolchains and plainer specs first.
+/// A job without one is left out with a warning, or refused when `all` have to be there.
+pub async fn of_request(context: &Context<'_>, farm: &Farm, id: &str, all: bool) -> Result<Vec<Report>, Failure> {
+    let request = v1::ListJobsRequest {
+        project: context.settings.get(Key::Project).unwrap_or_default().into(),
+        limit: MOST_LISTED,
+        with_reports: true,
+        ..Default::default()
+    };
+    let jobs = farm.rpc().list_jobs(request).await.map_err(|e| farm.error(e))?.into_inner().jobs;
+    let jobs: Vec<v1::Job> = jobs.into_iter().filter(|job| job.request_id == id).rev().collect();
+    if jobs.is_empty() {
+        return Err(Failure::new(ErrorCode::NotFound, format!("no job of a request '{id}'"))
+            .hint("planforge submit --json and planforge jobs --json name requests as request_id"));
+    }
+    let mut found = Vec::with_capacity(jobs.len());
+    for job in &jobs {
+        if job.report_json.is_empty() {
+            let message = format!("job {} for {} has no report: {}", job.id, job.sku, view::state_name(job.state()));
+            if all {
+                return Err(Failure::new(ErrorCode::NotFound, message).hint(format!("planforge jobs {}", job.id)));
+            }
+            context.printer.warn(&message);
+            continue;
+        }
+        found.push(parse(job.report_json.as_bytes()).map_err(|reason| unreadable(&job.id, &reason))?);
+    }
+    sort_by_age(&mut found);
+    Ok(found)
+}
+
+/// The newest report of the model on each of `skus` (none: wherever it has engines) with each of `toolchains` (none: with
+/// whatever it was built), in that order. What is missing is refused, so that nothing is compared by accident.
+pub async fn of_model(
+    context: &Context<'_>,
+    farm: &Farm,
+    model: &str,
+    skus: &[Sku],
+    toolchains: &[ToolchainConstraint],
+) -> Result<Vec<Report>, Failure> {
+    let request = v1::ListEnginesRequest {
+        model: model.to_owned(),
+        project: context.settings.get(Key::Project).unwrap_or_default().into(),
+        limit: MOST_LISTED,
+        ..Default::default()
+    };
+    let engines = farm.rpc().list_engines(request).await.map_err(|e| farm.error(e))?.into_inner().engines;
+    let mut reports = Vec::new();
+    for engine in engines.iter().filter(|engine| !engine.report_json.is_empty()) {
+        reports.push(parse(engine.report_json.as_bytes()).map_err(|reason| unreadable(&engine.engine_key, &reason))?);
+    }
+    reports.sort_by_key(|report| std::cmp::Reverse(report.provenance.measured_unix_ms));
+    let mut wanted: Vec<Sku> = skus.to_vec();
+    if wanted.is_empty() {
+        wanted = reports.iter().map(|report| report.sku.clone()).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+    }
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
+    for sku in &wanted {
+        let mut here: Vec<&Report> = reports.iter().filter(|report| report.sku == *sku).collect();
+        if toolchains.is_empty() {
+            // One of each toolchain and spec, the newest.
+            let mut kept: Vec<Report> = Vec::new();
+            for report in here.drain(..) {
+                if !kept.iter().any(|k| k.toolchain == report.toolchain && k.spec == report.spec) {
+                    kept.push(report.clone());
+                }
+            }
+            sort_by_age(&mut kept);
+            if kept.is_empty() {
+                missing.push(sku.to_string());
+            }
+            found.extend(kept);
+        }
+        for constraint in toolchains {
+            match here.iter().find(|report| constraint.matches(&report.toolchain)) {
+                Some(report) => found.push((*report).clone()),
+                None => missing.push(format!("{sku} with {constraint}")),
+            }
+        }
+    }
+    if found.is_empty() && missing.is_empty() {
+        missing.push("any device kind".into());
+    }
+    match missing.is_empty() {
+        true => Ok(found),
+        false => Err(Failure::new(ErrorCode::NotFound, format!("no measured engine of {model} for {}", missing.join("; ")))
+            .hint("planforge submit MODEL --sku SKU --toolchain CONSTRAINT --wait makes it; planforge engines lists what is there")),
+    }
+}
+
+fn unreadable(name: &str, reason: &str) -> Failure {
+    Failure::new(ErrorCode::Internal, format!("the report of '{name}' cannot be read: {reason}"))
+}
+
+/// Older toolchains first, then plainer specs; otherwise as they were.
+fn sort_by_age(reports: &mut [Report]) {
+    let version = |report: &Report| -> Vec<u64> {
+        report.toolchain.version.split('.').map(|part| part.parse().unwrap_or(0)).collect()
+    };
+    let asked = |report: &Report| {
+        let spec = &report.spec;
+        u8::from(spec.hardware_compatibility.is_some()) + u8::from(spec.version_compatible)
+    };
+    reports.sort_by_key(|report| (report.toolchain.backend.clone(), version(report), asked(report)));
 }
 
 #[cfg(test)]

@@ -70,6 +70,20 @@ pub fn model_name(model: Option<&v1::Model>) -> &str {
 
 /// State and, while a job is under way, what it does or waits for.
 pub fn state(job: &v1::Job) -> String {
+    let simulated = if is_simulated(&job.report_json) { ", simulated" } else { "" };
+    format!("{}{simulated}", plain_state(job))
+}
+
+/// Whether a report's numbers come from a scripted device.
+fn is_simulated(report_json: &str) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Mark {
+        simulated: bool,
+    }
+    serde_json::from_str::<Mark>(report_json).is_ok_and(|mark| mark.simulated)
+}
+
+fn plain_state(job: &v1::Job) -> String {
     use v1::JobState::*;
     let name = match job.builds {
         0 | 1 => view::state_name(job.state()),
@@ -236,7 +250,11 @@ pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
             duration(now_ms.saturating_sub(engine.created_ms)),
             median,
             throughput,
-            if engine.accurate { "yes" } else { "no" }.to_owned(),
+            format!(
+                "{}{}",
+                if engine.accurate { "yes" } else { "no" },
+                if engine.simulated { ", simulated" } else { "" }
+            ),
         ]);
     }
     render(rows, &[5, 6, 7, 8, 9])

@@ -291,6 +291,9 @@ pub struct JobView {
     /// Answered from the store: nothing ran.
     pub cached: bool,
     pub accurate: bool,
+    /// Measured on a scripted device: its figures mean nothing.
+    #[serde(default)]
+    pub simulated: bool,
     pub plan_digest: Option<String>,
     pub plan_bytes: Option<u64>,
     /// Where the plan lies on this machine; only the command line knows.
@@ -321,7 +324,8 @@ fn once() -> u32 {
 }
 
 impl From<v1::Job> for JobView {
-    fn from(job: v1::Job) -> Self {
+    fn from(mut job: v1::Job) -> Self {
+        let report = some_json(std::mem::take(&mut job.report_json));
         Self {
             kind: kind_name(job.kind()),
             state: state_name(job.state()),
@@ -346,13 +350,14 @@ impl From<v1::Job> for JobView {
             failure: job.failure.map(Into::into),
             cached: job.cached,
             accurate: job.accurate,
+            simulated: report.as_ref().is_some_and(|report| report["simulated"] == true),
             plan_digest: some_text(job.plan_digest),
             plan_bytes: some_number(job.plan_bytes),
             plan_path: None,
             builds: job.builds.max(1),
             plan_builds: (job.plan_builds > 0).then_some(job.plan_builds),
             measure: job.measure.map(Into::into),
-            report: some_json(job.report_json),
+            report,
             artifacts: job.artifacts.into_iter().map(Into::into).collect(),
             actor: job.actor,
             request_id: some_text(job.request_id),

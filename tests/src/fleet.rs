@@ -221,13 +221,20 @@ impl Default for HostLimits {
 impl Host {
     /// Starts an agent with the board of `sku` and a stand-in of each of `versions`.
     pub fn start(farm: &Farm, sku: &str, versions: &[&str], limits: HostLimits) -> Self {
+        let scenarios = versions.iter().map(|version| board_of(sku).scenario(version)).collect();
+        Self::start_with(farm, sku, scenarios, limits)
+    }
+
+    /// The same with scenarios of the test's own, one a toolchain.
+    pub fn start_with(farm: &Farm, sku: &str, scenarios: Vec<Scenario>, limits: HostLimits) -> Self {
         let board = board_of(sku);
         let home = farm.home(&format!("host-{sku}"));
         let standin = program("standin-trtexec");
-        let toolchains: Vec<Toolchain> = versions
-            .iter()
-            .map(|version| {
-                Toolchain::install(&standin, &home.join(format!("TensorRT-{version}")), board.scenario(version))
+        let toolchains: Vec<Toolchain> = scenarios
+            .into_iter()
+            .map(|scenario| {
+                let root = home.join(format!("TensorRT-{}", scenario.version));
+                Toolchain::install(&standin, &root, scenario)
             })
             .collect();
         let script = home.join("script.json");

@@ -32,9 +32,21 @@ fn examples() -> PathBuf {
 /// A chain of `layers` 3x3 convolutions with `channels` channels on a `side` x `side` image. `seed` changes the weights
 /// and so the digest: each test asks for engines that nobody has built before.
 pub fn convolutions(path: &Path, layers: usize, channels: usize, side: usize, seed: u32) -> PathBuf {
+    named_convolutions(path, "convolutions", layers, channels, side, seed)
+}
+
+/// The same with a graph name of its own, by which a scenario can tell it.
+pub fn named_convolutions(
+    path: &Path,
+    graph_name: &str,
+    layers: usize,
+    channels: usize,
+    side: usize,
+    seed: u32,
+) -> PathBuf {
     let shape = [1, channels as i64, side as i64, side as i64];
     let mut graph = GraphProto {
-        name: "convolutions".into(),
+        name: graph_name.into(),
         input: vec![value("x", &shape)],
         output: vec![value(&format!("y{}", layers - 1), &shape)],
         ..Default::default()

@@ -1,36 +1,58 @@
-//! `planforge compare`: reports side by side, with a verdict for every pair.
+//! `planforge compare`: reports side by side, with a verdict for every pair, and a gate for pipelines.
 
 use super::Context;
 use crate::{
     failure::Failure,
     farm::{Farm, Need},
-    reports,
+    reports::{self, Selection},
+    request::models,
 };
 use planforge_engine_core::{
-    compare::{self, CompareError},
+    compare::{self, CompareError, gate},
+    identity::{Sku, ToolchainConstraint},
     report::Report,
 };
+use planforge_proto::ErrorCode;
 use std::path::Path;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Jobs, engine keys, plan digests or report files; the first is what the others are compared with
-    #[arg(required = true, num_args = 2.., value_name = "REPORT")]
+    /// Jobs, engine keys, plan digests or report files; the others of a device kind are compared with its first
+    #[arg(value_name = "REPORT", required_unless_present_any = ["request", "model"])]
     reports: Vec<String>,
+    /// Every job of this request instead, older toolchains first
+    #[arg(long, value_name = "ID", conflicts_with = "reports")]
+    request: Option<String>,
+    /// The newest engines of this model instead: a file, a name, or the beginning of a digest
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["reports", "request"])]
+    model: Option<String>,
+    /// With --model: one engine of each of these toolchains; the first is what the others are compared with
+    #[arg(long, value_name = "CONSTRAINT", requires = "model")]
+    toolchain: Vec<ToolchainConstraint>,
+    /// With --model: only these device kinds, and all of them
+    #[arg(long, value_name = "SKU", requires = "model", value_delimiter = ',')]
+    sku: Vec<Sku>,
+    /// Fail (exit code 9) unless every engine is shown to be at most this many percent slower than its device kind's first
+    #[arg(long, value_name = "PERCENT", value_parser = allowance)]
+    gate: Option<f64>,
+}
+
+fn allowance(text: &str) -> Result<f64, String> {
+    let percent: f64 = text.trim_end_matches('%').parse().map_err(|_| format!("'{text}' is no number of percent"))?;
+    if (0.0..=1000.0).contains(&percent) { Ok(percent) } else { Err("between 0 and 1000 percent".into()) }
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let found = if reports::all_are_files(&args.reports) {
+    let found = if !args.reports.is_empty() && reports::all_are_files(&args.reports) {
         args.reports.iter().map(|name| reports::read_file(Path::new(name))).collect::<Result<Vec<_>, _>>()?
     } else {
-        let mut found = Vec::new();
+        let selection = selection(context, &args)?;
         context.block_on(async {
             let farm = Farm::open(context, Need::Answers).await?;
-            let result = newest(context, &farm, &args.reports, &mut found).await;
+            let result = select(context, &farm, &args, &selection).await;
             farm.close(context.printer).await;
             result
-        })?;
-        found
+        })?
     };
     let comparison = compare::compare(&found).map_err(|error| match &error {
         CompareError::Samples { index, source } => {
@@ -39,14 +61,46 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         }
         _ => Failure::usage(error.to_string()),
     })?;
-    context.printer.data(&comparison.render())?;
-    context.printer.object(&comparison)
+    let Some(allowed_percent) = args.gate else {
+        context.printer.data(&comparison.render())?;
+        return context.printer.object(&comparison);
+    };
+    let gate = gate::judge(&comparison, allowed_percent);
+    context.printer.data(&format!("{}\n{}", comparison.render(), gate.render()))?;
+    let mut document = serde_json::to_value(&comparison)
+        .map_err(|e| Failure::new(ErrorCode::Internal, format!("cannot write the comparison as JSON: {e}")))?;
+    document["gate"] = serde_json::json!(gate);
+    context.printer.object(&document)?;
+    if gate.passed { Ok(()) } else { Err(Failure::gate()) }
 }
 
-/// The newest report of each name.
-async fn newest(context: &Context<'_>, farm: &Farm, names: &[String], found: &mut Vec<Report>) -> Result<(), Failure> {
-    for name in names {
-        found.extend(reports::find(context, farm, name).await?.into_iter().next());
+/// What is to be compared; a model's file is identified here, before anybody is asked.
+fn selection(context: &Context<'_>, args: &Args) -> Result<Selection, Failure> {
+    Ok(match (&args.request, &args.model) {
+        (Some(id), _) => Selection::Request(id.clone()),
+        (None, Some(model)) if Path::new(model).is_file() => {
+            Selection::Model(models::identify(&context.settings, Path::new(model))?.model.digest)
+        }
+        (None, Some(model)) => Selection::Model(model.clone()),
+        (None, None) => Selection::Names,
+    })
+}
+
+async fn select(
+    context: &Context<'_>,
+    farm: &Farm,
+    args: &Args,
+    selection: &Selection,
+) -> Result<Vec<Report>, Failure> {
+    match selection {
+        Selection::Request(id) => reports::of_request(context, farm, id, args.gate.is_some()).await,
+        Selection::Model(model) => reports::of_model(context, farm, model, &args.sku, &args.toolchain).await,
+        Selection::Names => {
+            let mut found = Vec::new();
+            for name in &args.reports {
+                found.extend(reports::find(context, farm, name).await?.into_iter().next());
+            }
+            Ok(found)
+        }
     }
-    Ok(())
 }

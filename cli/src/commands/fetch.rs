@@ -124,6 +124,11 @@ async fn fetch(context: &Context<'_>, farm: &Farm, args: Args, wanted: Wanted) -
         tables::bytes(engine.plan_bytes),
         engine.plan_digest
     ));
+    if engine.simulated {
+        context
+            .printer
+            .warn("simulated: a scripted device built this, so it is no engine and its numbers mean nothing");
+    }
     context.printer.object(&Fetched {
         path: &path,
         card_path: card_path.as_deref(),
@@ -157,6 +162,9 @@ async fn find(farm: &Farm, base: v1::FindEngineRequest, args: &Args, wanted: &Wa
             Err(failure) => return Err(failure),
         }
     }
+    if let (Wanted::Digest(digest), Some(sku)) = (wanted, &args.sku) {
+        refuse_other_sku(farm, digest, sku).await?;
+    }
     let sku = args.sku.as_ref().map(|sku| format!(" for {sku}")).unwrap_or_default();
     let mut message = format!("no engine of {described}{sku}");
     if let Some(toolchain) = &args.toolchain {
@@ -167,6 +175,26 @@ async fn find(farm: &Farm, base: v1::FindEngineRequest, args: &Args, wanted: &Wa
         Wanted::Digest(_) => "planforge engines lists what is there".to_owned(),
     };
     Err(Failure::new(ErrorCode::NotFound, message).hint(hint))
+}
+
+/// A plan or engine that is there, but for another device kind than `sku`, is refused by name.
+async fn refuse_other_sku(farm: &Farm, digest: &Digest, sku: &Sku) -> Result<(), Failure> {
+    let by_plan = v1::FindEngineRequest { plan_digest: digest.to_string(), ..Default::default() };
+    let by_key = v1::FindEngineRequest { engine_key: digest.to_string(), ..Default::default() };
+    for request in [by_plan, by_key] {
+        let Ok(reply) = farm.rpc().find_engine(v1::FindEngineRequest { allow_inaccurate: true, ..request }).await
+        else {
+            continue;
+        };
+        let engine = reply.into_inner();
+        if engine.sku != sku.as_str() {
+            let message = format!("sha256:{} is an engine for {}, not for {sku}", digest.short(), engine.sku);
+            return Err(Failure::new(ErrorCode::Refused, message).hint(format!(
+                "an engine runs best, and often only, where it was built: planforge fetch MODEL --sku {sku}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn flag(args: &Args) -> String {

@@ -80,7 +80,7 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
 
 impl Context<'_> {
     /// Runs a command's asynchronous part. Commands that need no network never come here.
-    pub fn block_on(&self, command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    pub fn block_on<T>(&self, command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| {
             Failure::new(planforge_proto::ErrorCode::Internal, format!("cannot start the runtime: {e}"))
         })?;

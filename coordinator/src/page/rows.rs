@@ -169,6 +169,7 @@ pub(super) struct JobRow {
     pub(super) median: String,
     pub(super) throughput: String,
     pub(super) cached: bool,
+    pub(super) simulated: bool,
     /// When it last changed in a way that people ask for: ended, started or was created.
     pub(super) when: Option<String>,
 }
@@ -190,6 +191,7 @@ impl JobRow {
             median: figures.as_ref().map_or_else(dash, Figures::median),
             throughput: figures.as_ref().map_or_else(dash, Figures::throughput),
             cached: job.cached,
+            simulated: figures.as_ref().is_some_and(|figures| figures.simulated),
             when: [job.ended_ms, job.started_ms, job.created_ms].into_iter().find_map(time),
         }
     }

@@ -3,11 +3,18 @@
 //! Five verdicts: *faster*, *slower*, *same*, *ambiguous* (the interval of the ratio is too wide), *cannot tell* (the
 //! reports do not measure the same thing). The ratio of medians gets its interval by a seeded bootstrap that first
 //! draws windows and then samples within them, so that drift between windows counts as what it is.
+//!
+//! Reports of one model on one SKU form a group, whose first report is the group's base: that is how toolchains,
+//! specs and weights are compared. Between SKUs there is a ratio, but the verdict says that the devices differ.
 
 mod bootstrap;
+pub mod gate;
 mod render;
 
-use crate::report::{Report, SamplesError};
+use crate::{
+    identity::Sku,
+    report::{Report, SamplesError},
+};
 use serde::{Deserialize, Serialize};
 
 /// Raised whenever a field changes its meaning or goes away.
@@ -55,18 +62,44 @@ pub struct Comparison {
     pub schema_version: u32,
     /// In the order given.
     pub rows: Vec<Row>,
-    /// Every pair once, the earlier report as base.
+    /// Every pair of a group, and the first report against every report outside its group; the earlier one is the base.
     pub pairs: Vec<Pair>,
+    /// Reports of one model on one SKU, in the order of their first reports.
+    #[serde(default)]
+    pub groups: Vec<Group>,
+}
+
+/// Reports that were measured on the same SKU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    pub sku: String,
+    pub model: String,
+    /// Indices of the rows; the first is what the others are judged against.
+    pub rows: Vec<usize>,
+}
+
+impl Comparison {
+    /// The verdict on row `other`: against its group's first, else against the first report of all.
+    pub fn against_base(&self, other: usize) -> Option<&Pair> {
+        let group = self.groups.iter().find(|group| group.rows.contains(&other))?;
+        let own = group.rows.first().copied().filter(|base| *base != other);
+        let base = own.unwrap_or(0);
+        self.pairs.iter().find(|pair| pair.base == base && pair.other == other)
+    }
 }
 
 /// The headline figures of one report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     pub model: String,
+    /// What it was measured on.
     pub sku: String,
     pub device: String,
     pub toolchain: String,
     pub precision: String,
+    /// What else the spec asks for that is not the default: `ampere+`, `version-compatible`, `level 5`, ...
+    #[serde(default)]
+    pub extras: Vec<String>,
     pub threads: Option<u32>,
     pub batch: u64,
     pub median_ms: f64,
@@ -102,6 +135,9 @@ pub struct Pair {
     pub reason: String,
     /// What differs between the two and is being compared: device, toolchain, threads, ...
     pub differences: Vec<String>,
+    /// The two were measured on different SKUs: the ratio says which device is faster, not which engine is better.
+    #[serde(default)]
+    pub across_devices: bool,
 }
 
 /// Why reports cannot be put side by side at all.
@@ -115,7 +151,7 @@ pub enum CompareError {
     Samples { index: usize, source: SamplesError },
 }
 
-/// Compares every pair of `reports`.
+/// Compares `reports`: within each SKU, and the first with all others.
 pub fn compare(reports: &[Report]) -> Result<Comparison, CompareError> {
     match reports.len() {
         count @ 0..2 => return Err(CompareError::TooFew(count)),
@@ -127,19 +163,55 @@ pub fn compare(reports: &[Report]) -> Result<Comparison, CompareError> {
         Ok(bootstrap::windows(&samples, &report.counted_windows()))
     });
     let windows = windows.collect::<Result<Vec<_>, CompareError>>()?;
+    let groups = groups(reports);
+    let grouped = |base: usize, other: usize| groups.iter().any(|g| g.rows.contains(&base) && g.rows.contains(&other));
     let mut pairs = Vec::new();
     for base in 0..reports.len() {
         for other in base + 1..reports.len() {
-            pairs.push(pair(base, other, reports, &windows));
+            if base == 0 || grouped(base, other) {
+                pairs.push(pair(base, other, reports, &windows));
+            }
         }
     }
     let rows = reports.iter().map(row).collect();
-    Ok(Comparison { schema_version: COMPARISON_SCHEMA_VERSION, rows, pairs })
+    Ok(Comparison { schema_version: COMPARISON_SCHEMA_VERSION, rows, pairs, groups })
+}
+
+/// Reports of one model (or of one structure) on one SKU.
+fn groups(reports: &[Report]) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (index, report) in reports.iter().enumerate() {
+        let fits = |group: &Group| {
+            let first = &reports[group.rows[0]];
+            measured_on(first) == measured_on(report) && same_work(first, report)
+        };
+        match groups.iter_mut().find(|group| fits(group)) {
+            Some(group) => group.rows.push(index),
+            None => groups.push(Group {
+                sku: measured_on(report).to_string(),
+                model: report.model.name.clone(),
+                rows: vec![index],
+            }),
+        }
+    }
+    groups
+}
+
+/// The SKU whose device ran the engine.
+fn measured_on(report: &Report) -> &Sku {
+    report.foreign.as_ref().map_or(&report.sku, |foreign| &foreign.measured_on)
+}
+
+/// Another weight file of the same structure runs the same work.
+fn same_work(left: &Report, right: &Report) -> bool {
+    let structure = (left.model.structure_digest, right.model.structure_digest);
+    left.model.digest == right.model.digest || matches!(structure, (Some(a), Some(b)) if a == b)
 }
 
 fn pair(base: usize, other: usize, reports: &[Report], windows: &[Vec<Vec<f64>>]) -> Pair {
     let (left, right) = (&reports[base], &reports[other]);
     let differences = differences(left, right);
+    let across_devices = measured_on(left) != measured_on(right);
     let nothing = |reason: String| Pair {
         base,
         other,
@@ -149,6 +221,7 @@ fn pair(base: usize, other: usize, reports: &[Report], windows: &[Vec<Vec<f64>>]
         ratio_high: None,
         reason,
         differences: differences.clone(),
+        across_devices,
     };
     if let Some(reason) = incomparable(left, right) {
         return nothing(reason);
@@ -156,7 +229,10 @@ fn pair(base: usize, other: usize, reports: &[Report], windows: &[Vec<Vec<f64>>]
     let Some(interval) = bootstrap::ratio_interval(&windows[base], &windows[other]) else {
         return nothing("a report holds no latency to divide by".into());
     };
-    let (verdict, reason) = judge(&interval, disturbed(left) || disturbed(right));
+    let (verdict, mut reason) = judge(&interval, disturbed(left) || disturbed(right));
+    if across_devices {
+        reason = format!("on different devices, {} and {}: {reason}", measured_on(left), measured_on(right));
+    }
     let (ratio, low, high) = (Some(interval.ratio), Some(interval.low), Some(interval.high));
     Pair { verdict, ratio, ratio_low: low, ratio_high: high, ..nothing(reason) }
 }
@@ -165,15 +241,11 @@ fn pair(base: usize, other: usize, reports: &[Report], windows: &[Vec<Vec<f64>>]
 fn incomparable(left: &Report, right: &Report) -> Option<String> {
     let differ = |what: &str, a: String, b: String| Some(format!("{what} differ: {a} and {b}"));
     if left.simulated != right.simulated {
-        return Some("one of the two is simulated".into());
+        return Some("one of the two is simulated: its numbers are made up, the other's are measured".into());
     }
-    if left.model.digest != right.model.digest {
-        // Another weight file of the same structure runs the same work.
-        let structure = (left.model.structure_digest, right.model.structure_digest);
-        if !matches!(structure, (Some(a), Some(b)) if a == b) {
-            let name = |report: &Report| format!("{} ({})", report.model.name, report.model.digest.short());
-            return differ("models", name(left), name(right));
-        }
+    if !same_work(left, right) {
+        let name = |report: &Report| format!("{} ({})", report.model.name, report.model.digest.short());
+        return differ("models", name(left), name(right));
     }
     if left.spec.precision != right.spec.precision {
         return differ("precisions", precision(left), precision(right));
@@ -188,12 +260,20 @@ fn incomparable(left: &Report, right: &Report) -> Option<String> {
     if left.inputs != right.inputs {
         return differ("inputs", shapes(left), shapes(right));
     }
+    if let (Some(a), Some(b)) = (mode(left), mode(right))
+        && a != b
+    {
+        return differ("modes of running", a, b);
+    }
     for report in [left, right] {
         if !report.accurate {
             return Some(format!("the outputs of the engine for {} are wrong, so its speed means nothing", report.sku));
         }
         if report.latency_ms.count < MIN_SAMPLES {
             return Some(format!("the report for {} has only {} samples", report.sku, report.latency_ms.count));
+        }
+        if let Some(reason) = wholly_disturbed(report) {
+            return Some(format!("every window of the report for {} was disturbed ({reason})", report.sku));
         }
     }
     None
@@ -222,18 +302,57 @@ fn differences(left: &Report, right: &Report) -> Vec<String> {
         let driver = report.device.gpu.as_ref().map(|gpu| gpu.driver.clone()).unwrap_or_default();
         [
             ("weights", report.model.digest.short()),
-            ("sku", report.sku.to_string()),
+            ("built for", report.sku.to_string()),
+            ("measured on", measured_on(report).to_string()),
             ("device", report.device.name.clone()),
             ("toolchain", report.toolchain.to_string()),
             ("driver", driver),
             ("threads", report.spec.threads.map_or("-".to_owned(), |threads| threads.to_string())),
             ("optimization level", report.spec.optimization_level.0.to_string()),
+            ("hardware compatibility", report.spec.hardware_compatibility.clone().unwrap_or_else(|| "none".into())),
+            ("version compatible", if report.spec.version_compatible { "yes" } else { "no" }.to_owned()),
+            ("workspace MiB", report.spec.workspace_mib.map_or("all".to_owned(), |mib| mib.to_string())),
+            ("options", options(report)),
             ("plan", report.plan.digest.short()),
             ("agent", report.provenance.agent.clone()),
         ]
     };
     let pairs = facts(left).into_iter().zip(facts(right));
     pairs.filter(|(a, b)| a.1 != b.1).map(|((name, a), (_, b))| format!("{name}: {a} and {b}")).collect()
+}
+
+/// How executions were run, as far as the report tells: `CUDA graph, spin wait, transfers`.
+fn mode(report: &Report) -> Option<String> {
+    let mode = report.split.as_ref()?.modes.first()?;
+    let word = |on: bool, name: &str| format!("{}{name}", if on { "" } else { "no " });
+    Some(
+        [word(mode.cuda_graph, "CUDA graph"), word(mode.spin_wait, "spin wait"), word(mode.transfers, "transfers")]
+            .join(", "),
+    )
+}
+
+/// Backend options by name.
+fn options(report: &Report) -> String {
+    let options: Vec<String> = report.spec.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if options.is_empty() { "none".into() } else { options.join(",") }
+}
+
+/// What a spec asks for beyond precision, where that is not the default.
+fn extras(report: &Report) -> Vec<String> {
+    let spec = &report.spec;
+    let mut extras: Vec<String> = spec.hardware_compatibility.iter().cloned().collect();
+    extras.extend(spec.version_compatible.then(|| "version-compatible".to_owned()));
+    let level = spec.optimization_level;
+    extras.extend((level != Default::default()).then(|| format!("level {}", level.0)));
+    extras.extend(spec.options.iter().map(|(name, value)| format!("{name}={value}")));
+    extras
+}
+
+/// What disturbed every single window that counts; `None` when one of them was quiet.
+fn wholly_disturbed(report: &Report) -> Option<String> {
+    let mut counted = report.windows.iter().filter(|window| window.tainted.is_empty() || window.kept_tainted);
+    let first = counted.next()?.tainted.first()?.clone();
+    counted.all(|window| window.kept_tainted).then_some(first)
 }
 
 fn precision(report: &Report) -> String {
@@ -249,10 +368,11 @@ fn row(report: &Report) -> Row {
     let compared = report.numerics.as_ref().filter(|numerics| numerics.skipped.is_none());
     Row {
         model: report.model.name.clone(),
-        sku: report.sku.to_string(),
+        sku: measured_on(report).to_string(),
         device: report.device.name.clone(),
         toolchain: report.toolchain.to_string(),
         precision: precision(report),
+        extras: extras(report),
         threads: report.spec.threads,
         batch: report.batch,
         median_ms: report.latency_ms.median,

@@ -5,7 +5,7 @@ use crate::report::format::{bytes, milliseconds, per_second, percent};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 
 const COLUMNS: [&str; 10] =
-    ["#", "SKU", "TOOLCHAIN", "SPEC", "MEDIAN", "P99", "THROUGHPUT", "PLAN", "TOP-1", "AGAINST 1"];
+    ["#", "SKU", "TOOLCHAIN", "SPEC", "MEDIAN", "P99", "THROUGHPUT", "PLAN", "TOP-1", "VERDICT"];
 
 /// Columns whose numbers line up on the right.
 const NUMERIC: [usize; 5] = [4, 5, 6, 7, 8];
@@ -17,7 +17,7 @@ impl Comparison {
         table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).force_no_tty();
         table.set_header(COLUMNS);
         for (index, row) in self.rows.iter().enumerate() {
-            table.add_row(cells(index, row, self.pairs.iter().find(|pair| pair.base == 0 && pair.other == index)));
+            table.add_row(cells(index, row, self.against_base(index)));
         }
         if let Some(first) = table.column_mut(0) {
             first.set_padding((0, 1));
@@ -43,11 +43,16 @@ impl Comparison {
 fn cells(index: usize, row: &Row, pair: Option<&Pair>) -> [String; 10] {
     let verdict = match pair {
         None => "-".to_owned(),
-        Some(Pair { verdict, ratio: Some(ratio), .. }) => format!("{} ({ratio:.2}x the time)", verdict.words()),
-        Some(Pair { verdict, .. }) => verdict.words().to_owned(),
+        Some(Pair { ratio: Some(ratio), base, across_devices: true, .. }) => {
+            format!("another device: {ratio:.2}x the time of {}", base + 1)
+        }
+        Some(Pair { verdict, ratio: Some(ratio), base, .. }) => {
+            format!("{} against {} ({ratio:.2}x the time)", verdict.words(), base + 1)
+        }
+        Some(Pair { verdict, base, .. }) => format!("{} against {}", verdict.words(), base + 1),
     };
     let threads = row.threads.map(|threads| format!(" {threads}t")).unwrap_or_default();
-    let mut marks = String::new();
+    let mut marks: String = row.extras.iter().map(|extra| format!(" {extra}")).collect();
     for (set, mark) in [
         (!row.accurate, " WRONG"),
         (row.simulated, " simulated"),

@@ -85,6 +85,14 @@ fn what_does_not_measure_the_same_cannot_be_told() {
         (|r| r.inputs[0].shape[0] = Some(8), "inputs differ: image:1x64 and image:8x64"),
         (|r| r.accurate = false, "outputs of the engine for cpu-x86-64-v3 are wrong"),
         (|r| *r = report_of(&[vec![0.5; 5]]), "only 5 samples"),
+        (
+            |r| {
+                r.windows
+                    .iter_mut()
+                    .for_each(|w| (w.tainted, w.kept_tainted) = (vec!["throttled: thermal".into()], true))
+            },
+            "every window of the report for cpu-x86-64-v3 was disturbed (throttled: thermal)",
+        ),
     ] {
         let (found, reason) = with(change);
         assert_eq!(found, Verdict::CannotTell, "{part}");
@@ -109,7 +117,7 @@ fn a_disturbed_measurement_needs_a_larger_difference() {
     let base = noisy(1, 10.0, 0.001, 0.01);
     let mut other = noisy(2, 9.5, 0.001, 0.01);
     assert_eq!(verdict(&base, &other).0, Verdict::Faster);
-    other.windows.iter_mut().for_each(|window| {
+    other.windows.iter_mut().skip(1).for_each(|window| {
         window.tainted = vec!["waited for a processor: 9 %".into()];
         window.kept_tainted = true;
     });
@@ -145,6 +153,89 @@ fn a_comparison_is_a_table_and_json() {
     insta::assert_snapshot!(comparison.render());
     let text = serde_json::to_string(&comparison).unwrap();
     assert_eq!(serde_json::from_str::<Comparison>(&text).unwrap(), comparison);
-    assert_eq!(comparison.pairs.len(), 3);
+    // Two on one SKU, and one on another: that is compared with the first only.
+    assert_eq!(comparison.pairs.iter().map(|p| (p.base, p.other)).collect::<Vec<_>>(), [(0, 1), (0, 2)]);
+    assert_eq!(comparison.groups.iter().map(|g| g.rows.clone()).collect::<Vec<_>>(), [vec![0, 2], vec![1]]);
     assert!(text.contains(r#""verdict":"cannot_tell""#));
+}
+
+/// A report of a simulated run on a GPU.
+fn on(sku: &str, version: &str, centre_ms: f64) -> Report {
+    let mut report = noisy(u64::from(version.len() as u32), centre_ms, 0.002, 0.01);
+    report.simulated = true;
+    report.sku = sku.parse().unwrap();
+    report.toolchain.backend = "tensorrt".into();
+    report.toolchain.version = version.into();
+    report
+}
+
+#[test]
+fn an_upgrade_is_judged_per_sku() {
+    let reports = [
+        on("t4", "10.13.3.9", 4.0),
+        on("t4", "11.1.0.106", 3.6),
+        on("h100-sxm", "10.13.3.9", 0.5),
+        on("h100-sxm", "11.1.0.106", 0.55),
+    ];
+    let comparison = compare(&reports).unwrap();
+    let verdict = |row: usize| comparison.against_base(row).map(|pair| (pair.base, pair.verdict, pair.across_devices));
+    assert_eq!(verdict(0), None);
+    assert_eq!(verdict(1), Some((0, Verdict::Faster, false)));
+    assert_eq!(verdict(2), Some((0, Verdict::Faster, true)), "a base of another device is told as such");
+    assert_eq!(verdict(3), Some((2, Verdict::Slower, false)));
+    let text = comparison.render();
+    assert!(text.contains("slower against 3 (1.10x the time)"), "{text}");
+    assert!(text.contains("another device: 0.12x the time of 1"), "{text}");
+    assert!(text.contains("on different devices, t4 and h100-sxm") && text.contains("simulated"), "{text}");
+}
+
+#[test]
+fn modes_of_running_must_agree() {
+    use crate::report::{LatencySplit, ModeSplit};
+    let with = |transfers: bool| {
+        let mut report = on("t4", "10.13.3.9", 1.0);
+        let mode = ModeSplit { cuda_graph: true, transfers, ..ModeSplit::default() };
+        report.split = Some(LatencySplit { modes: vec![mode] });
+        report
+    };
+    assert_eq!(verdict(&with(true), &with(true)).0, Verdict::Same);
+    let (found, reason) = verdict(&with(true), &with(false));
+    assert!(found == Verdict::CannotTell && reason.contains("modes of running differ"), "{reason}");
+}
+
+#[test]
+fn portable_builds_are_compared_with_the_plain_one() {
+    let plain = on("a100-sxm4-80gb", "10.13.3.9", 1.0);
+    let mut portable = on("a100-sxm4-80gb", "10.13.3.9", 1.12);
+    portable.spec.hardware_compatibility = Some("ampere+".into());
+    portable.spec.version_compatible = true;
+    let comparison = compare(&[plain, portable]).unwrap();
+    let pair = &comparison.pairs[0];
+    assert_eq!(pair.verdict, Verdict::Slower);
+    assert!(pair.differences.iter().any(|d| d == "hardware compatibility: none and ampere+"), "{:?}", pair.differences);
+    assert_eq!(comparison.rows[1].extras, ["ampere+", "version-compatible"]);
+}
+
+#[test]
+fn a_gate_passes_only_what_is_shown_to_be_fast_enough() {
+    use super::gate::{Outcome, judge};
+    let outcome = |centre_ms: f64, drift: f64| {
+        let other = Report { simulated: true, ..noisy(9, centre_ms, drift, 0.01) };
+        let mut other = Report { sku: "t4".parse().unwrap(), ..other };
+        other.toolchain = on("t4", "11.1", 1.0).toolchain;
+        let comparison = compare(&[on("t4", "10.13", 1.0), other]).unwrap();
+        judge(&comparison, 5.0).lines.remove(0).outcome
+    };
+    assert_eq!(outcome(0.8, 0.002), Outcome::Passed);
+    assert_eq!(outcome(1.0, 0.002), Outcome::Passed);
+    assert_eq!(outcome(1.03, 0.002), Outcome::Passed, "slower, but by less than is allowed");
+    assert_eq!(outcome(1.2, 0.002), Outcome::Failed);
+    assert_eq!(outcome(1.02, 0.3), Outcome::Undecided);
+    let mut real = on("t4", "11.1", 0.5);
+    real.simulated = false;
+    let gate = judge(&compare(&[on("t4", "10.13", 1.0), real]).unwrap(), 5.0);
+    assert_eq!(gate.lines[0].outcome, Outcome::Undecided, "cannot tell is no pass");
+    assert!(!gate.passed);
+    let alone = judge(&compare(&[on("t4", "10.13", 1.0), on("l4", "10.13", 1.0)]).unwrap(), 5.0);
+    assert!(!alone.passed && alone.lines.iter().all(|l| l.outcome == Outcome::Undecided), "nothing was compared");
 }
