@@ -231,7 +231,7 @@ fn pair(base: usize, other: usize, reports: &[Report], windows: &[Vec<Vec<f64>>]
     };
     let (verdict, mut reason) = judge(&interval, disturbed(left) || disturbed(right));
     if across_devices {
-        reason = format!("on different devices, {} and {}: {reason}", measured_on(left), measured_on(right));
+        reason = format!("on different device kinds, {} and {}: {reason}", measured_on(left), measured_on(right));
     }
     let (ratio, low, high) = (Some(interval.ratio), Some(interval.low), Some(interval.high));
     Pair { verdict, ratio, ratio_low: low, ratio_high: high, ..nothing(reason) }
@@ -302,8 +302,8 @@ fn differences(left: &Report, right: &Report) -> Vec<String> {
         let driver = report.device.gpu.as_ref().map(|gpu| gpu.driver.clone()).unwrap_or_default();
         [
             ("weights", report.model.digest.short()),
-            ("built for", report.sku.to_string()),
-            ("measured on", measured_on(report).to_string()),
+            ("sku", measured_on(report).to_string()),
+            ("built for", report.foreign.as_ref().map_or("its own".to_owned(), |f| f.built_for.to_string())),
             ("device", report.device.name.clone()),
             ("toolchain", report.toolchain.to_string()),
             ("driver", driver),

@@ -44,7 +44,7 @@ fn cells(index: usize, row: &Row, pair: Option<&Pair>) -> [String; 10] {
     let verdict = match pair {
         None => "-".to_owned(),
         Some(Pair { ratio: Some(ratio), base, across_devices: true, .. }) => {
-            format!("another device: {ratio:.2}x the time of {}", base + 1)
+            format!("another device kind: {ratio:.2}x the time of {}", base + 1)
         }
         Some(Pair { verdict, ratio: Some(ratio), base, .. }) => {
             format!("{} against {} ({ratio:.2}x the time)", verdict.words(), base + 1)

@@ -185,8 +185,8 @@ fn an_upgrade_is_judged_per_sku() {
     assert_eq!(verdict(3), Some((2, Verdict::Slower, false)));
     let text = comparison.render();
     assert!(text.contains("slower against 3 (1.10x the time)"), "{text}");
-    assert!(text.contains("another device: 0.12x the time of 1"), "{text}");
-    assert!(text.contains("on different devices, t4 and h100-sxm") && text.contains("simulated"), "{text}");
+    assert!(text.contains("another device kind: 0.12x the time of 1"), "{text}");
+    assert!(text.contains("on different device kinds, t4 and h100-sxm") && text.contains("simulated"), "{text}");
 }
 
 #[test]
