@@ -46,6 +46,25 @@ if [ ! -f "$cases/cases.json" ]; then
     fi
 fi
 
+# The tests of the onnxruntime backend need its library, which the Python package carries; of that nothing else is used.
+if [ -z "${PLANFORGE_ONNXRUNTIME:-}" ]; then
+    runtime=target/onnxruntime-package
+    if [ ! -d "$runtime" ]; then
+        echo "test.sh: installing onnxruntime into $runtime" >&2
+        if ! { [ -x target/onnx-venv/bin/python3 ] || python3 -m venv target/onnx-venv; } \
+            || ! target/onnx-venv/bin/python3 -m pip install --quiet --disable-pip-version-check --no-deps \
+                --target "$runtime.part" onnxruntime==1.31.1; then
+            echo "test.sh: missing: libonnxruntime; its tests are skipped" >&2
+            echo "hint: set PLANFORGE_ONNXRUNTIME to libonnxruntime.so or the folder that holds it" >&2
+            [ -z "${CI:-}" ] || exit 1
+        else
+            mv "$runtime.part" "$runtime"
+        fi
+    fi
+    [ ! -d "$runtime" ] || export PLANFORGE_ONNXRUNTIME="$PWD/$runtime/onnxruntime/capi"
+fi
+[ -z "${PLANFORGE_ONNXRUNTIME:-}" ] || export PLANFORGE_TEST_ONNXRUNTIME=required
+
 cargo build --locked --workspace --all-targets
 cargo nextest run --locked --workspace --profile "${NEXTEST_PROFILE:-default}" "$@"
 cargo test --locked --workspace --doc

@@ -122,7 +122,7 @@ pub enum Command {
     Engines(engines::Args),
     /// Show what a plan or an ONNX file holds
     Inspect(inspect::Args),
-    /// Measure a plan on this machine, or on devices of the farm
+    /// Measure a plan or a model on this machine, or on devices of the farm
     Bench(bench::Args),
     /// Run a plan on inputs from a file
     Run(run::Args),

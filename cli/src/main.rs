@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`backends`] | the compilers this program knows, in one list |
 //! | [`doctor`] | what is checked on this machine, one file per area |
+//! | [`local_worker`] | one order done by a worker process, without a farm |
 //! | [`cli`] | the command line's grammar: global flags and one variant per command |
 //! | [`commands`] | one file per command, thin: what it asks, what it prints |
 //! | [`settings`] | flags, environment and files laid over each other; the table of settings |
@@ -23,6 +24,7 @@ mod doctor;
 mod failure;
 mod farm;
 mod local;
+mod local_worker;
 mod plans;
 mod printer;
 mod reports;

@@ -166,6 +166,13 @@ pub trait Compiler: Send + Sync {
     /// Whether a file that begins with `head` ([`PLAN_HEAD_BYTES`] of it, or all) is a plan of this backend's.
     fn recognises(&self, head: &[u8]) -> bool;
 
+    /// What a plan of this backend's says it was built as. An error where its plans do not tell.
+    fn identify(&self, plan: &Path) -> Result<PlanIdentity, BackendError> {
+        let backend = self.backend();
+        let message = format!("{} is a plan of {backend}, which does not say what it was built from", plan.display());
+        Err(BackendError::new(FailureClass::Model, message).with_hint("its engine card does"))
+    }
+
     /// Loads a plan on this host's device to run and time it.
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError>;
 
@@ -173,6 +180,21 @@ pub trait Compiler: Send + Sync {
     fn oracle(&self) -> Option<Box<dyn Oracle>> {
         None
     }
+}
+
+/// What a plan was built as.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanIdentity {
+    /// Name of the model's graph.
+    pub model_name: String,
+    pub model_digest: Digest,
+    pub sku: Sku,
+    pub toolchain: Toolchain,
+    pub spec: BuildSpec,
+    /// CPU threads it runs on when nobody says otherwise.
+    pub threads: Option<u32>,
+    /// It runs here, but was tuned on a device of another class.
+    pub foreign: bool,
 }
 
 /// Says what a model's outputs are, with nothing in common with the engines that are checked by it.

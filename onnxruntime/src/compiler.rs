@@ -13,7 +13,9 @@ use crate::{
     session::{Provider, Runtime, Setup, Spinning},
 };
 use planforge_engine_core::{
-    backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, Oracle},
+    backend::{
+        BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, Oracle, PlanIdentity,
+    },
     device::{CpuLevel, DeviceKind, DiscoveredDevice},
     identity::{BuildSpec, Precision, Sku, Toolchain},
     worker::FailureClass,
@@ -323,6 +325,19 @@ impl Compiler for OnnxRuntimeCompiler {
 
     fn recognises(&self, head: &[u8]) -> bool {
         plan::recognises(head)
+    }
+
+    fn identify(&self, plan: &Path) -> Result<PlanIdentity, BackendError> {
+        let manifest = plan::read(plan)?;
+        Ok(PlanIdentity {
+            model_name: manifest.model,
+            model_digest: manifest.model_digest,
+            sku: manifest.sku,
+            toolchain: manifest.toolchain,
+            threads: manifest.spec.threads,
+            spec: manifest.spec,
+            foreign: false,
+        })
     }
 
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {

@@ -1,8 +1,11 @@
 //! `planforge inspect`: what a plan or an ONNX file holds.
 
 use super::Context;
-use crate::{failure::Failure, request::models, tables};
-use planforge_engine_core::native::{self, PlanError};
+use crate::{backends, failure::Failure, request::models, tables};
+use planforge_engine_core::{
+    backend::PlanIdentity,
+    native::{self, PlanError},
+};
 use std::{
     error::Error,
     fs::File,
@@ -26,7 +29,11 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         context.printer.data(&inspection.to_string())?;
         return context.printer.object(&inspection);
     }
-    onnx(context, &args.file)
+    // A plan of ONNX Runtime is an ONNX file that says what it was built as.
+    let compiler =
+        backends::of_plan(&args.file)?.filter(|compiler| compiler.backend() == planforge_onnxruntime::BACKEND);
+    let built_as = compiler.map(|compiler| compiler.identify(&args.file)).transpose()?;
+    onnx(context, &args.file, built_as)
 }
 
 /// What a plan holds, all of it checked.
@@ -47,7 +54,7 @@ fn is_plan(path: &Path) -> Result<bool, Failure> {
     Ok(first == PLAN_MAGIC)
 }
 
-fn onnx(context: &Context<'_>, path: &Path) -> Result<(), Failure> {
+fn onnx(context: &Context<'_>, path: &Path, built_as: Option<PlanIdentity>) -> Result<(), Failure> {
     let identity = models::identify(&context.settings, path)?.model;
     let model = planforge_onnx::Model::open(path).map_err(|e| Failure::usage(e.to_string()).hint(e.hint()))?;
     let graph = model.graph();
@@ -57,14 +64,20 @@ fn onnx(context: &Context<'_>, path: &Path) -> Result<(), Failure> {
     }
     let bytes: u64 = identity.files.iter().map(|file| file.size_bytes).sum();
     let counted: Vec<_> = operators.iter().map(|(name, count)| format!("{name} {count}")).collect();
-    let mut lines = vec![
+    let mut lines = Vec::new();
+    if let Some(plan) = &built_as {
+        lines.push(format!("built from {} sha256:{}", plan.model_name, plan.model_digest));
+        lines.push(format!("for        {}, by {}", plan.sku, plan.toolchain));
+        lines.push(format!("as         {}", plan.spec.to_canonical_json()));
+    }
+    lines.extend([
         format!("model      {} sha256:{}", identity.name, identity.digest),
         format!("graph      sha256:{}", identity.graph_digest),
         format!("structure  sha256:{}", identity.structure_digest),
         format!("size       {} in {} files", tables::bytes(bytes), identity.files.len()),
         format!("nodes      {}, {} initializers", graph.node.len(), graph.initializer.len()),
         format!("operators  {}", counted.join(", ")),
-    ];
+    ]);
     let names = |infos: &[planforge_onnx::proto::ValueInfoProto]| -> Vec<String> {
         infos.iter().map(|info| info.name.clone()).collect()
     };
@@ -73,6 +86,7 @@ fn onnx(context: &Context<'_>, path: &Path) -> Result<(), Failure> {
     context.printer.data(&lines.join("\n"))?;
     context.printer.object(&serde_json::json!({
         "model": planforge_proto::view::ModelView::from(identity.clone()),
+        "built_as": built_as,
         "nodes": graph.node.len(),
         "initializers": graph.initializer.len(),
         "operators": operators,

@@ -3,15 +3,13 @@
 use super::{Context, bench::FOREIGN, inspect::inspect_plan};
 use crate::{backends, failure::Failure, tables};
 use planforge_engine_core::{
-    backend::{BackendError, HostTensor, LoadOptions, Meter, NamedTensors, PLAN_HEAD_BYTES, Port},
+    backend::{BackendError, HostTensor, LoadOptions, Meter, NamedTensors, Port},
     npz::{self, NpzError},
     worker::FailureClass,
 };
 use planforge_proto::ErrorCode;
 use std::{
     error::Error,
-    fs::File,
-    io::Read as _,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -71,12 +69,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
 
 /// Loads a plan with the backend that knows its format.
 pub fn load(plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, Failure> {
-    let mut head = Vec::new();
-    let read = File::open(plan).and_then(|file| file.take(PLAN_HEAD_BYTES).read_to_end(&mut head));
-    read.map_err(|e| Failure::io("read", plan, &e))?;
-    let compilers = backends::compilers();
-    let compiler = compilers.iter().find(|compiler| compiler.recognises(&head));
-    let compiler = compiler.ok_or_else(|| {
+    let compiler = backends::of_plan(plan)?.ok_or_else(|| {
         Failure::usage(format!("no backend of this planforge knows the format of {}", plan.display()))
     })?;
     Ok(compiler.load(plan, options)?)

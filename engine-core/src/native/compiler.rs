@@ -11,7 +11,7 @@ use super::{
     tactic::{TuneError, Tuner},
 };
 use crate::{
-    backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter},
+    backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity},
     device::{self, CpuLevel, DiscoveredDevice},
     identity::{Digest, Precision, Toolchain},
     import, ir, passes,
@@ -195,6 +195,19 @@ impl Compiler for NativeCompiler {
 
     fn recognises(&self, head: &[u8]) -> bool {
         head.starts_with(&MAGIC)
+    }
+
+    fn identify(&self, plan: &Path) -> Result<PlanIdentity, BackendError> {
+        let plan = super::inspect(plan)?;
+        Ok(PlanIdentity {
+            model_name: plan.graph.name,
+            model_digest: plan.model_digest,
+            sku: plan.sku,
+            toolchain: plan.toolchain,
+            spec: plan.spec,
+            threads: Some(plan.threads),
+            foreign: plan.foreign,
+        })
     }
 
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {

@@ -392,6 +392,9 @@ impl Job<'_> {
 
     /// The model's graph as imported for `profile`'s usual shapes, nothing optimised; else why there is none.
     pub fn reference_graph(&self, profile: Option<&OptimizationProfile>) -> Result<Graph, String> {
+        if self.order.model.as_os_str().is_empty() {
+            return Err("the model that the plan was built from was not given".into());
+        }
         let model = planforge_onnx::Model::open(&self.order.model).map_err(|error| error.to_string())?;
         crate::import::import(&model, profile).map_err(|error| error.to_string())
     }

@@ -1,0 +1,209 @@
+//! `planforge bench` on this machine: a plan, or what is built here from a model, alone or beside a baseline.
+
+use super::{Args, FOREIGN};
+use crate::{backends, commands::Context, failure::Failure, local_worker, request::models};
+use planforge_agent::HostDevices;
+use planforge_engine_core::{
+    backend::PlanIdentity,
+    compare,
+    device::{CpuLevel, DiscoveredDevice},
+    identity::{
+        BuildSpec, Digest, EngineKey, Precision, Sku, Toolchain, ToolchainConstraint, resolve::resolve_toolchain,
+    },
+    report::Report,
+    worker::{WorkKind, WorkOrder},
+};
+use planforge_proto::ErrorCode;
+use std::path::{Path, PathBuf};
+
+/// A model's file and who it is.
+#[derive(Clone, Debug, Default)]
+struct Subject {
+    path: PathBuf,
+    name: String,
+    digest: Option<Digest>,
+}
+
+pub fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
+    let scratch = tempfile::tempdir().map_err(|e| Failure::io("create a folder in", &std::env::temp_dir(), &e))?;
+    let device = this_cpu()?;
+    let bench = Bench { context, args, device, scratch: scratch.path() };
+    let (order, subject) = match backends::of_plan(&args.plan)? {
+        Some(compiler) => bench.plan(compiler.identify(&args.plan)?)?,
+        None => bench.model()?,
+    };
+    // Whether there is a baseline is known before anything takes its time.
+    let baseline = args.baseline.as_ref().map(|wanted| bench.baseline(wanted, &order, &subject)).transpose()?;
+    let report = bench.measure(&order)?;
+    write(args.output.as_deref(), &report)?;
+    let Some(baseline) = baseline else {
+        context.printer.data(&report.render())?;
+        return context.printer.object(&report);
+    };
+    let beside = bench.measure(&baseline)?;
+    write(args.baseline_output.as_deref(), &beside)?;
+    // The engine stands against the baseline: a ratio below 1 says that it is faster.
+    let reports = [beside, report];
+    let comparison = compare::compare(&reports).map_err(|e| Failure::new(ErrorCode::Internal, e.to_string()))?;
+    context.printer.data(&comparison.render())?;
+    let [baseline, report] = reports;
+    context.printer.object(&serde_json::json!({ "report": report, "baseline": baseline, "comparison": comparison }))
+}
+
+fn write(output: Option<&Path>, report: &Report) -> Result<(), Failure> {
+    let Some(output) = output else { return Ok(()) };
+    let json = serde_json::to_vec_pretty(report)
+        .map_err(|e| Failure::new(ErrorCode::Internal, format!("cannot write the report as JSON: {e}")))?;
+    std::fs::write(output, json).map_err(|e| Failure::io("write", output, &e))
+}
+
+fn this_cpu() -> Result<DiscoveredDevice, Failure> {
+    let devices = HostDevices::new(backends::compilers(), None).discover();
+    devices
+        .into_iter()
+        .find(|device| device.threads > 0)
+        .ok_or_else(|| Failure::new(ErrorCode::Refused, "this machine's processor has no known instruction-set level"))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|e| Failure::io("resolve", path, &e))
+}
+
+struct Bench<'a> {
+    context: &'a Context<'a>,
+    args: &'a Args,
+    device: DiscoveredDevice,
+    scratch: &'a Path,
+}
+
+impl Bench<'_> {
+    fn subject(&self, path: &Path) -> Result<Subject, Failure> {
+        let model = models::identify(&self.context.settings, path)?.model;
+        let digest = model.digest.parse().ok();
+        Ok(Subject { path: absolute(path)?, name: model.name, digest })
+    }
+
+    /// A plan is measured as its own SKU; the same processor may lack it.
+    fn plan(&self, plan: PlanIdentity) -> Result<(WorkOrder, Subject), Failure> {
+        if !self.args.shapes.is_empty() || self.args.toolchain.is_some() {
+            return Err(Failure::usage("--shapes and --toolchain say how a model is built, but this is a plan")
+                .hint("give the ONNX file in its place"));
+        }
+        if CpuLevel::of_sku(&plan.sku).is_some() && !self.device.skus.contains(&plan.sku) {
+            let here = self.device.skus.iter().map(Sku::to_string).collect::<Vec<_>>().join(", ");
+            return Err(Failure::usage(format!("the plan is for {}; this machine runs {here}", plan.sku))
+                .hint("fetch the engine of one of these"));
+        }
+        if plan.foreign {
+            self.context.printer.warn(FOREIGN);
+        }
+        let subject = match &self.args.model {
+            Some(path) => self.subject(path)?,
+            None => Subject { name: plan.model_name.clone(), ..Subject::default() },
+        };
+        if subject.digest.is_some_and(|digest| digest != plan.model_digest) {
+            let message = format!("the plan was built from sha256:{}, not from {}", plan.model_digest, subject.name);
+            return Err(Failure::usage(message));
+        }
+        let engine_key = EngineKey::new(&plan.model_digest, &plan.sku, &plan.toolchain, &plan.spec);
+        let mut spec = plan.spec;
+        spec.threads = self.args.threads.or(spec.threads).or(plan.threads);
+        let subject = Subject { digest: Some(plan.model_digest), ..subject };
+        let order = self.order(&subject, plan.sku, plan.toolchain, spec)?;
+        let plan = Some(absolute(&self.args.plan)?);
+        Ok((WorkOrder { kind: WorkKind::Benchmark, engine_key, plan, ..order }, subject))
+    }
+
+    fn model(&self) -> Result<(WorkOrder, Subject), Failure> {
+        if self.args.model.is_some() {
+            return Err(Failure::usage(format!(
+                "{} is a model itself, so --model says nothing",
+                self.args.plan.display()
+            ))
+            .hint("leave --model out"));
+        }
+        let subject = self.subject(&self.args.plan)?;
+        let spec = BuildSpec {
+            profiles: self.args.shapes.clone(),
+            threads: Some(self.args.threads.unwrap_or(self.device.threads)),
+            ..BuildSpec::default()
+        };
+        let order = self.build(&subject, &self.args.toolchain.clone().unwrap_or_default(), spec)?;
+        Ok((order, subject))
+    }
+
+    /// What the engine of `order` is compared with: as near to it as the other toolchain comes.
+    fn baseline(
+        &self,
+        wanted: &ToolchainConstraint,
+        order: &WorkOrder,
+        subject: &Subject,
+    ) -> Result<WorkOrder, Failure> {
+        if subject.path.as_os_str().is_empty() {
+            return Err(Failure::usage("a baseline is built from the model, which a plan does not hold")
+                .hint("name it with --model, or give the ONNX file in the plan's place"));
+        }
+        let precision = match order.spec.precision {
+            Precision::Fp32 => Precision::Fp32,
+            _ => Precision::Best,
+        };
+        let spec = BuildSpec {
+            precision,
+            profiles: order.spec.profiles.clone(),
+            threads: order.spec.threads,
+            ..BuildSpec::default()
+        };
+        self.build(subject, wanted, spec)
+    }
+
+    fn build(&self, subject: &Subject, wanted: &ToolchainConstraint, spec: BuildSpec) -> Result<WorkOrder, Failure> {
+        let toolchain = resolve_toolchain(wanted, &self.device.offers)
+            .map_err(|e| Failure::new(ErrorCode::Refused, e.to_string()).hint("see `planforge devices`"))?;
+        let sku = self.device.skus.last().cloned();
+        let sku = sku.ok_or_else(|| Failure::new(ErrorCode::Refused, "this machine's processor has no SKU"))?;
+        self.order(subject, sku, toolchain, spec)
+    }
+
+    /// An order that builds in a folder of its own.
+    fn order(&self, subject: &Subject, sku: Sku, toolchain: Toolchain, spec: BuildSpec) -> Result<WorkOrder, Failure> {
+        let model_digest =
+            subject.digest.ok_or_else(|| Failure::new(ErrorCode::Internal, "the model's digest is not known"))?;
+        let scratch = tempfile::Builder::new().tempdir_in(self.scratch);
+        let scratch = scratch.map_err(|e| Failure::io("create a folder in", self.scratch, &e))?.keep();
+        Ok(WorkOrder {
+            kind: WorkKind::Build,
+            job: "bench".into(),
+            attempt: 1,
+            agent: "this machine".into(),
+            engine_key: EngineKey::new(&model_digest, &sku, &toolchain, &spec),
+            model: subject.path.clone(),
+            model_name: subject.name.clone(),
+            model_digest,
+            graph_digest: None,
+            structure_digest: None,
+            sku,
+            toolchain,
+            spec,
+            fingerprint: serde_json::to_value(&self.device.fingerprint)
+                .map_err(|e| Failure::new(ErrorCode::Internal, format!("cannot describe this device: {e}")))?,
+            scratch,
+            cache: None,
+            cache_origin: None,
+            plan: None,
+            built_for: None,
+            eval: self.args.eval.as_deref().map(absolute).transpose()?,
+            calibration: None,
+            plugins: Vec::new(),
+            builds: 1,
+            measure: self.args.measure.ask()?,
+            limit_ms: 0,
+            measure_budget_ms: self.args.budget_s * 1000,
+            allow_inaccurate: true,
+            simulated: false,
+        })
+    }
+
+    fn measure(&self, order: &WorkOrder) -> Result<Report, Failure> {
+        local_worker::run(self.context.printer, order, self.context.verbose > 0)
+    }
+}
