@@ -34,6 +34,9 @@ pub struct RequestArgs {
     /// Toolchain, such as native or 'tensorrt>=10.3,<11'; repeat for several engines
     #[arg(long, value_name = "CONSTRAINT")]
     pub toolchain: Vec<ToolchainConstraint>,
+    /// Build with this toolchain too, such as onnxruntime, as a baseline to compare with
+    #[arg(long, value_name = "CONSTRAINT")]
+    pub baseline: Option<ToolchainConstraint>,
     /// How hard to search for tactics, 0 to 5
     #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(0..=5))]
     pub optimization_level: Option<u8>,
@@ -84,6 +87,16 @@ impl RequestArgs {
         let skus = listed.iter().map(|text| text.parse::<Sku>()).collect::<Result<Vec<_>, _>>();
         let skus = skus.map_err(|e| Failure::usage(format!("the setting 'skus': {e}")))?;
         Ok(unique(skus.iter().map(ToString::to_string)))
+    }
+
+    /// Toolchain constraints as they travel; none: whatever is best.
+    pub fn toolchains(&self) -> Vec<String> {
+        let Some(baseline) = &self.baseline else {
+            return self.toolchain.iter().map(ToString::to_string).collect();
+        };
+        let best = [ToolchainConstraint::default()];
+        let wanted = if self.toolchain.is_empty() { &best[..] } else { &self.toolchain };
+        unique(wanted.iter().chain([baseline]).map(ToString::to_string))
     }
 
     /// One spec per precision, over `base` where an earlier job is the template.
@@ -139,7 +152,7 @@ pub fn assemble(
         models,
         skus,
         specs_json: spec_documents(&args.specs(&attached.onto(base)))?,
-        toolchains: args.toolchain.iter().map(ToString::to_string).collect(),
+        toolchains: args.toolchains(),
         priority: args.priority.unwrap_or(0),
         force: args.force,
         allow_inaccurate: args.allow_inaccurate,
@@ -239,6 +252,15 @@ mod tests {
 
     fn args(line: &[&str]) -> RequestArgs {
         Line::try_parse_from(["x"].iter().chain(line)).unwrap().request
+    }
+
+    #[test]
+    fn a_baseline_is_one_toolchain_more() {
+        assert!(args(&[]).toolchains().is_empty());
+        assert_eq!(args(&["--baseline", "onnxruntime"]).toolchains(), ["", "onnxruntime"]);
+        let both = args(&["--toolchain", "native", "--baseline", "onnxruntime>=1.20"]);
+        assert_eq!(both.toolchains(), ["native", "onnxruntime>=1.20"]);
+        assert_eq!(args(&["--toolchain", "native", "--baseline", "native"]).toolchains(), ["native"]);
     }
 
     #[test]

@@ -62,6 +62,9 @@ fn axis(what: &str, count: usize) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// What a baseline is built with when its request names nothing else.
+const BASELINE_TOOLCHAIN: &str = "onnxruntime";
+
 impl Farm {
     pub(super) async fn accept(&self, actor: &Actor, request: v1::SubmitRequest) -> Result<v1::SubmitReply, ApiError> {
         may_submit(actor)?;
@@ -135,18 +138,20 @@ impl Farm {
 
     async fn what(&self, actor: &Actor, request: &v1::SubmitRequest) -> Result<SubmitWhat, ApiError> {
         match v1::JobKind::try_from(request.kind) {
-            Ok(v1::JobKind::Unspecified | v1::JobKind::Build) => {}
+            Ok(v1::JobKind::Unspecified | v1::JobKind::Build | v1::JobKind::Baseline) => {}
             Ok(v1::JobKind::Benchmark) => {
                 let plan = convert::digest("the plan's digest", &request.plan_digest)?;
                 return Ok(SubmitWhat::Benchmark(Box::new(self.engine_of_plan(actor, plan).await?)));
             }
             Ok(other) => {
                 let name = other.as_str_name().trim_start_matches("JOB_KIND_").to_lowercase();
-                return Err(invalid(format!("this coordinator runs no {name} jobs, only build and benchmark jobs")));
+                return Err(invalid(format!(
+                    "this coordinator runs no {name} jobs, only build, benchmark and baseline jobs"
+                )));
             }
             Err(_) => {
                 let message = format!("this coordinator does not know job kind {}", request.kind);
-                return Err(invalid(format!("{message}, only build and benchmark jobs")));
+                return Err(invalid(format!("{message}, only build, benchmark and baseline jobs")));
             }
         }
         if request.models.is_empty() {
@@ -163,7 +168,11 @@ impl Farm {
             constraints.push((constraint.clone(), parsed));
         }
         if constraints.is_empty() {
-            constraints.push((String::new(), ToolchainConstraint::default()));
+            // A baseline is an engine like any other, made by the runtime that engines are held against.
+            let baseline = request.kind == i32::from(v1::JobKind::Baseline);
+            let usual = if baseline { BASELINE_TOOLCHAIN } else { "" };
+            let parsed = usual.parse().map_err(|error| invalid(format!("{error}")))?;
+            constraints.push((usual.to_owned(), parsed));
         }
         Ok(SubmitWhat::Build { models, specs, constraints })
     }

@@ -579,7 +579,6 @@ async fn nonsense_is_refused_before_anything_happens() {
         ("constraint", v1::SubmitRequest { toolchains: vec!["tensorrt>=".into()], ..good.clone() }),
         ("no model", v1::SubmitRequest { models: vec![], ..good.clone() }),
         ("prepare jobs", kind(v1::JobKind::Prepare)),
-        ("baseline jobs", kind(v1::JobKind::Baseline)),
         ("probe jobs", kind(v1::JobKind::Probe)),
         ("job kind 99", v1::SubmitRequest { kind: 99, ..good.clone() }),
         ("project", v1::SubmitRequest { project: "../x".into(), ..good.clone() }),
@@ -595,6 +594,10 @@ async fn nonsense_is_refused_before_anything_happens() {
         assert_eq!(error.code, ErrorCode::InvalidArgument, "{what}: {error}");
         assert!(!is_kind || error.message.contains(what), "{what}: {error}");
     }
+    // A baseline is built by another runtime, which nobody offers here.
+    let error = farm.submit(&Actor::local(), kind(v1::JobKind::Baseline)).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::Refused);
+    assert!(error.message.contains("'onnxruntime'"), "{error}");
     // Named by all of its files it is welcome.
     let file = |file: &v1::ModelFile| (file.digest.parse().unwrap(), file.size_bytes);
     let parts: Vec<_> = more.files.iter().map(file).collect();
