@@ -26,6 +26,8 @@ pub mod backend;
 pub mod card;
 pub mod compare;
 pub mod device;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod identity;
 pub mod import;
 pub mod ir;

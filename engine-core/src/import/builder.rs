@@ -18,7 +18,10 @@ use std::collections::BTreeSet;
 pub const MAX_FOLDED_ELEMENTS: usize = 1 << 16;
 
 /// Most element operations that folding during import may cost in all; a model that unrolls into more keeps the nodes.
-pub const MAX_FOLDING_WORK: u64 = 1 << 30;
+pub const MAX_FOLDING_WORK: u64 = 1 << 27;
+
+/// Folding that costs no more than this is not counted: the number of nodes bounds it.
+const SMALL_FOLD: u64 = 256;
 
 /// Most elements all values may have together.
 pub const MAX_TOTAL_ELEMENTS: u128 = 1 << 36;
@@ -256,6 +259,9 @@ impl Lowering<'_> {
             }
             _ => made + given.sum::<u64>(),
         };
+        if work <= SMALL_FOLD {
+            return Some(constants);
+        }
         self.builder.folding_work = self.builder.folding_work.saturating_add(work);
         (self.builder.folding_work <= MAX_FOLDING_WORK).then_some(constants)
     }

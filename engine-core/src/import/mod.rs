@@ -38,7 +38,7 @@ use planforge_onnx::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most nodes a graph may have; unrolled models stay far below.
-pub const MAX_NODES: usize = 1 << 20;
+pub const MAX_NODES: usize = 1 << 18;
 
 /// Imports the model's graph with the shapes of `profile` (its `opt` sizes). An error names every problem found.
 pub fn import(model: &Model, profile: Option<&OptimizationProfile>) -> Result<Graph, ImportError> {

@@ -36,6 +36,7 @@ pub use compiler::{NativeCompiler, OPTION_FORCE_TACTIC, toolchain};
 pub use inspect::{Inspection, inspect};
 pub use meter::NativeMeter;
 pub use plan::{GraphSummary, Manifest, PassSummary, PlanError};
+pub(crate) use plan::{seal, unseal};
 
 /// Name of the backend in toolchains.
 pub const BACKEND: &str = "native";

@@ -104,6 +104,23 @@ pub(crate) fn write(path: &Path, manifest: &Manifest, weights: &WeightPlan) -> R
     Ok(writer.finish()?)
 }
 
+/// Writes a plan whose manifest is any text, with digests that fit.
+pub(crate) fn seal(path: &Path, manifest: &[u8], weights: &[u8]) -> Result<(), ContainerError> {
+    let mut writer = Writer::create(path, 2)?;
+    writer.section::<io::Error>(KIND_MANIFEST, |out| out.write_all(manifest))?;
+    writer.section::<io::Error>(KIND_WEIGHTS, |out| out.write_all(weights))?;
+    Ok(writer.finish()?)
+}
+
+/// Manifest and weights of a plan, as [`seal`] takes them.
+pub(crate) fn unseal(path: &Path) -> Result<(Vec<u8>, Vec<u8>), PlanError> {
+    let plan = read(path)?;
+    let manifest = serde_json_canonicalizer::to_vec(&plan.manifest);
+    let manifest =
+        manifest.map_err(|error| PlanError::Manifest { path: path.to_owned(), reason: error.to_string() })?;
+    Ok((manifest, plan.weights.bytes(&plan.map).to_vec()))
+}
+
 /// Canonical JSON of a manifest, which reads back as the same manifest.
 fn canonical(manifest: &Manifest) -> io::Result<Vec<u8>> {
     let bytes = serde_json_canonicalizer::to_vec(manifest).map_err(io::Error::other)?;

@@ -6,7 +6,10 @@
 use super::program::{
     Gather, ImageShape, PairAxis, PairFunction, PointFunction, PoolFunction, Program, Step, StepKind, Tactic, TypeOf,
 };
-use crate::ir::{self, ElementType, GeluForm, Op, element_count};
+use crate::{
+    ir::{self, ElementType, GeluForm, Op, element_count},
+    shape::{TensorType, check_size, infer},
+};
 use planforge_kernels::{
     conv::{ConvShape, TAP_CHANNELS_MAX},
     gemm::{BatchItem, BatchShape, Blocking, PackedSize, Place, View, kernel_by_name, kernels},
@@ -468,6 +471,17 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             }
             for (of, id) in outputs.iter().zip(&step.outputs) {
                 check.holds("output", Some(*id), product(&of.shape)?, of.element.bytes())?;
+            }
+            for of in inputs.iter().flatten().chain(outputs) {
+                let sizes: Vec<i128> = of.shape.iter().map(|&size| size as i128).collect();
+                check_size("a value", &sizes).map_err(|error| error.to_string())?;
+            }
+            let types: Vec<Option<TensorType>> = inputs.iter().map(|of| of.as_ref().map(TensorType::from)).collect();
+            let given: Vec<Option<&TensorType>> = types.iter().map(Option::as_ref).collect();
+            let wanted: Vec<Vec<usize>> = outputs.iter().map(|of| of.shape.clone()).collect();
+            let inferred = infer(op, &given, &wanted).map_err(|error| error.to_string())?;
+            if !outputs.iter().map(TensorType::from).eq(inferred) {
+                return Err("its results are not of the types it says".to_owned());
             }
             Ok(Prepared::Reference { op: op.clone(), inputs: inputs.clone(), outputs: outputs.clone() })
         }

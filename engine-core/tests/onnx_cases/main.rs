@@ -79,6 +79,21 @@ fn backend_cases_pass_or_are_refused_by_name() -> Result<(), Failure> {
     check_table(&table::render(&outcomes))
 }
 
+/// Operators of `com.microsoft`, held to what ONNX Runtime 1.31.1 answered (`tests/conformance/contrib.py`).
+#[test]
+fn contrib_operators_agree_with_onnx_runtime() -> Result<(), Failure> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx_cases/contrib");
+    let cases = case::list(&root)?;
+    let outcomes = cases.par_iter().map(|case| (case, run(&root, case)));
+    let failed: Vec<String> = outcomes
+        .filter(|(_, outcome)| !matches!(outcome, Outcome::Passed { constants: false }))
+        .map(|(case, outcome)| format!("{}: {outcome:?}", case.name))
+        .collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(cases.len() >= 30, "{} cases", cases.len());
+    Ok(())
+}
+
 /// Holds the committed page to what was found.
 fn check_table(found: &str) -> Result<(), Failure> {
     let path = workspace().join("docs/conformance.md");

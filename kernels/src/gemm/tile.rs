@@ -140,7 +140,8 @@ unsafe fn compute<V: Vector, const MR: usize, const NV: usize, const PACKED: boo
             }
             if last.clip {
                 let (low, high) = (V::splat(last.low), V::splat(last.high));
-                each_row!(MR, R, { each_vector!(NV, J, { sums[R][J] = sums[R][J].max(low).min(high) }) });
+                // In this order a NaN stays one: of two operands the second is given when either is.
+                each_row!(MR, R, { each_vector!(NV, J, { sums[R][J] = high.min(low.max(sums[R][J])) }) });
             }
         }
         each_row!(MR, R, { each_vector!(NV, J, { sums[R][J].store(c.add(R * c_stride + J * V::LANES)) }) });

@@ -48,7 +48,7 @@ pub fn saturate(
 }
 
 /// A zero point or scale made to broadcast along `axis` of a value with `rank` axes.
-fn along(node: &mut Lowering<'_>, parameter: ValueId, axis: usize, rank: usize) -> Result<ValueId, Refusal> {
+pub fn along(node: &mut Lowering<'_>, parameter: ValueId, axis: usize, rank: usize) -> Result<ValueId, Refusal> {
     let shape = node.shape(parameter);
     match shape[..] {
         [] | [1] => node.reshape(parameter, Vec::new()),
@@ -62,7 +62,7 @@ fn along(node: &mut Lowering<'_>, parameter: ValueId, axis: usize, rank: usize) 
 }
 
 /// The value minus its zero point, as `to`.
-fn centred(
+pub fn centred(
     node: &mut Lowering<'_>,
     x: ValueId,
     zero: Option<ValueId>,

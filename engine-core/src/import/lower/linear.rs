@@ -119,7 +119,7 @@ fn matmul(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
 }
 
 /// `alpha op(A) op(B) + beta C`: a matrix product with C as its bias, its residual, or an addition of its own.
-fn gemm(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+pub fn gemm(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     node.at_most(3)?;
     let (a, b) = (node.input(0, "A")?, node.input(1, "B")?);
     for id in [a, b] {

@@ -11,6 +11,8 @@ mod integer;
 mod linear;
 mod loss;
 mod math;
+mod microsoft;
+mod microsoft_integer;
 mod movement;
 mod normalize;
 mod pool;
@@ -81,10 +83,14 @@ const TABLES: &[&[Rule]] = &[
     source::RULES,
 ];
 
+/// What ONNX Runtime's optimizer and quantizer emit beside standard operators.
+const MICROSOFT: &[&[Rule]] = &[microsoft::RULES, microsoft_integer::RULES];
+
 /// The rule of an operator; the standard domain is empty.
 pub fn rule(domain: &str, op_type: &str) -> Option<&'static Rule> {
     let tables: &[&[Rule]] = match domain {
         "" => TABLES,
+        "com.microsoft" => MICROSOFT,
         _ => return None,
     };
     tables.iter().flat_map(|table| table.iter()).find(|rule| rule.op_type == op_type)

@@ -21,6 +21,12 @@ pub const RULES: &[Rule] = &[
     },
     Rule { op_type: "MeanVarianceNormalization", attributes: &["axes"], lower: mean_variance },
     Rule { op_type: "LpNormalization", attributes: &["axis", "p"], lower: lp_normalization },
+    // The name ONNX Runtime gives it in the standard domain before opset 23.
+    Rule {
+        op_type: "SimplifiedLayerNormalization",
+        attributes: &["axis", "epsilon", "stash_type"],
+        lower: rms_normalization,
+    },
     Rule { op_type: "RMSNormalization", attributes: &["axis", "epsilon", "stash_type"], lower: rms_normalization },
     Rule { op_type: "LRN", attributes: &["alpha", "beta", "bias", "size"], lower: lrn },
     Rule { op_type: "Softmax", attributes: &["axis"], lower: |node| softmax(node, false) },
@@ -102,6 +108,18 @@ fn rms_normalization(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let rank = node.ty(given).rank();
     let axis = node.axis(node.attributes.int_or("axis", -1)?, rank, "axis")?;
     let epsilon = node.attributes.float_or("epsilon", 1e-5)?;
+    Ok(vec![rms(node, given, scale, axis, epsilon)?])
+}
+
+/// Divided by the root of the mean square over the axes from `axis` on, and scaled.
+pub fn rms(
+    node: &mut Lowering<'_>,
+    given: ValueId,
+    scale: ValueId,
+    axis: usize,
+    epsilon: f32,
+) -> Result<ValueId, Refusal> {
+    let rank = node.ty(given).rank();
     let element = node.ty(given).element;
     // Statistics are taken in f32 at least.
     let wide = if element == ElementType::F64 { element } else { ElementType::F32 };
@@ -112,7 +130,7 @@ fn rms_normalization(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let root = node.unary(Unary::Sqrt, mean)?;
     let normal = node.binary(Binary::Div, x, root)?;
     let normal = node.cast(normal, element)?;
-    Ok(vec![node.binary(Binary::Mul, normal, scale)?])
+    node.binary(Binary::Mul, normal, scale)
 }
 
 /// Mean and inverse deviation, when asked for, are computed apart.

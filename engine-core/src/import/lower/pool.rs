@@ -27,14 +27,14 @@ pub const RULES: &[Rule] = &[
     Rule { op_type: "GlobalMaxPool", attributes: &[], lower: |node| global(node, ReduceKind::Max) },
 ];
 
-fn max_pool(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+pub fn max_pool(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     node.only_outputs(1)?;
     // Only the order of indices depends on it, and those are refused.
     node.attributes.without_effect("storage_order");
     pool(node, PoolKind::Max)
 }
 
-fn average_pool(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+pub fn average_pool(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let count_pad = node.attributes.flag("count_include_pad", false)?;
     pool(node, PoolKind::Average { count_pad })
 }

@@ -1,0 +1,13 @@
+//! Any bytes as a plan, and as manifest and weights of one whose digests fit: refused, or loaded and run.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::{path::PathBuf, sync::LazyLock};
+
+static SCRATCH: LazyLock<PathBuf> = LazyLock::new(|| {
+    let folder = std::env::temp_dir().join(format!("planforge-fuzz-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("the folder for temporary files can be written");
+    folder
+});
+
+fuzz_target!(|bytes: &[u8]| planforge_engine_core::fuzzing::plan(bytes, &SCRATCH));

@@ -1,0 +1,46 @@
+#!/bin/sh
+# Builds the fuzz targets with a stable compiler and runs them side by side, each for so many seconds.
+#
+#   fuzz/run.sh [SECONDS] [TARGET...]       60 seconds and all targets by default
+#
+# libFuzzer needs coverage counters only, which are flags of LLVM; cargo-fuzz would add a sanitizer, which needs a
+# nightly compiler: cargo +nightly fuzz run TARGET does that. What a run finds lies in fuzz/artifacts/TARGET.
+set -eu
+cd "$(dirname "$0")"
+
+seconds=${1:-60}
+[ $# -eq 0 ] || shift
+host=$(rustc -vV | sed -n 's/^host: //p')
+# With --target, these flags do not reach build scripts.
+RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+-Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=16"
+export RUSTFLAGS
+cargo build --locked --release --target "$host"
+
+# Plans are files: in memory, where there is such a place.
+[ ! -w /dev/shm ] || export TMPDIR=/dev/shm
+
+targets=${*:-$(sed -n 's/^name = "\(.*\)"/\1/p' Cargo.toml | grep -v '^planforge-fuzz$')}
+running=""
+for target in $targets; do
+    found=target/corpus/$target
+    mkdir -p "$found" "artifacts/$target" "corpus/$target" target/logs
+    "target/$host/release/$target" "$found" "corpus/$target" -max_total_time="$seconds" -timeout=30 \
+        -rss_limit_mb=3072 -max_len=65536 -use_value_profile=1 -print_final_stats=1 -verbosity=0 \
+        "-artifact_prefix=artifacts/$target/" >"target/logs/$target" 2>&1 &
+    running="$running $!:$target"
+done
+failed=""
+for each in $running; do
+    target=${each#*:}
+    if wait "${each%%:*}"; then
+        runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "target/logs/$target")
+        echo "fuzz: $target: $runs inputs in ${seconds}s, none failed"
+    else
+        echo "fuzz: $target failed:" >&2
+        tail -n 40 "target/logs/$target" >&2
+        failed="$failed $target"
+    fi
+done
+[ -z "$failed" ] || { echo "fuzz: inputs that failed lie in fuzz/artifacts:$failed" >&2; exit 1; }

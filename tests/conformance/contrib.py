@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Writes cases of `com.microsoft` operators with what ONNX Runtime answers.
+
+    contrib.py [FOLDER]     engine-core/tests/onnx_cases/contrib by default
+
+The layout is that of generate.py. Needs onnx, numpy and onnxruntime; the committed cases are of onnxruntime 1.31.1.
+"""
+
+import json
+import os
+import shutil
+import sys
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto as T
+from onnx import helper as h
+from onnx import numpy_helper
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FOLDER = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "../../engine-core/tests/onnx_cases/contrib")
+RNG = np.random.default_rng(11)
+CASES = []
+
+
+def f(*shape):
+    return (RNG.standard_normal(shape) * 0.7).astype(np.float32)
+
+
+def u8(*shape):
+    return RNG.integers(0, 256, shape).astype(np.uint8)
+
+
+def i8(*shape):
+    return RNG.integers(-128, 128, shape).astype(np.int8)
+
+
+def one(value, dtype=np.float32):
+    return np.array(value, dtype)
+
+
+def case(name, op, inputs, outputs=1, variable=1, domain="com.microsoft", **attributes):
+    """The first `variable` inputs that are given are inputs of the model, the others constants; None leaves one out."""
+    names = ["" if value is None else f"i{index}" for index, value in enumerate(inputs)]
+    given = [(name, value) for name, value in zip(names, inputs) if name]
+    results = [f"o{index}" for index in range(outputs)]
+    node = h.make_node(op, names, results, name=op, domain=domain, **attributes)
+    infos = [h.make_tensor_value_info(name, h.np_dtype_to_tensor_dtype(value.dtype), value.shape) for name, value in given[:variable]]
+    weights = [numpy_helper.from_array(value, name) for name, value in given[variable:]]
+    graph = h.make_graph([node], name, infos, [h.make_empty_tensor_value_info(result) for result in results], weights)
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17), h.make_opsetid("com.microsoft", 1)], producer_name="")
+    model.ir_version = 10
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    answers = session.run(None, dict(given[:variable]))
+    where = os.path.join(FOLDER, name)
+    data = os.path.join(where, "test_data_set_0")
+    os.makedirs(data)
+    with open(os.path.join(where, "model.onnx"), "wb") as out:
+        out.write(model.SerializeToString())
+    for stem, values in (("input", [value for _, value in given[:variable]]), ("output", answers)):
+        for index, value in enumerate(values):
+            with open(os.path.join(data, f"{stem}_{index}.pb"), "wb") as out:
+                out.write(numpy_helper.from_array(value).SerializeToString())
+    CASES.append({"name": name, "rtol": 1e-3, "atol": 2e-6, "opset": 17, "default_domain": False, "expanded": False,
+                  "exotic": False, "operators": [op], "data_sets": 1})
+
+
+def main():
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    os.makedirs(FOLDER)
+    case("fused_conv_relu", "FusedConv", [f(1, 3, 5, 5), f(4, 3, 3, 3), f(4)], activation="Relu", pads=[1, 1, 1, 1])
+    case("fused_conv_sum", "FusedConv", [f(1, 3, 4, 4), f(4, 3, 1, 1), f(4), f(1, 4, 4, 4)], activation="Relu")
+    case("fused_conv_clip", "FusedConv", [f(1, 2, 4, 4), f(2, 2, 3, 3)], activation="Clip", activation_params=[-0.2, 0.3])
+    case("fused_gemm", "FusedGemm", [f(2, 3), f(3, 4), f(4)], activation="LeakyRelu", activation_alpha=0.2)
+    case("fused_matmul", "FusedMatMul", [f(2, 4, 3), f(2, 4, 5)], alpha=0.25, transA=1, variable=2)
+    case("gelu", "Gelu", [f(2, 5)])
+    case("bias_gelu", "BiasGelu", [f(2, 5), f(5)])
+    case("fast_gelu", "FastGelu", [f(2, 5), f(5)])
+    case("quick_gelu", "QuickGelu", [f(2, 5)], alpha=1.5)
+    case("skip_norm", "SkipLayerNormalization", [f(2, 3, 4), f(2, 3, 4), f(4), f(4), f(4)], variable=2, epsilon=1e-5)
+    case("skip_rms", "SkipSimplifiedLayerNormalization", [f(2, 3, 4), f(2, 3, 4), f(4)], variable=2, epsilon=1e-5)
+    case("rms", "SimplifiedLayerNormalization", [f(2, 3, 4), f(4)], domain="", epsilon=1e-5)
+    ids = RNG.integers(0, 7, (2, 3)).astype(np.int32)
+    kinds = RNG.integers(0, 2, (2, 3)).astype(np.int32)
+    mask = np.array([[1, 1, 0], [1, 1, 1]], np.int32)
+    case("embed", "EmbedLayerNormalization", [ids, kinds, f(7, 4), f(5, 4), f(2, 4), f(4), f(4), mask], outputs=2, variable=2)
+    case("attention", "Attention", [f(2, 3, 4), f(4, 12), f(12)], num_heads=2)
+    case("attention_mask", "Attention", [f(2, 3, 4), f(4, 12), f(12), mask], num_heads=2)
+    case("attention_lengths", "Attention", [f(2, 3, 4), f(4, 12), f(12), np.array([2, 3], np.int32)], num_heads=2)
+    case("attention_causal", "Attention", [f(2, 3, 4), f(4, 12), f(12)], num_heads=2, unidirectional=1)
+    case("multi_head", "MultiHeadAttention", [f(2, 3, 4), f(2, 5, 4), f(2, 5, 4), f(12)], variable=3, num_heads=2)
+    scales = [one(0.02), one(120, np.uint8), one(0.03), one(131, np.uint8), one(0.05), one(125, np.uint8)]
+    case("qlinear_add", "QLinearAdd", [u8(2, 5), scales[0], scales[1], u8(2, 5), scales[2], scales[3], scales[4], scales[5]])
+    case("qlinear_mul", "QLinearMul", [u8(2, 5), scales[0], scales[1], u8(5), scales[2], scales[3], scales[4], scales[5]])
+    case("qlinear_sigmoid", "QLinearSigmoid", [i8(2, 5), one(0.04), one(3, np.int8), one(1 / 256), one(-128, np.int8)])
+    case("qlinear_leaky", "QLinearLeakyRelu", [i8(2, 5), one(0.04), one(3, np.int8), one(0.04), one(1, np.int8)], alpha=0.1)
+    case("qlinear_global", "QLinearGlobalAveragePool", [u8(1, 3, 4, 4), scales[0], scales[1], scales[2], scales[3]], channels_last=0)
+    case("qlinear_average", "QLinearAveragePool", [u8(1, 3, 4, 4), scales[0], scales[1], scales[2], scales[3]], kernel_shape=[2, 2], strides=[2, 2])
+    case("qlinear_concat", "QLinearConcat", [scales[4], scales[5], u8(2, 3), scales[0], scales[1], u8(2, 2), scales[2], scales[3]], axis=1)
+    case("qlinear_softmax", "QLinearSoftmax", [u8(2, 5), scales[0], scales[1], one(1 / 256), one(0, np.uint8)], axis=-1, opset=13)
+    case("qgemm", "QGemm", [u8(2, 4), scales[0], scales[1], i8(4, 3), f(3) ** 2 + one(0.01), np.zeros(3, np.int8), RNG.integers(-50, 50, 3).astype(np.int32), one(0.9), scales[5]])
+    case("qgemm_float", "QGemm", [u8(2, 4), scales[0], scales[1], i8(3, 4), one(0.02), one(0, np.int8)], transB=1)
+    case("matmul_to_float", "MatMulIntegerToFloat", [u8(2, 4), i8(4, 3), scales[0], f(3) ** 2, scales[1], np.zeros(3, np.int8), f(3)])
+    case("nhwc_max_pool", "NhwcMaxPool", [u8(1, 4, 4, 3)], kernel_shape=[2, 2], strides=[2, 2])
+    with open(os.path.join(FOLDER, "cases.json"), "w", encoding="utf-8") as out:
+        json.dump({"onnxruntime": onnxruntime.__version__, "cases": CASES}, out, indent=1)
+
+
+main()
