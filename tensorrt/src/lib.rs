@@ -11,6 +11,7 @@
 //! | [`model`] | what of a model decides whether a version can take it |
 //! | [`options`] | backend options by allow-listed name |
 //! | [`command`] | the exact command lines: build, benchmark, profile, outputs |
+//! | [`preflight`] | everything that can be said before a job runs: refusals, warnings, its command lines |
 //! | [`refusal`] | what cannot be done, said before anything runs |
 //! | [`log`] | the console log, read while it streams in |
 //! | [`findings`] | what trtexec warns of, as findings |
@@ -36,6 +37,7 @@ mod meter;
 pub mod model;
 pub mod options;
 pub mod plan;
+pub mod preflight;
 pub mod process;
 pub mod refusal;
 mod tensors;

@@ -7,11 +7,11 @@ use planforge_engine_core::{backend::BackendError, worker::FailureClass};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Other versions can do it.
-    #[error("TensorRT {version} has no {what}; {able}")]
+    #[error("TensorRT {version} does not support {what}; {able}")]
     Version {
         what: String,
         version: Version,
-        /// `8.6.0 to 10.16 have it`.
+        /// `8.6.0 to 10.16 do`.
         able: String,
         hint: String,
     },
@@ -33,7 +33,7 @@ impl Refusal {
     /// `what` needs `flag`, which `version` lacks.
     pub fn flag(what: impl Into<String>, version: Version, flag: &str) -> Self {
         let found = flags::find(flag);
-        let able = found.map_or_else(|| "no version has it".to_owned(), |f| format!("{} have it", f.versions()));
+        let able = found.map_or_else(|| "no version does".to_owned(), |f| format!("{} do", f.versions()));
         let hint = match found.map(|f| f.instead).filter(|instead| !instead.is_empty()) {
             Some(instead) => format!("ask for a toolchain that has it, or use {instead}"),
             None => "ask for a toolchain that has it, or leave it out of the spec".to_owned(),

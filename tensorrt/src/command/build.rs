@@ -38,7 +38,7 @@ pub fn build(
     let options = Options::parse(&spec.options)?;
     consistent(capabilities, spec, &options, model)?;
     let mut line = Builder::new(capabilities);
-    line.reads("an ONNX model", "--onnx", files.model)?;
+    line.reads("ONNX models", "--onnx", files.model)?;
     line.writes("saving the plan", "--saveEngine", files.plan)?;
     let build_only = if capabilities.has("--skipInference") { "--skipInference" } else { "--buildOnly" };
     line.on("building without running", build_only)?;
@@ -67,6 +67,10 @@ fn consistent(
     model: Option<&ModelFacts>,
 ) -> Result<(), Refusal> {
     let weak = !capabilities.strongly_typed_only() && !options.strongly_typed;
+    // Said before anything about the model's types, which no cache would change.
+    if spec.calibration.is_some() && !capabilities.has("--calib") {
+        return Err(Refusal::flag("calibration caches (--calib)", capabilities.version(), "--calib"));
+    }
     if let Some(threads) = spec.threads {
         return Err(Refusal::spec(
             format!("the spec asks for {threads} CPU threads, but TensorRT builds for GPUs"),
@@ -171,7 +175,7 @@ fn memory_pools(line: &mut Builder<'_>, spec: &BuildSpec, options: &Options) -> 
     if pools.is_empty() {
         return Ok(());
     }
-    line.value("a limit on memory pools", "--memPoolSize", pools.join(","))
+    line.value("limits of memory pools", "--memPoolSize", pools.join(","))
 }
 
 /// The optimization level every version has when it has none to set.
@@ -250,9 +254,6 @@ fn tactics(line: &mut Builder<'_>, options: &Options) -> Result<(), Refusal> {
     if options.heuristic {
         line.on("option heuristic", "--heuristic")?;
     }
-    if options.distributive_independence {
-        line.on("option distributive_independence", "--distributiveIndependence")?;
-    }
     Ok(())
 }
 
@@ -319,8 +320,8 @@ fn known(line: &Builder<'_>, kind: &str, name: &str, words: &[Word]) -> Result<(
         Some(word) if in_version(&word) => Ok(()),
         Some((_, since, until)) => {
             let able = match until {
-                Some(until) => format!("{}.{} to {}.x have it", since.major, since.minor, until.major),
-                None => format!("{}.{} and newer have it", since.major, since.minor),
+                Some(until) => format!("{}.{} to {}.x do", since.major, since.minor, until.major),
+                None => format!("{}.{} and newer do", since.major, since.minor),
             };
             Err(Refusal::version(format!("{kind} {name}"), version, able))
         }
@@ -337,7 +338,7 @@ fn since(line: &Builder<'_>, what: &str, first: Version) -> Result<(), Refusal> 
     if version.release() >= first {
         return Ok(());
     }
-    Err(Refusal::version(what, version, format!("{}.{} and newer have it", first.major, first.minor)))
+    Err(Refusal::version(what, version, format!("{}.{} and newer do", first.major, first.minor)))
 }
 
 fn switches(switches: &[Switch]) -> String {
@@ -430,7 +431,7 @@ fn caches(line: &mut Builder<'_>, files: &BuildFiles<'_>, options: &Options) -> 
     if options.timing_cache_off {
         line.on("option timing_cache=off", "--noBuilderCache")?;
     } else if let Some(cache) = files.timing_cache {
-        line.writes("a timing cache", "--timingCacheFile", cache)?;
+        line.writes("timing caches", "--timingCacheFile", cache)?;
     }
     if options.error_on_timing_cache_miss {
         line.on("option error_on_timing_cache_miss", "--errorOnTimingCacheMiss")?;
@@ -458,7 +459,7 @@ fn calibration(
         }
     };
     if let Some(file) = file {
-        line.reads("a calibration cache", "--calib", file)?;
+        line.reads("calibration caches", "--calib", file)?;
     }
     if let Some(index) = options.calibration_profile {
         line.value("option calibration_profile", "--calibProfile", index)?;

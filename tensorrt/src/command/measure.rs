@@ -190,7 +190,7 @@ fn refit(line: &mut Builder<'_>, model: Option<&Path>) -> Result<(), Refusal> {
     let what = "running a plan whose weights were stripped";
     if !line.has("--refitFromOnnx") {
         let version = line.capabilities.version();
-        return Err(Refusal::version(what, version, "10.14 and newer can put the weights back"));
+        return Err(Refusal::version(what, version, "10.14 and newer do"));
     }
     let Some(model) = model else {
         return Err(Refusal::spec("a plan whose weights were stripped needs its model to run", "give the model too"));

@@ -20,4 +20,4 @@ mod shapes;
 pub use build::{BuildFiles, build};
 pub use line::CommandLine;
 pub use measure::{Benchmark, Mode, Outputs, Profile, Run, benchmark, outputs, profile};
-pub use shapes::{Point, Shapes, distinct_points};
+pub use shapes::{Point, Shapes, distinct_points, varying};

@@ -62,7 +62,7 @@ pub fn distinct_points(profile: &OptimizationProfile) -> Vec<Point> {
 }
 
 /// The part of `profile` that must be said: inputs that vary. The tool refuses shapes for a model without any.
-pub(super) fn varying(profile: &OptimizationProfile, model: Option<&ModelFacts>) -> OptimizationProfile {
+pub fn varying(profile: &OptimizationProfile, model: Option<&ModelFacts>) -> OptimizationProfile {
     let says = |name: &str| model.is_none_or(|model| model.input(name).is_some_and(Edge::is_dynamic));
     let inputs = profile.inputs.iter().filter(|(name, dims)| !dims.is_empty() && says(name));
     OptimizationProfile { inputs: inputs.map(|(name, dims)| (name.clone(), dims.clone())).collect() }

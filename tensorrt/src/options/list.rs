@@ -106,13 +106,6 @@ pub const OPTIONS: &[OptionHelp] = &[
     option("max_aux_streams", "0 to 64", "2", "--maxAuxStreams", "most auxiliary streams of one execution"),
     option("sparsity", "`enable`, `disable`", "enable", "--sparsity", "use structured sparsity of the weights"),
     option(
-        "distributive_independence",
-        BOOL,
-        "true",
-        "--distributiveIndependence",
-        "results do not depend on how work is spread",
-    ),
-    option(
         "profiling_verbosity",
         "`detailed`, `layer_names_only`, `none`",
         "none",

@@ -101,7 +101,6 @@ pub struct Options {
     pub heuristic: bool,
     pub plugin_instance_norm: bool,
     pub plugin_loading: PluginLoading,
-    pub distributive_independence: bool,
     pub calibration_profile: Option<u64>,
     pub persistent_cache_ratio: Option<String>,
     pub managed_memory: bool,
@@ -187,7 +186,6 @@ impl Options {
                     _ => PluginLoading::Static,
                 };
             }),
-            "distributive_independence" => flag(text).map(|on| self.distributive_independence = on),
             "calibration_profile" => most(MAX_PROFILE)(text).map(|n| self.calibration_profile = Some(n)),
             "persistent_cache_ratio" => decimal(text, 1.0).map(|d| self.persistent_cache_ratio = Some(d)),
             "managed_memory" => flag(text).map(|on| self.managed_memory = on),
