@@ -81,18 +81,12 @@ pub fn steps(
                 layer_times: Path::new("profile.json"),
                 layer_info: Path::new("layers.json"),
             };
-            steps.push(Step {
-                name: name("outputs"),
-                command: command::outputs(capabilities, spec, &run, &outputs)?,
-            });
+            steps.push(Step { name: name("outputs"), command: command::outputs(capabilities, spec, &run, &outputs)? });
             steps.push(Step {
                 name: name("benchmark"),
                 command: command::benchmark(capabilities, spec, &run, &benchmark)?,
             });
-            steps.push(Step {
-                name: name("profile"),
-                command: command::profile(capabilities, spec, &run, &profile)?,
-            });
+            steps.push(Step { name: name("profile"), command: command::profile(capabilities, spec, &run, &profile)? });
         }
     }
     Ok(steps)
@@ -239,7 +233,8 @@ fn operators(version: Version, model: &ModelFacts, plugins: bool) -> Result<Vec<
             if release <= NEWEST_LISTED {
                 missing.push((operator.clone(), "no version up to 10.1 does".into()));
             } else {
-                warnings.push(format!("operator {operator} was unknown up to TensorRT 10.1, and {version} may lack it"));
+                warnings
+                    .push(format!("operator {operator} was unknown up to TensorRT 10.1, and {version} may lack it"));
             }
         } else if !domain.is_empty() && !plugins {
             warnings.push(format!("operator {domain}::{operator} needs a plugin that TensorRT {version} brings along"));

@@ -10,6 +10,7 @@ pub mod completions;
 pub mod coordinator;
 pub mod devices;
 pub mod doctor;
+mod dry_run;
 pub mod engines;
 pub mod fetch;
 pub mod inspect;

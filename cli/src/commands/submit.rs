@@ -1,6 +1,6 @@
 //! `planforge submit`: jobs that go on without this command.
 
-use super::Context;
+use super::{Context, dry_run::dry_run};
 use crate::{
     failure::Failure,
     farm::{Farm, Need},
@@ -64,7 +64,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             request.skus = request::skus_of_this_host(&farm).await?;
         }
         let result = if args.dry_run {
-            dry_run(context, &farm, &request).await
+            dry_run(context, &farm, &request, &files).await
         } else {
             submit(context, &farm, &request, &files, args.wait).await
         };
@@ -138,79 +138,4 @@ async fn submit(
 fn object(context: &Context<'_>, request_id: &str, jobs: Vec<v1::Job>) -> Result<(), Failure> {
     let jobs: Vec<_> = jobs.into_iter().map(JobView::from).collect();
     context.printer.object(&serde_json::json!({ "request_id": request_id, "jobs": jobs }))
-}
-
-/// Asks the store about every combination that the request stands for.
-async fn dry_run(context: &Context<'_>, farm: &Farm, request: &v1::SubmitRequest) -> Result<(), Failure> {
-    let devices = farm.rpc().list_devices(v1::ListDevicesRequest { online_only: false }).await;
-    let devices = devices.map_err(|e| farm.error(e))?.into_inner().devices;
-    let any = vec![String::new()];
-    let toolchains = if request.toolchains.is_empty() { &any } else { &request.toolchains };
-    let mut rows = tables::table(&["model", "sku", "toolchain", "spec", "would"]);
-    let mut objects = Vec::new();
-    for model in &request.models {
-        for sku in &request.skus {
-            for spec in &request.specs_json {
-                for toolchain in toolchains {
-                    let would = would(farm, request, &devices, [&model.digest, sku, spec, toolchain]).await?;
-                    let constraint = if toolchain.is_empty() { "any" } else { toolchain };
-                    let name = tables::model_name(Some(model));
-                    rows.add_row([name, sku, constraint, &short_spec(spec), &would]);
-                    objects.push(serde_json::json!({
-                        "model": model.digest,
-                        "sku": sku,
-                        "toolchain_constraint": toolchain,
-                        "spec": serde_json::from_str::<serde_json::Value>(spec).unwrap_or_default(),
-                        "would": would,
-                    }));
-                }
-            }
-        }
-    }
-    context.printer.data(&tables::render(rows, &[]))?;
-    context.printer.object(&serde_json::json!({ "combinations": objects }))
-}
-
-async fn would(
-    farm: &Farm,
-    request: &v1::SubmitRequest,
-    devices: &[v1::Device],
-    [model, sku, spec, toolchain]: [&String; 4],
-) -> Result<String, Failure> {
-    let wanted = v1::FindEngineRequest {
-        model_digest: model.clone(),
-        sku: sku.clone(),
-        spec_json: spec.clone(),
-        toolchain: toolchain.clone(),
-        allow_inaccurate: request.allow_inaccurate,
-        project: request.project.clone(),
-        ..Default::default()
-    };
-    match farm.rpc().find_engine(wanted).await.map_err(|e| farm.error(e)) {
-        Ok(engine) if !request.force => {
-            return Ok(format!("answer with the stored engine {}", tables::short(&engine.into_inner().engine_key)));
-        }
-        Err(failure) if ![ErrorCode::NotFound, ErrorCode::Gone].map(ErrorCode::name).contains(&failure.name) => {
-            return Err(failure);
-        }
-        _ => {}
-    }
-    let offering: Vec<_> = devices.iter().filter(|d| d.skus.contains(sku) && !d.offers.is_empty()).collect();
-    Ok(match (offering.is_empty(), offering.iter().any(|d| d.online)) {
-        (false, true) => "build".into(),
-        (false, false) => "queue until an agent with such a device is back".into(),
-        (true, _) if request.wait_for_device => "wait for a first such device".into(),
-        (true, _) => "be refused: no known device offers it".into(),
-    })
-}
-
-/// What a spec asks beyond the defaults, in few words.
-fn short_spec(json: &str) -> String {
-    let Ok(spec) = serde_json::from_str::<BuildSpec>(json) else { return json.to_owned() };
-    let mut words = vec![format!("{:?}", spec.precision).to_lowercase()];
-    words.extend(spec.threads.map(|n| format!("{n} threads")));
-    if !spec.profiles.is_empty() {
-        words.push(format!("{} profiles", spec.profiles.len()));
-    }
-    words.join(", ")
 }

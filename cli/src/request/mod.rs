@@ -13,6 +13,7 @@ use planforge_engine_core::{
 use planforge_proto::{ErrorCode, v1};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io::Read as _,
     path::{Path, PathBuf},
 };
 
@@ -43,6 +44,23 @@ pub struct RequestArgs {
     /// Most scratch memory a tactic may use, in MiB
     #[arg(long, value_name = "MIB")]
     pub workspace_mib: Option<u64>,
+    /// TensorRT: run on other boards too, none, ampere+ or same_compute_capability; repeat for several engines
+    #[arg(long, value_name = "LEVEL", value_delimiter = ',', value_parser = parse_hardware)]
+    pub hardware_compatibility: Vec<String>,
+    /// TensorRT: run on newer versions too, on or off; 'on,off' for both engines
+    #[arg(
+        long,
+        value_name = "on|off",
+        value_delimiter = ',',
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "on",
+        value_parser = parse_switch
+    )]
+    pub version_compatible: Vec<bool>,
+    /// Build spec as JSON, which other flags override; repeat for several engines
+    #[arg(long = "spec", value_name = "FILE.json")]
+    pub spec_files: Vec<PathBuf>,
     /// Backend option NAME=VALUE; repeat for several
     #[arg(long = "option", value_name = "NAME=VALUE", value_parser = parse_option)]
     pub options: Vec<(String, String)>,
@@ -72,6 +90,39 @@ fn parse_option(text: &str) -> Result<(String, String), String> {
     pair.map(|(name, value)| (name.to_owned(), value.to_owned())).ok_or_else(|| format!("'{text}' is not NAME=VALUE"))
 }
 
+fn parse_hardware(text: &str) -> Result<String, String> {
+    let spec = BuildSpec { hardware_compatibility: Some(text.to_owned()), ..BuildSpec::default() }.canonical();
+    spec.validate().map_err(|error| error.to_string())?;
+    Ok(spec.hardware_compatibility.unwrap_or_default())
+}
+
+fn parse_switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("'{text}' is neither on nor off")),
+    }
+}
+
+/// Far more than any spec needs.
+const MAX_SPEC_BYTES: u64 = 1 << 20;
+
+/// Reads a build spec from a file.
+fn read_spec(path: &Path) -> Result<BuildSpec, Failure> {
+    let failed = |error: std::io::Error| Failure::io("read", path, &error);
+    let mut text = String::new();
+    std::fs::File::open(path).map_err(failed)?.take(MAX_SPEC_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > MAX_SPEC_BYTES {
+        return Err(Failure::usage(format!("{} is larger than {MAX_SPEC_BYTES} bytes: no build spec", path.display())));
+    }
+    BuildSpec::parse(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+}
+
+/// Each of `values`, or what the template has when none is given.
+fn or_template<T: Clone>(values: &[T], template: T) -> Vec<T> {
+    if values.is_empty() { vec![template] } else { values.to_vec() }
+}
+
 impl RequestArgs {
     /// The files that the flags name.
     pub fn attached(&self) -> Result<Attached, Failure> {
@@ -99,23 +150,41 @@ impl RequestArgs {
         unique(wanted.iter().chain([baseline]).map(ToString::to_string))
     }
 
-    /// One spec per precision, over `base` where an earlier job is the template.
-    pub fn specs(&self, base: &BuildSpec) -> Vec<BuildSpec> {
-        let precisions = if self.precision.is_empty() { vec![base.precision] } else { self.precision.clone() };
-        let spec = |precision| {
-            let mut spec = BuildSpec { precision, ..base.clone() };
-            if !self.shapes.is_empty() {
-                spec.profiles.clone_from(&self.shapes);
+    /// One spec for every combination of precision and compatibility, over every `--spec`, or over `base` where an
+    /// earlier job is the template; equal ones once.
+    pub fn specs(&self, base: &BuildSpec) -> Result<Vec<BuildSpec>, Failure> {
+        let files = self.spec_files.iter().map(|path| read_spec(path)).collect::<Result<Vec<_>, _>>()?;
+        let mut specs: Vec<BuildSpec> = Vec::new();
+        for base in or_template(&files, base.clone()) {
+            for precision in or_template(&self.precision, base.precision) {
+                let levels: Vec<Option<String>> = self.hardware_compatibility.iter().cloned().map(Some).collect();
+                for hardware in or_template(&levels, base.hardware_compatibility.clone()) {
+                    for version_compatible in or_template(&self.version_compatible, base.version_compatible) {
+                        let mut spec = BuildSpec { precision, version_compatible, ..base.clone() };
+                        spec.hardware_compatibility.clone_from(&hardware);
+                        let spec = self.over(spec);
+                        if !specs.contains(&spec) {
+                            specs.push(spec);
+                        }
+                    }
+                }
             }
-            spec.threads = self.threads.or(spec.threads);
-            spec.workspace_mib = self.workspace_mib.or(spec.workspace_mib);
-            if let Some(level) = self.optimization_level {
-                spec.optimization_level = OptimizationLevel(level);
-            }
-            spec.options.extend(self.options.iter().cloned());
-            spec.canonical()
-        };
-        precisions.into_iter().map(spec).collect()
+        }
+        Ok(specs)
+    }
+
+    /// `spec` with the flags that have one value.
+    fn over(&self, mut spec: BuildSpec) -> BuildSpec {
+        if !self.shapes.is_empty() {
+            spec.profiles.clone_from(&self.shapes);
+        }
+        spec.threads = self.threads.or(spec.threads);
+        spec.workspace_mib = self.workspace_mib.or(spec.workspace_mib);
+        if let Some(level) = self.optimization_level {
+            spec.optimization_level = OptimizationLevel(level);
+        }
+        spec.options.extend(self.options.iter().cloned());
+        spec.canonical()
     }
 }
 
@@ -146,12 +215,13 @@ pub fn assemble(
     base: &BuildSpec,
     attached: &Attached,
 ) -> Result<v1::SubmitRequest, Failure> {
+    let specs: Vec<BuildSpec> = args.specs(base)?.iter().map(|spec| attached.onto(spec)).collect();
     Ok(v1::SubmitRequest {
         idempotency_key: ulid::Ulid::generate().to_string(),
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
         models,
         skus,
-        specs_json: spec_documents(&args.specs(&attached.onto(base)))?,
+        specs_json: spec_documents(&specs)?,
         toolchains: args.toolchains(),
         priority: args.priority.unwrap_or(0),
         force: args.force,
@@ -266,7 +336,7 @@ mod tests {
     #[test]
     fn each_precision_is_a_spec_of_its_own() {
         let args = args(&["--precision", "fp16,fp32", "--threads", "2", "--option", "a=b=c", "--shapes", "x:1x3"]);
-        let specs = args.specs(&BuildSpec::default());
+        let specs = args.specs(&BuildSpec::default()).unwrap();
         assert_eq!(specs.iter().map(|s| s.precision).collect::<Vec<_>>(), [Precision::Fp16, Precision::Fp32]);
         for spec in &specs {
             assert_eq!((spec.threads, spec.profiles.len(), spec.options["a"].as_str()), (Some(2), 1, "b=c"));
@@ -276,9 +346,50 @@ mod tests {
     #[test]
     fn a_template_stands_where_no_flag_says_otherwise() {
         let base = BuildSpec { precision: Precision::Bf16, threads: Some(4), ..BuildSpec::default() };
-        assert_eq!(args(&[]).specs(&base), std::slice::from_ref(&base));
-        let changed = args(&["--threads", "1"]).specs(&base);
+        assert_eq!(args(&[]).specs(&base).unwrap(), std::slice::from_ref(&base));
+        let changed = args(&["--threads", "1"]).specs(&base).unwrap();
         assert_eq!(changed, [BuildSpec { threads: Some(1), ..base }]);
+    }
+
+    #[test]
+    fn compatible_builds_are_specs_beside_the_plain_one() {
+        let line =
+            args(&["--hardware-compatibility", "none,ampere+", "--version-compatible=off,on", "--precision", "fp16"]);
+        let specs = line.specs(&BuildSpec::default()).unwrap();
+        let said: Vec<_> = specs.iter().map(|s| (s.hardware_compatibility.as_deref(), s.version_compatible)).collect();
+        assert_eq!(said, [(None, false), (None, true), (Some("ampere+"), false), (Some("ampere+"), true)]);
+        assert!(
+            args(&["--version-compatible", "--threads", "1"]).specs(&BuildSpec::default()).unwrap()[0]
+                .version_compatible
+        );
+        let both = BuildSpec { version_compatible: true, ..BuildSpec::default() };
+        assert!(!args(&["--version-compatible=off"]).specs(&both).unwrap()[0].version_compatible);
+        assert!(Line::try_parse_from(["x", "--hardware-compatibility", "turing"]).is_err());
+        assert!(Line::try_parse_from(["x", "--version-compatible=maybe"]).is_err());
+    }
+
+    #[test]
+    fn spec_files_are_templates_and_equal_specs_are_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.to_string_lossy().into_owned()
+        };
+        let one = file("a.json", r#"{"precision": "fp16", "workspace_mib": 64}"#);
+        let two = file("b.json", r#"{"options": {"tactic_sources": "-CUDNN"}}"#);
+        let specs = args(&["--spec", &one, "--spec", &two, "--spec", &one, "--workspace-mib", "32"])
+            .specs(&BuildSpec::default());
+        let specs = specs.unwrap();
+        assert_eq!(
+            specs.iter().map(|s| (s.precision, s.workspace_mib)).collect::<Vec<_>>(),
+            [(Precision::Fp16, Some(32)), (Precision::Fp32, Some(32))]
+        );
+        for (name, text) in [("c.json", "{"), ("d.json", r#"{"precison": "fp16"}"#)] {
+            let failure = args(&["--spec", &file(name, text)]).specs(&BuildSpec::default()).unwrap_err();
+            assert!(failure.to_string().contains(name), "{failure}");
+        }
+        assert!(args(&["--spec", "/nonexistent.json"]).specs(&BuildSpec::default()).is_err());
     }
 
     #[test]

@@ -193,6 +193,43 @@ fn bad_input_is_refused_in_words() {
 }
 
 #[test]
+fn a_dry_run_prints_the_exact_commands_of_every_version() {
+    let world = World::new();
+    let up = Up::start(&world);
+    let digits = digits();
+    let ask = |more: &[&str]| {
+        let mut args = vec!["submit", digits.to_str().unwrap(), "--sku", "t4", "--dry-run"];
+        args.extend(more);
+        up.command(&world, &args).output().unwrap()
+    };
+    let versions = ["--toolchain", "tensorrt=8.6.1", "--toolchain", "tensorrt=11.1", "--precision", "fp16"];
+    let said = json(&ask(&[&versions[..], &["--version-compatible=off,on", "--json"]].concat()));
+    let rows = said["combinations"].as_array().unwrap();
+    assert_eq!(rows.len(), 4, "two versions, with and without compatibility");
+    let args = |row: &Value| -> Vec<String> {
+        let args = row["commands"][0]["args"].as_array().unwrap();
+        args.iter().map(|arg| arg.as_str().unwrap().to_owned()).collect()
+    };
+    let of = |version: &str, compatible: bool| {
+        let wanted =
+            |row: &&Value| row["toolchain"]["version"] == version && row["spec"]["version_compatible"] == compatible;
+        rows.iter().find(wanted).unwrap_or_else(|| panic!("{version} in {said}"))
+    };
+    let plain = args(of("8.6.1", false));
+    assert!(plain.contains(&"--fp16".into()) && plain.contains(&"--skipInference".into()), "{plain:?}");
+    assert!(!plain.contains(&"--versionCompatible".into()), "{plain:?}");
+    assert!(args(of("8.6.1", true)).contains(&"--versionCompatible".into()));
+    // The model is typed in fp32, and 11 has no flag that would change it.
+    let refused = of("11.1.0", false);
+    assert!(refused["refused"]["reason"].as_str().unwrap().contains("typed in fp32"), "{refused}");
+    assert!(refused["commands"].is_null());
+    let text = String::from_utf8(ask(&versions).stdout).unwrap();
+    assert!(text.contains("  build: trtexec --onnx="), "{text}");
+    let text = String::from_utf8(ask(&["--toolchain", "tensorrt=8.4.1", "--optimization-level", "5"]).stdout).unwrap();
+    assert!(text.contains("8.6.0 and newer do"), "{text}");
+}
+
+#[test]
 fn a_bad_token_is_refused() {
     let world = World::new();
     let up = Up::start(&world);

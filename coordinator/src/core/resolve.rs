@@ -4,8 +4,10 @@ use super::{queue::Target, state::State};
 use planforge_engine_core::identity::{
     BuildSpec, Sku, Toolchain, ToolchainConstraint,
     resolve::{ResolveError, resolve_spec, resolve_toolchain},
+    toolchain::compare_versions,
 };
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_tensorrt::{Refusal, preflight};
 use std::collections::BTreeSet;
 
 /// SKUs or toolchains that one refusal lists.
@@ -55,6 +57,8 @@ impl State {
             }
             _ => Unresolved::NothingOffers(ApiError::new(ErrorCode::Refused, error.to_string())),
         })?;
+        preflight::admit(&toolchain, &spec)
+            .map_err(|refusal| Unresolved::Never(cannot_build(sku, &spec, &refusal, &offers)))?;
         Ok(Resolved { toolchain, spec })
     }
 
@@ -94,4 +98,22 @@ impl State {
             .collect();
         if offered.is_empty() { format!("nobody offers {sku}") } else { format!("{sku} has {}", offered.join("; ")) }
     }
+}
+
+/// The toolchain that was resolved cannot do what the spec asks; what else is offered perhaps can.
+fn cannot_build(sku: &Sku, spec: &BuildSpec, refusal: &Refusal, offers: &[Toolchain]) -> ApiError {
+    let can = |offer: &&Toolchain| {
+        offer.backend == planforge_tensorrt::discover::BACKEND && preflight::admit(offer, spec).is_ok()
+    };
+    let mut able: Vec<&str> = offers.iter().filter(can).map(|offer| offer.version.as_str()).take(LISTED_MAX).collect();
+    able.sort_by(|left, right| compare_versions(left, right));
+    able.dedup();
+    let hint = match able.last() {
+        Some(version) => {
+            let all = able.join(", ");
+            format!("{sku} is also offered by TensorRT {all}, which can: ask with --toolchain tensorrt={version}")
+        }
+        None => refusal.hint().to_owned(),
+    };
+    ApiError::new(ErrorCode::Refused, format!("{sku} cannot have this engine: {refusal}")).with_hint(hint)
 }

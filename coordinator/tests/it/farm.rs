@@ -110,6 +110,51 @@ async fn what_nobody_can_run_is_refused_with_what_exists() {
 }
 
 #[tokio::test]
+async fn what_the_resolved_tensorrt_cannot_do_is_refused_with_what_can() {
+    let (farm, blobs) = farm().await;
+    let devices = ["tensorrt 8.6.1", "tensorrt 10.16.1.11", "tensorrt 11.1.0.106"];
+    let devices =
+        devices.iter().enumerate().map(|(n, toolchain)| device(&format!("gpu{n}"), "t4", toolchain)).collect();
+    let mut agent = Agent::connect(&farm, hello("a", devices)).await;
+    assert!(matches!(agent.next().await, Some(Kind::Welcome(_))));
+    let ask = |spec: &str, toolchain: &str| v1::SubmitRequest {
+        skus: vec!["t4".into()],
+        specs_json: vec![spec.into()],
+        toolchains: vec![toolchain.into()],
+        ..request(model(&blobs, "m"))
+    };
+    let profile = r#"{"x":[{"min":1,"opt":2,"max":8}]}"#;
+    let profiles = format!(r#"{{"profiles":[{profile},{profile}]}}"#);
+    let heuristic = r#"{"options":{"heuristic":"true"}}"#;
+    let constrained = r#"{"precision":"fp16","options":{"layer_precisions":"a:fp32"}}"#;
+    for (spec, toolchain, said, hint) in [
+        (
+            profiles.as_str(),
+            "tensorrt=8.6",
+            "8.6.1 does not support several optimization profiles",
+            "10.16.1.11, 11.1.0.106",
+        ),
+        (heuristic, "tensorrt", "8.5.1 to 9.3 do", "TensorRT 8.6.1, which can"),
+        (constrained, "tensorrt>=11", "8.4.1 to 10.16 do", "8.6.1, 10.16.1.11"),
+        (r#"{"options":{"use_dla_core":"0"}}"#, "tensorrt", "DLA", "on the board itself"),
+        (r#"{"options":{"onnx":"/etc/passwd"}}"#, "tensorrt", "no such option", "tactic_sources"),
+    ] {
+        let error = farm.submit(&Actor::local(), ask(spec, toolchain)).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::Refused, "{error}");
+        assert!(error.message.starts_with("t4 cannot have this engine: "), "{}", error.message);
+        assert!(error.message.contains(said) && error.hint.contains(hint), "{} / {}", error.message, error.hint);
+    }
+    // One combination that cannot be refuses the whole request: nothing is queued.
+    let mut both = ask(r#"{"precision":"fp16"}"#, "tensorrt=10");
+    both.specs_json.push(heuristic.into());
+    assert_eq!(farm.submit(&Actor::local(), both).await.unwrap_err().code, ErrorCode::Refused);
+    let jobs = farm.list_jobs(&Actor::local(), v1::ListJobsRequest::default()).await.unwrap();
+    assert!(jobs.jobs.is_empty(), "a refused request leaves nothing");
+    let good = farm.submit(&Actor::local(), ask(&profiles, "tensorrt=10")).await.unwrap();
+    assert_eq!(good.jobs.len(), 1);
+}
+
+#[tokio::test]
 async fn waiting_for_a_device_has_no_key_until_one_comes_and_then_merges() {
     let (farm, blobs) = farm().await;
     let waits = |name| v1::SubmitRequest { wait_for_device: true, ..request(model(&blobs, name)) };

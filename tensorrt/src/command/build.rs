@@ -115,6 +115,13 @@ fn consistent(
             "profiles count from 0",
         ));
     }
+    let faster_shapes_off = options.preview.iter().any(|s| s.name == "fasterDynamicShapes0805" && !s.on);
+    if faster_shapes_off && spec.precision == Precision::Bf16 {
+        return Err(Refusal::spec(
+            "precision bf16 needs the preview feature fasterDynamicShapes0805 that the spec turns off",
+            "leave the preview option out",
+        ));
+    }
     // Without either, the tool makes up ranges: a fast engine that computes nonsense.
     if let Some(model) = model
         && weak

@@ -187,6 +187,35 @@ mod tests {
         assert_eq!(distinct_points(&profile(&[(8, 8, 8)])), [Point::Opt]);
     }
 
+    fn ids(dims: &[Option<u64>]) -> ModelFacts {
+        let edge = |name: &str, dims: &[Option<u64>]| Edge { name: name.into(), element: None, dims: dims.to_vec() };
+        ModelFacts { inputs: vec![edge("serving:0", dims), edge("scale", &[Some(1)])], ..ModelFacts::default() }
+    }
+
+    #[test]
+    fn profiles_must_fit_the_model() {
+        let dynamic = ids(&[None, Some(128)]);
+        let good = profile(&[(1, 4, 8), (128, 128, 128)]);
+        assert_eq!(check_profiles(std::slice::from_ref(&good), &dynamic), Ok(()));
+        // Only what varies is said.
+        assert_eq!(varying(&good, Some(&dynamic)), good);
+        assert!(varying(&profile(&[(1, 1, 1)]), Some(&ids(&[Some(1)]))).inputs.is_empty());
+        assert_eq!(check_profiles(&[], &ids(&[Some(1), Some(128)])), Ok(()));
+        let mut other = good.clone();
+        other.inputs.insert("mask".into(), Vec::new());
+        for (profiles, said) in [
+            (vec![], "the shape of input 'serving:0' is ?x128, and the spec gives no size"),
+            (vec![profile(&[(1, 4, 8)])], "gives input 'serving:0' 1 dimensions, the model 2"),
+            (vec![profile(&[(1, 4, 8), (64, 64, 64)])], "the model fixes it at 128"),
+            (vec![good, other], "'mask', which is no input of the model"),
+            (vec![OptimizationProfile::default()], "no shape for the dynamic input 'serving:0'"),
+        ] {
+            let refusal = check_profiles(&profiles, &dynamic).unwrap_err();
+            assert!(refusal.to_string().contains(said), "{refusal}");
+        }
+        assert!(check_profiles(&[], &dynamic).unwrap_err().hint().contains("serving:0:1..8x128"));
+    }
+
     #[test]
     fn names_and_sizes_the_parser_misreads_are_refused() {
         for name in ["a,b", "a'b", "a*", "", "a\nb"] {

@@ -18,7 +18,6 @@ use planforge_engine_core::identity::Toolchain;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ffi::OsString,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
@@ -57,24 +56,6 @@ impl Installation {
             parts.into_iter().filter_map(|(name, version)| Some((name.to_owned(), version?))).collect();
         Toolchain { backend: BACKEND.into(), version: self.version().to_string(), components }
     }
-
-    /// Variables its processes need, beside what this process has.
-    pub fn environment(&self) -> Vec<(&'static str, OsString)> {
-        library_variable(&self.library_path).into_iter().collect()
-    }
-}
-
-/// `LD_LIBRARY_PATH` with `folders` first.
-fn library_variable(folders: &[PathBuf]) -> Option<(&'static str, OsString)> {
-    const NAME: &str = "LD_LIBRARY_PATH";
-    if folders.is_empty() {
-        return None;
-    }
-    let inherited = std::env::var_os(NAME).filter(|value| !value.is_empty());
-    let mut paths: Vec<PathBuf> = folders.to_vec();
-    paths.extend(inherited.iter().flat_map(std::env::split_paths));
-    // A folder with a colon in its name cannot be said; the program is then found broken and shown as that.
-    Some((NAME, std::env::join_paths(paths).unwrap_or_else(|_| inherited.unwrap_or_default())))
 }
 
 /// Why a program that should be a `trtexec` cannot be used.
@@ -83,7 +64,7 @@ fn library_variable(folders: &[PathBuf]) -> Option<(&'static str, OsString)> {
 pub enum Problem {
     #[error("it cannot be started: {reason}")]
     Start { reason: String },
-    #[error("it did not answer --help within {limit_s} s and 1 MiB")]
+    #[error("it did not answer --help within {limit_s} s and 256 KiB")]
     Hangs { limit_s: u64 },
     #[error("it ended with {status} and does not name its version")]
     NoVersion { status: String },
@@ -163,7 +144,7 @@ impl Discovery {
             }
             let Some(stamp) = Stamp::of(&trtexec) else { continue };
             let library_path = components::library_path(&trtexec);
-            let answer = cache.answer(&trtexec, stamp, || probe::ask(&trtexec, library_variable(&library_path)));
+            let answer = cache.answer(&trtexec, stamp, || probe::ask(&trtexec, &library_path));
             match answer.result {
                 Ok(capabilities) => {
                     let cuda = components::cuda(&trtexec, capabilities.version());

@@ -192,3 +192,23 @@ pub const OPTIONS: &[OptionHelp] = &[
         "level-two cache that persistent data may hold when the plan is measured",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::OPTIONS;
+
+    #[test]
+    fn the_documentation_lists_every_option_as_it_is() {
+        let page = include_str!("../../../docs/tensorrt.md");
+        let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `") && line.contains("` | ")).collect();
+        for option in OPTIONS {
+            let flags = option.flag.replace(", ", "`, `");
+            let row = format!("| `{}` | {} | `{flags}` | {} |", option.name, option.values, option.meaning);
+            assert!(rows.contains(&row.as_str()), "docs/tensorrt.md lacks this row:\n{row}");
+        }
+        let after = page.split_once("### Options").map_or("", |(_, after)| after);
+        let table = after.split_once("###").map_or(after, |(table, _)| table);
+        let documented = table.lines().filter(|line| line.starts_with("| `")).count();
+        assert_eq!(documented, OPTIONS.len(), "docs/tensorrt.md lists options that there are not");
+    }
+}

@@ -80,8 +80,8 @@ pub fn check(flags: &BTreeSet<String>, version: Number, args: &[String]) -> Resu
     }
     let has = |name: &str| counts.contains_key(name);
     for (name, count) in &counts {
-        let list = among(PLUGIN_LISTS, name)
-            || has("--profile") && (*name == "--profile" || PROFILE_SHAPES.contains(name));
+        let list =
+            among(PLUGIN_LISTS, name) || has("--profile") && (*name == "--profile" || PROFILE_SHAPES.contains(name));
         if *count > 1 && !list {
             return Err(format!("{name} stands there {count} times"));
         }
@@ -257,7 +257,10 @@ fn together(version: Number, options: &Options<'_>, has: &dyn Fn(&str) -> bool) 
         (has("--stronglyTyped") && (has("--fp16") || has("--int8")), "is strongly typed and has precision flags"),
         (building && !has("--skipInference") && !has("--buildOnly"), "runs what it builds"),
         (building && !has("--profilingVerbosity"), "leaves the profiling verbosity to the version"),
-        (has("--precisionConstraints") && !has("--layerPrecisions") && !has("--layerOutputTypes"), "constrains nothing"),
+        (
+            has("--precisionConstraints") && !has("--layerPrecisions") && !has("--layerOutputTypes"),
+            "constrains nothing",
+        ),
         (has("--loadEngine") && !has("--useSpinWait"), "leaves the waiting to the version"),
         (has("--loadEngine") && version.0 >= 11 && has("--useCudaGraph") == has("--noCudaGraph"), "is of two minds"),
         (
@@ -311,7 +314,10 @@ fn the_checker_rejects_what_trtexec_rejects() {
         ("10.16.0", "--best --stronglyTyped"),
         ("10.16.0", "--minShapes=x:1 --optShapes=x:1"),
         ("10.16.0", "--minShapes=x:1 --optShapes=x:1 --maxShapes=x:99999999999"),
-        ("10.16.0", "--profile=0 --minShapes=x:1 --optShapes=x:1 --maxShapes=x:1 --profile=2 --minShapes=x:1 --optShapes=x:1 --maxShapes=x:1"),
+        (
+            "10.16.0",
+            "--profile=0 --minShapes=x:1 --optShapes=x:1 --maxShapes=x:1 --profile=2 --minShapes=x:1 --optShapes=x:1 --maxShapes=x:1",
+        ),
         ("10.16.0", "--minShapes=x:1 --optShapes=x:1 --maxShapes=x:1 --minShapes=x:1 --optShapes=x:1 --maxShapes=x:1"),
         ("8.6.1", "--hardwareCompatibilityLevel=sameComputeCapability"),
         ("11.0.0", "--inputIOFormats=fp16:chw"),

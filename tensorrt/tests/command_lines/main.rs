@@ -1,8 +1,8 @@
 //! Every command line that specs come to on every version, held against an option parser of our own.
 
 mod checker;
-mod specs;
 mod snapshots;
+mod specs;
 
 use checker::{Versions, check, number};
 use planforge_tensorrt::{
@@ -33,8 +33,11 @@ fn the_table_is_the_list_of_every_version() {
         assert!(COLUMNS.contains(&version), "{version}");
         // `-h` is the one short option.
         let listed: BTreeSet<&str> = flags.iter().map(String::as_str).filter(|flag| flag.starts_with("--")).collect();
-        let table: BTreeSet<&str> =
-            FLAGS.iter().filter(|flag| flag.is_in(version) && flag.name.starts_with("--")).map(|flag| flag.name).collect();
+        let table: BTreeSet<&str> = FLAGS
+            .iter()
+            .filter(|flag| flag.is_in(version) && flag.name.starts_with("--"))
+            .map(|flag| flag.name)
+            .collect();
         assert_eq!(table, listed, "{version}");
     }
 }
@@ -186,7 +189,10 @@ fn newer_versions_are_taken_for_the_newest_as_far_as_their_help_goes() {
     let same = lines(&case, &Capabilities::of_help(newer, &help(&[]))).unwrap();
     assert_eq!(same, lines(&case, &Capabilities::of_version(version("11.1.0"))).unwrap());
     // The no-op forms may go some day; then the default is what they said.
-    let without = Capabilities::of_help(newer, &help(&["--useCudaGraph", "--useSpinWait", "--noDataTransfers", "--separateProfileRun"]));
+    let without = Capabilities::of_help(
+        newer,
+        &help(&["--useCudaGraph", "--useSpinWait", "--noDataTransfers", "--separateProfileRun"]),
+    );
     let lines = lines(&case, &without).unwrap();
     let benchmark = lines.iter().find(|(name, _)| name == "benchmark").unwrap();
     assert!(!benchmark.1.iter().any(|arg| arg.starts_with("--use") || arg.starts_with("--no")), "{benchmark:?}");

@@ -1,8 +1,6 @@
 //! Specs that together use every flag of the command builders.
 
-use planforge_engine_core::identity::{
-    BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile, Precision,
-};
+use planforge_engine_core::identity::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile, Precision};
 use planforge_tensorrt::model::{Edge, ModelFacts, ModelType};
 use std::collections::BTreeSet;
 
@@ -74,11 +72,7 @@ pub fn cases() -> Vec<Case> {
         BuildSpec { calibration: Some(digest), ..precision(Precision::Int8) },
         Some(fixed(&[Fp32], &[])),
     );
-    case(
-        "calibrated best",
-        BuildSpec { calibration: Some(digest), ..precision(Precision::Best) },
-        None,
-    );
+    case("calibrated best", BuildSpec { calibration: Some(digest), ..precision(Precision::Best) }, None);
     for fallback in ["fp16", "bf16", "fp32"] {
         let spec = BuildSpec { precision: Precision::Int8, ..with(&[("quantized_fallback", fallback)]) };
         case("int8 fallback", spec, Some(fixed(&[Fp32], &[Int8])));
@@ -101,12 +95,9 @@ pub fn cases() -> Vec<Case> {
         BuildSpec { profiles: vec![profile(&[("x", &[(1, 1, 1), (3, 3, 3)])])], ..BuildSpec::default() },
         Some(fixed(&[Fp32], &[])),
     );
-    let tokens = |most| profile(&[("ids:0", &[(1, 1, most), (128, 128, 128)]), ("mask", &[(1, 1, most), (128, 128, 128)])]);
-    case(
-        "two profiles",
-        BuildSpec { profiles: vec![tokens(1), tokens(32)], ..precision(Precision::Fp16) },
-        None,
-    );
+    let tokens =
+        |most| profile(&[("ids:0", &[(1, 1, most), (128, 128, 128)]), ("mask", &[(1, 1, most), (128, 128, 128)])]);
+    case("two profiles", BuildSpec { profiles: vec![tokens(1), tokens(32)], ..precision(Precision::Fp16) }, None);
     case(
         "three profiles and calibration",
         BuildSpec {
@@ -155,7 +146,8 @@ pub fn cases() -> Vec<Case> {
     }
     case("cudnn", with(&[("tactic_sources", "-cudnn,+CUBLAS_LT,-cublas")]), None);
     case("jit", with(&[("tactic_sources", "-JIT_CONVOLUTIONS,+EDGE_MASK_CONVOLUTIONS")]), None);
-    for preview in ["+fasterDynamicShapes0805", "-profileSharing0806", "+aliasedPluginIO1003,-runtimeActivationResize"] {
+    for preview in ["+fasterDynamicShapes0805", "-profileSharing0806", "+aliasedPluginIO1003,-runtimeActivationResize"]
+    {
         case("preview", with(&[("preview", preview)]), None);
     }
     case(

@@ -1,0 +1,180 @@
+//! `planforge submit --dry-run`: what every combination of a request would come to, to the exact commands.
+
+use super::Context;
+use crate::{failure::Failure, farm::Farm, request::LocalFiles, tables};
+use planforge_engine_core::identity::{BuildSpec, Toolchain, ToolchainConstraint, resolve_toolchain};
+use planforge_onnx::Model;
+use planforge_proto::{ErrorCode, v1};
+use planforge_tensorrt::{
+    Refusal, Version,
+    discover::BACKEND as TENSORRT,
+    model::ModelFacts,
+    preflight::{self, Step},
+};
+use std::{collections::BTreeMap, fmt::Write as _, path::Path};
+
+/// Asks the store about every combination that the request stands for, and writes the commands that a TensorRT job of
+/// it would run.
+pub(super) async fn dry_run(
+    context: &Context<'_>,
+    farm: &Farm,
+    request: &v1::SubmitRequest,
+    files: &LocalFiles,
+) -> Result<(), Failure> {
+    let devices = farm.rpc().list_devices(v1::ListDevicesRequest { online_only: false }).await;
+    let devices = devices.map_err(|e| farm.error(e))?.into_inner().devices;
+    let any = vec![String::new()];
+    let toolchains = if request.toolchains.is_empty() { &any } else { &request.toolchains };
+    let mut rows = tables::table(&["model", "sku", "toolchain", "spec", "would"]);
+    let mut objects = Vec::new();
+    let mut commands = String::new();
+    let mut known: BTreeMap<&str, Option<ModelFacts>> = BTreeMap::new();
+    for model in &request.models {
+        for sku in &request.skus {
+            for spec_text in &request.specs_json {
+                for toolchain in toolchains {
+                    let exact = exact_toolchain(&devices, sku, toolchain);
+                    let job = exact.as_ref().filter(|exact| exact.backend == TENSORRT).map(|exact| {
+                        let facts = known.entry(&model.digest).or_insert_with(|| facts(context, model, files));
+                        job(exact, spec_text, model, facts.as_ref())
+                    });
+                    let would = match &job {
+                        Some(Err(refusal)) => format!("be refused: {refusal}"),
+                        _ => would(farm, request, &devices, [&model.digest, sku, spec_text, toolchain]).await?,
+                    };
+                    let shown = match (&exact, toolchain.as_str()) {
+                        (Some(exact), _) => exact.to_string(),
+                        (None, "") => "any".into(),
+                        (None, constraint) => constraint.to_owned(),
+                    };
+                    let name = tables::model_name(Some(model));
+                    let spec_words = short_spec(spec_text);
+                    rows.add_row([name, sku, &shown, &spec_words, &would]);
+                    let mut object = serde_json::json!({
+                        "model": model.digest,
+                        "sku": sku,
+                        "toolchain_constraint": toolchain,
+                        "toolchain": exact,
+                        "spec": serde_json::from_str::<serde_json::Value>(spec_text).unwrap_or_default(),
+                        "would": would,
+                    });
+                    match job {
+                        Some(Ok(Job { steps, warnings })) => {
+                            let _ = writeln!(commands, "\n{name} for {sku} with {shown}, {spec_words}");
+                            for warning in &warnings {
+                                let _ = writeln!(commands, "  warning: {warning}");
+                            }
+                            for Step { name, command } in &steps {
+                                let _ = writeln!(commands, "  {name}: {command}");
+                            }
+                            object["warnings"] = warnings.into();
+                            let step = |s: &Step| serde_json::json!({ "name": s.name, "args": s.command.to_texts() });
+                            object["commands"] = steps.iter().map(step).collect();
+                        }
+                        Some(Err(refusal)) => {
+                            object["refused"] = serde_json::json!({
+                                "reason": refusal.to_string(),
+                                "hint": refusal.hint(),
+                            });
+                        }
+                        None => {}
+                    }
+                    objects.push(object);
+                }
+            }
+        }
+    }
+    context.printer.data(&format!("{}{commands}", tables::render(rows, &[])))?;
+    context.printer.object(&serde_json::json!({ "combinations": objects }))
+}
+
+/// The toolchain a constraint comes to: the newest that anybody offers, else the version it names itself.
+fn exact_toolchain(devices: &[v1::Device], sku: &str, constraint: &str) -> Option<Toolchain> {
+    let offering = devices.iter().filter(|device| device.skus.iter().any(|offered| offered == sku));
+    let offers: Vec<Toolchain> = offering
+        .flat_map(|device| &device.offers)
+        .filter_map(|offer| serde_json::from_str(&offer.toolchain_json).ok())
+        .collect();
+    let parsed: ToolchainConstraint = constraint.parse().ok()?;
+    resolve_toolchain(&parsed, &offers).ok().or_else(|| {
+        let version = constraint.trim().strip_prefix(TENSORRT)?.trim_start().trim_start_matches('=').trim();
+        let version: Version = version.parse().ok()?;
+        Some(Toolchain { backend: TENSORRT.into(), version: version.to_string(), components: BTreeMap::new() })
+    })
+}
+
+/// What a TensorRT job would run.
+struct Job {
+    steps: Vec<Step>,
+    warnings: Vec<String>,
+}
+
+fn job(toolchain: &Toolchain, spec: &str, model: &v1::Model, facts: Option<&ModelFacts>) -> Result<Job, Refusal> {
+    let spec = BuildSpec::parse(spec).map_err(|error| Refusal::spec(error.to_string(), ""))?;
+    let Some(capabilities) = preflight::capabilities_of(toolchain) else {
+        return Ok(Job { steps: Vec::new(), warnings: vec![format!("the version of {toolchain} cannot be read")] });
+    };
+    let name = model.files.first().map_or("model.onnx", |file| file.name.as_str());
+    let steps = preflight::steps(&capabilities, &spec, Path::new(name), facts)?;
+    let mut warnings = preflight::check(&capabilities, &spec, facts)?;
+    if facts.is_none() {
+        warnings.push("the model is not here: shapes and types are not checked against it".into());
+    }
+    Ok(Job { steps, warnings })
+}
+
+/// What of a model on this machine decides about its commands.
+fn facts(context: &Context<'_>, model: &v1::Model, files: &LocalFiles) -> Option<ModelFacts> {
+    let path = files.get(&model.files.first()?.digest)?;
+    match Model::open(path) {
+        Ok(model) => Some(ModelFacts::of(&model)),
+        Err(error) => {
+            context.printer.warn(&format!("{} cannot be looked into: {error}", path.display()));
+            None
+        }
+    }
+}
+
+async fn would(
+    farm: &Farm,
+    request: &v1::SubmitRequest,
+    devices: &[v1::Device],
+    [model, sku, spec, toolchain]: [&String; 4],
+) -> Result<String, Failure> {
+    let wanted = v1::FindEngineRequest {
+        model_digest: model.clone(),
+        sku: sku.clone(),
+        spec_json: spec.clone(),
+        toolchain: toolchain.clone(),
+        allow_inaccurate: request.allow_inaccurate,
+        project: request.project.clone(),
+        ..Default::default()
+    };
+    match farm.rpc().find_engine(wanted).await.map_err(|e| farm.error(e)) {
+        Ok(engine) if !request.force => {
+            return Ok(format!("answer with the stored engine {}", tables::short(&engine.into_inner().engine_key)));
+        }
+        Err(failure) if ![ErrorCode::NotFound, ErrorCode::Gone].map(ErrorCode::name).contains(&failure.name) => {
+            return Err(failure);
+        }
+        _ => {}
+    }
+    let offering: Vec<_> = devices.iter().filter(|d| d.skus.contains(sku) && !d.offers.is_empty()).collect();
+    Ok(match (offering.is_empty(), offering.iter().any(|d| d.online)) {
+        (false, true) => "build".into(),
+        (false, false) => "queue until an agent with such a device is back".into(),
+        (true, _) if request.wait_for_device => "wait for a first such device".into(),
+        (true, _) => "be refused: no known device offers it".into(),
+    })
+}
+
+/// What a spec asks beyond the defaults, in few words.
+fn short_spec(json: &str) -> String {
+    let Ok(spec) = serde_json::from_str::<BuildSpec>(json) else { return json.to_owned() };
+    let mut words = vec![format!("{:?}", spec.precision).to_lowercase()];
+    words.extend(spec.threads.map(|n| format!("{n} threads")));
+    if !spec.profiles.is_empty() {
+        words.push(format!("{} profiles", spec.profiles.len()));
+    }
+    words.join(", ")
+}
