@@ -2,8 +2,8 @@
 
 use crate::{
     commands::{
-        agent, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor, engines, fetch,
-        inspect, jobs, logs, plugins, report, run, submit, testmodel, token, up, watch,
+        agent, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor, engines, explain,
+        fetch, inspect, jobs, logs, plugins, report, run, submit, testmodel, token, up, watch,
     },
     failure,
     settings::{self, Key, Layer},
@@ -122,6 +122,8 @@ pub enum Command {
     Engines(engines::Args),
     /// Show what a plan or an ONNX file holds
     Inspect(inspect::Args),
+    /// Say what the native compiler would do with a model, and what it cannot
+    Explain(explain::Args),
     /// Measure a plan or a model on this machine, or on devices of the farm
     Bench(bench::Args),
     /// Run a plan on inputs from a file

@@ -45,7 +45,7 @@ pub fn model(bytes: &[u8]) {
     let run = small(&graph);
     let inputs: BTreeMap<String, Tensor> = if run { inputs.collect() } else { BTreeMap::new() };
     let before = if run { ops::execute(&graph, &inputs).ok() } else { None };
-    let optimized = passes::pipeline(graph).expect("passes keep graphs whole").graph;
+    let optimized = passes::pipeline(graph, passes::Target::default()).expect("passes keep graphs whole").graph;
     if let Some(before) = before {
         let after = ops::execute(&optimized, &inputs).expect("what ran before the passes runs after them");
         assert!(before.keys().eq(after.keys()), "passes changed the outputs");

@@ -14,6 +14,7 @@
 //! | [`report`] | one measurement of one plan on one device |
 //! | [`npz`] | tensors in numpy's archives |
 //! | [`compare`] | which of several reports is faster, as far as they can tell |
+//! | [`explain`] | what the native compiler would do with a model, and what it cannot |
 //! | [`card`] | the immutable facts of one build |
 //! | [`shape`] | types and shapes of every operator's results; binding to a profile |
 //! | [`passes`] | rewrites that make a graph cheaper without changing what it computes |
@@ -26,6 +27,7 @@ pub mod backend;
 pub mod card;
 pub mod compare;
 pub mod device;
+pub mod explain;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod identity;

@@ -8,7 +8,8 @@ use planforge_engine_core::{
     import::{ImportError, import},
     ir::{Graph, Tensor},
     native::{self, NativeCompiler},
-    ops, passes,
+    ops,
+    passes::{self, Target},
 };
 use planforge_onnx::{
     Model,
@@ -175,7 +176,7 @@ fn ten_thousand_nodes_in_a_chain_are_built_and_run() -> Result<(), Failure> {
     let graph = imported(&proto)??;
     assert_eq!(graph.nodes.len(), 10_000);
     assert_eq!(run(&graph, &[0.0, 0.5])?, [10_000.0, 10_000.5]);
-    let optimized = passes::pipeline(graph)?.graph;
+    let optimized = passes::pipeline(graph, Target::default())?.graph;
     assert_eq!(run(&optimized, &[0.0, 0.5])?, [10_000.0, 10_000.5]);
     let answer = native(&proto, host(&[2], &[0.0, 0.5])?)?;
     assert_eq!(Tensor::try_from(answer)?.values::<f32>()?[..], [10_000.0, 10_000.5]);
@@ -185,7 +186,7 @@ fn ten_thousand_nodes_in_a_chain_are_built_and_run() -> Result<(), Failure> {
 #[test]
 fn fifty_thousand_nodes_pass_the_importer_and_every_pass() -> Result<(), Failure> {
     let graph = imported(&chain(50_000))??;
-    assert_eq!(passes::pipeline(graph)?.graph.nodes.len(), 50_000);
+    assert_eq!(passes::pipeline(graph, Target::default())?.graph.nodes.len(), 50_000);
     Ok(())
 }
 
@@ -195,7 +196,7 @@ fn one_value_read_ten_thousand_times_is_no_trouble() -> Result<(), Failure> {
     let names: Vec<String> = (0..10_000).map(|at| format!("v{at}")).collect();
     nodes.push(node("Sum", &names.iter().map(String::as_str).collect::<Vec<_>>(), "y"));
     let graph = imported(&through(nodes, Vec::new()))??;
-    let optimized = passes::pipeline(graph)?.graph;
+    let optimized = passes::pipeline(graph, Target::default())?.graph;
     assert_eq!(run(&optimized, &[1.0, -1.0])?, [10_000.0, 0.0]);
     Ok(())
 }
@@ -388,7 +389,7 @@ fn a_large_constant_that_nobody_needs_whole_is_not_made() -> Result<(), Failure>
             AttributeProto { name: "to".into(), i: 1, r#type: AttributeType::Int as i32, ..AttributeProto::default() };
         graph.node[2].attribute.push(to);
     }
-    let optimized = passes::pipeline(imported(&proto)??)?.graph;
+    let optimized = passes::pipeline(imported(&proto)??, Target::default())?.graph;
     assert!(optimized.constant_bytes() < 1 << 20, "{} bytes", optimized.constant_bytes());
     assert_eq!(run(&optimized, &[0.0, 1.0])?, [2f32.powi(30), 2f32.powi(30)]);
     Ok(())
@@ -408,7 +409,8 @@ fn not_a_number_stays_one_through_every_path() -> Result<(), Failure> {
     let graph = imported(&proto)??;
     let inputs = BTreeMap::from([("x".to_owned(), Tensor::from_vec(vec![1, 2], vec![1f32, 1.0])?)]);
     let reference = ops::execute(&graph, &inputs)?["y"].values::<f32>()?.into_owned();
-    let optimized = ops::execute(&passes::pipeline(graph)?.graph, &inputs)?["y"].values::<f32>()?.into_owned();
+    let optimized =
+        ops::execute(&passes::pipeline(graph, Target::default())?.graph, &inputs)?["y"].values::<f32>()?.into_owned();
     let native = Tensor::try_from(native(&proto, host(&[1, 2], &[1.0, 1.0])?)?)?.values::<f32>()?.into_owned();
     for (path, answer) in [("reference", reference), ("optimised", optimized), ("native", native)] {
         assert_eq!(answer[0], 3.0, "{path}");

@@ -1,11 +1,13 @@
 //! The generated models keep their activations in range, so that a wrong result shows.
 
 use planforge_engine_core::{
+    explain::{Recovered, explain},
     import::import,
-    ir::{ElementType, Op, Tensor},
+    ir::{Activation, ElementType, Graph, Op, Tensor},
     ops::execute_observed,
+    passes::{Target, pipeline},
 };
-use planforge_modelgen::{Options, generate};
+use planforge_modelgen::{Batch, LayerNormForm, MODELS, Options, Precision, Style, generate};
 use planforge_onnx::Model;
 use std::{collections::BTreeMap, ops::ControlFlow};
 
@@ -89,6 +91,135 @@ fn bert_base_activations_stay_in_range() {
     // A layer has six products with weights and two of attention, six biases, two sums, two normalisations.
     let layers = check("bert-base", inputs);
     assert!(layers >= 12 * 18, "{layers}");
+}
+
+/// The model after all passes.
+fn optimised(name: &str, options: &Options, target: Target) -> Graph {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.onnx");
+    generate(name, options, &path).unwrap();
+    let graph = import(&Model::open(&path).unwrap(), None).unwrap();
+    pipeline(graph, target).unwrap().graph
+}
+
+/// Attentions, layer normalisations and GELUs.
+fn recovered(graph: &Graph) -> [usize; 3] {
+    let gelu = |op: &Op| {
+        let epilogue = op.epilogue().and_then(|epilogue| epilogue.activation);
+        matches!(epilogue, Some(Activation::Gelu(_))) || matches!(op, Op::Activation(Activation::Gelu(_)))
+    };
+    let count = |matches: &dyn Fn(&Op) -> bool| graph.nodes.iter().filter(|node| matches(&node.op)).count();
+    [
+        count(&|op| matches!(op, Op::Attention(_))),
+        count(&|op| matches!(op, Op::LayerNorm { .. })),
+        count(&|op| gelu(op)),
+    ]
+}
+
+#[test]
+fn transformers_are_recovered_from_their_pieces() {
+    let pieces = Style { layer_norm: LayerNormForm::Primitives, ..Style::default() };
+    let variants = [
+        Options::default(),
+        Options { style: pieces, ..Options::default() },
+        Options { precision: Precision::Fp16, ..Options::default() },
+        Options { precision: Precision::Int8, ..Options::default() },
+        Options { style: Style { batch: Batch::Fixed(3), ..pieces }, ..Options::default() },
+    ];
+    for name in ["bert-base", "vit-b-16"] {
+        for options in &variants {
+            let graph = optimised(name, options, Target::default());
+            assert_eq!(recovered(&graph), [12, 25, 12], "{name} {options:?}\n{graph}");
+            // Heads are neither split nor joined any more, and queries, keys and values are one product.
+            let moves = graph.nodes.iter().filter(|node| matches!(node.op, Op::Transpose { .. })).count();
+            assert_eq!(moves, usize::from(name == "vit-b-16"), "{name}: only patches are turned\n{graph}");
+            let packed = |node: &&planforge_engine_core::ir::Node| {
+                matches!(node.op, Op::MatMul(_)) && graph.static_shape(node.outputs[0]).unwrap().ends_with(&[2304])
+            };
+            assert_eq!(graph.nodes.iter().filter(packed).count(), 12, "{name}");
+        }
+    }
+}
+
+#[test]
+fn convolutional_networks_are_nothing_but_fused_convolutions() {
+    // (model, convolutions, those with an activation, activations that stand alone)
+    for (name, convolutions, fused, alone) in [
+        ("resnet50", 53, 49, 0),
+        ("mobilenet-v3-large", 62, 45, 0),
+        ("efficientnet-b0", 81, 65, 0),
+        ("yolo-s", 60, 57, 3),
+    ] {
+        let graph = optimised(name, &Options::default(), Target::default());
+        let count = |matches: &dyn Fn(&Op) -> bool| graph.nodes.iter().filter(|node| matches(&node.op)).count();
+        let with = |op: &Op| matches!(op, Op::Conv(conv) if conv.epilogue.activation.is_some());
+        let counted = [
+            count(&|op| matches!(op, Op::Conv(_))),
+            count(&with),
+            count(&|op| matches!(op, Op::Activation(_))),
+            count(&|op| matches!(op, Op::BatchNorm { .. })),
+        ];
+        assert_eq!(counted, [convolutions, fused, alone, 0], "{name}\n{graph}");
+    }
+}
+
+#[test]
+fn parallel_convolutions_of_the_detector_are_computed_together() {
+    let target = Target { channel_slices: true, ..Target::default() };
+    let graph = optimised("yolo-s", &Options::default(), target);
+    let convolutions = graph.nodes.iter().filter(|node| matches!(node.op, Op::Conv(_))).count();
+    // Each of the eight CSP blocks begins with two.
+    assert_eq!(convolutions, 60 - 8, "{graph}");
+}
+
+#[test]
+fn explanations_count_what_the_models_state() {
+    let folder = tempfile::tempdir().unwrap();
+    for info in MODELS {
+        let path = folder.path().join(info.name);
+        generate(info.name, &Options::default(), &path).unwrap();
+        let explanation = explain(&Model::open(&path).unwrap(), None).unwrap();
+        assert_eq!(explanation.refused, Vec::<String>::new(), "{}", info.name);
+        let graph = explanation.graph.unwrap();
+        assert_eq!(graph.parameters, info.parameters, "{}", info.name);
+        // Figures the literature has for these architectures, in units of 10 million.
+        let expected = match info.name {
+            "resnet50" => 409,
+            "mobilenet-v3-large" => 22,
+            "efficientnet-b0" => 39,
+            "yolo-s" => 822,
+            "vit-b-16" => 1756,
+            "bert-base" => 1117,
+            _ => continue,
+        };
+        assert_eq!(graph.multiply_accumulates / 10_000_000, expected, "{}", info.name);
+        let transformer = matches!(info.name, "vit-b-16" | "bert-base");
+        let pieces = if transformer { [12, 25, 12] } else { [0, 0, 0] };
+        let Recovered { attentions, layer_norms, gelus, .. } = graph.recovered;
+        assert_eq!([attentions, layer_norms, gelus], pieces, "{}", info.name);
+        let memory = graph.memory;
+        assert!(memory.arena_bytes > 0 && memory.arena_bytes < memory.without_reuse_bytes, "{}", info.name);
+    }
+}
+
+#[test]
+fn explanations_list_every_refusal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.onnx");
+    generate("digits", &Options::default(), &path).unwrap();
+    let mut proto = Model::open(&path).unwrap().proto;
+    let graph = proto.graph.as_mut().unwrap();
+    graph.node[1].op_type = "Levitate".into();
+    graph.node[3].domain = "com.example".into();
+    let other = folder.path().join("other.onnx");
+    planforge_onnx::write::save(&other, &proto).unwrap();
+    let explanation = explain(&Model::open(&other).unwrap(), None).unwrap();
+    assert!(explanation.graph.is_none());
+    let text = explanation.to_string();
+    for word in ["Levitate", "com.example.Relu", "refused"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    assert_eq!(explanation.refused.len(), 2, "{text}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ pub mod devices;
 pub mod doctor;
 mod dry_run;
 pub mod engines;
+pub mod explain;
 pub mod fetch;
 pub mod inspect;
 pub mod jobs;
@@ -58,6 +59,7 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Report(args) => context.block_on(report::run(&context, args)),
         Command::Compare(args) => compare::run(&context, args),
         Command::Inspect(args) => inspect::run(&context, args),
+        Command::Explain(args) => explain::run(&context, args),
         Command::Bench(args) => bench::run(&context, args),
         Command::Run(args) => run::run(&context, args),
         Command::Testmodel(args) => testmodel::run(&context, args),

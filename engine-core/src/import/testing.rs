@@ -40,6 +40,7 @@ fn data_type(element: ElementType) -> DataType {
     match element {
         ElementType::F32 => DataType::Float,
         ElementType::F16 => DataType::Float16,
+        ElementType::I8 => DataType::Int8,
         ElementType::I64 => DataType::Int64,
         ElementType::Bool => DataType::Bool,
         other => unreachable!("no test uses {other:?}"),
@@ -68,9 +69,13 @@ impl TestModel {
         self.proto.graph.get_or_insert_default()
     }
 
-    pub fn input(mut self, name: &str, shape: &[i64]) -> Self {
+    pub fn input(self, name: &str, shape: &[i64]) -> Self {
+        self.input_of(name, ElementType::F32, shape)
+    }
+
+    pub fn input_of(mut self, name: &str, element: ElementType, shape: &[i64]) -> Self {
         let dims = shape.iter().map(|&size| dim(tensor_shape_proto::dimension::Value::DimValue(size))).collect();
-        self.graph().input.push(value_info(name, DataType::Float as i32, dims));
+        self.graph().input.push(value_info(name, data_type(element) as i32, dims));
         self
     }
 
@@ -94,12 +99,23 @@ impl TestModel {
         self.constant(name, &Tensor::from_vec(vec![values.len()], values.to_vec()).expect("one dimension"))
     }
 
-    pub fn node(mut self, op_type: &str, inputs: &[&str], output: &str, attributes: Vec<AttributeProto>) -> Self {
+    pub fn node(self, op_type: &str, inputs: &[&str], output: &str, attributes: Vec<AttributeProto>) -> Self {
+        self.node_of(op_type, inputs, &[output], attributes)
+    }
+
+    /// A node with several outputs.
+    pub fn node_of(
+        mut self,
+        op_type: &str,
+        inputs: &[&str],
+        outputs: &[&str],
+        attributes: Vec<AttributeProto>,
+    ) -> Self {
         self.graph().node.push(NodeProto {
             op_type: op_type.into(),
-            name: format!("make {output}"),
+            name: format!("make {}", outputs.join(" ")),
             input: inputs.iter().map(|&name| name.to_owned()).collect(),
-            output: vec![output.into()],
+            output: outputs.iter().map(|&name| name.to_owned()).collect(),
             attribute: attributes,
             ..NodeProto::default()
         });

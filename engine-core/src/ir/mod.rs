@@ -19,8 +19,8 @@ pub use crate::backend::ElementType;
 pub use check::GraphError;
 pub use graph::{DefUse, Dim, Graph, Node, Output, Value, ValueId};
 pub use op::{
-    Activation, ArgReduce, Binary, Compare, Conv, ConvTranspose, Epilogue, GeluForm, MatMul, Op, PadMode, Pool,
-    PoolKind, ReduceKind, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, Unary,
+    Activation, ArgReduce, Attention, Binary, Compare, Conv, ConvTranspose, Epilogue, GeluForm, MatMul, Op, PadMode,
+    Pool, PoolKind, Quantization, ReduceKind, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, Unary,
 };
 pub use tabled::Tabled;
 pub use tensor::{Element, Tensor, TensorError, element_count};

@@ -90,6 +90,17 @@ pub enum Op {
     TopK { axis: usize, largest: bool },
     /// An operator of [`crate::ops::table`], which says what it takes.
     Tabled(Box<Tabled>),
+
+    /// `[q (B,S,heads D), k (B,T,heads D), v (B,T,heads E), mask? (broadcasts to B,heads,S,T)]` -> (B,S,heads E): per
+    /// head `softmax(scale q k^T + mask) v`. Heads lie side by side in the last axis.
+    Attention(Attention),
+    /// `[x, scale, zero? (of the type of the result)]`: x/scale rounded half to even, plus zero, saturated. Scale and
+    /// zero are scalars, or lists along `axis`.
+    Quantize(Quantization),
+    /// `[x (integers), scale, zero?]`: (x - zero) scale, in the type of the scale.
+    Dequantize(Quantization),
+    /// `[x, scale, zero?]`: what is left of x after both.
+    FakeQuantize(Quantization),
 }
 
 /// Element-wise functions of one argument.
@@ -319,6 +330,23 @@ pub enum ResizeMode {
     Linear,
 }
 
+/// Scaled dot-product attention of several heads.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attention {
+    pub heads: usize,
+    /// Of the scores, before the mask is added.
+    pub scale: f32,
+}
+
+/// How floats are kept as integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quantization {
+    /// The integers' type.
+    pub element: ElementType,
+    /// The axis that scale and zero run along; `None`: one of each for the whole tensor.
+    pub axis: Option<usize>,
+}
+
 /// Which neighbour a nearest resize takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ResizeNearest {
@@ -387,6 +415,10 @@ impl Op {
             Self::Trilu { .. } => "trilu",
             Self::TopK { .. } => "top_k",
             Self::Tabled(tabled) => crate::ops::table::kind(&tabled.name),
+            Self::Attention(_) => "attention",
+            Self::Quantize(_) => "quantize",
+            Self::Dequantize(_) => "dequantize",
+            Self::FakeQuantize(_) => "fake_quantize",
         }
     }
 

@@ -3,10 +3,10 @@
 
 use super::{
     draft::{Draft, DraftStep, Role, WeightSource},
-    memory::{Lifetime, place},
     program::{ALIGNMENT, Buffer, BufferId, Place, Program, Step},
     tactic::{packed_size, scratch_bytes},
 };
+use crate::passes::memory::{Lifetime, place};
 use bytes::Bytes;
 use planforge_kernels::gemm::{Kernel, kernel_by_name, pack_columns, pack_with};
 use std::{

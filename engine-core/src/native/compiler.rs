@@ -14,7 +14,8 @@ use crate::{
     backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity},
     device::{self, CpuLevel, DiscoveredDevice},
     identity::{Digest, Precision, Toolchain},
-    import, ir, passes,
+    import, ir,
+    passes::{self, Target},
     worker::FailureClass,
 };
 use planforge_kernels::{isa::Isa, pool::ThreadPool};
@@ -222,7 +223,7 @@ pub(crate) fn device_class() -> Digest {
 
 /// Runs the passes and keeps what they did.
 fn optimize(graph: ir::Graph) -> Result<(ir::Graph, Vec<PassSummary>), BackendError> {
-    let optimized = passes::pipeline(graph).map_err(|error| {
+    let optimized = passes::pipeline(graph, Target::default()).map_err(|error| {
         refuse(error.to_string(), "this is a fault of the compiler: report it with the model's structure")
     })?;
     let summaries = optimized.passes.into_iter().map(|record| PassSummary {

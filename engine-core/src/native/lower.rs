@@ -2,7 +2,10 @@
 //!
 //! Convolutions and pools work on NHWC images; what is computed element by element from an image stays one; anything
 //! else takes values as the model has them, and a transpose is added where the two meet. Transposes that feed a
-//! matrix product, or take its result, become strides of the product and cost nothing.
+//! matrix product, or take its result, become strides of the product and cost nothing. Parts of a packed tensor that
+//! attention reads are strides as well.
+
+mod attention;
 
 use super::{
     draft::{Draft, DraftStep, Role, WeightSource},
@@ -34,6 +37,8 @@ struct Held {
     image: Option<BufferId>,
     /// Is a transpose of another value that no step computes yet.
     view: Option<(ValueId, Vec<usize>)>,
+    /// Is a part of another value, from these starts on, that no step copies yet.
+    part: Option<(ValueId, Vec<usize>)>,
 }
 
 struct Lowering<'a> {
@@ -154,6 +159,19 @@ impl Lowering<'_> {
             };
             self.emit(&origins, StepKind::Transpose { shape, perm }, vec![Some(from)], vec![buffer]);
             buffer
+        } else if let Some((source, starts)) = self.held[id.index()].part.clone() {
+            let (from, shape) = (self.row(source)?, self.shape(source)?);
+            let element = self.graph.value(id).element;
+            let buffer = self.temporary(id, "")?;
+            let op = Op::Slice { steps: vec![1; starts.len()], starts };
+            let output = TypeOf { element, shape: self.shape(id)? };
+            let kind = StepKind::Reference { op, inputs: vec![Some(TypeOf { element, shape })], outputs: vec![output] };
+            let origins = match self.uses.definition[id.index()] {
+                Some(node) => self.graph.nodes[node].origins.clone(),
+                None => self.layout_origin(id, "copied"),
+            };
+            self.emit(&origins, kind, vec![Some(from)], vec![buffer]);
+            buffer
         } else {
             return Err(LowerError::Undefined { name: self.graph.value(id).name.clone() });
         };
@@ -225,6 +243,9 @@ impl Lowering<'_> {
             },
             Op::Transpose { perm } => self.transpose(node, perm)?,
             Op::Gather { axis } => self.gather(node, *axis)?,
+            Op::Attention(attention) => self.attention(node, attention)?,
+            Op::Split { axis } => self.split(node, *axis)?,
+            Op::Slice { starts, steps } => self.slice(node, starts, steps)?,
             _ => false,
         };
         if handled { Ok(()) } else { self.reference(node) }

@@ -42,4 +42,4 @@ pub(crate) use plan::{seal, unseal};
 pub const BACKEND: &str = "native";
 
 /// Raised whenever the same input would give another plan.
-pub const COMPILER_REVISION: u32 = 1;
+pub const COMPILER_REVISION: u32 = 2;

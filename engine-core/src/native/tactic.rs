@@ -8,10 +8,13 @@ use super::{
     cache::TacticCache,
     draft::{Draft, DraftStep},
     engine::{Engine, EngineError},
-    memory::{AlignedBytes, Lifetime, Weights, place},
+    memory::{AlignedBytes, Weights},
     program::{ALIGNMENT, Buffer, BufferId, Gather, Place, Program, Step, StepKind, Tactic, TimedTactic},
 };
-use crate::backend::{Cancel, Events};
+use crate::{
+    backend::{Cancel, Events},
+    passes::memory::{Lifetime, place},
+};
 use planforge_kernels::{
     conv::ConvShape,
     gemm::{Kernel, PackedSize, kernel_by_name, kernels},

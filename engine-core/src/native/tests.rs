@@ -123,7 +123,7 @@ fn the_same_cache_gives_the_same_bytes() {
     let mut request = request(level, folder.path());
     request.cache = Some(folder.path().join("cache"));
     let first = fs::read(build(&request)).unwrap();
-    assert!(folder.path().join("cache/native-tactics.json").exists());
+    assert!(folder.path().join("cache").is_file());
     assert!(fs::read(build(&request)).unwrap() == first, "a second build gave another plan");
     request.spec.options.insert(OPTION_FORCE_TACTIC.into(), "packed".into());
     assert!(fs::read(build(&request)).unwrap() != first);

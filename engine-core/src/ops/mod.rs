@@ -6,6 +6,7 @@
 //!
 //! Invariant: nothing here is tuned for a device, and nothing depends on the number of threads.
 
+mod attention;
 mod contraction;
 mod elementwise;
 mod gather;
@@ -13,6 +14,7 @@ mod movement;
 mod normalize;
 mod numbers;
 mod pool;
+mod quantize;
 mod reduce;
 mod resize;
 pub mod table;
@@ -128,6 +130,10 @@ pub fn run(op: &Op, tensors: &[Option<&Tensor>], outputs: &[TensorType]) -> Resu
         Op::SpaceToDepth { block } => movement::space_to_depth(inputs.get(0)?, *block, out)?,
         Op::Trilu { upper, k } => movement::trilu(inputs.get(0)?, *upper, *k, out)?,
         Op::Tabled(tabled) => return table::run(tabled, &inputs, outputs),
+        Op::Attention(attention) => attention::attention(attention, &inputs, out)?,
+        Op::Quantize(how) => quantize::quantize(*how, &inputs, out)?,
+        Op::Dequantize(how) => quantize::dequantize(*how, &inputs, out)?,
+        Op::FakeQuantize(how) => quantize::fake_quantize(*how, &inputs, out)?,
         Op::TopK { axis, largest } => return reduce::top_k(inputs.get(0)?, *axis, *largest, outputs),
     };
     Ok(vec![one])

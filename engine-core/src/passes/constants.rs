@@ -31,8 +31,10 @@ pub fn run(graph: &mut Graph, changes: &mut Vec<String>) {
             })
             .collect();
         let types = ops::output_types(graph, &node);
+        // Stored integers of a quantized model may be what a backend computes with.
+        let kept = matches!(node.op, Op::Dequantize(_));
         let folded = match (constants, types) {
-            (Some(constants), Ok(types)) if worth(&node.op, &constants, &types) => {
+            (Some(constants), Ok(types)) if !kept && worth(&node.op, &constants, &types) => {
                 // What cannot be computed (a division by zero) stays for whoever runs the graph.
                 ops::run(&node.op, &constants, &types).ok()
             }

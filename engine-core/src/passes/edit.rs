@@ -10,12 +10,14 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct Edit {
     dead: Vec<bool>,
+    /// New nodes, by the place of the node they stand in front of.
+    inserted: BTreeMap<usize, Vec<Node>>,
     redirected: BTreeMap<ValueId, ValueId>,
 }
 
 impl Edit {
     pub fn of(graph: &Graph) -> Self {
-        Self { dead: vec![false; graph.nodes.len()], redirected: BTreeMap::new() }
+        Self { dead: vec![false; graph.nodes.len()], inserted: BTreeMap::new(), redirected: BTreeMap::new() }
     }
 
     /// Drops a node; its outputs must be redirected or unused.
@@ -40,12 +42,19 @@ impl Edit {
         id
     }
 
-    pub fn apply(self, graph: &mut Graph) {
-        let mut index = 0;
-        graph.nodes.retain(|_| {
-            index += 1;
-            !self.dead[index - 1]
-        });
+    /// Puts a node in front of the one at `place`, behind those put there before.
+    pub fn insert(&mut self, place: usize, node: Node) {
+        self.inserted.entry(place).or_default().push(node);
+    }
+
+    pub fn apply(mut self, graph: &mut Graph) {
+        let nodes = std::mem::take(&mut graph.nodes);
+        for (index, node) in nodes.into_iter().enumerate() {
+            graph.nodes.extend(self.inserted.remove(&index).unwrap_or_default());
+            if !self.dead[index] {
+                graph.nodes.push(node);
+            }
+        }
         if self.redirected.is_empty() {
             return;
         }

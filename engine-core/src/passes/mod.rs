@@ -2,8 +2,13 @@
 //!
 //! Every pass's file begins with its graph before and after. After each pass the graph is checked again (order,
 //! names, types and shapes), so a pass that breaks it is named at once.
+//!
+//! Three more look at a finished graph and describe it for backends without changing it: [`layout`] says which values
+//! are images with channels last, [`placement`] which values can lie inside others (concatenations, splits), [`memory`]
+//! where each buffer goes and how much memory the whole needs.
 
 mod activation;
+mod attention;
 mod batch_norm;
 mod bias;
 mod constants;
@@ -14,9 +19,15 @@ mod gates;
 mod gelu;
 mod identity;
 mod layer_norm;
+pub mod layout;
+pub mod memory;
 mod moves;
+mod parallel;
+pub mod placement;
+mod quantization;
 mod residual;
 mod scale;
+mod slices;
 #[cfg(test)]
 mod tests;
 
@@ -55,30 +66,68 @@ pub enum PassError {
 /// Rewrites a graph and says what it changed.
 pub type Pass = fn(&mut Graph, &mut Vec<String>);
 
+/// What a backend can do that decides which passes pay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// Products and convolutions of integers: quantized weights and the operators around them stay as they are.
+    pub integer_products: bool,
+    /// Kernels read and write some channels of a wider image in place: splits and concatenations cost nothing.
+    pub channel_slices: bool,
+}
+
+impl Target {
+    fn wants(self, only: Only) -> bool {
+        match only {
+            Only::Always => true,
+            Only::FloatProducts => !self.integer_products,
+            Only::ChannelSlices => self.channel_slices,
+            Only::WholeChannels => !self.channel_slices,
+        }
+    }
+}
+
+/// For which targets a pass runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Only {
+    Always,
+    FloatProducts,
+    ChannelSlices,
+    WholeChannels,
+}
+
 /// The passes in the order they run. Recovery of composed operators comes before fusion takes their parts.
-pub const PIPELINE: &[(&str, Pass)] = &[
-    ("fold-constants", constants::run),
-    ("drop-no-ops", identity::run),
-    ("merge-moves", moves::run),
-    ("drop-duplicates", duplicates::run),
-    ("drop-dead", dead::run),
-    ("recover-layer-norm", layer_norm::run),
-    ("recover-gelu", gelu::run),
-    ("recover-gates", gates::run),
-    ("fold-batch-norm", batch_norm::run),
-    ("fold-scale", scale::run),
-    ("fuse-bias", bias::run),
-    ("fuse-residual", residual::run),
-    ("fuse-activation", activation::run),
-    ("fold-constants-again", constants::run),
-    ("drop-dead-again", dead::run),
+pub const PIPELINE: &[(&str, Only, Pass)] = &[
+    ("fold-constants", Only::Always, constants::run),
+    ("merge-quantization", Only::FloatProducts, quantization::run),
+    ("drop-no-ops", Only::Always, identity::run),
+    ("merge-moves", Only::Always, moves::run),
+    ("drop-duplicates", Only::Always, duplicates::run),
+    ("drop-dead", Only::Always, dead::run),
+    ("recover-layer-norm", Only::Always, layer_norm::run),
+    ("recover-gelu", Only::Always, gelu::run),
+    ("recover-gates", Only::Always, gates::run),
+    ("fold-batch-norm", Only::Always, batch_norm::run),
+    ("fold-scale", Only::Always, scale::run),
+    ("recover-attention", Only::Always, attention::run),
+    ("push-slices", Only::Always, slices::run),
+    ("settle-moves", Only::Always, moves::settle),
+    ("drop-dead-moves", Only::Always, dead::run),
+    ("fuse-bias", Only::Always, bias::run),
+    ("fuse-residual", Only::Always, residual::run),
+    ("fuse-activation", Only::Always, activation::run),
+    ("merge-parallel", Only::WholeChannels, parallel::run),
+    ("merge-all-parallel", Only::ChannelSlices, parallel::run_all),
+    ("fold-constants-again", Only::Always, constants::run),
+    ("drop-dead-again", Only::Always, dead::run),
 ];
 
-/// Runs every pass.
-pub fn pipeline(graph: Graph) -> Result<Optimized, PassError> {
+/// Runs every pass that the target wants.
+pub fn pipeline(graph: Graph, target: Target) -> Result<Optimized, PassError> {
     let mut optimized = Optimized { graph, passes: Vec::with_capacity(PIPELINE.len()) };
-    for &(pass, run) in PIPELINE {
-        optimized.passes.push(apply(&mut optimized.graph, pass, run)?);
+    for &(pass, only, run) in PIPELINE {
+        if target.wants(only) {
+            optimized.passes.push(apply(&mut optimized.graph, pass, run)?);
+        }
     }
     Ok(optimized)
 }

@@ -2,7 +2,10 @@
 
 use super::{TensorType, broadcast, window_outputs};
 use crate::{
-    ir::{Activation, Binary, Conv, ElementType, Graph, MatMul, Op, PadMode, Pool, ReduceKind, Unary},
+    ir::{
+        Activation, Attention, Binary, Conv, ElementType, Graph, MatMul, Op, PadMode, Pool, Quantization, ReduceKind,
+        Unary,
+    },
     ops::table,
 };
 
@@ -263,6 +266,25 @@ fn infer_filled(op: &Op, inputs: &[Option<&TensorType>], wanted: &[Vec<usize>]) 
             one(ElementType::I64, &reduced(&x.shape, &[arg.axis], arg.keep))
         }
         Op::CumSum { axis, .. } => like(given.axis(*axis, 0)?),
+        Op::Attention(attention) => attention_type(attention, &given),
+        Op::Quantize(how) => {
+            quantization_fits(how, given.float(0)?, &given)?;
+            given.optional_is(2, "zero point", &TensorType::new(how.element, given.get(1)?.shape.clone()))?;
+            one(how.element, &given.get(0)?.shape)
+        }
+        Op::Dequantize(how) => {
+            let x = given.integer(0)?;
+            require(x.element == how.element, || ShapeError::Element { position: 0, element: x.element })?;
+            quantization_fits(how, x, &given)?;
+            given.optional_is(2, "zero point", &TensorType::new(how.element, given.get(1)?.shape.clone()))?;
+            one(given.float(1)?.element, &x.shape)
+        }
+        Op::FakeQuantize(how) => {
+            let x = given.float(0)?;
+            quantization_fits(how, x, &given)?;
+            given.optional_is(2, "zero point", &TensorType::new(how.element, given.get(1)?.shape.clone()))?;
+            one(given.get(1)?.element, &x.shape)
+        }
         _ => movement_type(op, &given, wanted),
     }
 }
@@ -528,6 +550,40 @@ fn pool_type(pool: &Pool, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Ve
 
 fn reach(pool: &Pool, axis: usize) -> usize {
     (pool.kernel[axis] - 1).saturating_mul(pool.dilations[axis]).saturating_add(1)
+}
+
+fn attention_type(attention: &Attention, given: &Given<'_>) -> Result<Vec<TensorType>, ShapeError> {
+    let (q, k, v) = (given.float(0)?, given.get(1)?, given.get(2)?);
+    given.same_element(0, 1)?;
+    given.same_element(0, 2)?;
+    let ([batch, queries, width], [k_batch, keys, k_width], [v_batch, v_keys, v_width]) =
+        (&q.shape[..], &k.shape[..], &v.shape[..])
+    else {
+        return Err(given.rank_error(0, "3 axes are needed".into()));
+    };
+    require(batch == k_batch && width == k_width, || mismatch("keys", &k.shape, &q.shape))?;
+    require(batch == v_batch && keys == v_keys, || mismatch("values", &v.shape, &k.shape))?;
+    let heads = attention.heads;
+    require(heads > 0 && width % heads == 0 && v_width % heads == 0, || attribute("heads", heads, &q.shape))?;
+    if let Some(mask) = given.optional(3) {
+        given.same_element(0, 3)?;
+        let scores = [*batch, heads, *queries, *keys];
+        let fits = broadcast(&mask.shape, &scores).is_some_and(|shape| shape == scores);
+        require(fits, || mismatch("mask", &mask.shape, &scores))?;
+    }
+    Ok(vec![TensorType::new(q.element, [*batch, *queries, *v_width])])
+}
+
+/// Checks scale and axis of a quantization of `x`.
+fn quantization_fits(how: &Quantization, x: &TensorType, given: &Given<'_>) -> Result<(), ShapeError> {
+    let scale = given.float(1)?;
+    let fits = match how.axis {
+        None => scale.shape.is_empty(),
+        Some(axis) => axis < x.rank() && scale.shape == [x.shape[axis]],
+    };
+    let integer = !is_float(how.element) && how.element != ElementType::Bool;
+    require(integer, || ShapeError::Element { position: 0, element: how.element })?;
+    require(fits, || mismatch("scale", &scale.shape, &x.shape))
 }
 
 fn gather_nd_type(x: &TensorType, indices: &TensorType, batch_dims: usize) -> Result<Vec<TensorType>, ShapeError> {

@@ -172,7 +172,7 @@ fn attempt(root: &Path, case: &Case) -> Result<Outcome, Failure> {
             Err(error) => Some(format!("{path}: {error}")),
         };
         let reference = compare("reference", ops::execute(&graph, &inputs).map_err(Into::into));
-        let optimized = passes::pipeline(graph)?.graph;
+        let optimized = passes::pipeline(graph, passes::Target::default())?.graph;
         let optimized = || compare("optimised", ops::execute(&optimized, &inputs).map_err(Into::into));
         let native = || compare("native", native_outputs(&baked, &inputs));
         return Ok(match reference.or_else(optimized).or_else(native) {

@@ -16,6 +16,7 @@ mod microsoft_integer;
 mod movement;
 mod normalize;
 mod pool;
+mod quantize;
 mod recurrent;
 mod reduce;
 mod resize;
@@ -78,6 +79,7 @@ const TABLES: &[&[Rule]] = &[
     movement::RULES,
     normalize::RULES,
     pool::RULES,
+    quantize::RULES,
     reduce::RULES,
     resize::RULES,
     source::RULES,

@@ -1,0 +1,33 @@
+//! `planforge explain`: what the native compiler would do with a model, and what it cannot. Needs no device.
+
+use super::Context;
+use crate::{failure::Failure, request::shapes};
+use planforge_engine_core::{explain::explain, identity::OptimizationProfile};
+use planforge_onnx::Model;
+use planforge_proto::ErrorCode;
+use std::path::PathBuf;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// ONNX file
+    model: PathBuf,
+    /// Shapes of its inputs, such as images:1x3x224x224; of a range the usual size counts
+    #[arg(long, value_name = "NAME:SHAPE,...", value_parser = shapes::parse)]
+    shapes: Option<OptimizationProfile>,
+}
+
+pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    let model = Model::open(&args.model).map_err(|e| Failure::usage(e.to_string()).hint(e.hint()))?;
+    let explanation = explain(&model, args.shapes.as_ref())
+        .map_err(|e| Failure::new(ErrorCode::Internal, e.to_string()).hint("report this with the model's structure"))?;
+    context.printer.data(&explanation.to_string())?;
+    context.printer.object(&explanation)?;
+    match explanation.refused.len() {
+        0 => Ok(()),
+        count => {
+            let plural = if count == 1 { "" } else { "s" };
+            let message = format!("the native compiler refuses {} for {count} reason{plural}", args.model.display());
+            Err(Failure::new(ErrorCode::Refused, message).hint("change the model, or build with another backend"))
+        }
+    }
+}
