@@ -9,6 +9,7 @@ use super::{
     table::TableReader,
 };
 use crate::findings;
+use std::io::BufRead as _;
 
 /// Longest line that is looked at; the rest of a longer one is dropped. Command lines with many shapes are the longest
 /// real ones.
@@ -45,6 +46,8 @@ pub struct LogReader {
     open: [Open; 3],
     table: Option<TableReader>,
     section: Section,
+    /// Rows of the summary that were read under its title.
+    titled_rows: [bool; Summary::ROWS.len()],
 }
 
 #[derive(Debug, Default)]
@@ -80,9 +83,8 @@ impl LogReader {
 
     /// Takes the next bytes of a stream, cut anywhere.
     pub fn feed(&mut self, stream: Stream, mut bytes: &[u8]) {
-        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
-            let (line, rest) = bytes.split_at(end);
-            bytes = &rest[1..];
+        while let Some((line, rest)) = split_line(bytes) {
+            bytes = rest;
             let partial = &mut self.partial[stream as usize];
             if partial.bytes.is_empty() && !partial.cut {
                 self.line(stream, line);
@@ -273,11 +275,15 @@ impl LogReader {
             "Total Host Walltime" => set(|summary| &mut summary.host_walltime_s, with_unit(rest, "s")),
             "Total GPU Compute Time" => set(|summary| &mut summary.gpu_compute_s, with_unit(rest, "s")),
             _ => {
-                let Some(name) = Summary::ROWS.into_iter().find(|row| *row == name) else { return false };
-                let Some(row) = rows::latency_row(rest) else { return false };
-                if titled || !summary.rows.contains_key(name) {
-                    summary.rows.insert(name, row);
+                let Some(at) = Summary::ROWS.iter().position(|row| *row == name) else { return false };
+                let (name, seen) = (Summary::ROWS[at], &mut self.titled_rows[at]);
+                // The first under the title counts, and before it the first anywhere; others are not even parsed.
+                if *seen || (!titled && summary.rows.contains_key(name)) {
+                    return true;
                 }
+                let Some(row) = rows::latency_row(rest) else { return false };
+                *seen = titled;
+                summary.rows.insert(name, row);
             }
         }
         true
@@ -380,6 +386,9 @@ impl LogReader {
 
     /// Lines about the timing cache come from trtexec or the library, by version, and at several levels.
     fn timing_cache(&mut self, body: &str) {
+        // Such lines are short; errors can be pages.
+        const MOST: usize = 1024;
+        let body = cut(body, MOST);
         let cache = &mut self.facts.timing_cache;
         if let Some(rest) = body.strip_prefix("Loaded ") {
             if rest.contains(" bytes of timing cache from ") || rest.contains(" bytes of cache from file: ") {
@@ -396,7 +405,7 @@ impl LogReader {
             .iter()
             .any(|problem| body.contains(problem))
         {
-            set(&mut cache.problem, Some(cut(body, MAX_BODY_BYTES).to_owned()));
+            set(&mut cache.problem, Some(body.to_owned()));
         }
     }
 }
@@ -416,6 +425,16 @@ impl LogFacts {
             self.findings.push(finding);
         }
     }
+}
+
+/// The bytes before the first line feed and those after it. Of all ways to look for a byte that the standard library
+/// has, this one uses wide instructions, which is most of the cost of a long log.
+fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut rest = bytes;
+    // Reading from memory does not fail.
+    let passed = rest.skip_until(b'\n').ok()?;
+    let line = bytes[..passed].strip_suffix(b"\n")?;
+    Some((line, rest))
 }
 
 /// Fills an empty slot: the first time that something is said counts, as names printed later can look like anything.
