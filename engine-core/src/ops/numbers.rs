@@ -26,6 +26,20 @@ impl Numbers {
         }
     }
 
+    pub fn floats(&self) -> Option<&[f64]> {
+        match self {
+            Self::Float(values) => Some(values),
+            Self::Int(_) => None,
+        }
+    }
+
+    pub fn ints(&self) -> Option<&[i128]> {
+        match self {
+            Self::Int(values) => Some(values),
+            Self::Float(_) => None,
+        }
+    }
+
     /// Rounds (floats), truncates (float to integer, saturating) or wraps (integers) to the wanted type.
     pub fn into_tensor(self, out: &TensorType) -> Result<Tensor, OpError> {
         let shape = out.shape.clone();

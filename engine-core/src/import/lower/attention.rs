@@ -56,7 +56,7 @@ fn repeat_heads(node: &mut Lowering<'_>, x: ValueId, heads: usize) -> Result<Val
     if own == heads {
         return Ok(x);
     }
-    if own == 0 || heads % own != 0 {
+    if !heads.is_multiple_of(own) {
         return Err(Refusal::Impossible { what: "the number of heads", value: heads.to_string(), shape });
     }
     let x = node.reshape(x, vec![batch, own, 1, length, size])?;

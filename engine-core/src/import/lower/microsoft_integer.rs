@@ -121,7 +121,7 @@ fn average(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
 /// The result's scale and zero point come first, then three inputs for each part.
 fn concat(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let count = node.inputs.len();
-    if count < 5 || (count - 2) % 3 != 0 {
+    if count < 5 || !(count - 2).is_multiple_of(3) {
         return Err(Refusal::Inputs { given: count, most: 5 });
     }
     let mut parts = Vec::new();

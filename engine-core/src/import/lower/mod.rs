@@ -7,6 +7,7 @@ mod attention;
 mod compose;
 mod control;
 mod crop;
+mod einsum;
 mod integer;
 mod linear;
 mod loss;
@@ -68,6 +69,7 @@ const TABLES: &[&[Rule]] = &[
     attention::RULES,
     control::RULES,
     crop::RULES,
+    einsum::RULES,
     integer::RULES,
     loss::RULES,
     recurrent::RULES,

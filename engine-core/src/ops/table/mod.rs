@@ -11,6 +11,7 @@ use crate::{
     shape::{Given, ShapeError, TensorType},
 };
 
+mod einsum;
 mod order;
 mod recurrent;
 mod scatter;
@@ -35,8 +36,15 @@ struct Entry {
     run: Run,
 }
 
-const TABLES: &[&[Entry]] =
-    &[order::ENTRIES, recurrent::ENTRIES, scatter::ENTRIES, spectral::ENTRIES, text::ENTRIES, windows::ENTRIES];
+const TABLES: &[&[Entry]] = &[
+    einsum::ENTRIES,
+    order::ENTRIES,
+    recurrent::ENTRIES,
+    scatter::ENTRIES,
+    spectral::ENTRIES,
+    text::ENTRIES,
+    windows::ENTRIES,
+];
 
 fn entry(name: &str) -> Option<&'static Entry> {
     TABLES.iter().flat_map(|table| table.iter()).find(|entry| entry.name == name)

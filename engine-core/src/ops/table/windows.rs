@@ -8,7 +8,10 @@ use crate::{
     shape::{Given, ShapeError, TensorType, attribute, mismatch, require, wanted_shape, window_outputs},
 };
 
-pub(super) const ENTRIES: &[Entry] = &[Entry { name: "col2im", takes_empty: false, infer: col2im_type, run: col2im }];
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry { name: "col2im", takes_empty: false, infer: col2im_type, run: col2im },
+    Entry { name: "lp_pool", takes_empty: false, infer: lp_pool_type, run: lp_pool },
+];
 
 /// The sizes of a sliding window, from attributes.
 struct Window {
@@ -105,6 +108,42 @@ fn col2im(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Resul
                     plane[place] += value;
                 }
             });
+        });
+    }
+    Ok(vec![Numbers::Float(result).into_tensor(out)?])
+}
+
+/// `[x (N,C,spatial..)]`: the p-th root of the sum of p-th powers in each window; padding adds nothing.
+fn lp_pool_type(tabled: &Tabled, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
+    given.float(0)?;
+    let (x, out) = (given.image(0, 1)?, wanted_shape(wanted, 0)?);
+    let window = Window::of(tabled, x.rank() - 2)?;
+    require((1..=64).contains(&tabled.int("p", 2)), || attribute("p", tabled.int("p", 2), &x.shape))?;
+    let sizes =
+        |ceil| window_outputs(&x.shape[2..], &window.kernel, &window.strides, &window.pads, &window.dilations, ceil);
+    let fits = out.len() == x.rank()
+        && out[..2] == x.shape[..2]
+        && [sizes(false), sizes(true)].iter().flatten().any(|sizes| *sizes == out[2..]);
+    require(fits, || mismatch("window and padded input", &window.kernel, &x.shape))?;
+    Ok(vec![TensorType::new(x.element, out)])
+}
+
+fn lp_pool(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
+    let (x, out) = (inputs.get(0)?, &outputs[0]);
+    let window = Window::again(tabled);
+    let image = &x.shape()[2..];
+    let plane: usize = image.iter().product();
+    let power = tabled.int("p", 2) as i32;
+    let mut result = Vec::with_capacity(out.shape.iter().product());
+    for plane in floats("lp_pool", x)?.chunks(plane.max(1)) {
+        each_index(&out.shape[2..], |position| {
+            let mut sum = 0f64;
+            each_index(&window.kernel, |tap| {
+                if let Some(place) = window.place(image, position, tap) {
+                    sum += plane[place].abs().powi(power);
+                }
+            });
+            result.push(sum.powf(1.0 / f64::from(power)));
         });
     }
     Ok(vec![Numbers::Float(result).into_tensor(out)?])
