@@ -16,12 +16,15 @@ RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=16"
 export RUSTFLAGS
-cargo build --locked --release --target "$host"
+targets=${*:-$(sed -n 's/^name = "\(.*\)"/\1/p' Cargo.toml | grep -v '^planforge-fuzz$')}
+bins=""
+for target in $targets; do bins="$bins --bin $target"; done
+# shellcheck disable=SC2086
+cargo build --locked --release --target "$host" $bins
 
 # Plans are files: in memory, where there is such a place.
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm
 
-targets=${*:-$(sed -n 's/^name = "\(.*\)"/\1/p' Cargo.toml | grep -v '^planforge-fuzz$')}
 running=""
 for target in $targets; do
     found=target/corpus/$target
