@@ -20,7 +20,7 @@ targets=${*:-$(sed -n 's/^name = "\(.*\)"/\1/p' Cargo.toml | grep -v '^planforge
 bins=""
 for target in $targets; do bins="$bins --bin $target"; done
 # shellcheck disable=SC2086
-cargo build --locked --release --target "$host" $bins
+cargo build --release --target "$host" $bins
 
 # Plans are files: in memory, where there is such a place.
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm
