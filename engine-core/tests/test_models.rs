@@ -182,17 +182,17 @@ fn explanations_count_what_the_models_state() {
         assert_eq!(explanation.refused, Vec::<String>::new(), "{}", info.name);
         let graph = explanation.graph.unwrap();
         assert_eq!(graph.parameters, info.parameters, "{}", info.name);
-        // Figures the literature has for these architectures, in units of 10 million.
+        // In units of 10 million, as the literature rounds them.
         let expected = match info.name {
             "resnet50" => 409,
-            "mobilenet-v3-large" => 21,
-            "efficientnet-b0" => 38,
+            "mobilenet-v3-large" => 22,
+            "efficientnet-b0" => 39,
             "yolo-s" => 822,
             "vit-b-16" => 1756,
             "bert-base" => 1117,
             _ => continue,
         };
-        assert_eq!(graph.multiply_accumulates / 10_000_000, expected, "{}", info.name);
+        assert_eq!((graph.multiply_accumulates + 5_000_000) / 10_000_000, expected, "{}", info.name);
         let transformer = matches!(info.name, "vit-b-16" | "bert-base");
         let pieces = if transformer { [12, 25, 12] } else { [0, 0, 0] };
         let Recovered { attentions, layer_norms, gelus, .. } = graph.recovered;
