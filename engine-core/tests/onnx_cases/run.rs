@@ -133,11 +133,8 @@ fn attempt(root: &Path, case: &Case) -> Result<Outcome, Failure> {
     let folder = root.join(&case.name);
     let bytes = fs::read(folder.join("model.onnx"))?;
     let data = folder.join("test_data_set_0");
-    let protos = match read_protos(&data, "input") {
-        Ok(protos) => protos,
-        // A sequence or an optional: importing the model says so by name.
-        Err(_) => Vec::new(),
-    };
+    // Of a sequence or an optional nothing is read: importing the model names it.
+    let protos = read_protos(&data, "input").unwrap_or_default();
     let mut last = None;
     // All inputs variable first, then fewer and fewer, until what shapes follow from is constant.
     for kept in [usize::MAX, 1, 0] {
