@@ -25,6 +25,7 @@ const BUSY_TRIES: u32 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs `trtexec --help` and reads what it says.
+#[expect(clippy::disallowed_methods, reason = "waits a moment for whoever still writes the program, and not often")]
 pub(super) fn ask(trtexec: &Path, libraries: &[PathBuf]) -> Answer {
     let mut tries = 0;
     loop {

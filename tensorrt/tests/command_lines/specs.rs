@@ -11,15 +11,18 @@ pub struct Case {
     pub model: Option<ModelFacts>,
 }
 
-fn dims(sizes: &[(u64, u64, u64)]) -> Vec<DimRange> {
+fn dims(sizes: Sizes<'_>) -> Vec<DimRange> {
     sizes.iter().map(|&(min, opt, max)| DimRange { min, opt, max }).collect()
 }
 
-pub fn profile(inputs: &[(&str, &[(u64, u64, u64)])]) -> OptimizationProfile {
+/// Smallest, usual and largest size of every dimension.
+type Sizes<'a> = &'a [(u64, u64, u64)];
+
+pub fn profile(inputs: &[(&str, Sizes<'_>)]) -> OptimizationProfile {
     OptimizationProfile { inputs: inputs.iter().map(|(name, sizes)| ((*name).to_owned(), dims(sizes))).collect() }
 }
 
-const BATCH: &[(u64, u64, u64)] = &[(1, 4, 8), (3, 3, 3), (224, 224, 224)];
+const BATCH: Sizes<'_> = &[(1, 4, 8), (3, 3, 3), (224, 224, 224)];
 
 pub fn batched() -> OptimizationProfile {
     profile(&[("images", BATCH)])
