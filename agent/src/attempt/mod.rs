@@ -44,7 +44,7 @@ pub enum Note {
     /// A timed window begins (`true`) or ends on its device.
     Window(bool),
     /// The last note; `None`: nothing is to be reported.
-    Ended(Option<v1::Finished>),
+    Ended(Option<Box<v1::Finished>>),
 }
 
 /// Why an attempt is stopped from outside.

@@ -32,6 +32,15 @@ pub(super) struct JobOrder {
     pub measure: MeasureAsk,
 }
 
+/// How long an order may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// The whole order.
+    pub limit_ms: u64,
+    /// One measurement.
+    pub measure_budget_ms: u64,
+}
+
 /// Folders and files an order names.
 #[derive(Debug)]
 pub(super) struct OrderPaths {
@@ -114,8 +123,7 @@ impl JobOrder {
         agent: &str,
         job: &v1::Job,
         device: &DiscoveredDevice,
-        limit_ms: u64,
-        measure_budget_ms: u64,
+        Bounds { limit_ms, measure_budget_ms }: Bounds,
         paths: OrderPaths,
     ) -> WorkOrder {
         let model_name = job.model.as_ref().map(|model| model.name.clone()).unwrap_or_default();

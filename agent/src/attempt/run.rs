@@ -8,7 +8,7 @@ use super::{
     caches::{CACHE_FILE, Caches, Offered, TakenCache},
     log::AttemptLog,
     models::ModelCache,
-    order::{JobOrder, OrderPaths, Scratch},
+    order::{Bounds, JobOrder, OrderPaths, Scratch},
     process::{Spawner, WorkerLimits, WorkerStart},
     supervise::Supervision,
 };
@@ -139,7 +139,7 @@ impl Attempt {
         }
         let (key, notes) = (self.key.clone(), self.notes.clone());
         // The agent that would hear it is gone only when the process is ending.
-        let _ = notes.send((key, Note::Ended(ended))).await;
+        let _ = notes.send((key, Note::Ended(ended.map(Box::new)))).await;
     }
 
     async fn run_inner(&mut self) -> Option<v1::Finished> {
@@ -249,11 +249,10 @@ impl Attempt {
         let prepared = self.unless_stopped(self.fetch(&order, scratch, log)).await.map_err(Ended::Stopped)?;
         let (paths, taken) = prepared?;
         facts.cache = taken;
-        let budget_ms = self.shared.limits.measure_budget_ms;
         // The limit is that of one build and its measurement.
         let limit_ms = self.shared.limits.job_ms.saturating_mul(order.builds.into());
-        let order =
-            order.into_work(&self.key, &self.shared.agent_name, &self.job, &self.device, limit_ms, budget_ms, paths);
+        let bounds = Bounds { limit_ms, measure_budget_ms: self.shared.limits.measure_budget_ms };
+        let order = order.into_work(&self.key, &self.shared.agent_name, &self.job, &self.device, bounds, paths);
 
         let _turn = self.unless_stopped(self.turn.lock()).await.map_err(Ended::Stopped)?;
         let marker = format!("{}.{}", self.key, new_id());

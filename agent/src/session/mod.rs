@@ -508,8 +508,8 @@ impl Agent {
                             outcome = finished.outcome,
                             "attempt ended"
                         );
-                        self.ended.insert(key.clone(), finished.clone());
-                        self.say(Say::Finished(finished));
+                        self.ended.insert(key.clone(), (*finished).clone());
+                        self.say(Say::Finished(*finished));
                     }
                     None => self.outbox.forget(key),
                 }

@@ -489,12 +489,13 @@ impl State {
     }
 }
 
-/// The job's plan after an attempt that names `plan`. An attempt that only measured names the plan it was given, and
-/// knows nothing of how it was made.
+/// The job's plan after an attempt that names `plan`. An attempt that only measured names the plan it was given and
+/// knows nothing of how it was made; one that built tells how often only at its end.
 fn newer_plan(job: &Job, plan: Option<PlanRef>) -> Option<PlanRef> {
     match (&job.plan, plan) {
-        (Some(known), Some(named)) if known.digest != named.digest => Some(named),
-        (None, named) => named,
-        (known, _) => known.clone(),
+        (Some(known), Some(named)) if known.digest == named.digest => {
+            Some(PlanRef { builds: known.builds.max(named.builds), ..known.clone() })
+        }
+        (known, named) => named.or_else(|| known.clone()),
     }
 }

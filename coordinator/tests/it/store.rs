@@ -252,7 +252,7 @@ async fn engines(store: &dyn Store, epoch: u64) {
     let changes = vec![Change::Report(Box::new(swept.clone())), Change::Engine(Box::new(lottery))];
     store.commit(epoch, changes).await.unwrap();
     let newest = ReportFilter { plan: Some(Digest::of(b"plan3")), limit: 1, ..ReportFilter::default() };
-    assert_eq!(store.reports(newest).await.unwrap(), [swept.clone()]);
+    assert_eq!(store.reports(newest).await.unwrap(), std::slice::from_ref(&swept));
     let snapshot = store.load().await.unwrap();
     let known = |id: &str| snapshot.engines.iter().find(|(known, _)| *known == key(id)).unwrap().1.clone();
     let covered = Covered { eval: None, measure };

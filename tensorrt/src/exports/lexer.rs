@@ -178,11 +178,13 @@ impl<R: Read> Lexer<R> {
     /// Appends a character of one or two `\u` escapes.
     fn unicode(&mut self, first: u32, bytes: &mut Vec<u8>) -> io::Result<()> {
         let mut code = first;
-        if (0xd800..0xdc00).contains(&first) && self.peek(0)? == Some(b'\\') && self.peek(1)? == Some(b'u') {
-            if let Some(second) = self.hex(2)?.filter(|second| (0xdc00..0xe000).contains(second)) {
-                self.at += 6;
-                code = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
-            }
+        if (0xd800..0xdc00).contains(&first)
+            && self.peek(0)? == Some(b'\\')
+            && self.peek(1)? == Some(b'u')
+            && let Some(second) = self.hex(2)?.filter(|second| (0xdc00..0xe000).contains(second))
+        {
+            self.at += 6;
+            code = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
         }
         let character = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
         bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
