@@ -1,0 +1,241 @@
+//! What goes wrong with TensorRT, and what a user is told: class, message, hint, and how often it was tried.
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use planforge_tests::{
+    eventually,
+    farm::{Farm, Link, id_of},
+    fleet::{Host, HostLimits, board_of},
+    models, process,
+    standin::scenario::{Behaviour, Phase, Rule},
+};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+const SKU: &str = "t4";
+
+struct Case {
+    farm: Farm,
+    host: Host,
+    models: u32,
+}
+
+impl Case {
+    fn start(limits: HostLimits) -> Self {
+        let farm = Farm::start(Link::Loopback);
+        let host = Host::start(&farm, SKU, &["10.13.3.9"], limits);
+        farm.wait_agents(1);
+        Self { farm, host, models: 0 }
+    }
+
+    /// A model that nobody has built, told from others by its graph's name.
+    fn model(&mut self, graph: &str) -> PathBuf {
+        self.models += 1;
+        let file = self.farm.path().join(format!("{graph}-{}.onnx", self.models));
+        models::named_convolutions(&file, graph, 2, 4, 8, 500 + self.models)
+    }
+
+    fn rules(&mut self, rules: Vec<(&str, Phase, Option<u32>, Behaviour)>) {
+        let rule =
+            |(graph, phase, times, behaviour): (&str, _, _, _)| Rule { graph: graph.into(), phase, times, behaviour };
+        self.host.toolchains[0].set_rules(rules.into_iter().map(rule).collect());
+    }
+
+    fn submit(&self, model: &Path) -> String {
+        id_of(&self.farm.submit(model, &["--sku", SKU])[0])
+    }
+
+    /// Attempts with their outcome, oldest first.
+    fn attempts(job: &Value) -> Vec<String> {
+        let attempts = job["attempts"].as_array().into_iter().flatten();
+        attempts.map(|attempt| attempt["outcome"].as_str().unwrap_or("").to_owned()).collect()
+    }
+
+    fn detail(&self, id: &str) -> Value {
+        self.farm.json(&["jobs", id])["jobs"][0].clone()
+    }
+
+    /// Processes of the stand-in that are alive.
+    fn tools(&self) -> Vec<i32> {
+        let program = self.host.toolchains[0].program();
+        process::processes_with(&[program.to_str().expect("UTF-8")])
+            .into_iter()
+            .filter(|pid| {
+                std::fs::read_link(format!("/proc/{pid}/exe"))
+                    .is_ok_and(|exe| exe.ends_with("trtexec") || exe.ends_with("standin-trtexec"))
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn every_failure_has_its_class_words_and_number_of_tries() {
+    let mut case = Case::start(HostLimits::default());
+    let node = || "c1".to_owned();
+    let failures: Vec<(&str, Phase, Behaviour, &str, &str, bool)> = vec![
+        ("parse", Phase::Build, Behaviour::ParseError { node: node() }, "model", "c1", false),
+        ("operator", Phase::Build, Behaviour::UnsupportedOperator { operator: "Conv".into() }, "model", "Conv", false),
+        ("tactic", Phase::Build, Behaviour::NoImplementation { node: node() }, "model", "c1", false),
+        (
+            "memory-tactic",
+            Phase::Build,
+            Behaviour::NoImplementationForMemory { node: node(), requested_mib: 30_000 },
+            "resource",
+            "memory",
+            false,
+        ),
+        (
+            "memory",
+            Phase::Build,
+            Behaviour::OutOfMemory { requested_bytes: 17_179_869_184 },
+            "resource",
+            "16.0 GiB",
+            false,
+        ),
+        (
+            "memory-run",
+            Phase::Load,
+            Behaviour::OutOfMemory { requested_bytes: 17_179_869_184 },
+            "resource",
+            "memory",
+            false,
+        ),
+        ("calibration", Phase::Build, Behaviour::CalibrationMissing, "model", "calibrat", false),
+        ("shape", Phase::Load, Behaviour::BadShape { input: "x".into() }, "model", "x", false),
+        ("wrong", Phase::Load, Behaviour::WrongOutputs, "model", "outputs are wrong", false),
+        ("nan", Phase::Load, Behaviour::NanOutputs, "model", "NaN", false),
+        ("crash", Phase::Build, Behaviour::Crash, "infrastructure", "", true),
+        ("empty", Phase::Build, Behaviour::EmptyEngine, "", "", false),
+        ("version", Phase::Load, Behaviour::VersionTag { plan_tag: 239 }, "", "version", false),
+        ("device", Phase::Load, Behaviour::WrongDevice { plan: (8, 6) }, "", "8.6", false),
+        ("garbage", Phase::Load, Behaviour::GarbageExports, "", "", false),
+    ];
+    let rules =
+        failures.iter().map(|(graph, phase, behaviour, ..)| (*graph, *phase, None, behaviour.clone())).collect();
+    // Longer names first: a rule is for every graph whose name holds its own.
+    let mut rules: Vec<(&str, Phase, Option<u32>, Behaviour)> = rules;
+    rules.sort_by_key(|(graph, ..)| std::cmp::Reverse(graph.len()));
+    case.rules(rules);
+    let ids: Vec<String> = failures
+        .iter()
+        .map(|(graph, ..)| {
+            let model = case.model(graph);
+            case.submit(&model)
+        })
+        .collect();
+    let mut problems = Vec::new();
+    for ((graph, _, _, class, part, retried), id) in failures.iter().zip(&ids) {
+        case.farm.wait_ended(id);
+        let job = case.detail(id);
+        let failure = &job["failure"];
+        let (got_class, message) = (failure["class"].as_str().unwrap_or(""), failure["message"].as_str().unwrap_or(""));
+        let hint = failure["hint"].as_str().unwrap_or("");
+        let tries = Case::attempts(&job).len();
+        let told = format!("{graph}: [{got_class}] {message} / {hint} ({tries} tries)");
+        if job["state"] != "failed" || !got_class.contains(class) || !message.contains(part) || message.is_empty() {
+            problems.push(told.clone());
+        }
+        if hint.is_empty() || (tries > 1) != *retried {
+            problems.push(format!("hint or tries: {told}"));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+
+    // Wrong and NaN outputs are never fetched, unless somebody insists.
+    for graph in ["wrong", "nan"] {
+        let index = failures.iter().position(|f| f.0 == graph).expect("a failure");
+        let job = case.detail(&ids[index]);
+        let digest = job["model"]["digest"].as_str().expect("a digest").to_owned();
+        let fetch = process::run(case.farm.cli(&["fetch", &digest, "--sku", SKU, "-o", "x.plan"]));
+        assert_eq!(fetch.status.code(), Some(3), "{graph}: {fetch:?}");
+    }
+    let model = case.model("wrong");
+    let id = id_of(&case.farm.submit(&model, &["--sku", SKU, "--allow-inaccurate"])[0]);
+    let job = case.farm.wait_ended(&id);
+    assert_eq!((&job["state"], &job["accurate"]), (&"succeeded".into(), &false.into()), "{job}");
+    let path = model.to_str().expect("UTF-8");
+    let fetch = |extra: &[&str]| {
+        let mut arguments = vec!["fetch", path, "--sku", SKU, "-o", "x.plan"];
+        arguments.extend(extra);
+        process::run(case.farm.cli(&arguments)).status.code()
+    };
+    assert_eq!(fetch(&[]), Some(3));
+    assert_eq!(fetch(&["--allow-inaccurate"]), Some(0));
+
+    // And after all that, the agent does what it should.
+    let model = case.model("fine");
+    let id = case.submit(&model);
+    let job = case.farm.wait_ended(&id);
+    assert_eq!(job["state"], "succeeded", "{job}");
+}
+
+#[test]
+fn a_tool_that_hangs_is_killed_within_the_limit_and_the_agent_lives_on() {
+    let mut case = Case::start(HostLimits { job_limit_ms: 4_000, ..HostLimits::default() });
+    case.rules(vec![("hang", Phase::Build, None, Behaviour::Hang)]);
+    let model = case.model("hang");
+    let id = case.submit(&model);
+    eventually("the tool hangs", || if case.tools().is_empty() { Err("not yet".into()) } else { Ok(()) });
+    let job = case.farm.wait_ended(&id);
+    assert_eq!(job["state"], "failed", "{job}");
+    assert!(case.tools().is_empty(), "the hanging tool is gone");
+    let model = case.model("fine");
+    let id = case.submit(&model);
+    let job = case.farm.wait_ended(&id);
+    assert_eq!(job["state"], "succeeded", "{job}");
+    assert!(case.host.process.is_running());
+}
+
+#[test]
+fn a_killed_agent_leaves_no_tool_behind_and_its_job_is_built_again() {
+    let mut case = Case::start(HostLimits::default());
+    case.rules(vec![("slow", Phase::Build, Some(1), Behaviour::Hang)]);
+    let model = case.model("slow");
+    let id = case.submit(&model);
+    let tool = eventually("the tool builds", || case.tools().first().copied().ok_or("not yet".to_owned()));
+    case.host.process.kill_9();
+    eventually("the tool died with its agent", || match kill(Pid::from_raw(tool), None::<Signal>) {
+        Err(_) => Ok(()),
+        Ok(()) if case.tools().is_empty() => Ok(()),
+        Ok(()) => Err(format!("{tool} is alive")),
+    });
+    case.host.restart(&case.farm, HostLimits::default());
+    let job = case.farm.wait_ended(&id);
+    assert_eq!(job["state"], "succeeded", "{job}");
+    let attempts = Case::attempts(&case.detail(&id));
+    assert!(attempts.len() == 2 && attempts.contains(&"lost".to_owned()), "{attempts:?}");
+}
+
+#[test]
+fn a_flood_of_log_ends_neither_the_job_nor_the_memory() {
+    let mut case = Case::start(HostLimits::default());
+    case.rules(vec![("flood", Phase::Build, None, Behaviour::HugeLog { bytes: 1 << 30 })]);
+    let model = case.model("flood");
+    let id = case.submit(&model);
+    let job = case.farm.wait_ended(&id);
+    assert_eq!(job["state"], "succeeded", "{job}");
+    let log = process::run(case.farm.cli(&["logs", &id])).stdout;
+    assert!(log.len() < 16 << 20, "the kept log is bounded: {} bytes", log.len());
+}
+
+#[test]
+fn a_toolchain_that_does_not_start_is_not_offered() {
+    let farm = Farm::start(Link::Loopback);
+    let mut broken = board_of(SKU).scenario("10.13.3.9");
+    let library = Behaviour::MissingLibrary { library: "libnvinfer.so.10".into() };
+    broken.rules = vec![Rule { graph: String::new(), phase: Phase::Start, times: None, behaviour: library }];
+    let sound = board_of(SKU).scenario("10.3.0.26");
+    let _host = Host::start_with(&farm, SKU, vec![broken, sound], HostLimits::default());
+    farm.wait_agents(1);
+    let devices = farm.json(&["devices"]);
+    let offers = devices["devices"][0]["toolchains"].as_array().expect("toolchains").clone();
+    let versions: Vec<&str> = offers.iter().filter_map(|offer| offer["version"].as_str()).collect();
+    assert!(versions.len() == 1 && versions[0].starts_with("10.3"), "{versions:?}");
+    let model = models::convolutions(&farm.path().join("m.onnx"), 1, 4, 8, 600);
+    let arguments = ["submit", model.to_str().expect("UTF-8"), "--sku", SKU, "--toolchain", "tensorrt=10.13"];
+    let refused = process::run(farm.cli(&arguments));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(6) && said.contains("10.3"), "says what there is: {said}");
+}
