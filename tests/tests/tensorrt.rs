@@ -227,7 +227,7 @@ fn a_second_build_is_warm_and_its_card_says_how_it_was_run() {
 #[test]
 fn failures_come_with_class_and_words_and_leave_no_plan() {
     let cases: [(Phase, Behaviour, FailureClass, &str); 6] = [
-        (Phase::Build, Behaviour::ParseError { node: "conv_1".into() }, FailureClass::Model, "conv_1"),
+        (Phase::Build, Behaviour::ParseError { node: "c0".into() }, FailureClass::Model, "c0"),
         (Phase::Build, Behaviour::OutOfMemory { requested_bytes: 9 << 30 }, FailureClass::Resource, "memory"),
         (Phase::Build, Behaviour::EmptyEngine, FailureClass::Infrastructure, "m.onnx"),
         (Phase::Build, Behaviour::Crash, FailureClass::Infrastructure, "m.onnx"),
