@@ -98,8 +98,7 @@ fn graphs_that_cannot_be_built() {
     assert!(refusal.said.to_lowercase().contains("cycl"), "{}", refusal.said);
 
     for (name, shape) in [
-        ("zero", vec![0_i64, 4]),
-        ("negative", vec![-3, 4]),
+        ("negative", vec![-3_i64, 4]),
         ("huge", vec![i64::MAX / 2, 4]),
         ("overflow", vec![1 << 32, 1 << 32]),
     ] {
