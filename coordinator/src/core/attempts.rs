@@ -491,7 +491,7 @@ impl State {
 
 /// The job's plan after an attempt that names `plan`. An attempt that only measured names the plan it was given and
 /// knows nothing of how it was made; one that built tells how often only at its end.
-fn newer_plan(job: &Job, plan: Option<PlanRef>) -> Option<PlanRef> {
+pub(super) fn newer_plan(job: &Job, plan: Option<PlanRef>) -> Option<PlanRef> {
     match (&job.plan, plan) {
         (Some(known), Some(named)) if known.digest == named.digest => {
             Some(PlanRef { builds: known.builds.max(named.builds), ..known.clone() })

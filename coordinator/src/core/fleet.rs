@@ -1,6 +1,7 @@
 //! Agents: sessions, inventories, heartbeats, and which devices are free.
 
 use super::{
+    attempts::newer_plan,
     model::{Agent, Change, Device, JobId, JobState, PlanRef},
     queue::{DeviceKey, Target},
     state::{AgentEntry, Effects, HelloIn, LeaseRef, Now, SessionId, State, ToAgent},
@@ -211,8 +212,9 @@ impl State {
         }
         let detail = format!("plan {} of {} bytes", plan.digest.short(), plan.size_bytes);
         let Some(job) = self.job_mut(&lease.job) else { return };
-        if job.kind == super::JobKind::Build && job.plan.as_ref() != Some(&plan) {
-            job.plan = Some(plan);
+        let plan = newer_plan(job, Some(plan));
+        if job.kind == super::JobKind::Build && job.plan != plan {
+            job.plan = plan;
             self.record(fx, now, &lease.job, &agent, "built", detail);
         }
     }
