@@ -97,11 +97,9 @@ fn graphs_that_cannot_be_built() {
     let refusal = refused(home.path(), &cyclic, &[]);
     assert!(refusal.said.to_lowercase().contains("cycl"), "{}", refusal.said);
 
-    for (name, shape) in [
-        ("negative", vec![-3_i64, 4]),
-        ("huge", vec![i64::MAX / 2, 4]),
-        ("overflow", vec![1 << 32, 1 << 32]),
-    ] {
+    for (name, shape) in
+        [("negative", vec![-3_i64, 4]), ("huge", vec![i64::MAX / 2, 4]), ("overflow", vec![1 << 32, 1 << 32])]
+    {
         let path = models::relu_of_shape(&home.path().join(format!("{name}.onnx")), &shape);
         let refusal = refused(home.path(), &path, &[]);
         assert!(refusal.said.contains('x'), "names the input: {}", refusal.said);
