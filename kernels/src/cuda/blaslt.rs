@@ -1,6 +1,6 @@
 //! Matrix products with epilogues through cuBLASLt, and the search over its algorithms.
 //!
-//! Everything is stated row-major, `D[m][n] = epilogue(A[m][k] · B[k][n] + beta · C[m][n] + bias[n])`; cuBLASLt thinks
+//! Everything is stated row-major, `D[m][n] = epilogue(alpha A[m][k] · B[k][n] + C[m][n] + bias[n])`; cuBLASLt thinks
 //! column-major, so the operands change places inside.
 
 use super::{
@@ -33,7 +33,7 @@ pub enum Epilogue {
 }
 
 /// A product, completely.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product {
     pub element: Element,
     pub m: u64,
@@ -52,6 +52,7 @@ pub struct Product {
     pub stride_b: i64,
     pub stride_c: i64,
     pub stride_d: i64,
+    pub alpha: f32,
     /// A bias of n elements, of the operands' type.
     pub bias: bool,
     /// C is added.
@@ -77,6 +78,7 @@ impl Product {
             stride_b: 0,
             stride_c: 0,
             stride_d: 0,
+            alpha: 1.0,
             bias: false,
             residual: false,
             epilogue: Epilogue::None,
@@ -311,7 +313,7 @@ impl Prepared {
         if self.product.bias {
             self.set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &operands.bias)?;
         }
-        let (alpha, beta) = (1f32, if self.product.residual { 1f32 } else { 0f32 });
+        let (alpha, beta) = (self.product.alpha, if self.product.residual { 1f32 } else { 0f32 });
         let algo = sys::cublasLtMatmulAlgo_t { data: algorithm.words };
         let c = if self.product.residual { operands.c } else { operands.d };
         // SAFETY: descriptors are alive; the rest is the caller's word.

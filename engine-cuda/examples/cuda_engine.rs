@@ -1,0 +1,128 @@
+//! Builds an engine of a generated model on the GPU that is there, and times it: `cuda_engine MODEL BATCH [FOLDER]`.
+//!
+//! With a folder, the model, one set of inputs and the engine's outputs are left in it as raw files, to be compared
+//! with another runtime.
+use planforge_engine_core::{
+    import,
+    ir::ElementType,
+    passes::{self, Target},
+};
+use planforge_engine_cuda::{
+    lower::lower,
+    runtime::{Context, Device, Kernels},
+    tune::{Effort, Times, tune},
+    view::Kind,
+};
+use planforge_modelgen::{Batch, Options, Style};
+use std::{error::Error, io::Write as _, path::Path, rc::Rc, time::Instant};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut out = std::io::stdout();
+    let args: Vec<String> = std::env::args().collect();
+    let (name, batch) = (args[1].as_str(), args[2].parse::<u64>()?);
+    let folder = args.get(3).map_or(Path::new("/tmp/cuda-engine"), Path::new);
+    std::fs::create_dir_all(folder)?;
+    let path = folder.join(format!("{name}.onnx"));
+    if name.ends_with(".onnx") {
+        std::fs::copy(name, &path)?;
+    } else if !path.exists() {
+        let style = Style { batch: Batch::Fixed(u32::try_from(batch)?), ..Style::default() };
+        planforge_modelgen::generate(name, &Options { style, ..Options::default() }, &path)?;
+    }
+    let began = Instant::now();
+    let graph = import::import(&planforge_onnx::Model::open(&path)?, None)?;
+    let graph = passes::pipeline(graph, Target::default())?.graph;
+    let lowered = lower(&graph, Kind::F16)?;
+    let mut program = lowered.program;
+    writeln!(
+        out,
+        "{} steps, arena {} MiB, weights {} MiB, imported in {:.2} s",
+        program.steps.len(),
+        program.arena_bytes >> 20,
+        lowered.weights.len() >> 20,
+        began.elapsed().as_secs_f64()
+    )?;
+    let device = Device::open(None, Some(folder.join("cubins")))?;
+    let weights = Rc::new(device.gpu.upload(&lowered.weights)?);
+    let began = Instant::now();
+    let mut known: Times =
+        std::fs::read(folder.join("times.json")).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
+    let tried = tune(&device, &mut program, &weights, Effort::of_level(3), &mut known, &mut |_, _, _| {})?;
+    std::fs::write(folder.join("times.json"), serde_json::to_vec(&known)?)?;
+    writeln!(
+        out,
+        "tuned in {:.1} s, {} candidates",
+        began.elapsed().as_secs_f64(),
+        tried.values().map(Vec::len).sum::<usize>()
+    )?;
+    let context = Context::new(&device, &program, weights, &mut Kernels::new())?;
+    let mut state = 7u32;
+    for (edge, buffer) in program.inputs.iter().zip(&context.memory.inputs) {
+        let count = edge.shape.iter().product::<u64>();
+        let mut bytes = Vec::new();
+        for _ in 0..count {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            match edge.element {
+                ElementType::I64 => {
+                    bytes.extend((if edge.name.contains("mask") { 1i64 } else { i64::from(state >> 18) }).to_le_bytes())
+                }
+                _ => bytes.extend(((state >> 8) as f32 / (1u32 << 23) as f32 - 1.0).to_le_bytes()),
+            }
+        }
+        buffer.write(0, &bytes)?;
+        std::fs::write(folder.join(format!("in_{}.bin", edge.name)), &bytes)?;
+    }
+    context.launch()?;
+    context.stream().synchronize()?;
+    for (edge, buffer) in program.outputs.iter().zip(&context.memory.outputs) {
+        let mut bytes = vec![0; edge.shape.iter().product::<u64>() as usize * edge.element.bytes()];
+        buffer.read(0, &mut bytes)?;
+        std::fs::write(folder.join(format!("out_{}.bin", edge.name)), &bytes)?;
+    }
+    let mut times = Vec::new();
+    for _ in 0..200 {
+        let from = context.stream().moment()?;
+        context.launch()?;
+        let to = context.stream().moment()?;
+        to.wait()?;
+        times.push(to.since_ms(&from)?);
+    }
+    times.sort_by(f64::total_cmp);
+    writeln!(
+        out,
+        "{name} batch {batch}: median {:.4} ms, p95 {:.4}, {:.0} items/s, {} MiB on the device",
+        times[100],
+        times[190],
+        batch as f64 * 1e3 / times[100],
+        context.memory.bytes() >> 20
+    )?;
+    let steps = context.step_times_ms(&device)?;
+    let mut by_kind = std::collections::BTreeMap::<String, (usize, f64)>::new();
+    for (step, ms) in program.steps.iter().zip(&steps) {
+        let entry = by_kind.entry(step.work.kind().to_owned()).or_default();
+        entry.0 += 1;
+        entry.1 += ms;
+    }
+    writeln!(
+        out,
+        "sum of steps {:.4} ms: {}",
+        steps.iter().sum::<f64>(),
+        by_kind.iter().map(|(k, (n, ms))| format!("{k} x{n} {ms:.4}")).collect::<Vec<_>>().join(", ")
+    )?;
+    let mut order: Vec<usize> = (0..steps.len()).collect();
+    order.sort_by(|&a, &b| steps[b].total_cmp(&steps[a]));
+    for &index in order.iter().take(14) {
+        let step = &program.steps[index];
+        let tactic = step.tactic.as_ref().map(|t| t.name()).unwrap_or_default();
+        writeln!(
+            out,
+            "  {:.4} ms {:.0} TF/s {:.0} GB/s {} | {} | {tactic}",
+            steps[index],
+            step.flops as f64 / steps[index] / 1e9,
+            step.bytes as f64 / steps[index] / 1e6,
+            step.work.kind(),
+            step.name
+        )?;
+    }
+    Ok(())
+}

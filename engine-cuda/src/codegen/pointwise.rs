@@ -1,0 +1,168 @@
+//! One result, element by element, from an expression over any views of its dimensions.
+//!
+//! Dimensions that all views walk alike are merged, the rest is nested as the result lies in memory, and the innermost
+//! run is read and written in vectors of up to 16 bytes wherever every view allows it.
+
+use super::{
+    BLOCK, Generated, blocks, c_type,
+    expr::{Class, Expr, Load, NoCode},
+    kernel,
+};
+use crate::view::View;
+
+/// One merged dimension: its size, and the stride of every walker along it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Axis {
+    size: u64,
+    strides: Vec<u64>,
+}
+
+/// Makes `out = expression`. Arguments: the loads' addresses (a gather's index right after its table), then `out`.
+pub fn generate(expression: &Expr, out: &View) -> Result<Generated, NoCode> {
+    let mut loads = Vec::new();
+    expression.loads(&mut loads);
+    let walkers = walkers(&loads, out);
+    let mut axes = merged(&walkers, out);
+    let inner = axes.pop().unwrap_or(Axis { size: 1, strides: vec![0; walkers.len()] });
+    let vector = vector_width(&walkers, &axes, &inner);
+
+    let mut body = String::new();
+    let total = axes.iter().map(|axis| axis.size).product::<u64>() * (inner.size / vector);
+    body += &format!("u32 i = blockIdx.x * {BLOCK}u + threadIdx.x;\nif (i >= {total}u) return;\n");
+    let runs = inner.size / vector;
+    body += &format!("u32 x = i % {runs}u; i /= {runs}u;\n");
+    for (index, axis) in axes.iter().enumerate().rev() {
+        body += &match index {
+            0 => format!("u32 a{index} = i;\n"),
+            _ => format!("u32 a{index} = i % {}u; i /= {}u;\n", axis.size, axis.size),
+        };
+    }
+    let place = |walker: usize| {
+        let mut terms: Vec<String> = axes
+            .iter()
+            .enumerate()
+            .filter(|(_, axis)| axis.strides[walker] != 0)
+            .map(|(index, axis)| format!("(i64)a{index} * {}", axis.strides[walker]))
+            .collect();
+        if inner.strides[walker] != 0 {
+            terms.push(format!("(i64)x * {}", inner.strides[walker] * vector));
+        }
+        if terms.is_empty() { "0".to_owned() } else { terms.join(" + ") }
+    };
+
+    let mut parameters = Vec::new();
+    let mut walker = 0;
+    for (number, load) in loads.iter().enumerate() {
+        let kind = c_type(load.view.kind);
+        parameters.push(format!("const {kind}* __restrict__ p{number}"));
+        let mut at = place(walker);
+        let step = inner.strides[walker];
+        walker += 1;
+        if let Some(index) = &load.index {
+            parameters.push(format!("const {}* __restrict__ q{number}", c_type(index.view.kind)));
+            body += &format!(
+                "i64 g{number} = (i64)q{number}[{}];\nif (g{number} < 0) g{number} += {};\n",
+                place(walker),
+                index.rows
+            );
+            // An index out of range would read anything; it reads the nearest row instead.
+            body += &format!(
+                "g{number} = g{number} < 0 ? 0 : g{number} >= {} ? {} : g{number};\n",
+                index.rows,
+                index.rows.saturating_sub(1)
+            );
+            at = format!("{at} + g{number} * {}", index.stride);
+            walker += 1;
+        }
+        body += &match step {
+            0 => format!("{kind} l{number} = p{number}[{at}];\n"),
+            _ if vector == 1 => format!("{kind} l{number} = p{number}[{at}];\n"),
+            _ => format!("Vec<{kind}, {vector}> l{number}; l{number}.load(p{number} + ({at}));\n"),
+        };
+    }
+    let out_kind = c_type(out.kind);
+    parameters.push(format!("{out_kind}* __restrict__ out"));
+    let lanes: Vec<bool> = {
+        let mut walker = 0;
+        let lane = |load: &&Load| {
+            let step = inner.strides[walker];
+            walker += 1 + usize::from(load.index.is_some());
+            step != 0 && vector > 1
+        };
+        loads.iter().map(lane).collect()
+    };
+    let value = |number: usize| {
+        let element = if lanes[number] { format!("l{number}.v[j]") } else { format!("l{number}") };
+        match Class::of(loads[number].view.kind) {
+            Class::Float => format!("to_f({element})"),
+            Class::Int => format!("((i64){element})"),
+            Class::Bool => format!("({element} != 0)"),
+        }
+    };
+    let class = Class::of(out.kind);
+    let expression = match (expression.class(), class) {
+        (have, want) if have == want => expression.clone(),
+        (_, want) => Expr::Cast(want, Box::new(expression.clone())),
+    };
+    let text = expression.c(&mut 0, &value)?;
+    let stored = if class == Class::Bool { "u8" } else { out_kind };
+    body += &format!(
+        "Vec<{stored}, {vector}> r;\n#pragma unroll\nfor (int j = 0; j < {vector}; j++) put(r.v[j], {text});\n"
+    );
+    body += &format!("r.store(out + ({}));", place(walker));
+    let name = if expression.size() == 0 { "copy" } else { "pointwise" };
+    Ok(Generated {
+        source: kernel(name, &parameters, BLOCK, &body),
+        grid: [blocks(total, BLOCK.into()), 1, 1],
+        block: [BLOCK, 1, 1],
+    })
+}
+
+/// Every view that is walked: loads, their indices, then the result.
+fn walkers<'a>(loads: &[&'a Load], out: &'a View) -> Vec<&'a View> {
+    let mut walkers = Vec::new();
+    for load in loads {
+        walkers.push(&load.view);
+        walkers.extend(load.index.as_ref().map(|index| &index.view));
+    }
+    walkers.push(out);
+    walkers
+}
+
+/// The result's dimensions as it lies in memory, slowest first, with those merged that every walker walks alike.
+fn merged(walkers: &[&View], out: &View) -> Vec<Axis> {
+    let mut axes: Vec<Axis> = Vec::new();
+    for axis in out.memory_order() {
+        let size = out.dims[axis];
+        if size == 1 {
+            continue;
+        }
+        let strides: Vec<u64> = walkers.iter().map(|view| view.strides[axis]).collect();
+        let merges = axes
+            .last()
+            .is_some_and(|outer| outer.strides.iter().zip(&strides).all(|(&outer, &inner)| outer == inner * size));
+        match axes.last_mut().filter(|_| merges) {
+            Some(outer) => *outer = Axis { size: outer.size * size, strides },
+            None => axes.push(Axis { size, strides }),
+        }
+    }
+    axes
+}
+
+/// Elements that one thread reads and writes at a time.
+fn vector_width(walkers: &[&View], axes: &[Axis], inner: &Axis) -> u64 {
+    let fits = |width: &u64| {
+        inner.size.is_multiple_of(*width)
+            && walkers.iter().enumerate().all(|(number, view)| match inner.strides[number] {
+                0 => true,
+                1 => {
+                    let chunk = (width * view.kind.bytes()).min(16) / view.kind.bytes();
+                    view.offset % chunk == 0 && axes.iter().all(|axis| axis.strides[number] % chunk == 0)
+                }
+                _ => false,
+            })
+            // Somebody must gain from it.
+            && inner.strides.last() == Some(&1)
+    };
+    [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+}

@@ -1,0 +1,388 @@
+//! Convolutions, matrix products, pooling, normalisation and softmax.
+
+use super::{Lowering, Outcome};
+use crate::{
+    codegen::{
+        expr::{Expr, Load},
+        norm::{self, Row},
+        pack,
+        pool::{self, Window},
+    },
+    program::{ConvWork, ProductWork, Work},
+    view::View,
+};
+use planforge_engine_core::ir::{
+    Activation, Conv, MatMul, Node, Pool, PoolKind, ReduceKind, Resize, ResizeMode, Tensor, ValueId,
+};
+
+/// Channels of an image are padded to multiples of this where we lay them out: 16 bytes of halves.
+const CHANNEL_STEP: u64 = 8;
+
+/// Activations that a library can compute at the end of a convolution.
+pub(crate) fn conv_epilogue(activation: Activation) -> bool {
+    matches!(
+        activation,
+        Activation::Relu | Activation::Silu | Activation::Sigmoid | Activation::Tanh | Activation::Gelu(_)
+    )
+}
+
+fn pair(sizes: &[usize]) -> Outcome<[u64; 2]> {
+    match sizes {
+        [height, width] => Ok([*height as u64, *width as u64]),
+        other => Err(format!("{} spatial dimensions; 2 are supported", other.len())),
+    }
+}
+
+impl Lowering<'_> {
+    /// `id` as an image with channels last in the engine's floats, its channels padded with zeros to `channels`.
+    fn image(&mut self, id: ValueId, channels: u64) -> Outcome<View> {
+        let view = self.view(id)?;
+        if view.rank() != 4 {
+            return Err(format!("an operand of {} dimensions; 4 are supported", view.rank()));
+        }
+        if view.is_channels_last() && view.kind == self.float && view.dims[1] == channels && aligned(&view) {
+            return Ok(view);
+        }
+        let mut dims = view.dims.clone();
+        dims[1] = channels;
+        let buffer = self.temporary("channels last", self.float, &dims);
+        let image = View::channels_last(buffer, self.float, &dims);
+        if view.dims[1] <= 4 || channels != view.dims[1] {
+            let generated = pack::generate(&view, &image);
+            self.emit(generated, "pack", vec![view, image.clone()], &[], 0);
+        } else {
+            self.copy(&view, &image, &[])?;
+        }
+        Ok(image)
+    }
+
+    pub(super) fn conv(&mut self, _index: usize, node: &Node, conv: &Conv) -> Outcome<()> {
+        let weights = node.input(1).ok_or("it has no weights")?;
+        let shape = self.dims(weights)?;
+        if shape.len() != 4 {
+            return Err(format!("{} spatial dimensions; 2 are supported", shape.len().saturating_sub(2)));
+        }
+        let [k, c, r, s] = [0, 1, 2, 3].map(|axis| shape[axis]);
+        let groups = conv.groups as u64;
+        let x_id = node.input(0).ok_or("it has no input")?;
+        let given = self.view(x_id)?;
+        let already = given.is_channels_last() && given.kind == self.float;
+        // Where the image is laid out here anyway, its channels are padded to what tensor cores read.
+        let c_padded = if groups == 1 && !already { c.next_multiple_of(CHANNEL_STEP) } else { c };
+        let x = self.image(x_id, c_padded * groups)?;
+        let k_padded = if groups == 1 { k.next_multiple_of(CHANNEL_STEP) } else { k };
+
+        let w = self.constant(weights, self.float, "krsc", &[k_padded, r, s, c_padded], |tensor| {
+            arrange_krsc(tensor, [k, c, r, s], k_padded, c_padded)
+        })?;
+        let w = w.permuted(&[0, 3, 1, 2]);
+        let depthwise = groups > 1 && c == 1 && k == groups;
+        let taps = depthwise
+            .then(|| self.constant(weights, self.float, "rsc", &[r, s, k], |tensor| arrange_rsc(tensor, [k, r, s])))
+            .transpose()?;
+        let bias = match node.input(2) {
+            Some(id) => Some(self.constant(id, self.float, "padded", &[k_padded], |tensor| {
+                let mut values = tensor.to_f64s();
+                values.resize(k_padded as usize, 0.0);
+                values
+            })?),
+            None => None,
+        };
+        let out_dims = self.dims(node.outputs[0])?;
+        let residual = node.input(3).map(|id| self.image(id, k)).transpose()?;
+        if residual.is_some() && k != k_padded {
+            return Err(format!("a residual of {k} channels"));
+        }
+        let activation = conv.epilogue.activation;
+        let fused = activation.filter(|&op| depthwise || conv_epilogue(op));
+        let after = activation.filter(|_| fused.is_none());
+
+        let out = node.outputs[0];
+        let y = if k != k_padded || after.is_some() {
+            let mut dims = out_dims.clone();
+            dims[1] = k_padded;
+            let buffer = self.temporary("convolution", self.float, &dims);
+            View::channels_last(buffer, self.float, &dims)
+        } else {
+            self.place_strictly(out, |view| view.is_channels_last() && aligned(view))?
+        };
+        let strides = pair(&conv.strides)?;
+        let (before, end) = conv.pads.split_at(conv.pads.len() / 2);
+        let [pads_before, pads_after] = [pair(before)?, pair(end)?];
+        let work = ConvWork {
+            x,
+            w,
+            taps,
+            bias,
+            residual,
+            y: y.clone(),
+            strides,
+            pads_before,
+            pads_after,
+            dilations: pair(&conv.dilations)?,
+            groups,
+            activation: fused,
+        };
+        let flops = 2 * out_dims.iter().product::<u64>() * c * r * s;
+        self.step(Work::Conv(work), &node.origins, flops);
+        let computed = y.slice(1, 0, k);
+        match after {
+            Some(op) => {
+                let place = self.place(out)?;
+                let load = Expr::Load(Load { view: computed, index: None });
+                self.emit_pointwise(&Expr::Activation(op, Box::new(load)), &place, &node.origins)?;
+                self.bind(out, place)
+            }
+            None => self.bind(out, computed),
+        }
+    }
+
+    pub(super) fn product(&mut self, node: &Node, product: &MatMul) -> Outcome<()> {
+        let out = node.outputs[0];
+        let out_dims = self.dims(out)?;
+        let mut a = self.input_view(node, 0)?;
+        let mut b = self.input_view(node, 1)?;
+        if a.rank() < 2 || b.rank() < 2 {
+            return Err("an operand of one dimension".into());
+        }
+        let swap = |view: &View| {
+            let mut perm: Vec<usize> = (0..view.rank()).collect();
+            perm.swap(view.rank() - 2, view.rank() - 1);
+            view.permuted(&perm)
+        };
+        if product.trans_a {
+            a = swap(&a);
+        }
+        if product.trans_b {
+            b = swap(&b);
+        }
+        let (m, k) = (a.dims[a.rank() - 2], a.dims[a.rank() - 1]);
+        let n = b.dims[b.rank() - 1];
+        let one_b = b.dims[..b.rank() - 2].iter().product::<u64>() == 1;
+        let lead = a.dims[..a.rank() - 2].iter().product::<u64>();
+        let (a, b, batch, m) = if one_b {
+            let a = self.matrix_rows(a, &[1, lead * m, k], true)?;
+            (a, self.matrix_rows(b, &[1, k, n], false)?, 1, lead * m)
+        } else {
+            let batch: u64 = out_dims[..out_dims.len() - 2].iter().product();
+            let mut shape = out_dims[..out_dims.len() - 2].to_vec();
+            shape.extend([m, k]);
+            let a = a.broadcast(&shape).ok_or("its operands do not broadcast")?;
+            let at = shape.len();
+            shape[at - 2..].copy_from_slice(&[k, n]);
+            let b = b.broadcast(&shape).ok_or("its operands do not broadcast")?;
+            (self.matrix_rows(a, &[batch, m, k], true)?, self.matrix_rows(b, &[batch, k, n], false)?, batch, m)
+        };
+        let bias = node.input(2).map(|id| self.view(id)).transpose()?;
+        let bias = bias.map(|view| self.dense_rows(view)).transpose()?;
+        if let Some(view) = bias.as_ref().filter(|view| view.elements() != n) {
+            return Err(format!("a bias of {} elements for {n} columns", view.elements()));
+        }
+        let bias = bias.and_then(|view| view.reshaped(&[n]));
+        let shape = [batch, m, n];
+        let residual = match node.input(3) {
+            Some(id) => {
+                let view = self.view(id)?.broadcast(&out_dims).ok_or("its residual does not broadcast")?;
+                Some(self.matrix_rows(view, &shape, true)?)
+            }
+            None => None,
+        };
+        let activation = product.epilogue.activation;
+        let fused = activation.filter(|op| matches!(op, Activation::Relu | Activation::Gelu(_)));
+        let after = activation.filter(|_| fused.is_none());
+        let y = match after {
+            Some(_) => View::rows(self.temporary("product", self.float, &out_dims), self.float, &out_dims),
+            None => self.place_strictly(out, |view| view.reshaped(&shape).is_some_and(|y| is_row_major(&y)))?,
+        };
+        let work = ProductWork {
+            a,
+            b,
+            bias,
+            residual,
+            y: y.reshaped(&shape).ok_or("its result does not lie in rows")?,
+            alpha: product.alpha,
+            activation: fused,
+        };
+        self.step(Work::Product(work), &node.origins, 2 * batch * m * n * k);
+        match after {
+            Some(op) => {
+                let place = self.place(out)?;
+                let load = Expr::Load(Load { view: y, index: None });
+                self.emit_pointwise(&Expr::Activation(op, Box::new(load)), &place, &node.origins)?;
+                self.bind(out, place)
+            }
+            None => self.bind(out, y),
+        }
+    }
+
+    /// `view` as `[batch][rows][columns]` whose last dimension is dense, or, where `strictly` is not asked for, whose
+    /// last but one is.
+    pub(super) fn matrix_rows(&mut self, view: View, shape: &[u64; 3], strictly: bool) -> Outcome<View> {
+        if view.kind == self.float
+            && let Some(matrix) = view.reshaped(shape)
+            && matrix.offset % CHANNEL_STEP == 0
+            && (is_row_major(&matrix) || (!strictly && is_row_major(&matrix.permuted(&[0, 2, 1]))))
+        {
+            return Ok(matrix);
+        }
+        if !view.kind.is_float() {
+            return Err(format!("a product of {:?}", view.kind));
+        }
+        let buffer = self.temporary("matrix", self.float, &view.dims);
+        let rows = View::rows(buffer, self.float, &view.dims);
+        self.copy(&view, &rows, &[])?;
+        rows.reshaped(shape).ok_or_else(|| "its operands do not fit".into())
+    }
+
+    pub(super) fn pool(&mut self, node: &Node, pool: &Pool) -> Outcome<()> {
+        let id = node.input(0).ok_or("it has no input")?;
+        let channels = self.dims(id)?.get(1).copied().unwrap_or(0);
+        let x = self.image(id, channels)?;
+        let (before, end) = pool.pads.split_at(pool.pads.len() / 2);
+        let (pads_before, pads_after) = (pair(before)?, pair(end)?);
+        let window = Window {
+            is_max: pool.kind == PoolKind::Max,
+            count_pad: pool.kind == PoolKind::Average { count_pad: true },
+            kernel: pair(&pool.kernel)?,
+            strides: pair(&pool.strides)?,
+            pads_before,
+            padded: [x.dims[2] + pads_after[0], x.dims[3] + pads_after[1]],
+            dilations: pair(&pool.dilations)?,
+        };
+        let y = self.place(node.outputs[0])?;
+        let y = if y.is_channels_last() { y } else { self.fresh(node.outputs[0])? };
+        let generated = pool::window(&x, &y, window);
+        let flops = y.elements() * window.kernel[0] * window.kernel[1];
+        self.emit(generated, "pool", vec![x, y.clone()], &node.origins, flops);
+        self.bind(node.outputs[0], y)
+    }
+
+    pub(super) fn reduce(&mut self, node: &Node, kind: ReduceKind, axes: &[usize]) -> Outcome<()> {
+        let id = node.input(0).ok_or("it has no input")?;
+        let dims = self.dims(id)?;
+        if kind != ReduceKind::Mean || axes != [2, 3] || dims.len() != 4 {
+            return Err(format!("{kind:?} over axes {axes:?} of {} dimensions", dims.len()));
+        }
+        let x = self.image(id, dims[1])?;
+        let out_dims = self.dims(node.outputs[0])?;
+        let y = self.place(node.outputs[0])?;
+        let y = if y.is_rows() {
+            y
+        } else {
+            View::rows(self.temporary("mean", self.float, &out_dims), self.float, &out_dims)
+        };
+        let generated = pool::spatial_mean(&x, &y);
+        let flops = x.elements();
+        self.emit(generated, "mean", vec![x, y.clone()], &node.origins, flops);
+        self.bind(node.outputs[0], y)
+    }
+
+    pub(super) fn layer_norm(&mut self, node: &Node, axis: usize, epsilon: f32) -> Outcome<()> {
+        let x = self.input_view(node, 0)?;
+        if axis + 1 != x.rank() {
+            return Err(format!("normalisation over the last {} dimensions", x.rank() - axis));
+        }
+        let x = self.dense_rows(x)?;
+        let mut operands = vec![x.clone()];
+        for position in [1, 2] {
+            if let Some(id) = node.input(position) {
+                let view = self.view(id)?;
+                let view = self.dense_rows(view)?;
+                if view.elements() != x.dims[axis] {
+                    return Err("parameters that repeat".into());
+                }
+                operands.push(view);
+            }
+        }
+        let row = Row::LayerNorm { epsilon, scale: node.input(1).is_some(), bias: node.input(2).is_some() };
+        self.rows(node, row, operands, 8)
+    }
+
+    pub(super) fn softmax(&mut self, node: &Node, axis: usize, log: bool) -> Outcome<()> {
+        let x = self.input_view(node, 0)?;
+        if axis + 1 != x.rank() {
+            return Err(format!("softmax along dimension {axis} of {}", x.rank()));
+        }
+        let x = self.dense_rows(x)?;
+        self.rows(node, if log { Row::LogSoftmax } else { Row::Softmax }, vec![x], 5)
+    }
+
+    fn rows(&mut self, node: &Node, row: Row, mut operands: Vec<View>, flops_each: u64) -> Outcome<()> {
+        let y = self.place(node.outputs[0])?;
+        let y = if y.is_rows() { y } else { self.fresh(node.outputs[0])? };
+        let parameters: Vec<&View> = operands[1..].iter().collect();
+        let generated = norm::rows(&operands[0], &y, &parameters, row);
+        operands.push(y.clone());
+        let role = if matches!(row, Row::LayerNorm { .. }) { "layer_norm" } else { "softmax" };
+        self.emit(generated, role, operands, &node.origins, y.elements() * flops_each);
+        self.bind(node.outputs[0], y)
+    }
+
+    /// A nearest resize by whole factors repeats elements: a view that does so is copied.
+    pub(super) fn resize(&mut self, node: &Node, resize: &Resize) -> Outcome<()> {
+        let x = self.input_view(node, 0)?;
+        let y = self.place(node.outputs[0])?;
+        if !matches!(resize.mode, ResizeMode::Nearest(_)) {
+            return Err(format!("{:?} resize", resize.mode));
+        }
+        let (mut from, mut to) = (x.clone(), y.clone());
+        for view in [&mut from, &mut to] {
+            view.dims.clear();
+            view.strides.clear();
+        }
+        for axis in 0..x.rank() {
+            let (small, large) = (x.dims[axis], y.dims[axis]);
+            if large % small != 0 {
+                return Err(format!("a resize from {small} to {large}"));
+            }
+            let factor = large / small;
+            from.dims.extend([small, factor]);
+            from.strides.extend([x.strides[axis], 0]);
+            to.dims.extend([small, factor]);
+            to.strides.extend([y.strides[axis] * factor, y.strides[axis]]);
+        }
+        self.copy(&from, &to, &node.origins)?;
+        self.bind(node.outputs[0], y)
+    }
+}
+
+/// Whether vector loads of a pixel's channels are possible.
+fn aligned(view: &View) -> bool {
+    let step = 16 / view.kind.bytes();
+    view.offset.is_multiple_of(step) && view.pixel_pitch().is_multiple_of(step)
+}
+
+/// `[batch][rows][columns]` with dense columns.
+fn is_row_major(matrix: &View) -> bool {
+    let step = 16 / matrix.kind.bytes();
+    let [rows, columns] = [matrix.dims[1], matrix.dims[2]];
+    (columns == 1 || matrix.strides[2] == 1)
+        && (rows == 1
+            || (matrix.strides[1] >= columns
+                && (matrix.strides[1].is_multiple_of(step) || matrix.strides[1] == columns)))
+}
+
+fn arrange_krsc(tensor: &Tensor, [k, c, r, s]: [u64; 4], k_padded: u64, c_padded: u64) -> Vec<f64> {
+    let values = tensor.to_f64s();
+    let mut arranged = vec![0.0; (k_padded * r * s * c_padded) as usize];
+    for ki in 0..k {
+        for ci in 0..c {
+            for tap in 0..r * s {
+                arranged[((ki * r * s + tap) * c_padded + ci) as usize] =
+                    values[((ki * c + ci) * r * s + tap) as usize];
+            }
+        }
+    }
+    arranged
+}
+
+fn arrange_rsc(tensor: &Tensor, [k, r, s]: [u64; 3]) -> Vec<f64> {
+    let values = tensor.to_f64s();
+    let mut arranged = vec![0.0; (k * r * s) as usize];
+    for ki in 0..k {
+        for tap in 0..r * s {
+            arranged[(tap * k + ki) as usize] = values[(ki * r * s + tap) as usize];
+        }
+    }
+    arranged
+}

@@ -1,0 +1,295 @@
+//! An engine before it is on a device: buffers, the steps that fill them, and which tactic computes each.
+
+use crate::{
+    codegen::Source,
+    view::{BufferId, Kind, View},
+};
+use planforge_engine_core::{backend::ElementType, ir::Activation};
+use serde::{Deserialize, Serialize};
+
+/// Where a buffer lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// Shared with buffers that live at other times, at this byte.
+    Arena(u64),
+    /// Among the constants, at this byte.
+    Weights(u64),
+    /// Memory of its own, which the caller fills.
+    Input(u32),
+    /// Memory of its own, which the caller reads.
+    Output(u32),
+}
+
+/// A range of device memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffer {
+    pub name: String,
+    pub bytes: u64,
+    pub place: Place,
+}
+
+/// An input or output as the caller sees it: dense rows of the model's own type.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Edge {
+    pub name: String,
+    pub element: ElementType,
+    pub shape: Vec<u64>,
+    pub buffer: BufferId,
+}
+
+/// One kernel launch, or what a library makes of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Unique in the program.
+    pub name: String,
+    /// Names of the model's nodes that it computes.
+    pub origins: Vec<String>,
+    pub work: Work,
+    /// Chosen by the tuner, where there is a choice.
+    pub tactic: Option<Tactic>,
+    /// Counted from shapes; multiply and add apart.
+    pub flops: u64,
+    /// Read and written, counted from shapes.
+    pub bytes: u64,
+}
+
+/// What a step computes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Work {
+    Kernel(KernelWork),
+    Conv(ConvWork),
+    Product(ProductWork),
+    Attention(AttentionWork),
+}
+
+impl Work {
+    /// A short name for lists.
+    pub fn kind(&self) -> &str {
+        match self {
+            Self::Kernel(kernel) => &kernel.role,
+            Self::Conv(conv) if conv.is_depthwise() => "depthwise_conv",
+            Self::Conv(_) => "conv",
+            Self::Product(_) => "gemm",
+            Self::Attention(_) => "attention",
+        }
+    }
+
+    /// Everything it reads, then what it writes.
+    pub fn views(&self) -> (Vec<&View>, &View) {
+        match self {
+            Self::Kernel(kernel) => {
+                let (out, read) = kernel.operands.split_last().expect("a kernel writes something");
+                (read.iter().collect(), out)
+            }
+            Self::Conv(conv) => {
+                let rest = [&conv.taps, &conv.bias, &conv.residual];
+                ([&conv.x, &conv.w].into_iter().chain(rest.into_iter().flatten()).collect(), &conv.y)
+            }
+            Self::Product(product) => {
+                let rest = [&product.bias, &product.residual];
+                ([&product.a, &product.b].into_iter().chain(rest.into_iter().flatten()).collect(), &product.y)
+            }
+            Self::Attention(attention) => (vec![&attention.q, &attention.k, &attention.v], &attention.o),
+        }
+    }
+}
+
+/// A generated kernel; its arguments are the operands' addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelWork {
+    /// `pointwise`, `pool`, `layer_norm`, ...
+    pub role: String,
+    /// Index of its source in the program.
+    pub source: usize,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// The last one is written.
+    pub operands: Vec<View>,
+}
+
+/// `y = activation(conv(x, w) + residual + bias)` over channels-last images.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConvWork {
+    pub x: View,
+    /// Logical `K C R S`, lying `K R S C`.
+    pub w: View,
+    /// The weights of a depthwise convolution once more, as `[R][S][C]`.
+    pub taps: Option<View>,
+    pub bias: Option<View>,
+    pub residual: Option<View>,
+    pub y: View,
+    /// Height, then width.
+    pub strides: [u64; 2],
+    pub pads_before: [u64; 2],
+    pub pads_after: [u64; 2],
+    pub dilations: [u64; 2],
+    pub groups: u64,
+    pub activation: Option<Activation>,
+}
+
+impl ConvWork {
+    /// Every channel by itself.
+    pub fn is_depthwise(&self) -> bool {
+        self.groups > 1 && self.groups == self.x.dims[1] && self.groups == self.y.dims[1]
+    }
+
+    /// A matrix product over pixels.
+    pub fn is_pointwise(&self) -> bool {
+        self.groups == 1
+            && self.w.dims[2..] == [1, 1]
+            && self.strides == [1, 1]
+            && self.pads_before == [0, 0]
+            && self.pads_after == [0, 0]
+    }
+}
+
+/// `y = activation(alpha a · b + residual + bias)`: `[batch][m][k] · [batch][k][n]`, in any strides that have one
+/// dimension of 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProductWork {
+    pub a: View,
+    pub b: View,
+    pub bias: Option<View>,
+    pub residual: Option<View>,
+    pub y: View,
+    pub alpha: f32,
+    pub activation: Option<Activation>,
+}
+
+/// `o = softmax(scale q · kᵀ) · v` over `[batch][heads][sequence][size]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttentionWork {
+    pub q: View,
+    pub k: View,
+    pub v: View,
+    pub o: View,
+    pub scale: f32,
+}
+
+/// How a step with a choice is computed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "snake_case")]
+pub enum Tactic {
+    /// A cuDNN engine by its number and knobs.
+    Dnn { engine: i64, knobs: Vec<(u32, i64)>, workspace_bytes: u64 },
+    /// A cuBLASLt algorithm.
+    Blas { words: [u64; 8], workspace_bytes: u64 },
+    /// A generated kernel.
+    Kernel { source: usize, grid: [u32; 3], block: [u32; 3] },
+}
+
+impl Tactic {
+    pub fn workspace_bytes(&self) -> u64 {
+        match self {
+            Self::Dnn { workspace_bytes, .. } | Self::Blas { workspace_bytes, .. } => *workspace_bytes,
+            Self::Kernel { .. } => 0,
+        }
+    }
+
+    /// For lists and for forcing.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Dnn { engine, knobs, .. } => {
+                let knobs: String = knobs.iter().map(|(kind, value)| format!(" k{kind}={value}")).collect();
+                format!("cudnn eng{engine}{knobs}")
+            }
+            Self::Blas { words, .. } => format!("cublaslt {:x}", words.iter().fold(0, |a, w| a ^ w)),
+            Self::Kernel { grid, block, .. } => format!("kernel {}x{}", grid[0], block[0]),
+        }
+    }
+}
+
+/// A whole engine for one set of shapes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    pub buffers: Vec<Buffer>,
+    pub inputs: Vec<Edge>,
+    pub outputs: Vec<Edge>,
+    /// In an order that respects every dependence.
+    pub steps: Vec<Step>,
+    /// Kernels' sources; steps name them by index.
+    pub sources: Vec<Source>,
+    pub arena_bytes: u64,
+    pub weight_bytes: u64,
+}
+
+/// What is wrong with a program, so that it never runs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProgramError {
+    #[error("step '{step}' names buffer {buffer}, of {count}")]
+    NoBuffer { step: String, buffer: u32, count: usize },
+    #[error("step '{step}' reaches beyond buffer '{buffer}' of {bytes} bytes")]
+    Beyond { step: String, buffer: String, bytes: u64 },
+    #[error("buffer '{buffer}' reaches beyond its {place} of {bytes} bytes")]
+    Outside { buffer: String, place: &'static str, bytes: u64 },
+    #[error("step '{step}' writes constants or an input")]
+    Writes { step: String },
+    #[error("step '{step}' names kernel {source_index}, of {count}")]
+    NoKernel { step: String, source_index: usize, count: usize },
+    #[error("'{edge}' is not the whole of its buffer")]
+    Edge { edge: String },
+}
+
+impl Program {
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.0 as usize]
+    }
+
+    /// Largest workspace that any step's tactic wants.
+    pub fn workspace_bytes(&self) -> u64 {
+        self.steps.iter().filter_map(|step| step.tactic.as_ref()).map(Tactic::workspace_bytes).max().unwrap_or(0)
+    }
+
+    /// Every address that a step uses lies inside its buffer, and every buffer inside its place.
+    pub fn check(&self) -> Result<(), ProgramError> {
+        for buffer in &self.buffers {
+            let (end, place, bytes) = match buffer.place {
+                Place::Arena(at) => (at.checked_add(buffer.bytes), "arena", self.arena_bytes),
+                Place::Weights(at) => (at.checked_add(buffer.bytes), "constants", self.weight_bytes),
+                Place::Input(_) | Place::Output(_) => continue,
+            };
+            if end.is_none_or(|end| end > bytes) {
+                return Err(ProgramError::Outside { buffer: buffer.name.clone(), place, bytes });
+            }
+        }
+        for edge in self.inputs.iter().chain(&self.outputs) {
+            let kind = Kind::of(edge.element);
+            let bytes = kind.and_then(|kind| edge.shape.iter().try_fold(kind.bytes(), |a, b| a.checked_mul(*b)));
+            let buffer = self.buffers.get(edge.buffer.0 as usize);
+            if buffer.is_none_or(|buffer| bytes.is_none_or(|bytes| bytes > buffer.bytes)) {
+                return Err(ProgramError::Edge { edge: edge.name.clone() });
+            }
+        }
+        for step in &self.steps {
+            let name = || step.name.clone();
+            let (read, written) = step.work.views();
+            for view in read.into_iter().chain([written]) {
+                let count = self.buffers.len();
+                let Some(buffer) = self.buffers.get(view.buffer.0 as usize) else {
+                    return Err(ProgramError::NoBuffer { step: name(), buffer: view.buffer.0, count });
+                };
+                if view.dims.len() != view.strides.len() || view.end_bytes().is_none_or(|end| end > buffer.bytes) {
+                    return Err(ProgramError::Beyond {
+                        step: name(),
+                        buffer: buffer.name.clone(),
+                        bytes: buffer.bytes,
+                    });
+                }
+            }
+            if matches!(self.buffer(written.buffer).place, Place::Weights(_) | Place::Input(_)) {
+                return Err(ProgramError::Writes { step: name() });
+            }
+            let named = match (&step.work, &step.tactic) {
+                (Work::Kernel(kernel), _) => Some(kernel.source),
+                (_, Some(Tactic::Kernel { source, .. })) => Some(*source),
+                _ => None,
+            };
+            if let Some(source_index) = named.filter(|index| *index >= self.sources.len()) {
+                return Err(ProgramError::NoKernel { step: name(), source_index, count: self.sources.len() });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,210 @@
+//! Candidates for every step, timed on the device in the state the engine has; equal steps are timed once.
+
+use crate::{
+    codegen::depthwise::{self, Depthwise},
+    program::{ConvWork, Program, Step, Tactic, Work},
+    runtime::{self, Device, Kernels, Memory, RuntimeError, bind, prepare, time_us},
+    view::View,
+};
+use planforge_kernels::cuda::{blaslt::Prepared, device::Buffer};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, rc::Rc};
+
+/// Most workspace that a tactic may use; more means that it unpacks whole images.
+pub const MAX_WORKSPACE_BYTES: u64 = 64 << 20;
+
+/// A candidate with its time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Timed {
+    pub tactic: Tactic,
+    pub us: f64,
+}
+
+/// Times by step signature; what the tactic cache keeps. A kernel's source index is only valid in one program, so
+/// generated kernels are kept by their place in the list of candidates.
+pub type Times = BTreeMap<String, Vec<Timed>>;
+
+/// How hard is searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Engines that compile when a plan is made of them, per step.
+    pub compiled: usize,
+    pub algorithms: usize,
+}
+
+impl Effort {
+    /// By TensorRT's scale of 0 to 5.
+    pub fn of_level(level: u8) -> Self {
+        match level {
+            0 => Self { compiled: 1, algorithms: 1 },
+            1 => Self { compiled: 3, algorithms: 4 },
+            2 => Self { compiled: 5, algorithms: 8 },
+            3 => Self { compiled: 10, algorithms: 16 },
+            4 => Self { compiled: 16, algorithms: 32 },
+            _ => Self { compiled: 64, algorithms: 64 },
+        }
+    }
+}
+
+/// Gives every step of `program` that has a choice its fastest tactic. Returns the times of all candidates.
+pub fn tune(
+    device: &Device,
+    program: &mut Program,
+    weights: &Rc<Buffer>,
+    effort: Effort,
+    known: &mut Times,
+    told: &mut dyn FnMut(usize, usize, &str),
+) -> Result<BTreeMap<String, Vec<Timed>>, RuntimeError> {
+    let memory = Memory::new(device, program, weights.clone(), MAX_WORKSPACE_BYTES)?;
+    memory.fill_with_noise()?;
+    let mut kernels = Kernels::new();
+    let mut tried = BTreeMap::new();
+    let count = program.steps.len();
+    for index in 0..count {
+        let step = program.steps[index].clone();
+        if matches!(step.work, Work::Kernel(_)) {
+            continue;
+        }
+        told(index, count, &step.name);
+        let signature = signature(&step.work);
+        let timed = match known
+            .get(&signature)
+            .filter(|timed| timed.iter().all(|t| !matches!(t.tactic, Tactic::Kernel { .. })))
+        {
+            Some(timed) => timed.clone(),
+            None => {
+                let timed = time_candidates(device, program, &step, &memory, effort, &mut kernels)?;
+                known.insert(signature, timed.clone());
+                timed
+            }
+        };
+        let best = timed.first().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
+        program.steps[index].tactic = Some(best.tactic.clone());
+        tried.insert(step.name, timed);
+    }
+    Ok(tried)
+}
+
+/// Everything about a step that decides its time, apart from where its memory lies.
+fn signature(work: &Work) -> String {
+    let anonymous = |view: &View| {
+        let view = View { buffer: crate::view::BufferId(0), offset: view.offset % 8, ..view.clone() };
+        serde_json::to_value(view).expect("a view has only JSON types")
+    };
+    let (read, written) = work.views();
+    let views: Vec<_> = read.into_iter().chain([written]).map(anonymous).collect();
+    let how = match work {
+        Work::Conv(conv) => serde_json::json!([
+            conv.strides,
+            conv.pads_before,
+            conv.pads_after,
+            conv.dilations,
+            conv.groups,
+            conv.activation,
+            conv.bias.is_some(),
+            conv.residual.is_some(),
+            conv.taps.is_some()
+        ]),
+        Work::Product(product) => {
+            serde_json::json!([product.alpha, product.activation, product.bias.is_some(), product.residual.is_some()])
+        }
+        Work::Attention(attention) => serde_json::json!([attention.scale]),
+        Work::Kernel(_) => serde_json::Value::Null,
+    };
+    serde_json::json!([work.kind(), views, how]).to_string()
+}
+
+/// Times every candidate of a step, fastest first.
+fn time_candidates(
+    device: &Device,
+    program: &mut Program,
+    step: &Step,
+    memory: &Memory,
+    effort: Effort,
+    kernels: &mut Kernels,
+) -> Result<Vec<Timed>, RuntimeError> {
+    let mut timed = Vec::new();
+    if let Some(handle) = &device.dnn
+        && let Some(pattern) = runtime::pattern(handle, &step.work)
+    {
+        match pattern.and_then(|pattern| pattern.engines().map(|engines| (pattern, engines))) {
+            Ok((pattern, engines)) => {
+                let mut compiled = 0;
+                for engine in engines {
+                    if engine.compiles {
+                        compiled += 1;
+                        if compiled > effort.compiled {
+                            continue;
+                        }
+                    }
+                    // An engine that does not build or run here is no candidate.
+                    let Ok(plan) = pattern.plan(&engine) else { continue };
+                    let workspace_bytes = plan.workspace_bytes as u64;
+                    if workspace_bytes > MAX_WORKSPACE_BYTES {
+                        continue;
+                    }
+                    let tactic = Tactic::Dnn { engine: engine.index, knobs: engine.knobs.clone(), workspace_bytes };
+                    let address = |view: &View| memory.address_of(program, view);
+                    let ready = bind(plan, &step.work, &address, memory.workspace_address())?;
+                    keep(&mut timed, tactic, time_us(device, &ready))?;
+                }
+            }
+            Err(error) => tracing::debug!(step = step.name, %error, "no cuDNN engines"),
+        }
+    }
+    if let Some(handle) = &device.blas
+        && let Some(product) = runtime::product(&step.work)
+    {
+        let prepared = Prepared::new(handle, product)?;
+        for algorithm in prepared.algorithms(MAX_WORKSPACE_BYTES as usize, effort.algorithms)? {
+            let workspace_bytes = algorithm.workspace_bytes as u64;
+            let tactic = Tactic::Blas { words: algorithm.words, workspace_bytes };
+            let ready = prepare(device, program, step, Some(&tactic), memory, kernels)?;
+            keep(&mut timed, tactic, time_us(device, &ready))?;
+        }
+    }
+    if let Work::Conv(conv) = &step.work
+        && conv.taps.is_some()
+    {
+        for tactic in depthwise_kernels(program, conv) {
+            let ready = prepare(device, program, step, Some(&tactic), memory, kernels)?;
+            keep(&mut timed, tactic, time_us(device, &ready))?;
+        }
+    }
+    timed.sort_by(|a, b| a.us.total_cmp(&b.us));
+    Ok(timed)
+}
+
+/// Notes a time; a candidate that failed is none, unless it broke the device.
+fn keep(timed: &mut Vec<Timed>, tactic: Tactic, time: Result<f64, RuntimeError>) -> Result<(), RuntimeError> {
+    use planforge_kernels::cuda::device::DeviceError;
+    match time {
+        Ok(us) => timed.push(Timed { tactic, us }),
+        Err(error @ RuntimeError::Device(DeviceError::Fault { .. })) => return Err(error),
+        Err(error) => tracing::debug!(tactic = tactic.name(), %error, "a tactic does not run here"),
+    }
+    Ok(())
+}
+
+fn depthwise_kernels(program: &mut Program, conv: &ConvWork) -> Vec<Tactic> {
+    let how = Depthwise {
+        kernel: [conv.w.dims[2], conv.w.dims[3]],
+        strides: conv.strides,
+        pads_before: conv.pads_before,
+        dilations: conv.dilations,
+        bias: conv.bias.is_some(),
+        residual: conv.residual.is_some(),
+        activation: conv.activation,
+    };
+    let tiles = depthwise::tiles(&conv.x, &conv.y);
+    let mut tactics = Vec::new();
+    for tile in tiles {
+        let generated = depthwise::generate(&conv.x, &conv.y, how, tile);
+        let source = program.sources.iter().position(|known| *known == generated.source).unwrap_or_else(|| {
+            program.sources.push(generated.source.clone());
+            program.sources.len() - 1
+        });
+        tactics.push(Tactic::Kernel { source, grid: generated.grid, block: generated.block });
+    }
+    tactics
+}

@@ -1,0 +1,207 @@
+//! Every generated kernel compiles for every architecture that NVRTC knows, without a toolkit or a GPU.
+#![expect(clippy::print_stderr, reason = "says loudly when there is nothing to compile with")]
+
+use planforge_engine_core::ir::{Activation, Binary, Compare, GeluForm, Unary};
+use planforge_engine_cuda::{
+    codegen::{
+        Generated,
+        depthwise::{self, Depthwise},
+        expr::{Class, Expr, Index, Load},
+        norm::{self, Row},
+        pack, pointwise,
+        pool::{self, Window},
+    },
+    view::{BufferId, Kind, View},
+};
+use planforge_kernels::cuda::nvrtc::{self, Arch, Source};
+
+/// The oldest and the newest data-centre generations; the others differ in nothing that these sources use.
+const ARCHITECTURES: [u32; 3] = [75, 90, 100];
+
+/// Compiles where NVRTC is found; says so where it is not.
+fn compile(all: &[Generated]) {
+    let supported = match nvrtc::supported() {
+        Ok(supported) => supported,
+        Err(error) => {
+            assert!(std::env::var_os("PLANFORGE_NEED_NVRTC").is_none(), "{error}");
+            return eprintln!("SKIPPED, nothing was compiled: {error}");
+        }
+    };
+    for generated in all {
+        for capability in ARCHITECTURES.into_iter().filter(|arch| supported.contains(arch)) {
+            let arch = Arch { capability, specific: capability >= 90 };
+            let source = Source { name: &generated.source.name, text: &generated.source.text, options: &[] };
+            if let Err(error) = nvrtc::compile(source, arch) {
+                panic!("{error}\n{}", generated.source.text);
+            }
+        }
+    }
+}
+
+fn rows(kind: Kind, dims: &[u64]) -> View {
+    View::rows(BufferId(0), kind, dims)
+}
+
+fn image(kind: Kind, dims: &[u64]) -> View {
+    View::channels_last(BufferId(0), kind, dims)
+}
+
+fn load(view: View) -> Box<Expr> {
+    Box::new(Expr::Load(Load { view, index: None }))
+}
+
+#[test]
+fn pointwise_kernels() {
+    let dims = [2, 16, 5, 6];
+    let mut all = Vec::new();
+    for kind in [Kind::F16, Kind::Bf16, Kind::F32] {
+        let x = || load(image(kind, &dims));
+        let bias = load(rows(kind, &[16, 1, 1]).broadcast(&dims).unwrap());
+        let activations = [
+            Activation::Relu,
+            Activation::Clip { min: Some(0.0), max: None },
+            Activation::Clip { min: Some(-1.5), max: Some(6.0) },
+            Activation::LeakyRelu { alpha: 0.1 },
+            Activation::Elu { alpha: 1.0 },
+            Activation::Elu { alpha: 0.5 },
+            Activation::Selu { alpha: 1.67, gamma: 1.05 },
+            Activation::Celu { alpha: 2.0 },
+            Activation::ThresholdedRelu { alpha: 1.0 },
+            Activation::Sigmoid,
+            Activation::Tanh,
+            Activation::HardSigmoid { alpha: 0.2, beta: 0.5 },
+            Activation::HardSwish,
+            Activation::Softplus,
+            Activation::Softsign,
+            Activation::Gelu(GeluForm::Erf),
+            Activation::Gelu(GeluForm::Tanh),
+            Activation::Silu,
+            Activation::Mish,
+        ];
+        let mut sum = Expr::Binary(Binary::Add, x(), bias);
+        for activation in activations {
+            sum = Expr::Binary(Binary::Add, Box::new(sum), Box::new(Expr::Activation(activation, x())));
+        }
+        for unary in [
+            Unary::Neg,
+            Unary::Abs,
+            Unary::Exp,
+            Unary::Log,
+            Unary::Sqrt,
+            Unary::Reciprocal,
+            Unary::Floor,
+            Unary::Ceil,
+            Unary::Round,
+            Unary::Sign,
+            Unary::Erf,
+            Unary::Sin,
+            Unary::Cos,
+            Unary::Tan,
+            Unary::Asin,
+            Unary::Acos,
+            Unary::Atan,
+            Unary::Sinh,
+            Unary::Cosh,
+            Unary::Asinh,
+            Unary::Acosh,
+            Unary::Atanh,
+        ] {
+            sum = Expr::Binary(Binary::Mul, Box::new(sum), Box::new(Expr::Unary(unary, x())));
+        }
+        for binary in [Binary::Sub, Binary::Div, Binary::Pow, Binary::Min, Binary::Max, Binary::PRelu, Binary::FMod] {
+            sum = Expr::Binary(binary, Box::new(sum), x());
+        }
+        all.push(pointwise::generate(&sum, &image(kind, &dims)).unwrap());
+        // To another arrangement and another type; a slice of a wider image; one element.
+        all.push(pointwise::generate(&x(), &rows(Kind::F32, &dims)).unwrap());
+        all.push(pointwise::generate(&x(), &image(kind, &[2, 48, 5, 6]).slice(1, 16, 16)).unwrap());
+        all.push(pointwise::generate(&Expr::Float(f32::NEG_INFINITY), &rows(kind, &[1])).unwrap());
+        let condition = Expr::Compare(Compare::LessOrEqual, x(), Box::new(Expr::Float(0.5)));
+        let chosen = Expr::Select(Box::new(condition), x(), Box::new(Expr::Float(f32::NAN)));
+        all.push(pointwise::generate(&chosen, &image(kind, &dims)).unwrap());
+    }
+    let whole = || load(rows(Kind::I64, &[7, 3]));
+    let mut number = Expr::Binary(Binary::Add, whole(), Box::new(Expr::Int(-3)));
+    for binary in [
+        Binary::Sub,
+        Binary::Mul,
+        Binary::Div,
+        Binary::Mod,
+        Binary::FMod,
+        Binary::Min,
+        Binary::Max,
+        Binary::BitwiseAnd,
+        Binary::BitwiseOr,
+        Binary::BitwiseXor,
+        Binary::PRelu,
+    ] {
+        number = Expr::Binary(binary, Box::new(number), whole());
+    }
+    all.push(pointwise::generate(&number, &rows(Kind::I32, &[7, 3])).unwrap());
+    let truth = Expr::Unary(Unary::Not, Box::new(Expr::Cast(Class::Bool, whole())));
+    let truth = Expr::Binary(Binary::And, Box::new(truth), load(rows(Kind::Bool, &[7, 3])));
+    all.push(pointwise::generate(&truth, &rows(Kind::Bool, &[7, 3])).unwrap());
+    all.push(pointwise::generate(&Expr::Cast(Class::Float, Box::new(truth)), &rows(Kind::F16, &[7, 3])).unwrap());
+    compile(&all);
+}
+
+#[test]
+fn gathers_read_rows_by_index() {
+    let (table, indices) = (rows(Kind::F16, &[100, 64]), rows(Kind::I64, &[2, 5]));
+    let dims = vec![2, 5, 64];
+    let index = Index { view: View { dims: dims.clone(), strides: vec![5, 1, 0], ..indices }, stride: 64, rows: 100 };
+    let view = View { dims: dims.clone(), strides: vec![0, 0, 1], ..table };
+    let gather = || Box::new(Expr::Load(Load { view: view.clone(), index: Some(Box::new(index.clone())) }));
+    let sum = Expr::Binary(Binary::Add, gather(), gather());
+    compile(&[pointwise::generate(&sum, &rows(Kind::F16, &dims)).unwrap()]);
+}
+
+#[test]
+fn image_kernels() {
+    let mut all = vec![
+        pack::generate(&rows(Kind::F32, &[2, 3, 17, 19]), &image(Kind::F16, &[2, 8, 17, 19])),
+        pack::generate(&rows(Kind::F16, &[1, 3, 4, 4]), &image(Kind::Bf16, &[1, 4, 4, 4])),
+    ];
+    for (c, is_max, count_pad) in [(64, true, false), (6, false, true), (5, false, false)] {
+        let window = Window {
+            is_max,
+            count_pad,
+            kernel: [3, 2],
+            strides: [2, 1],
+            pads_before: [1, 0],
+            padded: [18, 19],
+            dilations: [1, 2],
+        };
+        all.push(pool::window(&image(Kind::F16, &[2, c, 17, 19]), &image(Kind::F16, &[2, c, 9, 17]), window));
+        all.push(pool::spatial_mean(&image(Kind::Bf16, &[2, c, 17, 19]), &rows(Kind::Bf16, &[2, c])));
+    }
+    for (kind, c) in [(Kind::F16, 240), (Kind::F32, 12), (Kind::Bf16, 7)] {
+        let (x, y) = (image(kind, &[1, c, 14, 15]), image(kind, &[1, c, 7, 15]));
+        let conv = Depthwise {
+            kernel: [5, 3],
+            strides: [2, 1],
+            pads_before: [2, 1],
+            dilations: [1, 1],
+            bias: true,
+            residual: c == 12,
+            activation: Some(Activation::HardSwish),
+        };
+        all.extend(depthwise::tiles(&x, &y).into_iter().map(|tile| depthwise::generate(&x, &y, conv, tile)));
+    }
+    compile(&all);
+}
+
+#[test]
+fn row_kernels() {
+    let mut all = Vec::new();
+    for (kind, length) in [(Kind::F16, 768), (Kind::F32, 77), (Kind::Bf16, 5000)] {
+        let (x, p) = (rows(kind, &[3, 4, length]), rows(kind, &[length]));
+        for (scale, bias) in [(true, true), (true, false), (false, true), (false, false)] {
+            let parameters: Vec<&View> = [&p, &p].into_iter().take(usize::from(scale) + usize::from(bias)).collect();
+            all.push(norm::rows(&x, &x, &parameters, Row::LayerNorm { epsilon: 1e-5, scale, bias }));
+        }
+        all.push(norm::rows(&x, &x, &[], Row::Softmax));
+        all.push(norm::rows(&x, &rows(Kind::F32, &[3, 4, length]), &[], Row::LogSoftmax));
+    }
+    compile(&all);
+}

@@ -1,0 +1,65 @@
+//! Real architectures become programs that keep every promise of a plan, without a GPU.
+
+use planforge_engine_core::{
+    import,
+    passes::{self, Target},
+};
+use planforge_engine_cuda::{lower::lower, program::Work, view::Kind};
+use planforge_modelgen::Options;
+
+/// Lowers a generated model and counts its steps by kind.
+fn steps(name: &str, float: Kind) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("model.onnx");
+    planforge_modelgen::generate(name, &Options::default(), &path).expect("the model is written");
+    let model = planforge_onnx::Model::open(&path).expect("the model is read");
+    let graph = import::import(&model, None).expect("the model is imported");
+    let graph = passes::pipeline(graph, Target::default()).expect("the passes keep the graph").graph;
+    let lowered = lower(&graph, float).expect("every node has device code");
+    lowered.program.check().expect("every view lies inside its buffer");
+    assert_eq!(lowered.program.weight_bytes, lowered.weights.len() as u64);
+    let mut names: Vec<&str> = lowered.program.steps.iter().map(|step| step.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), lowered.program.steps.len(), "names are unique");
+    lowered.program.steps.iter().map(|step| step.work.kind().to_owned()).collect()
+}
+
+fn count(steps: &[String], kind: &str) -> usize {
+    steps.iter().filter(|step| *step == kind).count()
+}
+
+#[test]
+fn a_detector_concatenates_without_copies() {
+    let steps = steps("yolo-s", Kind::F16);
+    assert_eq!(count(&steps, "pool"), 3);
+    // Two upsamplings are copies that repeat; nothing else moves.
+    assert!(count(&steps, "copy") <= 5, "{steps:?}");
+    assert_eq!(count(&steps, "conv"), 60);
+}
+
+#[test]
+fn mobile_networks_have_their_depthwise_convolutions() {
+    for float in [Kind::F16, Kind::Bf16, Kind::F32] {
+        assert_eq!(count(&steps("mobilenet-v3-large", float), "depthwise_conv"), 15);
+    }
+    assert_eq!(count(&steps("efficientnet-b0", Kind::F16), "depthwise_conv"), 16);
+}
+
+#[test]
+fn programs_survive_being_written_down() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("digits.onnx");
+    planforge_modelgen::generate("digits", &Options::default(), &path).expect("the model is written");
+    let graph = import::import(&planforge_onnx::Model::open(&path).expect("read"), None).expect("imported");
+    let program =
+        lower(&passes::pipeline(graph, Target::default()).expect("passes").graph, Kind::F16).expect("lowered").program;
+    let text = serde_json::to_string(&program).expect("a program has only JSON types");
+    let again: planforge_engine_cuda::program::Program = serde_json::from_str(&text).expect("and is read back");
+    assert_eq!(again, program);
+    assert!(program.steps.iter().any(|step| matches!(step.work, Work::Conv(_) | Work::Product(_))));
+    let mut broken = program.clone();
+    broken.buffers[0].bytes = 1;
+    broken.arena_bytes = 1;
+    assert!(broken.check().is_err());
+}
