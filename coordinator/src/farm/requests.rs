@@ -352,18 +352,21 @@ impl Farm {
         for id in &request.ids {
             ids.push(self.find_job(actor, id).await?.id);
         }
+        let named = !ids.is_empty();
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
         let filter = JobFilter {
             project: project.clone(),
             states: request.states.iter().map(|state| convert::state(*state)).collect::<Result<_, _>>()?,
-            limit: if ids.is_empty() { bounded(request.limit) } else { ids.len() },
+            limit: if named { ids.len() } else { bounded(request.limit) },
             ids,
             sku: some(request.sku),
             model: some(request.model),
         };
         let jobs = self.timed("jobs", self.store().jobs(filter)).await?;
         let mut views: Vec<v1::Job> = jobs.iter().map(|job| convert::job_out(job, project.as_deref())).collect();
-        views.iter_mut().for_each(|job| job.attempts.clear());
+        if !named {
+            views.iter_mut().for_each(|job| job.attempts.clear());
+        }
         self.fill_live(&mut views).await?;
         if request.with_reports {
             self.fill_reports(&mut views).await?;
@@ -442,9 +445,7 @@ impl Farm {
     pub(super) async fn find(&self, actor: &Actor, request: v1::FindEngineRequest) -> Result<v1::Engine, ApiError> {
         let project = visible_project(actor, &request.project)?;
         let mut filter = EngineFilter { project, limit: FIND_MAX, ..EngineFilter::default() };
-        let mut spec = None;
-        let mut constraint = ToolchainConstraint::default();
-        let what;
+        let mut what;
         if !request.engine_key.is_empty() {
             let key: EngineKey = request.engine_key.parse().map_err(|error| invalid(format!("the key: {error}")))?;
             what = format!("key {key}");
@@ -455,15 +456,23 @@ impl Farm {
             filter.plan = Some(plan);
         } else {
             let model = convert::digest("the model's digest", &request.model_digest)?;
-            let sku = convert::sku(&request.sku)?;
-            what = format!("model {} on {sku}", model.short());
+            // One kind of device or another: a model alone names no engine.
+            convert::sku(&request.sku)?;
+            what = format!("model {}", model.short());
             filter.model = Some(model.to_string());
-            filter.sku = Some(sku.to_string());
-            if !request.spec_json.is_empty() {
-                spec = Some(convert::spec(&request.spec_json)?);
-            }
-            constraint = request.toolchain.parse().map_err(|error| invalid(format!("{error}")))?;
         }
+        // However an engine is named, one for another device kind is not what was asked for.
+        if !request.sku.is_empty() {
+            let sku = convert::sku(&request.sku)?;
+            what.push_str(&format!(" on {sku}"));
+            filter.sku = Some(sku.to_string());
+        }
+        let spec = match request.spec_json.as_str() {
+            "" => None,
+            text => Some(convert::spec(text)?),
+        };
+        let constraint: ToolchainConstraint =
+            request.toolchain.parse().map_err(|error| invalid(format!("{error}")))?;
         let engines = self.timed("engines", self.store().engines(filter)).await?;
         let fits = |engine: &&core::Engine| {
             // A spec that names no threads was resolved to some; it finds them all.
