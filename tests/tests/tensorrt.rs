@@ -229,7 +229,7 @@ fn failures_come_with_class_and_words_and_leave_no_plan() {
     let cases: [(Phase, Behaviour, FailureClass, &str); 6] = [
         (Phase::Build, Behaviour::ParseError { node: "c0".into() }, FailureClass::Model, "c0"),
         (Phase::Build, Behaviour::OutOfMemory { requested_bytes: 9 << 30 }, FailureClass::Resource, "memory"),
-        (Phase::Build, Behaviour::EmptyEngine, FailureClass::Infrastructure, "m.onnx"),
+        (Phase::Build, Behaviour::EmptyEngine, FailureClass::Model, "m.onnx"),
         (Phase::Build, Behaviour::Crash, FailureClass::Infrastructure, "m.onnx"),
         (Phase::Load, Behaviour::WrongDevice { plan: (8, 0) }, FailureClass::Model, "8.0"),
         (Phase::Load, Behaviour::NanOutputs, FailureClass::Model, "NaN"),

@@ -228,7 +228,10 @@ fn assertions_empty_engines_and_crashes() {
     let failure = build(empty);
     assert_eq!(failure.kind, FailureKind::EmptyEngine);
     assert!(failure.message.ends_with("Error[2]: something"), "{}", failure.message);
-    assert_eq!(failure_of(Step::Build, Exit::Signal(11), "").kind, FailureKind::Crashed { signal: 11 });
+    assert_eq!(failure.class, FailureClass::Model);
+    let crashed = failure_of(Step::Build, Exit::Signal(11), "");
+    assert_eq!(crashed.kind, FailureKind::Crashed { signal: 11 });
+    assert_eq!((crashed.class, crashed.retry), (FailureClass::Infrastructure, Retry::Again));
     let killed = failure_of(Step::Build, Exit::Signal(9), "");
     assert_eq!((killed.kind, killed.class), (FailureKind::Killed { signal: 9 }, FailureClass::Infrastructure));
     assert_eq!(build("Cuda failure: an illegal memory access was encountered\n").kind, FailureKind::Cuda);

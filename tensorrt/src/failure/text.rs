@@ -184,8 +184,8 @@ pub(super) fn describe(ended: &Ended<'_>, found: Found) -> Failure {
             "look for the kernel's out-of-memory killer in its log".to_owned(),
         ),
         FailureKind::Crashed { signal } => (
-            FailureClass::Model,
-            Retry::OtherVersion,
+            FailureClass::Infrastructure,
+            Retry::Again,
             format!("{tensorrt} crashed (signal {signal}) on {file}{said}"),
             "try another TensorRT version or a lower optimization level, and report it to the vendor".to_owned(),
         ),
