@@ -471,8 +471,7 @@ impl Farm {
             "" => None,
             text => Some(convert::spec(text)?),
         };
-        let constraint: ToolchainConstraint =
-            request.toolchain.parse().map_err(|error| invalid(format!("{error}")))?;
+        let constraint: ToolchainConstraint = request.toolchain.parse().map_err(|error| invalid(format!("{error}")))?;
         let engines = self.timed("engines", self.store().engines(filter)).await?;
         let fits = |engine: &&core::Engine| {
             // A spec that names no threads was resolved to some; it finds them all.
