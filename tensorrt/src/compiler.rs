@@ -13,6 +13,7 @@ use crate::{
     meter::TensorRtMeter,
     model::ModelFacts,
     plan::{PlanHeader, PlanLayout},
+    preflight,
     process::Limits,
     timing_cache::TimingCacheHeader,
     tool::{Ran, Tool, file_error, host_limits, name_of},
@@ -110,6 +111,10 @@ impl Compiler for TensorRtCompiler {
 
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
         let installation = self.installation(&request.toolchain, &request.device)?;
+        let facts = model_facts(&request.model)?;
+        for doubt in preflight::check(&installation.capabilities, &request.spec, Some(&facts))? {
+            tracing::warn!(target: "attempt", "{doubt}");
+        }
         build_line(request, &installation, &request.scratch.join(DRAFT_FILE)).map(drop)
     }
 
