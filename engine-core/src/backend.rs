@@ -6,6 +6,7 @@ use crate::device::{DeviceFingerprint, DiscoveredDevice};
 use crate::identity::{BuildSpec, Digest, Sku, Toolchain};
 use crate::report::{Finding, LatencySplit};
 use crate::worker::FailureClass;
+use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -131,6 +132,31 @@ pub struct HostTensor {
     pub element: ElementType,
     pub shape: Vec<usize>,
     pub bytes: Vec<u8>,
+}
+
+impl HostTensor {
+    /// A tensor of `values`, each rounded to the type and saturating at its bounds.
+    pub fn of_values(element: ElementType, shape: Vec<usize>, values: &[f64]) -> Self {
+        let mut bytes = Vec::with_capacity(values.len() * element.bytes());
+        for &value in values {
+            match element {
+                ElementType::F32 => bytes.extend((value as f32).to_le_bytes()),
+                ElementType::F16 => bytes.extend(f16::from_f64(value).to_le_bytes()),
+                ElementType::Bf16 => bytes.extend(bf16::from_f64(value).to_le_bytes()),
+                ElementType::F64 => bytes.extend(value.to_le_bytes()),
+                ElementType::I8 => bytes.extend((value as i8).to_le_bytes()),
+                ElementType::U8 => bytes.push(value as u8),
+                ElementType::I16 => bytes.extend((value as i16).to_le_bytes()),
+                ElementType::U16 => bytes.extend((value as u16).to_le_bytes()),
+                ElementType::I32 => bytes.extend((value as i32).to_le_bytes()),
+                ElementType::U32 => bytes.extend((value as u32).to_le_bytes()),
+                ElementType::I64 => bytes.extend((value as i64).to_le_bytes()),
+                ElementType::U64 => bytes.extend((value as u64).to_le_bytes()),
+                ElementType::Bool => bytes.push(u8::from(value != 0.0)),
+            }
+        }
+        Self { element, shape, bytes }
+    }
 }
 
 /// Tensors by the name of the model's input or output.

@@ -48,6 +48,14 @@ pub struct Convolution<'a> {
     pub epsilon: f32,
 }
 
+impl Convolution<'_> {
+    /// One that keeps the image's size, but for its stride; unnamed.
+    pub fn same_size(channels: i64, kernel: i64, stride: i64, damping: f64, epsilon: f32) -> Self {
+        let (conv, norm, pad, depthwise, scale) = ("", "", kernel / 2, false, 1.0);
+        Self { conv, norm, channels, kernel, stride, pad, depthwise, scale, damping, epsilon }
+    }
+}
+
 /// Sum of a depthwise filter. Of a slowly varying image this much is left; the rest of the filter is noise that adds up
 /// to nothing, and answers to what varies quickly.
 const DEPTHWISE_SUM: f64 = 0.9;
@@ -149,6 +157,22 @@ pub fn activated(graph: &mut Graph, name: &str, input: &Signal, function: Activa
     };
     let (mean, variance) = function.moments();
     Signal { value, mean, variance, ..input.clone() }
+}
+
+/// The module `name`: `0` is the convolution, `1` the normalisation, `2` the activation, where there is one.
+pub fn convolved(
+    graph: &mut Graph,
+    input: &Signal,
+    name: &str,
+    of: &Convolution<'_>,
+    activation: Option<Activation>,
+) -> Signal {
+    let (conv, norm) = (format!("{name}.0"), format!("{name}.1"));
+    let signal = normalised_convolution(graph, input, &Convolution { conv: &conv, norm: &norm, ..*of });
+    match activation {
+        Some(function) => activated(graph, &format!("{}/2", path(name)), &signal, function),
+        None => signal,
+    }
 }
 
 /// The sum of two signals of as many channels.

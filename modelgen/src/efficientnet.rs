@@ -5,8 +5,8 @@ use crate::{
     Style,
     builder::{BATCH, Graph},
     cnn::{
-        Activation, Convolution, Excitation, Linear, Signal, activated, linear, normalised_convolution, path,
-        pooled_features, squeeze_excite, sum,
+        Activation, Convolution, Excitation, Linear, Signal, convolved, linear, path, pooled_features, squeeze_excite,
+        sum,
     },
 };
 use planforge_onnx::proto::tensor_proto::DataType;
@@ -50,7 +50,7 @@ pub fn efficientnet_b0(style: &Style) -> Graph {
     let mut graph = Graph::new("efficientnet_b0", style);
     let image = graph.input("input", DataType::Float, &[BATCH, 3, 224, 224]);
     let stem = of(STEM_CHANNELS, 3, 2);
-    let mut signal = convolved(&mut graph, &Signal::new(image, 3, 1.0), "features.0", &stem, true);
+    let mut signal = convolved(&mut graph, &Signal::new(image, 3, 1.0), "features.0", &stem, Some(Activation::Silu));
     for (index, stage) in STAGES.iter().enumerate() {
         for block in 0..stage.blocks {
             let stride = if block == 0 { stage.stride } else { 1 };
@@ -58,7 +58,7 @@ pub fn efficientnet_b0(style: &Style) -> Graph {
             signal = inverted_residual(&mut graph, &signal, &name, stage, stride);
         }
     }
-    let signal = convolved(&mut graph, &signal, "features.8", &of(FEATURES, 1, 1), true);
+    let signal = convolved(&mut graph, &signal, "features.8", &of(FEATURES, 1, 1), Some(Activation::Silu));
     let features = pooled_features(&mut graph, &signal);
     let (variance, output) = (POOLED_VARIANCE, Some("logits"));
     let classifier = Linear { name: "classifier.1", from: FEATURES, to: CLASSES, variance, output };
@@ -67,27 +67,9 @@ pub fn efficientnet_b0(style: &Style) -> Graph {
     graph
 }
 
-/// A convolution that keeps the size, but for its stride.
+/// A convolution of this network that keeps the size, but for its stride.
 fn of(channels: i64, kernel: i64, stride: i64) -> Convolution<'static> {
-    Convolution {
-        conv: "",
-        norm: "",
-        channels,
-        kernel,
-        stride,
-        pad: kernel / 2,
-        depthwise: false,
-        scale: 1.0,
-        damping: DAMPING,
-        epsilon: EPSILON,
-    }
-}
-
-/// The module `name`: `0` is the convolution, `1` the normalisation, `2` the activation.
-fn convolved(graph: &mut Graph, input: &Signal, name: &str, of: &Convolution<'_>, active: bool) -> Signal {
-    let (conv, norm) = (format!("{name}.0"), format!("{name}.1"));
-    let signal = normalised_convolution(graph, input, &Convolution { conv: &conv, norm: &norm, ..*of });
-    if active { activated(graph, &format!("{}/2", path(name)), &signal, Activation::Silu) } else { signal }
+    Convolution::same_size(channels, kernel, stride, DAMPING, EPSILON)
 }
 
 fn inverted_residual(graph: &mut Graph, input: &Signal, name: &str, stage: &Stage, stride: i64) -> Signal {
@@ -96,15 +78,15 @@ fn inverted_residual(graph: &mut Graph, input: &Signal, name: &str, stage: &Stag
     let expanded = input.channels * stage.expansion;
     let mut signal = input.clone();
     if expanded != input.channels {
-        signal = convolved(graph, &signal, &next(), &of(expanded, 1, 1), true);
+        signal = convolved(graph, &signal, &next(), &of(expanded, 1, 1), Some(Activation::Silu));
     }
     let depthwise = Convolution { depthwise: true, ..of(expanded, stage.kernel, stride) };
-    signal = convolved(graph, &signal, &next(), &depthwise, true);
+    signal = convolved(graph, &signal, &next(), &depthwise, Some(Activation::Silu));
     let squeezed = input.channels / 4;
     let excitation = Excitation { name: &next(), squeezed, inner: Activation::Silu, hard: false };
     signal = squeeze_excite(graph, &signal, &excitation);
     let projection = Convolution { scale: BRANCH_SCALE, ..of(stage.channels, 1, 1) };
-    signal = convolved(graph, &signal, &next(), &projection, false);
+    signal = convolved(graph, &signal, &next(), &projection, None);
     if stride == 1 && stage.channels == input.channels {
         signal = sum(graph, &path(name), &signal, input);
     }

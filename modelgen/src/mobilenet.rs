@@ -4,8 +4,8 @@ use crate::{
     Style,
     builder::{BATCH, Graph},
     cnn::{
-        Activation, Convolution, Excitation, Linear, Signal, activated, linear, normalised_convolution,
-        pooled_features, squeeze_excite, sum,
+        Activation, Convolution, Excitation, Linear, Signal, activated, convolved, linear, pooled_features,
+        squeeze_excite, sum,
     },
 };
 use planforge_onnx::proto::tensor_proto::DataType;
@@ -77,36 +77,9 @@ pub fn mobilenet_v3_large(style: &Style) -> Graph {
     graph
 }
 
-/// A convolution that keeps the size, but for its stride.
+/// A convolution of this network that keeps the size, but for its stride.
 fn of(channels: i64, kernel: i64, stride: i64) -> Convolution<'static> {
-    Convolution {
-        conv: "",
-        norm: "",
-        channels,
-        kernel,
-        stride,
-        pad: kernel / 2,
-        depthwise: false,
-        scale: 1.0,
-        damping: DAMPING,
-        epsilon: EPSILON,
-    }
-}
-
-/// The module `name`: `0` is the convolution, `1` the normalisation, `2` the activation.
-fn convolved(
-    graph: &mut Graph,
-    input: &Signal,
-    name: &str,
-    of: &Convolution<'_>,
-    activation: Option<Activation>,
-) -> Signal {
-    let (conv, norm) = (format!("{name}.0"), format!("{name}.1"));
-    let signal = normalised_convolution(graph, input, &Convolution { conv: &conv, norm: &norm, ..*of });
-    match activation {
-        Some(function) => activated(graph, &format!("/{}/2", name.replace('.', "/")), &signal, function),
-        None => signal,
-    }
+    Convolution::same_size(channels, kernel, stride, DAMPING, EPSILON)
 }
 
 fn inverted_residual(graph: &mut Graph, input: &Signal, name: &str, block: &Block) -> Signal {

@@ -6,7 +6,7 @@
 use crate::{
     Style,
     builder::{BATCH, Graph, Value, float, int, ints, text},
-    cnn::{Activation, Convolution, Signal, activated, centred, normalised_convolution, path, sum},
+    cnn::{self, Activation, Convolution, Signal, centred, path, sum},
     weights::Init,
 };
 use planforge_onnx::proto::tensor_proto::DataType;
@@ -72,27 +72,14 @@ pub fn yolo_s(style: &Style) -> Graph {
     graph
 }
 
-/// A convolution that keeps the size, but for its stride.
+/// A convolution of this network that keeps the size, but for its stride.
 fn of(channels: i64, kernel: i64, stride: i64) -> Convolution<'static> {
-    Convolution {
-        conv: "",
-        norm: "",
-        channels,
-        kernel,
-        stride,
-        pad: kernel / 2,
-        depthwise: false,
-        scale: 1.0,
-        damping: DAMPING,
-        epsilon: EPSILON,
-    }
+    Convolution::same_size(channels, kernel, stride, DAMPING, EPSILON)
 }
 
 /// Convolution, normalisation and SiLU.
 fn convolved(graph: &mut Graph, input: &Signal, name: &str, of: &Convolution<'_>) -> Signal {
-    let (conv, norm) = (format!("{name}.0"), format!("{name}.1"));
-    let signal = normalised_convolution(graph, input, &Convolution { conv: &conv, norm: &norm, ..*of });
-    activated(graph, &format!("{}/2", path(name)), &signal, Activation::Silu)
+    cnn::convolved(graph, input, name, of, Some(Activation::Silu))
 }
 
 fn csp(graph: &mut Graph, input: &Signal, name: &str, channels: i64, depth: usize, residual: bool) -> Signal {

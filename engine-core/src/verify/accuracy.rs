@@ -1,6 +1,6 @@
 //! Top-1 accuracy on a labelled `.npz`: one array per input with rows along its first axis, and `labels`.
 
-use super::{OracleEnd, inputs, reference};
+use super::{OracleEnd, reference};
 use crate::{
     backend::{BackendError, Cancel, ElementType, HostTensor, Meter, NamedTensors, Port},
     ir::{Graph, Tensor},
@@ -183,9 +183,7 @@ fn fit_array(port: &Port, array: HostTensor, row_shape: &[usize], labels: usize)
         });
     }
     let values = Tensor::try_from(array.clone()).map_err(|_| wrong_shape())?.to_f64s();
-    let mut bytes = Vec::with_capacity(values.len() * port.element.bytes());
-    values.iter().for_each(|value| inputs::push(&mut bytes, port.element, *value));
-    Ok(HostTensor { element: port.element, shape, bytes })
+    Ok(HostTensor::of_values(port.element, shape, &values))
 }
 
 /// Runs the whole set through the plan, and through the reference where that is quick.

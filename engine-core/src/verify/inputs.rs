@@ -9,7 +9,6 @@ use crate::{
     identity::{Digest, OptimizationProfile},
     ir::{Graph, Op, ValueId},
 };
-use half::{bf16, f16};
 use rand::{RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus};
 
 /// Seed of every reference input, so that a later measurement of the same model sees the same values.
@@ -111,36 +110,14 @@ fn make(spec: &InputSpec, seed: u64) -> HostTensor {
     let (head, _) = name.as_raw().split_first_chunk::<8>().expect("a digest has 32 bytes");
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed ^ u64::from_le_bytes(*head));
     let count: usize = spec.shape.iter().product();
-    let mut bytes = Vec::with_capacity(count * spec.element.bytes());
-    for _ in 0..count {
+    let mut value = || match spec.fill {
         // Uniform on ±√3 has unit variance.
-        let value = match spec.fill {
-            Fill::Spread => (random.random::<f64>() * 2.0 - 1.0) * 3f64.sqrt(),
-            Fill::Below(bound) => random.random_range(0..bound) as f64,
-            Fill::Ones => 1.0,
-        };
-        push(&mut bytes, spec.element, value);
-    }
-    HostTensor { element: spec.element, shape: spec.shape.clone(), bytes }
-}
-
-/// Appends `value` as one little-endian element, saturating at the type's bounds.
-pub(super) fn push(bytes: &mut Vec<u8>, element: ElementType, value: f64) {
-    match element {
-        ElementType::F32 => bytes.extend((value as f32).to_le_bytes()),
-        ElementType::F16 => bytes.extend(f16::from_f64(value).to_le_bytes()),
-        ElementType::Bf16 => bytes.extend(bf16::from_f64(value).to_le_bytes()),
-        ElementType::F64 => bytes.extend(value.to_le_bytes()),
-        ElementType::I8 => bytes.extend((value as i8).to_le_bytes()),
-        ElementType::U8 => bytes.extend((value as u8).to_le_bytes()),
-        ElementType::I16 => bytes.extend((value as i16).to_le_bytes()),
-        ElementType::U16 => bytes.extend((value as u16).to_le_bytes()),
-        ElementType::I32 => bytes.extend((value as i32).to_le_bytes()),
-        ElementType::U32 => bytes.extend((value as u32).to_le_bytes()),
-        ElementType::I64 => bytes.extend((value as i64).to_le_bytes()),
-        ElementType::U64 => bytes.extend((value as u64).to_le_bytes()),
-        ElementType::Bool => bytes.push(u8::from(value != 0.0)),
-    }
+        Fill::Spread => (random.random::<f64>() * 2.0 - 1.0) * 3f64.sqrt(),
+        Fill::Below(bound) => random.random_range(0..bound) as f64,
+        Fill::Ones => 1.0,
+    };
+    let values: Vec<f64> = (0..count).map(|_| value()).collect();
+    HostTensor::of_values(spec.element, spec.shape.clone(), &values)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use crate::{
     program::{Buffer, Edge, KernelWork, Place, Program, Step, Work},
     view::{BufferId, Kind, View},
 };
+use planforge_engine_core::backend::HostTensor;
 use planforge_engine_core::ir::{DefUse, Graph, Node, Op, Tensor, ValueId};
 use std::{collections::BTreeMap, fmt};
 
@@ -293,7 +294,8 @@ impl Lowering<'_> {
     fn weights_view(&mut self, name: &str, kind: Kind, dims: &[u64], values: &[f64]) -> View {
         let at = (self.weights.len() as u64).next_multiple_of(ALIGNMENT);
         self.weights.resize(usize::try_from(at).expect("weights fit in memory"), 0);
-        encode(kind, values, &mut self.weights);
+        let stored = HostTensor::of_values(kind.element(), vec![values.len()], values);
+        self.weights.extend(stored.bytes);
         let bytes = values.len() as u64 * kind.bytes();
         let end = (at + bytes).next_multiple_of(ALIGNMENT);
         self.weights.resize(usize::try_from(end).expect("weights fit in memory"), 0);
@@ -353,22 +355,5 @@ impl Lowering<'_> {
         let rows = View::rows(buffer, kind, &view.dims);
         self.copy(&view, &rows, &[])?;
         Ok(rows)
-    }
-}
-
-/// Appends values as they are stored.
-fn encode(kind: Kind, values: &[f64], into: &mut Vec<u8>) {
-    use half::{bf16, f16};
-    for &value in values {
-        match kind {
-            Kind::F32 => into.extend((value as f32).to_le_bytes()),
-            Kind::F16 => into.extend(f16::from_f64(value).to_le_bytes()),
-            Kind::Bf16 => into.extend(bf16::from_f64(value).to_le_bytes()),
-            Kind::I32 => into.extend((value as i32).to_le_bytes()),
-            Kind::I64 => into.extend((value as i64).to_le_bytes()),
-            Kind::I8 => into.extend((value as i8).to_le_bytes()),
-            Kind::U8 => into.push(value as u8),
-            Kind::Bool => into.push(u8::from(value != 0.0)),
-        }
     }
 }

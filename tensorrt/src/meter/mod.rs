@@ -19,8 +19,8 @@ use crate::{
 use edge::Edges;
 use planforge_engine_core::{
     backend::{
-        Aside, BackendError, KeptFile, LayerTime, LoadSite, Meter, NamedTensors, Pacing, Port, StreamSamples, Window,
-        WindowSamples,
+        Aside, BackendError, HostTensor, KeptFile, LayerTime, LoadSite, Meter, NamedTensors, Pacing, Port,
+        StreamSamples, Window, WindowSamples,
     },
     identity::BuildSpec,
     report::{Finding, LatencySplit},
@@ -210,7 +210,8 @@ impl Meter for TensorRtMeter {
         for (index, port) in self.edges.inputs.iter().enumerate() {
             let tensor = self.edges.take(inputs, port, &self.spec, self.profile)?;
             let path = folder.join(format!("{index}.raw"));
-            let bytes = tensors::convert(tensor, self.edges.raw_type(index));
+            let bytes = tensors::convert(tensor, self.edges.raw_type(index))
+                .map_err(|error| BackendError::new(FailureClass::Model, format!("input '{}': {error}", port.name)))?;
             fs::write(&path, bytes).map_err(|error| file_error("write", &path, &error))?;
             bound.files.push((port.name.clone(), path));
             if port.shape.contains(&None) {
@@ -243,7 +244,7 @@ impl Meter for TensorRtMeter {
                 return Err(BackendError::new(FailureClass::Infrastructure, message));
             }
             let shape = found.dimensions.iter().map(|size| *size as usize).collect();
-            outputs.insert(found.name, tensors::tensor(port.element, shape, &found.values));
+            outputs.insert(found.name, HostTensor::of_values(port.element, shape, &found.values));
         }
         Ok(outputs)
     }
