@@ -8,7 +8,7 @@
 //! ```
 //! Numbers are little-endian. A reader takes any minor version of its major version, skips sections it does not know
 //! and refuses those among them that are required. Every byte of a file is either covered by a digest or must be
-//! zero, so no damage goes unseen.
+//! zero, so no damage goes unseen. Which kinds there are, and of which device they are, is listed here once.
 
 use crate::identity::Digest;
 use std::{
@@ -17,20 +17,31 @@ use std::{
     path::Path,
 };
 
-pub(crate) const MAGIC: [u8; 8] = *b"PLANFORG";
-pub(crate) const MAJOR: u16 = 1;
-pub(crate) const MINOR: u16 = 0;
+/// First bytes of every plan file.
+pub const MAGIC: [u8; 8] = *b"PLANFORG";
+/// Format version; readers take any minor of their major.
+pub const MAJOR: u16 = 1;
+pub const MINOR: u16 = 0;
 /// Sections begin at multiples of this, so that they can be mapped.
-pub(crate) const SECTION_ALIGNMENT: u64 = 4096;
+pub const SECTION_ALIGNMENT: u64 = 4096;
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 56;
 /// Most sections of a file; bounds what a damaged header can ask for.
 const SECTIONS_MAX: usize = 64;
 const FLAG_REQUIRED: u32 = 1;
 
-/// Kinds of sections.
-pub(crate) const KIND_MANIFEST: u32 = 1;
-pub(crate) const KIND_WEIGHTS: u32 = 2;
+/// Kinds of sections. What a CPU's plan says of itself, and packed constants of any plan.
+pub const KIND_MANIFEST: u32 = 1;
+pub const KIND_WEIGHTS: u32 = 2;
+/// What a plan for an NVIDIA device says of itself, its machine code, the library's own plans, and the model it can make
+/// graphs of other shapes from.
+pub const KIND_CUDA_MANIFEST: u32 = 16;
+pub const KIND_CUDA_CODE: u32 = 17;
+pub const KIND_CUDA_LIBRARY_PLANS: u32 = 18;
+pub const KIND_CUDA_MODEL: u32 = 19;
+
+/// Kinds that say which device a plan is for.
+const MANIFESTS: [(u32, &str); 2] = [(KIND_MANIFEST, "a CPU"), (KIND_CUDA_MANIFEST, "an NVIDIA device")];
 
 /// Why a file is no plan that can be read.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +58,8 @@ pub enum ContainerError {
     Malformed { what: String },
     #[error("it needs a section of kind {kind}, which this program does not know")]
     UnknownSection { kind: u32 },
+    #[error("it is a plan for {device}")]
+    OtherDevice { device: &'static str },
     #[error("it lacks its {what}")]
     Missing { what: &'static str },
     #[error("the plan could not be written")]
@@ -55,17 +68,19 @@ pub enum ContainerError {
 
 /// A section's place in the file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Section {
+pub struct Section {
     pub kind: u32,
+    /// In bytes from the file's begin; a multiple of [`SECTION_ALIGNMENT`].
     pub offset: u64,
+    /// In bytes.
     pub length: u64,
     flags: u32,
     digest: Digest,
 }
 
 impl Section {
-    /// The section's bytes in `file`.
-    pub(crate) fn bytes(self, file: &[u8]) -> &[u8] {
+    /// The section's bytes in `file`, which is the one it was read from.
+    pub fn bytes(self, file: &[u8]) -> &[u8] {
         &file[self.offset as usize..][..self.length as usize]
     }
 }
@@ -90,7 +105,8 @@ fn header(sections: &[Section]) -> Vec<u8> {
 }
 
 /// Writes sections one after another and the header last, so that a file that was not finished is no plan.
-pub(crate) struct Writer {
+#[derive(Debug)]
+pub struct Writer {
     file: BufWriter<File>,
     sections: Vec<Section>,
     at: u64,
@@ -98,7 +114,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Begins a file of `sections` sections.
-    pub(crate) fn create(path: &Path, sections: usize) -> io::Result<Self> {
+    pub fn create(path: &Path, sections: usize) -> io::Result<Self> {
         let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
         let at = ((HEADER_BYTES + ENTRY_BYTES * sections) as u64).next_multiple_of(SECTION_ALIGNMENT);
         file.seek(SeekFrom::Start(at))?;
@@ -106,9 +122,27 @@ impl Writer {
     }
 
     /// Writes a required section through `body`.
-    pub(crate) fn section<E: From<io::Error>>(
+    pub fn section<E: From<io::Error>>(
         &mut self,
         kind: u32,
+        body: impl FnOnce(&mut dyn Write) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.append(kind, FLAG_REQUIRED, body)
+    }
+
+    /// Writes a section that a reader may do without.
+    pub fn optional_section<E: From<io::Error>>(
+        &mut self,
+        kind: u32,
+        body: impl FnOnce(&mut dyn Write) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.append(kind, 0, body)
+    }
+
+    fn append<E: From<io::Error>>(
+        &mut self,
+        kind: u32,
+        flags: u32,
         body: impl FnOnce(&mut dyn Write) -> Result<(), E>,
     ) -> Result<(), E> {
         struct Hashed<'a> {
@@ -132,13 +166,13 @@ impl Writer {
         body(&mut hashed)?;
         let (offset, length) = (self.at, hashed.digest.bytes());
         let digest = hashed.digest.finish();
-        self.sections.push(Section { kind, offset, length, flags: FLAG_REQUIRED, digest });
+        self.sections.push(Section { kind, offset, length, flags, digest });
         self.at += length;
         Ok(())
     }
 
     /// Writes the header and waits until the file is on disk.
-    pub(crate) fn finish(mut self) -> io::Result<()> {
+    pub fn finish(mut self) -> io::Result<()> {
         self.file.seek(SeekFrom::Start(0))?;
         self.file.write_all(&header(&self.sections))?;
         let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -151,8 +185,9 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
-/// Reads and checks the whole file: header, table, every section's digest, and the zeros between.
-pub(crate) fn read(file: &[u8]) -> Result<Vec<Section>, ContainerError> {
+/// Reads and checks the whole file: header, table, every section's digest, and the zeros between. Required sections
+/// must be of a `known` kind.
+pub fn read(file: &[u8], known: &[u32]) -> Result<Vec<Section>, ContainerError> {
     let actual = file.len() as u64;
     if file.len() < MAGIC.len() || file[..MAGIC.len()] != MAGIC {
         return Err(ContainerError::Magic);
@@ -197,8 +232,12 @@ pub(crate) fn read(file: &[u8]) -> Result<Vec<Section>, ContainerError> {
         if file[end as usize..section.offset as usize].iter().any(|&byte| byte != 0) {
             return Err(ContainerError::Malformed { what: format!("bytes before section {kind} are not zero") });
         }
-        if ![KIND_MANIFEST, KIND_WEIGHTS].contains(&kind) && section.flags & FLAG_REQUIRED != 0 {
-            return Err(ContainerError::UnknownSection { kind });
+        if !known.contains(&kind) && section.flags & FLAG_REQUIRED != 0 {
+            let other = MANIFESTS.iter().find(|(manifest, _)| *manifest == kind);
+            return Err(match other {
+                Some((_, device)) => ContainerError::OtherDevice { device },
+                None => ContainerError::UnknownSection { kind },
+            });
         }
         if Digest::of(section.bytes(file)) != section.digest {
             return Err(ContainerError::Damaged { what: format!("section {kind}") });
@@ -212,9 +251,21 @@ pub(crate) fn read(file: &[u8]) -> Result<Vec<Section>, ContainerError> {
     Ok(sections)
 }
 
+/// The one section of `kind`; `what` is what people call it.
+pub fn only(sections: &[Section], kind: u32, what: &'static str) -> Result<Section, ContainerError> {
+    let mut found = sections.iter().filter(|section| section.kind == kind);
+    match (found.next(), found.next()) {
+        (Some(section), None) => Ok(*section),
+        (None, _) => Err(ContainerError::Missing { what }),
+        _ => Err(ContainerError::Malformed { what: format!("it has more than one {what}") }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const KNOWN: [u32; 2] = [KIND_MANIFEST, KIND_WEIGHTS];
 
     fn small() -> (tempfile::TempDir, Vec<u8>) {
         let folder = tempfile::tempdir().unwrap();
@@ -230,7 +281,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let (_folder, file) = small();
-        let sections = read(&file).unwrap();
+        let sections = read(&file, &KNOWN).unwrap();
         assert_eq!(sections[0].bytes(&file), b"{\"a\":1}");
         assert_eq!(sections[1].bytes(&file), [7; 5000]);
         assert!(sections.iter().all(|section| section.offset % SECTION_ALIGNMENT == 0));
@@ -242,12 +293,12 @@ mod tests {
         for at in 0..file.len() {
             let mut damaged = file.clone();
             damaged[at] ^= 1 << (at % 8);
-            assert!(read(&damaged).is_err(), "byte {at} was flipped unnoticed");
+            assert!(read(&damaged, &KNOWN).is_err(), "byte {at} was flipped unnoticed");
         }
         for len in 0..file.len() {
-            assert!(read(&file[..len]).is_err(), "a cut to {len} bytes went unnoticed");
+            assert!(read(&file[..len], &KNOWN).is_err(), "a cut to {len} bytes went unnoticed");
         }
-        assert!(read(&[&file[..], &[0]].concat()).is_err());
+        assert!(read(&[&file[..], &[0]].concat(), &KNOWN).is_err());
     }
 
     #[test]
@@ -255,15 +306,17 @@ mod tests {
         let (_folder, file) = small();
         let mut newer = file.clone();
         newer[8] = 2;
-        let message = read(&newer).unwrap_err().to_string();
+        let message = read(&newer, &KNOWN).unwrap_err().to_string();
         assert!(message.contains("2.0") && message.contains("1.x"), "{message}");
         let sections = [Section { kind: 99, offset: 4096, length: 0, flags: FLAG_REQUIRED, digest: Digest::of(b"") }];
         let mut unknown = header(&sections);
         unknown.resize(4096, 0);
-        assert!(matches!(read(&unknown), Err(ContainerError::UnknownSection { kind: 99 })));
+        assert!(matches!(read(&unknown, &KNOWN), Err(ContainerError::UnknownSection { kind: 99 })));
+        let other = read(&file, &[KIND_CUDA_MANIFEST, KIND_WEIGHTS]).unwrap_err().to_string();
+        assert_eq!(other, "it is a plan for a CPU");
         let optional = [Section { flags: 0, ..sections[0] }];
         let mut unknown = header(&optional);
         unknown.resize(4096, 0);
-        assert!(read(&unknown).is_ok());
+        assert!(read(&unknown, &KNOWN).is_ok());
     }
 }

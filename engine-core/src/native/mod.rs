@@ -18,7 +18,7 @@
 mod assemble;
 mod cache;
 mod compiler;
-mod container;
+pub mod container;
 mod draft;
 mod engine;
 mod inspect;

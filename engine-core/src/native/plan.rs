@@ -149,15 +149,8 @@ pub(crate) fn read(path: &Path) -> Result<CheckedPlan, PlanError> {
     // anyway. A file cut short while mapped kills this process, which is why engines run in a worker of their own.
     let map = unsafe { Mmap::map(&file) }.map_err(open)?;
     let contained = |source| PlanError::Container { path: path.to_owned(), source };
-    let sections = container::read(&map).map_err(contained)?;
-    let section = |kind, what| {
-        let mut found = sections.iter().filter(|section| section.kind == kind);
-        match (found.next(), found.next()) {
-            (Some(section), None) => Ok(*section),
-            (None, _) => Err(contained(ContainerError::Missing { what })),
-            _ => Err(contained(ContainerError::Malformed { what: format!("it has more than one {what}") })),
-        }
-    };
+    let sections = container::read(&map, &[KIND_MANIFEST, KIND_WEIGHTS]).map_err(contained)?;
+    let section = |kind, what| container::only(&sections, kind, what).map_err(contained);
     let (text, weights) = (section(KIND_MANIFEST, "manifest")?, section(KIND_WEIGHTS, "weights")?);
     let broken = |reason: String| PlanError::Manifest { path: path.to_owned(), reason };
     if text.length > MANIFEST_MAX_BYTES {
