@@ -1,0 +1,77 @@
+//! Device memory of one engine context.
+
+use super::{Device, Result};
+use crate::{
+    program::{Place, Program},
+    view::View,
+};
+use planforge_kernels::cuda::device::Buffer;
+
+/// Device memory of one engine context.
+#[derive(Debug)]
+pub struct Memory {
+    arena: Buffer,
+    weights: std::rc::Rc<Buffer>,
+    pub inputs: Vec<Buffer>,
+    pub outputs: Vec<Buffer>,
+    workspace: Buffer,
+}
+
+impl Memory {
+    /// Memory for `program`; contexts of one engine share its weights.
+    pub fn new(device: &Device, program: &Program, weights: std::rc::Rc<Buffer>, workspace_bytes: u64) -> Result<Self> {
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let edges = |edges: &[crate::program::Edge]| {
+            edges
+                .iter()
+                .map(|edge| device.gpu.alloc(size(program.buffer(edge.buffer).bytes)))
+                .collect::<std::result::Result<Vec<_>, _>>()
+        };
+        Ok(Self {
+            arena: device.gpu.alloc(size(program.arena_bytes))?,
+            weights,
+            inputs: edges(&program.inputs)?,
+            outputs: edges(&program.outputs)?,
+            workspace: device.gpu.alloc(size(workspace_bytes))?,
+        })
+    }
+
+    pub(crate) fn workspace_address(&self) -> u64 {
+        self.workspace.address()
+    }
+
+    /// Where a view begins.
+    pub(crate) fn address_of(&self, program: &Program, view: &View) -> u64 {
+        let base = match program.buffer(view.buffer).place {
+            Place::Arena(at) => self.arena.address() + at,
+            Place::Weights(at) => self.weights.address() + at,
+            Place::Input(number) => self.inputs[number as usize].address(),
+            Place::Output(number) => self.outputs[number as usize].address(),
+        };
+        base + view.offset * view.kind.bytes()
+    }
+
+    /// Bytes of everything.
+    pub fn bytes(&self) -> u64 {
+        let edges: usize = self.inputs.iter().chain(&self.outputs).map(Buffer::len_bytes).sum();
+        (self.arena.len_bytes() + self.weights.len_bytes() + self.workspace.len_bytes() + edges) as u64
+    }
+
+    /// Fills the arena with small halves of either sign, so that what is timed has data like real data.
+    pub fn fill_with_noise(&self) -> Result<()> {
+        const CHUNK: usize = 8 << 20;
+        let mut state = 0x9e37_79b9_u32;
+        let noise: Vec<u8> = (0..CHUNK / 2)
+            .flat_map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let bits = ((state >> 31) << 15) as u16 | (0x3000 + ((state >> 20) & 0x7ff) as u16);
+                bits.to_le_bytes()
+            })
+            .collect();
+        let length = self.arena.len_bytes();
+        for at in (0..length).step_by(CHUNK) {
+            self.arena.write(at, &noise[..CHUNK.min(length - at)])?;
+        }
+        Ok(())
+    }
+}

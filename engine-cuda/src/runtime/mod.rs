@@ -1,0 +1,90 @@
+//! A program on a device: its memory, its steps made ready, and all of them captured as one graph.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `mod` | the device with its libraries |
+//! | `memory` | device memory of one engine context |
+//! | `ready` | a step made ready by a tactic |
+//! | `library` | steps in the words of cuDNN and cuBLASLt |
+//! | `timing` | device time of one step |
+//! | `context` | a whole program, captured |
+
+mod context;
+mod library;
+mod memory;
+mod ready;
+mod timing;
+
+pub use context::Context;
+pub use library::{bind, pattern, product};
+pub use memory::Memory;
+pub use ready::{Kernels, Ready, load_kernel, prepare};
+pub use timing::time_us;
+
+use crate::{codegen::Source, program::ProgramError};
+use planforge_kernels::cuda::{
+    blaslt::{self, BlasError},
+    device::{DeviceError, Gpu, Stream},
+    dnn::{self, DnnError},
+    nvrtc::{CompileError, CubinCache},
+};
+use std::{fmt, path::PathBuf};
+
+/// Why an engine does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    Dnn(#[from] DnnError),
+    #[error(transparent)]
+    Blas(#[from] BlasError),
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error("step '{step}' cannot be computed by {tactic} here")]
+    Tactic { step: String, tactic: String },
+    #[error("step '{step}' has no tactic")]
+    NoTactic { step: String },
+}
+
+pub(crate) type Result<T> = std::result::Result<T, RuntimeError>;
+
+/// One GPU with the libraries that are there.
+pub struct Device {
+    pub gpu: Gpu,
+    pub stream: Stream,
+    pub dnn: Option<dnn::Handle>,
+    pub blas: Option<blaslt::Handle>,
+    cubins: CubinCache,
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.gpu.properties().name)
+    }
+}
+
+impl Device {
+    /// A GPU by its UUID, or the first; a library that is missing only means fewer tactics. Cubins are kept in
+    /// `cubins`, where given.
+    pub fn open(uuid: Option<&str>, cubins: Option<PathBuf>) -> Result<Self> {
+        let gpu = match uuid {
+            Some(uuid) => Gpu::open_uuid(uuid)?,
+            None => Gpu::open(0)?,
+        };
+        let stream = gpu.stream()?;
+        let told =
+            |name: &str, reason: String| tracing::info!(library = name, reason, "tactics of a library are left out");
+        let dnn = dnn::Handle::new().map_err(|error| told("cudnn", error.to_string())).ok();
+        let blas = blaslt::Handle::new().map_err(|error| told("cublaslt", error.to_string())).ok();
+        Ok(Self { gpu, stream, dnn, blas, cubins: CubinCache::new(cubins) })
+    }
+
+    /// A kernel's machine code for this device.
+    pub fn cubin(&self, source: &Source) -> Result<Vec<u8>> {
+        let source = planforge_kernels::cuda::nvrtc::Source { name: &source.name, text: &source.text, options: &[] };
+        Ok(self.cubins.compile(source, self.gpu.properties().arch)?)
+    }
+}

@@ -1,0 +1,111 @@
+//! A step made ready to be queued by one of its tactics.
+
+use super::{Device, Memory, Result, RuntimeError, bind, library::operands, pattern, product};
+use crate::{
+    codegen::Source,
+    program::{Program, Step, Tactic, Work},
+    view::View,
+};
+use planforge_kernels::cuda::{
+    blaslt::{Algorithm, Operands, Prepared},
+    device::{Arg, Kernel, Launch, Stream},
+    dnn::{Binding, Plan},
+};
+use std::{collections::BTreeMap, fmt};
+
+/// A step that can be queued.
+pub enum Ready {
+    Kernel { kernel: Kernel, launch: Launch, args: Vec<Arg> },
+    Dnn { plan: Plan, binding: Binding, _scale: Option<Box<f32>> },
+    Blas { prepared: Prepared, algorithm: Algorithm, operands: Operands },
+}
+
+impl fmt::Debug for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel { kernel, .. } => write!(f, "{kernel:?}"),
+            Self::Dnn { plan, .. } => write!(f, "{plan:?}"),
+            Self::Blas { prepared, .. } => write!(f, "{prepared:?}"),
+        }
+    }
+}
+
+impl Ready {
+    /// Queues the step.
+    ///
+    /// # Safety
+    /// The memory that it was made ready for still lives.
+    pub unsafe fn run(&self, stream: &Stream) -> Result<()> {
+        // SAFETY: addresses were taken from living memory by `prepare`, and the program was checked.
+        unsafe {
+            match self {
+                Self::Kernel { kernel, launch, args } => kernel.launch(stream, *launch, args)?,
+                Self::Dnn { plan, binding, .. } => plan.run(stream, binding)?,
+                Self::Blas { prepared, algorithm, operands } => prepared.run(stream, algorithm, *operands)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Kernels that were loaded, by the index of their source.
+pub type Kernels = BTreeMap<usize, Kernel>;
+
+/// Loads a source's kernel unless it is loaded.
+pub fn load_kernel(device: &Device, sources: &[Source], index: usize, kernels: &mut Kernels) -> Result<Kernel> {
+    if let Some(kernel) = kernels.get(&index) {
+        return Ok(kernel.clone());
+    }
+    let source = &sources[index];
+    let kernel = device.gpu.load(&device.cubin(source)?)?.kernel(&source.name)?;
+    kernels.insert(index, kernel.clone());
+    Ok(kernel)
+}
+
+/// Makes a step ready to be computed by `tactic`.
+pub fn prepare(
+    device: &Device,
+    program: &Program,
+    step: &Step,
+    tactic: Option<&Tactic>,
+    memory: &Memory,
+    kernels: &mut Kernels,
+) -> Result<Ready> {
+    let address = |view: &View| memory.address_of(program, view);
+    let wrong = |tactic: &Tactic| RuntimeError::Tactic { step: step.name.clone(), tactic: tactic.name() };
+    let addresses = |views: &[&View]| views.iter().map(|view| Arg::Address(address(view))).collect::<Vec<_>>();
+    if let Work::Kernel(work) = &step.work {
+        let kernel = load_kernel(device, &program.sources, work.source, kernels)?;
+        let launch = Launch { grid: work.grid, block: work.block, shared_bytes: 0 };
+        let operands: Vec<&View> = work.operands.iter().collect();
+        return Ok(Ready::Kernel { kernel, launch, args: addresses(&operands) });
+    }
+    let tactic = tactic.ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
+    match tactic {
+        Tactic::Kernel { source, grid, block } => {
+            let kernel = load_kernel(device, &program.sources, *source, kernels)?;
+            let launch = Launch { grid: *grid, block: *block, shared_bytes: 0 };
+            let Work::Conv(conv) = &step.work else { return Err(wrong(tactic)) };
+            let taps = conv.taps.as_ref().ok_or_else(|| wrong(tactic))?;
+            let mut operands = vec![&conv.x, taps];
+            operands.extend(conv.bias.as_ref());
+            operands.extend(conv.residual.as_ref());
+            operands.push(&conv.y);
+            Ok(Ready::Kernel { kernel, launch, args: addresses(&operands) })
+        }
+        Tactic::Dnn { engine, knobs, .. } => {
+            let handle = device.dnn.as_ref().ok_or_else(|| wrong(tactic))?;
+            let pattern = pattern(handle, &step.work).ok_or_else(|| wrong(tactic))??;
+            let plan = pattern.plan(&pattern.engine(*engine, knobs)?)?;
+            bind(plan, &step.work, &address, memory.workspace_address())
+        }
+        Tactic::Blas { words, workspace_bytes } => {
+            let handle = device.blas.as_ref().ok_or_else(|| wrong(tactic))?;
+            let product = product(&step.work).ok_or_else(|| wrong(tactic))?;
+            let prepared = Prepared::new(handle, product)?;
+            let algorithm = Algorithm { words: *words, workspace_bytes: *workspace_bytes as usize, waves: 0.0 };
+            let operands = operands(&step.work, &address, memory.workspace_address()).ok_or_else(|| wrong(tactic))?;
+            Ok(Ready::Blas { prepared, algorithm, operands })
+        }
+    }
+}
