@@ -47,13 +47,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let began = Instant::now();
     let mut known: Times =
         std::fs::read(folder.join("times.json")).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
-    let tried = tune(&device, &mut program, &weights, Effort::of_level(3), &mut known, &mut |_, _, _| {})?;
+    let tuned = tune(&device, &mut program, &weights, Effort::of_level(3), &mut known, &mut |_, _, _| true)?;
     std::fs::write(folder.join("times.json"), serde_json::to_vec(&known)?)?;
     writeln!(
         out,
         "tuned in {:.1} s, {} candidates",
         began.elapsed().as_secs_f64(),
-        tried.values().map(Vec::len).sum::<usize>()
+        tuned.tried.values().map(Vec::len).sum::<usize>()
     )?;
     let context = Context::new(&device, &program, weights, &mut Kernels::new())?;
     let mut state = 7u32;

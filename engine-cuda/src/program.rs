@@ -76,6 +76,11 @@ impl Work {
         }
     }
 
+    /// Whether its result is stored in f32.
+    pub fn is_f32(&self) -> bool {
+        self.views().1.kind == Kind::F32
+    }
+
     /// Everything it reads, then what it writes.
     pub fn views(&self) -> (Vec<&View>, &View) {
         match self {
@@ -175,7 +180,11 @@ pub enum Tactic {
     /// A cuDNN engine by its number and knobs.
     Dnn { engine: i64, knobs: Vec<(u32, i64)>, workspace_bytes: u64 },
     /// A cuBLASLt algorithm.
-    Blas { words: [u64; 8], workspace_bytes: u64 },
+    Blas {
+        #[serde(with = "hex_words")]
+        words: [u64; 8],
+        workspace_bytes: u64,
+    },
     /// A generated kernel.
     Kernel { source: usize, grid: [u32; 3], block: [u32; 3] },
 }
@@ -201,6 +210,28 @@ impl Tactic {
     }
 }
 
+/// Words as one text: JSON numbers do not hold all of 64 bits.
+mod hex_words {
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub fn serialize<S: Serializer>(words: &[u64; 8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&words.map(|word| format!("{word:016x}")).concat())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[u64; 8], D::Error> {
+        let text = String::deserialize(from)?;
+        let wrong = || D::Error::custom("an algorithm is 128 hexadecimal digits");
+        if text.len() != 128 || !text.is_ascii() {
+            return Err(wrong());
+        }
+        let mut words = [0; 8];
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = u64::from_str_radix(&text[index * 16..][..16], 16).map_err(|_| wrong())?;
+        }
+        Ok(words)
+    }
+}
+
 /// A whole engine for one set of shapes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Program {
@@ -213,6 +244,9 @@ pub struct Program {
     pub sources: Vec<Source>,
     pub arena_bytes: u64,
     pub weight_bytes: u64,
+    /// Products of f32 may round their factors to TF32.
+    #[serde(default)]
+    pub tf32: bool,
 }
 
 /// What is wrong with a program, so that it never runs.

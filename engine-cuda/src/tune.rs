@@ -1,7 +1,10 @@
 //! Candidates for every step, timed on the device in the state the engine has; equal steps are timed once.
 
 use crate::{
-    codegen::depthwise::{self, Depthwise},
+    codegen::{
+        Source,
+        depthwise::{self, Depthwise},
+    },
     program::{ConvWork, Program, Step, Tactic, Work},
     runtime::{self, Device, Kernels, Memory, RuntimeError, bind, prepare, time_us},
     view::View,
@@ -17,12 +20,25 @@ pub const MAX_WORKSPACE_BYTES: u64 = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Timed {
     pub tactic: Tactic,
+    /// Device time of one run.
     pub us: f64,
+    /// The source of a generated kernel: its index in the tactic means something in one program only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
 }
 
-/// Times by step signature; what the tactic cache keeps. A kernel's source index is only valid in one program, so
-/// generated kernels are kept by their place in the list of candidates.
+/// Times by step signature, fastest first; what the tactic cache keeps.
 pub type Times = BTreeMap<String, Vec<Timed>>;
+
+/// What a search found, by step.
+#[derive(Clone, Debug, Default)]
+pub struct Tuned {
+    /// All candidates of every step with a choice, fastest first.
+    pub tried: BTreeMap<String, Vec<Timed>>,
+    /// Steps that were timed, and steps whose times were known.
+    pub timed: usize,
+    pub known: usize,
+}
 
 /// How hard is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,47 +62,74 @@ impl Effort {
     }
 }
 
-/// Gives every step of `program` that has a choice its fastest tactic. Returns the times of all candidates.
+/// Gives every step of `program` that has a choice its fastest tactic. `go_on` is asked before every step with its
+/// number, how many there are, and its name.
 pub fn tune(
     device: &Device,
     program: &mut Program,
     weights: &Rc<Buffer>,
     effort: Effort,
     known: &mut Times,
-    told: &mut dyn FnMut(usize, usize, &str),
-) -> Result<BTreeMap<String, Vec<Timed>>, RuntimeError> {
+    go_on: &mut dyn FnMut(usize, usize, &str) -> bool,
+) -> Result<Tuned, RuntimeError> {
     let memory = Memory::new(device, program, weights.clone(), MAX_WORKSPACE_BYTES)?;
     memory.fill_with_noise()?;
     let mut kernels = Kernels::new();
-    let mut tried = BTreeMap::new();
+    let mut tuned = Tuned::default();
     let count = program.steps.len();
     for index in 0..count {
         let step = program.steps[index].clone();
         if matches!(step.work, Work::Kernel(_)) {
             continue;
         }
-        told(index, count, &step.name);
-        let signature = signature(&step.work);
-        let timed = match known
-            .get(&signature)
-            .filter(|timed| timed.iter().all(|t| !matches!(t.tactic, Tactic::Kernel { .. })))
-        {
-            Some(timed) => timed.clone(),
+        if !go_on(index, count, &step.name) {
+            return Err(RuntimeError::Cancelled);
+        }
+        let signature = signature(program, &step.work);
+        let timed = match known.get(&signature).and_then(|timed| recalled(program, timed)) {
+            Some(timed) => {
+                tuned.known += 1;
+                timed
+            }
             None => {
                 let timed = time_candidates(device, program, &step, &memory, effort, &mut kernels)?;
                 known.insert(signature, timed.clone());
+                tuned.timed += 1;
                 timed
             }
         };
         let best = timed.first().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
         program.steps[index].tactic = Some(best.tactic.clone());
-        tried.insert(step.name, timed);
+        tuned.tried.insert(step.name, timed);
     }
-    Ok(tried)
+    Ok(tuned)
+}
+
+/// Known candidates as `program` names them; `None` when nothing is known, or of a kernel too little.
+fn recalled(program: &mut Program, timed: &[Timed]) -> Option<Vec<Timed>> {
+    let complete = |timed: &Timed| timed.source.is_some() || !matches!(timed.tactic, Tactic::Kernel { .. });
+    if timed.is_empty() || !timed.iter().all(complete) {
+        return None;
+    }
+    let mut timed = timed.to_vec();
+    for one in &mut timed {
+        if let (Tactic::Kernel { source, .. }, Some(text)) = (&mut one.tactic, &one.source) {
+            *source = source_index(program, text);
+        }
+    }
+    Some(timed)
+}
+
+/// Where a source stands in the program, which it joins when it is new there.
+fn source_index(program: &mut Program, source: &Source) -> usize {
+    program.sources.iter().position(|known| known == source).unwrap_or_else(|| {
+        program.sources.push(source.clone());
+        program.sources.len() - 1
+    })
 }
 
 /// Everything about a step that decides its time, apart from where its memory lies.
-fn signature(work: &Work) -> String {
+pub(crate) fn signature(program: &Program, work: &Work) -> String {
     let anonymous = |view: &View| {
         let view = View { buffer: crate::view::BufferId(0), offset: view.offset % 8, ..view.clone() };
         serde_json::to_value(view).expect("a view has only JSON types")
@@ -111,7 +154,7 @@ fn signature(work: &Work) -> String {
         Work::Attention(attention) => serde_json::json!([attention.scale]),
         Work::Kernel(_) => serde_json::Value::Null,
     };
-    serde_json::json!([work.kind(), views, how]).to_string()
+    serde_json::json!([work.kind(), program.tf32, views, how]).to_string()
 }
 
 /// Times every candidate of a step, fastest first.
@@ -131,6 +174,9 @@ fn time_candidates(
             Ok((pattern, engines)) => {
                 let mut compiled = 0;
                 for engine in engines {
+                    if !program.tf32 && engine.rounds_f32 && step.work.is_f32() {
+                        continue;
+                    }
                     if engine.compiles {
                         compiled += 1;
                         if compiled > effort.compiled {
@@ -143,6 +189,7 @@ fn time_candidates(
                     if workspace_bytes > MAX_WORKSPACE_BYTES {
                         continue;
                     }
+                    device.remember_plan(program, &step.work, &engine, &plan);
                     let tactic = Tactic::Dnn { engine: engine.index, knobs: engine.knobs.clone(), workspace_bytes };
                     let address = |view: &View| memory.address_of(program, view);
                     let ready = bind(plan, &step.work, &address, memory.workspace_address())?;
@@ -153,7 +200,7 @@ fn time_candidates(
         }
     }
     if let Some(handle) = &device.blas
-        && let Some(product) = runtime::product(&step.work)
+        && let Some(product) = runtime::product(&step.work, program.tf32)
     {
         let prepared = Prepared::new(handle, product)?;
         for algorithm in prepared.algorithms(MAX_WORKSPACE_BYTES as usize, effort.algorithms)? {
@@ -172,6 +219,11 @@ fn time_candidates(
         }
     }
     timed.sort_by(|a, b| a.us.total_cmp(&b.us));
+    for one in &mut timed {
+        if let Tactic::Kernel { source, .. } = &one.tactic {
+            one.source = program.sources.get(*source).cloned();
+        }
+    }
     Ok(timed)
 }
 
@@ -179,7 +231,7 @@ fn time_candidates(
 fn keep(timed: &mut Vec<Timed>, tactic: Tactic, time: Result<f64, RuntimeError>) -> Result<(), RuntimeError> {
     use planforge_kernels::cuda::device::DeviceError;
     match time {
-        Ok(us) => timed.push(Timed { tactic, us }),
+        Ok(us) => timed.push(Timed { tactic, us, source: None }),
         Err(error @ RuntimeError::Device(DeviceError::Fault { .. })) => return Err(error),
         Err(error) => tracing::debug!(tactic = tactic.name(), %error, "a tactic does not run here"),
     }
@@ -200,10 +252,7 @@ fn depthwise_kernels(program: &mut Program, conv: &ConvWork) -> Vec<Tactic> {
     let mut tactics = Vec::new();
     for tile in tiles {
         let generated = depthwise::generate(&conv.x, &conv.y, how, tile);
-        let source = program.sources.iter().position(|known| *known == generated.source).unwrap_or_else(|| {
-            program.sources.push(generated.source.clone());
-            program.sources.len() - 1
-        });
+        let source = source_index(program, &generated.source);
         tactics.push(Tactic::Kernel { source, grid: generated.grid, block: generated.block });
     }
     tactics

@@ -166,8 +166,9 @@ fn sdpa(attention: &AttentionWork) -> Option<Sdpa> {
     })
 }
 
-fn blas_element(kind: Kind) -> Option<Element> {
+fn blas_element(kind: Kind, tf32: bool) -> Option<Element> {
     match kind {
+        Kind::F32 if tf32 => Some(Element::Tf32),
         Kind::F16 => Some(Element::F16),
         Kind::Bf16 => Some(Element::Bf16),
         Kind::F32 => Some(Element::F32),
@@ -187,13 +188,13 @@ fn blas_epilogue(activation: Option<Activation>, kind: Kind) -> Option<Epilogue>
     }
 }
 
-/// The cuBLASLt product of a step, where it is one.
-pub fn product(work: &Work) -> Option<Product> {
+/// The cuBLASLt product of a step, where it is one; `tf32`: factors in f32 may be rounded.
+pub fn product(work: &Work, tf32: bool) -> Option<Product> {
     match work {
         Work::Conv(conv) if conv.is_pointwise() => {
             let [n, k, h, w] = [0, 1, 2, 3].map(|axis| conv.y.dims[axis]);
             let c = conv.x.dims[1];
-            let mut product = Product::dense(blas_element(conv.x.kind)?, n * h * w, k, c).with_transposed_b();
+            let mut product = Product::dense(blas_element(conv.x.kind, tf32)?, n * h * w, k, c).with_transposed_b();
             product.lda = conv.x.pixel_pitch();
             product.ldd = conv.y.pixel_pitch();
             product.ldc = conv.residual.as_ref().map_or(product.ldd, View::pixel_pitch);
@@ -205,7 +206,7 @@ pub fn product(work: &Work) -> Option<Product> {
         Work::Product(work) => {
             let [batch, m, n] = [work.y.dims[0], work.y.dims[1], work.y.dims[2]];
             let k = work.a.dims[2];
-            let mut product = Product::dense(blas_element(work.a.kind)?, m, n, k);
+            let mut product = Product::dense(blas_element(work.a.kind, tf32)?, m, n, k);
             let pitch = |view: &View, columns: u64| if view.dims[1] == 1 { columns } else { view.strides[1] };
             product.alpha = work.alpha;
             product.batch = batch;

@@ -36,6 +36,10 @@ impl Memory {
         })
     }
 
+    pub(crate) fn workspace_bytes(&self) -> u64 {
+        self.workspace.len_bytes() as u64
+    }
+
     pub(crate) fn workspace_address(&self) -> u64 {
         self.workspace.address()
     }

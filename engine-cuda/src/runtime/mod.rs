@@ -6,17 +6,20 @@
 //! | `memory` | device memory of one engine context |
 //! | `ready` | a step made ready by a tactic |
 //! | `library` | steps in the words of cuDNN and cuBLASLt |
+//! | `library_plans` | what cuDNN compiled, kept as text |
 //! | `timing` | device time of one step |
 //! | `context` | a whole program, captured |
 
 mod context;
 mod library;
+mod library_plans;
 mod memory;
 mod ready;
 mod timing;
 
 pub use context::Context;
 pub use library::{bind, pattern, product};
+pub use library_plans::LibraryPlans;
 pub use memory::Memory;
 pub use ready::{Kernels, Ready, load_kernel, prepare};
 pub use timing::time_us;
@@ -28,7 +31,11 @@ use planforge_kernels::cuda::{
     dnn::{self, DnnError},
     nvrtc::{CompileError, CubinCache},
 };
-use std::{fmt, path::PathBuf};
+use std::{
+    cell::{Cell, RefCell},
+    fmt,
+    path::PathBuf,
+};
 
 /// Why an engine does not run.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +54,8 @@ pub enum RuntimeError {
     Tactic { step: String, tactic: String },
     #[error("step '{step}' has no tactic")]
     NoTactic { step: String },
+    #[error("the search was cancelled")]
+    Cancelled,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, RuntimeError>;
@@ -58,6 +67,8 @@ pub struct Device {
     pub dnn: Option<dnn::Handle>,
     pub blas: Option<blaslt::Handle>,
     cubins: CubinCache,
+    plans: RefCell<LibraryPlans>,
+    other_libraries: Cell<bool>,
 }
 
 impl fmt::Debug for Device {
@@ -79,7 +90,24 @@ impl Device {
             |name: &str, reason: String| tracing::info!(library = name, reason, "tactics of a library are left out");
         let dnn = dnn::Handle::new().map_err(|error| told("cudnn", error.to_string())).ok();
         let blas = blaslt::Handle::new().map_err(|error| told("cublaslt", error.to_string())).ok();
-        Ok(Self { gpu, stream, dnn, blas, cubins: CubinCache::new(cubins) })
+        Ok(Self {
+            gpu,
+            stream,
+            dnn,
+            blas,
+            cubins: CubinCache::new(cubins),
+            plans: RefCell::default(),
+            other_libraries: Cell::new(false),
+        })
+    }
+
+    /// What is made ready now was chosen with other library versions: recipes are checked before they are used.
+    pub fn expect_other_libraries(&self) {
+        self.other_libraries.set(true);
+    }
+
+    fn has_other_libraries(&self) -> bool {
+        self.other_libraries.get()
     }
 
     /// A kernel's machine code for this device.

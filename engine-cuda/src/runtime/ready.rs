@@ -95,15 +95,31 @@ pub fn prepare(
         }
         Tactic::Dnn { engine, knobs, .. } => {
             let handle = device.dnn.as_ref().ok_or_else(|| wrong(tactic))?;
-            let pattern = pattern(handle, &step.work).ok_or_else(|| wrong(tactic))??;
-            let plan = pattern.plan(&pattern.engine(*engine, knobs)?)?;
+            let plan = match device.recalled_plan(handle, program, &step.work, *engine, knobs) {
+                Some(plan) => plan,
+                None => {
+                    let pattern = pattern(handle, &step.work).ok_or_else(|| wrong(tactic))??;
+                    let engine = pattern.engine(*engine, knobs)?;
+                    let plan = pattern.plan(&engine)?;
+                    device.use_plan(program, &step.work, &engine, &plan);
+                    plan
+                }
+            };
+            // A plan of another library version may want more than the recipe says.
+            if plan.workspace_bytes as u64 > memory.workspace_bytes() {
+                return Err(wrong(tactic));
+            }
             bind(plan, &step.work, &address, memory.workspace_address())
         }
         Tactic::Blas { words, workspace_bytes } => {
             let handle = device.blas.as_ref().ok_or_else(|| wrong(tactic))?;
-            let product = product(&step.work).ok_or_else(|| wrong(tactic))?;
+            let product = product(&step.work, program.tf32).ok_or_else(|| wrong(tactic))?;
             let prepared = Prepared::new(handle, product)?;
             let algorithm = Algorithm { words: *words, workspace_bytes: *workspace_bytes as usize, waves: 0.0 };
+            // Bytes of another library version mean nothing, or something else.
+            if device.has_other_libraries() && prepared.workspace_of(&algorithm)? > *workspace_bytes {
+                return Err(wrong(tactic));
+            }
             let operands = operands(&step.work, &address, memory.workspace_address()).ok_or_else(|| wrong(tactic))?;
             Ok(Ready::Blas { prepared, algorithm, operands })
         }

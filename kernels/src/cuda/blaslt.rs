@@ -304,6 +304,33 @@ impl Prepared {
             .collect())
     }
 
+    /// Workspace that an algorithm wants for this product here; an error when this library version on this device
+    /// cannot compute it so.
+    pub fn workspace_of(&self, algorithm: &Algorithm) -> Result<u64> {
+        if self.product.bias {
+            self.set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &ALIGNED_DUMMY)?;
+        }
+        let algo = sys::cublasLtMatmulAlgo_t { data: algorithm.words };
+        // SAFETY: plain data for which zero bytes are a valid value of every field.
+        let mut result: sys::cublasLtMatmulHeuristicResult_t = unsafe { mem::zeroed() };
+        // SAFETY: descriptors are alive; the library reads the algorithm and writes the result.
+        let checked = unsafe {
+            sys::cublasLtMatmulAlgoCheck(
+                self.handle.0.0,
+                self.description,
+                self.layouts[0],
+                self.layouts[1],
+                self.layouts[2],
+                self.layouts[3],
+                &algo,
+                &mut result,
+            )
+            .result()
+        };
+        doing("use an algorithm", checked)?;
+        Ok(result.workspaceSize as u64)
+    }
+
     /// Queues the product.
     ///
     /// # Safety

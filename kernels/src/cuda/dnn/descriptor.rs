@@ -151,6 +151,17 @@ impl Descriptor {
         self.set(name, Type::CUDNN_TYPE_INT64, values)
     }
 
+    /// Characters, with the zero that the library's readers look for.
+    pub fn set_text(&self, name: Name, text: &str) -> Result<()> {
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.push(0);
+        // SAFETY: the library copies `len` characters; a zero after the last is there although it is not counted.
+        check("set an attribute", unsafe {
+            let values = bytes.as_ptr().cast();
+            sys::cudnnBackendSetAttribute(self.raw(), name, Type::CUDNN_TYPE_CHAR, text.len() as i64, values)
+        })
+    }
+
     pub fn set_bool(&self, name: Name, value: bool) -> Result<()> {
         self.set(name, Type::CUDNN_TYPE_BOOLEAN, &[value])
     }

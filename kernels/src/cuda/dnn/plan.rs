@@ -19,6 +19,8 @@ const MAX_JSON_BYTES: usize = 4 << 20;
 
 /// `CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION`.
 const RUNTIME_COMPILATION: u32 = 0;
+/// `CUDNN_NUMERICAL_NOTE_TENSOR_CORE` and `_DOWN_CONVERT_INPUTS`: factors in f32 lose bits.
+const ROUNDING: [u32; 2] = [0, 1];
 
 /// One configured engine.
 #[derive(Clone, Debug)]
@@ -30,6 +32,8 @@ pub struct Engine {
     pub knobs: Vec<(u32, i64)>,
     /// Compiles kernels when a plan is made of it: half a second to some seconds each.
     pub compiles: bool,
+    /// Rounds factors that are stored in f32, to TF32 or less.
+    pub rounds_f32: bool,
 }
 
 impl Engine {
@@ -96,9 +100,7 @@ impl Pattern {
         plan.set(Name::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, Type::CUDNN_TYPE_HANDLE, &[self.handle.raw()])?;
         plan.set_parts(Name::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &[&engine.config])?;
         plan.finalize("make a plan")?;
-        let bytes = plan.get::<i64>(Name::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, Type::CUDNN_TYPE_INT64, 1)?;
-        let workspace_bytes = usize::try_from(bytes.first().copied().unwrap_or(0))?;
-        Ok(Plan { handle: self.handle.clone(), plan, workspace_bytes })
+        Plan::of(&self.handle, plan)
     }
 }
 
@@ -111,6 +113,9 @@ impl Engine {
         let index = engine.get::<i64>(Name::CUDNN_ATTR_ENGINE_GLOBAL_INDEX, Type::CUDNN_TYPE_INT64, 1)?;
         let notes = engine
             .get::<u32>(Name::CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, Type::CUDNN_TYPE_BEHAVIOR_NOTE, MAX_NOTES)
+            .unwrap_or_default();
+        let numerics = engine
+            .get::<u32>(Name::CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, Type::CUDNN_TYPE_NUMERICAL_NOTE, MAX_NOTES)
             .unwrap_or_default();
         let kind = Kind::CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR;
         let mut knobs = Vec::new();
@@ -127,6 +132,7 @@ impl Engine {
             index: index.first().copied().unwrap_or(-1),
             knobs,
             compiles: notes.contains(&RUNTIME_COMPILATION),
+            rounds_f32: numerics.iter().any(|note| ROUNDING.contains(note)),
         })
     }
 }
@@ -144,6 +150,22 @@ pub struct Plan {
 pub struct Binding(Descriptor);
 
 impl Plan {
+    fn of(handle: &super::Handle, plan: Descriptor) -> Result<Self> {
+        let bytes = plan.get::<i64>(Name::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, Type::CUDNN_TYPE_INT64, 1)?;
+        let workspace_bytes = usize::try_from(bytes.first().copied().unwrap_or(0))?;
+        Ok(Self { handle: handle.clone(), plan, workspace_bytes })
+    }
+
+    /// A plan from what [`Plan::to_json`] gave on a device of the same kind and with the same library version; the
+    /// library refuses others.
+    pub fn from_json(handle: &super::Handle, text: &str) -> Result<Self> {
+        let plan = Descriptor::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
+        plan.set_text(Name::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, text)?;
+        plan.set(Name::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, Type::CUDNN_TYPE_HANDLE, &[handle.raw()])?;
+        plan.finalize("load a plan")?;
+        Self::of(handle, plan)
+    }
+
     /// Names memory for every tensor of the pattern; a tensor by value gets the address of its host value.
     pub fn bind(&self, tensors: &[(Uid, u64)], workspace: u64) -> Result<Binding> {
         let pack = Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?;
