@@ -6,7 +6,10 @@ use super::{
     program::{ALIGNMENT, Buffer, BufferId, Place, Program, Step},
     tactic::{packed_size, scratch_bytes},
 };
-use crate::passes::memory::{Lifetime, place};
+use crate::{
+    identity::{Digest, DigestWriter},
+    passes::memory::{Lifetime, place},
+};
 use bytes::Bytes;
 use planforge_kernels::gemm::{Kernel, kernel_by_name, pack_columns, pack_with};
 use std::{
@@ -30,16 +33,84 @@ enum Content {
     },
 }
 
-/// The weights section, not yet written.
-#[derive(Debug)]
+impl Content {
+    /// A digest of the bytes that will be written: what decides them, and nothing else.
+    fn key(&self, bytes: u64, digests: &mut Digests) -> Digest {
+        let text = match self {
+            Self::Bytes(data) => format!("bytes {}", digests.of(data)),
+            Self::Weights { source, kernel } => {
+                let data = digests.of(source.data().bytes());
+                match source {
+                    WeightSource::Conv { out_channels, channels, kernel: window, groups, .. } => {
+                        format!("{} conv {bytes} {out_channels} {channels} {window:?} {groups} {data}", kernel.name)
+                    }
+                    WeightSource::Matrix { depth, columns, strides, .. } => {
+                        format!("{} matrix {bytes} {depth} {columns} {strides:?} {data}", kernel.name)
+                    }
+                }
+            }
+            Self::Bias { values, groups } => {
+                format!("bias {bytes} {groups} {}", Digest::of(bytemuck::cast_slice(values)))
+            }
+        };
+        Digest::of(text.as_bytes())
+    }
+}
+
+/// Digests of tensors. Those that lie in memory that stays where it is are worked out once.
+#[derive(Debug, Default)]
+pub(crate) struct Digests {
+    /// Held so that its addresses stay its own.
+    stable: Bytes,
+    known: BTreeMap<(usize, usize), Digest>,
+}
+
+impl Digests {
+    /// `stable`: where most tensors lie.
+    pub(crate) fn over(stable: Bytes) -> Self {
+        Self { stable, known: BTreeMap::new() }
+    }
+
+    fn of(&mut self, bytes: &Bytes) -> Digest {
+        let (start, end) = (bytes.as_ptr() as usize, bytes.as_ptr() as usize + bytes.len());
+        let first = self.stable.as_ptr() as usize;
+        let lasting = first <= start && end <= first + self.stable.len();
+        if let Some(digest) = self.known.get(&(start, end)).filter(|_| lasting) {
+            return *digest;
+        }
+        let mut writer = DigestWriter::new();
+        // Writing to a digest cannot fail.
+        let _ = writer.write_all(bytes);
+        let digest = writer.finish();
+        if lasting {
+            self.known.insert((start, end), digest);
+        }
+        digest
+    }
+}
+
+/// Where each packed operand of a weights section lies, by [`Content::key`].
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub digests: Digests,
+    /// Offset and bytes.
+    pub places: BTreeMap<Digest, [u64; 2]>,
+}
+
+/// A weights section that programs put their constants into, not yet written.
+#[derive(Debug, Default)]
 pub(crate) struct WeightPlan {
     /// In order of offset.
     parts: Vec<(u64, u64, Content)>,
+    /// Where the first part may lie.
+    begin: u64,
     bytes: u64,
+    /// What programs have in common lies there once; `None`: nothing is looked for.
+    shared: Option<Shared>,
 }
 
-/// Gives every buffer its place.
-pub(crate) fn assemble(draft: Draft) -> (Program, WeightPlan) {
+/// Gives every buffer its place; constants go into `weights`, whose size the program has to be told at the end.
+pub(crate) fn assemble(draft: Draft, weights: &mut WeightPlan) -> Program {
     let mut buffers = draft.buffers;
     let mut contents: BTreeMap<BufferId, Content> = BTreeMap::new();
     let mut steps: Vec<Step> = Vec::with_capacity(draft.steps.len());
@@ -111,16 +182,10 @@ pub(crate) fn assemble(draft: Draft) -> (Program, WeightPlan) {
     for (&index, offset) in in_arena.iter().zip(offsets) {
         places[index] = Some(Place::Arena(offset));
     }
-    let mut parts = Vec::new();
-    let mut weight_bytes = 0u64;
     for (id, content) in contents {
-        if lives[id.index()].is_none() {
-            continue;
+        if lives[id.index()].is_some() {
+            places[id.index()] = Some(Place::Weights(weights.add(buffers[id.index()].bytes, content)));
         }
-        let bytes = buffers[id.index()].bytes;
-        places[id.index()] = Some(Place::Weights(weight_bytes));
-        parts.push((weight_bytes, bytes, content));
-        weight_bytes = (weight_bytes + bytes).next_multiple_of(ALIGNMENT);
     }
     // Buffers that nothing touches are dropped.
     let mut renumbered = vec![BufferId(0); buffers.len()];
@@ -139,18 +204,56 @@ pub(crate) fn assemble(draft: Draft) -> (Program, WeightPlan) {
             *id = to(*id);
         }
     }
-    let mut program =
-        Program { buffers: kept, inputs: draft.inputs, outputs: draft.outputs, steps, arena_bytes, weight_bytes };
+    let mut program = Program {
+        buffers: kept,
+        inputs: draft.inputs,
+        outputs: draft.outputs,
+        steps,
+        arena_bytes,
+        weight_bytes: weights.bytes,
+    };
     for port in program.inputs.iter_mut().chain(&mut program.outputs) {
         port.buffer = to(port.buffer);
     }
-    (program, WeightPlan { parts, bytes: weight_bytes })
+    program
 }
 
 impl WeightPlan {
+    /// A section for several programs, that begins where another of `begin` bytes ends; `shared` says what lies there.
+    pub(crate) fn sharing(begin: u64, shared: Shared) -> Self {
+        Self { parts: Vec::new(), begin, bytes: begin, shared: Some(shared) }
+    }
+
+    /// Size so far, with that of the section it begins behind.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What lies where, when it is shared.
+    pub(crate) fn shared(&mut self) -> Option<&mut Shared> {
+        self.shared.as_mut()
+    }
+
+    /// Gives a constant its offset: a place of its own, unless its bytes are there already.
+    fn add(&mut self, bytes: u64, content: Content) -> u64 {
+        let key = self.shared.as_mut().map(|shared| content.key(bytes, &mut shared.digests));
+        if let (Some(key), Some(shared)) = (&key, &self.shared)
+            && let Some([offset, _]) = shared.places.get(key).filter(|[_, there]| *there == bytes)
+        {
+            return *offset;
+        }
+        let offset = self.bytes;
+        if let (Some(key), Some(shared)) = (key, &mut self.shared) {
+            shared.places.insert(key, [offset, bytes]);
+        }
+        self.parts.push((offset, bytes, content));
+        self.bytes = (offset + bytes).next_multiple_of(ALIGNMENT);
+        offset
+    }
+
     /// Writes the section; at most one packed operand is in memory at a time.
     pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut at = 0;
+        let mut at = self.begin;
         let pad = |out: &mut dyn Write, at: &mut u64, to: u64| -> io::Result<()> {
             let gap = (to - *at) as usize;
             *at = to;

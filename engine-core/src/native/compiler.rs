@@ -2,7 +2,7 @@
 
 use super::{
     BACKEND, COMPILER_REVISION,
-    assemble::assemble,
+    assemble::{WeightPlan, assemble},
     cache::TacticCache,
     container::MAGIC,
     lower::lower,
@@ -163,7 +163,8 @@ impl Compiler for NativeCompiler {
         events.log(&format!("{} steps timed, {} known from the tactic cache", cache.misses, cache.hits));
 
         events.progress("write", 0.0, "");
-        let (program, weights) = assemble(draft);
+        let mut weights = WeightPlan::default();
+        let program = assemble(draft, &mut weights);
         program.check().map_err(|error| refuse(error.to_string(), "report this with the model's structure"))?;
         let manifest = Manifest {
             model_digest: request.model_digest,

@@ -11,6 +11,7 @@
 //! zero, so no damage goes unseen. Which kinds there are, and of which device they are, is listed here once.
 
 use crate::identity::Digest;
+use bytes::Bytes;
 use std::{
     fs::File,
     io::{self, BufWriter, Seek, SeekFrom, Write},
@@ -79,6 +80,11 @@ pub struct Section {
 }
 
 impl Section {
+    /// The section's bytes in `file`, which is the one it was read from; shared with it.
+    pub(crate) fn part(self, file: &Bytes) -> Bytes {
+        file.slice(self.offset as usize..(self.offset + self.length) as usize)
+    }
+
     /// The section's bytes in `file`, which is the one it was read from.
     pub fn bytes(self, file: &[u8]) -> &[u8] {
         &file[self.offset as usize..][..self.length as usize]

@@ -32,9 +32,13 @@ pub(crate) enum WeightSource {
 }
 
 impl WeightSource {
-    pub(crate) fn values(&self) -> Cow<'_, [f32]> {
+    pub(crate) fn data(&self) -> &Tensor {
         let (Self::Conv { data, .. } | Self::Matrix { data, .. }) = self;
-        data.values::<f32>().unwrap_or(Cow::Borrowed(&[]))
+        data
+    }
+
+    pub(crate) fn values(&self) -> Cow<'_, [f32]> {
+        self.data().values::<f32>().unwrap_or(Cow::Borrowed(&[]))
     }
 }
 

@@ -56,7 +56,7 @@ impl Engine {
         pool: Arc<ThreadPool>,
     ) -> Result<Self, EngineError> {
         program.check()?;
-        if weights.bytes().len() as u64 != program.weight_bytes {
+        if weights.len() as u64 != program.weight_bytes {
             return Err(ProgramError::Arena { bytes: program.weight_bytes }.into());
         }
         let prepared = program

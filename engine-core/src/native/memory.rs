@@ -1,7 +1,7 @@
 //! The memory of a running engine: an arena that steps write, and weights that nobody writes.
 
 use super::program::{Buffer, Place};
-use memmap2::Mmap;
+use bytes::Bytes;
 use std::cell::UnsafeCell;
 
 /// A cache line, so that vectors of them are aligned.
@@ -32,20 +32,43 @@ impl AlignedBytes {
     }
 }
 
-/// Where constants come from.
-#[derive(Debug)]
-pub(crate) enum Weights {
-    /// A section of a mapped plan: offset and length.
-    Mapped(Mmap, usize, usize),
-    /// Made in memory, while tactics are timed.
-    Owned(AlignedBytes),
+impl AsRef<[u8]> for AlignedBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+/// Constants, by offset: those of a plan's section, and behind them what one engine has besides. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Weights {
+    section: Bytes,
+    more: Bytes,
 }
 
 impl Weights {
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Mapped(map, offset, len) => &map[*offset..*offset + *len],
-            Self::Owned(bytes) => bytes.bytes(),
+    /// The section of a mapped plan, or constants made in memory; begins at a cache line.
+    pub(crate) fn new(section: Bytes) -> Self {
+        Self { section, more: Bytes::new() }
+    }
+
+    pub(crate) fn owned(bytes: AlignedBytes) -> Self {
+        Self::new(Bytes::from_owner(bytes))
+    }
+
+    /// The same with `more` behind it.
+    pub(crate) fn with(&self, more: AlignedBytes) -> Self {
+        Self { section: self.section.clone(), more: Bytes::from_owner(more) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.section.len() + self.more.len()
+    }
+
+    /// A buffer's bytes, which lie in one of the two.
+    fn slice(&self, offset: usize, len: usize) -> &[u8] {
+        match offset.checked_sub(self.section.len()) {
+            None => &self.section[offset..][..len],
+            Some(offset) => &self.more[offset..][..len],
         }
     }
 }
@@ -65,7 +88,7 @@ impl Memory {
 
     /// Bytes of arena and weights.
     pub(crate) fn held_bytes(&self) -> u64 {
-        (self.arena_len + self.weights.bytes().len()) as u64
+        (self.arena_len + self.weights.len()) as u64
     }
 
     /// The bytes of a buffer.
@@ -75,7 +98,7 @@ impl Memory {
     pub(crate) unsafe fn read(&self, buffer: &Buffer) -> &[u8] {
         let len = buffer.bytes as usize;
         match buffer.place {
-            Place::Weights(offset) => &self.weights.bytes()[offset as usize..][..len],
+            Place::Weights(offset) => self.weights.slice(offset as usize, len),
             Place::Arena(offset) => {
                 let offset = offset as usize;
                 assert!(offset + len <= self.arena_len, "a buffer leaves the arena");

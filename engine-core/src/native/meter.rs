@@ -72,7 +72,7 @@ impl NativeMeter {
         let threads = options.threads.unwrap_or(checked.manifest.threads) as usize;
         let pool =
             ThreadPool::new(threads).map_err(|error| BackendError::new(FailureClass::Resource, chain(&error)))?;
-        let weights = Weights::Mapped(checked.map, checked.weights.offset as usize, checked.weights.length as usize);
+        let weights = Weights::new(checked.weights.part(&checked.map));
         let manifest = checked.manifest;
         let engine = Engine::new(manifest.program.clone(), weights, isa, Arc::new(pool))
             .map_err(|error| model_error(format!("plan {}: {}", path.display(), chain(&error))))?;

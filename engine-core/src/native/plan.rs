@@ -9,6 +9,7 @@ use crate::{
     device::CpuLevel,
     identity::{BuildSpec, Digest, Sku, Toolchain},
 };
+use bytes::Bytes;
 use memmap2::Mmap;
 use planforge_kernels::isa::IsaLevel;
 use serde::{Deserialize, Serialize};
@@ -136,7 +137,8 @@ fn canonical(manifest: &Manifest) -> io::Result<Vec<u8>> {
 #[derive(Debug)]
 pub(crate) struct CheckedPlan {
     pub manifest: Manifest,
-    pub map: Mmap,
+    /// The whole file, mapped.
+    pub map: Bytes,
     pub weights: Section,
 }
 
@@ -161,7 +163,7 @@ pub(crate) fn read(path: &Path) -> Result<CheckedPlan, PlanError> {
     if manifest.program.weight_bytes != weights.length {
         return Err(broken("its weights are not as long as it says".into()));
     }
-    Ok(CheckedPlan { manifest, map, weights })
+    Ok(CheckedPlan { manifest, map: Bytes::from_owner(map), weights })
 }
 
 /// The kernels' level of a plan, when this CPU runs it.

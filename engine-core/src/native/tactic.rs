@@ -323,7 +323,7 @@ fn trial(
         .collect();
     let mut data = AlignedBytes::zeroed(program.weight_bytes as usize);
     fill(data.bytes_mut());
-    let mut engine = Engine::new(program, Weights::Owned(data), isa, pool)?;
+    let mut engine = Engine::new(program, Weights::owned(data), isa, pool)?;
     for id in inputs.into_iter().flatten() {
         fill(engine.buffer_mut(id));
     }

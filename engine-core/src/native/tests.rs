@@ -182,7 +182,7 @@ fn a_hostile_program_is_an_error_or_an_answer() {
             owned.bytes_mut().copy_from_slice(&weights);
             let pool = std::sync::Arc::clone(&pool);
             let run = std::panic::AssertUnwindSafe(|| {
-                if let Ok(mut engine) = Engine::new(program, Weights::Owned(owned), isa, pool) {
+                if let Ok(mut engine) = Engine::new(program, Weights::owned(owned), isa, pool) {
                     let _ = engine.run();
                 }
             });
