@@ -4,7 +4,7 @@
 //!   phase took.
 //! - `engine inputs MODEL INPUTS.npz` writes made-up inputs.
 //! - `engine serve PLAN INPUTS.npz OUTPUTS.npz` runs once and writes the outputs, then answers each line `N` on standard
-//!   input by N latencies in milliseconds; `layers N` prints the slowest steps instead.
+//!   input by N latencies in milliseconds; `layers N` prints the time of each step instead, slowest first.
 //! - `engine numerics MODEL OUTPUTS.npz EXPECTED.npz` says how far apart two sets of outputs are.
 
 use planforge_engine_core::{
@@ -26,9 +26,6 @@ use std::{
     sync::{Mutex, PoisonError},
     time::Instant,
 };
-
-/// Steps that `layers` prints.
-const LAYERS_SHOWN: usize = 80;
 
 /// Adds up how long the compiler is in each phase.
 struct Phases(Mutex<(String, Instant, BTreeMap<String, f64>)>);
@@ -105,8 +102,8 @@ fn serve(plan: &str, given: &str, outputs: &str) -> Result<(), Box<dyn Error>> {
             let mut layers = meter.layers(count.parse()?)?;
             layers.sort_by(|a, b| b.median_ms.total_cmp(&a.median_ms));
             let total: f64 = layers.iter().map(|layer| layer.median_ms).sum();
-            writeln!(out, "{total:.3} ms in {} steps", layers.len())?;
-            for layer in layers.iter().take(LAYERS_SHOWN) {
+            writeln!(out, "{total:.3} ms, steps: {}", layers.len())?;
+            for layer in &layers {
                 let rate = layer.flops as f64 / layer.median_ms / 1e6;
                 let words = format!("{:12} {:40} {}", layer.kind, layer.tactic, layer.name);
                 writeln!(out, "{:8.3} ms {rate:6.1} GFLOP/s {words}", layer.median_ms)?;

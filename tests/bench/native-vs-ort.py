@@ -1,17 +1,24 @@
 #!/usr/bin/env python3
 """The native CPU engine beside ONNX Runtime: same files, same inputs, same threads, in turns, in one run.
 
-    native-vs-ort.py [--rounds N] [--threads 1,2] [--models a,b] [--release]
+    native-vs-ort.py [--release] [--rounds N] [--threads 1,2] [--models a,b] [--results FILE] [--table FILE] [--layers N]
 
-Builds the programs, writes every fixed-shape fp32 model, builds both engines, times them in turns (who begins
-alternates, a run that only warms the caches goes before each pair) and prints a table and one line of JSON per row.
-Needs nothing but this workspace and a libonnxruntime (PLANFORGE_ONNXRUNTIME, or where the backend finds it). ONNX
-Runtime's threads spin within a run and stop at its end, as the backend runs them.
+Builds the programs, writes the six architectures, builds both engines, times them in turns (who begins
+alternates, a run that only warms the caches goes before each turn) and prints a Markdown table with the numerics,
+builds, memory and winning tactics beside. Needs nothing but this workspace and a libonnxruntime
+(PLANFORGE_ONNXRUNTIME, or where the backend finds it). ONNX Runtime's threads spin within a run and stop at its end,
+as the backend runs them.
+
+With --results every row is kept in that file, a line of JSON each, as soon as it is measured; a run that was broken
+off goes on where it stopped, and rows of another commit are measured again. --table writes the table to a file.
+--layers prints the native engine's slowest steps.
 """
 
 import argparse
+import collections
 import json
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -19,6 +26,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BACKENDS = ("native", "onnxruntime")
+MODELS = "resnet50,mobilenet-v3-large,efficientnet-b0,yolo-s,bert-base,vit-b-16"
+# A turn takes about this long, so that short models are not all clock and wake-up.
+TURN_MS = 60
+TURN_RUNS = (2, 12)
 
 
 class Server:
@@ -30,10 +41,18 @@ class Server:
         if self.process.stdout.readline().strip() != "ready":
             sys.exit(f"{plan} did not start")
 
-    def run(self, count):
-        self.process.stdin.write(f"{count}\n")
+    def ask(self, line):
+        self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
-        return [float(text) for text in self.process.stdout.readline().split()]
+        return self.process.stdout.readline().rstrip("\n")
+
+    def run(self, count):
+        return [float(text) for text in self.ask(count).split()]
+
+    def layers(self, runs):
+        total = self.ask(f"layers {runs}")
+        shown = int(total.rsplit(" ", 1)[1])
+        return [total] + [self.process.stdout.readline().rstrip("\n") for _ in range(shown)]
 
     def peak_mib(self):
         """Highest resident memory of the process: weights, activations, library and all."""
@@ -54,33 +73,41 @@ def build(engine, backend, model, threads, folder, cache=None):
     return json.loads(output_of(*words))
 
 
-def tuning_ms(built):
-    return sum(ms for phase, ms in built["phases_ms"].items() if "tun" in phase or "tactic" in phase)
+def winners(planforge, plan):
+    """How many steps of each kind each tactic won; without the sizes of its blocks."""
+    wins = collections.defaultdict(collections.Counter)
+    for step in json.loads(output_of(planforge, "inspect", "--json", plan))["steps"]:
+        if step["tried"]:
+            wins[step["kind"]][re.sub(r"\+[rck]\d+", "", step["kernel"])] += 1
+    return {kind: dict(counter.most_common()) for kind, counter in sorted(wins.items())}
 
 
-def measure(engine, model, threads, rounds, work):
+def measure(programs, model, threads, rounds, layers, work):
+    planforge, engine = programs
     folders = {name: work / f"{model.stem}-{threads}-{name}" for name in BACKENDS}
     cache = work / f"{model.stem}-{threads}.cache"
     built = {name: build(engine, name, model, threads, folders[name], cache if name == "native" else None) for name in BACKENDS}
     warm = build(engine, "native", model, threads, work / "warm", cache)
+    same = (work / "warm" / "engine.plan").read_bytes() == (folders["native"] / "engine.plan").read_bytes()
     inputs = work / "inputs.npz"
     output_of(engine, "inputs", model, inputs)
     outputs = {name: work / f"{name}.npz" for name in BACKENDS}
     servers = {name: Server(engine, folders[name] / "engine.plan", inputs, outputs[name]) for name in BACKENDS}
     samples = {name: [] for name in BACKENDS}
-    for server in servers.values():
-        server.run(3)
+    slowest = max(min(server.run(3)) for server in servers.values())
+    runs = min(max(round(TURN_MS / slowest), TURN_RUNS[0]), TURN_RUNS[1])
     for turn in range(rounds):
         for name in BACKENDS if turn % 2 == 0 else reversed(BACKENDS):
             servers[name].run(1)
-            samples[name] += servers[name].run(2)
+            samples[name] += servers[name].run(runs)
     memory = {name: round(server.peak_mib(), 1) for name, server in servers.items()}
+    if layers:
+        print("\n".join(servers["native"].layers(9)[: layers + 1]), flush=True)
     for server in servers.values():
         server.close()
     apart = json.loads(output_of(engine, "numerics", model, outputs["native"], outputs["onnxruntime"]))
     median = {name: statistics.median(samples[name]) for name in BACKENDS}
     fastest = {name: min(samples[name]) for name in BACKENDS}
-    cold_tuning = tuning_ms(built["native"])
     return {
         "model": model.stem,
         "threads": threads,
@@ -92,7 +119,11 @@ def measure(engine, model, threads, rounds, work):
         "peak_mib": memory,
         "cold_build_s": {name: built[name]["build_ms"] / 1e3 for name in BACKENDS},
         "warm_build_s": warm["build_ms"] / 1e3,
-        "warm_tuning_share": tuning_ms(warm) / cold_tuning if cold_tuning else None,
+        "cold_tuning_s": built["native"]["facts"]["tuning_seconds"],
+        "warm_tuning_s": warm["facts"]["tuning_seconds"],
+        "warm_plan_is_the_same": same,
+        "reference_steps": built["native"]["facts"]["reference_steps"],
+        "tactics": winners(planforge, folders["native"] / "engine.plan"),
         "max_abs": max(output["max_error"] * output["scale"] for output in apart),
         "relative_rms_before_softmax": max(output["relative_rms"] for output in apart),
     }
@@ -100,14 +131,13 @@ def measure(engine, model, threads, rounds, work):
 
 COLUMNS = (
     "| model | threads | native ms | ONNX Runtime ms | ratio, median | ratio, fastest | peak MiB, native / ONNX Runtime "
-    "| build s, native cold / warm / ONNX Runtime | warm tuning | max abs | relative RMS before softmax |\n"
+    "| build s, native cold / warm / ONNX Runtime | tuning s, cold / warm | max abs | relative RMS before softmax |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
 def row(figures):
     both = lambda field, form: " / ".join(format(figures[field][name], form) for name in BACKENDS)
-    share = figures["warm_tuning_share"]
     cold = figures["cold_build_s"]
     cells = [
         figures["model"],
@@ -118,19 +148,34 @@ def row(figures):
         f"{figures['ratio_of_fastest']:.2f}",
         both("peak_mib", ".0f"),
         f"{cold['native']:.1f} / {figures['warm_build_s']:.1f} / {cold['onnxruntime']:.1f}",
-        "-" if share is None else f"{share:.1%}",
+        f"{figures['cold_tuning_s']:.1f} / {figures['warm_tuning_s']:.2f}",
         f"{figures['max_abs']:.1e}",
         f"{figures['relative_rms_before_softmax']:.1e}",
     ]
     return "| " + " | ".join(cells) + " |"
 
 
+def tactics(rows):
+    """The steps that each tactic won, over all rows of one number of threads."""
+    wins = collections.defaultdict(collections.Counter)
+    for figures in rows:
+        for kind, counts in figures["tactics"].items():
+            wins[figures["threads"], kind].update(counts)
+    lines = ["| threads | kind of step | steps won by each tactic |", "|---|---|---|"]
+    for (threads, kind), counter in sorted(wins.items()):
+        lines.append(f"| {threads} | {kind} | " + ", ".join(f"{name} {count}" for name, count in counter.most_common()) + " |")
+    return "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--threads", default="1,2")
-    parser.add_argument("--models", default="", help="all that `planforge testmodel --list` shows by default")
+    parser.add_argument("--models", default=MODELS, help="names that `planforge testmodel --list` shows")
     parser.add_argument("--release", action="store_true", help="build with the release profile")
+    parser.add_argument("--results", type=pathlib.Path, help="keep rows here, and take those of this commit from here")
+    parser.add_argument("--table", type=pathlib.Path, help="write the tables here too")
+    parser.add_argument("--layers", type=int, default=0, metavar="N", help="print the N slowest native steps")
     arguments = parser.parse_args()
     profile = ["--release"] if arguments.release else []
     cargo = ["cargo", "build", "--quiet", "--manifest-path", ROOT / "Cargo.toml", *profile]
@@ -138,20 +183,37 @@ def main():
     output_of(*cargo, "--package", "planforge-onnxruntime", "--example", "engine")
     target = ROOT / "target" / ("release" if arguments.release else "debug")
     planforge, engine = target / "planforge", target / "examples" / "engine"
-    models = arguments.models.split(",") if arguments.models else output_of(planforge, "testmodel", "--list").split()
+    commit = output_of("git", "-C", ROOT, "describe", "--always", "--dirty").strip()
+    known = {}
+    if arguments.results and arguments.results.exists():
+        rows = map(json.loads, arguments.results.read_text().splitlines())
+        known = {(figures["model"], figures["threads"]): figures for figures in rows if figures["commit"] == commit}
     print(COLUMNS, flush=True)
-    lines = []
+    measured = []
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
-        for name in models:
+        for name in arguments.models.split(","):
             model = work / f"{name}.onnx"
-            output_of(planforge, "testmodel", name, "-o", model)
-            for threads in arguments.threads.split(","):
-                figures = measure(engine, model, int(threads), arguments.rounds, work)
+            for threads in map(int, arguments.threads.split(",")):
+                figures = known.get((name, threads))
+                if figures is None:
+                    if not model.exists():
+                        output_of(planforge, "testmodel", name, "-o", model)
+                    figures = measure((planforge, engine), model, threads, arguments.rounds, arguments.layers, work)
+                    figures["commit"] = commit
+                    if arguments.results:
+                        arguments.results.parent.mkdir(parents=True, exist_ok=True)
+                        with arguments.results.open("a") as file:
+                            file.write(json.dumps(figures) + "\n")
+                measured.append(figures)
                 print(row(figures), flush=True)
-                lines.append(json.dumps(figures))
-            model.unlink()
-    print("\n".join(lines))
+            model.unlink(missing_ok=True)
+    print("\n" + tactics(measured))
+    if arguments.table:
+        arguments.table.parent.mkdir(parents=True, exist_ok=True)
+        arguments.table.write_text("\n".join([COLUMNS, *map(row, measured), "", tactics(measured), ""]))
+    if not arguments.results:
+        print("\n".join(json.dumps(figures) for figures in measured))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ use crate::{
 };
 use planforge_kernels::{isa::Isa, pool::ThreadPool};
 use planforge_onnx::Model;
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
 /// Option of the build spec: only tactics whose name contains its value, where a step has any.
 pub const OPTION_FORCE_TACTIC: &str = "force_tactic";
@@ -153,10 +153,12 @@ impl Compiler for NativeCompiler {
             events,
             cancel,
         };
+        let tuning = Instant::now();
         tuner.tune(&mut draft).map_err(|error| match error {
             TuneError::Cancelled => stop(),
             TuneError::Run { .. } => refuse(chain(&error), "report this with the model's structure"),
         })?;
+        let tuning_seconds = tuning.elapsed().as_secs_f64();
         if let Err(error) = cache.save() {
             events.log(&format!("the tactic cache could not be kept: {error}"));
         }
@@ -186,6 +188,7 @@ impl Compiler for NativeCompiler {
             "steps": manifest.program.steps.len(),
             "reference_steps": manifest.program.steps.iter().filter(|s| matches!(s.kind, super::program::StepKind::Reference { .. })).count(),
             "passes": manifest.passes.iter().map(|pass| (pass.pass.clone(), pass.changes.len())).collect::<BTreeMap<_, _>>(),
+            "tuning_seconds": tuning_seconds,
             "tactics_timed": cache.misses,
             "tactics_known": cache.hits,
             "arena_bytes": manifest.program.arena_bytes,
