@@ -56,7 +56,7 @@ impl DeviceError {
 
 type Result<T> = std::result::Result<T, DeviceError>;
 
-fn doing<T>(what: &str, result: std::result::Result<T, DriverError>) -> Result<T> {
+pub(super) fn doing<T>(what: &str, result: std::result::Result<T, DriverError>) -> Result<T> {
     result.map_err(|error| DeviceError::from_driver(what, error))
 }
 
@@ -102,6 +102,10 @@ impl Gpu {
             }
         }
         Err(DeviceError::NoSuchDevice { uuid: uuid.into(), seen: count })
+    }
+
+    pub(super) fn context(&self) -> &Arc<CudaContext> {
+        &self.context
     }
 
     pub fn properties(&self) -> &Properties {
@@ -295,6 +299,10 @@ impl Stream {
     pub unsafe fn fill(&self, to: u64, byte: u8, bytes: usize) -> Result<()> {
         // SAFETY: as the caller vouches.
         doing("fill device memory", unsafe { result::memset_d8_async(to, byte, bytes, self.0.cu_stream()) })
+    }
+
+    pub(super) fn handle(&self) -> sys::CUstream {
+        self.0.cu_stream()
     }
 
     /// The driver's handle, for libraries that queue work of their own.

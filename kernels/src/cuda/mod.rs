@@ -5,6 +5,7 @@
 //! | [`libraries`] | where driver, NVRTC, cuBLASLt and cuDNN are, and what is missing |
 //! | [`nvrtc`] | CUDA C++ to a cubin for one exact architecture, cached by everything that decides it |
 //! | [`device`] | one GPU: context, memory, streams, events, captured graphs |
+//! | [`pinned`] | host memory for copies in stream order |
 //! | [`blaslt`] | matrix products with epilogues, and the search over their algorithms |
 //! | [`dnn`] | cuDNN operation graphs: description, engines that run them, plans |
 //!
@@ -15,3 +16,4 @@ pub mod device;
 pub mod dnn;
 pub mod libraries;
 pub mod nvrtc;
+pub mod pinned;
