@@ -15,8 +15,11 @@
 //! [`program::Program::check`] holds a plan to it before anything runs.
 
 pub mod codegen;
+mod failure;
 pub mod lower;
+pub mod plan;
 pub mod program;
 pub mod runtime;
 pub mod tune;
+pub mod versions;
 pub mod view;

@@ -5,6 +5,7 @@ use crate::{
     view::{BufferId, Kind, View},
 };
 use planforge_engine_core::{backend::ElementType, ir::Activation};
+use planforge_kernels::cuda::device::ALIGNMENT_BYTES;
 use serde::{Deserialize, Serialize};
 
 /// Where a buffer lies.
@@ -52,6 +53,25 @@ pub struct Step {
     pub flops: u64,
     /// Read and written, counted from shapes.
     pub bytes: u64,
+}
+
+impl Step {
+    /// The source of the generated kernel that computes it, where one does.
+    pub fn source(&self) -> Option<usize> {
+        match (&self.work, &self.tactic) {
+            (Work::Kernel(kernel), _) => Some(kernel.source),
+            (_, Some(Tactic::Kernel { source, .. })) => Some(*source),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn source_mut(&mut self) -> Option<&mut usize> {
+        match (&mut self.work, &mut self.tactic) {
+            (Work::Kernel(kernel), _) => Some(&mut kernel.source),
+            (_, Some(Tactic::Kernel { source, .. })) => Some(source),
+            _ => None,
+        }
+    }
 }
 
 /// What a step computes.
@@ -232,6 +252,52 @@ mod hex_words {
     }
 }
 
+/// More than any device has: 4 TiB.
+const MAX_BYTES: u64 = 1 << 42;
+
+/// Most elements of one view, so that no product of sizes overflows.
+const MAX_VIEW_ELEMENTS: u64 = 1 << 40;
+
+impl Work {
+    /// Ranks and sizes that everything else relies on.
+    fn check_shapes(&self) -> Result<(), &'static str> {
+        if let Self::Kernel(kernel) = self {
+            if kernel.operands.is_empty() {
+                return Err("a kernel that writes nothing");
+            }
+            if kernel.grid.iter().chain(&kernel.block).any(|&size| size == 0) {
+                return Err("a launch of no threads");
+            }
+        }
+        let (read, written) = self.views();
+        for view in read.into_iter().chain([written]) {
+            let elements = view.dims.iter().try_fold(1u64, |count, &size| count.checked_mul(size.max(1)));
+            if elements.is_none_or(|count| count > MAX_VIEW_ELEMENTS) || view.dims.len() != view.strides.len() {
+                return Err("more elements than any device has");
+            }
+        }
+        let whole = |views: &[&View], rank: usize| views.iter().all(|view| view.rank() == rank && view.elements() > 0);
+        let right = match self {
+            Self::Kernel(_) => true,
+            Self::Conv(conv) => {
+                let image = |view: &View| view.rank() == 4 && view.elements() > 0 && view.is_channels_last();
+                image(&conv.x)
+                    && image(&conv.y)
+                    && conv.residual.as_ref().is_none_or(image)
+                    && whole(&[&conv.w], 4)
+                    && conv.groups > 0
+                    && conv.strides.iter().chain(&conv.dilations).all(|&size| size > 0)
+            }
+            Self::Product(product) => {
+                whole(&[&product.a, &product.b, &product.y], 3)
+                    && product.residual.as_ref().is_none_or(|view| whole(&[view], 3))
+            }
+            Self::Attention(attention) => whole(&[&attention.q, &attention.k, &attention.v, &attention.o], 4),
+        };
+        if right { Ok(()) } else { Err("a rank, a size or strides that its kind of step never has") }
+    }
+}
+
 /// A whole engine for one set of shapes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Program {
@@ -264,6 +330,12 @@ pub enum ProgramError {
     NoKernel { step: String, source_index: usize, count: usize },
     #[error("'{edge}' is not the whole of its buffer")]
     Edge { edge: String },
+    #[error("buffer '{buffer}' is not where such buffers lie: {why}")]
+    Misplaced { buffer: String, why: &'static str },
+    #[error("step '{step}' has a shape it cannot have: {why}")]
+    Shape { step: String, why: &'static str },
+    #[error("it wants {bytes} bytes of {what}, more than any device has")]
+    TooLarge { what: &'static str, bytes: u64 },
 }
 
 impl Program {
@@ -278,13 +350,31 @@ impl Program {
 
     /// Every address that a step uses lies inside its buffer, and every buffer inside its place.
     pub fn check(&self) -> Result<(), ProgramError> {
-        for buffer in &self.buffers {
-            let (end, place, bytes) = match buffer.place {
-                Place::Arena(at) => (at.checked_add(buffer.bytes), "arena", self.arena_bytes),
-                Place::Weights(at) => (at.checked_add(buffer.bytes), "constants", self.weight_bytes),
-                Place::Input(_) | Place::Output(_) => continue,
+        for (what, bytes) in
+            [("arena", self.arena_bytes), ("constants", self.weight_bytes), ("workspace", self.workspace_bytes())]
+        {
+            if bytes > MAX_BYTES {
+                return Err(ProgramError::TooLarge { what, bytes });
+            }
+        }
+        for (index, buffer) in self.buffers.iter().enumerate() {
+            let misplaced = |why| ProgramError::Misplaced { buffer: buffer.name.clone(), why };
+            let (at, place, bytes) = match buffer.place {
+                Place::Arena(at) => (at, "arena", self.arena_bytes),
+                Place::Weights(at) => (at, "constants", self.weight_bytes),
+                Place::Input(number) | Place::Output(number) => {
+                    let edges = if matches!(buffer.place, Place::Input(_)) { &self.inputs } else { &self.outputs };
+                    let edge = edges.get(number as usize).ok_or_else(|| misplaced("there is no such edge"))?;
+                    if edge.buffer.0 as usize != index || buffer.bytes > MAX_BYTES {
+                        return Err(misplaced("the edge has other memory"));
+                    }
+                    continue;
+                }
             };
-            if end.is_none_or(|end| end > bytes) {
+            if at % ALIGNMENT_BYTES as u64 != 0 {
+                return Err(misplaced("it is not aligned"));
+            }
+            if at.checked_add(buffer.bytes).is_none_or(|end| end > bytes) {
                 return Err(ProgramError::Outside { buffer: buffer.name.clone(), place, bytes });
             }
         }
@@ -298,6 +388,8 @@ impl Program {
         }
         for step in &self.steps {
             let name = || step.name.clone();
+            let shape = |why| ProgramError::Shape { step: step.name.clone(), why };
+            step.work.check_shapes().map_err(shape)?;
             let (read, written) = step.work.views();
             for view in read.into_iter().chain([written]) {
                 let count = self.buffers.len();
@@ -315,12 +407,7 @@ impl Program {
             if matches!(self.buffer(written.buffer).place, Place::Weights(_) | Place::Input(_)) {
                 return Err(ProgramError::Writes { step: name() });
             }
-            let named = match (&step.work, &step.tactic) {
-                (Work::Kernel(kernel), _) => Some(kernel.source),
-                (_, Some(Tactic::Kernel { source, .. })) => Some(*source),
-                _ => None,
-            };
-            if let Some(source_index) = named.filter(|index| *index >= self.sources.len()) {
+            if let Some(source_index) = step.source().filter(|index| *index >= self.sources.len()) {
                 return Err(ProgramError::NoKernel { step: name(), source_index, count: self.sources.len() });
             }
         }

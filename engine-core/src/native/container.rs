@@ -191,6 +191,12 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
+/// The kind of a plan's first section, which says what device it is for, from the file's first
+/// [`PLAN_HEAD_BYTES`](crate::backend::PLAN_HEAD_BYTES); `None` when it is no plan. Nothing is checked.
+pub fn first_kind(head: &[u8]) -> Option<u32> {
+    head.starts_with(&MAGIC).then(|| head.get(HEADER_BYTES..HEADER_BYTES + 4).map(|kind| number(kind) as u32))?
+}
+
 /// Reads and checks the whole file: header, table, every section's digest, and the zeros between. Required sections
 /// must be of a `known` kind.
 pub fn read(file: &[u8], known: &[u32]) -> Result<Vec<Section>, ContainerError> {
@@ -288,6 +294,7 @@ mod tests {
     fn what_is_written_is_read() {
         let (_folder, file) = small();
         let sections = read(&file, &KNOWN).unwrap();
+        assert_eq!((first_kind(&file[..64]), first_kind(&file[1..])), (Some(KIND_MANIFEST), None));
         assert_eq!(sections[0].bytes(&file), b"{\"a\":1}");
         assert_eq!(sections[1].bytes(&file), [7; 5000]);
         assert!(sections.iter().all(|section| section.offset % SECTION_ALIGNMENT == 0));

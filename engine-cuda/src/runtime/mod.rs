@@ -24,15 +24,18 @@ pub use memory::Memory;
 pub use ready::{Kernels, Ready, load_kernel, prepare};
 pub use timing::time_us;
 
-use crate::{codegen::Source, program::ProgramError};
+use crate::{codegen::Source, plan::source_digest, program::ProgramError};
+use planforge_engine_core::identity::Digest;
 use planforge_kernels::cuda::{
     blaslt::{self, BlasError},
     device::{DeviceError, Gpu, Stream},
     dnn::{self, DnnError},
-    nvrtc::{CompileError, CubinCache},
+    nvrtc::{self, CompileError, CubinCache},
 };
+use rayon::prelude::*;
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     fmt,
     path::PathBuf,
 };
@@ -67,6 +70,8 @@ pub struct Device {
     pub dnn: Option<dnn::Handle>,
     pub blas: Option<blaslt::Handle>,
     cubins: CubinCache,
+    /// By digest of the source.
+    code: RefCell<BTreeMap<Digest, Vec<u8>>>,
     plans: RefCell<LibraryPlans>,
     other_libraries: Cell<bool>,
 }
@@ -96,6 +101,7 @@ impl Device {
             dnn,
             blas,
             cubins: CubinCache::new(cubins),
+            code: RefCell::default(),
             plans: RefCell::default(),
             other_libraries: Cell::new(false),
         })
@@ -110,9 +116,39 @@ impl Device {
         self.other_libraries.get()
     }
 
+    /// Machine code that a plan brought along.
+    pub fn add_code(&self, source: Digest, code: Vec<u8>) {
+        self.code.borrow_mut().insert(source, code);
+    }
+
+    /// Compiles what has no code yet, on all cores of the host.
+    pub fn compile_all(&self, sources: &[Source]) -> Result<()> {
+        let missing: BTreeMap<Digest, &Source> = {
+            let code = self.code.borrow();
+            let named = sources.iter().map(|source| (source_digest(source), source));
+            named.filter(|(digest, _)| !code.contains_key(digest)).collect()
+        };
+        let (arch, cubins) = (self.gpu.properties().arch, &self.cubins);
+        let compiled: Vec<(Digest, Vec<u8>)> = missing
+            .into_par_iter()
+            .map(|(digest, source)| Ok((digest, cubins.compile(nvrtc_source(source), arch)?)))
+            .collect::<std::result::Result<_, CompileError>>()?;
+        self.code.borrow_mut().extend(compiled);
+        Ok(())
+    }
+
     /// A kernel's machine code for this device.
     pub fn cubin(&self, source: &Source) -> Result<Vec<u8>> {
-        let source = planforge_kernels::cuda::nvrtc::Source { name: &source.name, text: &source.text, options: &[] };
-        Ok(self.cubins.compile(source, self.gpu.properties().arch)?)
+        let digest = source_digest(source);
+        if let Some(code) = self.code.borrow().get(&digest) {
+            return Ok(code.clone());
+        }
+        let code = self.cubins.compile(nvrtc_source(source), self.gpu.properties().arch)?;
+        self.code.borrow_mut().insert(digest, code.clone());
+        Ok(code)
     }
+}
+
+fn nvrtc_source(source: &Source) -> nvrtc::Source<'_> {
+    nvrtc::Source { name: &source.name, text: &source.text, options: &[] }
 }

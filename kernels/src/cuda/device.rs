@@ -26,6 +26,8 @@ pub enum DeviceError {
     NoSuchDevice { uuid: String, seen: usize },
     #[error("out of device memory: {wanted_mib} MiB asked for, {free_mib} MiB free")]
     OutOfMemory { wanted_mib: u64, free_mib: u64 },
+    #[error("out of device memory: cannot {what}")]
+    Exhausted { what: String },
     #[error(
         "the device stopped at a faulty kernel ({reason}) while it was to {what}; this process can do no more on it"
     )]
@@ -40,6 +42,7 @@ impl DeviceError {
         let what = what.into();
         let reason = error.to_string();
         match error.0 {
+            Code::CUDA_ERROR_OUT_OF_MEMORY => Self::Exhausted { what },
             Code::CUDA_ERROR_ILLEGAL_ADDRESS
             | Code::CUDA_ERROR_MISALIGNED_ADDRESS
             | Code::CUDA_ERROR_ILLEGAL_INSTRUCTION
