@@ -77,8 +77,14 @@ pub(crate) struct DataFiles {
 
 impl DataFiles {
     /// Knows where to look, maps nothing yet.
-    pub fn in_folder(folder: Option<&Path>) -> io::Result<Self> {
-        Ok(Self { folder: folder.map(fs::canonicalize).transpose()?, files: BTreeMap::new() })
+    pub fn in_folder(folder: &Path) -> io::Result<Self> {
+        Ok(Self { folder: Some(fs::canonicalize(folder)?), files: BTreeMap::new() })
+    }
+
+    /// One file that lies in memory under this name; any other is not found.
+    pub fn in_memory(name: &str, bytes: Bytes) -> Self {
+        let file = DataFile { path: PathBuf::from(name), bytes };
+        Self { folder: None, files: BTreeMap::from([(name.to_owned(), file)]) }
     }
 
     /// Maps the file that `tensor` names, unless it is mapped already, and checks that the data lies in it.

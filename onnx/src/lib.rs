@@ -6,6 +6,7 @@
 //! | [`model`] | [`Model`]: a file opened strictly, its tensors mapped rather than copied |
 //! | [`tensor`] | element types, sizes, and a tensor's bytes whatever field it is stored in |
 //! | [`external`] | files beside the model that hold tensor data |
+//! | [`parts`] | a model as a message and its weights, to travel inside another file |
 //! | [`write`] | streams a model to disk, with or without external data |
 //! | [`error`] | what can be wrong with a file, and what to do about it |
 //!
@@ -24,6 +25,7 @@
 pub mod error;
 pub mod external;
 pub mod model;
+pub mod parts;
 mod sniff;
 pub mod tensor;
 mod walk;
@@ -37,4 +39,5 @@ pub mod proto {
 
 pub use error::{OnnxError, TensorError};
 pub use model::{Model, ModelFile};
+pub use parts::Detached;
 pub use walk::{MAX_DECODED_BYTES, MAX_DEPTH, Malformed, Problem, UnknownField};

@@ -55,7 +55,8 @@ impl Model {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let mut model = Self::build(bytes.clone(), path, Some(folder))?;
+        let data = DataFiles::in_folder(folder).map_err(open)?;
+        let mut model = Self::build(bytes.clone(), path, data)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         model.files.insert(0, ModelFile { name, path: path.to_owned(), size_bytes, bytes });
         Ok(model)
@@ -67,10 +68,11 @@ impl Model {
         if bytes.len() as u64 >= MAX_PROTOBUF_BYTES {
             return Err(OnnxError::TooLarge { path: path.to_owned(), size_bytes: bytes.len() as u64 });
         }
-        Self::build(bytes, path, None)
+        Self::build(bytes, path, DataFiles::default())
     }
 
-    fn build(bytes: Bytes, path: &Path, folder: Option<&Path>) -> Result<Self, OnnxError> {
+    /// Reads the message in `bytes`; `data` knows where external data is.
+    pub(crate) fn build(bytes: Bytes, path: &Path, mut data: DataFiles) -> Result<Self, OnnxError> {
         let path = || path.to_owned();
         if bytes.is_empty() {
             return Err(OnnxError::Empty { path: path() });
@@ -89,7 +91,6 @@ impl Model {
         if proto.graph.is_none() {
             return Err(OnnxError::NoGraph { path: path() });
         }
-        let mut data = DataFiles::in_folder(folder).map_err(|source| OnnxError::Open { path: path(), source })?;
         tensor::for_each_tensor(&proto, &mut |tensor| {
             let fail = |problem| OnnxError::tensor(&tensor.name, problem);
             if tensor::is_external(tensor).map_err(fail)? {

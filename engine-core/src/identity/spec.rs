@@ -35,6 +35,33 @@ pub struct OptimizationProfile {
     pub inputs: BTreeMap<String, Vec<DimRange>>,
 }
 
+impl OptimizationProfile {
+    /// The profile with every dimension fixed at the size that `pick` takes.
+    pub fn fixed(&self, pick: impl Fn(&DimRange) -> u64) -> Self {
+        let one = |range: &DimRange| {
+            let size = pick(range);
+            DimRange { min: size, opt: size, max: size }
+        };
+        let inputs = self.inputs.iter().map(|(name, dims)| (name.clone(), dims.iter().map(one).collect()));
+        Self { inputs: inputs.collect() }
+    }
+
+    /// Whether it leaves any dimension open.
+    pub fn varies(&self) -> bool {
+        self.inputs.values().flatten().any(|range| range.min != range.max)
+    }
+
+    /// The profile of exactly these shapes.
+    pub fn of_shapes<'a>(shapes: impl IntoIterator<Item = (&'a str, &'a [usize])>) -> Self {
+        let range = |&size: &usize| {
+            let size = size as u64;
+            DimRange { min: size, opt: size, max: size }
+        };
+        let shapes = shapes.into_iter().map(|(name, shape)| (name.to_owned(), shape.iter().map(range).collect()));
+        Self { inputs: shapes.collect() }
+    }
+}
+
 /// What is asked of an engine. Every field is part of the engine key; in a request, fields may be left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

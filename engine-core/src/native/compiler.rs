@@ -5,15 +5,17 @@ use super::{
     assemble::{WeightPlan, assemble},
     cache::TacticCache,
     container::MAGIC,
+    draft::Draft,
     lower::lower,
     meter::{NativeMeter, chain},
     plan::{self, GraphSummary, Manifest, PassSummary, isa_level, levels_here},
+    shapes::{Shapes, at},
     tactic::{TuneError, Tuner},
 };
 use crate::{
     backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity},
     device::{self, CpuLevel, DiscoveredDevice},
-    identity::{Digest, Precision, Toolchain},
+    identity::{Digest, OptimizationProfile, Precision, Toolchain},
     import, ir,
     passes::{self, Target},
     worker::FailureClass,
@@ -75,7 +77,6 @@ impl Compiler for NativeCompiler {
                 !matches!(spec.precision, Precision::Fp32 | Precision::Best),
                 format!("precision {:?}", spec.precision).to_lowercase(),
             ),
-            (spec.profiles.len() > 1, "more than one optimization profile".into()),
             (spec.hardware_compatibility.is_some(), "hardware compatibility levels".into()),
             (spec.version_compatible, "version-compatible plans".into()),
             (spec.calibration.is_some(), "calibration".into()),
@@ -84,16 +85,6 @@ impl Compiler for NativeCompiler {
         ];
         if let Some((_, what)) = refusals.iter().find(|(given, _)| *given) {
             return Err(refuse(format!("the native compiler does not support {what} yet"), "leave it out of the spec"));
-        }
-        for (input, ranges) in spec.profiles.iter().flat_map(|profile| &profile.inputs) {
-            if ranges.iter().any(|range| range.min != range.max) {
-                return Err(refuse(
-                    format!(
-                        "the profile lets dimensions of input {input} vary; the native compiler builds for one fixed shape"
-                    ),
-                    "give one size per dimension",
-                ));
-            }
         }
         if let Some(name) = spec.options.keys().find(|name| *name != OPTION_FORCE_TACTIC) {
             return Err(refuse(
@@ -153,20 +144,40 @@ impl Compiler for NativeCompiler {
             events,
             cancel,
         };
-        let tuning = Instant::now();
-        tuner.tune(&mut draft).map_err(|error| match error {
-            TuneError::Cancelled => stop(),
-            TuneError::Run { .. } => refuse(chain(&error), "report this with the model's structure"),
-        })?;
-        let tuning_seconds = tuning.elapsed().as_secs_f64();
+        let mut tuning_seconds = 0.0;
+        let mut tune = |draft: &mut Draft| {
+            let began = Instant::now();
+            tuner.tune(draft).map_err(|error| match error {
+                TuneError::Cancelled => stop(),
+                TuneError::Run { .. } => refuse(chain(&error), "report this with the model's structure"),
+            })?;
+            tuning_seconds += began.elapsed().as_secs_f64();
+            Ok::<_, BackendError>(())
+        };
+        tune(&mut draft)?;
+        let profiles = &request.spec.profiles;
+        let several = profiles.len() > 1 || profiles.iter().any(OptimizationProfile::varies);
+        let (program, dynamic, weights, detached) = if several {
+            let mut shapes = Shapes::of(&model, isa, threads);
+            shapes.add(&profiles[0], draft)?;
+            for profile in &profiles[1..] {
+                let mut draft = at(&model, profile)?;
+                tune(&mut draft)?;
+                shapes.add(profile, draft)?;
+            }
+            let detached = model.detach().map_err(|error| refuse(chain(&error), error.hint()))?;
+            let (program, dynamic, weights) = shapes.finish();
+            (program, Some(dynamic), weights, Some(detached))
+        } else {
+            let mut weights = WeightPlan::default();
+            (assemble(draft, &mut weights), None, weights, None)
+        };
         if let Err(error) = cache.save() {
             events.log(&format!("the tactic cache could not be kept: {error}"));
         }
         events.log(&format!("{} steps timed, {} known from the tactic cache", cache.misses, cache.hits));
 
         events.progress("write", 0.0, "");
-        let mut weights = WeightPlan::default();
-        let program = assemble(draft, &mut weights);
         program.check().map_err(|error| refuse(error.to_string(), "report this with the model's structure"))?;
         let manifest = Manifest {
             model_digest: request.model_digest,
@@ -178,9 +189,10 @@ impl Compiler for NativeCompiler {
             graph: summary,
             passes,
             program,
+            dynamic,
         };
         let path = request.scratch.join("engine.plan");
-        plan::write(&path, &manifest, &weights).map_err(|error| {
+        plan::write(&path, &manifest, &weights, detached.as_ref()).map_err(|error| {
             resource(format!("plan {}: {}", path.display(), chain(&error)))
                 .with_hint("make room on the disk of the scratch folder")
         })?;
@@ -193,6 +205,7 @@ impl Compiler for NativeCompiler {
             "tactics_known": cache.hits,
             "arena_bytes": manifest.program.arena_bytes,
             "weight_bytes": manifest.program.weight_bytes,
+            "profiles": manifest.profiles(),
         });
         events.progress("write", 1.0, "");
         Ok(CompiledPlan { path, facts, findings: Vec::new() })

@@ -34,6 +34,9 @@ const FLAG_REQUIRED: u32 = 1;
 /// Kinds of sections. What a CPU's plan says of itself, and packed constants of any plan.
 pub const KIND_MANIFEST: u32 = 1;
 pub const KIND_WEIGHTS: u32 = 2;
+/// The model of a CPU's plan of varying shapes: its message and its weights.
+pub const KIND_MODEL: u32 = 3;
+pub const KIND_MODEL_WEIGHTS: u32 = 4;
 /// What a plan for an NVIDIA device says of itself, its machine code, the library's own plans, and the model it can make
 /// graphs of other shapes from.
 pub const KIND_CUDA_MANIFEST: u32 = 16;

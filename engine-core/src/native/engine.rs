@@ -1,7 +1,7 @@
 //! Runs a program: every step prepared once, then executed in order on the engine's own threads.
 
 use super::{
-    memory::{Memory, Weights},
+    memory::{AlignedBytes, Memory, Weights},
     prepare::{Prepared, prepare},
     program::{Buffer, BufferId, Program, ProgramError},
 };
@@ -55,6 +55,18 @@ impl Engine {
         isa: Isa,
         pool: Arc<ThreadPool>,
     ) -> Result<Self, EngineError> {
+        let mut engine = Self::without_arena(program, weights, isa, pool)?;
+        engine.give_arena(AlignedBytes::default());
+        Ok(engine)
+    }
+
+    /// The same without memory, which it has to be given before it runs.
+    pub(crate) fn without_arena(
+        program: Program,
+        weights: Weights,
+        isa: Isa,
+        pool: Arc<ThreadPool>,
+    ) -> Result<Self, EngineError> {
         program.check()?;
         if weights.len() as u64 != program.weight_bytes {
             return Err(ProgramError::Arena { bytes: program.weight_bytes }.into());
@@ -72,8 +84,22 @@ impl Engine {
             })
             .collect::<Result<Vec<_>, _>>()?;
         let threads = pool.threads();
-        let memory = Memory::new(program.arena_bytes as usize, weights);
+        let memory = Memory::new(weights);
         Ok(Self { program, prepared, memory, workspace: Workspace::new(threads), pool, isa })
+    }
+
+    pub(crate) fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Takes the engine's memory away; until it has some again, it must not run.
+    pub(crate) fn take_arena(&mut self) -> AlignedBytes {
+        self.memory.take_arena()
+    }
+
+    /// Gives the engine memory, whatever is in it; what is too small is replaced. Inputs have to be set anew.
+    pub(crate) fn give_arena(&mut self, arena: AlignedBytes) {
+        self.memory.give_arena(arena, self.program.arena_bytes as usize);
     }
 
     /// Bytes held: arena, weights and scratch.

@@ -10,7 +10,7 @@ use std::cell::UnsafeCell;
 struct Line([u8; 64]);
 
 /// Zeroed bytes that begin at a cache line.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct AlignedBytes {
     lines: Vec<Line>,
     len: usize,
@@ -82,8 +82,28 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(arena_bytes: usize, weights: Weights) -> Self {
-        Self { arena: UnsafeCell::new(AlignedBytes::zeroed(arena_bytes)), arena_len: arena_bytes, weights }
+    /// Without an arena.
+    pub(crate) fn new(weights: Weights) -> Self {
+        Self { arena: UnsafeCell::default(), arena_len: 0, weights }
+    }
+
+    /// Takes the arena out; buffers in it cannot be lent until there is one again.
+    pub(crate) fn take_arena(&mut self) -> AlignedBytes {
+        self.arena_len = 0;
+        std::mem::take(self.arena.get_mut())
+    }
+
+    /// Puts an arena of at least `bytes` in: the given one, when it is large enough.
+    pub(crate) fn give_arena(&mut self, arena: AlignedBytes, bytes: usize) {
+        let arena = if arena.len < bytes {
+            // The old one first, so that both are never there at once.
+            drop(arena);
+            AlignedBytes::zeroed(bytes)
+        } else {
+            arena
+        };
+        self.arena_len = arena.len;
+        *self.arena.get_mut() = arena;
     }
 
     /// Bytes of arena and weights.

@@ -1,17 +1,25 @@
 //! A loaded native plan: bound, run and timed.
+//!
+//! At the usual shapes of its profile a plan runs the program it holds. Any other shape inside the profile gets a
+//! program of its own when it is first bound (see `specialize`), and the last few are kept. All of them share the
+//! plan's packed weights, and one arena, for one of them runs at a time.
 
 use super::{
     engine::Engine,
     memory::Weights,
     plan::{self, Manifest, PlanError},
-    program::{ProgramPort, StepKind},
+    program::{Program, ProgramPort, StepKind},
+    specialize::{SpecializeError, Specializer},
+    takes::{self, InputError, TakenInput},
 };
 use crate::{
     backend::{BackendError, HostTensor, LayerTime, LoadOptions, Meter, NamedTensors, Port, Window, WindowSamples},
-    ir::element_count,
+    identity::OptimizationProfile,
     worker::FailureClass,
 };
+use bytes::Bytes;
 use planforge_kernels::{isa::Isa, pool::ThreadPool};
+use planforge_onnx::Model;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
@@ -22,13 +30,26 @@ use std::{
 /// Most runs of one window or profile: bounds the memory of samples.
 const ITERATIONS_MAX: u32 = 10_000_000;
 
+/// Shapes whose engines are kept, the one in use among them. A server that pads to a handful of sizes keeps them all;
+/// each costs its steps and the few constants that only it has, not weights or activations.
+pub const SHAPES_KEPT: usize = 8;
+
 /// A native engine ready to run.
 #[derive(Debug)]
 pub struct NativeMeter {
-    engine: Engine,
     manifest: Manifest,
-    /// Name of the instruction set, as kernel names begin with.
-    isa: &'static str,
+    isa: Isa,
+    pool: Arc<ThreadPool>,
+    weights: Weights,
+    profile: usize,
+    /// What it takes under its profile.
+    takes: Vec<TakenInput>,
+    /// At least one, the one in use last, which alone has memory.
+    engines: Vec<Engine>,
+    /// Message and weights of the model, for other shapes than the usual ones.
+    model: Option<(Bytes, Bytes)>,
+    /// Made of the model when a shape asks for it first.
+    specializer: Option<Specializer>,
     bound: bool,
 }
 
@@ -60,23 +81,55 @@ impl From<PlanError> for BackendError {
     }
 }
 
+impl From<InputError> for BackendError {
+    fn from(error: InputError) -> Self {
+        let hint = error.hint();
+        model_error(error.to_string()).with_hint(hint)
+    }
+}
+
+impl From<SpecializeError> for BackendError {
+    fn from(error: SpecializeError) -> Self {
+        let hint = match &error {
+            SpecializeError::Import(_) => "build the model with a profile whose shapes all suit it",
+            _ => "report this with the model's structure",
+        };
+        model_error(chain(&error)).with_hint(hint)
+    }
+}
+
 impl NativeMeter {
     /// Loads a plan file, checking all of it.
     pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Self, BackendError> {
-        if options.profile != 0 {
-            return Err(model_error(format!("the plan has one profile, so there is no profile {}", options.profile)));
-        }
         let checked = plan::read(path)?;
-        let level = plan::level_of(&checked.manifest)?;
+        let (manifest, profile) = (checked.manifest, options.profile);
+        let (Some(takes), Some(program)) = (manifest.takes(profile), manifest.program_of(profile).cloned()) else {
+            let profiles = manifest.profiles();
+            let number = if profiles == 1 { "one profile".to_owned() } else { format!("{profiles} profiles") };
+            return Err(model_error(format!("the plan has {number}, so there is no profile {profile}"))
+                .with_hint("profiles are counted from 0"));
+        };
+        let level = plan::level_of(&manifest)?;
         let isa = Isa::new(level).ok_or_else(|| model_error(format!("this CPU lacks {}", level.describe())))?;
-        let threads = options.threads.unwrap_or(checked.manifest.threads) as usize;
+        let threads = options.threads.unwrap_or(manifest.threads) as usize;
         let pool =
             ThreadPool::new(threads).map_err(|error| BackendError::new(FailureClass::Resource, chain(&error)))?;
+        let pool = Arc::new(pool);
         let weights = Weights::new(checked.weights.part(&checked.map));
-        let manifest = checked.manifest;
-        let engine = Engine::new(manifest.program.clone(), weights, isa, Arc::new(pool))
+        let engine = Engine::new(program, weights.clone(), isa, Arc::clone(&pool))
             .map_err(|error| model_error(format!("plan {}: {}", path.display(), chain(&error))))?;
-        Ok(Self { engine, manifest, isa: level.name(), bound: false })
+        Ok(Self {
+            manifest,
+            isa,
+            pool,
+            weights,
+            profile,
+            takes,
+            engines: vec![engine],
+            model: checked.model,
+            specializer: None,
+            bound: false,
+        })
     }
 
     /// What the plan says of itself.
@@ -84,78 +137,155 @@ impl NativeMeter {
         &self.manifest
     }
 
+    /// How many shapes have an engine now; at most [`SHAPES_KEPT`].
+    pub fn shapes_ready(&self) -> usize {
+        self.engines.len()
+    }
+
+    fn engine(&self) -> &Engine {
+        self.engines.last().expect("there is always an engine")
+    }
+
+    fn program(&self) -> &Program {
+        self.engine().program()
+    }
+
     fn check_bound(&self) -> Result<(), BackendError> {
         if self.bound { Ok(()) } else { Err(model_error("no inputs are bound to the engine")) }
     }
 
-    /// Runs `body` and turns a panic in a kernel into an error: a plan is input, and kernels check what they are given.
+    /// Runs `body` on the engine in use.
     fn guarded<T>(&mut self, body: impl FnOnce(&mut Engine) -> Result<T, BackendError>) -> Result<T, BackendError> {
         self.check_bound()?;
-        let engine = &mut self.engine;
-        catch_unwind(AssertUnwindSafe(|| body(engine))).unwrap_or_else(|panic| {
-            let words = panic.downcast_ref::<String>().map(String::as_str);
-            let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
-            Err(model_error(format!("the engine stopped: {words}")).with_hint("build the plan again"))
-        })
+        guarded(|| body(self.engines.last_mut().expect("there is always an engine")))
+    }
+
+    /// Makes the engine of these shapes, which the profile allows, the one in use.
+    fn select(&mut self, shapes: &[&[usize]]) -> Result<(), BackendError> {
+        let fits = |engine: &Engine| {
+            let ports = engine.program().inputs.iter();
+            ports.map(|port| port.shape.as_slice()).eq(shapes.iter().copied())
+        };
+        let mut next = match self.engines.iter().position(fits) {
+            Some(at) if at + 1 == self.engines.len() => return Ok(()),
+            Some(at) => self.engines.remove(at),
+            None => {
+                let engine = guarded(|| self.specialize(shapes))?;
+                if self.engines.len() == SHAPES_KEPT {
+                    // The one whose use is longest ago. It has no memory to pass on: the last one has.
+                    self.engines.remove(0);
+                }
+                engine
+            }
+        };
+        let arena = self.engines.last_mut().map(Engine::take_arena).unwrap_or_default();
+        next.give_arena(arena);
+        self.engines.push(next);
+        Ok(())
+    }
+
+    /// An engine without memory for these shapes.
+    fn specialize(&mut self, shapes: &[&[usize]]) -> Result<Engine, BackendError> {
+        let fixed = self.takes.iter().zip(shapes).map(|(input, &shape)| (input.name.as_str(), shape));
+        let fixed = OptimizationProfile::of_shapes(fixed);
+        let usual = self
+            .manifest
+            .program_of(self.profile)
+            .filter(|program| program.inputs.iter().map(|port| port.shape.as_slice()).eq(shapes.iter().copied()));
+        let (program, weights) = match usual {
+            Some(program) => (program.clone(), self.weights.clone()),
+            None => {
+                let tuned = self.manifest.program_of(self.profile).unwrap_or(&self.manifest.program);
+                let specializer = match &mut self.specializer {
+                    Some(specializer) => specializer,
+                    none => none.insert(specializer(&self.manifest, self.model.as_ref(), self.isa, &self.pool)?),
+                };
+                let (program, more) = specializer.program(&fixed, tuned)?;
+                (program, self.weights.with(more))
+            }
+        };
+        let engine = Engine::without_arena(program, weights, self.isa, Arc::clone(&self.pool));
+        engine.map_err(|error| model_error(chain(&error)).with_hint("build the plan again"))
     }
 }
 
-fn port(of: &ProgramPort) -> Port {
-    let shape = of.shape.iter().map(|&size| Some(size as u64)).collect();
-    Port { name: of.name.clone(), element: of.element, shape }
+/// What makes programs of a plan's model.
+fn specializer(
+    manifest: &Manifest,
+    model: Option<&(Bytes, Bytes)>,
+    isa: Isa,
+    pool: &ThreadPool,
+) -> Result<Specializer, BackendError> {
+    let broken = |reason: String| model_error(reason).with_hint("fetch or build the plan again");
+    let (Some((message, weights)), Some(dynamic)) = (model, &manifest.dynamic) else {
+        return Err(broken("the plan holds no model to make other shapes of".into()));
+    };
+    let model = Model::attach(message.clone(), weights.clone())
+        .map_err(|error| broken(format!("the plan's model cannot be read: {}", chain(&error))))?;
+    let section = (manifest.program.weight_bytes, dynamic.packed.clone());
+    Ok(Specializer::new(model, weights.clone(), section, isa, pool.threads()))
+}
+
+/// Runs `body` and turns a panic in it into an error: a plan is input, and kernels check what they are given.
+fn guarded<T>(body: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
+        Err(model_error(format!("the engine stopped: {words}")).with_hint("build the plan again"))
+    })
+}
+
+/// An output whose dimensions of `varies` depend on the inputs'.
+pub(crate) fn output_port(of: &ProgramPort, varies: Option<&Vec<bool>>) -> Port {
+    let size = |(axis, &size): (usize, &usize)| match varies.and_then(|varies| varies.get(axis)) {
+        Some(true) => None,
+        _ => Some(size as u64),
+    };
+    Port { name: of.name.clone(), element: of.element, shape: of.shape.iter().enumerate().map(size).collect() }
+}
+
+/// An input as its profile allows it.
+pub(crate) fn input_port(of: &TakenInput) -> Port {
+    let size = |dim: &takes::TakenDim| (dim.range.min == dim.range.max).then_some(dim.range.opt);
+    Port { name: of.name.clone(), element: of.element, shape: of.dims.iter().map(size).collect() }
 }
 
 impl Meter for NativeMeter {
     fn inputs(&self) -> Vec<Port> {
-        self.manifest.program.inputs.iter().map(port).collect()
+        self.takes.iter().map(input_port).collect()
     }
 
     fn outputs(&self) -> Vec<Port> {
-        self.manifest.program.outputs.iter().map(port).collect()
+        let varies = |index: usize| self.manifest.dynamic.as_ref().and_then(|dynamic| dynamic.outputs.get(index));
+        let outputs = self.manifest.program.outputs.iter().enumerate();
+        outputs.map(|(index, port)| output_port(port, varies(index))).collect()
     }
 
     fn bind(&mut self, inputs: &NamedTensors) -> Result<(), BackendError> {
-        let ports = &self.manifest.program.inputs;
-        let expected = || ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ");
-        if let Some(name) = inputs.keys().find(|name| !ports.iter().any(|port| port.name == **name)) {
-            return Err(model_error(format!("the engine has no input {name}; it takes {}", expected())));
-        }
-        for port in ports {
-            let tensor = inputs.get(&port.name).ok_or_else(|| {
-                model_error(format!("input {} is not given; the engine takes {}", port.name, expected()))
-            })?;
-            let bytes = element_count(&tensor.shape).map(|count| count * tensor.element.bytes());
-            if tensor.element != port.element || tensor.shape != port.shape || bytes != Some(tensor.bytes.len()) {
-                return Err(model_error(format!(
-                    "input {} is {:?} {:?} of {} bytes, but the engine was built for {:?} {:?}",
-                    port.name,
-                    tensor.element,
-                    tensor.shape,
-                    tensor.bytes.len(),
-                    port.element,
-                    port.shape
-                ))
-                .with_hint("build the model with a profile of that shape"));
-            }
-        }
-        for (index, port) in ports.iter().enumerate() {
-            if let Some(tensor) = inputs.get(&port.name) {
-                self.engine.set_input(index, &tensor.bytes);
-            }
+        let tensors = takes::check(&self.takes, inputs)?;
+        // A refused shape leaves nothing bound that could be run by mistake.
+        self.bound = false;
+        let shapes: Vec<&[usize]> = tensors.iter().map(|tensor| tensor.shape.as_slice()).collect();
+        self.select(&shapes)?;
+        let engine = self.engines.last_mut().expect("there is always an engine");
+        for (index, tensor) in tensors.iter().enumerate() {
+            engine.set_input(index, &tensor.bytes);
         }
         self.bound = true;
         Ok(())
     }
 
     fn run(&mut self) -> Result<NamedTensors, BackendError> {
-        self.guarded(|engine| engine.run().map_err(|error| model_error(chain(&error))))?;
-        let outputs = self.manifest.program.outputs.iter().enumerate();
-        Ok(outputs
-            .map(|(index, port)| {
-                let bytes = self.engine.output(index).to_vec();
-                (port.name.clone(), HostTensor { element: port.element, shape: port.shape.clone(), bytes })
-            })
-            .collect())
+        self.guarded(|engine| {
+            engine.run().map_err(|error| model_error(chain(&error)))?;
+            let outputs = engine.program().outputs.iter().enumerate();
+            Ok(outputs
+                .map(|(index, port)| {
+                    let bytes = engine.output(index).to_vec();
+                    (port.name.clone(), HostTensor { element: port.element, shape: port.shape.clone(), bytes })
+                })
+                .collect())
+        })
     }
 
     fn window(&mut self, window: Window) -> Result<WindowSamples, BackendError> {
@@ -173,18 +303,18 @@ impl Meter for NativeMeter {
 
     fn layers(&mut self, iterations: u32) -> Result<Vec<LayerTime>, BackendError> {
         let iterations = iterations.clamp(1, ITERATIONS_MAX);
-        let mut times = vec![Vec::new(); self.manifest.program.steps.len()];
+        let mut times = vec![Vec::new(); self.program().steps.len()];
         self.guarded(|engine| {
             (0..iterations).try_for_each(|_| engine.run_timed(&mut times)).map_err(|error| model_error(chain(&error)))
         })?;
-        let program = &self.manifest.program;
+        let (program, isa) = (self.program(), self.isa.level().name());
         let layers = program.steps.iter().zip(&mut times).map(|(step, times)| {
             times.sort_unstable_by(f64::total_cmp);
             let bytes = step.reads().chain(step.outputs.iter().copied()).map(|id| program.buffer(id).bytes).sum();
             LayerTime {
                 name: step.origins.join(" + "),
                 kind: step.kind.name().to_owned(),
-                tactic: step.kernel_name(self.isa),
+                tactic: step.kernel_name(isa),
                 median_ms: times.get(times.len() / 2).copied().unwrap_or(0.0),
                 flops: step.kind.flops(),
                 // A gather touches only the lines it takes.
@@ -200,6 +330,6 @@ impl Meter for NativeMeter {
     }
 
     fn memory_bytes(&self) -> u64 {
-        self.engine.held_bytes()
+        self.engine().held_bytes()
     }
 }

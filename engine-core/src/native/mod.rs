@@ -9,6 +9,7 @@
 //! | [`program`] | the steps and buffers of an engine: what a plan's manifest holds |
 //! | [`container`], [`plan`] | the file: written, read and checked |
 //! | [`prepare`], [`engine`] | a program made ready and run |
+//! | [`shapes`], [`specialize`], [`takes`] | a build's profiles; programs of other shapes than the tuned ones; which shapes an engine takes |
 //! | [`compiler`], [`meter`] | the two backend traits |
 //! | [`inspect`] | a plan in words and as JSON |
 //!
@@ -28,7 +29,10 @@ mod meter;
 mod plan;
 mod prepare;
 mod program;
+mod shapes;
+mod specialize;
 mod tactic;
+mod takes;
 #[cfg(test)]
 mod tests;
 
@@ -37,9 +41,10 @@ pub use inspect::{Inspection, inspect};
 pub use meter::NativeMeter;
 pub use plan::{GraphSummary, Manifest, PassSummary, PlanError};
 pub(crate) use plan::{seal, unseal};
+pub use takes::{InputError, TakenDim, TakenInput};
 
 /// Name of the backend in toolchains.
 pub const BACKEND: &str = "native";
 
 /// Raised whenever the same input would give another plan.
-pub const COMPILER_REVISION: u32 = 2;
+pub const COMPILER_REVISION: u32 = 3;

@@ -2,8 +2,9 @@
 
 use super::{
     assemble::WeightPlan,
-    container::{self, ContainerError, KIND_MANIFEST, KIND_WEIGHTS, Section, Writer},
+    container::{self, ContainerError, KIND_MANIFEST, KIND_MODEL, KIND_MODEL_WEIGHTS, KIND_WEIGHTS, Section, Writer},
     program::Program,
+    takes::TakenInput,
 };
 use crate::{
     device::CpuLevel,
@@ -12,8 +13,10 @@ use crate::{
 use bytes::Bytes;
 use memmap2::Mmap;
 use planforge_kernels::isa::IsaLevel;
+use planforge_onnx::Detached;
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeMap,
     fs::File,
     io,
     path::{Path, PathBuf},
@@ -58,7 +61,84 @@ pub struct Manifest {
     pub threads: u32,
     pub graph: GraphSummary,
     pub passes: Vec<PassSummary>,
+    /// At the usual shapes of profile 0.
     pub program: Program,
+    /// What engines of varying shapes, or of several profiles, have besides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dynamic: Option<Dynamic>,
+}
+
+/// What a plan says of the shapes it is for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dynamic {
+    /// The inputs of each profile, in the program's order.
+    pub profiles: Vec<Vec<TakenInput>>,
+    /// Programs at the usual shapes of the profiles after the first.
+    pub programs: Vec<Program>,
+    /// Which dimensions of each output vary.
+    pub outputs: Vec<Vec<bool>>,
+    /// Offset and bytes of what lies in the weights section, by what decides it.
+    pub packed: BTreeMap<Digest, [u64; 2]>,
+}
+
+impl Manifest {
+    /// How many optimization profiles it has; one of fixed shapes counts.
+    pub fn profiles(&self) -> usize {
+        self.dynamic.as_ref().map_or(1, |dynamic| dynamic.profiles.len())
+    }
+
+    /// The program at the usual shapes of a profile.
+    pub fn program_of(&self, profile: usize) -> Option<&Program> {
+        match (profile, &self.dynamic) {
+            (0, _) => Some(&self.program),
+            (_, Some(dynamic)) => dynamic.programs.get(profile - 1),
+            _ => None,
+        }
+    }
+
+    /// What the engine takes under a profile.
+    pub fn takes(&self, profile: usize) -> Option<Vec<TakenInput>> {
+        match &self.dynamic {
+            Some(dynamic) => dynamic.profiles.get(profile).cloned(),
+            None if profile == 0 => {
+                let ports = self.program.inputs.iter();
+                Some(ports.map(|port| TakenInput::fixed(&port.name, port.element, &port.shape)).collect())
+            }
+            None => None,
+        }
+    }
+
+    /// Checks that every program holds together and that what is said of shapes fits them.
+    fn check(&self, weight_bytes: u64) -> Result<(), String> {
+        let programs = (0..self.profiles()).map(|profile| self.program_of(profile));
+        for (index, program) in programs.enumerate() {
+            let program = program.ok_or_else(|| format!("profile {index} has no program"))?;
+            program.check().map_err(|error| error.to_string())?;
+            if program.weight_bytes != weight_bytes {
+                return Err("its weights are not as long as it says".into());
+            }
+            let takes = self.takes(index).unwrap_or_default();
+            let fits = takes.len() == program.inputs.len()
+                && takes.iter().zip(&program.inputs).all(|(takes, port)| {
+                    let usual = takes.dims.iter().map(|dim| dim.range.opt as usize);
+                    takes.name == port.name && takes.element == port.element && usual.eq(port.shape.iter().copied())
+                });
+            if !fits {
+                return Err(format!("the inputs of profile {index} are not those of its program"));
+            }
+        }
+        let Some(dynamic) = &self.dynamic else { return Ok(()) };
+        let ranks = self.program.outputs.iter().map(|port| port.shape.len());
+        if !ranks.eq(dynamic.outputs.iter().map(Vec::len)) {
+            return Err("what it says of its outputs does not fit them".into());
+        }
+        let inside = |[offset, bytes]: &[u64; 2]| offset.checked_add(*bytes).is_some_and(|end| end <= weight_bytes);
+        if !dynamic.packed.values().all(inside) {
+            return Err("a packed constant lies outside of its weights".into());
+        }
+        Ok(())
+    }
 }
 
 /// Why a plan cannot be used here.
@@ -97,11 +177,20 @@ pub(crate) fn levels_here() -> String {
     if names.is_empty() { "none of the known levels".to_owned() } else { names.join(", ") }
 }
 
-/// Writes a plan; `path` is complete on disk when this returns.
-pub(crate) fn write(path: &Path, manifest: &Manifest, weights: &WeightPlan) -> Result<(), ContainerError> {
-    let mut writer = Writer::create(path, 2)?;
+/// Writes a plan; `path` is complete on disk when this returns. Plans of varying shapes hold their model.
+pub(crate) fn write(
+    path: &Path,
+    manifest: &Manifest,
+    weights: &WeightPlan,
+    model: Option<&Detached>,
+) -> Result<(), ContainerError> {
+    let mut writer = Writer::create(path, if model.is_some() { 4 } else { 2 })?;
     writer.section::<io::Error>(KIND_MANIFEST, |out| out.write_all(&canonical(manifest)?))?;
     writer.section::<io::Error>(KIND_WEIGHTS, |out| weights.write(out))?;
+    if let Some(model) = model {
+        writer.section::<io::Error>(KIND_MODEL, |out| out.write_all(&model.proto))?;
+        writer.section::<io::Error>(KIND_MODEL_WEIGHTS, |out| model.write_weights(out))?;
+    }
     Ok(writer.finish()?)
 }
 
@@ -140,6 +229,8 @@ pub(crate) struct CheckedPlan {
     /// The whole file, mapped.
     pub map: Bytes,
     pub weights: Section,
+    /// The model's message and its weights, where it has them.
+    pub model: Option<(Bytes, Bytes)>,
 }
 
 /// Opens a plan and checks its digests, manifest and program. Does not ask whether it can run here.
@@ -151,7 +242,8 @@ pub(crate) fn read(path: &Path) -> Result<CheckedPlan, PlanError> {
     // anyway. A file cut short while mapped kills this process, which is why engines run in a worker of their own.
     let map = unsafe { Mmap::map(&file) }.map_err(open)?;
     let contained = |source| PlanError::Container { path: path.to_owned(), source };
-    let sections = container::read(&map, &[KIND_MANIFEST, KIND_WEIGHTS]).map_err(contained)?;
+    let known = [KIND_MANIFEST, KIND_WEIGHTS, KIND_MODEL, KIND_MODEL_WEIGHTS];
+    let sections = container::read(&map, &known).map_err(contained)?;
     let section = |kind, what| container::only(&sections, kind, what).map_err(contained);
     let (text, weights) = (section(KIND_MANIFEST, "manifest")?, section(KIND_WEIGHTS, "weights")?);
     let broken = |reason: String| PlanError::Manifest { path: path.to_owned(), reason };
@@ -159,11 +251,15 @@ pub(crate) fn read(path: &Path) -> Result<CheckedPlan, PlanError> {
         return Err(broken(format!("it is longer than {MANIFEST_MAX_BYTES} bytes")));
     }
     let manifest: Manifest = serde_json::from_slice(text.bytes(&map)).map_err(|error| broken(error.to_string()))?;
-    manifest.program.check().map_err(|error| broken(error.to_string()))?;
-    if manifest.program.weight_bytes != weights.length {
-        return Err(broken("its weights are not as long as it says".into()));
-    }
-    Ok(CheckedPlan { manifest, map: Bytes::from_owner(map), weights })
+    manifest.check(weights.length).map_err(broken)?;
+    let map = Bytes::from_owner(map);
+    let model = match &manifest.dynamic {
+        Some(_) => {
+            Some((section(KIND_MODEL, "model")?.part(&map), section(KIND_MODEL_WEIGHTS, "model's weights")?.part(&map)))
+        }
+        None => None,
+    };
+    Ok(CheckedPlan { manifest, map, weights, model })
 }
 
 /// The kernels' level of a plan, when this CPU runs it.

@@ -198,17 +198,12 @@ fn described(profile: usize, at: ShapePoint, fixed: &OptimizationProfile) -> Pro
 }
 
 /// The profile with every dimension fixed at its size there.
-fn fixed(profile: &OptimizationProfile, at: ShapePoint) -> OptimizationProfile {
-    let one = |range: &DimRange| {
-        let size = match at {
-            ShapePoint::Min => range.min,
-            ShapePoint::Opt => range.opt,
-            ShapePoint::Max => range.max,
-        };
-        DimRange { min: size, opt: size, max: size }
-    };
-    let inputs = profile.inputs.iter().map(|(name, dims)| (name.clone(), dims.iter().map(one).collect()));
-    OptimizationProfile { inputs: inputs.collect() }
+pub(super) fn fixed(profile: &OptimizationProfile, at: ShapePoint) -> OptimizationProfile {
+    profile.fixed(|range| match at {
+        ShapePoint::Min => range.min,
+        ShapePoint::Opt => range.opt,
+        ShapePoint::Max => range.max,
+    })
 }
 
 /// The points whose shapes differ; of equal ones the usual shapes stay.

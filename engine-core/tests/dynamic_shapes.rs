@@ -1,0 +1,137 @@
+//! Engines of varying shapes: right at every shape inside the profile, an error at once outside of it.
+
+use planforge_engine_core::{
+    backend::{
+        BackendError, Cancel, CompileRequest, Compiler, ElementType, Events, HostTensor, LoadOptions, Meter,
+        NamedTensors,
+    },
+    device::{CpuLevel, HostFacts, cpu},
+    identity::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile},
+    import::import,
+    ir::Tensor,
+    native::{self, NativeCompiler},
+    ops,
+    verify::inputs,
+};
+use planforge_modelgen::{Batch, Options, Style, generate};
+use planforge_onnx::Model;
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+};
+use tempfile::TempDir;
+
+type Failure = Box<dyn Error>;
+
+struct Silent;
+impl Events for Silent {
+    fn progress(&self, _phase: &str, _fraction: f32, _detail: &str) {}
+    fn log(&self, _line: &str) {}
+}
+
+/// A profile of `name:min..opt..max` dimensions.
+fn profile(inputs: &[(&str, &[(u64, u64, u64)])]) -> OptimizationProfile {
+    let dims = |dims: &[(u64, u64, u64)]| dims.iter().map(|&(min, opt, max)| DimRange { min, opt, max }).collect();
+    OptimizationProfile { inputs: inputs.iter().map(|(name, sizes)| ((*name).to_owned(), dims(sizes))).collect() }
+}
+
+/// A model and the folder its plans go to.
+struct Built {
+    folder: TempDir,
+    model: PathBuf,
+    plan: PathBuf,
+}
+
+fn request(model: &Path, scratch: &Path, profiles: Vec<OptimizationProfile>) -> Result<CompileRequest, Failure> {
+    let level = *CpuLevel::detect().last().ok_or("this CPU is below every level")?;
+    Ok(CompileRequest {
+        model: model.to_owned(),
+        model_digest: Digest::of(b"model"),
+        sku: level.sku(),
+        device: cpu::detect(&HostFacts::default()).0,
+        toolchain: native::toolchain(),
+        spec: BuildSpec {
+            threads: Some(2),
+            optimization_level: OptimizationLevel(0),
+            profiles,
+            ..BuildSpec::default()
+        },
+        scratch: scratch.to_owned(),
+        cache: None,
+        calibration: None,
+        plugins: Vec::new(),
+    })
+}
+
+fn build(
+    model: impl FnOnce(&Path) -> Result<(), Failure>,
+    profiles: Vec<OptimizationProfile>,
+) -> Result<Built, Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("model.onnx");
+    model(&path)?;
+    let request = request(&path, folder.path(), profiles)?;
+    let plan = NativeCompiler.compile(&request, &Silent, &Cancel::default())?.path;
+    Ok(Built { folder, model: path, plan })
+}
+
+impl Built {
+    fn load(&self, profile: usize) -> Result<Box<dyn Meter>, BackendError> {
+        NativeCompiler.load(&self.plan, &LoadOptions { profile, ..LoadOptions::default() })
+    }
+
+    /// Runs the engine at `shapes` and compares every output with the reference operators.
+    fn check(&self, meter: &mut dyn Meter, shapes: &[(&str, &[usize])]) -> Result<(), Failure> {
+        let fixed = OptimizationProfile::of_shapes(shapes.iter().copied());
+        let graph = import(&Model::open(&self.model)?, Some(&fixed))?;
+        let specs = inputs::of_graph(&graph).ok_or("every shape is known")?;
+        let given = inputs::generate(&specs, inputs::REFERENCE_SEED);
+        meter.bind(&given)?;
+        let answers = meter.run()?;
+        let given = given.into_iter().map(|(name, tensor)| Ok((name, Tensor::try_from(tensor)?)));
+        let given = given.collect::<Result<BTreeMap<_, _>, Failure>>()?;
+        let wanted = ops::execute(&graph, &given)?;
+        assert_eq!(answers.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
+        for (name, wanted) in wanted {
+            let answer = &answers[&name];
+            assert_eq!(answer.shape, wanted.shape(), "{name} at {shapes:?}");
+            let answer = Tensor::try_from(answer.clone())?.to_f64s();
+            let wanted = wanted.to_f64s();
+            let scale = wanted.iter().fold(1e-3f64, |top, value| top.max(value.abs()));
+            let worst = answer.iter().zip(&wanted).fold(0f64, |worst, (a, b)| worst.max((a - b).abs()));
+            assert!(worst <= 1e-4 * scale, "{name} at {shapes:?}: off by {worst} of {scale}");
+        }
+        Ok(())
+    }
+}
+
+fn zeros(element: ElementType, shape: &[usize]) -> HostTensor {
+    let count: usize = shape.iter().product();
+    HostTensor { element, shape: shape.to_vec(), bytes: vec![0; count * element.bytes()] }
+}
+
+fn digits(path: &Path) -> Result<(), Failure> {
+    fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits/digits.onnx"), path)?;
+    Ok(())
+}
+
+fn zoo(name: &'static str) -> impl FnOnce(&Path) -> Result<(), Failure> {
+    move |path| {
+        let style = Style { batch: Batch::Dynamic, ..Style::default() };
+        generate(name, &Options { style, ..Options::default() }, path)?;
+        Ok(())
+    }
+}
+
+#[test]
+fn an_image_model_is_right_at_every_batch() -> Result<(), Failure> {
+    let dims: &[(u64, u64, u64)] = &[(1, 3, 6), (3, 3, 3), (224, 224, 224), (224, 224, 224)];
+    let built = build(zoo("mobilenet-v3-large"), vec![profile(&[("input", dims)])])?;
+    let mut meter = built.load(0)?;
+    for batch in [3, 1, 2, 6] {
+        built.check(&mut *meter, &[("input", &[batch, 3, 224, 224])])?;
+    }
+    Ok(())
+}
