@@ -76,8 +76,11 @@ fn a_hang_that_ignores_sigterm_is_killed() {
 
 #[test]
 fn computing_in_silence_is_no_hang() {
-    let mut script = Script::new("i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; exit 0");
-    script.limits.silence = Duration::from_millis(100);
+    // Twice the silence, which is long enough for a starved machine to give it some processor time.
+    let count = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+    let script = format!("end=$(($(date +%s) + 4)); while [ $(date +%s) -lt $end ]; do {count}; done");
+    let mut script = Script::new(&script);
+    script.limits.silence = Duration::from_secs(2);
     let (finished, _) = script.run();
     assert_eq!((finished.stopped, finished.status.code()), (None, Some(0)));
 }
