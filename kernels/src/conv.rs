@@ -1,4 +1,4 @@
-//! Convolution over NHWC images: as a product of gathered rows, and depthwise.
+//! Convolution over NHWC images as a product of gathered rows.
 //!
 //! For a product, every output pixel is a row of A and every output channel a column of B. Two gatherings exist:
 //! [`TapRows`] points into the image itself, one piece of C elements per kernel position, with a row of zeros where
@@ -7,8 +7,6 @@
 
 use crate::{
     gemm::{Place, Rows},
-    isa::{Isa, per_level},
-    pointwise::{Activation, activate},
     pool::{ThreadPool, for_parts},
 };
 
@@ -95,6 +93,26 @@ impl ConvShape {
         (rest / self.out_height, rest % self.out_height, x)
     }
 
+    /// The output pixel after one, as [`Self::pixel`] gives it.
+    #[inline]
+    fn advance(&self, image: &mut usize, y: &mut usize, x: &mut usize) {
+        *x += 1;
+        if *x == self.out_width {
+            (*x, *y) = (0, *y + 1);
+            if *y == self.out_height {
+                (*y, *image) = (0, *image + 1);
+            }
+        }
+    }
+
+    /// Whether every output pixel is a product of the one input pixel at its place: the image is the matrix.
+    pub fn is_pointwise(&self) -> bool {
+        self.kernel == [1, 1]
+            && self.strides == [1, 1]
+            && self.pads == [0, 0]
+            && [self.height, self.width] == [self.out_height, self.out_width]
+    }
+
     /// Where group `group`'s part of the output lies, rows being pixels.
     pub fn group_place(&self, group: usize) -> Place {
         Place { offset: group * (self.out_channels / self.groups), stride: self.out_channels }
@@ -138,22 +156,25 @@ unsafe impl Rows for TapRows<'_> {
         self.count
     }
     #[inline]
-    fn pointers(&self, row: usize, to: &mut [*const f32], stride: usize) {
+    fn pointers(&self, first: usize, rows: usize, to: &mut [*const f32]) {
         let shape = &self.shape;
-        let (image, y, x) = shape.pixel(row);
-        let mut tap = 0;
-        for ky in 0..shape.kernel[0] {
-            let line = (y * shape.strides[0] + ky * shape.dilations[0]).wrapping_sub(shape.pads[0]);
-            for kx in 0..shape.kernel[1] {
-                let column = (x * shape.strides[1] + kx * shape.dilations[1]).wrapping_sub(shape.pads[1]);
-                to[tap * stride] = if line < shape.height && column < shape.width {
-                    let at = ((image * shape.height + line) * shape.width + column) * shape.channels + self.first;
-                    self.image[at..].as_ptr()
-                } else {
-                    ZEROS.as_ptr()
-                };
-                tap += 1;
+        let (mut image, mut y, mut x) = shape.pixel(first);
+        for row in 0..rows {
+            let mut tap = row;
+            for ky in 0..shape.kernel[0] {
+                let line = (y * shape.strides[0] + ky * shape.dilations[0]).wrapping_sub(shape.pads[0]);
+                for kx in 0..shape.kernel[1] {
+                    let column = (x * shape.strides[1] + kx * shape.dilations[1]).wrapping_sub(shape.pads[1]);
+                    to[tap] = if line < shape.height && column < shape.width {
+                        let at = ((image * shape.height + line) * shape.width + column) * shape.channels + self.first;
+                        self.image[at..].as_ptr()
+                    } else {
+                        ZEROS.as_ptr()
+                    };
+                    tap += rows;
+                }
             }
+            shape.advance(&mut image, &mut y, &mut x);
         }
     }
 }
@@ -191,13 +212,16 @@ unsafe impl Rows for LineRows<'_> {
         self.shape.kernel[1] * self.shape.channels
     }
     #[inline]
-    fn pointers(&self, row: usize, to: &mut [*const f32], stride: usize) {
+    fn pointers(&self, first: usize, rows: usize, to: &mut [*const f32]) {
         let shape = &self.shape;
-        let (image, y, x) = shape.pixel(row);
-        for ky in 0..shape.kernel[0] {
-            let line = y * shape.strides[0] + ky * shape.dilations[0];
-            let at = ((image * self.size[0] + line) * self.size[1] + x * shape.strides[1]) * shape.channels;
-            to[ky * stride] = self.bordered[at..].as_ptr();
+        let (mut image, mut y, mut x) = shape.pixel(first);
+        for row in 0..rows {
+            for ky in 0..shape.kernel[0] {
+                let line = y * shape.strides[0] + ky * shape.dilations[0];
+                let at = ((image * self.size[0] + line) * self.size[1] + x * shape.strides[1]) * shape.channels;
+                to[ky * rows + row] = self.bordered[at..].as_ptr();
+            }
+            shape.advance(&mut image, &mut y, &mut x);
         }
     }
 }
@@ -221,82 +245,5 @@ pub fn add_border(pool: &ThreadPool, shape: &ConvShape, image: &[f32], to: &mut 
         let from = (image_index * shape.height + y) * shape.width * shape.channels;
         middle.copy_from_slice(&image[from..from + middle.len()]);
         after.fill(0.0);
-    });
-}
-
-/// One line of a depthwise convolution's operands.
-struct DepthwiseLine<'a> {
-    shape: &'a ConvShape,
-    image: &'a [f32],
-    weights: &'a [f32],
-    bias: &'a [f32],
-    residual: Option<&'a [f32]>,
-    /// Index of the image and of the output line.
-    at: (usize, usize),
-}
-
-per_level! {
-    fn depthwise_line(line: &DepthwiseLine<'_>, to: &mut [f32]) {
-        let DepthwiseLine { shape, image, weights, bias, residual, at: (index, y) } = *line;
-        let channels = shape.channels;
-        for (x, to) in to.chunks_exact_mut(channels).enumerate() {
-            to.copy_from_slice(bias);
-            for ky in 0..shape.kernel[0] {
-                let from_y = (y * shape.strides[0] + ky * shape.dilations[0]).wrapping_sub(shape.pads[0]);
-                if from_y >= shape.height {
-                    continue;
-                }
-                for kx in 0..shape.kernel[1] {
-                    let from_x = (x * shape.strides[1] + kx * shape.dilations[1]).wrapping_sub(shape.pads[1]);
-                    if from_x >= shape.width {
-                        continue;
-                    }
-                    let at = ((index * shape.height + from_y) * shape.width + from_x) * channels;
-                    let from = &image[at..at + channels];
-                    let tap = (ky * shape.kernel[1] + kx) * channels;
-                    let weights = &weights[tap..tap + channels];
-                    for ((to, x), w) in to.iter_mut().zip(from).zip(weights) {
-                        *to += x * w;
-                    }
-                }
-            }
-            if let Some(residual) = residual {
-                for (to, r) in to.iter_mut().zip(&residual[x * channels..(x + 1) * channels]) {
-                    *to += r;
-                }
-            }
-        }
-    }
-}
-
-/// Depthwise convolution: as many groups as channels, one output channel each. `weights` are
-/// `[kernel height][kernel width][channel]`.
-///
-/// # Panics
-/// When the shape is not depthwise or a buffer's length is not that of the shape.
-#[expect(clippy::too_many_arguments, reason = "a convolution has that many operands")]
-pub fn depthwise(
-    isa: Isa,
-    pool: &ThreadPool,
-    shape: &ConvShape,
-    image: &[f32],
-    weights: &[f32],
-    bias: &[f32],
-    residual: Option<&[f32]>,
-    activation: Activation,
-    to: &mut [f32],
-) {
-    shape.check(image);
-    assert!(shape.groups == shape.channels && shape.out_channels == shape.channels, "the convolution is not depthwise");
-    assert_eq!(weights.len(), shape.kernel[0] * shape.kernel[1] * shape.channels);
-    assert_eq!(bias.len(), shape.channels);
-    assert_eq!(to.len(), shape.pixels() * shape.channels);
-    assert!(residual.is_none_or(|residual| residual.len() == to.len()));
-    let line_len = shape.out_width * shape.channels;
-    for_parts(pool, to, line_len, |task, line| {
-        let residual = residual.map(|residual| &residual[task * line_len..(task + 1) * line_len]);
-        let at = (task / shape.out_height, task % shape.out_height);
-        depthwise_line(isa, &DepthwiseLine { shape, image, weights, bias, residual, at }, line);
-        activate(isa, activation, line);
     });
 }

@@ -5,7 +5,8 @@
 //! | [`isa`] | instruction-set levels, and the token without which no kernel of a level can be called |
 //! | [`pool`] | the engine's own threads |
 //! | [`gemm`] | packed f32 GEMM microkernels and drivers with a fused epilogue |
-//! | [`conv`] | convolution as GEMM over gathered rows, and depthwise convolution |
+//! | [`conv`] | convolution as GEMM over gathered rows |
+//! | [`depthwise`] | depthwise convolution |
 //! | [`window`] | max, average and global pooling |
 //! | [`math`] | vectorisable exp, erf, tanh and the activations made of them |
 //! | [`pointwise`] | unary and broadcasting binary operators |
@@ -17,6 +18,7 @@
 
 pub mod conv;
 pub mod cuda;
+pub mod depthwise;
 pub mod gemm;
 pub mod isa;
 pub mod math;
@@ -24,4 +26,5 @@ pub mod pointwise;
 pub mod pool;
 pub mod rows;
 pub mod shuffle;
+mod vector;
 pub mod window;

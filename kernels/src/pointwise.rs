@@ -32,6 +32,45 @@ fn map(values: &mut [f32], f: impl Fn(f32) -> f32) {
     }
 }
 
+/// Values that a function is applied to in place.
+trait Each {
+    fn each(self, f: impl Fn(f32) -> f32);
+}
+
+impl Each for &mut [f32] {
+    #[inline(always)]
+    fn each(self, f: impl Fn(f32) -> f32) {
+        map(self, f);
+    }
+}
+
+/// A few short lines of a larger matrix, `stride` apart.
+pub(crate) struct Lines {
+    first: *mut f32,
+    stride: usize,
+    count: usize,
+    len: usize,
+}
+
+impl Lines {
+    /// # Safety
+    /// Until the result is used up, the lines are valid and nothing else reads or writes them.
+    pub(crate) unsafe fn new(first: *mut f32, stride: usize, count: usize, len: usize) -> Self {
+        Self { first, stride, count, len }
+    }
+}
+
+impl Each for Lines {
+    #[inline(always)]
+    fn each(self, f: impl Fn(f32) -> f32) {
+        for line in 0..self.count {
+            // SAFETY: `new`'s caller vouches for every line.
+            let line = unsafe { std::slice::from_raw_parts_mut(self.first.add(line * self.stride), self.len) };
+            map(line, &f);
+        }
+    }
+}
+
 /// `ln(1 + e^x)` without overflow.
 #[inline(always)]
 fn softplus(x: f32) -> f32 {
@@ -46,36 +85,48 @@ fn exp_minus_one(x: f32) -> f32 {
     2.0 * t / (1.0 - t)
 }
 
+#[inline(always)]
+fn apply(activation: Activation, values: impl Each) {
+    match activation {
+        Activation::None => {}
+        Activation::Relu => values.each(|x| if x < 0.0 { 0.0 } else { x }),
+        Activation::Clip { low, high } => values.each(|x| {
+            let x = if x < low { low } else { x };
+            if x > high { high } else { x }
+        }),
+        Activation::LeakyRelu { alpha } => values.each(|x| if x < 0.0 { alpha * x } else { x }),
+        Activation::Elu { alpha } => values.each(|x| if x < 0.0 { alpha * exp_minus_one(x) } else { x }),
+        Activation::Selu { alpha, gamma } => {
+            values.each(|x| gamma * if x < 0.0 { alpha * exp_minus_one(x) } else { x });
+        }
+        Activation::Celu { alpha } => {
+            values.each(|x| if x < 0.0 { alpha * exp_minus_one(x / alpha) } else { x });
+        }
+        Activation::ThresholdedRelu { alpha } => values.each(|x| if x > alpha { x } else { 0.0 }),
+        Activation::Sigmoid => values.each(math::sigmoid),
+        Activation::Tanh => values.each(math::tanh),
+        Activation::HardSigmoid { alpha, beta } => values.each(|x| (alpha * x + beta).clamp(0.0, 1.0)),
+        Activation::HardSwish => values.each(|x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0)),
+        Activation::Softplus => values.each(softplus),
+        Activation::Softsign => values.each(|x| x / (1.0 + x.abs())),
+        Activation::Gelu => values.each(math::gelu),
+        Activation::GeluTanh => values.each(math::gelu_tanh),
+        Activation::Silu => values.each(math::silu),
+        Activation::Mish => values.each(|x| x * math::tanh(softplus(x))),
+    }
+}
+
 per_level! {
     /// Applies `activation` to every value.
     pub fn activate(activation: Activation, values: &mut [f32]) {
-        match activation {
-            Activation::None => {}
-            Activation::Relu => map(values, |x| if x < 0.0 { 0.0 } else { x }),
-            Activation::Clip { low, high } => map(values, |x| {
-                let x = if x < low { low } else { x };
-                if x > high { high } else { x }
-            }),
-            Activation::LeakyRelu { alpha } => map(values, |x| if x < 0.0 { alpha * x } else { x }),
-            Activation::Elu { alpha } => map(values, |x| if x < 0.0 { alpha * exp_minus_one(x) } else { x }),
-            Activation::Selu { alpha, gamma } => {
-                map(values, |x| gamma * if x < 0.0 { alpha * exp_minus_one(x) } else { x });
-            }
-            Activation::Celu { alpha } => {
-                map(values, |x| if x < 0.0 { alpha * exp_minus_one(x / alpha) } else { x });
-            }
-            Activation::ThresholdedRelu { alpha } => map(values, |x| if x > alpha { x } else { 0.0 }),
-            Activation::Sigmoid => map(values, math::sigmoid),
-            Activation::Tanh => map(values, math::tanh),
-            Activation::HardSigmoid { alpha, beta } => map(values, |x| (alpha * x + beta).clamp(0.0, 1.0)),
-            Activation::HardSwish => map(values, |x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0)),
-            Activation::Softplus => map(values, softplus),
-            Activation::Softsign => map(values, |x| x / (1.0 + x.abs())),
-            Activation::Gelu => map(values, math::gelu),
-            Activation::GeluTanh => map(values, math::gelu_tanh),
-            Activation::Silu => map(values, math::silu),
-            Activation::Mish => map(values, |x| x * math::tanh(softplus(x))),
-        }
+        apply(activation, values);
+    }
+}
+
+per_level! {
+    /// Applies `activation` to every value of every line.
+    pub(crate) fn activate_lines(activation: Activation, lines: Lines) {
+        apply(activation, lines);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Moving elements: transposes and layout changes.
+//! Moving elements: transposes, layout changes, and copies between strides.
 
 use crate::pool::{ThreadPool, for_parts};
 
@@ -119,6 +119,160 @@ impl Transpose {
     }
 }
 
+/// One axis of a [`Move`]: its size, and the strides in elements on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveAxis {
+    pub size: usize,
+    pub from: usize,
+    pub to: usize,
+}
+
+/// A copy of elements of any width between places in strides: parts of tensors cut out, put side by side, repeated.
+#[derive(Clone, Debug)]
+pub struct Move {
+    element_bytes: usize,
+    from: usize,
+    to: usize,
+    /// Outermost first, by stride of the output; axes that stay together are one.
+    outer: Vec<MoveAxis>,
+    inner: MoveAxis,
+    /// Elements that must exist on each side.
+    from_len: usize,
+    to_len: usize,
+}
+
+/// Bytes that one task of a [`Move`] copies, about: enough to be worth waking a thread.
+const MOVE_TASK_BYTES: usize = 65_536;
+
+impl Move {
+    /// Copies one element to `to` plus strides for every index over `axes`. `None` when sizes overflow, elements are
+    /// not of 1, 2, 4 or 8 bytes, there are more than [`AXES_MAX`] axes left after merging, or two elements would be
+    /// copied to the same place.
+    pub fn new(element_bytes: usize, (from, to): (usize, usize), axes: &[MoveAxis]) -> Option<Self> {
+        if !matches!(element_bytes, 1 | 2 | 4 | 8) {
+            return None;
+        }
+        let count = axes.iter().try_fold(1usize, |count, axis| count.checked_mul(axis.size))?;
+        let mut sorted: Vec<MoveAxis> = axes.iter().copied().filter(|axis| axis.size != 1).collect();
+        sorted.sort_by_key(|axis| std::cmp::Reverse(axis.to));
+        let mut merged: Vec<MoveAxis> = Vec::new();
+        for axis in sorted {
+            match merged.last_mut() {
+                Some(last)
+                    if axis.to.checked_mul(axis.size) == Some(last.to)
+                        && axis.from.checked_mul(axis.size) == Some(last.from) =>
+                {
+                    *last = MoveAxis { size: last.size.checked_mul(axis.size)?, ..axis };
+                }
+                _ => merged.push(axis),
+            }
+        }
+        let mut extent = 1usize;
+        let (mut from_len, mut to_len) = (from.checked_add(1)?, to.checked_add(1)?);
+        for axis in merged.iter().rev() {
+            // Each axis steps beyond all that the inner ones reach, so that no place is written twice.
+            if axis.to < extent && count > 0 {
+                return None;
+            }
+            let steps = axis.size.saturating_sub(1);
+            extent = axis.to.checked_mul(steps)?.checked_add(extent)?;
+            from_len = axis.from.checked_mul(steps)?.checked_add(from_len)?;
+            to_len = axis.to.checked_mul(steps)?.checked_add(to_len)?;
+        }
+        if count == 0 {
+            (from_len, to_len, merged) = (0, 0, vec![MoveAxis { size: 0, from: 1, to: 1 }]);
+        }
+        let inner = merged.pop().unwrap_or(MoveAxis { size: 1, from: 1, to: 1 });
+        (merged.len() < AXES_MAX).then_some(Self { element_bytes, from, to, outer: merged, inner, from_len, to_len })
+    }
+
+    /// Elements that input and output must have.
+    pub fn needs(&self) -> (usize, usize) {
+        (self.from_len, self.to_len)
+    }
+
+    /// Copies from `from` to `to`; what of `to` no index reaches is left as it is.
+    ///
+    /// # Panics
+    /// When either is shorter than [`Self::needs`].
+    pub fn run(&self, pool: &ThreadPool, from: &[u8], to: &mut [u8]) {
+        let bytes = self.element_bytes;
+        assert!(from.len() >= self.from_len * bytes && to.len() >= self.to_len * bytes, "a copy leaves its buffers");
+        if self.to_len == 0 {
+            return;
+        }
+        struct Base(*mut u8);
+        // SAFETY: tasks write disjoint places; see `new`.
+        unsafe impl Sync for Base {}
+        impl Base {
+            fn at(&self, offset: usize) -> *mut u8 {
+                self.0.wrapping_add(offset)
+            }
+        }
+        let base = Base(to.as_mut_ptr());
+        let runs: usize = self.outer.iter().map(|axis| axis.size).product();
+        let per_task = (MOVE_TASK_BYTES / (self.inner.size * bytes)).clamp(1, runs);
+        pool.run(runs.div_ceil(per_task), |task, _| {
+            let first = task * per_task;
+            let mut index = [0usize; AXES_MAX];
+            let (mut at_from, mut at_to, mut rest) = (self.from, self.to, first);
+            for (axis, index) in self.outer.iter().zip(&mut index).rev() {
+                *index = rest % axis.size;
+                rest /= axis.size;
+                at_from += *index * axis.from;
+                at_to += *index * axis.to;
+            }
+            for _ in first..(first + per_task).min(runs) {
+                // SAFETY: `needs` covers every index over the axes and was compared with both lengths; no two runs
+                // write the same place.
+                unsafe { self.run_of(from.as_ptr().add(at_from * bytes), base.at(at_to * bytes)) };
+                for (axis, index) in self.outer.iter().zip(&mut index).rev() {
+                    *index += 1;
+                    at_from += axis.from;
+                    at_to += axis.to;
+                    if *index < axis.size {
+                        break;
+                    }
+                    *index = 0;
+                    at_from -= axis.from * axis.size;
+                    at_to -= axis.to * axis.size;
+                }
+            }
+        });
+    }
+
+    /// Copies along the innermost axis.
+    ///
+    /// # Safety
+    /// Both sides are valid for the whole axis and do not overlap.
+    unsafe fn run_of(&self, from: *const u8, to: *mut u8) {
+        let MoveAxis { size, from: from_stride, to: to_stride } = self.inner;
+        // SAFETY: the caller's promise, element by element or all at once.
+        unsafe {
+            if from_stride == 1 && to_stride == 1 {
+                return to.copy_from_nonoverlapping(from, size * self.element_bytes);
+            }
+            match self.element_bytes {
+                1 => strided::<u8>(from.cast(), from_stride, to.cast(), to_stride, size),
+                2 => strided::<u16>(from.cast(), from_stride, to.cast(), to_stride, size),
+                4 => strided::<u32>(from.cast(), from_stride, to.cast(), to_stride, size),
+                _ => strided::<u64>(from.cast(), from_stride, to.cast(), to_stride, size),
+            }
+        }
+    }
+}
+
+/// Copies `count` elements in strides.
+///
+/// # Safety
+/// Both sides are valid for that and do not overlap.
+unsafe fn strided<T: Copy>(from: *const T, from_stride: usize, to: *mut T, to_stride: usize, count: usize) {
+    for at in 0..count {
+        // SAFETY: the caller's promise; byte buffers need not be aligned for T.
+        unsafe { to.add(at * to_stride).write_unaligned(from.add(at * from_stride).read_unaligned()) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +321,62 @@ mod tests {
                 }
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn moves_agree_with_index_arithmetic(
+            sizes in proptest::collection::vec(1usize..7, 0..5), keys in proptest::collection::vec(any::<u32>(), 5),
+            repeat in 0usize..5, gap in 0usize..4, offsets in (0usize..9, 0usize..9), wide: bool, threads in 1usize..4,
+            scale in 1usize..3000,
+        ) {
+            let mut sizes = sizes;
+            if let Some(last) = sizes.last_mut() { *last *= scale; }
+            // The output is dense but for a gap behind each innermost line, the input in the order of the keys, one
+            // axis of it repeated.
+            let mut order: Vec<usize> = (0..sizes.len()).collect();
+            order.sort_by_key(|&axis| keys[axis]);
+            let (mut from_strides, mut to_strides) = (vec![0; sizes.len()], vec![0; sizes.len()]);
+            let (mut from_len, mut to_len) = (1, 1);
+            for &axis in order.iter().rev().filter(|&&axis| axis != repeat) {
+                from_strides[axis] = from_len;
+                from_len *= sizes[axis];
+            }
+            for axis in (0..sizes.len()).rev() {
+                to_strides[axis] = to_len;
+                to_len = to_len * sizes[axis] + if axis + 1 == sizes.len() { gap } else { 0 };
+            }
+            let axes: Vec<MoveAxis> =
+                (0..sizes.len()).map(|i| MoveAxis { size: sizes[i], from: from_strides[i], to: to_strides[i] }).collect();
+            let bytes = if wide { 8 } else { 4 };
+            let copy = Move::new(bytes, offsets, &axes).unwrap();
+            let from: Vec<u8> = (0..(from_len + offsets.0) * bytes).map(|i| (i * 31 % 251) as u8).collect();
+            let mut got = vec![255u8; (to_len + offsets.1) * bytes];
+            let mut want = got.clone();
+            copy.run(&ThreadPool::new(threads).unwrap(), &from, &mut got);
+            for index in 0..sizes.iter().product::<usize>() {
+                let (mut rest, mut at) = (index, offsets);
+                for axis in (0..sizes.len()).rev() {
+                    at = (at.0 + rest % sizes[axis] * from_strides[axis], at.1 + rest % sizes[axis] * to_strides[axis]);
+                    rest /= sizes[axis];
+                }
+                want[at.1 * bytes..][..bytes].copy_from_slice(&from[at.0 * bytes..][..bytes]);
+            }
+            prop_assert!(got == want);
+        }
+    }
+
+    #[test]
+    fn moves_that_write_twice_or_overflow_are_refused() {
+        let axis = |size, from, to| MoveAxis { size, from, to };
+        assert!(Move::new(4, (0, 0), &[axis(2, 1, 0)]).is_none());
+        assert!(Move::new(4, (0, 0), &[axis(3, 1, 2), axis(3, 1, 1)]).is_none());
+        assert!(Move::new(3, (0, 0), &[axis(3, 1, 1)]).is_none());
+        assert!(Move::new(4, (0, usize::MAX), &[axis(3, 1, 1)]).is_none());
+        assert!(Move::new(4, (0, 0), &[axis(3, usize::MAX, 1)]).is_none());
+        let none = Move::new(4, (5, 5), &[axis(0, 1, 1), axis(3, 1, 1)]).unwrap();
+        assert_eq!(none.needs(), (0, 0));
+        none.run(&ThreadPool::new(1).unwrap(), &[], &mut []);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{
     memory::{AlignedBytes, Memory, Weights},
-    prepare::{Prepared, prepare},
+    prepare::{Prepared, Rows, prepare},
     program::{Buffer, BufferId, Program, ProgramError},
 };
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
 use bytes::Bytes;
 use planforge_kernels::{
     conv::{self, LineRows, TapRows},
+    depthwise::{self, Depthwise},
     gemm::{self, Epilogue, MatrixRows, Place, Workspace},
     isa::Isa,
     pointwise::{self, Left, Right},
@@ -185,7 +186,7 @@ impl Engine {
         // SAFETY: as above.
         let bias = || step.bias.map(|id| unsafe { this.read::<f32>(id) });
         match &self.prepared[index] {
-            Prepared::Conv { shape, blocking, lines, activation, group_weights, group_bias } => {
+            Prepared::Conv { shape, blocking, rows, activation, group_weights, group_bias } => {
                 let (image, c, packed, bias) = (first(), output(), weights(), bias());
                 let residual = input(1);
                 // SAFETY: as above.
@@ -208,18 +209,29 @@ impl Engine {
                     let b = &packed[group * group_weights..(group + 1) * group_weights];
                     let b = (b, shape.out_channels / shape.groups);
                     let out = (&mut *c, place);
-                    if *lines {
-                        let rows = LineRows::new(*shape, image);
-                        gemm::multiply(isa, pool, &this.workspace, blocking, &rows, b, out, &epilogue);
-                    } else {
-                        let rows = TapRows::new(*shape, image, group);
-                        gemm::multiply(isa, pool, &this.workspace, blocking, &rows, b, out, &epilogue);
+                    let run = |rows: &dyn gemm::Rows| {
+                        gemm::multiply(isa, pool, &this.workspace, blocking, rows, b, out, &epilogue);
+                    };
+                    let depth = shape.channels / shape.groups;
+                    match rows {
+                        Rows::Matrix => {
+                            let first = image.get(group * depth..).unwrap_or(&[]);
+                            run(&MatrixRows::new(first, shape.pixels(), depth, shape.channels));
+                        }
+                        Rows::Lines => run(&LineRows::new(*shape, image)),
+                        Rows::Taps => run(&TapRows::new(*shape, image, group)),
                     }
                 }
             }
             Prepared::Depthwise { shape, activation } => {
-                let bias = bias().unwrap_or(&[]);
-                conv::depthwise(isa, pool, shape, first(), weights(), bias, input(1), *activation, output());
+                let of = Depthwise {
+                    image: first(),
+                    weights: weights(),
+                    bias: bias().unwrap_or(&[]),
+                    residual: input(1),
+                    activation: *activation,
+                };
+                depthwise::depthwise(isa, pool, shape, &of, output());
             }
             Prepared::Gemm { rows, columns, depth, alpha, activation, blocking } => {
                 let place = Place { offset: 0, stride: *columns };
@@ -319,6 +331,15 @@ impl Engine {
                             to.copy_from_slice(&table[from..from + line_bytes]);
                         }
                     }
+                }
+            }
+            Prepared::Move(moves) => {
+                // SAFETY: as above.
+                let to = unsafe { this.write::<u8>(step.outputs[0]) };
+                for (position, copy) in moves {
+                    let Some(id) = step.inputs.get(*position).copied().flatten() else { continue };
+                    // SAFETY: as above.
+                    copy.run(pool, unsafe { this.read::<u8>(id) }, to);
                 }
             }
             Prepared::Copy => {

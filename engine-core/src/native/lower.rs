@@ -6,6 +6,7 @@
 //! attention reads are strides as well.
 
 mod attention;
+mod movement;
 
 use super::{
     draft::{Draft, DraftStep, Role, WeightSource},
@@ -37,6 +38,8 @@ struct Held {
     image: Option<BufferId>,
     /// Is a transpose of another value that no step computes yet.
     view: Option<(ValueId, Vec<usize>)>,
+    /// Lies in a buffer in these strides, one per axis.
+    strided: Option<(BufferId, Vec<usize>)>,
     /// Is a part of another value, from these starts on, that no step copies yet.
     part: Option<(ValueId, Vec<usize>)>,
 }
@@ -149,6 +152,8 @@ impl Lowering<'_> {
                 self.emit(&self.layout_origin(id, "NCHW"), kind, vec![Some(image)], vec![buffer]);
                 buffer
             }
+        } else if let Some((from, strides)) = self.held[id.index()].strided.clone() {
+            self.copied(id, from, 0, &strides)?
         } else if let Some((source, perm)) = self.held[id.index()].view.clone() {
             let from = self.row(source)?;
             let shape = self.shape(source)?;
@@ -160,18 +165,10 @@ impl Lowering<'_> {
             self.emit(&origins, StepKind::Transpose { shape, perm }, vec![Some(from)], vec![buffer]);
             buffer
         } else if let Some((source, starts)) = self.held[id.index()].part.clone() {
-            let (from, shape) = (self.row(source)?, self.shape(source)?);
-            let element = self.graph.value(id).element;
-            let buffer = self.temporary(id, "")?;
-            let op = Op::Slice { steps: vec![1; starts.len()], starts };
-            let output = TypeOf { element, shape: self.shape(id)? };
-            let kind = StepKind::Reference { op, inputs: vec![Some(TypeOf { element, shape })], outputs: vec![output] };
-            let origins = match self.uses.definition[id.index()] {
-                Some(node) => self.graph.nodes[node].origins.clone(),
-                None => self.layout_origin(id, "copied"),
-            };
-            self.emit(&origins, kind, vec![Some(from)], vec![buffer]);
-            buffer
+            let strides = strides_of(&self.shape(source)?);
+            let first = starts.iter().zip(&strides).map(|(start, stride)| start * stride).sum();
+            let from = self.row(source)?;
+            self.copied(id, from, first, &strides)?
         } else {
             return Err(LowerError::Undefined { name: self.graph.value(id).name.clone() });
         };
@@ -215,6 +212,9 @@ impl Lowering<'_> {
 
     /// Buffer and strides of `id` without moving it.
     fn view(&mut self, id: ValueId) -> Lowered<(BufferId, Vec<usize>)> {
+        if let (None, Some(strided)) = (self.held[id.index()].row, self.held[id.index()].strided.clone()) {
+            return Ok(strided);
+        }
         if let (None, Some((source, perm))) = (self.held[id.index()].row, self.held[id.index()].view.clone()) {
             let strides = strides_of(&self.shape(source)?);
             return Ok((self.row(source)?, perm.iter().map(|&axis| strides[axis]).collect()));
@@ -246,6 +246,9 @@ impl Lowering<'_> {
             Op::Attention(attention) => self.attention(node, attention)?,
             Op::Split { axis } => self.split(node, *axis)?,
             Op::Slice { starts, steps } => self.slice(node, starts, steps)?,
+            Op::Concat { axis } => self.concat(node, *axis)?,
+            Op::Resize(resize) => self.resize(node, resize)?,
+            Op::Expand => self.expand(node)?,
             _ => false,
         };
         if handled { Ok(()) } else { self.reference(node) }
@@ -260,6 +263,8 @@ impl Lowering<'_> {
                 self.held[output.index()] = self.held[input.index()].clone();
                 return Ok(true);
             }
+        } else if self.split_axes(node)? {
+            return Ok(true);
         }
         let row = self.row(input)?;
         self.held[output.index()].row = Some(row);
@@ -635,6 +640,10 @@ impl Lowering<'_> {
         if rank >= 3 && perm == channels_last && self.is_image(x) {
             let image = self.image(x)?;
             self.held[output.index()].row = Some(image);
+            return Ok(true);
+        }
+        if let (None, Some((buffer, strides))) = (self.held[x.index()].row, self.held[x.index()].strided.clone()) {
+            self.held[output.index()].strided = Some((buffer, perm.iter().map(|&axis| strides[axis]).collect()));
             return Ok(true);
         }
         let (source, perm) = match (self.held[x.index()].row, self.held[x.index()].view.clone()) {

@@ -47,4 +47,4 @@ pub use takes::{InputError, TakenDim, TakenInput};
 pub const BACKEND: &str = "native";
 
 /// Raised whenever the same input would give another plan.
-pub const COMPILER_REVISION: u32 = 3;
+pub const COMPILER_REVISION: u32 = 4;

@@ -15,7 +15,7 @@ use planforge_kernels::{
     gemm::{BatchItem, BatchShape, Blocking, PackedSize, Place, View, kernel_by_name, kernels},
     isa::Isa,
     pointwise::{Activation, Binary, Unary},
-    shuffle::Transpose,
+    shuffle::{self, Transpose},
     window::PoolKind,
 };
 
@@ -24,13 +24,22 @@ const IMAGE_SIZE_MAX: usize = 1 << 20;
 /// Most images of a batch, channels or groups.
 const CHANNELS_MAX: usize = 1 << 24;
 
+/// How the rows of a convolution's product are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rows {
+    /// The image is the matrix.
+    Matrix,
+    Taps,
+    Lines,
+}
+
 /// A step as it runs.
 #[derive(Debug)]
 pub(crate) enum Prepared {
     Conv {
         shape: ConvShape,
         blocking: Blocking,
-        lines: bool,
+        rows: Rows,
         activation: Activation,
         /// Elements of one group's packed weights and padded bias.
         group_weights: usize,
@@ -83,6 +92,8 @@ pub(crate) enum Prepared {
         line_bytes: usize,
         wide: bool,
     },
+    /// Each with the position of its input.
+    Move(Vec<(usize, shuffle::Move)>),
     Copy,
     Reference {
         op: Op,
@@ -244,12 +255,13 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             if step.bias.is_some() {
                 check.holds("bias", step.bias, product(&[size.columns, shape.groups])?, 4)?;
             }
-            let lines = match tactic.gather {
-                Gather::Lines if shape.has_lines() => true,
-                Gather::Taps if shape.channels / shape.groups <= TAP_CHANNELS_MAX => false,
+            let rows = match tactic.gather {
+                Gather::Lines if shape.has_lines() => Rows::Lines,
+                Gather::Matrix if shape.is_pointwise() => Rows::Matrix,
+                Gather::Taps if shape.channels / shape.groups <= TAP_CHANNELS_MAX => Rows::Taps,
                 _ => return Err(format!("tactic {} does not suit it", tactic.name())),
             };
-            if lines && !shape.is_inside() {
+            if rows == Rows::Lines && !shape.is_inside() {
                 let [height, width] = shape.bordered();
                 let bordered = product(&[shape.batch, height, width, shape.channels])?;
                 check.holds("scratch", step.scratch, bordered, 4)?;
@@ -260,7 +272,7 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             Ok(Prepared::Conv {
                 shape,
                 blocking,
-                lines,
+                rows,
                 activation,
                 group_weights: size.elements,
                 group_bias: size.columns,
@@ -451,6 +463,29 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             check.holds("indices", check.input(1), indices, if wide { 8 } else { 4 })?;
             check.holds("output", step.outputs.first().copied(), product(&[*outer, indices, *line_bytes])?, 1)?;
             Ok(Prepared::Gather { outer: *outer, size: *size, line_bytes: *line_bytes, wide })
+        }
+        StepKind::Move { element_bytes, parts } => {
+            let mut moves = Vec::with_capacity(parts.len());
+            for part in parts {
+                let axes: Vec<shuffle::MoveAxis> = part
+                    .axes
+                    .iter()
+                    .map(|axis| shuffle::MoveAxis { size: axis.size, from: axis.from, to: axis.to })
+                    .collect();
+                let copy = shuffle::Move::new(*element_bytes, (part.from, part.to), &axes)
+                    .ok_or("a part of it is out of bounds, or writes a place twice")?;
+                let input = check.input(part.input).map_or(0, |id| program.buffer(id).bytes);
+                let output = step.outputs.first().map_or(0, |id| program.buffer(*id).bytes);
+                let (from, to) = copy.needs();
+                let fits = |elements: usize, bytes: u64| {
+                    elements.checked_mul(*element_bytes).is_some_and(|needed| needed as u64 <= bytes)
+                };
+                if !fits(from, input) || !fits(to, output) {
+                    return Err("a part of it leaves its buffers".to_owned());
+                }
+                moves.push((part.input, copy));
+            }
+            Ok(Prepared::Move(moves))
         }
         StepKind::Copy => {
             let bytes = check.input(0).map_or(0, |id| program.buffer(id).bytes) as usize;

@@ -131,6 +131,27 @@ pub struct PairAxis {
     pub b: usize,
 }
 
+/// One axis of a copy; strides in elements, 0 where the input repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MoveAxis {
+    pub size: usize,
+    pub from: usize,
+    pub to: usize,
+}
+
+/// What one input gives to a copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MovePart {
+    /// Position among the step's inputs.
+    pub input: usize,
+    /// First element read and written.
+    pub from: usize,
+    pub to: usize,
+    pub axes: Vec<MoveAxis>,
+}
+
 /// What a pool gives; see the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -177,6 +198,8 @@ pub enum StepKind {
     Transpose { shape: Vec<usize>, perm: Vec<usize> },
     /// `[table, indices (i64 or i32)]`: `outer` times, lines of `line_bytes` out of `size` by index.
     Gather { outer: usize, size: usize, line_bytes: usize, index: ElementType },
+    /// `[x, ...]`: elements of any type, from places in strides to places in strides.
+    Move { element_bytes: usize, parts: Vec<MovePart> },
     /// `[x]`, any bytes.
     Copy,
     /// Any operator, by its reference implementation.
@@ -213,6 +236,7 @@ impl StepKind {
             Self::Pair { .. } => "binary",
             Self::Transpose { .. } => "transpose",
             Self::Gather { .. } => "gather",
+            Self::Move { .. } => "move",
             Self::Copy => "copy",
             Self::Reference { op, .. } => op.kind(),
         }

@@ -91,12 +91,12 @@ pub(crate) fn candidates(kind: &StepKind, isa: Isa, threads: usize) -> Vec<Tacti
     match kind {
         StepKind::Conv { shape, .. } => {
             let shape: ConvShape = (*shape).into();
-            let pointwise = shape.kernel == [1, 1];
             let few = shape.channels / shape.groups < TAP_CHANNELS_MIN;
-            let gathers: &[Gather] = match (shape.has_lines() && !pointwise, few) {
-                (true, true) => &[Gather::Lines],
-                (true, false) => &[Gather::Taps, Gather::Lines],
-                (false, _) => &[Gather::Taps],
+            let gathers: &[Gather] = match (shape.is_pointwise(), shape.has_lines() && shape.kernel != [1, 1], few) {
+                (true, ..) => &[Gather::Matrix],
+                (_, true, true) => &[Gather::Lines],
+                (_, true, false) => &[Gather::Taps, Gather::Lines],
+                (_, false, _) => &[Gather::Taps],
             };
             products(isa, threads, gathers, (shape.pixels(), shape.out_channels / shape.groups, shape.depth()))
         }

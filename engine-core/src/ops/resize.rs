@@ -50,6 +50,19 @@ fn taps(resize: &Resize, axis: usize, input: usize, out: usize) -> Vec<(usize, u
         .collect()
 }
 
+/// By how much every element is repeated along each axis, when a nearest resize does nothing else.
+pub fn repeats(resize: &Resize, input: &[usize], out: &[usize]) -> Option<Vec<usize>> {
+    if !matches!(resize.mode, ResizeMode::Nearest(_)) || input.len() != out.len() {
+        return None;
+    }
+    let factor = |axis: usize| {
+        let factor = out[axis].checked_div(input[axis]).filter(|&factor| factor * input[axis] == out[axis])?;
+        let taps = taps(resize, axis, input[axis], out[axis]);
+        taps.into_iter().enumerate().all(|(at, (from, ..))| from == at / factor).then_some(factor)
+    };
+    (0..out.len()).map(factor).collect()
+}
+
 pub fn resize(resize: &Resize, x: &Tensor, out: &TensorType) -> Result<Tensor, OpError> {
     if !is_float(x.element()) && resize.mode == ResizeMode::Linear {
         return Err(OpError::Element { op: "resize", element: x.element() });

@@ -7,14 +7,13 @@
 
 mod pack;
 mod tile;
-mod vector;
 
 pub use pack::{PackedSize, pack_columns, pack_with};
 pub use tile::{Kernel, kernel_by_name, kernels};
 
 use crate::{
     isa::Isa,
-    pointwise::{Activation, activate},
+    pointwise::{Activation, Lines, activate_lines},
     pool::ThreadPool,
 };
 use pack::{pack_rows, pack_strided};
@@ -30,8 +29,9 @@ pub unsafe trait Rows: Sync {
     fn count(&self) -> usize;
     fn taps(&self) -> usize;
     fn tap_len(&self) -> usize;
-    /// Writes the pointer of tap `t` of `row` (below `count`) to `to[t * stride]`.
-    fn pointers(&self, row: usize, to: &mut [*const f32], stride: usize);
+    /// Writes the pointer of tap `t` of row `first + r` to `to[t * rows + r]`, for all `r` below `rows`; these rows are
+    /// below `count`.
+    fn pointers(&self, first: usize, rows: usize, to: &mut [*const f32]);
 }
 
 /// The rows of a row-major matrix.
@@ -66,8 +66,10 @@ unsafe impl Rows for MatrixRows<'_> {
         self.columns
     }
     #[inline]
-    fn pointers(&self, row: usize, to: &mut [*const f32], _stride: usize) {
-        to[0] = self.data[row * self.stride..].as_ptr();
+    fn pointers(&self, first: usize, rows: usize, to: &mut [*const f32]) {
+        for (row, to) in to[..rows].iter_mut().enumerate() {
+            *to = self.data[(first + row) * self.stride..].as_ptr();
+        }
     }
 }
 
@@ -268,9 +270,8 @@ unsafe fn run_block(
     let table = grow(&mut pointers.0, row_count * taps, std::ptr::null());
     for first in (0..row_count).step_by(kernel.mr) {
         let rows = kernel.mr.min(row_count - first);
-        for row in 0..rows {
-            source.pointers(block.rows.start + first + row, &mut table[first * taps + row..], rows);
-        }
+        let to = &mut table[first * taps..(first + rows) * taps];
+        source.pointers(block.rows.start + first, rows, to);
     }
     if blocking.pack_rows {
         let packed = grow(packed, row_count * depth, 0.0);
@@ -345,12 +346,9 @@ unsafe fn run_block(
                 // SAFETY: the caller's promise, cut to this tile.
                 unsafe { family[rows - 1](&tile) };
                 if last && !clip && epilogue.activation != Activation::None {
-                    for row in 0..rows {
-                        // SAFETY: within the block, which is this thread's alone.
-                        let line =
-                            unsafe { std::slice::from_raw_parts_mut(tile_c.wrapping_add(row * place.stride), columns) };
-                        activate(isa, epilogue.activation, line);
-                    }
+                    // SAFETY: within the block, which is this thread's alone.
+                    let lines = unsafe { Lines::new(tile_c, place.stride, rows, columns) };
+                    activate_lines(isa, epilogue.activation, lines);
                 }
             }
         }

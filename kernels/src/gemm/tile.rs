@@ -3,8 +3,7 @@
 //! A tile has up to MR rows and NR columns. The rows of A are given by pointers (so that a convolution needs no
 //! im2col copy) or packed (`MR` values of each depth step together). B is packed in panels of NR columns.
 
-use super::vector::*;
-use crate::isa::IsaLevel;
+use crate::{isa::IsaLevel, vector::*};
 
 /// One call of a microkernel. All lengths are in elements.
 pub(super) struct Tile {
@@ -46,49 +45,20 @@ pub(super) struct Finish {
 /// A microkernel for a certain number of rows.
 pub(super) type TileFn = unsafe fn(&Tile);
 
-/// Widest panel of any kernel.
-pub(super) const NR_MAX: usize = 64;
-
-/// Most rows and vectors of any kernel: the sizes that [`each_row`] and [`each_vector`] write out.
-const ROWS_MAX: usize = 14;
-const VECTORS_MAX: usize = 4;
-
-/// Repeats a block for each row with the row's number as a constant, so that sums stay in registers: an array
-/// indexed in a loop that the compiler does not unroll would live in memory.
-macro_rules! each_row {
-    ($count:expr, $row:ident, $body:block) => {
-        each_row!(@ $count, $row, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
-    };
-    (@ $count:expr, $row:ident, $body:block, $($n:literal)*) => {
-        {
-            $({
-                const $row: usize = $n;
-                if $row < $count $body
-            })*
-        }
-    };
-}
-
-/// As [`each_row`], for the vectors of a row.
-macro_rules! each_vector {
-    ($count:expr, $vector:ident, $body:block) => {
-        each_row!(@ $count, $vector, $body, 0 1 2 3)
-    };
-}
-
 /// Computes a tile of MR rows and `NV` vectors of columns.
 ///
 /// # Safety
 /// The instruction set of `V` exists; every pointer of `tile` is valid for what its documentation says.
 #[inline(always)]
 unsafe fn compute<V: Vector, const MR: usize, const NV: usize, const PACKED: bool>(tile: &Tile) {
-    const { assert!(MR <= ROWS_MAX && NV <= VECTORS_MAX && NV * V::LANES <= NR_MAX) };
+    const { assert!(MR <= ROWS_MAX && NV <= VECTORS_MAX) };
     // SAFETY: the caller's promise covers every access; offsets stay within MR rows, `taps * tap_len` depth steps
     // and `columns` columns.
     unsafe {
         let mut sums = [[V::zero(); VECTORS_MAX]; ROWS_MAX];
         let mut columns = [V::zero(); VECTORS_MAX];
         let mut b = tile.b;
+        prefetch_ends::<V, MR, NV>(tile);
         for tap in 0..tile.taps {
             let mut rows = [std::ptr::null::<f32>(); ROWS_MAX];
             if PACKED {
@@ -105,16 +75,15 @@ unsafe fn compute<V: Vector, const MR: usize, const NV: usize, const PACKED: boo
                 b = b.add(NV * V::LANES);
             }
         }
-        // A panel at the edge goes through full-width copies of the tile.
+        // A panel at the edge is read and written in part.
         let whole = tile.columns == NV * V::LANES;
-        let mut edge = [0.0f32; NR_MAX * ROWS_MAX];
-        let (c, c_stride) = if whole { (tile.c, tile.c_stride) } else { (edge.as_mut_ptr(), NR_MAX) };
+        let width = |vector: usize| tile.columns.saturating_sub(vector * V::LANES).min(V::LANES);
         if tile.accumulate {
-            if !whole {
-                copy_lines(tile.c, tile.c_stride, c, NR_MAX, MR, tile.columns);
-            }
             each_row!(MR, R, {
-                each_vector!(NV, J, { sums[R][J] = sums[R][J].add(V::load(c.add(R * c_stride + J * V::LANES))) });
+                each_vector!(NV, J, {
+                    let c = tile.c.wrapping_add(R * tile.c_stride + J * V::LANES);
+                    sums[R][J] = sums[R][J].add(if whole { V::load(c) } else { V::load_part(c, width(J)) });
+                });
             });
         }
         if let Some(last) = &tile.finish {
@@ -127,15 +96,11 @@ unsafe fn compute<V: Vector, const MR: usize, const NV: usize, const PACKED: boo
                 each_row!(MR, R, { each_vector!(NV, J, { sums[R][J] = sums[R][J].add(columns[J]) }) });
             }
             if !last.residual.is_null() {
-                let mut lines = [0.0f32; NR_MAX * ROWS_MAX];
-                let (from, stride) = if whole {
-                    (last.residual, last.residual_stride)
-                } else {
-                    copy_lines(last.residual, last.residual_stride, lines.as_mut_ptr(), NR_MAX, MR, tile.columns);
-                    (lines.as_ptr(), NR_MAX)
-                };
                 each_row!(MR, R, {
-                    each_vector!(NV, J, { sums[R][J] = sums[R][J].add(V::load(from.add(R * stride + J * V::LANES))) });
+                    each_vector!(NV, J, {
+                        let from = last.residual.wrapping_add(R * last.residual_stride + J * V::LANES);
+                        sums[R][J] = sums[R][J].add(if whole { V::load(from) } else { V::load_part(from, width(J)) });
+                    });
                 });
             }
             if last.clip {
@@ -144,11 +109,39 @@ unsafe fn compute<V: Vector, const MR: usize, const NV: usize, const PACKED: boo
                 each_row!(MR, R, { each_vector!(NV, J, { sums[R][J] = high.min(low.max(sums[R][J])) }) });
             }
         }
-        each_row!(MR, R, { each_vector!(NV, J, { sums[R][J].store(c.add(R * c_stride + J * V::LANES)) }) });
-        if !whole {
-            copy_lines(c, NR_MAX, tile.c, tile.c_stride, MR, tile.columns);
+        if whole {
+            each_row!(MR, R, {
+                each_vector!(NV, J, { sums[R][J].store(tile.c.add(R * tile.c_stride + J * V::LANES)) })
+            });
+        } else {
+            each_row!(MR, R, {
+                each_vector!(NV, J, {
+                    sums[R][J].store_part(tile.c.wrapping_add(R * tile.c_stride + J * V::LANES), width(J))
+                })
+            });
         }
     }
+}
+
+/// Asks for the lines that a tile will end in, so that they are there when its sums are. Worth it only where the
+/// product is long enough to wait for them and nothing else brought them in.
+///
+/// # Safety
+/// `tile` is one whose `c` and residual hold MR rows.
+#[inline(always)]
+unsafe fn prefetch_ends<V: Vector, const MR: usize, const NV: usize>(tile: &Tile) {
+    let Some(last) = &tile.finish else { return };
+    each_row!(MR, R, {
+        each_vector!(NV, J, {
+            // SAFETY: prefetching reads nothing.
+            unsafe {
+                V::prefetch(tile.c.wrapping_add(R * tile.c_stride + J * V::LANES));
+                if !last.residual.is_null() {
+                    V::prefetch(last.residual.wrapping_add(R * last.residual_stride + J * V::LANES));
+                }
+            }
+        });
+    });
 }
 
 /// `pointer`, which the compiler must hold by itself: it would else gather the row pointers into vector registers
@@ -162,25 +155,6 @@ fn in_register(mut pointer: *const f32) -> *const f32 {
         std::arch::asm!("/* {0} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags));
     }
     pointer
-}
-
-/// Copies `rows` lines of `columns` elements.
-///
-/// # Safety
-/// Both sides are valid for that and do not overlap.
-#[inline(never)]
-unsafe fn copy_lines(
-    from: *const f32,
-    from_stride: usize,
-    to: *mut f32,
-    to_stride: usize,
-    rows: usize,
-    columns: usize,
-) {
-    for row in 0..rows {
-        // SAFETY: the caller's promise.
-        unsafe { to.add(row * to_stride).copy_from_nonoverlapping(from.add(row * from_stride), columns) };
-    }
 }
 
 /// A family of microkernels with the same panel width, one per number of rows.
@@ -254,9 +228,12 @@ mod x86 {
         "avx512_9x48", 9, 3, [1 2 3 4 5 6 7 8 9]);
     family!([#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")]] avx512_6x64, Avx512, X86V4,
         "avx512_6x64", 6, 4, [1 2 3 4 5 6]);
+    family!([#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")]] avx512_14x16, Avx512, X86V4,
+        "avx512_14x16", 14, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]);
     pub(super) static V2: [&Kernel; 2] = [&sse42_6x8::KERNEL, &sse42_4x12::KERNEL];
     pub(super) static V3: [&Kernel; 2] = [&avx2_6x16::KERNEL, &avx2_4x16::KERNEL];
-    pub(super) static V4: [&Kernel; 3] = [&avx512_14x32::KERNEL, &avx512_6x64::KERNEL, &avx512_9x48::KERNEL];
+    pub(super) static V4: [&Kernel; 4] =
+        [&avx512_14x32::KERNEL, &avx512_6x64::KERNEL, &avx512_9x48::KERNEL, &avx512_14x16::KERNEL];
 }
 #[cfg(target_arch = "aarch64")]
 mod arm {

@@ -26,19 +26,21 @@ impl Operand {
 }
 
 impl Lowering<'_> {
-    /// Notes parts of a value that only attention reads as such; others are copied by the reference.
+    /// Notes parts of a value that only attention reads as such; others are copied.
     pub(super) fn split(&mut self, node: &Node, axis: usize) -> Lowered<bool> {
         let Some(x) = node.input(0) else { return Ok(false) };
-        if !node.outputs.iter().all(|&output| self.stays_part(x, output, axis)) {
-            return Ok(false);
-        }
+        let parts = node.outputs.iter().all(|&output| self.stays_part(x, output, axis));
         let mut start = 0;
         for &output in &node.outputs {
             let shape = self.shape(output)?;
             let mut starts = vec![0; shape.len()];
             starts[axis] = start;
             start += shape[axis];
-            self.held[output.index()].part = Some((x, starts));
+            if parts {
+                self.held[output.index()].part = Some((x, starts));
+            } else if !self.cut(node, output, &starts, &vec![1; shape.len()])? {
+                return Ok(false);
+            }
         }
         Ok(true)
     }
@@ -48,7 +50,7 @@ impl Lowering<'_> {
         let (Some(x), Some(axis)) = (node.input(0), starts.len().checked_sub(1)) else { return Ok(false) };
         let lead = self.shape(x)?[..axis] == self.shape(output)?[..axis];
         if !lead || steps.iter().any(|&step| step != 1) || !self.stays_part(x, output, axis) {
-            return Ok(false);
+            return self.cut(node, output, starts, steps);
         }
         self.held[output.index()].part = Some((x, starts.to_vec()));
         Ok(true)
