@@ -116,7 +116,10 @@ impl Work {
                 let rest = [&product.bias, &product.residual];
                 ([&product.a, &product.b].into_iter().chain(rest.into_iter().flatten()).collect(), &product.y)
             }
-            Self::Attention(attention) => (vec![&attention.q, &attention.k, &attention.v], &attention.o),
+            Self::Attention(attention) => {
+                let read = [&attention.q, &attention.k, &attention.v].into_iter().chain(&attention.mask);
+                (read.collect(), &attention.o)
+            }
         }
     }
 }
@@ -183,12 +186,15 @@ pub struct ProductWork {
     pub activation: Option<Activation>,
 }
 
-/// `o = softmax(scale q · kᵀ) · v` over `[batch][heads][sequence][size]`.
+/// `o = softmax(scale q · kᵀ + mask) · v` over `[batch][heads][sequence][size]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionWork {
     pub q: View,
     pub k: View,
     pub v: View,
+    /// `[batch][heads][queries][keys]`, mostly by strides of 0.
+    #[serde(default)]
+    pub mask: Option<View>,
     pub o: View,
     pub scale: f32,
 }

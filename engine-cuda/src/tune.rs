@@ -2,8 +2,9 @@
 
 use crate::{
     codegen::{
-        Source,
+        Generated, Source, attention,
         depthwise::{self, Depthwise},
+        gemm,
     },
     program::{ConvWork, Program, Step, Tactic, Work},
     runtime::{self, Device, Kernels, Memory, RuntimeError, bind, prepare, time_us},
@@ -46,18 +47,20 @@ pub struct Effort {
     /// Engines that compile when a plan is made of them, per step.
     pub compiled: usize,
     pub algorithms: usize,
+    /// Tiles of our own products, per step.
+    pub tiles: usize,
 }
 
 impl Effort {
     /// By TensorRT's scale of 0 to 5.
     pub fn of_level(level: u8) -> Self {
         match level {
-            0 => Self { compiled: 1, algorithms: 1 },
-            1 => Self { compiled: 3, algorithms: 4 },
-            2 => Self { compiled: 5, algorithms: 8 },
-            3 => Self { compiled: 10, algorithms: 16 },
-            4 => Self { compiled: 16, algorithms: 32 },
-            _ => Self { compiled: 64, algorithms: 64 },
+            0 => Self { compiled: 1, algorithms: 1, tiles: 2 },
+            1 => Self { compiled: 3, algorithms: 4, tiles: 4 },
+            2 => Self { compiled: 5, algorithms: 8, tiles: 6 },
+            3 => Self { compiled: 10, algorithms: 16, tiles: 10 },
+            4 => Self { compiled: 16, algorithms: 32, tiles: 20 },
+            _ => Self { compiled: 64, algorithms: 64, tiles: 60 },
         }
     }
 }
@@ -210,13 +213,11 @@ fn time_candidates(
             keep(&mut timed, tactic, time_us(device, &ready))?;
         }
     }
-    if let Work::Conv(conv) = &step.work
-        && conv.taps.is_some()
-    {
-        for tactic in depthwise_kernels(program, conv) {
-            let ready = prepare(device, program, step, Some(&tactic), memory, kernels)?;
-            keep(&mut timed, tactic, time_us(device, &ready))?;
-        }
+    for generated in kernels_for(device, &step.work, effort) {
+        let source = source_index(program, &generated.source);
+        let tactic = Tactic::Kernel { source, grid: generated.grid, block: generated.block };
+        let ready = prepare(device, program, step, Some(&tactic), memory, kernels)?;
+        keep(&mut timed, tactic, time_us(device, &ready))?;
     }
     timed.sort_by(|a, b| a.us.total_cmp(&b.us));
     for one in &mut timed {
@@ -238,7 +239,27 @@ fn keep(timed: &mut Vec<Timed>, tactic: Tactic, time: Result<f64, RuntimeError>)
     Ok(())
 }
 
-fn depthwise_kernels(program: &mut Program, conv: &ConvWork) -> Vec<Tactic> {
+/// Generated kernels that can compute a step.
+fn kernels_for(device: &Device, work: &Work, effort: Effort) -> Vec<Generated> {
+    let properties = device.gpu.properties();
+    let capability = properties.arch.capability;
+    let gemm = |problem: Option<gemm::Problem>| {
+        let Some(problem) = problem else { return Vec::new() };
+        let tiles = gemm::tiles(&problem, gemm::Device { capability, sm_count: properties.sm_count }, effort.tiles);
+        tiles.into_iter().map(|tile| gemm::generate(&problem, tile)).collect()
+    };
+    match work {
+        Work::Conv(conv) if conv.taps.is_some() => depthwise_kernels(conv),
+        Work::Conv(conv) => gemm(gemm::Problem::of_conv(conv)),
+        Work::Product(product) => gemm(gemm::Problem::of_product(product)),
+        Work::Attention(work) => {
+            attention::tiles(work, capability).into_iter().map(|tile| attention::generate(work, tile)).collect()
+        }
+        Work::Kernel(_) => Vec::new(),
+    }
+}
+
+fn depthwise_kernels(conv: &ConvWork) -> Vec<Generated> {
     let how = Depthwise {
         kernel: [conv.w.dims[2], conv.w.dims[3]],
         strides: conv.strides,
@@ -249,11 +270,5 @@ fn depthwise_kernels(program: &mut Program, conv: &ConvWork) -> Vec<Tactic> {
         activation: conv.activation,
     };
     let tiles = depthwise::tiles(&conv.x, &conv.y);
-    let mut tactics = Vec::new();
-    for tile in tiles {
-        let generated = depthwise::generate(&conv.x, &conv.y, how, tile);
-        let source = source_index(program, &generated.source);
-        tactics.push(Tactic::Kernel { source, grid: generated.grid, block: generated.block });
-    }
-    tactics
+    tiles.into_iter().map(|tile| depthwise::generate(&conv.x, &conv.y, how, tile)).collect()
 }

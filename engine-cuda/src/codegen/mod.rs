@@ -4,8 +4,10 @@
 //! what it can; a kernel's only arguments are addresses. Arithmetic is in f32, storage as the views say. Sources use no
 //! header at all.
 
+pub mod attention;
 pub mod depthwise;
 pub mod expr;
+pub mod gemm;
 pub mod norm;
 pub mod pack;
 pub mod pointwise;
@@ -86,6 +88,9 @@ __device__ __forceinline__ float tanh_(float x) { float e = __expf(-2.0f * fabsf
 __device__ __forceinline__ float softplus_(float x) { return fmaxf(x, 0.0f) + log1pf(__expf(-fabsf(x))); }
 __device__ __forceinline__ float clip_(float x, float lo, float hi) { return fminf(fmaxf(x, lo), hi); }
 "#;
+
+/// Tensor cores and copies past the registers, behind [`PRELUDE`].
+const TENSOR_PRELUDE: &str = include_str!("tensor.cuh");
 
 /// The type that a kernel reads and writes.
 pub fn c_type(kind: Kind) -> &'static str {

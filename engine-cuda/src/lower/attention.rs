@@ -1,8 +1,9 @@
-//! Scaled dot-product attention: one fused kernel without a mask, products and a softmax with one.
+//! Scaled dot-product attention: one fused kernel in 16-bit floats, products and a softmax otherwise.
 
 use super::{Lowering, Outcome};
 use crate::{
     codegen::{
+        attention::fits,
         expr::{Expr, Load},
         norm::{self, Row},
     },
@@ -33,23 +34,33 @@ impl Lowering<'_> {
         let [batch, _, length, size] = [0, 1, 2, 3].map(|axis| q.dims[axis]);
         let (keys, width) = (k.dims[2], v.dims[3]);
         let flops = 2 * batch * heads * length * keys * (size + width);
-        let Some(mask) = node.input(3) else {
-            let work = AttentionWork { q, k, v, o, scale: attention.scale };
+        let scores_dims = [batch, heads, length, keys];
+        let mask = match node.input(3) {
+            Some(id) => Some(self.view(id)?.broadcast(&scores_dims).ok_or("its mask does not broadcast")?),
+            None => None,
+        };
+        let work = AttentionWork { q, k, v, mask, o, scale: attention.scale };
+        if fits(&work) {
             self.step(Work::Attention(work), &node.origins, flops);
             return self.bind(out, y);
-        };
+        }
 
-        let mask = self.view(mask)?;
-        let scores_dims = [batch, heads, length, keys];
+        let AttentionWork { q, k, v, mask, o, .. } = work;
         let all = batch * heads;
         let scores = View::rows(self.temporary("scores", self.float, &scores_dims), self.float, &scores_dims);
         let a = self.matrix_rows(q, &[all, length, size], true)?;
         let b = self.matrix_rows(k.permuted(&[0, 1, 3, 2]), &[all, size, keys], false)?;
         self.plain_product(node, a, b, &scores, [all, length, keys], attention.scale)?;
-        let mask = mask.broadcast(&scores_dims).ok_or("its mask does not broadcast")?;
-        let load = |view: &View| Box::new(Expr::Load(Load { view: view.clone(), index: None }));
-        let masked = View::rows(self.temporary("masked", self.float, &scores_dims), self.float, &scores_dims);
-        self.emit_pointwise(&Expr::Binary(Binary::Add, load(&scores), load(&mask)), &masked, &node.origins)?;
+        let masked = match mask {
+            Some(mask) => {
+                let load = |view: &View| Box::new(Expr::Load(Load { view: view.clone(), index: None }));
+                let masked = View::rows(self.temporary("masked", self.float, &scores_dims), self.float, &scores_dims);
+                let sum = Expr::Binary(Binary::Add, load(&scores), load(&mask));
+                self.emit_pointwise(&sum, &masked, &node.origins)?;
+                masked
+            }
+            None => scores,
+        };
         let shares = View::rows(self.temporary("shares", self.float, &scores_dims), self.float, &scores_dims);
         let generated = norm::rows(&masked, &shares, &[], Row::Softmax);
         self.emit(generated, "softmax", vec![masked, shares.clone()], &node.origins, 5 * shares.elements());

@@ -156,6 +156,10 @@ fn product_pattern(product: &ProductWork) -> Option<ProductPattern> {
 }
 
 fn sdpa(attention: &AttentionWork) -> Option<Sdpa> {
+    // Versions before 9.21 add no mask.
+    if attention.mask.is_some() {
+        return None;
+    }
     Some(Sdpa {
         q: tensor(X, &attention.q)?,
         k: tensor(W, &attention.k)?,

@@ -85,12 +85,12 @@ pub fn prepare(
         Tactic::Kernel { source, grid, block } => {
             let kernel = load_kernel(device, &program.sources, *source, kernels)?;
             let launch = Launch { grid: *grid, block: *block, shared_bytes: 0 };
-            let Work::Conv(conv) = &step.work else { return Err(wrong(tactic)) };
-            let taps = conv.taps.as_ref().ok_or_else(|| wrong(tactic))?;
-            let mut operands = vec![&conv.x, taps];
-            operands.extend(conv.bias.as_ref());
-            operands.extend(conv.residual.as_ref());
-            operands.push(&conv.y);
+            let (mut operands, written) = step.work.views();
+            if matches!(&step.work, Work::Conv(conv) if conv.taps.is_some()) {
+                // A depthwise kernel reads its weights in their other arrangement.
+                operands.remove(1);
+            }
+            operands.push(written);
             Ok(Ready::Kernel { kernel, launch, args: addresses(&operands) })
         }
         Tactic::Dnn { engine, knobs, .. } => {

@@ -1,0 +1,217 @@
+// An implicit matrix product: M pixels (or rows) by N output channels, over K = taps x channels.
+//
+// x lies with its channels last, w as [N][taps][channels]. A block computes BM x BN of the result; with SPLIT > 1 the
+// blocks of a cluster share the sum over K and add up through each other's shared memory.
+#define CHUNKS (BK / 8)
+#define THREADS (WARPS_M * WARPS_N * 32)
+#define ROWS_AT_ONCE (THREADS / CHUNKS)
+#define WTM (BM / WARPS_M)
+#define WTN (BN / WARPS_N)
+#define TILES_N ((N + BN - 1) / BN)
+#define K_TILES ((K + BK - 1) / BK)
+#define STAGE_ELEMENTS ((BM + BN) * BK)
+#define A_ROWS ((BM + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE)
+#define B_ROWS ((BN + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE)
+#define PIPE_BYTES (STAGES * STAGE_ELEMENTS * 2)
+#define SUM_BYTES (SPLIT > 1 ? BM * BN * 4 : 0)
+#define POOL_BYTES (PIPE_BYTES > SUM_BYTES ? PIPE_BYTES : SUM_BYTES)
+#if SPLIT > 1
+#define CLUSTER __cluster_dims__(1, SPLIT, 1)
+#else
+#define CLUSTER
+#endif
+
+// Where a chunk of 8 elements lies in a tile, so that neither copies nor matrix loads meet in a bank.
+__device__ __forceinline__ u32 place(int row, int chunk) {
+    int turn = CHUNKS == 8 ? row & 7 : (row >> 1) & 3;
+    return (u32)(row * BK + ((chunk ^ turn) * 8)) * 2;
+}
+
+__device__ __forceinline__ void finish(float (&v)[8], int m, int n BIAS_PARAMETER RESIDUAL_PARAMETER, OUT* __restrict__ y) {
+    if (m >= M || n >= N) return;
+#if HAS_BIAS
+    Vec<ELEMENT, 8> b;
+    b.load(bias + n);
+#pragma unroll
+    for (int j = 0; j < 8; j++) v[j] = v[j] * ALPHA + to_f(b.v[j]);
+#else
+#pragma unroll
+    for (int j = 0; j < 8; j++) v[j] = v[j] * ALPHA;
+#endif
+#if HAS_RESIDUAL
+    Vec<ELEMENT, 8> z;
+    z.load(residual + (i64)m * RESIDUAL_PITCH + n);
+#pragma unroll
+    for (int j = 0; j < 8; j++) v[j] += to_f(z.v[j]);
+#endif
+    Vec<OUT, 8> q;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        float f = v[j];
+        put(q.v[j], ACTIVATION);
+    }
+    q.store(y + (i64)m * Y_PITCH + n);
+}
+
+extern "C" __global__ void CLUSTER __launch_bounds__(THREADS) gemm(const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER RESIDUAL_PARAMETER, OUT* __restrict__ y) {
+    __shared__ __align__(128) unsigned char pool[POOL_BYTES];
+    const u32 base = shared_at(pool);
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    const int warp_m = warp % WARPS_M, warp_n = warp / WARPS_M;
+    const int tile_m = blockIdx.x / TILES_N, tile_n = blockIdx.x % TILES_N, part = blockIdx.y;
+    const int first = part * K_TILES / SPLIT, last = (part + 1) * K_TILES / SPLIT;
+
+    // What this thread copies: one chunk of several rows.
+    const int chunk = thread % CHUNKS, row0 = thread / CHUNKS;
+    int at[A_ROWS];
+#if !IS_PLAIN
+    int top[A_ROWS], left[A_ROWS];
+#endif
+#pragma unroll
+    for (int i = 0; i < A_ROWS; i++) {
+        int m = tile_m * BM + row0 + i * ROWS_AT_ONCE;
+#if IS_PLAIN
+        at[i] = m < M ? m * X_PITCH : -1;
+#else
+        int ox = m % OW, r = m / OW, oy = r % OH, n = r / OH;
+        top[i] = m < M ? oy * STRIDE_H - PAD_H : -(1 << 28);
+        left[i] = ox * STRIDE_W - PAD_W;
+        at[i] = ((n * IH + oy * STRIDE_H - PAD_H) * IW + left[i]) * X_PITCH;
+#endif
+    }
+    auto load = [&](int tile, int stage) {
+        u32 to = base + stage * (STAGE_ELEMENTS * 2);
+        int k = tile * BK + chunk * 8;
+        bool inside = k < K;
+#if IS_PLAIN
+        int moved = k;
+#else
+        int tap = k / C, ch = k - tap * C, r = tap / KW, s = tap - r * KW;
+        int moved = (r * DILATION_H * IW + s * DILATION_W) * X_PITCH + ch;
+#endif
+#pragma unroll
+        for (int i = 0; i < A_ROWS; i++) {
+            int row = row0 + i * ROWS_AT_ONCE;
+            if (BM % ROWS_AT_ONCE != 0 && row >= BM) break;
+#if IS_PLAIN
+            bool valid = inside && at[i] >= 0;
+#else
+            bool valid = inside && (u32)(top[i] + r * DILATION_H) < (u32)IH && (u32)(left[i] + s * DILATION_W) < (u32)IW;
+#endif
+            copy16(to + place(row, chunk), x + (valid ? at[i] + moved : 0), valid);
+        }
+        to += BM * BK * 2;
+#pragma unroll
+        for (int i = 0; i < B_ROWS; i++) {
+            int row = row0 + i * ROWS_AT_ONCE;
+            if (BN % ROWS_AT_ONCE != 0 && row >= BN) break;
+            int n = tile_n * BN + row;
+            bool valid = inside && n < N;
+            copy16(to + place(row, chunk), w + (valid ? n * W_PITCH + k : 0), valid);
+        }
+    };
+
+    float sum[WTM / 16][WTN / 8][4];
+#pragma unroll
+    for (int i = 0; i < WTM / 16; i++)
+#pragma unroll
+        for (int j = 0; j < WTN / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) sum[i][j][e] = 0.0f;
+
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (first + s < last) load(first + s, s);
+        copies_end_group();
+    }
+    int stage = 0;
+    for (int tile = first; tile < last; tile++) {
+        copies_wait_but<STAGES - 2>();
+        __syncthreads();
+        if (tile + STAGES - 1 < last) load(tile + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
+        copies_end_group();
+        const u32 from = base + stage * (STAGE_ELEMENTS * 2);
+#pragma unroll
+        for (int kk = 0; kk < BK / 16; kk++) {
+            u32 a[WTM / 16][4], b[WTN / 16][4];
+#pragma unroll
+            for (int i = 0; i < WTM / 16; i++)
+                load_matrices(a[i], from + place(warp_m * WTM + i * 16 + lane % 16, kk * 2 + lane / 16));
+#pragma unroll
+            for (int j = 0; j < WTN / 16; j++)
+                load_matrices(b[j], from + BM * BK * 2 + place(warp_n * WTN + j * 16 + lane % 8 + lane / 16 * 8, kk * 2 + lane / 8 % 2));
+#pragma unroll
+            for (int i = 0; i < WTM / 16; i++)
+#pragma unroll
+                for (int j = 0; j < WTN / 8; j++)
+                    multiply(ELEMENT(), sum[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+        }
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+    }
+
+    // Four threads hold two columns each of four 8-column tiles: they trade until each holds one whole tile.
+    const int quad = lane % 4;
+    const bool odd = quad & 1, upper = quad & 2;
+#if SPLIT > 1
+    copies_wait_but<0>();
+    __syncthreads();
+    float4* shelf = reinterpret_cast<float4*>(pool);
+#endif
+#pragma unroll
+    for (int i = 0; i < WTM / 16; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int g = 0; g < WTN / 32; g++) {
+                float v[8], two[2][4];
+#pragma unroll
+                for (int p = 0; p < 2; p++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        float even_tile = sum[i][g * 4 + p * 2][h * 2 + e], odd_tile = sum[i][g * 4 + p * 2 + 1][h * 2 + e];
+                        float got = __shfl_xor_sync(0xffffffffu, odd ? even_tile : odd_tile, 1);
+                        two[p][e] = odd ? got : even_tile;
+                        two[p][e + 2] = odd ? odd_tile : got;
+                    }
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    float got = __shfl_xor_sync(0xffffffffu, upper ? two[0][e] : two[1][e], 2);
+                    v[e] = upper ? got : two[0][e];
+                    v[e + 4] = upper ? two[1][e] : got;
+                }
+#if SPLIT > 1
+                const int unit = (i * 2 + h) * (WTN / 32) + g;
+                shelf[(unit * 2) * THREADS + thread] = make_float4(v[0], v[1], v[2], v[3]);
+                shelf[(unit * 2 + 1) * THREADS + thread] = make_float4(v[4], v[5], v[6], v[7]);
+#else
+                finish(v, tile_m * BM + warp_m * WTM + i * 16 + h * 8 + lane / 4, tile_n * BN + warp_n * WTN + g * 32 + quad * 8 BIAS_ARGUMENT RESIDUAL_ARGUMENT, y);
+#endif
+            }
+#if SPLIT > 1
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#pragma unroll
+    for (int unit = 0; unit < (WTM / 8) * (WTN / 32); unit++) {
+        if (unit % SPLIT != part) continue;
+        float v[8];
+#pragma unroll
+        for (int e = 0; e < 8; e++) v[e] = 0.0f;
+#pragma unroll
+        for (int other = 0; other < SPLIT; other++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                u32 here = base + ((unit * 2 + h) * THREADS + thread) * 16, there;
+                float4 q;
+                asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(other));
+                asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(q.x), "=f"(q.y), "=f"(q.z), "=f"(q.w) : "r"(there));
+                v[h * 4] += q.x;
+                v[h * 4 + 1] += q.y;
+                v[h * 4 + 2] += q.z;
+                v[h * 4 + 3] += q.w;
+            }
+        const int i = unit / (WTN / 32) / 2, h = unit / (WTN / 32) % 2, g = unit % (WTN / 32);
+        finish(v, tile_m * BM + warp_m * WTM + i * 16 + h * 8 + lane / 4, tile_n * BN + warp_n * WTN + g * 32 + quad * 8 BIAS_ARGUMENT RESIDUAL_ARGUMENT, y);
+    }
+    // Nobody leaves while others read what it holds.
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
