@@ -9,7 +9,7 @@ use crate::{
         pool::{self, Window},
     },
     program::{ConvWork, ProductWork, Work},
-    view::View,
+    view::{Kind, View},
 };
 use planforge_engine_core::ir::{
     Activation, Conv, MatMul, Node, Pool, PoolKind, ReduceKind, Resize, ResizeMode, Tensor, ValueId,
@@ -67,14 +67,41 @@ impl Lowering<'_> {
         let x_id = node.input(0).ok_or("it has no input")?;
         let given = self.view(x_id)?;
         let already = given.is_channels_last() && given.kind == self.float;
+        if !already && self.patches(node, conv, &given)? {
+            return Ok(());
+        }
+        let out_dims = self.dims(node.outputs[0])?;
+        let k_padded = if groups == 1 { k.next_multiple_of(CHANNEL_STEP) } else { k };
+        let mut geometry = Geometry {
+            strides: pair(&conv.strides)?,
+            pads_before: pair(&conv.pads[..conv.pads.len() / 2])?,
+            pads_after: pair(&conv.pads[conv.pads.len() / 2..])?,
+            dilations: pair(&conv.dilations)?,
+        };
+        let pairs = if already || groups > 1 { None } else { Pairs::of(&given, &geometry, s, out_dims[3]) };
         // Where the image is laid out here anyway, its channels are padded to what tensor cores read.
         let c_padded = if groups == 1 && !already { c.next_multiple_of(CHANNEL_STEP) } else { c };
-        let x = self.image(x_id, c_padded * groups)?;
-        let k_padded = if groups == 1 { k.next_multiple_of(CHANNEL_STEP) } else { k };
-
-        let w = self.constant(weights, self.float, "krsc", &[k_padded, r, s, c_padded], |tensor| {
-            arrange_krsc(tensor, [k, c, r, s], k_padded, c_padded)
-        })?;
+        let (x, w) = match pairs {
+            Some(pairs) => {
+                let dims = [given.dims[0], CHANNEL_STEP, given.dims[2], pairs.columns];
+                let image = View::channels_last(self.temporary("pairs of columns", self.float, &dims), self.float, &dims);
+                let generated = pack::pairs(&given, &image, pairs.before);
+                self.emit(generated, "pack", vec![given, image.clone()], &[], 0);
+                geometry.strides[1] = 1;
+                (geometry.pads_before[1], geometry.pads_after[1]) = (0, 0);
+                let w = self.constant(weights, self.float, "pairs", &[k_padded, r, pairs.taps, CHANNEL_STEP], |tensor| {
+                    arrange_pairs(tensor, [k, c, r, s], k_padded, pairs)
+                })?;
+                (image, w)
+            }
+            None => {
+                let x = self.image(x_id, c_padded * groups)?;
+                let w = self.constant(weights, self.float, "krsc", &[k_padded, r, s, c_padded], |tensor| {
+                    arrange_krsc(tensor, [k, c, r, s], k_padded, c_padded)
+                })?;
+                (x, w)
+            }
+        };
         let w = w.permuted(&[0, 3, 1, 2]);
         let depthwise = groups > 1 && c == 1 && k == groups;
         let taps = depthwise
@@ -88,13 +115,14 @@ impl Lowering<'_> {
             })?),
             None => None,
         };
-        let out_dims = self.dims(node.outputs[0])?;
         let residual = node.input(3).map(|id| self.image(id, k)).transpose()?;
         if residual.is_some() && k != k_padded {
             return Err(format!("a residual of {k} channels"));
         }
         let activation = conv.epilogue.activation;
-        let fused = activation.filter(|&op| depthwise || conv_epilogue(op));
+        // Our own products end with any of them.
+        let own = groups == 1 && self.float != Kind::F32 && aligned(&x);
+        let fused = activation.filter(|&op| depthwise || own || conv_epilogue(op));
         let after = activation.filter(|_| fused.is_none());
 
         let out = node.outputs[0];
@@ -106,9 +134,7 @@ impl Lowering<'_> {
         } else {
             self.place_strictly(out, |view| view.is_channels_last() && aligned(view))?
         };
-        let strides = pair(&conv.strides)?;
-        let (before, end) = conv.pads.split_at(conv.pads.len() / 2);
-        let [pads_before, pads_after] = [pair(before)?, pair(end)?];
+        let Geometry { strides, pads_before, pads_after, dilations } = geometry;
         let work = ConvWork {
             x,
             w,
@@ -119,7 +145,7 @@ impl Lowering<'_> {
             strides,
             pads_before,
             pads_after,
-            dilations: pair(&conv.dilations)?,
+            dilations,
             groups,
             activation: fused,
         };
@@ -141,7 +167,7 @@ impl Lowering<'_> {
         let out = node.outputs[0];
         let out_dims = self.dims(out)?;
         let mut a = self.input_view(node, 0)?;
-        let mut b = self.input_view(node, 1)?;
+        let mut b = self.factor(node, product)?;
         if a.rank() < 2 || b.rank() < 2 {
             return Err("an operand of one dimension".into());
         }
@@ -188,7 +214,13 @@ impl Lowering<'_> {
             None => None,
         };
         let activation = product.epilogue.activation;
-        let fused = activation.filter(|op| matches!(op, Activation::Relu | Activation::Gelu(_)));
+        // Our own products end with any activation, where sums run along the rows of both factors.
+        let own = self.float != Kind::F32
+            && batch == 1
+            && k.is_multiple_of(CHANNEL_STEP)
+            && n.is_multiple_of(CHANNEL_STEP)
+            && (b.strides[1] == 1 && b.strides[2].is_multiple_of(CHANNEL_STEP));
+        let fused = activation.filter(|op| own || matches!(op, Activation::Relu | Activation::Gelu(_)));
         let after = activation.filter(|_| fused.is_none());
         let y = match after {
             Some(_) => View::rows(self.temporary("product", self.float, &out_dims), self.float, &out_dims),
@@ -213,6 +245,65 @@ impl Lowering<'_> {
             }
             None => self.bind(out, y),
         }
+    }
+
+    /// The second factor; a constant one so that sums run along its rows, which tensor cores read best.
+    fn factor(&mut self, node: &Node, product: &MatMul) -> Outcome<View> {
+        let id = node.input(1).ok_or("input 1 is missing")?;
+        match self.graph.constant(id).map(|tensor| tensor.shape().to_vec()).as_deref() {
+            Some(&[rows, columns]) if !product.trans_b && self.kind(id)?.is_float() => {
+                let turned = self.constant(id, self.float, "turned", &[columns as u64, rows as u64], |tensor| {
+                    let values = tensor.to_f64s();
+                    let column = |column: usize| values[column..].iter().step_by(columns).copied();
+                    (0..columns).flat_map(column).collect()
+                })?;
+                Ok(turned.permuted(&[1, 0]))
+            }
+            _ => self.view(id),
+        }
+    }
+
+    /// A convolution whose windows lie side by side is a product over patches: done when true.
+    fn patches(&mut self, node: &Node, conv: &Conv, x: &View) -> Outcome<bool> {
+        let weights = node.input(1).ok_or("it has no weights")?;
+        let [k, c, r, s] = <[u64; 4]>::try_from(self.dims(weights)?).map_err(|_| "weights of another rank")?;
+        let side_by_side = pair(&conv.strides)? == [r, s] && conv.pads.iter().all(|&pad| pad == 0) && r * s > 1;
+        let fits = side_by_side
+            && conv.groups == 1
+            && conv.dilations.iter().all(|&dilation| dilation == 1)
+            && conv.epilogue.activation.is_none()
+            && node.input(3).is_none()
+            && (c * r * s).is_multiple_of(CHANNEL_STEP)
+            && k.is_multiple_of(CHANNEL_STEP);
+        if !fits {
+            return Ok(false);
+        }
+        let out = node.outputs[0];
+        let [n, _, oh, ow] = <[u64; 4]>::try_from(self.dims(out)?).map_err(|_| "a result of another rank")?;
+        let [sn, sc, sh, sw] = [0, 1, 2, 3].map(|axis| x.strides[axis]);
+        let from = View { dims: vec![n, oh, ow, c, r, s], strides: vec![sn, sh * r, sw * s, sc, sh, sw], ..x.clone() };
+        let to = View::rows(self.temporary("patches", self.float, &from.dims), self.float, &from.dims);
+        self.copy(&from, &to, &node.origins)?;
+        let shape = [1, n * oh * ow, c * r * s];
+        let b = self.constant(weights, self.float, "patches", &[1, k, c * r * s], |tensor| tensor.to_f64s())?;
+        let bias = match node.input(2) {
+            Some(id) => Some(self.constant(id, self.float, "rows", &[k], |tensor| tensor.to_f64s())?),
+            None => None,
+        };
+        let y = self.place_strictly(out, |view| view.is_channels_last() && aligned(view))?;
+        let rows = y.permuted(&[0, 2, 3, 1]).reshaped(&[1, n * oh * ow, k]);
+        let work = ProductWork {
+            a: to.reshaped(&shape).ok_or("its patches do not lie in rows")?,
+            b: b.permuted(&[0, 2, 1]),
+            bias,
+            residual: None,
+            y: rows.ok_or("its result does not lie in rows")?,
+            alpha: 1.0,
+            activation: None,
+        };
+        self.step(Work::Product(work), &node.origins, 2 * n * oh * ow * k * c * r * s);
+        self.bind(out, y)?;
+        Ok(true)
     }
 
     /// `view` as `[batch][rows][columns]` whose last dimension is dense, or, where `strictly` is not asked for, whose
@@ -344,6 +435,56 @@ impl Lowering<'_> {
         self.copy(&from, &to, &node.origins)?;
         self.bind(node.outputs[0], y)
     }
+}
+
+/// Sizes are height, then width.
+struct Geometry {
+    strides: [u64; 2],
+    pads_before: [u64; 2],
+    pads_after: [u64; 2],
+    dilations: [u64; 2],
+}
+
+/// An image of few channels whose columns are taken two at a time, four channels each: a window that moves by two
+/// columns then moves by one pair, and tensor cores read nearly what is there instead of mostly padding.
+#[derive(Clone, Copy)]
+struct Pairs {
+    /// Pairs of zeros before the image, which stand for its padding.
+    before: u64,
+    /// All pairs, padding included.
+    columns: u64,
+    /// Pairs that a window covers.
+    taps: u64,
+    /// Columns of zeros before a window's first tap.
+    shift: u64,
+}
+
+impl Pairs {
+    fn of(x: &View, geometry: &Geometry, taps: u64, out_columns: u64) -> Option<Self> {
+        let fits = x.dims[1] <= CHANNEL_STEP / 2 && geometry.strides[1] == 2 && geometry.dilations[1] == 1;
+        let pad = geometry.pads_before[1];
+        let shift = pad % 2;
+        let taps = (taps + shift).div_ceil(2);
+        fits.then_some(Self { before: (pad + shift) / 2, columns: out_columns - 1 + taps, taps, shift })
+    }
+}
+
+/// `[K][R][pairs][two columns of four channels]`.
+fn arrange_pairs(tensor: &Tensor, [k, c, r, s]: [u64; 4], k_padded: u64, pairs: Pairs) -> Vec<f64> {
+    let values = tensor.to_f64s();
+    let mut arranged = vec![0.0; (k_padded * r * pairs.taps * CHANNEL_STEP) as usize];
+    for ki in 0..k {
+        for ci in 0..c {
+            for y in 0..r {
+                for x in 0..s {
+                    let column = x + pairs.shift;
+                    let place = ((ki * r + y) * pairs.taps + column / 2) * CHANNEL_STEP + column % 2 * 4 + ci;
+                    arranged[place as usize] = values[(((ki * c + ci) * r + y) * s + x) as usize];
+                }
+            }
+        }
+    }
+    arranged
 }
 
 /// Whether vector loads of a pixel's channels are possible.
