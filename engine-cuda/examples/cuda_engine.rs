@@ -1,16 +1,18 @@
-//! Builds an engine of a generated model on the GPU that is there, and times it: `cuda_engine MODEL BATCH [FOLDER]`.
+//! Builds an engine of a generated model on the GPU that is there, and times it: `cuda_engine MODEL BATCH [FOLDER [LOCK]]`.
 //!
 //! With a folder, the model, one set of inputs and the engine's outputs are left in it as raw files, to be compared
-//! with another runtime.
+//! with another runtime. With a lock file, the GPU is used only while it is held, so that several can be begun at once.
 use planforge_engine_core::{
     import,
     ir::ElementType,
     passes::{self, Target},
 };
 use planforge_engine_cuda::{
+    codegen::Source,
     lower::lower,
+    program::Tactic,
     runtime::{Context, Device, Kernels},
-    tune::{Effort, Times, tune},
+    tune::{Effort, Timed, Times, tune},
     view::Kind,
 };
 use planforge_modelgen::{Batch, Options, Style};
@@ -42,6 +44,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         lowered.weights.len() >> 20,
         began.elapsed().as_secs_f64()
     )?;
+    let lock = args.get(4).map(std::fs::File::create).transpose()?;
+    if let Some(lock) = &lock {
+        lock.lock()?;
+    }
     let device = Device::open(None, Some(folder.join("cubins")))?;
     let weights = Rc::new(device.gpu.upload(&lowered.weights)?);
     let began = Instant::now();
@@ -55,7 +61,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         began.elapsed().as_secs_f64(),
         tuned.tried.values().map(Vec::len).sum::<usize>()
     )?;
+    let began = Instant::now();
     let context = Context::new(&device, &program, weights, &mut Kernels::new())?;
+    writeln!(out, "made ready in {:.2} s", began.elapsed().as_secs_f64())?;
     let mut state = 7u32;
     for (edge, buffer) in program.inputs.iter().zip(&context.memory.inputs) {
         let count = edge.shape.iter().product::<u64>();
@@ -111,18 +119,39 @@ fn main() -> Result<(), Box<dyn Error>> {
     )?;
     let mut order: Vec<usize> = (0..steps.len()).collect();
     order.sort_by(|&a, &b| steps[b].total_cmp(&steps[a]));
-    for &index in order.iter().take(14) {
+    for &index in &order {
         let step = &program.steps[index];
-        let tactic = step.tactic.as_ref().map(|t| t.name()).unwrap_or_default();
+        let tried = tuned.tried.get(&step.name).map(Vec::as_slice).unwrap_or_default();
         writeln!(
             out,
-            "  {:.4} ms {:.0} TF/s {:.0} GB/s {} | {} | {tactic}",
+            "  {:.4} ms {:.0} TF/s {:.0} GB/s {} | {} | {}",
             steps[index],
             step.flops as f64 / steps[index] / 1e9,
             step.bytes as f64 / steps[index] / 1e6,
             step.work.kind(),
-            step.name
+            step.name,
+            bests(tried),
         )?;
     }
     Ok(())
+}
+
+/// The best candidate of each source.
+fn bests(tried: &[Timed]) -> String {
+    let best = |name: &str, is: &dyn Fn(&Tactic) -> bool| {
+        let timed = tried.iter().find(|timed| is(&timed.tactic))?;
+        let tile = timed.source.as_ref().map(tile).unwrap_or_default();
+        Some(format!("{name} {:.1} us {}{tile}", timed.us, timed.tactic.name()))
+    };
+    let own = best("own", &|tactic| matches!(tactic, Tactic::Kernel { .. }));
+    let dnn = best("dnn", &|tactic| matches!(tactic, Tactic::Dnn { .. }));
+    let blas = best("blas", &|tactic| matches!(tactic, Tactic::Blas { .. }));
+    [own, dnn, blas].into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// The sizes that a kernel on tensor cores is made with.
+fn tile(source: &Source) -> String {
+    let names = ["BM", "BN", "BK", "STAGES", "WARPS_M", "WARPS_N", "SPLIT"];
+    let value = |name: &&str| source.text.split(&format!("#define {name} ")).nth(1)?.lines().next();
+    format!(" tile {}", names.iter().filter_map(value).collect::<Vec<_>>().join(","))
 }

@@ -90,7 +90,7 @@ impl Bench {
             let lowered = lower(&self.graph, kind).expect("the operator has device code");
             let mut program = lowered.program;
             let weights = Rc::new(device.gpu.upload(&lowered.weights).expect("weights fit"));
-            let effort = Effort::of_level(4);
+            let effort = Effort::of_level(3);
             let tuned = tune(device, &mut program, &weights, effort, &mut Times::new(), &mut |_, _, _| true);
             let tuned = tuned.unwrap_or_else(|error| panic!("{what} {kind:?}: {error}"));
             let mut judge = Judge { device, weights, inputs: &self.inputs, expected: &expected, what, kind };
@@ -105,7 +105,8 @@ impl Bench {
                     count += 1;
                 }
                 program.steps[step].tactic = chosen;
-                let show = |timed: &planforge_engine_cuda::tune::Timed| format!("{:.1} us {}", timed.us, timed.tactic.name());
+                let show =
+                    |timed: &planforge_engine_cuda::tune::Timed| format!("{:.1} us {}", timed.us, timed.tactic.name());
                 let own = tried.iter().find(|timed| timed.source.is_some()).map(show);
                 eprintln!("    best {}; own {}", show(&tried[0]), own.unwrap_or_default());
             }

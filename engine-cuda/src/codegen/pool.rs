@@ -67,6 +67,11 @@ pub fn window(from: &View, to: &View, window: Window) -> Generated {
 /// Threads over pixels that share one run of channels.
 const MEAN_ROWS: u64 = 32;
 const MEAN_RUNS: u64 = 8;
+/// Blocks that share an image's pixels where there are clusters, the largest that every device with clusters has.
+const MEAN_PARTS: u64 = 8;
+/// Pixels from which on that pays, and blocks that fill a device by themselves.
+const MEAN_PIXELS: u64 = 8 * MEAN_ROWS;
+const MEAN_BLOCKS: u64 = 100;
 
 /// The mean over height and width. Arguments: in, out (`n`, `c` and any dimensions of 1, dense).
 pub fn spatial_mean(from: &View, to: &View) -> Generated {
@@ -77,26 +82,46 @@ pub fn spatial_mean(from: &View, to: &View) -> Generated {
         .unwrap_or(1);
     let (input, output) = (c_type(from.kind), c_type(to.kind));
     let (runs, pixels, pitch) = (c / vector, h * w, from.pixel_pitch());
+    let parts = if pixels >= MEAN_PIXELS && n * runs.div_ceil(MEAN_RUNS) < MEAN_BLOCKS { MEAN_PARTS } else { 1 };
+    // Without clusters the first block does everything.
+    let head = format!(
+        "#define PARTS {parts}\n#if PARTS > 1 && __CUDA_ARCH__ >= 900\n#define CLUSTER __cluster_dims__(1, 1, PARTS)\n\
+         #define CLUSTER_WAIT asm volatile(\"barrier.cluster.arrive.release.aligned;\\nbarrier.cluster.wait.acquire.aligned;\" ::: \"memory\")\n\
+         #else\n#define CLUSTER\n#endif\n"
+    );
     let body = format!(
         "__shared__ float part[{MEAN_ROWS}][{MEAN_RUNS} * {vector} + 1];\n\
+         #ifdef CLUSTER_WAIT\n__shared__ float total[{MEAN_RUNS} * {vector}];\n\
+         u32 first = blockIdx.z * {MEAN_ROWS} + threadIdx.y, step = PARTS * {MEAN_ROWS};\n\
+         #else\nif (blockIdx.z > 0) return;\nu32 first = threadIdx.y, step = {MEAN_ROWS};\n#endif\n\
          u32 run = blockIdx.x * {MEAN_RUNS}u + threadIdx.x, n = blockIdx.y;\n\
          float acc[{vector}];\n#pragma unroll\nfor (int j = 0; j < {vector}; j++) acc[j] = 0.0f;\n\
-         if (run < {runs}u) for (u32 p = threadIdx.y; p < {pixels}u; p += {MEAN_ROWS}) {{\n\
+         if (run < {runs}u)\n#pragma unroll 4\nfor (u32 p = first; p < {pixels}u; p += step) {{\n\
          Vec<{input}, {vector}> v; v.load(in + ((i64)n * {pixels} + p) * {pitch} + run * {vector});\n\
          #pragma unroll\nfor (int j = 0; j < {vector}; j++) acc[j] += to_f(v.v[j]);\n}}\n\
          #pragma unroll\nfor (int j = 0; j < {vector}; j++) part[threadIdx.y][threadIdx.x * {vector} + j] = acc[j];\n\
          __syncthreads();\n\
-         for (u32 t = threadIdx.y * {MEAN_RUNS} + threadIdx.x; t < {MEAN_RUNS} * {vector}; t += {MEAN_RUNS} * {MEAN_ROWS}) {{\n\
-         u32 channel = blockIdx.x * {MEAN_RUNS} * {vector} + t; if (channel >= {c}u) break;\n\
-         float sum = 0.0f;\n#pragma unroll\nfor (int y = 0; y < {MEAN_ROWS}; y++) sum += part[y][t];\n\
-         put(out[(i64)n * {c} + channel], sum * {});\n}}",
-        c_float(1.0 / pixels as f32),
+         u32 t = threadIdx.y * {MEAN_RUNS} + threadIdx.x, channel = blockIdx.x * {MEAN_RUNS} * {vector} + t;\n\
+         float sum = 0.0f;\n\
+         if (t < {MEAN_RUNS} * {vector})\n#pragma unroll\nfor (int y = 0; y < {MEAN_ROWS}; y++) sum += part[y][t];\n\
+         #ifdef CLUSTER_WAIT\nif (t < {MEAN_RUNS} * {vector}) total[t] = sum;\nCLUSTER_WAIT;\n\
+         if (blockIdx.z == 0 && t < {MEAN_RUNS} * {vector}) {{ sum = 0.0f;\n#pragma unroll\nfor (int other = 0; other < PARTS; other++) {{\n\
+         u32 here = (u32)__cvta_generic_to_shared(&total[t]), there; float f;\n\
+         asm volatile(\"mapa.shared::cluster.u32 %0, %1, %2;\" : \"=r\"(there) : \"r\"(here), \"r\"(other));\n\
+         asm volatile(\"ld.shared::cluster.f32 %0, [%1];\" : \"=f\"(f) : \"r\"(there));\nsum += f; }} }}\n\
+         if (blockIdx.z == 0)\n#endif\n\
+         if (t < {MEAN_RUNS} * {vector} && channel < {c}u) put(out[(i64)n * {c} + channel], sum * {mean});\n\
+         #ifdef CLUSTER_WAIT\nCLUSTER_WAIT;\n#endif",
+        mean = c_float(1.0 / pixels as f32),
     );
     let parameters = [format!("const {input}* __restrict__ in"), format!("{output}* __restrict__ out")];
     let threads = (MEAN_ROWS * MEAN_RUNS) as u32;
+    let mut source = kernel("spatial_mean", &parameters, threads, &body);
+    source.text =
+        source.text.replacen("extern \"C\" __global__ void", &format!("{head}extern \"C\" __global__ void CLUSTER"), 1);
     Generated {
-        source: kernel("spatial_mean", &parameters, threads, &body),
-        grid: [blocks(runs, MEAN_RUNS), u32::try_from(n).unwrap_or(u32::MAX), 1],
+        source,
+        grid: [blocks(runs, MEAN_RUNS), u32::try_from(n).unwrap_or(u32::MAX), parts as u32],
         block: [MEAN_RUNS as u32, MEAN_ROWS as u32, 1],
     }
 }

@@ -84,14 +84,16 @@ impl Lowering<'_> {
         let (x, w) = match pairs {
             Some(pairs) => {
                 let dims = [given.dims[0], CHANNEL_STEP, given.dims[2], pairs.columns];
-                let image = View::channels_last(self.temporary("pairs of columns", self.float, &dims), self.float, &dims);
+                let image =
+                    View::channels_last(self.temporary("pairs of columns", self.float, &dims), self.float, &dims);
                 let generated = pack::pairs(&given, &image, pairs.before);
                 self.emit(generated, "pack", vec![given, image.clone()], &[], 0);
                 geometry.strides[1] = 1;
                 (geometry.pads_before[1], geometry.pads_after[1]) = (0, 0);
-                let w = self.constant(weights, self.float, "pairs", &[k_padded, r, pairs.taps, CHANNEL_STEP], |tensor| {
-                    arrange_pairs(tensor, [k, c, r, s], k_padded, pairs)
-                })?;
+                let w =
+                    self.constant(weights, self.float, "pairs", &[k_padded, r, pairs.taps, CHANNEL_STEP], |tensor| {
+                        arrange_pairs(tensor, [k, c, r, s], k_padded, pairs)
+                    })?;
                 (image, w)
             }
             None => {

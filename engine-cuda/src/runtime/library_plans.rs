@@ -24,7 +24,7 @@ pub struct LibraryPlans {
 }
 
 /// Digest of a step, one engine for it, and the library's version.
-fn key(program: &Program, work: &Work, engine: i64, knobs: &[(u32, i64)]) -> String {
+pub(crate) fn plan_key(program: &Program, work: &Work, engine: i64, knobs: &[(u32, i64)]) -> String {
     let version = libraries().dnn.as_ref().map(|found| found.version.clone()).unwrap_or_default();
     let text = format!("{version} {engine} {knobs:?} {}", signature(program, work));
     Sha256::digest(text).iter().fold(String::new(), |mut hex, byte| {
@@ -53,10 +53,20 @@ impl Device {
         }
         match plan.to_json() {
             Ok(text) => {
-                self.plans.borrow_mut().texts.insert(key(program, work, engine.index, &engine.knobs), text);
+                self.plans.borrow_mut().texts.insert(plan_key(program, work, engine.index, &engine.knobs), text);
             }
             Err(error) => tracing::debug!(%error, "a compiled plan cannot be kept"),
         }
+    }
+
+    pub(crate) fn has_library_plan(&self, key: &str) -> bool {
+        self.plans.borrow().texts.contains_key(key)
+    }
+
+    /// Like [`Device::recalled_plan`], without counting as used.
+    pub(crate) fn kept_plan(&self, handle: &Handle, program: &Program, work: &Work, engine: &Engine) -> Option<Plan> {
+        let key = plan_key(program, work, engine.index, &engine.knobs);
+        self.plans.borrow().texts.get(&key).and_then(|text| Plan::from_json(handle, text).ok())
     }
 
     /// The plan of an engine from its text, where there is one that loads.
@@ -68,7 +78,7 @@ impl Device {
         engine: i64,
         knobs: &[(u32, i64)],
     ) -> Option<Plan> {
-        let key = key(program, work, engine, knobs);
+        let key = plan_key(program, work, engine, knobs);
         let mut plans = self.plans.borrow_mut();
         let text = plans.texts.get(&key)?;
         match Plan::from_json(handle, text) {
@@ -88,7 +98,7 @@ impl Device {
     pub(super) fn use_plan(&self, program: &Program, work: &Work, engine: &Engine, plan: &Plan) {
         if engine.compiles {
             self.remember_plan(program, work, engine, plan);
-            self.plans.borrow_mut().used.insert(key(program, work, engine.index, &engine.knobs));
+            self.plans.borrow_mut().used.insert(plan_key(program, work, engine.index, &engine.knobs));
         }
     }
 }

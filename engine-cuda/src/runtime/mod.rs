@@ -20,6 +20,7 @@ mod timing;
 pub use context::Context;
 pub use library::{bind, pattern, product};
 pub use library_plans::LibraryPlans;
+pub(crate) use library_plans::plan_key;
 pub use memory::Memory;
 pub use ready::{Kernels, Ready, load_kernel, prepare};
 pub use timing::time_us;
@@ -121,6 +122,15 @@ impl Device {
         self.code.borrow_mut().insert(source, code);
     }
 
+    pub(crate) fn has_code(&self, source: &Source) -> bool {
+        self.code.borrow().contains_key(&source_digest(source))
+    }
+
+    /// Where machine code is kept beyond this process.
+    pub(crate) fn cubin_cache(&self) -> &CubinCache {
+        &self.cubins
+    }
+
     /// Compiles what has no code yet, on all cores of the host.
     pub fn compile_all(&self, sources: &[Source]) -> Result<()> {
         let missing: BTreeMap<Digest, &Source> = {
@@ -149,6 +159,6 @@ impl Device {
     }
 }
 
-fn nvrtc_source(source: &Source) -> nvrtc::Source<'_> {
+pub(crate) fn nvrtc_source(source: &Source) -> nvrtc::Source<'_> {
     nvrtc::Source { name: &source.name, text: &source.text, options: &[] }
 }

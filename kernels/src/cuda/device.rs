@@ -111,6 +111,11 @@ impl Gpu {
         &self.context
     }
 
+    /// Makes the device the one that libraries of this thread use.
+    pub fn use_here(&self) -> Result<()> {
+        doing("use the device", self.context.bind_to_thread())
+    }
+
     pub fn properties(&self) -> &Properties {
         &self.properties
     }

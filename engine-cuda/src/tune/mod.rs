@@ -1,5 +1,7 @@
 //! Candidates for every step, timed on the device in the state the engine has; equal steps are timed once.
 
+mod ahead;
+
 use crate::{
     codegen::{
         Generated, Source, attention,
@@ -77,6 +79,7 @@ pub fn tune(
 ) -> Result<Tuned, RuntimeError> {
     let memory = Memory::new(device, program, weights.clone(), MAX_WORKSPACE_BYTES)?;
     memory.fill_with_noise()?;
+    ahead::compile(device, program, known, effort)?;
     let mut kernels = Kernels::new();
     let mut tuned = Tuned::default();
     let count = program.steps.len();
@@ -187,7 +190,8 @@ fn time_candidates(
                         }
                     }
                     // An engine that does not build or run here is no candidate.
-                    let Ok(plan) = pattern.plan(&engine) else { continue };
+                    let ahead = engine.compiles.then(|| device.kept_plan(handle, program, &step.work, &engine));
+                    let Some(plan) = ahead.flatten().or_else(|| pattern.plan(&engine).ok()) else { continue };
                     let workspace_bytes = plan.workspace_bytes as u64;
                     if workspace_bytes > MAX_WORKSPACE_BYTES {
                         continue;
@@ -216,8 +220,8 @@ fn time_candidates(
     for generated in kernels_for(device, &step.work, effort) {
         let source = source_index(program, &generated.source);
         let tactic = Tactic::Kernel { source, grid: generated.grid, block: generated.block };
-        let ready = prepare(device, program, step, Some(&tactic), memory, kernels)?;
-        keep(&mut timed, tactic, time_us(device, &ready))?;
+        let ready = prepare(device, program, step, Some(&tactic), memory, kernels);
+        keep(&mut timed, tactic, ready.and_then(|ready| time_us(device, &ready)))?;
     }
     timed.sort_by(|a, b| a.us.total_cmp(&b.us));
     for one in &mut timed {
