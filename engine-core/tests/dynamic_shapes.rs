@@ -1,10 +1,7 @@
 //! Engines of varying shapes: right at every shape inside the profile, an error at once outside of it.
 
 use planforge_engine_core::{
-    backend::{
-        BackendError, Cancel, CompileRequest, Compiler, ElementType, Events, HostTensor, LoadOptions, Meter,
-        NamedTensors,
-    },
+    backend::{BackendError, Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter},
     device::{CpuLevel, HostFacts, cpu},
     identity::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile},
     import::import,
@@ -18,7 +15,6 @@ use planforge_onnx::Model;
 use std::{
     collections::BTreeMap,
     error::Error,
-    fs,
     path::{Path, PathBuf},
 };
 use tempfile::TempDir;
@@ -39,7 +35,7 @@ fn profile(inputs: &[(&str, &[(u64, u64, u64)])]) -> OptimizationProfile {
 
 /// A model and the folder its plans go to.
 struct Built {
-    folder: TempDir,
+    _folder: TempDir,
     model: PathBuf,
     plan: PathBuf,
 }
@@ -74,7 +70,7 @@ fn build(
     model(&path)?;
     let request = request(&path, folder.path(), profiles)?;
     let plan = NativeCompiler.compile(&request, &Silent, &Cancel::default())?.path;
-    Ok(Built { folder, model: path, plan })
+    Ok(Built { _folder: folder, model: path, plan })
 }
 
 impl Built {
@@ -107,19 +103,9 @@ impl Built {
     }
 }
 
-fn zeros(element: ElementType, shape: &[usize]) -> HostTensor {
-    let count: usize = shape.iter().product();
-    HostTensor { element, shape: shape.to_vec(), bytes: vec![0; count * element.bytes()] }
-}
-
-fn digits(path: &Path) -> Result<(), Failure> {
-    fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits/digits.onnx"), path)?;
-    Ok(())
-}
-
 fn zoo(name: &'static str) -> impl FnOnce(&Path) -> Result<(), Failure> {
     move |path| {
-        let style = Style { batch: Batch::Dynamic, ..Style::default() };
+        let style = Style { batch: Batch::Dynamic, open_sequence: name == "bert-base", ..Style::default() };
         generate(name, &Options { style, ..Options::default() }, path)?;
         Ok(())
     }
@@ -127,11 +113,25 @@ fn zoo(name: &'static str) -> impl FnOnce(&Path) -> Result<(), Failure> {
 
 #[test]
 fn an_image_model_is_right_at_every_batch() -> Result<(), Failure> {
-    let dims: &[(u64, u64, u64)] = &[(1, 3, 6), (3, 3, 3), (224, 224, 224), (224, 224, 224)];
+    let dims: &[(u64, u64, u64)] = &[(1, 2, 3), (3, 3, 3), (224, 224, 224), (224, 224, 224)];
     let built = build(zoo("mobilenet-v3-large"), vec![profile(&[("input", dims)])])?;
     let mut meter = built.load(0)?;
-    for batch in [3, 1, 2, 6] {
+    assert_eq!(meter.inputs()[0].shape, [None, Some(3), Some(224), Some(224)]);
+    assert_eq!(meter.outputs()[0].shape, [None, Some(1000)]);
+    for batch in [2, 1, 3] {
         built.check(&mut *meter, &[("input", &[batch, 3, 224, 224])])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_text_model_is_right_at_every_batch_and_length() -> Result<(), Failure> {
+    let dims: &[(u64, u64, u64)] = &[(1, 1, 2), (2, 8, 24)];
+    // The mask's sizes follow from the symbols it shares.
+    let built = build(zoo("bert-base"), vec![profile(&[("input_ids", dims)])])?;
+    let mut meter = built.load(0)?;
+    for (batch, length) in [(1, 8), (2, 3), (1, 24)] {
+        built.check(&mut *meter, &[("input_ids", &[batch, length]), ("attention_mask", &[batch, length])])?;
     }
     Ok(())
 }

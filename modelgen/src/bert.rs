@@ -1,11 +1,11 @@
-//! BERT-base for a sequence of 128 tokens, from primitive operators, the way exporters write it.
+//! BERT-base for a sequence of 128 tokens or of any length, from primitive operators, the way exporters write it.
 //!
 //! Attention is left in pieces (scaling, products, mask, softmax) and so is GELU (its `Erf`), so that recovering them is
 //! the compiler's work. Names are those of the usual checkpoint.
 
 use crate::{
     Style,
-    builder::{BATCH, Graph, Value, float, int, ints},
+    builder::{BATCH, Graph, TOKENS, Value, float, int, ints},
     transformer::{GELU_GAIN, GeluConstants, LayerNorm, gelu, layer_norm, projection},
     weights::{Init, Outputs},
 };
@@ -30,18 +30,19 @@ const QUERY_GAIN: f64 = std::f64::consts::SQRT_2;
 const CONTEXT_GAIN: f64 = 1.5;
 
 /// The graph; inputs `input_ids` and `attention_mask` int64 [batch, 128], outputs `last_hidden_state` [batch, 128, 768] and
-/// `pooled` [batch, 768].
+/// `pooled` [batch, 768]. An open sequence takes the place of 128 and may be up to 512.
 pub fn bert_base(style: &Style) -> Graph {
     let mut graph = Graph::new("bert_base", style);
-    let ids = graph.input("input_ids", DataType::Int64, &[BATCH, SEQUENCE]);
-    let mask = graph.input("attention_mask", DataType::Int64, &[BATCH, SEQUENCE]);
+    let tokens = if style.open_sequence { TOKENS } else { SEQUENCE };
+    let ids = graph.input("input_ids", DataType::Int64, &[BATCH, tokens]);
+    let mask = graph.input("attention_mask", DataType::Int64, &[BATCH, tokens]);
     let constants = Constants::new(&mut graph);
     let mask = additive_mask(&mut graph, &mask, &constants);
     let mut hidden = embeddings(&mut graph, &ids);
     for layer in 0..LAYERS {
         hidden = encoder_layer(&mut graph, &hidden, &mask, &constants, layer);
     }
-    graph.output(&hidden, &[BATCH, SEQUENCE, HIDDEN]);
+    graph.output(&hidden, &[BATCH, tokens, HIDDEN]);
     let first = graph.integers("first_token", &[], &[0]);
     let first = graph.node("/pooler/Gather", "Gather", &[&hidden, &first], vec![int("axis", 1)]);
     let std = (HIDDEN as f64).sqrt().recip();
@@ -69,6 +70,7 @@ struct Constants {
 impl Constants {
     fn new(graph: &mut Graph) -> Self {
         let batch = graph.batch_or_copy();
+        let tokens = if graph.open_sequence() { 0 } else { SEQUENCE };
         Self {
             gelu: GeluConstants {
                 one: graph.scalar("one", 1.0),
@@ -79,8 +81,8 @@ impl Constants {
             lowest: graph.scalar("lowest", f32::MIN),
             axis_one: graph.integers("axis_1", &[1], &[1]),
             axis_two: graph.integers("axis_2", &[1], &[2]),
-            split_heads: graph.integers("split_heads_shape", &[4], &[batch, SEQUENCE, HEADS, HEAD]),
-            join_heads: graph.integers("join_heads_shape", &[3], &[batch, SEQUENCE, HIDDEN]),
+            split_heads: graph.integers("split_heads_shape", &[4], &[batch, tokens, HEADS, HEAD]),
+            join_heads: graph.integers("join_heads_shape", &[3], &[batch, tokens, HIDDEN]),
         }
     }
 }
@@ -101,8 +103,21 @@ fn embeddings(graph: &mut Graph, ids: &Value) -> Value {
     let words = table(graph, "word", VOCABULARY, 1.0);
     let positions = table(graph, "position", POSITIONS, 0.3);
     let types = table(graph, "token_type", 2, 0.3);
-    let position_ids = graph.integers("embeddings.position_ids", &[1, SEQUENCE], &(0..SEQUENCE).collect::<Vec<_>>());
-    let type_ids = graph.integers("embeddings.token_type_ids", &[1, SEQUENCE], &[0; SEQUENCE as usize]);
+    let open = graph.open_sequence();
+    let most = if open { POSITIONS } else { SEQUENCE };
+    let mut position_ids = graph.integers("embeddings.position_ids", &[1, most], &(0..most).collect::<Vec<_>>());
+    let mut type_ids = graph.integers("embeddings.token_type_ids", &[1, most], &vec![0; most as usize]);
+    if open {
+        // As many of them as there are tokens.
+        let (zero, one) = (graph.integers("first", &[1], &[0]), graph.integers("second_axis", &[1], &[1]));
+        let shape = graph.node("/embeddings/Shape", "Shape", &[ids], vec![]);
+        let count = graph.node("/embeddings/Gather", "Gather", &[&shape, &one], vec![int("axis", 0)]);
+        let slice = |graph: &mut Graph, number: &str, of: &Value| {
+            graph.node(&format!("/embeddings/Slice{number}"), "Slice", &[of, &zero, &count, &one], vec![])
+        };
+        position_ids = slice(graph, "", &position_ids);
+        type_ids = slice(graph, "_1", &type_ids);
+    }
     let gather = |graph: &mut Graph, name: &str, table: &Value, ids: &Value| {
         graph.node(&format!("/embeddings/{name}_embeddings/Gather"), "Gather", &[table, ids], vec![])
     };

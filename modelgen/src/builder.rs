@@ -26,6 +26,12 @@ const OPSET: i64 = 17;
 /// Stands in a shape for the batch that the style asks for.
 pub const BATCH: i64 = -1;
 
+/// Stands in a shape for a number of tokens that is left open.
+pub const TOKENS: i64 = -2;
+
+/// Name of that number.
+const TOKENS_NAME: &str = "sequence";
+
 /// Name of a batch that is left open.
 const BATCH_NAME: &str = "batch";
 
@@ -67,6 +73,10 @@ impl Graph {
 
     pub fn batch(&self) -> Batch {
         self.style.batch
+    }
+
+    pub fn open_sequence(&self) -> bool {
+        self.style.open_sequence
     }
 
     pub fn layer_norm_form(&self) -> LayerNormForm {
@@ -196,6 +206,7 @@ fn value_info(name: &str, data_type: DataType, dims: &[i64], batch: Batch) -> Va
         let value = match (*size, batch) {
             (BATCH, Batch::Fixed(size)) => dimension::Value::DimValue(size.into()),
             (BATCH, Batch::Dynamic) => dimension::Value::DimParam(BATCH_NAME.to_owned()),
+            (TOKENS, _) => dimension::Value::DimParam(TOKENS_NAME.to_owned()),
             (size, _) => dimension::Value::DimValue(size),
         };
         Dimension { value: Some(value), ..Default::default() }

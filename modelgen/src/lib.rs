@@ -53,6 +53,8 @@ pub struct ModelInfo {
     pub description: &'static str,
     /// Trained numbers; running statistics and constants are not counted.
     pub parameters: u64,
+    /// Whether it reads text, so that the number of tokens can be left open.
+    pub text: bool,
     source: Source,
 }
 
@@ -71,48 +73,56 @@ pub const MODELS: &[ModelInfo] = &[
         name: "digits",
         description: "small CNN trained on scikit-learn's digits, input 1x1x8x8, real weights",
         parameters: 38_282,
+        text: false,
         source: Source::Trained(DIGITS),
     },
     ModelInfo {
         name: "digits-outliers",
         description: "the same function with a few channels 32 times as large as the others, hard to quantise",
         parameters: 38_282,
+        text: false,
         source: Source::Outliers(DIGITS),
     },
     ModelInfo {
         name: "efficientnet-b0",
         description: "EfficientNet-B0, image classification, input 1x3x224x224, seeded weights",
         parameters: 5_288_548,
+        text: false,
         source: Source::Graph(efficientnet::efficientnet_b0),
     },
     ModelInfo {
         name: "mobilenet-v3-large",
         description: "MobileNetV3-Large, image classification, input 1x3x224x224, seeded weights",
         parameters: 5_483_032,
+        text: false,
         source: Source::Graph(mobilenet::mobilenet_v3_large),
     },
     ModelInfo {
         name: "yolo-s",
         description: "one-shot detector (CSP blocks, SPPF, PAN neck, three heads), input 1x3x640x640, seeded weights",
         parameters: 7_235_389,
+        text: false,
         source: Source::Graph(yolo::yolo_s),
     },
     ModelInfo {
         name: "resnet50",
         description: "ResNet-50 v1.5, image classification, input 1x3x224x224, seeded weights",
         parameters: 25_557_032,
+        text: false,
         source: Source::Graph(resnet::resnet50),
     },
     ModelInfo {
         name: "vit-b-16",
         description: "ViT-B/16, image classification, input 1x3x224x224, seeded weights",
         parameters: 86_567_656,
+        text: false,
         source: Source::Graph(vit::vit_b_16),
     },
     ModelInfo {
         name: "bert-base",
         description: "BERT-base, text encoder, sequence 128, batch 1, seeded weights",
         parameters: 109_482_240,
+        text: true,
         source: Source::Graph(bert::bert_base),
     },
 ];
@@ -139,11 +149,13 @@ pub enum LayerNormForm {
 pub struct Style {
     pub batch: Batch,
     pub layer_norm: LayerNormForm,
+    /// Leave the number of tokens open, as `sequence`; for models that read text.
+    pub open_sequence: bool,
 }
 
 impl Default for Style {
     fn default() -> Self {
-        Self { batch: Batch::Fixed(1), layer_norm: LayerNormForm::Operator }
+        Self { batch: Batch::Fixed(1), layer_norm: LayerNormForm::Operator, open_sequence: false }
     }
 }
 
@@ -192,6 +204,8 @@ pub enum GenerateError {
     Unknown { name: String },
     #[error("{name} is written as it was trained: its batch and precision are fixed")]
     Trained { name: String },
+    #[error("{name} reads no text, so it has no sequence to leave open")]
+    NoSequence { name: String },
     #[error(transparent)]
     Onnx(#[from] OnnxError),
 }
@@ -204,6 +218,9 @@ pub fn find(name: &str) -> Result<&'static ModelInfo, GenerateError> {
 /// Writes the model `name` to `path`. The file appears whole or not at all.
 pub fn generate(name: &str, options: &Options, path: &Path) -> Result<Generated, GenerateError> {
     let info = find(name)?;
+    if options.style.open_sequence && !info.text {
+        return Err(GenerateError::NoSequence { name: name.to_owned() });
+    }
     let bytes = match info.source {
         Source::Graph(build) => return Ok(build(&options.style).write(options, path)?),
         Source::Trained(bytes) => bytes.into(),

@@ -144,6 +144,20 @@ fn an_open_batch_is_named_at_inputs_and_outputs() {
 }
 
 #[test]
+fn only_text_has_an_open_sequence() {
+    use planforge_onnx::proto::{tensor_shape_proto::dimension::Value::DimParam, type_proto::Value::TensorType};
+    let options = Options { style: Style { open_sequence: true, ..Style::default() }, ..Options::default() };
+    let model = made("bert-base", &options);
+    for port in &model.graph().input {
+        let Some(TensorType(tensor)) = port.r#type.as_ref().and_then(|ty| ty.value.as_ref()) else { panic!() };
+        let second = tensor.shape.as_ref().unwrap().dim[1].value.as_ref();
+        assert!(matches!(second, Some(DimParam(name)) if name == "sequence"), "{}", port.name);
+    }
+    let error = generate("resnet50", &options, Path::new("x")).unwrap_err();
+    assert!(error.to_string().contains("resnet50 reads no text"), "{error}");
+}
+
+#[test]
 fn layer_normalisation_can_be_left_in_pieces() {
     for name in ["bert-base", "vit-b-16"] {
         let style = Style { layer_norm: LayerNormForm::Primitives, ..Style::default() };

@@ -27,6 +27,9 @@ pub struct Args {
     /// Size of the first dimension of all inputs and outputs, or 'dynamic' to leave it open
     #[arg(long, value_name = "N|dynamic", default_value = "1", value_parser = batch)]
     batch: Batch,
+    /// Leave the number of tokens open as well, up to 512: for models that read text
+    #[arg(long)]
+    dynamic_sequence: bool,
     /// What weights are stored in and what is computed with
     #[arg(long, value_name = "NAME", value_enum, default_value = "fp32")]
     precision: Stored,
@@ -94,7 +97,7 @@ fn write(context: &Context<'_>, name: &str, args: &Args) -> Result<(), Failure> 
     plans::make_parent(&path)?;
     let storage = if args.external_data { Storage::External } else { Storage::Inline };
     let layer_norm = if args.primitive_norms { LayerNormForm::Primitives } else { LayerNormForm::Operator };
-    let style = Style { batch: args.batch, layer_norm };
+    let style = Style { batch: args.batch, layer_norm, open_sequence: args.dynamic_sequence };
     let options = Options { seed: args.seed, storage, style, precision: args.precision.into() };
     let spinner = context.printer.spinner(&format!("writing {}", path.display()));
     let written = planforge_modelgen::generate(name, &options, &path);
@@ -119,6 +122,9 @@ impl From<GenerateError> for Failure {
         let code = match &error {
             GenerateError::Trained { .. } => {
                 return Self::usage(error.to_string()).hint("leave out --batch, --precision and --primitive-norms");
+            }
+            GenerateError::NoSequence { .. } => {
+                return Self::usage(error.to_string()).hint("leave out --dynamic-sequence");
             }
             GenerateError::Unknown { .. } => return Self::usage(error.to_string()).hint("planforge testmodel --list"),
             _ => ErrorCode::InvalidArgument,

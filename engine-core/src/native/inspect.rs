@@ -2,8 +2,10 @@
 
 use super::{
     container::MINOR,
+    meter::{input_port, output_port},
     plan::{self, GraphSummary, PassSummary, PlanError, isa_level},
-    program::{Place, StepKind},
+    program::{Place, Program, StepKind},
+    takes::TakenInput,
 };
 use crate::{
     backend::Port,
@@ -30,9 +32,13 @@ pub struct Inspection {
     pub threads: u32,
     pub graph: GraphSummary,
     pub inputs: Vec<Port>,
+    /// A dimension without size depends on the inputs'.
     pub outputs: Vec<Port>,
+    /// What each optimization profile takes; one of fixed shapes where the plan has none.
+    pub profiles: Vec<InspectedProfile>,
     /// What the optimiser did.
     pub passes: Vec<PassSummary>,
+    /// Of the first profile at its usual shapes, in the order they run.
     pub steps: Vec<InspectedStep>,
     /// How many steps each kernel computes.
     pub kernels: BTreeMap<String, usize>,
@@ -59,6 +65,14 @@ pub struct InspectedTactic {
     pub best_us: Option<f64>,
 }
 
+/// One optimization profile.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InspectedProfile {
+    pub inputs: Vec<TakenInput>,
+    /// Memory of its activations at the usual shapes.
+    pub arena_bytes: u64,
+}
+
 /// Where everything lies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InspectedMemory {
@@ -76,6 +90,26 @@ pub struct InspectedBuffer {
     pub place: String,
     pub offset: u64,
     pub bytes: u64,
+    /// First and last step that need it; absent for weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<[usize; 2]>,
+}
+
+/// First and last step that need each buffer of the arena. Inputs are kept through every run, outputs to its end.
+fn lifetimes(program: &Program) -> Vec<Option<[usize; 2]>> {
+    let mut lives: Vec<Option<[usize; 2]>> = vec![None; program.buffers.len()];
+    let end = program.steps.len().saturating_sub(1);
+    let uses = program.steps.iter().enumerate().flat_map(|(at, step)| {
+        let ids = step.reads().chain(step.writes());
+        ids.map(move |id| (id, at))
+    });
+    let inputs = program.inputs.iter().flat_map(|port| [(port.buffer, 0), (port.buffer, end)]);
+    let outputs = program.outputs.iter().map(|port| (port.buffer, end));
+    for (id, at) in uses.chain(inputs).chain(outputs) {
+        let life = lives[id.index()].get_or_insert([at, at]);
+        *life = [life[0].min(at), life[1].max(at)];
+    }
+    lives
 }
 
 /// Reads a plan, checks all of it, and says what it holds.
@@ -84,11 +118,16 @@ pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
     let level = CpuLevel::of_sku(&manifest.sku).ok_or_else(|| PlanError::Sku { sku: manifest.sku.clone() })?;
     let isa = isa_level(level);
     let program = &manifest.program;
-    let port = |of: &super::program::ProgramPort| Port {
-        name: of.name.clone(),
-        element: of.element,
-        shape: of.shape.iter().map(|&size| Some(size as u64)).collect(),
-    };
+    let varies = |index: usize| manifest.dynamic.as_ref().and_then(|dynamic| dynamic.outputs.get(index));
+    let outputs = program.outputs.iter().enumerate();
+    let outputs = outputs.map(|(index, port)| output_port(port, varies(index))).collect();
+    let profiles: Vec<InspectedProfile> = (0..manifest.profiles())
+        .filter_map(|index| {
+            let arena_bytes = manifest.program_of(index)?.arena_bytes;
+            Some(InspectedProfile { inputs: manifest.takes(index)?, arena_bytes })
+        })
+        .collect();
+    let lives = lifetimes(program);
     let steps: Vec<InspectedStep> = program
         .steps
         .iter()
@@ -116,12 +155,14 @@ pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
     let buffers: Vec<InspectedBuffer> = program
         .buffers
         .iter()
-        .map(|buffer| {
+        .zip(lives)
+        .map(|(buffer, steps)| {
             let (place, offset) = match buffer.place {
                 Place::Arena(offset) => ("arena", offset),
                 Place::Weights(offset) => ("weights", offset),
             };
-            InspectedBuffer { name: buffer.name.clone(), place: place.into(), offset, bytes: buffer.bytes }
+            let steps = steps.filter(|_| place == "arena");
+            InspectedBuffer { name: buffer.name.clone(), place: place.into(), offset, bytes: buffer.bytes, steps }
         })
         .collect();
     let without_reuse_bytes = buffers.iter().filter(|buffer| buffer.place == "arena").map(|buffer| buffer.bytes).sum();
@@ -130,8 +171,9 @@ pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
         instruction_set: isa.name().to_owned(),
         runs_here: plan::level_of(&manifest).is_ok(),
         foreign: manifest.device_class != super::compiler::device_class(),
-        inputs: program.inputs.iter().map(port).collect(),
-        outputs: program.outputs.iter().map(port).collect(),
+        inputs: profiles.first().map(|profile| profile.inputs.iter().map(input_port).collect()).unwrap_or_default(),
+        outputs,
+        profiles,
         steps,
         kernels,
         memory: InspectedMemory {
@@ -189,6 +231,11 @@ impl fmt::Display for Inspection {
                 writeln!(f, "{what}  {} {:?} [{}]", port.name, port.element, shape.join(", "))?;
             }
         }
+        for (index, profile) in self.profiles.iter().enumerate().filter(|_| self.has_profiles()) {
+            let inputs: Vec<String> = profile.inputs.iter().map(described).collect();
+            let arena = mib(profile.arena_bytes);
+            writeln!(f, "profile {index}: {}; {arena:.2} MiB activations at usual shapes", inputs.join(", "))?;
+        }
         for pass in &self.passes {
             if !pass.changes.is_empty() {
                 let (before, after) = (pass.nodes_before, pass.nodes_after);
@@ -212,6 +259,33 @@ impl fmt::Display for Inspection {
                 writeln!(f, "        {:10.1} us  {}", tried.best_us.unwrap_or(0.0), tried.name)?;
             }
         }
+        let mut arena: Vec<_> = memory.buffers.iter().filter_map(|buffer| Some((buffer.steps?, buffer))).collect();
+        arena.sort_by_key(|([first, last], buffer)| (*first, *last, buffer.offset));
+        for ([first, last], buffer) in arena {
+            let (from, to) = (buffer.offset, buffer.offset + buffer.bytes);
+            writeln!(f, "buffer  {from:>12}..{to:<12} steps {first:>4}..{last:<4} {}", buffer.name)?;
+        }
         Ok(())
     }
+}
+
+impl Inspection {
+    /// Whether any dimension varies, or there is more than one profile.
+    fn has_profiles(&self) -> bool {
+        let varies = |input: &TakenInput| input.dims.iter().any(|dim| dim.range.min != dim.range.max);
+        self.profiles.len() > 1 || self.profiles.iter().flat_map(|profile| &profile.inputs).any(varies)
+    }
+}
+
+/// `x:1..4..8x3`, as `--shapes` takes it.
+fn described(input: &TakenInput) -> String {
+    let dims: Vec<String> = input
+        .dims
+        .iter()
+        .map(|dim| match (dim.range.min, dim.range.opt, dim.range.max) {
+            (min, _, max) if min == max => min.to_string(),
+            (min, opt, max) => format!("{min}..{opt}..{max}"),
+        })
+        .collect();
+    format!("{}:{}", input.name, dims.join("x"))
 }

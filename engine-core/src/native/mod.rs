@@ -21,6 +21,8 @@ mod cache;
 mod compiler;
 pub mod container;
 mod draft;
+#[cfg(test)]
+mod dynamic_tests;
 mod engine;
 mod inspect;
 mod lower;

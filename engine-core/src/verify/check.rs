@@ -23,6 +23,8 @@ pub struct Check<'a> {
     /// Labelled test set.
     pub eval: Option<&'a Path>,
     pub precision: Precision,
+    /// Longest an oracle may take.
+    pub budget_ms: f64,
     pub clock: &'a dyn Clock,
     pub cancel: &'a Cancel,
 }
@@ -68,6 +70,26 @@ impl Check<'_> {
         }
         Ok(verdict)
     }
+
+    /// Checks the engine at other shapes, whose inputs are bound already; what comes of it is added to `verdict`. `at`
+    /// names the shapes.
+    pub fn also(&self, meter: &mut dyn Meter, at: &str, verdict: &mut Verdict) -> Result<(), BackendError> {
+        let (numerics, _) = super::numerics(meter, self)?;
+        let fine = numerics::passes(&numerics.outputs, numerics.threshold);
+        match &numerics.skipped {
+            _ if !fine => {
+                verdict.accurate = false;
+                verdict.add("inaccurate", Severity::Error, format!("{at}: {}", describe(&numerics)));
+            }
+            Some(reason) => verdict.unverified_at(at, reason),
+            None => {
+                let (error, oracle) = (numerics.max_error, &numerics.oracle);
+                let message = format!("{at}: outputs are within {error:.1e} of their scale of the {oracle}'s");
+                verdict.add("verified", Severity::Note, message);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// How far an engine's accuracy may fall below the reference's on the same rows before it counts as wrong.
@@ -82,6 +104,12 @@ fn allowed_drop(precision: Precision) -> f64 {
 impl Verdict {
     fn add(&mut self, code: &str, severity: Severity, message: String) {
         self.findings.push(Finding { code: code.into(), severity, message });
+    }
+
+    /// Notes that nothing said what is right at these shapes.
+    pub(crate) fn unverified_at(&mut self, at: &str, reason: &str) {
+        let message = format!("{at}: outputs were not compared with a reference: {reason}");
+        self.add("unverified", Severity::Warning, message);
     }
 
     fn judge_numerics(&mut self, numerics: &Numerics) {

@@ -100,7 +100,7 @@ struct Expected {
 
 /// Asks the reference operators, and when they are silent the independent oracle.
 fn expected(check: &Check<'_>) -> Result<Expected, BackendError> {
-    let budget_ms = if check.independent.is_some() { QUICK_BUDGET_MS } else { ORACLE_BUDGET_MS };
+    let budget_ms = if check.independent.is_some() { QUICK_BUDGET_MS.min(check.budget_ms) } else { check.budget_ms };
     let end = match check.graph {
         Ok(graph) => reference(graph, check.inputs, budget_ms, check.clock, check.cancel)?,
         Err(reason) => OracleEnd::Silent(reason.to_owned()),
@@ -109,7 +109,7 @@ fn expected(check: &Check<'_>) -> Result<Expected, BackendError> {
         (OracleEnd::Silent(reason), Some(independent)) => (reason, independent),
         (end, _) => return Ok(Expected { oracle: ORACLE.into(), end, instead: None }),
     };
-    let limit = Duration::from_secs_f64(ORACLE_BUDGET_MS / 1e3);
+    let limit = Duration::from_secs_f64(check.budget_ms.max(0.0) / 1e3);
     match oracle.outputs(model, check.inputs, limit, check.cancel) {
         Ok(outputs) => Ok(Expected { oracle: oracle.name(), end: OracleEnd::Outputs(outputs), instead: Some(reason) }),
         Err(_) if check.cancel.is_cancelled() => {
@@ -239,6 +239,7 @@ mod tests {
             inputs: &NamedTensors::new(),
             eval: None,
             precision: Precision::Fp32,
+            budget_ms: ORACLE_BUDGET_MS,
             clock: &MonotonicClock::default(),
             cancel: &Cancel::default(),
         };

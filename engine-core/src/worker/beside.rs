@@ -198,7 +198,7 @@ fn described(profile: usize, at: ShapePoint, fixed: &OptimizationProfile) -> Pro
 }
 
 /// The profile with every dimension fixed at its size there.
-pub(super) fn fixed(profile: &OptimizationProfile, at: ShapePoint) -> OptimizationProfile {
+fn fixed(profile: &OptimizationProfile, at: ShapePoint) -> OptimizationProfile {
     profile.fixed(|range| match at {
         ShapePoint::Min => range.min,
         ShapePoint::Opt => range.opt,
@@ -207,7 +207,7 @@ pub(super) fn fixed(profile: &OptimizationProfile, at: ShapePoint) -> Optimizati
 }
 
 /// The points whose shapes differ; of equal ones the usual shapes stay.
-fn distinct(profile: &OptimizationProfile) -> Vec<(ShapePoint, OptimizationProfile)> {
+pub(super) fn distinct(profile: &OptimizationProfile) -> Vec<(ShapePoint, OptimizationProfile)> {
     let usual = fixed(profile, ShapePoint::Opt);
     let differs = |(at, shapes): &(ShapePoint, OptimizationProfile)| *at == ShapePoint::Opt || *shapes != usual;
     ShapePoint::ALL.into_iter().map(|at| (at, fixed(profile, at))).filter(differs).collect()
