@@ -1,18 +1,28 @@
 //! The backends of this program: one list, used by the agent, its workers and every command that loads a plan.
+//!
+//! `native` is one backend of two halves, engines for CPUs and engines for NVIDIA devices. Which half is meant is told by
+//! the device or SKU, and for a plan by what its file begins with.
 
 use crate::failure::Failure;
 use planforge_engine_core::{
-    backend::{Compiler, PLAN_HEAD_BYTES},
-    native::NativeCompiler,
+    backend::{
+        BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PLAN_HEAD_BYTES,
+        PlanIdentity,
+    },
+    device::{DeviceKind, DiscoveredDevice},
+    identity::{Sku, Toolchain},
+    native::{BACKEND, NativeCompiler},
+    worker::FailureClass,
 };
+use planforge_engine_cuda::CudaCompiler;
 use planforge_onnxruntime::OnnxRuntimeCompiler;
 use planforge_tensorrt::TensorRtCompiler;
-use std::{fs::File, io::Read as _, path::Path};
+use std::{fs::File, io, io::Read as _, path::Path};
 
 /// Every backend, the dependency-free one first.
 pub fn compilers() -> Vec<Box<dyn Compiler>> {
     vec![
-        Box::new(NativeCompiler),
+        Box::new(NativeBackend::default()),
         Box::new(TensorRtCompiler::default()),
         Box::new(OnnxRuntimeCompiler::of_environment()),
     ]
@@ -20,8 +30,119 @@ pub fn compilers() -> Vec<Box<dyn Compiler>> {
 
 /// The backend whose plan the file is; `None` when it is nobody's.
 pub fn of_plan(plan: &Path) -> Result<Option<Box<dyn Compiler>>, Failure> {
-    let mut head = Vec::new();
-    let read = File::open(plan).and_then(|file| file.take(PLAN_HEAD_BYTES).read_to_end(&mut head));
-    read.map_err(|e| Failure::io("read", plan, &e))?;
+    let head = head_of(plan).map_err(|e| Failure::io("read", plan, &e))?;
     Ok(compilers().into_iter().find(|compiler| compiler.recognises(&head)))
+}
+
+/// Whether the file is a plan of the native backend for an NVIDIA device.
+pub fn is_cuda_plan(plan: &Path) -> Result<bool, Failure> {
+    let head = head_of(plan).map_err(|e| Failure::io("read", plan, &e))?;
+    Ok(CudaCompiler.recognises(&head))
+}
+
+fn head_of(plan: &Path) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    File::open(plan)?.take(PLAN_HEAD_BYTES).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// The native backend. Its CUDA half opens no library before it is asked about an NVIDIA device.
+#[derive(Clone, Copy, Debug, Default)]
+struct NativeBackend {
+    cpu: NativeCompiler,
+    cuda: CudaCompiler,
+}
+
+impl NativeBackend {
+    fn of_sku(&self, sku: &Sku) -> &dyn Compiler {
+        if sku.is_cpu() { &self.cpu } else { &self.cuda }
+    }
+
+    fn of_file(&self, plan: &Path) -> Result<&dyn Compiler, BackendError> {
+        let head = head_of(plan).map_err(|error| {
+            BackendError::new(FailureClass::Model, format!("cannot open plan {}: {error}", plan.display()))
+                .with_hint("check the path")
+        })?;
+        // What is neither's is refused by the CPU's reader, with its reason.
+        Ok(if self.cuda.recognises(&head) { &self.cuda } else { &self.cpu })
+    }
+}
+
+impl Compiler for NativeBackend {
+    fn backend(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn toolchains(&self, device: &DiscoveredDevice) -> Vec<Toolchain> {
+        match device.fingerprint.kind {
+            DeviceKind::Cpu => self.cpu.toolchains(device),
+            DeviceKind::Gpu => self.cuda.toolchains(device),
+        }
+    }
+
+    fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
+        self.of_sku(&request.sku).check(request)
+    }
+
+    fn compile(
+        &self,
+        request: &CompileRequest,
+        events: &dyn Events,
+        cancel: &Cancel,
+    ) -> Result<CompiledPlan, BackendError> {
+        self.of_sku(&request.sku).compile(request, events, cancel)
+    }
+
+    fn recognises(&self, head: &[u8]) -> bool {
+        self.cpu.recognises(head) || self.cuda.recognises(head)
+    }
+
+    fn identify(&self, plan: &Path) -> Result<PlanIdentity, BackendError> {
+        self.of_file(plan)?.identify(plan)
+    }
+
+    fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {
+        self.of_file(plan)?.load(plan, options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planforge_engine_core::native::container::{KIND_CUDA_MANIFEST, KIND_MANIFEST, Writer};
+    use std::io::Write as _;
+
+    fn plan_of(folder: &Path, kind: u32) -> std::path::PathBuf {
+        let path = folder.join(format!("{kind}.plan"));
+        let mut writer = Writer::create(&path, 1).unwrap();
+        writer.section::<io::Error>(kind, |out| out.write_all(b"{}")).unwrap();
+        writer.finish().unwrap();
+        path
+    }
+
+    #[test]
+    fn a_plan_goes_to_the_half_it_is_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let (cpu, cuda) = (plan_of(folder.path(), KIND_MANIFEST), plan_of(folder.path(), KIND_CUDA_MANIFEST));
+        assert!(!is_cuda_plan(&cpu).unwrap() && is_cuda_plan(&cuda).unwrap());
+        for plan in [&cpu, &cuda] {
+            assert_eq!(of_plan(plan).unwrap().map(|compiler| compiler.backend()), Some(BACKEND));
+        }
+        // Each half reads its own manifest and stumbles over what it lacks, not over the kind of the file.
+        let native = NativeBackend::default();
+        let words = |plan: &Path| native.identify(plan).unwrap_err().message;
+        assert!(words(&cpu).contains("lacks its weights"), "{}", words(&cpu));
+        assert!(words(&cuda).contains("lacks its weights"), "{}", words(&cuda));
+        let wrong = NativeCompiler.identify(&cuda).unwrap_err().message;
+        assert!(wrong.contains("it is a plan for an NVIDIA device"), "{wrong}");
+        assert!(words(Path::new("/nowhere/x.plan")).contains("cannot open"));
+    }
+
+    #[test]
+    fn a_sku_decides_the_half_before_anything_is_loaded() {
+        let native = NativeBackend::default();
+        let of = |sku: &str| format!("{:?}", native.of_sku(&sku.parse().unwrap()).recognises(b"PLANFORG"));
+        assert_eq!(of("cpu-x86-64-v3"), "true");
+        assert_eq!(of("h200-sxm"), "false");
+    }
 }

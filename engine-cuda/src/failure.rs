@@ -80,6 +80,7 @@ impl From<RuntimeError> for BackendError {
                 format!("{message}{}", missing_libraries(&Versions::here())),
                 "install what is missing, or report it with the model's structure",
             ),
+            RuntimeError::NotBound => model(message, "bind inputs first"),
             RuntimeError::Cancelled => infrastructure(message, ""),
         }
     }

@@ -7,19 +7,35 @@
 //! | [`lower`] | from the optimised graph to a program |
 //! | [`codegen`] | CUDA C++ of the kernels that are made for one step's exact shapes |
 //! | [`runtime`] | a program on a device: memory, prepared steps, the captured graph |
-//! | [`tune`] | candidates for every step, timed on the device |
-//!
-//! Not here yet: the plan file, and the backend's two traits over all this; until then no command offers these engines.
+//! | [`tune`], [`cache`] | candidates for every step, timed on the device, and what is remembered of it |
+//! | [`build`] | from an ONNX file to the programs of an engine |
+//! | [`mod@plan`] | the plan file: written, read and checked |
+//! | [`engine`] | a loaded plan: a graph per profile, smaller batches, other shapes |
+//! | [`compiler`], [`meter`] | the backend's two traits |
+//! | [`mod@inspect`] | a plan in words and as JSON |
+//! | [`versions`] | the libraries and the toolchain they make |
 //!
 //! Invariant: every address a step uses lies inside the arena, the weights, or an input's or output's own memory;
 //! [`program::Program::check`] holds a plan to it before anything runs.
+//!
+//! Invariant: without an NVIDIA device no library is opened; [`compiler::CudaCompiler`] looks for them only when it is
+//! asked about a device.
 
+pub mod build;
+pub mod cache;
 pub mod codegen;
+pub mod compiler;
+pub mod engine;
 mod failure;
+pub mod inspect;
 pub mod lower;
+pub mod meter;
 pub mod plan;
 pub mod program;
 pub mod runtime;
 pub mod tune;
 pub mod versions;
 pub mod view;
+
+pub use compiler::CudaCompiler;
+pub use inspect::{Inspection, inspect};

@@ -223,6 +223,15 @@ impl Tactic {
         }
     }
 
+    /// Whose it is.
+    pub fn library(&self) -> &'static str {
+        match self {
+            Self::Dnn { .. } => "cudnn",
+            Self::Blas { .. } => "cublaslt",
+            Self::Kernel { .. } => "kernel",
+        }
+    }
+
     /// For lists and for forcing.
     pub fn name(&self) -> String {
         match self {

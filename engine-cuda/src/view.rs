@@ -27,6 +27,20 @@ impl Kind {
         }
     }
 
+    /// As reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "fp32",
+            Self::F16 => "fp16",
+            Self::Bf16 => "bf16",
+            Self::I32 => "int32",
+            Self::I64 => "int64",
+            Self::I8 => "int8",
+            Self::U8 => "uint8",
+            Self::Bool => "bool",
+        }
+    }
+
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }

@@ -7,9 +7,9 @@ mod on;
 use super::Context;
 use crate::{
     failure::Failure,
-    request::{extras::MeasureArgs, shapes},
+    request::{extras::MeasureArgs, parse_precision, shapes},
 };
-use planforge_engine_core::identity::{OptimizationProfile, Sku, ToolchainConstraint};
+use planforge_engine_core::identity::{OptimizationProfile, Precision, Sku, ToolchainConstraint};
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
@@ -39,9 +39,15 @@ pub struct Args {
     /// Build the model with this toolchain too, such as onnxruntime, measure that and compare
     #[arg(long, value_name = "CONSTRAINT", conflicts_with = "on")]
     baseline: Option<ToolchainConstraint>,
-    /// Toolchain that a model is built with; the best of this machine by default
+    /// Toolchain that a model is built with; the best of the device by default
     #[arg(long, value_name = "CONSTRAINT", conflicts_with = "on")]
     toolchain: Option<ToolchainConstraint>,
+    /// Build a model for this machine's NVIDIA device, not for its processor
+    #[arg(long, conflicts_with = "on")]
+    gpu: bool,
+    /// Precision that a model is built in
+    #[arg(long, value_name = "PRECISION", default_value = "fp32", conflicts_with = "on", value_parser = parse_precision)]
+    precision: Precision,
     /// Input shapes that a model is built for, such as images:1x3x224x224
     #[arg(long, value_name = "NAME:SHAPE,...", conflicts_with = "on", value_parser = shapes::parse)]
     shapes: Vec<OptimizationProfile>,
@@ -62,9 +68,9 @@ pub struct Args {
     baseline_output: Option<PathBuf>,
 }
 
-/// Said of a plan that runs here although it was built on another kind of processor.
+/// Said of a plan that runs here although it was built on another kind of device.
 pub const FOREIGN: &str =
-    "a foreign plan: its tactics were timed on another kind of CPU, so another plan may be faster here";
+    "a foreign plan: its tactics were timed on another kind of device, so another plan may be faster here";
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     if args.on.is_empty() { here::run(context, &args) } else { context.block_on(on::run(context, &args)) }

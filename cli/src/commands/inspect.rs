@@ -3,7 +3,7 @@
 use super::Context;
 use crate::{backends, failure::Failure, request::models, tables};
 use planforge_engine_core::{
-    backend::PlanIdentity,
+    backend::{BackendError, PlanIdentity},
     native::{self, PlanError},
 };
 use std::{
@@ -24,6 +24,11 @@ pub struct Args {
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    if backends::is_cuda_plan(&args.file)? {
+        let inspection = planforge_engine_cuda::inspect(&args.file).map_err(BackendError::from)?;
+        context.printer.data(&inspection.to_string())?;
+        return context.printer.object(&inspection);
+    }
     if is_plan(&args.file)? {
         let inspection = inspect_plan(&args.file)?;
         context.printer.data(&inspection.to_string())?;
@@ -36,8 +41,8 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     onnx(context, &args.file, built_as)
 }
 
-/// What a plan holds, all of it checked.
-pub fn inspect_plan(path: &Path) -> Result<native::Inspection, Failure> {
+/// What a plan for a CPU holds, all of it checked.
+fn inspect_plan(path: &Path) -> Result<native::Inspection, Failure> {
     native::inspect(path).map_err(|error| {
         let message = match error.source() {
             Some(source) if matches!(error, PlanError::Open { .. }) => format!("{error}: {source}"),

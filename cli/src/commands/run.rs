@@ -1,9 +1,9 @@
 //! `planforge run`: a plan on inputs from a file.
 
-use super::{Context, bench::FOREIGN, inspect::inspect_plan};
+use super::{Context, bench::FOREIGN};
 use crate::{backends, failure::Failure, tables};
 use planforge_engine_core::{
-    backend::{BackendError, HostTensor, LoadOptions, Meter, NamedTensors, Port},
+    backend::{BackendError, Compiler, HostTensor, LoadOptions, NamedTensors, Port},
     npz::{self, NpzError},
     worker::FailureClass,
 };
@@ -35,8 +35,9 @@ pub struct Args {
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let given = npz::read(&args.input)?;
     let options = LoadOptions { threads: args.threads, profile: args.profile, allow_foreign: true, site: None };
-    let mut meter = load(&args.plan, &options)?;
-    if inspect_plan(&args.plan).is_ok_and(|plan| plan.foreign) {
+    let compiler = compiler(&args.plan)?;
+    let mut meter = compiler.load(&args.plan, &options)?;
+    if compiler.identify(&args.plan).is_ok_and(|plan| plan.foreign) {
         context.printer.warn(FOREIGN);
     }
     let batches = split(&meter.inputs(), given)?;
@@ -48,6 +49,9 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     }
     let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
     let runs = outputs.len();
+    for finding in meter.aside().findings {
+        context.printer.warn(&finding.message);
+    }
     let outputs = join(outputs)?;
     npz::write(&args.output, &outputs)?;
     let described: Vec<_> = outputs
@@ -67,12 +71,10 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     }))
 }
 
-/// Loads a plan with the backend that knows its format.
-pub fn load(plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, Failure> {
-    let compiler = backends::of_plan(plan)?.ok_or_else(|| {
-        Failure::usage(format!("no backend of this planforge knows the format of {}", plan.display()))
-    })?;
-    Ok(compiler.load(plan, options)?)
+/// The backend that knows a plan's format.
+fn compiler(plan: &Path) -> Result<Box<dyn Compiler>, Failure> {
+    backends::of_plan(plan)?
+        .ok_or_else(|| Failure::usage(format!("no backend of this planforge knows the format of {}", plan.display())))
 }
 
 /// The plan's inputs out of what the file has, cut into batches where the plan's first dimension is fixed and smaller.

@@ -80,7 +80,7 @@ pub struct RequestArgs {
     pub allow_inaccurate: bool,
 }
 
-fn parse_precision(text: &str) -> Result<Precision, String> {
+pub fn parse_precision(text: &str) -> Result<Precision, String> {
     serde_json::from_value(serde_json::Value::String(text.to_ascii_lowercase()))
         .map_err(|_| format!("'{text}' is not a precision: fp32, tf32, fp16, bf16, int8, fp8 or best"))
 }
@@ -239,7 +239,13 @@ pub fn assemble(
 /// `here` says which of a coordinator's devices are this machine's.
 pub fn default_skus(devices: &[v1::Device], here: impl Fn(&v1::Device) -> bool) -> Vec<String> {
     let usable = devices.iter().filter(|d| here(d) && !d.offers.is_empty() && !d.quarantined);
-    unique(usable.filter_map(|device| device.skus.iter().rev().find(|sku| runs_here(sku)).cloned()))
+    let mut skus = unique(usable.filter_map(|device| device.skus.iter().rev().find(|sku| runs_here(sku)).cloned()));
+    // Who has a GPU builds for it; its host's processor is built for when it is named.
+    let is_cpu = |sku: &String| sku.parse::<Sku>().is_ok_and(|sku| sku.is_cpu());
+    if skus.iter().any(|sku| !is_cpu(sku)) {
+        skus.retain(|sku| !is_cpu(sku));
+    }
+    skus
 }
 
 /// Device kinds to build for when nobody named any and a coordinator elsewhere has the devices: those of the agent on
@@ -406,6 +412,7 @@ mod tests {
             device("me", &["t4"], std::slice::from_ref(&offer)),
             device("me", &["l4"], &[]),
             device("you", &["a100-sxm4-40gb"], std::slice::from_ref(&offer)),
+            device("me", &["cpu-x86-64-v2"], std::slice::from_ref(&offer)),
         ];
         assert_eq!(default_skus(&devices, |d| d.agent == "me"), ["t4"]);
     }

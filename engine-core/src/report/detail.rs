@@ -21,6 +21,9 @@ pub struct ModeSplit {
     pub spin_wait: bool,
     /// Inputs and outputs are copied for every execution.
     pub transfers: bool,
+    /// Every execution has other inputs, which a copy on the device brings; the copy counts as work.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rotated_inputs: bool,
     /// Executions the figures are taken from.
     pub executions: u64,
     /// Work on the device alone.

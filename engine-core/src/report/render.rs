@@ -165,7 +165,11 @@ impl Report {
 /// One mode of running: its name, then the parts by their medians.
 fn split_line(mode: &ModeSplit) -> String {
     let graph = if mode.cuda_graph { "CUDA graph" } else { "no CUDA graph" };
-    let transfers = if mode.transfers { "with transfers" } else { "no transfers" };
+    let transfers = match (mode.transfers, mode.rotated_inputs) {
+        (true, _) => "with transfers",
+        (false, true) => "other inputs each time",
+        (false, false) => "no transfers",
+    };
     let parts = [
         ("in", mode.h2d),
         ("compute", Some(mode.compute)),

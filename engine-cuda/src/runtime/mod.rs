@@ -60,6 +60,8 @@ pub enum RuntimeError {
     NoTactic { step: String },
     #[error("the search was cancelled")]
     Cancelled,
+    #[error("no inputs are bound to the engine")]
+    NotBound,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, RuntimeError>;

@@ -232,6 +232,19 @@ fn time_candidates(
     Ok(timed)
 }
 
+/// A tactic for a step by the libraries' first proposals.
+pub(crate) fn first_working(
+    device: &Device,
+    program: &mut Program,
+    step: &Step,
+    memory: &Memory,
+    kernels: &mut Kernels,
+) -> Result<Tactic, RuntimeError> {
+    let timed = time_candidates(device, program, step, memory, Effort::of_level(0), kernels)?;
+    let best = timed.into_iter().next().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
+    Ok(best.tactic)
+}
+
 /// Notes a time; a candidate that failed is none, unless it broke the device.
 fn keep(timed: &mut Vec<Timed>, tactic: Tactic, time: Result<f64, RuntimeError>) -> Result<(), RuntimeError> {
     use planforge_kernels::cuda::device::DeviceError;

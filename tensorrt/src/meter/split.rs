@@ -46,6 +46,7 @@ fn parts(timed: &Timed) -> ModeSplit {
         d2h: of(|query| query.device_to_host_ms).filter(|_| transfers),
         host: of(|query| query.latency_ms),
         tool_executions_per_s: summary.throughput_qps.filter(|qps| qps.is_finite()),
+        rotated_inputs: false,
     }
 }
 

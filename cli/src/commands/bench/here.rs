@@ -6,7 +6,7 @@ use planforge_agent::HostDevices;
 use planforge_engine_core::{
     backend::PlanIdentity,
     compare,
-    device::{CpuLevel, DiscoveredDevice},
+    device::{CpuLevel, DeviceKind, DiscoveredDevice},
     identity::{
         BuildSpec, Digest, EngineKey, Precision, Sku, Toolchain, ToolchainConstraint, resolve::resolve_toolchain,
     },
@@ -26,10 +26,16 @@ struct Subject {
 
 pub fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
     let scratch = tempfile::tempdir().map_err(|e| Failure::io("create a folder in", &std::env::temp_dir(), &e))?;
-    let device = this_cpu()?;
+    let plan = backends::of_plan(&args.plan)?.map(|compiler| compiler.identify(&args.plan)).transpose()?;
+    let device = match &plan {
+        Some(plan) if plan.sku.is_cpu() => this_cpu()?,
+        Some(plan) => this_gpu(Some(&plan.sku))?,
+        None if args.gpu => this_gpu(None)?,
+        None => this_cpu()?,
+    };
     let bench = Bench { context, args, device, scratch: scratch.path() };
-    let (order, subject) = match backends::of_plan(&args.plan)? {
-        Some(compiler) => bench.plan(compiler.identify(&args.plan)?)?,
+    let (order, subject) = match plan {
+        Some(plan) => bench.plan(plan)?,
         None => bench.model()?,
     };
     // Whether there is a baseline is known before anything takes its time.
@@ -63,6 +69,22 @@ fn this_cpu() -> Result<DiscoveredDevice, Failure> {
         .into_iter()
         .find(|device| device.threads > 0)
         .ok_or_else(|| Failure::new(ErrorCode::Refused, "this machine's processor has no known instruction-set level"))
+}
+
+/// The NVIDIA device of that kind, else the first.
+fn this_gpu(sku: Option<&Sku>) -> Result<DiscoveredDevice, Failure> {
+    let mut devices = HostDevices::new(backends::compilers(), None).discover();
+    devices.retain(|device| device.fingerprint.kind == DeviceKind::Gpu);
+    let named = devices.iter().position(|device| sku.is_some_and(|sku| device.skus.contains(sku)));
+    match devices.is_empty() {
+        true => {
+            let what = sku.map_or("this machine has no NVIDIA device".to_owned(), |sku| {
+                format!("the plan is for {sku}; this machine has no NVIDIA device")
+            });
+            Err(Failure::new(ErrorCode::Refused, what).hint("measure it in the farm with --on"))
+        }
+        false => Ok(devices.swap_remove(named.unwrap_or(0))),
+    }
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
@@ -109,9 +131,13 @@ impl Bench<'_> {
         let mut spec = plan.spec;
         spec.threads = self.args.threads.or(spec.threads).or(plan.threads);
         let subject = Subject { digest: Some(plan.model_digest), ..subject };
-        let order = self.order(&subject, plan.sku, plan.toolchain, spec)?;
+        // A plan for another GPU of the same architecture runs as what it is here, and says so.
+        let own = self.device.skus.last().filter(|_| self.device.fingerprint.kind == DeviceKind::Gpu);
+        let sku = own.unwrap_or(&plan.sku).clone();
+        let built_for = (sku != plan.sku).then(|| plan.sku.clone());
+        let order = self.order(&subject, sku, plan.toolchain, spec)?;
         let plan = Some(absolute(&self.args.plan)?);
-        Ok((WorkOrder { kind: WorkKind::Benchmark, engine_key, plan, ..order }, subject))
+        Ok((WorkOrder { kind: WorkKind::Benchmark, engine_key, plan, built_for, ..order }, subject))
     }
 
     fn model(&self) -> Result<(WorkOrder, Subject), Failure> {
@@ -124,8 +150,9 @@ impl Bench<'_> {
         }
         let subject = self.subject(&self.args.plan)?;
         let spec = BuildSpec {
+            precision: self.args.precision,
             profiles: self.args.shapes.clone(),
-            threads: Some(self.args.threads.unwrap_or(self.device.threads)),
+            threads: (self.device.threads > 0).then(|| self.args.threads.unwrap_or(self.device.threads)),
             ..BuildSpec::default()
         };
         let order = self.build(&subject, &self.args.toolchain.clone().unwrap_or_default(), spec)?;
@@ -160,7 +187,7 @@ impl Bench<'_> {
         let toolchain = resolve_toolchain(wanted, &self.device.offers)
             .map_err(|e| Failure::new(ErrorCode::Refused, e.to_string()).hint("see `planforge devices`"))?;
         let sku = self.device.skus.last().cloned();
-        let sku = sku.ok_or_else(|| Failure::new(ErrorCode::Refused, "this machine's processor has no SKU"))?;
+        let sku = sku.ok_or_else(|| Failure::new(ErrorCode::Refused, "the device has no SKU"))?;
         self.order(subject, sku, toolchain, spec)
     }
 

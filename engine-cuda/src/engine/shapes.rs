@@ -1,0 +1,180 @@
+//! Which shapes fit a profile, and which of them the captured graph computes.
+
+use crate::{failure::model, program::Program};
+use planforge_engine_core::{
+    backend::{BackendError, ElementType, NamedTensors, Port},
+    identity::OptimizationProfile,
+};
+use std::collections::BTreeMap;
+
+/// Shapes of all inputs, by name.
+pub type Shapes = BTreeMap<String, Vec<u64>>;
+
+/// How inputs are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// By the captured graph as it is.
+    Whole,
+    /// By the captured graph, of whose rows this many count.
+    Rows(u64),
+    /// By a graph of exactly these shapes.
+    Other,
+}
+
+/// Why inputs cannot be bound.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShapesError {
+    #[error("the engine has no input {name}; it takes {takes}")]
+    Unknown { name: String, takes: String },
+    #[error("input {name} is not given; the engine takes {takes}")]
+    Missing { name: String, takes: String },
+    #[error("input {name} is {given:?} of {bytes} bytes, but the engine takes {wanted:?} in shape {shape:?}")]
+    Tensor { name: String, given: ElementType, bytes: usize, wanted: ElementType, shape: Vec<usize> },
+    #[error("input {name} has shape {given:?}, but the engine was built for {built}")]
+    Outside { name: String, given: Vec<u64>, built: String },
+}
+
+impl From<ShapesError> for BackendError {
+    fn from(error: ShapesError) -> Self {
+        let hint = match &error {
+            ShapesError::Outside { .. } => "build the model with a profile that covers that shape",
+            _ => "`planforge inspect` lists the engine's inputs",
+        };
+        model(error.to_string(), hint)
+    }
+}
+
+/// The shapes of `inputs`, which are exactly the engine's.
+pub fn given(ports: &[Port], inputs: &NamedTensors) -> Result<Shapes, ShapesError> {
+    let takes = || ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ");
+    if let Some(name) = inputs.keys().find(|name| !ports.iter().any(|port| port.name == **name)) {
+        return Err(ShapesError::Unknown { name: name.clone(), takes: takes() });
+    }
+    let mut shapes = Shapes::new();
+    for port in ports {
+        let tensor =
+            inputs.get(&port.name).ok_or_else(|| ShapesError::Missing { name: port.name.clone(), takes: takes() })?;
+        let elements = tensor.shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size));
+        let bytes = elements.and_then(|count| count.checked_mul(tensor.element.bytes()));
+        if tensor.element != port.element || bytes != Some(tensor.bytes.len()) {
+            return Err(ShapesError::Tensor {
+                name: port.name.clone(),
+                given: tensor.element,
+                bytes: tensor.bytes.len(),
+                wanted: port.element,
+                shape: tensor.shape.clone(),
+            });
+        }
+        shapes.insert(port.name.clone(), tensor.shape.iter().map(|&size| size as u64).collect());
+    }
+    Ok(shapes)
+}
+
+/// The shapes a program was made for.
+pub fn of_program(program: &Program) -> Shapes {
+    program.inputs.iter().map(|edge| (edge.name.clone(), edge.shape.clone())).collect()
+}
+
+/// How inputs of the shapes `given` are computed by an engine whose captured graph has the shapes `usual`.
+pub fn fit(
+    given: &Shapes,
+    usual: &Shapes,
+    profile: Option<&OptimizationProfile>,
+    rows_apart: bool,
+) -> Result<Fit, ShapesError> {
+    for (name, shape) in given {
+        let built = &usual[name];
+        let ranges = profile.and_then(|profile| profile.inputs.get(name));
+        let inside = match ranges {
+            Some(ranges) => {
+                ranges.len() == shape.len()
+                    && ranges.iter().zip(shape).all(|(range, size)| (range.min..=range.max).contains(size))
+            }
+            // An input that the profile does not name follows the others; its own sizes are checked when a graph is made.
+            None => {
+                shape == built
+                    || (profile.is_some_and(|profile| !profile.inputs.is_empty()) && shape.len() == built.len())
+            }
+        };
+        if !inside {
+            let range = |range: &planforge_engine_core::identity::DimRange| match range.min == range.max {
+                true => range.min.to_string(),
+                false => format!("{} to {}", range.min, range.max),
+            };
+            let built = match ranges {
+                Some(ranges) => ranges.iter().map(range).collect::<Vec<_>>().join(" x "),
+                None => format!("{built:?}"),
+            };
+            return Err(ShapesError::Outside { name: name.clone(), given: shape.clone(), built });
+        }
+    }
+    if given == usual {
+        return Ok(Fit::Whole);
+    }
+    let rows = given.values().next().and_then(|shape| shape.first().copied());
+    let fewer = |(name, shape): (&String, &Vec<u64>)| {
+        let built = &usual[name];
+        let first = shape.first().copied();
+        first == rows && first < built.first().copied() && shape.get(1..) == built.get(1..)
+    };
+    Ok(match rows {
+        Some(rows) if rows_apart && rows > 0 && given.iter().all(fewer) => Fit::Rows(rows),
+        _ => Fit::Other,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planforge_engine_core::{backend::HostTensor, identity::DimRange};
+
+    fn shapes(list: &[(&str, &[u64])]) -> Shapes {
+        list.iter().map(|(name, shape)| ((*name).to_owned(), shape.to_vec())).collect()
+    }
+
+    fn profile(list: &[(&str, &[(u64, u64, u64)])]) -> OptimizationProfile {
+        let range = |&(min, opt, max): &(u64, u64, u64)| DimRange { min, opt, max };
+        let inputs = list.iter().map(|(name, dims)| ((*name).to_owned(), dims.iter().map(range).collect()));
+        OptimizationProfile { inputs: inputs.collect() }
+    }
+
+    #[test]
+    fn only_the_batch_is_padded_and_only_up_to_the_captured_graph() {
+        let usual = shapes(&[("x", &[8, 3, 64]), ("m", &[8, 64])]);
+        let varied = profile(&[("x", &[(1, 8, 16), (3, 3, 3), (32, 64, 128)]), ("m", &[(1, 8, 16), (32, 64, 128)])]);
+        let fits = |x: &[u64], m: &[u64]| fit(&shapes(&[("x", x), ("m", m)]), &usual, Some(&varied), true);
+        assert_eq!(fits(&[8, 3, 64], &[8, 64]), Ok(Fit::Whole));
+        assert_eq!(fits(&[5, 3, 64], &[5, 64]), Ok(Fit::Rows(5)));
+        assert_eq!(fits(&[16, 3, 64], &[16, 64]), Ok(Fit::Other), "more rows than were captured");
+        assert_eq!(fits(&[8, 3, 32], &[8, 32]), Ok(Fit::Other), "another size than the batch");
+        assert_eq!(fits(&[5, 3, 64], &[4, 64]), Ok(Fit::Other), "rows that do not belong together");
+        assert_eq!(
+            fits(&[17, 3, 64], &[17, 64]).unwrap_err().to_string(),
+            "input m has shape [17, 64], but the engine was built for 1 to 16 x 32 to 128"
+        );
+        assert!(fits(&[0, 3, 64], &[0, 64]).is_err());
+        assert!(fits(&[8, 3], &[8, 64]).is_err());
+        let mixed = fit(&shapes(&[("x", &[5, 3, 64]), ("m", &[5, 64])]), &usual, Some(&varied), false);
+        assert_eq!(mixed, Ok(Fit::Other), "rows meet in the model");
+    }
+
+    #[test]
+    fn without_a_profile_there_is_one_shape() {
+        let usual = shapes(&[("x", &[2, 3])]);
+        assert_eq!(fit(&usual, &usual, None, true), Ok(Fit::Whole));
+        let other = fit(&shapes(&[("x", &[1, 3])]), &usual, None, true).unwrap_err();
+        assert_eq!(other.to_string(), "input x has shape [1, 3], but the engine was built for [2, 3]");
+    }
+
+    #[test]
+    fn inputs_are_the_engines_by_name_type_and_size() {
+        let ports = [Port { name: "x".into(), element: ElementType::F32, shape: vec![None, Some(2)] }];
+        let tensor = |element, bytes| HostTensor { element, shape: vec![3, 2], bytes: vec![0; bytes] };
+        let give = |name: &str, tensor| given(&ports, &NamedTensors::from([(name.to_owned(), tensor)]));
+        assert_eq!(give("x", tensor(ElementType::F32, 24)).unwrap(), shapes(&[("x", &[3, 2])]));
+        assert!(matches!(give("y", tensor(ElementType::F32, 24)), Err(ShapesError::Unknown { .. })));
+        assert!(matches!(give("x", tensor(ElementType::F16, 12)), Err(ShapesError::Tensor { .. })));
+        assert!(matches!(give("x", tensor(ElementType::F32, 23)), Err(ShapesError::Tensor { .. })));
+        assert!(matches!(given(&ports, &NamedTensors::new()), Err(ShapesError::Missing { .. })));
+    }
+}
