@@ -24,8 +24,8 @@ use std::{rc::Rc, time::Instant};
 /// Graphs that are kept: each has its own activations. The one that was not used for longest goes first.
 const KEPT_GRAPHS: usize = 8;
 
-/// Of TensorRT's scale: the first proposals only, for someone waits.
-const EFFORT_LEVEL: u8 = 0;
+/// First proposals only, and nothing that takes compiling where anything else works: someone waits.
+const EFFORT: Effort = Effort { compiled: 0, algorithms: 2 };
 
 /// Graphs by their shapes, the one used last at the end.
 #[derive(Debug, Default)]
@@ -106,7 +106,7 @@ impl ExactGraphs {
             }
         };
         device.compile_all(&program.sources)?;
-        tune(device, &mut program, &weights, Effort::of_level(EFFORT_LEVEL), &mut self.times, &mut |_, _, _| true)?;
+        tune(device, &mut program, &weights, EFFORT, &mut self.times, &mut |_, _, _| true)?;
         plan::drop_unused_sources(&mut program);
         Ok(Captured::new(device, program, weights)?)
     }
