@@ -75,7 +75,7 @@ fn rows(pool: &ThreadPool, out: &mut impl Write) {
             writeln!(out, "{name:12} {:10} {:7.3} ns per element", isa.level(), best * 1e9 / from.len() as f64)
                 .expect("stdout is open");
         };
-        time("softmax 128", &mut |to| softmax(isa, pool, 128, to));
+        time("softmax 128", &mut |to| softmax(isa, pool, 128, false, to));
         let none = NormParameters { scale: Some(&from[..768]), bias: Some(&from[..768]), epsilon: 1e-5 };
         time("norm 768", &mut |to| layer_norm(isa, pool, 768, &from, none, to));
         for activation in [Activation::Gelu, Activation::Silu, Activation::Tanh, Activation::Relu] {

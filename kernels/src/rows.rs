@@ -39,7 +39,7 @@ fn larger(a: f32, b: f32) -> f32 {
 }
 
 per_level! {
-    fn softmax_rows(columns: usize, to: &mut [f32]) {
+    fn softmax_rows(columns: usize, guarded: bool, to: &mut [f32]) {
         for row in to.chunks_exact_mut(columns) {
             let top = fold(row, f32::NEG_INFINITY, larger, larger);
             // A row of -inf alone has no softmax: NaN, as the plain formula gives.
@@ -47,6 +47,10 @@ per_level! {
                 *value = math::exp(*value - top);
             }
             let sum = fold(row, 0.0, |a, b| a + b, |a, b| a + b);
+            if guarded && sum.is_nan() {
+                row.fill(0.0);
+                continue;
+            }
             let scale = 1.0 / sum;
             for value in row.iter_mut() {
                 *value *= scale;
@@ -60,16 +64,16 @@ fn rows_per_task(columns: usize) -> usize {
     (16_384 / columns.max(1)).max(1)
 }
 
-/// Softmax of each row of `columns` elements, in place.
+/// Softmax of each row of `columns` elements, in place; `guarded` makes a row that has none all zeros.
 ///
 /// # Panics
 /// When the length is not a multiple of `columns`.
-pub fn softmax(isa: Isa, pool: &ThreadPool, columns: usize, to: &mut [f32]) {
+pub fn softmax(isa: Isa, pool: &ThreadPool, columns: usize, guarded: bool, to: &mut [f32]) {
     if to.is_empty() {
         return;
     }
     assert_eq!(to.len() % columns, 0, "the rows are not whole");
-    for_parts(pool, to, columns * rows_per_task(columns), |_, part| softmax_rows(isa, columns, part));
+    for_parts(pool, to, columns * rows_per_task(columns), |_, part| softmax_rows(isa, columns, guarded, part));
 }
 
 /// Scale and shift of a layer normalisation, each as long as a row.
@@ -148,7 +152,7 @@ mod tests {
             let bias: Vec<f32> = (0..columns).map(|i| i as f32 * 0.02 - 1.0).collect();
             for isa in Isa::available() {
                 let mut soft = from.to_vec();
-                softmax(isa, &pool, columns, &mut soft);
+                softmax(isa, &pool, columns, false, &mut soft);
                 let mut normal = vec![f32::NAN; from.len()];
                 let parameters = NormParameters {
                     scale: with.0.then_some(&scale[..]), bias: with.1.then_some(&bias[..]), epsilon: 1e-5,

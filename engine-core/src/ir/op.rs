@@ -336,6 +336,9 @@ pub struct Attention {
     pub heads: usize,
     /// Of the scores, before the mask is added.
     pub scale: f32,
+    /// Weights that are no numbers count as 0: a query whose every key is masked by -inf gives zeros.
+    #[serde(default)]
+    pub guarded: bool,
 }
 
 /// How floats are kept as integers.

@@ -269,10 +269,10 @@ impl Engine {
                 window::pool(isa, pool, *kind, shape, *padded, first(), output());
             }
             Prepared::GlobalMean { channels } => window::global_mean(isa, pool, *channels, first(), output()),
-            Prepared::Softmax { columns } => {
+            Prepared::Softmax { columns, guarded } => {
                 let to = output();
                 to.copy_from_slice(first());
-                rows::softmax(isa, pool, *columns, to);
+                rows::softmax(isa, pool, *columns, *guarded, to);
             }
             Prepared::LayerNorm { columns, epsilon } => {
                 let parameters = rows::NormParameters { scale: input(1), bias: input(2), epsilon: *epsilon };

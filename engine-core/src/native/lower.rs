@@ -519,7 +519,7 @@ impl Lowering<'_> {
         if !self.is_f32(x) || axis + 1 != shape.len() || shape.contains(&0) {
             return Ok(false);
         }
-        self.rows_step(node, x, StepKind::Softmax { columns: shape[axis] }, Vec::new())
+        self.rows_step(node, x, StepKind::Softmax { columns: shape[axis], guarded: false }, Vec::new())
     }
 
     fn layer_norm(&mut self, node: &Node, axis: usize, epsilon: f32) -> Lowered<bool> {

@@ -74,6 +74,7 @@ pub(crate) enum Prepared {
     },
     Softmax {
         columns: usize,
+        guarded: bool,
     },
     LayerNorm {
         columns: usize,
@@ -383,7 +384,7 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             }
             Ok(Prepared::GlobalMean { channels: *channels })
         }
-        StepKind::Softmax { columns } | StepKind::LayerNorm { columns, .. } => {
+        StepKind::Softmax { columns, .. } | StepKind::LayerNorm { columns, .. } => {
             let bytes = check.input(0).map_or(0, |id| program.buffer(id).bytes) as usize;
             check.gives(bytes / 4)?;
             check.takes(0, bytes / 4)?;
@@ -396,7 +397,8 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
                     check.optional(2, *columns)?;
                     Ok(Prepared::LayerNorm { columns: *columns, epsilon: *epsilon })
                 }
-                _ => Ok(Prepared::Softmax { columns: *columns }),
+                StepKind::Softmax { guarded, .. } => Ok(Prepared::Softmax { columns: *columns, guarded: *guarded }),
+                _ => unreachable!("two kinds come here"),
             }
         }
         StepKind::Point { function } => {

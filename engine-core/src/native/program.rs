@@ -186,8 +186,12 @@ pub enum StepKind {
     Pool { shape: ImageShape, function: PoolFunction, padded: [usize; 2] },
     /// `[image]` -> one mean per image and channel.
     GlobalMean { channels: usize },
-    /// `[x]`, rows of `columns`.
-    Softmax { columns: usize },
+    /// `[x]`, rows of `columns`; `guarded`: a row without a softmax becomes zeros.
+    Softmax {
+        columns: usize,
+        #[serde(default)]
+        guarded: bool,
+    },
     /// `[x, scale?, bias?]`, rows of `columns`.
     LayerNorm { columns: usize, epsilon: f32 },
     /// `[x]`.

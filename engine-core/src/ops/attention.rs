@@ -39,6 +39,9 @@ pub fn attention(attention: &Attention, inputs: &Inputs<'_>, out: &TensorType) -
             let largest = weights.iter().copied().fold(f64::NEG_INFINITY, max_nan);
             weights.iter_mut().for_each(|weight| *weight = (*weight - largest).exp());
             let sum: f64 = weights.iter().sum();
+            if attention.guarded && !sum.is_finite() {
+                continue;
+            }
             let result = &mut result[head * v_depth..][..v_depth];
             for (key, weight) in weights.iter().enumerate() {
                 let v = &v[(image * keys + key) * v_width + head * v_depth..][..v_depth];

@@ -5,11 +5,12 @@
 //! heads side by side (B,S,H D), by a transpose and a reshape each.
 //!
 //! Models split heads by a reshape and a transpose and join them by the reverse: what is added here meets those and
-//! vanishes when moves are settled. Without heads (B,S,D) nothing is added. Scales are in the product already.
+//! vanishes when moves are settled. A guard against rows without any key, `Where(IsNaN(w), 0, w)` behind the softmax,
+//! becomes part of it. Without heads (B,S,D) nothing is added. Scales are in the product already.
 
 use super::edit::{Edit, both_ways, joined_origins, producer, sole_producer};
 use crate::{
-    ir::{Attention, Binary, DefUse, Graph, MatMul, Node, Op, ValueId},
+    ir::{Attention, Binary, DefUse, Graph, MatMul, Node, Op, Unary, ValueId},
     shape::{broadcast, is_float},
 };
 
@@ -32,6 +33,7 @@ struct Matched {
     v: ValueId,
     mask: Option<ValueId>,
     scale: f32,
+    guarded: bool,
     /// All its nodes but the last product.
     parts: Vec<usize>,
     last: usize,
@@ -53,6 +55,14 @@ fn matched(graph: &Graph, found: &DefUse, softmax: usize) -> Option<Matched> {
     if axis + 1 != rank || !(3..=4).contains(&rank) || !is_float(graph.value(before).element) {
         return None;
     }
+    let mut parts = vec![softmax];
+    let (guarded, weights) = match guard(graph, found, weights) {
+        Some((nodes, weights)) => {
+            parts.extend(nodes);
+            (true, weights)
+        }
+        None => (false, weights),
+    };
     let last = found.sole_use(weights)?;
     let context = bare(&graph.nodes[last]).filter(|product| product.alpha == 1.0 && !product.trans_b)?;
     debug_assert!(!context.trans_a);
@@ -60,7 +70,6 @@ fn matched(graph: &Graph, found: &DefUse, softmax: usize) -> Option<Matched> {
         return None;
     }
     let v = graph.nodes[last].input(1)?;
-    let mut parts = vec![softmax];
     let (at, first) = sole_producer(graph, found, before)?;
     let (mask, scores) = match first.op {
         Op::Binary(Binary::Add) => {
@@ -87,7 +96,32 @@ fn matched(graph: &Graph, found: &DefUse, softmax: usize) -> Option<Matched> {
             shape.len() <= rank && broadcast(&shape, &scores_shape).as_deref() == Some(&scores_shape)
         }
     };
-    (own && mask_fits).then_some(Matched { q, k, k_rows: product.trans_b, v, mask, scale: product.alpha, parts, last })
+    (own && mask_fits).then_some(Matched {
+        q,
+        k,
+        k_rows: product.trans_b,
+        v,
+        mask,
+        scale: product.alpha,
+        guarded,
+        parts,
+        last,
+    })
+}
+
+/// `Where(IsNaN(w), 0, w)`, which exporters write behind the softmax: its nodes, and what it gives.
+fn guard(graph: &Graph, found: &DefUse, weights: ValueId) -> Option<([usize; 2], ValueId)> {
+    let &[question, choice] = found.uses[weights.index()].as_slice() else { return None };
+    let (asks, chooses) = (&graph.nodes[question], &graph.nodes[choice]);
+    let zero = |id: ValueId| graph.constant(id).is_some_and(|tensor| tensor.to_f64s() == [0.0]);
+    let fits = !found.is_output[weights.index()]
+        && asks.op == Op::Unary(Unary::IsNan)
+        && found.sole_use(asks.outputs[0]) == Some(choice)
+        && chooses.op == Op::Where
+        && chooses.input(0) == Some(asks.outputs[0])
+        && chooses.input(1).is_some_and(zero)
+        && chooses.input(2) == Some(weights);
+    fits.then_some(([question, choice], chooses.outputs[0]))
 }
 
 fn replace(graph: &mut Graph, edit: &mut Edit, of: &Matched, changes: &mut Vec<String>) {
@@ -133,7 +167,7 @@ fn replace(graph: &mut Graph, edit: &mut Edit, of: &Matched, changes: &mut Vec<S
     });
     let mut inputs = vec![q, k, v];
     inputs.extend(mask.map(Some));
-    let op = Op::Attention(Attention { heads, scale: of.scale });
+    let op = Op::Attention(Attention { heads, scale: of.scale, guarded: of.guarded });
     changes.push(format!("{}: {}", op.kind(), origins.join(" + ")));
     of.parts.iter().for_each(|&part| edit.kill(part));
     let node = &mut graph.nodes[of.last];

@@ -11,6 +11,8 @@ mod activation;
 mod attention;
 mod batch_norm;
 mod bias;
+mod broadcasts;
+mod chains;
 mod constants;
 mod dead;
 mod duplicates;
@@ -27,6 +29,7 @@ pub mod placement;
 mod quantization;
 mod residual;
 mod scale;
+mod sink;
 mod slices;
 #[cfg(test)]
 mod tests;
@@ -103,14 +106,17 @@ pub const PIPELINE: &[(&str, Only, Pass)] = &[
     ("merge-moves", Only::Always, moves::run),
     ("drop-duplicates", Only::Always, duplicates::run),
     ("drop-dead", Only::Always, dead::run),
+    ("shrink-broadcasts", Only::Always, broadcasts::run),
     ("recover-layer-norm", Only::Always, layer_norm::run),
     ("recover-gelu", Only::Always, gelu::run),
     ("recover-gates", Only::Always, gates::run),
     ("fold-batch-norm", Only::Always, batch_norm::run),
     ("fold-scale", Only::Always, scale::run),
     ("recover-attention", Only::Always, attention::run),
-    ("push-slices", Only::Always, slices::run),
+    ("sink-moves", Only::Always, sink::run),
     ("settle-moves", Only::Always, moves::settle),
+    ("push-slices", Only::Always, slices::run),
+    ("settle-moves-again", Only::Always, moves::settle),
     ("drop-dead-moves", Only::Always, dead::run),
     ("fuse-bias", Only::Always, bias::run),
     ("fuse-residual", Only::Always, residual::run),

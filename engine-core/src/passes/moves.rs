@@ -3,14 +3,15 @@
 //! Before: `x -> Reshape -> Reshape -> y`, `x -> Transpose p -> Transpose q -> z`.
 //! After: `x -> Reshape -> y`, `x -> Transpose p[q] -> z`. What nobody reads any more is left to `drop-dead`.
 
-use super::{edit::joined_origins, identity};
+use super::{chains, edit::joined_origins, identity};
 use crate::ir::{Graph, Op};
 
-/// Merges and drops until nothing is left to merge: a dropped transpose may bring two reshapes together.
+/// Merges, shortens and drops until nothing is left to do: a dropped transpose may bring two reshapes together.
 pub fn settle(graph: &mut Graph, changes: &mut Vec<String>) {
     loop {
         let before = changes.len();
         run(graph, changes);
+        chains::run(graph, changes);
         identity::run(graph, changes);
         if changes.len() == before {
             return;

@@ -16,7 +16,10 @@ pub enum Row {
         scale: bool,
         bias: bool,
     },
-    Softmax,
+    Softmax {
+        /// A row without a softmax becomes zeros.
+        guarded: bool,
+    },
     LogSoftmax,
 }
 
@@ -62,7 +65,13 @@ pub fn rows(from: &View, to: &View, parameters: &[&View], row: Row) -> Generated
             );
             ("0.0f".to_owned(), work, result)
         }
-        Row::Softmax | Row::LogSoftmax => {
+        Row::Softmax { .. } | Row::LogSoftmax => {
+            // A row of -inf alone gives NaN, or zeros where that is guarded against.
+            let result = match row {
+                Row::Softmax { guarded: true } => "sum > 0.0f ? __expf(x[t * V + j] - top) * inv : 0.0f",
+                Row::LogSoftmax => "x[t * V + j] - shift",
+                _ => "__expf(x[t * V + j] - top) * inv",
+            };
             let work = format!(
                 "float top = {lowest};\n#pragma unroll\nfor (int t = 0; t < {each} * {vector}; t++) top = fmaxf(top, x[t]);\n\
                  top = all_max(top);\nfloat sum = 0.0f;\n\
@@ -70,7 +79,6 @@ pub fn rows(from: &View, to: &View, parameters: &[&View], row: Row) -> Generated
                  sum = all_sum(sum);\nfloat inv = 1.0f / sum, shift = top + logf(sum);\n",
                 lowest = c_float(f32::NEG_INFINITY),
             );
-            let result = if row == Row::Softmax { "__expf(x[t * V + j] - top) * inv" } else { "x[t * V + j] - shift" };
             (c_float(f32::NEG_INFINITY), work, result.to_owned())
         }
     };

@@ -62,7 +62,7 @@ impl Lowering<'_> {
             None => scores,
         };
         let shares = View::rows(self.temporary("shares", self.float, &scores_dims), self.float, &scores_dims);
-        let generated = norm::rows(&masked, &shares, &[], Row::Softmax);
+        let generated = norm::rows(&masked, &shares, &[], Row::Softmax { guarded: attention.guarded });
         self.emit(generated, "softmax", vec![masked, shares.clone()], &node.origins, 5 * shares.elements());
         let v = self.matrix_rows(v, &[all, keys, width], false)?;
         let mixed_dims = [batch, heads, length, width];

@@ -397,7 +397,7 @@ impl Lowering<'_> {
             return Err(format!("softmax along dimension {axis} of {}", x.rank()));
         }
         let x = self.dense_rows(x)?;
-        self.rows(node, if log { Row::LogSoftmax } else { Row::Softmax }, vec![x], 5)
+        self.rows(node, if log { Row::LogSoftmax } else { Row::Softmax { guarded: false } }, vec![x], 5)
     }
 
     fn rows(&mut self, node: &Node, row: Row, mut operands: Vec<View>, flops_each: u64) -> Outcome<()> {

@@ -125,7 +125,8 @@ impl Lowering<'_> {
             self.emit(&node.origins, kind, vec![Some(scores), Some(mask)], vec![masked]);
             scores = masked;
         }
-        self.emit(&node.origins, StepKind::Softmax { columns: keys }, vec![Some(scores)], vec![weights]);
+        let softmax = StepKind::Softmax { columns: keys, guarded: attention.guarded };
+        self.emit(&node.origins, softmax, vec![Some(scores)], vec![weights]);
         let to = self.temporary(output, "")?;
         self.held[output.index()].row = Some(to);
         let kind = StepKind::BatchGemm {

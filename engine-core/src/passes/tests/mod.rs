@@ -1,5 +1,6 @@
 //! Every pass leaves the meaning alone, and does what its file says.
 
+mod exported;
 mod merged_products;
 mod plans;
 mod quantized;

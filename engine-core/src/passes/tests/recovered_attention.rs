@@ -50,7 +50,7 @@ fn heads_and_mask_become_one_operator() {
         .node("MatMul", &["weights", "v"], "context", vec![]);
     let left = after(&joined(model), RECOVERY);
     assert_eq!(kinds(&left), ["matmul", "matmul", "matmul", "attention"]);
-    assert_eq!(left[3], Op::Attention(Attention { heads: 3, scale: 0.5 }));
+    assert_eq!(left[3], Op::Attention(Attention { heads: 3, scale: 0.5, guarded: false }));
 }
 
 #[test]

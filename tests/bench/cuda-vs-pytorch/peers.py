@@ -1,0 +1,127 @@
+"""PyTorch's ways to run a model, each as `Peer`: what runs with one static buffer, and what with rotated inputs.
+
+| name | what it is |
+|---|---|
+| `eager-fp32` | the module as it is, PyTorch's defaults (TF32 in convolutions, not in products; no cuDNN benchmark) |
+| `eager-fp32-no-tf32` | likewise with TF32 off everywhere; also the reference for outputs |
+| `eager-fp16` | half precision, images channels-last, cuDNN benchmark on |
+| `graph-fp16` | that, captured in a CUDA graph; rotated inputs are copied into the graph's buffers |
+| `reduce-overhead` | torch.compile of the half-precision module, mode reduce-overhead (Inductor with CUDA graphs) |
+| `max-autotune` | likewise, mode max-autotune |
+
+The compiled modes copy their inputs into their graphs' buffers by themselves, in both columns; what such a copy takes
+stands beside the times as `input_copy_ms`.
+"""
+
+import contextlib
+import copy
+import time
+
+import torch
+
+EAGER = ("eager-fp32", "eager-fp32-no-tf32", "eager-fp16", "graph-fp16")
+COMPILED = ("reduce-overhead", "max-autotune")
+MAX_AUTOTUNE_BATCHES = (1, 32)
+MAX_AUTOTUNE_MODELS = ("resnet50", "detector", "bert_base")
+CAPTURE_WARM_UPS = 3
+
+
+def wanted(name, batch):
+    """The peers of a cell."""
+    tuned = name in MAX_AUTOTUNE_MODELS and batch in MAX_AUTOTUNE_BATCHES
+    return EAGER + COMPILED[: 2 if tuned else 1]
+
+
+@contextlib.contextmanager
+def flags(tf32_products, tf32_convolutions, benchmark):
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = (products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark)
+    products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = tf32_products, tf32_convolutions, benchmark
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = before
+
+
+def settings(name):
+    """The flags an engine is prepared and run under."""
+    if name == "eager-fp32":
+        return flags(False, True, False)
+    if name == "eager-fp32-no-tf32":
+        return flags(False, False, True)
+    return flags(True, True, True)
+
+
+def in_half(tensors):
+    """Floats as halves, images with channels last; ids and masks as they are."""
+    halved = [tensor.half() if tensor.is_floating_point() else tensor for tensor in tensors]
+    return tuple(t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t.clone() for t in halved)
+
+
+class Peer:
+    """Prepared for one cell. `static()` runs on the first set of inputs, `rotated(i)` on the i-th; each only queues
+    work on the current stream and returns the output."""
+
+    def __init__(self, name, model, sets):
+        self.name = name
+        began = time.monotonic()
+        with settings(name), torch.inference_mode():
+            self._prepare(model, sets)
+            torch.cuda.synchronize()
+        self.prepared_s = time.monotonic() - began
+
+    def _prepare(self, model, sets):
+        if self.name.startswith("eager-fp32"):
+            self.sets = sets
+            self.static = lambda: model(*sets[0])
+            self.rotated = lambda number: model(*sets[number % len(sets)])
+            self.compute = lambda tensors: model(*tensors)
+            return
+        half = copy.deepcopy(model).half()
+        if sets[0][0].dim() == 4:
+            half = half.to(memory_format=torch.channels_last)
+        self.sets = sets = [in_half(tensors) for tensors in sets]
+        if self.name == "eager-fp16":
+            self.static = lambda: half(*sets[0])
+            self.rotated = lambda number: half(*sets[number % len(sets)])
+            self.compute = lambda tensors: half(*in_half(tensors))
+        elif self.name == "graph-fp16":
+            self._capture(half, sets)
+        else:
+            self._compile(half, sets)
+
+    def _capture(self, half, sets):
+        fixed = tuple(tensor.clone() for tensor in sets[0])
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(CAPTURE_WARM_UPS):
+                half(*fixed)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = half(*fixed)
+
+        def run(tensors=None):
+            if tensors is not None:
+                for to, tensor in zip(fixed, tensors):
+                    to.copy_(tensor)
+            graph.replay()
+            return output
+
+        self.static = run
+        self.rotated = lambda number: run(sets[number % len(sets)])
+        self.compute = lambda tensors: run(in_half(tensors))
+
+    def _compile(self, half, sets):
+        compiled = torch.compile(half, mode=self.name, dynamic=False)
+
+        def call(tensors):
+            torch.compiler.cudagraph_mark_step_begin()
+            return compiled(*tensors)
+
+        for number in range(CAPTURE_WARM_UPS * len(sets)):
+            call(sets[number % len(sets)])
+        self.static = lambda: call(sets[0])
+        self.rotated = lambda number: call(sets[number % len(sets)])
+        self.compute = lambda tensors: call(in_half(tensors))
