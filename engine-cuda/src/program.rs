@@ -358,6 +358,11 @@ impl Program {
         &self.buffers[id.0 as usize]
     }
 
+    /// Whether a view is of the weights, which no step writes.
+    pub fn is_constant(&self, view: &View) -> bool {
+        matches!(self.buffer(view.buffer).place, Place::Weights(_))
+    }
+
     /// Largest workspace that any step's tactic wants.
     pub fn workspace_bytes(&self) -> u64 {
         self.steps.iter().filter_map(|step| step.tactic.as_ref()).map(Tactic::workspace_bytes).max().unwrap_or(0)

@@ -156,6 +156,18 @@ fn gathers_read_rows_by_index() {
     compile(&[pointwise::generate(&sum, &rows(Kind::F16, &dims)).unwrap()]);
 }
 
+/// Anchors of 85 values out of an image of 256 channels, to rows: nothing that could be read in vectors.
+#[test]
+fn scattered_kernels() {
+    let head = image(Kind::F16, &[2, 256, 80, 80]).slice(1, 0, 255);
+    let anchors = head.reshaped(&[2, 3, 85, 80, 80]).expect("channels lie evenly").permuted(&[0, 1, 3, 4, 2]);
+    let sigmoid = Expr::Activation(Activation::Sigmoid, load(anchors));
+    let large = pointwise::generate(&sigmoid, &rows(Kind::F32, &[2, 3, 80, 80, 85])).unwrap();
+    assert!(u64::from(large.grid[0]) * u64::from(large.block[0]) < 2 * 255 * 6400, "several elements a thread");
+    let pairs = pack::pairs(&rows(Kind::F32, &[2, 3, 17, 19]), &image(Kind::F16, &[2, 8, 17, 11]), 1);
+    compile(&[large, pairs]);
+}
+
 #[test]
 fn image_kernels() {
     let mut all = vec![

@@ -17,7 +17,12 @@ use planforge_engine_cuda::{
     view::Kind,
 };
 use planforge_kernels::cuda::device::Buffer;
-use std::{cell::Cell, collections::BTreeMap, rc::Rc};
+use std::{
+    collections::BTreeMap,
+    ops::Deref,
+    rc::Rc,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 /// Largest error of a result relative to its root mean square, for storage in 11 and in 8 bits of precision.
 fn bound(kind: Kind) -> f64 {
@@ -90,7 +95,7 @@ impl Bench {
             let lowered = lower(&self.graph, kind).expect("the operator has device code");
             let mut program = lowered.program;
             let weights = Rc::new(device.gpu.upload(&lowered.weights).expect("weights fit"));
-            let effort = Effort::of_level(3);
+            let effort = Effort { compares: false, ..Effort::of_level(3) };
             let tuned = tune(device, &mut program, &weights, effort, &mut Times::new(), &mut |_, _, _| true);
             let tuned = tuned.unwrap_or_else(|error| panic!("{what} {kind:?}: {error}"));
             let mut judge = Judge { device, weights, inputs: &self.inputs, expected: &expected, what, kind };
@@ -142,26 +147,36 @@ impl Judge<'_> {
         let squares: f64 = self.expected.iter().map(|x| x * x).sum();
         let differences: f64 = got.zip(self.expected).map(|(a, b)| (a - b) * (a - b)).sum();
         let error = (differences / squares.max(1e-30)).sqrt();
-        assert!(error < bound(kind), "{what} {kind:?} by {tactic}: relative error {error:e}");
+        let tactics = || -> Vec<_> { program.steps.iter().filter_map(|step| step.tactic.as_ref()).map(|t| t.name()).collect() };
+        assert!(error < bound(kind), "{what} {kind:?} by {tactic}: relative error {error:e} ({:?})", tactics());
         error
     }
 }
 
-thread_local! {
-    static ASKED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// The device, or nothing and a word about it.
-fn device() -> Option<Device> {
+/// The device, for one test at a time: nothing may be waited for while another thread captures.
+fn device() -> Option<Turn> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     match Device::open(None, None) {
-        Ok(device) => Some(device),
+        Ok(device) => Some(Turn { device, _turn: turn }),
         Err(error) => {
             assert!(std::env::var_os("PLANFORGE_NEED_GPU").is_none(), "{error}");
-            if !ASKED.replace(true) {
-                eprintln!("SKIPPED, nothing was tested: {error}");
-            }
+            eprintln!("SKIPPED, nothing was tested: {error}");
             None
         }
+    }
+}
+
+struct Turn {
+    device: Device,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Deref for Turn {
+    type Target = Device;
+
+    fn deref(&self) -> &Device {
+        &self.device
     }
 }
 
@@ -387,4 +402,47 @@ fn images_are_enlarged_and_joined() {
     let joined = bench.node(Op::Concat { axis: 1 }, vec![Some(large), Some(b)], &[2, 40, 10, 12]);
     let y = bench.node(Op::Activation(Activation::Sigmoid), vec![Some(joined)], &[2, 40, 10, 12]);
     bench.finish(&device, "an enlarged image joined with another", y, &ALL);
+}
+
+#[test]
+fn anchors_are_taken_apart() {
+    let Some(device) = device() else { return };
+    let mut bench = Bench::new();
+    let x = bench.input("x", &[3, 16, 80, 70]);
+    let weights = bench.constant("w", &[255, 16, 1, 1], 0.5);
+    let conv = Conv {
+        strides: vec![1, 1],
+        pads: vec![0; 4],
+        dilations: vec![1, 1],
+        groups: 1,
+        epilogue: Epilogue { activation: None },
+    };
+    let head = bench.node(Op::Conv(conv), vec![x, weights], &[3, 255, 80, 70]);
+    let split = bench.node(Op::Reshape, vec![Some(head)], &[3, 3, 85, 80, 70]);
+    let turned = bench.node(Op::Transpose { perm: vec![0, 1, 3, 4, 2] }, vec![Some(split)], &[3, 3, 80, 70, 85]);
+    let sigmoid = bench.node(Op::Activation(Activation::Sigmoid), vec![Some(turned)], &[3, 3, 80, 70, 85]);
+    let y = bench.node(Op::Reshape, vec![Some(sigmoid)], &[3, 3 * 5600, 85]);
+    bench.finish(&device, "anchors of a detector", y, &HALVES);
+}
+
+/// A convolution of channels that were padded reads them as they lie.
+#[test]
+fn squeezed_channels() {
+    let Some(device) = device() else { return };
+    let mut bench = Bench::new();
+    let x = bench.input("x", &[2, 96, 1, 1]);
+    let conv = |activation: Activation| {
+        Op::Conv(Conv {
+            strides: vec![1, 1],
+            pads: vec![0; 4],
+            dilations: vec![1, 1],
+            groups: 1,
+            epilogue: Epilogue { activation: Some(activation) },
+        })
+    };
+    let (w, b) = (bench.constant("w", &[10, 96, 1, 1], 0.2), bench.constant("b", &[10], 0.5));
+    let few = bench.node(conv(Activation::Sigmoid), vec![x, w, b], &[2, 10, 1, 1]);
+    let (w, b) = (bench.constant("v", &[96, 10, 1, 1], 0.5), bench.constant("c", &[96], 0.5));
+    let y = bench.node(conv(Activation::Silu), vec![Some(few), w, b], &[2, 96, 1, 1]);
+    bench.finish(&device, "few channels between many", y, &HALVES);
 }

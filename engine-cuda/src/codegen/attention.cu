@@ -14,6 +14,8 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS) attention(const ELEMENT* __restrict__ q, const ELEMENT* __restrict__ k, const ELEMENT* __restrict__ v MASK_PARAMETER, ELEMENT* __restrict__ o) {
     __shared__ __align__(128) unsigned char pool[POOL_BYTES];
+    LET_OTHERS_BEGIN;
+    AFTER_OTHERS;
     const u32 base = shared_at(pool);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, quad = lane % 4;
     const int warp_m = warp % WARPS_M, warp_n = warp / WARPS_M;

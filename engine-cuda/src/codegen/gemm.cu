@@ -79,37 +79,49 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS) gemm(const ELEMENT
         at[i] = ((n * IH + oy * STRIDE_H - PAD_H) * IW + left[i]) * X_PITCH;
 #endif
     }
-    auto load = [&](int tile, int stage) {
-        u32 to = base + stage * (STAGE_ELEMENTS * 2);
-        int k = tile * BK + chunk * 8;
-        bool inside = k < K;
+    auto load_x = [&](int tile, int stage) {
+        const u32 to = base + stage * (STAGE_ELEMENTS * 2);
+        const int k = tile * BK + chunk * 8;
+        const bool inside = k < K;
 #if IS_PLAIN
-        int moved = k;
+        const int moved = k;
 #else
-        int tap = k / C, ch = k - tap * C, r = tap / KW, s = tap - r * KW;
-        int moved = (r * DILATION_H * IW + s * DILATION_W) * X_PITCH + ch;
+        const int tap = k / C, ch = k - tap * C, r = tap / KW, s = tap - r * KW;
+        const int moved = (r * DILATION_H * IW + s * DILATION_W) * X_PITCH + ch;
 #endif
 #pragma unroll
         for (int i = 0; i < A_ROWS; i++) {
-            int row = row0 + i * ROWS_AT_ONCE;
+            const int row = row0 + i * ROWS_AT_ONCE;
             if (BM % ROWS_AT_ONCE != 0 && row >= BM) break;
 #if IS_PLAIN
-            bool valid = inside && at[i] >= 0;
+            const bool valid = inside && at[i] >= 0;
 #else
-            bool valid = inside && (u32)(top[i] + r * DILATION_H) < (u32)IH && (u32)(left[i] + s * DILATION_W) < (u32)IW;
+            const bool valid = inside && (u32)(top[i] + r * DILATION_H) < (u32)IH && (u32)(left[i] + s * DILATION_W) < (u32)IW;
 #endif
             copy16(to + place(row, chunk), x + (valid ? at[i] + moved : 0), valid);
         }
-        to += BM * BK * 2;
+    };
+    auto load_w = [&](int tile, int stage) {
+        const u32 to = base + stage * (STAGE_ELEMENTS * 2) + BM * BK * 2;
+        const int k = tile * BK + chunk * 8;
 #pragma unroll
         for (int i = 0; i < B_ROWS; i++) {
-            int row = row0 + i * ROWS_AT_ONCE;
+            const int row = row0 + i * ROWS_AT_ONCE;
             if (BN % ROWS_AT_ONCE != 0 && row >= BN) break;
-            int n = tile_n * BN + row;
-            bool valid = inside && n < N;
+            const int n = tile_n * BN + row;
+            const bool valid = k < K && n < N;
             copy16(to + place(row, chunk), w + (valid ? n * W_PITCH + k : 0), valid);
         }
     };
+
+    // Weights do not wait for the kernels ahead.
+    LET_OTHERS_BEGIN;
+#if W_IS_CONSTANT
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; s++)
+        if (first + s < last) load_w(first + s, s);
+#endif
+    AFTER_OTHERS;
 
     float sum[WTM / 16][WTN / 8][4];
 #pragma unroll
@@ -121,14 +133,22 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS) gemm(const ELEMENT
 
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) {
-        if (first + s < last) load(first + s, s);
+        if (first + s < last) {
+            load_x(first + s, s);
+#if !W_IS_CONSTANT
+            load_w(first + s, s);
+#endif
+        }
         copies_end_group();
     }
     int stage = 0;
     for (int tile = first; tile < last; tile++) {
         copies_wait_but<STAGES - 2>();
         __syncthreads();
-        if (tile + STAGES - 1 < last) load(tile + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
+        if (tile + STAGES - 1 < last) {
+            load_x(tile + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
+            load_w(tile + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
+        }
         copies_end_group();
         const u32 from = base + stage * (STAGE_ELEMENTS * 2);
 #pragma unroll

@@ -34,6 +34,8 @@ pub struct Problem {
     bias: bool,
     alpha: f32,
     activation: Option<Activation>,
+    /// The weights are written by no kernel.
+    w_is_constant: bool,
     /// Where the rows of x come from, unless they simply follow each other.
     image: Option<Image>,
 }
@@ -71,6 +73,7 @@ impl Problem {
             bias: conv.bias.is_some(),
             alpha: 1.0,
             activation: conv.activation,
+            w_is_constant: true,
             image: (!conv.is_pointwise()).then_some(Image {
                 input: [conv.x.dims[2], conv.x.dims[3]],
                 output: [oh, ow],
@@ -90,7 +93,8 @@ impl Problem {
     }
 
     /// `None` for what the kernel does not compute: batches, and factors whose sums do not run along their rows.
-    pub fn of_product(product: &ProductWork) -> Option<Self> {
+    /// `w_is_constant`: no kernel writes the second factor.
+    pub fn of_product(product: &ProductWork, w_is_constant: bool) -> Option<Self> {
         let [batch, m, k] = [0, 1, 2].map(|axis| product.a.dims[axis]);
         let n = product.y.dims[2];
         let pitch = |view: &View, row: usize, column: usize| {
@@ -113,6 +117,7 @@ impl Problem {
             bias: product.bias.is_some(),
             alpha: product.alpha,
             activation: product.activation,
+            w_is_constant,
             image: None,
         };
         let fits = batch == 1 && k.is_multiple_of(CHUNK);
@@ -145,20 +150,32 @@ const fn tile(m: u64, n: u64, k: u64, stages: u64, warps_m: u64, warps_n: u64) -
     Tile { m, n, k, stages, warps_m, warps_n, split: 1 }
 }
 
-/// Every tile of which a block's pipeline fits in 48 KiB, with 32 columns or more to a warp.
-const TILES: [Tile; 15] = [
+/// Static shared memory of a block, and of all blocks that a multiprocessor holds at a time.
+const BLOCK_BYTES: u64 = 48 << 10;
+const MULTIPROCESSOR_BYTES: u64 = 200 << 10;
+
+/// Tiles with 32 columns or more to a warp, of which a block's pipeline fits in [`BLOCK_BYTES`]; small pipelines are
+/// for short sums, where several blocks must be in flight.
+const TILES: [Tile; 22] = [
     tile(128, 128, 32, 3, 2, 4),
     tile(128, 128, 32, 3, 2, 2),
+    tile(128, 128, 32, 2, 2, 4),
     tile(128, 64, 32, 4, 4, 2),
     tile(128, 64, 32, 4, 2, 2),
+    tile(128, 64, 32, 2, 4, 2),
     tile(64, 128, 32, 4, 2, 2),
     tile(128, 32, 32, 4, 4, 1),
+    tile(128, 32, 32, 3, 2, 1),
+    tile(128, 32, 32, 2, 4, 1),
     tile(128, 32, 64, 2, 4, 1),
     tile(64, 64, 64, 3, 2, 2),
     tile(64, 64, 32, 6, 2, 2),
+    tile(64, 64, 32, 3, 2, 2),
     tile(64, 32, 64, 4, 4, 1),
     tile(64, 32, 64, 4, 2, 1),
+    tile(64, 32, 32, 3, 2, 1),
     tile(32, 64, 64, 4, 2, 2),
+    tile(32, 128, 64, 2, 2, 2),
     tile(32, 32, 64, 6, 2, 1),
     tile(16, 64, 64, 4, 1, 2),
     tile(16, 32, 64, 8, 1, 1),
@@ -176,6 +193,10 @@ impl Tile {
         self.warps_m * self.warps_n * 32
     }
 
+    fn bytes(self) -> u64 {
+        self.stages * (self.m + self.n) * self.k * 2
+    }
+
     /// A rough count of cycles, good for ordering only.
     fn cycles(self, problem: &Problem, device: Device) -> u64 {
         /// Operations a cycle and multiprocessor, bytes a cycle and multiprocessor, and what a step and a start cost.
@@ -188,7 +209,8 @@ impl Tile {
         let blocks = problem.m.div_ceil(self.m) * problem.n.div_ceil(self.n) * self.split;
         let steps = problem.k.div_ceil(self.k).div_ceil(self.split);
         let each = (2 * self.m * self.n * self.k / MATH).max((self.m + self.n) * self.k * 2 / BYTES);
-        let resident = blocks.div_ceil(sms).clamp(1, 4.min(2048 / self.threads()));
+        let most = (MULTIPROCESSOR_BYTES / self.bytes()).min(1536 / self.threads());
+        let resident = blocks.div_ceil(sms).clamp(1, most.max(1));
         let waves = blocks.div_ceil(sms * resident);
         let join = if self.split > 1 { JOIN } else { 0 };
         waves * ((steps * each * resident).max(steps * STEP) + START) + join
@@ -205,7 +227,7 @@ pub fn tiles(problem: &Problem, device: Device, most: usize) -> Vec<Tile> {
         .iter()
         .flat_map(|tile| splits.iter().map(|&split| Tile { split, ..*tile }))
         // A block adds up at least two steps, and its sums fit in the pipeline's memory.
-        .filter(|t| t.split == 1 || (problem.k.div_ceil(t.k) >= 2 * t.split && t.m * t.n * 4 <= 48 << 10))
+        .filter(|t| t.split == 1 || (problem.k.div_ceil(t.k) >= 2 * t.split && t.m * t.n * 4 <= BLOCK_BYTES))
         // No tile that is mostly empty.
         .filter(|t| t.m < 2 * problem.m.next_multiple_of(16) && t.n < 2 * problem.n.next_multiple_of(32))
         .collect();
@@ -243,6 +265,7 @@ pub fn generate(problem: &Problem, tile: Tile) -> Generated {
     }
     define("ALPHA", &c_float(problem.alpha));
     define("ACTIVATION", &problem.activation.map_or("f".to_owned(), |op| activation(op, "f")));
+    define("W_IS_CONSTANT", &u8::from(problem.w_is_constant));
     define("IS_PLAIN", &u8::from(problem.image.is_none()));
     if let Some(image) = problem.image {
         for (names, values) in [

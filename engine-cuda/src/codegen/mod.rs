@@ -42,8 +42,29 @@ impl Generated {
     }
 }
 
+/// First architecture on which a kernel can begin before the one ahead of it ends.
+pub const EARLY_SINCE: u32 = 90;
+
+/// What makes a kernel wait for those ahead of it; see the prelude.
+const WAIT: &str = "AFTER_OTHERS;";
+
+impl Source {
+    /// Whether the kernel waits for those ahead of it by itself.
+    pub(crate) fn waits(&self) -> bool {
+        self.text.contains(WAIT)
+    }
+}
+
 /// Conversions, vectors and functions that kernels share.
 const PRELUDE: &str = r#"
+// Where a kernel may begin early: let the next one do so too, and wait for all that the ones ahead have written.
+#if __CUDA_ARCH__ >= 900
+#define LET_OTHERS_BEGIN asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#define AFTER_OTHERS asm volatile("griddepcontrol.wait;" ::: "memory")
+#else
+#define LET_OTHERS_BEGIN
+#define AFTER_OTHERS
+#endif
 typedef unsigned char u8; typedef signed char i8; typedef unsigned short u16; typedef unsigned int u32; typedef long long i64;
 template <int BYTES> struct Raw;
 template <> struct Raw<1> { typedef u8 type; };
@@ -120,7 +141,7 @@ pub fn c_float(value: f32) -> String {
 /// Puts a kernel's body behind the prelude. `parameters` are `type name` pairs.
 pub fn kernel(name: &str, parameters: &[String], threads: u32, body: &str) -> Source {
     let text = format!(
-        "{PRELUDE}\nextern \"C\" __global__ void __launch_bounds__({threads}) {name}({}) {{\n{body}\n}}\n",
+        "{PRELUDE}\nextern \"C\" __global__ void __launch_bounds__({threads}) {name}({}) {{\nLET_OTHERS_BEGIN;\n{WAIT}\n{body}\n}}\n",
         parameters.join(", ")
     );
     Source { name: name.into(), text }

@@ -10,6 +10,11 @@ use super::{
 };
 use crate::view::View;
 
+/// Elements of a thread where each is read by itself: one load of two bytes at a time keeps no memory busy.
+const SCATTERED: u64 = 8;
+/// Elements from which on that leaves enough threads.
+const SCATTERED_FROM: u64 = 1 << 20;
+
 /// One merged dimension: its size, and the stride of every walker along it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Axis {
@@ -26,17 +31,18 @@ pub fn generate(expression: &Expr, out: &View) -> Result<Generated, NoCode> {
     let inner = axes.pop().unwrap_or(Axis { size: 1, strides: vec![0; walkers.len()] });
     let vector = vector_width(&walkers, &axes, &inner);
 
-    let mut body = String::new();
     let total = axes.iter().map(|axis| axis.size).product::<u64>() * (inner.size / vector);
-    body += &format!("u32 i = blockIdx.x * {BLOCK}u + threadIdx.x;\nif (i >= {total}u) return;\n");
+    let each = if vector == 1 && total >= SCATTERED_FROM { SCATTERED } else { 1 };
     let runs = inner.size / vector;
-    body += &format!("u32 x = i % {runs}u; i /= {runs}u;\n");
+    // The place of element i: its index along every merged dimension.
+    let mut body = format!("u32 x = i % {runs}u; i /= {runs}u;\n");
     for (index, axis) in axes.iter().enumerate().rev() {
         body += &match index {
             0 => format!("u32 a{index} = i;\n"),
             _ => format!("u32 a{index} = i % {}u; i /= {}u;\n", axis.size, axis.size),
         };
     }
+    let indices = body.clone();
     let place = |walker: usize| {
         let mut terms: Vec<String> = axes
             .iter()
@@ -106,14 +112,26 @@ pub fn generate(expression: &Expr, out: &View) -> Result<Generated, NoCode> {
     };
     let text = expression.c(&mut 0, &value)?;
     let stored = if class == Class::Bool { "u8" } else { out_kind };
-    body += &format!(
-        "Vec<{stored}, {vector}> r;\n#pragma unroll\nfor (int j = 0; j < {vector}; j++) put(r.v[j], {text});\n"
-    );
-    body += &format!("r.store(out + ({}));", place(walker));
+    let compute = format!("#pragma unroll\nfor (int j = 0; j < {vector}; j++) put(r[e].v[j], {text});\n");
+    let store = format!("r[e].store(out + ({}));\n", place(walker));
+    let begin = format!("u32 begin = blockIdx.x * {}u + threadIdx.x;\n", u64::from(BLOCK) * each);
+    let body = if each == 1 {
+        format!(
+            "{begin}u32 i = begin; if (i >= {total}u) return;\nVec<{stored}, {vector}> r[1]; const int e = 0;\n{body}{compute}{store}"
+        )
+    } else {
+        // All are read before any is written, past the end the last one once more.
+        format!(
+            "{begin}Vec<{stored}, {vector}> r[{each}];\n#pragma unroll\nfor (int e = 0; e < {each}; e++) {{\n\
+             u32 i = min(begin + e * {BLOCK}u, {last}u);\n{body}{compute}}}\n\
+             #pragma unroll\nfor (int e = 0; e < {each}; e++) {{\nu32 i = begin + e * {BLOCK}u; if (i >= {total}u) break;\n{indices}{store}}}\n",
+            last = total - 1,
+        )
+    };
     let name = if expression.size() == 0 { "copy" } else { "pointwise" };
     Ok(Generated {
         source: kernel(name, &parameters, BLOCK, &body),
-        grid: [blocks(total, BLOCK.into()), 1, 1],
+        grid: [blocks(total, u64::from(BLOCK) * each), 1, 1],
         block: [BLOCK, 1, 1],
     })
 }

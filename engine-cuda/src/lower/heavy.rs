@@ -81,7 +81,16 @@ impl Lowering<'_> {
         let pairs = if already || groups > 1 { None } else { Pairs::of(&given, &geometry, s, out_dims[3]) };
         // Where the image is laid out here anyway, its channels are padded to what tensor cores read.
         let c_padded = if groups == 1 && !already { c.next_multiple_of(CHANNEL_STEP) } else { c };
+        let padded = self.padded.get(&x_id).filter(|_| groups == 1).cloned();
         let (x, w) = match pairs {
+            // Weights of zero take what lies in the other channels out again.
+            None if let Some(x) = padded => {
+                let c_whole = x.dims[1];
+                let w = self.constant(weights, self.float, "krsc of more", &[k_padded, r, s, c_whole], |tensor| {
+                    arrange_krsc(tensor, [k, c, r, s], k_padded, c_whole)
+                })?;
+                (x, w)
+            }
             Some(pairs) => {
                 let dims = [given.dims[0], CHANNEL_STEP, given.dims[2], pairs.columns];
                 let image =
@@ -161,7 +170,12 @@ impl Lowering<'_> {
                 self.emit_pointwise(&Expr::Activation(op, Box::new(load)), &place, &node.origins)?;
                 self.bind(out, place)
             }
-            None => self.bind(out, computed),
+            None => {
+                if k != k_padded {
+                    self.padded.insert(out, y);
+                }
+                self.bind(out, computed)
+            }
         }
     }
 

@@ -84,6 +84,8 @@ struct Lowering<'a> {
     bound: BTreeMap<ValueId, Bound>,
     /// Constants that were placed: by value, storage and arrangement.
     constants: BTreeMap<(ValueId, Kind, &'static str), View>,
+    /// Images that lie in more channels than they have, the rest being finite: all of their channels.
+    padded: BTreeMap<ValueId, View>,
     placement: placement::Placement,
 }
 
@@ -97,6 +99,7 @@ pub fn lower(graph: &Graph, float: Kind) -> Result<Lowered, LowerError> {
         weights: Vec::new(),
         bound: BTreeMap::new(),
         constants: BTreeMap::new(),
+        padded: BTreeMap::new(),
         placement: placement::Placement::of(graph, &uses),
         uses,
     };

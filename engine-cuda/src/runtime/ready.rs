@@ -2,7 +2,7 @@
 
 use super::{Device, Memory, Result, RuntimeError, bind, library::operands, pattern, product};
 use crate::{
-    codegen::Source,
+    codegen::{self, Source},
     program::{Program, Step, Tactic, Work},
     view::View,
 };
@@ -57,7 +57,10 @@ pub fn load_kernel(device: &Device, sources: &[Source], index: usize, kernels: &
         return Ok(kernel.clone());
     }
     let source = &sources[index];
-    let kernel = device.gpu.load(&device.cubin(source)?)?.kernel(&source.name)?;
+    let mut kernel = device.gpu.load(&device.cubin(source)?)?.kernel(&source.name)?;
+    if device.gpu.properties().arch.capability >= codegen::EARLY_SINCE && source.waits() {
+        kernel = kernel.beginning_early();
+    }
     kernels.insert(index, kernel.clone());
     Ok(kernel)
 }

@@ -63,7 +63,7 @@ pub(super) fn compile(
         {
             continue;
         }
-        for generated in kernels_for(device, &work, effort) {
+        for generated in kernels_for(device, program, &work, effort) {
             sources.insert(generated.source.text.clone(), generated.source);
         }
         plans.extend(plans_of(device, program, &work, effort));

@@ -1,6 +1,7 @@
 //! Candidates for every step, timed on the device in the state the engine has; equal steps are timed once.
 
 mod ahead;
+mod refine;
 
 use crate::{
     codegen::{
@@ -51,18 +52,20 @@ pub struct Effort {
     pub algorithms: usize,
     /// Tiles of our own products, per step.
     pub tiles: usize,
+    /// The best are compared once more inside of the whole graph.
+    pub compares: bool,
 }
 
 impl Effort {
     /// By TensorRT's scale of 0 to 5.
     pub fn of_level(level: u8) -> Self {
         match level {
-            0 => Self { compiled: 1, algorithms: 1, tiles: 2 },
-            1 => Self { compiled: 3, algorithms: 4, tiles: 4 },
-            2 => Self { compiled: 5, algorithms: 8, tiles: 6 },
-            3 => Self { compiled: 10, algorithms: 16, tiles: 10 },
-            4 => Self { compiled: 16, algorithms: 32, tiles: 20 },
-            _ => Self { compiled: 64, algorithms: 64, tiles: 60 },
+            0 => Self { compiled: 1, algorithms: 1, tiles: 2, compares: false },
+            1 => Self { compiled: 3, algorithms: 4, tiles: 4, compares: false },
+            2 => Self { compiled: 5, algorithms: 8, tiles: 6, compares: false },
+            3 => Self { compiled: 10, algorithms: 16, tiles: 14, compares: true },
+            4 => Self { compiled: 16, algorithms: 32, tiles: 20, compares: true },
+            _ => Self { compiled: 64, algorithms: 64, tiles: 60, compares: true },
         }
     }
 }
@@ -107,6 +110,9 @@ pub fn tune(
         let best = timed.first().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
         program.steps[index].tactic = Some(best.tactic.clone());
         tuned.tried.insert(step.name, timed);
+    }
+    if tuned.timed > 0 && effort.compares {
+        refine::refine(device, program, &memory, &mut tuned, known, &mut kernels)?;
     }
     Ok(tuned)
 }
@@ -155,7 +161,9 @@ pub(crate) fn signature(program: &Program, work: &Work) -> String {
             conv.taps.is_some()
         ]),
         Work::Product(product) => {
-            serde_json::json!([product.alpha, product.activation, product.bias.is_some(), product.residual.is_some()])
+            let constant = program.is_constant(&product.b);
+            let has = [product.bias.is_some(), product.residual.is_some(), constant];
+            serde_json::json!([product.alpha, product.activation, has])
         }
         Work::Attention(attention) => serde_json::json!([attention.scale]),
         Work::Kernel(_) => serde_json::Value::Null,
@@ -217,7 +225,7 @@ fn time_candidates(
             keep(&mut timed, tactic, time_us(device, &ready))?;
         }
     }
-    for generated in kernels_for(device, &step.work, effort) {
+    for generated in kernels_for(device, program, &step.work, effort) {
         let source = source_index(program, &generated.source);
         let tactic = Tactic::Kernel { source, grid: generated.grid, block: generated.block };
         let ready = prepare(device, program, step, Some(&tactic), memory, kernels);
@@ -257,7 +265,7 @@ fn keep(timed: &mut Vec<Timed>, tactic: Tactic, time: Result<f64, RuntimeError>)
 }
 
 /// Generated kernels that can compute a step.
-fn kernels_for(device: &Device, work: &Work, effort: Effort) -> Vec<Generated> {
+fn kernels_for(device: &Device, program: &Program, work: &Work, effort: Effort) -> Vec<Generated> {
     let properties = device.gpu.properties();
     let capability = properties.arch.capability;
     let gemm = |problem: Option<gemm::Problem>| {
@@ -268,7 +276,7 @@ fn kernels_for(device: &Device, work: &Work, effort: Effort) -> Vec<Generated> {
     match work {
         Work::Conv(conv) if conv.taps.is_some() => depthwise_kernels(conv),
         Work::Conv(conv) => gemm(gemm::Problem::of_conv(conv)),
-        Work::Product(product) => gemm(gemm::Problem::of_product(product)),
+        Work::Product(product) => gemm(gemm::Problem::of_product(product, program.is_constant(&product.b))),
         Work::Attention(work) => {
             attention::tiles(work, capability).into_iter().map(|tile| attention::generate(work, tile)).collect()
         }

@@ -392,7 +392,7 @@ impl Module {
         // SAFETY: the module is loaded and kept alive by the kernel.
         let function = unsafe { module::get_function(self.0.handle, text) };
         let function = function.map_err(|error| missing(&error.to_string()))?;
-        Ok(Kernel { function, module: self.clone(), name: name.into() })
+        Ok(Kernel { function, module: self.clone(), name: name.into(), begins_early: false })
     }
 }
 
@@ -421,6 +421,7 @@ pub struct Kernel {
     function: sys::CUfunction,
     module: Module,
     name: String,
+    begins_early: bool,
 }
 
 // SAFETY: function handles belong to their module, which is `Send` and held alive.
@@ -433,6 +434,12 @@ impl fmt::Debug for Kernel {
 }
 
 impl Kernel {
+    /// Lets its blocks begin while the kernel before it on the stream still runs, from compute capability 9.0 on. The
+    /// kernel must wait by itself (`griddepcontrol.wait`) before it touches what others read or write.
+    pub fn beginning_early(self) -> Self {
+        Self { begins_early: true, ..self }
+    }
+
     /// Lets a block ask for more shared memory than a kernel gets by default.
     pub fn allow_shared_bytes(&self, bytes: u32) -> Result<()> {
         let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -460,10 +467,32 @@ impl Kernel {
                 Arg::F32(value) => ptr::from_ref(value).cast_mut().cast(),
             })
             .collect();
+        let mut early = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: launch.grid[0],
+            gridDimY: launch.grid[1],
+            gridDimZ: launch.grid[2],
+            blockDimX: launch.block[0],
+            blockDimY: launch.block[1],
+            blockDimZ: launch.block[2],
+            sharedMemBytes: launch.shared_bytes,
+            hStream: stream.0.cu_stream(),
+            attrs: &raw mut early,
+            numAttrs: 1,
+        };
         let [grid, block] = [launch.grid, launch.block].map(|d| (d[0], d[1], d[2]));
         // SAFETY: the pointers live until the call returns, which copies what they point to; the rest is the caller's.
         let queued = unsafe {
-            result::launch_kernel(self.function, grid, block, launch.shared_bytes, stream.0.cu_stream(), &mut pointers)
+            if self.begins_early {
+                sys::cuLaunchKernelEx(&raw const config, self.function, pointers.as_mut_ptr(), ptr::null_mut()).result()
+            } else {
+                let stream = stream.0.cu_stream();
+                result::launch_kernel(self.function, grid, block, launch.shared_bytes, stream, &mut pointers)
+            }
         };
         queued.map_err(|error| DeviceError::from_driver(format!("launch kernel {} with {launch:?}", self.name), error))
     }
