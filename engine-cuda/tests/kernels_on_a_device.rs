@@ -147,7 +147,8 @@ impl Judge<'_> {
         let squares: f64 = self.expected.iter().map(|x| x * x).sum();
         let differences: f64 = got.zip(self.expected).map(|(a, b)| (a - b) * (a - b)).sum();
         let error = (differences / squares.max(1e-30)).sqrt();
-        let tactics = || -> Vec<_> { program.steps.iter().filter_map(|step| step.tactic.as_ref()).map(|t| t.name()).collect() };
+        let tactics =
+            || -> Vec<_> { program.steps.iter().filter_map(|step| step.tactic.as_ref()).map(|t| t.name()).collect() };
         assert!(error < bound(kind), "{what} {kind:?} by {tactic}: relative error {error:e} ({:?})", tactics());
         error
     }

@@ -71,7 +71,8 @@ fn products_and_convolutions() {
     compile(|capability| {
         let mut all = Vec::new();
         for kind in [Kind::F16, Kind::Bf16] {
-            let problem = gemm::Problem::of_product(&product(kind), kind == Kind::F16).expect("such a product is computed");
+            let problem =
+                gemm::Problem::of_product(&product(kind), kind == Kind::F16).expect("such a product is computed");
             let tiles = gemm::tiles(&problem, device(capability), 3);
             assert_eq!(tiles.is_empty(), kind == Kind::Bf16 && capability < 80);
             all.extend(tiles.into_iter().map(|tile| gemm::generate(&problem, tile)));
