@@ -37,6 +37,14 @@ pub struct Draft {
     pub passes: Vec<PassSummary>,
 }
 
+/// What the first profile tells of the whole engine.
+struct Found {
+    graph: GraphSummary,
+    passes: Vec<PassSummary>,
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+}
+
 /// How floats are stored inside an engine of this precision, and whether products of f32 may round.
 pub fn storage(precision: Precision) -> Option<(Kind, bool)> {
     match precision {
@@ -60,7 +68,7 @@ pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
         false => spec.profiles.iter().map(Some).collect(),
     };
     let mut pool = Pool::default();
-    let mut found: Option<(GraphSummary, Vec<PassSummary>, Vec<Port>, Vec<Port>)> = None;
+    let mut found: Option<Found> = None;
     let (mut programs, mut rows_apart) = (Vec::new(), Vec::new());
     for profile in profiles {
         let imported = imported(model, profile)?;
@@ -70,14 +78,14 @@ pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
         rows_apart.push(rows::computed_apart(&graph));
         programs.push(lowered(&graph, spec.precision, &mut pool)?);
         match &mut found {
-            None => found = Some((summary(&graph, imported_nodes), passes, inputs, outputs)),
-            Some((_, _, known_inputs, known_outputs)) => {
-                vary_where_different(known_inputs, &inputs);
-                vary_where_different(known_outputs, &outputs);
+            None => found = Some(Found { graph: summary(&graph, imported_nodes), passes, inputs, outputs }),
+            Some(known) => {
+                vary_where_different(&mut known.inputs, &inputs);
+                vary_where_different(&mut known.outputs, &outputs);
             }
         }
     }
-    let (graph, passes, mut inputs, mut outputs) = found.expect("there is at least one profile");
+    let Found { graph, passes, mut inputs, mut outputs } = found.expect("there is at least one profile");
     // What varies within a profile shows at its ends.
     for profile in spec.profiles.iter().filter(|_| varies(spec)) {
         for pick in [|range: &DimRange| range.min, |range: &DimRange| range.max] {

@@ -173,7 +173,8 @@ fn changed(change: impl FnOnce(&mut Manifest)) -> Result<Manifest, String> {
 
 #[test]
 fn a_manifest_that_lies_is_refused_with_its_reason() {
-    let cases: [(&str, fn(&mut Manifest)); 12] = [
+    type Lie = fn(&mut Manifest);
+    let cases: [(&str, Lie); 12] = [
         ("programs for", |m| m.programs.clear()),
         ("weights are not as long", |m| {
             m.programs[0].program.weight_bytes += 256;

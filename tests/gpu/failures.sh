@@ -13,6 +13,7 @@ if [ -n "${LIBS:-}" ]; then cp "$LIBS/libnvrtc.so.13" "$shim/"; cp "$LIBS/libcud
     gcc -shared -fPIC -o "$shim/libnvrtc.so.13" -Wl,-soname,libnvrtc.so.13 "$here/nvrtc_shim.c" -ldl
     gcc -shared -fPIC -o "$work/stub/libcudnn.so.9" -Wl,-soname,libcudnn.so.9 "$here/stub.c"
 fi
+cp "$shim/libnvrtc.so.13" "$shim/libnvrtc.so"
 real=$(find /usr/local/cuda*/ -name 'libnvrtc.so.1?' 2>/dev/null | head -1)
 spoil=$work/spoil; echo none >"$spoil"
 failed=0
@@ -33,7 +34,7 @@ try() {
 }
 last_job() { "$planforge" --json jobs 2>/dev/null | grep -o '"id": *"[^"]*"' | head -1 | cut -d'"' -f4; }
 
-PLANFORGE_CUDA_LIBS=$shim PLANFORGE_TEST_NVRTC=$real PLANFORGE_TEST_SPOIL=$spoil \
+LD_LIBRARY_PATH=$shim PLANFORGE_TEST_NVRTC=$real PLANFORGE_TEST_SPOIL=$spoil \
     setsid "$planforge" up --listen 127.0.0.1:0 >up.txt 2>&1 & up=$!
 trap 'kill $up 2>/dev/null; tail -c 3000 up.txt >>"$log"' EXIT
 for _ in $(seq 100); do "$planforge" jobs >/dev/null 2>&1 && break; sleep 0.2; done

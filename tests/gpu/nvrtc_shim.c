@@ -53,6 +53,12 @@ FORWARD(nvrtcGetCUBIN, (Program a, char *b), (a, b))
 FORWARD(nvrtcGetProgramLogSize, (Program a, size_t *b), (a, b))
 FORWARD(nvrtcGetProgramLog, (Program a, char *b), (a, b))
 
+/* cuDNN asks for this one, whatever it takes. */
+Status __nvrtcCPEx(void *a, void *b, void *c, void *d, void *e, void *f, void *g, void *h) {
+    Status (*function)(void *, void *, void *, void *, void *, void *, void *, void *) = real("__nvrtcCPEx");
+    return function ? function(a, b, c, d, e, f, g, h) : 1;
+}
+
 const char *nvrtcGetErrorString(Status status) {
     const char *(*function)(Status) = real("nvrtcGetErrorString");
     return function(status);

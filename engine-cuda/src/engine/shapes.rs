@@ -132,8 +132,10 @@ mod tests {
         list.iter().map(|(name, shape)| ((*name).to_owned(), shape.to_vec())).collect()
     }
 
-    fn profile(list: &[(&str, &[(u64, u64, u64)])]) -> OptimizationProfile {
-        let range = |&(min, opt, max): &(u64, u64, u64)| DimRange { min, opt, max };
+    type Sizes = (u64, u64, u64);
+
+    fn profile(list: &[(&str, &[Sizes])]) -> OptimizationProfile {
+        let range = |&(min, opt, max): &Sizes| DimRange { min, opt, max };
         let inputs = list.iter().map(|(name, dims)| ((*name).to_owned(), dims.iter().map(range).collect()));
         OptimizationProfile { inputs: inputs.collect() }
     }

@@ -144,18 +144,20 @@ pub fn source_digest(source: &Source) -> Digest {
     Digest::of(format!("{}\n{}", source.name, source.text).as_bytes())
 }
 
-/// Drops sources that no step uses any more: candidates that lost.
+/// Drops sources that no step uses any more, candidates that lost; the others stand in the order of their first use,
+/// whatever else was tried.
 pub fn drop_unused_sources(program: &mut Program) {
-    let mut used: Vec<usize> = program.steps.iter().filter_map(|step| step.source()).collect();
-    used.sort_unstable();
-    used.dedup();
-    let place: BTreeMap<usize, usize> = used.iter().enumerate().map(|(new, &old)| (old, new)).collect();
-    program.sources = used.iter().map(|&index| program.sources[index].clone()).collect();
+    let mut place = BTreeMap::new();
+    let mut sources = Vec::new();
     for step in &mut program.steps {
         if let Some(source) = step.source_mut() {
-            *source = place[source];
+            *source = *place.entry(*source).or_insert_with(|| {
+                sources.push(program.sources[*source].clone());
+                sources.len() - 1
+            });
         }
     }
+    program.sources = sources;
 }
 
 /// Writes a plan; `path` is complete on disk when this returns. Fills in where the kernels lie.

@@ -171,7 +171,7 @@ const BLASLT: Wanted = Wanted {
             ask()
         };
         // 11 and 12 count major.minor.patch as 5 or 6 digits, like 120805 and 130100.
-        Some(format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100))
+        Some(digits(number))
     },
     least: "11.6",
     newest: false,
@@ -189,7 +189,7 @@ const DNN: Wanted = Wanted {
             let ask: Symbol<unsafe extern "C" fn() -> usize> = library.get(b"cudnnGetVersion").ok()?;
             ask()
         };
-        Some(format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100))
+        Some(digits(number))
     },
     least: "9.0",
     newest: true,
@@ -224,9 +224,9 @@ impl Search {
 
     fn open_all(&self) -> Libraries {
         let driver = self.open(&DRIVER);
-        let nvrtc = self.open(&NVRTC);
-        let blaslt = self.open(&BLASLT);
-        let dnn = self.open(&DNN);
+        let nvrtc = self.open(&NVRTC).map(|found| as_called(found, "libnvrtc.so", called::nvrtc));
+        let blaslt = self.open(&BLASLT).map(|found| as_called(found, "libcublasLt.so", called::blaslt));
+        let dnn = self.open(&DNN).map(|found| as_called(found, "libcudnn.so", called::dnn));
         Libraries { driver, nvrtc, blaslt, dnn }
     }
 
@@ -267,6 +267,51 @@ impl Search {
             }
         }
     }
+}
+
+/// What is really called: the bindings ask the loader for the name without a version first, and where that is another
+/// library (a developer's link), no library opened before takes its place.
+fn as_called(found: Found, name: &str, version: fn() -> Option<String>) -> Found {
+    match version() {
+        Some(version) if version != found.version => {
+            tracing::warn!(
+                library = name,
+                found = %found.path.display(),
+                found_version = found.version,
+                version,
+                "the loader's own library is called instead of the one that was found: put the wanted one first in LD_LIBRARY_PATH"
+            );
+            Found { path: name.into(), version }
+        }
+        _ => found,
+    }
+}
+
+/// Versions as the bindings' own libraries tell them.
+mod called {
+    use cudarc::{cublaslt, cudnn, nvrtc};
+
+    pub fn nvrtc() -> Option<String> {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: the library was opened and writes two ints.
+        let asked = unsafe { nvrtc::sys::nvrtcVersion(&mut major, &mut minor) };
+        (asked == nvrtc::sys::nvrtcResult::NVRTC_SUCCESS).then(|| format!("{major}.{minor}"))
+    }
+
+    pub fn blaslt() -> Option<String> {
+        // SAFETY: the library was opened; the function takes nothing and returns a number.
+        Some(super::digits(unsafe { cublaslt::sys::cublasLtGetVersion() }))
+    }
+
+    pub fn dnn() -> Option<String> {
+        // SAFETY: as above.
+        Some(super::digits(unsafe { cudnn::sys::cudnnGetVersion() }))
+    }
+}
+
+/// major.minor.patch of a number such as 91900 or 130100.
+fn digits(number: usize) -> String {
+    format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
 fn open_one(path: &Path, wanted: &Wanted) -> Slot {
