@@ -212,7 +212,14 @@ pub enum Tactic {
         workspace_bytes: u64,
     },
     /// A generated kernel.
-    Kernel { source: usize, grid: [u32; 3], block: [u32; 3] },
+    Kernel {
+        source: usize,
+        grid: [u32; 3],
+        block: [u32; 3],
+        /// Dynamic shared memory of one block.
+        #[serde(default)]
+        shared_bytes: u32,
+    },
 }
 
 impl Tactic {

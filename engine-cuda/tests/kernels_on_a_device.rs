@@ -139,6 +139,7 @@ impl Judge<'_> {
         }
         // What is left from before must not pass for a result.
         context.memory.outputs[0].fill(0xff).expect("an output is filled");
+        device.gpu.synchronize().expect("the fill is done");
         context.launch().expect("the graph is launched");
         context.stream().synchronize().expect("the graph runs");
         let mut bytes = vec![0; self.expected.len() * 4];

@@ -40,7 +40,7 @@ fn image(kind: Kind, dims: &[u64]) -> View {
 }
 
 fn device(capability: u32) -> gemm::Device {
-    gemm::Device { capability, sm_count: 100 }
+    gemm::Device { capability, sm_count: 100, shared_block_bytes: if capability == 75 { 64 << 10 } else { 99 << 10 } }
 }
 
 #[test]

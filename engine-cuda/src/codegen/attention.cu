@@ -34,8 +34,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(const ELEMENT* _
         for (int i = thread; i < BN * (SIZE_PADDED / 8); i += THREADS) {
             const int row = i / (SIZE_PADDED / 8), chunk = i % (SIZE_PADDED / 8), key = tile * BN + row;
             const bool valid = key < KEYS && chunk * 8 < SIZE;
-            copy16(to + (row * WIDTH + chunk * 8) * 2, k + (valid ? (i64)key * K_ROW + chunk * 8 : 0), valid);
-            copy16(to + ((BN + row) * WIDTH + chunk * 8) * 2, v + (valid ? (i64)key * V_ROW + chunk * 8 : 0), valid);
+            copy16<false>(to + (row * WIDTH + chunk * 8) * 2, k + (valid ? (i64)key * K_ROW + chunk * 8 : 0), valid);
+            copy16<false>(to + ((BN + row) * WIDTH + chunk * 8) * 2, v + (valid ? (i64)key * V_ROW + chunk * 8 : 0), valid);
         }
     };
 #pragma unroll

@@ -122,5 +122,6 @@ pub fn generate(work: &AttentionWork, tile: Tile) -> Generated {
         source: Source { name: "attention".into(), text },
         grid: [blocks(queries, tile.warps_m * 16), size32(heads), size32(batch)],
         block: [size32(tile.warps_m * tile.warps_n * 32), 1, 1],
+        shared_bytes: 0,
     }
 }

@@ -91,5 +91,6 @@ pub fn generate(x: &View, y: &View, conv: Depthwise, tile: Tile) -> Generated {
         source: kernel("depthwise", &parameters, threads, &body),
         grid: [blocks(total, threads.into()), 1, 1],
         block: [threads, 1, 1],
+        shared_bytes: 0,
     }
 }

@@ -12,9 +12,6 @@
 #define STAGE_ELEMENTS ((BM + BN) * BK)
 #define A_ROWS ((BM + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE)
 #define B_ROWS ((BN + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE)
-#define PIPE_BYTES (STAGES * STAGE_ELEMENTS * 2)
-#define SUM_BYTES (SPLIT > 1 ? BM * BN * 4 : 0)
-#define POOL_BYTES (PIPE_BYTES > SUM_BYTES ? PIPE_BYTES : SUM_BYTES)
 #if SPLIT > 1
 #define CLUSTER __cluster_dims__(1, SPLIT, 1)
 #else
@@ -54,7 +51,7 @@ __device__ __forceinline__ void finish(float (&v)[8], int m, int n BIAS_PARAMETE
 }
 
 extern "C" __global__ void CLUSTER __launch_bounds__(THREADS) gemm(const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER RESIDUAL_PARAMETER, OUT* __restrict__ y) {
-    __shared__ __align__(128) unsigned char pool[POOL_BYTES];
+    extern __shared__ __align__(128) unsigned char pool[];
     const u32 base = shared_at(pool);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int warp_m = warp % WARPS_M, warp_n = warp / WARPS_M;
@@ -98,7 +95,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS) gemm(const ELEMENT
 #else
             const bool valid = inside && (u32)(top[i] + r * DILATION_H) < (u32)IH && (u32)(left[i] + s * DILATION_W) < (u32)IW;
 #endif
-            copy16(to + place(row, chunk), x + (valid ? at[i] + moved : 0), valid);
+            copy16<!IS_PLAIN>(to + place(row, chunk), x + (valid ? at[i] + moved : 0), valid);
         }
     };
     auto load_w = [&](int tile, int stage) {
@@ -110,7 +107,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS) gemm(const ELEMENT
             if (BN % ROWS_AT_ONCE != 0 && row >= BN) break;
             const int n = tile_n * BN + row;
             const bool valid = k < K && n < N;
-            copy16(to + place(row, chunk), w + (valid ? n * W_PITCH + k : 0), valid);
+            copy16<false>(to + place(row, chunk), w + (valid ? n * W_PITCH + k : 0), valid);
         }
     };
 

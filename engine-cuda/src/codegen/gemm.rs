@@ -150,13 +150,21 @@ const fn tile(m: u64, n: u64, k: u64, stages: u64, warps_m: u64, warps_n: u64) -
     Tile { m, n, k, stages, warps_m, warps_n, split: 1 }
 }
 
-/// Static shared memory of a block, and of all blocks that a multiprocessor holds at a time.
-const BLOCK_BYTES: u64 = 48 << 10;
-const MULTIPROCESSOR_BYTES: u64 = 200 << 10;
+/// Shared memory that the system keeps of every block.
+const RESERVED_BYTES: u64 = 1 << 10;
 
-/// Tiles with 32 columns or more to a warp, of which a block's pipeline fits in [`BLOCK_BYTES`]; small pipelines are
-/// for short sums, where several blocks must be in flight.
-const TILES: [Tile; 22] = [
+/// Tiles with 32 columns or more to a warp. Small pipelines are for short sums, where several blocks must be in flight;
+/// deep ones for long sums of few blocks.
+const TILES: [Tile; 31] = [
+    tile(128, 128, 64, 4, 2, 4),
+    tile(128, 128, 32, 5, 2, 2),
+    tile(128, 64, 64, 6, 2, 2),
+    tile(128, 64, 64, 4, 4, 2),
+    tile(64, 128, 64, 6, 2, 2),
+    tile(64, 64, 64, 8, 2, 2),
+    tile(64, 32, 64, 10, 4, 1),
+    tile(32, 64, 64, 10, 2, 2),
+    tile(16, 64, 64, 12, 1, 2),
     tile(128, 128, 32, 3, 2, 4),
     tile(128, 128, 32, 3, 2, 2),
     tile(128, 128, 32, 2, 2, 4),
@@ -186,6 +194,8 @@ const TILES: [Tile; 22] = [
 pub struct Device {
     pub capability: u32,
     pub sm_count: u32,
+    /// Most shared memory that one block may ask for.
+    pub shared_block_bytes: u32,
 }
 
 impl Tile {
@@ -193,8 +203,10 @@ impl Tile {
         self.warps_m * self.warps_n * 32
     }
 
-    fn bytes(self) -> u64 {
-        self.stages * (self.m + self.n) * self.k * 2
+    fn shared_bytes(self) -> u64 {
+        let pipeline = self.stages * (self.m + self.n) * self.k * 2;
+        let sums = if self.split > 1 { self.m * self.n * 4 } else { 0 };
+        pipeline.max(sums)
     }
 
     /// A rough count of cycles, good for ordering only.
@@ -202,18 +214,20 @@ impl Tile {
         /// Operations a cycle and multiprocessor, bytes a cycle and multiprocessor, and what a step and a start cost.
         const MATH: u64 = 2400;
         const BYTES: u64 = 48;
-        const STEP: u64 = 180;
+        const LATENCY: u64 = 900;
         const START: u64 = 900;
         const JOIN: u64 = 900;
         let sms = u64::from(device.sm_count.max(1));
         let blocks = problem.m.div_ceil(self.m) * problem.n.div_ceil(self.n) * self.split;
         let steps = problem.k.div_ceil(self.k).div_ceil(self.split);
         let each = (2 * self.m * self.n * self.k / MATH).max((self.m + self.n) * self.k * 2 / BYTES);
-        let most = (MULTIPROCESSOR_BYTES / self.bytes()).min(1536 / self.threads());
+        let shared = u64::from(device.shared_block_bytes) + RESERVED_BYTES;
+        let most = (shared / (self.shared_bytes() + RESERVED_BYTES)).min(1536 / self.threads());
         let resident = blocks.div_ceil(sms).clamp(1, most.max(1));
         let waves = blocks.div_ceil(sms * resident);
         let join = if self.split > 1 { JOIN } else { 0 };
-        waves * ((steps * each * resident).max(steps * STEP) + START) + join
+        let wait = LATENCY / (self.stages - 1);
+        waves * ((steps * each * resident).max(steps * wait) + START) + join
     }
 }
 
@@ -226,8 +240,12 @@ pub fn tiles(problem: &Problem, device: Device, most: usize) -> Vec<Tile> {
     let mut found: Vec<Tile> = TILES
         .iter()
         .flat_map(|tile| splits.iter().map(|&split| Tile { split, ..*tile }))
-        // A block adds up at least two steps, and its sums fit in the pipeline's memory.
-        .filter(|t| t.split == 1 || (problem.k.div_ceil(t.k) >= 2 * t.split && t.m * t.n * 4 <= BLOCK_BYTES))
+        .filter(|t| t.shared_bytes() <= device.shared_block_bytes.into())
+        // A block that shares adds up at least two steps, and no pipeline is deeper than its sum.
+        .filter(|t| {
+            let steps = problem.k.div_ceil(t.k).div_ceil(t.split);
+            (t.split == 1 || steps >= 2) && t.stages <= steps.max(2) + 1
+        })
         // No tile that is mostly empty.
         .filter(|t| t.m < 2 * problem.m.next_multiple_of(16) && t.n < 2 * problem.n.next_multiple_of(32))
         .collect();
@@ -294,5 +312,6 @@ pub fn generate(problem: &Problem, tile: Tile) -> Generated {
         source: Source { name: "gemm".into(), text },
         grid: [blocks(grid, 1), tile.split as u32, 1],
         block: [tile.threads() as u32, 1, 1],
+        shared_bytes: tile.shared_bytes() as u32,
     }
 }

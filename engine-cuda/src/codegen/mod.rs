@@ -34,11 +34,13 @@ pub struct Generated {
     pub source: Source,
     pub grid: [u32; 3],
     pub block: [u32; 3],
+    /// Dynamic shared memory of one block.
+    pub shared_bytes: u32,
 }
 
 impl Generated {
     pub fn launch(&self) -> Launch {
-        Launch { grid: self.grid, block: self.block, shared_bytes: 0 }
+        Launch { grid: self.grid, block: self.block, shared_bytes: self.shared_bytes }
     }
 }
 

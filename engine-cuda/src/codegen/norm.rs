@@ -105,7 +105,7 @@ pub fn rows(from: &View, to: &View, parameters: &[&View], row: Row) -> Generated
     let mut source =
         kernel(if matches!(row, Row::LayerNorm { .. }) { "layer_norm" } else { "softmax" }, &inputs, threads, &body);
     source.text = source.text.replacen("extern \"C\"", &format!("{}\nextern \"C\"", reductions(lanes)), 1);
-    Generated { source, grid: [blocks(count, warps.into()), 1, 1], block: [threads, 1, 1] }
+    Generated { source, grid: [blocks(count, warps.into()), 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
 }
 
 /// `all_sum` and `all_max` over the threads of one row, every thread getting the result.

@@ -40,6 +40,7 @@ pub fn generate(from: &View, to: &View) -> Generated {
         source: kernel("pack_channels", &parameters, BLOCK, &body),
         grid: [blocks(total, BLOCK.into()), 1, 1],
         block: [BLOCK, 1, 1],
+        shared_bytes: 0,
     }
 }
 
@@ -72,5 +73,6 @@ pub fn pairs(from: &View, to: &View, before: u64) -> Generated {
         source: kernel("pack_pairs", &parameters, BLOCK, &body),
         grid: [blocks(total, BLOCK.into()), 1, 1],
         block: [BLOCK, 1, 1],
+        shared_bytes: 0,
     }
 }

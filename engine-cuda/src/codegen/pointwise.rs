@@ -35,7 +35,7 @@ pub fn generate(expression: &Expr, out: &View) -> Result<Generated, NoCode> {
     let each = if vector == 1 && total >= SCATTERED_FROM { SCATTERED } else { 1 };
     let runs = inner.size / vector;
     // The place of element i: its index along every merged dimension.
-    let mut body = format!("u32 x = i % {runs}u; i /= {runs}u;\n");
+    let mut body = format!("const u32 flat = i; u32 x = i % {runs}u; i /= {runs}u;\n");
     for (index, axis) in axes.iter().enumerate().rev() {
         body += &match index {
             0 => format!("u32 a{index} = i;\n"),
@@ -44,14 +44,28 @@ pub fn generate(expression: &Expr, out: &View) -> Result<Generated, NoCode> {
     }
     let indices = body.clone();
     let place = |walker: usize| {
+        // What is walked in the order of the elements needs none of the indices.
+        let mut dense = inner.size;
+        let in_order = inner.strides[walker] == 1
+            && axes.iter().rev().all(|axis| {
+                let stride = dense;
+                dense *= axis.size;
+                axis.strides[walker] == stride
+            });
+        if in_order {
+            return format!("(i64)flat * {vector}");
+        }
+        // 32-bit numbers where they are enough.
+        let short = walkers[walker].end_bytes().is_some_and(|end| end < 1 << 31);
+        let (cast, suffix) = if short { ("", "u") } else { ("(i64)", "") };
         let mut terms: Vec<String> = axes
             .iter()
             .enumerate()
             .filter(|(_, axis)| axis.strides[walker] != 0)
-            .map(|(index, axis)| format!("(i64)a{index} * {}", axis.strides[walker]))
+            .map(|(index, axis)| format!("{cast}a{index} * {}{suffix}", axis.strides[walker]))
             .collect();
         if inner.strides[walker] != 0 {
-            terms.push(format!("(i64)x * {}", inner.strides[walker] * vector));
+            terms.push(format!("{cast}x * {}{suffix}", inner.strides[walker] * vector));
         }
         if terms.is_empty() { "0".to_owned() } else { terms.join(" + ") }
     };
@@ -133,6 +147,7 @@ pub fn generate(expression: &Expr, out: &View) -> Result<Generated, NoCode> {
         source: kernel(name, &parameters, BLOCK, &body),
         grid: [blocks(total, u64::from(BLOCK) * each), 1, 1],
         block: [BLOCK, 1, 1],
+        shared_bytes: 0,
     })
 }
 

@@ -61,6 +61,7 @@ pub fn window(from: &View, to: &View, window: Window) -> Generated {
         source: kernel("pool", &parameters, BLOCK, &body),
         grid: [blocks(total, BLOCK.into()), 1, 1],
         block: [BLOCK, 1, 1],
+        shared_bytes: 0,
     }
 }
 
@@ -123,5 +124,6 @@ pub fn spatial_mean(from: &View, to: &View) -> Generated {
         source,
         grid: [blocks(runs, MEAN_RUNS), u32::try_from(n).unwrap_or(u32::MAX), parts as u32],
         block: [MEAN_RUNS as u32, MEAN_ROWS as u32, 1],
+        shared_bytes: 0,
     }
 }

@@ -1,11 +1,14 @@
 // Tensor cores and asynchronous copies, from Turing on: what an architecture lacks is done by what it has.
 __device__ __forceinline__ u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
-// 16 bytes to shared memory, or zeros.
-__device__ __forceinline__ void copy16(u32 to, const void* from, bool valid) {
+// 16 bytes to shared memory, or zeros; AGAIN: the block will soon read them once more.
+template <bool AGAIN> __device__ __forceinline__ void copy16(u32 to, const void* from, bool valid) {
 #if __CUDA_ARCH__ >= 800
     int bytes = valid ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+    if (AGAIN)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+    else
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 #else
     uint4 v = make_uint4(0, 0, 0, 0);
     if (valid) v = *reinterpret_cast<const uint4*>(from);

@@ -133,7 +133,12 @@ impl Lowering<'_> {
         let activation = conv.epilogue.activation;
         // Our own products end with any of them.
         let own = groups == 1 && self.float != Kind::F32 && aligned(&x);
-        let fused = activation.filter(|&op| depthwise || own || conv_epilogue(op));
+        let library = |op: Activation| match self.float {
+            // Whatever else a library does in one kernel, it rounds.
+            Kind::F32 => op == Activation::Relu,
+            _ => conv_epilogue(op),
+        };
+        let fused = activation.filter(|&op| depthwise || own || library(op));
         let after = activation.filter(|_| fused.is_none());
 
         let out = node.outputs[0];

@@ -3,7 +3,7 @@
 use super::{Device, Result};
 use crate::{
     program::{Place, Program},
-    view::View,
+    view::{BufferId, View},
 };
 use planforge_kernels::cuda::device::Buffer;
 
@@ -53,6 +53,17 @@ impl Memory {
             Place::Output(number) => self.outputs[number as usize].address(),
         };
         base + view.offset * view.kind.bytes()
+    }
+
+    /// Copies a part of a buffer from the device, after everything that was queued on it.
+    pub(crate) fn read(&self, program: &Program, buffer: BufferId, at: u64, bytes: &mut [u8]) -> Result<()> {
+        let (memory, begin) = match program.buffer(buffer).place {
+            Place::Arena(begin) => (&self.arena, begin),
+            Place::Weights(begin) => (&*self.weights, begin),
+            Place::Input(number) => (&self.inputs[number as usize], 0),
+            Place::Output(number) => (&self.outputs[number as usize], 0),
+        };
+        Ok(memory.read((begin + at) as usize, bytes)?)
     }
 
     /// Bytes of everything.

@@ -85,9 +85,12 @@ pub fn prepare(
     }
     let tactic = tactic.ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
     match tactic {
-        Tactic::Kernel { source, grid, block } => {
+        Tactic::Kernel { source, grid, block, shared_bytes } => {
             let kernel = load_kernel(device, &program.sources, *source, kernels)?;
-            let launch = Launch { grid: *grid, block: *block, shared_bytes: 0 };
+            let launch = Launch { grid: *grid, block: *block, shared_bytes: *shared_bytes };
+            if *shared_bytes > 0 {
+                kernel.allow_shared_bytes(*shared_bytes)?;
+            }
             let (mut operands, written) = step.work.views();
             if matches!(&step.work, Work::Conv(conv) if conv.taps.is_some()) {
                 // A depthwise kernel reads its weights in their other arrangement.

@@ -1,5 +1,6 @@
 //! Candidates for every step, timed on the device in the state the engine has; equal steps are timed once.
 
+mod agree;
 mod ahead;
 mod refine;
 
@@ -9,6 +10,7 @@ use crate::{
         depthwise::{self, Depthwise},
         gemm,
     },
+    tune::agree::Trial,
     program::{ConvWork, Program, Step, Tactic, Work},
     runtime::{self, Device, Kernels, Memory, RuntimeError, bind, prepare, time_us},
     view::View,
@@ -180,7 +182,7 @@ fn time_candidates(
     effort: Effort,
     kernels: &mut Kernels,
 ) -> Result<Vec<Timed>, RuntimeError> {
-    let mut timed = Vec::new();
+    let mut trial = Trial::new(device, step);
     if let Some(handle) = &device.dnn
         && let Some(pattern) = runtime::pattern(handle, &step.work)
     {
@@ -208,7 +210,7 @@ fn time_candidates(
                     let tactic = Tactic::Dnn { engine: engine.index, knobs: engine.knobs.clone(), workspace_bytes };
                     let address = |view: &View| memory.address_of(program, view);
                     let ready = bind(plan, &step.work, &address, memory.workspace_address())?;
-                    keep(&mut timed, tactic, time_us(device, &ready))?;
+                    trial.keep(program, memory, tactic, time_us(device, &ready))?;
                 }
             }
             Err(error) => tracing::debug!(step = step.name, %error, "no cuDNN engines"),
@@ -222,15 +224,22 @@ fn time_candidates(
             let workspace_bytes = algorithm.workspace_bytes as u64;
             let tactic = Tactic::Blas { words: algorithm.words, workspace_bytes };
             let ready = prepare(device, program, step, Some(&tactic), memory, kernels)?;
-            keep(&mut timed, tactic, time_us(device, &ready))?;
+            trial.keep(program, memory, tactic, time_us(device, &ready))?;
         }
     }
     for generated in kernels_for(device, program, &step.work, effort) {
         let source = source_index(program, &generated.source);
-        let tactic = Tactic::Kernel { source, grid: generated.grid, block: generated.block };
+        let tactic = Tactic::Kernel {
+            source,
+            grid: generated.grid,
+            block: generated.block,
+            shared_bytes: generated.shared_bytes,
+        };
         let ready = prepare(device, program, step, Some(&tactic), memory, kernels);
-        keep(&mut timed, tactic, ready.and_then(|ready| time_us(device, &ready)))?;
+        let time = ready.and_then(|ready| time_us(device, &ready));
+        trial.keep(program, memory, tactic, time)?;
     }
+    let mut timed = trial.agreed(program.tf32);
     timed.sort_by(|a, b| a.us.total_cmp(&b.us));
     for one in &mut timed {
         if let Tactic::Kernel { source, .. } = &one.tactic {
@@ -253,24 +262,18 @@ pub(crate) fn first_working(
     Ok(best.tactic)
 }
 
-/// Notes a time; a candidate that failed is none, unless it broke the device.
-fn keep(timed: &mut Vec<Timed>, tactic: Tactic, time: Result<f64, RuntimeError>) -> Result<(), RuntimeError> {
-    use planforge_kernels::cuda::device::DeviceError;
-    match time {
-        Ok(us) => timed.push(Timed { tactic, us, source: None }),
-        Err(error @ RuntimeError::Device(DeviceError::Fault { .. })) => return Err(error),
-        Err(error) => tracing::debug!(tactic = tactic.name(), %error, "a tactic does not run here"),
-    }
-    Ok(())
-}
-
 /// Generated kernels that can compute a step.
 fn kernels_for(device: &Device, program: &Program, work: &Work, effort: Effort) -> Vec<Generated> {
     let properties = device.gpu.properties();
     let capability = properties.arch.capability;
+    let target = gemm::Device {
+        capability,
+        sm_count: properties.sm_count,
+        shared_block_bytes: properties.shared_block_bytes,
+    };
     let gemm = |problem: Option<gemm::Problem>| {
         let Some(problem) = problem else { return Vec::new() };
-        let tiles = gemm::tiles(&problem, gemm::Device { capability, sm_count: properties.sm_count }, effort.tiles);
+        let tiles = gemm::tiles(&problem, target, effort.tiles);
         tiles.into_iter().map(|tile| gemm::generate(&problem, tile)).collect()
     };
     match work {

@@ -1,0 +1,99 @@
+//! Candidates of one step must agree: one that computes something else than the others, or less precisely than its type
+//! promises, is left out, whatever its time.
+
+use super::Timed;
+use crate::{
+    program::{Program, Step, Tactic},
+    runtime::{Device, Memory, RuntimeError},
+    view::Kind,
+};
+use planforge_engine_core::ir::Tensor;
+use planforge_kernels::cuda::device::DeviceError;
+
+/// Elements of a result that are compared, half of them from its begin, half from its end.
+const ELEMENTS: usize = 512;
+
+/// Candidates in the making.
+pub(super) struct Trial<'a> {
+    device: &'a Device,
+    step: &'a Step,
+    timed: Vec<(Timed, Vec<f64>)>,
+}
+
+impl<'a> Trial<'a> {
+    pub fn new(device: &'a Device, step: &'a Step) -> Self {
+        Self { device, step, timed: Vec::new() }
+    }
+
+    /// Notes a time and what was computed; a candidate that failed is none, unless it broke the device.
+    pub fn keep(
+        &mut self,
+        program: &Program,
+        memory: &Memory,
+        tactic: Tactic,
+        time: Result<f64, RuntimeError>,
+    ) -> Result<(), RuntimeError> {
+        match time {
+            Ok(us) => {
+                let sample = sample(self.device, program, memory, self.step)?;
+                self.timed.push((Timed { tactic, us, source: None }, sample));
+            }
+            Err(error @ RuntimeError::Device(DeviceError::Fault { .. })) => return Err(error),
+            Err(error) => tracing::debug!(tactic = tactic.name(), %error, "a tactic does not run here"),
+        }
+        Ok(())
+    }
+
+    /// Those near the middle of all.
+    pub fn agreed(self, tf32: bool) -> Vec<Timed> {
+        let count = self.timed.iter().map(|(_, sample)| sample.len()).min().unwrap_or(0);
+        let middle: Vec<f64> = (0..count)
+            .map(|index| {
+                let mut values: Vec<f64> = self.timed.iter().map(|(_, sample)| sample[index]).collect();
+                values.sort_by(f64::total_cmp);
+                values[values.len() / 2]
+            })
+            .collect();
+        let squares: f64 = middle.iter().map(|x| x * x).sum();
+        // Nothing to compare with: fewer than three opinions, or numbers that are none.
+        let judged = self.timed.len() > 2 && squares.is_normal();
+        let bound = bound(self.step.work.views().1.kind, tf32);
+        let agrees = |timed: &Timed, sample: &[f64]| {
+            let differences: f64 = middle.iter().zip(sample).map(|(a, b)| (a - b) * (a - b)).sum();
+            let error = (differences / squares).sqrt();
+            if judged && (error > bound || error.is_nan()) {
+                let (step, tactic) = (&self.step.name, timed.tactic.name());
+                tracing::warn!(step, tactic, error, "a tactic computes something else than the others and is left out");
+                return false;
+            }
+            true
+        };
+        let keep: Vec<bool> = self.timed.iter().map(|(timed, sample)| agrees(timed, sample)).collect();
+        self.timed.into_iter().zip(keep).filter_map(|((timed, _), keep)| keep.then_some(timed)).collect()
+    }
+}
+
+/// Largest difference from the middle, relative to its root mean square: a few roundings of the type.
+fn bound(kind: Kind, tf32: bool) -> f64 {
+    match kind {
+        Kind::Bf16 => 3e-2,
+        Kind::F32 if !tf32 => 5e-5,
+        _ => 1e-2,
+    }
+}
+
+/// Some elements of what the step has just written.
+fn sample(device: &Device, program: &Program, memory: &Memory, step: &Step) -> Result<Vec<f64>, RuntimeError> {
+    let view = step.work.views().1;
+    let (size, end) = (view.kind.bytes(), view.end_bytes().unwrap_or(0));
+    let window = (ELEMENTS as u64 / 2).min((end / size).saturating_sub(view.offset));
+    let mut sample = Vec::with_capacity(ELEMENTS);
+    device.stream.synchronize()?;
+    for first in [view.offset, end / size - window] {
+        let mut bytes = vec![0; (window * size) as usize];
+        memory.read(program, view.buffer, first * size, &mut bytes)?;
+        let values = Tensor::new(view.kind.element(), vec![window as usize], bytes.into());
+        sample.extend(values.map(|tensor| tensor.to_f64s()).unwrap_or_default());
+    }
+    Ok(sample)
+}
