@@ -100,7 +100,11 @@ mod tests {
 
     fn timed(us: f64) -> Timed {
         let source = Source { name: "k".into(), text: "text".into() };
-        Timed { tactic: Tactic::Kernel { source: 3, grid: [1; 3], block: [32, 1, 1], shared_bytes: 0 }, us, source: Some(source) }
+        Timed {
+            tactic: Tactic::Kernel { source: 3, grid: [1; 3], block: [32, 1, 1], shared_bytes: 0 },
+            us,
+            source: Some(source),
+        }
     }
 
     #[test]

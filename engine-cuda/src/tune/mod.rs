@@ -10,9 +10,9 @@ use crate::{
         depthwise::{self, Depthwise},
         gemm,
     },
-    tune::agree::Trial,
     program::{ConvWork, Program, Step, Tactic, Work},
     runtime::{self, Device, Kernels, Memory, RuntimeError, bind, prepare, time_us},
+    tune::agree::Trial,
     view::View,
 };
 use planforge_kernels::cuda::{blaslt::Prepared, device::Buffer};
@@ -266,11 +266,8 @@ pub(crate) fn first_working(
 fn kernels_for(device: &Device, program: &Program, work: &Work, effort: Effort) -> Vec<Generated> {
     let properties = device.gpu.properties();
     let capability = properties.arch.capability;
-    let target = gemm::Device {
-        capability,
-        sm_count: properties.sm_count,
-        shared_block_bytes: properties.shared_block_bytes,
-    };
+    let target =
+        gemm::Device { capability, sm_count: properties.sm_count, shared_block_bytes: properties.shared_block_bytes };
     let gemm = |problem: Option<gemm::Problem>| {
         let Some(problem) = problem else { return Vec::new() };
         let tiles = gemm::tiles(&problem, target, effort.tiles);
