@@ -303,7 +303,7 @@ mod tests {
             let activation = [Activation::None, Activation::Relu, Activation::Clip { low: -0.5, high: 0.5 }, Activation::HardSwish][which];
             let of = Depthwise { image: &image, weights: &weights, bias: &bias, residual: with_residual.then_some(&residual[..]), activation };
             let mut want = Vec::new();
-            for at in 0..out_len {
+            for (at, &more) in residual.iter().enumerate() {
                 let (c, pixel) = (at % channels, at / channels);
                 let (x, line) = (pixel % shape.out_width, pixel / shape.out_width);
                 let (y, index) = (line % shape.out_height, line / shape.out_height);
@@ -318,7 +318,7 @@ mod tests {
                         }
                     }
                 }
-                want.push(sum + if with_residual { residual[at] } else { 0.0 });
+                want.push(sum + if with_residual { more } else { 0.0 });
             }
             activate(Isa::available()[0], activation, &mut want);
             let pool = ThreadPool::new(threads).unwrap();

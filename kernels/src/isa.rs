@@ -114,25 +114,33 @@ impl Isa {
     }
 }
 
+/// `a * b + c`, rounded once where `FUSED`: only for functions compiled for a level that has the instruction, or each
+/// call would be one of a library.
+#[inline(always)]
+pub(crate) fn multiply_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FUSED { a.mul_add(b, c) } else { a * b + c }
+}
+
 /// Defines a safe function whose body is compiled once per level and chosen by its first argument, an [`Isa`].
 ///
 /// The body is plain Rust: it is inlined into one wrapper per level, where the compiler vectorises it with that
-/// level's instructions. Rust never contracts `a * b + c`, so every level computes the same bits.
+/// level's instructions. Within it the constant `FUSED` says whether the level multiplies and adds with one rounding;
+/// see [`multiply_add`].
 macro_rules! per_level {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
         $(#[$meta])*
         $vis fn $name(isa: $crate::isa::Isa, $($arg: $ty),*) {
             #[inline(always)]
-            fn body($($arg: $ty),*) $body
+            fn body<const FUSED: bool>($($arg: $ty),*) $body
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "sse4.2,popcnt")]
-            fn v2($($arg: $ty),*) { body($($arg),*) }
+            fn v2($($arg: $ty),*) { body::<false>($($arg),*) }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2")]
-            fn v3($($arg: $ty),*) { body($($arg),*) }
+            fn v3($($arg: $ty),*) { body::<true>($($arg),*) }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl")]
-            fn v4($($arg: $ty),*) { body($($arg),*) }
+            fn v4($($arg: $ty),*) { body::<true>($($arg),*) }
             match isa.level() {
                 // SAFETY: an `Isa` of this level exists only where its instructions do.
                 #[cfg(target_arch = "x86_64")]
@@ -143,7 +151,7 @@ macro_rules! per_level {
                 // SAFETY: as above; X86V4Vnni contains X86V4.
                 #[cfg(target_arch = "x86_64")]
                 $crate::isa::IsaLevel::X86V4 | $crate::isa::IsaLevel::X86V4Vnni => unsafe { v4($($arg),*) },
-                _ => body($($arg),*),
+                _ => body::<{ cfg!(target_arch = "aarch64") }>($($arg),*),
             }
         }
     };

@@ -3,7 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`isa`] | instruction-set levels, and the token without which no kernel of a level can be called |
-//! | [`pool`] | the engine's own threads |
+//! | [`pool`], [`cores`] | the engine's own threads, and the cores they stay on |
 //! | [`gemm`] | packed f32 GEMM microkernels and drivers with a fused epilogue |
 //! | [`conv`] | convolution as GEMM over gathered rows |
 //! | [`depthwise`] | depthwise convolution |
@@ -17,6 +17,7 @@
 //! Invariant: a kernel called with an [`isa::Isa`] of one level executes no instruction above that level.
 
 pub mod conv;
+pub mod cores;
 pub mod cuda;
 pub mod depthwise;
 pub mod gemm;

@@ -73,20 +73,20 @@ impl Each for Lines {
 
 /// `ln(1 + e^x)` without overflow.
 #[inline(always)]
-fn softplus(x: f32) -> f32 {
+fn softplus<const FUSED: bool>(x: f32) -> f32 {
     // Scalar: ln_1p keeps the digits of small e^-|x|.
-    x.max(0.0) + math::exp(-x.abs()).ln_1p()
+    x.max(0.0) + math::exp::<FUSED>(-x.abs()).ln_1p()
 }
 
 /// `alpha (e^x - 1)` below zero, by the half-angle form that keeps the digits near zero.
 #[inline(always)]
-fn exp_minus_one(x: f32) -> f32 {
-    let t = math::tanh(0.5 * x);
+fn exp_minus_one<const FUSED: bool>(x: f32) -> f32 {
+    let t = math::tanh::<FUSED>(0.5 * x);
     2.0 * t / (1.0 - t)
 }
 
 #[inline(always)]
-fn apply(activation: Activation, values: impl Each) {
+fn apply<const FUSED: bool>(activation: Activation, values: impl Each) {
     match activation {
         Activation::None => {}
         Activation::Relu => values.each(|x| if x < 0.0 { 0.0 } else { x }),
@@ -95,38 +95,38 @@ fn apply(activation: Activation, values: impl Each) {
             if x > high { high } else { x }
         }),
         Activation::LeakyRelu { alpha } => values.each(|x| if x < 0.0 { alpha * x } else { x }),
-        Activation::Elu { alpha } => values.each(|x| if x < 0.0 { alpha * exp_minus_one(x) } else { x }),
+        Activation::Elu { alpha } => values.each(|x| if x < 0.0 { alpha * exp_minus_one::<FUSED>(x) } else { x }),
         Activation::Selu { alpha, gamma } => {
-            values.each(|x| gamma * if x < 0.0 { alpha * exp_minus_one(x) } else { x });
+            values.each(|x| gamma * if x < 0.0 { alpha * exp_minus_one::<FUSED>(x) } else { x });
         }
         Activation::Celu { alpha } => {
-            values.each(|x| if x < 0.0 { alpha * exp_minus_one(x / alpha) } else { x });
+            values.each(|x| if x < 0.0 { alpha * exp_minus_one::<FUSED>(x / alpha) } else { x });
         }
         Activation::ThresholdedRelu { alpha } => values.each(|x| if x > alpha { x } else { 0.0 }),
-        Activation::Sigmoid => values.each(math::sigmoid),
-        Activation::Tanh => values.each(math::tanh),
+        Activation::Sigmoid => values.each(math::sigmoid::<FUSED>),
+        Activation::Tanh => values.each(math::tanh::<FUSED>),
         Activation::HardSigmoid { alpha, beta } => values.each(|x| (alpha * x + beta).clamp(0.0, 1.0)),
         Activation::HardSwish => values.each(|x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0)),
-        Activation::Softplus => values.each(softplus),
+        Activation::Softplus => values.each(softplus::<FUSED>),
         Activation::Softsign => values.each(|x| x / (1.0 + x.abs())),
-        Activation::Gelu => values.each(math::gelu),
-        Activation::GeluTanh => values.each(math::gelu_tanh),
-        Activation::Silu => values.each(math::silu),
-        Activation::Mish => values.each(|x| x * math::tanh(softplus(x))),
+        Activation::Gelu => values.each(math::gelu::<FUSED>),
+        Activation::GeluTanh => values.each(math::gelu_tanh::<FUSED>),
+        Activation::Silu => values.each(math::silu::<FUSED>),
+        Activation::Mish => values.each(|x| x * math::tanh::<FUSED>(softplus::<FUSED>(x))),
     }
 }
 
 per_level! {
     /// Applies `activation` to every value.
     pub fn activate(activation: Activation, values: &mut [f32]) {
-        apply(activation, values);
+        apply::<FUSED>(activation, values);
     }
 }
 
 per_level! {
     /// Applies `activation` to every value of every line.
     pub(crate) fn activate_lines(activation: Activation, lines: Lines) {
-        apply(activation, lines);
+        apply::<FUSED>(activation, lines);
     }
 }
 
@@ -147,10 +147,10 @@ per_level! {
         match function {
             Unary::Neg => map(values, |x| -x),
             Unary::Abs => map(values, f32::abs),
-            Unary::Exp => map(values, math::exp),
+            Unary::Exp => map(values, math::exp::<FUSED>),
             Unary::Sqrt => map(values, f32::sqrt),
             Unary::Reciprocal => map(values, |x| 1.0 / x),
-            Unary::Erf => map(values, math::erf),
+            Unary::Erf => map(values, math::erf::<FUSED>),
         }
     }
 }
@@ -204,17 +204,53 @@ fn zip(left: Left<'_>, right: Right<'_>, to: &mut [f32], f: impl Fn(f32, f32) ->
     }
 }
 
+/// The function of two values by its name.
+macro_rules! with_function {
+    ($function:expr, |$f:ident| $body:expr) => {
+        match $function {
+            Binary::Add => {
+                let $f = |a: f32, b: f32| a + b;
+                $body
+            }
+            Binary::Sub => {
+                let $f = |a: f32, b: f32| a - b;
+                $body
+            }
+            Binary::Mul => {
+                let $f = |a: f32, b: f32| a * b;
+                $body
+            }
+            Binary::Div => {
+                let $f = |a: f32, b: f32| a / b;
+                $body
+            }
+            // A NaN on either side is the result.
+            Binary::Min => {
+                let $f = |a: f32, b: f32| if a < b || a.is_nan() { a } else { b };
+                $body
+            }
+            Binary::Max => {
+                let $f = |a: f32, b: f32| if a > b || a.is_nan() { a } else { b };
+                $body
+            }
+        }
+    };
+}
+
 per_level! {
     /// `to[i] = function(left, right)`, up to the length of the shortest operand.
     pub fn binary(function: Binary, left: Left<'_>, right: Right<'_>, to: &mut [f32]) {
-        match function {
-            Binary::Add => zip(left, right, to, |a, b| a + b),
-            Binary::Sub => zip(left, right, to, |a, b| a - b),
-            Binary::Mul => zip(left, right, to, |a, b| a * b),
-            Binary::Div => zip(left, right, to, |a, b| a / b),
-            // A NaN on either side is the result.
-            Binary::Min => zip(left, right, to, |a, b| if a < b || a.is_nan() { a } else { b }),
-            Binary::Max => zip(left, right, to, |a, b| if a > b || a.is_nan() { a } else { b }),
-        }
+        with_function!(function, |f| zip(left, right, to, f));
+    }
+}
+
+per_level! {
+    /// `function` of each line of `left` and all of `right`, which is not empty; `to` and `left` are whole lines.
+    pub fn binary_lines(function: Binary, left: &[f32], right: &[f32], to: &mut [f32]) {
+        with_function!(function, |f| {
+            for (to, left) in to.chunks_exact_mut(right.len()).zip(left.chunks_exact(right.len())) {
+                zip(Left::Each(left), Right::Each(right), to, f);
+            }
+        });
     }
 }

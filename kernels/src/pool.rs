@@ -1,9 +1,11 @@
 //! The engine's own threads: a parallel loop over task indices.
 //!
 //! The calling thread works too, so a pool of one thread starts none. Between loops a worker looks for the next one
-//! for a few microseconds (steps of one inference follow each other closely) and then sleeps on a condition variable:
-//! an idle engine uses no CPU.
+//! for some microseconds (steps of one inference follow each other closely) and then sleeps on a condition variable:
+//! an idle engine uses no CPU. The caller, too, looks that long for the last worker to be done. Threads of a pinned
+//! pool stay on cores of their own; see [`crate::cores`].
 
+use crate::cores::{Cores, Pinned};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
@@ -16,9 +18,9 @@ use std::{
 /// Most threads of one pool: far above any machine this runs on, low enough to refuse nonsense in a plan.
 pub const THREADS_MAX: usize = 1024;
 
-/// How many times a worker looks for the next loop before it sleeps (some 20 µs). On a machine with fewer cores than
-/// threads that is time taken from others, so it stays well under the shortest step worth splitting.
-const LOOKS_BEFORE_SLEEP: u32 = 400;
+/// How many times a thread looks for the next loop, or the end of this one, before it sleeps: some 20 to 50 µs, about
+/// what waking it costs. On a machine with fewer cores than threads that is time taken from others, so it is no more.
+const LOOKS_BEFORE_SLEEP: u32 = 1000;
 
 /// A pool that cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -58,8 +60,9 @@ struct Shared {
     state: Mutex<State>,
     opened: Condvar,
     left: Condvar,
-    /// Copy of `State::generation` that workers look at without the lock.
+    /// Copies of `State::generation` and `State::inside` that are looked at without the lock.
     generation: AtomicUsize,
+    inside: AtomicUsize,
     /// Next task of the open loop.
     next: AtomicUsize,
     panicked: AtomicBool,
@@ -76,6 +79,7 @@ pub struct ThreadPool {
     workers: Vec<JoinHandle<()>>,
     /// Held during a loop: callers on several threads take turns.
     turn: Mutex<()>,
+    cores: Arc<Cores>,
 }
 
 impl std::fmt::Debug for ThreadPool {
@@ -85,8 +89,22 @@ impl std::fmt::Debug for ThreadPool {
 }
 
 impl ThreadPool {
-    /// A pool of `threads` threads, the caller's included.
+    /// A pool of `threads` threads, the caller's included, that run wherever the system puts them.
     pub fn new(threads: usize) -> Result<Self, PoolError> {
+        Self::on(threads, Cores::default())
+    }
+
+    /// A pool whose threads stay on cores that no other pinned pool of this machine has, where there are enough.
+    pub fn pinned(threads: usize) -> Result<Self, PoolError> {
+        Self::on(threads, if threads <= THREADS_MAX { Cores::take(threads) } else { Cores::default() })
+    }
+
+    /// Keeps the caller, who is thread 0, on the pool's first core until the result is dropped.
+    pub fn pin_caller(&self) -> Pinned {
+        self.cores.pin(0)
+    }
+
+    fn on(threads: usize, cores: Cores) -> Result<Self, PoolError> {
         if threads == 0 || threads > THREADS_MAX {
             return Err(PoolError::Threads { threads });
         }
@@ -95,15 +113,20 @@ impl ThreadPool {
             opened: Condvar::new(),
             left: Condvar::new(),
             generation: AtomicUsize::new(0),
+            inside: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
         });
-        let mut pool = Self { shared, workers: Vec::with_capacity(threads - 1), turn: Mutex::new(()) };
+        let cores = Arc::new(cores);
+        let mut pool = Self { shared, workers: Vec::with_capacity(threads - 1), turn: Mutex::new(()), cores };
         for index in 1..threads {
-            let shared = Arc::clone(&pool.shared);
+            let (shared, cores) = (Arc::clone(&pool.shared), Arc::clone(&pool.cores));
             let worker = thread::Builder::new()
                 .name(format!("engine-{index}"))
-                .spawn(move || work(&shared, index))
+                .spawn(move || {
+                    let _pinned = cores.pin(index);
+                    work(&shared, index);
+                })
                 .map_err(|source| PoolError::Spawn { index, source })?;
             pool.workers.push(worker);
         }
@@ -142,6 +165,11 @@ impl ThreadPool {
             shared.opened.notify_all();
         }
         let mine = catch_unwind(AssertUnwindSafe(|| drain(shared, current, 0)));
+        let mut looks = 0;
+        while shared.inside.load(Ordering::Acquire) > 0 && looks < LOOKS_BEFORE_SLEEP {
+            std::hint::spin_loop();
+            looks += 1;
+        }
         // No worker joins after `current` is taken away; those inside are waited for, so `body` outlives its calls.
         let mut state = lock(&shared.state);
         state.current = None;
@@ -221,12 +249,14 @@ fn work(shared: &Shared, thread: usize) {
         seen = state.generation;
         let Some(current) = state.current else { continue };
         state.inside += 1;
+        shared.inside.store(state.inside, Ordering::Release);
         drop(state);
         if catch_unwind(AssertUnwindSafe(|| drain(shared, current, thread))).is_err() {
             shared.panicked.store(true, Ordering::Relaxed);
         }
         let mut state = lock(&shared.state);
         state.inside -= 1;
+        shared.inside.store(state.inside, Ordering::Release);
         if state.inside == 0 {
             shared.left.notify_one();
         }

@@ -39,12 +39,12 @@ fn larger(a: f32, b: f32) -> f32 {
 }
 
 per_level! {
-    fn softmax_rows(columns: usize, guarded: bool, to: &mut [f32]) {
+    pub(crate) fn softmax_rows(columns: usize, guarded: bool, to: &mut [f32]) {
         for row in to.chunks_exact_mut(columns) {
             let top = fold(row, f32::NEG_INFINITY, larger, larger);
             // A row of -inf alone has no softmax: NaN, as the plain formula gives.
             for value in row.iter_mut() {
-                *value = math::exp(*value - top);
+                *value = math::exp::<FUSED>(*value - top);
             }
             let sum = fold(row, 0.0, |a, b| a + b, |a, b| a + b);
             if guarded && sum.is_nan() {

@@ -6,6 +6,9 @@ use crate::{
     pool::{ThreadPool, for_parts},
 };
 
+/// Channels of a mean that one task takes are a multiple of this: whole cache lines and registers.
+const CHANNELS_PER_TASK: usize = 32;
+
 /// What a window gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolKind {
@@ -91,15 +94,15 @@ pub fn pool(
 }
 
 per_level! {
-    fn mean_pixels(from: &[f32], to: &mut [f32]) {
+    /// Means of as many channels as `to` holds, from channel `first` of pixels of `channels` on.
+    fn mean_pixels(image: &[f32], channels: usize, first: usize, to: &mut [f32]) {
         to.fill(0.0);
-        let pixels = from.len() / to.len();
-        for pixel in from.chunks_exact(to.len()) {
-            for (to, x) in to.iter_mut().zip(pixel) {
+        for pixel in image.chunks_exact(channels) {
+            for (to, x) in to.iter_mut().zip(&pixel[first..]) {
                 *to += x;
             }
         }
-        let scale = 1.0 / pixels as f32;
+        let scale = channels as f32 / image.len() as f32;
         for to in to {
             *to *= scale;
         }
@@ -117,7 +120,16 @@ pub fn global_mean(isa: Isa, pool: &ThreadPool, channels: usize, from: &[f32], t
     assert_eq!(to.len() % channels, 0);
     let image = from.len() / (to.len() / channels);
     assert!(image > 0 && image.is_multiple_of(channels) && from.len() == image * (to.len() / channels));
-    for_parts(pool, to, channels, |task, to| mean_pixels(isa, &from[task * image..(task + 1) * image], to));
+    // Images are tasks, or parts of the channels of one after the other where there are fewer images than threads.
+    let images = to.len() / channels;
+    if images >= pool.threads() {
+        let of = |task: usize| &from[task * image..(task + 1) * image];
+        return for_parts(pool, to, channels, |task, to| mean_pixels(isa, of(task), channels, 0, to));
+    }
+    let part = channels.div_ceil(pool.threads()).next_multiple_of(CHANNELS_PER_TASK);
+    for (from, to) in from.chunks_exact(image).zip(to.chunks_exact_mut(channels)) {
+        for_parts(pool, to, part, |task, to| mean_pixels(isa, from, channels, task * part, to));
+    }
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ impl Compiler for NativeCompiler {
             None => std::thread::available_parallelism().map_or(1, usize::from),
         };
         let resource = |message: String| BackendError::new(FailureClass::Resource, message);
-        let pool = Arc::new(ThreadPool::new(threads).map_err(|error| resource(chain(&error)))?);
+        let pool = Arc::new(ThreadPool::pinned(threads).map_err(|error| resource(chain(&error)))?);
         let device_class = device_class();
         let mut cache = TacticCache::open(request.cache.as_deref(), device_class, level.name(), threads);
         let mut tuner = Tuner {

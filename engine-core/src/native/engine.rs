@@ -265,6 +265,28 @@ impl Engine {
                     &epilogue,
                 );
             }
+            Prepared::Attention { shape, rows, mask, blocking, passes } => {
+                let operand = |position: usize| gemm::HeadRows {
+                    data: input(position).unwrap_or(&[]),
+                    offset: rows[position].offset,
+                    stride: rows[position].stride,
+                };
+                let of = gemm::Attention {
+                    shape: *shape,
+                    queries: operand(0),
+                    keys: operand(1),
+                    values: operand(2),
+                    mask: input(3).map(|data| gemm::Mask { data, strides: *mask }),
+                };
+                // SAFETY: as above.
+                let scratch = step.scratch.map(|id| unsafe { this.write::<f32>(id) });
+                match scratch.filter(|_| *passes) {
+                    Some(scores) => {
+                        gemm::attention_in_passes(isa, pool, &this.workspace, blocking, &of, scores, output());
+                    }
+                    None => gemm::attention(isa, pool, &this.workspace, blocking, &of, output()),
+                }
+            }
             Prepared::Pool { shape, kind, padded } => {
                 window::pool(isa, pool, *kind, shape, *padded, first(), output());
             }
@@ -290,6 +312,10 @@ impl Engine {
                 let inner = pair.inner.size;
                 let per_task = (16_384 / inner.max(1)).max(1);
                 for_parts(pool, to, inner * per_task, |task, part| {
+                    if pair.repeats_right() {
+                        let from = task * per_task * inner;
+                        return pointwise::binary_lines(isa, *function, &a[from..from + part.len()], &b[..inner], part);
+                    }
                     for (index, run) in part.chunks_exact_mut(inner).enumerate() {
                         let (at_a, at_b) = pair.offsets(task * per_task + index);
                         let left =

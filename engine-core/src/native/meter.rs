@@ -113,7 +113,7 @@ impl NativeMeter {
         let isa = Isa::new(level).ok_or_else(|| model_error(format!("this CPU lacks {}", level.describe())))?;
         let threads = options.threads.unwrap_or(manifest.threads) as usize;
         let pool =
-            ThreadPool::new(threads).map_err(|error| BackendError::new(FailureClass::Resource, chain(&error)))?;
+            ThreadPool::pinned(threads).map_err(|error| BackendError::new(FailureClass::Resource, chain(&error)))?;
         let pool = Arc::new(pool);
         let weights = Weights::new(checked.weights.part(&checked.map));
         let engine = Engine::new(program, weights.clone(), isa, Arc::clone(&pool))
@@ -157,6 +157,8 @@ impl NativeMeter {
     /// Runs `body` on the engine in use.
     fn guarded<T>(&mut self, body: impl FnOnce(&mut Engine) -> Result<T, BackendError>) -> Result<T, BackendError> {
         self.check_bound()?;
+        let pool = Arc::clone(&self.pool);
+        let _pinned = pool.pin_caller();
         guarded(|| body(self.engines.last_mut().expect("there is always an engine")))
     }
 

@@ -4,7 +4,8 @@
 //! at worst.
 
 use super::program::{
-    Gather, ImageShape, PairAxis, PairFunction, PointFunction, PoolFunction, Program, Step, StepKind, Tactic, TypeOf,
+    Gather, HeadRows, ImageShape, PairAxis, PairFunction, PointFunction, PoolFunction, Program, Step, StepKind, Tactic,
+    TypeOf,
 };
 use crate::{
     ir::{self, ElementType, GeluForm, Op, element_count},
@@ -12,7 +13,7 @@ use crate::{
 };
 use planforge_kernels::{
     conv::{ConvShape, TAP_CHANNELS_MAX},
-    gemm::{BatchItem, BatchShape, Blocking, PackedSize, Place, View, kernel_by_name, kernels},
+    gemm::{AttentionShape, BatchItem, BatchShape, Blocking, PackedSize, Place, View, kernel_by_name, kernels},
     isa::Isa,
     pointwise::{Activation, Binary, Unary},
     shuffle::{self, Transpose},
@@ -64,6 +65,14 @@ pub(crate) enum Prepared {
         activation: Activation,
         blocking: Blocking,
     },
+    Attention {
+        shape: AttentionShape,
+        /// Of queries, keys and values.
+        rows: [HeadRows; 3],
+        mask: [usize; 4],
+        blocking: Blocking,
+        passes: bool,
+    },
     Pool {
         shape: ConvShape,
         kind: PoolKind,
@@ -111,6 +120,14 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
+    /// Whether every line of the left operand, which lies as the output, meets the same line of the right one.
+    pub fn repeats_right(&self) -> bool {
+        let inner = self.inner;
+        matches!(self.outer[..], [outer] if (outer.a, outer.b) == (inner.size, 0))
+            && (inner.a, inner.b) == (1, 1)
+            && inner.size > 0
+    }
+
     /// Where the operands of run `index` begin.
     pub fn offsets(&self, mut index: usize) -> (usize, usize) {
         let (mut a, mut b) = (0, 0);
@@ -355,6 +372,51 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             }
             let shape = BatchShape { rows: *rows, columns: *columns, depth: *depth };
             Ok(Prepared::Batch { shape, items: placed, alpha: *alpha, activation: activation(*of), blocking })
+        }
+        StepKind::Attention { sizes, queries, keys, values, mask } => {
+            let tactic = check.tactic()?;
+            let blocking = blocking(tactic, isa)?;
+            let widths = [
+                (sizes.queries, product(&[sizes.heads, sizes.depth])?, queries),
+                (sizes.keys, product(&[sizes.heads, sizes.depth])?, keys),
+                (sizes.keys, product(&[sizes.heads, sizes.value_depth])?, values),
+            ];
+            let scores = product(&[sizes.batch, sizes.heads, sizes.queries, sizes.keys])?;
+            if [sizes.batch, sizes.heads, sizes.queries, sizes.keys, sizes.depth, sizes.value_depth].contains(&0) {
+                return Err("it attends to nothing".to_owned());
+            }
+            for (position, (rows, width, at)) in widths.into_iter().enumerate() {
+                let rows = product(&[sizes.batch, rows])?;
+                let end =
+                    (rows - 1).checked_mul(at.stride).and_then(|end| end.checked_add(width)?.checked_add(at.offset));
+                let elements = check.input(position).map_or(0, |id| program.buffer(id).bytes / 4);
+                if at.stride < width || end.is_none_or(|end| end as u64 > elements) {
+                    return Err(format!("rows of its input {position} lie outside of it"));
+                }
+            }
+            if check.input(3).is_some() {
+                let steps = [sizes.batch, sizes.heads, sizes.queries, sizes.keys].into_iter().zip(mask);
+                let last = steps
+                    .into_iter()
+                    .try_fold(0usize, |sum, (size, stride)| (size - 1).checked_mul(*stride)?.checked_add(sum));
+                let elements = check.input(3).map_or(0, |id| program.buffer(id).bytes / 4);
+                if last.is_none_or(|last| last as u64 >= elements) {
+                    return Err("its mask is too short".to_owned());
+                }
+            }
+            check.gives(product(&[sizes.batch, sizes.queries, sizes.heads, sizes.value_depth])?)?;
+            let passes = match tactic.gather {
+                Gather::Heads => false,
+                Gather::Passes => true,
+                _ => return Err(format!("tactic {} does not suit it", tactic.name())),
+            };
+            if passes {
+                check.holds("scratch", step.scratch, scores, 4)?;
+            } else if step.scratch.is_some() {
+                return Err("it has scratch memory without need".to_owned());
+            }
+            let rows = [*queries, *keys, *values];
+            Ok(Prepared::Attention { shape: (*sizes).into(), rows, mask: *mask, blocking, passes })
         }
         StepKind::Pool { shape, function, padded } => {
             let shape = image(shape)?;

@@ -7,7 +7,7 @@ use crate::{
     ir::{Activation, ElementType, Op},
     shape::TensorType,
 };
-use planforge_kernels::conv::ConvShape;
+use planforge_kernels::{conv::ConvShape, gemm::AttentionShape};
 use serde::{Deserialize, Serialize};
 
 /// Index of a buffer in its program.
@@ -152,6 +152,45 @@ pub struct MovePart {
     pub axes: Vec<MoveAxis>,
 }
 
+/// Where the rows of an operand of attention lie: those of all images one after another, every head beside the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeadRows {
+    /// First element.
+    pub offset: usize,
+    /// From one row to the next.
+    pub stride: usize,
+}
+
+/// Sizes of attention, as the kernels have them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttentionSizes {
+    pub batch: usize,
+    pub heads: usize,
+    pub queries: usize,
+    pub keys: usize,
+    pub depth: usize,
+    pub value_depth: usize,
+    pub scale: f32,
+    pub guarded: bool,
+}
+
+impl From<AttentionSizes> for AttentionShape {
+    fn from(s: AttentionSizes) -> Self {
+        Self {
+            batch: s.batch,
+            heads: s.heads,
+            queries: s.queries,
+            keys: s.keys,
+            depth: s.depth,
+            value_depth: s.value_depth,
+            scale: s.scale,
+            guarded: s.guarded,
+        }
+    }
+}
+
 /// What a pool gives; see the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -182,6 +221,8 @@ pub enum StepKind {
         c_row: usize,
         items: Vec<[usize; 3]>,
     },
+    /// `[queries, keys, values, mask?]`; the mask's strides are along image, head, query and key.
+    Attention { sizes: AttentionSizes, queries: HeadRows, keys: HeadRows, values: HeadRows, mask: [usize; 4] },
     /// `[image]`; `padded`: height and width up to which padding counts.
     Pool { shape: ImageShape, function: PoolFunction, padded: [usize; 2] },
     /// `[image]` -> one mean per image and channel.
@@ -232,6 +273,7 @@ impl StepKind {
             Self::Depthwise { .. } => "depthwise",
             Self::Gemm { .. } => "gemm",
             Self::BatchGemm { .. } => "batch_gemm",
+            Self::Attention { .. } => "attention",
             Self::Pool { .. } => "pool",
             Self::GlobalMean { .. } => "global_mean",
             Self::Softmax { .. } => "softmax",
@@ -248,7 +290,7 @@ impl StepKind {
 
     /// Whether tactics of this kind are timed.
     pub fn is_tuned(&self) -> bool {
-        matches!(self, Self::Conv { .. } | Self::Gemm { .. } | Self::BatchGemm { .. })
+        matches!(self, Self::Conv { .. } | Self::Gemm { .. } | Self::BatchGemm { .. } | Self::Attention { .. })
     }
 
     /// Multiplications and additions, counted from shapes; 0 for steps that move or reduce.
@@ -266,6 +308,9 @@ impl StepKind {
             ]),
             Self::Gemm { rows, columns, depth, .. } => product(&[*rows, *columns, *depth]),
             Self::BatchGemm { rows, columns, depth, items, .. } => product(&[*rows, *columns, *depth, items.len()]),
+            Self::Attention { sizes: s, .. } => {
+                product(&[s.batch, s.heads, s.queries, s.keys, s.depth.saturating_add(s.value_depth)])
+            }
             _ => 0,
         }
     }
@@ -281,6 +326,10 @@ pub enum Gather {
     Taps,
     /// Pieces per kernel line, in a copy with a border.
     Lines,
+    /// Attention head by head, a block of queries at a time.
+    Heads,
+    /// Attention in passes over all heads, every score in memory.
+    Passes,
 }
 
 /// How a product is computed.
@@ -305,6 +354,8 @@ impl Tactic {
             Gather::Matrix => {}
             Gather::Taps => name.push_str("+taps"),
             Gather::Lines => name.push_str("+lines"),
+            Gather::Heads => name.push_str("+heads"),
+            Gather::Passes => name.push_str("+passes"),
         }
         if self.pack_rows {
             name.push_str("+packed");

@@ -9,7 +9,9 @@ use super::{
     draft::{Draft, DraftStep},
     engine::{Engine, EngineError},
     memory::{AlignedBytes, Weights},
-    program::{ALIGNMENT, Buffer, BufferId, Gather, Place, Program, Step, StepKind, Tactic, TimedTactic},
+    program::{
+        ALIGNMENT, AttentionSizes, Buffer, BufferId, Gather, Place, Program, Step, StepKind, Tactic, TimedTactic,
+    },
 };
 use crate::{
     backend::{Cancel, Events},
@@ -17,14 +19,15 @@ use crate::{
 };
 use planforge_kernels::{
     conv::ConvShape,
-    gemm::{Kernel, PackedSize, kernel_by_name, kernels},
+    gemm::{Kernel, PackedSize, kernel_by_name, kernels, score_count},
     isa::Isa,
     pool::ThreadPool,
 };
 use serde::Serialize;
 use std::{sync::Arc, time::Instant};
 
-/// Runs of every candidate before the best are chosen; the quickest counts.
+/// Runs of every candidate before the best are chosen; the quickest counts. One that takes twice as long as another is
+/// not run again.
 const SCREEN_RUNS: usize = 2;
 /// Candidates that are timed again.
 const FINALISTS: usize = 3;
@@ -46,7 +49,11 @@ pub(crate) struct Signature<'a> {
 }
 
 fn signature(draft: &DraftStep) -> Signature<'_> {
-    let operands = if matches!(draft.step.kind, StepKind::BatchGemm { .. }) { 2 } else { 1 };
+    let operands = match draft.step.kind {
+        StepKind::BatchGemm { .. } => 2,
+        StepKind::Attention { .. } => 3,
+        _ => 1,
+    };
     Signature { kind: &draft.step.kind, bias: draft.bias.is_some(), residual: draft.step.inputs.len() > operands }
 }
 
@@ -86,6 +93,27 @@ fn products(
     all
 }
 
+/// Tactics of attention: by heads in blocks of a few tiles of queries, and in passes.
+fn attentions(isa: Isa, sizes: &AttentionSizes) -> Vec<Tactic> {
+    let mut all: Vec<Tactic> = Vec::new();
+    for kernel in kernels(isa.level()) {
+        for pack_rows in [false, true] {
+            let ways =
+                [(Gather::Heads, kernel.mr * 2), (Gather::Heads, kernel.mr * 4), (Gather::Passes, sizes.queries)];
+            for (gather, row_block) in ways {
+                let row_block = row_block.clamp(1, sizes.queries.max(1));
+                let column_block = sizes.keys.max(sizes.value_depth).next_multiple_of(kernel.nr).max(kernel.nr);
+                let kernel = kernel.name.to_owned();
+                let tactic = Tactic { kernel, gather, pack_rows, row_block, column_block, depth_block: 0 };
+                if !all.contains(&tactic) {
+                    all.push(tactic);
+                }
+            }
+        }
+    }
+    all
+}
+
 /// Every tactic of a step, the one to take untimed first. Empty for kinds without a choice.
 pub(crate) fn candidates(kind: &StepKind, isa: Isa, threads: usize) -> Vec<Tactic> {
     match kind {
@@ -110,6 +138,7 @@ pub(crate) fn candidates(kind: &StepKind, isa: Isa, threads: usize) -> Vec<Tacti
             all.retain(|tactic| tactic.depth_block == 0);
             all
         }
+        StepKind::Attention { sizes, .. } => attentions(isa, sizes),
         _ => Vec::new(),
     }
 }
@@ -120,6 +149,9 @@ pub(crate) fn scratch_bytes(kind: &StepKind, tactic: &Tactic) -> Option<u64> {
         (StepKind::Conv { shape, .. }, Gather::Lines) => {
             let shape: ConvShape = (*shape).into();
             (!shape.is_inside()).then(|| (shape.bordered_len() * 4) as u64)
+        }
+        (StepKind::Attention { sizes, .. }, Gather::Passes) => {
+            score_count(&(*sizes).into()).and_then(|count| (count as u64).checked_mul(4))
         }
         _ => None,
     }
@@ -172,6 +204,8 @@ pub enum TuneError {
 impl Tuner<'_> {
     /// Chooses a tactic for every step that has a choice.
     pub(crate) fn tune(&mut self, draft: &mut Draft) -> Result<(), TuneError> {
+        let pool = Arc::clone(&self.pool);
+        let _pinned = pool.pin_caller();
         let total = draft.steps.iter().filter(|draft| draft.step.kind.is_tuned()).count().max(1);
         let mut done = 0;
         for index in 0..draft.steps.len() {
@@ -226,6 +260,7 @@ impl Tuner<'_> {
             engines.push((engine, own));
         }
         let mut best_ns = vec![u64::MAX; tactics.len()];
+        let mut quickest_ns = u64::MAX;
         for (engine, own) in &mut engines {
             for (position, &at) in own.iter().enumerate() {
                 if self.cancel.is_cancelled() {
@@ -233,7 +268,11 @@ impl Tuner<'_> {
                 }
                 for _ in 0..SCREEN_RUNS {
                     best_ns[at] = best_ns[at].min(run_ns(engine, position, &tactics[at])?);
+                    if best_ns[at] / 2 > quickest_ns {
+                        break;
+                    }
                 }
+                quickest_ns = quickest_ns.min(best_ns[at]);
             }
         }
         let mut order: Vec<usize> = (0..tactics.len()).collect();

@@ -5,9 +5,11 @@
 //! all row tiles before the next panel, so that it stays in cache. Each register tile covers the whole depth unless
 //! `depth_block` cuts it.
 
+mod attention;
 mod pack;
 mod tile;
 
+pub use attention::{Attention, AttentionShape, HeadRows, Mask, attention, attention_in_passes, score_count};
 pub use pack::{PackedSize, pack_columns, pack_with};
 pub use tile::{Kernel, kernel_by_name, kernels};
 

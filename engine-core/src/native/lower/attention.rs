@@ -1,10 +1,7 @@
-//! Attention as two batches of products with a softmax between them, over operands that lie in strides.
+//! Attention over operands that lie in strides: parts of wider ones are not copied for it.
 
 use super::{
-    super::{
-        draft::Role,
-        program::{BufferId, MatrixStrides, PairAxis, PairFunction, StepKind},
-    },
+    super::program::{AttentionSizes, BufferId, HeadRows, StepKind},
     Lowered, Lowering, strides_of,
 };
 use crate::ir::{Attention, Node, Op, ValueId};
@@ -16,13 +13,6 @@ struct Operand {
     offset: usize,
     /// From one row to the next.
     stride: usize,
-    rows: usize,
-}
-
-impl Operand {
-    fn at(&self, image: usize, column: usize) -> usize {
-        self.offset + image * self.rows * self.stride + column
-    }
 }
 
 impl Lowering<'_> {
@@ -76,9 +66,9 @@ impl Lowering<'_> {
         if let (None, Some((source, starts))) = (self.held[id.index()].row, self.held[id.index()].part.clone()) {
             let whole = self.shape(source)?;
             let offset = starts.iter().zip(strides_of(&whole)).map(|(start, stride)| start * stride).sum();
-            return Ok(Operand { buffer: self.row(source)?, offset, stride: whole[2], rows: whole[1] });
+            return Ok(Operand { buffer: self.row(source)?, offset, stride: whole[2] });
         }
-        Ok(Operand { buffer: self.row(id)?, offset: 0, stride: shape[2], rows: shape[1] })
+        Ok(Operand { buffer: self.row(id)?, offset: 0, stride: shape[2] })
     }
 
     pub(super) fn attention(&mut self, node: &Node, attention: &Attention) -> Lowered<bool> {
@@ -92,79 +82,44 @@ impl Lowering<'_> {
         {
             return Ok(false);
         }
-        let (depth, v_depth) = (width / heads, v_width / heads);
+        let (depth, value_depth) = (width / heads, v_width / heads);
         let (q, k, v) = (self.operand(q)?, self.operand(k)?, self.operand(v)?);
-        let scores_bytes = (batch * heads * queries * keys * 4) as u64;
-        let name = self.graph.value(output).name.clone();
-        let mut temporary =
-            |what: &str| self.draft.add_buffer(format!("{name} ({what})"), scores_bytes, Role::Temporary);
-        let (mut scores, weights) = (temporary("scores"), temporary("weights"));
-        let pairs: Vec<(usize, usize)> =
-            (0..batch).flat_map(|image| (0..heads).map(move |head| (image, head))).collect();
-        let square = |image: usize, head: usize| (image * heads + head) * queries * keys;
-        let kind = StepKind::BatchGemm {
-            rows: queries,
-            columns: keys,
-            depth,
-            alpha: attention.scale,
-            activation: None,
-            a: MatrixStrides { row: q.stride, column: 1 },
-            b: MatrixStrides { row: 1, column: k.stride },
-            c_row: keys,
-            items: pairs
-                .iter()
-                .map(|&(image, head)| [q.at(image, head * depth), k.at(image, head * depth), square(image, head)])
-                .collect(),
+        let mask_strides = match node.input(3) {
+            Some(mask) => mask_strides(&[batch, heads, queries, keys], &self.shape(mask)?),
+            None => [0; 4],
         };
-        self.emit(&node.origins, kind, vec![Some(q.buffer), Some(k.buffer)], vec![scores]);
-        if let Some(mask) = node.input(3) {
-            let axes = mask_axes(&[batch, heads, queries, keys], &self.shape(mask)?);
-            let mask = self.row(mask)?;
-            let masked = self.draft.add_buffer(format!("{name} (masked scores)"), scores_bytes, Role::Temporary);
-            let kind = StepKind::Pair { function: PairFunction::Add, axes };
-            self.emit(&node.origins, kind, vec![Some(scores), Some(mask)], vec![masked]);
-            scores = masked;
-        }
-        let softmax = StepKind::Softmax { columns: keys, guarded: attention.guarded };
-        self.emit(&node.origins, softmax, vec![Some(scores)], vec![weights]);
+        let mask = node.input(3).map(|mask| self.row(mask)).transpose()?;
         let to = self.temporary(output, "")?;
         self.held[output.index()].row = Some(to);
-        let kind = StepKind::BatchGemm {
-            rows: queries,
-            columns: v_depth,
-            depth: keys,
-            alpha: 1.0,
-            activation: None,
-            a: MatrixStrides { row: keys, column: 1 },
-            b: MatrixStrides { row: v.stride, column: 1 },
-            c_row: *v_width,
-            items: pairs
-                .iter()
-                .map(|&(image, head)| {
-                    let place = image * queries * v_width + head * v_depth;
-                    [square(image, head), v.at(image, head * v_depth), place]
-                })
-                .collect(),
+        let rows = |of: &Operand| HeadRows { offset: of.offset, stride: of.stride };
+        let kind = StepKind::Attention {
+            sizes: AttentionSizes {
+                batch,
+                heads,
+                queries,
+                keys,
+                depth,
+                value_depth,
+                scale: attention.scale,
+                guarded: attention.guarded,
+            },
+            queries: rows(&q),
+            keys: rows(&k),
+            values: rows(&v),
+            mask: mask_strides,
         };
-        self.emit(&node.origins, kind, vec![Some(weights), Some(v.buffer)], vec![to]);
+        let mut inputs = vec![Some(q.buffer), Some(k.buffer), Some(v.buffer)];
+        inputs.extend(mask.map(Some));
+        self.emit(&node.origins, kind, inputs, vec![to]);
         Ok(true)
     }
 }
 
-/// Axes of scores in one piece and a mask that repeats over some of them, as few as possible.
-fn mask_axes(scores: &[usize; 4], mask: &[usize]) -> Vec<PairAxis> {
-    let aligned: Vec<usize> = vec![1; 4 - mask.len()].into_iter().chain(mask.iter().copied()).collect();
-    let (own, other) = (strides_of(scores), strides_of(&aligned));
-    let mut axes: Vec<PairAxis> = Vec::new();
-    for axis in (0..4).filter(|&axis| scores[axis] != 1) {
-        let repeated = if aligned[axis] == 1 { 0 } else { other[axis] };
-        let next = PairAxis { size: scores[axis], a: own[axis], b: repeated };
-        match axes.last_mut() {
-            Some(last) if last.a == next.a * next.size && last.b == next.b * next.size => {
-                *last = PairAxis { size: last.size * next.size, ..next };
-            }
-            _ => axes.push(next),
-        }
-    }
-    axes
+/// Strides of a mask that is aligned with the scores at the right and repeats where its size is one.
+fn mask_strides(scores: &[usize; 4], mask: &[usize]) -> [usize; 4] {
+    let strides = strides_of(mask);
+    std::array::from_fn(|axis| match (axis + mask.len()).checked_sub(scores.len()) {
+        Some(own) if mask[own] != 1 => strides[own],
+        _ => 0,
+    })
 }
