@@ -65,6 +65,24 @@ if [ -z "${PLANFORGE_ONNXRUNTIME:-}" ]; then
 fi
 [ -z "${PLANFORGE_ONNXRUNTIME:-}" ] || export PLANFORGE_TEST_ONNXRUNTIME=required
 
+# The CUDA kernels are compiled for every architecture, which takes NVRTC and no GPU; it comes as a Python package.
+nvrtc=target/nvrtc-package
+if [ ! -d "$nvrtc" ]; then
+    echo "test.sh: installing NVRTC into $nvrtc" >&2
+    if ! { [ -x target/onnx-venv/bin/python3 ] || python3 -m venv target/onnx-venv; } \
+        || ! target/onnx-venv/bin/python3 -m pip install --quiet --disable-pip-version-check --no-deps \
+            --target "$nvrtc.part" 'nvidia-cuda-nvrtc==13.0.*'; then
+        echo "test.sh: missing: NVRTC; the CUDA kernels are compiled only where another is found" >&2
+        [ -z "${CI:-}" ] || exit 1
+    else
+        mv "$nvrtc.part" "$nvrtc"
+    fi
+fi
+if [ -d "$nvrtc" ]; then
+    PLANFORGE_CUDA_LIBS="$PWD/$nvrtc/nvidia/cu13/lib${PLANFORGE_CUDA_LIBS:+:$PLANFORGE_CUDA_LIBS}"
+    export PLANFORGE_CUDA_LIBS PLANFORGE_NEED_NVRTC=1
+fi
+
 cargo build --locked --workspace --all-targets
 cargo nextest run --locked --workspace --profile "${NEXTEST_PROFILE:-default}" "$@"
 cargo test --locked --workspace --doc

@@ -253,7 +253,9 @@ impl View {
         } else {
             c
         };
-        pitch >= c && self.has_strides(&[h * w * pitch, 1, w * pitch, pitch])
+        let row = w.checked_mul(pitch);
+        let whole = row.and_then(|row| h.checked_mul(row));
+        matches!((whole, row), (Some(whole), Some(row)) if pitch >= c && self.has_strides(&[whole, 1, row, pitch]))
     }
 
     /// Elements from one pixel to the next, of a view that [`View::is_channels_last`].

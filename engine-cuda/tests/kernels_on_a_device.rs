@@ -95,7 +95,7 @@ impl Bench {
             let lowered = lower(&self.graph, kind).expect("the operator has device code");
             let mut program = lowered.program;
             let weights = Rc::new(device.gpu.upload(&lowered.weights).expect("weights fit"));
-            let effort = Effort { compares: false, ..Effort::of_level(3) };
+            let effort = Effort { compiled: 3, compares: false, ..Effort::of_level(3) };
             let tuned = tune(device, &mut program, &weights, effort, &mut Times::new(), &mut |_, _, _| true);
             let tuned = tuned.unwrap_or_else(|error| panic!("{what} {kind:?}: {error}"));
             let mut judge = Judge { device, weights, inputs: &self.inputs, expected: &expected, what, kind };

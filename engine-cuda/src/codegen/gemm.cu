@@ -95,7 +95,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS) gemm(const ELEMENT
 #else
             const bool valid = inside && (u32)(top[i] + r * DILATION_H) < (u32)IH && (u32)(left[i] + s * DILATION_W) < (u32)IW;
 #endif
-            copy16<!IS_PLAIN>(to + place(row, chunk), x + (valid ? at[i] + moved : 0), valid);
+            copy16<X_IS_READ_AGAIN>(to + place(row, chunk), x + (valid ? at[i] + moved : 0), valid);
         }
     };
     auto load_w = [&](int tile, int stage) {

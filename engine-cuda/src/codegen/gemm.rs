@@ -150,6 +150,8 @@ const fn tile(m: u64, n: u64, k: u64, stages: u64, warps_m: u64, warps_n: u64) -
     Tile { m, n, k, stages, warps_m, warps_n, split: 1 }
 }
 
+/// Longest sum whose windows are kept in the nearest cache: measured to pay for stems, not for inner convolutions.
+const READ_AGAIN_UP_TO: u64 = 512;
 /// Shared memory that the system keeps of every block.
 const RESERVED_BYTES: u64 = 1 << 10;
 
@@ -284,6 +286,9 @@ pub fn generate(problem: &Problem, tile: Tile) -> Generated {
     define("ALPHA", &c_float(problem.alpha));
     define("ACTIVATION", &problem.activation.map_or("f".to_owned(), |op| activation(op, "f")));
     define("W_IS_CONSTANT", &u8::from(problem.w_is_constant));
+    // Of few channels, windows that overlap share most of what they read, which the nearest cache then holds.
+    let again = problem.image.is_some() && problem.k <= READ_AGAIN_UP_TO;
+    define("X_IS_READ_AGAIN", &u8::from(again));
     define("IS_PLAIN", &u8::from(problem.image.is_none()));
     if let Some(image) = problem.image {
         for (names, values) in [

@@ -1,6 +1,6 @@
 //! What candidates take to compile, done before any is timed, on all of the host's cores.
 
-use super::{Effort, Times, kernels_for, recalled, signature};
+use super::{Effort, Times, kernels_for, recalled, rounds, signature};
 use crate::{
     codegen::Source,
     plan::source_digest,
@@ -86,7 +86,7 @@ fn plans_of(device: &Device, program: &Program, work: &Work, effort: Effort) -> 
         return Vec::new();
     };
     let engines = pattern.engines().unwrap_or_default().into_iter();
-    let wanted = engines.filter(|engine| program.tf32 || !engine.rounds_f32 || !work.is_f32());
+    let wanted = engines.filter(|engine| !rounds(program, work, engine));
     let compiled = wanted.filter(|engine| engine.compiles).take(effort.compiled);
     compiled
         .filter_map(|engine| {

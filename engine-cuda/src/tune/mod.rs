@@ -15,7 +15,7 @@ use crate::{
     tune::agree::Trial,
     view::View,
 };
-use planforge_kernels::cuda::{blaslt::Prepared, device::Buffer};
+use planforge_kernels::cuda::{blaslt::Prepared, device::Buffer, dnn::Engine};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, rc::Rc};
 
@@ -190,7 +190,7 @@ fn time_candidates(
             Ok((pattern, engines)) => {
                 let mut compiled = 0;
                 for engine in engines {
-                    if !program.tf32 && engine.rounds_f32 && step.work.is_f32() {
+                    if rounds(program, &step.work, &engine) {
                         continue;
                     }
                     if engine.compiles {
@@ -260,6 +260,11 @@ pub(crate) fn first_working(
     let timed = time_candidates(device, program, step, memory, Effort::of_level(0), kernels)?;
     let best = timed.into_iter().next().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
     Ok(best.tactic)
+}
+
+/// Whether an engine would round f32 where that was not asked for. Those for products do, whatever they say of it.
+fn rounds(program: &Program, work: &Work, engine: &Engine) -> bool {
+    !program.tf32 && work.is_f32() && (engine.rounds_f32 || matches!(work, Work::Product(_)))
 }
 
 /// Generated kernels that can compute a step.
