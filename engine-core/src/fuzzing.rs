@@ -2,10 +2,10 @@
 
 use crate::{
     backend::{Compiler, HostTensor, LoadOptions},
-    identity::model::identify_open,
+    identity::{DimRange, model::identify_open},
     import::import,
     ir::{Graph, Tensor},
-    native::{self, NativeCompiler, PlanError},
+    native::{self, NativeCompiler, PlanError, Sections},
     ops, passes,
     shape::check_graph,
 };
@@ -52,38 +52,71 @@ pub fn model(bytes: &[u8]) {
     }
 }
 
-/// Any bytes as a plan file, and as the manifest (up to the first zero byte) and the weights of a sealed one: refused,
-/// or an engine that runs with zeros to an error or an answer. `scratch` is a folder of the caller's own.
+/// Any bytes as a plan file, and as the sections of a sealed one: refused, or an engine that runs with zeros, at its
+/// usual, smallest and largest shapes, to an error or an answer. `scratch` is a folder of the caller's own.
 pub fn plan(bytes: &[u8], scratch: &Path) {
     let path = scratch.join("engine.plan");
     if fs::write(&path, bytes).is_ok() {
         load(&path);
     }
-    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-    let (manifest, weights) = (&bytes[..end], bytes.get(end + 1..).unwrap_or_default());
-    if native::seal(&path, manifest, weights).is_ok() {
+    if native::seal(&path, &sections(bytes)).is_ok() {
         load(&path);
     }
 }
 
-/// What [`plan`] takes as the manifest and the weights of a plan that was really built.
+/// Reads the manifest up to the first zero byte and the weights behind it. Where the manifest speaks of varying shapes,
+/// a model lies between: the lengths of its message and of its weights (32 bits each, little-endian), then both.
+fn sections(bytes: &[u8]) -> Sections<'_> {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    let (manifest, mut weights) = (&bytes[..end], bytes.get(end + 1..).unwrap_or_default());
+    let mut model = None;
+    if manifest.windows(VARYING.len()).any(|part| part == VARYING)
+        && let Some((lengths, rest)) = weights.split_first_chunk::<8>()
+    {
+        let length = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| lengths[at + byte])) as usize;
+        let (message, rest) = rest.split_at(length(0).min(rest.len()));
+        let (data, rest) = rest.split_at(length(4).min(rest.len()));
+        (model, weights) = (Some((message, data)), rest);
+    }
+    Sections { manifest, weights, model }
+}
+
+/// What only the manifests of plans of varying shapes hold.
+const VARYING: &[u8] = b"\"dynamic\":";
+
+/// What [`plan`] takes as the sections of a plan that was really built.
 pub fn plan_seed(path: &Path) -> Result<Vec<u8>, PlanError> {
-    let (manifest, weights) = native::unseal(path)?;
-    Ok([manifest.as_slice(), &[0], &weights].concat())
+    native::unseal(path, |sections| {
+        let mut seed = [sections.manifest, &[0]].concat();
+        if let Some((message, weights)) = sections.model {
+            for part in [message, weights] {
+                seed.extend((part.len() as u32).to_le_bytes());
+            }
+            seed.extend([message, weights].concat());
+        }
+        seed.extend(sections.weights);
+        seed
+    })
 }
 
 fn load(path: &Path) {
     let options = LoadOptions { threads: Some(1), ..LoadOptions::default() };
-    let _ = native::inspect(path);
+    let takes = native::inspect(path).ok().and_then(|plan| plan.profiles.into_iter().next());
     let Ok(mut meter) = NativeCompiler.load(path, &options) else { return };
-    if meter.memory_bytes() > MAX_ENGINE_BYTES {
-        return;
-    }
-    let inputs = meter.inputs().into_iter().map(|port| {
-        let shape: Vec<usize> = port.shape.iter().map(|size| size.unwrap_or(1) as usize).collect();
-        (port.name, zeros(port.element, &shape))
-    });
-    if meter.bind(&inputs.collect()).is_ok() {
-        let _ = meter.run();
+    let picks: [fn(&DimRange) -> u64; 3] = [|range| range.opt, |range| range.min, |range| range.max];
+    for pick in picks {
+        let shapes = takes.iter().flat_map(|profile| &profile.inputs).map(|input| {
+            let shape: Vec<usize> = input.dims.iter().map(|dim| pick(&dim.range) as usize).collect();
+            let count = shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size));
+            (input, shape, count.is_some_and(|count| count <= MAX_RUN_ELEMENTS))
+        });
+        let shapes: Vec<_> = shapes.collect();
+        if meter.memory_bytes() > MAX_ENGINE_BYTES || !shapes.iter().all(|(_, _, small)| *small) {
+            return;
+        }
+        let inputs = shapes.iter().map(|(input, shape, _)| (input.name.clone(), zeros(input.element, shape)));
+        if meter.bind(&inputs.collect()).is_ok() {
+            let _ = meter.run();
+        }
     }
 }

@@ -7,11 +7,15 @@ use planforge_engine_core::{
     backend::{Cancel, CompileRequest, Compiler, Events},
     device::{CpuLevel, HostFacts, cpu},
     fuzzing,
-    identity::{BuildSpec, Digest, OptimizationLevel},
+    identity::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile},
     import::import,
     native::{self, NativeCompiler},
 };
-use planforge_onnx::Model;
+use planforge_onnx::{
+    Model,
+    proto::{ModelProto, tensor_shape_proto::dimension, type_proto},
+};
+use prost::Message as _;
 use std::{
     error::Error,
     fs,
@@ -58,9 +62,10 @@ impl Events for Silent {
 }
 
 /// Manifest and weights of a model's plan, with a zero byte between, as the fuzzer takes them.
-fn plan_seed(model: &Path, level: CpuLevel) -> Result<Vec<u8>, Failure> {
+fn plan_seed(model: &Path, level: CpuLevel, profiles: Vec<OptimizationProfile>) -> Result<Vec<u8>, Failure> {
     let scratch = tempfile::tempdir()?;
-    let spec = BuildSpec { threads: Some(1), optimization_level: OptimizationLevel(0), ..BuildSpec::default() };
+    let optimization_level = OptimizationLevel(0);
+    let spec = BuildSpec { threads: Some(1), optimization_level, profiles, ..BuildSpec::default() };
     let request = CompileRequest {
         model: model.to_owned(),
         model_digest: Digest::of(&fs::read(model)?),
@@ -83,8 +88,24 @@ fn plans_are_refused_or_run() -> Result<(), Failure> {
     if std::env::var_os("PLANFORGE_WRITE_CORPUS").is_some() {
         fs::create_dir_all(folder("read_plan"))?;
         for (name, _) in seeds("import_model")?.iter().filter(|(name, _)| name.starts_with("ok-")) {
-            fs::write(folder("read_plan").join(name), plan_seed(&folder("import_model").join(name), lowest)?)?;
+            fs::write(folder("read_plan").join(name), plan_seed(&folder("import_model").join(name), lowest, vec![])?)?;
         }
+        // A plan of varying shapes holds its model.
+        let scratch = tempfile::tempdir()?;
+        let model = scratch.path().join("model.onnx");
+        let mut proto = ModelProto::decode(fs::read(folder("import_model").join("ok-chain"))?.as_slice())?;
+        let graph = proto.graph.as_mut().ok_or("a graph")?;
+        for port in graph.input.iter_mut().chain(&mut graph.output) {
+            let value = port.r#type.as_mut().and_then(|ty| ty.value.as_mut());
+            let Some(type_proto::Value::TensorType(tensor)) = value else { return Err("a tensor".into()) };
+            let first = tensor.shape.as_mut().and_then(|shape| shape.dim.first_mut()).ok_or("a batch")?;
+            first.value = Some(dimension::Value::DimParam("n".into()));
+        }
+        fs::write(&model, proto.encode_to_vec())?;
+        let range = |min, opt, max| DimRange { min, opt, max };
+        let dims = vec![range(1, 2, 3), range(1, 1, 1), range(4, 4, 4), range(4, 4, 4)];
+        let profile = OptimizationProfile { inputs: [("x".to_owned(), dims)].into() };
+        fs::write(folder("read_plan").join("ok-varying"), plan_seed(&model, lowest, vec![profile])?)?;
     }
     let scratch = tempfile::tempdir()?;
     let seeds = seeds("read_plan")?;

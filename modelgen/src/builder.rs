@@ -201,13 +201,21 @@ fn tensor(name: &str, data_type: DataType, dims: &[i64], raw_data: Vec<u8>) -> T
     }
 }
 
+/// A first dimension as the style asks for it.
+pub(crate) fn batch_dimension(batch: Batch) -> Dimension {
+    let value = match batch {
+        Batch::Fixed(size) => dimension::Value::DimValue(size.into()),
+        Batch::Dynamic => dimension::Value::DimParam(BATCH_NAME.to_owned()),
+    };
+    Dimension { value: Some(value), ..Default::default() }
+}
+
 fn value_info(name: &str, data_type: DataType, dims: &[i64], batch: Batch) -> ValueInfoProto {
     let dim = |size: &i64| {
-        let value = match (*size, batch) {
-            (BATCH, Batch::Fixed(size)) => dimension::Value::DimValue(size.into()),
-            (BATCH, Batch::Dynamic) => dimension::Value::DimParam(BATCH_NAME.to_owned()),
-            (TOKENS, _) => dimension::Value::DimParam(TOKENS_NAME.to_owned()),
-            (size, _) => dimension::Value::DimValue(size),
+        let value = match *size {
+            BATCH => return batch_dimension(batch),
+            TOKENS => dimension::Value::DimParam(TOKENS_NAME.to_owned()),
+            size => dimension::Value::DimValue(size),
         };
         Dimension { value: Some(value), ..Default::default() }
     };

@@ -36,9 +36,10 @@ use builder::Graph;
 use bytes::Bytes;
 use planforge_onnx::{
     Model, OnnxError,
-    proto::TensorProto,
+    proto::{TensorProto, type_proto},
     write::{Storage, write_model},
 };
+use prost::Message as _;
 use std::path::Path;
 
 /// The trained example model, see `examples/digits/`.
@@ -202,7 +203,7 @@ pub struct Generated {
 pub enum GenerateError {
     #[error("there is no test model '{name}'; there are: {}", MODELS.iter().map(|model| model.name).collect::<Vec<_>>().join(", "))]
     Unknown { name: String },
-    #[error("{name} is written as it was trained: its batch and precision are fixed")]
+    #[error("{name} is written as it was trained: only its batch can be chosen")]
     Trained { name: String },
     #[error("{name} reads no text, so it has no sequence to leave open")]
     NoSequence { name: String },
@@ -226,10 +227,31 @@ pub fn generate(name: &str, options: &Options, path: &Path) -> Result<Generated,
         Source::Trained(bytes) => bytes.into(),
         Source::Outliers(bytes) => outliers::planted(bytes)?,
     };
-    if (options.style, options.precision) != (Style::default(), Precision::Fp32) {
+    let as_trained = Style { batch: options.style.batch, ..Style::default() };
+    if (options.style, options.precision) != (as_trained, Precision::Fp32) {
         return Err(GenerateError::Trained { name: name.to_owned() });
     }
+    let bytes = with_batch(bytes, options.style.batch)?;
     Ok(write_trained(bytes, info.parameters, options.storage, path)?)
+}
+
+/// The model with another first dimension at its inputs and outputs; nothing inside of it says a batch.
+fn with_batch(bytes: Bytes, batch: Batch) -> Result<Bytes, OnnxError> {
+    if batch == Batch::Fixed(1) {
+        return Ok(bytes);
+    }
+    let mut proto = Model::from_bytes(bytes)?.proto;
+    if let Some(graph) = &mut proto.graph {
+        graph.value_info.clear();
+        for port in graph.input.iter_mut().chain(&mut graph.output) {
+            let value = port.r#type.as_mut().and_then(|ty| ty.value.as_mut());
+            let Some(type_proto::Value::TensorType(tensor)) = value else { continue };
+            if let Some(first) = tensor.shape.as_mut().and_then(|shape| shape.dim.first_mut()) {
+                *first = builder::batch_dimension(batch);
+            }
+        }
+    }
+    Ok(proto.encode_to_vec().into())
 }
 
 fn write_trained(bytes: Bytes, parameters: u64, storage: Storage, path: &Path) -> Result<Generated, OnnxError> {

@@ -1,13 +1,21 @@
 //! The first command a newcomer types: `planforge build`, with no coordinator anywhere.
 
 use nix::sys::signal::Signal;
+use planforge_engine_core::{
+    backend::{HostTensor, NamedTensors},
+    identity::OptimizationProfile,
+    import::import,
+    ir::Tensor,
+    npz, ops,
+};
+use planforge_onnx::Model;
 use planforge_tests::{
     eventually, models,
     process::{self, Process},
 };
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use std::{fs, os::unix::process::ExitStatusExt as _, path::Path, process::Command};
+use std::{collections::BTreeMap, fs, os::unix::process::ExitStatusExt as _, path::Path, process::Command};
 use tempfile::TempDir;
 
 fn home() -> TempDir {
@@ -62,6 +70,59 @@ fn a_trained_model_travels_the_whole_way_and_its_accuracy_is_a_number() {
         assert_eq!(text(again, field), text(job, field));
     }
     assert!(again["report"]["latency_ms"]["median"].is_number(), "{again}");
+}
+
+#[test]
+fn an_engine_of_varying_batch_is_right_inside_its_profile_and_refuses_the_rest() {
+    let home = home();
+    let model = home.path().join("digits.onnx");
+    let mut make = process::command(home.path());
+    make.args(["testmodel", "digits", "--batch", "dynamic", "-o"]).arg(&model);
+    assert!(process::run(make).status.success());
+    let test_set = models::digits_test_set();
+    let shapes = ["--shapes", "image:1..8..32x1x8x8", "--eval", test_set.to_str().unwrap()];
+    let document = process::run_json(build(home.path(), &model, &shapes));
+    let job = only_job(&document);
+    assert_eq!(text(job, "state"), "succeeded", "{job}");
+    let report = &job["report"];
+    let expected = models::digits_training_facts()["test_top1"].as_f64().expect("a number");
+    let accuracy = report["accuracy"]["top1"].as_f64().expect("a number");
+    assert!((accuracy - expected).abs() < 1e-9, "{accuracy} {expected}");
+
+    let plan = text(job, "plan_path");
+    let images = npz::read(&test_set).expect("the test set")["image"].clone();
+    let row_bytes = images.bytes.len() / images.shape[0];
+    let (input, output) = (home.path().join("in.npz"), home.path().join("out.npz"));
+    let run = |rows: usize| {
+        let shape = [rows, 1, 8, 8].to_vec();
+        let bytes = images.bytes[..rows * row_bytes].to_vec();
+        let given = HostTensor { element: images.element, shape, bytes };
+        npz::write(&input, &NamedTensors::from([("image".to_owned(), given)])).expect("written");
+        let mut run = process::command(home.path());
+        run.args(["run", plan, "--input"]).arg(&input).arg("--output").arg(&output);
+        process::run(run)
+    };
+    let reference = |rows: usize| {
+        let fixed = OptimizationProfile::of_shapes([("image", &[rows, 1, 8, 8][..])]);
+        let graph = import(&Model::open(&model).expect("the model"), Some(&fixed)).expect("imported");
+        let given = npz::read(&input).expect("the inputs").remove("image").expect("images");
+        let given = BTreeMap::from([("image".to_owned(), Tensor::try_from(given).expect("a tensor"))]);
+        ops::execute(&graph, &given).expect("run").remove("probabilities").expect("an output").to_f64s()
+    };
+    for rows in [1, 5, 32] {
+        let ran = run(rows);
+        assert!(ran.status.success(), "{ran:?}");
+        let answer = npz::read(&output).expect("the outputs").remove("probabilities").expect("an output");
+        assert_eq!(answer.shape, [rows, 10]);
+        let answer = Tensor::try_from(answer).expect("a tensor").to_f64s();
+        for (got, want) in answer.iter().zip(reference(rows)) {
+            assert!((got - want).abs() < 1e-5, "{rows} rows: {got} is not {want}");
+        }
+    }
+    let refused = run(33);
+    assert!(!refused.status.success());
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("dimension 0 of input image is 33, the engine takes 1 to 32"), "{said}");
 }
 
 #[test]

@@ -121,7 +121,7 @@ impl From<GenerateError> for Failure {
     fn from(error: GenerateError) -> Self {
         let code = match &error {
             GenerateError::Trained { .. } => {
-                return Self::usage(error.to_string()).hint("leave out --batch, --precision and --primitive-norms");
+                return Self::usage(error.to_string()).hint("leave out --precision and --primitive-norms");
             }
             GenerateError::NoSequence { .. } => {
                 return Self::usage(error.to_string()).hint("leave out --dynamic-sequence");

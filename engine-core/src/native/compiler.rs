@@ -16,7 +16,8 @@ use crate::{
     backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity},
     device::{self, CpuLevel, DiscoveredDevice},
     identity::{Digest, OptimizationProfile, Precision, Toolchain},
-    import, ir,
+    import::{self, ImportError, Problem},
+    ir,
     passes::{self, Target},
     worker::FailureClass,
 };
@@ -110,7 +111,7 @@ impl Compiler for NativeCompiler {
             refuse(chain(&error), &hint)
         })?;
         let graph = import::import(&model, request.spec.profiles.first())
-            .map_err(|error| refuse(error.to_string(), "see the list of supported operators and change the model"))?;
+            .map_err(|error| refuse(error.to_string(), import_hint(&error)))?;
         if cancel.is_cancelled() {
             return Err(stop());
         }
@@ -236,6 +237,17 @@ impl Compiler for NativeCompiler {
 /// The class of this host's CPU: whose timings may be used again.
 pub(crate) fn device_class() -> Digest {
     device::cpu::detect(&device::cpu::host_facts()).0.class_digest()
+}
+
+/// What to do about a model that cannot be imported.
+fn import_hint(error: &ImportError) -> &'static str {
+    use crate::shape::BindError::{NoRank, Unknown};
+    let open = |problem: &Problem| matches!(problem, Problem::Bind(Unknown { .. } | NoRank { .. }));
+    if error.problems.iter().any(open) {
+        "pass the sizes with --shapes; a range such as 1..4..8 lets a dimension vary"
+    } else {
+        "see the list of supported operators and change the model"
+    }
 }
 
 /// Runs the passes and keeps what they did.

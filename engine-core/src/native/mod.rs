@@ -44,7 +44,7 @@ pub use compiler::{NativeCompiler, OPTION_FORCE_TACTIC, toolchain};
 pub use inspect::{Inspection, inspect};
 pub use meter::NativeMeter;
 pub use plan::{GraphSummary, Manifest, PassSummary, PlanError};
-pub(crate) use plan::{seal, unseal};
+pub(crate) use plan::{Sections, seal, unseal};
 pub use takes::{InputError, TakenDim, TakenInput};
 
 /// Name of the backend in toolchains.

@@ -194,21 +194,36 @@ pub(crate) fn write(
     Ok(writer.finish()?)
 }
 
-/// Writes a plan whose manifest is any text, with digests that fit.
-pub(crate) fn seal(path: &Path, manifest: &[u8], weights: &[u8]) -> Result<(), ContainerError> {
-    let mut writer = Writer::create(path, 2)?;
-    writer.section::<io::Error>(KIND_MANIFEST, |out| out.write_all(manifest))?;
-    writer.section::<io::Error>(KIND_WEIGHTS, |out| out.write_all(weights))?;
+/// Writes a plan whose sections are anything, with digests that fit.
+pub(crate) fn seal(path: &Path, sections: &Sections<'_>) -> Result<(), ContainerError> {
+    let (manifest, weights) = (sections.manifest, sections.weights);
+    let all = [(KIND_MANIFEST, manifest), (KIND_WEIGHTS, weights)];
+    let model = sections.model.map(|(message, weights)| [(KIND_MODEL, message), (KIND_MODEL_WEIGHTS, weights)]);
+    let all: Vec<_> = all.into_iter().chain(model.into_iter().flatten()).collect();
+    let mut writer = Writer::create(path, all.len())?;
+    for (kind, bytes) in all {
+        writer.section::<io::Error>(kind, |out| out.write_all(bytes))?;
+    }
     Ok(writer.finish()?)
 }
 
-/// Manifest and weights of a plan, as [`seal`] takes them.
-pub(crate) fn unseal(path: &Path) -> Result<(Vec<u8>, Vec<u8>), PlanError> {
+/// The sections of a plan, unchecked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sections<'a> {
+    pub manifest: &'a [u8],
+    pub weights: &'a [u8],
+    /// Message and weights.
+    pub model: Option<(&'a [u8], &'a [u8])>,
+}
+
+/// Calls `body` with the sections of a plan, as [`seal`] takes them.
+pub(crate) fn unseal<T>(path: &Path, body: impl FnOnce(&Sections<'_>) -> T) -> Result<T, PlanError> {
     let plan = read(path)?;
     let manifest = serde_json_canonicalizer::to_vec(&plan.manifest);
     let manifest =
         manifest.map_err(|error| PlanError::Manifest { path: path.to_owned(), reason: error.to_string() })?;
-    Ok((manifest, plan.weights.bytes(&plan.map).to_vec()))
+    let model = plan.model.as_ref().map(|(message, weights)| (message.as_ref(), weights.as_ref()));
+    Ok(body(&Sections { manifest: &manifest, weights: plan.weights.bytes(&plan.map), model }))
 }
 
 /// Canonical JSON of a manifest, which reads back as the same manifest.

@@ -58,8 +58,14 @@ pub fn expand(x: &Tensor, out: &TensorType) -> Result<Tensor, OpError> {
 
 pub fn slice(x: &Tensor, starts: &[usize], steps: &[i64], out: &TensorType) -> Result<Tensor, OpError> {
     let own = strides(x.shape());
-    let base = own.iter().zip(starts).map(|(stride, &start)| stride * start as isize).sum();
-    let stepped: Vec<isize> = own.iter().zip(steps).map(|(stride, &step)| stride * step as isize).collect();
+    // Where nothing is taken, starts mean nothing; where one is, steps mean nothing. Either may be of any size.
+    let base = match out.shape.contains(&0) {
+        true => 0,
+        false => own.iter().zip(starts).map(|(stride, &start)| stride * start as isize).sum(),
+    };
+    let taken = own.iter().zip(steps).zip(&out.shape);
+    let stepped: Vec<isize> =
+        taken.map(|((stride, &step), &size)| if size > 1 { stride * step as isize } else { 0 }).collect();
     read_strided(x, base, &stepped, out)
 }
 

@@ -21,7 +21,7 @@ pub enum DeclaredDim {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
     #[error(
-        "input {input} has the unknown shape [{declared}]; give it a size in the profile, for example {input}={example}"
+        "input {input} has the unknown shape [{declared}]; give it a size in the profile, for example {input}:{example}"
     )]
     Unknown { input: String, declared: String, example: String },
     #[error("input {input} does not say its rank; give it a shape in the profile")]
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn what_is_not_given_is_refused_with_an_example() {
         let error = bind_input("x", Some(&declared()), None, &mut BTreeMap::new()).unwrap_err();
-        assert!(error.to_string().contains("[batch, 3]") && error.to_string().contains("x=1x3"), "{error}");
+        assert!(error.to_string().contains("[batch, 3]") && error.to_string().contains("x:1x3"), "{error}");
         let error = bind_input("x", None, None, &mut BTreeMap::new()).unwrap_err();
         assert_eq!(error, BindError::NoRank { input: "x".into() });
     }

@@ -84,7 +84,7 @@ impl Check<'_> {
             Some(reason) => verdict.unverified_at(at, reason),
             None => {
                 let (error, oracle) = (numerics.max_error, &numerics.oracle);
-                let message = format!("{at}: outputs are within {error:.1e} of their scale of the {oracle}'s");
+                let message = format!("{at}: outputs are right, off by {error:.1e} of their scale ({oracle})");
                 verdict.add("verified", Severity::Note, message);
             }
         }

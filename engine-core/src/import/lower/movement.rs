@@ -220,6 +220,10 @@ fn slice(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         if step == 0 {
             return Err(impossible("a step", &steps_given, shape));
         }
+        if size == 0 {
+            // Nothing to take from, in either direction.
+            continue;
+        }
         let from_end = |at: i64| if at < 0 { at.saturating_add(size) } else { at };
         let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
         let start = from_end(first[index]).clamp(low.max(0), high);
