@@ -92,7 +92,12 @@ fn plans_of(device: &Device, program: &Program, work: &Work, effort: Effort) -> 
         .filter_map(|engine| {
             let key = runtime::plan_key(program, work, engine.index, &engine.knobs);
             let missing = !device.has_library_plan(&key);
-            missing.then(|| Job::Plan { key, work: Box::new(work.clone()), engine: engine.index, knobs: engine.knobs.clone() })
+            missing.then(|| Job::Plan {
+                key,
+                work: Box::new(work.clone()),
+                engine: engine.index,
+                knobs: engine.knobs.clone(),
+            })
         })
         .collect()
 }
