@@ -1,7 +1,8 @@
 #!/bin/bash
 # Failures for real on a GPU host: failures.sh PLANFORGE OUT
 #
-# One coordinator with one agent goes through all of them and has to build again after each. Needs gcc, or the two
+# PARTS (spoil, memory, stub; all by default) says which. One coordinator with one agent goes through them and has to
+# build again after each. Needs gcc, or the two
 # libraries built from the C files here in the folder LIBS; and python3 with torch, which takes the device's memory.
 set -u
 here=$(dirname "$(realpath "$0")"); planforge=$(realpath "$1"); out=$2; mkdir -p "$out"
@@ -17,6 +18,7 @@ cp "$shim/libnvrtc.so.13" "$shim/libnvrtc.so"
 real=$(find /usr/local/cuda*/ -name 'libnvrtc.so.1?' 2>/dev/null | head -1)
 spoil=$work/spoil; echo none >"$spoil"
 failed=0
+part() { case " ${PARTS:-spoil memory stub} " in *" $1 "*) true;; *) false;; esac; }
 # expect WHAT TEXT...: the last command said every text.
 expect() {
     local what=$1 text; shift
@@ -44,6 +46,7 @@ build() { try "${LIMIT:-90}" "$planforge" build "$@"; }
 
 build digits.onnx --precision fp16;                    expect "a build before anything is spoilt" "succeeded" "exit 0"
 
+if part spoil; then
 echo error >"$spoil"
 build digits.onnx --precision bf16;                    expect "a kernel that does not compile" "does not compile" "this_does_not_compile"
 try 20 "$planforge" logs "$(last_job)";                expect "its source and log are kept" "source of kernel" "this_does_not_compile"
@@ -52,7 +55,9 @@ echo fault >"$spoil"
 build digits.onnx --precision tf32;                    expect "a kernel that faults" "faulty kernel" "illegal"
 echo none >"$spoil"
 build digits.onnx --precision tf32 --force;            expect "the device serves the next job" "succeeded" "exit 0"
+fi
 
+if part memory; then
 python3 - <<'PY' &
 import torch, time
 free, total = torch.cuda.mem_get_info()
@@ -68,10 +73,12 @@ try 30 "$planforge" doctor;                            expect "another process o
 build bert-base.onnx --precision fp32;                 expect "out of device memory" "out of device memory" "MiB"
 kill $holder 2>/dev/null; wait $holder 2>/dev/null
 build digits.onnx --precision fp32;                    expect "memory is free again" "succeeded" "exit 0"
+fi
 
 kill -0 $up && echo "ok     the agent lived through all of it" | tee -a "$log"
 kill $up; wait $up 2>/dev/null; trap - EXIT; tail -c 3000 up.txt >>"$log"
 
+part stub || exit $failed
 # A library without its functions, in the place of every real one.
 cat >stubbed.sh <<STUB
 for real in \$(find / -name 'libcudnn.so.9*' -type f -not -path '/proc/*' -not -path '$work/*' -not -path '*/.gpu*' 2>/dev/null); do

@@ -37,10 +37,18 @@ pub fn assess(before: &TelemetrySample, after: &TelemetrySample, duration_ms: f6
     {
         reasons.push(format!("memory errors: {} uncorrected", later - earlier));
     }
+    if tells_of_device(before) && !tells_of_device(after) {
+        reasons.push("driver lost: the device told its state before the window and no longer does".to_owned());
+    }
     if let (Some(earlier), Some(later)) = (&before.cpu_time, &after.cpu_time) {
         cpu_reasons(earlier, later, duration_ms, threads, &mut reasons);
     }
     reasons
+}
+
+/// Whether a GPU's driver answered anything.
+fn tells_of_device(sample: &TelemetrySample) -> bool {
+    sample.sm_clock_mhz.is_some() || sample.memory_used_mib.is_some() || sample.ecc_uncorrected.is_some()
 }
 
 fn cpu_reasons(before: &CpuTime, after: &CpuTime, duration_ms: f64, threads: u32, reasons: &mut Vec<String>) {
@@ -94,6 +102,18 @@ mod tests {
         assert_eq!(kinds(cpu(200.0, 200.0, 0.0, 120.0, 0.0)), ["other processes used"]);
         // Too short a window to judge others by 10 ms ticks.
         assert!(kinds(cpu(20.0, 20.0, 10.0, 10.0, 0.0)).is_empty());
+    }
+
+    #[test]
+    fn a_driver_that_falls_silent_taints() {
+        let told =
+            TelemetrySample { sm_clock_mhz: Some(1980), memory_used_mib: Some(750), ..TelemetrySample::default() };
+        let silent = TelemetrySample::default();
+        let reasons = assess(&told, &silent, 100.0, 1);
+        assert!(reasons.len() == 1 && reasons[0].starts_with("driver lost:"), "{reasons:?}");
+        assert!(assess(&told, &told, 100.0, 1).is_empty());
+        // A CPU's samples never tell these.
+        assert!(assess(&silent, &silent, 100.0, 1).is_empty());
     }
 
     #[test]
