@@ -10,11 +10,10 @@ log=$out/failures.txt; : >"$log"
 work=$(mktemp -d); cd "$work"
 export PLANFORGE_DATA=$work/data NO_COLOR=1 PLANFORGE_SKUS=${SKU:-h200-sxm}
 shim=$work/shim; mkdir -p "$shim" "$work/stub"
-if [ -n "${LIBS:-}" ]; then cp "$LIBS/libnvrtc.so.13" "$shim/"; cp "$LIBS/libcudnn.so.9" "$work/stub/"; else
-    gcc -shared -fPIC -o "$shim/libnvrtc.so.13" -Wl,-soname,libnvrtc.so.13 "$here/nvrtc_shim.c" -ldl
+if [ -n "${LIBS:-}" ]; then cp "$LIBS/libnvrtc.so" "$shim/"; cp "$LIBS/libcudnn.so.9" "$work/stub/"; else
+    gcc -shared -fPIC -o "$shim/libnvrtc.so" -Wl,-soname,libnvrtc.so "$here/nvrtc_shim.c" -ldl
     gcc -shared -fPIC -o "$work/stub/libcudnn.so.9" -Wl,-soname,libcudnn.so.9 "$here/stub.c"
 fi
-cp "$shim/libnvrtc.so.13" "$shim/libnvrtc.so"
 real=$(find /usr/local/cuda*/ -name 'libnvrtc.so.1?' 2>/dev/null | head -1)
 spoil=$work/spoil; echo none >"$spoil"
 failed=0

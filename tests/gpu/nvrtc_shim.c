@@ -1,6 +1,8 @@
 /* Stands before the real NVRTC and spoils what is compiled, so that failures happen for real on a real device.
  *
- *   gcc -shared -fPIC -o libnvrtc.so.13 -Wl,-soname,libnvrtc.so.13 nvrtc_shim.c -ldl
+ *   gcc -shared -fPIC -o libnvrtc.so -Wl,-soname,libnvrtc.so nvrtc_shim.c -ldl
+ *
+ * Without a version in its name: that is what this program asks for first, while cuDNN asks for the real one by version.
  *
  * PLANFORGE_TEST_NVRTC  path of the real library
  * PLANFORGE_TEST_SPOIL  file with one word, read at every compilation. error: no source compiles; fault: every kernel
@@ -52,12 +54,6 @@ FORWARD(nvrtcGetCUBINSize, (Program a, size_t *b), (a, b))
 FORWARD(nvrtcGetCUBIN, (Program a, char *b), (a, b))
 FORWARD(nvrtcGetProgramLogSize, (Program a, size_t *b), (a, b))
 FORWARD(nvrtcGetProgramLog, (Program a, char *b), (a, b))
-
-/* cuDNN asks for this one, whatever it takes. */
-Status __nvrtcCPEx(void *a, void *b, void *c, void *d, void *e, void *f, void *g, void *h) {
-    Status (*function)(void *, void *, void *, void *, void *, void *, void *, void *) = real("__nvrtcCPEx");
-    return function ? function(a, b, c, d, e, f, g, h) : 1;
-}
 
 const char *nvrtcGetErrorString(Status status) {
     const char *(*function)(Status) = real("nvrtcGetErrorString");
