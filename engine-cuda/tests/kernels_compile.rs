@@ -113,7 +113,8 @@ fn pointwise_kernels() {
         for binary in [Binary::Sub, Binary::Div, Binary::Pow, Binary::Min, Binary::Max, Binary::PRelu, Binary::FMod] {
             sum = Expr::Binary(binary, Box::new(sum), x());
         }
-        all.push(pointwise::generate(&sum, &image(kind, &dims)).unwrap());
+        // To where nothing is aligned: one element at a time is enough text to compile.
+        all.push(pointwise::generate(&sum, &image(kind, &[2, 48, 5, 6]).slice(1, 1, 16)).unwrap());
         // To another arrangement and another type; a slice of a wider image; one element.
         all.push(pointwise::generate(&x(), &rows(Kind::F32, &dims)).unwrap());
         all.push(pointwise::generate(&x(), &image(kind, &[2, 48, 5, 6]).slice(1, 16, 16)).unwrap());
