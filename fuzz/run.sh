@@ -30,7 +30,7 @@ for target in $targets; do
     found=target/corpus/$target
     mkdir -p "$found" "artifacts/$target" "corpus/$target" target/logs
     "target/$host/release/$target" "$found" "corpus/$target" -max_total_time="$seconds" -timeout=30 \
-        -rss_limit_mb=3072 -max_len=65536 -print_final_stats=1 -verbosity=0 \
+        -rss_limit_mb=3072 -max_len=65536 -use_value_profile=1 -print_final_stats=1 -verbosity=0 \
         "-artifact_prefix=artifacts/$target/" >"target/logs/$target" 2>&1 &
     running="$running $!:$target"
 done
