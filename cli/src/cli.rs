@@ -3,7 +3,7 @@
 use crate::{
     commands::{
         agent, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor, engines, explain,
-        fetch, inspect, jobs, logs, plugins, report, run, submit, testmodel, token, up, watch,
+        fetch, inspect, jobs, logs, plugins, probe, report, run, submit, testmodel, token, up, watch,
     },
     failure,
     settings::{self, Key, Layer},
@@ -118,6 +118,8 @@ pub enum Command {
     Devices(devices::Args),
     /// Look for what is wrong with this machine; sets nothing
     Doctor(doctor::Args),
+    /// Measure what this machine's GPU reaches: copies, products, transfers, launches
+    Probe(probe::Args),
     /// List finished engines
     Engines(engines::Args),
     /// Show what a plan or an ONNX file holds

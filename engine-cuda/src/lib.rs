@@ -13,6 +13,7 @@
 //! | [`engine`] | a loaded plan: a graph per profile, smaller batches, other shapes |
 //! | [`compiler`], [`meter`] | the backend's two traits |
 //! | [`mod@inspect`] | a plan in words and as JSON |
+//! | [`probe`] | the device's own ceilings: copies, products, transfers, launches |
 //! | [`versions`] | the libraries and the toolchain they make |
 //!
 //! Invariant: every address a step uses lies inside the arena, the weights, or an input's or output's own memory;
@@ -31,6 +32,7 @@ pub mod inspect;
 pub mod lower;
 pub mod meter;
 pub mod plan;
+pub mod probe;
 pub mod program;
 pub mod runtime;
 pub mod tune;

@@ -18,6 +18,7 @@ pub mod inspect;
 pub mod jobs;
 pub mod logs;
 pub mod plugins;
+pub mod probe;
 pub mod report;
 pub mod run;
 pub mod submit;
@@ -74,6 +75,7 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Doctor(args) => doctor::run(&context, args),
         Command::Engines(args) => context.block_on(engines::run(&context, args)),
         Command::Caches(args) => context.block_on(caches::run(&context, args)),
+        Command::Probe(args) => probe::run(&context, args),
         Command::Plugins(args) => context.block_on(plugins::run(&context, args)),
         Command::Token(args) => context.block_on(token::run(&context, args)),
         Command::Worker => unreachable!("main runs the worker"),

@@ -13,7 +13,7 @@ use std::{ffi::c_void, fmt, mem, ptr, rc::Rc};
 /// Most algorithms that a search returns.
 pub const MAX_ALGORITHMS: usize = 64;
 
-/// Element type of the operands; products are summed in f32.
+/// Element type of the operands; products are summed in f32, those of integers in i32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Element {
     F16,
@@ -21,6 +21,10 @@ pub enum Element {
     F32,
     /// f32 in memory, TF32 in the products.
     Tf32,
+    /// 8-bit integers, also as result. B must be transposed, and so for the next.
+    Int8,
+    /// 8-bit floats of 4 exponent bits; the result is bfloat16.
+    F8E4m3,
 }
 
 /// What is done to a sum before it is stored.
@@ -176,6 +180,16 @@ fn data_type(element: Element) -> sys::cudaDataType_t {
         Element::F16 => sys::cudaDataType_t::CUDA_R_16F,
         Element::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
         Element::F32 | Element::Tf32 => sys::cudaDataType_t::CUDA_R_32F,
+        Element::Int8 => sys::cudaDataType_t::CUDA_R_8I,
+        Element::F8E4m3 => sys::cudaDataType_t::CUDA_R_8F_E4M3,
+    }
+}
+
+/// What the library stores results as.
+fn result_type(element: Element) -> sys::cudaDataType_t {
+    match element {
+        Element::F8E4m3 => sys::cudaDataType_t::CUDA_R_16BF,
+        other => data_type(other),
     }
 }
 
@@ -184,9 +198,9 @@ impl Prepared {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let compute = match product.element {
             Element::Tf32 => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+            Element::Int8 => sys::cublasComputeType_t::CUBLAS_COMPUTE_32I,
             _ => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
         };
-        let kind = data_type(product.element);
         let description =
             doing("describe a product", result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F))?;
         // Row-major X is column-major X transposed: D' = B' · A'.
@@ -197,8 +211,10 @@ impl Prepared {
             (product.n, product.m, product.ldc, product.stride_c),
             (product.n, product.m, product.ldd, product.stride_d),
         ];
+        let (given, made) = (data_type(product.element), result_type(product.element));
+        let kinds = [given, given, made, made];
         let mut layouts = [ptr::null_mut(); 4];
-        for (layout, (rows, cols, ld, _)) in layouts.iter_mut().zip(shapes) {
+        for ((layout, (rows, cols, ld, _)), kind) in layouts.iter_mut().zip(shapes).zip(kinds) {
             *layout = doing("describe a matrix", result::create_matrix_layout(kind, rows, cols, ld.cast_signed()))?;
         }
         let prepared = Self { handle: handle.clone(), product, description, layouts };

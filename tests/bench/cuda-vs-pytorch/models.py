@@ -12,6 +12,11 @@ import torch
 from torch import nn
 
 SEED = 20
+# Scale of residual branches. At 1, networks of random weights are chaotic: each block makes a rounding error larger,
+# and even TF32 is off by percents; trained networks are not so.
+RESIDUAL_GAIN = 0.3
+# Of the shifts of batch norms, as trained networks have them.
+SPREAD_OF_SHIFTS = 0.5
 # Of what is added to parameters that begin as one number.
 SPREAD_OF_CONSTANTS = 0.02
 CALIBRATION_BATCH = 8
@@ -130,6 +135,7 @@ class BertBase(nn.Module):
         return self.bert(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
 
+@torch.no_grad()
 def module(name):
     """The module in evaluation mode on the CPU, always with the same weights."""
     import torchvision.models as vision
@@ -138,11 +144,26 @@ def module(name):
     made = {"detector": Detector, "bert_base": BertBase}.get(name) or (lambda: getattr(vision, name)(weights=None))
     made = made().eval()
     for parameter in made.parameters():
-        parameter.requires_grad_(False)
         # Biases of 0 and scales of 1, and ViT's last layer: a compiler could leave them out, of trained models it cannot.
         if parameter.min() == parameter.max():
             parameter += torch.randn_like(parameter) * SPREAD_OF_CONSTANTS
+    for norm in last_norms(made):
+        norm.weight *= RESIDUAL_GAIN
+    for part in made.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.bias += torch.randn_like(part.bias) * SPREAD_OF_SHIFTS
     return made
+
+
+def last_norms(model):
+    """The batch norm that ends each residual branch."""
+    for part in model.modules():
+        if hasattr(part, "bn3"):
+            yield part.bn3
+        elif getattr(part, "use_res_connect", False):
+            yield part.block[-1][1]
+        elif isinstance(part, Residual) and part.shortcut:
+            yield part.body[-1][1]
 
 
 @torch.no_grad()

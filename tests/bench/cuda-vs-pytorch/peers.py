@@ -65,30 +65,29 @@ class Peer:
     def __init__(self, name, model, sets):
         self.name = name
         began = time.monotonic()
+        # Copies are made as users make them, outside of inference mode.
+        if not name.startswith("eager-fp32"):
+            model = copy.deepcopy(model).half()
+            if sets[0][0].dim() == 4:
+                model = model.to(memory_format=torch.channels_last)
+            sets = [in_half(tensors) for tensors in sets]
+        # A graph knows only addresses: what lies there must live.
+        self.model, self.sets = model, sets
         with settings(name), torch.inference_mode():
             self._prepare(model, sets)
             torch.cuda.synchronize()
         self.prepared_s = time.monotonic() - began
 
     def _prepare(self, model, sets):
-        if self.name.startswith("eager-fp32"):
-            self.sets = sets
+        if self.name.startswith("eager"):
+            own = (lambda tensors: tensors) if self.name.startswith("eager-fp32") else in_half
             self.static = lambda: model(*sets[0])
             self.rotated = lambda number: model(*sets[number % len(sets)])
-            self.compute = lambda tensors: model(*tensors)
-            return
-        half = copy.deepcopy(model).half()
-        if sets[0][0].dim() == 4:
-            half = half.to(memory_format=torch.channels_last)
-        self.sets = sets = [in_half(tensors) for tensors in sets]
-        if self.name == "eager-fp16":
-            self.static = lambda: half(*sets[0])
-            self.rotated = lambda number: half(*sets[number % len(sets)])
-            self.compute = lambda tensors: half(*in_half(tensors))
+            self.compute = lambda tensors: model(*own(tensors))
         elif self.name == "graph-fp16":
-            self._capture(half, sets)
+            self._capture(model, sets)
         else:
-            self._compile(half, sets)
+            self._compile(model, sets)
 
     def _capture(self, half, sets):
         fixed = tuple(tensor.clone() for tensor in sets[0])

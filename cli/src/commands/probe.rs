@@ -1,0 +1,107 @@
+//! `planforge probe`: what this machine's GPU reaches, measured now; needs no farm.
+
+use super::Context;
+use crate::failure::Failure;
+use planforge_engine_cuda::{
+    probe::{Launches, Probe, Transfers},
+    runtime::RuntimeError,
+};
+use planforge_kernels::cuda::device::{DeviceError, Gpu};
+use planforge_proto::ErrorCode;
+use std::fmt::Write as _;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// GPU by its UUID, as nvidia-smi -L lists it; the first one otherwise
+    #[arg(long, value_name = "GPU-UUID")]
+    gpu: Option<String>,
+}
+
+pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    let gpu = match &args.gpu {
+        Some(uuid) => Gpu::open_uuid(uuid),
+        None => Gpu::open(0),
+    };
+    let gpu = gpu.map_err(|error| no_gpu(&error))?;
+    let spinner = context.printer.spinner(&format!("measuring {}", gpu.properties().name));
+    let probe = Probe::measure(&gpu);
+    spinner.finish_and_clear();
+    let probe = probe.map_err(|error| failed(&error))?;
+    context.printer.data(&text(&probe))?;
+    context.printer.object(&probe)
+}
+
+fn no_gpu(error: &DeviceError) -> Failure {
+    let hint = match error {
+        DeviceError::NoSuchDevice { .. } => "see nvidia-smi -L for the UUIDs",
+        _ => "planforge doctor says which NVIDIA libraries are there",
+    };
+    Failure::new(ErrorCode::Unavailable, error.to_string()).hint(hint)
+}
+
+fn failed(error: &RuntimeError) -> Failure {
+    let failure = Failure::new(ErrorCode::Internal, format!("the probe ended early: {error}"));
+    failure.hint("look whether another process uses the GPU: planforge doctor, nvidia-smi")
+}
+
+fn text(probe: &Probe) -> String {
+    let mut text = format!("device               {}\n", probe.device);
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<20} {value}");
+    };
+    line("copy", format!("{:.0} GB/s read and written", probe.copy_gb_s));
+    for peak in &probe.products {
+        let unit = if peak.element.starts_with("int") { "TOP/s" } else { "TFLOP/s" };
+        let value = peak.tflop_s.map_or_else(|| "not here".into(), |rate| format!("{rate:.0} {unit}"));
+        line(&format!("products {}", peak.element), value);
+    }
+    let Transfers {
+        to_device_pinned_gb_s,
+        from_device_pinned_gb_s,
+        to_device_pageable_gb_s,
+        from_device_pageable_gb_s,
+    } = probe.transfers;
+    line("to the device", format!("{to_device_pinned_gb_s:.1} GB/s pinned, {to_device_pageable_gb_s:.1} pageable"));
+    line(
+        "from the device",
+        format!("{from_device_pinned_gb_s:.1} GB/s pinned, {from_device_pageable_gb_s:.1} pageable"),
+    );
+    match &probe.launches {
+        Ok(Launches { kernel_round_trip_us, kernel_queued_us, graph_round_trip_us, graph_kernel_us }) => {
+            line("kernel", format!("{kernel_round_trip_us:.1} us there and back, {kernel_queued_us:.2} us queued"));
+            line("graph", format!("{graph_round_trip_us:.1} us there and back, {graph_kernel_us:.2} us a kernel"));
+        }
+        Err(reason) => line("launches", format!("not measured: {reason}")),
+    }
+    text.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planforge_engine_cuda::probe::Peak;
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let transfers = Transfers {
+            to_device_pinned_gb_s: 55.2,
+            from_device_pinned_gb_s: 54.9,
+            to_device_pageable_gb_s: 9.1,
+            from_device_pageable_gb_s: 8.0,
+        };
+        let peak = |element: &str, tflop_s| Peak { element: element.into(), tflop_s };
+        let products = vec![peak("fp16", Some(790.2)), peak("int8", Some(1500.0)), peak("fp8-e4m3", None)];
+        let launches = Err("NVRTC was not found".into());
+        let probe = Probe { device: "GPU".into(), copy_gb_s: 4300.0, products, transfers, launches };
+        insta::assert_snapshot!(text(&probe), @r"
+        device               GPU
+        copy                 4300 GB/s read and written
+        products fp16        790 TFLOP/s
+        products int8        1500 TOP/s
+        products fp8-e4m3    not here
+        to the device        55.2 GB/s pinned, 9.1 pageable
+        from the device      54.9 GB/s pinned, 8.0 pageable
+        launches             not measured: NVRTC was not found
+        ");
+    }
+}
