@@ -45,8 +45,11 @@ pub struct Probe {
     /// Products of square matrices by element type.
     pub products: Vec<Peak>,
     pub transfers: Transfers,
-    /// Why it is missing otherwise.
-    pub launches: std::result::Result<Launches, String>,
+    /// `None` where no kernel can be compiled.
+    pub launches: Option<Launches>,
+    /// Why it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launches_missing: Option<String>,
 }
 
 /// Highest rate of products of one type.
@@ -85,12 +88,17 @@ impl Probe {
     pub fn measure(gpu: &Gpu) -> Result<Self> {
         let stream = gpu.stream()?;
         let properties = gpu.properties();
+        let (launches, launches_missing) = match launches(gpu, &stream)? {
+            Ok(launches) => (Some(launches), None),
+            Err(reason) => (None, Some(reason)),
+        };
         Ok(Self {
             device: properties.name.clone(),
             copy_gb_s: copy_gb_s(gpu, &stream)?,
             products: products(gpu, &stream)?,
             transfers: transfers(gpu, &stream)?,
-            launches: launches(gpu, &stream)?,
+            launches,
+            launches_missing,
         })
     }
 }

@@ -67,11 +67,14 @@ fn text(probe: &Probe) -> String {
         format!("{from_device_pinned_gb_s:.1} GB/s pinned, {from_device_pageable_gb_s:.1} pageable"),
     );
     match &probe.launches {
-        Ok(Launches { kernel_round_trip_us, kernel_queued_us, graph_round_trip_us, graph_kernel_us }) => {
+        Some(Launches { kernel_round_trip_us, kernel_queued_us, graph_round_trip_us, graph_kernel_us }) => {
             line("kernel", format!("{kernel_round_trip_us:.1} us there and back, {kernel_queued_us:.2} us queued"));
             line("graph", format!("{graph_round_trip_us:.1} us there and back, {graph_kernel_us:.2} us a kernel"));
         }
-        Err(reason) => line("launches", format!("not measured: {reason}")),
+        None => {
+            let reason = probe.launches_missing.as_deref().unwrap_or("no kernel can be compiled");
+            line("launches", format!("not measured: {reason}"));
+        }
     }
     text.trim_end().to_owned()
 }
@@ -91,8 +94,14 @@ mod tests {
         };
         let peak = |element: &str, tflop_s| Peak { element: element.into(), tflop_s };
         let products = vec![peak("fp16", Some(790.2)), peak("int8", Some(1500.0)), peak("fp8-e4m3", None)];
-        let launches = Err("NVRTC was not found".into());
-        let probe = Probe { device: "GPU".into(), copy_gb_s: 4300.0, products, transfers, launches };
+        let probe = Probe {
+            device: "GPU".into(),
+            copy_gb_s: 4300.0,
+            products,
+            transfers,
+            launches: None,
+            launches_missing: Some("NVRTC was not found".into()),
+        };
         insta::assert_snapshot!(text(&probe), @r"
         device               GPU
         copy                 4300 GB/s read and written
