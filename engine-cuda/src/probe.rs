@@ -170,13 +170,16 @@ fn copy_gb_s(gpu: &Gpu, stream: &Stream) -> Result<f64> {
     let (from, to) = (noise(gpu, bytes, |word| word)?, gpu.alloc(bytes)?);
     let ms = timed_ms(stream, || {
         // SAFETY: both buffers are that large and outlive the copy, which is waited for.
-        Ok(unsafe { stream.copy(to.address(), from.address(), bytes)? })
+        unsafe { stream.copy(to.address(), from.address(), bytes) }.map_err(Into::into)
     })?;
     Ok(2.0 * bytes as f64 / ms / 1e6)
 }
 
-/// Types in the order they are told, with a pattern that makes numbers of moderate size of random words.
-const ELEMENTS: [(&str, Element, u64, fn(u32) -> u32); 6] = [
+/// Numbers of one type made of random bits.
+type Pattern = fn(u32) -> u32;
+
+/// Types in the order they are told, with their bytes and a pattern that makes numbers of moderate size of random words.
+const ELEMENTS: [(&str, Element, u64, Pattern); 6] = [
     ("fp16", Element::F16, 2, |word| word & 0x83ff_83ff | 0x3800_3800),
     ("bf16", Element::Bf16, 2, |word| word & 0x807f_807f | 0x3f00_3f00),
     ("tf32", Element::Tf32, 4, |word| word & 0x807f_ffff | 0x3f00_0000),
@@ -204,7 +207,7 @@ fn product_tflop_s(
     handle: &Handle,
     element: Element,
     element_bytes: u64,
-    pattern: fn(u32) -> u32,
+    pattern: Pattern,
 ) -> Result<Option<f64>> {
     // Halved until three matrices of the widest result fit.
     let mut size = PRODUCT_SIZE;
@@ -233,7 +236,7 @@ fn product_tflop_s(
     for algorithm in &algorithms {
         let ms = timed_ms(stream, || {
             // SAFETY: the matrices are as the product describes them and outlive it; it is waited for.
-            Ok(unsafe { prepared.run(stream, algorithm, operands)? })
+            unsafe { prepared.run(stream, algorithm, operands) }.map_err(Into::into)
         });
         // An algorithm that this device refuses when it runs is no ceiling.
         if let Ok(ms) = ms {
@@ -253,16 +256,16 @@ fn transfers(gpu: &Gpu, stream: &Stream) -> Result<Transfers> {
     let gb_s = |ms: f64| bytes as f64 / ms / 1e6;
     let to_device_pinned = timed_ms(stream, || {
         // SAFETY: both live, and nobody changes the host's side before the copy was waited for.
-        Ok(unsafe { stream.copy_in(&buffer, &pinned)? })
+        unsafe { stream.copy_in(&buffer, &pinned) }.map_err(Into::into)
     })?;
     let from_device_pinned = timed_ms(stream, || {
         // SAFETY: as above.
         unsafe { stream.copy_out(&mut pinned, &buffer)? };
         // The next repeat borrows the memory again.
-        Ok(stream.synchronize()?)
+        stream.synchronize().map_err(Into::into)
     })?;
-    let to_device_pageable = host_us(REPEATS, || Ok(buffer.write(0, &pageable)?))?;
-    let from_device_pageable = host_us(REPEATS, || Ok(buffer.read(0, &mut pageable)?))?;
+    let to_device_pageable = host_us(REPEATS, || buffer.write(0, &pageable).map_err(Into::into))?;
+    let from_device_pageable = host_us(REPEATS, || buffer.read(0, &mut pageable).map_err(Into::into))?;
     Ok(Transfers {
         to_device_pinned_gb_s: gb_s(to_device_pinned),
         from_device_pinned_gb_s: gb_s(from_device_pinned),
@@ -285,16 +288,16 @@ fn launches(gpu: &Gpu, stream: &Stream) -> Result<std::result::Result<Launches, 
     let one = Launch { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
     let args = [Arg::Address(word.address()), Arg::I32(0)];
     // SAFETY: the arguments are what the kernel declares; it writes nothing.
-    let launch = || -> Result<()> { Ok(unsafe { kernel.launch(stream, one, &args)? }) };
+    let launch = || -> Result<()> { unsafe { kernel.launch(stream, one, &args) }.map_err(Into::into) };
     let kernel_round_trip_us = host_us(LATENCY_REPEATS, || {
         launch()?;
-        Ok(stream.synchronize()?)
+        stream.synchronize().map_err(Into::into)
     })?;
     let kernel_queued_us = host_us(REPEATS, || {
         for _ in 0..QUEUED_LAUNCHES {
             launch()?;
         }
-        Ok(stream.synchronize()?)
+        stream.synchronize().map_err(Into::into)
     })? / QUEUED_LAUNCHES as f64;
     let captured = |count: usize| {
         stream.capture(|| {
@@ -309,12 +312,12 @@ fn launches(gpu: &Gpu, stream: &Stream) -> Result<std::result::Result<Launches, 
     let graph_round_trip_us = host_us(LATENCY_REPEATS, || {
         // SAFETY: the word it was captured with lives.
         unsafe { short.launch()? };
-        Ok(stream.synchronize()?)
+        stream.synchronize().map_err(Into::into)
     })?;
     // SAFETY: as above.
-    let short_ms = timed_ms(stream, || Ok(unsafe { short.launch()? }))?;
+    let short_ms = timed_ms(stream, || unsafe { short.launch() }.map_err(Into::into))?;
     // SAFETY: as above.
-    let long_ms = timed_ms(stream, || Ok(unsafe { long.launch()? }))?;
+    let long_ms = timed_ms(stream, || unsafe { long.launch() }.map_err(Into::into))?;
     let graph_kernel_us = (long_ms - short_ms) * 1e3 / (GRAPH_KERNELS - 1) as f64;
     Ok(Ok(Launches { kernel_round_trip_us, kernel_queued_us, graph_round_trip_us, graph_kernel_us }))
 }
