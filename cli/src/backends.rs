@@ -110,7 +110,6 @@ impl Compiler for NativeBackend {
 mod tests {
     use super::*;
     use planforge_engine_core::native::container::{KIND_CUDA_MANIFEST, KIND_MANIFEST, Writer};
-    use std::io::Write as _;
 
     fn plan_of(folder: &Path, kind: u32) -> std::path::PathBuf {
         let path = folder.join(format!("{kind}.plan"));
