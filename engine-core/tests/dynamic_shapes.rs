@@ -27,9 +27,12 @@ impl Events for Silent {
     fn log(&self, _line: &str) {}
 }
 
-/// A profile of `name:min..opt..max` dimensions.
-fn profile(inputs: &[(&str, &[(u64, u64, u64)])]) -> OptimizationProfile {
-    let dims = |dims: &[(u64, u64, u64)]| dims.iter().map(|&(min, opt, max)| DimRange { min, opt, max }).collect();
+/// Smallest, usual and largest size of a dimension.
+type Sizes = (u64, u64, u64);
+
+/// A profile of inputs by name.
+fn profile(inputs: &[(&str, &[Sizes])]) -> OptimizationProfile {
+    let dims = |dims: &[Sizes]| dims.iter().map(|&(min, opt, max)| DimRange { min, opt, max }).collect();
     OptimizationProfile { inputs: inputs.iter().map(|(name, sizes)| ((*name).to_owned(), dims(sizes))).collect() }
 }
 
