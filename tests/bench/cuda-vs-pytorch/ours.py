@@ -26,8 +26,9 @@ class Engine:
 
     def __init__(self, model, batch, cache, contexts=1, level=3, log=None):
         command = [str(program()), str(model), str(batch), str(cache), "--contexts", str(contexts), "--level", str(level)]
+        self.log = log or tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log or subprocess.DEVNULL, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True
         )
         self.folder = tempfile.TemporaryDirectory(dir="/dev/shm" if pathlib.Path("/dev/shm").is_dir() else None)
         self.built = self._answer()
@@ -35,11 +36,17 @@ class Engine:
     def _answer(self):
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the engine's process ended with {self.process.wait()}")
+            raise RuntimeError(f"the engine's process ended with {self.process.wait()}: {self._last_words()}")
         answer = json.loads(line)
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer
+
+    def _last_words(self):
+        if not self.log.readable():
+            return "see its log"
+        self.log.seek(0)
+        return " | ".join(self.log.read().splitlines()[-3:]) or "it said nothing"
 
     def ask(self, *words):
         self.process.stdin.write(" ".join(str(word) for word in words) + "\n")
