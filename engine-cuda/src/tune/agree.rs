@@ -1,5 +1,6 @@
 //! Candidates of one step must agree: one that computes something else than the others, or less precisely than its type
-//! promises, is left out, whatever its time.
+//! promises, is left out, whatever its time. Without a majority there is no verdict: then all stay, and the check of the
+//! whole engine's outputs decides.
 
 use super::Timed;
 use crate::{
@@ -68,9 +69,18 @@ impl<'a> Trial<'a> {
             }
             true
         };
-        let keep: Vec<bool> = self.timed.iter().map(|(timed, sample)| agrees(timed, sample)).collect();
+        let mut keep: Vec<bool> = self.timed.iter().map(|(timed, sample)| agrees(timed, sample)).collect();
+        if !keep.is_empty() && !majority(&keep) {
+            tracing::warn!(step = self.step.name, "no majority of its tactics computes the same: none is left out");
+            keep.fill(true);
+        }
         self.timed.into_iter().zip(keep).filter_map(|((timed, _), keep)| keep.then_some(timed)).collect()
     }
+}
+
+/// Whether more than half agree with the middle.
+fn majority(agree: &[bool]) -> bool {
+    agree.iter().filter(|agrees| **agrees).count() * 2 > agree.len()
 }
 
 /// Largest difference from the middle, relative to its root mean square: a few roundings of the type.
@@ -96,4 +106,16 @@ fn sample(device: &Device, program: &Program, memory: &Memory, step: &Step) -> R
         sample.extend(values.map(|tensor| tensor.to_f64s()).unwrap_or_default());
     }
     Ok(sample)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::majority;
+
+    #[test]
+    fn half_is_no_majority() {
+        assert!(majority(&[true, true, false]));
+        assert!(!majority(&[true, false]));
+        assert!(!majority(&[false, false, false]));
+    }
 }

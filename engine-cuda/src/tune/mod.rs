@@ -209,8 +209,9 @@ fn time_candidates(
                     device.remember_plan(program, &step.work, &engine, &plan);
                     let tactic = Tactic::Dnn { engine: engine.index, knobs: engine.knobs.clone(), workspace_bytes };
                     let address = |view: &View| memory.address_of(program, view);
-                    let ready = bind(plan, &step.work, &address, memory.workspace_address())?;
-                    trial.keep(program, memory, tactic, time_us(device, &ready))?;
+                    let ready = bind(plan, &step.work, &address, memory.workspace_address());
+                    let time = ready.and_then(|ready| time_us(device, &ready));
+                    trial.keep(program, memory, tactic, time)?;
                 }
             }
             Err(error) => tracing::debug!(step = step.name, %error, "no cuDNN engines"),
@@ -223,8 +224,9 @@ fn time_candidates(
         for algorithm in prepared.algorithms(MAX_WORKSPACE_BYTES as usize, effort.algorithms)? {
             let workspace_bytes = algorithm.workspace_bytes as u64;
             let tactic = Tactic::Blas { words: algorithm.words, workspace_bytes };
-            let ready = prepare(device, program, step, Some(&tactic), memory, kernels)?;
-            trial.keep(program, memory, tactic, time_us(device, &ready))?;
+            let ready = prepare(device, program, step, Some(&tactic), memory, kernels);
+            let time = ready.and_then(|ready| time_us(device, &ready));
+            trial.keep(program, memory, tactic, time)?;
         }
     }
     for generated in kernels_for(device, program, &step.work, effort) {

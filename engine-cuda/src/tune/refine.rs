@@ -4,8 +4,9 @@
 use super::{Timed, Tuned, signature};
 use crate::{
     program::{Program, Work},
-    runtime::{Device, Kernels, Memory, Ready, Result, prepare},
+    runtime::{Device, Kernels, Memory, Ready, Result, RuntimeError, prepare},
 };
+use planforge_kernels::cuda::device::DeviceError;
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
@@ -79,7 +80,14 @@ pub(super) fn refine(
                 continue;
             }
             exchange(&mut ready, &mut others);
-            let ms = graph_ms(device, &ready)?;
+            let ms = match graph_ms(device, &ready) {
+                Ok(ms) => ms,
+                Err(error @ RuntimeError::Device(DeviceError::Fault { .. })) => return Err(error),
+                Err(error) => {
+                    tracing::debug!(tactic = candidate.tactic.name(), %error, "a tactic does not run in a graph");
+                    f64::INFINITY
+                }
+            };
             if ms < best_ms * GAIN {
                 best_ms = ms;
                 for &index in &group.steps {
