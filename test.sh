@@ -84,5 +84,8 @@ if [ -d "$nvrtc" ]; then
 fi
 
 cargo build --locked --workspace --all-targets
+# The end-to-end tests start this binary; one built for them alone has other features of its dependencies, which takes
+# minutes.
+[ -n "${PLANFORGE_BIN:-}" ] || export PLANFORGE_BIN="$PWD/target/debug/planforge"
 cargo nextest run --locked --workspace --profile "${NEXTEST_PROFILE:-default}" "$@"
 cargo test --locked --workspace --doc

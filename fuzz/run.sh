@@ -37,11 +37,13 @@ done
 failed=""
 for each in $running; do
     target=${each#*:}
-    if wait "${each%%:*}"; then
+    status=0
+    wait "${each%%:*}" || status=$?
+    if [ "$status" -eq 0 ]; then
         runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "target/logs/$target")
         echo "fuzz: $target: $runs inputs in ${seconds}s, none failed"
     else
-        echo "fuzz: $target failed:" >&2
+        echo "fuzz: $target failed, exit status $status:" >&2
         tail -n 40 "target/logs/$target" >&2
         failed="$failed $target"
     fi

@@ -110,6 +110,9 @@ def main():
                             [h.make_opsetid("local", 1)])
     save("bad-recursion", [h.make_node("Again", ["x"], ["y"], domain="local")], [value("x", [3])], [value("y", [3])],
          functions=[again], domains=["local"])
+    inside = h.make_graph([h.make_node("Add", ["x", "y"], ["t"])], "inside", [], [value("t", [2])])
+    save("bad-cycle-inside", [h.make_node("If", ["c"], ["y"], then_branch=inside, else_branch=other)],
+         [value("c", [], T.BOOL), value("x", [2])], [value("y", [2])])
     one("bad-operator", "Quux", [[2]], 1)
     one("bad-attribute", "Relu", [[2]], 1, shine=1)
     one("bad-opset", "Relu", [[2]], 1, opset=99)

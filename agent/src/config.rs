@@ -36,6 +36,10 @@ pub struct Limits {
     pub refusal_patience_ms: u64,
     /// How often devices and toolchains are looked for anew.
     pub device_refresh_ms: u64,
+    /// How long a device may take to answer when it is looked at after a failure.
+    pub device_check_ms: u64,
+    /// How often a device that could not be used is looked at again.
+    pub device_retry_ms: u64,
 }
 
 impl Default for Limits {
@@ -55,6 +59,8 @@ impl Default for Limits {
             reconnect_longest_ms: 10_000,
             refusal_patience_ms: 30_000,
             device_refresh_ms: 60_000,
+            device_check_ms: 30_000,
+            device_retry_ms: 60_000,
         }
     }
 }
@@ -70,6 +76,8 @@ pub struct AgentConfig {
     pub name: String,
     /// Program and arguments that run one job; must speak the worker protocol.
     pub worker_command: Vec<OsString>,
+    /// Program and arguments that look at a device, whose id is added: it succeeds, or says why it cannot be used.
+    pub check_command: Vec<OsString>,
     /// Folder of the device locks: the same for every agent of the host, whoever runs it.
     pub lock_dir: PathBuf,
     pub devices: Arc<dyn DeviceSource>,
@@ -106,7 +114,8 @@ impl AgentConfig {
             token,
             state_dir,
             name: host_name(),
-            worker_command: vec![program.into(), "worker".into()],
+            worker_command: vec![program.clone().into(), "worker".into()],
+            check_command: vec![program.into(), "check-device".into()],
             lock_dir: lock::host_folder()?,
             devices,
             limits: Limits::default(),

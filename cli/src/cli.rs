@@ -143,6 +143,9 @@ pub enum Command {
     /// One job of an agent
     #[command(hide = true)]
     Worker,
+    /// Look whether a GPU can be used; agents start this after a failure
+    #[command(hide = true)]
+    CheckDevice { device: String },
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::{failure::Failure, printer::Printer, reports};
 use planforge_engine_core::{
     backend::BackendError,
+    device::DeviceFingerprint,
     report::Report,
     worker::{WorkCommand, WorkEvent, WorkOrder},
 };
@@ -12,20 +13,21 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// Runs `order` to its end and gives the report. The worker's log goes to standard error where `verbose`.
-pub fn run(printer: &Printer, order: &WorkOrder, verbose: bool) -> Result<Report, Failure> {
+/// Runs `order` on `device` to its end and gives the report. The worker's log goes to standard error where `verbose`.
+pub fn run(printer: &Printer, order: &WorkOrder, device: &DeviceFingerprint, verbose: bool) -> Result<Report, Failure> {
     let spinner = printer.spinner("starting");
-    let result = start(order, verbose)
+    let result = start(order, device, verbose)
         .map_err(|error| Failure::new(ErrorCode::Internal, format!("cannot start a worker process: {error}")))
         .and_then(|child| follow(child, order, &mut |words| spinner.set_message(words)));
     spinner.finish_and_clear();
     result
 }
 
-fn start(order: &WorkOrder, verbose: bool) -> io::Result<Child> {
+fn start(order: &WorkOrder, device: &DeviceFingerprint, verbose: bool) -> io::Result<Child> {
     Command::new(std::env::current_exe()?)
         .arg("worker")
         .current_dir(&order.scratch)
+        .envs(device.visibility())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(if verbose { Stdio::inherit() } else { Stdio::null() })

@@ -20,12 +20,14 @@
 mod backends;
 mod cli;
 mod commands;
+mod device_check;
 mod doctor;
 mod failure;
 mod farm;
 mod local;
 mod local_worker;
 mod plans;
+mod portability;
 mod printer;
 mod reports;
 
@@ -43,6 +45,9 @@ fn main() -> ExitCode {
     // A worker reads its order from standard input and nothing else: no settings of its user may change it.
     if let cli::Command::Worker = parsed.command {
         return planforge_agent::worker_main(&backends::compilers(), &planforge_engine_core::telemetry::for_device);
+    }
+    if let cli::Command::CheckDevice { device } = &parsed.command {
+        return device_check::main(device);
     }
     let printer = printer::Printer::new(parsed.global.json, parsed.global.quiet);
     match commands::run(parsed, &printer) {

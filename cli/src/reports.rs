@@ -85,23 +85,7 @@ pub async fn find_all(context: &Context<'_>, farm: &Farm, name: &str) -> Result<
         Err(_) => vec![v1::ListReportsRequest { job: name.to_owned(), ..Default::default() }],
     };
     for request in requests {
-        let reply = farm.rpc().list_reports(request).await.map_err(|e| farm.error(e));
-        let reply = match reply {
-            Ok(reply) => reply.into_inner(),
-            Err(failure) if failure.name == ErrorCode::NotFound.name() => continue,
-            Err(failure) => return Err(failure),
-        };
-        let mut facts = reply.facts.into_iter();
-        let mut reports = Vec::with_capacity(reply.reports_json.len());
-        for text in &reply.reports_json {
-            let report = parse(text.as_bytes()).map_err(|reason| {
-                Failure::new(ErrorCode::Internal, format!("a report of '{name}' cannot be read: {reason}"))
-            })?;
-            // A coordinator of an older version tells no facts.
-            let artifacts = facts.next().unwrap_or_default().artifacts;
-            reports.push(Found { report, artifacts });
-        }
-        reports.sort_by_key(|found| std::cmp::Reverse(found.report.provenance.measured_unix_ms));
+        let reports = listed(farm, request, name).await?;
         if !reports.is_empty() {
             return Ok(reports);
         }
@@ -110,6 +94,27 @@ pub async fn find_all(context: &Context<'_>, farm: &Farm, name: &str) -> Result<
     Err(Failure::new(ErrorCode::NotFound, format!("no report of '{name}'{project}")).hint(
         "name a job (planforge jobs), an engine key or plan digest in full (planforge engines --json) or a report file",
     ))
+}
+
+/// The reports that the farm lists for a request, newest first; none when it knows nothing of `name`.
+pub async fn listed(farm: &Farm, request: v1::ListReportsRequest, name: &str) -> Result<Vec<Found>, Failure> {
+    let reply = match farm.rpc().list_reports(request).await.map_err(|e| farm.error(e)) {
+        Ok(reply) => reply.into_inner(),
+        Err(failure) if failure.name == ErrorCode::NotFound.name() => return Ok(Vec::new()),
+        Err(failure) => return Err(failure),
+    };
+    let mut facts = reply.facts.into_iter();
+    let mut reports = Vec::with_capacity(reply.reports_json.len());
+    for text in &reply.reports_json {
+        let report = parse(text.as_bytes()).map_err(|reason| {
+            Failure::new(ErrorCode::Internal, format!("a report of '{name}' cannot be read: {reason}"))
+        })?;
+        // A coordinator of an older version tells no facts.
+        let artifacts = facts.next().unwrap_or_default().artifacts;
+        reports.push(Found { report, artifacts });
+    }
+    reports.sort_by_key(|found| std::cmp::Reverse(found.report.provenance.measured_unix_ms));
+    Ok(reports)
 }
 
 /// The reports of a request's jobs: by device kind as they were asked for, older toolchains and plainer specs first.

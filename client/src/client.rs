@@ -125,14 +125,12 @@ impl Client {
         &self.blobs
     }
 
-    /// Turns the status of a failed call into an error that names the coordinator when it could not be reached.
+    /// Turns the status of a failed call into an error that names the coordinator when it could not be reached, or went
+    /// away before it took the call (which the transport calls cancelled).
     pub fn error(&self, status: Status) -> ApiError {
         let came_from_transport = std::error::Error::source(&status).is_some();
-        if came_from_transport && matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Unknown) {
-            unreachable(&self.endpoint, &status)
-        } else {
-            status.into()
-        }
+        let lost = matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Unknown | tonic::Code::Cancelled);
+        if came_from_transport && lost { unreachable(&self.endpoint, &status) } else { status.into() }
     }
 }
 

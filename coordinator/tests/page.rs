@@ -16,8 +16,10 @@ use support::{SKU, agent::Agent};
 
 const REPORT: &str = r#"{"schema_version":1,"latency_ms":{"count":500,"median":1.25,"p90":1.5,"p99":2.0,"ci_low":1.2,
     "ci_high":1.3},"throughput_per_s":801.5,"batch":1,"build_ms":2500.0,"peak_memory_bytes":52428800,
-    "layers":[{"name":"conv<1>","kind":"conv","tactic":"im2col-8x8","median_ms":0.9},
+    "layers":[{"name":"conv<1>","kind":"conv","tactic":"im2col-8x8","median_ms":0.9,"flops":90000000,"bytes":9000},
               {"name":"fc","kind":"gemm","tactic":"tile-6x16","median_ms":0.3}],
+    "ceilings":{"measured_unix_ms":1763600000000,"conditions":{"threads":"2"},"copy_gb_s":20.0,"tflop_s":{"fp32":0.2}},
+    "batches":{"points":[{"batch":1,"throughput_per_s":802.0},{"batch":8,"problem":"out of <memory>"}],"best":1},
     "findings":[{"code":"contention","severity":"warning","message":"another process used the device"}]}"#;
 
 async fn submit(served: &Served, name: &str) -> String {
@@ -116,6 +118,11 @@ async fn a_finished_job_shows_its_report_log_and_fetch_command() {
         "50.0 MiB",
         "im2col-8x8",
         "75.0 %",
+        "100 GFLOP/s, 0.0 GB/s",
+        "50 % of compute",
+        "copy 20 GB/s, fp32 200 GFLOP/s (measured 2025-11-20, threads 2)",
+        "batch 8",
+        "out of &#60;memory&#62;",
         "another process used the device",
         "compiling &#60;fast&#62;",
         &format!("planforge fetch {}", job.plan_digest),

@@ -4,7 +4,7 @@
 
 use crate::device::{DeviceFingerprint, DiscoveredDevice};
 use crate::identity::{BuildSpec, Digest, Sku, Toolchain};
-use crate::report::{Finding, LatencySplit};
+use crate::report::{Finding, LatencySplit, Rates};
 use crate::worker::FailureClass;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,17 @@ pub struct BackendError {
 impl BackendError {
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
         Self { class, message: message.into(), hint: String::new() }
+    }
+
+    /// Work that stopped because its job was cancelled: says nothing of the model, so that no key is remembered for it.
+    pub fn cancelled(message: impl Into<String>) -> Self {
+        Self::new(FailureClass::Infrastructure, message)
+    }
+
+    /// Nothing more can be done on the device.
+    pub fn device_lost(reason: &str) -> Self {
+        Self::new(FailureClass::Infrastructure, format!("the device was lost while it was measured: {reason}"))
+            .with_hint("the agent looks at the device again before anything else runs on it; see the host's kernel log")
     }
 
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -368,6 +379,10 @@ pub trait Meter {
     /// Memory this engine holds: weights, activations, scratch; 0 where it is not told.
     fn memory_bytes(&self) -> u64;
 
+    /// Makes another optimization profile current; nothing is bound then. `None` where an engine has one profile only.
+    fn switch_profile(&mut self, _profile: usize) -> Result<Option<()>, BackendError> {
+        Ok(None)
+    }
     /// How windows are laid out.
     fn pacing(&self) -> Pacing {
         Pacing::Iterations
@@ -388,6 +403,16 @@ pub trait Meter {
     /// [`Meter::layers`].
     fn weight_bytes(&self) -> BTreeMap<String, u64> {
         BTreeMap::new()
+    }
+    /// What rates of the device depend on beside the device and its driver: library versions, threads. `None` where
+    /// the backend cannot measure any.
+    fn rate_conditions(&self) -> Option<BTreeMap<String, String>> {
+        None
+    }
+    /// Measures what the device reaches, this engine apart; only asked where [`Meter::rate_conditions`] tells
+    /// something. Takes seconds at most.
+    fn rates(&mut self) -> Result<Rates, BackendError> {
+        Err(BackendError::new(FailureClass::Infrastructure, "this backend measures no rates of the device"))
     }
     /// What was noticed since this was last asked.
     fn aside(&mut self) -> Aside {

@@ -1,20 +1,26 @@
 //! What the native compiler would do with a model and what it cannot: without a device, without building anything.
 
 use crate::{
+    backend::Port,
     identity::OptimizationProfile,
     import::{self, ImportError},
-    ir::{Activation, ElementType, Graph, Op},
+    ir::{Activation, Graph, Op},
+    native::{frontend, lines},
     passes::{
         self, PassError, Target,
         layout::{Layout, Layouts},
         memory,
         placement::Placement,
     },
+    report::format::mib,
     shape::{is_float, multiply_accumulates},
 };
 use planforge_onnx::Model;
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt};
+
+/// Columns of a label.
+const LABEL_WIDTH: usize = 11;
 
 /// What is known of a model.
 #[derive(Clone, Debug, Serialize)]
@@ -48,13 +54,6 @@ pub struct GraphExplanation {
     pub passes: Vec<PassCount>,
     pub layout: LayoutSummary,
     pub memory: MemorySummary,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct Port {
-    pub name: String,
-    pub element: ElementType,
-    pub shape: Vec<usize>,
 }
 
 /// Composed operators that were found in their pieces, or given as such.
@@ -136,11 +135,6 @@ fn of_graph(imported: Graph) -> Result<GraphExplanation, PassError> {
     for node in &graph.nodes {
         *kinds.entry(node.op.kind()).or_default() += 1;
     }
-    let port = |name: &str, id: crate::ir::ValueId| Port {
-        name: name.to_owned(),
-        element: graph.value(id).element,
-        shape: graph.static_shape(id).unwrap_or_default(),
-    };
     let passes = optimized.passes.iter().filter(|record| !record.changes.is_empty()).map(|record| PassCount {
         pass: record.pass,
         changes: record.changes.len(),
@@ -150,8 +144,8 @@ fn of_graph(imported: Graph) -> Result<GraphExplanation, PassError> {
     let placement = Placement::find(graph);
     let plan = memory::plan(graph, &placement);
     Ok(GraphExplanation {
-        inputs: graph.inputs.iter().map(|&id| port(&graph.value(id).name, id)).collect(),
-        outputs: graph.outputs.iter().map(|output| port(&output.name, output.value)).collect(),
+        inputs: frontend::inputs(graph),
+        outputs: frontend::outputs(graph),
         parameters,
         multiply_accumulates,
         imported_nodes,
@@ -245,10 +239,6 @@ fn counted<K: fmt::Display>(counts: &BTreeMap<K, usize>) -> String {
     sorted.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
 }
 
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / (1 << 20) as f64
-}
-
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let opset = self.opset.map_or_else(|| "?".to_owned(), |opset| opset.to_string());
@@ -266,11 +256,7 @@ impl fmt::Display for Explanation {
 
 impl fmt::Display for GraphExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (what, ports) in [("input ", &self.inputs), ("output", &self.outputs)] {
-            for port in ports {
-                writeln!(f, "{what}     {} {:?} {:?}", port.name, port.element, port.shape)?;
-            }
-        }
+        lines::ports(f, LABEL_WIDTH, &self.inputs, &self.outputs)?;
         writeln!(f, "parameters {:.3} M", self.parameters as f64 / 1e6)?;
         writeln!(f, "computes   {:.3} G multiply-accumulates a run", self.multiply_accumulates as f64 / 1e9)?;
         writeln!(f, "nodes      {} imported, {} after the passes", self.imported_nodes, self.nodes)?;
@@ -286,13 +272,13 @@ impl fmt::Display for GraphExplanation {
             "fused      {products} products and convolutions: {with_bias} with bias, {with_residual} with residual, {with_activation} with activation"
         )?;
         for pass in &self.passes {
-            let PassCount { pass, changes, nodes_before, nodes_after } = pass;
-            writeln!(f, "pass       {pass}: {changes} changes, {nodes_before} -> {nodes_after} nodes")?;
+            let nodes = (pass.nodes_before as u64, pass.nodes_after as u64);
+            lines::pass(f, LABEL_WIDTH, pass.pass, pass.changes, nodes)?;
         }
         let layout = &self.layout;
         writeln!(
             f,
-            "layout     {} images with channels last, {} others, {} turns of {:.2} MiB; {} values lie in others",
+            "layout     {} images with channels last, {} others, {} turns of {}; {} values lie in others",
             layout.images,
             layout.rows,
             layout.turns,
@@ -302,7 +288,7 @@ impl fmt::Display for GraphExplanation {
         let memory = &self.memory;
         write!(
             f,
-            "memory     about {:.2} MiB of activations ({:.2} MiB without reuse), {:.2} MiB of weights",
+            "memory     about {} of activations ({} without reuse), {} of weights",
             mib(memory.arena_bytes),
             mib(memory.without_reuse_bytes),
             mib(memory.constant_bytes)

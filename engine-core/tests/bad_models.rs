@@ -315,6 +315,57 @@ fn loops_are_unrolled_within_bounds() -> Result<(), Failure> {
 }
 
 #[test]
+fn iterations_count_beside_the_nodes_in_them() -> Result<(), Failure> {
+    // 2^32 iterations, none of which has a node.
+    let body = |tag: &str, nodes: Vec<NodeProto>| {
+        let names = [format!("i{tag}"), format!("c{tag}")];
+        GraphProto {
+            node: nodes,
+            input: vec![info(&names[0], DataType::Int64, &[]), info(&names[1], DataType::Bool, &[])],
+            output: vec![output(&names[1])],
+            ..GraphProto::default()
+        }
+    };
+    let inner = with_graph(node("Loop", &["n", ""], ""), "body", body("2", Vec::new()));
+    let outer = with_graph(node("Loop", &["n", ""], ""), "body", body("1", vec![inner]));
+    let error = refused(&through(vec![outer, node("Neg", &["x"], "y")], vec![longs("n", &[65_536])]))?;
+    assert!(error.contains("nodes after inlining and unrolling"), "{error}");
+    // A scan without nodes still cuts out its arguments: 2^20 nodes.
+    let names: Vec<String> = (0..8).map(|at| format!("p{at}")).collect();
+    let body = GraphProto {
+        input: names.iter().map(|name| info(name, DataType::Float, &[])).collect(),
+        output: names.iter().map(|name| output(name)).collect(),
+        ..GraphProto::default()
+    };
+    let mut scan = with_graph(node("Scan", &["x"; 8], "y"), "body", body);
+    scan.attribute.push(AttributeProto {
+        name: "num_scan_inputs".into(),
+        i: 8,
+        r#type: AttributeType::Int as i32,
+        ..AttributeProto::default()
+    });
+    let mut proto = through(vec![scan], Vec::new());
+    if let Some(graph) = &mut proto.graph {
+        graph.input = vec![info("x", DataType::Float, &[65_536])];
+    }
+    let error = refused(&proto)?;
+    assert!(error.contains("nodes after inlining and unrolling"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_loop_reads_its_weights_once() -> Result<(), Failure> {
+    let mut repeat = repeated("n", "x", "y", vec![node("Add", &["s1", "w"], "next1")], "1");
+    let body = repeat.attribute[0].g.as_deref_mut().ok_or("the loop has a body")?;
+    body.initializer.push(floats("w", &[2], vec![1.0, 2.0]));
+    let graph = imported(&through(vec![repeat], vec![longs("n", &[100])]))??;
+    assert_eq!(run(&graph, &[0.0, 1.0])?, [100.0, 201.0]);
+    let weights = graph.constants.values().filter(|tensor| tensor.shape() == [2]);
+    assert_eq!(weights.count(), 1);
+    Ok(())
+}
+
+#[test]
 fn folding_in_loops_holds_bounded_memory() -> Result<(), Failure> {
     // Each iteration could fold a constant of 64 Ki elements: 65,536 of them would be 16 GiB.
     let inner = vec![

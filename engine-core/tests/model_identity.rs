@@ -322,6 +322,30 @@ fn a_cycle_and_values_nobody_makes_end() {
     assert_ne!(one.graph_digest, identity(folder.path(), &model).graph_digest);
 }
 
+/// A branch that uses what its own node makes, and two nodes whose branches use what the other makes.
+#[test]
+fn cycles_through_graphs_inside_nodes_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let branching = |uses: &str, output: &str| {
+        let inside = GraphProto {
+            node: vec![node("Neg", &[uses], &format!("inside_{output}"), vec![])],
+            output: vec![port(&format!("inside_{output}"))],
+            ..Default::default()
+        };
+        let branch = AttributeProto { g: Some(Box::new(inside)), ..attribute("then_branch", AttributeType::Graph) };
+        node("If", &["in"], output, vec![branch])
+    };
+    let of = |nodes: Vec<NodeProto>| {
+        let mut model = build(&[Layer::Relu]);
+        graph(&mut model).node = nodes;
+        identity(folder.path(), &model).graph_digest
+    };
+    let sound = of(vec![branching("in", "out")]);
+    let own = of(vec![branching("out", "out")]);
+    let each_other = of(vec![branching("out", "a"), branching("a", "out")]);
+    assert!(sound != own && own != each_other);
+}
+
 #[test]
 fn long_chains_do_not_exhaust_the_stack() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
 //! Builds an engine of a generated model on the GPU that is there, and times it: `cuda_engine MODEL BATCH [FOLDER [LOCK]]`.
 //!
 //! With a folder, the model, one set of inputs and the engine's outputs are left in it as raw files, to be compared
-//! with another runtime. With a lock file, the GPU is used only while it is held, so that several can be begun at once.
+//! with another runtime. The same program on several streams is timed beside it, and its outputs compared. With a lock
+//! file, the GPU is used only while it is held, so that several can be begun at once.
 use planforge_engine_core::{
     import,
     ir::ElementType,
@@ -10,8 +11,9 @@ use planforge_engine_core::{
 use planforge_engine_cuda::{
     codegen::Source,
     lower::lower,
-    program::Tactic,
+    program::{Program, Tactic},
     runtime::{Context, Device, Kernels},
+    schedule::{self, MAX_STREAMS},
     tune::{Effort, Timed, Times, tune},
     view::Kind,
 };
@@ -62,40 +64,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         tuned.tried.values().map(Vec::len).sum::<usize>()
     )?;
     let began = Instant::now();
-    let context = Context::new(&device, &program, weights, &mut Kernels::new())?;
+    let mut kernels = Kernels::new();
+    let context = Context::new(&device, &program, weights.clone(), &mut kernels)?;
     writeln!(out, "made ready in {:.2} s", began.elapsed().as_secs_f64())?;
-    let mut state = 7u32;
-    for (edge, buffer) in program.inputs.iter().zip(&context.memory.inputs) {
-        let count = edge.shape.iter().product::<u64>();
-        let mut bytes = Vec::new();
-        for _ in 0..count {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            match edge.element {
-                ElementType::I64 => {
-                    bytes.extend((if edge.name.contains("mask") { 1i64 } else { i64::from(state >> 18) }).to_le_bytes())
-                }
-                _ => bytes.extend(((state >> 8) as f32 / (1u32 << 23) as f32 - 1.0).to_le_bytes()),
-            }
-        }
-        buffer.write(0, &bytes)?;
+    for (edge, bytes) in program.inputs.iter().zip(bind(&program, &context)?) {
         std::fs::write(folder.join(format!("in_{}.bin", edge.name)), &bytes)?;
     }
-    context.launch()?;
-    context.stream().synchronize()?;
-    for (edge, buffer) in program.outputs.iter().zip(&context.memory.outputs) {
-        let mut bytes = vec![0; edge.shape.iter().product::<u64>() as usize * edge.element.bytes()];
-        buffer.read(0, &mut bytes)?;
-        std::fs::write(folder.join(format!("out_{}.bin", edge.name)), &bytes)?;
+    let results = run(&program, &context)?;
+    for (edge, bytes) in program.outputs.iter().zip(&results) {
+        std::fs::write(folder.join(format!("out_{}.bin", edge.name)), bytes)?;
     }
-    let mut times = Vec::new();
-    for _ in 0..200 {
-        let from = context.stream().moment()?;
-        context.launch()?;
-        let to = context.stream().moment()?;
-        to.wait()?;
-        times.push(to.since_ms(&from)?);
-    }
-    times.sort_by(f64::total_cmp);
+    let times = times_ms(&context)?;
     writeln!(
         out,
         "{name} batch {batch}: median {:.4} ms, p95 {:.4}, {:.0} items/s, {} MiB on the device",
@@ -105,6 +84,28 @@ fn main() -> Result<(), Box<dyn Error>> {
         context.memory.bytes() >> 20
     )?;
     let steps = context.step_times_ms(&device)?;
+    let step_us: Vec<f64> = steps.iter().map(|ms| ms * 1e3).collect();
+    for streams in [2, MAX_STREAMS] {
+        let Some(spread) = schedule::spread(&program, streams, &step_us) else {
+            writeln!(out, "on {streams} streams: no step would begin sooner")?;
+            continue;
+        };
+        let context = Context::new(&device, &spread, weights.clone(), &mut kernels)?;
+        bind(&spread, &context)?;
+        // Often, so that branches meet in many ways.
+        let mut differing = 0;
+        for _ in 0..200 {
+            differing += usize::from(run(&spread, &context)? != results);
+        }
+        writeln!(
+            out,
+            "on {streams} streams: median {:.4} ms, {} of {} steps aside, {} MiB, {differing} of 200 outputs differ",
+            times_ms(&context)?[100],
+            spread.steps.iter().filter(|step| step.stream > 0).count(),
+            spread.steps.len(),
+            context.memory.bytes() >> 20
+        )?;
+    }
     let mut by_kind = std::collections::BTreeMap::<String, (usize, f64)>::new();
     for (step, ms) in program.steps.iter().zip(&steps) {
         let entry = by_kind.entry(step.work.kind().to_owned()).or_default();
@@ -134,6 +135,52 @@ fn main() -> Result<(), Box<dyn Error>> {
         )?;
     }
     Ok(())
+}
+
+/// Gives every input the same numbers each time, and returns them.
+fn bind(program: &Program, context: &Context) -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
+    let mut state = 7u32;
+    let mut all = Vec::new();
+    for (edge, buffer) in program.inputs.iter().zip(&context.memory.inputs) {
+        let mut bytes = Vec::new();
+        for _ in 0..edge.shape.iter().product::<u64>() {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            match edge.element {
+                ElementType::I64 => {
+                    bytes.extend((if edge.name.contains("mask") { 1i64 } else { i64::from(state >> 18) }).to_le_bytes())
+                }
+                _ => bytes.extend(((state >> 8) as f32 / (1u32 << 23) as f32 - 1.0).to_le_bytes()),
+            }
+        }
+        buffer.write(0, &bytes)?;
+        all.push(bytes);
+    }
+    Ok(all)
+}
+
+/// One execution's outputs.
+fn run(program: &Program, context: &Context) -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
+    context.launch()?;
+    context.stream().synchronize()?;
+    let outputs = program.outputs.iter().zip(&context.memory.outputs).map(|(edge, buffer)| {
+        let mut bytes = vec![0; edge.shape.iter().product::<u64>() as usize * edge.element.bytes()];
+        buffer.read(0, &mut bytes).map(|()| bytes)
+    });
+    Ok(outputs.collect::<Result<_, _>>()?)
+}
+
+/// Device times of 200 executions, in order of length.
+fn times_ms(context: &Context) -> Result<Vec<f64>, Box<dyn Error>> {
+    let mut times = Vec::new();
+    for _ in 0..200 {
+        let from = context.stream().moment()?;
+        context.launch()?;
+        let to = context.stream().moment()?;
+        to.wait()?;
+        times.push(to.since_ms(&from)?);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times)
 }
 
 /// The best candidate of each source.

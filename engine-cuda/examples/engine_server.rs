@@ -14,7 +14,7 @@
 //! | `fixed N` | ms of each of N executions, each begun when the device is idle: event, graph, event |
 //! | `rotated N` | likewise, the copy of the next set into the graph's buffers between the events |
 //! | `fixed-queued N`, `rotated-queued N` | ms of one execution of N that are queued at once between two events |
-//! | `streams N` | N rounds over all contexts at once: seconds for everything, host time |
+//! | `streams N` | N rounds over all contexts at once: seconds of host time for everything, ms of each execution |
 //! | `outputs A.npz B.npz` | what the inputs of A give is written to B |
 //! | `layers` | ms, flops and bytes of every step by itself |
 
@@ -26,6 +26,7 @@ use planforge_engine_core::{
 };
 use planforge_engine_cuda::{
     lower::{Lowered, lower},
+    plan::drop_unused_sources,
     program::{Edge, Program},
     runtime::{Context, Device, Kernels},
     tune::{Effort, Times, tune},
@@ -147,6 +148,7 @@ fn main() -> Outcome<()> {
         .collect::<Result<Vec<_>, _>>()?;
     let device_bytes: u64 = contexts.iter().map(|context| context.memory.bytes()).sum::<u64>()
         - (contexts.len() as u64 - 1) * weights.len_bytes() as u64;
+    let plan_bytes = plan_bytes(&device, &program, weights.len_bytes() as u64)?;
     let libraries = planforge_kernels::cuda::libraries::libraries();
     let version = |found: &Result<planforge_kernels::cuda::libraries::Found, _>| {
         found.as_ref().map(|found| found.version.clone()).unwrap_or_default()
@@ -154,7 +156,7 @@ fn main() -> Outcome<()> {
     let built = json!({
         "ready": true, "steps": program.steps.len(), "kinds": by_kind(&program), "imported_s": imported_s,
         "tuned_s": tuned_s, "timed": tuned.timed, "known": tuned.known, "device_mib": device_bytes >> 20,
-        "weights_mib": program.weight_bytes >> 20, "arena_mib": program.arena_bytes >> 20,
+        "plan_mib": plan_bytes >> 20, "weights_mib": program.weight_bytes >> 20, "arena_mib": program.arena_bytes >> 20,
         "driver": version(&libraries.driver), "cudnn": version(&libraries.dnn), "cublaslt": version(&libraries.blaslt),
     });
     writeln!(out, "{built}")?;
@@ -166,6 +168,15 @@ fn main() -> Outcome<()> {
         out.flush()?;
     }
     Ok(())
+}
+
+/// What a plan file of this program holds: constants, machine code, the program and cuDNN's own plans.
+fn plan_bytes(device: &Device, program: &Program, weight_bytes: u64) -> Outcome<u64> {
+    let mut program = program.clone();
+    drop_unused_sources(&mut program);
+    let code = program.sources.iter().map(|source| Ok(device.cubin(source)?.len())).sum::<Outcome<usize>>()?;
+    let texts = serde_json::to_vec(&program)?.len() + serde_json::to_vec(&device.used_library_plans())?.len();
+    Ok(weight_bytes + (code + texts) as u64)
 }
 
 fn by_kind(program: &Program) -> Value {
@@ -273,15 +284,20 @@ impl Server {
 
     fn streams(&self, rounds: usize) -> Outcome<Value> {
         let began = Instant::now();
+        let mut moments = Vec::with_capacity(rounds * self.contexts.len());
         for _ in 0..rounds {
             for context in &self.contexts {
+                let from = context.stream().moment()?;
                 context.launch()?;
+                moments.push((from, context.stream().moment()?));
             }
         }
         for context in &self.contexts {
             context.stream().synchronize()?;
         }
-        Ok(json!({ "s": began.elapsed().as_secs_f64(), "contexts": self.contexts.len() }))
+        let seconds = began.elapsed().as_secs_f64();
+        let times = moments.iter().map(|(from, to)| Ok(to.since_ms(from)?)).collect::<Outcome<Vec<_>>>()?;
+        Ok(json!({ "s": seconds, "ms": times, "contexts": self.contexts.len() }))
     }
 
     fn outputs(&self, from: &Path, to: &Path) -> Outcome<Value> {

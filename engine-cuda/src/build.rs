@@ -9,17 +9,18 @@ use crate::{
     lower::lower,
     plan::{self, ProfileProgram, Tried, rows, weights::Pool},
     program::Program,
-    runtime::{Context, Device, Kernels, RuntimeError},
-    tune::{Effort, Times, tune},
+    runtime::{Device, RuntimeError},
+    tune::{Effort, Streams, Times, choose_streams, tune},
     view::Kind,
 };
 use planforge_engine_core::{
     backend::{BackendError, Port},
     identity::{BuildSpec, Digest, DimRange, OptimizationProfile, Precision},
-    import,
-    ir::{self, Dim, Graph},
-    native::{GraphSummary, PassSummary},
-    passes::{self, Target},
+    ir::Graph,
+    native::{
+        GraphSummary, PassSummary,
+        frontend::{self, Optimized},
+    },
 };
 use planforge_onnx::Model;
 use std::{collections::BTreeMap, rc::Rc};
@@ -56,11 +57,6 @@ pub fn storage(precision: Precision) -> Option<(Kind, bool)> {
     }
 }
 
-/// Whether any dimension of a profile varies.
-pub fn varies(spec: &BuildSpec) -> bool {
-    spec.profiles.iter().flat_map(|profile| profile.inputs.values().flatten()).any(|range| range.min != range.max)
-}
-
 /// Imports, optimises and lowers `model` for every profile of `spec`.
 pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
     let profiles: Vec<Option<&OptimizationProfile>> = match spec.profiles.is_empty() {
@@ -71,14 +67,13 @@ pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
     let mut found: Option<Found> = None;
     let (mut programs, mut rows_apart) = (Vec::new(), Vec::new());
     for profile in profiles {
-        let imported = imported(model, profile)?;
-        let (inputs, outputs) = (ports(&imported, imported.inputs.iter().copied()), output_ports(&imported));
-        let imported_nodes = imported.nodes.len() as u64;
-        let (graph, passes) = optimized(imported)?;
+        let imported = frontend::import(model, profile)?;
+        let (inputs, outputs) = (frontend::inputs(&imported), frontend::outputs(&imported));
+        let Optimized { graph, summary, passes } = frontend::optimize(imported)?;
         rows_apart.push(rows::computed_apart(&graph));
         programs.push(lowered(&graph, spec.precision, &mut pool)?);
         match &mut found {
-            None => found = Some(Found { graph: summary(&graph, imported_nodes), passes, inputs, outputs }),
+            None => found = Some(Found { graph: summary, passes, inputs, outputs }),
             Some(known) => {
                 vary_where_different(&mut known.inputs, &inputs);
                 vary_where_different(&mut known.outputs, &outputs);
@@ -87,45 +82,15 @@ pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
     }
     let Found { graph, passes, mut inputs, mut outputs } = found.expect("there is at least one profile");
     // What varies within a profile shows at its ends.
-    for profile in spec.profiles.iter().filter(|_| varies(spec)) {
+    for profile in spec.profiles.iter().filter(|_| spec.varies()) {
         for pick in [|range: &DimRange| range.min, |range: &DimRange| range.max] {
-            let end = imported(model, Some(&fixed(profile, pick)))?;
-            vary_where_different(&mut inputs, &ports(&end, end.inputs.iter().copied()));
-            vary_where_different(&mut outputs, &output_ports(&end));
+            let end = frontend::import(model, Some(&profile.fixed(pick)))?;
+            vary_where_different(&mut inputs, &frontend::inputs(&end));
+            vary_where_different(&mut outputs, &frontend::outputs(&end));
         }
     }
     let weights = pool.into_bytes(&mut programs);
     Ok(Draft { programs, rows_apart, weights, inputs, outputs, graph, passes })
-}
-
-/// A profile of one shape.
-pub fn fixed(profile: &OptimizationProfile, pick: impl Fn(&DimRange) -> u64) -> OptimizationProfile {
-    let one = |range: &DimRange| {
-        let size = pick(range);
-        DimRange { min: size, opt: size, max: size }
-    };
-    let inputs = profile.inputs.iter().map(|(name, dims)| (name.clone(), dims.iter().map(one).collect()));
-    OptimizationProfile { inputs: inputs.collect() }
-}
-
-/// The model's graph at a profile's usual shapes.
-pub fn imported(model_file: &Model, profile: Option<&OptimizationProfile>) -> Result<Graph, BackendError> {
-    import::import(model_file, profile)
-        .map_err(|error| model(error.to_string(), "see the list of supported operators and change the model"))
-}
-
-/// The graph after all passes.
-pub fn optimized(graph: Graph) -> Result<(Graph, Vec<PassSummary>), BackendError> {
-    let optimized = passes::pipeline(graph, Target::default()).map_err(|error| {
-        model(error.to_string(), "this is a fault of the compiler: report it with the model's structure")
-    })?;
-    let summaries = optimized.passes.into_iter().map(|record| PassSummary {
-        pass: record.pass.to_owned(),
-        nodes_before: record.nodes_before as u64,
-        nodes_after: record.nodes_after as u64,
-        changes: record.changes,
-    });
-    Ok((optimized.graph, summaries.collect()))
 }
 
 /// The program of a graph, its constants in `pool`.
@@ -136,33 +101,6 @@ pub fn lowered(graph: &Graph, precision: Precision, pool: &mut Pool) -> Result<P
     let mut program = pool.add(lower(graph, kind)?);
     program.tf32 = tf32;
     Ok(program)
-}
-
-fn summary(graph: &Graph, imported_nodes: u64) -> GraphSummary {
-    GraphSummary {
-        name: graph.name.clone(),
-        imported_nodes,
-        nodes: graph.nodes.len() as u64,
-        parameters: graph.constants.values().map(|tensor| tensor.len() as u64).sum(),
-        constant_bytes: graph.constant_bytes(),
-    }
-}
-
-fn port(graph: &Graph, name: &str, id: ir::ValueId) -> Port {
-    let value = graph.value(id);
-    let size = |dim: &Dim| match dim {
-        Dim::Static(size) => Some(*size),
-        Dim::Symbol(_) => None,
-    };
-    Port { name: name.to_owned(), element: value.element, shape: value.shape.iter().map(size).collect() }
-}
-
-fn ports(graph: &Graph, ids: impl Iterator<Item = ir::ValueId>) -> Vec<Port> {
-    ids.map(|id| port(graph, &graph.value(id).name, id)).collect()
-}
-
-fn output_ports(graph: &Graph) -> Vec<Port> {
-    graph.outputs.iter().map(|output| port(graph, &output.name, output.value)).collect()
 }
 
 /// Opens every dimension that has another size in `others`.
@@ -198,8 +136,9 @@ pub fn finish(
     go_on: &mut dyn FnMut(usize, usize, &str) -> bool,
 ) -> Result<Finished, RuntimeError> {
     device.add_library_plans(cache.library_plans());
+    cache.code().for_each(|(source, code)| device.add_code(source, code));
     let weights = Rc::new(device.gpu.upload(&draft.weights)?);
-    let mut times: Times = cache.times();
+    let (mut times, mut streams): (Times, Streams) = (cache.times(), cache.streams());
     let mut finished = Finished {
         programs: Vec::new(),
         code: BTreeMap::new(),
@@ -215,8 +154,12 @@ pub fn finish(
         finished.timed += tuned.timed;
         finished.known += tuned.known;
         plan::drop_unused_sources(&mut program);
-        // Found here rather than at the first load, and what cuDNN compiles for it is kept.
-        let context = Context::new(device, &program, weights.clone(), &mut Kernels::new())?;
+        // Tactics that were known are not compiled yet: all at once, not each when its step is made ready.
+        device.compile_all(&program.sources)?;
+        // Made ready here rather than at the first load, and what cuDNN compiles for it is kept.
+        let step_us = tuned.tried.iter().filter_map(|(step, timed)| Some((step.as_str(), timed.first()?.us))).collect();
+        let compares = Effort::of_level(level).compares;
+        let context = choose_streams(device, &mut program, &weights, &step_us, compares, &mut streams)?;
         finished.device_bytes += context.memory.bytes() - weights.len_bytes() as u64;
         for source in &program.sources {
             finished.code.insert(plan::source_digest(source), device.cubin(source)?);
@@ -226,6 +169,7 @@ pub fn finish(
         finished.programs.push(ProfileProgram { tried: tried.collect(), rows_apart, program });
     }
     finished.library_plans = device.used_library_plans();
-    cache.learn(&times, finished.library_plans.clone());
+    cache.learn(&times, streams, finished.library_plans.clone());
+    cache.keep_code(&finished.code);
     Ok(finished)
 }

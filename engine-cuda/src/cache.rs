@@ -1,10 +1,10 @@
-//! The tactic cache: what was timed on devices of one class with one set of libraries, and what cuDNN compiled for it.
+//! The tactic cache: what was timed on devices of one class with one set of libraries, and what was compiled for it.
 //!
 //! A JSON file, this build's own copy, read before a build and replaced by rename after it. One that cannot be read is an
 //! empty one: it only saves time. The same inputs and the same cache give the same plan, byte for byte.
 
 use crate::{
-    tune::{Timed, Times},
+    tune::{Streams, Timed, Times},
     versions::{CUDA_REVISION, Versions},
 };
 use planforge_engine_core::identity::Digest;
@@ -17,6 +17,8 @@ use std::{
 
 /// Largest cache file that is read; the farm keeps none that is larger.
 const CACHE_MAX_BYTES: u64 = planforge_engine_core::worker::TUNING_CACHE_MAX_BYTES;
+/// Most machine code that is kept, in bytes; what does not fit is compiled again.
+const CODE_MAX_BYTES: usize = 16 << 20;
 /// Candidates kept per step: what an inspection shows. More say nothing for later builds.
 const KEPT_CANDIDATES: usize = 6;
 
@@ -28,6 +30,12 @@ struct Kept {
     /// cuDNN's own plans, by digests that name its version.
     #[serde(default)]
     library_plans: BTreeMap<String, String>,
+    /// Machine code of kernels that engines use, in hexadecimal, by scope and by digest of the source.
+    #[serde(default)]
+    code: BTreeMap<Digest, BTreeMap<Digest, String>>,
+    /// By scope: which streams the steps of a program run on.
+    #[serde(default)]
+    streams: BTreeMap<Digest, Streams>,
 }
 
 /// Times known for one class of device, one set of libraries and one way to search.
@@ -51,12 +59,40 @@ impl TacticCache {
         self.kept.scopes.get(&self.scope).cloned().unwrap_or_default()
     }
 
+    pub fn streams(&self) -> Streams {
+        self.kept.streams.get(&self.scope).cloned().unwrap_or_default()
+    }
+
     pub fn library_plans(&self) -> impl Iterator<Item = (String, String)> {
         self.kept.library_plans.iter().map(|(key, text)| (key.clone(), text.clone()))
     }
 
+    /// Machine code by digest of its source; text that is none is as good as absent.
+    pub fn code(&self) -> impl Iterator<Item = (Digest, Vec<u8>)> {
+        let code = self.kept.code.get(&self.scope).into_iter().flatten();
+        code.filter_map(|(source, text)| Some((*source, bytes_of(text)?)))
+    }
+
+    /// Keeps the machine code that an engine uses; of other scopes, and beyond a bound, it goes.
+    pub fn keep_code(&mut self, code: &BTreeMap<Digest, Vec<u8>>) {
+        self.keep_code_within(code, CODE_MAX_BYTES);
+    }
+
+    fn keep_code_within(&mut self, code: &BTreeMap<Digest, Vec<u8>>, max_bytes: usize) {
+        let mut kept = self.kept.code.remove(&self.scope).unwrap_or_default();
+        self.kept.code.clear();
+        let mut bytes: usize = code.values().map(Vec::len).sum();
+        kept.retain(|source, text| {
+            bytes += if code.contains_key(source) { 0 } else { text.len() / 2 };
+            bytes <= max_bytes
+        });
+        kept.extend(code.iter().map(|(source, code)| (*source, text_of(code))));
+        self.kept.code.insert(self.scope, kept);
+    }
+
     /// Takes over what a search learned.
-    pub fn learn(&mut self, times: &Times, library_plans: BTreeMap<String, String>) {
+    pub fn learn(&mut self, times: &Times, streams: Streams, library_plans: BTreeMap<String, String>) {
+        self.kept.streams.entry(self.scope).or_default().extend(streams);
         let known = self.kept.scopes.entry(self.scope).or_default();
         for (signature, timed) in times {
             known.insert(signature.clone(), trimmed(timed));
@@ -64,10 +100,14 @@ impl TacticCache {
         self.kept.library_plans.extend(library_plans);
     }
 
-    /// Writes what is known. What would not be read again is not written.
-    pub fn save(&self) -> io::Result<()> {
+    /// Writes what is known. What would not be read again is not written; machine code goes first.
+    pub fn save(&mut self) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
-        let bytes = serde_json::to_vec(&self.kept).map_err(io::Error::other)?;
+        let mut bytes = serde_json::to_vec(&self.kept).map_err(io::Error::other)?;
+        if bytes.len() as u64 > CACHE_MAX_BYTES {
+            self.kept.code.clear();
+            bytes = serde_json::to_vec(&self.kept).map_err(io::Error::other)?;
+        }
         if bytes.len() as u64 > CACHE_MAX_BYTES {
             return Err(io::Error::other(format!("{} bytes are more than {CACHE_MAX_BYTES}", bytes.len())));
         }
@@ -80,6 +120,18 @@ impl TacticCache {
 /// The fastest few of a step's candidates.
 pub fn trimmed(timed: &[Timed]) -> Vec<Timed> {
     timed.iter().take(KEPT_CANDIDATES).cloned().collect()
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|digit| DIGITS[usize::from(digit)] as char).collect()
+}
+
+fn bytes_of(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let pairs = text.as_bytes().chunks_exact(2);
+    let whole = pairs.remainder().is_empty();
+    whole.then(|| pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect())?
 }
 
 fn read(file: &Path) -> Kept {
@@ -97,6 +149,20 @@ fn read(file: &Path) -> Kept {
 mod tests {
     use super::*;
     use crate::{codegen::Source, program::Tactic};
+
+    #[test]
+    fn code_beyond_the_bound_goes_and_what_is_used_stays() {
+        let versions = Versions::default();
+        let mut cache = TacticCache::open(None, Digest::of(b"class"), &versions, 3);
+        let code = |name: &[u8], bytes: usize| BTreeMap::from([(Digest::of(name), vec![1; bytes])]);
+        cache.keep_code_within(&code(b"old", 50), 100);
+        cache.keep_code_within(&code(b"other", 7), 100);
+        assert_eq!(cache.code().count(), 2);
+        cache.keep_code_within(&code(b"new", 93), 100);
+        let kept: Vec<Digest> = cache.code().map(|(source, _)| source).collect();
+        assert!(kept.contains(&Digest::of(b"new")) && !kept.contains(&Digest::of(b"old")), "{kept:?}");
+        assert_eq!((bytes_of("0g"), bytes_of("abc"), bytes_of("00ff")), (None, None, Some(vec![0, 255])));
+    }
 
     fn timed(us: f64) -> Timed {
         let source = Source { name: "k".into(), text: "text".into() };
@@ -116,12 +182,17 @@ mod tests {
         let mut cache = open(&versions, 3);
         assert!(cache.times().is_empty());
         let all = Times::from([("step".to_owned(), (0..9).map(|us| timed(us.into())).collect())]);
-        cache.learn(&all, BTreeMap::from([("a".to_owned(), "{}".to_owned())]));
+        let streams = Streams::from([(Digest::of(b"program"), vec![0, 1, 0])]);
+        cache.learn(&all, streams.clone(), BTreeMap::from([("a".to_owned(), "{}".to_owned())]));
+        let code = BTreeMap::from([(Digest::of(b"source"), vec![0, 127, 255])]);
+        cache.keep_code(&code);
         cache.save().unwrap();
         let again = open(&versions, 3);
+        assert_eq!(again.code().collect::<BTreeMap<_, _>>(), code);
+        assert_eq!(open(&versions, 4).code().count(), 0, "another search");
         assert_eq!(again.times()["step"], trimmed(&all["step"]));
         assert_eq!(again.times()["step"].len(), KEPT_CANDIDATES);
-        assert_eq!(again.library_plans().count(), 1);
+        assert_eq!((again.library_plans().count(), again.streams()), (1, streams));
         assert!(open(&versions, 4).times().is_empty(), "another search");
         assert!(open(&Versions::default(), 3).times().is_empty(), "other libraries");
         fs::write(&file, b"{").unwrap();

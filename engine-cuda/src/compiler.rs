@@ -16,9 +16,13 @@ use planforge_engine_core::{
     backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity},
     device::{DeviceKind, DiscoveredDevice, GpuFacts},
     identity::{Precision, Toolchain},
-    native::container::{self, KIND_CUDA_MANIFEST},
+    native::{
+        container::{self, KIND_CUDA_MANIFEST},
+        frontend,
+    },
     worker::FailureClass,
 };
+use planforge_kernels::cuda::nvtx::{Range, range};
 use planforge_onnx::Model;
 use std::{collections::BTreeMap, fs, io, path::Path, time::Instant};
 
@@ -123,19 +127,18 @@ impl Compiler for CudaCompiler {
         cancel: &Cancel,
     ) -> Result<CompiledPlan, BackendError> {
         self.check(request)?;
-        let stop = || BackendError::new(FailureClass::Infrastructure, "the build was cancelled");
-        let mut phases = Phases::begin();
+        let phases = Phases::begin("import");
         events.progress("import", 0.0, "");
-        let file = Model::open(&request.model).map_err(|error| model(error.to_string(), error.hint()))?;
+        let file = frontend::open(&request.model)?;
         let draft = build::draft(&file, &request.spec)?;
         drop(file);
-        phases.end("import");
+        let phases = phases.next("open");
         if cancel.is_cancelled() {
-            return Err(stop());
+            return Err(RuntimeError::Cancelled.into());
         }
 
         let device = Device::open(request.device.gpu.as_ref().map(|gpu| gpu.uuid.as_str()), None)?;
-        phases.end("open");
+        let phases = phases.next("tune");
         let versions = Versions::here();
         let device_class = request.device.class_digest();
         let level = request.spec.optimization_level.0;
@@ -146,9 +149,9 @@ impl Compiler for CudaCompiler {
         };
         let finished = build::finish(&device, &draft, level, &mut cache, &mut go_on).map_err(|error| {
             log_lines(&error).iter().for_each(|line| events.log(line));
-            if matches!(error, RuntimeError::Cancelled) { stop() } else { error.into() }
+            BackendError::from(error)
         })?;
-        phases.end("tune");
+        let phases = phases.next("write");
         if let Err(error) = cache.save() {
             events.log(&format!("the tactic cache could not be kept: {error}"));
         }
@@ -177,7 +180,7 @@ impl Compiler for CudaCompiler {
             programs: finished.programs,
             kernels: Vec::new(),
         };
-        let varies = build::varies(&manifest.spec);
+        let varies = manifest.spec.varies();
         let mut findings = Vec::new();
         let whole = if varies { whole_model(&request.model, &mut findings) } else { None };
         let library_plan_bytes: usize = finished.library_plans.values().map(String::len).sum();
@@ -192,7 +195,7 @@ impl Compiler for CudaCompiler {
             BackendError::new(FailureClass::Resource, format!("plan {}: {error}", path.display()))
                 .with_hint("make room on the disk of the scratch folder")
         })?;
-        phases.end("write");
+        let phases_s = phases.end();
         let facts = serde_json::json!({
             "steps": steps,
             "profiles": manifest.programs.len(),
@@ -205,7 +208,7 @@ impl Compiler for CudaCompiler {
             "arena_bytes": manifest.programs[0].program.arena_bytes,
             "weight_bytes": manifest.programs[0].program.weight_bytes,
             "device_memory_bytes": finished.device_bytes,
-            "phases_s": phases.seconds,
+            "phases_s": phases_s,
             "versions": manifest.versions,
         });
         events.progress("write", 1.0, "");
@@ -253,20 +256,27 @@ fn whole_model(path: &Path, findings: &mut Vec<planforge_engine_core::report::Fi
     }
 }
 
-/// Seconds of each part of a build.
+/// Seconds of each part of a build; a profiler sees each as a range.
 struct Phases {
+    name: &'static str,
     since: Instant,
     seconds: BTreeMap<&'static str, f64>,
+    /// Of the part that runs.
+    _range: Range,
 }
 
 impl Phases {
-    fn begin() -> Self {
-        Self { since: Instant::now(), seconds: BTreeMap::new() }
+    fn begin(name: &'static str) -> Self {
+        Self { name, since: Instant::now(), seconds: BTreeMap::new(), _range: range(name) }
     }
 
-    fn end(&mut self, name: &'static str) {
-        let now = Instant::now();
-        self.seconds.insert(name, (now - self.since).as_secs_f64());
-        self.since = now;
+    /// Ends one part and begins another.
+    fn next(self, name: &'static str) -> Self {
+        Self { seconds: self.end(), ..Self::begin(name) }
+    }
+
+    fn end(mut self) -> BTreeMap<&'static str, f64> {
+        self.seconds.insert(self.name, self.since.elapsed().as_secs_f64());
+        self.seconds
     }
 }

@@ -81,7 +81,7 @@ impl From<RuntimeError> for BackendError {
                 "install what is missing, or report it with the model's structure",
             ),
             RuntimeError::NotBound => model(message, "bind inputs first"),
-            RuntimeError::Cancelled => infrastructure(message, ""),
+            RuntimeError::Cancelled => BackendError::cancelled(message),
         }
     }
 }
@@ -170,6 +170,7 @@ mod tests {
         let stub = BackendError::from(RuntimeError::Dnn(DnnError::Missing(stub)));
         assert_eq!(stub.class, FailureClass::Infrastructure);
         assert!(stub.message.contains("cudnnCreate") && stub.message.contains("stub"), "{}", stub.message);
+        assert_eq!(class(RuntimeError::Cancelled), FailureClass::Infrastructure);
         assert_eq!(class(RuntimeError::NoTactic { step: "conv".into() }), FailureClass::Model);
     }
 

@@ -12,7 +12,9 @@ use planforge_engine_core::{
     native::{
         GraphSummary, PassSummary,
         container::{MAJOR, MINOR},
+        lines::{self, LABEL_WIDTH},
     },
+    report::format::mib,
 };
 use planforge_kernels::cuda::nvrtc::Arch;
 use serde::{Deserialize, Serialize};
@@ -55,6 +57,9 @@ pub struct InspectedProfile {
     /// What the arena would be if no two buffers shared a place.
     pub without_reuse_bytes: u64,
     pub workspace_bytes: u64,
+    /// Streams that its steps run on side by side.
+    #[serde(default = "one_stream")]
+    pub streams: u32,
     /// How many steps each way of computing has.
     pub tactics: BTreeMap<String, usize>,
     pub steps: Vec<InspectedStep>,
@@ -66,12 +71,19 @@ pub struct InspectedStep {
     pub kind: String,
     pub tactic: String,
     pub precision: String,
+    /// Which of the streams it runs on.
+    #[serde(default)]
+    pub stream: u32,
     /// The model's nodes it computes; more than one: they were fused.
     pub nodes: Vec<String>,
     pub flops: u64,
     pub bytes: u64,
     /// Tactics tried, fastest first.
     pub tried: Vec<Tried>,
+}
+
+fn one_stream() -> u32 {
+    1
 }
 
 /// Reads a plan, checks all of it, and says what it holds.
@@ -130,6 +142,7 @@ fn inspected(profile: &plan::ProfileProgram) -> InspectedProfile {
                 kind: step.work.kind().to_owned(),
                 tactic,
                 precision: step.work.views().1.kind.name().to_owned(),
+                stream: step.stream,
                 nodes: step.origins.clone(),
                 flops: step.flops,
                 bytes: step.bytes,
@@ -144,13 +157,10 @@ fn inspected(profile: &plan::ProfileProgram) -> InspectedProfile {
         arena_bytes: program.arena_bytes,
         without_reuse_bytes: in_arena.map(|buffer| buffer.bytes).sum(),
         workspace_bytes: program.workspace_bytes(),
+        streams: program.steps.iter().map(|step| step.stream + 1).max().unwrap_or(1),
         tactics,
         steps,
     }
-}
-
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / (1 << 20) as f64
 }
 
 impl fmt::Display for Inspection {
@@ -173,7 +183,7 @@ impl fmt::Display for Inspection {
         let precision = format!("{:?}", self.spec.precision).to_lowercase();
         writeln!(
             f,
-            "stored  {precision}, {:.2} MiB weights, {} kernels, {} library plans",
+            "stored  {precision}, {} weights, {} kernels, {} library plans",
             mib(self.weight_bytes),
             self.kernels.len(),
             self.library_plans
@@ -183,35 +193,31 @@ impl fmt::Display for Inspection {
             (true, true) => writeln!(f, "note    foreign: it was tuned on another kind of device than is here")?,
             (true, false) => {}
         }
-        for (what, ports) in [("input ", &self.inputs), ("output", &self.outputs)] {
-            for port in ports {
-                let shape: Vec<String> =
-                    port.shape.iter().map(|size| size.map_or("?".into(), |size| size.to_string())).collect();
-                writeln!(f, "{what}  {} {:?} [{}]", port.name, port.element, shape.join(", "))?;
-            }
-        }
-        for pass in self.passes.iter().filter(|pass| !pass.changes.is_empty()) {
-            let (before, after) = (pass.nodes_before, pass.nodes_after);
-            writeln!(f, "pass    {}: {} changes, {before} -> {after} nodes", pass.pass, pass.changes.len())?;
-        }
+        lines::ports(f, LABEL_WIDTH, &self.inputs, &self.outputs)?;
+        lines::passes(f, LABEL_WIDTH, &self.passes)?;
         for (index, profile) in self.profiles.iter().enumerate() {
             let shapes: Vec<String> = profile.shapes.iter().map(|(name, shape)| format!("{name} {shape:?}")).collect();
             let pads = if profile.pads_batch { ", smaller batches run in it" } else { "" };
             writeln!(f, "profile {index}: {}{pads}", shapes.join(", "))?;
             writeln!(
                 f,
-                "memory  {:.2} MiB activations ({:.2} MiB without reuse), {:.2} MiB workspace",
+                "memory  {} activations ({} without reuse), {} workspace",
                 mib(profile.arena_bytes),
                 mib(profile.without_reuse_bytes),
                 mib(profile.workspace_bytes)
             )?;
+            if profile.streams > 1 {
+                let aside = profile.steps.iter().filter(|step| step.stream > 0).count();
+                writeln!(f, "streams {}, {aside} of {} steps beside the first", profile.streams, profile.steps.len())?;
+            }
             for (tactic, count) in &profile.tactics {
                 writeln!(f, "tactic  {tactic} x {count}")?;
             }
             for (number, step) in profile.steps.iter().enumerate() {
+                let stream = if step.stream > 0 { format!("s{}", step.stream) } else { String::new() };
                 writeln!(
                     f,
-                    "{number:4}  {:<14} {:<5} {:<40} {}",
+                    "{number:4}{stream:<2} {:<14} {:<5} {:<40} {}",
                     step.kind,
                     step.precision,
                     step.tactic,

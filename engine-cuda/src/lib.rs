@@ -35,6 +35,7 @@ pub mod plan;
 pub mod probe;
 pub mod program;
 pub mod runtime;
+pub mod schedule;
 pub mod tune;
 pub mod versions;
 pub mod view;

@@ -6,14 +6,15 @@
 //! Copies go through the driver and products through cuBLASLt, whose best proposal of several counts: what an engine
 //! could reach with the same libraries.
 
-use crate::runtime::RuntimeError;
+use crate::{runtime::RuntimeError, versions::Versions};
+use planforge_engine_core::report::Rates;
 use planforge_kernels::cuda::{
     blaslt::{Element, Handle, Operands, Prepared, Product},
     device::{Arg, Buffer, Gpu, Launch, Stream},
     nvrtc,
 };
 use serde::{Deserialize, Serialize};
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 
 type Result<T> = std::result::Result<T, RuntimeError>;
 
@@ -84,6 +85,11 @@ pub struct Launches {
 }
 
 impl Probe {
+    /// The part of it that the steps of an engine are held against.
+    pub fn rates(&self) -> Rates {
+        as_rates(self.copy_gb_s, &self.products)
+    }
+
     /// Measures everything: some seconds, a few GiB of device memory.
     pub fn measure(gpu: &Gpu) -> Result<Self> {
         let stream = gpu.stream()?;
@@ -101,6 +107,22 @@ impl Probe {
             launches_missing,
         })
     }
+}
+
+/// What a probe's rates depend on beside the device and its driver.
+pub fn conditions(versions: &Versions) -> BTreeMap<String, String> {
+    BTreeMap::from([("cublaslt".to_owned(), versions.cublaslt.clone())])
+}
+
+/// Copies and products alone: what the steps of an engine are held against.
+pub fn rates(gpu: &Gpu) -> Result<Rates> {
+    let stream = gpu.stream()?;
+    Ok(as_rates(copy_gb_s(gpu, &stream)?, &products(gpu, &stream)?))
+}
+
+fn as_rates(copy_gb_s: f64, products: &[Peak]) -> Rates {
+    let known = products.iter().filter_map(|peak| Some((peak.element.clone(), peak.tflop_s?)));
+    Rates { copy_gb_s, tflop_s: known.collect() }
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -300,13 +322,8 @@ fn launches(gpu: &Gpu, stream: &Stream) -> Result<std::result::Result<Launches, 
         stream.synchronize().map_err(Into::into)
     })? / QUEUED_LAUNCHES as f64;
     let captured = |count: usize| {
-        stream.capture(|| {
-            for _ in 0..count {
-                // SAFETY: as above.
-                unsafe { kernel.launch(stream, one, &args)? };
-            }
-            Ok(())
-        })
+        // SAFETY: as above.
+        stream.capture(|| (0..count).try_for_each(|_| unsafe { kernel.launch(stream, one, &args) }))
     };
     let (short, long) = (captured(1)?, captured(GRAPH_KERNELS)?);
     let graph_round_trip_us = host_us(LATENCY_REPEATS, || {

@@ -2,7 +2,8 @@
 
 use crate::{
     codegen::Source,
-    view::{BufferId, Kind, View},
+    schedule::MAX_STREAMS,
+    view::{BufferId, CHANNELS_LAST, Kind, View, strides_in},
 };
 use planforge_engine_core::{backend::ElementType, ir::Activation};
 use planforge_kernels::cuda::device::ALIGNMENT_BYTES;
@@ -49,10 +50,17 @@ pub struct Step {
     pub work: Work,
     /// Chosen by the tuner, where there is a choice.
     pub tactic: Option<Tactic>,
+    /// Which of the graph's streams it runs on.
+    #[serde(default, skip_serializing_if = "is_first_stream")]
+    pub stream: u32,
     /// Counted from shapes; multiply and add apart.
     pub flops: u64,
     /// Read and written, counted from shapes.
     pub bytes: u64,
+}
+
+fn is_first_stream(stream: &u32) -> bool {
+    *stream == 0
 }
 
 impl Step {
@@ -171,6 +179,18 @@ impl ConvWork {
             && self.pads_before == [0, 0]
             && self.pads_after == [0, 0]
     }
+
+    /// Whether its operands are as large as a library takes them to be from each other's sizes.
+    fn operands_fit(&self) -> bool {
+        let (x, w, y) = (&self.x, &self.w, &self.y);
+        w.dims[1].checked_mul(self.groups) == Some(x.dims[1])
+            && (x.dims[0], w.dims[0]) == (y.dims[0], y.dims[1])
+            && (!self.is_pointwise() || x.dims[2..] == y.dims[2..])
+            && w.has_strides(&strides_in(&w.dims, &CHANNELS_LAST))
+            && (w.kind, y.kind) == (x.kind, x.kind)
+            && self.bias.as_ref().is_none_or(|bias| is_bias(bias, y.dims[1], x.kind))
+            && self.residual.as_ref().is_none_or(|residual| residual.kind == x.kind && residual.dims == y.dims)
+    }
 }
 
 /// `y = activation(alpha a · b + residual + bias)`: `[batch][m][k] · [batch][k][n]`, in any strides that have one
@@ -184,6 +204,24 @@ pub struct ProductWork {
     pub y: View,
     pub alpha: f32,
     pub activation: Option<Activation>,
+}
+
+impl ProductWork {
+    /// Whether its operands are as large as a library takes them to be from each other's sizes.
+    fn operands_fit(&self) -> bool {
+        let [batch, m, k] = [0, 1, 2].map(|axis| self.a.dims[axis]);
+        let n = self.b.dims[2];
+        let kind = self.a.kind;
+        let dense = |view: &View, axis: usize| view.dims[axis] == 1 || view.strides[axis] == 1;
+        let in_rows = |view: &View| view.kind == kind && view.dims == [batch, m, n] && dense(view, 2);
+        self.b.dims == [batch, k, n]
+            && self.b.kind == kind
+            && dense(&self.a, 2)
+            && (dense(&self.b, 1) || dense(&self.b, 2))
+            && in_rows(&self.y)
+            && self.residual.as_ref().is_none_or(in_rows)
+            && self.bias.as_ref().is_none_or(|bias| is_bias(bias, n, kind))
+    }
 }
 
 /// `o = softmax(scale q · kᵀ + mask) · v` over `[batch][heads][sequence][size]`.
@@ -227,6 +265,14 @@ impl Tactic {
         match self {
             Self::Dnn { workspace_bytes, .. } | Self::Blas { workspace_bytes, .. } => *workspace_bytes,
             Self::Kernel { .. } => 0,
+        }
+    }
+
+    /// Of a library's tactic: what that wants now, whatever it wanted when it was chosen.
+    pub(crate) fn set_workspace_bytes(&mut self, bytes: u64) {
+        match self {
+            Self::Dnn { workspace_bytes, .. } | Self::Blas { workspace_bytes, .. } => *workspace_bytes = bytes,
+            Self::Kernel { .. } => {}
         }
     }
 
@@ -316,8 +362,21 @@ impl Work {
             }
             Self::Attention(attention) => whole(&[&attention.q, &attention.k, &attention.v, &attention.o], 4),
         };
-        if right { Ok(()) } else { Err("a rank, a size or strides that its kind of step never has") }
+        if !right {
+            return Err("a rank, a size or strides that its kind of step never has");
+        }
+        let fit = match self {
+            Self::Conv(conv) => conv.operands_fit(),
+            Self::Product(product) => product.operands_fit(),
+            Self::Kernel(_) | Self::Attention(_) => true,
+        };
+        if fit { Ok(()) } else { Err("operands that do not fit each other") }
     }
+}
+
+/// A bias as libraries read it: as many elements, one after another.
+fn is_bias(view: &View, elements: u64, kind: Kind) -> bool {
+    view.kind == kind && view.dims == [elements] && view.is_rows()
 }
 
 /// A whole engine for one set of shapes.
@@ -356,6 +415,8 @@ pub enum ProgramError {
     Misplaced { buffer: String, why: &'static str },
     #[error("step '{step}' has a shape it cannot have: {why}")]
     Shape { step: String, why: &'static str },
+    #[error("step '{step}' runs on stream {stream}, of {MAX_STREAMS}")]
+    NoStream { step: String, stream: u32 },
     #[error("it wants {bytes} bytes of {what}, more than any device has")]
     TooLarge { what: &'static str, bytes: u64 },
 }
@@ -370,13 +431,29 @@ impl Program {
         matches!(self.buffer(view.buffer).place, Place::Weights(_))
     }
 
-    /// Largest workspace that any step's tactic wants.
+    /// Largest workspace that any step's tactic wants, by stream: steps that run at once have one each.
+    pub fn workspaces_bytes(&self) -> Vec<u64> {
+        let mut bytes = vec![0];
+        for step in &self.steps {
+            let stream = step.stream as usize;
+            if bytes.len() <= stream {
+                bytes.resize(stream + 1, 0);
+            }
+            bytes[stream] = bytes[stream].max(step.tactic.as_ref().map_or(0, Tactic::workspace_bytes));
+        }
+        bytes
+    }
+
+    /// All workspaces together.
     pub fn workspace_bytes(&self) -> u64 {
-        self.steps.iter().filter_map(|step| step.tactic.as_ref()).map(Tactic::workspace_bytes).max().unwrap_or(0)
+        self.workspaces_bytes().iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
     /// Every address that a step uses lies inside its buffer, and every buffer inside its place.
     pub fn check(&self) -> Result<(), ProgramError> {
+        if let Some(step) = self.steps.iter().find(|step| step.stream >= MAX_STREAMS) {
+            return Err(ProgramError::NoStream { step: step.name.clone(), stream: step.stream });
+        }
         for (what, bytes) in
             [("arena", self.arena_bytes), ("constants", self.weight_bytes), ("workspace", self.workspace_bytes())]
         {
@@ -439,5 +516,35 @@ impl Program {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_has_the_workspace_that_a_rebuilt_tactic_wants() {
+        let view = || View::rows(BufferId(0), Kind::F16, &[1, 8, 8]);
+        let step = |stream: u32, workspace_bytes: u64| Step {
+            name: stream.to_string(),
+            origins: Vec::new(),
+            work: Work::Product(ProductWork {
+                a: view(),
+                b: view(),
+                bias: None,
+                residual: None,
+                y: view(),
+                alpha: 1.0,
+                activation: None,
+            }),
+            tactic: Some(Tactic::Dnn { engine: 1, knobs: Vec::new(), workspace_bytes }),
+            stream,
+            flops: 0,
+            bytes: 0,
+        };
+        let mut program = Program { steps: vec![step(0, 512), step(1, 256)], ..Program::default() };
+        program.steps[1].tactic.as_mut().expect("it has one").set_workspace_bytes(4096);
+        assert_eq!(program.workspaces_bytes(), [512, 4096]);
     }
 }

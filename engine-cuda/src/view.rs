@@ -135,6 +135,18 @@ impl View {
         self.dims.iter().product()
     }
 
+    /// Elements of the buffer that it has, each once: what it repeats, or reaches again by windows that overlap, is
+    /// one.
+    pub(crate) fn distinct_elements(&self) -> u64 {
+        if self.elements() == 0 {
+            return 0;
+        }
+        let axes = || self.dims.iter().zip(&self.strides);
+        let places: u64 = axes().filter(|(_, stride)| **stride > 0).map(|(dim, _)| dim).product();
+        let span = axes().map(|(dim, stride)| (dim - 1) * stride).sum::<u64>() + 1;
+        places.min(span)
+    }
+
     /// One past the last element it touches, counted from the buffer's begin, in bytes.
     pub fn end_bytes(&self) -> Option<u64> {
         if self.elements() == 0 {
@@ -156,6 +168,12 @@ impl View {
     pub fn has_strides(&self, strides: &[u64]) -> bool {
         let mut axes = self.dims.iter().zip(self.strides.iter().zip(strides));
         axes.all(|(dim, (have, want))| *dim == 1 || have == want)
+    }
+
+    /// Whether the two are the same elements in the same order: strides along sizes of 1 say nothing.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let place = |view: &Self| (view.buffer, view.offset, view.kind);
+        place(self) == place(other) && self.dims == other.dims && self.has_strides(&other.strides)
     }
 
     /// The dimensions in the order given.
@@ -307,6 +325,15 @@ mod tests {
         let pixel = View::channels_last(BufferId(0), Kind::F16, &[3, 8, 1, 1]).slice(1, 0, 4);
         assert!(pixel.is_channels_last());
         assert_eq!(pixel.pixel_pitch(), 8);
+    }
+
+    #[test]
+    fn a_stride_along_one_element_tells_no_views_apart() {
+        let view = rows(&[1, 3, 4]);
+        let same = View { strides: vec![0, 4, 1], ..view.clone() };
+        assert!(view.is_same(&same) && view != same);
+        assert!(!view.is_same(&View { strides: vec![12, 1, 3], ..view.clone() }));
+        assert!(!view.is_same(&View { offset: 1, ..view.clone() }));
     }
 
     #[test]

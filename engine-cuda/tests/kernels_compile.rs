@@ -1,51 +1,33 @@
 //! Every generated kernel compiles for every architecture that NVRTC knows, without a toolkit or a GPU.
-#![expect(clippy::print_stderr, reason = "says loudly when there is nothing to compile with")]
 
+mod common;
+
+use common::{ARCHITECTURES, compile_for, image, rows, supported};
 use planforge_engine_core::ir::{Activation, Binary, Compare, GeluForm, Unary};
 use planforge_engine_cuda::{
     codegen::{
-        Generated,
+        Generated, any, attention,
         depthwise::{self, Depthwise},
         expr::{Class, Expr, Index, Load},
         norm::{self, Row},
         pack, pointwise,
         pool::{self, Window},
     },
-    view::{BufferId, Kind, View},
+    program::{AttentionWork, ConvWork, ProductWork},
+    view::{Kind, View},
 };
-use planforge_kernels::cuda::nvrtc::{self, Arch, Source};
 use std::collections::BTreeSet;
-
-const ARCHITECTURES: [u32; 6] = [75, 80, 86, 89, 90, 100];
 
 /// Compiles where NVRTC is found; says so where it is not.
 fn compile(all: &[Generated]) {
-    let supported = match nvrtc::supported() {
-        Ok(supported) => supported,
-        Err(error) => {
-            assert!(std::env::var_os("PLANFORGE_NEED_NVRTC").is_none(), "{error}");
-            return eprintln!("SKIPPED, nothing was compiled: {error}");
-        }
-    };
+    let supported = supported();
     for (index, generated) in all.iter().enumerate() {
         // Each for Hopper, whose branch is the longest, and in turn for one of the others: they differ in next to nothing.
         let other = ARCHITECTURES[index % ARCHITECTURES.len()];
         for capability in BTreeSet::from([90, other]).into_iter().filter(|arch| supported.contains(arch)) {
-            let arch = Arch { capability, specific: capability >= 90 };
-            let source = Source { name: &generated.source.name, text: &generated.source.text, options: &[] };
-            if let Err(error) = nvrtc::compile(source, arch) {
-                panic!("{error}\n{}", generated.source.text);
-            }
+            compile_for(capability, generated);
         }
     }
-}
-
-fn rows(kind: Kind, dims: &[u64]) -> View {
-    View::rows(BufferId(0), kind, dims)
-}
-
-fn image(kind: Kind, dims: &[u64]) -> View {
-    View::channels_last(BufferId(0), kind, dims)
 }
 
 fn load(view: View) -> Box<Expr> {
@@ -148,6 +130,29 @@ fn pointwise_kernels() {
     compile(&all);
 }
 
+/// Operands that are too long to be repeated have names.
+#[test]
+fn long_chains() {
+    let floats = (0..8).fold(load(rows(Kind::F16, &[7, 16])), |x, _| {
+        let x = Box::new(Expr::Activation(Activation::LeakyRelu { alpha: 0.1 }, x));
+        let x = Box::new(Expr::Activation(Activation::Gelu(GeluForm::Tanh), x));
+        let x = Box::new(Expr::Binary(Binary::Pow, x, Box::new(Expr::Float(2.0))));
+        Box::new(Expr::Binary(Binary::PRelu, Box::new(Expr::Unary(Unary::Sign, x)), load(rows(Kind::F16, &[7, 16]))))
+    });
+    let whole = || load(rows(Kind::I64, &[7, 3]));
+    let numbers = (0..6).fold(whole(), |x, _| {
+        let x = Box::new(Expr::Binary(Binary::Min, x, Box::new(Expr::Unary(Unary::Sign, whole()))));
+        let x = Box::new(Expr::Binary(Binary::Mod, whole(), x));
+        Box::new(Expr::Binary(Binary::Max, Box::new(Expr::Binary(Binary::PRelu, x, whole())), whole()))
+    });
+    let all = [
+        pointwise::generate(&floats, &rows(Kind::F16, &[7, 16])).unwrap(),
+        pointwise::generate(&numbers, &rows(Kind::I64, &[7, 3])).unwrap(),
+    ];
+    assert!(all.iter().all(|generated| generated.source.text.contains("[&](")));
+    compile(&all);
+}
+
 #[test]
 fn gathers_read_rows_by_index() {
     let (table, indices) = (rows(Kind::F16, &[100, 64]), rows(Kind::I64, &[2, 5]));
@@ -198,10 +203,11 @@ fn image_kernels() {
             pads_before: [2, 1],
             dilations: [1, 1],
             bias: true,
-            residual: c == 12,
             activation: Some(Activation::HardSwish),
         };
-        all.extend(depthwise::tiles(&x, &y).into_iter().map(|tile| depthwise::generate(&x, &y, conv, tile)));
+        let residual = (c == 12).then(|| image(kind, &[1, 3 * c, 7, 15]).slice(1, c, c));
+        let tiles = depthwise::tiles(&x, residual.as_ref(), &y);
+        all.extend(tiles.into_iter().map(|tile| depthwise::generate(&x, residual.as_ref(), &y, conv, tile)));
     }
     compile(&all);
 }
@@ -219,4 +225,66 @@ fn row_kernels() {
         all.push(norm::rows(&x, &rows(Kind::F32, &[3, 4, length]), &[], Row::LogSoftmax));
     }
     compile(&all);
+}
+
+/// Groups, odd channels, batches, sums that run along no row: there is always a kernel.
+#[test]
+fn kernels_of_any_shape() {
+    let mut all = Vec::new();
+    let mut add = |problem: Option<any::Problem>| {
+        let problem = problem.expect("every convolution and product is computed");
+        let tiles = any::tiles(&problem);
+        assert!(!tiles.is_empty());
+        all.extend(tiles.into_iter().map(|tile| any::generate(&problem, tile)));
+    };
+    for kind in [Kind::F16, Kind::Bf16, Kind::F32] {
+        let conv = |channels: u64, out: u64, size: u64, groups: u64| ConvWork {
+            x: image(kind, &[2, channels, size, size]),
+            w: image(kind, &[out, channels / groups, 3, 3]),
+            taps: None,
+            bias: Some(rows(kind, &[out])),
+            residual: (groups > 1).then(|| image(kind, &[2, out, size, size])),
+            y: image(kind, &[2, 2 * out, size, size]).slice(1, out, out),
+            strides: [1, 1],
+            pads_before: [1, 1],
+            pads_after: [1, 1],
+            dilations: [1, 1],
+            groups,
+            activation: Some(Activation::HardSwish),
+        };
+        add(any::Problem::of_conv(&conv(15, 21, 9, 3)));
+        add(any::Problem::of_conv(&conv(32, 10, 1, 1)));
+        let product = |m: u64| ProductWork {
+            a: rows(kind, &[3, 40, m]).permuted(&[0, 2, 1]),
+            b: rows(kind, &[3, 40, 24]),
+            bias: None,
+            residual: Some(rows(kind, &[m, 24]).broadcast(&[3, m, 24]).unwrap()),
+            y: rows(kind, &[3, m, 24]),
+            alpha: 0.5,
+            activation: None,
+        };
+        add(any::Problem::of_product(&product(70)));
+        add(any::Problem::of_product(&product(1)));
+    }
+    compile(&all);
+    let mixed = ProductWork {
+        a: rows(Kind::F16, &[1, 4, 8]),
+        b: rows(Kind::F32, &[1, 8, 4]),
+        bias: None,
+        residual: None,
+        y: rows(Kind::F32, &[1, 4, 4]),
+        alpha: 1.0,
+        activation: None,
+    };
+    assert_eq!(any::Problem::of_product(&mixed), None);
+}
+
+/// Attention of a few queries fills no tile, and has one all the same.
+#[test]
+fn attention_of_a_few_queries() {
+    let heads = |length: u64| rows(Kind::F16, &[1, 2, length, 16]);
+    let work = AttentionWork { q: heads(5), k: heads(9), v: heads(9), mask: None, o: heads(5), scale: 0.25 };
+    let tiles = attention::tiles(&work, 90);
+    assert_eq!(tiles.len(), 1);
+    compile(&[attention::generate(&work, tiles[0])]);
 }

@@ -252,6 +252,8 @@ fn convolutions() {
     convolution(&device, "1x1 with residual", plain, &HALVES);
     let linear = Case { x: [2, 48, 9, 33], out: 40, activation: None, taps: [5, 3], ..CASE };
     convolution(&device, "5x3 without activation", linear, &ALL);
+    let grouped = Case { x: [2, 12, 11, 10], out: 18, groups: 3, residual: true, ..CASE };
+    convolution(&device, "3x3 of three groups", grouped, &ALL);
 }
 
 #[test]
@@ -325,6 +327,7 @@ fn attention() {
         (2, 3, 77, 77, 40, Some(vec![1, 1, 77, 77])),
         (1, 2, 33, 50, 128, Some(vec![2, 33, 50])),
         (1, 2, 5, 9, 16, None),
+        (2, 3, 33, 35, 12, None),
     ] {
         let mut bench = Bench::new();
         let width = heads * size;

@@ -4,7 +4,11 @@ use planforge_engine_core::{
     import,
     passes::{self, Target},
 };
-use planforge_engine_cuda::{lower::lower, program::Work, view::Kind};
+use planforge_engine_cuda::{
+    lower::lower,
+    program::Work,
+    view::{Kind, View},
+};
 use planforge_modelgen::Options;
 
 /// Lowers a generated model and counts its steps by kind.
@@ -22,6 +26,20 @@ fn steps(name: &str, float: Kind) -> Vec<String> {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), lowered.program.steps.len(), "names are unique");
+    for step in &lowered.program.steps {
+        let (read, written) = step.work.views();
+        let mut buffers: Vec<usize> = read.into_iter().map(|view| view.buffer.0 as usize).collect();
+        buffers.sort_unstable();
+        buffers.dedup();
+        buffers.push(written.buffer.0 as usize);
+        let held: u64 = buffers.into_iter().map(|index| lowered.program.buffers[index].bytes).sum();
+        assert!((1..=held).contains(&step.bytes), "{} moves {} bytes of {held}", step.name, step.bytes);
+    }
+    for step in lowered.program.steps.iter().filter(|step| step.work.kind() == "copy") {
+        let (read, written) = step.work.views();
+        let moved = |view: &&View| view.buffer != written.buffer || view.offset != written.offset;
+        assert!(read.iter().any(moved), "{} copies what lies in its place", step.name);
+    }
     lowered.program.steps.iter().map(|step| step.work.kind().to_owned()).collect()
 }
 

@@ -31,6 +31,16 @@ fn versions() -> Versions {
     Versions { driver: "13.0".into(), nvrtc: "13.0".into(), cublaslt: "13.1.0".into(), cudnn: "9.19.0".into() }
 }
 
+/// A stand-in for machine code: an ELF header, the header of an empty section, and something of the kernel's own.
+fn machine_code(text: &str) -> Vec<u8> {
+    let mut image = vec![0; 128];
+    image[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    // Where the section's header is, how long it is, and that there is one.
+    (image[40], image[58], image[60]) = (64, 64, 1);
+    image.extend(&text.as_bytes()[..40]);
+    image
+}
+
 /// An engine whose tactics nobody timed, with stand-ins for machine code: the file is all that matters here.
 fn written(folder: &Path, batch: Batch, spec: BuildSpec) -> (PathBuf, Manifest) {
     let draft = build::draft(&model(folder, batch), &spec).expect("every node has device code");
@@ -50,7 +60,7 @@ fn written(folder: &Path, batch: Batch, spec: BuildSpec) -> (PathBuf, Manifest) 
         }
         plan::drop_unused_sources(&mut program);
         for source in &program.sources {
-            code.insert(plan::source_digest(source), source.text.as_bytes()[..40].to_vec());
+            code.insert(plan::source_digest(source), machine_code(&source.text));
         }
         programs.push(ProfileProgram { program, rows_apart, tried });
     }
@@ -174,7 +184,7 @@ fn changed(change: impl FnOnce(&mut Manifest)) -> Result<Manifest, String> {
 #[test]
 fn a_manifest_that_lies_is_refused_with_its_reason() {
     type Lie = fn(&mut Manifest);
-    let cases: [(&str, Lie); 12] = [
+    let cases: [(&str, Lie); 18] = [
         ("programs for", |m| m.programs.clear()),
         ("weights are not as long", |m| {
             m.programs[0].program.weight_bytes += 256;
@@ -184,6 +194,12 @@ fn a_manifest_that_lies_is_refused_with_its_reason() {
         }),
         ("has no machine code", |m| m.tuned_on.architecture = "sm_80".into()),
         ("outside of the machine code", |m| m.kernels[0].offset = u64::MAX),
+        ("shorter than an ELF header", |m| m.kernels[0].bytes = 0),
+        ("is not ELF", |m| {
+            m.kernels[0].offset += 1;
+            m.kernels[0].bytes -= 1;
+        }),
+        ("section headers reach beyond it", |m| m.kernels[0].bytes = 127),
         ("inputs or outputs are not", |m| m.inputs[0].name.push('!')),
         ("reaches beyond its arena", |m| m.programs[0].program.arena_bytes = 256),
         ("is not aligned", |m| {
@@ -210,6 +226,27 @@ fn a_manifest_that_lies_is_refused_with_its_reason() {
                 _ => None,
             });
             conv.expect("a convolution").x.dims[0] = u64::MAX / 2;
+        }),
+        ("do not fit each other", |m| {
+            let conv = m.programs[0].program.steps.iter_mut().find_map(|step| match &mut step.work {
+                Work::Conv(conv) => Some(conv),
+                _ => None,
+            });
+            conv.expect("a convolution").groups = 2;
+        }),
+        ("do not fit each other", |m| {
+            let bias = m.programs[0].program.steps.iter_mut().find_map(|step| match &mut step.work {
+                Work::Conv(conv) => conv.bias.as_mut(),
+                _ => None,
+            });
+            bias.expect("a bias").dims[0] -= 1;
+        }),
+        ("do not fit each other", |m| {
+            let product = m.programs[0].program.steps.iter_mut().find_map(|step| match &mut step.work {
+                Work::Product(product) => Some(product),
+                _ => None,
+            });
+            product.expect("a product").a.dims[2] -= 1;
         }),
     ];
     for (reason, change) in cases {

@@ -1,42 +1,23 @@
 //! Kernels on tensor cores compile for every architecture that NVRTC knows, without a toolkit or a GPU.
-#![expect(clippy::print_stderr, reason = "says loudly when there is nothing to compile with")]
 
+mod common;
+
+use common::{ARCHITECTURES, compile_for, image, rows, supported};
 use planforge_engine_core::ir::Activation;
 use planforge_engine_cuda::{
     codegen::{Generated, attention, gemm},
     program::{AttentionWork, ConvWork, ProductWork},
-    view::{BufferId, Kind, View},
+    view::{Kind, View},
 };
-use planforge_kernels::cuda::nvrtc::{self, Arch, Source};
-
-const ARCHITECTURES: [u32; 6] = [75, 80, 86, 89, 90, 100];
 
 /// Calls `make` with every architecture and compiles what it gives.
 fn compile(make: impl Fn(u32) -> Vec<Generated>) {
-    let supported = match nvrtc::supported() {
-        Ok(supported) => supported,
-        Err(error) => {
-            assert!(std::env::var_os("PLANFORGE_NEED_NVRTC").is_none(), "{error}");
-            return eprintln!("SKIPPED, nothing was compiled: {error}");
-        }
-    };
+    let supported = supported();
     for capability in ARCHITECTURES.into_iter().filter(|arch| supported.contains(arch)) {
-        let arch = Arch { capability, specific: capability >= 90 };
         for generated in make(capability) {
-            let source = Source { name: &generated.source.name, text: &generated.source.text, options: &[] };
-            if let Err(error) = nvrtc::compile(source, arch) {
-                panic!("{error}\n{}", generated.source.text);
-            }
+            compile_for(capability, &generated);
         }
     }
-}
-
-fn rows(kind: Kind, dims: &[u64]) -> View {
-    View::rows(BufferId(0), kind, dims)
-}
-
-fn image(kind: Kind, dims: &[u64]) -> View {
-    View::channels_last(BufferId(0), kind, dims)
 }
 
 fn device(capability: u32) -> gemm::Device {

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use planforge_onnx::{Model, OnnxError, proto::tensor_proto::DataType, tensor::for_each_tensor};
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz_target!(init: planforge_fuzz::report_stack_overflows(), |bytes: &[u8]| {
     match Model::from_bytes(bytes.to_vec().into()) {
         // The walk must have found, with its place, whatever the decoder would stumble over.
         Err(OnnxError::Decode { source, .. }) => panic!("{source}"),

@@ -10,4 +10,6 @@ static SCRATCH: LazyLock<PathBuf> = LazyLock::new(|| {
     folder
 });
 
-fuzz_target!(|bytes: &[u8]| planforge_engine_core::fuzzing::plan(bytes, &SCRATCH));
+fuzz_target!(init: planforge_fuzz::report_stack_overflows(), |bytes: &[u8]| {
+    planforge_engine_core::fuzzing::plan(bytes, &SCRATCH)
+});

@@ -3,4 +3,6 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| planforge_tensorrt::fuzzing::log(bytes));
+fuzz_target!(init: planforge_fuzz::report_stack_overflows(), |bytes: &[u8]| {
+    planforge_tensorrt::fuzzing::log(bytes)
+});

@@ -253,7 +253,7 @@ impl Compiler for OnnxRuntimeCompiler {
         cancel: &Cancel,
     ) -> Result<CompiledPlan, BackendError> {
         self.check(request)?;
-        let stop = || host_error("the build was cancelled", "");
+        let stop = || BackendError::cancelled("the build was cancelled");
         events.progress("import", 0.0, "");
         let model = Model::open(&request.model).map_err(|error| refuse(error.to_string(), error.hint()))?;
         let bytes: u64 = model.files().iter().map(|file| file.size_bytes).sum();

@@ -145,17 +145,20 @@ pub struct MeasureView {
     /// Numbers of parallel streams to sweep, ascending.
     pub streams: Vec<u32>,
     pub trace: bool,
+    /// Batches to sweep, ascending.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub batches: Vec<u32>,
 }
 
 impl From<v1::MeasureAsk> for MeasureView {
     fn from(ask: v1::MeasureAsk) -> Self {
-        Self { streams: ask.streams, trace: ask.trace }
+        Self { streams: ask.streams, trace: ask.trace, batches: ask.batches }
     }
 }
 
 impl From<MeasureView> for v1::MeasureAsk {
     fn from(view: MeasureView) -> Self {
-        Self { streams: view.streams, trace: view.trace }
+        Self { streams: view.streams, trace: view.trace, batches: view.batches }
     }
 }
 

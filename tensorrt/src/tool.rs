@@ -79,7 +79,7 @@ impl Tool {
             BackendError::new(FailureClass::Infrastructure, format!("{error}{cause}"))
         })?;
         if finished.stopped == Some(Stopped::Cancelled) {
-            return Err(BackendError::new(FailureClass::Infrastructure, "cancelled while trtexec ran"));
+            return Err(BackendError::cancelled("cancelled while trtexec ran"));
         }
         if finished.left_behind > 0 {
             tell(&format!("trtexec left {} processes behind; they were ended", finished.left_behind));

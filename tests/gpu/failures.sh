@@ -3,18 +3,19 @@
 #
 # PARTS (spoil, memory, stub; all by default) says which. One coordinator with one agent goes through them and has to
 # build again after each. Needs gcc, or the two
-# libraries built from the C files here in the folder LIBS; and python3 with torch, which takes the device's memory.
+# libraries built from the C files here in the folder LIBS; NVRTC 13 under /usr/local/cuda, or its path in NVRTC; and python3 with torch, which takes the device's memory.
 set -u
 here=$(dirname "$(realpath "$0")"); planforge=$(realpath "$1"); out=$2; mkdir -p "$out"
 log=$out/failures.txt; : >"$log"
 work=$(mktemp -d); cd "$work"
 export PLANFORGE_DATA=$work/data NO_COLOR=1 PLANFORGE_SKUS=${SKU:-h200-sxm}
 shim=$work/shim; mkdir -p "$shim" "$work/stub"
-if [ -n "${LIBS:-}" ]; then cp "$LIBS/libnvrtc.so" "$shim/"; cp "$LIBS/libcudnn.so.9" "$work/stub/"; else
-    gcc -shared -fPIC -o "$shim/libnvrtc.so" -Wl,-soname,libnvrtc.so "$here/nvrtc_shim.c" -ldl
+if [ -n "${LIBS:-}" ]; then cp "$LIBS/libnvrtc.so.13" "$shim/"; cp "$LIBS/libcudnn.so.9" "$work/stub/"; else
+    gcc -shared -fPIC -o "$shim/libnvrtc.so.13" -Wl,-soname,libnvrtc-shim.so "$here/nvrtc_shim.c" -ldl
     gcc -shared -fPIC -o "$work/stub/libcudnn.so.9" -Wl,-soname,libcudnn.so.9 "$here/stub.c"
 fi
-real=$(find /usr/local/cuda*/ -name 'libnvrtc.so.1?' 2>/dev/null | head -1)
+real=${NVRTC:-$(find /usr/local/cuda*/ -name 'libnvrtc.so.13' 2>/dev/null | head -1)}
+[ -e "$real" ] || { echo "no NVRTC under /usr/local/cuda: name one in NVRTC"; exit 2; }
 spoil=$work/spoil; echo none >"$spoil"
 failed=0
 part() { case " ${PARTS:-spoil memory stub} " in *" $1 "*) true;; *) false;; esac; }
@@ -35,7 +36,7 @@ try() {
 }
 last_job() { "$planforge" --json jobs 2>/dev/null | grep -o '"id": *"[^"]*"' | head -1 | cut -d'"' -f4; }
 
-LD_LIBRARY_PATH=$shim PLANFORGE_TEST_NVRTC=$real PLANFORGE_TEST_SPOIL=$spoil \
+PLANFORGE_CUDA_LIBS=$shim${PLANFORGE_CUDA_LIBS:+:$PLANFORGE_CUDA_LIBS} PLANFORGE_TEST_NVRTC=$real PLANFORGE_TEST_SPOIL=$spoil \
     setsid "$planforge" up --listen 127.0.0.1:0 >up.txt 2>&1 & up=$!
 trap 'kill $up 2>/dev/null; tail -c 3000 up.txt >>"$log"' EXIT
 for _ in $(seq 100); do "$planforge" jobs >/dev/null 2>&1 && break; sleep 0.2; done
@@ -52,6 +53,7 @@ try 20 "$planforge" logs "$(last_job)";                expect "its source and lo
 
 echo fault >"$spoil"
 build digits.onnx --precision tf32;                    expect "a kernel that faults" "faulty kernel" "illegal"
+try 20 "$planforge" logs "$(last_job)";                expect "the device is looked at after it" "looked at again and can be used"
 echo none >"$spoil"
 build digits.onnx --precision tf32 --force;            expect "the device serves the next job" "succeeded" "exit 0"
 fi

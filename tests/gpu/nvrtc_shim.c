@@ -1,8 +1,11 @@
 /* Stands before the real NVRTC and spoils what is compiled, so that failures happen for real on a real device.
  *
- *   gcc -shared -fPIC -o libnvrtc.so -Wl,-soname,libnvrtc.so nvrtc_shim.c -ldl
+ *   gcc -shared -fPIC -o SHIM/libnvrtc.so.13 -Wl,-soname,libnvrtc-shim.so nvrtc_shim.c -ldl
+ *   PLANFORGE_CUDA_LIBS=SHIM planforge ...
  *
- * Without a version in its name: that is what this program asks for first, while cuDNN asks for the real one by version.
+ * This program opens the first NVRTC by its path; whoever asks the loader for it by name, as cuDNN and cuBLASLt do, does
+ * not get this one, because of its soname. Should one get it all the same, every function is there, the undocumented
+ * ones too: cuDNN calls those without looking whether it found them.
  *
  * PLANFORGE_TEST_NVRTC  path of the real library
  * PLANFORGE_TEST_SPOIL  file with one word, read at every compilation. error: no source compiles; fault: every kernel
@@ -17,13 +20,49 @@
 typedef int Status;
 typedef void *Program;
 
-static void *real(const char *name) {
-    static void *library;
+/* Everything but nvrtcCreateProgram is passed on as it is. */
+#define FORWARDED(each)                                                                                              \
+    each(__nvrtcCPEx) each(__nvrtcNvvmHandle) each(nvrtcAddNameExpression) each(nvrtcCompileProgram)                 \
+    each(nvrtcDestroyProgram) each(nvrtcGetBundledHeadersInfo) each(nvrtcGetCUBIN) each(nvrtcGetCUBINSize)           \
+    each(nvrtcGetErrorString) each(nvrtcGetLTOIR) each(nvrtcGetLTOIRSize) each(nvrtcGetLoweredName)                  \
+    each(nvrtcGetNumSupportedArchs) each(nvrtcGetOptiXIR) each(nvrtcGetOptiXIRSize) each(nvrtcGetPCHCreateStatus)    \
+    each(nvrtcGetPCHHeapSize) each(nvrtcGetPCHHeapSizeRequired) each(nvrtcGetPTX) each(nvrtcGetPTXSize)              \
+    each(nvrtcGetProgramLog) each(nvrtcGetProgramLogSize) each(nvrtcGetSupportedArchs) each(nvrtcGetTileIR)          \
+    each(nvrtcGetTileIRSize) each(nvrtcInstallBundledHeaders) each(nvrtcRemoveBundledHeaders)                        \
+    each(nvrtcSetFlowCallback) each(nvrtcSetPCHHeapSize) each(nvrtcVersion)
+
+static Status (*create)(Program *, const char *, const char *, int, const char *const *, const char *const *);
+
+/* A jump to the real function, whatever its arguments are. */
+#if defined(__x86_64__)
+#define JUMP(name) "jmp *real_" #name "(%rip)\n"
+#elif defined(__aarch64__)
+#define JUMP(name) "adrp x16, real_" #name "\nldr x16, [x16, :lo12:real_" #name "]\nbr x16\n"
+#else
+#error "no jump is written for this processor"
+#endif
+#define FORWARD(name)                                                                                                \
+    __attribute__((visibility("hidden"))) void *real_##name;                                                         \
+    __asm__(".pushsection .text\n.globl " #name "\n.type " #name ", %function\n" #name ":\n" JUMP(name) ".popsection\n");
+FORWARDED(FORWARD)
+
+/* What a function does that the real library lacks. */
+static Status absent(void) { return 11; /* NVRTC_ERROR_INTERNAL_ERROR */ }
+
+/* Once, while the library is opened and nobody calls it yet. */
+__attribute__((constructor)) static void find(void) {
+    const char *path = getenv("PLANFORGE_TEST_NVRTC");
+    void *library = path && *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (!library) {
-        library = dlopen(getenv("PLANFORGE_TEST_NVRTC"), RTLD_NOW | RTLD_LOCAL);
-        if (!library) abort();
+        fprintf(stderr, "nvrtc_shim: PLANFORGE_TEST_NVRTC names no library: %s\n", path ? dlerror() : "it is not set");
+        abort();
     }
-    return dlsym(library, name);
+#define FIND(name)                                                                                                   \
+    real_##name = dlsym(library, #name);                                                                             \
+    if (!real_##name) real_##name = (void *)absent;
+    FORWARDED(FIND)
+    create = dlsym(library, "nvrtcCreateProgram");
+    if (!create) abort();
 }
 
 static int spoil(const char *how) {
@@ -35,29 +74,6 @@ static int spoil(const char *how) {
         fclose(file);
     }
     return !strcmp(word, how);
-}
-
-#define FORWARD(name, types, args)                          \
-    Status name types {                                     \
-        Status (*function) types = real(#name);             \
-        return function args;                               \
-    }
-
-FORWARD(nvrtcVersion, (int *a, int *b), (a, b))
-FORWARD(nvrtcGetNumSupportedArchs, (int *a), (a))
-FORWARD(nvrtcGetSupportedArchs, (int *a), (a))
-FORWARD(nvrtcDestroyProgram, (Program *a), (a))
-FORWARD(nvrtcCompileProgram, (Program a, int b, const char *const *c), (a, b, c))
-FORWARD(nvrtcGetPTXSize, (Program a, size_t *b), (a, b))
-FORWARD(nvrtcGetPTX, (Program a, char *b), (a, b))
-FORWARD(nvrtcGetCUBINSize, (Program a, size_t *b), (a, b))
-FORWARD(nvrtcGetCUBIN, (Program a, char *b), (a, b))
-FORWARD(nvrtcGetProgramLogSize, (Program a, size_t *b), (a, b))
-FORWARD(nvrtcGetProgramLog, (Program a, char *b), (a, b))
-
-const char *nvrtcGetErrorString(Status status) {
-    const char *(*function)(Status) = real("nvrtcGetErrorString");
-    return function(status);
 }
 
 /* The text with `insert` after the brace that opens the last `__global__` function. */
@@ -76,12 +92,10 @@ static char *spoiled(const char *text, const char *insert) {
 
 Status nvrtcCreateProgram(Program *program, const char *text, const char *name, int headers,
                           const char *const *sources, const char *const *names) {
-    Status (*function)(Program *, const char *, const char *, int, const char *const *, const char *const *) =
-        real("nvrtcCreateProgram");
     const char *insert = spoil("error") ? " this_does_not_compile(); " :
                          spoil("fault") ? " if (*(volatile int*)16 == 42) return; " : "";
     char *changed = spoiled(text, insert);
-    Status status = function(program, changed, name, headers, sources, names);
+    Status status = create(program, changed, name, headers, sources, names);
     free(changed);
     return status;
 }

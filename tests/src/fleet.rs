@@ -238,8 +238,7 @@ impl Host {
             })
             .collect();
         let script = home.join("script.json");
-        Script { boards: vec![sku.into()], driver: "570.86.15".into(), cuda: "12.8".into(), telemetry: Vec::new() }
-            .write(&script);
+        Script::healthy(sku).write(&script);
         let process = Self::launch(farm, sku, &home, &script, &toolchains, limits);
         Self { board, toolchains, process, script }
     }
@@ -273,7 +272,7 @@ impl Host {
         command.arg("--lock-dir").arg(locks).arg("--script").arg(script);
         command.args(["--measure-budget-ms", &limits.measure_budget_ms.to_string()]);
         command.args(["--job-limit-ms", &limits.job_limit_ms.to_string(), "--kill-grace-ms", "500"]);
-        command.args(["--device-refresh-ms", "1000"]);
+        command.args(["--device-refresh-ms", "1000", "--device-retry-ms", "300"]);
         Process::start(&format!("host-{sku}"), farm.path(), command)
     }
 }

@@ -34,6 +34,9 @@ pub struct Script {
     /// What each sample tells, in order; the last step goes on for ever. None: all is quiet.
     #[serde(default)]
     pub telemetry: Vec<Step>,
+    /// Boards that cannot be used when they are looked at, by SKU, and what is said of them.
+    #[serde(default)]
+    pub broken: BTreeMap<String, String>,
 }
 
 /// Some samples that tell the same.
@@ -44,6 +47,10 @@ pub struct Step {
     pub samples: u32,
     /// Names of processes that are not ours.
     pub foreign: Vec<String>,
+    /// Numbers of errors that the driver reports.
+    pub xids: Vec<u64>,
+    /// The driver answers nothing.
+    pub silent: bool,
     /// `thermal`, `power-cap`, `hardware-slowdown`, ...
     pub throttle: Vec<String>,
     pub ecc_uncorrected: u64,
@@ -52,6 +59,11 @@ pub struct Step {
 }
 
 impl Script {
+    /// One board on which all is quiet.
+    pub fn healthy(sku: &str) -> Self {
+        Self { boards: vec![sku.into()], driver: "570.86.15".into(), cuda: "12.8".into(), ..Self::default() }
+    }
+
     /// Writes the script, whole or not at all.
     pub fn write(&self, path: &Path) {
         let staged = path.with_extension("staged");
@@ -156,6 +168,9 @@ impl Telemetry for ScriptedTelemetry {
 }
 
 fn sample(board: &Board, step: &Step) -> TelemetrySample {
+    if step.silent {
+        return TelemetrySample { at_unix_ms: unix_ms(), ..TelemetrySample::default() };
+    }
     let share = if step.clock_share > 0.0 { step.clock_share } else { 1.0 };
     let foreign = |(index, name): (usize, &String)| ForeignProcess {
         pid: 40_000 + index as u32,
@@ -165,6 +180,7 @@ fn sample(board: &Board, step: &Step) -> TelemetrySample {
     TelemetrySample {
         at_unix_ms: unix_ms(),
         foreign_processes: step.foreign.iter().enumerate().map(foreign).collect(),
+        xids: step.xids.clone(),
         sm_clock_mhz: Some((f64::from(board.clock_mhz) * share) as u32),
         memory_clock_mhz: Some(board.memory_clock_mhz),
         temperature_c: Some(54.0),
@@ -178,19 +194,24 @@ fn sample(board: &Board, step: &Step) -> TelemetrySample {
     }
 }
 
-/// `scripted-agent --script FILE --server URL --state DIR --lock-dir DIR --name NAME --measure-budget-ms N ...`, or the same with
-/// `worker` in front for one job.
+/// `scripted-agent --script FILE --server URL --state DIR --lock-dir DIR --name NAME --measure-budget-ms N ...`; with
+/// `worker --script FILE` for one job; with `check-device --script FILE ID` for one look at a device.
 pub fn main() -> ExitCode {
     let mut arguments: Vec<String> = env::args().skip(1).collect();
-    let is_worker = arguments.first().is_some_and(|first| first == "worker");
-    if is_worker {
+    let is = |name: &str| arguments.first().is_some_and(|first| first == name);
+    let (is_worker, is_check) = (is("worker"), is("check-device"));
+    if is_worker || is_check {
         arguments.remove(0);
     }
     let flags: BTreeMap<String, String> = arguments
         .chunks_exact(2)
         .filter_map(|pair| Some((pair[0].strip_prefix("--")?.to_owned(), pair[1].clone())))
         .collect();
-    let result = if is_worker { work(&flags) } else { serve(&flags) };
+    let result = match arguments.last() {
+        Some(device) if is_check => look(&flags, device),
+        _ if is_worker => work(&flags),
+        _ => serve(&flags),
+    };
     result.unwrap_or_else(|problem| {
         crate::standin::console::complain(&format!("scripted-agent: {problem}"));
         ExitCode::from(2)
@@ -201,10 +222,25 @@ fn flag<'a>(flags: &'a BTreeMap<String, String>, name: &str) -> Result<&'a str, 
     flags.get(name).map(String::as_str).ok_or_else(|| format!("--{name} is missing"))
 }
 
+/// Whether this process is shown the board of that UUID and no other, as every process for one device must be.
+fn shown_alone(uuid: &str) -> Result<(), String> {
+    let shown = env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    if shown == uuid { Ok(()) } else { Err(format!("a process for {uuid} is shown {shown:?}")) }
+}
+
+/// Says what the script says of a device.
+fn look(flags: &BTreeMap<String, String>, device: &str) -> Result<ExitCode, String> {
+    shown_alone(device)?;
+    let script = Script::read(Path::new(flag(flags, "script")?))?;
+    let broken = script.broken.iter().find(|(sku, _)| board_of(sku).uuid() == device);
+    broken.map_or(Ok(ExitCode::SUCCESS), |(_, reason)| Err(reason.clone()))
+}
+
 fn work(flags: &BTreeMap<String, String>) -> Result<ExitCode, String> {
     let script = Script::read(Path::new(flag(flags, "script")?))?;
     let open = move |device: &DeviceFingerprint| -> Box<dyn Telemetry> {
         let uuid = device.gpu.as_ref().map(|gpu| gpu.uuid.clone()).unwrap_or_default();
+        shown_alone(&uuid).expect("a worker is shown its own board alone");
         let board = script.boards.iter().map(|sku| board_of(sku)).find(|board| board.uuid() == uuid);
         Box::new(ScriptedTelemetry { script: script.clone(), board, taken: 0 })
     };
@@ -219,7 +255,8 @@ fn serve(flags: &BTreeMap<String, String>) -> Result<ExitCode, String> {
     let mut config = AgentConfig::new(endpoint, None, state, devices).map_err(|e| e.to_string())?;
     config.name = flag(flags, "name")?.to_owned();
     config.lock_dir = PathBuf::from(flag(flags, "lock-dir")?);
-    config.worker_command.extend(["--script".into(), script.into_os_string()]);
+    config.worker_command.extend(["--script".into(), script.clone().into_os_string()]);
+    config.check_command.extend(["--script".into(), script.into_os_string()]);
     let number =
         |name: &str| flags.get(name).map(|text| text.parse().map_err(|e| format!("--{name}: {e}"))).transpose();
     if let Some(ms) = number("measure-budget-ms")? {
@@ -233,6 +270,9 @@ fn serve(flags: &BTreeMap<String, String>) -> Result<ExitCode, String> {
     }
     if let Some(ms) = number("device-refresh-ms")? {
         config.limits.device_refresh_ms = ms;
+    }
+    if let Some(ms) = number("device-retry-ms")? {
+        config.limits.device_retry_ms = ms;
     }
     let filter = tracing_subscriber::EnvFilter::try_from_env("PLANFORGE_LOG").unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();

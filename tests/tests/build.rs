@@ -73,6 +73,66 @@ fn a_trained_model_travels_the_whole_way_and_its_accuracy_is_a_number() {
 }
 
 #[test]
+fn batches_are_swept_on_the_stored_plan_and_layers_stand_beside_what_the_device_reaches() {
+    let home = home();
+    let model = home.path().join("digits.onnx");
+    let mut make = process::command(home.path());
+    make.args(["testmodel", "digits", "--batch", "dynamic", "-o"]).arg(&model);
+    assert!(process::run(make).status.success());
+    let shapes = ["--shapes", "image:1..8..32x1x8x8"];
+    let plain = process::run_json(build(home.path(), &model, &shapes));
+    let plain = only_job(&plain);
+    assert!(plain["report"]["batches"].is_null(), "{plain}");
+    let ceilings = &plain["report"]["ceilings"];
+    for rate in [&ceilings["copy_gb_s"], &ceilings["tflop_s"]["fp32"]] {
+        assert!(rate.as_f64().is_some_and(|rate| rate > 0.0), "{ceilings}");
+    }
+    assert!(ceilings["conditions"]["threads"].is_string(), "{ceilings}");
+
+    let swept = process::run_json(build(home.path(), &model, &[&shapes[..], &["--sweep-batch", "32,1,8,64"]].concat()));
+    let swept = only_job(&swept);
+    assert_eq!(text(swept, "plan_digest"), text(plain, "plan_digest"), "nothing is rebuilt");
+    let points = swept["report"]["batches"]["points"].as_array().unwrap_or_else(|| panic!("no points in {swept}"));
+    let batches: Vec<_> = points.iter().map(|point| point["batch"].as_u64().unwrap()).collect();
+    assert_eq!(batches, [1, 8, 32, 64]);
+    for point in &points[..3] {
+        assert!(point["latency_ms"]["median"].as_f64().is_some_and(|ms| ms > 0.0), "{point}");
+        assert!(point["throughput_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{point}");
+    }
+    assert_eq!((&points[0]["headline"], &points[1]["headline"]), (&Value::Null, &Value::Bool(true)));
+    assert_eq!(points[3]["problem"], "the profile allows 1 to 32");
+    assert!(swept["report"]["batches"]["best"].is_u64(), "{swept}");
+
+    let mut report = process::command(home.path());
+    report.args(["report", text(swept, "id"), "--data"]).arg(home.path().join("data"));
+    let shown = process::run(report);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    for words in ["64: not measured: the profile allows", "ceilings    copy ", " of memory"] {
+        assert!(shown.contains(words), "no '{words}' in {shown}");
+    }
+}
+
+#[test]
+fn a_fixed_batch_is_not_swept_and_says_what_would_be() {
+    let home = home();
+    let mut bench = process::command(home.path());
+    bench.arg("bench").arg(models::digits()).args([
+        "--threads",
+        "1",
+        "--budget-s",
+        "1",
+        "--sweep-batch",
+        "1,2",
+        "--json",
+    ]);
+    let report = process::run_json(bench);
+    assert!(report["batches"].is_null(), "{report}");
+    let findings = report["findings"].as_array().expect("findings");
+    let why = findings.iter().find(|finding| finding["code"] == "no-batches").unwrap_or_else(|| panic!("{report}"));
+    assert!(why["message"].to_string().contains("fixed at 1; a model whose batch is open"), "{why}");
+}
+
+#[test]
 fn an_engine_of_varying_batch_is_right_inside_its_profile_and_refuses_the_rest() {
     let home = home();
     let model = home.path().join("digits.onnx");

@@ -97,6 +97,7 @@ impl Job {
             fingerprint: serde_json::to_value(fingerprint).expect("plain data"),
             cache: Some(scratch.join("timing.cache")),
             cache_origin: None,
+            ceilings: None,
             scratch,
             plan: None,
             built_for: None,
@@ -268,7 +269,7 @@ fn wrong_outputs_are_kept_only_when_asked_for() {
 #[test]
 fn streams_are_swept_and_a_missing_recorder_is_told() {
     let mut job = Job::new("8.5.3");
-    job.order.measure = MeasureAsk { streams: vec![1, 2, 4, 8], trace: true };
+    job.order.measure = MeasureAsk { streams: vec![1, 2, 4, 8], trace: true, ..MeasureAsk::default() };
     let report = job.report();
     let sweep = report.streams.as_ref().expect("a sweep");
     assert_eq!(sweep.points.iter().map(|point| point.streams).collect::<Vec<_>>(), [1, 2, 4, 8]);

@@ -113,6 +113,8 @@ impl Caches {
             other => {
                 let why = other.map_or_else(|error| error.to_string(), |_| "it is damaged".into());
                 log.note(&format!("the timing cache cannot be copied, the build begins without it: {why}"));
+                // What such a build learns must not take the place of all that the farm's cache holds.
+                taken.only_here |= taken.previous.is_some();
                 let file = taken.file.clone();
                 // Half a copy that stays is found damaged by the backend.
                 let _ = blocking(move || fs::remove_file(file)).await;

@@ -6,12 +6,14 @@
 //! | `supervise` | a running worker: its order, its words, its limits and its end |
 //! | `uploads` | what an attempt brings to the blob store |
 //! | [`caches`] | timing and tactic caches: one private copy for each build, published after its success |
+//! | [`device_check`] | whether a device can still be used, asked after a failure |
 //! | `order` | what a job asks for, read and checked |
 //! | [`process`] | the worker process, its limits and its death |
 //! | [`log`] | the attempt's bounded log |
 //! | [`models`] | model files by digest, kept between attempts |
 
 pub mod caches;
+pub mod device_check;
 pub mod log;
 pub mod models;
 mod order;
@@ -43,6 +45,8 @@ pub enum Note {
     Built(v1::Built),
     /// A timed window begins (`true`) or ends on its device.
     Window(bool),
+    /// Its device was looked at after a failure; the error says why nothing can run there.
+    Checked(Result<(), String>),
     /// The last note; `None`: nothing is to be reported.
     Ended(Option<Box<v1::Finished>>),
 }

@@ -46,6 +46,8 @@ pub(super) struct Bounds {
 pub(super) struct OrderPaths {
     pub model: PathBuf,
     pub scratch: PathBuf,
+    /// Folder of what this host's devices were measured to reach.
+    pub ceilings: PathBuf,
     /// For a build: the cache's file, and where its content came from.
     pub cache: Option<(PathBuf, Option<CacheOrigin>)>,
     pub plan: Option<PathBuf>,
@@ -98,7 +100,7 @@ impl JobOrder {
             return Err(unreadable("plan digest", "it is missing"));
         }
         let asked = job.measure.clone().unwrap_or_default();
-        let measure = MeasureAsk { streams: asked.streams, trace: asked.trace };
+        let measure = MeasureAsk { streams: asked.streams, trace: asked.trace, batches: asked.batches };
         measure.validate().map_err(|error| unreadable("measurement", error))?;
         Ok(Self {
             kind,
@@ -146,6 +148,7 @@ impl JobOrder {
             scratch: paths.scratch,
             cache,
             cache_origin: cache_origin.flatten(),
+            ceilings: Some(paths.ceilings),
             built_for: self.built_for,
             plan: paths.plan,
             eval: paths.eval,

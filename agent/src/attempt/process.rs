@@ -46,6 +46,8 @@ pub struct WorkerStart {
     /// Carried by every process of the attempt.
     pub marker: String,
     pub limits: WorkerLimits,
+    /// Lets CUDA show it its own GPU and no other; needed to use a slice of one at all.
+    pub visible: Option<(&'static str, String)>,
 }
 
 /// A started worker.
@@ -152,6 +154,7 @@ fn command(start: &WorkerStart, lock: &DeviceLock) -> io::Result<Command> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
+        .envs(start.visible.iter().map(|(name, value)| (name, value)))
         .process_group(0);
     let mut limits =
         vec![bounded(Resource::RLIMIT_CORE, 0)?, bounded(Resource::RLIMIT_FSIZE, start.limits.file_bytes)?];

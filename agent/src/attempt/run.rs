@@ -6,6 +6,7 @@
 use super::{
     Failed, Note, Stop,
     caches::{CACHE_FILE, Caches, Offered, TakenCache},
+    device_check::{self, DeviceCheck},
     log::AttemptLog,
     models::ModelCache,
     order::{Bounds, JobOrder, OrderPaths, Scratch},
@@ -53,10 +54,13 @@ pub struct Shared {
     pub scratch: PathBuf,
     /// Timing and tactic caches that this host keeps.
     pub caches: Caches,
+    /// Folder of what this host's devices were measured to reach; workers read and write it.
+    pub ceilings: PathBuf,
     pub refuse_plugins: bool,
     pub outbox: Outbox,
     pub lock_folder: PathBuf,
     pub spawner: Spawner,
+    pub check: DeviceCheck,
     pub limits: Limits,
 }
 
@@ -72,6 +76,8 @@ pub struct Attempt {
     /// An earlier attempt broke down with the cache.
     pub without_cache: bool,
     pub device: DiscoveredDevice,
+    /// The driver told what may make the device unusable: it is looked at first.
+    pub suspected: bool,
     /// This agent's own attempts on the device take turns here, before they ask for the host's lock.
     pub turn: Arc<Mutex<()>>,
     pub stop: watch::Receiver<Option<Stop>>,
@@ -105,6 +111,8 @@ pub(super) struct Facts {
     pub cache: Option<TakenCache>,
     /// The worker, or what it ran, broke down.
     pub broke_down: bool,
+    /// The failure may be the device's.
+    pub suspects_device: bool,
 }
 
 /// Waits until the attempt is to stop. An agent that is gone stops it too.
@@ -257,6 +265,14 @@ impl Attempt {
         let _turn = self.unless_stopped(self.turn.lock()).await.map_err(Ended::Stopped)?;
         let marker = format!("{}.{}", self.key, new_id());
         let lock = self.unless_stopped(self.take_device(&marker)).await.map_err(Ended::Stopped)??;
+        if self.suspected {
+            let checked = device_check::check(&self.shared, &self.device, &lock).await;
+            self.note(Note::Checked(checked.clone())).await;
+            checked.map_err(|reason| {
+                let device = &self.device.id;
+                Failed::infrastructure(format!("device {device} was looked at and cannot be used: {reason}"))
+            })?;
+        }
         let start = WorkerStart {
             command: self.shared.worker_command.clone(),
             scratch: work,
@@ -268,6 +284,7 @@ impl Attempt {
                     DeviceKind::Gpu => None,
                 },
             },
+            visible: self.device.fingerprint.visibility(),
         };
         let worker = self.shared.spawner.spawn(start, &lock).await.map_err(|error| {
             let program = self.shared.worker_command.first().map(|p| p.to_string_lossy().into_owned());
@@ -276,6 +293,14 @@ impl Attempt {
         lock.name_holder(&Holder { worker: Some(worker.id), ..self.holder(&marker) })?;
         self.note(Note::Started).await;
         let result = Supervision::new(self, worker, log.clone(), facts).run(&order).await;
+        if facts.suspects_device && device_check::can_break(&self.device) {
+            let checked = device_check::check(&self.shared, &self.device, &lock).await;
+            log.note(&match &checked {
+                Ok(()) => "the device was looked at again and can be used".to_owned(),
+                Err(reason) => format!("the device was looked at again and cannot be used: {reason}"),
+            });
+            self.note(Note::Checked(checked)).await;
+        }
         drop(lock);
         result
     }
@@ -325,7 +350,8 @@ impl Attempt {
             WorkKind::Benchmark => None,
         };
         let cache = taken.as_ref().map(|taken| (taken.file.clone(), taken.origin.clone()));
-        Ok((OrderPaths { model, scratch: work, cache, plan, eval, calibration, plugins }, taken))
+        let ceilings = self.shared.ceilings.clone();
+        Ok((OrderPaths { model, scratch: work, ceilings, cache, plan, eval, calibration, plugins }, taken))
     }
 
     /// Repeats store work while the coordinator is away: a restart must not cost a finished build.
@@ -409,6 +435,6 @@ async fn remove_scratch(scratch: Scratch) {
     blocking(move || drop(scratch)).await;
 }
 
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.expect("disk work does not panic")
 }

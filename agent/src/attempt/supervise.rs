@@ -37,6 +37,8 @@ const DETAIL_MAX_BYTES: usize = 1 << 10;
 const MESSAGE_MAX_BYTES: usize = 16 << 10;
 /// How long output of an ended worker is still read; its pipes are closed by then, stray holders apart.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
+/// How long a killed worker may take to go; one that the driver holds never goes.
+const KILL_LIMIT: Duration = Duration::from_secs(30);
 /// How long a worker may take to exit after its last word.
 const EXIT_GRACE: Duration = Duration::from_secs(20);
 
@@ -101,6 +103,11 @@ impl<'a> Supervision<'a> {
     /// Drives the worker to its end; whatever happened, nothing of it runs afterwards.
     pub async fn run(mut self, order: &WorkOrder) -> Result<Measured, Ended> {
         let watched = self.watch(order).await;
+        let is_infrastructure = |failed: &Failed| failed.class == FailureClass::Infrastructure;
+        self.facts.suspects_device |= match &watched {
+            Ok(LastWord::Failed(failed)) | Err(Ended::Failed(failed)) => is_infrastructure(failed),
+            _ => false,
+        };
         if !self.worker.has_ended {
             self.terminate().await;
         }
@@ -133,6 +140,8 @@ impl<'a> Supervision<'a> {
                         self.log.note("the worker did not exit after its last word and was killed");
                         return Ok(last_word);
                     }
+                    // It may have waited for a device that no longer answers.
+                    self.facts.suspects_device = true;
                     let message = format!("the worker took longer than the limit of {} s and was killed", limit_ms / 1000);
                     let hint = "raise the agent's time limit for a job, or lower the optimization level";
                     return Err(Failed::new(FailureClass::Resource, message).with_hint(hint).into());
@@ -264,14 +273,19 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// Ends the worker's whole group: politely, then for certain. Returns when nothing of it runs.
+    /// Ends the worker's whole group: politely, then for certain. Returns when nothing of it runs, or when the driver holds
+    /// it for good: such a process keeps the device locked, and the device has to be looked at.
     async fn terminate(&mut self) {
         let pid = self.worker.id.pid;
         proc::signal_group(pid, Signal::SIGTERM);
         let grace = Duration::from_millis(self.attempt.shared.limits.kill_grace_ms);
         if timeout(grace, &mut self.worker.ended).await.is_err() {
             proc::signal_group(pid, Signal::SIGKILL);
-            let _ = (&mut self.worker.ended).await;
+            if timeout(KILL_LIMIT, &mut self.worker.ended).await.is_err() {
+                self.facts.suspects_device = true;
+                self.log.note("the worker cannot be killed: its driver holds it, and the device stays locked");
+                tracing::error!(attempt = %self.attempt.key, pid, "a worker cannot be killed; its device stays locked");
+            }
         }
         self.worker.has_ended = true;
         let _ = timeout(LAST_OUTPUT, &mut self.worker.stderr).await;

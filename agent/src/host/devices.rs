@@ -9,7 +9,7 @@ use planforge_proto::v1;
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// Why a host's devices are not known.
@@ -33,7 +33,9 @@ pub struct HostDevices {
     compilers: Vec<Box<dyn Compiler>>,
     /// Folder where slow findings are kept.
     cache: Option<PathBuf>,
-    readers: Mutex<BTreeMap<String, Reader>>,
+    /// Each with a lock of its own: one that hangs must not keep the others from being read, or devices from being
+    /// listed.
+    readers: Mutex<BTreeMap<String, Arc<Mutex<Reader>>>>,
 }
 
 /// A device's telemetry, opened when it is first read and kept: opening a GPU's costs far more than reading it.
@@ -71,22 +73,23 @@ impl DeviceSource for HostDevices {
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         readers.retain(|id, _| devices.iter().any(|device| device.id == *id));
         for device in &devices {
-            let new = || Reader { fingerprint: device.fingerprint.clone(), open: None };
+            let new = || Arc::new(Mutex::new(Reader { fingerprint: device.fingerprint.clone(), open: None }));
             readers.entry(device.id.clone()).or_insert_with(new);
         }
         Ok(devices)
     }
 
     fn telemetry(&self, device: &str) -> Option<TelemetrySample> {
-        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        let reader = readers.get_mut(device)?;
-        let open = reader.open.get_or_insert_with(|| telemetry::for_device(&reader.fingerprint));
+        let reader = self.readers.lock().unwrap_or_else(PoisonError::into_inner).get(device)?.clone();
+        let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let Reader { fingerprint, open } = &mut *reader;
+        let open = open.get_or_insert_with(|| telemetry::for_device(fingerprint));
         Some(open.sample())
     }
 }
 
-/// A device as a coordinator hears of it.
-pub(crate) fn to_wire(device: &DiscoveredDevice, draining: bool) -> v1::Device {
+/// A device as a coordinator hears of it; `unusable` says why nothing can run on it.
+pub(crate) fn to_wire(device: &DiscoveredDevice, draining: bool, unusable: Option<&String>) -> v1::Device {
     let offers = device.offers.iter().map(|toolchain| v1::Offer { toolchain_json: json(toolchain) }).collect();
     v1::Device {
         id: device.id.clone(),
@@ -96,6 +99,8 @@ pub(crate) fn to_wire(device: &DiscoveredDevice, draining: bool) -> v1::Device {
         draining,
         simulated: device.simulated,
         threads: device.threads,
+        quarantined: unusable.is_some(),
+        quarantine_reason: unusable.cloned().unwrap_or_default(),
         ..v1::Device::default()
     }
 }

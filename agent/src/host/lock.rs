@@ -170,7 +170,8 @@ impl Holder {
         if self.agent.is_alive() {
             return false;
         }
-        let worker = self.worker.filter(ProcessId::is_alive);
+        // Anybody may have written the note: only what was started for this very attempt is killed.
+        let worker = self.worker.filter(|worker| worker.is_alive() && proc::carries(worker.pid, &self.marker));
         if let Some(worker) = worker {
             proc::signal_group(worker.pid, nix::sys::signal::Signal::SIGKILL);
         }

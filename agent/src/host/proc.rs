@@ -51,20 +51,23 @@ fn stat_fields(stat: &str) -> Option<Vec<&str>> {
     Some(stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace().collect())
 }
 
+/// Whether a process was started with `marker` in its environment; not known of other users' processes.
+pub fn carries(pid: i32, marker: &str) -> bool {
+    let want = format!("{MARKER_VARIABLE}={marker}");
+    let mut environment = Vec::new();
+    let read = fs::File::open(format!("/proc/{pid}/environ"))
+        .and_then(|file| file.take(ENVIRONMENT_MAX_BYTES).read_to_end(&mut environment));
+    read.is_ok() && environment.split(|byte| *byte == 0).any(|entry| entry == want.as_bytes())
+}
+
 /// Processes whose environment holds `marker`, those of other users apart.
 pub fn marked(marker: &str) -> Vec<i32> {
-    let want = format!("{MARKER_VARIABLE}={marker}");
     let me = std::process::id();
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
         .filter(|pid| u32::try_from(*pid) != Ok(me))
-        .filter(|pid| {
-            let mut environment = Vec::new();
-            let read = fs::File::open(format!("/proc/{pid}/environ"))
-                .and_then(|file| file.take(ENVIRONMENT_MAX_BYTES).read_to_end(&mut environment));
-            read.is_ok() && environment.split(|byte| *byte == 0).any(|entry| entry == want.as_bytes())
-        })
+        .filter(|pid| carries(*pid, marker))
         .filter(|pid| ProcessId::of(*pid).is_some())
         .collect()
 }

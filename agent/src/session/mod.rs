@@ -12,10 +12,11 @@ use crate::{
     attempt::{
         Failed, Note, Stop,
         caches::Caches,
+        device_check::{self, DeviceCheck},
         log::AttemptLog,
         models::ModelCache,
         process::Spawner,
-        run::{Attempt, Shared},
+        run::{Attempt, Shared, blocking},
     },
     host::{
         devices::{DeviceError, by_id, to_wire},
@@ -32,7 +33,7 @@ use planforge_proto::{
     v1::{self, agent_message::Kind as Say, coordinator_message::Kind as Hear},
 };
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     future::Future,
     path::Path,
     pin::pin,
@@ -42,7 +43,7 @@ use std::{
 use telemetry::Sampler;
 use tokio::{
     sync::{Mutex, mpsc, watch},
-    task::JoinSet,
+    task::{JoinHandle, JoinSet},
     time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
 
@@ -81,6 +82,9 @@ struct Running {
     log_sent: u64,
 }
 
+/// A device that was looked at, and why nothing can run on it where that is so.
+type Checked = (String, Result<(), String>);
+
 struct Agent {
     config: AgentConfig,
     client: Client,
@@ -89,6 +93,10 @@ struct Agent {
     incarnation: String,
     shared: Arc<Shared>,
     devices: BTreeMap<String, DiscoveredDevice>,
+    /// Devices on which nothing can run, and why; looked at again from time to time.
+    unusable: BTreeMap<String, String>,
+    /// Devices of which the driver told what may make them unusable; to be looked at as soon as nothing runs there.
+    suspects: BTreeSet<String>,
     /// One attempt of this agent at a time on each device.
     turns: HashMap<String, Arc<Mutex<()>>>,
     running: BTreeMap<AttemptKey, Running>,
@@ -130,6 +138,11 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
     refresh.reset();
     let (found, mut found_in) = mpsc::channel(1);
+    let mut looking: Option<JoinHandle<()>> = None;
+    let mut recheck = interval(Duration::from_millis(agent.config.limits.device_retry_ms.max(1)));
+    recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    recheck.reset();
+    let (checked, mut checked_in) = mpsc::channel::<Checked>(NOTES_WAITING);
     let mut drain_until: Option<Instant> = None;
     let mut farewell_until: Option<Instant> = None;
     let far_away = Instant::now() + Duration::from_secs(365 * 24 * 3600);
@@ -154,7 +167,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
             }
             () = sleep_until(farewell_until.unwrap_or(far_away)), if farewell_until.is_some() => {}
             // Timers come before what others send: a flood of messages must not end a lease.
-            _ = agent.heartbeat.tick(), if agent.welcomed => agent.beat(),
+            _ = agent.heartbeat.tick(), if agent.welcomed => agent.beat(&checked),
             _ = pump.tick(), if agent.welcomed && !agent.running.is_empty() => agent.pump(),
             () = sleep_until(agent.reconnect_at), if agent.link.is_none() => agent.open_link(),
             () = sleep_until(agent.welcome_by), if agent.link.is_some() && !agent.welcomed => {
@@ -163,12 +176,15 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
             Some(event) = link_events_in.recv() => agent.on_link(event)?,
             Some((key, note)) = notes_in.recv() => agent.on_note(&key, note),
             Some(devices) = found_in.recv() => agent.on_devices(devices),
-            _ = refresh.tick() => {
+            Some((device, result)) = checked_in.recv() => agent.on_checked(&device, result),
+            _ = recheck.tick(), if !agent.unusable.is_empty() => agent.look_at(agent.unusable.keys().cloned().collect(), &checked),
+            // A driver that hangs holds one thread, not one more at every round.
+            _ = refresh.tick(), if looking.as_ref().is_none_or(JoinHandle::is_finished) => {
                 let (source, found) = (agent.config.devices.clone(), found.clone());
-                tokio::task::spawn_blocking(move || {
+                looking = Some(tokio::task::spawn_blocking(move || {
                     // A round that the agent has not looked at yet is enough.
                     let _ = found.try_send(source.devices());
-                });
+                }));
             }
         }
     }
@@ -215,10 +231,12 @@ impl Agent {
             models: ModelCache::new(state.models(), limits.model_cache_bytes),
             scratch: state.scratch(),
             caches: Caches::new(state.caches()),
+            ceilings: state.ceilings(),
             refuse_plugins: config.refuse_plugins,
             outbox: state.outbox(),
             lock_folder: config.lock_dir.clone(),
             spawner: Spawner::start().map_err(AgentError::Thread)?,
+            check: DeviceCheck::new(config.devices.clone(), config.check_command.clone()),
             limits: limits.clone(),
         });
         let names: Vec<_> = devices.keys().cloned().collect();
@@ -230,6 +248,8 @@ impl Agent {
             incarnation: new_id(),
             shared,
             devices,
+            unusable: BTreeMap::new(),
+            suspects: BTreeSet::new(),
             turns: HashMap::new(),
             running: BTreeMap::new(),
             ended,
@@ -280,7 +300,8 @@ impl Agent {
     }
 
     fn wire_devices(&self) -> Vec<v1::Device> {
-        self.devices.values().map(|device| to_wire(device, self.draining)).collect()
+        let wire = |device: &DiscoveredDevice| to_wire(device, self.draining, self.unusable.get(&device.id));
+        self.devices.values().map(wire).collect()
     }
 
     /// Sends on an accepted stream; what cannot be sent is told by the next hello or resent after the next welcome.
@@ -400,7 +421,18 @@ impl Agent {
         self.pump();
     }
 
-    fn beat(&mut self) {
+    /// Takes over which devices the driver told of.
+    fn hear_of_suspects(&mut self) {
+        for (device, reason) in self.sampler.take_suspects() {
+            if self.devices.get(&device).is_some_and(device_check::can_break) && self.suspects.insert(device.clone()) {
+                tracing::warn!(device, reason, "a device will be looked at");
+            }
+        }
+    }
+
+    fn beat(&mut self, checked: &mpsc::Sender<Checked>) {
+        self.hear_of_suspects();
+        self.look_at(self.suspects.iter().cloned().collect(), checked);
         self.sampler.start_round(self.devices.keys().cloned().collect());
         let beat = v1::Heartbeat { leases: self.leases(), telemetry: self.sampler.latest() };
         self.say(Say::Heartbeat(beat));
@@ -439,10 +471,17 @@ impl Agent {
             let failed = Failed::infrastructure(format!("agent {name} has no device {} any more", lease.device));
             return self.end(&key, refuse(failed));
         };
+        if let Some(reason) = self.unusable.get(&device.id) {
+            let failed =
+                Failed::infrastructure(format!("device {} of agent {name} cannot be used: {reason}", device.id));
+            return self.end(&key, refuse(failed));
+        }
         let if_lost = refuse(Failed::infrastructure(format!("agent {name} ended while the job ran")));
         if let Err(error) = self.outbox.begin(&key, &if_lost) {
             return self.end(&key, refuse(Failed::infrastructure(error.to_string())));
         }
+        self.hear_of_suspects();
+        let suspected = self.suspects.contains(&device.id);
         let (stop, stopped) = watch::channel(None);
         let turn = self.turns.entry(device.id.clone()).or_default().clone();
         tracing::info!(job = key.job, attempt = key.attempt, device = device.id, sku = job.sku, "attempt starts");
@@ -454,6 +493,7 @@ impl Agent {
             cache: assign.cache,
             without_cache: assign.without_cache,
             device,
+            suspected,
             turn,
             stop: stopped,
             notes: self.notes.clone(),
@@ -494,6 +534,10 @@ impl Agent {
             Note::Built(built) => {
                 running.built = Some(built.clone());
                 self.say(Say::Built(built));
+            }
+            Note::Checked(result) => {
+                let device = running.lease.device.clone();
+                self.on_checked(&device, result);
             }
             Note::Window(begins) => self.sampler.window(&running.lease.device, begins),
             Note::Ended(finished) => {
@@ -609,6 +653,50 @@ impl Agent {
                 }
             }
             Err(error) => tracing::warn!(%error, "keeping the devices found before"),
+        }
+    }
+
+    /// A device was looked at; the coordinator hears of it where that changed anything.
+    fn on_checked(&mut self, device: &str, result: Result<(), String>) {
+        self.suspects.remove(device);
+        let changed = match result {
+            Ok(()) => {
+                let was = self.unusable.remove(device);
+                was.iter().for_each(|reason| tracing::info!(device, was = reason, "a device can be used again"));
+                was.is_some()
+            }
+            Err(reason) => {
+                let same = self.unusable.get(device) == Some(&reason);
+                if !same {
+                    tracing::error!(device, reason, "a device cannot be used; it gets no jobs until it can");
+                    self.unusable.insert(device.to_owned(), reason);
+                }
+                !same
+            }
+        };
+        if changed {
+            self.say(Say::Inventory(v1::Inventory { devices: self.wire_devices() }));
+        }
+    }
+
+    /// Looks at devices, those apart on which something runs: that looks itself when it fails, and the next round will.
+    fn look_at(&mut self, devices: Vec<String>, checked: &mpsc::Sender<Checked>) {
+        for device in devices.iter().filter_map(|id| self.devices.get(id)).cloned() {
+            let (shared, checked) = (self.shared.clone(), checked.clone());
+            let turn = self.turns.entry(device.id.clone()).or_default().clone();
+            self.attempts.spawn(async move {
+                let Ok(_turn) = turn.try_lock() else { return };
+                let (folder, id) = (shared.lock_folder.clone(), device.id.clone());
+                let lock = match blocking(move || lock::try_take(&folder, &id)).await {
+                    Ok(Taken::Ours(lock)) => lock,
+                    Ok(Taken::Held(_)) => return,
+                    Err(error) => return tracing::warn!(device = device.id, %error, "cannot look at a device again"),
+                };
+                let result = device_check::check(&shared, &device, &lock).await;
+                drop(lock);
+                // The agent that would hear it is gone only when the process is ending.
+                let _ = checked.send((device.id, result)).await;
+            });
         }
     }
 

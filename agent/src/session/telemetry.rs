@@ -1,6 +1,7 @@
 //! Device telemetry for heartbeats, read beside the agent's loop and never inside a timed window.
 
 use crate::host::devices::DeviceSource;
+use planforge_engine_core::telemetry::{TelemetrySample, contention::device_lost};
 use planforge_proto::v1;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,6 +21,10 @@ struct Inner {
     windows: BTreeSet<String>,
     /// The newest sample of each device, as JSON.
     latest: BTreeMap<String, String>,
+    /// What was told before, for comparison; windows in between do not matter.
+    before: BTreeMap<String, TelemetrySample>,
+    /// Devices that may be lost, and why; until they are asked for.
+    suspects: BTreeMap<String, String>,
     /// A round is being read.
     busy: bool,
 }
@@ -51,6 +56,11 @@ impl Sampler {
         samples.map(|(device, json)| v1::DeviceTelemetry { device: device.clone(), json: json.clone() }).collect()
     }
 
+    /// Devices of which the driver told, outside of windows, what may make them unusable; each is told of once.
+    pub fn take_suspects(&self) -> BTreeMap<String, String> {
+        std::mem::take(&mut self.lock().suspects)
+    }
+
     /// Begins another round over `devices`, unless one is being read.
     pub fn start_round(&self, devices: Vec<String>) {
         if std::mem::replace(&mut self.lock().busy, true) {
@@ -64,6 +74,12 @@ impl Sampler {
                 }
                 let sample = sampler.source.telemetry(&device);
                 let mut inner = sampler.lock();
+                if let Some(sample) = &sample {
+                    let before = inner.before.insert(device.clone(), sample.clone()).unwrap_or_default();
+                    if let Some(reason) = device_lost(&before, sample) {
+                        inner.suspects.insert(device.clone(), reason);
+                    }
+                }
                 match sample.and_then(|sample| serde_json::to_string(&sample).ok()) {
                     Some(json) if !inner.windows.contains(&device) => inner.latest.insert(device, json),
                     _ => inner.latest.remove(&device),

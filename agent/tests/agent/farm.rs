@@ -309,6 +309,7 @@ impl Bench {
             state_dir: folder.join("state"),
             name: "bench".into(),
             worker_command: ["sh", "-c", &script].map(Into::into).to_vec(),
+            check_command: vec!["true".into()],
             lock_dir: folder.join("locks"),
             devices: Arc::new(OneCpu),
             limits: Limits {

@@ -208,7 +208,7 @@ async fn calibration_and_plugins_are_laid_out_in_the_order_of_the_spec() {
             let change = |assign: &mut v1::Assign| {
                 let job = assign.job.as_mut().unwrap();
                 (job.spec_json, job.builds) = (spec, 3);
-                job.measure = Some(v1::MeasureAsk { streams: vec![1, 4], trace: true });
+                job.measure = Some(v1::MeasureAsk { streams: vec![1, 4], trace: true, batches: vec![1, 8] });
             };
             farm.assign_with(&job, change).await
         }
@@ -230,6 +230,7 @@ async fn calibration_and_plugins_are_laid_out_in_the_order_of_the_spec() {
     let order = order(&bench);
     assert_eq!((order.builds, order.limit_ms), (3, 3 * bench.config.limits.job_ms));
     assert_eq!((order.measure.streams.as_slice(), order.measure.trace), ([1, 4].as_slice(), true));
+    assert_eq!(order.measure.batches, [1, 8]);
 
     // Another host's operator wants no native code from anybody.
     let other = Bench::new("build\nfinish").await;

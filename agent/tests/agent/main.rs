@@ -1,6 +1,7 @@
 //! An agent against a small coordinator in this process, with shell scripts as workers.
 
 mod attempts;
+mod devices;
 mod farm;
 mod files;
 #[path = "../../../client/tests/transfer/server.rs"]

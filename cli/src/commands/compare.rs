@@ -4,6 +4,7 @@ use super::Context;
 use crate::{
     failure::Failure,
     farm::{Farm, Need},
+    portability,
     reports::{self, Selection},
     request::models,
 };
@@ -43,18 +44,26 @@ fn allowance(text: &str) -> Result<f64, String> {
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let found = if !args.reports.is_empty() && reports::all_are_files(&args.reports) {
-        args.reports.iter().map(|name| reports::read_file(Path::new(name))).collect::<Result<Vec<_>, _>>()?
+    let (found, own) = if !args.reports.is_empty() && reports::all_are_files(&args.reports) {
+        let found =
+            args.reports.iter().map(|name| reports::read_file(Path::new(name))).collect::<Result<Vec<_>, _>>()?;
+        let own = context.block_on(async { Ok(portability::own_engines_at_hand(context, &found).await) })?;
+        (found, own)
     } else {
         let selection = selection(context, &args)?;
         context.block_on(async {
             let farm = Farm::open(context, Need::Answers).await?;
-            let result = select(context, &farm, &args, &selection).await;
+            let result = async {
+                let found = select(context, &farm, &args, &selection).await?;
+                let own = portability::own_engines(&farm, &found).await?;
+                Ok((found, own))
+            };
+            let result = result.await;
             farm.close(context.printer).await;
             result
         })?
     };
-    let comparison = compare::compare(&found).map_err(|error| match &error {
+    let comparison = compare::compare_beside(&found, &own).map_err(|error| match &error {
         CompareError::Samples { index, source } => {
             let name = args.reports.get(*index).map_or("a report", String::as_str);
             Failure::usage(format!("the samples of '{name}' are damaged: {source}"))

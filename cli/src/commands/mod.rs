@@ -78,7 +78,7 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Probe(args) => probe::run(&context, args),
         Command::Plugins(args) => context.block_on(plugins::run(&context, args)),
         Command::Token(args) => context.block_on(token::run(&context, args)),
-        Command::Worker => unreachable!("main runs the worker"),
+        Command::Worker | Command::CheckDevice { .. } => unreachable!("main runs what agents start"),
         Command::Completions(args) => completions::run(&context, args),
     }
 }

@@ -1,14 +1,22 @@
-//! `planforge probe`: what this machine's GPU reaches, measured now; needs no farm.
+//! `planforge probe`: what this machine's GPU reaches, measured now; needs no farm. What was found is kept for the
+//! reports of this machine's farm and of `bench`, whose layers are held against it.
 
 use super::Context;
-use crate::failure::Failure;
+use crate::{backends, failure::Failure, local::ceilings_folder};
+use planforge_agent::HostDevices;
+use planforge_engine_core::{
+    device::{DeviceFingerprint, DeviceKind},
+    telemetry::{self, Telemetry, contention},
+    worker::CeilingStore,
+};
 use planforge_engine_cuda::{
-    probe::{Launches, Probe, Transfers},
+    probe::{self, Launches, Probe, Transfers},
     runtime::RuntimeError,
+    versions::Versions,
 };
 use planforge_kernels::cuda::device::{DeviceError, Gpu};
 use planforge_proto::ErrorCode;
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Instant};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -18,17 +26,53 @@ pub struct Args {
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    // Opened before the device is, so that this process is told from others on it.
+    let mut watched = watched();
     let gpu = match &args.gpu {
         Some(uuid) => Gpu::open_uuid(uuid),
         None => Gpu::open(0),
     };
     let gpu = gpu.map_err(|error| no_gpu(&error))?;
     let spinner = context.printer.spinner(&format!("measuring {}", gpu.properties().name));
+    let of_gpu = |(device, _): &&mut Watched| {
+        device.gpu.as_ref().is_some_and(|facts| gpu.has_uuid(&facts.uuid).unwrap_or(false))
+    };
+    let mut watched = watched.iter_mut().find(of_gpu);
+    let (before, began) = (watched.as_mut().map(|(_, telemetry)| telemetry.sample()), Instant::now());
     let probe = Probe::measure(&gpu);
+    let took_ms = began.elapsed().as_secs_f64() * 1e3;
+    let after = watched.as_mut().map(|(_, telemetry)| telemetry.sample());
     spinner.finish_and_clear();
     let probe = probe.map_err(|error| failed(&error))?;
     context.printer.data(&text(&probe))?;
+    if let (Some((device, _)), Some(before), Some(after)) = (watched, before, after) {
+        let disturbed = contention::assess(&before, &after, took_ms, 1);
+        for reason in &disturbed {
+            context.printer.warn(&format!("the rates may be too low, and are not kept for reports: {reason}"));
+        }
+        keep(context, device, &probe, disturbed);
+    }
     context.printer.object(&probe)
+}
+
+/// A device as reports describe it, and its state.
+type Watched = (DeviceFingerprint, Box<dyn Telemetry>);
+
+/// The GPUs that NVML lists.
+fn watched() -> Vec<Watched> {
+    let devices = HostDevices::new(backends::compilers(), None).discover();
+    let gpus = devices.into_iter().map(|device| device.fingerprint).filter(|device| device.kind == DeviceKind::Gpu);
+    gpus.map(|device| (device.clone(), telemetry::for_device(&device))).collect()
+}
+
+/// Keeps the rates for reports; the command has told them all the same.
+fn keep(context: &Context<'_>, device: &DeviceFingerprint, probe: &Probe, disturbed: Vec<String>) {
+    let Some(folder) = ceilings_folder(&context.settings) else { return };
+    let store = CeilingStore::new(&folder, device);
+    let ceilings = store.dated(probe::conditions(&Versions::here()), probe.rates(), disturbed);
+    if let Err(error) = store.keep(&ceilings) {
+        context.printer.warn(&format!("the rates cannot be kept for reports in {}: {error}", folder.display()));
+    }
 }
 
 fn no_gpu(error: &DeviceError) -> Failure {

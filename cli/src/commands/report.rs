@@ -4,9 +4,13 @@ use super::Context;
 use crate::{
     failure::Failure,
     farm::{Farm, Need},
-    plans,
+    plans, portability,
     reports::{self, Found},
     tables,
+};
+use planforge_engine_core::{
+    compare::portability::{Portability, portability},
+    report::Report,
 };
 use planforge_proto::{ErrorCode, view::ArtifactView};
 use std::path::{Path, PathBuf};
@@ -24,28 +28,33 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let mut found = if Path::new(&args.what).is_file() {
-        vec![Found { report: reports::read_file(Path::new(&args.what))?, artifacts: Vec::new() }]
+    let (found, own) = if Path::new(&args.what).is_file() {
+        let found = vec![Found { report: reports::read_file(Path::new(&args.what))?, artifacts: Vec::new() }];
+        let own = portability::own_engines_at_hand(context, found.iter().map(|found| &found.report)).await;
+        (found, own)
     } else {
         let farm = Farm::open(context, Need::Answers).await?;
-        let found = look(context, &farm, &args).await;
+        let answer = look(context, &farm, &args).await;
         farm.close(context.printer).await;
-        found?
+        answer?
     };
-    if !args.all {
-        found.truncate(1);
-    }
-    let texts: Vec<_> = found.iter().map(text).collect();
+    let cells: Vec<_> = found.iter().map(|found| portability(&found.report, &own)).collect();
+    let texts: Vec<_> = found.iter().zip(&cells).map(|(found, cell)| text(found, cell.as_ref())).collect();
     context.printer.data(&texts.join("\n"))?;
     let artifacts: Vec<Vec<ArtifactView>> =
         found.iter().map(|found| found.artifacts.iter().cloned().map(Into::into).collect()).collect();
     let reports: Vec<_> = found.into_iter().map(|found| found.report).collect();
-    context.printer.object(&serde_json::json!({ "reports": reports, "artifacts": artifacts }))
+    context.printer.object(&serde_json::json!({ "reports": reports, "artifacts": artifacts, "portability": cells }))
 }
 
-async fn look(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<Vec<Found>, Failure> {
-    let found = reports::find_all(context, farm, &args.what).await?;
-    let (Some(folder), Some(newest)) = (&args.artifacts, found.first()) else { return Ok(found) };
+/// The reports that were asked for, and those of the engines that foreign plans among them are held against.
+async fn look(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(Vec<Found>, Vec<Report>), Failure> {
+    let mut found = reports::find_all(context, farm, &args.what).await?;
+    if !args.all {
+        found.truncate(1);
+    }
+    let own = portability::own_engines(farm, found.iter().map(|found| &found.report)).await?;
+    let (Some(folder), Some(newest)) = (&args.artifacts, found.first()) else { return Ok((found, own)) };
     if newest.artifacts.is_empty() {
         return Err(Failure::new(ErrorCode::NotFound, format!("the newest report of '{}' left no files", args.what))
             .hint("ask for a timeline with: planforge bench --on SKU PLAN --trace"));
@@ -60,11 +69,11 @@ async fn look(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<Vec<Fou
         plans::download(context, farm, digest, artifact.size_bytes, &path).await?;
         context.printer.note(&format!("{}: {}", path.display(), tables::bytes(artifact.size_bytes)));
     }
-    Ok(found)
+    Ok((found, own))
 }
 
-fn text(found: &Found) -> String {
-    let mut text = found.report.render();
+fn text(found: &Found, cell: Option<&Portability>) -> String {
+    let mut text = found.report.render_with(cell.map(Portability::words).as_deref());
     for artifact in &found.artifacts {
         text.push_str(&format!("artifact {} ({})\n", artifact.name, tables::bytes(artifact.size_bytes)));
     }

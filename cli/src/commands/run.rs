@@ -1,7 +1,8 @@
 //! `planforge run`: a plan on inputs from a file.
 
 use super::{Context, bench::FOREIGN};
-use crate::{backends, failure::Failure, tables};
+use crate::{backends, failure::Failure, portability, tables};
+use planforge_agent::HostDevices;
 use planforge_engine_core::{
     backend::{BackendError, Compiler, HostTensor, LoadOptions, NamedTensors, Port},
     npz::{self, NpzError},
@@ -37,8 +38,12 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let options = LoadOptions { threads: args.threads, profile: args.profile, allow_foreign: true, site: None };
     let compiler = compiler(&args.plan)?;
     let mut meter = compiler.load(&args.plan, &options)?;
+    let mut cell = None;
     if compiler.identify(&args.plan).is_ok_and(|plan| plan.foreign) {
-        context.printer.warn(FOREIGN);
+        let devices = HostDevices::new(backends::compilers(), None).discover();
+        let (loss, known) = context.block_on(portability::of_plan(context, &args.plan, &devices))?;
+        context.printer.warn(&format!("{FOREIGN}; loss here: {loss}"));
+        cell = known;
     }
     let batches = split(&meter.inputs(), given)?;
     let started = Instant::now();
@@ -68,6 +73,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         "outputs": described,
         "runs": runs,
         "elapsed_ms": elapsed_ms,
+        "portability": cell,
     }))
 }
 

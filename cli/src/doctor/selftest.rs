@@ -119,6 +119,7 @@ fn order(
         scratch: scratch.to_owned(),
         cache: None,
         cache_origin: None,
+        ceilings: None,
         plan: None,
         built_for: None,
         eval: None,

@@ -1,6 +1,6 @@
 //! The agent that a host runs beside its coordinator, in the same process.
 
-use crate::{backends, failure::Failure};
+use crate::{backends, failure::Failure, settings::Settings};
 use planforge_agent::{AgentConfig, AgentError, HostDevices};
 use planforge_client::Endpoint;
 use planforge_proto::{ApiError, ErrorCode};
@@ -13,6 +13,12 @@ use tokio::{sync::oneshot, task::JoinHandle};
 /// Where the agent of a data folder keeps its own state.
 pub fn state_folder(data: &Path) -> PathBuf {
     data.join("agent")
+}
+
+/// Where the agent of the data folder keeps what this machine's devices were measured to reach; `None` without a data
+/// folder.
+pub fn ceilings_folder(settings: &Settings) -> Option<PathBuf> {
+    settings.data_folder().ok().map(|data| state_folder(&data).join(planforge_agent::CEILINGS))
 }
 
 /// An agent at work in this process.

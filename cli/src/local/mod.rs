@@ -11,7 +11,7 @@ mod folder;
 mod host;
 
 pub use folder::DataFolder;
-pub use host::{Agent, state_folder};
+pub use host::{Agent, ceilings_folder, state_folder};
 
 use crate::{failure::Failure, farm::Need, printer::Printer, wait};
 use planforge_client::{Client, Endpoint};

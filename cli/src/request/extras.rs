@@ -4,7 +4,7 @@ use super::{LocalFiles, models};
 use crate::failure::Failure;
 use planforge_engine_core::{
     identity::{BuildSpec, Digest},
-    worker::{BUILDS_MAX, MeasureAsk},
+    worker::{BUILDS_MAX, MeasureAsk, in_order},
 };
 use planforge_proto::{ErrorCode, v1};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,9 @@ pub struct MeasureArgs {
     /// Measure with these numbers of parallel streams too, such as 1,2,4,8
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     sweep_streams: Vec<u32>,
+    /// Measure these batches too, such as 1,8,32, where the engine's batch varies (--shapes)
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    sweep_batch: Vec<u32>,
     /// Record a timeline of one measurement and keep it beside the report
     #[arg(long)]
     trace: bool,
@@ -23,18 +26,21 @@ pub struct MeasureArgs {
 impl MeasureArgs {
     /// What is asked for, in the one form it travels in.
     pub fn ask(&self) -> Result<MeasureAsk, Failure> {
-        let mut streams = self.sweep_streams.clone();
-        streams.sort_unstable();
-        streams.dedup();
-        let ask = MeasureAsk { streams, trace: self.trace };
-        ask.validate().map_err(|why| Failure::usage(why).hint("for example --sweep-streams 1,2,4,8"))?;
+        let (streams, batches) = (in_order(self.sweep_streams.clone()), in_order(self.sweep_batch.clone()));
+        let ask = MeasureAsk { streams, trace: self.trace, batches };
+        let example = "for example --sweep-streams 1,2,4,8, --sweep-batch 1,8,32";
+        ask.validate().map_err(|why| Failure::usage(why).hint(example))?;
         Ok(ask)
     }
 }
 
 /// What is asked for, as it travels; `None`: the usual.
 pub fn ask_out(ask: &MeasureAsk) -> Option<v1::MeasureAsk> {
-    (!ask.is_empty()).then(|| v1::MeasureAsk { streams: ask.streams.clone(), trace: ask.trace })
+    (!ask.is_empty()).then(|| v1::MeasureAsk {
+        streams: ask.streams.clone(),
+        trace: ask.trace,
+        batches: ask.batches.clone(),
+    })
 }
 
 /// Flags beside the spec; `build` and `submit` share them.
@@ -98,11 +104,14 @@ mod tests {
 
     #[test]
     fn a_sweep_is_brought_in_order_and_bounded() {
-        let ask = |streams: &[u32]| MeasureArgs { sweep_streams: streams.to_vec(), trace: false }.ask();
+        let ask = |streams: &[u32]| MeasureArgs { sweep_streams: streams.to_vec(), ..MeasureArgs::default() }.ask();
         assert_eq!(ask(&[8, 1, 4, 1]).unwrap().streams, [1, 4, 8]);
         assert_eq!(ask(&[0]).unwrap_err().exit_code, 2);
         assert_eq!(ask(&[65]).unwrap_err().exit_code, 2);
         assert!(ask(&[]).unwrap().is_empty());
+        let batches = |batches: &[u32]| MeasureArgs { sweep_batch: batches.to_vec(), ..MeasureArgs::default() }.ask();
+        assert_eq!(batches(&[32, 1, 8, 8]).unwrap().batches, [1, 8, 32]);
+        assert_eq!(batches(&[0]).unwrap_err().exit_code, 2);
     }
 
     #[test]

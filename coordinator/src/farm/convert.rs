@@ -479,13 +479,17 @@ pub(super) fn builds(asked: u32) -> Result<u32, ApiError> {
 
 pub(super) fn measure(asked: Option<v1::MeasureAsk>) -> Result<MeasureAsk, ApiError> {
     let asked = asked.unwrap_or_default();
-    let ask = MeasureAsk { streams: asked.streams, trace: asked.trace };
+    let ask = MeasureAsk { streams: asked.streams, trace: asked.trace, batches: asked.batches };
     ask.validate().map_err(invalid)?;
     Ok(ask)
 }
 
 fn measure_out(ask: &MeasureAsk) -> Option<v1::MeasureAsk> {
-    (!ask.is_empty()).then(|| v1::MeasureAsk { streams: ask.streams.clone(), trace: ask.trace })
+    (!ask.is_empty()).then(|| v1::MeasureAsk {
+        streams: ask.streams.clone(),
+        trace: ask.trace,
+        batches: ask.batches.clone(),
+    })
 }
 
 pub(super) fn report_facts(report: &Report) -> v1::ReportFacts {

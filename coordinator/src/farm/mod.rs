@@ -5,6 +5,7 @@ mod convert;
 mod leader;
 mod logs;
 mod operator;
+mod portability;
 mod requests;
 mod session;
 pub mod stats;

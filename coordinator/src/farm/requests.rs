@@ -522,26 +522,30 @@ impl Farm {
         if filter.plan.is_none() && filter.key.is_none() && filter.job.is_none() {
             return Err(invalid("name a plan, an engine key or a job whose reports are wanted"));
         }
-        let mut reports = self.timed("reports", self.store().reports(filter)).await?;
-        if let Some(project) = &actor.project {
-            let mut own = Vec::new();
-            for report in reports {
-                let job = self.timed("job", self.store().job(&report.job)).await?;
-                let shared = match report.key {
-                    Some(key) => {
-                        let project = Some(project.clone());
-                        let filter = EngineFilter { key: Some(key), project, limit: 1, ..EngineFilter::default() };
-                        !self.timed("engines", self.store().engines(filter)).await?.is_empty()
-                    }
-                    None => false,
-                };
-                if shared || job.is_some_and(|job| job.is_in(project)) {
-                    own.push(report);
-                }
-            }
-            reports = own;
-        }
+        let reports = self.visible_reports(actor, filter).await?;
         let facts = reports.iter().map(convert::report_facts).collect();
         Ok(v1::ListReportsReply { reports_json: reports.into_iter().map(|report| report.document).collect(), facts })
+    }
+
+    /// Reports that the caller may see: of engines and jobs of its project.
+    pub(super) async fn visible_reports(&self, actor: &Actor, filter: ReportFilter) -> Result<Vec<Report>, ApiError> {
+        let reports = self.timed("reports", self.store().reports(filter)).await?;
+        let Some(project) = &actor.project else { return Ok(reports) };
+        let mut own = Vec::new();
+        for report in reports {
+            let job = self.timed("job", self.store().job(&report.job)).await?;
+            let shared = match report.key {
+                Some(key) => {
+                    let project = Some(project.clone());
+                    let filter = EngineFilter { key: Some(key), project, limit: 1, ..EngineFilter::default() };
+                    !self.timed("engines", self.store().engines(filter)).await?.is_empty()
+                }
+                None => false,
+            };
+            if shared || job.is_some_and(|job| job.is_in(project)) {
+                own.push(report);
+            }
+        }
+        Ok(own)
     }
 }

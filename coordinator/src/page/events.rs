@@ -197,9 +197,13 @@ async fn feed_job(
                 sender.append("history", &EventItem { event: EventRow::new(&event) }).await?;
             }
         }
-        match app.farm.get_job(&actor, &id).await {
+        let now = async {
+            let job = app.farm.get_job(&actor, &id).await?;
+            let portability = app.farm.portability(&actor, &job).await?;
+            Ok::<_, ApiError>(JobDetail::new(&job, portability.as_ref(), &server))
+        };
+        match now.await {
             Ok(job) => {
-                let job = JobDetail::new(&job, &server);
                 sender.fragment("job-head", &JobHead { job: job.clone() }).await?;
                 sender.fragment("job-result", &JobResult { job: job.clone() }).await?;
                 sender.fragment("job-attempts", &JobAttempts { job }).await?;

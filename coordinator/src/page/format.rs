@@ -1,5 +1,7 @@
 //! Numbers and times as people read them.
 
+use planforge_engine_core::report::format::date;
+
 /// Three significant digits are what a person compares; more would suggest a precision that a glance cannot use.
 fn significant(value: f64) -> String {
     match value.abs() {
@@ -69,19 +71,9 @@ pub(super) fn short(digest: &str) -> String {
 
 /// Unix milliseconds as `2026-01-31T12:34:56Z`, in the proleptic Gregorian calendar.
 pub(super) fn iso(unix_ms: u64) -> String {
-    let seconds = unix_ms / 1000;
-    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    // Days since 1 March of year 0 make leap days the last of their year.
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let of_day = unix_ms / 1000 % 86_400;
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    format!("{}T{hour:02}:{minute:02}:{second:02}Z", date(unix_ms))
 }
 
 #[cfg(test)]

@@ -245,7 +245,8 @@ async fn job(
 ) -> Result<Response, PageError> {
     let job = app.farm.get_job(&caller, &id).await?;
     let log = log_tail(&app, &caller, &job.id).await?;
-    let detail = JobDetail::new(&job, &server);
+    let portability = app.farm.portability(&caller, &job).await?;
+    let detail = JobDetail::new(&job, portability.as_ref(), &server);
     let title = format!("{} on {}", detail.row.model, detail.row.sku);
     let frame = Frame::of(title, format!("/jobs/{}/events", job.id), &caller, &headers);
     let page = JobPage {

@@ -1,7 +1,12 @@
 //! What the templates show, made from the contract's messages. Text stays text: askama escapes it.
 
 use super::format;
-use planforge_engine_core::identity::Toolchain;
+use planforge_engine_core::{
+    backend::LayerTime,
+    compare::portability::Portability,
+    identity::Toolchain,
+    report::{BatchSweep, Ceilings, Roofline, StreamSweep},
+};
 use planforge_proto::{
     v1,
     view::{failure_class_name, is_ended, kind_name, state_name},
@@ -61,6 +66,10 @@ pub(super) struct Figures {
     numerics: Option<NumericFigures>,
     accuracy: Option<AccuracyFigures>,
     layers: Vec<LayerFigures>,
+    /// Read by itself: of another version they are missing, not the whole report.
+    ceilings: serde_json::Value,
+    streams: serde_json::Value,
+    batches: serde_json::Value,
     findings: Vec<FindingFigures>,
 }
 
@@ -82,6 +91,7 @@ struct NumericFigures {
     oracle: String,
     max_error: Option<f64>,
     threshold: Option<f64>,
+    passed: bool,
     skipped: Option<String>,
 }
 
@@ -99,6 +109,9 @@ struct LayerFigures {
     kind: String,
     tactic: String,
     median_ms: f64,
+    flops: u64,
+    bytes: u64,
+    precision: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -362,6 +375,22 @@ pub(super) struct LayerRow {
     pub(super) bar: u32,
     /// Of the sum of all steps.
     pub(super) share: String,
+    /// Operations and bytes a second.
+    pub(super) rates: String,
+    /// Share of the ceiling that binds.
+    pub(super) of_ceiling: String,
+}
+
+/// One point of a sweep.
+#[derive(Clone, Debug)]
+pub(super) struct SweepRow {
+    /// `4 streams`, `batch 8`.
+    pub(super) what: String,
+    pub(super) median: String,
+    pub(super) p99: String,
+    pub(super) throughput: String,
+    /// Knee, best, or why there are no numbers.
+    pub(super) note: String,
 }
 
 /// Everything on a job's page.
@@ -376,6 +405,9 @@ pub(super) struct JobDetail {
     /// Headline figures; empty until measured.
     pub(super) figures: Vec<Fact>,
     pub(super) layers: Vec<LayerRow>,
+    /// What the layers are held against; empty where they have no counts.
+    pub(super) ceilings: String,
+    pub(super) sweeps: Vec<SweepRow>,
     pub(super) findings: Vec<Finding>,
     pub(super) artifacts: Vec<ArtifactRow>,
     pub(super) simulated: bool,
@@ -403,8 +435,13 @@ pub(super) struct Finding {
 }
 
 impl JobDetail {
-    pub(super) fn new(job: &v1::Job, server: &str) -> Self {
+    /// `portability` is what a foreign plan loses here.
+    pub(super) fn new(job: &v1::Job, portability: Option<&Portability>, server: &str) -> Self {
         let figures = Figures::parse(&job.report_json).unwrap_or_default();
+        let foreign = portability.map(|cell| Finding {
+            severity: "foreign".into(),
+            message: format!("built for {}, measured on {}; loss: {}", cell.built_for, cell.measured_on, cell.words()),
+        });
         let facts = [
             fact("Kind", kind_name(job.kind())),
             fact("Project", &*job.project),
@@ -432,11 +469,12 @@ impl JobDetail {
             spec: pretty(&job.spec_json),
             attempts: job.attempts.iter().rev().map(attempt_row).collect(),
             figures: headline(&figures, job),
-            layers: layer_rows(&figures.layers),
-            findings: figures
-                .findings
+            ceilings: ceilings_words(&figures),
+            sweeps: sweep_rows(&figures),
+            layers: layer_rows(&figures),
+            findings: foreign
                 .into_iter()
-                .map(|finding| Finding { severity: finding.severity, message: finding.message })
+                .chain(figures.findings.into_iter().map(|f| Finding { severity: f.severity, message: f.message }))
                 .collect(),
             artifacts: job
                 .artifacts
@@ -455,10 +493,11 @@ impl JobDetail {
 /// What is measured beside the usual, in words.
 fn also_measured(ask: Option<&v1::MeasureAsk>) -> String {
     let Some(ask) = ask else { return String::new() };
-    let numbers: Vec<String> = ask.streams.iter().map(u32::to_string).collect();
-    let sweep = (!numbers.is_empty()).then(|| format!("{} streams", numbers.join(", ")));
+    let numbers = |numbers: &[u32]| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let streams = (!ask.streams.is_empty()).then(|| format!("{} streams", numbers(&ask.streams)));
+    let batches = (!ask.batches.is_empty()).then(|| format!("batches {}", numbers(&ask.batches)));
     let trace = ask.trace.then(|| "a timeline".to_owned());
-    sweep.into_iter().chain(trace).collect::<Vec<_>>().join("; ")
+    streams.into_iter().chain(batches).chain(trace).collect::<Vec<_>>().join("; ")
 }
 
 fn pretty(json: &str) -> String {
@@ -493,7 +532,9 @@ fn headline(figures: &Figures, job: &v1::Job) -> Vec<Fact> {
     let numerics = figures.numerics.as_ref().map(|numerics| match (&numerics.skipped, numerics.max_error) {
         (Some(why), _) => format!("not compared: {why}"),
         (None, Some(error)) => {
-            let bound = numerics.threshold.map(|bound| format!(" (at most {bound:.0e})")).unwrap_or_default();
+            let beyond = |bound: f64| if numerics.passed && error > bound { " on the whole" } else { "" };
+            let bound = numerics.threshold.map(|bound| format!(" (at most {bound:.0e}{})", beyond(bound)));
+            let bound = bound.unwrap_or_default();
             format!("{error:.1e}{bound} against {}", numerics.oracle)
         }
         (None, None) => String::new(),
@@ -521,12 +562,64 @@ fn headline(figures: &Figures, job: &v1::Job) -> Vec<Fact> {
     all.into_iter().flatten().collect()
 }
 
-fn layer_rows(layers: &[LayerFigures]) -> Vec<LayerRow> {
+/// A part of a report that its own version of this program understands.
+fn understood<T: serde::de::DeserializeOwned>(value: &serde_json::Value) -> Option<T> {
+    serde_json::from_value(value.clone()).ok()
+}
+
+fn ceilings_words(figures: &Figures) -> String {
+    if figures.layers.iter().all(|layer| layer.flops == 0 && layer.bytes == 0) {
+        return String::new();
+    }
+    let known = understood::<Ceilings>(&figures.ceilings).map(|ceilings| ceilings.describe());
+    known.unwrap_or_else(|| "not known: what this device reaches was not measured".into())
+}
+
+fn sweep_rows(figures: &Figures) -> Vec<SweepRow> {
+    let note = |at: u32, knee: Option<u32>, best: Option<u32>| {
+        let marks = [(knee, "knee"), (best, "best")];
+        marks.iter().filter(|(mark, _)| *mark == Some(at)).map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
+    };
+    let mut rows = Vec::new();
+    if let Some(sweep) = understood::<StreamSweep>(&figures.streams) {
+        rows.extend(sweep.points.iter().map(|point| SweepRow {
+            what: format!("{} streams", point.streams),
+            median: format::milliseconds(point.median_ms),
+            p99: format::milliseconds(point.p99_ms),
+            throughput: format::per_second(point.throughput_per_s),
+            note: note(point.streams, sweep.knee, sweep.best),
+        }));
+    }
+    if let Some(sweep) = understood::<BatchSweep>(&figures.batches) {
+        let shown = |value: Option<f64>, show: fn(f64) -> String| value.map_or_else(|| "–".into(), show);
+        rows.extend(sweep.points.iter().map(|point| SweepRow {
+            what: format!("batch {}", point.batch),
+            median: shown(point.latency_ms.map(|stats| stats.median), format::milliseconds),
+            p99: shown(point.latency_ms.map(|stats| stats.p99), format::milliseconds),
+            throughput: shown(point.throughput_per_s, format::per_second),
+            note: point.problem.clone().unwrap_or_else(|| note(point.batch, sweep.knee, sweep.best)),
+        }));
+    }
+    rows
+}
+
+fn layer_rows(figures: &Figures) -> Vec<LayerRow> {
+    let (layers, ceilings) = (&figures.layers, understood::<Ceilings>(&figures.ceilings));
     let total: f64 = layers.iter().map(|layer| layer.median_ms).sum();
     let slowest = layers.iter().map(|layer| layer.median_ms).fold(0.0, f64::max);
     if total <= 0.0 || !total.is_finite() {
         return Vec::new();
     }
+    let roofline = |layer: &LayerFigures| {
+        let timed = LayerTime {
+            median_ms: layer.median_ms,
+            flops: layer.flops,
+            bytes: layer.bytes,
+            precision: layer.precision.clone(),
+            ..LayerTime::default()
+        };
+        Roofline::of(&timed, ceilings.as_ref())
+    };
     let row = |layer: &LayerFigures| LayerRow {
         name: layer.name.clone(),
         kind: layer.kind.clone(),
@@ -534,6 +627,8 @@ fn layer_rows(layers: &[LayerFigures]) -> Vec<LayerRow> {
         median: format::milliseconds(layer.median_ms),
         bar: (layer.median_ms / slowest * 100.0).clamp(0.0, 100.0).round() as u32,
         share: format::percent(layer.median_ms / total),
+        rates: roofline(layer).map(|line| line.rates()).unwrap_or_default(),
+        of_ceiling: roofline(layer).and_then(|line| line.of_ceiling()).unwrap_or_default(),
     };
     layers.iter().map(row).collect()
 }

@@ -27,7 +27,10 @@ fn times(request: v1::SubmitRequest, builds: u32) -> v1::SubmitRequest {
 }
 
 fn swept(request: v1::SubmitRequest, streams: &[u32]) -> v1::SubmitRequest {
-    v1::SubmitRequest { measure: Some(v1::MeasureAsk { streams: streams.to_vec(), trace: false }), ..request }
+    v1::SubmitRequest {
+        measure: Some(v1::MeasureAsk { streams: streams.to_vec(), trace: false, ..Default::default() }),
+        ..request
+    }
 }
 
 #[tokio::test]

@@ -221,7 +221,7 @@ impl World {
         let file = ModelFile { name: "m".into(), digest, size_bytes: 1 };
         let model = Model { digest, graph_digest: None, structure_digest: None, name: "m".into(), files: vec![file] };
         let streams = (1..=3).filter(|streams| sweep & (1 << (streams - 1)) != 0).collect();
-        let measure = MeasureAsk { streams, trace: false };
+        let measure = MeasureAsk { streams, ..MeasureAsk::default() };
         let submit = Submit {
             actor: format!("actor{project}"),
             project: format!("project{project}"),

@@ -5,16 +5,19 @@
 //! draws windows and then samples within them, so that drift between windows counts as what it is.
 //!
 //! Reports of one model on one SKU form a group, whose first report is the group's base: that is how toolchains,
-//! specs and weights are compared. Between SKUs there is a ratio, but the verdict says that the devices differ.
+//! specs and weights are compared. Between SKUs there is a ratio, but the verdict says that the devices differ. What a
+//! foreign plan loses is said apart ([`portability`]).
 
 mod bootstrap;
 pub mod gate;
+pub mod portability;
 mod render;
 
 use crate::{
     identity::Sku,
     report::{Report, SamplesError},
 };
+use portability::{Portability, portability};
 use serde::{Deserialize, Serialize};
 
 /// Raised whenever a field changes its meaning or goes away.
@@ -67,6 +70,18 @@ pub struct Comparison {
     /// Reports of one model on one SKU, in the order of their first reports.
     #[serde(default)]
     pub groups: Vec<Group>,
+    /// What each foreign plan among the rows loses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub portability: Vec<ForeignRow>,
+}
+
+/// A foreign plan among the rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ForeignRow {
+    /// Index of the row.
+    pub row: usize,
+    #[serde(flatten)]
+    pub cell: Portability,
 }
 
 /// Reports that were measured on the same SKU.
@@ -153,16 +168,18 @@ pub enum CompareError {
 
 /// Compares `reports`: within each SKU, and the first with all others.
 pub fn compare(reports: &[Report]) -> Result<Comparison, CompareError> {
+    compare_beside(reports, &[])
+}
+
+/// As [`compare`]; foreign plans are held against engines of `others` too, which are not compared otherwise.
+pub fn compare_beside(reports: &[Report], others: &[Report]) -> Result<Comparison, CompareError> {
     match reports.len() {
         count @ 0..2 => return Err(CompareError::TooFew(count)),
         count if count > MAX_REPORTS => return Err(CompareError::TooMany(count)),
         _ => {}
     }
-    let windows = reports.iter().enumerate().map(|(index, report)| {
-        let samples = report.samples.decode().map_err(|source| CompareError::Samples { index, source })?;
-        Ok(bootstrap::windows(&samples, &report.counted_windows()))
-    });
-    let windows = windows.collect::<Result<Vec<_>, CompareError>>()?;
+    let read = |(index, report)| windows(report).map_err(|source| CompareError::Samples { index, source });
+    let windows = reports.iter().enumerate().map(read).collect::<Result<Vec<_>, CompareError>>()?;
     let groups = groups(reports);
     let grouped = |base: usize, other: usize| groups.iter().any(|g| g.rows.contains(&base) && g.rows.contains(&other));
     let mut pairs = Vec::new();
@@ -174,7 +191,17 @@ pub fn compare(reports: &[Report]) -> Result<Comparison, CompareError> {
         }
     }
     let rows = reports.iter().map(row).collect();
-    Ok(Comparison { schema_version: COMPARISON_SCHEMA_VERSION, rows, pairs, groups })
+    let foreign = reports.iter().enumerate().filter(|(_, report)| report.foreign.is_some());
+    let known: Vec<&Report> = reports.iter().chain(others).collect();
+    let portability =
+        foreign.filter_map(|(row, report)| Some(ForeignRow { row, cell: portability(report, known.iter().copied())? }));
+    let portability = portability.collect();
+    Ok(Comparison { schema_version: COMPARISON_SCHEMA_VERSION, rows, pairs, groups, portability })
+}
+
+/// The raw samples of a report, cut into the windows that count.
+fn windows(report: &Report) -> Result<Vec<Vec<f64>>, SamplesError> {
+    Ok(bootstrap::windows(&report.samples.decode()?, &report.counted_windows()))
 }
 
 /// Reports of one model (or of one structure) on one SKU.

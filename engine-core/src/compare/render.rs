@@ -1,6 +1,6 @@
 //! A comparison as a plain table: one row a report, the verdict against the first.
 
-use super::{Comparison, Pair, Row};
+use super::{Comparison, ForeignRow, Pair, Row};
 use crate::report::format::{bytes, milliseconds, per_second, percent};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 
@@ -35,6 +35,11 @@ impl Comparison {
         text.push('\n');
         for pair in &self.pairs {
             text.push_str(&line(pair));
+        }
+        for ForeignRow { row, cell } in &self.portability {
+            let (built_for, measured_on) = (&cell.built_for, &cell.measured_on);
+            let words = cell.words();
+            text.push_str(&format!("{} built for {built_for}, measured on {measured_on}: loss: {words}\n", row + 1));
         }
         text
     }

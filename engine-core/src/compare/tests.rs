@@ -224,8 +224,13 @@ fn a_gate_passes_only_what_is_shown_to_be_fast_enough() {
         let mut other = Report { sku: "t4".parse().unwrap(), ..other };
         other.toolchain = on("t4", "11.1", 1.0).toolchain;
         let comparison = compare(&[on("t4", "10.13", 1.0), other]).unwrap();
-        judge(&comparison, 5.0).lines.remove(0).outcome
+        let outcome = |allowed| judge(&comparison, allowed).lines.remove(0).outcome;
+        (comparison.pairs[0].verdict, outcome(0.5), outcome(5.0))
     };
+    let (verdict, narrow, wide) = outcome(1.015, 0.002);
+    assert_eq!((verdict, wide), (Verdict::Same, Outcome::Passed));
+    assert_ne!(narrow, Outcome::Passed, "what is the same for a verdict may be slower than a narrow gate allows");
+    let outcome = |centre_ms: f64, drift: f64| outcome(centre_ms, drift).2;
     assert_eq!(outcome(0.8, 0.002), Outcome::Passed);
     assert_eq!(outcome(1.0, 0.002), Outcome::Passed);
     assert_eq!(outcome(1.03, 0.002), Outcome::Passed, "slower, but by less than is allowed");

@@ -98,6 +98,11 @@ pub struct HostFacts {
 }
 
 impl DeviceFingerprint {
+    /// The environment variable that shows a process this GPU and no other, with its value.
+    pub fn visibility(&self) -> Option<(&'static str, String)> {
+        self.gpu.as_ref().map(|gpu| (super::gpu::VISIBLE_DEVICES, gpu.uuid.clone()))
+    }
+
     /// Digest of what decides which tactic is fastest: the device's make, never which specimen it is or what drives it.
     /// Timings may be shared between devices of one class.
     pub fn class_digest(&self) -> Digest {

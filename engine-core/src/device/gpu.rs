@@ -4,21 +4,34 @@ use super::{DeviceFingerprint, DeviceKind, GpuFacts, HostFacts};
 use nvml_wrapper::{
     Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor,
     enum_wrappers::device::{Clock, GpuVirtualizationMode},
+    enums::device::SampleValue,
     error::NvmlError,
+    structs::device::FieldId,
+    sys_exports::field_id,
 };
-use std::sync::Once;
+use std::{env, sync::Once};
 
 const BYTES_PER_MIB: u64 = 1 << 20;
+
+/// Names the GPUs that CUDA shows a process.
+pub const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
 /// Opens the management library.
 pub(crate) fn open_nvml() -> Result<Nvml, NvmlError> {
     Nvml::init()
 }
 
-/// Every GPU, or every slice of a GPU that is partitioned. Empty where there is no library; said once.
+/// Every GPU, or every slice of a GPU that is partitioned, those left out that `CUDA_VISIBLE_DEVICES` hides. Empty where
+/// there is no library; said once.
 pub fn detect(host: &HostFacts) -> Vec<DeviceFingerprint> {
     match open_nvml().and_then(|nvml| enumerate(&nvml, host)) {
-        Ok(found) => found,
+        Ok(mut found) => {
+            if let Ok(shown) = env::var(VISIBLE_DEVICES) {
+                let mut shown = shown_by(&shown, &found).into_iter();
+                found.retain(|_| shown.next().unwrap_or(false));
+            }
+            found
+        }
         Err(error) => {
             static SAID: Once = Once::new();
             SAID.call_once(|| tracing::info!(%error, "no NVIDIA GPUs: the management library gives none"));
@@ -108,6 +121,47 @@ fn slices(device: &Device<'_>, board: &DeviceFingerprint) -> Vec<DeviceFingerpri
     (0..device.mig_device_count().unwrap_or(0)).filter_map(|index| describe(index).ok()).collect()
 }
 
+/// Which of the devices a value of `CUDA_VISIBLE_DEVICES` shows: numbers (here in the order of the PCI bus) and UUIDs or
+/// their beginnings, up to the first that names no device, as CUDA reads it.
+fn shown_by(value: &str, devices: &[DeviceFingerprint]) -> Vec<bool> {
+    let uuid = |device: &DeviceFingerprint| device.gpu.as_ref().map_or("", |gpu| gpu.uuid.as_str()).to_owned();
+    let uuids: Vec<_> = devices.iter().map(uuid).collect();
+    let position = |name: &str| match name.parse::<usize>() {
+        Ok(number) => Some(number).filter(|number| *number < uuids.len()),
+        Err(_) if name.is_empty() => None,
+        Err(_) => uuids.iter().position(|uuid| uuid.starts_with(name)),
+    };
+    let mut shown = vec![false; devices.len()];
+    for at in value.split(',').map_while(|name| position(name.trim())) {
+        shown[at] = true;
+    }
+    shown
+}
+
+/// What an administrator has to do before the GPU can be used again, where its driver says so (565 and later do, on
+/// datacenter boards).
+pub fn recovery_needed(uuid: &str) -> Option<&'static str> {
+    let nvml = open_nvml().ok()?;
+    let device = nvml.device_by_uuid(uuid).ok()?;
+    let field = FieldId(field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
+    match device.field_values_for(&[field]).ok()?.pop()?.ok()?.value.ok()? {
+        SampleValue::U32(action) => recovery(action.into()),
+        SampleValue::U64(action) => recovery(action),
+        SampleValue::I64(action) => recovery(u64::try_from(action).ok()?),
+        SampleValue::F64(_) => None,
+    }
+}
+
+/// `nvmlDeviceGpuRecoveryAction_t`. What concerns traffic between boards (3 and 5) keeps none from computing alone.
+fn recovery(action: u64) -> Option<&'static str> {
+    match action {
+        1 | 4 => Some("the driver asks for a reset of this GPU (nvidia-smi --gpu-reset)"),
+        2 | 7 => Some("the driver asks for a restart of this host"),
+        6 => Some("the driver asks for a reset of this GPU's PCIe bus"),
+        _ => None,
+    }
+}
+
 /// `1g.10gb` from `NVIDIA A100 MIG 1g.10gb`, else from the slice's size.
 fn mig_profile(name: &str, slices: u32, memory_mib: u64) -> String {
     let named = name.rsplit_once("MIG ").map(|(_, profile)| profile.trim().to_ascii_lowercase());
@@ -154,6 +208,38 @@ mod tests {
         assert_eq!(cuda_version(12080), "12.8");
         assert_eq!(mig_profile("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 1, 4864), "1g.5gb");
         assert_eq!(mig_profile("odd", 2, 9984), "2g.10gb");
+    }
+
+    #[test]
+    fn cuda_visible_devices_leaves_out_what_it_hides() {
+        let device = |uuid: &str| DeviceFingerprint {
+            kind: DeviceKind::Gpu,
+            name: String::new(),
+            memory_mib: 0,
+            gpu: Some(GpuFacts { uuid: uuid.into(), ..GpuFacts::default() }),
+            cpu: None,
+            host: HostFacts::default(),
+        };
+        let devices = [device("GPU-aa00"), device("GPU-ab11"), device("MIG-cc22")];
+        for (value, shown) in [
+            ("0", [true, false, false]),
+            ("2, 1", [false, true, true]),
+            ("GPU-ab", [false, true, false]),
+            ("MIG-cc22,GPU-aa00", [true, false, true]),
+            ("1,7,0", [false, true, false]),
+            ("0,-1,1", [true, false, false]),
+            ("", [false; 3]),
+            ("NoDevFiles", [false; 3]),
+        ] {
+            assert_eq!(shown_by(value, &devices), shown, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_its_driver_wants_reset_is_told() {
+        assert!([1, 2, 4, 6, 7].into_iter().all(|action| recovery(action).is_some()));
+        assert!([0, 3, 5, 99].into_iter().all(|action| recovery(action).is_none()));
+        assert_eq!(recovery_needed("GPU-00000000-0000-0000-0000-000000000000"), None);
     }
 
     /// On a host with GPUs: what is found is complete enough for a name and a key. Elsewhere: nothing is found.

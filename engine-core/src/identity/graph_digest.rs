@@ -40,6 +40,7 @@ pub fn of(model: &Model) -> Result<GraphDigests, OnnxError> {
         structure: DigestWriter::new(),
         data: tensor_digests(model)?,
         steering: steering_values(model),
+        begun: HashSet::new(),
         scopes: Vec::new(),
         next: 0,
     };
@@ -165,6 +166,9 @@ struct Walk<'a> {
     /// By address of the tensor.
     data: HashMap<usize, Digest>,
     steering: HashSet<&'a str>,
+    /// By address, the nodes that are written down or wait for their inputs, graphs inside of nodes included: a node
+    /// met again before it is written down is part of a cycle, which may lead through a graph inside it.
+    begun: HashSet<usize>,
     scopes: Vec<Scope<'a>>,
     /// Number of the next value.
     next: u64,
@@ -232,13 +236,11 @@ impl<'a> Walk<'a> {
     /// Writes down what the values depend on, then which they are.
     fn outputs(&mut self, scope: usize, names: &[&'a str]) {
         let mut steps: Vec<_> = names.iter().rev().map(|name| Step::Need(scope, name)).collect();
-        let mut begun = HashSet::new();
         while let Some(step) = steps.pop() {
             match step {
                 Step::Need(from, name) => {
                     let Some((at, node)) = self.unnumbered(from, name) else { continue };
-                    // A node met again before it is written down is part of a cycle.
-                    if begun.insert(address(node)) {
+                    if self.begun.insert(address(node)) {
                         steps.push(Step::Emit(at, node));
                         let names = node.input.iter().map(String::as_str).chain(mentioned_inside(node));
                         let needs: Vec<_> = names.map(|name| Step::Need(at, name)).collect();

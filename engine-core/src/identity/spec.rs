@@ -52,9 +52,10 @@ impl OptimizationProfile {
     }
 
     /// The profile of exactly these shapes.
-    pub fn of_shapes<'a>(shapes: impl IntoIterator<Item = (&'a str, &'a [usize])>) -> Self {
-        let range = |&size: &usize| {
-            let size = size as u64;
+    pub fn of_shapes<'a, S: Copy + TryInto<u64> + 'a>(shapes: impl IntoIterator<Item = (&'a str, &'a [S])>) -> Self {
+        let range = |&size: &S| {
+            // No machine addresses more than 64 bits.
+            let size = size.try_into().unwrap_or(u64::MAX);
             DimRange { min: size, opt: size, max: size }
         };
         let shapes = shapes.into_iter().map(|(name, shape)| (name.to_owned(), shape.iter().map(range).collect()));
@@ -173,6 +174,11 @@ impl BuildSpec {
             .map(|level| level.trim().to_ascii_lowercase().replace('-', "_"))
             .filter(|level| !level.is_empty() && level != "none");
         self
+    }
+
+    /// Whether any of its profiles leaves a dimension open.
+    pub fn varies(&self) -> bool {
+        self.profiles.iter().any(OptimizationProfile::varies)
     }
 
     /// Refuses what no engine could be built from. Whether a model and a backend can do it is theirs to say.

@@ -1,6 +1,7 @@
 //! The graph under construction, and one node's view of it.
 
 use super::{
+    MAX_NODES,
     attributes::Attributes,
     error::{Problem, Refusal},
     nested::{Context, Scope},
@@ -35,7 +36,7 @@ pub struct Builder {
     pub scopes: Vec<Scope>,
     /// How many calls of functions are around the scopes.
     pub enclosing: usize,
-    /// Nodes lowered so far, each time one is inlined or unrolled.
+    /// Nodes and iterations lowered so far, each time one is inlined or unrolled.
     pub lowered: usize,
     pub problems: Vec<Problem>,
     /// What folding has cost so far: see [`MAX_FOLDING_WORK`].
@@ -58,6 +59,20 @@ impl Builder {
         let id = self.add_value(name, TensorType::of(&tensor));
         self.graph.constants.insert(id, tensor);
         id
+    }
+
+    /// Counts nodes or iterations, so that no nesting of loops makes more than [`MAX_NODES`] of them.
+    pub fn unroll(&mut self, count: usize) -> Result<(), Refusal> {
+        let before = self.lowered;
+        self.lowered = before.saturating_add(count);
+        if self.lowered <= MAX_NODES {
+            return Ok(());
+        }
+        if before <= MAX_NODES {
+            let (count, most) = (self.lowered as u128, MAX_NODES as u128);
+            self.problems.push(Problem::TooLarge { what: "nodes after inlining and unrolling", count, most });
+        }
+        Err(Refusal::Inner)
     }
 
     pub fn ty(&self, id: ValueId) -> &TensorType {
@@ -255,7 +270,7 @@ impl Lowering<'_> {
         let given = constants.iter().flatten().map(|tensor| tensor.len() as u64);
         let made: u64 = results.iter().map(|ty| count(&ty.shape)).sum();
         let work = match op {
-            Op::MatMul(_) | Op::Conv(_) | Op::ConvTranspose(_) | Op::Tabled(_) => {
+            Op::MatMul(_) | Op::Conv(_) | Op::ConvTranspose(_) | Op::Pool(_) | Op::Tabled(_) => {
                 made.saturating_mul(given.max().unwrap_or(1))
             }
             _ => made + given.sum::<u64>(),

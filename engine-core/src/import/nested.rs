@@ -97,12 +97,7 @@ pub fn functions(model: &Model) -> Functions<'_> {
 
 /// Lowers one node, unless something it needs could not be lowered.
 pub fn lower_node(builder: &mut Builder, node: &NodeProto, context: Context<'_>) {
-    builder.lowered += 1;
-    if builder.lowered > MAX_NODES {
-        if builder.lowered == MAX_NODES + 1 {
-            let (count, most) = (builder.lowered as u128, MAX_NODES as u128);
-            builder.problems.push(Problem::TooLarge { what: "nodes after inlining and unrolling", count, most });
-        }
+    if builder.unroll(1).is_err() {
         return;
     }
     let name = format!("{}{}", context.prefix, label(node));
@@ -316,8 +311,37 @@ fn outputs<'a>(
 }
 
 impl Lowering<'_> {
-    /// Lowers a subgraph on `inputs` and gives its outputs. It sees the names around it.
+    /// Lowers a subgraph that runs once.
     pub fn subgraph(&mut self, graph: &GraphProto, inputs: &[ValueId]) -> Result<Vec<ValueId>, Refusal> {
+        let initializers = self.initializers(graph);
+        self.iteration(graph, &initializers, inputs)
+    }
+
+    /// The names of a subgraph's initializers, which are read once however often it runs.
+    pub fn initializers(&mut self, graph: &GraphProto) -> Scope {
+        let mut scope = Scope::default();
+        for proto in &graph.initializer {
+            match read_tensor(self.model, proto) {
+                Ok(tensor) => {
+                    let id = self.add_constant(tensor);
+                    scope.named.insert(proto.name.clone(), id);
+                }
+                Err(reason) => {
+                    self.builder.problems.push(Problem::Tensor { name: proto.name.clone(), reason });
+                    scope.declared.insert(proto.name.clone());
+                }
+            }
+        }
+        scope
+    }
+
+    /// Lowers one run of a subgraph on `inputs` and gives its outputs. It sees the names around it.
+    pub fn iteration(
+        &mut self,
+        graph: &GraphProto,
+        initializers: &Scope,
+        inputs: &[ValueId],
+    ) -> Result<Vec<ValueId>, Refusal> {
         let context = self.context;
         let unsupported = |what: String| Err(Refusal::Unsupported { what });
         if context.depth >= MAX_NESTING {
@@ -331,23 +355,12 @@ impl Lowering<'_> {
             return unsupported(format!("a subgraph of {most} inputs in the place of one of {given}"));
         }
         let prefix = format!("{}/", self.label);
-        let mut scope = Scope::default();
+        let mut scope = Scope { declared: initializers.declared.clone(), ..Scope::default() };
         for (info, &id) in graph.input.iter().zip(inputs) {
             self.check_declared(info, id)?;
             scope.named.insert(info.name.clone(), id);
         }
-        for proto in &graph.initializer {
-            match read_tensor(self.model, proto) {
-                Ok(tensor) => {
-                    let id = self.add_constant(tensor);
-                    scope.named.insert(proto.name.clone(), id);
-                }
-                Err(reason) => {
-                    self.builder.problems.push(Problem::Tensor { name: proto.name.clone(), reason });
-                    scope.declared.insert(proto.name.clone());
-                }
-            }
-        }
+        scope.named.extend(initializers.named.clone());
         self.builder.scopes.push(scope);
         let inner = Context { depth: context.depth + 1, prefix: &prefix, ..context };
         let done = lower_body(self.builder, &graph.node, inner);

@@ -355,3 +355,46 @@ fn a_deep_chain_is_imported_without_recursion() {
     }
     assert_eq!(model.output(&last).import().nodes.len(), 10_000);
 }
+
+#[test]
+fn windows_far_larger_than_their_input_are_refused_or_cost_nothing() {
+    let pooled = |op_type: &str, rank: usize, size: i64| {
+        let attributes = vec![
+            ints("kernel_shape", &vec![size; rank]),
+            ints("strides", &vec![size; rank]),
+            ints("pads", &vec![size - 1; 2 * rank]),
+        ];
+        TestModel::new(18).floats("x", &vec![1; rank + 2], &[-3.0]).node(op_type, &["x"], "y", attributes).output("y")
+    };
+    for (op_type, rank, size) in
+        [("LpPool", 2, 1 << 31), ("MaxPool", 2, 1 << 31), ("MaxPool", 1, 1 << 40), ("AveragePool", 1, 1 << 40)]
+    {
+        let problems = refused(&pooled(op_type, rank, size)).problems;
+        assert!(matches!(problems[..], [Problem::Node { .. }]), "{op_type}: {problems:?}");
+    }
+    // One tap of 2^31 lies in the input.
+    for (op_type, expected) in [("MaxPool", -3.0), ("AveragePool", -3.0), ("LpPool", 3.0)] {
+        let graph = pooled(op_type, 1, 1 << 31).import();
+        let folded = graph.constant(graph.outputs[0].value).map(Tensor::to_f64s);
+        assert_eq!(folded, Some(vec![expected]), "{op_type}");
+    }
+}
+
+#[test]
+fn lists_as_long_as_a_number_says_are_refused_before_they_are_made() {
+    let split = TestModel::new(18)
+        .input("x", &[1 << 31])
+        .node("Split", &["x"], "y", vec![int("axis", 0), int("num_outputs", 1 << 31)])
+        .output("y");
+    let hardmax = TestModel::new(18).input("x", &[1 << 31]).node("Hardmax", &["x"], "y", vec![]).output("y");
+    let unique = TestModel::new(18)
+        .floats("x", &[0, 1 << 31], &[])
+        .node("Unique", &["x"], "y", vec![int("axis", 1)])
+        .output("y");
+    for (model, reason) in
+        [(split, "the number of parts"), (hardmax, "counting along"), (unique, "the number of slices")]
+    {
+        let error = refused(&model).to_string();
+        assert!(error.contains(reason) && error.contains("2147483648") && error.len() < 1000, "{error}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::{ElementType, Op, Tensor};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Index of a value in its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -116,7 +116,7 @@ impl Graph {
         self.constants.get(&id)
     }
 
-    /// Adds a value of static shape; the caller keeps names unique.
+    /// Adds a value of static shape; the caller keeps names unique or has them numbered in the end.
     pub fn add_value(&mut self, name: impl Into<String>, element: ElementType, shape: &[usize]) -> ValueId {
         let id = ValueId(u32::try_from(self.values.len()).expect("import bounds the number of values below 2^32"));
         let shape = shape.iter().map(|&size| Dim::Static(size as u64)).collect();
@@ -157,6 +157,30 @@ impl Graph {
         self.constants.values().map(|tensor| tensor.bytes().len() as u64).sum()
     }
 
+    /// Adds a number to every name that an earlier value has, so that names are unique.
+    pub fn number_repeated_names(&mut self) {
+        let mut names = BTreeSet::new();
+        let values = self.values.iter().enumerate();
+        let repeated: Vec<usize> =
+            values.filter(|&(_, value)| !names.insert(value.name.as_str())).map(|(at, _)| at).collect();
+        if repeated.is_empty() {
+            return;
+        }
+        let mut names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
+        for at in repeated {
+            // Numbers begin at the value's own place, so that many values of one name do not try the same ones.
+            let mut number = at;
+            let stem = std::mem::take(&mut self.values[at].name);
+            self.values[at].name = loop {
+                let name = format!("{stem}/{number}");
+                if names.insert(name.clone()) {
+                    break name;
+                }
+                number += 1;
+            };
+        }
+    }
+
     /// Drops values that nothing defines or uses and renumbers the rest, keeping their order.
     pub fn compact(&mut self) {
         let mut used = vec![false; self.values.len()];
@@ -194,5 +218,24 @@ impl Graph {
             .filter(|(id, _)| used[id.index()])
             .map(|(id, tensor)| (renumbered[id.index()], tensor))
             .collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_repeat_are_numbered() {
+        let mut graph = Graph::default();
+        for name in ["a", "a", "b", "a", "a/1"] {
+            graph.add_value(name, ElementType::F32, &[1]);
+        }
+        graph.number_repeated_names();
+        let names: Vec<&str> = graph.values.iter().map(|value| value.name.as_str()).collect();
+        assert_eq!(names, ["a", "a/2", "b", "a/3", "a/1"]);
+        let numbered = graph.values.clone();
+        graph.number_repeated_names();
+        assert_eq!(graph.values, numbered);
     }
 }

@@ -16,7 +16,7 @@ use crate::{
         Experiment, Finding, LatencyStats, Severity, StopReason, TelemetryPair, WindowRecord,
         samples::{MAX_SAMPLES, whole_ns_ms},
     },
-    telemetry::{Telemetry, contention},
+    telemetry::{PassedProcess, Telemetry, TelemetrySample, contention},
     worker::FailureClass,
 };
 use std::time::Instant;
@@ -126,7 +126,7 @@ pub fn measure(
     let window = run.layout(&warm_up);
     let timed_from_ms = clock.now_ms();
 
-    let before = telemetry.sample();
+    let before = run.look(telemetry, &TelemetrySample::default())?;
     let mut last = before.clone();
     let mut record = Record::default();
     let stop = loop {
@@ -135,15 +135,24 @@ pub fn measure(
         let timed = run.window(Window { iterations: window.iterations.min(left), ..window })?;
         let (timed, executed) = thin(timed, left.min(MAX_WINDOW_ITERATIONS) as usize);
         let Timed { latencies, duration_ms } = timed;
-        let after = telemetry.sample();
+        let after = run.look(telemetry, &last)?;
         let reasons = contention::assess(&last, &after, duration_ms, config.threads);
-        last = after;
+        let span = Span { from_unix_ms: last.at_unix_ms, to_unix_ms: after.at_unix_ms };
         let elapsed_ms = clock.now_ms() - run.began_ms;
         // Measuring again needs time: near the end of the budget a disturbed window is better than none.
-        let may_discard =
-            record.discarded < config.max_discarded_windows && elapsed_ms < config.budget_ms * DISCARD_SHARE;
-        record.add(Timed { latencies, duration_ms }, executed, reasons, may_discard);
-        if let Some(reason) = record.stop(config, elapsed_ms, clock.now_ms() - timed_from_ms) {
+        let most = if elapsed_ms < config.budget_ms * DISCARD_SHARE { config.max_discarded_windows } else { 0 };
+        record.taint_earlier(&after.passed_processes, most);
+        record.add(Timed { latencies, duration_ms }, executed, span, reasons, most);
+        last = after;
+        let stop = |record: &Record| record.stop(config, elapsed_ms, clock.now_ms() - timed_from_ms);
+        if stop(&record).is_none() {
+            continue;
+        }
+        // What the driver tells late may still take windows away.
+        telemetry.settle();
+        last = run.look(telemetry, &last)?;
+        record.taint_earlier(&last.passed_processes, most);
+        if let Some(reason) = stop(&record) {
             break reason;
         }
     };
@@ -181,6 +190,12 @@ struct Timed {
     duration_ms: f64,
 }
 
+/// When a window was, by this host's clock: from the sample before it to the one after it.
+struct Span {
+    from_unix_ms: u64,
+    to_unix_ms: u64,
+}
+
 /// At most `most` of a window's latencies, evenly spread, and how many there were if that left any out.
 fn thin(timed: Timed, most: usize) -> (Timed, Option<u64>) {
     let executed = timed.latencies.len();
@@ -204,6 +219,20 @@ impl Run<'_> {
             return Err(BackendError::new(FailureClass::Infrastructure, "the measurement was cancelled"));
         }
         Ok(())
+    }
+
+    /// Reads the device's state after a window. A device that is lost since `before` ends the measurement.
+    fn look(&self, telemetry: &mut dyn Telemetry, before: &TelemetrySample) -> Result<TelemetrySample, BackendError> {
+        let mut sample = telemetry.sample();
+        if let Some(reason) = contention::device_lost(before, &sample) {
+            return Err(BackendError::device_lost(&reason));
+        }
+        // Nobody can tell a window's own process from another one once both are gone.
+        if let Pacing::Process { .. } = self.pacing {
+            sample.passed_processes.clear();
+            sample.looked_in.clear();
+        }
+        Ok(sample)
     }
 
     /// Runs growing windows until both minimums are met; always at least one execution.
@@ -272,14 +301,25 @@ struct Record {
     /// Sizes of the windows whose samples count.
     counted: Vec<usize>,
     windows: Vec<WindowRecord>,
+    /// By window.
+    spans: Vec<Span>,
     discarded: usize,
 }
 
 impl Record {
-    fn add(&mut self, timed: Timed, thinned_from: Option<u64>, tainted: Vec<String>, may_discard: bool) {
+    /// Adds a window, which is discarded where it is tainted and fewer than `most_discarded` were so far.
+    fn add(
+        &mut self,
+        timed: Timed,
+        thinned_from: Option<u64>,
+        span: Span,
+        tainted: Vec<String>,
+        most_discarded: usize,
+    ) {
         let Timed { latencies, duration_ms } = timed;
         let is_tainted = !tainted.is_empty();
-        let discard = is_tainted && may_discard;
+        let discard = is_tainted && self.discarded < most_discarded;
+        self.spans.push(span);
         self.windows.push(WindowRecord {
             iterations: latencies.len() as u32,
             duration_ms,
@@ -293,6 +333,31 @@ impl Record {
         } else {
             self.counted.push(latencies.len());
             self.samples.extend(latencies);
+        }
+    }
+
+    /// Taints windows of which it is known only now that another process may have used the device during them.
+    fn taint_earlier(&mut self, passed: &[PassedProcess], most_discarded: usize) {
+        let (mut counted_before, mut samples_before) = (0, 0);
+        for (window, span) in self.windows.iter_mut().zip(&self.spans) {
+            let counts = window.tainted.is_empty() || window.kept_tainted;
+            let met = passed.iter().filter(|process| process.may_have_met(span.from_unix_ms, span.to_unix_ms));
+            let reasons: Vec<String> =
+                met.map(contention::passed).filter(|reason| !window.tainted.contains(reason)).collect();
+            let was_clean = window.tainted.is_empty();
+            let is_clean = was_clean && reasons.is_empty();
+            window.tainted.extend(reasons);
+            if was_clean && !is_clean && self.discarded < most_discarded {
+                self.discarded += 1;
+                let size = self.counted.remove(counted_before);
+                self.samples.drain(samples_before..samples_before + size);
+                continue;
+            }
+            window.kept_tainted = counts && !is_clean;
+            if counts {
+                samples_before += self.counted[counted_before];
+                counted_before += 1;
+            }
         }
     }
 

@@ -1,9 +1,9 @@
-//! How throughput grows with parallel streams, and where it stops paying.
+//! How throughput grows with parallel streams or the batch, and where it stops paying.
 
 use super::stats;
 use crate::{
     backend::{BackendError, Cancel, Meter, Window},
-    report::{StreamPoint, StreamSweep},
+    report::{BatchPoint, BatchSweep, StreamPoint, StreamSweep},
 };
 
 /// Throughput, relative to the best, from which more streams are said to add only latency.
@@ -15,7 +15,16 @@ const SWEEP_ITERATIONS: u32 = 20;
 /// Timed part of each point.
 const SWEEP_WINDOW_MS: f64 = 500.0;
 
-/// Measures each of `counts` (ascending, each once) until `budget_ms` is spent; `None` where the backend has no streams.
+/// What a sweep over streams found before it ended.
+#[derive(Debug)]
+pub struct Swept {
+    /// `None` where the backend has no streams.
+    pub points: Option<StreamSweep>,
+    /// Why it ended before its last count: more streams may need more memory than there is.
+    pub ended: Option<BackendError>,
+}
+
+/// Measures each of `counts` (ascending, each once) until `budget_ms` is spent. An error of the first is the sweep's own.
 pub fn measure(
     meter: &mut dyn Meter,
     counts: &[u32],
@@ -23,16 +32,25 @@ pub fn measure(
     clock: &dyn super::Clock,
     budget_ms: f64,
     cancel: &Cancel,
-) -> Result<Option<StreamSweep>, BackendError> {
+) -> Result<Swept, BackendError> {
     let began_ms = clock.now_ms();
     let mut points: Vec<StreamPoint> = Vec::new();
+    let mut ended = None;
     for &streams in counts {
         let spent = clock.now_ms() - began_ms >= budget_ms;
         if cancel.is_cancelled() || (spent && !points.is_empty()) {
             break;
         }
         let window = Window { iterations: SWEEP_ITERATIONS, duration_ms: SWEEP_WINDOW_MS };
-        let Some(samples) = meter.streams(streams, window)? else { return Ok(None) };
+        let samples = match meter.streams(streams, window) {
+            Ok(Some(samples)) => samples,
+            Ok(None) => return Ok(Swept { points: None, ended: None }),
+            Err(error) if points.is_empty() => return Err(error),
+            Err(error) => {
+                ended = Some(error);
+                break;
+            }
+        };
         let mut latencies = samples.latency_ms;
         latencies.sort_unstable_by(f64::total_cmp);
         points.push(StreamPoint {
@@ -43,23 +61,39 @@ pub fn measure(
             samples: latencies.len() as u64,
         });
     }
-    Ok(Some(judge(points)))
+    Ok(Swept { points: Some(judge(points)), ended })
 }
 
-/// Finds knee and best point.
-///
-/// *Best* is the highest throughput, at the fewest streams that reach it. The *knee* is the fewest streams within 5 %
-/// of it. One point alone bends nowhere.
+/// Finds knee and best point of streams in any order.
 pub fn judge(mut points: Vec<StreamPoint>) -> StreamSweep {
     points.sort_by_key(|point| point.streams);
-    let top = points.iter().map(|point| point.throughput_per_s).fold(0.0, f64::max);
-    let fewest = |share: f64| {
-        let enough = |point: &&StreamPoint| point.throughput_per_s >= top * share;
-        points.iter().find(enough).map(|point| point.streams)
-    };
+    let found = bend(points.iter().map(|point| (point.streams, point.throughput_per_s)));
+    StreamSweep { knee: found.knee, best: found.best, points }
+}
+
+/// Finds knee and best point of batches in any order; those without numbers are left out of it.
+pub fn judge_batches(mut points: Vec<BatchPoint>) -> BatchSweep {
+    points.sort_by_key(|point| point.batch);
+    let found = bend(points.iter().filter_map(|point| Some((point.batch, point.throughput_per_s?))));
+    BatchSweep { knee: found.knee, best: found.best, points }
+}
+
+struct Bend {
+    knee: Option<u32>,
+    best: Option<u32>,
+}
+
+/// Where a curve of throughputs, ascending by what is swept, bends.
+///
+/// *Best* is the highest throughput, at the fewest that reach it. The *knee* is the fewest within 5 % of it. One point
+/// alone bends nowhere.
+fn bend(curve: impl Iterator<Item = (u32, f64)>) -> Bend {
+    let curve: Vec<_> = curve.collect();
+    let top = curve.iter().map(|(_, throughput)| *throughput).fold(0.0, f64::max);
+    let fewest = |share: f64| curve.iter().find(|(_, throughput)| *throughput >= top * share).map(|(at, _)| *at);
     let best = (top > 0.0).then(|| fewest(1.0)).flatten();
-    let knee = (top > 0.0 && points.len() > 1).then(|| fewest(KNEE_SHARE)).flatten();
-    StreamSweep { knee, best, points }
+    let knee = (top > 0.0 && curve.len() > 1).then(|| fewest(KNEE_SHARE)).flatten();
+    Bend { knee, best }
 }
 
 #[cfg(test)]
@@ -92,6 +126,22 @@ mod tests {
         let found = sweep(&[(8, 200.0), (1, 100.0), (4, 200.0)]);
         assert_eq!(found.points.iter().map(|p| p.streams).collect::<Vec<_>>(), [1, 4, 8]);
         assert_eq!((found.knee, found.best), (Some(4), Some(4)));
+    }
+
+    #[test]
+    fn batches_without_numbers_bend_nothing() {
+        let point = |batch, throughput_per_s| BatchPoint {
+            batch,
+            latency_ms: None,
+            throughput_per_s,
+            headline: false,
+            problem: None,
+        };
+        let found =
+            judge_batches(vec![point(32, None), point(8, Some(198.0)), point(16, Some(200.0)), point(1, Some(50.0))]);
+        assert_eq!((found.knee, found.best), (Some(8), Some(16)));
+        assert_eq!(found.points.iter().map(|p| p.batch).collect::<Vec<_>>(), [1, 8, 16, 32]);
+        assert_eq!(judge_batches(vec![point(1, None)]).best, None);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     backend::{LayerTime, NamedTensors, Port},
     report::Samples,
-    telemetry::{CpuTime, TelemetrySample},
+    telemetry::{CpuTime, ForeignProcess, PassedProcess, TelemetrySample},
 };
 use std::{
     cell::Cell,
@@ -217,6 +217,167 @@ fn cancelling_ends_the_measurement() {
     assert!(scripted.executions < 200);
 }
 
+/// A GPU whose samples are a script: what it changes in a healthy one's n-th sample, which is taken at 1000 + 100 n ms.
+struct ScriptedGpu<F> {
+    change: F,
+    taken: u64,
+    settled: u32,
+}
+
+impl<F: FnMut(u64, &mut TelemetrySample) + Send> Telemetry for ScriptedGpu<F> {
+    fn sample(&mut self) -> TelemetrySample {
+        let at_unix_ms = SPAN_MS * (10 + self.taken);
+        let mut sample = TelemetrySample {
+            at_unix_ms,
+            sm_clock_mhz: Some(1980),
+            memory_used_mib: Some(750),
+            ecc_uncorrected: Some(0),
+            ..TelemetrySample::default()
+        };
+        (self.change)(self.taken, &mut sample);
+        self.taken += 1;
+        sample
+    }
+
+    fn settle(&mut self) {
+        self.settled += 1;
+    }
+}
+
+const SPAN_MS: u64 = 100;
+
+fn gpu<F: FnMut(u64, &mut TelemetrySample) + Send>(change: F) -> ScriptedGpu<F> {
+    ScriptedGpu { change, taken: 0, settled: 0 }
+}
+
+/// Somebody used the device at about the middle of the n-th window.
+fn passed_in(window: u64) -> PassedProcess {
+    let middle = SPAN_MS * (10 + window) + SPAN_MS / 2;
+    PassedProcess { pid: 77, name: "python3".into(), from_unix_ms: middle - 10, to_unix_ms: middle + 10 }
+}
+
+fn tainted_windows(found: &Measurement) -> Vec<usize> {
+    let windows = found.windows.iter().enumerate();
+    windows.filter(|(_, window)| !window.tainted.is_empty()).map(|(index, _)| index).collect()
+}
+
+/// What every measurement holds to, whatever was taken away from it.
+fn assert_consistent(found: &Measurement) {
+    let counted = found.windows.iter().filter(|w| w.tainted.is_empty() || w.kept_tainted);
+    let sizes: Vec<usize> = counted.map(|w| w.iterations as usize).collect();
+    assert_eq!(sizes.iter().sum::<usize>(), found.samples.len());
+    assert_eq!(stats::latency_stats(&found.samples, &sizes), Some(found.stats));
+}
+
+#[test]
+fn a_process_at_the_start_or_end_of_a_window_has_it_measured_again() {
+    // Sample n is the end of window n-1 and the start of window n.
+    let present = |taken: u64, sample: &mut TelemetrySample| {
+        if taken == 0 || taken == 3 {
+            let process = ForeignProcess { pid: 77, name: "python3".into(), memory_mib: Some(500) };
+            sample.foreign_processes.push(process);
+        }
+    };
+    let found = experiment(meter(steady(2.0)), &mut gpu(present), 60_000.0).unwrap();
+    assert_eq!(tainted_windows(&found), [0, 2, 3]);
+    assert!(found.windows.iter().all(|window| !window.kept_tainted));
+    assert!(found.windows[2].tainted[0].contains("python3 (pid 77)"), "{:?}", found.windows[2]);
+    assert_eq!(found.findings.iter().map(|f| f.code.as_str()).collect::<Vec<_>>(), ["remeasured"]);
+    assert_consistent(&found);
+}
+
+#[test]
+fn a_process_that_lived_only_inside_a_window_is_found_afterwards() {
+    // Told at once for window 1; told of window 3 only two windows later.
+    let passing = |taken: u64, sample: &mut TelemetrySample| match taken {
+        2 => sample.passed_processes.push(passed_in(1)),
+        6 => sample.passed_processes.push(passed_in(3)),
+        _ => {}
+    };
+    let found = experiment(meter(steady(2.0)), &mut gpu(passing), 60_000.0).unwrap();
+    assert_eq!(tainted_windows(&found), [1, 3]);
+    assert!(found.windows[3].tainted[0].starts_with("passing process: python3 (pid 77)"), "{:?}", found.windows[3]);
+    assert!(found.windows.iter().all(|window| !window.kept_tainted));
+    assert_consistent(&found);
+}
+
+#[test]
+fn the_last_window_is_looked_at_again_before_it_counts() {
+    let quiet = experiment(meter(steady(2.0)), &mut gpu(|_, _| {}), 60_000.0).unwrap();
+    let last = quiet.windows.len() as u64 - 1;
+    // The sample after the one that ended the last window tells of it and of so many before that too few are left.
+    let passing = move |taken: u64, sample: &mut TelemetrySample| {
+        if taken == last + 2 {
+            sample.passed_processes.extend((last - 6..=last).map(passed_in));
+        }
+    };
+    let mut telemetry = gpu(passing);
+    let found = experiment(meter(steady(2.0)), &mut telemetry, 60_000.0).unwrap();
+    assert_eq!(tainted_windows(&found), (last as usize - 6..=last as usize).collect::<Vec<_>>());
+    assert!(found.windows.len() > quiet.windows.len(), "measured again");
+    assert_eq!((found.experiment.stop, telemetry.settled), (StopReason::Confident, 2));
+    assert_consistent(&found);
+}
+
+#[test]
+fn passing_processes_take_away_a_bounded_number_of_windows() {
+    let passing = |taken: u64, sample: &mut TelemetrySample| {
+        sample.passed_processes.extend((0..taken).map(passed_in));
+    };
+    let found = experiment(meter(steady(2.0)), &mut gpu(passing), 60_000.0).unwrap();
+    let discarded = found.windows.iter().filter(|w| !w.tainted.is_empty() && !w.kept_tainted).count();
+    assert_eq!(discarded, 8);
+    assert_eq!(found.findings[0].code, "contention");
+    assert_consistent(&found);
+}
+
+#[test]
+fn throttling_memory_errors_and_driver_errors_have_their_window_measured_again() {
+    let troubles = |taken: u64, sample: &mut TelemetrySample| {
+        sample.ecc_uncorrected = Some(if taken >= 4 { 2 } else { 0 });
+        match taken {
+            2 => sample.throttle = vec!["hardware-thermal".into(), "power-cap".into()],
+            7 => sample.xids = vec![31],
+            _ => {}
+        }
+    };
+    let found = experiment(meter(steady(2.0)), &mut gpu(troubles), 60_000.0).unwrap();
+    let words: Vec<_> = found.windows.iter().flat_map(|window| &window.tainted).map(String::as_str).collect();
+    assert_eq!(
+        words,
+        [
+            "throttled: hardware-thermal",
+            "throttled: hardware-thermal",
+            "memory errors: 2 uncorrected",
+            "driver error: Xid 31, a kernel touched memory it must not",
+        ]
+    );
+    assert_eq!(tainted_windows(&found), [1, 2, 3, 6]);
+    assert!(found.windows.iter().all(|window| !window.kept_tainted));
+    assert_consistent(&found);
+}
+
+#[test]
+fn a_lost_device_ends_the_measurement() {
+    let errors: [fn(u64, &mut TelemetrySample); 2] = [
+        |taken, sample| sample.xids = if taken == 2 { vec![13, 79] } else { Vec::new() },
+        |taken, sample| {
+            if taken >= 2 {
+                *sample = TelemetrySample::default();
+            }
+        },
+    ];
+    for (change, words) in errors.into_iter().zip(["Xid 79, the GPU fell off the bus", "no longer does"]) {
+        let meter = meter(steady(2.0));
+        let windows = meter.windows.clone();
+        let mut telemetry = gpu(change);
+        let error = experiment(meter, &mut telemetry, 60_000.0).unwrap_err();
+        assert_eq!(error.class, FailureClass::Infrastructure);
+        assert!(error.message.contains("device was lost") && error.message.contains(words), "{error}");
+        assert_eq!(telemetry.taken, 3, "no window after it, of {}", windows.load(Ordering::Relaxed));
+    }
+}
+
 /// An engine whose every window is a process: it runs as long as asked, in steps of one millisecond.
 struct ProcessMeter<M>(M);
 
@@ -268,4 +429,18 @@ fn windows_that_are_processes_warm_themselves_and_keep_evenly_spread_samples() {
     assert!(window.thinned_from.is_some_and(|all| all > 4900), "{window:?}");
     assert_eq!(window.iterations, MAX_WINDOW_ITERATIONS);
     assert_eq!(found.samples.len(), found.windows.len() * MAX_WINDOW_ITERATIONS as usize);
+}
+
+#[test]
+fn a_windows_own_process_is_not_taken_for_another() {
+    let inner = meter(|n| if n % 2 == 0 { 0.1 } else { 0.1001 });
+    let clock = inner.clock.clone();
+    let passing = |taken: u64, sample: &mut TelemetrySample| {
+        sample.looked_in.push("process-utilization".into());
+        sample.passed_processes.extend(taken.checked_sub(1).map(passed_in));
+    };
+    let config = MeasureConfig::within(20_000.0, 1);
+    let found = measure(&mut ProcessMeter(inner), &mut gpu(passing), &clock, &config, &Cancel::default()).unwrap();
+    assert_eq!(tainted_windows(&found), [0; 0]);
+    assert!(found.telemetry.after.looked_in.is_empty(), "what was not judged is not said to have been");
 }

@@ -6,9 +6,10 @@ use super::{
     cache::TacticCache,
     container::MAGIC,
     draft::Draft,
+    frontend::{self, Optimized},
     lower::lower,
     meter::{NativeMeter, chain},
-    plan::{self, GraphSummary, Manifest, PassSummary, isa_level, levels_here},
+    plan::{self, Manifest, isa_level, levels_here},
     shapes::{Shapes, at},
     tactic::{TuneError, Tuner},
 };
@@ -16,13 +17,9 @@ use crate::{
     backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity},
     device::{self, CpuLevel, DiscoveredDevice},
     identity::{Digest, OptimizationProfile, Precision, Toolchain},
-    import::{self, ImportError, Problem},
-    ir,
-    passes::{self, Target},
     worker::FailureClass,
 };
 use planforge_kernels::{isa::Isa, pool::ThreadPool};
-use planforge_onnx::Model;
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
 /// Option of the build spec: only tactics whose name contains its value, where a step has any.
@@ -104,27 +101,15 @@ impl Compiler for NativeCompiler {
     ) -> Result<CompiledPlan, BackendError> {
         self.check(request)?;
         let (level, isa) = level(request)?;
-        let stop = || refuse("the build was cancelled", "");
+        let stop = || BackendError::cancelled("the build was cancelled");
         events.progress("import", 0.0, "");
-        let model = Model::open(&request.model).map_err(|error| {
-            let hint = error.hint().to_owned();
-            refuse(chain(&error), &hint)
-        })?;
-        let graph = import::import(&model, request.spec.profiles.first())
-            .map_err(|error| refuse(error.to_string(), import_hint(&error)))?;
+        let model = frontend::open(&request.model)?;
+        let graph = frontend::import(&model, request.spec.profiles.first())?;
         if cancel.is_cancelled() {
             return Err(stop());
         }
         events.progress("optimize", 0.0, "");
-        let imported_nodes = graph.nodes.len() as u64;
-        let (graph, passes) = optimize(graph)?;
-        let summary = GraphSummary {
-            name: graph.name.clone(),
-            imported_nodes,
-            nodes: graph.nodes.len() as u64,
-            parameters: graph.constants.values().map(|tensor| tensor.len() as u64).sum(),
-            constant_bytes: graph.constant_bytes(),
-        };
+        let Optimized { graph, summary, passes } = frontend::optimize(graph)?;
         let mut draft = lower(&graph).map_err(|error| refuse(error.to_string(), "give every dimension one size"))?;
         drop(graph);
 
@@ -237,29 +222,4 @@ impl Compiler for NativeCompiler {
 /// The class of this host's CPU: whose timings may be used again.
 pub(crate) fn device_class() -> Digest {
     device::cpu::detect(&device::cpu::host_facts()).0.class_digest()
-}
-
-/// What to do about a model that cannot be imported.
-fn import_hint(error: &ImportError) -> &'static str {
-    use crate::shape::BindError::{NoRank, Unknown};
-    let open = |problem: &Problem| matches!(problem, Problem::Bind(Unknown { .. } | NoRank { .. }));
-    if error.problems.iter().any(open) {
-        "pass the sizes with --shapes; a range such as 1..4..8 lets a dimension vary"
-    } else {
-        "see the list of supported operators and change the model"
-    }
-}
-
-/// Runs the passes and keeps what they did.
-fn optimize(graph: ir::Graph) -> Result<(ir::Graph, Vec<PassSummary>), BackendError> {
-    let optimized = passes::pipeline(graph, Target::default()).map_err(|error| {
-        refuse(error.to_string(), "this is a fault of the compiler: report it with the model's structure")
-    })?;
-    let summaries = optimized.passes.into_iter().map(|record| PassSummary {
-        pass: record.pass.to_owned(),
-        nodes_before: record.nodes_before as u64,
-        nodes_after: record.nodes_after as u64,
-        changes: record.changes,
-    });
-    Ok((optimized.graph, summaries.collect()))
 }

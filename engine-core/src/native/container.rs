@@ -12,6 +12,7 @@
 
 use crate::identity::Digest;
 use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fs::File,
     io::{self, BufWriter, Seek, SeekFrom, Write},
@@ -187,6 +188,17 @@ impl Writer {
         let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.set_len(self.at)?;
         file.sync_all()
+    }
+}
+
+/// Canonical JSON of a manifest, which reads back as the same manifest.
+pub fn canonical<M: Serialize + DeserializeOwned + PartialEq>(manifest: &M) -> io::Result<Vec<u8>> {
+    let bytes = serde_json_canonicalizer::to_vec(manifest).map_err(io::Error::other)?;
+    // A number JSON cannot hold (an infinite bound, say) must fail here, not when the plan is loaded.
+    match serde_json::from_slice::<M>(&bytes) {
+        Ok(back) if back == *manifest => Ok(bytes),
+        Ok(_) => Err(io::Error::other("the manifest does not read back as it was written")),
+        Err(error) => Err(io::Error::other(format!("the manifest does not read back: {error}"))),
     }
 }
 

@@ -234,6 +234,14 @@ fn every_profile_has_its_own_range_and_program() {
     }
     let error = try_load(&request, 2).map(drop).unwrap_err();
     assert_eq!(error.message, "the plan has 2 profiles, so there is no profile 2");
+    let mut meter = try_load(&request, 0).unwrap();
+    for (index, inside, outside) in [(1, 9, 2), (0, 2, 3), (1, 6, 1)] {
+        assert_eq!(meter.switch_profile(index).unwrap(), Some(()));
+        assert!(meter.run().is_err(), "nothing is bound after a change");
+        assert_right(&mut meter, &model, &[("x", &[inside, 3, 8, 8]), ("y", &[inside, 5])]);
+        assert!(meter.bind(&inputs(&[("x", &[outside, 3, 8, 8]), ("y", &[outside, 5])])).is_err());
+    }
+    assert!(meter.switch_profile(2).is_err());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::{
     container::MINOR,
+    lines::{self, LABEL_WIDTH},
     meter::{input_port, output_port},
     plan::{self, GraphSummary, PassSummary, PlanError, isa_level},
     program::{Place, Program, StepKind},
@@ -11,6 +12,7 @@ use crate::{
     backend::Port,
     device::CpuLevel,
     identity::{BuildSpec, Digest, Sku, Toolchain},
+    report::format::mib,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, path::Path};
@@ -201,10 +203,6 @@ fn detail(kind: &StepKind) -> serde_json::Value {
     value
 }
 
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / (1 << 20) as f64
-}
-
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "plan format {} for {} ({}), {}", self.format, self.sku, self.instruction_set, self.toolchain)?;
@@ -224,31 +222,20 @@ impl fmt::Display for Inspection {
             (true, true) => writeln!(f, "note    foreign: its tactics were timed on another kind of CPU")?,
             (true, false) => {}
         }
-        for (what, ports) in [("input ", &self.inputs), ("output", &self.outputs)] {
-            for port in ports {
-                let shape: Vec<String> =
-                    port.shape.iter().map(|size| size.map_or("?".into(), |size| size.to_string())).collect();
-                writeln!(f, "{what}  {} {:?} [{}]", port.name, port.element, shape.join(", "))?;
-            }
-        }
+        lines::ports(f, LABEL_WIDTH, &self.inputs, &self.outputs)?;
         for (index, profile) in self.profiles.iter().enumerate().filter(|_| self.has_profiles()) {
             let inputs: Vec<String> = profile.inputs.iter().map(described).collect();
             let arena = mib(profile.arena_bytes);
-            writeln!(f, "profile {index}: {}; {arena:.2} MiB activations at usual shapes", inputs.join(", "))?;
+            writeln!(f, "profile {index}: {}; {arena} activations at usual shapes", inputs.join(", "))?;
         }
-        for pass in &self.passes {
-            if !pass.changes.is_empty() {
-                let (before, after) = (pass.nodes_before, pass.nodes_after);
-                writeln!(f, "pass    {}: {} changes, {before} -> {after} nodes", pass.pass, pass.changes.len())?;
-            }
-        }
+        lines::passes(f, LABEL_WIDTH, &self.passes)?;
         for (kernel, count) in &self.kernels {
             writeln!(f, "kernel  {kernel} x {count}")?;
         }
         let memory = &self.memory;
         writeln!(
             f,
-            "memory  {:.2} MiB activations ({:.2} MiB without reuse), {:.2} MiB weights",
+            "memory  {} activations ({} without reuse), {} weights",
             mib(memory.arena_bytes),
             mib(memory.without_reuse_bytes),
             mib(memory.weight_bytes)

@@ -9,18 +9,21 @@ use super::{
     memory::Weights,
     plan::{self, Manifest, PlanError},
     program::{Program, ProgramPort, StepKind},
+    rates,
     specialize::{SpecializeError, Specializer},
     takes::{self, InputError, TakenInput},
 };
 use crate::{
     backend::{BackendError, HostTensor, LayerTime, LoadOptions, Meter, NamedTensors, Port, Window, WindowSamples},
     identity::OptimizationProfile,
+    report::Rates,
     worker::FailureClass,
 };
 use bytes::Bytes;
 use planforge_kernels::{isa::Isa, pool::ThreadPool};
 use planforge_onnx::Model;
 use std::{
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::Arc,
@@ -53,7 +56,7 @@ pub struct NativeMeter {
     bound: bool,
 }
 
-fn model_error(message: impl Into<String>) -> BackendError {
+pub(super) fn model_error(message: impl Into<String>) -> BackendError {
     BackendError::new(FailureClass::Model, message)
 }
 
@@ -103,12 +106,8 @@ impl NativeMeter {
     pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Self, BackendError> {
         let checked = plan::read(path)?;
         let (manifest, profile) = (checked.manifest, options.profile);
-        let (Some(takes), Some(program)) = (manifest.takes(profile), manifest.program_of(profile).cloned()) else {
-            let profiles = manifest.profiles();
-            let number = if profiles == 1 { "one profile".to_owned() } else { format!("{profiles} profiles") };
-            return Err(model_error(format!("the plan has {number}, so there is no profile {profile}"))
-                .with_hint("profiles are counted from 0"));
-        };
+        let (takes, program) = usual(&manifest, profile)?;
+        let program = program.clone();
         let level = plan::level_of(&manifest)?;
         let isa = Isa::new(level).ok_or_else(|| model_error(format!("this CPU lacks {}", level.describe())))?;
         let threads = options.threads.unwrap_or(manifest.threads) as usize;
@@ -211,6 +210,16 @@ impl NativeMeter {
     }
 }
 
+/// What a plan takes under a profile, and its program at the usual shapes.
+fn usual(manifest: &Manifest, profile: usize) -> Result<(Vec<TakenInput>, &Program), BackendError> {
+    manifest.takes(profile).zip(manifest.program_of(profile)).ok_or_else(|| {
+        let profiles = manifest.profiles();
+        let number = if profiles == 1 { "one profile".to_owned() } else { format!("{profiles} profiles") };
+        model_error(format!("the plan has {number}, so there is no profile {profile}"))
+            .with_hint("profiles are counted from 0")
+    })
+}
+
 /// What makes programs of a plan's model.
 fn specializer(
     manifest: &Manifest,
@@ -253,6 +262,14 @@ pub(crate) fn input_port(of: &TakenInput) -> Port {
 }
 
 impl Meter for NativeMeter {
+    fn switch_profile(&mut self, profile: usize) -> Result<Option<()>, BackendError> {
+        let (takes, program) = usual(&self.manifest, profile)?;
+        let shapes: Vec<Vec<usize>> = program.inputs.iter().map(|port| port.shape.clone()).collect();
+        (self.profile, self.takes, self.bound) = (profile, takes, false);
+        self.select(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+        Ok(Some(()))
+    }
+
     fn inputs(&self) -> Vec<Port> {
         self.takes.iter().map(input_port).collect()
     }
@@ -333,5 +350,15 @@ impl Meter for NativeMeter {
 
     fn memory_bytes(&self) -> u64 {
         self.engine().held_bytes()
+    }
+
+    fn rate_conditions(&self) -> Option<BTreeMap<String, String>> {
+        let threads = ("threads".to_owned(), self.pool.threads().to_string());
+        Some(BTreeMap::from([("level".to_owned(), self.isa.level().name().to_owned()), threads]))
+    }
+
+    fn rates(&mut self) -> Result<Rates, BackendError> {
+        let _pinned = self.pool.pin_caller();
+        guarded(|| Ok(rates::measure(self.isa, &self.pool)))
     }
 }

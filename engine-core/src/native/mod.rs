@@ -3,6 +3,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`frontend`] | model to optimised graph, for both halves of the compiler |
 //! | [`lower`] | graph to steps: layouts, and which operators have a kernel |
 //! | [`tactic`], [`cache`] | candidates per step, timing, and what is remembered of it |
 //! | [`assemble`], [`memory`] | packed weights and the place of every buffer |
@@ -11,7 +12,8 @@
 //! | [`prepare`], [`engine`] | a program made ready and run |
 //! | [`shapes`], [`specialize`], [`takes`] | a build's profiles; programs of other shapes than the tuned ones; which shapes an engine takes |
 //! | [`compiler`], [`meter`] | the two backend traits |
-//! | [`inspect`] | a plan in words and as JSON |
+//! | [`rates`] | what the processor reaches |
+//! | [`inspect`], [`lines`] | a plan in words and as JSON |
 //!
 //! Invariant: an engine executes no kernel above its SKU's instruction-set level.
 //! Invariant: whatever a plan file holds, loading and running it is an error or an answer, never undefined.
@@ -26,13 +28,16 @@ mod draft;
 #[cfg(test)]
 mod dynamic_tests;
 mod engine;
+pub mod frontend;
 mod inspect;
+pub mod lines;
 mod lower;
 mod memory;
 mod meter;
 mod plan;
 mod prepare;
 mod program;
+mod rates;
 mod shapes;
 mod specialize;
 mod tactic;
@@ -51,4 +56,4 @@ pub use takes::{InputError, TakenDim, TakenInput};
 pub const BACKEND: &str = "native";
 
 /// Raised whenever the same input would give another plan.
-pub const COMPILER_REVISION: u32 = 5;
+pub const COMPILER_REVISION: u32 = 6;

@@ -185,7 +185,7 @@ pub(crate) fn write(
     model: Option<&Detached>,
 ) -> Result<(), ContainerError> {
     let mut writer = Writer::create(path, if model.is_some() { 4 } else { 2 })?;
-    writer.section::<io::Error>(KIND_MANIFEST, |out| out.write_all(&canonical(manifest)?))?;
+    writer.section::<io::Error>(KIND_MANIFEST, |out| out.write_all(&container::canonical(manifest)?))?;
     writer.section::<io::Error>(KIND_WEIGHTS, |out| weights.write(out))?;
     if let Some(model) = model {
         writer.section::<io::Error>(KIND_MODEL, |out| out.write_all(&model.proto))?;
@@ -224,17 +224,6 @@ pub(crate) fn unseal<T>(path: &Path, body: impl FnOnce(&Sections<'_>) -> T) -> R
         manifest.map_err(|error| PlanError::Manifest { path: path.to_owned(), reason: error.to_string() })?;
     let model = plan.model.as_ref().map(|(message, weights)| (message.as_ref(), weights.as_ref()));
     Ok(body(&Sections { manifest: &manifest, weights: plan.weights.bytes(&plan.map), model }))
-}
-
-/// Canonical JSON of a manifest, which reads back as the same manifest.
-fn canonical(manifest: &Manifest) -> io::Result<Vec<u8>> {
-    let bytes = serde_json_canonicalizer::to_vec(manifest).map_err(io::Error::other)?;
-    // A number JSON cannot hold (an infinite bound, say) must fail here, not when the plan is loaded.
-    match serde_json::from_slice::<Manifest>(&bytes) {
-        Ok(back) if back == *manifest => Ok(bytes),
-        Ok(_) => Err(io::Error::other("the manifest does not read back as it was written")),
-        Err(error) => Err(io::Error::other(format!("the manifest does not read back: {error}"))),
-    }
 }
 
 /// A plan whose every byte was checked.

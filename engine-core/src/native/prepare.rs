@@ -9,7 +9,7 @@ use super::program::{
 };
 use crate::{
     ir::{self, ElementType, GeluForm, Op, element_count},
-    shape::{TensorType, check_size, infer},
+    shape::{TensorType, check_size, infer, taps_are_few},
 };
 use planforge_kernels::{
     conv::{ConvShape, TAP_CHANNELS_MAX},
@@ -324,6 +324,9 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             Ok(Prepared::Gemm { rows: *rows, columns: *columns, depth: *depth, alpha: *alpha, activation, blocking })
         }
         StepKind::BatchGemm { rows, columns, depth, alpha, activation: of, a, b, c_row, items } => {
+            if [*rows, *columns, *depth].contains(&0) {
+                return Err("it multiplies nothing".to_owned());
+            }
             let blocking = blocking(check.tactic()?, isa)?;
             let elements = |id: Option<super::program::BufferId>| {
                 id.map(|id| (program.buffer(id).bytes / 4) as usize).ok_or_else(|| "it lacks an input".to_owned())
@@ -338,12 +341,9 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             let outside = || "an item lies outside of its operands".to_owned();
             let within = |offset: usize, (rows, row): (usize, usize), (columns, column): (usize, usize), len: usize| {
                 let end = || {
-                    (rows.max(1) - 1)
-                        .checked_mul(row)?
-                        .checked_add((columns.max(1) - 1).checked_mul(column)?)?
-                        .checked_add(offset)
+                    (rows - 1).checked_mul(row)?.checked_add((columns - 1).checked_mul(column)?)?.checked_add(offset)
                 };
-                if rows == 0 || columns == 0 || end().is_some_and(|end| end < len) { Ok(()) } else { Err(outside()) }
+                if end().is_some_and(|end| end < len) { Ok(()) } else { Err(outside()) }
             };
             if *c_row < *columns {
                 return Err("rows of its result overlap".to_owned());
@@ -422,6 +422,9 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             let shape = image(shape)?;
             if shape.channels != shape.out_channels {
                 return Err("a pool keeps its channels".to_owned());
+            }
+            if !taps_are_few(&shape.kernel, &[shape.pixels(), shape.channels]) {
+                return Err("its windows are too large".to_owned());
             }
             check.takes(0, shape.image_len())?;
             check.gives(product(&[shape.pixels(), shape.channels])?)?;
@@ -583,6 +586,58 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
                 return Err("its results are not of the types it says".to_owned());
             }
             Ok(Prepared::Reference { op: op.clone(), inputs: inputs.clone(), outputs: outputs.clone() })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::program::{Buffer, BufferId, MatrixStrides, Place as Memory},
+        *,
+    };
+
+    #[test]
+    fn a_batch_of_products_without_elements_is_refused() {
+        let isa = Isa::best();
+        let prepared = |[rows, columns, depth]: [usize; 3], c_at: usize| {
+            let buffer =
+                |elements: usize| Buffer { name: String::new(), bytes: 4 * elements as u64, place: Memory::Arena(0) };
+            let program = Program { buffers: vec![buffer(1), buffer(1), buffer(rows * columns)], ..Program::default() };
+            let strides = MatrixStrides { row: 1, column: 1 };
+            let step = Step {
+                origins: Vec::new(),
+                kind: StepKind::BatchGemm {
+                    rows,
+                    columns,
+                    depth,
+                    alpha: 1.0,
+                    activation: None,
+                    a: strides,
+                    b: strides,
+                    c_row: 1,
+                    items: vec![[0, 0, c_at]],
+                },
+                inputs: vec![Some(BufferId(0)), Some(BufferId(1))],
+                outputs: vec![BufferId(2)],
+                weights: None,
+                bias: None,
+                scratch: None,
+                tactic: Some(Tactic {
+                    kernel: kernels(isa.level())[0].name.to_owned(),
+                    gather: Gather::Matrix,
+                    pack_rows: false,
+                    row_block: 1,
+                    column_block: 1,
+                    depth_block: 0,
+                }),
+                tried: Vec::new(),
+            };
+            prepare(&program, &step, isa).map(drop)
+        };
+        assert_eq!(prepared([1, 1, 1], 0), Ok(()));
+        for (sizes, c_at) in [([0, 1, 1], 0), ([1, 0, 1], 7), ([1, 1, 0], 0)] {
+            assert!(prepared(sizes, c_at).is_err(), "{sizes:?}");
         }
     }
 }

@@ -116,6 +116,30 @@ fn every_tactic_can_be_forced_and_agrees() {
     }
 }
 
+/// Cancels when it hears of a phase.
+struct CancelsAt<'a>(&'static str, &'a Cancel);
+impl Events for CancelsAt<'_> {
+    fn progress(&self, phase: &str, _fraction: f32, _detail: &str) {
+        if phase == self.0 {
+            self.1.cancel();
+        }
+    }
+    fn log(&self, _line: &str) {}
+}
+
+#[test]
+fn a_cancelled_build_says_nothing_of_the_model() {
+    for phase in ["import", "tune"] {
+        let folder = tempfile::tempdir().unwrap();
+        let cancel = Cancel::default();
+        let request = request(CpuLevel::detect()[0], folder.path());
+        let error = NativeCompiler.compile(&request, &CancelsAt(phase, &cancel), &cancel).unwrap_err();
+        assert!(error.message.contains("cancelled"), "{phase}: {error}");
+        // Of class `Model` it would be remembered, and the key refused for ever.
+        assert_eq!(error.class, crate::worker::FailureClass::Infrastructure, "{phase}");
+    }
+}
+
 #[test]
 fn the_same_cache_gives_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ mod numbers;
 mod pool;
 mod quantize;
 mod reduce;
-pub(crate) mod resize;
+pub mod resize;
 pub mod table;
 #[cfg(test)]
 mod tests;

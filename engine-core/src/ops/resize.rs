@@ -31,7 +31,7 @@ fn nearest(rule: ResizeNearest, at: f64) -> f64 {
 /// For each output position of an axis: two input positions and the weight of the second.
 fn taps(resize: &Resize, axis: usize, input: usize, out: usize) -> Vec<(usize, usize, f64)> {
     let scale = f64::from(resize.scales[axis]);
-    let last = (input - 1) as f64;
+    let last = input.saturating_sub(1) as f64;
     (0..out)
         .map(|at| {
             let at = source(resize.coordinates, at, input, out, scale);

@@ -86,6 +86,48 @@ proptest! {
     }
 
     #[test]
+    fn pooling_is_its_definition(
+        (height, width) in (1usize..8, 1usize..8),
+        kernel in proptest::collection::vec(1usize..4, 2),
+        strides in proptest::collection::vec(1usize..4, 2),
+        dilations in proptest::collection::vec(1usize..3, 2),
+        pads in proptest::collection::vec(0usize..3, 4),
+        (ceil, count_pad) in (any::<bool>(), any::<bool>()),
+    ) {
+        let image = [height, width];
+        let out = window_outputs(&image, &kernel, &strides, &pads, &dilations, ceil);
+        let reaches = [0, 1].map(|axis| (kernel[axis] - 1) * dilations[axis]);
+        prop_assume!(out.is_some() && (0..4).all(|at| pads[at] <= reaches[at % 2]));
+        let out = out.unwrap_or_default();
+        let x = counted(&[2, 3, height, width]);
+        let pooled = |kind| {
+            let (kernel, strides) = (kernel.clone(), strides.clone());
+            let op = Op::Pool(Pool { kind, kernel, strides, pads: pads.clone(), dilations: dilations.clone() });
+            values(&op, &[&x], &[2, 3, out[0], out[1]])
+        };
+        let (largest, mean) = (pooled(PoolKind::Max), pooled(PoolKind::Average { count_pad }));
+        for (plane, x) in x.to_f64s().chunks(height * width).enumerate() {
+            for (row, column) in (0..out[0]).flat_map(|row| (0..out[1]).map(move |column| (row, column))) {
+                let (mut top, mut sum, mut inside, mut padded) = (f64::NEG_INFINITY, 0f64, 0u32, 0u32);
+                for (i, j) in (0..kernel[0]).flat_map(|i| (0..kernel[1]).map(move |j| (i, j))) {
+                    let at = [row * strides[0] + i * dilations[0], column * strides[1] + j * dilations[1]];
+                    if (0..2).all(|axis| at[axis] < pads[axis] + image[axis] + pads[2 + axis]) {
+                        padded += 1;
+                    }
+                    if (0..2).all(|axis| (pads[axis]..pads[axis] + image[axis]).contains(&at[axis])) {
+                        let pixel = x[(at[0] - pads[0]) * width + at[1] - pads[1]];
+                        (top, sum, inside) = (f64::max(top, pixel), sum + pixel, inside + 1);
+                    }
+                }
+                let index = (plane * out[0] + row) * out[1] + column;
+                prop_assert_eq!(largest[index], top);
+                let expected = sum / f64::from(if count_pad { padded } else { inside });
+                prop_assert!(inside == 0 || (mean[index] - expected).abs() < 1e-5, "{} not {expected}", mean[index]);
+            }
+        }
+    }
+
+    #[test]
     fn matrix_product_is_its_definition(
         (lead, m, k, n) in (1usize..3, 1usize..20, 1usize..6, 1usize..6),
         (trans_a, trans_b, broadcast) in (any::<bool>(), any::<bool>(), any::<bool>()),

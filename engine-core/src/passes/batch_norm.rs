@@ -25,7 +25,6 @@ pub fn run(graph: &mut Graph, changes: &mut Vec<String>) {
         }
         let Some((w, b)) = folded(graph, conv, &graph.nodes[last], epsilon) else { continue };
         let (op, x) = (conv.op.clone(), conv.input(0));
-        // The result's name is unique, so these are.
         let name = graph.value(graph.nodes[last].outputs[0]).name.clone();
         let w = graph.add_constant(format!("{name}/weights"), w);
         let b = graph.add_constant(format!("{name}/bias"), b);
@@ -47,6 +46,10 @@ fn folded(graph: &Graph, conv: &Node, norm: &Node, epsilon: f32) -> Option<(Tens
     let deviation = |variance: f64| (variance + f64::from(epsilon)).sqrt();
     let factors: Vec<f64> = scale.iter().zip(&variance).map(|(scale, &variance)| scale / deviation(variance)).collect();
     let mut values = weights.to_f64s();
+    // Without filters or channels there is nothing to scale.
+    if values.is_empty() || factors.is_empty() {
+        return None;
+    }
     let per_filter = values.len() / factors.len();
     for (filter, factor) in values.chunks_mut(per_filter).zip(&factors) {
         filter.iter_mut().for_each(|value| *value *= factor);

@@ -79,10 +79,14 @@ fn broadcasts(op: &Op) -> bool {
     matches!(op, Op::Binary(_) | Op::Compare(_) | Op::Where)
 }
 
-/// Shape of what the node gives when the input at `position` is `id`.
+/// Shape of what the node gives when the input at `position` is `id`; `None` when it does not take that.
 fn shape_with(graph: &Graph, node: &Node, position: usize, id: ValueId) -> Option<Vec<usize>> {
-    let inputs = node.inputs.iter().enumerate().map(|(at, input)| if at == position { Some(id) } else { *input });
-    inputs.flatten().try_fold(Vec::new(), |shape, id| broadcast(&shape, &graph.static_shape(id)?))
+    let input = |at: usize| if at == position { Some(id) } else { node.input(at) };
+    let mut inputs = (0..node.inputs.len()).filter_map(input);
+    let shape = inputs.try_fold(Vec::new(), |shape: Vec<usize>, id| broadcast(&shape, &graph.static_shape(id)?))?;
+    // A PRelu's slope does not widen what it is applied to.
+    let fits = node.op != Op::Binary(Binary::PRelu) || graph.static_shape(input(0)?)? == shape;
+    fits.then_some(shape)
 }
 
 /// An operator that broadcasts anyway reads what is not expanded.

@@ -4,7 +4,7 @@ use crate::{
     ir::{DefUse, Graph, Node, Op, ValueId},
     shape::is_float,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Changes to one graph, applied together.
 #[derive(Debug, Default)]
@@ -108,13 +108,9 @@ pub fn takes_epilogue(graph: &Graph, node: &Node) -> bool {
 pub fn joined_origins(graph: &Graph, parts: &[usize]) -> Vec<String> {
     let mut parts = parts.to_vec();
     parts.sort_unstable();
-    let mut origins: Vec<String> = Vec::new();
-    for origin in parts.iter().flat_map(|&part| &graph.nodes[part].origins) {
-        if !origins.contains(origin) {
-            origins.push(origin.clone());
-        }
-    }
-    origins
+    let mut seen = BTreeSet::new();
+    let all = parts.iter().flat_map(|&part| &graph.nodes[part].origins);
+    all.filter(|&origin| seen.insert(origin.as_str())).cloned().collect()
 }
 
 /// What one node becomes.

@@ -5,7 +5,7 @@
 //! After: `x -> LayerNorm(scale, bias) -> y`; without a scale or bias of the axes' shape the rest stays as it is.
 
 use super::edit::{Edit, Replacement, both_ways, is_scalar, producer, scalar};
-use crate::ir::{Binary, DefUse, Graph, Op, ReduceKind, Unary, ValueId};
+use crate::ir::{Binary, DefUse, ElementType, Graph, Op, ReduceKind, Unary, ValueId};
 
 pub fn run(graph: &mut Graph, changes: &mut Vec<String>) {
     let found = graph.def_use();
@@ -70,7 +70,10 @@ fn normalized(graph: &Graph, found: &DefUse, division: usize) -> Option<Norm> {
         .filter(|_| readers(centred) == centred_readers)?;
     let (x, average) = (difference.input(0)?, difference.input(1)?);
     let (mean_at, mean_axis, mean_of) = mean(graph, found, average).filter(|_| readers(average) == 1)?;
-    let fits = mean_axis == axis
+    // The operator holds its epsilon in single precision: in double precision, only what that holds exactly.
+    let held = graph.value(x).element != ElementType::F64 || f64::from(epsilon as f32) == epsilon;
+    let fits = held
+        && mean_axis == axis
         && mean_of == x
         && graph.value(x).shape == graph.value(centred).shape
         && graph.value(x).shape == graph.value(division.outputs[0]).shape;

@@ -18,30 +18,44 @@ pub struct Lifetime {
 }
 
 /// Gives every lifetime an offset so that those alive at the same time never overlap, and the size of the whole.
-/// Largest first, each at the lowest place free during its life.
 pub fn place(lifetimes: &[Lifetime], alignment: u64) -> (Vec<u64>, u64) {
-    let mut order: Vec<usize> = (0..lifetimes.len()).collect();
-    order.sort_by_key(|&i| (std::cmp::Reverse(lifetimes[i].bytes), lifetimes[i].first, i));
-    let mut offsets = vec![0u64; lifetimes.len()];
+    let sizes: Vec<u64> = lifetimes.iter().map(|life| life.bytes).collect();
+    let apart_in_time = |a: usize, b: usize| {
+        let (a, b) = (lifetimes[a], lifetimes[b]);
+        a.last < b.first || b.last < a.first
+    };
+    place_apart(&sizes, |index| lifetimes[index].first, apart_in_time, alignment)
+}
+
+/// Gives every buffer an offset so that two overlap only where they `may_share`, and the size of the whole. Largest
+/// first, of equal ones the one needed `first`, each at the lowest place free.
+pub fn place_apart(
+    sizes: &[u64],
+    first: impl Fn(usize) -> usize,
+    may_share: impl Fn(usize, usize) -> bool,
+    alignment: u64,
+) -> (Vec<u64>, u64) {
+    let mut order: Vec<usize> = (0..sizes.len()).collect();
+    order.sort_by_key(|&i| (std::cmp::Reverse(sizes[i]), first(i), i));
+    let mut offsets = vec![0u64; sizes.len()];
     let mut placed: Vec<usize> = Vec::new();
     let mut whole = 0;
     for index in order {
-        let life = lifetimes[index];
         let mut taken: Vec<(u64, u64)> = placed
             .iter()
-            .filter(|&&other| lifetimes[other].first <= life.last && life.first <= lifetimes[other].last)
-            .map(|&other| (offsets[other], offsets[other] + lifetimes[other].bytes))
+            .filter(|&&other| !may_share(index, other))
+            .map(|&other| (offsets[other], offsets[other] + sizes[other]))
             .collect();
         taken.sort_unstable();
         let mut offset = 0u64;
         for (start, end) in taken {
-            if offset + life.bytes <= start {
+            if offset + sizes[index] <= start {
                 break;
             }
             offset = offset.max(end.next_multiple_of(alignment));
         }
         offsets[index] = offset;
-        whole = whole.max(offset + life.bytes);
+        whole = whole.max(offset + sizes[index]);
         placed.push(index);
     }
     (offsets, whole.next_multiple_of(alignment))

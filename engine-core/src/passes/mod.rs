@@ -144,6 +144,8 @@ fn apply(graph: &mut Graph, pass: &'static str, run: Pass) -> Result<PassRecord,
     let mut changes = Vec::new();
     run(graph, &mut changes);
     graph.compact();
+    // Passes name what they add after values of the model, which may have a value of that name already.
+    graph.number_repeated_names();
     graph.check().map_err(|source| PassError::Graph { pass, source })?;
     check_graph(graph).map_err(|source| PassError::Shape { pass, source })?;
     tracing::debug!(pass, changes = changes.len(), nodes = graph.nodes.len(), "pass");

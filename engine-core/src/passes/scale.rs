@@ -3,7 +3,7 @@
 //! Before: `a -> Mul c -> MatMul(b) -> Mul d -> y` (or `Div`, or on b). After: `a, b -> MatMul(alpha c d) -> y`.
 
 use super::edit::{Edit, Replacement, both_ways, scalar, sole_producer, takes_epilogue};
-use crate::ir::{Binary, Graph, MatMul, Node, Op, ValueId};
+use crate::ir::{Binary, ElementType, Graph, MatMul, Node, Op, ValueId};
 
 pub fn run(graph: &mut Graph, changes: &mut Vec<String>) {
     scale_before(graph, changes);
@@ -24,10 +24,13 @@ fn scaled(graph: &Graph, node: &Node) -> Option<(ValueId, f64)> {
     same_shape.then_some((x, if divided { 1.0 / factor } else { factor }))
 }
 
-/// The product scaled by `factor` as well, as long as that is a number.
-fn times(op: MatMul, factor: f64) -> Option<MatMul> {
-    let alpha = (f64::from(op.alpha) * factor) as f32;
-    (alpha.is_finite() && alpha != 0.0).then_some(MatMul { alpha, ..op })
+/// The product, which gives `element`, scaled by `factor` as well, as long as that is a number it can hold.
+fn times(op: MatMul, factor: f64, element: ElementType) -> Option<MatMul> {
+    let exact = f64::from(op.alpha) * factor;
+    let alpha = exact as f32;
+    // The operator holds its scale in single precision: in double precision, only what that holds exactly.
+    let held = element != ElementType::F64 || f64::from(alpha) == exact;
+    (alpha.is_finite() && alpha != 0.0 && held).then_some(MatMul { alpha, ..op })
 }
 
 fn scale_before(graph: &mut Graph, changes: &mut Vec<String>) {
@@ -40,7 +43,7 @@ fn scale_before(graph: &mut Graph, changes: &mut Vec<String>) {
                 let Op::MatMul(op) = node.op else { return None };
                 let (at, scaling) = sole_producer(graph, &found, input)?;
                 let (x, factor) = scaled(graph, scaling).filter(|_| !edit.is_dead(at))?;
-                Some((at, x, times(op, factor)?))
+                Some((at, x, times(op, factor, graph.value(node.outputs[0]).element)?))
             });
             if let Some((at, x, op)) = matched {
                 let mut inputs = node.inputs.clone();
@@ -60,7 +63,7 @@ fn scale_after(graph: &mut Graph, changes: &mut Vec<String>) {
             let (at, product) = sole_producer(graph, &found, x)?;
             let Op::MatMul(op) = product.op else { return None };
             let plain = takes_epilogue(graph, product) && product.input(2).is_none() && product.input(3).is_none();
-            let op = times(op, factor)?;
+            let op = times(op, factor, graph.value(x).element)?;
             (plain && !edit.is_dead(at)).then_some((at, op))
         });
         if let Some((at, op)) = matched {

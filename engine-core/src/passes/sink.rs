@@ -15,25 +15,38 @@ use crate::ir::{Binary, DefUse, Graph, Node, Op, ValueId};
 /// Operators between two moves; an attention's projection or a transformer's whole MLP has fewer.
 const MAX_DISTANCE: usize = 8;
 
+/// Rounds in all. Moves stop at residuals, so that usual models need far fewer; it bounds the work on any other.
+pub const MAX_ROUNDS: usize = 64;
+
 pub fn run(graph: &mut Graph, changes: &mut Vec<String>) {
     // A move sinks past one operator a round.
-    loop {
+    for _ in 0..MAX_ROUNDS {
         let found = graph.def_use();
         let mut edit = Edit::of(graph);
         let before = changes.len();
+        let mut sunk = vec![false; graph.nodes.len()];
         for at in 0..graph.nodes.len() {
             let Some(operand) = by_rows(graph, at) else { continue };
             let Some(chain) = movable(graph, &found, at, operand) else { continue };
-            swap(graph, &mut edit, at, operand, &chain);
             changes.push(graph.nodes[at].origins.join(" + "));
+            let origins = origins(graph, &chain, &sunk);
+            swap(graph, &mut edit, at, operand, &chain, origins);
+            sunk[at] = true;
         }
         edit.apply(graph);
         if changes.len() == before {
             return;
         }
-        // Moves that nobody reads any more would count as readers of what they move.
-        dead::run(graph, changes);
+        // Moves that nobody reads any more would count as readers of what they move. They live on behind the operators,
+        // so that is no change of its own.
+        dead::run(graph, &mut Vec::new());
     }
+}
+
+/// The model's nodes behind a chain, without what another chain left at its beginning in the same round.
+fn origins(graph: &Graph, chain: &Chain, sunk: &[bool]) -> Vec<String> {
+    let own: Vec<usize> = chain.nodes.iter().copied().filter(|&node| !sunk[node]).collect();
+    joined_origins(graph, if own.is_empty() { &chain.nodes } else { &own })
 }
 
 /// The input whose rows the node computes one by one, everything else being the same for all rows.
@@ -89,14 +102,11 @@ fn move_follows(graph: &Graph, found: &DefUse, mut at: usize) -> bool {
 }
 
 /// Lets the node read the chain's source, and puts the moves behind it.
-fn swap(graph: &mut Graph, edit: &mut Edit, at: usize, operand: usize, chain: &Chain) {
+fn swap(graph: &mut Graph, edit: &mut Edit, at: usize, operand: usize, chain: &Chain, origins: Vec<String>) {
     let output = graph.nodes[at].outputs[0];
     let (Some(from), Some(to)) = (graph.static_shape(chain.source), graph.static_shape(output)) else { return };
     let (Some((&row, lead)), Some(&width)) = (from.split_last(), to.last()) else { return };
     let (name, element) = (graph.value(output).name.clone(), graph.value(output).element);
-    let mut all = chain.nodes.clone();
-    all.push(at);
-    let origins = joined_origins(graph, &all);
     let value = |graph: &mut Graph, what: &str, shape: &[usize]| {
         graph.add_value(format!("{name}/{what}{}", graph.values.len()), element, shape)
     };

@@ -114,19 +114,39 @@ pub struct ProfilePoint {
     pub problem: Option<String>,
 }
 
-/// How throughput grows with parallel streams.
+/// What it takes a loaded engine to change its optimization profile; all as the host sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StreamSweep {
-    /// Ascending by streams.
-    pub points: Vec<StreamPoint>,
-    /// Fewest streams that give nearly the best throughput: more only add latency. Absent when fewer than two points
+pub struct ProfileSwitch {
+    /// What is switched to, from the headline's profile.
+    pub profile: usize,
+    /// The first time, when whatever the profile needs is made.
+    pub first_ms: f64,
+    /// Every later time.
+    pub again_ms: PartStats,
+    /// The first execution after a later switch, outputs included, and the ones that follow it.
+    pub first_run_ms: f64,
+    pub run_ms: PartStats,
+}
+
+/// How latency and throughput grow with one number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sweep<Point> {
+    /// Ascending by that number.
+    pub points: Vec<Point>,
+    /// The smallest that gives nearly the best throughput: more only adds latency. Absent when fewer than two points
     /// were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub knee: Option<u32>,
-    /// Streams of the highest throughput.
+    /// That of the highest throughput.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<u32>,
 }
+
+/// With parallel streams.
+pub type StreamSweep = Sweep<StreamPoint>;
+
+/// With the batch, within the first optimization profile.
+pub type BatchSweep = Sweep<BatchPoint>;
 
 /// One number of streams.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -137,6 +157,23 @@ pub struct StreamPoint {
     pub median_ms: f64,
     pub p99_ms: f64,
     pub samples: u64,
+}
+
+/// One batch, every other dimension at its usual size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchPoint {
+    pub batch: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_ms: Option<LatencyStats>,
+    /// Items per second: batch over the mean latency.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throughput_per_s: Option<f64>,
+    /// The headline is this very measurement.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub headline: bool,
+    /// Why there are no numbers: outside of the profile, out of memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// One of several builds of the same engine.

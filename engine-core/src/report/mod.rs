@@ -2,14 +2,16 @@
 //!
 //! A report is a document of its own that names the plan's digest: measurements keep coming after the build.
 
+mod ceilings;
 mod detail;
 pub mod format;
 mod render;
 pub mod samples;
 
+pub use ceilings::{Bound, Ceilings, Rates, Roofline};
 pub use detail::{
-    ArtifactRef, BuildTrial, CacheState, CacheUse, LatencySplit, Lottery, ModeSplit, PartStats, ProfilePoint,
-    ShapePoint, StreamPoint, StreamSweep,
+    ArtifactRef, BatchPoint, BatchSweep, BuildTrial, CacheState, CacheUse, LatencySplit, Lottery, ModeSplit, PartStats,
+    ProfilePoint, ProfileSwitch, ShapePoint, StreamPoint, StreamSweep, Sweep,
 };
 pub use samples::{Samples, SamplesError};
 
@@ -58,6 +60,9 @@ pub struct Report {
     /// Profiled apart from the samples; empty where the backend cannot tell.
     #[serde(default)]
     pub layers: Vec<LayerTime>,
+    /// What the device reaches, to hold the layers against; absent where that was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceilings: Option<Ceilings>,
     /// Share of the layers' time by the type they compute in; empty where the engine does not tell.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub precision_time: BTreeMap<String, f64>,
@@ -70,8 +75,13 @@ pub struct Report {
     /// Every optimization profile at its smallest, usual and largest shapes; empty when the shapes are fixed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub points: Vec<ProfilePoint>,
+    /// What a change to each profile after the first takes; empty where there is one, or an engine cannot change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub switches: Vec<ProfileSwitch>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamSweep>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batches: Option<BatchSweep>,
     /// Set when the engine was built more than once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lottery: Option<Lottery>,
@@ -242,7 +252,7 @@ pub struct Numerics {
     pub outputs: Vec<OutputNumerics>,
     /// Largest of the outputs' `max_error`.
     pub max_error: f64,
-    /// What `max_error` may be at most, by precision.
+    /// What the precision explains, of `max_error` or, while no element is off by five times as much, of `relative_rms`.
     pub threshold: f64,
     pub passed: bool,
     pub oracle_ms: f64,
@@ -280,6 +290,9 @@ pub struct Accuracy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_top1: Option<f64>,
 }
+
+/// Code of the finding that a plan ran with other libraries than it was tuned with.
+pub const OTHER_LIBRARIES: &str = "other-libraries";
 
 /// Something a reader should know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,8 +1,8 @@
 //! A report on one screen: what was measured, the numbers, and what to know before trusting them.
 
 use super::{
-    ArtifactRef, BuildTrial, CacheUse, Finding, Lottery, ModeSplit, ProfilePoint, Report, Severity, StopReason,
-    StreamPoint, StreamSweep,
+    ArtifactRef, BatchPoint, BatchSweep, BuildTrial, CacheUse, Finding, Lottery, ModeSplit, Numerics, ProfilePoint,
+    ProfileSwitch, Report, Roofline, Severity, StopReason, StreamPoint, StreamSweep,
     format::{bytes, milliseconds, per_second, percent},
 };
 use crate::measure::relative_half_width;
@@ -18,9 +18,14 @@ const SHOWN_CHARS: usize = 160;
 impl Report {
     /// The report as plain text, one fact a line.
     pub fn render(&self) -> String {
+        self.render_with(None)
+    }
+
+    /// As [`Report::render`], with what a foreign plan loses, in words.
+    pub fn render_with(&self, loss: Option<&str>) -> String {
         let mut table = Table::new();
         table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).force_no_tty();
-        for (name, text) in self.lines() {
+        for (name, text) in self.lines(loss) {
             table.add_row([name.to_owned(), text]);
         }
         if let Some(first) = table.column_mut(0) {
@@ -37,7 +42,7 @@ impl Report {
         text
     }
 
-    fn lines(&self) -> Vec<(&'static str, String)> {
+    fn lines(&self, loss: Option<&str>) -> Vec<(&'static str, String)> {
         let stats = &self.latency_ms;
         let mut lines = vec![
             ("model", format!("{} ({})", self.model.name, self.model.digest.short())),
@@ -47,6 +52,7 @@ impl Report {
         if let Some(foreign) = &self.foreign {
             lines.push(("foreign", format!("built for {}, measured on {}", foreign.built_for, foreign.measured_on)));
         }
+        lines.extend(loss.map(|words| ("loss", words.to_owned())));
         lines.push((
             "latency",
             format!(
@@ -64,7 +70,9 @@ impl Report {
         lines.push(("size", self.size_line()));
         lines.extend(self.split_lines());
         lines.extend(self.points.iter().map(|point| ("point", point_line(point))));
+        lines.extend(self.switches.iter().map(|switch| ("switch", switch_line(switch))));
         lines.extend(self.streams.iter().flat_map(stream_lines));
+        lines.extend(self.batches.iter().flat_map(batch_lines));
         if let Some(build_ms) = self.build_ms {
             lines.push(("build", format!("{}{}", milliseconds(build_ms), self.cache.as_ref().map_or("", cache_words))));
         }
@@ -87,6 +95,7 @@ impl Report {
             let types = self.weight_bytes.iter().map(|(name, size)| format!("{name} {}", bytes(*size)));
             lines.push(("weights", types.collect::<Vec<_>>().join(", ")));
         }
+        lines.extend(self.ceilings_line().map(|text| ("ceilings", text)));
         lines.extend(self.slowest_layers());
         let kept = |artifact: &ArtifactRef| {
             format!("{} ({}, {})", cut(&artifact.name), bytes(artifact.bytes), artifact.digest.short())
@@ -136,15 +145,31 @@ impl Report {
             Some(numerics) => match &numerics.skipped {
                 Some(reason) => format!("not compared: {}", cut(reason)),
                 None => format!(
-                    "{}: off by {:.1e} of their scale, {:.0e} allowed ({})",
+                    "{}: off by {:.1e} of their scale{}, {:.0e} allowed ({})",
                     if numerics.passed { "right" } else { "WRONG" },
                     numerics.max_error,
+                    self.root_mean_square(numerics),
                     numerics.threshold,
                     numerics.oracle
                 ),
             },
             None => "not compared".into(),
         }
+    }
+
+    /// Said where single elements are off by more than the whole may be.
+    fn root_mean_square(&self, numerics: &Numerics) -> String {
+        let largest = numerics.outputs.iter().map(|output| output.relative_rms).fold(0.0, f64::max);
+        let beyond = numerics.max_error > numerics.threshold;
+        if beyond { format!(", by root mean square {largest:.1e}") } else { String::new() }
+    }
+
+    /// What the layers are held against; nothing where no layer has counts.
+    fn ceilings_line(&self) -> Option<String> {
+        self.layers.iter().any(|layer| layer.flops > 0 || layer.bytes > 0).then(|| match &self.ceilings {
+            Some(ceilings) => cut(&ceilings.describe()),
+            None => "not known: what this device reaches was not measured".into(),
+        })
     }
 
     fn slowest_layers(&self) -> Vec<(&'static str, String)> {
@@ -156,7 +181,9 @@ impl Report {
             let name = cut(&layer.name);
             let precision = layer.precision.as_ref().map(|precision| format!(" in {precision}")).unwrap_or_default();
             let kind = format!("{}{precision} by {}", layer.kind, cut(&layer.tactic));
-            format!("{share:4.1} %  {}  {kind}  {name}", milliseconds(layer.median_ms))
+            let reached = Roofline::of(layer, self.ceilings.as_ref()).map(|roofline| roofline.describe());
+            let reached = reached.map(|words| format!("  {words}")).unwrap_or_default();
+            format!("{share:4.1} %  {}{reached}  {kind}  {name}", milliseconds(layer.median_ms))
         };
         layers.iter().take(SHOWN_LAYERS).map(|layer| ("layer", line(layer))).collect()
     }
@@ -183,6 +210,17 @@ fn split_line(mode: &ModeSplit) -> String {
     format!("{graph}, {transfers}: {parts}{}", told.unwrap_or_default())
 }
 
+fn switch_line(switch: &ProfileSwitch) -> String {
+    format!(
+        "to profile {}: {} the first time, {} later; an execution then takes {}, later ones {}",
+        switch.profile,
+        milliseconds(switch.first_ms),
+        milliseconds(switch.again_ms.median),
+        milliseconds(switch.first_run_ms),
+        milliseconds(switch.run_ms.median)
+    )
+}
+
 fn point_line(point: &ProfilePoint) -> String {
     let shape = |(name, shape): (&String, &Vec<u64>)| {
         format!("{name}:{}", shape.iter().map(u64::to_string).collect::<Vec<_>>().join("x"))
@@ -201,17 +239,39 @@ fn point_line(point: &ProfilePoint) -> String {
     }
 }
 
-fn stream_lines(sweep: &StreamSweep) -> Vec<(&'static str, String)> {
-    let mark = |streams: u32| match (sweep.knee == Some(streams), sweep.best == Some(streams)) {
+/// How a point of a sweep stands out.
+fn mark(at: u32, knee: Option<u32>, best: Option<u32>) -> &'static str {
+    match (knee == Some(at), best == Some(at)) {
         (true, true) => ", knee and best",
         (true, false) => ", knee",
         (false, true) => ", best",
         (false, false) => "",
+    }
+}
+
+fn batch_lines(sweep: &BatchSweep) -> Vec<(&'static str, String)> {
+    let line = |point: &BatchPoint| {
+        let words = match (&point.latency_ms, &point.problem) {
+            (Some(stats), _) => format!(
+                "{} median (±{:.1} %), p99 {}, {}{}",
+                milliseconds(stats.median),
+                (relative_half_width(stats) * 100.0).min(999.9),
+                milliseconds(stats.p99),
+                per_second(point.throughput_per_s.unwrap_or(0.0)),
+                mark(point.batch, sweep.knee, sweep.best),
+            ),
+            (None, problem) => format!("not measured: {}", cut(problem.as_deref().unwrap_or("no reason told"))),
+        };
+        ("batch", format!("{}: {words}", point.batch))
     };
+    sweep.points.iter().map(line).collect()
+}
+
+fn stream_lines(sweep: &StreamSweep) -> Vec<(&'static str, String)> {
     let line = |point: &StreamPoint| {
         let (streams, rate) = (point.streams, per_second(point.throughput_per_s));
         let (median, p99) = (milliseconds(point.median_ms), milliseconds(point.p99_ms));
-        ("streams", format!("{streams}: {rate}, {median} median, p99 {p99}{}", mark(streams)))
+        ("streams", format!("{streams}: {rate}, {median} median, p99 {p99}{}", mark(streams, sweep.knee, sweep.best)))
     };
     sweep.points.iter().map(line).collect()
 }

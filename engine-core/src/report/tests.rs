@@ -91,11 +91,14 @@ pub(crate) fn sample_report(centre_ms: f64) -> Report {
                 ..LayerTime::default()
             },
         ],
+        ceilings: None,
         precision_time: BTreeMap::new(),
         weight_bytes: BTreeMap::new(),
         split: None,
         points: Vec::new(),
+        switches: Vec::new(),
         streams: None,
+        batches: None,
         lottery: None,
         cache: None,
         artifacts: Vec::new(),
@@ -159,6 +162,51 @@ fn a_report_comes_back_whole() {
     let text = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
     assert!(report.is_consistent().unwrap());
+}
+
+/// Ceilings, and a sweep of three batches of which one is not possible.
+fn with_more(mut report: Report) -> Report {
+    let tflop_s = BTreeMap::from([("fp32".to_owned(), 0.25)]);
+    report.ceilings = Some(Ceilings {
+        measured_unix_ms: 1_763_600_000_000,
+        conditions: BTreeMap::from([("threads".to_owned(), "2".to_owned())]),
+        rates: Rates { copy_gb_s: 20.0, tflop_s },
+        disturbed: Vec::new(),
+    });
+    report.layers[0].flops = 150_000_000;
+    report.layers[1].bytes = 2_500_000;
+    let point = |batch: u32, problem: Option<&str>| BatchPoint {
+        batch,
+        latency_ms: problem.is_none().then_some(report.latency_ms),
+        throughput_per_s: problem.is_none().then_some(f64::from(batch) * 1e3 / report.latency_ms.mean),
+        headline: batch == 1,
+        problem: problem.map(str::to_owned),
+    };
+    let points = vec![point(1, None), point(8, None), point(32, Some("the profile allows 1 to 8"))];
+    report.batches = Some(crate::measure::sweep::judge_batches(points));
+    report
+}
+
+#[test]
+fn ceilings_and_batches_come_back_and_are_shown() {
+    let report = with_more(sample_report(1.0));
+    let text = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    insta::assert_snapshot!(report.render());
+    let mut found = Vec::new();
+    paths("", &serde_json::to_value(&report).unwrap(), &mut found);
+    found.retain(|path| path.starts_with(".ceilings") || path.starts_with(".batches"));
+    insta::assert_snapshot!(found.join("\n"));
+}
+
+#[test]
+fn reports_from_before_ceilings_and_batch_sweeps_are_read() {
+    let mut document = serde_json::to_value(with_more(sample_report(1.0))).unwrap();
+    let fields = document.as_object_mut().unwrap();
+    assert!(fields.remove("ceilings").is_some() && fields.remove("batches").is_some());
+    let report: Report = serde_json::from_value(document).unwrap();
+    assert!(report.ceilings.is_none() && report.batches.is_none());
+    assert!(report.render().contains("ceilings    not known"), "{}", report.render());
 }
 
 #[test]

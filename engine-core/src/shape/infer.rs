@@ -3,11 +3,17 @@
 use super::{TensorType, broadcast, window_outputs};
 use crate::{
     ir::{
-        Activation, Attention, Binary, Conv, ElementType, Graph, MatMul, Op, PadMode, Pool, Quantization, ReduceKind,
-        Unary,
+        Activation, Attention, Binary, Conv, ConvTranspose, ElementType, Graph, MatMul, Op, PadMode, Pool,
+        Quantization, ReduceKind, Unary,
     },
     ops::table,
 };
+
+/// Largest size, stride, pad or dilation of a pooling window: sums of products of two of them stay in 64 bits.
+const WINDOW_SIZE_MAX: usize = 1 << 31;
+
+/// Most taps that all windows of a pooling may have together: kernels visit them one by one.
+const MAX_WINDOW_TAPS: usize = 1 << 36;
 
 /// Why an operator cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -197,19 +203,7 @@ fn infer_filled(op: &Op, inputs: &[Option<&TensorType>], wanted: &[Vec<usize>]) 
         }
         Op::Cast { to } => one(*to, &given.get(0)?.shape),
         Op::Conv(conv) => conv_type(conv, &given),
-        Op::ConvTranspose(conv) => {
-            let x = given.float(0)?;
-            given.image(0, 1)?;
-            given.same_element(0, 1)?;
-            let w = given.get(1)?;
-            let out = wanted_shape(wanted, 0)?;
-            require(w.rank() == x.rank() && w.shape[0] == x.shape[1], || mismatch("weights", &w.shape, &x.shape))?;
-            require(conv.groups > 0 && x.shape[1] % conv.groups == 0, || attribute("group", conv.groups, &x.shape))?;
-            let filters = w.shape[1] * conv.groups;
-            require(out.len() == x.rank() && out[..2] == [x.shape[0], filters], || mismatch("output", out, &x.shape))?;
-            given.optional_is(2, "bias", &TensorType::new(x.element, [filters]))?;
-            one(x.element, out)
-        }
+        Op::ConvTranspose(conv) => conv_transpose_type(conv, &given, wanted),
         Op::MatMul(product) => matmul_type(product, &given),
         Op::Pool(pool) => pool_type(pool, &given, wanted),
         Op::BatchNorm { .. } => {
@@ -387,7 +381,9 @@ fn movement_type(op: &Op, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Ve
         }
         Op::Resize(resize) => {
             let out = wanted_shape(wanted, 0)?;
-            let fits = out.len() == x.rank() && resize.scales.len() == x.rank();
+            // Nothing cannot be resized to something.
+            let made = |(from, to): (&usize, &usize)| *from > 0 || *to == 0;
+            let fits = out.len() == x.rank() && resize.scales.len() == x.rank() && x.shape.iter().zip(out).all(made);
             require(fits, || mismatch("scales", out, &x.shape))?;
             require(resize.scales.iter().all(|scale| scale.is_finite() && *scale > 0.0), || {
                 attribute("scales", &resize.scales, &x.shape)
@@ -496,6 +492,37 @@ fn conv_type(conv: &Conv, given: &Given<'_>) -> Result<Vec<TensorType>, ShapeErr
     Ok(vec![out])
 }
 
+fn conv_transpose_type(
+    conv: &ConvTranspose,
+    given: &Given<'_>,
+    wanted: &[Vec<usize>],
+) -> Result<Vec<TensorType>, ShapeError> {
+    let x = given.float(0)?;
+    given.image(0, 1)?;
+    given.same_element(0, 1)?;
+    let w = given.get(1)?;
+    let out = wanted_shape(wanted, 0)?;
+    let spatial = x.rank() - 2;
+    require(w.rank() == x.rank() && w.shape[0] == x.shape[1], || mismatch("weights", &w.shape, &x.shape))?;
+    require(conv.groups > 0 && x.shape[1] % conv.groups == 0, || attribute("group", conv.groups, &x.shape))?;
+    let lengths = [conv.strides.len(), conv.dilations.len(), conv.pads.len()];
+    require(lengths == [spatial; 3], || attribute("strides, dilations, pads", lengths, &x.shape))?;
+    require(!conv.strides.contains(&0), || attribute("strides", &conv.strides, &x.shape))?;
+    require(!conv.dilations.contains(&0), || attribute("dilations", &conv.dilations, &x.shape))?;
+    // Where the last tap of the last position lies must be a number, even if it is cut off.
+    let last = |size: usize, step: usize| size.saturating_sub(1).checked_mul(step);
+    let fits = (0..spatial).all(|axis| {
+        let position = last(x.shape[2 + axis], conv.strides[axis]);
+        let tap = last(w.shape[2 + axis], conv.dilations[axis]);
+        position.zip(tap).is_some_and(|(position, tap)| position.checked_add(tap).is_some())
+    });
+    require(fits, || mismatch("kernel and input", &w.shape, &x.shape))?;
+    let filters = w.shape[1].checked_mul(conv.groups).ok_or_else(|| attribute("group", conv.groups, &w.shape))?;
+    require(out.len() == x.rank() && out[..2] == [x.shape[0], filters], || mismatch("output", out, &x.shape))?;
+    given.optional_is(2, "bias", &TensorType::new(x.element, [filters]))?;
+    Ok(vec![TensorType::new(x.element, out)])
+}
+
 fn matmul_type(product: &MatMul, given: &Given<'_>) -> Result<Vec<TensorType>, ShapeError> {
     let (a, b) = (given.get(0)?, given.get(1)?);
     given.same_element(0, 1)?;
@@ -533,19 +560,32 @@ fn pool_type(pool: &Pool, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Ve
     require(lengths == [spatial, spatial, spatial, 2 * spatial], || {
         attribute("kernel_shape, strides, dilations, pads", lengths, &x.shape)
     })?;
-    for (name, sizes) in [("kernel_shape", &pool.kernel), ("strides", &pool.strides), ("dilations", &pool.dilations)] {
-        require(!sizes.contains(&0), || attribute(name, sizes, &x.shape))?;
+    for (name, sizes, least) in [
+        ("kernel_shape", &pool.kernel, 1),
+        ("strides", &pool.strides, 1),
+        ("dilations", &pool.dilations, 1),
+        ("pads", &pool.pads, 0),
+    ] {
+        let fine = sizes.iter().all(|size| (least..=WINDOW_SIZE_MAX).contains(size));
+        require(fine, || attribute(name, sizes, &x.shape))?;
     }
     let outputs = |ceil| window_outputs(&x.shape[2..], &pool.kernel, &pool.strides, &pool.pads, &pool.dilations, ceil);
     let fits = out.len() == x.rank()
         && out[..2] == x.shape[..2]
         && [outputs(false), outputs(true)].iter().flatten().any(|sizes| *sizes == out[2..]);
     require(fits, || mismatch("window and padded input", &pool.kernel, &x.shape))?;
+    require(taps_are_few(&pool.kernel, out), || attribute("kernel_shape", &pool.kernel, &x.shape))?;
     // A window that lies in the padding alone would have no value.
     let inside =
         (0..spatial).all(|axis| pool.pads[axis] < reach(pool, axis) && pool.pads[spatial + axis] < reach(pool, axis));
     require(inside, || attribute("pads", &pool.pads, &x.shape))?;
     Ok(vec![TensorType::new(x.element, out)])
+}
+
+/// Whether windows with this kernel can be computed for every element of `out`.
+pub(crate) fn taps_are_few(kernel: &[usize], out: &[usize]) -> bool {
+    let taps = kernel.iter().chain(out).try_fold(1usize, |taps, &size| taps.checked_mul(size));
+    taps.is_some_and(|taps| taps <= MAX_WINDOW_TAPS)
 }
 
 fn reach(pool: &Pool, axis: usize) -> usize {
@@ -620,4 +660,32 @@ pub fn check_graph(graph: &Graph) -> Result<(), ShapeError> {
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transposed_convolution_has_one_number_per_axis() {
+        let infer_with = |conv: ConvTranspose, x: &[usize], w: &[usize], out: &[usize]| {
+            let types = [x, w].map(|shape| TensorType::new(ElementType::F32, shape));
+            infer(&Op::ConvTranspose(conv), &types.each_ref().map(Some), &[out.to_vec()])
+        };
+        let fine = ConvTranspose { strides: vec![2], pads: vec![0], dilations: vec![1], groups: 1 };
+        let (x, w, out) = ([1, 2, 4], [2, 3, 3], [1, 3, 9]);
+        assert_eq!(infer_with(fine.clone(), &x, &w, &out), Ok(vec![TensorType::new(ElementType::F32, out)]));
+        for wrong in [
+            ConvTranspose { strides: vec![], ..fine.clone() },
+            ConvTranspose { pads: vec![], ..fine.clone() },
+            ConvTranspose { dilations: vec![1, 1], ..fine.clone() },
+            ConvTranspose { strides: vec![0], ..fine.clone() },
+            ConvTranspose { dilations: vec![0], ..fine.clone() },
+            ConvTranspose { strides: vec![usize::MAX], ..fine.clone() },
+        ] {
+            assert!(infer_with(wrong.clone(), &x, &w, &out).is_err(), "{wrong:?}");
+        }
+        let groups = ConvTranspose { groups: usize::MAX, ..fine };
+        assert!(infer_with(groups, &[1, 0, 4], &[0, 3, 3], &out).is_err());
+    }
 }

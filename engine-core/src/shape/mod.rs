@@ -10,7 +10,7 @@ mod spatial;
 
 pub use bind::{BindError, DeclaredDim, MAX_ELEMENTS, MAX_RANK, bind_input, check_size};
 pub use cost::multiply_accumulates;
-pub(crate) use infer::{Given, attribute, mismatch, require, wanted_shape};
+pub(crate) use infer::{Given, attribute, mismatch, require, taps_are_few, wanted_shape};
 pub use infer::{ShapeError, check_graph, infer, is_float};
 pub use spatial::{AutoPad, resolve_pads, transposed_pads, window_outputs};
 

@@ -1,6 +1,6 @@
 //! Was a timed window disturbed? Judged from the samples taken before and after it.
 
-use super::{CpuTime, TelemetrySample};
+use super::{CpuTime, PassedProcess, TelemetrySample, xid};
 
 /// Share of a window that the engine's threads may spend waiting for a processor: timer ticks and kernel threads
 /// stay below it on an idle machine.
@@ -27,6 +27,11 @@ pub fn assess(before: &TelemetrySample, after: &TelemetrySample, duration_ms: f6
         let name = if process.name.is_empty() { "unknown" } else { &process.name };
         reasons.push(format!("foreign process: {name} (pid {}) uses the device", process.pid));
     }
+    for process in &after.passed_processes {
+        if process.may_have_met(before.at_unix_ms, after.at_unix_ms) {
+            reasons.push(passed(process));
+        }
+    }
     for reason in DISTURBING_THROTTLES {
         if [before, after].iter().any(|sample| sample.throttle.iter().any(|have| have == reason)) {
             reasons.push(format!("throttled: {reason}"));
@@ -37,13 +42,32 @@ pub fn assess(before: &TelemetrySample, after: &TelemetrySample, duration_ms: f6
     {
         reasons.push(format!("memory errors: {} uncorrected", later - earlier));
     }
-    if tells_of_device(before) && !tells_of_device(after) {
-        reasons.push("driver lost: the device told its state before the window and no longer does".to_owned());
+    reasons.extend(after.xids.iter().map(|number| format!("driver error: {}", xid::words(*number))));
+    if fell_silent(before, after) {
+        reasons.push(format!("driver lost: {SILENT}"));
     }
     if let (Some(earlier), Some(later)) = (&before.cpu_time, &after.cpu_time) {
         cpu_reasons(earlier, later, duration_ms, threads, &mut reasons);
     }
     reasons
+}
+
+/// What is said of a process that the driver's buffers tell of afterwards.
+pub fn passed(process: &PassedProcess) -> String {
+    let name = if process.name.is_empty() { "unknown" } else { &process.name };
+    format!("passing process: {name} (pid {}) used the device meanwhile", process.pid)
+}
+
+/// Why nothing more can be measured on the device, if so; told by the samples around a window.
+pub fn device_lost(before: &TelemetrySample, after: &TelemetrySample) -> Option<String> {
+    let error = after.xids.iter().find(|number| xid::loses_device(**number));
+    error.map(|number| xid::words(*number)).or_else(|| fell_silent(before, after).then(|| SILENT.to_owned()))
+}
+
+const SILENT: &str = "the device told its state before the window and no longer does";
+
+fn fell_silent(before: &TelemetrySample, after: &TelemetrySample) -> bool {
+    tells_of_device(before) && !tells_of_device(after)
 }
 
 /// Whether a GPU's driver answered anything.
@@ -111,7 +135,9 @@ mod tests {
         let silent = TelemetrySample::default();
         let reasons = assess(&told, &silent, 100.0, 1);
         assert!(reasons.len() == 1 && reasons[0].starts_with("driver lost:"), "{reasons:?}");
+        assert!(device_lost(&told, &silent).is_some());
         assert!(assess(&told, &told, 100.0, 1).is_empty());
+        assert_eq!(device_lost(&told, &told), None);
         // A CPU's samples never tell these.
         assert!(assess(&silent, &silent, 100.0, 1).is_empty());
     }
@@ -133,5 +159,34 @@ mod tests {
             reasons,
             ["foreign process: python3 (pid 7) uses the device", "throttled: thermal", "memory errors: 2 uncorrected"]
         );
+    }
+
+    #[test]
+    fn who_came_and_went_taints_the_window_it_may_have_met() {
+        let at = |at_unix_ms| TelemetrySample { at_unix_ms, ..TelemetrySample::default() };
+        let gone = |from_unix_ms, to_unix_ms| PassedProcess { pid: 9, name: String::new(), from_unix_ms, to_unix_ms };
+        let judged = |process: PassedProcess| {
+            let after = TelemetrySample { passed_processes: vec![process], ..at(1100) };
+            assess(&at(1000), &after, 100.0, 1)
+        };
+        assert_eq!(judged(gone(1050, 1060)), ["passing process: unknown (pid 9) used the device meanwhile"]);
+        // A sample of the driver covers some time: any of it may lie inside.
+        assert_eq!((judged(gone(900, 1001)).len(), judged(gone(1099, 1300)).len()), (1, 1));
+        assert_eq!((judged(gone(900, 1000)).len(), judged(gone(1100, 1300)).len()), (0, 0));
+    }
+
+    #[test]
+    fn errors_of_the_driver_taint_and_some_lose_the_device() {
+        let quiet = TelemetrySample::default();
+        let with = |xids: &[u64]| TelemetrySample { xids: xids.to_vec(), ..TelemetrySample::default() };
+        // A fault of somebody's kernel: the window is spoilt, the device goes on.
+        assert_eq!(
+            assess(&quiet, &with(&[31]), 100.0, 1),
+            ["driver error: Xid 31, a kernel touched memory it must not"]
+        );
+        assert_eq!(device_lost(&quiet, &with(&[31])), None);
+        assert_eq!(assess(&quiet, &with(&[79, 31]), 100.0, 1).len(), 2);
+        assert_eq!(device_lost(&quiet, &with(&[31, 79])).as_deref(), Some("Xid 79, the GPU fell off the bus"));
+        assert_eq!(assess(&quiet, &with(&[7777]), 100.0, 1), ["driver error: Xid 7777"]);
     }
 }

@@ -6,6 +6,7 @@ mod conditions;
 pub mod contention;
 mod cpu;
 mod nvml;
+pub mod xid;
 
 pub use conditions::{Conditions, conditions};
 pub use cpu::CpuTelemetry;
@@ -23,6 +24,16 @@ pub struct TelemetrySample {
     pub at_unix_ms: u64,
     /// Processes other than ours that use the device.
     pub foreign_processes: Vec<ForeignProcess>,
+    /// Processes other than ours that used the device since the sample before this one, as the driver's buffers tell
+    /// afterwards. They may be gone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub passed_processes: Vec<PassedProcess>,
+    /// Buffers of the driver that were read for them: `process-utilization`, `accounting`. Empty: none could be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub looked_in: Vec<String>,
+    /// Errors that the driver reported for the device since the sample before this one, by number; see [`xid`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub xids: Vec<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_clock_mhz: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,10 +93,31 @@ pub struct ForeignProcess {
     pub memory_mib: Option<u64>,
 }
 
+/// A process that used the device for a while, known only afterwards.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassedProcess {
+    pub pid: u32,
+    /// Empty where it cannot be read, which is usual once the process is gone.
+    pub name: String,
+    /// It used the device at some time between these two, unix milliseconds of this host's clock.
+    pub from_unix_ms: u64,
+    pub to_unix_ms: u64,
+}
+
+impl PassedProcess {
+    /// Whether it may have used the device between two samples.
+    pub fn may_have_met(&self, before_unix_ms: u64, after_unix_ms: u64) -> bool {
+        self.from_unix_ms < after_unix_ms && before_unix_ms < self.to_unix_ms
+    }
+}
+
 /// Where samples come from: the product's own readers, or a script in tests.
 pub trait Telemetry: Send {
     /// Reads the device's state now; takes a few milliseconds at most and never fails.
     fn sample(&mut self) -> TelemetrySample;
+
+    /// Waits until buffers that are filled with a delay tell of everything that was.
+    fn settle(&mut self) {}
 }
 
 /// Opens the reader of a device: [`for_device`] in the product, a script in tests.

@@ -159,8 +159,8 @@ fn describe(numerics: &Numerics) -> String {
         .map(|output| match (&output.problem, output.not_finite) {
             (Some(problem), _) => format!("output '{}': {problem}", output.name),
             (None, 0) => format!(
-                "output '{}' is off by {:.2e} of its scale, more than {:.0e}",
-                output.name, output.max_error, numerics.threshold
+                "output '{}' is off by {:.2e} of its scale, by root mean square {:.2e}: more than {:.0e} explains",
+                output.name, output.max_error, output.relative_rms, numerics.threshold
             ),
             (None, count) => format!("output '{}' has {count} values that are NaN or infinite", output.name),
         })
@@ -211,7 +211,8 @@ mod tests {
         assert_eq!(refusal.class, FailureClass::Model);
         assert_eq!(
             refusal.message,
-            "the engine's outputs are wrong: output 'logits' is off by 3.10e-1 of its scale, more than 1e-3"
+            "the engine's outputs are wrong: output 'logits' is off by 3.10e-1 of its scale, by root mean square 2.00e-1: \
+             more than 1e-3 explains"
         );
     }
 }

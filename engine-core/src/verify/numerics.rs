@@ -14,6 +14,10 @@ const MIN_PROBABILITY: f64 = 1e-20;
 /// Stands in for a probability of zero, the smallest an f32 can hold.
 const ZERO_PROBABILITY: f64 = 1e-45;
 
+/// How far the worst of many elements may lie beyond what a precision explains while the whole stays within it: rounding
+/// grows through a deep network here and there, and of millions of elements some are always hit.
+const WORST: f64 = 5.0;
+
 /// Largest error over the output's scale that a precision explains.
 pub fn threshold(precision: Precision) -> f64 {
     match precision {
@@ -52,9 +56,15 @@ pub fn compare(
         .collect()
 }
 
-/// Whether all outputs are right within `threshold`.
+/// Whether all outputs are right within `threshold`: every element of an output, or its relative root mean square
+/// error while no element is off by more than [`WORST`] times as much.
 pub fn passes(outputs: &[OutputNumerics], threshold: f64) -> bool {
-    outputs.iter().all(|output| output.problem.is_none() && output.not_finite == 0 && output.max_error <= threshold)
+    outputs.iter().all(|output| {
+        // Integers, which are equal or not, have no mean square.
+        let on_the_whole = (f64::MIN_POSITIVE..=threshold).contains(&output.relative_rms);
+        let near = output.max_error <= threshold || (on_the_whole && output.max_error <= WORST * threshold);
+        output.problem.is_none() && output.not_finite == 0 && near
+    })
 }
 
 fn output(name: &str, plan: Option<&HostTensor>, expected: &HostTensor, softmax: Option<usize>) -> OutputNumerics {
@@ -198,6 +208,21 @@ mod tests {
     }
 
     #[test]
+    fn one_of_many_may_be_further_off_than_the_whole() {
+        let reference: Vec<f32> = (0..10_000).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
+        let spoilt = |count: usize, by: f32| {
+            let mut values = reference.clone();
+            values.iter_mut().take(count).for_each(|value| *value += by);
+            passes(&[one(&values, &reference)], 2e-2)
+        };
+        assert!(spoilt(3, 0.08), "a few elements, by four times the threshold");
+        assert!(!spoilt(3, 0.11), "too far");
+        assert!(!spoilt(1_000, 0.08), "too many");
+        // A tile of a result that another tactic would have written.
+        assert!(!spoilt(64, 1.0));
+    }
+
+    #[test]
     fn nan_infinity_shape_and_absence_are_wrong() {
         for bad in [f32::NAN, f32::INFINITY] {
             let found = one(&[1.0, bad], &[1.0, 2.0]);
@@ -247,6 +272,7 @@ mod tests {
         };
         let found = compare(&ints(&[1, 2, 3, 9]), &ints(&[1, 2, 3, 4]), &BTreeMap::new()).remove(0);
         assert_eq!(found.max_error, 0.25);
+        assert!(passes(std::slice::from_ref(&found), 0.25) && !passes(&[found], 0.2));
     }
 
     #[test]

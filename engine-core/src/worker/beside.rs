@@ -1,6 +1,7 @@
-//! What is measured beside the headline, apart from its samples: layers, latency parts, other shapes, streams, timeline.
+//! What is measured beside the headline, apart from its samples: layers and what they are held against, latency parts,
+//! other shapes, streams, batches, timeline.
 //!
-//! None of it can fail a job: an engine that cannot tell one of these is measured all the same, and the report says
+//! None of it can fail a job, the loss of its device apart: an engine that cannot tell one of these is measured all the same, and the report says
 //! what is missing.
 
 use super::{
@@ -11,14 +12,19 @@ use super::{
 use crate::{
     backend::{BackendError, LayerTime, Meter, NamedTensors},
     identity::{DimRange, OptimizationProfile},
-    measure::{Measurement, sweep},
-    report::{Finding, LatencySplit, ProfilePoint, ShapePoint, StreamSweep},
+    measure::{Clock as _, Measurement, sweep},
+    report::{
+        BatchSweep, Ceilings, Finding, LatencySplit, PartStats, ProfilePoint, ProfileSwitch, ShapePoint, StreamSweep,
+    },
     telemetry::Telemetry,
 };
 use std::{collections::BTreeMap, path::Path};
 
 /// Profiled executions from which per-layer times are taken.
 const LAYER_ITERATIONS: u32 = 20;
+
+/// Changes of profile, and executions after one, that are timed beside the first.
+const SWITCHES: usize = 10;
 
 /// Longest the profiled executions may take, as far as the measured latency tells.
 const LAYER_BUDGET_MS: f64 = 3_000.0;
@@ -31,7 +37,10 @@ pub(super) struct Beside {
     pub weight_bytes: BTreeMap<String, u64>,
     pub split: Option<LatencySplit>,
     pub points: Vec<ProfilePoint>,
+    pub switches: Vec<ProfileSwitch>,
     pub streams: Option<StreamSweep>,
+    pub batches: Option<BatchSweep>,
+    pub ceilings: Option<Ceilings>,
     pub findings: Vec<Finding>,
 }
 
@@ -48,7 +57,7 @@ impl Beside {
 }
 
 impl Job<'_> {
-    /// Measures all of it; only cancellation is an error.
+    /// Measures all of it; only cancellation and the loss of the device are errors.
     pub fn beside(
         &self,
         loaded: &mut Loaded,
@@ -60,27 +69,54 @@ impl Job<'_> {
         let mut beside = Beside::default();
         let split = loaded.meter.split();
         beside.split = beside.take("no-split", "the parts of the latency are not known", split).flatten();
-        self.check_cancelled("the layers' times")?;
+        self.may_go_on("the layers' times")?;
         let fits = (LAYER_BUDGET_MS / headline.stats.median.max(1e-6)) as u32;
         let layers = loaded.meter.layers(LAYER_ITERATIONS.min(fits).max(1));
         beside.layers = beside.take("no-layers", "the backend gave no per-layer times", layers).unwrap_or_default();
         beside.precision_time = precision_time(&beside.layers);
         beside.weight_bytes = loaded.meter.weight_bytes();
-        self.check_cancelled("the other shapes")?;
-        beside.points = self.points(loaded, plan, headline, telemetry, &mut beside.findings)?;
+        self.may_go_on("the other shapes")?;
+        let (points, mut bound) = self.points(loaded, plan, headline, telemetry, &mut beside.findings)?;
+        beside.points = points;
+        if bound {
+            let switches = self.switches(loaded);
+            self.may_go_on("the change of profiles")?;
+            bound = switches.is_ok() || self.bind_again(loaded, &mut beside.findings)?;
+            let switches = beside.take("no-switch", "a change of profiles was not timed", switches);
+            beside.switches = switches.unwrap_or_default();
+        }
+        if !bound {
+            return Ok(beside);
+        }
         if !order.measure.streams.is_empty() {
             let batch = document::batch_of(&loaded.inputs);
             let budget_ms = order.measure_budget_ms as f64;
             let swept =
                 sweep::measure(&mut *loaded.meter, &order.measure.streams, batch, &self.clock, budget_ms, self.cancel);
-            let swept = beside.take("no-streams", "parallel streams were not measured", swept);
-            if let Some(None) = swept {
+            let (swept, ended) = match swept {
+                Ok(sweep::Swept { points, ended }) => (points, ended),
+                Err(error) => (None, Some(error)),
+            };
+            if let Some(error) = ended {
+                let what = match &swept {
+                    Some(sweep) => format!("the sweep ended after {} streams", sweep.points.len()),
+                    None => "parallel streams were not measured".to_owned(),
+                };
+                beside.findings.push(Finding::warning("no-streams", format!("{what}: {error}")));
+            } else if swept.is_none() {
                 let message = format!("backend {} has no parallel streams to sweep", order.toolchain.backend);
                 beside.findings.push(Finding::note("no-streams", message));
             }
-            beside.streams = swept.flatten();
+            beside.streams = swept;
         }
-        self.check_cancelled("the timeline")?;
+        if !order.measure.batches.is_empty() {
+            let (batches, bound) = self.batches(loaded, headline, telemetry, &mut beside.findings)?;
+            beside.batches = batches;
+            if !bound {
+                return Ok(beside);
+            }
+        }
+        self.may_go_on("the timeline")?;
         if order.measure.trace {
             let traced = loaded.meter.trace();
             if let Some(None) = beside.take("no-trace", "no timeline was recorded", traced) {
@@ -88,11 +124,29 @@ impl Job<'_> {
                 beside.findings.push(Finding::note("no-trace", message));
             }
         }
-        self.check_cancelled("the report")?;
+        self.may_go_on("the device's ceilings")?;
+        if beside.layers.iter().any(|layer| layer.flops > 0 || layer.bytes > 0) {
+            let ceilings = self.ceilings(&mut *loaded.meter, telemetry);
+            beside.ceilings =
+                beside.take("no-ceilings", "what the device reaches was not measured", ceilings).flatten();
+        }
+        self.may_go_on("the report")?;
         Ok(beside)
     }
 
-    /// Every optimization profile at its smallest, usual and largest shapes. The headline is profile 0 at the usual
+    /// Binds the headline's inputs again and says whether they are bound. Where they are not, what would be measured on
+    /// them is given up, and the headline stands.
+    pub(super) fn bind_again(&self, loaded: &mut Loaded, findings: &mut Vec<Finding>) -> Result<bool, BackendError> {
+        let Err(error) = loaded.meter.bind(&loaded.inputs) else { return Ok(true) };
+        self.may_go_on("the other measurements")?;
+        log(&format!("the headline's inputs cannot be bound again: {error}"));
+        let message = format!("the usual inputs could not be bound again, so the rest was not measured: {error}");
+        findings.push(Finding::warning("not-bound-again", message));
+        Ok(false)
+    }
+
+    /// Every optimization profile at its smallest, usual and largest shapes, and whether the usual inputs are bound again
+    /// afterwards. The headline is profile 0 at the usual
     /// ones and is not measured again; points of equal shapes are measured once.
     fn points(
         &self,
@@ -101,11 +155,11 @@ impl Job<'_> {
         headline: &Measurement,
         telemetry: &mut dyn Telemetry,
         findings: &mut Vec<Finding>,
-    ) -> Result<Vec<ProfilePoint>, BackendError> {
+    ) -> Result<(Vec<ProfilePoint>, bool), BackendError> {
         let varies = loaded.meter.inputs().iter().any(|port| port.shape.contains(&None));
         let profiles = &self.order.spec.profiles;
         if !varies || profiles.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), true));
         }
         let wanted: Vec<(usize, ShapePoint, OptimizationProfile)> = profiles
             .iter()
@@ -117,7 +171,7 @@ impl Job<'_> {
         let mut points = Vec::new();
         let mut other: Option<(usize, Box<dyn Meter>)> = None;
         for (index, at, fixed) in wanted {
-            self.check_cancelled("the other shapes")?;
+            self.may_go_on("the other shapes")?;
             let mut point = described(index, at, &fixed);
             if (index, at) == (0, ShapePoint::Opt) {
                 point.headline = true;
@@ -141,7 +195,7 @@ impl Job<'_> {
             match result {
                 Ok(measurement) => fill(&mut point, &measurement),
                 Err(error) => {
-                    self.check_cancelled("the other shapes")?;
+                    self.may_go_on("the other shapes")?;
                     let message = format!("{} was not measured: {error}", point_name(&point));
                     findings.push(Finding::warning("point-failed", message));
                     point.problem = Some(error.to_string());
@@ -152,11 +206,61 @@ impl Job<'_> {
         if let Some((_, mut meter)) = other {
             document::add_once(findings, meter.aside().findings);
         }
-        loaded.meter.bind(&loaded.inputs)?;
-        Ok(points)
+        let bound = self.bind_again(loaded, findings)?;
+        Ok((points, bound))
     }
 
-    fn point(
+    /// What a change to each profile after the first takes an engine that can. The headline's is current at the end.
+    fn switches(&self, loaded: &mut Loaded) -> Result<Vec<ProfileSwitch>, BackendError> {
+        let mut switches = Vec::new();
+        for (index, profile) in self.order.spec.profiles.iter().enumerate().skip(1) {
+            let switch = self.switch(&mut *loaded.meter, index, &fixed(profile, ShapePoint::Opt));
+            if let Ok(None) = switch {
+                break;
+            }
+            loaded.meter.switch_profile(0)?;
+            loaded.meter.bind(&loaded.inputs)?;
+            switches.extend(switch?);
+        }
+        Ok(switches)
+    }
+
+    fn switch(
+        &self,
+        meter: &mut dyn Meter,
+        index: usize,
+        usual: &OptimizationProfile,
+    ) -> Result<Option<ProfileSwitch>, BackendError> {
+        let switch_ms = |meter: &mut dyn Meter| {
+            let began_ms = self.clock.now_ms();
+            Ok::<_, BackendError>(meter.switch_profile(index)?.map(|()| self.clock.now_ms() - began_ms))
+        };
+        let Some(first_ms) = switch_ms(meter)? else { return Ok(None) };
+        let mut again_ms = Vec::new();
+        for _ in 0..SWITCHES {
+            meter.switch_profile(0)?;
+            again_ms.extend(switch_ms(meter)?);
+        }
+        let graph = self.reference_graph(Some(usual));
+        let inputs = reference_inputs(graph.as_ref().ok(), meter, Some(usual));
+        let run_ms = |meter: &mut dyn Meter| {
+            let began_ms = self.clock.now_ms();
+            meter.run().map(|_| self.clock.now_ms() - began_ms)
+        };
+        meter.bind(&inputs)?;
+        let first_run_ms = run_ms(meter)?;
+        let later_ms = (0..SWITCHES).map(|_| run_ms(meter)).collect::<Result<Vec<f64>, _>>()?;
+        Ok(Some(ProfileSwitch {
+            profile: index,
+            first_ms,
+            again_ms: PartStats::of(&again_ms).unwrap_or_default(),
+            first_run_ms,
+            run_ms: PartStats::of(&later_ms).unwrap_or_default(),
+        }))
+    }
+
+    /// The engine at one set of shapes.
+    pub(super) fn point(
         &self,
         meter: &mut dyn Meter,
         fixed: &OptimizationProfile,

@@ -56,12 +56,13 @@ pub(super) fn run(job: &Job<'_>, telemetry: &mut dyn Telemetry, phases: &mut Pha
     let mut last_error = None;
     for index in 0..order.builds {
         let name = format!("build {} of {}", index + 1, order.builds);
-        job.check_cancelled(&name)?;
+        job.may_go_on(&name)?;
         log(&name);
         match trial(job, index, telemetry, phases) {
             Ok(trial) => trials.push(trial),
             Err(error) if job.cancel.is_cancelled() => return Err(error),
             Err(error) => {
+                job.loss.check()?;
                 log(&format!("{name} failed: {error}"));
                 failed.push(format!("{name}: {error}"));
                 last_error = Some(error);

@@ -5,12 +5,16 @@
 //! [`WorkEvent::Built`] the worker waits for a [`WorkCommand::Continue`] line, so that the plan's upload never
 //! disturbs a measurement. End of standard input means the agent is gone: the worker exits.
 
+mod batches;
 mod beside;
+mod ceilings;
 mod document;
+mod loss;
 mod lottery;
 mod outlet;
 mod run;
 
+pub use ceilings::CeilingStore;
 pub use run::{RunEnd, run};
 
 use crate::identity::{BuildSpec, Digest, EngineKey, Sku, Toolchain};
@@ -66,6 +70,10 @@ pub struct WorkOrder {
     /// Where `cache` came from; `None`: it begins empty, the build is cold.
     #[serde(default)]
     pub cache_origin: Option<CacheOrigin>,
+    /// Folder of this host with the rates that its devices were measured to reach; `None`: layers are not held against
+    /// any.
+    #[serde(default)]
+    pub ceilings: Option<PathBuf>,
     /// For `benchmark`: the plan to measure.
     pub plan: Option<PathBuf>,
     /// For `benchmark`: what the plan was built for, where that may differ from `sku`; its results are then marked.
@@ -102,9 +110,11 @@ fn one_build() -> u32 {
 
 /// Most builds of one order: more say nothing new about how much builds differ.
 pub const BUILDS_MAX: u32 = 32;
-/// Most numbers of streams in one sweep, and the largest of them.
+/// Most points of one sweep, and the most streams.
 pub const SWEEP_POINTS_MAX: usize = 16;
 pub const STREAMS_MAX: u32 = 64;
+/// Largest batch of a sweep.
+pub const BATCH_MAX: u32 = 65_536;
 
 /// Largest timing or tactic cache that is kept; real ones stay in the tens of MiB.
 pub const TUNING_CACHE_MAX_BYTES: u64 = 256 << 20;
@@ -129,25 +139,31 @@ pub struct MeasureAsk {
     pub streams: Vec<u32>,
     /// Record a timeline of one benchmark window and keep it as an artifact.
     pub trace: bool,
+    /// Batches to sweep within the first optimization profile, ascending; empty: no sweep.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub batches: Vec<u32>,
 }
 
 impl MeasureAsk {
     /// Whether nothing beside the usual is asked for.
     pub fn is_empty(&self) -> bool {
-        self.streams.is_empty() && !self.trace
+        *self == Self::default()
     }
 
     /// Whether a measurement made for this ask has everything that `other` asks for.
     pub fn covers(&self, other: &Self) -> bool {
-        (self.trace || !other.trace) && other.streams.iter().all(|streams| self.streams.contains(streams))
+        let has = |own: &[u32], asked: &[u32]| asked.iter().all(|number| own.contains(number));
+        (self.trace || !other.trace) && has(&self.streams, &other.streams) && has(&self.batches, &other.batches)
     }
 
     /// Everything that either asks for.
     pub fn union(&self, other: &Self) -> Self {
-        let mut streams = [self.streams.as_slice(), &other.streams].concat();
-        streams.sort_unstable();
-        streams.dedup();
-        Self { streams, trace: self.trace || other.trace }
+        let both = |own: &[u32], others: &[u32]| in_order([own, others].concat());
+        Self {
+            streams: both(&self.streams, &other.streams),
+            trace: self.trace || other.trace,
+            batches: both(&self.batches, &other.batches),
+        }
     }
 
     /// Refuses sweeps that are too long, too wide or out of order.
@@ -155,17 +171,27 @@ impl MeasureAsk {
     /// # Errors
     /// What is wrong, in words.
     pub fn validate(&self) -> Result<(), String> {
-        if self.streams.len() > SWEEP_POINTS_MAX {
-            return Err(format!("a stream sweep has at most {SWEEP_POINTS_MAX} points, not {}", self.streams.len()));
+        let sweeps = [("stream", "streams", &self.streams, STREAMS_MAX), ("batch", "items", &self.batches, BATCH_MAX)];
+        for (name, what, numbers, most) in sweeps {
+            if numbers.len() > SWEEP_POINTS_MAX {
+                return Err(format!("a {name} sweep has at most {SWEEP_POINTS_MAX} points, not {}", numbers.len()));
+            }
+            if numbers.iter().any(|number| !(1..=most).contains(number)) {
+                return Err(format!("a {name} sweep counts 1 to {most} {what}"));
+            }
+            if !numbers.windows(2).all(|pair| pair[0] < pair[1]) {
+                return Err(format!("a {name} sweep names each number once, in ascending order"));
+            }
         }
-        if self.streams.iter().any(|streams| !(1..=STREAMS_MAX).contains(streams)) {
-            return Err(format!("a stream sweep counts 1 to {STREAMS_MAX} streams"));
-        }
-        match self.streams.windows(2).all(|pair| pair[0] < pair[1]) {
-            true => Ok(()),
-            false => Err("a stream sweep names each number once, in ascending order".into()),
-        }
+        Ok(())
     }
+}
+
+/// The numbers of a sweep, each once, ascending.
+pub fn in_order(mut numbers: Vec<u32>) -> Vec<u32> {
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
 }
 
 /// A file beside plan and report that is worth keeping: a profile export, a timeline.

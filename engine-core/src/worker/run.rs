@@ -8,7 +8,9 @@
 use super::{
     Artifact, FailureClass, WorkEvent, WorkKind, WorkOrder,
     beside::distinct,
-    document, lottery,
+    document,
+    loss::Loss,
+    lottery,
     outlet::{CompileEvents, Outlet, log},
 };
 use crate::{
@@ -62,13 +64,15 @@ pub fn run(
             infrastructure(format!("this agent has no backend '{backend}', though it was given a job for it"))
         })?;
         // Opened before anything touches the device, so that later processes on it are told from this one.
-        let telemetry = open_telemetry(&device);
+        let loss = Loss::default();
+        let telemetry = loss.heard_by(open_telemetry(&device));
         let job = Job {
             order,
             compiler: &**compiler,
             oracle: compilers.iter().filter(|other| other.backend() != backend).find_map(|other| other.oracle()),
             outlet: &outlet,
             cancel,
+            loss,
             device,
             clock: MonotonicClock::default(),
         };
@@ -145,6 +149,7 @@ pub(super) struct Job<'a> {
     pub oracle: Option<Box<dyn Oracle>>,
     pub outlet: &'a Outlet<'a>,
     pub cancel: &'a Cancel,
+    pub loss: Loss,
     pub device: DeviceFingerprint,
     pub clock: MonotonicClock,
 }
@@ -217,7 +222,7 @@ impl Job<'_> {
         phases: &mut Phases,
         work: impl FnOnce() -> Result<T, BackendError>,
     ) -> Result<T, BackendError> {
-        self.check_cancelled(name)?;
+        self.may_go_on(name)?;
         self.outlet.progress(name, 0.0, "");
         let began_ms = self.clock.now_ms();
         let result = work()?;
@@ -228,8 +233,12 @@ impl Job<'_> {
         Ok(result)
     }
 
-    pub fn check_cancelled(&self, before: &str) -> Result<(), BackendError> {
-        if self.cancel.is_cancelled() { Err(infrastructure(format!("cancelled before {before}"))) } else { Ok(()) }
+    /// Whether there is still something to do: the job was not cancelled and its device is there.
+    pub fn may_go_on(&self, next: &str) -> Result<(), BackendError> {
+        if self.cancel.is_cancelled() {
+            return Err(BackendError::cancelled(format!("cancelled before {next}")));
+        }
+        self.loss.check()
     }
 
     /// Builds into `scratch`; `cache` is updated in place.
@@ -333,7 +342,7 @@ impl Job<'_> {
                     continue;
                 }
                 let point = format!("profile {index} at {} shapes", at.name());
-                self.check_cancelled(&point)?;
+                self.may_go_on(&point)?;
                 let left_ms = ENDS_BUDGET_MS - (self.clock.now_ms() - began_ms);
                 if left_ms <= 0.0 {
                     let reason = format!("checking the other shapes took longer than {:.0} s", ENDS_BUDGET_MS / 1e3);

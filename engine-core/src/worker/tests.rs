@@ -180,6 +180,7 @@ impl Fixture {
             scratch: scratch.path().to_owned(),
             cache: None,
             cache_origin: None,
+            ceilings: None,
             plan: None,
             built_for: None,
             eval: None,

@@ -10,8 +10,8 @@ use crate::{
     card::EngineCard,
     device::{DiscoveredDevice, cpu},
     identity::{DimRange, OptimizationProfile},
-    report::{Finding, LatencySplit, ModeSplit, Report, ShapePoint},
-    telemetry,
+    report::{Finding, LatencySplit, ModeSplit, Rates, Report, ShapePoint},
+    telemetry::{self, OpenTelemetry, Telemetry, TelemetrySample},
 };
 use std::{
     collections::BTreeMap,
@@ -22,6 +22,9 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
+
+/// Streams beyond which the scripted engine has no memory.
+const MOST_STREAMS: u32 = 8;
 
 /// Rows beyond which the scripted engine has no memory.
 const MOST_ROWS: usize = 8;
@@ -42,6 +45,8 @@ struct Scripted {
     /// What each build's cache held when it began; `None`: no such file.
     caches: Arc<Mutex<Vec<Option<String>>>>,
     loads: Arc<Mutex<Vec<usize>>>,
+    /// How often the device's rates were measured.
+    probes: Arc<AtomicUsize>,
 }
 
 impl Compiler for Scripted {
@@ -81,9 +86,9 @@ impl Compiler for Scripted {
         self.loads.lock().unwrap().push(options.profile);
         let scratch = options.site.as_ref().unwrap().scratch.clone();
         let wrong = self.script.wrong.contains(&index);
-        // The second profile is tuned worse.
-        let row_ms = self.script.row_ms[index] * (1 + options.profile) as f64;
-        Ok(Box::new(ScriptedMeter { row_ms, wrong, rows: 0, scratch, traced: None }))
+        let (row_ms, profile) = (self.script.row_ms[index], options.profile);
+        let probes = Arc::clone(&self.probes);
+        Ok(Box::new(ScriptedMeter { row_ms, wrong, rows: 0, profile, scratch, traced: None, probes }))
     }
 }
 
@@ -91,8 +96,10 @@ struct ScriptedMeter {
     row_ms: f64,
     wrong: bool,
     rows: usize,
+    profile: usize,
     scratch: PathBuf,
     traced: Option<PathBuf>,
+    probes: Arc<AtomicUsize>,
 }
 
 impl Meter for ScriptedMeter {
@@ -112,7 +119,13 @@ impl Meter for ScriptedMeter {
         Ok(())
     }
 
+    fn switch_profile(&mut self, profile: usize) -> Result<Option<()>, BackendError> {
+        (self.profile, self.rows) = (profile, 0);
+        Ok(Some(()))
+    }
+
     fn run(&mut self) -> Result<NamedTensors, BackendError> {
+        assert!(self.rows > 0, "inputs are bound after a change of profiles");
         let value = if self.wrong { f32::NAN } else { 1.0 };
         let bytes = std::iter::repeat_n(value.to_le_bytes(), self.rows * 4).flatten().collect();
         let output = HostTensor { element: ElementType::F32, shape: vec![self.rows, 4], bytes };
@@ -120,7 +133,8 @@ impl Meter for ScriptedMeter {
     }
 
     fn window(&mut self, window: Window) -> Result<WindowSamples, BackendError> {
-        let latency = self.row_ms * self.rows as f64;
+        // The second profile is tuned worse.
+        let latency = self.row_ms * (1 + self.profile) as f64 * self.rows as f64;
         Ok(WindowSamples { latency_ms: vec![latency; window.iterations as usize] })
     }
 
@@ -128,6 +142,7 @@ impl Meter for ScriptedMeter {
         let layer = |precision: &str, median_ms| LayerTime {
             precision: Some(precision.into()),
             median_ms,
+            bytes: 1000,
             ..LayerTime::default()
         };
         Ok(vec![layer("fp16", 3.0), layer("fp32", 1.0)])
@@ -143,6 +158,9 @@ impl Meter for ScriptedMeter {
     }
 
     fn streams(&mut self, streams: u32, _: Window) -> Result<Option<StreamSamples>, BackendError> {
+        if streams > MOST_STREAMS {
+            return Err(BackendError::new(FailureClass::Resource, "out of device memory"));
+        }
         // Two streams fill the device.
         let executions_per_s = f64::from(streams.min(2)) * 100.0;
         Ok(Some(StreamSamples { executions_per_s, latency_ms: vec![f64::from(streams); 10] }))
@@ -157,6 +175,18 @@ impl Meter for ScriptedMeter {
 
     fn weight_bytes(&self) -> BTreeMap<String, u64> {
         BTreeMap::from([("fp16".to_owned(), 10)])
+    }
+
+    fn rate_conditions(&self) -> Option<BTreeMap<String, String>> {
+        Some(BTreeMap::from([("threads".to_owned(), "1".to_owned())]))
+    }
+
+    fn rates(&mut self) -> Result<Rates, BackendError> {
+        let probe = self.probes.fetch_add(1, Ordering::Relaxed);
+        match probe {
+            0 => Err(BackendError::new(FailureClass::Resource, "no memory to copy")),
+            number => Ok(Rates { copy_gb_s: number as f64, ..Rates::default() }),
+        }
     }
 
     fn aside(&mut self) -> Aside {
@@ -202,6 +232,7 @@ impl Fixture {
             scratch: scratch.path().to_owned(),
             cache: Some(scratch.path().join("cache")),
             cache_origin: None,
+            ceilings: None,
             limit_ms: 0,
             plan: None,
             built_for: None,
@@ -220,12 +251,16 @@ impl Fixture {
     }
 
     fn run(&mut self) -> RunEnd {
+        self.run_with(&telemetry::for_device)
+    }
+
+    fn run_with(&mut self, open_telemetry: &OpenTelemetry<'_>) -> RunEnd {
         let compilers: Vec<Box<dyn Compiler>> = vec![Box::new(self.compiler.clone())];
         let mut events = Vec::new();
         let end = run(
             &self.order,
             &compilers,
-            &telemetry::for_device,
+            open_telemetry,
             &mut |event| events.push(event),
             &mut || Ok(()),
             &Cancel::default(),
@@ -333,6 +368,34 @@ fn a_later_build_that_fails_is_noted_and_a_first_one_ends_the_job() {
     assert_eq!(none.compiler.built.load(Ordering::Relaxed), 1);
 }
 
+/// Tells that the board is gone once so many engines were built.
+struct Breaking {
+    built: Arc<AtomicUsize>,
+    after: usize,
+}
+
+impl Telemetry for Breaking {
+    fn sample(&mut self) -> TelemetrySample {
+        let gone = self.built.load(Ordering::Relaxed) >= self.after;
+        TelemetrySample { xids: if gone { vec![79] } else { Vec::new() }, ..TelemetrySample::default() }
+    }
+}
+
+#[test]
+fn a_device_that_is_lost_ends_the_job_wherever_it_is_heard() {
+    for (builds, after) in [(3, 2), (1, 1)] {
+        let mut job = Fixture::new(&[3.0, 1.0, 2.0][..builds]);
+        job.order.spec.profiles = vec![rows(1, 2, 4)];
+        let built = job.compiler.built.clone();
+        let end = job.run_with(&|_| Box::new(Breaking { built: built.clone(), after }));
+        assert_eq!(end, RunEnd::Failed, "{builds} builds");
+        let Some(WorkEvent::Failed { class, message, .. }) = job.events.last() else { panic!("{:?}", job.events) };
+        assert_eq!(*class, FailureClass::Infrastructure);
+        assert!(message.contains("device was lost") && message.contains("Xid 79"), "{message}");
+        assert_eq!(job.compiler.built.load(Ordering::Relaxed), after, "nothing more is built on it");
+    }
+}
+
 #[test]
 fn every_profile_is_measured_at_its_smallest_usual_and_largest_shapes() {
     let mut job = Fixture::new(&[1.0]);
@@ -362,6 +425,9 @@ fn every_profile_is_measured_at_its_smallest_usual_and_largest_shapes() {
     assert_eq!(report.points[4].problem.as_deref(), Some("out of device memory"));
     assert!(report.findings.iter().any(|f| f.code == "point-failed" && f.message.contains("profile 1 at max shapes")));
     assert_eq!(*job.compiler.loads.lock().unwrap(), [0, 1], "one engine for each profile");
+    let switches: Vec<usize> = report.switches.iter().map(|switch| switch.profile).collect();
+    assert_eq!(switches, [1]);
+    assert!(!report.findings.iter().any(|finding| finding.code == "no-switch"));
     assert_eq!(report.split.unwrap().modes[0].executions, 2);
     assert!((report.precision_time["fp16"] - 0.75).abs() < 1e-12);
     assert_eq!(report.weight_bytes["fp16"], 10);
@@ -381,7 +447,7 @@ fn fixed_shapes_have_no_points() {
 #[test]
 fn streams_and_timeline_are_measured_when_asked_for() {
     let mut job = Fixture::new(&[1.0]);
-    job.order.measure = MeasureAsk { streams: vec![1, 2, 4], trace: true };
+    job.order.measure = MeasureAsk { streams: vec![1, 2, 4], trace: true, ..MeasureAsk::default() };
     assert_eq!(job.run(), RunEnd::Succeeded);
     let report = job.report();
     let sweep = report.streams.as_ref().unwrap();
@@ -391,7 +457,77 @@ fn streams_and_timeline_are_measured_when_asked_for() {
     assert_eq!((artifacts[0].name.as_str(), artifacts[0].digest), ("timeline.nsys-rep", Digest::of(b"tick")));
     assert_eq!(report.artifacts[0].digest, artifacts[0].digest);
 
+    let mut too_many = Fixture::new(&[1.0]);
+    too_many.order.measure = MeasureAsk { streams: vec![1, 2, MOST_STREAMS + 1], ..MeasureAsk::default() };
+    assert_eq!(too_many.run(), RunEnd::Succeeded);
+    let report = too_many.report();
+    let kept: Vec<u32> = report.streams.iter().flat_map(|sweep| &sweep.points).map(|point| point.streams).collect();
+    assert_eq!(kept, [1, 2], "what was measured before memory ran out stays");
+    assert!(report.findings.iter().any(|f| f.code == "no-streams" && f.message.contains("out of device memory")));
+
     let mut plain = Fixture::new(&[1.0]);
     plain.run();
     assert!(plain.report().streams.is_none() && plain.report().artifacts.is_empty());
+}
+
+#[test]
+fn batches_are_swept_within_the_profile() {
+    let mut job = Fixture::new(&[1.0]);
+    job.order.spec.profiles = vec![rows(1, 2, 16)];
+    job.order.measure = MeasureAsk { batches: vec![1, 2, 8, 16, 32], ..MeasureAsk::default() };
+    assert_eq!(job.run(), RunEnd::Succeeded);
+    let sweep = job.report().batches.unwrap();
+    let medians: Vec<_> =
+        sweep.points.iter().map(|point| (point.batch, point.latency_ms.map(|stats| stats.median))).collect();
+    assert_eq!(medians, [(1, Some(1.0)), (2, Some(2.0)), (8, Some(8.0)), (16, None), (32, None)]);
+    assert_eq!(sweep.points[1].throughput_per_s, Some(1000.0));
+    assert!(sweep.points[1].headline && !sweep.points[0].headline);
+    let problems: Vec<_> = sweep.points.iter().filter_map(|point| point.problem.as_deref()).collect();
+    assert_eq!(problems, ["out of device memory", "the profile allows 1 to 16"]);
+    assert_eq!((sweep.knee, sweep.best), (Some(1), Some(1)));
+}
+
+#[test]
+fn a_batch_that_does_not_vary_is_said() {
+    let mut job = Fixture::new(&[1.0]);
+    job.order.measure = MeasureAsk { batches: vec![1, 2], ..MeasureAsk::default() };
+    assert_eq!(job.run(), RunEnd::Succeeded);
+    let report = job.report();
+    assert!(report.batches.is_none());
+    let finding = report.findings.iter().find(|finding| finding.code == "no-batches").unwrap();
+    assert!(finding.message.contains("do not share a first dimension that varies"), "{}", finding.message);
+}
+
+#[test]
+fn a_devices_rates_are_measured_once_and_stand_in_every_report() {
+    let mut job = Fixture::new(&[1.0]);
+    let folder = job.order.scratch.join("ceilings");
+    job.order.simulated = false;
+    job.order.ceilings = Some(folder.clone());
+    // The first time it fails, which fails no job.
+    assert_eq!(job.run(), RunEnd::Succeeded);
+    let report = job.report();
+    assert!(report.ceilings.is_none());
+    let finding = report.findings.iter().find(|finding| finding.code == "no-ceilings").unwrap();
+    assert!(finding.message.contains("no memory to copy"), "{}", finding.message);
+
+    let again = |job: &mut Fixture| {
+        job.compiler.built.store(0, Ordering::Relaxed);
+        assert_eq!(job.run(), RunEnd::Succeeded);
+        job.report().ceilings.unwrap()
+    };
+    let mut first = again(&mut job);
+    // On a busy machine what was disturbed is measured again, until it was not.
+    while !first.disturbed.is_empty() {
+        first = again(&mut job);
+    }
+    let probes = job.compiler.probes.load(Ordering::Relaxed);
+    assert_eq!(again(&mut job), first, "as it was kept");
+    assert_eq!(job.compiler.probes.load(Ordering::Relaxed), probes);
+    assert_eq!(first.conditions["threads"], "1");
+
+    job.order.simulated = true;
+    job.compiler.built.store(0, Ordering::Relaxed);
+    job.run();
+    assert!(job.report().ceilings.is_none(), "a scripted device reaches nothing");
 }

@@ -67,15 +67,18 @@ pub fn tiles(work: &AttentionWork, capability: u32) -> Vec<Tile> {
         return Vec::new();
     }
     let (queries, keys, size) = (work.q.dims[2], work.k.dims[2], work.q.dims[3].next_multiple_of(16));
-    let possible = |t: &&Tile| {
+    let runs = |t: &&Tile| {
         let pipeline = t.stages * 4 * t.keys * (size + 8);
         let join = if t.warps_n > 1 { t.warps_n * t.warps_m * 16 * (size + 2) * 4 } else { 0 };
-        pipeline.max(join) <= POOL_BYTES
-            && (t.keys / t.warps_n).is_multiple_of(16)
-            && t.keys < 2 * keys.next_multiple_of(32)
-            && t.warps_m * 16 < 2 * queries.next_multiple_of(16)
+        pipeline.max(join) <= POOL_BYTES && (t.keys / t.warps_n).is_multiple_of(16)
     };
-    TILES.iter().filter(possible).copied().collect()
+    let is_mostly_full =
+        |t: &Tile| t.keys < 2 * keys.next_multiple_of(32) && t.warps_m * 16 < 2 * queries.next_multiple_of(16);
+    let tiles: Vec<Tile> = TILES.iter().filter(runs).copied().collect();
+    let full: Vec<Tile> = tiles.iter().copied().filter(is_mostly_full).collect();
+    // Of a few queries and keys none is full: then the smallest.
+    let smallest = || tiles.into_iter().min_by_key(|t| (t.keys, t.warps_m)).into_iter().collect();
+    if full.is_empty() { smallest() } else { full }
 }
 
 /// Arguments: q, k, v, mask?, o.

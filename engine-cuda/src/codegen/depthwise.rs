@@ -12,7 +12,6 @@ pub struct Depthwise {
     pub pads_before: [u64; 2],
     pub dilations: [u64; 2],
     pub bias: bool,
-    pub residual: bool,
     pub activation: Option<Activation>,
 }
 
@@ -25,9 +24,9 @@ pub struct Tile {
 }
 
 /// Tiles that are worth timing for these views.
-pub fn tiles(x: &View, y: &View) -> Vec<Tile> {
-    let fits =
-        |v: u64| [x, y].iter().all(|view| view.dims[1] % v == 0 && view.pixel_pitch() % v == 0 && view.offset % v == 0);
+pub fn tiles(x: &View, residual: Option<&View>, y: &View) -> Vec<Tile> {
+    let in_vectors = |view: &View, v: u64| [view.dims[1], view.pixel_pitch(), view.offset].iter().all(|at| at % v == 0);
+    let fits = |v: u64| [Some(x), residual, Some(y)].into_iter().flatten().all(|view| in_vectors(view, v));
     let vectors: Vec<u64> = [8, 4, 2, 1].into_iter().filter(|&v| fits(v)).take(2).collect();
     let mut found = Vec::new();
     for vector in vectors {
@@ -41,7 +40,7 @@ pub fn tiles(x: &View, y: &View) -> Vec<Tile> {
 }
 
 /// Arguments: x, w (`[kernel height][kernel width][channels]`), bias?, residual?, y.
-pub fn generate(x: &View, y: &View, conv: Depthwise, tile: Tile) -> Generated {
+pub fn generate(x: &View, residual: Option<&View>, y: &View, conv: Depthwise, tile: Tile) -> Generated {
     let [n, c, oh, ow] = [0, 1, 2, 3].map(|axis| y.dims[axis]);
     let [ih, iw] = [x.dims[2], x.dims[3]];
     let (input, output) = (c_type(x.kind), c_type(y.kind));
@@ -56,10 +55,12 @@ pub fn generate(x: &View, y: &View, conv: Depthwise, tile: Tile) -> Generated {
         parameters.push(format!("const {input}* __restrict__ bias"));
         finish = "acc[o][j] + to_f(b.v[j])".into();
     }
-    let at = format!("((i64)(n * {oh}u + oy) * {ow} + ox0 + o) * {pitch} + run * {vector}", pitch = y.pixel_pitch());
-    if conv.residual {
+    let at = |view: &View| {
+        format!("((i64)(n * {oh}u + oy) * {ow} + ox0 + o) * {pitch} + run * {vector}", pitch = view.pixel_pitch())
+    };
+    if let Some(residual) = residual {
         parameters.push(format!("const {output}* __restrict__ residual"));
-        extra = format!("Vec<{output}, {vector}> z; z.load(residual + {at});\n");
+        extra = format!("Vec<{output}, {vector}> z; z.load(residual + {});\n", at(residual));
         finish = format!("{finish} + to_f(z.v[j])");
     }
     parameters.push(format!("{output}* __restrict__ y"));
@@ -84,13 +85,42 @@ pub fn generate(x: &View, y: &View, conv: Depthwise, tile: Tile) -> Generated {
          #pragma unroll\nfor (int j = 0; j < {vector}; j++) acc[o][j] += to_f(v.v[j]) * to_f(k[kx].v[j]); }} }} }} }}\n\
          {bias}#pragma unroll\nfor (int o = 0; o < {columns}; o++) {{ if (ox0 + o >= {ow}u) break;\n{extra}\
          Vec<{output}, {vector}> q;\n#pragma unroll\nfor (int j = 0; j < {vector}; j++) {{ float f = {finish}; put(q.v[j], {value}); }}\n\
-         q.store(y + {at}); }}",
+         q.store(y + {y_at}); }}",
         x_pitch = x.pixel_pitch(),
+        y_at = at(y),
     );
     Generated {
         source: kernel("depthwise", &parameters, threads, &body),
         grid: [blocks(total, threads.into()), 1, 1],
         block: [threads, 1, 1],
         shared_bytes: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::{BufferId, Kind};
+
+    #[test]
+    fn a_residual_is_read_as_it_lies() {
+        let image = |channels: u64| View::channels_last(BufferId(0), Kind::F16, &[1, channels, 6, 6]);
+        let (x, wide) = (image(16), image(40));
+        let conv = Depthwise {
+            kernel: [3, 3],
+            strides: [1, 1],
+            pads_before: [1, 1],
+            dilations: [1, 1],
+            bias: false,
+            activation: None,
+        };
+        let part = wide.slice(1, 8, 16);
+        let tile = tiles(&x, Some(&part), &x)[0];
+        assert_eq!(tile.vector, 8);
+        let text = generate(&x, Some(&part), &x, conv, tile).source.text;
+        assert!(text.contains("z.load(residual + ((i64)(n * 6u + oy) * 6 + ox0 + o) * 40 + run * 8)"), "{text}");
+        assert!(text.contains("q.store(y + ((i64)(n * 6u + oy) * 6 + ox0 + o) * 16 + run * 8)"), "{text}");
+        let odd = wide.slice(1, 1, 16);
+        assert!(tiles(&x, Some(&odd), &x).iter().all(|tile| tile.vector == 1));
     }
 }

@@ -156,7 +156,7 @@ impl Expr {
                 let class = x.class();
                 unary(*op, class, &x.c(next, load)?)?
             }
-            Self::Activation(op, x) => activation(*op, &x.c(next, load)?),
+            Self::Activation(op, x) => once("x_", x.class(), &x.c(next, load)?, |x| activation(*op, x)),
             Self::Binary(op, a, b) => {
                 let class = a.class();
                 let (a, b) = (a.c(next, load)?, b.c(next, load)?);
@@ -181,12 +181,30 @@ impl Expr {
     }
 }
 
+/// Longest text that is written down wherever it is needed.
+const MAX_REPEATED: usize = 256;
+
+/// What `with` makes of an operand. A long one that it would repeat has a name, or chains of operators would grow by
+/// powers; it is computed where the whole is, so that what a condition guards stays guarded.
+fn once(name: &str, class: Class, operand: &str, with: impl Fn(&str) -> String) -> String {
+    let by_name = with(name);
+    if operand.len() <= MAX_REPEATED || by_name.matches(name).count() <= 1 {
+        return with(operand);
+    }
+    format!("[&]({} {name}) {{ return {by_name}; }}({operand})", class.c_type())
+}
+
+/// Like [`once`], of two operands that are computed in any case.
+fn both(class: Class, a: &str, b: &str, with: impl Fn(&str, &str) -> String) -> String {
+    once("a_", class, a, |a| once("b_", class, b, |b| with(a, b)))
+}
+
 fn unary(op: Unary, class: Class, x: &str) -> Result<String, NoCode> {
     if class == Class::Int {
         return Ok(match op {
             Unary::Neg => format!("(-{x})"),
             Unary::Abs => format!("llabs({x})"),
-            Unary::Sign => format!("(i64)(({x} > 0) - ({x} < 0))"),
+            Unary::Sign => once("x_", class, x, |x| format!("(i64)(({x} > 0) - ({x} < 0))")),
             Unary::BitwiseNot => format!("(~{x})"),
             Unary::Floor | Unary::Ceil | Unary::Round => x.into(),
             other => return Err(NoCode(format!("{other:?} of whole numbers"))),
@@ -195,7 +213,7 @@ fn unary(op: Unary, class: Class, x: &str) -> Result<String, NoCode> {
     let call = |name: &str| format!("{name}({x})");
     Ok(match op {
         Unary::Not => format!("(!{x})"),
-        Unary::IsNan => format!("({x} != {x})"),
+        Unary::IsNan => once("x_", class, x, |x| format!("({x} != {x})")),
         Unary::Neg => format!("(-{x})"),
         Unary::Abs => call("fabsf"),
         Unary::Exp => call("__expf"),
@@ -205,7 +223,7 @@ fn unary(op: Unary, class: Class, x: &str) -> Result<String, NoCode> {
         Unary::Floor => call("floorf"),
         Unary::Ceil => call("ceilf"),
         Unary::Round => call("rintf"),
-        Unary::Sign => format!("(float)(({x} > 0.0f) - ({x} < 0.0f))"),
+        Unary::Sign => once("x_", class, x, |x| format!("(float)(({x} > 0.0f) - ({x} < 0.0f))")),
         Unary::Erf => call("erff"),
         Unary::Sin => call("sinf"),
         Unary::Cos => call("cosf"),
@@ -268,17 +286,17 @@ fn binary(op: Binary, class: Class, a: &str, b: &str) -> Result<String, NoCode> 
         Binary::Div => infix("/"),
         Binary::Min if is_float => format!("fminf({a}, {b})"),
         Binary::Max if is_float => format!("fmaxf({a}, {b})"),
-        Binary::Min => format!("({a} < {b} ? {a} : {b})"),
-        Binary::Max => format!("({a} > {b} ? {a} : {b})"),
+        Binary::Min => both(class, a, b, |a, b| format!("({a} < {b} ? {a} : {b})")),
+        Binary::Max => both(class, a, b, |a, b| format!("({a} > {b} ? {a} : {b})")),
         Binary::Pow if is_float => match b {
-            "2e0f" => format!("({a} * {a})"),
+            "2e0f" => once("a_", class, a, |a| format!("({a} * {a})")),
             "5e-1f" => format!("sqrtf({a})"),
             _ => format!("powf({a}, {b})"),
         },
-        Binary::PRelu => format!("({a} < 0 ? {b} * {a} : {a})"),
+        Binary::PRelu => once("a_", class, a, |a| format!("({a} < 0 ? {b} * {a} : {a})")),
         Binary::FMod if is_float => format!("fmodf({a}, {b})"),
         Binary::FMod => infix("%"),
-        Binary::Mod if !is_float => format!("(({a} % {b} + {b}) % {b})"),
+        Binary::Mod if !is_float => both(class, a, b, |a, b| format!("(({a} % {b} + {b}) % {b})")),
         Binary::And => infix("&&"),
         Binary::Or => infix("||"),
         Binary::Xor => infix("!="),
@@ -287,4 +305,55 @@ fn binary(op: Binary, class: Class, a: &str, b: &str) -> Result<String, NoCode> 
         Binary::BitwiseXor if !is_float => infix("^"),
         other => return Err(NoCode(format!("{other:?} of {class:?} operands"))),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::BufferId;
+
+    fn load(kind: Kind) -> Box<Expr> {
+        Box::new(Expr::Load(Load { view: View::rows(BufferId(0), kind, &[8]), index: None }))
+    }
+
+    fn text(expression: &Expr) -> String {
+        expression.c(&mut 0, &|number| format!("l{number}")).expect("it has code")
+    }
+
+    #[test]
+    fn operands_are_repeated_only_while_they_are_short() {
+        let leaky = |x: Box<Expr>| Expr::Activation(Activation::LeakyRelu { alpha: 0.5 }, x);
+        assert_eq!(text(&leaky(load(Kind::F16))), "(l0 < 0.0f ? 5e-1f * l0 : l0)");
+        let long = (0..100).fold(load(Kind::F16), |sum, _| Box::new(Expr::Binary(Binary::Add, sum, load(Kind::F16))));
+        let sum = text(&long);
+        let named = format!("[&](float x_) {{ return (x_ < 0.0f ? 5e-1f * x_ : x_); }}({sum})");
+        assert_eq!(text(&leaky(long.clone())), named);
+        // What is needed once has no need of a name.
+        assert_eq!(text(&Expr::Activation(Activation::Relu, long)), format!("fmaxf({sum}, 0.0f)"));
+    }
+
+    #[test]
+    fn chains_of_operators_do_not_grow_by_powers() {
+        type Make = fn(Box<Expr>) -> Expr;
+        let floats: [Make; 6] = [
+            |x| Expr::Activation(Activation::LeakyRelu { alpha: 0.1 }, x),
+            |x| Expr::Activation(Activation::Gelu(GeluForm::Tanh), x),
+            |x| Expr::Activation(Activation::Mish, x),
+            |x| Expr::Unary(Unary::Sign, x),
+            |x| Expr::Binary(Binary::Pow, x, Box::new(Expr::Float(2.0))),
+            |x| Expr::Binary(Binary::PRelu, x, load(Kind::F16)),
+        ];
+        let numbers: [Make; 3] = [
+            |x| Expr::Binary(Binary::Min, x, load(Kind::I64)),
+            |x| Expr::Binary(Binary::Mod, load(Kind::I64), x),
+            |x| Expr::Unary(Unary::Sign, x),
+        ];
+        for (kind, makes) in [(Kind::F16, &floats[..]), (Kind::I64, &numbers[..])] {
+            for make in makes {
+                let chain = (0..40).fold(load(kind), |x, _| Box::new(make(x)));
+                let bytes = text(&chain).len();
+                assert!(bytes < 20_000, "{bytes} bytes of text");
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Convolutions and matrix products as one implicit product on tensor cores, with any activation at its end and, on
 //! architectures with clusters, the sum over channels shared by several blocks: for what leaves most of a device idle.
 
-use super::{Generated, PRELUDE, Source, TENSOR_PRELUDE, blocks, c_float, c_type, expr::activation};
+use super::{ALONE_BYTES, Generated, PRELUDE, Source, TENSOR_PRELUDE, blocks, c_float, c_type, expr::activation};
 use crate::{
     program::{ConvWork, ProductWork},
     view::{Kind, View},
@@ -242,7 +242,7 @@ pub fn tiles(problem: &Problem, device: Device, most: usize) -> Vec<Tile> {
     let mut found: Vec<Tile> = TILES
         .iter()
         .flat_map(|tile| splits.iter().map(|&split| Tile { split, ..*tile }))
-        .filter(|t| t.shared_bytes() <= device.shared_block_bytes.into())
+        .filter(|t| t.shared_bytes() + u64::from(ALONE_BYTES) <= device.shared_block_bytes.into())
         // A block that shares adds up at least two steps, and no pipeline is deeper than its sum.
         .filter(|t| {
             let steps = problem.k.div_ceil(t.k).div_ceil(t.split);

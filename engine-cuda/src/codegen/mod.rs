@@ -4,6 +4,7 @@
 //! what it can; a kernel's only arguments are addresses. Arithmetic is in f32, storage as the views say. Sources use no
 //! header at all.
 
+pub mod any;
 pub mod attention;
 pub mod depthwise;
 pub mod expr;
@@ -57,11 +58,22 @@ impl Source {
     }
 }
 
+/// Bit of the dynamic shared memory that a launch asks for by which a kernel lets none behind it begin early; no tile
+/// asks for so little. For libraries' kernels: some of them begin early where they may, and then read what is not written
+/// yet.
+pub(crate) const ALONE_BYTES: u32 = 16;
+
 /// Conversions, vectors and functions that kernels share.
 const PRELUDE: &str = r#"
-// Where a kernel may begin early: let the next one do so too, and wait for all that the ones ahead have written.
+// Where a kernel may begin early: let the next one do so too, unless the launch forbids it (ALONE_BYTES), and wait for
+// all that the ones ahead have written.
 #if __CUDA_ARCH__ >= 900
-#define LET_OTHERS_BEGIN asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#define LET_OTHERS_BEGIN \
+    do { \
+        unsigned int asked; \
+        asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(asked)); \
+        if (!(asked & 16u)) asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); \
+    } while (0)
 #define AFTER_OTHERS asm volatile("griddepcontrol.wait;" ::: "memory")
 #else
 #define LET_OTHERS_BEGIN

@@ -29,10 +29,14 @@ pub fn generate(expression: &Expr, out: &View) -> Result<Generated, NoCode> {
     let walkers = walkers(&loads, out);
     let mut axes = merged(&walkers, out);
     let inner = axes.pop().unwrap_or(Axis { size: 1, strides: vec![0; walkers.len()] });
-    let vector = vector_width(&walkers, &axes, &inner);
+    let vector = vector_width(&loads, &walkers, &axes, &inner);
 
     let total = axes.iter().map(|axis| axis.size).product::<u64>() * (inner.size / vector);
     let each = if vector == 1 && total >= SCATTERED_FROM { SCATTERED } else { 1 };
+    // Threads count in 32 bits, those past the end too.
+    if total > u64::from(u32::MAX) - u64::from(BLOCK) * each {
+        return Err(NoCode(format!("an element-wise result of {} elements", out.elements())));
+    }
     let runs = inner.size / vector;
     // The place of element i: its index along every merged dimension.
     let mut body = format!("const u32 flat = i; u32 x = i % {runs}u; i /= {runs}u;\n");
@@ -183,14 +187,28 @@ fn merged(walkers: &[&View], out: &View) -> Vec<Axis> {
 }
 
 /// Elements that one thread reads and writes at a time.
-fn vector_width(walkers: &[&View], axes: &[Axis], inner: &Axis) -> u64 {
+fn vector_width(loads: &[&Load], walkers: &[&View], axes: &[Axis], inner: &Axis) -> u64 {
+    // What an index adds to the place of its table.
+    let mut row_strides = vec![0; walkers.len()];
+    let mut walker = 0;
+    for load in loads {
+        if let Some(index) = &load.index {
+            // A vector has one index.
+            if inner.strides[walker + 1] != 0 {
+                return 1;
+            }
+            row_strides[walker] = index.stride;
+        }
+        walker += 1 + usize::from(load.index.is_some());
+    }
     let fits = |width: &u64| {
         inner.size.is_multiple_of(*width)
             && walkers.iter().enumerate().all(|(number, view)| match inner.strides[number] {
                 0 => true,
                 1 => {
                     let chunk = (width * view.kind.bytes()).min(16) / view.kind.bytes();
-                    view.offset % chunk == 0 && axes.iter().all(|axis| axis.strides[number] % chunk == 0)
+                    let mut outer = axes.iter().map(|axis| axis.strides[number]).chain([row_strides[number]]);
+                    view.offset % chunk == 0 && outer.all(|stride| stride % chunk == 0)
                 }
                 _ => false,
             })
@@ -198,4 +216,44 @@ fn vector_width(walkers: &[&View], axes: &[Axis], inner: &Axis) -> u64 {
             && inner.strides.last() == Some(&1)
     };
     [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        codegen::expr::Index,
+        view::{BufferId, Kind},
+    };
+
+    fn rows(kind: Kind, dims: &[u64]) -> View {
+        View::rows(BufferId(0), kind, dims)
+    }
+
+    /// The text of a gather of `dims`, whose table, and then its index, are walked by these strides.
+    fn gather(dims: [u64; 2], table: [u64; 2], index: [u64; 2], stride: u64) -> String {
+        let walked = |kind: Kind, strides: [u64; 2]| View { strides: strides.to_vec(), ..rows(kind, &dims) };
+        let index = Index { view: walked(Kind::I64, index), stride, rows: 9 };
+        let load = Load { view: walked(Kind::F16, table), index: Some(Box::new(index)) };
+        generate(&Expr::Load(load), &rows(Kind::F16, &dims)).expect("gathers have code").source.text
+    }
+
+    #[test]
+    fn a_vector_is_gathered_by_one_index_from_where_it_is_aligned() {
+        // Rows of a table, and rows of a part of its columns.
+        assert!(gather([5, 64], [0, 1], [1, 0], 64).contains("Vec<half_t, 8> r[1]"));
+        assert!(gather([5, 64], [0, 1], [1, 0], 100).contains("Vec<half_t, 4> r[1]"));
+        assert!(gather([5, 64], [0, 1], [1, 0], 65).contains("Vec<half_t, 1> r[1]"));
+        // Along the last dimension each element has an index of its own.
+        assert!(gather([4, 16], [64, 0], [0, 1], 1).contains("Vec<half_t, 1> r[1]"));
+    }
+
+    #[test]
+    fn more_threads_than_32_bits_count_are_refused() {
+        let zeros = |dims: &[u64]| generate(&Expr::Float(0.0), &rows(Kind::F16, dims));
+        assert!(zeros(&[1 << 30]).is_ok());
+        assert!(zeros(&[1 << 36]).is_err());
+        // What threads past the end would count to does not fit.
+        assert!(zeros(&[(u64::from(u32::MAX) - 1) * 8]).is_err());
+    }
 }

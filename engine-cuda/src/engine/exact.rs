@@ -14,7 +14,8 @@ use crate::{
 use bytes::Bytes;
 use planforge_engine_core::{
     backend::BackendError,
-    identity::{DimRange, OptimizationProfile},
+    identity::OptimizationProfile,
+    native::frontend::{self, Optimized},
     report::Finding,
 };
 use planforge_kernels::cuda::device::Buffer;
@@ -91,7 +92,8 @@ impl ExactGraphs {
         })?;
         let file =
             Model::from_bytes(Bytes::copy_from_slice(bytes)).map_err(|error| model(error.to_string(), error.hint()))?;
-        let (graph, _) = build::optimized(build::imported(&file, Some(&exactly(shapes)))?)?;
+        let fixed = OptimizationProfile::of_shapes(shapes.iter().map(|(name, shape)| (name.as_str(), &shape[..])));
+        let Optimized { graph, .. } = frontend::optimize(frontend::import(&file, Some(&fixed))?)?;
         let mut pool = Pool::of(&manifest.programs[profile].program, plan.weights().to_vec());
         let known = pool.len_bytes();
         let mut program = build::lowered(&graph, manifest.spec.precision, &mut pool)?;
@@ -110,11 +112,4 @@ impl ExactGraphs {
         plan::drop_unused_sources(&mut program);
         Ok(Captured::new(device, program, weights)?)
     }
-}
-
-/// A profile of exactly these shapes.
-fn exactly(shapes: &Shapes) -> OptimizationProfile {
-    let one = |&size: &u64| DimRange { min: size, opt: size, max: size };
-    let inputs = shapes.iter().map(|(name, shape)| (name.clone(), shape.iter().map(one).collect()));
-    OptimizationProfile { inputs: inputs.collect() }
 }

@@ -25,7 +25,7 @@ use crate::{
 use exact::ExactGraphs;
 use planforge_engine_core::{
     backend::{BackendError, HostTensor, LoadOptions, NamedTensors, Port},
-    report::Finding,
+    report::{Finding, OTHER_LIBRARIES},
 };
 use planforge_kernels::cuda::device::Buffer;
 use std::{collections::BTreeMap, path::Path, rc::Rc};
@@ -77,7 +77,8 @@ pub struct Engine {
     plan: CheckedPlan,
     profile: usize,
     weights: Rc<Buffer>,
-    captured: Captured,
+    /// Graphs at the usual shapes of the profiles that were current once.
+    captured: BTreeMap<usize, Captured>,
     exact: ExactGraphs,
     bound: Option<Bound>,
     findings: Vec<Finding>,
@@ -88,16 +89,7 @@ impl Engine {
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, BackendError> {
         let plan = plan::read(path)?;
         let manifest = &plan.manifest;
-        if options.profile >= manifest.programs.len() {
-            return Err(model(
-                format!(
-                    "the plan has {} profiles, so there is no profile {}",
-                    manifest.programs.len(),
-                    options.profile
-                ),
-                "count profiles from 0",
-            ));
-        }
+        program_of(manifest, options.profile)?;
         let uuid = options.site.as_ref().and_then(|site| site.device.gpu.as_ref()).map(|gpu| gpu.uuid.as_str());
         let device = Device::open(uuid, None)?;
         let mut findings = Vec::new();
@@ -105,21 +97,36 @@ impl Engine {
         for (source, code) in plan.code() {
             device.add_code(source, code.to_vec());
         }
-        let here = Versions::here();
-        let same = manifest.versions.same_tactics(&here);
-        if same {
+        if manifest.versions.same_tactics(&Versions::here()) {
             device.add_library_plans(plan.library_plans());
         } else {
             device.expect_other_libraries();
         }
         let weights = Rc::new(device.gpu.upload(plan.weights()).map_err(RuntimeError::from)?);
-        let mut program = manifest.programs[options.profile].program.clone();
-        if !same {
-            findings.push(rebuild(&device, &mut program, &weights, &manifest.versions, &here)?);
+        let (captured, exact) = (BTreeMap::new(), ExactGraphs::default());
+        let mut engine =
+            Self { device, plan, profile: options.profile, weights, captured, exact, bound: None, findings };
+        engine.switch_profile(options.profile)?;
+        Ok(engine)
+    }
+
+    /// Makes another profile current, and captures its graph where that was not done yet; nothing is bound then.
+    pub fn switch_profile(&mut self, profile: usize) -> Result<(), BackendError> {
+        let manifest = &self.plan.manifest;
+        let mut program = program_of(manifest, profile)?;
+        self.bound = None;
+        if !self.captured.contains_key(&profile) {
+            let here = Versions::here();
+            let mut rebuilt;
+            if !manifest.versions.same_tactics(&here) {
+                rebuilt = program.clone();
+                self.findings.push(rebuild(&self.device, &mut rebuilt, &self.weights, &manifest.versions, &here)?);
+                program = &rebuilt;
+            }
+            self.captured.insert(profile, Captured::new(&self.device, program.clone(), self.weights.clone())?);
         }
-        let captured = Captured::new(&device, program, weights.clone())?;
-        let exact = ExactGraphs::default();
-        Ok(Self { device, plan, profile: options.profile, weights, captured, exact, bound: None, findings })
+        self.profile = profile;
+        Ok(())
     }
 
     pub fn manifest(&self) -> &Manifest {
@@ -141,7 +148,8 @@ impl Engine {
 
     /// Constants, and every graph's own memory.
     pub fn memory_bytes(&self) -> u64 {
-        self.weights.len_bytes() as u64 + self.captured.own_bytes() + self.exact.own_bytes()
+        let captured: u64 = self.captured.values().map(Captured::own_bytes).sum();
+        self.weights.len_bytes() as u64 + captured + self.exact.own_bytes()
     }
 
     /// Copies `inputs` to the device and chooses the graph that computes them.
@@ -177,7 +185,7 @@ impl Engine {
 
     fn which(&self, graph: &Which) -> Result<&Captured, BackendError> {
         match graph {
-            Which::Profile => Ok(&self.captured),
+            Which::Profile => self.captured.get(&self.profile).ok_or_else(|| RuntimeError::NotBound.into()),
             Which::Exact(shapes) => self.exact.get(shapes).ok_or_else(|| RuntimeError::NotBound.into()),
         }
     }
@@ -209,7 +217,7 @@ impl Engine {
 
     /// Bytes of the constants by how they are stored.
     pub fn weight_bytes(&self) -> BTreeMap<String, u64> {
-        let program = &self.captured.program;
+        let program = &self.plan.manifest.programs[self.profile].program;
         let mut kinds = BTreeMap::new();
         for step in &program.steps {
             for view in step.work.views().0 {
@@ -225,6 +233,14 @@ impl Engine {
         }
         bytes
     }
+}
+
+fn program_of(manifest: &Manifest, profile: usize) -> Result<&Program, BackendError> {
+    let found = manifest.programs.get(profile).map(|profile| &profile.program);
+    found.ok_or_else(|| {
+        let count = manifest.programs.len();
+        model(format!("the plan has {count} profiles, so there is no profile {profile}"), "count profiles from 0")
+    })
 }
 
 /// Refuses another architecture by name, and another device unless it is allowed, which is then said.
@@ -257,7 +273,9 @@ fn fits_device(
     }
     findings.push(Finding::warning(
         "foreign-device",
-        format!("{what}: it runs, but what that costs is known only where both were measured"),
+        format!(
+            "{what}: it runs; `planforge report` tells what that costs once this device's own engine was measured too"
+        ),
     ));
     Ok(())
 }
@@ -271,7 +289,8 @@ fn rebuild(
     built_with: &Versions,
     here: &Versions,
 ) -> Result<Finding, BackendError> {
-    let memory = Memory::new(device, program, weights.clone(), MAX_WORKSPACE_BYTES)?;
+    let workspaces_bytes = vec![MAX_WORKSPACE_BYTES; program.workspaces_bytes().len()];
+    let memory = Memory::new(device, program, weights.clone(), &workspaces_bytes)?;
     let mut kernels = Kernels::new();
     let (mut rebuilt, mut replaced) = (0, Vec::new());
     for index in 0..program.steps.len() {
@@ -282,7 +301,13 @@ fn rebuild(
             continue;
         }
         match prepare(device, program, &step, step.tactic.as_ref(), &memory, &mut kernels) {
-            Ok(_) => rebuilt += 1,
+            Ok(ready) => {
+                // A context has as much as its tactics say; another version may want more than the recipe does.
+                if let Some(tactic) = &mut program.steps[index].tactic {
+                    tactic.set_workspace_bytes(ready.workspace_bytes());
+                }
+                rebuilt += 1;
+            }
             Err(RuntimeError::Device(error)) => return Err(RuntimeError::Device(error).into()),
             Err(error) => {
                 tracing::info!(step = step.name, %error, "a recipe no longer builds");
@@ -302,7 +327,7 @@ fn rebuild(
         ),
     };
     Ok(Finding::warning(
-        "other-libraries",
+        OTHER_LIBRARIES,
         format!(
             "the plan was tuned with {}; here is {}: {rebuilt} steps were rebuilt from their recipes{replaced}",
             libraries(built_with),

@@ -1,6 +1,6 @@
 //! Convolutions, matrix products, pooling, normalisation and softmax.
 
-use super::{Lowering, Outcome};
+use super::{Lowering, Outcome, traffic};
 use crate::{
     codegen::{
         expr::{Expr, Load},
@@ -11,9 +11,11 @@ use crate::{
     program::{ConvWork, ProductWork, Work},
     view::{Kind, View},
 };
-use planforge_engine_core::ir::{
-    Activation, Conv, MatMul, Node, Pool, PoolKind, ReduceKind, Resize, ResizeMode, Tensor, ValueId,
+use planforge_engine_core::{
+    ir::{Activation, Conv, MatMul, Node, Pool, PoolKind, ReduceKind, Resize, Tensor, ValueId},
+    ops::resize::repeats,
 };
+use rayon::prelude::*;
 
 /// Channels of an image are padded to multiples of this where we lay them out: 16 bytes of halves.
 const CHANNEL_STEP: u64 = 8;
@@ -99,10 +101,11 @@ impl Lowering<'_> {
                 self.emit(generated, "pack", vec![given, image.clone()], &[], 0);
                 geometry.strides[1] = 1;
                 (geometry.pads_before[1], geometry.pads_after[1]) = (0, 0);
-                let w =
-                    self.constant(weights, self.float, "pairs", &[k_padded, r, pairs.taps, CHANNEL_STEP], |tensor| {
-                        arrange_pairs(tensor, [k, c, r, s], k_padded, pairs)
-                    })?;
+                let arrangement = if pairs.shift == 0 { "pairs" } else { "shifted pairs" };
+                let dims = [k_padded, r, pairs.taps, CHANNEL_STEP];
+                let w = self.constant(weights, self.float, arrangement, &dims, |tensor| {
+                    arrange_pairs(tensor, [k, c, r, s], k_padded, pairs)
+                })?;
                 (image, w)
             }
             None => {
@@ -221,7 +224,7 @@ impl Lowering<'_> {
             (self.matrix_rows(a, &[batch, m, k], true)?, self.matrix_rows(b, &[batch, k, n], false)?, batch, m)
         };
         let bias = node.input(2).map(|id| self.view(id)).transpose()?;
-        let bias = bias.map(|view| self.dense_rows(view)).transpose()?;
+        let bias = bias.map(|view| self.aligned_rows(view)).transpose()?;
         if let Some(view) = bias.as_ref().filter(|view| view.elements() != n) {
             return Err(format!("a bias of {} elements for {n} columns", view.elements()));
         }
@@ -245,7 +248,9 @@ impl Lowering<'_> {
         let after = activation.filter(|_| fused.is_none());
         let y = match after {
             Some(_) => View::rows(self.temporary("product", self.float, &out_dims), self.float, &out_dims),
-            None => self.place_strictly(out, |view| view.reshaped(&shape).is_some_and(|y| is_row_major(&y)))?,
+            None => self.place_strictly(out, |view| {
+                view.offset.is_multiple_of(CHANNEL_STEP) && view.reshaped(&shape).is_some_and(|y| is_row_major(&y))
+            })?,
         };
         let work = ProductWork {
             a,
@@ -275,8 +280,11 @@ impl Lowering<'_> {
             Some(&[rows, columns]) if !product.trans_b && self.kind(id)?.is_float() => {
                 let turned = self.constant(id, self.float, "turned", &[columns as u64, rows as u64], |tensor| {
                     let values = tensor.to_f64s();
-                    let column = |column: usize| values[column..].iter().step_by(columns).copied();
-                    (0..columns).flat_map(column).collect()
+                    let mut turned = vec![0.0; values.len()];
+                    turned.par_chunks_mut(rows.max(1)).enumerate().for_each(|(column, to)| {
+                        to.iter_mut().enumerate().for_each(|(row, to)| *to = values[row * columns + column]);
+                    });
+                    turned
                 })?;
                 Ok(turned.permuted(&[1, 0]))
             }
@@ -346,6 +354,18 @@ impl Lowering<'_> {
         rows.reshaped(shape).ok_or_else(|| "its operands do not fit".into())
     }
 
+    /// Dense rows that begin where vectors can be read.
+    fn aligned_rows(&mut self, view: View) -> Outcome<View> {
+        let rows = self.dense_rows(view)?;
+        if rows.offset.is_multiple_of(CHANNEL_STEP) {
+            return Ok(rows);
+        }
+        let buffer = self.temporary("aligned", rows.kind, &rows.dims);
+        let aligned = View::rows(buffer, rows.kind, &rows.dims);
+        self.copy(&rows, &aligned, &[])?;
+        Ok(aligned)
+    }
+
     pub(super) fn pool(&mut self, node: &Node, pool: &Pool) -> Outcome<()> {
         let id = node.input(0).ok_or("it has no input")?;
         let channels = self.dims(id)?.get(1).copied().unwrap_or(0);
@@ -365,7 +385,8 @@ impl Lowering<'_> {
         let y = if y.is_channels_last() { y } else { self.fresh(node.outputs[0])? };
         let generated = pool::window(&x, &y, window);
         let flops = y.elements() * window.kernel[0] * window.kernel[1];
-        self.emit(generated, "pool", vec![x, y.clone()], &node.origins, flops);
+        let bytes = traffic::of_windows(&x, &y, window.kernel, window.strides) + y.elements() * y.kind.bytes();
+        self.emit(generated, "pool", vec![x, y.clone()], &node.origins, flops).bytes = bytes;
         self.bind(node.outputs[0], y)
     }
 
@@ -430,27 +451,27 @@ impl Lowering<'_> {
         self.bind(node.outputs[0], y)
     }
 
-    /// A nearest resize by whole factors repeats elements: a view that does so is copied.
+    /// A nearest resize that only repeats elements, by whole factors: a view that does so is copied.
     pub(super) fn resize(&mut self, node: &Node, resize: &Resize) -> Outcome<()> {
         let x = self.input_view(node, 0)?;
+        let out_dims = self.dims(node.outputs[0])?;
+        let sizes = |dims: &[u64]| dims.iter().map(|&size| size as usize).collect::<Vec<_>>();
+        // Which neighbour is the nearest depends on coordinates and rounding.
+        let factors = repeats(resize, &sizes(&x.dims), &sizes(&out_dims)).ok_or_else(|| {
+            let Resize { mode, coordinates, .. } = resize;
+            format!("{mode:?} resize by {coordinates:?} coordinates from {:?} to {out_dims:?}", x.dims)
+        })?;
         let y = self.place(node.outputs[0])?;
-        if !matches!(resize.mode, ResizeMode::Nearest(_)) {
-            return Err(format!("{:?} resize", resize.mode));
-        }
         let (mut from, mut to) = (x.clone(), y.clone());
         for view in [&mut from, &mut to] {
             view.dims.clear();
             view.strides.clear();
         }
-        for axis in 0..x.rank() {
-            let (small, large) = (x.dims[axis], y.dims[axis]);
-            if large % small != 0 {
-                return Err(format!("a resize from {small} to {large}"));
-            }
-            let factor = large / small;
-            from.dims.extend([small, factor]);
+        for (axis, factor) in factors.into_iter().enumerate() {
+            let factor = factor as u64;
+            from.dims.extend([x.dims[axis], factor]);
             from.strides.extend([x.strides[axis], 0]);
-            to.dims.extend([small, factor]);
+            to.dims.extend([x.dims[axis], factor]);
             to.strides.extend([y.strides[axis] * factor, y.strides[axis]]);
         }
         self.copy(&from, &to, &node.origins)?;

@@ -12,12 +12,14 @@
 //! | `heavy` | convolutions, matrix products, pooling, normalisation, softmax |
 //! | `attention` | attention, fused or in parts |
 //! | `memory` | which buffers share the arena |
+//! | `traffic` | bytes that a step moves |
 
 mod attention;
 mod heavy;
 mod memory;
 mod placement;
 mod pointwise;
+mod traffic;
 
 use crate::{
     codegen::{Generated, expr::Expr},
@@ -26,6 +28,7 @@ use crate::{
 };
 use planforge_engine_core::backend::HostTensor;
 use planforge_engine_core::ir::{DefUse, Graph, Node, Op, Tensor, ValueId};
+use rayon::prelude::*;
 use std::{collections::BTreeMap, fmt};
 
 /// Bytes to which weights and arena buffers are aligned.
@@ -82,8 +85,8 @@ struct Lowering<'a> {
     program: Program,
     weights: Vec<u8>,
     bound: BTreeMap<ValueId, Bound>,
-    /// Constants that were placed: by value, storage and arrangement.
-    constants: BTreeMap<(ValueId, Kind, &'static str), View>,
+    /// Constants that were placed: by value, storage, arrangement, and the sizes that they were padded to.
+    constants: BTreeMap<(ValueId, Kind, &'static str, Vec<u64>), View>,
     /// Images that lie in more channels than they have, the rest being finite: all of their channels.
     padded: BTreeMap<ValueId, View>,
     placement: placement::Placement,
@@ -131,6 +134,15 @@ pub fn lower(graph: &Graph, float: Kind) -> Result<Lowered, LowerError> {
     memory::plan(&mut lowering.program);
     lowering.program.weight_bytes = lowering.weights.len() as u64;
     Ok(Lowered { program: lowering.program, weights: lowering.weights })
+}
+
+/// Writes values as `kind` stores them, on all cores.
+fn store(kind: Kind, values: &[f64], to: &mut [u8]) {
+    const CHUNK: usize = 1 << 14;
+    let chunks = to.par_chunks_mut(CHUNK * kind.bytes() as usize).zip(values.par_chunks(CHUNK));
+    chunks.for_each(|(to, values)| {
+        to.copy_from_slice(&HostTensor::of_values(kind.element(), vec![values.len()], values).bytes);
+    });
 }
 
 impl Lowering<'_> {
@@ -193,7 +205,7 @@ impl Lowering<'_> {
             let kind = Kind::of(edge.element).ok_or("an output's type")?;
             let wanted = View::rows(edge.buffer, kind, &edge.shape);
             let have = self.view(output.value)?;
-            if have != wanted {
+            if !have.is_same(&wanted) {
                 self.copy(&have, &wanted, &[])?;
             }
         }
@@ -274,7 +286,8 @@ impl Lowering<'_> {
         self.view(id)
     }
 
-    /// A constant among the weights, arranged by `arrange`, which returns its elements in the order of `dims`.
+    /// A constant among the weights, arranged by `arrange`, which returns its elements in the order of `dims`. Equal
+    /// names and sizes are one arrangement.
     fn constant(
         &mut self,
         id: ValueId,
@@ -283,23 +296,24 @@ impl Lowering<'_> {
         dims: &[u64],
         arrange: impl FnOnce(&Tensor) -> Vec<f64>,
     ) -> Outcome<View> {
-        if let Some(view) = self.constants.get(&(id, kind, arrangement)) {
+        let key = (id, kind, arrangement, dims.to_vec());
+        if let Some(view) = self.constants.get(&key) {
             return Ok(view.clone());
         }
         let tensor =
             self.graph.constant(id).ok_or_else(|| format!("'{}' is not constant", self.graph.value(id).name))?;
         let values = arrange(tensor);
         let view = self.weights_view(&self.graph.value(id).name.clone(), kind, dims, &values);
-        self.constants.insert((id, kind, arrangement), view.clone());
+        self.constants.insert(key, view.clone());
         Ok(view)
     }
 
     fn weights_view(&mut self, name: &str, kind: Kind, dims: &[u64], values: &[f64]) -> View {
         let at = (self.weights.len() as u64).next_multiple_of(ALIGNMENT);
         self.weights.resize(usize::try_from(at).expect("weights fit in memory"), 0);
-        let stored = HostTensor::of_values(kind.element(), vec![values.len()], values);
-        self.weights.extend(stored.bytes);
         let bytes = values.len() as u64 * kind.bytes();
+        self.weights.resize(usize::try_from(at + bytes).expect("weights fit in memory"), 0);
+        store(kind, values, &mut self.weights[at as usize..]);
         let end = (at + bytes).next_multiple_of(ALIGNMENT);
         self.weights.resize(usize::try_from(end).expect("weights fit in memory"), 0);
         let buffer = self.buffer(name, bytes, Place::Weights(at));
@@ -323,7 +337,14 @@ impl Lowering<'_> {
         self.buffer(name, dims.iter().product::<u64>() * kind.bytes(), Place::Arena(0))
     }
 
-    fn emit(&mut self, generated: Generated, role: &str, operands: Vec<View>, origins: &[String], flops: u64) {
+    fn emit(
+        &mut self,
+        generated: Generated,
+        role: &str,
+        operands: Vec<View>,
+        origins: &[String],
+        flops: u64,
+    ) -> &mut Step {
         let source = match self.program.sources.iter().position(|known| *known == generated.source) {
             Some(index) => index,
             None => {
@@ -332,15 +353,15 @@ impl Lowering<'_> {
             }
         };
         let work = KernelWork { role: role.into(), source, grid: generated.grid, block: generated.block, operands };
-        self.step(Work::Kernel(work), origins, flops);
+        self.step(Work::Kernel(work), origins, flops)
     }
 
-    fn step(&mut self, work: Work, origins: &[String], flops: u64) {
+    fn step(&mut self, work: Work, origins: &[String], flops: u64) -> &mut Step {
         let number = self.program.steps.len();
         let name = format!("{number:03} {}", origins.first().map_or(work.kind(), String::as_str));
-        let (read, written) = work.views();
-        let bytes = read.iter().copied().chain([written]).map(|view| view.elements() * view.kind.bytes()).sum();
-        self.program.steps.push(Step { name, origins: origins.to_vec(), work, tactic: None, flops, bytes });
+        let bytes = traffic::of_work(&work);
+        self.program.steps.push(Step { name, origins: origins.to_vec(), work, tactic: None, stream: 0, flops, bytes });
+        self.program.steps.last_mut().expect("pushed above")
     }
 
     fn copy(&mut self, from: &View, to: &View, origins: &[String]) -> Outcome<()> {

@@ -1,6 +1,6 @@
 //! Element-wise operators, gathers, and what only changes how a value is looked at.
 
-use super::{Bound, Lowering, Outcome};
+use super::{Bound, Lowering, Outcome, traffic};
 use crate::{
     codegen::{
         expr::{Class, Expr, Index, Load},
@@ -137,6 +137,7 @@ impl Lowering<'_> {
         let generated = pointwise::generate(expression, out).map_err(|error| error.to_string())?;
         let mut loads = Vec::new();
         expression.loads(&mut loads);
+        let bytes = traffic::of_loads(&loads, out);
         let mut operands = Vec::new();
         for load in loads {
             operands.push(load.view.clone());
@@ -152,7 +153,7 @@ impl Lowering<'_> {
         operands.push(out.clone());
         let role = if expression.size() == 0 { "copy" } else { "pointwise" };
         let flops = expression.size() as u64 * out.elements();
-        self.emit(generated, role, operands, origins, flops);
+        self.emit(generated, role, operands, origins, flops).bytes = bytes;
         Ok(())
     }
 
@@ -191,7 +192,7 @@ impl Lowering<'_> {
             let part = self.view(id)?;
             let length = part.dims[axis];
             let wanted = whole.slice(axis, start, length);
-            if part != wanted {
+            if !part.is_same(&wanted) {
                 self.copy(&part, &wanted, &node.origins)?;
             }
             start += length;

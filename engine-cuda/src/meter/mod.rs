@@ -17,15 +17,19 @@ mod trace;
 
 use crate::{
     engine::Engine,
-    program::{Step, Work},
+    probe,
+    program::{Program, Step, Work},
     runtime::{Context, RuntimeError},
+    versions::Versions,
+    view::Kind,
 };
 use planforge_engine_core::{
     backend::{
         Aside, BackendError, KeptFile, LayerTime, Meter, NamedTensors, Port, StreamSamples, Window, WindowSamples,
     },
-    report::LatencySplit,
+    report::{LatencySplit, Rates},
 };
+use planforge_kernels::cuda::nvtx::range;
 use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 
 /// Most executions of one window: bounds the memory of samples.
@@ -87,7 +91,7 @@ fn timed(
 }
 
 /// What a step is called in lists of layers.
-fn layer(step: &Step, median_ms: f64) -> LayerTime {
+fn layer(program: &Program, step: &Step, median_ms: f64) -> LayerTime {
     let (read, written) = step.work.views();
     let tactic = match (&step.tactic, &step.work) {
         (Some(tactic), _) => tactic.name(),
@@ -95,6 +99,11 @@ fn layer(step: &Step, median_ms: f64) -> LayerTime {
         (None, _) => String::new(),
     };
     let widest = read.iter().map(|view| view.kind).filter(|kind| kind.is_float()).max_by_key(|kind| kind.bytes());
+    let precision = match widest.unwrap_or(written.kind) {
+        // Products of f32 may round their factors then.
+        Kind::F32 if program.tf32 && !matches!(step.work, Work::Kernel(_)) => "tf32",
+        kind => kind.name(),
+    };
     let name = if step.origins.is_empty() { step.name.clone() } else { step.origins.join(" + ") };
     LayerTime {
         name,
@@ -103,7 +112,7 @@ fn layer(step: &Step, median_ms: f64) -> LayerTime {
         median_ms,
         flops: step.flops,
         bytes: step.bytes,
-        precision: Some(widest.unwrap_or(written.kind).name().to_owned()),
+        precision: Some(precision.to_owned()),
         nodes: step.origins.clone(),
         ..LayerTime::default()
     }
@@ -118,6 +127,10 @@ impl Meter for CudaMeter {
         self.engine.outputs()
     }
 
+    fn switch_profile(&mut self, profile: usize) -> Result<Option<()>, BackendError> {
+        self.engine.switch_profile(profile).map(Some)
+    }
+
     fn bind(&mut self, inputs: &NamedTensors) -> Result<(), BackendError> {
         self.engine.bind(inputs)
     }
@@ -129,6 +142,7 @@ impl Meter for CudaMeter {
     fn window(&mut self, window: Window) -> Result<WindowSamples, BackendError> {
         let context = &self.engine.current()?.context;
         let count = window.iterations.clamp(1, ITERATIONS_MAX) as usize;
+        let _range = range("window");
         let samples = timed(context, count, |_| context.launch())?;
         Ok(WindowSamples { latency_ms: samples.iter().map(|sample| sample.device_ms).collect() })
     }
@@ -136,7 +150,7 @@ impl Meter for CudaMeter {
     fn layers(&mut self, _iterations: u32) -> Result<Vec<LayerTime>, BackendError> {
         let captured = self.engine.current()?;
         let times = captured.context.step_times_ms(&self.engine.device)?;
-        Ok(captured.program.steps.iter().zip(times).map(|(step, ms)| layer(step, ms)).collect())
+        Ok(captured.program.steps.iter().zip(times).map(|(step, ms)| layer(&captured.program, step, ms)).collect())
     }
 
     fn memory_bytes(&self) -> u64 {
@@ -159,6 +173,14 @@ impl Meter for CudaMeter {
 
     fn weight_bytes(&self) -> BTreeMap<String, u64> {
         self.engine.weight_bytes()
+    }
+
+    fn rate_conditions(&self) -> Option<BTreeMap<String, String>> {
+        Some(probe::conditions(&Versions::here()))
+    }
+
+    fn rates(&mut self) -> Result<Rates, BackendError> {
+        Ok(probe::rates(&self.engine.device.gpu)?)
     }
 
     fn aside(&mut self) -> Aside {

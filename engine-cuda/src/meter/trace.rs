@@ -91,7 +91,7 @@ fn stretches(engine: &Engine) -> Result<Vec<Stretch>, BackendError> {
     let mut from_us = began.elapsed().as_secs_f64() * 1e6;
     let times = context.step_times_ms(&engine.device)?;
     for (step, ms) in captured.program.steps.iter().zip(times) {
-        let told = layer(step, ms);
+        let told = layer(&captured.program, step, ms);
         let detail = serde_json::json!({
             "kind": told.kind, "tactic": told.tactic, "flops": told.flops, "bytes": told.bytes, "precision": told.precision,
         });

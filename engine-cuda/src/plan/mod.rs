@@ -13,10 +13,12 @@
 //! | `mod` | the manifest, writing, reading |
 //! | `weights` | constants that several programs share |
 //! | `rows` | whether rows of a batch are computed apart |
+//! | `elf` | whether machine code ends where its headers say |
 //!
 //! Invariant: whatever a plan file holds, reading it is an error or a plan whose programs pass
-//! [`Program::check`](crate::program::Program::check).
+//! [`Program::check`](crate::program::Program::check) and whose machine code names nothing outside of itself.
 
+mod elf;
 pub mod rows;
 pub mod weights;
 
@@ -174,7 +176,7 @@ pub fn write(path: &Path, manifest: &mut Manifest, parts: &Parts<'_>) -> Result<
         });
         code.extend(image);
     }
-    let text = canonical(manifest)?;
+    let text = container::canonical(manifest)?;
     let sections = 3 + usize::from(!parts.library_plans.is_empty()) + usize::from(parts.model.is_some());
     let mut writer = Writer::create(path, sections)?;
     let mut required = |kind, bytes: &[u8]| writer.section::<io::Error>(kind, |out| out.write_all(bytes));
@@ -189,17 +191,6 @@ pub fn write(path: &Path, manifest: &mut Manifest, parts: &Parts<'_>) -> Result<
         optional(KIND_CUDA_MODEL, model)?;
     }
     Ok(writer.finish()?)
-}
-
-/// Canonical JSON of a manifest, which reads back as the same manifest.
-fn canonical(manifest: &Manifest) -> io::Result<Vec<u8>> {
-    let bytes = serde_json_canonicalizer::to_vec(manifest).map_err(io::Error::other)?;
-    // A number JSON cannot hold must fail here, not when the plan is loaded.
-    match serde_json::from_slice::<Manifest>(&bytes) {
-        Ok(back) if back == *manifest => Ok(bytes),
-        Ok(_) => Err(io::Error::other("the manifest does not read back as it was written")),
-        Err(error) => Err(io::Error::other(format!("the manifest does not read back: {error}"))),
-    }
 }
 
 /// A plan whose every byte was checked.
@@ -261,21 +252,29 @@ pub fn read(path: &Path) -> Result<CheckedPlan, PlanError> {
         return Err(broken(format!("it is longer than {MANIFEST_MAX_BYTES} bytes")));
     }
     let manifest: Manifest = serde_json::from_slice(text.bytes(&map)).map_err(|error| broken(error.to_string()))?;
-    check(&manifest, weights.length, code.length).map_err(broken)?;
+    check(&manifest, weights.length, code.bytes(&map)).map_err(broken)?;
     Ok(CheckedPlan { manifest, map, weights, code, library_plans, model })
 }
 
-/// What the programs and lists of a manifest promise each other.
-fn check(manifest: &Manifest, weight_bytes: u64, code_bytes: u64) -> Result<(), String> {
+/// Whether machine code can be handed to the driver, which asks for no length: its headers name nothing outside of it.
+pub fn check_code(image: &[u8]) -> Result<(), &'static str> {
+    elf::check(image)
+}
+
+/// What the programs and lists of a manifest promise each other, and what the machine code says of itself.
+fn check(manifest: &Manifest, weight_bytes: u64, code: &[u8]) -> Result<(), String> {
     let programs = &manifest.programs;
     if programs.is_empty() || programs.len() > PROGRAMS_MAX || programs.len() != manifest.spec.profiles.len().max(1) {
         return Err(format!("it has {} programs for {} profiles", programs.len(), manifest.spec.profiles.len()));
     }
     let mut coded = BTreeSet::new();
     for kernel in &manifest.kernels {
-        if kernel.offset.checked_add(kernel.bytes).is_none_or(|end| end > code_bytes) {
+        let end = kernel.offset.checked_add(kernel.bytes).filter(|end| *end <= code.len() as u64);
+        let Some(end) = end else {
             return Err(format!("kernel {} lies outside of the machine code", kernel.source));
-        }
+        };
+        let image = &code[kernel.offset as usize..end as usize];
+        check_code(image).map_err(|why| format!("kernel {} is no machine code: {why}", kernel.source))?;
         if kernel.architecture == manifest.tuned_on.architecture {
             coded.insert(kernel.source);
         }

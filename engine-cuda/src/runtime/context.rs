@@ -1,14 +1,19 @@
 //! A whole program on a device, captured as one graph.
 
-use super::{Device, Kernels, Memory, Ready, Result, prepare, time_us};
-use crate::program::Program;
-use planforge_kernels::cuda::device::{Buffer, Graph, Stream};
+use super::{Device, Kernels, Memory, Ready, Result, prepare, time_us, timing::median_ms};
+use crate::{codegen::EARLY_SINCE, program::Program, schedule::Schedule};
+use planforge_kernels::cuda::{
+    device::{Buffer, Graph, Moment, Stream},
+    nvtx::range,
+};
 use std::fmt;
 
 /// A program with its memory on a device, ready to run as one graph.
 pub struct Context {
     pub memory: Memory,
     ready: Vec<Ready>,
+    /// Names of the steps, for profilers.
+    names: Vec<String>,
     graph: Graph,
     stream: Stream,
 }
@@ -28,11 +33,17 @@ impl Context {
         kernels: &mut Kernels,
     ) -> Result<Self> {
         program.check()?;
-        let memory = Memory::new(device, program, weights, program.workspace_bytes())?;
+        let memory = Memory::new(device, program, weights, &program.workspaces_bytes())?;
+        let schedule = Schedule::of(program);
         let mut ready = Vec::with_capacity(program.steps.len());
-        for step in &program.steps {
-            ready.push(prepare(device, program, step, step.tactic.as_ref(), &memory, kernels)?);
+        for (step, waits) in program.steps.iter().zip(&schedule.waits) {
+            let mut one = prepare(device, program, step, step.tactic.as_ref(), &memory, kernels)?;
+            if !waits.is_empty() {
+                one.begin_after_all();
+            }
+            ready.push(one);
         }
+        keep_libraries_behind(device, program, &mut ready)?;
         let stream = device.gpu.stream()?;
         // Once outside of a capture: libraries set things up at their first call.
         for step in &ready {
@@ -40,21 +51,17 @@ impl Context {
             unsafe { step.run(&stream)? };
         }
         stream.synchronize()?;
-        let mut failed = None;
+        let sides: Vec<Stream> =
+            (1..schedule.streams).map(|_| device.gpu.stream()).collect::<std::result::Result<_, _>>()?;
         let graph = stream.capture(|| {
-            for step in &ready {
-                // SAFETY: as above.
-                if let Err(error) = unsafe { step.run(&stream) } {
-                    failed = Some(error);
-                    break;
-                }
-            }
-            Ok(())
-        });
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        Ok(Self { memory, ready, graph: graph?, stream })
+            sides.iter().try_for_each(|side| side.after(&stream))?;
+            let queued = queue(program, &schedule, &ready, &stream, &sides);
+            // A capture cannot end while another stream is in it.
+            sides.iter().try_for_each(|side| stream.after(side))?;
+            queued
+        })?;
+        let names = program.steps.iter().map(|step| step.name.clone()).collect();
+        Ok(Self { memory, ready, names, graph, stream })
     }
 
     /// Queues one execution as a graph.
@@ -66,7 +73,8 @@ impl Context {
 
     /// Queues one execution step by step.
     pub fn launch_steps(&self) -> Result<()> {
-        for step in &self.ready {
+        for (step, name) in self.ready.iter().zip(&self.names) {
+            let _range = range(name);
             // SAFETY: the memory lives in this context.
             unsafe { step.run(&self.stream)? };
         }
@@ -77,8 +85,43 @@ impl Context {
         &self.stream
     }
 
+    /// Median device time of the graph, in milliseconds.
+    pub(crate) fn time_ms(&self) -> Result<f64> {
+        // SAFETY: the memory it was captured with lives in this context.
+        unsafe { median_ms(&self.stream, &self.graph) }
+    }
+
     /// Median device time of each step by itself, in milliseconds.
     pub fn step_times_ms(&self, device: &Device) -> Result<Vec<f64>> {
         self.ready.iter().map(|ready| time_us(device, ready).map(|us| us / 1e3)).collect()
     }
+}
+
+/// Own kernels let those behind them begin early, unless a library queues one of these, the next on their stream or one
+/// that waits on another: some of cuDNN's kernels do begin early, and were seen to read what was not written yet.
+pub(crate) fn keep_libraries_behind(device: &Device, program: &Program, ready: &mut [Ready]) -> Result<()> {
+    if device.gpu.properties().arch.capability < EARLY_SINCE {
+        return Ok(());
+    }
+    let is_library: Vec<bool> = ready.iter().map(Ready::is_library).collect();
+    let before_libraries = Schedule::of(program).before_libraries(&program.steps, &is_library);
+    let mut each = ready.iter_mut().zip(before_libraries);
+    each.try_for_each(|(ready, before_library)| ready.let_next_begin_early(!before_library))
+}
+
+/// Queues every step on its stream, after what it waits for on others.
+fn queue(program: &Program, schedule: &Schedule, ready: &[Ready], first: &Stream, sides: &[Stream]) -> Result<()> {
+    let streams: Vec<&Stream> = [first].into_iter().chain(sides).collect();
+    let awaited = schedule.awaited();
+    let mut done: Vec<Option<Moment>> = Vec::with_capacity(ready.len());
+    for (number, step) in ready.iter().enumerate() {
+        let stream = streams[program.steps[number].stream as usize];
+        for moment in schedule.waits[number].iter().filter_map(|&earlier| done[earlier].as_ref()) {
+            stream.after_moment(moment)?;
+        }
+        // SAFETY: the memory that the steps were made ready for lives.
+        unsafe { step.run(stream)? };
+        done.push(if awaited[number] { Some(stream.moment()?) } else { None });
+    }
+    Ok(())
 }

@@ -61,14 +61,17 @@ fn data_type(kind: Kind) -> Option<DataType> {
     }
 }
 
+/// `None` for what repeats elements: the library would take a stride of 0 for one that moves.
 fn tensor(uid: i64, view: &View) -> Option<Tensor> {
     let signed = |sizes: &[u64]| sizes.iter().map(|&size| size as i64).collect::<Vec<_>>();
     let mut strides = signed(&view.strides);
     // A size of 1 may carry any stride; the library wants one that looks dense.
     for axis in (0..view.rank()).rev() {
-        if view.dims[axis] == 1 || strides[axis] == 0 {
+        if view.dims[axis] == 1 {
             let later = view.dims.iter().zip(&view.strides).filter(|(dim, _)| **dim > 1);
             strides[axis] = later.map(|(dim, stride)| (dim * stride) as i64).max().unwrap_or(1);
+        } else if strides[axis] == 0 {
+            return None;
         }
     }
     Some(Tensor { uid, kind: data_type(view.kind)?, dims: signed(&view.dims), strides })
@@ -253,4 +256,25 @@ pub(super) fn operands(work: &Work, address: &dyn Fn(&View) -> u64, workspace: u
         },
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::BufferId;
+
+    #[test]
+    fn a_factor_that_is_repeated_has_no_pattern() {
+        let rows = |dims: &[u64]| View::rows(BufferId(0), Kind::F16, dims);
+        let pattern = |a: View| {
+            let b = rows(&[2, 16, 24]);
+            let y = rows(&[2, 8, 24]);
+            product_pattern(&ProductWork { a, b, bias: None, residual: None, y, alpha: 1.0, activation: None })
+        };
+        assert!(pattern(rows(&[2, 8, 16])).is_some());
+        let repeated = rows(&[8, 16]).broadcast(&[2, 8, 16]).expect("one matrix serves both");
+        assert_eq!(pattern(repeated), None);
+        let one = rows(&[8, 16]).broadcast(&[1, 8, 16]).expect("a batch of one");
+        assert_eq!(tensor(X, &one).expect("nothing is repeated").strides, [128, 16, 1]);
+    }
 }

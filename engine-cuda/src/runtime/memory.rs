@@ -14,12 +14,18 @@ pub struct Memory {
     weights: std::rc::Rc<Buffer>,
     pub inputs: Vec<Buffer>,
     pub outputs: Vec<Buffer>,
-    workspace: Buffer,
+    /// By stream.
+    workspaces: Vec<Buffer>,
 }
 
 impl Memory {
-    /// Memory for `program`; contexts of one engine share its weights.
-    pub fn new(device: &Device, program: &Program, weights: std::rc::Rc<Buffer>, workspace_bytes: u64) -> Result<Self> {
+    /// Memory for `program` with a workspace for each stream; contexts of one engine share its weights.
+    pub fn new(
+        device: &Device,
+        program: &Program,
+        weights: std::rc::Rc<Buffer>,
+        workspaces_bytes: &[u64],
+    ) -> Result<Self> {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let edges = |edges: &[crate::program::Edge]| {
             edges
@@ -32,16 +38,19 @@ impl Memory {
             weights,
             inputs: edges(&program.inputs)?,
             outputs: edges(&program.outputs)?,
-            workspace: device.gpu.alloc(size(workspace_bytes))?,
+            workspaces: workspaces_bytes
+                .iter()
+                .map(|bytes| device.gpu.alloc(size(*bytes)))
+                .collect::<std::result::Result<_, _>>()?,
         })
     }
 
-    pub(crate) fn workspace_bytes(&self) -> u64 {
-        self.workspace.len_bytes() as u64
+    pub(crate) fn workspace_bytes(&self, stream: u32) -> u64 {
+        self.workspaces[stream as usize].len_bytes() as u64
     }
 
-    pub(crate) fn workspace_address(&self) -> u64 {
-        self.workspace.address()
+    pub(crate) fn workspace_address(&self, stream: u32) -> u64 {
+        self.workspaces[stream as usize].address()
     }
 
     /// Where a view begins.
@@ -68,8 +77,8 @@ impl Memory {
 
     /// Bytes of everything.
     pub fn bytes(&self) -> u64 {
-        let edges: usize = self.inputs.iter().chain(&self.outputs).map(Buffer::len_bytes).sum();
-        (self.arena.len_bytes() + self.weights.len_bytes() + self.workspace.len_bytes() + edges) as u64
+        let own = self.inputs.iter().chain(&self.outputs).chain(&self.workspaces);
+        (self.arena.len_bytes() + self.weights.len_bytes() + own.map(Buffer::len_bytes).sum::<usize>()) as u64
     }
 
     /// Fills the arena with small halves of either sign, so that what is timed has data like real data.

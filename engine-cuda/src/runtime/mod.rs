@@ -18,11 +18,13 @@ mod ready;
 mod timing;
 
 pub use context::Context;
+pub(crate) use context::keep_libraries_behind;
 pub use library::{bind, pattern, product};
 pub use library_plans::LibraryPlans;
 pub(crate) use library_plans::plan_key;
 pub use memory::Memory;
 pub use ready::{Kernels, Ready, load_kernel, prepare};
+pub(crate) use timing::median_ms;
 pub use timing::time_us;
 
 use crate::{codegen::Source, plan::source_digest, program::ProgramError};
@@ -58,7 +60,7 @@ pub enum RuntimeError {
     Tactic { step: String, tactic: String },
     #[error("step '{step}' has no tactic")]
     NoTactic { step: String },
-    #[error("the search was cancelled")]
+    #[error("the build was cancelled")]
     Cancelled,
     #[error("no inputs are bound to the engine")]
     NotBound,

@@ -2,7 +2,7 @@
 
 use super::{Device, Memory, Result, RuntimeError, bind, library::operands, pattern, product};
 use crate::{
-    codegen::{self, Source},
+    codegen::{self, ALONE_BYTES, Source},
     program::{Program, Step, Tactic, Work},
     view::View,
 };
@@ -31,6 +31,39 @@ impl fmt::Debug for Ready {
 }
 
 impl Ready {
+    /// For a step that waits for other streams too: beginning early counts on the kernel before it on its own.
+    pub fn begin_after_all(&mut self) {
+        if let Self::Kernel { kernel, .. } = self {
+            kernel.begin_after_all();
+        }
+    }
+
+    /// Whether the kernel behind may begin before this one has ended; a library's may not.
+    pub fn let_next_begin_early(&mut self, may: bool) -> Result<()> {
+        if let Self::Kernel { kernel, launch, .. } = self {
+            launch.shared_bytes &= !ALONE_BYTES;
+            if !may {
+                launch.shared_bytes |= ALONE_BYTES;
+                kernel.allow_shared_bytes(launch.shared_bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Workspace that it wants with the libraries that are here.
+    pub fn workspace_bytes(&self) -> u64 {
+        match self {
+            Self::Kernel { .. } => 0,
+            Self::Dnn { plan, .. } => plan.workspace_bytes as u64,
+            Self::Blas { algorithm, .. } => algorithm.workspace_bytes as u64,
+        }
+    }
+
+    /// Whether a library queues it.
+    pub fn is_library(&self) -> bool {
+        matches!(self, Self::Dnn { .. } | Self::Blas { .. })
+    }
+
     /// Queues the step.
     ///
     /// # Safety
@@ -89,7 +122,8 @@ pub fn prepare(
             let kernel = load_kernel(device, &program.sources, *source, kernels)?;
             let launch = Launch { grid: *grid, block: *block, shared_bytes: *shared_bytes };
             if *shared_bytes > 0 {
-                kernel.allow_shared_bytes(*shared_bytes)?;
+                // As much as any launch of it asks for: the bound is the kernel's, not the launch's.
+                kernel.allow_shared_bytes(*shared_bytes | ALONE_BYTES)?;
             }
             let (mut operands, written) = step.work.views();
             if matches!(&step.work, Work::Conv(conv) if conv.taps.is_some()) {
@@ -112,10 +146,10 @@ pub fn prepare(
                 }
             };
             // A plan of another library version may want more than the recipe says.
-            if plan.workspace_bytes as u64 > memory.workspace_bytes() {
+            if plan.workspace_bytes as u64 > memory.workspace_bytes(step.stream) {
                 return Err(wrong(tactic));
             }
-            bind(plan, &step.work, &address, memory.workspace_address())
+            bind(plan, &step.work, &address, memory.workspace_address(step.stream))
         }
         Tactic::Blas { words, workspace_bytes } => {
             let handle = device.blas.as_ref().ok_or_else(|| wrong(tactic))?;
@@ -126,7 +160,8 @@ pub fn prepare(
             if device.has_other_libraries() && prepared.workspace_of(&algorithm)? > *workspace_bytes {
                 return Err(wrong(tactic));
             }
-            let operands = operands(&step.work, &address, memory.workspace_address()).ok_or_else(|| wrong(tactic))?;
+            let operands =
+                operands(&step.work, &address, memory.workspace_address(step.stream)).ok_or_else(|| wrong(tactic))?;
             Ok(Ready::Blas { prepared, algorithm, operands })
         }
     }

@@ -11,8 +11,10 @@ use crate::{
 use planforge_engine_core::ir::Tensor;
 use planforge_kernels::cuda::device::DeviceError;
 
-/// Elements of a result that are compared, half of them from its begin, half from its end.
-const ELEMENTS: usize = 512;
+/// Parts of a result that are compared, evenly from its begin to its end, and elements of each: a tactic can be wrong
+/// in some rows only.
+const PARTS: u64 = 32;
+const PART_ELEMENTS: u64 = 256;
 
 /// Candidates in the making.
 pub(super) struct Trial<'a> {
@@ -96,26 +98,45 @@ fn bound(kind: Kind, tf32: bool) -> f64 {
 fn sample(device: &Device, program: &Program, memory: &Memory, step: &Step) -> Result<Vec<f64>, RuntimeError> {
     let view = step.work.views().1;
     let (size, end) = (view.kind.bytes(), view.end_bytes().unwrap_or(0));
-    let window = (ELEMENTS as u64 / 2).min((end / size).saturating_sub(view.offset));
-    let mut sample = Vec::with_capacity(ELEMENTS);
     device.stream.synchronize()?;
-    for first in [view.offset, end / size - window] {
-        let mut bytes = vec![0; (window * size) as usize];
+    let mut sample = Vec::new();
+    for (first, count) in parts(view.offset, end / size) {
+        let mut bytes = vec![0; (count * size) as usize];
         memory.read(program, view.buffer, first * size, &mut bytes)?;
-        let values = Tensor::new(view.kind.element(), vec![window as usize], bytes.into());
+        let values = Tensor::new(view.kind.element(), vec![count as usize], bytes.into());
         sample.extend(values.map(|tensor| tensor.to_f64s()).unwrap_or_default());
     }
     Ok(sample)
 }
 
+/// Where the parts of elements `begin..end` begin, and how long they are; all of it as one where it is short.
+fn parts(begin: u64, end: u64) -> Vec<(u64, u64)> {
+    let all = end.saturating_sub(begin);
+    if all <= PARTS * PART_ELEMENTS {
+        return vec![(begin, all)];
+    }
+    // The last part ends where the result does.
+    (0..PARTS).map(|part| (begin + (all - PART_ELEMENTS) * part / (PARTS - 1), PART_ELEMENTS)).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::majority;
+    use super::{PART_ELEMENTS, PARTS, majority, parts};
 
     #[test]
     fn half_is_no_majority() {
         assert!(majority(&[true, true, false]));
         assert!(!majority(&[true, false]));
         assert!(!majority(&[false, false, false]));
+    }
+
+    #[test]
+    fn parts_reach_from_the_begin_to_the_end() {
+        assert_eq!(parts(7, 107), [(7, 100)]);
+        let spread = parts(64, 1_000_000);
+        assert_eq!(spread.len() as u64, PARTS);
+        assert_eq!(spread[0], (64, PART_ELEMENTS));
+        assert_eq!(spread.last().map(|(first, count)| first + count), Some(1_000_000));
+        assert!(spread.windows(2).all(|two| two[0].0 + PART_ELEMENTS <= two[1].0));
     }
 }

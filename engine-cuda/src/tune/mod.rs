@@ -3,10 +3,11 @@
 mod agree;
 mod ahead;
 mod refine;
+mod streams;
 
 use crate::{
     codegen::{
-        Generated, Source, attention,
+        Generated, Source, any, attention,
         depthwise::{self, Depthwise},
         gemm,
     },
@@ -18,6 +19,9 @@ use crate::{
 use planforge_kernels::cuda::{blaslt::Prepared, device::Buffer, dnn::Engine};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, rc::Rc};
+
+pub use streams::Streams;
+pub(crate) use streams::choose as choose_streams;
 
 /// Most workspace that a tactic may use; more means that it unpacks whole images.
 pub const MAX_WORKSPACE_BYTES: u64 = 64 << 20;
@@ -82,8 +86,7 @@ pub fn tune(
     known: &mut Times,
     go_on: &mut dyn FnMut(usize, usize, &str) -> bool,
 ) -> Result<Tuned, RuntimeError> {
-    let memory = Memory::new(device, program, weights.clone(), MAX_WORKSPACE_BYTES)?;
-    memory.fill_with_noise()?;
+    let memory = Memory::new(device, program, weights.clone(), &[MAX_WORKSPACE_BYTES])?;
     ahead::compile(device, program, known, effort)?;
     let mut kernels = Kernels::new();
     let mut tuned = Tuned::default();
@@ -103,6 +106,9 @@ pub fn tune(
                 timed
             }
             None => {
+                if tuned.timed == 0 {
+                    memory.fill_with_noise()?;
+                }
                 let timed = time_candidates(device, program, &step, &memory, effort, &mut kernels)?;
                 known.insert(signature, timed.clone());
                 tuned.timed += 1;
@@ -209,7 +215,7 @@ fn time_candidates(
                     device.remember_plan(program, &step.work, &engine, &plan);
                     let tactic = Tactic::Dnn { engine: engine.index, knobs: engine.knobs.clone(), workspace_bytes };
                     let address = |view: &View| memory.address_of(program, view);
-                    let ready = bind(plan, &step.work, &address, memory.workspace_address());
+                    let ready = bind(plan, &step.work, &address, memory.workspace_address(step.stream));
                     let time = ready.and_then(|ready| time_us(device, &ready));
                     trial.keep(program, memory, tactic, time)?;
                 }
@@ -280,10 +286,20 @@ fn kernels_for(device: &Device, program: &Program, work: &Work, effort: Effort) 
         let tiles = gemm::tiles(&problem, target, effort.tiles);
         tiles.into_iter().map(|tile| gemm::generate(&problem, tile)).collect()
     };
+    // What tensor cores have no kernel for, and sums of few rows, which gain nothing by them.
+    let with_any = |mut kernels: Vec<Generated>, problem: Option<any::Problem>| {
+        if let Some(problem) = problem.filter(|problem| kernels.is_empty() || problem.is_of_few_rows()) {
+            kernels.extend(any::tiles(&problem).into_iter().map(|tile| any::generate(&problem, tile)));
+        }
+        kernels
+    };
     match work {
         Work::Conv(conv) if conv.taps.is_some() => depthwise_kernels(conv),
-        Work::Conv(conv) => gemm(gemm::Problem::of_conv(conv)),
-        Work::Product(product) => gemm(gemm::Problem::of_product(product, program.is_constant(&product.b))),
+        Work::Conv(conv) => with_any(gemm(gemm::Problem::of_conv(conv)), any::Problem::of_conv(conv)),
+        Work::Product(product) => {
+            let kernels = gemm(gemm::Problem::of_product(product, program.is_constant(&product.b)));
+            with_any(kernels, any::Problem::of_product(product))
+        }
         Work::Attention(work) => {
             attention::tiles(work, capability).into_iter().map(|tile| attention::generate(work, tile)).collect()
         }
@@ -298,9 +314,9 @@ fn depthwise_kernels(conv: &ConvWork) -> Vec<Generated> {
         pads_before: conv.pads_before,
         dilations: conv.dilations,
         bias: conv.bias.is_some(),
-        residual: conv.residual.is_some(),
         activation: conv.activation,
     };
-    let tiles = depthwise::tiles(&conv.x, &conv.y);
-    tiles.into_iter().map(|tile| depthwise::generate(&conv.x, &conv.y, how, tile)).collect()
+    let (x, residual, y) = (&conv.x, conv.residual.as_ref(), &conv.y);
+    let tiles = depthwise::tiles(x, residual, y);
+    tiles.into_iter().map(|tile| depthwise::generate(x, residual, y, how, tile)).collect()
 }

@@ -4,7 +4,7 @@
 use super::{Timed, Tuned, signature};
 use crate::{
     program::{Program, Work},
-    runtime::{Device, Kernels, Memory, Ready, Result, RuntimeError, prepare},
+    runtime::{Device, Kernels, Memory, Ready, Result, RuntimeError, keep_libraries_behind, median_ms, prepare},
 };
 use planforge_kernels::cuda::device::DeviceError;
 use std::{
@@ -20,9 +20,6 @@ const SLACK: f64 = 1.3;
 const GAIN: f64 = 0.998;
 /// A step whose share of the whole is less is not worth a comparison.
 const LEAST_SHARE: f64 = 0.002;
-/// Launches of which the median is taken: as many as fit in this time.
-const LAUNCHES_MS: f64 = 12.0;
-const LAUNCHES: std::ops::RangeInclusive<usize> = 5..=25;
 /// All of it ends after this time; what was not compared keeps its best.
 const LONGEST: Duration = Duration::from_secs(8);
 
@@ -63,7 +60,7 @@ pub(super) fn refine(
         group.us += tried[0].us;
     }
     let began = Instant::now();
-    let mut best_ms = graph_ms(device, &ready)?;
+    let mut best_ms = graph_ms(device, program, &mut ready)?;
     let mut order: Vec<(String, Group)> = groups.into_iter().collect();
     order.sort_by(|(_, a), (_, b)| b.us.total_cmp(&a.us));
     for (signature, group) in order {
@@ -80,7 +77,7 @@ pub(super) fn refine(
                 continue;
             }
             exchange(&mut ready, &mut others);
-            let ms = match graph_ms(device, &ready) {
+            let ms = match graph_ms(device, program, &mut ready) {
                 Ok(ms) => ms,
                 Err(error @ RuntimeError::Device(DeviceError::Fault { .. })) => return Err(error),
                 Err(error) => {
@@ -126,39 +123,12 @@ fn prefer(times: &mut Vec<Timed>, candidate: &Timed) {
 }
 
 /// Median time of all steps as one graph.
-fn graph_ms(device: &Device, ready: &[Ready]) -> Result<f64> {
+fn graph_ms(device: &Device, program: &Program, ready: &mut [Ready]) -> Result<f64> {
+    // Tactics change between calls, and with them what stands before a library's kernel.
+    keep_libraries_behind(device, program, ready)?;
     let stream = &device.stream;
-    let mut failed = None;
-    let graph = stream.capture(|| {
-        for step in ready {
-            // SAFETY: the caller's memory lives.
-            if let Err(error) = unsafe { step.run(stream) } {
-                failed = Some(error);
-                break;
-            }
-        }
-        Ok(())
-    });
-    if let Some(error) = failed {
-        return Err(error);
-    }
-    let graph = graph?;
-    let mut times = Vec::new();
-    let mut launches = 3;
-    while times.len() < launches {
-        let from = stream.moment()?;
-        // SAFETY: the memory it was captured with lives.
-        unsafe { graph.launch()? };
-        let to = stream.moment()?;
-        to.wait()?;
-        times.push(to.since_ms(&from)?);
-        if times.len() == 3 && launches == 3 {
-            // The first ones only warm up.
-            let rough = times[2].max(1e-3);
-            launches = ((LAUNCHES_MS / rough) as usize).clamp(*LAUNCHES.start(), *LAUNCHES.end());
-            times.clear();
-        }
-    }
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    // SAFETY: the caller's memory lives.
+    let graph = stream.capture(|| ready.iter().try_for_each(|step| unsafe { step.run(stream) }))?;
+    // SAFETY: as above.
+    unsafe { median_ms(stream, &graph) }
 }

@@ -4,10 +4,11 @@
 //! column-major, so the operands change places inside.
 
 use super::{
+    calls::blaslt as calls,
     device::{DeviceError, Stream},
     libraries::{BlasLt, Missing},
 };
-use cudarc::cublaslt::{result, sys};
+use cudarc::cublaslt::sys;
 use std::{ffi::c_void, fmt, mem, ptr, rc::Rc};
 
 /// Most algorithms that a search returns.
@@ -108,8 +109,11 @@ pub enum BlasError {
 
 type Result<T> = std::result::Result<T, BlasError>;
 
-fn doing<T>(what: &'static str, result: std::result::Result<T, result::CublasError>) -> Result<T> {
-    result.map_err(|error| BlasError::Library { what, reason: format!("{:?}", error.0) })
+fn check(what: &'static str, status: sys::cublasStatus_t) -> Result<()> {
+    if status == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+        return Ok(());
+    }
+    Err(BlasError::Library { what, reason: format!("{status:?}") })
 }
 
 /// The library for the device whose context is current.
@@ -126,8 +130,8 @@ impl fmt::Debug for Handle {
 
 impl Drop for HandleInner {
     fn drop(&mut self) {
-        // SAFETY: made by `create_handle`, destroyed once.
-        let _ = unsafe { result::destroy_handle(self.0) };
+        // SAFETY: made by `cublasLtCreate`, destroyed once.
+        unsafe { calls::cublasLtDestroy(self.0) };
     }
 }
 
@@ -135,7 +139,10 @@ impl Handle {
     /// Of the device that `Gpu::open` made current on this thread.
     pub fn new() -> Result<Self> {
         BlasLt::get()?;
-        Ok(Self(Rc::new(HandleInner(doing("start", result::create_handle())?))))
+        let mut handle = ptr::null_mut();
+        // SAFETY: the library writes the handle.
+        check("start", unsafe { calls::cublasLtCreate(&mut handle) })?;
+        Ok(Self(Rc::new(HandleInner(handle))))
     }
 }
 
@@ -167,9 +174,11 @@ impl Drop for Prepared {
     fn drop(&mut self) {
         // SAFETY: all were made by this type and are destroyed once.
         unsafe {
-            let _ = result::destroy_matmul_desc(self.description);
-            for layout in self.layouts {
-                let _ = result::destroy_matrix_layout(layout);
+            if !self.description.is_null() {
+                calls::cublasLtMatmulDescDestroy(self.description);
+            }
+            for layout in self.layouts.into_iter().filter(|layout| !layout.is_null()) {
+                calls::cublasLtMatrixLayoutDestroy(layout);
             }
         }
     }
@@ -201,8 +210,12 @@ impl Prepared {
             Element::Int8 => sys::cublasComputeType_t::CUBLAS_COMPUTE_32I,
             _ => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
         };
-        let description =
-            doing("describe a product", result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F))?;
+        let mut prepared =
+            Self { handle: handle.clone(), product, description: ptr::null_mut(), layouts: [ptr::null_mut(); 4] };
+        let scale = sys::cudaDataType_t::CUDA_R_32F;
+        // SAFETY: the library writes the description.
+        let made = unsafe { calls::cublasLtMatmulDescCreate(&mut prepared.description, compute, scale) };
+        check("describe a product", made)?;
         // Row-major X is column-major X transposed: D' = B' · A'.
         let (b_rows, b_cols) = if product.b_transposed { (product.k, product.n) } else { (product.n, product.k) };
         let shapes = [
@@ -213,11 +226,11 @@ impl Prepared {
         ];
         let (given, made) = (data_type(product.element), result_type(product.element));
         let kinds = [given, given, made, made];
-        let mut layouts = [ptr::null_mut(); 4];
-        for ((layout, (rows, cols, ld, _)), kind) in layouts.iter_mut().zip(shapes).zip(kinds) {
-            *layout = doing("describe a matrix", result::create_matrix_layout(kind, rows, cols, ld.cast_signed()))?;
+        for ((layout, (rows, cols, ld, _)), kind) in prepared.layouts.iter_mut().zip(shapes).zip(kinds) {
+            // SAFETY: the library writes the layout.
+            let made = unsafe { calls::cublasLtMatrixLayoutCreate(layout, kind, rows, cols, ld.cast_signed()) };
+            check("describe a matrix", made)?;
         }
-        let prepared = Self { handle: handle.clone(), product, description, layouts };
         if product.batch > 1 {
             let count = i32::try_from(product.batch).unwrap_or(i32::MAX);
             for (layout, (.., stride)) in prepared.layouts.iter().zip(shapes) {
@@ -248,14 +261,14 @@ impl Prepared {
     fn set<T>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &T) -> Result<()> {
         // SAFETY: the description is alive; the library copies `size_of::<T>()` bytes of a plain value.
         let set = unsafe {
-            result::set_matmul_desc_attribute(
+            calls::cublasLtMatmulDescSetAttribute(
                 self.description,
                 attribute,
                 ptr::from_ref(value).cast(),
                 mem::size_of::<T>(),
             )
         };
-        doing("set a product's attribute", set)
+        check("set a product's attribute", set)
     }
 
     fn set_layout<T>(
@@ -266,33 +279,45 @@ impl Prepared {
     ) -> Result<()> {
         // SAFETY: as in `set`.
         let set = unsafe {
-            result::set_matrix_layout_attribute(layout, attribute, ptr::from_ref(value).cast(), mem::size_of::<T>())
+            calls::cublasLtMatrixLayoutSetAttribute(layout, attribute, ptr::from_ref(value).cast(), mem::size_of::<T>())
         };
-        doing("set a matrix's attribute", set)
+        check("set a matrix's attribute", set)
     }
 
     /// What the library proposes, best guess first. None means that it cannot compute this product.
     pub fn algorithms(&self, workspace_bytes: usize, most: usize) -> Result<Vec<Algorithm>> {
+        use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         if self.product.bias {
             // The choice depends on there being a pointer, not on where it leads.
             self.set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &ALIGNED_DUMMY)?;
         }
-        let preference = doing("make a preference", result::create_matmul_pref())?;
-        let attribute = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+        let mut preference = ptr::null_mut();
+        // SAFETY: the library writes the preference.
+        check("make a preference", unsafe { calls::cublasLtMatmulPreferenceCreate(&mut preference) })?;
+        let alignments = [
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ];
         let wanted = most.min(MAX_ALGORITHMS);
         // SAFETY: `cublasLtMatmulHeuristicResult_t` is plain data for which zero bytes are a valid value of every field.
         let mut found: Vec<sys::cublasLtMatmulHeuristicResult_t> = vec![unsafe { mem::zeroed() }; wanted];
         let mut count = 0;
         // SAFETY: all descriptors are alive; the array has room for as many results as are asked for.
         let asked = unsafe {
-            let set = result::set_matmul_pref_attribute(
-                preference,
-                attribute,
-                ptr::from_ref(&workspace_bytes).cast(),
-                mem::size_of::<usize>(),
-            );
-            let asked = set.and_then(|()| {
-                sys::cublasLtMatmulAlgoGetHeuristic(
+            let set = |attribute: Preference, value: *const c_void, bytes: usize| {
+                calls::cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes)
+            };
+            let bytes = ptr::from_ref(&workspace_bytes).cast();
+            let mut asked = set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, bytes, mem::size_of::<usize>());
+            for attribute in alignments {
+                if asked == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+                    asked = set(attribute, ptr::from_ref(&OPERAND_ALIGNMENT_BYTES).cast(), mem::size_of::<u32>());
+                }
+            }
+            if asked == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+                asked = calls::cublasLtMatmulAlgoGetHeuristic(
                     self.handle.0.0,
                     self.description,
                     self.layouts[0],
@@ -303,16 +328,15 @@ impl Prepared {
                     i32::try_from(wanted).unwrap_or(i32::MAX),
                     found.as_mut_ptr(),
                     &mut count,
-                )
-                .result()
-            });
-            let _ = result::destroy_matmul_pref(preference);
+                );
+            }
+            calls::cublasLtMatmulPreferenceDestroy(preference);
             asked
         };
-        match asked {
-            Err(error) if error.0 == sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED => return Ok(Vec::new()),
-            other => doing("propose algorithms", other)?,
+        if asked == sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED {
+            return Ok(Vec::new());
         }
+        check("propose algorithms", asked)?;
         found.truncate(usize::try_from(count).unwrap_or(0));
         let usable = found.iter().filter(|r| r.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS);
         Ok(usable
@@ -331,7 +355,7 @@ impl Prepared {
         let mut result: sys::cublasLtMatmulHeuristicResult_t = unsafe { mem::zeroed() };
         // SAFETY: descriptors are alive; the library reads the algorithm and writes the result.
         let checked = unsafe {
-            sys::cublasLtMatmulAlgoCheck(
+            calls::cublasLtMatmulAlgoCheck(
                 self.handle.0.0,
                 self.description,
                 self.layouts[0],
@@ -341,9 +365,8 @@ impl Prepared {
                 &algo,
                 &mut result,
             )
-            .result()
         };
-        doing("use an algorithm", checked)?;
+        check("use an algorithm", checked)?;
         Ok(result.workspaceSize as u64)
     }
 
@@ -361,7 +384,7 @@ impl Prepared {
         let c = if self.product.residual { operands.c } else { operands.d };
         // SAFETY: descriptors are alive; the rest is the caller's word.
         let queued = unsafe {
-            sys::cublasLtMatmul(
+            calls::cublasLtMatmul(
                 self.handle.0.0,
                 self.description,
                 ptr::from_ref(&alpha).cast(),
@@ -379,11 +402,13 @@ impl Prepared {
                 algorithm.workspace_bytes,
                 stream.raw().cast(),
             )
-            .result()
         };
-        doing("run a product", queued)
+        check("run a product", queued)
     }
 }
+
+/// Where operands may begin: parts of wider tensors at any 16 bytes, less than what the library assumes by itself.
+const OPERAND_ALIGNMENT_BYTES: u32 = 16;
 
 /// An address of the alignment that real ones have.
 const ALIGNED_DUMMY: u64 = 1 << 20;

@@ -4,6 +4,7 @@
 //! several streams is ordered by explicit events, as it must be inside a captured graph.
 
 use super::{
+    calls::driver as calls,
     libraries::{Driver, Missing},
     nvrtc::Arch,
 };
@@ -93,18 +94,24 @@ impl Gpu {
         Ok(Self { context, properties })
     }
 
-    /// The device with that NVML UUID (`GPU-...`), whatever its number here.
+    /// Whether that is the device's NVML UUID: `GPU-...`, or `MIG-...` of a slice.
+    pub fn has_uuid(&self, uuid: &str) -> Result<bool> {
+        doing("ask for the device's UUID", self.context.uuid()).map(|own| is_uuid(uuid, own))
+    }
+
+    /// The device with that NVML UUID (`GPU-...`, or `MIG-...` of a slice), whatever its number here.
+    ///
+    /// No other device is opened: a context there would take memory and show up beside what is measured on it.
     pub fn open_uuid(uuid: &str) -> Result<Self> {
         Driver::get()?;
         let count = doing("count the devices", CudaContext::device_count())?;
-        let count = usize::try_from(count).unwrap_or(0);
         for ordinal in 0..count {
-            let gpu = Self::open(ordinal)?;
-            if doing("ask for the device's UUID", gpu.context.uuid()).map(text_of_uuid)? == uuid {
-                return Ok(gpu);
+            let handle = doing("ask for a device", result::device::get(ordinal))?;
+            if is_uuid(uuid, doing("ask for a device's UUID", result::device::get_uuid(handle))?) {
+                return Self::open(usize::try_from(ordinal).unwrap_or(0));
             }
         }
-        Err(DeviceError::NoSuchDevice { uuid: uuid.into(), seen: count })
+        Err(DeviceError::NoSuchDevice { uuid: uuid.into(), seen: usize::try_from(count).unwrap_or(0) })
     }
 
     pub(super) fn context(&self) -> &Arc<CudaContext> {
@@ -183,16 +190,11 @@ fn properties(context: &Arc<CudaContext>) -> std::result::Result<Properties, Dri
     })
 }
 
-/// `GPU-` and the sixteen bytes in the usual groups.
-fn text_of_uuid(uuid: sys::CUuuid) -> String {
-    let mut text = String::from("GPU-");
-    for (index, byte) in uuid.bytes.iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text += &format!("{:02x}", *byte as u8);
-    }
-    text
+/// Whether the text, of a GPU or of a slice of one, names the device of these sixteen bytes.
+fn is_uuid(text: &str, uuid: sys::CUuuid) -> bool {
+    let Some(digits) = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")) else { return false };
+    let digits = digits.chars().filter(|digit| *digit != '-').map(|digit| digit.to_ascii_lowercase());
+    digits.eq(uuid.bytes.iter().flat_map(|byte| format!("{:02x}", *byte as u8).into_bytes()).map(char::from))
 }
 
 /// Device memory of one owner.
@@ -268,6 +270,11 @@ impl Stream {
         doing("order two streams", self.0.join(&other.0))
     }
 
+    /// What follows here runs after that moment of another stream; both may be in one capture.
+    pub fn after_moment(&self, moment: &Moment) -> Result<()> {
+        doing("order two streams", self.0.wait(&moment.0))
+    }
+
     /// A moment on this stream whose time can be read.
     pub fn moment(&self) -> Result<Moment> {
         let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
@@ -275,7 +282,10 @@ impl Stream {
     }
 
     /// Records what `work` queues, runs none of it, and makes it one graph.
-    pub fn capture(&self, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
+    pub fn capture<E: From<DeviceError>>(
+        &self,
+        work: impl FnOnce() -> std::result::Result<(), E>,
+    ) -> std::result::Result<Graph, E> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         doing("begin a capture", self.0.begin_capture(mode))?;
         let worked = work();
@@ -330,7 +340,13 @@ impl Moment {
 
     /// Device time from `earlier` to here; waits for both.
     pub fn since_ms(&self, earlier: &Moment) -> Result<f64> {
-        doing("read an event", earlier.0.elapsed_ms(&self.0)).map(f64::from)
+        earlier.wait()?;
+        self.wait()?;
+        let mut ms = 0f32;
+        // SAFETY: both events are there and were waited for.
+        let read = unsafe { calls::cuEventElapsedTime(&mut ms, earlier.0.cu_event(), self.0.cu_event()) };
+        doing("read an event", read.result())?;
+        Ok(ms.into())
     }
 }
 
@@ -440,6 +456,11 @@ impl Kernel {
         Self { begins_early: true, ..self }
     }
 
+    /// Takes [`Kernel::beginning_early`] back, for a launch that follows work of several streams.
+    pub fn begin_after_all(&mut self) {
+        self.begins_early = false;
+    }
+
     /// Lets a block ask for more shared memory than a kernel gets by default.
     pub fn allow_shared_bytes(&self, bytes: u32) -> Result<()> {
         let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -495,5 +516,24 @@ impl Kernel {
             }
         };
         queued.map_err(|error| DeviceError::from_driver(format!("launch kernel {} with {launch:?}", self.name), error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_names_a_board_or_a_slice_of_one() {
+        let bytes: [i8; 16] = std::array::from_fn(|at| (at * 17) as u8 as i8);
+        let uuid = sys::CUuuid { bytes: bytes.map(|byte| byte as _) };
+        for text in ["GPU-00112233-4455-6677-8899-aabbccddeeff", "MIG-00112233-4455-6677-8899-AABBCCDDEEFF"] {
+            assert!(is_uuid(text, uuid), "{text}");
+        }
+        for text in
+            ["00112233-4455-6677-8899-aabbccddeeff", "GPU-00112233", "GPU-10112233-4455-6677-8899-aabbccddeeff", ""]
+        {
+            assert!(!is_uuid(text, uuid), "{text}");
+        }
     }
 }

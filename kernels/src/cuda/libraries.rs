@@ -1,21 +1,28 @@
 //! Where the NVIDIA libraries are, and what is missing.
 //!
-//! Looked for in this order (of cuDNN the newest counts, wherever it is): folders that `PLANFORGE_CUDA_LIBS` names, the loader's own path, `CUDA_HOME` and the usual
-//! toolkit folders, and the layouts of NVIDIA's Python packages. A library is opened once, by absolute path and for the
-//! whole process, so that libraries which look each other up by name find these and no others. One that lacks a symbol
-//! used here counts as unusable: calls into it could otherwise end the process.
+//! Looked for in this order (of cuDNN the newest counts, wherever it is): folders that `PLANFORGE_CUDA_LIBS` names, the
+//! loader's own path, `CUDA_HOME` and the usual toolkit folders, and the layouts of NVIDIA's Python packages. A library
+//! is opened once, by absolute path and for the whole process, so that libraries which look each other up by name find
+//! these and no others; what is called are the functions of that very file (`calls`). One that lacks a function used
+//! here counts as unusable: calls into it could otherwise end the process.
 
+use super::calls;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW, Symbol};
 use std::{
     env,
-    ffi::{c_int, c_void},
+    ffi::{CStr, CString, OsStr, c_int, c_void},
     fmt, fs,
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
+    ptr,
     sync::OnceLock,
 };
 
 /// Entries of a folder that are looked at; site-packages of large installations hold some thousands.
 const MAX_ENTRIES: usize = 20_000;
+
+/// Candidates whose versions are asked for: the loader has sixteen namespaces.
+const MAX_PROBED: usize = 8;
 
 /// A library that was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +42,13 @@ pub enum Missing {
     Broken { path: PathBuf, reason: String },
     #[error("{} lacks the function {symbol}: a stub, or a version this program does not know", path.display())]
     Symbol { path: PathBuf, symbol: &'static str },
+    #[error(
+        "{} is not what the loader opens as libcuda.so: that is {}, often a toolkit's stub; take its folder out of \
+         LD_LIBRARY_PATH",
+        path.display(),
+        by.display()
+    )]
+    Shadowed { path: PathBuf, by: PathBuf },
     #[error("{} has version {found}; at least {least} is needed", path.display())]
     TooOld { path: PathBuf, found: String, least: &'static str },
 }
@@ -104,10 +118,12 @@ struct Wanted {
     files: &'static [&'static str],
     /// Opened before it, from the same folder, where present.
     before: &'static [&'static str],
+    /// What it opens by name once it is called, the ones that others need first; must be of its own folder.
+    parts: &'static [&'static str],
     symbols: &'static [&'static str],
     version: fn(&Library) -> Option<String>,
     least: &'static str,
-    /// Open every candidate and keep the newest: for a library of which hosts often carry several.
+    /// Of several candidates the newest is opened: for a library of which hosts often carry several.
     newest: bool,
 }
 
@@ -115,13 +131,8 @@ const DRIVER: Wanted = Wanted {
     name: "the CUDA driver (libcuda.so.1)",
     files: &["libcuda.so.1"],
     before: &[],
-    symbols: &[
-        "cuInit",
-        "cuDevicePrimaryCtxRetain",
-        "cuModuleLoadData",
-        "cuLaunchKernel",
-        "cuGraphInstantiateWithFlags",
-    ],
+    parts: &[],
+    symbols: calls::driver::NAMES,
     version: |library| {
         let mut number = 0;
         // SAFETY: `cuDriverGetVersion` writes one int and may be called before `cuInit`.
@@ -130,7 +141,7 @@ const DRIVER: Wanted = Wanted {
             (ask(&mut number) == 0).then(|| format!("{}.{}", number / 1000, number % 1000 / 10))
         }
     },
-    least: "11.4",
+    least: "11.8",
     newest: false,
 };
 
@@ -139,13 +150,8 @@ const NVRTC: Wanted = Wanted {
     files: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"],
     // Without them every compilation fails: NVRTC asks the loader for them by name.
     before: &["libnvrtc-builtins.so*"],
-    symbols: &[
-        "nvrtcCreateProgram",
-        "nvrtcCompileProgram",
-        "nvrtcGetCUBIN",
-        "nvrtcGetCUBINSize",
-        "nvrtcGetSupportedArchs",
-    ],
+    parts: &[],
+    symbols: calls::nvrtc::NAMES,
     version: |library| {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: `nvrtcVersion` writes two ints.
@@ -163,7 +169,8 @@ const BLASLT: Wanted = Wanted {
     name: "cuBLASLt (libcublasLt.so)",
     files: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"],
     before: &["libcudart.so*"],
-    symbols: &["cublasLtCreate", "cublasLtMatmul", "cublasLtMatmulAlgoGetHeuristic"],
+    parts: &[],
+    symbols: calls::blaslt::NAMES,
     version: |library| {
         // SAFETY: `cublasLtGetVersion` takes nothing and returns a number.
         let number = unsafe {
@@ -182,7 +189,16 @@ const DNN: Wanted = Wanted {
     files: &["libcudnn.so.9"],
     // Its parts look for these two by name.
     before: &["libcublasLt.so.1*", "libcublas.so.1*"],
-    symbols: &["cudnnCreate", "cudnnBackendCreateDescriptor", "cudnnBackendExecute", "cudnnGetLastErrorString"],
+    parts: &[
+        "libcudnn_graph.so.9",
+        "libcudnn_ops.so.9",
+        "libcudnn_heuristic.so.9",
+        "libcudnn_engines_precompiled.so.9",
+        "libcudnn_engines_runtime_compiled.so.9",
+        "libcudnn_engines_tensor_ir.so.9",
+        "libcudnn_ext.so.9",
+    ],
+    symbols: calls::dnn::NAMES,
     version: |library| {
         // SAFETY: `cudnnGetVersion` takes nothing and returns a number.
         let number = unsafe {
@@ -223,15 +239,31 @@ impl Search {
     }
 
     fn open_all(&self) -> Libraries {
-        let driver = self.open(&DRIVER);
-        let nvrtc = self.open(&NVRTC).map(|found| as_called(found, "libnvrtc.so", called::nvrtc));
-        let blaslt = self.open(&BLASLT).map(|found| as_called(found, "libcublasLt.so", called::blaslt));
-        let dnn = self.open(&DNN).map(|found| as_called(found, "libcudnn.so", called::dnn));
-        Libraries { driver, nvrtc, blaslt, dnn }
+        let open = |wanted, into: fn(&'static Library) -> Result<(), &'static str>| {
+            let (found, library) = self.open(wanted)?;
+            into(library).map_err(|symbol| Missing::Symbol { path: found.path.clone(), symbol })?;
+            Ok(found)
+        };
+        Libraries {
+            driver: self.open_driver(),
+            nvrtc: open(&NVRTC, calls::nvrtc::open),
+            blaslt: open(&BLASLT, calls::blaslt::open),
+            dnn: open(&DNN, calls::dnn::open),
+        }
+    }
+
+    /// The driver is called through bindings that open it once more, by the name without a version.
+    fn open_driver(&self) -> Slot {
+        let (found, library) = self.open(&DRIVER)?;
+        calls::driver::open(library).map_err(|symbol| Missing::Symbol { path: found.path.clone(), symbol })?;
+        match called_instead(library, Path::new("libcuda.so"), "cuInit") {
+            Some(by) => Err(Missing::Shadowed { path: found.path, by }),
+            None => Ok(found),
+        }
     }
 
     /// Opens the first candidate that is complete; otherwise says what was wrong with the first one that exists.
-    fn open(&self, wanted: &Wanted) -> Slot {
+    fn open(&self, wanted: &Wanted) -> Result<(Found, &'static Library), Missing> {
         let mut first_problem = None;
         let in_folders = |folders: &[PathBuf]| -> Vec<PathBuf> {
             folders.iter().flat_map(|folder| wanted.files.iter().map(|file| folder.join(file))).collect()
@@ -240,12 +272,14 @@ impl Search {
         let by_name = wanted.files.iter().map(PathBuf::from);
         let candidates = present(in_folders(&self.named)).chain(by_name).chain(present(in_folders(&self.usual)));
         let mut candidates = candidates.collect::<Vec<_>>();
-        if wanted.newest {
+        if wanted.newest && candidates.len() > 1 {
+            candidates.truncate(MAX_PROBED);
             candidates.sort_by_cached_key(|path| std::cmp::Reverse(probed_version(path, wanted)));
         }
         for path in candidates {
             if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
                 self.open_helpers(folder, wanted.before);
+                open_parts(folder, wanted.parts);
             }
             match open_one(&path, wanted) {
                 Ok(found) => return Ok(found),
@@ -260,7 +294,7 @@ impl Search {
     /// Opens what a library will look for by name; in its own folder, else in any other.
     fn open_helpers(&self, folder: &Path, patterns: &[&str]) {
         for pattern in patterns {
-            let mut folders = [folder].into_iter().chain(self.usual.iter().map(PathBuf::as_path));
+            let mut folders = [folder].into_iter().chain(self.named.iter().chain(&self.usual).map(PathBuf::as_path));
             if let Some(helper) = folders.find_map(|folder| matching(folder, pattern)) {
                 // One that does not load is told by the library that needs it.
                 let _ = open_for_good(&helper);
@@ -269,52 +303,48 @@ impl Search {
     }
 }
 
-/// What is really called: the bindings ask the loader for the name without a version first, and where that is another
-/// library (a developer's link), no library opened before takes its place.
-fn as_called(found: Found, name: &str, version: fn() -> Option<String>) -> Found {
-    match version() {
-        Some(version) if version != found.version => {
-            tracing::warn!(
-                library = name,
-                found = %found.path.display(),
-                found_version = found.version,
-                version,
-                "the loader's own library is called instead of the one that was found: put the wanted one first in LD_LIBRARY_PATH"
-            );
-            Found { path: name.into(), version }
-        }
-        _ => found,
-    }
-}
-
-/// Versions as the bindings' own libraries tell them.
-mod called {
-    use cudarc::{cublaslt, cudnn, nvrtc};
-
-    pub fn nvrtc() -> Option<String> {
-        let (mut major, mut minor) = (0, 0);
-        // SAFETY: the library was opened and writes two ints.
-        let asked = unsafe { nvrtc::sys::nvrtcVersion(&mut major, &mut minor) };
-        (asked == nvrtc::sys::nvrtcResult::NVRTC_SUCCESS).then(|| format!("{major}.{minor}"))
-    }
-
-    pub fn blaslt() -> Option<String> {
-        // SAFETY: the library was opened; the function takes nothing and returns a number.
-        Some(super::digits(unsafe { cublaslt::sys::cublasLtGetVersion() }))
-    }
-
-    pub fn dnn() -> Option<String> {
-        // SAFETY: as above.
-        Some(super::digits(unsafe { cudnn::sys::cudnnGetVersion() }))
-    }
-}
-
 /// major.minor.patch of a number such as 91900 or 130100.
 fn digits(number: usize) -> String {
     format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
-fn open_one(path: &Path, wanted: &Wanted) -> Slot {
+/// The file that answers for `symbol` where the library is opened as `name`, if that is another than `library`.
+fn called_instead(library: &Library, name: &Path, symbol: &str) -> Option<PathBuf> {
+    // SAFETY: as in `open_for_good`; the symbol is only looked up.
+    let (other, own, reached) = unsafe {
+        let other = Library::open(Some(name), RTLD_LAZY | RTLD_LOCAL).ok()?;
+        let own = library.get::<*const c_void>(symbol.as_bytes()).ok()?.into_raw();
+        let reached = other.get::<*const c_void>(symbol.as_bytes()).ok()?.into_raw();
+        (other, own, reached)
+    };
+    if own == reached {
+        return None;
+    }
+    // SAFETY: an all-zero answer is one that names nothing; the loader writes it, and the name it points to lives as long
+    // as `other` is open.
+    let path = unsafe {
+        let mut answer: libc::Dl_info = std::mem::zeroed();
+        let known = libc::dladdr(reached, &mut answer) != 0 && !answer.dli_fname.is_null();
+        known.then(|| PathBuf::from(OsStr::from_bytes(CStr::from_ptr(answer.dli_fname).to_bytes())))
+    };
+    drop(other);
+    Some(path.unwrap_or_else(|| name.to_owned()))
+}
+
+/// Opens what a library will look for by name from its own folder, where the loader would look elsewhere first.
+fn open_parts(folder: &Path, parts: &[&str]) {
+    if env::var_os("LD_LIBRARY_PATH").is_none_or(|paths| paths.is_empty()) {
+        return;
+    }
+    for part in parts.iter().map(|part| folder.join(part)).filter(|part| part.exists()) {
+        // SAFETY: as in `open_for_good`. A part that does not load is told by the library that needs it.
+        if let Ok(library) = unsafe { Library::open(Some(part), RTLD_LAZY | RTLD_GLOBAL) } {
+            std::mem::forget(library);
+        }
+    }
+}
+
+fn open_one(path: &Path, wanted: &Wanted) -> Result<(Found, &'static Library), Missing> {
     let library = open_for_good(path).map_err(|reason| Missing::Broken { path: path.to_owned(), reason })?;
     for symbol in wanted.symbols {
         // SAFETY: the symbol is only looked up, never called or read.
@@ -327,15 +357,35 @@ fn open_one(path: &Path, wanted: &Wanted) -> Slot {
     if older(&version, wanted.least) {
         return Err(Missing::TooOld { path: path.to_owned(), found: version, least: wanted.least });
     }
-    Ok(Found { path: path.to_owned(), version })
+    Ok((Found { path: path.to_owned(), version }, library))
 }
 
-/// The version of a library that is opened only to ask for it.
+/// The version of a library that is opened only to ask for it, in a namespace of its own: the parts that it opens to
+/// answer stay loaded, under names that versions share, and would be taken for those of the next one.
 fn probed_version(path: &Path, wanted: &Wanted) -> Vec<u64> {
-    // SAFETY: as in `open_for_good`; nothing of it is kept.
-    let library = unsafe { Library::open(Some(path), RTLD_LAZY | RTLD_LOCAL) };
-    let version = library.ok().and_then(|library| (wanted.version)(&library));
+    let first = wanted.parts.first().and_then(|part| Some(path.parent()?.join(part)));
+    let first = first.filter(|part| part.is_absolute() && part.exists());
+    let version = open_apart(path, first.as_deref()).and_then(|library| (wanted.version)(&library));
     version_parts(&version.unwrap_or_default())
+}
+
+/// Opens a library in a new namespace of the loader, after `first`, which it then finds by name.
+fn open_apart(path: &Path, first: Option<&Path>) -> Option<Library> {
+    let open = |space, path: &Path| {
+        let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+        // SAFETY: the path ends with a zero; initialisers have no requirement on the caller.
+        let handle = unsafe { libc::dlmopen(space, path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        (!handle.is_null()).then_some(handle)
+    };
+    let mut space = libc::LM_ID_NEWLM;
+    if let Some(handle) = first.and_then(|first| open(space, first)) {
+        // SAFETY: the handle is open; the loader writes the namespace's number.
+        if unsafe { libc::dlinfo(handle, libc::RTLD_DI_LMID, ptr::from_mut(&mut space).cast()) } != 0 {
+            return None;
+        }
+    }
+    // SAFETY: the handle is open and owned by nobody else.
+    open(space, path).map(|handle| unsafe { Library::from_raw(handle) })
 }
 
 /// Opens a library for the whole process and for ever: its functions are called through static pointers.
@@ -429,6 +479,7 @@ mod tests {
         name: "a library of the test",
         files: &["libplanforge-test.so.1"],
         before: &[],
+        parts: &[],
         symbols: &["planforge_nothing_has_this"],
         version: |_| Some("1.0".into()),
         least: "1.0",
@@ -439,7 +490,7 @@ mod tests {
     fn what_is_missing_is_said_with_its_place() {
         let folder = tempfile::tempdir().unwrap();
         let search = Search { named: vec![folder.path().to_owned()], usual: Vec::new() };
-        assert_eq!(search.open(&ANY), Err(Missing::NotFound { name: ANY.name }));
+        assert_eq!(search.open(&ANY).unwrap_err(), Missing::NotFound { name: ANY.name });
         let file = folder.path().join("libplanforge-test.so.1");
         fs::write(&file, b"no library").unwrap();
         assert!(matches!(search.open(&ANY), Err(Missing::Broken { path, .. }) if path == file));
@@ -457,7 +508,66 @@ mod tests {
         assert_eq!(refused, Missing::Symbol { path: stub, symbol: "planforge_nothing_has_this" });
         let old = Wanted { symbols: &["cos"], least: "2.1", ..ANY };
         assert!(matches!(search.open(&old), Err(Missing::TooOld { .. })));
-        assert_eq!(search.open(&Wanted { symbols: &["cos"], ..ANY }).unwrap().version, "1.0");
+        assert_eq!(search.open(&Wanted { symbols: &["cos"], ..ANY }).unwrap().0.version, "1.0");
+    }
+
+    /// A library that asks a part for its version, and finds it by a name without one, as cuDNN does.
+    fn versioned(folder: &Path, version: u32) -> bool {
+        fs::create_dir_all(folder).unwrap();
+        let sources = [
+            ("libplanforge-part.so.1", format!("int part_version(void) {{ return {version}; }}")),
+            (
+                "libplanforge-test.so.1",
+                "#include <dlfcn.h>\nint version(void) {\n\
+                 int (*ask)(void) = (int (*)(void))dlsym(dlopen(\"libplanforge-part.so.1\", RTLD_LAZY), \"part_version\");\n\
+                 return ask ? ask() : 0; }"
+                    .into(),
+            ),
+        ];
+        sources.iter().all(|(name, source)| {
+            fs::write(folder.join("source.c"), source).unwrap();
+            let mut compiler = std::process::Command::new("cc");
+            compiler.args(["-shared", "-fPIC", "-Wl,-rpath,$ORIGIN", &format!("-Wl,-soname,{name}"), "-o", name]);
+            compiler.args(["source.c", "-ldl"]).current_dir(folder);
+            compiler.status().is_ok_and(|status| status.success())
+        })
+    }
+
+    #[test]
+    fn of_several_versions_the_newest_is_called_with_its_own_parts() {
+        const VERSIONED: Wanted = Wanted {
+            parts: &["libplanforge-part.so.1"],
+            symbols: &["version"],
+            version: |library| {
+                // SAFETY: the function was written above.
+                unsafe { Some(library.get::<unsafe extern "C" fn() -> c_int>(b"version").ok()?().to_string()) }
+            },
+            newest: true,
+            ..ANY
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let places = ["older", "newer", "oldest"].map(|name| folder.path().join(name));
+        if !places.iter().zip([914, 919, 901]).all(|(place, version)| versioned(place, version)) {
+            return; // No C compiler here.
+        }
+        let search = Search { named: vec![places[0].clone()], usual: places[1..].to_vec() };
+        let (found, library) = search.open(&VERSIONED).unwrap();
+        assert_eq!(found, Found { path: places[1].join("libplanforge-test.so.1"), version: "919".into() });
+        assert_eq!((VERSIONED.version)(library), Some("919".into()));
+    }
+
+    #[test]
+    fn a_file_that_the_loader_prefers_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let places = ["chosen", "stubs"].map(|name| folder.path().join(name));
+        if !places.iter().zip([1, 2]).all(|(place, version)| versioned(place, version)) {
+            return; // No C compiler here.
+        }
+        let [chosen, stub] = places.map(|place| place.join("libplanforge-test.so.1"));
+        let library = open_for_good(&chosen).unwrap();
+        assert_eq!(called_instead(library, &stub, "version"), Some(stub.clone()));
+        assert_eq!(called_instead(library, &chosen, "version"), None);
+        assert_eq!(called_instead(library, &stub.with_extension("none"), "version"), None);
     }
 
     #[test]

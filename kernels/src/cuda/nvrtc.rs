@@ -3,13 +3,17 @@
 //! No header of a toolkit is ever in reach: sources bring what they need. A cubin is kept under a digest of everything
 //! that decides it (source, options, architecture, NVRTC version), so that a kernel is compiled once per host.
 
-use super::libraries::{Nvrtc, libraries};
-use cudarc::nvrtc::{result, sys};
+use super::{
+    calls::nvrtc as calls,
+    libraries::{Nvrtc, libraries},
+};
+use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult as Status};
 use sha2::{Digest as _, Sha256};
 use std::{
-    ffi::CString,
+    ffi::{CStr, CString, c_char, c_int},
     fmt, fs, io,
     path::{Path, PathBuf},
+    ptr,
     str::FromStr,
 };
 
@@ -100,25 +104,24 @@ pub fn compile(source: Source<'_>, arch: Arch) -> Result<Cubin, CompileError> {
     let zero = |_| CompileError::Zero { name: source.name.into() };
     let text = CString::new(source.text).map_err(zero)?;
     let file = CString::new(format!("{}.cu", source.name)).map_err(zero)?;
-    let options = all_options(source.options, arch);
-    if options.iter().any(|option| option.contains('\0')) {
-        return Err(CompileError::Zero { name });
-    }
+    let options: Vec<CString> =
+        all_options(source.options, arch).into_iter().map(CString::new).collect::<Result<_, _>>().map_err(zero)?;
     let library = |what| {
         let name = source.name.to_owned();
-        move |error: result::NvrtcError| CompileError::Library { name, what, reason: format!("{:?}", error.0) }
+        move |status: Status| CompileError::Library { name, what, reason: format!("{status:?}") }
     };
-    let program = Program(result::create_program(&text, Some(&file)).map_err(library("make a program"))?);
-    // SAFETY: the program lives until the end of this function; the options are copied by the call.
-    let compiled = unsafe { result::compile_program(program.0, &options) };
+    let program = Program::new(&text, &file).map_err(library("make a program"))?;
+    let compiled = program.compile(&options);
     let log = program.log();
-    if let Err(error) = compiled {
-        return Err(match error.0 {
-            sys::nvrtcResult::NVRTC_ERROR_COMPILATION | sys::nvrtcResult::NVRTC_ERROR_INVALID_OPTION => {
-                CompileError::Source { name, arch, log, text: source.text.into() }
-            }
-            other => CompileError::Library { name, what: "compile the source", reason: format!("{other:?}: {log}") },
-        });
+    match compiled {
+        Ok(()) => {}
+        Err(Status::NVRTC_ERROR_COMPILATION | Status::NVRTC_ERROR_INVALID_OPTION) => {
+            return Err(CompileError::Source { name, arch, log, text: source.text.into() });
+        }
+        Err(other) => {
+            let reason = format!("{other:?}: {log}");
+            return Err(CompileError::Library { name, what: "compile the source", reason });
+        }
     }
     let bytes = program.cubin().map_err(library("hand over the machine code"))?;
     Ok(Cubin { bytes, log })
@@ -130,24 +133,51 @@ fn all_options(options: &[String], arch: Arch) -> Vec<String> {
     all
 }
 
+/// Turns a status into a result.
+fn done(status: Status) -> Result<(), Status> {
+    if status == Status::NVRTC_SUCCESS { Ok(()) } else { Err(status) }
+}
+
 /// Destroys its program at the end.
-struct Program(sys::nvrtcProgram);
+struct Program(nvrtcProgram);
 
 impl Program {
+    fn new(text: &CStr, file: &CStr) -> Result<Self, Status> {
+        let mut program = ptr::null_mut();
+        // SAFETY: the library copies both texts and writes the program; there are no headers.
+        done(unsafe {
+            calls::nvrtcCreateProgram(&mut program, text.as_ptr(), file.as_ptr(), 0, ptr::null(), ptr::null())
+        })?;
+        Ok(Self(program))
+    }
+
+    fn compile(&self, options: &[CString]) -> Result<(), Status> {
+        let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        // SAFETY: the program is alive, and so are as many options as are told during the call.
+        done(unsafe { calls::nvrtcCompileProgram(self.0, options.len() as c_int, options.as_ptr()) })
+    }
+
+    /// The compiler's words; empty when it has none to give.
     fn log(&self) -> String {
-        // SAFETY: the program is alive.
-        let log = unsafe { result::get_program_log(self.0) }.unwrap_or_default();
-        let bytes: Vec<u8> = log.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+        // SAFETY: the program is alive; the second call writes exactly `size` characters.
+        let log = unsafe {
+            let mut size = 0;
+            done(calls::nvrtcGetProgramLogSize(self.0, &mut size)).and_then(|()| {
+                let mut log = vec![0u8; size];
+                done(calls::nvrtcGetProgramLog(self.0, log.as_mut_ptr().cast())).map(|()| log)
+            })
+        };
+        let bytes: Vec<u8> = log.unwrap_or_default().into_iter().take_while(|&c| c != 0).collect();
         String::from_utf8_lossy(&bytes).trim().to_owned()
     }
 
-    fn cubin(&self) -> Result<Vec<u8>, result::NvrtcError> {
+    fn cubin(&self) -> Result<Vec<u8>, Status> {
         let mut size = 0;
         // SAFETY: the program is alive and compiled; the second call writes exactly `size` bytes.
         unsafe {
-            sys::nvrtcGetCUBINSize(self.0, &mut size).result()?;
+            done(calls::nvrtcGetCUBINSize(self.0, &mut size))?;
             let mut bytes = vec![0u8; size];
-            sys::nvrtcGetCUBIN(self.0, bytes.as_mut_ptr().cast()).result()?;
+            done(calls::nvrtcGetCUBIN(self.0, bytes.as_mut_ptr().cast()))?;
             Ok(bytes)
         }
     }
@@ -155,25 +185,25 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: made by `create_program` and destroyed once.
-        let _ = unsafe { result::destroy_program(self.0) };
+        // SAFETY: made by `Program::new` and destroyed once.
+        unsafe { calls::nvrtcDestroyProgram(&mut self.0) };
     }
 }
 
 /// Architectures that the loaded NVRTC compiles for.
 pub fn supported() -> Result<Vec<u32>, CompileError> {
     let _token = Nvrtc::get()?;
-    let library = |error: result::NvrtcError| CompileError::Library {
+    let library = |status: Status| CompileError::Library {
         name: String::new(),
         what: "list the architectures",
-        reason: format!("{:?}", error.0),
+        reason: format!("{status:?}"),
     };
     let mut count = 0;
-    // SAFETY: both calls write what their first argument points to, the second `count` ints.
+    // SAFETY: both calls write what their argument points to, the second `count` ints.
     unsafe {
-        sys::nvrtcGetNumSupportedArchs(&mut count).result().map_err(library)?;
+        done(calls::nvrtcGetNumSupportedArchs(&mut count)).map_err(library)?;
         let mut archs = vec![0; usize::try_from(count).unwrap_or(0)];
-        sys::nvrtcGetSupportedArchs(archs.as_mut_ptr()).result().map_err(library)?;
+        done(calls::nvrtcGetSupportedArchs(archs.as_mut_ptr())).map_err(library)?;
         Ok(archs.into_iter().filter_map(|arch| u32::try_from(arch).ok()).collect())
     }
 }

@@ -1,5 +1,6 @@
 //! The few variables that a tool gets. Nothing else of this process's environment reaches it, tokens least of all.
 
+use planforge_engine_core::device::gpu::VISIBLE_DEVICES;
 use std::{
     collections::BTreeMap,
     env,
@@ -31,7 +32,7 @@ impl Environment {
         variables.insert("LC_ALL".into(), "C".into());
         variables.insert("TMPDIR".into(), scratch.into());
         if let Some(uuid) = uuid {
-            variables.insert("CUDA_VISIBLE_DEVICES".into(), uuid.into());
+            variables.insert(VISIBLE_DEVICES.into(), uuid.into());
         }
         let own = libraries.iter().map(|folder| folder.as_ref().to_owned());
         let inherited = env::var_os(LIBRARY_PATH);

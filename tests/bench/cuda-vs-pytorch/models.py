@@ -1,8 +1,9 @@
 """The six models, as PyTorch modules with random weights that keep their activations alive, and their export to ONNX.
 
 Weights: each architecture's own initialisation from a fixed seed, a little noise where that leaves all zeros or ones,
-then the running statistics of every batch norm are set from random images, so that activations keep their spread from the first layer to the last and a comparison of
-outputs says something. Exported by torch.onnx.export (its dynamo path) in fp32, batch dimension open.
+then the running statistics of every batch norm are set from random images, so that activations keep their spread from
+the first layer to the last and a comparison of outputs says something. Exported by torch.onnx.export (its dynamo path)
+in fp32, batch dimension open.
 """
 
 import pathlib
@@ -10,6 +11,8 @@ import time
 
 import torch
 from torch import nn
+
+import grid
 
 SEED = 20
 # Scale of residual branches. At 1, networks of random weights are chaotic: each block makes a rounding error larger,
@@ -22,15 +25,8 @@ SPREAD_OF_CONSTANTS = 0.02
 CALIBRATION_BATCH = 8
 CALIBRATION_ROUNDS = 3
 
-IMAGE_CELLS = (1, 8, 32)
-BATCHES = {"resnet50": (1, 8, 32, 128)}
-NAMES = ("resnet50", "detector", "mobilenet_v3_large", "efficientnet_b0", "vit_b_16", "bert_base")
 SEQUENCE = 128
 VOCABULARY = 30522
-
-
-def batches(name):
-    return BATCHES.get(name, IMAGE_CELLS)
 
 
 # The detector: a CSP backbone, pooling pyramid, a neck that goes up and down, three heads. Widths 32 to 512, depths
@@ -234,7 +230,7 @@ if __name__ == "__main__":
 
     parser = argparse.ArgumentParser(description="Write the models as ONNX files.")
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("names", nargs="*", default=grid.MODELS)
     chosen = parser.parse_args()
     chosen.folder.mkdir(parents=True, exist_ok=True)
     for model_name in chosen.names:

@@ -9,6 +9,8 @@ import tempfile
 import numpy
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+# How long its process may take to end by itself.
+END_S = 20
 
 
 def program():
@@ -26,12 +28,21 @@ class Engine:
 
     def __init__(self, model, batch, cache, contexts=1, level=3, log=None):
         command = [str(program()), str(model), str(batch), str(cache), "--contexts", str(contexts), "--level", str(level)]
-        self.log = log or tempfile.TemporaryFile("w+")
+        self.log = open(log, "a+") if log else tempfile.TemporaryFile("w+")
+        self.folder = tempfile.TemporaryDirectory(dir="/dev/shm" if pathlib.Path("/dev/shm").is_dir() else None)
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True
         )
-        self.folder = tempfile.TemporaryDirectory(dir="/dev/shm" if pathlib.Path("/dev/shm").is_dir() else None)
-        self.built = self._answer()
+        try:
+            self.built = self._answer()
+        except BaseException:
+            # Nobody else knows this process: it must not stay on the GPU.
+            self.close()
+            raise
+
+    @property
+    def pid(self):
+        return self.process.pid
 
     def _answer(self):
         line = self.process.stdout.readline()
@@ -43,8 +54,6 @@ class Engine:
         return answer
 
     def _last_words(self):
-        if not self.log.readable():
-            return "see its log"
         self.log.seek(0)
         return " | ".join(self.log.read().splitlines()[-3:]) or "it said nothing"
 
@@ -72,6 +81,16 @@ class Engine:
             return {name: arrays[name] for name in arrays.files}
 
     def close(self):
-        self.process.stdin.close()
-        self.process.wait()
+        """Ends its process, by force when it does not listen."""
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
+        try:
+            self.process.wait(END_S if hasattr(self, "built") else 0.1)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self.log.close()
         self.folder.cleanup()

@@ -3,7 +3,7 @@
 | name | what it is |
 |---|---|
 | `eager-fp32` | the module as it is, PyTorch's defaults (TF32 in convolutions, not in products; no cuDNN benchmark) |
-| `eager-fp32-no-tf32` | likewise with TF32 off everywhere; also the reference for outputs |
+| `eager-fp32-no-tf32` | the module with TF32 off everywhere, cuDNN benchmark on; also the reference for outputs |
 | `eager-fp16` | half precision, images channels-last, cuDNN benchmark on |
 | `graph-fp16` | that, captured in a CUDA graph; rotated inputs are copied into the graph's buffers |
 | `reduce-overhead` | torch.compile of the half-precision module, mode reduce-overhead (Inductor with CUDA graphs) |
@@ -19,17 +19,7 @@ import time
 
 import torch
 
-EAGER = ("eager-fp32", "eager-fp32-no-tf32", "eager-fp16", "graph-fp16")
-COMPILED = ("reduce-overhead", "max-autotune")
-MAX_AUTOTUNE_BATCHES = (1, 32)
-MAX_AUTOTUNE_MODELS = ("resnet50", "detector", "bert_base")
 CAPTURE_WARM_UPS = 3
-
-
-def wanted(name, batch):
-    """The peers of a cell."""
-    tuned = name in MAX_AUTOTUNE_MODELS and batch in MAX_AUTOTUNE_BATCHES
-    return EAGER + COMPILED[: 2 if tuned else 1]
 
 
 @contextlib.contextmanager

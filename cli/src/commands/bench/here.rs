@@ -1,11 +1,16 @@
 //! `planforge bench` on this machine: a plan, or what is built here from a model, alone or beside a baseline.
 
 use super::{Args, FOREIGN};
-use crate::{backends, commands::Context, failure::Failure, local_worker, request::models};
+use crate::{
+    backends, commands::Context, failure::Failure, local::ceilings_folder, local_worker, portability, request::models,
+};
 use planforge_agent::HostDevices;
 use planforge_engine_core::{
     backend::PlanIdentity,
-    compare,
+    compare::{
+        self,
+        portability::{Portability, portability},
+    },
     device::{CpuLevel, DeviceKind, DiscoveredDevice},
     identity::{
         BuildSpec, Digest, EngineKey, Precision, Sku, Toolchain, ToolchainConstraint, resolve::resolve_toolchain,
@@ -14,6 +19,7 @@ use planforge_engine_core::{
     worker::{WorkKind, WorkOrder},
 };
 use planforge_proto::ErrorCode;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// A model's file and who it is.
@@ -42,15 +48,22 @@ pub fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
     let baseline = args.baseline.as_ref().map(|wanted| bench.baseline(wanted, &order, &subject)).transpose()?;
     let report = bench.measure(&order)?;
     write(args.output.as_deref(), &report)?;
+    let own = context.block_on(async { Ok(portability::own_engines_at_hand(context, [&report]).await) })?;
     let Some(baseline) = baseline else {
-        context.printer.data(&report.render())?;
-        return context.printer.object(&report);
+        let cell = portability(&report, &own);
+        context.printer.data(&report.render_with(cell.as_ref().map(Portability::words).as_deref()))?;
+        let mut document = as_json(&report)?;
+        if let Some(cell) = cell {
+            document["portability"] = as_json(&cell)?;
+        }
+        return context.printer.object(&document);
     };
     let beside = bench.measure(&baseline)?;
     write(args.baseline_output.as_deref(), &beside)?;
     // The engine stands against the baseline: a ratio below 1 says that it is faster.
     let reports = [beside, report];
-    let comparison = compare::compare(&reports).map_err(|e| Failure::new(ErrorCode::Internal, e.to_string()))?;
+    let comparison =
+        compare::compare_beside(&reports, &own).map_err(|e| Failure::new(ErrorCode::Internal, e.to_string()))?;
     context.printer.data(&comparison.render())?;
     let [baseline, report] = reports;
     context.printer.object(&serde_json::json!({ "report": report, "baseline": baseline, "comparison": comparison }))
@@ -58,9 +71,16 @@ pub fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
 
 fn write(output: Option<&Path>, report: &Report) -> Result<(), Failure> {
     let Some(output) = output else { return Ok(()) };
-    let json = serde_json::to_vec_pretty(report)
-        .map_err(|e| Failure::new(ErrorCode::Internal, format!("cannot write the report as JSON: {e}")))?;
+    let json = serde_json::to_vec_pretty(report).map_err(|e| no_json(&e))?;
     std::fs::write(output, json).map_err(|e| Failure::io("write", output, &e))
+}
+
+fn as_json(document: &impl Serialize) -> Result<serde_json::Value, Failure> {
+    serde_json::to_value(document).map_err(|e| no_json(&e))
+}
+
+fn no_json(error: &serde_json::Error) -> Failure {
+    Failure::new(ErrorCode::Internal, format!("cannot write the report as JSON: {error}"))
 }
 
 fn this_cpu() -> Result<DiscoveredDevice, Failure> {
@@ -216,6 +236,7 @@ impl Bench<'_> {
             scratch,
             cache: None,
             cache_origin: None,
+            ceilings: ceilings_folder(&self.context.settings),
             plan: None,
             built_for: None,
             eval: self.args.eval.as_deref().map(absolute).transpose()?,
@@ -231,6 +252,6 @@ impl Bench<'_> {
     }
 
     fn measure(&self, order: &WorkOrder) -> Result<Report, Failure> {
-        local_worker::run(self.context.printer, order, self.context.verbose > 0)
+        local_worker::run(self.context.printer, order, &self.device.fingerprint, self.context.verbose > 0)
     }
 }

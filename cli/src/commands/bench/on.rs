@@ -5,7 +5,7 @@ use crate::{
     commands::Context,
     failure::Failure,
     farm::{Farm, Need},
-    reports,
+    portability, reports,
     request::{
         self,
         extras::{Attached, ExtraArgs, ask_out},
@@ -15,9 +15,12 @@ use crate::{
     tables,
     wait::{self, Waiting},
 };
-use planforge_engine_core::identity::Digest;
+use planforge_engine_core::{
+    compare::portability::{Portability, portability},
+    identity::Digest,
+};
 use planforge_proto::{ErrorCode, v1, view::JobView};
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 pub async fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
     let attached = Attached::of(&ExtraArgs::default(), args.eval.as_deref())?;
@@ -69,7 +72,7 @@ async fn measure(
     if args.detach {
         context.printer.data(&tables::jobs(&reply.jobs, tables::now_ms()))?;
         context.printer.note(&format!("follow with: planforge watch {}", ids.join(" ")));
-        return object(context, &reply.request_id, reply.jobs);
+        return object(context, &reply.request_id, reply.jobs, &BTreeMap::new());
     }
     let mut waiting = Waiting::new(context.printer, &reply.jobs);
     let ended = async {
@@ -86,16 +89,19 @@ async fn measure(
         }
     }
     let jobs = Waiting::results(farm, &ids).await?;
+    let mut cells = BTreeMap::new();
     for job in jobs.iter().filter(|job| job.state() == v1::JobState::Succeeded) {
         if job.built_for != job.sku {
             context.printer.warn(&format!("a foreign plan on {}: it was built for {}", job.sku, job.built_for));
         }
         if let Some(report) = reports::find(context, farm, &job.id).await?.first() {
-            context.printer.data(&report.render())?;
+            let cell = portability(report, &portability::own_engines(farm, [report]).await?);
+            context.printer.data(&report.render_with(cell.as_ref().map(Portability::words).as_deref()))?;
+            cells.extend(cell.map(|cell| (job.id.clone(), cell)));
         }
     }
     let succeeded = wait::tell_failures(context.printer, &jobs);
-    object(context, &reply.request_id, jobs)?;
+    object(context, &reply.request_id, jobs, &cells)?;
     if succeeded { Ok(()) } else { Err(Failure::jobs_failed()) }
 }
 
@@ -120,7 +126,13 @@ async fn find(context: &Context<'_>, farm: &Farm, named: Digest) -> Result<v1::E
         .hint("planforge engines lists what is there; a plan that the farm did not build is measured without --on"))
 }
 
-fn object(context: &Context<'_>, request_id: &str, jobs: Vec<v1::Job>) -> Result<(), Failure> {
+/// `cells` is what foreign plans lose, by job.
+fn object(
+    context: &Context<'_>,
+    request_id: &str,
+    jobs: Vec<v1::Job>,
+    cells: &BTreeMap<String, Portability>,
+) -> Result<(), Failure> {
     let jobs: Vec<_> = jobs.into_iter().map(JobView::from).collect();
-    context.printer.object(&serde_json::json!({ "request_id": request_id, "jobs": jobs }))
+    context.printer.object(&serde_json::json!({ "request_id": request_id, "jobs": jobs, "portability": cells }))
 }

@@ -6,6 +6,12 @@ use crate::{
     ir::{Binary, Compare, ElementType, MatMul, Op, ReduceKind, Tensor, Unary, ValueId},
 };
 
+/// How far [`Lowering::counting`] counts: longer than any axis that is counted along.
+const MAX_COUNTED: usize = 1 << 20;
+
+/// Numbers that weigh as much as one node in what a model may unroll into.
+const COUNTED_PER_NODE: usize = 1 << 10;
+
 impl Lowering<'_> {
     pub fn binary(&mut self, op: Binary, a: ValueId, b: ValueId) -> Result<ValueId, Refusal> {
         self.emit(Op::Binary(op), &[a, b])
@@ -73,6 +79,10 @@ impl Lowering<'_> {
 
     /// Integers from 0 on.
     pub fn counting(&mut self, element: ElementType, count: usize) -> Result<ValueId, Refusal> {
+        if count > MAX_COUNTED {
+            return Err(Refusal::Unsupported { what: format!("counting along an axis of {count}") });
+        }
+        self.builder.unroll(count / COUNTED_PER_NODE)?;
         self.numbers(element, vec![count], (0..count).map(|at| at as f64).collect())
     }
 

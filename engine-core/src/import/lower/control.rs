@@ -103,6 +103,7 @@ fn repeat(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         what: format!("a loop of {carried} states whose body gives {} outputs", body.output.len()),
     })?;
     let mut scans: Vec<Vec<ValueId>> = vec![Vec::new(); scanned];
+    let initializers = node.initializers(body);
     // Set once the condition is not known: whether every condition so far held.
     let mut active: Option<ValueId> = None;
     for iteration in 0.. {
@@ -126,12 +127,15 @@ fn repeat(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         if iteration >= MAX_ITERATIONS {
             return Err(Refusal::Unsupported { what: format!("a loop of more than {MAX_ITERATIONS} iterations") });
         }
+        // Beside the nodes of the body: one for each state that is selected, and for each part that is stacked.
+        let selected = if active.is_some() { carried } else { 0 };
+        node.builder.unroll(1 + selected + scanned)?;
         let number = node.add_constant(Tensor::scalar(iteration));
         let held = match cond {
             Some(cond) => cond,
             None => node.scalar(ElementType::Bool, 1.0)?,
         };
-        let results = node.subgraph(body, &[&[number, held], state.as_slice()].concat())?;
+        let results = node.iteration(body, &initializers, &[&[number, held], state.as_slice()].concat())?;
         let [next, results @ ..] = results.as_slice() else { return Err(Refusal::Inner) };
         let (states, scan) = results.split_at(carried);
         cond = Some(condition(node, *next)?);
@@ -189,7 +193,10 @@ fn scan(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         return Err(impossible("more iterations than 65536"));
     }
     let mut scans: Vec<Vec<ValueId>> = vec![Vec::new(); given];
+    let initializers = node.initializers(body);
     for step in 0..length {
+        // Beside the nodes of the body: two that cut out each argument, and one for each part that is stacked.
+        node.builder.unroll(1 + 2 * scanned + given)?;
         let mut arguments = state.clone();
         for ((&id, &axis), &direction) in sequences.iter().zip(&axes).zip(&directions) {
             let shape = node.shape(id);
@@ -200,7 +207,7 @@ fn scan(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
             part.remove(axis);
             arguments.push(node.emit_as(Op::Reshape, &[piece], part)?);
         }
-        let results = node.subgraph(body, &arguments)?;
+        let results = node.iteration(body, &initializers, &arguments)?;
         let (states, scan) = results.split_at(carried);
         state = states.to_vec();
         for (parts, &part) in scans.iter_mut().zip(scan) {

@@ -156,6 +156,8 @@ fn split(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     };
     let parts = match given {
         Some(given) => sizes("split", &given)?,
+        // Before as many parts are made.
+        None if count != node.outputs.len() => return Err(impossible("the number of parts", &[count as i64], shape)),
         None => {
             // Equal parts; the last one is smaller when they do not divide (opset 18 on).
             let part = shape[axis].div_ceil(count.max(1));
@@ -171,7 +173,7 @@ fn split(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         }
     };
     if parts.len() != node.outputs.len() {
-        return Err(impossible("the number of outputs", &[node.outputs.len() as i64], parts));
+        return Err(impossible("the number of parts", &[parts.len() as i64], shape));
     }
     let wanted: Vec<Vec<usize>> = parts
         .iter()

@@ -47,10 +47,14 @@ fn upsample(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     if scales.len() != shape.len() || scales.iter().any(|scale| !scale.is_finite() || *scale < 1.0) {
         return Err(Refusal::Impossible { what: "the list of scales", value: format!("{scales:?}"), shape });
     }
-    let out = shape.iter().zip(&scales).map(|(&size, &scale)| (size as f64 * f64::from(scale)).floor() as usize);
-    let out = out.collect();
+    let out = shape.iter().zip(&scales).map(|(&size, &scale)| scaled(size, scale)).collect();
     let coordinates = ResizeCoordinates::Asymmetric;
     Ok(vec![node.emit_as(Op::Resize(Resize { mode, coordinates, scales }), &[x], out)?])
+}
+
+/// Size of an axis after scaling, in single precision like ONNX's shape inference: 0.7 of 640 is 448.
+fn scaled(size: usize, scale: f32) -> usize {
+    (size as f32 * scale).floor() as usize
 }
 
 fn unknown(name: &str, value: &str) -> Refusal {
@@ -127,7 +131,7 @@ fn target(node: &Lowering<'_>, shape: &[usize], axes: &[usize]) -> Result<(Vec<u
             }
             for (&axis, scale) in axes.iter().zip(given) {
                 scales[axis] = scale as f32;
-                out[axis] = (shape[axis] as f64 * scale).floor() as usize;
+                out[axis] = scaled(shape[axis], scales[axis]);
             }
         }
         (None, Some(given)) => {
@@ -142,4 +146,48 @@ fn target(node: &Lowering<'_>, shape: &[usize], axes: &[usize]) -> Result<(Vec<u
         _ => return Err(wrong("the choice of scales and sizes", "none or both given".into())),
     }
     Ok((out, scales))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        backend::HostTensor,
+        import::testing::TestModel,
+        ir::{ElementType, Graph, Tensor},
+        ops,
+    };
+    use std::collections::BTreeMap;
+
+    fn scaled(op_type: &str, size: i64, scale: f32) -> Graph {
+        let opset = if op_type == "Upsample" { 9 } else { 17 };
+        let inputs: &[&str] = if opset == 9 { &["x", "scales"] } else { &["x", "", "scales"] };
+        TestModel::new(opset)
+            .input("x", &[1, size])
+            .floats("scales", &[2], &[1.0, scale])
+            .node(op_type, inputs, "y", vec![])
+            .output("y")
+            .import()
+    }
+
+    /// The size of an axis after `op_type` scales it.
+    fn size_after(op_type: &str, size: i64, scale: f32) -> usize {
+        let graph = scaled(op_type, size, scale);
+        graph.static_shape(graph.outputs[0].value).expect("shapes are bound")[1]
+    }
+
+    #[test]
+    fn sizes_are_scaled_in_single_precision() {
+        for (size, scale, expected) in [(640, 0.7, 448), (10, 0.9, 9), (100, 1.9, 190), (320, 0.35, 112), (7, 0.5, 3)] {
+            assert_eq!(size_after("Resize", size, scale), expected, "{scale} of {size}");
+        }
+        assert_eq!(size_after("Upsample", 100, 1.9), 190);
+    }
+
+    #[test]
+    fn nothing_stays_nothing() {
+        let nothing = HostTensor { element: ElementType::F32, shape: vec![1, 0], bytes: Vec::new() };
+        let inputs = BTreeMap::from([("x".to_owned(), Tensor::try_from(nothing).expect("no elements are a tensor"))]);
+        let made = ops::execute(&scaled("Resize", 0, 2.0), &inputs).expect("nothing can be resized");
+        assert_eq!(made["y"].shape(), [1, 0]);
+    }
 }

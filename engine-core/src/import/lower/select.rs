@@ -82,6 +82,10 @@ fn unique(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     };
     let shape = node.shape(x);
     let (outer, size, inner) = crate::ops::around(&shape, axis);
+    // Slices without elements may be any number.
+    if size > MAX_FOLDED_ELEMENTS {
+        return Err(Refusal::Impossible { what: "the number of slices", value: size.to_string(), shape });
+    }
     let slice = |at: usize| -> Vec<f64> {
         (0..outer).flat_map(|outer| values[(outer * size + at) * inner..][..inner].to_vec()).collect()
     };
@@ -147,6 +151,10 @@ fn non_max_suppression(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal>
         return Err(wrong());
     }
     let (batch, count, classes) = (*batch, *count, *classes);
+    // Boxes without scores may be of any number of classes.
+    if batch.saturating_mul(classes) > MAX_FOLDED_ELEMENTS {
+        return Err(wrong());
+    }
     let (boxes, scores) = (boxes.to_f64s(), scores.to_f64s());
     let one = |position: usize, what: &'static str| -> Result<Option<f64>, Refusal> {
         Ok(node.known_floats(position, what)?.and_then(|values| values.first().copied()))

@@ -2,10 +2,11 @@
 
 use super::{Entry, Inputs, OpError};
 use crate::{
-    ir::{Tabled, Tensor},
+    ir::{Pool, PoolKind, Tabled, Tensor},
     ops::numbers::Numbers,
     ops::numbers::floats,
-    shape::{Given, ShapeError, TensorType, attribute, mismatch, require, wanted_shape, window_outputs},
+    ops::pool::slide,
+    shape::{Given, ShapeError, TensorType, attribute, mismatch, require, taps_are_few, wanted_shape, window_outputs},
 };
 
 pub(super) const ENTRIES: &[Entry] = &[
@@ -85,7 +86,8 @@ fn col2im_type(tabled: &Tabled, given: &Given<'_>, wanted: &[Vec<usize>]) -> Res
     require(out.len() > 2, || mismatch("image", out, &x.shape))?;
     let window = Window::of(tabled, out.len() - 2)?;
     let taps = window.kernel.iter().try_fold(1usize, |taps, &size| taps.checked_mul(size));
-    let found = window.outputs(&out[2..]).map(|sizes| sizes.iter().product::<usize>());
+    let found = window.outputs(&out[2..]);
+    let found = found.and_then(|sizes| sizes.iter().try_fold(1usize, |count, &size| count.checked_mul(size)));
     let fits = out[0] == batch && taps.and_then(|taps| taps.checked_mul(out[1])) == Some(columns);
     require(fits && found == Some(positions), || mismatch("columns", &x.shape, out))?;
     Ok(vec![TensorType::new(x.element, out)])
@@ -125,26 +127,20 @@ fn lp_pool_type(tabled: &Tabled, given: &Given<'_>, wanted: &[Vec<usize>]) -> Re
         && out[..2] == x.shape[..2]
         && [sizes(false), sizes(true)].iter().flatten().any(|sizes| *sizes == out[2..]);
     require(fits, || mismatch("window and padded input", &window.kernel, &x.shape))?;
+    require(taps_are_few(&window.kernel, out), || attribute("kernel", &window.kernel, &x.shape))?;
     Ok(vec![TensorType::new(x.element, out)])
 }
 
 fn lp_pool(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
     let (x, out) = (inputs.get(0)?, &outputs[0]);
-    let window = Window::again(tabled);
-    let image = &x.shape()[2..];
-    let plane: usize = image.iter().product();
+    let Window { kernel, strides, pads, dilations } = Window::again(tabled);
+    // What a window gives is said below.
+    let pool = Pool { kind: PoolKind::Max, kernel, strides, pads, dilations };
     let power = tabled.int("p", 2) as i32;
-    let mut result = Vec::with_capacity(out.shape.iter().product());
-    for plane in floats("lp_pool", x)?.chunks(plane.max(1)) {
-        each_index(&out.shape[2..], |position| {
-            let mut sum = 0f64;
-            each_index(&window.kernel, |tap| {
-                if let Some(place) = window.place(image, position, tap) {
-                    sum += plane[place].abs().powi(power);
-                }
-            });
-            result.push(sum.powf(1.0 / f64::from(power)));
-        });
-    }
+    let values = floats("lp_pool", x)?;
+    let result = slide(&pool, &values, x.shape(), &out.shape, |plane, taps, _| {
+        let sum = taps.iter().map(|&at| plane[at].abs().powi(power)).sum::<f64>();
+        sum.powf(1.0 / f64::from(power))
+    });
     Ok(vec![Numbers::Float(result).into_tensor(out)?])
 }

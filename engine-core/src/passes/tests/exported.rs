@@ -164,3 +164,58 @@ fn what_is_gathered_out_of_order_stays_gathered() {
         .output("y");
     assert_eq!(kinds(&after(&model, &[broadcasts::run])), ["gather_nd"]);
 }
+
+#[test]
+fn a_slope_that_would_widen_what_it_is_applied_to_stays_behind_the_expansion() {
+    let model = |from: &[i64], slope: &[usize]| {
+        TestModel::new(17)
+            .input("x", from)
+            .longs("to", &[2, 3])
+            .floats("slope", slope, &numbers(slope[0]))
+            .node("Expand", &["x", "to"], "wide", vec![])
+            .node("PRelu", &["wide", "slope"], "y", vec![])
+            .output("y")
+    };
+    assert_eq!(kinds(&after(&model(&[2, 1], &[3]), &[broadcasts::run, dead::run])), ["expand", "binary"]);
+    assert_eq!(kinds(&after(&model(&[1, 1], &[3]), &[broadcasts::run, dead::run])), ["expand", "binary"]);
+    assert_eq!(kinds(&after(&model(&[2, 1], &[1]), &[broadcasts::run, dead::run])), ["binary", "expand"]);
+}
+
+#[test]
+fn a_move_that_sinks_keeps_its_own_origins() {
+    let perm = || vec![ints("perm", &[1, 0, 2])];
+    let model = TestModel::new(17)
+        .input("x", &[2, 3, 4])
+        .node("Transpose", &["x"], "a", perm())
+        .node("Relu", &["a"], "b", vec![])
+        .node("Tanh", &["b"], "c", vec![])
+        .node("Transpose", &["c"], "y", perm())
+        .output("y");
+    let before = model.import();
+    let mut graph = before.clone();
+    let record = apply(&mut graph, "test", sink::run).expect("a pass keeps the invariants");
+    assert_same_meaning(&before, &graph);
+    assert_eq!(graph.nodes[0].origins, ["make b"], "{graph}");
+    assert_eq!(graph.nodes[1].origins, ["make c"], "{graph}");
+    assert!(graph.nodes[2..].iter().all(|node| node.origins == ["make a"] || node.origins == ["make y"]), "{graph}");
+    assert!(record.changes.iter().all(|change| change == "make b" || change == "make c"), "{:?}", record.changes);
+}
+
+#[test]
+fn moves_sink_only_so_far() {
+    const PAIRS: usize = 200;
+    let perm = || vec![ints("perm", &[1, 0, 2])];
+    let name = |at: usize| if at == 0 { "x".to_owned() } else { format!("v{at}") };
+    let model = (0..PAIRS).fold(TestModel::new(17).input("x", &[2, 3, 4]), |model, at| {
+        let turned = format!("t{at}");
+        model.node("Transpose", &[&name(at)], &turned, perm()).node("Relu", &[&turned], &name(at + 1), vec![])
+    });
+    let before = model.node("Transpose", &[&name(PAIRS)], "y", perm()).output("y").import();
+    let mut graph = before.clone();
+    let record = apply(&mut graph, "test", sink::run).expect("a pass keeps the invariants");
+    assert_same_meaning(&before, &graph);
+    // Without a limit it would be about half the square of the pairs.
+    assert!(record.changes.len() <= sink::MAX_ROUNDS * PAIRS, "{}", record.changes.len());
+    let most = graph.nodes.iter().map(|node| node.origins.len()).max();
+    assert_eq!(most, Some(1), "every node is one of the model's");
+}

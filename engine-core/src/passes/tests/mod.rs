@@ -1,7 +1,9 @@
 //! Every pass leaves the meaning alone, and does what its file says.
 
+mod doubles;
 mod exported;
 mod merged_products;
+mod names;
 mod plans;
 mod quantized;
 mod random;
@@ -193,6 +195,24 @@ fn batch_norm_is_folded_into_its_convolution() {
     // Somebody else reads the convolution's result.
     let shared = normed(conv_model()).output("c");
     assert_eq!(kinds(&after(&shared, &[batch_norm::run])), ["conv", "batch_norm"]);
+}
+
+#[test]
+fn batch_norm_of_no_filters_or_channels_stays() {
+    for (batch, channels, filters) in [(1, 3, 0), (0, 0, 4)] {
+        let weights = [filters, channels, 1];
+        let model = TestModel::new(17)
+            .input("x", &[batch, channels as i64, 5])
+            .floats("w", &weights, &numbers(weights.iter().product()))
+            .floats("ones", &[filters], &vec![1.0; filters])
+            .node("Conv", &["x", "w"], "c", vec![])
+            .node("BatchNormalization", &["c", "ones", "ones", "ones", "ones"], "y", vec![])
+            .output("y");
+        let mut graph = model.import();
+        apply(&mut graph, "test", batch_norm::run).expect("a pass keeps the invariants");
+        let left: Vec<&str> = graph.nodes.iter().map(|node| node.op.kind()).collect();
+        assert_eq!(left, ["conv", "batch_norm"], "{filters} filters of {channels} channels");
+    }
 }
 
 #[test]

@@ -509,7 +509,7 @@ fn graph_of(seed: u64) -> Graph {
 }
 
 /// The same graph with every float in double precision.
-fn in_double(graph: &Graph) -> Graph {
+pub fn in_double(graph: &Graph) -> Graph {
     let mut wide = graph.clone();
     let float = |element: ElementType| crate::shape::is_float(element);
     wide.values.iter_mut().filter(|value| float(value.element)).for_each(|value| value.element = ElementType::F64);

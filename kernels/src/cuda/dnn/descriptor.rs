@@ -1,6 +1,7 @@
 //! The library's objects, owned, and its statuses with their last words.
 
 use crate::cuda::{
+    calls::dnn as calls,
     device::{DeviceError, Stream},
     libraries::{Dnn, Missing},
 };
@@ -41,7 +42,7 @@ pub(super) fn check(what: &'static str, status: Status) -> Result<()> {
     let mut text = [0 as c_char; MESSAGE_BYTES];
     // SAFETY: the library writes at most the length it is told, with a zero at the end.
     let said = unsafe {
-        sys::cudnnGetLastErrorString(text.as_mut_ptr(), MESSAGE_BYTES);
+        calls::cudnnGetLastErrorString(text.as_mut_ptr(), MESSAGE_BYTES);
         text[MESSAGE_BYTES - 1] = 0;
         CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned()
     };
@@ -69,7 +70,7 @@ impl fmt::Debug for Handle {
 impl Drop for HandleInner {
     fn drop(&mut self) {
         // SAFETY: made by `cudnnCreate`, destroyed once.
-        unsafe { sys::cudnnDestroy(self.0) };
+        unsafe { calls::cudnnDestroy(self.0) };
     }
 }
 
@@ -79,7 +80,7 @@ impl Handle {
         Dnn::get()?;
         let mut handle = ptr::null_mut();
         // SAFETY: the library writes the handle.
-        check("start", unsafe { sys::cudnnCreate(&mut handle) })?;
+        check("start", unsafe { calls::cudnnCreate(&mut handle) })?;
         Ok(Self(Rc::new(HandleInner(handle))))
     }
 
@@ -90,7 +91,7 @@ impl Handle {
     /// What runs next is queued on `stream`.
     pub(super) fn use_stream(&self, stream: &Stream) -> Result<()> {
         // SAFETY: handle and stream are alive.
-        check("use a stream", unsafe { sys::cudnnSetStream(self.raw(), stream.raw().cast()) })
+        check("use a stream", unsafe { calls::cudnnSetStream(self.raw(), stream.raw().cast()) })
     }
 }
 
@@ -107,7 +108,7 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: made by `cudnnBackendCreateDescriptor`, destroyed once.
-        unsafe { sys::cudnnBackendDestroyDescriptor(self.raw) };
+        unsafe { calls::cudnnBackendDestroyDescriptor(self.raw) };
     }
 }
 
@@ -132,7 +133,7 @@ impl Descriptor {
     pub fn new(kind: Kind) -> Result<Self> {
         let mut raw = ptr::null_mut();
         // SAFETY: the library writes the object.
-        check("make a descriptor", unsafe { sys::cudnnBackendCreateDescriptor(kind, &mut raw) })?;
+        check("make a descriptor", unsafe { calls::cudnnBackendCreateDescriptor(kind, &mut raw) })?;
         Ok(Self(Rc::new(Inner { raw, parts: Default::default() })))
     }
 
@@ -143,7 +144,7 @@ impl Descriptor {
     pub fn set<T: Plain>(&self, name: Name, kind: Type, values: &[T]) -> Result<()> {
         // SAFETY: the library copies `len` plain values of the attribute's type.
         check("set an attribute", unsafe {
-            sys::cudnnBackendSetAttribute(self.raw(), name, kind, values.len() as i64, values.as_ptr().cast())
+            calls::cudnnBackendSetAttribute(self.raw(), name, kind, values.len() as i64, values.as_ptr().cast())
         })
     }
 
@@ -158,7 +159,7 @@ impl Descriptor {
         // SAFETY: the library copies `len` characters; a zero after the last is there although it is not counted.
         check("set an attribute", unsafe {
             let values = bytes.as_ptr().cast();
-            sys::cudnnBackendSetAttribute(self.raw(), name, Type::CUDNN_TYPE_CHAR, text.len() as i64, values)
+            calls::cudnnBackendSetAttribute(self.raw(), name, Type::CUDNN_TYPE_CHAR, text.len() as i64, values)
         })
     }
 
@@ -177,7 +178,7 @@ impl Descriptor {
         // SAFETY: the library copies the pointers; the objects are held below.
         check("set an attribute", unsafe {
             let values: *const c_void = raw.as_ptr().cast();
-            sys::cudnnBackendSetAttribute(
+            calls::cudnnBackendSetAttribute(
                 self.raw(),
                 name,
                 Type::CUDNN_TYPE_BACKEND_DESCRIPTOR,
@@ -191,7 +192,7 @@ impl Descriptor {
 
     pub fn finalize(&self, what: &'static str) -> Result<()> {
         // SAFETY: the object is alive.
-        check(what, unsafe { sys::cudnnBackendFinalize(self.raw()) })
+        check(what, unsafe { calls::cudnnBackendFinalize(self.raw()) })
     }
 
     /// Up to `most` values.
@@ -201,7 +202,7 @@ impl Descriptor {
         // SAFETY: the library writes at most `most` plain values of the attribute's type.
         check("read an attribute", unsafe {
             let room = values.as_mut_ptr().cast();
-            sys::cudnnBackendGetAttribute(self.raw(), name, kind, most as i64, &mut count, room)
+            calls::cudnnBackendGetAttribute(self.raw(), name, kind, most as i64, &mut count, room)
         })?;
         values.truncate(usize::try_from(count).unwrap_or(0));
         Ok(values)
@@ -215,7 +216,7 @@ impl Descriptor {
         // SAFETY: the library fills the objects whose pointers it is given.
         check("read an attribute", unsafe {
             let kind = Type::CUDNN_TYPE_BACKEND_DESCRIPTOR;
-            sys::cudnnBackendGetAttribute(self.raw(), name, kind, most as i64, &mut count, raw.as_mut_ptr().cast())
+            calls::cudnnBackendGetAttribute(self.raw(), name, kind, most as i64, &mut count, raw.as_mut_ptr().cast())
         })?;
         let count = usize::try_from(count).unwrap_or(0).min(most);
         // What was filled refers back to this object.

@@ -4,10 +4,10 @@ use super::{
     descriptor::{Descriptor, Result, check},
     graph::{Pattern, Uid},
 };
-use crate::cuda::device::Stream;
+use crate::cuda::{calls::dnn as calls, device::Stream};
 use cudarc::cudnn::sys::{
-    self, cudnnBackendAttributeName_t as Name, cudnnBackendAttributeType_t as Type,
-    cudnnBackendDescriptorType_t as Kind, cudnnBackendHeurMode_t as HeurMode,
+    cudnnBackendAttributeName_t as Name, cudnnBackendAttributeType_t as Type, cudnnBackendDescriptorType_t as Kind,
+    cudnnBackendHeurMode_t as HeurMode,
 };
 
 /// Most engine configurations that one way of asking returns.
@@ -185,7 +185,7 @@ impl Plan {
     pub unsafe fn run(&self, stream: &Stream, binding: &Binding) -> Result<()> {
         self.handle.use_stream(stream)?;
         // SAFETY: all objects are alive; the rest is the caller's word.
-        check("run a plan", unsafe { sys::cudnnBackendExecute(self.handle.raw(), self.plan.raw(), binding.0.raw()) })
+        check("run a plan", unsafe { calls::cudnnBackendExecute(self.handle.raw(), self.plan.raw(), binding.0.raw()) })
     }
 
     /// The plan as text that the same library version can load again; what it compiled is inside.
@@ -194,7 +194,7 @@ impl Plan {
         let mut length = 0;
         // SAFETY: asked for no elements, the library only writes the count.
         check("measure a plan's text", unsafe {
-            sys::cudnnBackendGetAttribute(
+            calls::cudnnBackendGetAttribute(
                 self.plan.raw(),
                 name,
                 Type::CUDNN_TYPE_CHAR,
@@ -207,7 +207,7 @@ impl Plan {
         // SAFETY: the library writes at most as many characters as there is room for.
         check("read a plan's text", unsafe {
             let room = text.as_mut_ptr().cast();
-            sys::cudnnBackendGetAttribute(
+            calls::cudnnBackendGetAttribute(
                 self.plan.raw(),
                 name,
                 Type::CUDNN_TYPE_CHAR,

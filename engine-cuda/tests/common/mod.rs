@@ -1,0 +1,39 @@
+//! What tests of generated kernels share.
+#![expect(clippy::print_stderr, reason = "says loudly when there is nothing to compile with")]
+
+use planforge_engine_cuda::{
+    codegen::Generated,
+    plan,
+    view::{BufferId, Kind, View},
+};
+use planforge_kernels::cuda::nvrtc::{self, Arch, Source};
+
+/// Compute capabilities, times ten, that kernels are generated for.
+pub const ARCHITECTURES: [u32; 6] = [75, 80, 86, 89, 90, 100];
+
+/// What NVRTC compiles for; none, said loudly, where it is not found and need not be.
+pub fn supported() -> Vec<u32> {
+    nvrtc::supported().unwrap_or_else(|error| {
+        assert!(std::env::var_os("PLANFORGE_NEED_NVRTC").is_none(), "{error}");
+        eprintln!("SKIPPED, nothing was compiled: {error}");
+        Vec::new()
+    })
+}
+
+/// Compiles a kernel for one compute capability.
+pub fn compile_for(capability: u32, generated: &Generated) {
+    let arch = Arch { capability, specific: capability >= 90 };
+    let source = Source { name: &generated.source.name, text: &generated.source.text, options: &[] };
+    match nvrtc::compile(source, arch) {
+        Ok(cubin) => assert_eq!(plan::check_code(&cubin.bytes), Ok(()), "{} for {arch}", generated.source.name),
+        Err(error) => panic!("{error}\n{}", generated.source.text),
+    }
+}
+
+pub fn rows(kind: Kind, dims: &[u64]) -> View {
+    View::rows(BufferId(0), kind, dims)
+}
+
+pub fn image(kind: Kind, dims: &[u64]) -> View {
+    View::channels_last(BufferId(0), kind, dims)
+}

@@ -1,0 +1,48 @@
+"""What is compared, and what the comparison has to show. Needs no torch."""
+
+OURS = "planforge-fp16"
+EAGER = ("eager-fp32", "eager-fp32-no-tf32", "eager-fp16", "graph-fp16")
+COMPILED = ("reduce-overhead", "max-autotune")
+ENGINES = (OURS, *EAGER, *COMPILED)
+
+MODELS = ("resnet50", "detector", "mobilenet_v3_large", "efficientnet_b0", "vit_b_16", "bert_base")
+USUAL_BATCHES = (1, 8, 32)
+BATCHES = {"resnet50": (1, 8, 32, 128)}
+MAX_AUTOTUNE_MODELS = ("resnet50", "detector", "bert_base")
+MAX_AUTOTUNE_BATCHES = (1, 32)
+
+# Two definitions for each of two columns; `timing.py` says what they are.
+MEASURES = ("static_call_ms", "rotated_call_ms", "static_queued_ms", "rotated_queued_ms")
+
+# Faster than both of these in MUST_CELLS cells of each column, in none slower by more than MUST_SLOWER.
+MUST_PEERS = ("graph-fp16", "reduce-overhead")
+MUST_CELLS = 15
+MUST_SLOWER = 1.10
+RELATIVE_RMS_MAX = 1e-2
+COLD_BUILD_MAX_S = 120
+WARM_BUILD_MAX_S = 10
+
+# Most milliseconds of a cell that are aimed for.
+GOALS_MS = {
+    ("resnet50", 1): 0.30,
+    ("resnet50", 128): 128 / 36.0,
+    ("detector", 1): 0.45,
+    ("bert_base", 1): 0.40,
+    ("bert_base", 32): 1.7,
+    ("mobilenet_v3_large", 1): 0.30,
+    ("vit_b_16", 32): 2.6,
+}
+
+
+def batches(model):
+    return BATCHES.get(model, USUAL_BATCHES)
+
+
+def cells():
+    return [(model, batch) for model in MODELS for batch in batches(model)]
+
+
+def peers(model, batch):
+    """The peers of a cell."""
+    tuned = model in MAX_AUTOTUNE_MODELS and batch in MAX_AUTOTUNE_BATCHES
+    return EAGER + COMPILED[: 2 if tuned else 1]
