@@ -158,7 +158,8 @@ impl State {
     }
 
     /// Adds one request's interest to work that is under way. Where that asks for more (builds, measurements), the job
-    /// is raised to it; it was found joinable, so nobody holds it then.
+    /// is raised to it; it was found joinable, so nobody holds it then. A job that only measures builds nothing: its
+    /// plan was chosen from as many builds as anybody who is let in asks for.
     fn join(&mut self, id: JobId, want: Want, asked: &Asked, now: Now, fx: &mut Effects) -> JobRef {
         let Some(job) = self.jobs.get(&id) else { return JobRef::Stored(id) };
         if job.wants.iter().any(|known| known.request == want.request) {
@@ -173,12 +174,13 @@ impl State {
             if covered.covers(&asked.covered) { covered } else { covered.joined(&asked.covered).unwrap_or(covered) };
         let actor = want.actor.clone();
         let mut detail = format!("request {} of project {} joined", want.request, want.project);
-        if asked.builds > job.builds {
-            detail.push_str(&format!("; raised from {} to {} builds", job.builds, asked.builds));
+        let builds = if job.only_measures() { job.builds } else { job.builds.max(asked.builds) };
+        if builds > job.builds {
+            detail.push_str(&format!("; raised from {} to {builds} builds", job.builds));
         }
         self.set_state(&id, |job| {
             job.wants.push(want);
-            job.builds = job.builds.max(asked.builds);
+            job.builds = builds;
             (job.eval, job.measure) = (covered.eval, covered.measure);
         });
         self.counters.merged += 1;

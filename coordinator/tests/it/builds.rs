@@ -103,6 +103,34 @@ async fn a_waiting_job_is_raised_and_a_running_one_is_followed() {
 }
 
 #[tokio::test]
+async fn a_running_measurement_is_joined_by_who_asks_for_as_many_builds_as_its_plan_has() {
+    let (farm, blobs) = farm().await;
+    let usual = || request(model(&blobs, "m"));
+    let mut agent = Agent::usual(&farm, "a").await;
+    let built = submit(&farm, times(usual(), 3)).await;
+    let assign = agent.assigned().await;
+    agent.succeed(&blobs, &assign).await;
+    agent.acknowledged().await;
+    until_state(&farm, &built.id, JobState::Succeeded).await;
+    // The engine is there; only the sweep is missing, and is measured for whoever asks for it.
+    let sweep = submit(&farm, swept(usual(), &[1, 2])).await;
+    let assign = agent.assigned().await;
+    assert_eq!((sweep.kind(), sweep.builds), (v1::JobKind::Benchmark, 1));
+    let joined = submit(&farm, swept(times(usual(), 2), &[1, 2])).await;
+    assert_eq!((joined.id.as_str(), joined.builds), (sweep.id.as_str(), 1), "it builds nothing, so it is not raised");
+    agent.succeed(&blobs, &assign).await;
+    agent.acknowledged().await;
+    let sweep = until_state(&farm, &sweep.id, JobState::Succeeded).await;
+    assert_eq!((sweep.plan_digest, sweep.plan_builds), (built_plan(&farm).await, 3));
+}
+
+async fn built_plan(farm: &Farm) -> String {
+    let engines = farm.list_engines(&Actor::local(), v1::ListEnginesRequest::default()).await.unwrap().engines;
+    assert_eq!(engines.len(), 1);
+    engines[0].plan_digest.clone()
+}
+
+#[tokio::test]
 async fn a_plan_stored_before_the_failure_keeps_its_builds() {
     let (farm, blobs) = farm().await;
     let mut agent = Agent::usual(&farm, "a").await;
