@@ -306,6 +306,7 @@ impl State {
                 spec: job.spec.clone(),
                 accurate,
                 created_ms: now.wall_ms,
+                seq: self.last_event,
                 job: id.clone(),
                 simulated: report.as_ref().is_some_and(|report| report.simulated),
                 project: job.project().to_owned(),

@@ -3,7 +3,7 @@
 //! The same checks run in debug builds after each input, in property tests and in the simulation.
 
 use super::{
-    model::{Event, JobId, JobState},
+    model::{Event, Job, JobId, JobState},
     queue::Target,
     state::{Ordered, State, flight_of},
 };
@@ -109,6 +109,36 @@ pub fn check(state: &State) -> Result<(), Vec<String>> {
                 broken.push(format!("{device:?} counts as free for {target:?} and is not"));
             }
         }
+    }
+    if broken.is_empty() { Ok(()) } else { Err(broken) }
+}
+
+/// Checks that a state loaded from the store knows what the one before it knew. What the store does not keep (holds,
+/// sessions, where progress stands) is nobody's promise.
+///
+/// # Errors
+/// Everything that was forgotten or changed, in words.
+pub fn check_reloaded(before: &State, after: &State) -> Result<(), Vec<String>> {
+    let mut broken = Vec::new();
+    let ids: BTreeSet<_> = before.jobs.keys().chain(after.jobs.keys()).collect();
+    for id in ids {
+        let known = |state: &State| state.jobs.get(id).map(|job| Job { progress: 0.0, ..job.as_ref().clone() });
+        if known(before) != known(after) {
+            broken.push(format!("{id} was {:?} and is {:?}", known(before), known(after)));
+        }
+    }
+    let keys: BTreeSet<_> = before.engines.keys().chain(after.engines.keys()).collect();
+    for key in keys {
+        let known = |state: &State| state.engines.get(key).map(|known| (known.plan.clone(), known.accurate, known.report));
+        if known(before) != known(after) {
+            broken.push(format!("engine {key} was {:?} and is {:?}", known(before), known(after)));
+        }
+    }
+    if before.refusals != after.refusals {
+        broken.push(format!("refusals were {:?} and are {:?}", before.refusals, after.refusals));
+    }
+    if before.last_event != after.last_event {
+        broken.push(format!("the newest event was {} and is {}", before.last_event, after.last_event));
     }
     if broken.is_empty() { Ok(()) } else { Err(broken) }
 }

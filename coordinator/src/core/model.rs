@@ -387,9 +387,20 @@ pub struct Engine {
     pub spec: BuildSpec,
     pub accurate: bool,
     pub created_ms: u64,
+    /// The newest event when it was stored. Of a key's engines the highest is the one that is fetched: the clock may
+    /// stand still between two of them, or be set back. 0 in records of versions that did not keep it.
+    #[serde(default)]
+    pub seq: u64,
     pub job: JobId,
     pub simulated: bool,
     pub project: String,
+}
+
+impl Engine {
+    /// Engines of one key stand in this order, the one that is fetched last.
+    pub fn age_order(&self) -> (u64, u64, Digest) {
+        (self.seq, self.created_ms, self.plan.digest)
+    }
 }
 
 /// One measurement of a plan on a device.

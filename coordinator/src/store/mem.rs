@@ -5,7 +5,7 @@ use crate::core::{
     Agent, CacheRecord, Change, Covered, Engine, EngineRef, Event, Job, JobId, PluginRecord, Refusal, Report,
     RequestRecord, Snapshot, TokenRecord,
 };
-use planforge_engine_core::identity::{Digest, EngineKey};
+use planforge_engine_core::identity::{Digest, EngineKey, Sku};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
@@ -81,7 +81,7 @@ impl Tables {
         let mut newest: BTreeMap<EngineKey, &Engine> = BTreeMap::new();
         for engine in self.engines.values() {
             let known = newest.entry(engine.key).or_insert(engine);
-            if (engine.created_ms, engine.plan.digest) > (known.created_ms, known.plan.digest) {
+            if engine.age_order() > known.age_order() {
                 *known = engine;
             }
         }
@@ -94,7 +94,12 @@ impl Tables {
             let mut reports: Vec<&Report> =
                 self.reports.values().filter(|r| r.key == Some(key) && r.plan == engine.plan.digest).collect();
             reports.sort_by_key(|report| (report.created_ms, report.digest));
-            let reports = reports.into_iter().map(|r| (r.digest, Covered::of(r), r.sku.clone()));
+            let reports = reports.into_iter().map(|report| ReportOf {
+                digest: report.digest,
+                covered: Covered::of(report),
+                sku: report.sku.clone(),
+                job: report.job.clone(),
+            });
             engines.push((key, engine_ref(engine, reports)));
         }
         Snapshot {
@@ -109,19 +114,28 @@ impl Tables {
     }
 }
 
-/// What the core must know of an engine and its reports, given oldest first.
-pub(super) fn engine_ref(
-    engine: &Engine,
-    reports: impl Iterator<Item = (Digest, Covered, planforge_engine_core::identity::Sku)>,
-) -> EngineRef {
+/// What the core must know of a plan's report.
+#[derive(Clone)]
+pub(super) struct ReportOf {
+    pub digest: Digest,
+    pub covered: Covered,
+    pub sku: Sku,
+    pub job: JobId,
+}
+
+/// What the core must know of an engine and its reports, given oldest first. Its own is that of the job that built it.
+pub(super) fn engine_ref(engine: &Engine, reports: impl Iterator<Item = ReportOf>) -> EngineRef {
     let mut known =
         EngineRef { plan: engine.plan.clone(), accurate: engine.accurate, report: None, reports: BTreeMap::new() };
-    for (digest, covered, sku) in reports {
-        if sku == engine.sku {
-            known.report.get_or_insert(digest);
-            known.learn(covered, digest);
+    let (mut own, mut first) = (None, None);
+    for report in reports.filter(|report| report.sku == engine.sku) {
+        if report.job == engine.job {
+            own.get_or_insert(report.digest);
         }
+        first.get_or_insert(report.digest);
+        known.learn(report.covered, report.digest);
     }
+    known.report = own.or(first);
     known
 }
 

@@ -62,9 +62,10 @@ const EVENTS: Table = Table {
     conflict: "",
 };
 const ENGINES: Table = Table {
-    insert: "INSERT INTO engines (engine_key, plan_digest, sku, model_name, model_digest, created_ms, doc) VALUES ",
-    columns: 7,
-    conflict: " ON CONFLICT (engine_key, plan_digest) DO UPDATE SET created_ms = excluded.created_ms, doc = excluded.doc",
+    insert: "INSERT INTO engines (engine_key, plan_digest, sku, model_name, model_digest, created_ms, seq, doc) VALUES ",
+    columns: 8,
+    conflict: " ON CONFLICT (engine_key, plan_digest) DO UPDATE SET created_ms = excluded.created_ms, \
+               seq = excluded.seq, doc = excluded.doc",
 };
 const ENGINE_PROJECTS: Table = Table {
     insert: "INSERT INTO engine_projects (engine_key, project) VALUES ",
@@ -208,6 +209,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             engine.model.name.clone().into(),
             engine.model.digest.to_string().into(),
             engine.created_ms.into(),
+            engine.seq.into(),
             json(engine),
         ]
     });

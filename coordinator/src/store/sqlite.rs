@@ -2,14 +2,14 @@
 
 use super::{
     Answer, EngineFilter, EventFilter, JobFilter, ReportFilter, Store, StoreError,
-    mem::engine_ref,
+    mem::{ReportOf, engine_ref},
     sql::{MODEL, Select, Statement, Value, statements},
 };
 use crate::core::{
     Agent, CacheRecord, Change, Covered, Engine, Event, Job, JobId, JobState, PluginRecord, Refusal, Report,
     RequestRecord, Snapshot, TokenRecord,
 };
-use planforge_engine_core::identity::{Digest, EngineKey, Sku};
+use planforge_engine_core::identity::{Digest, EngineKey};
 use planforge_proto::ApiError;
 use serde::de::DeserializeOwned;
 use sqlx::{
@@ -26,9 +26,10 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Forward-only; a database that has more than these is refused.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     include_str!("../../../migrations/sqlite/0001_farm.sql"),
     include_str!("../../../migrations/sqlite/0002_caches_plugins.sql"),
+    include_str!("../../../migrations/sqlite/0003_engine_seq.sql"),
 ];
 /// Commits that may wait for the writer.
 const WRITER_QUEUE: usize = 1_024;
@@ -279,26 +280,28 @@ impl Store for SqliteStore {
             let caches: Vec<CacheRecord> = self.docs("a timing cache", plain("SELECT doc FROM caches")).await?;
             let plugins: Vec<PluginRecord> = self.docs("a plugin", plain("SELECT doc FROM plugins")).await?;
             // Oldest first, so that the newest of a key stays.
-            let newest = plain("SELECT doc FROM engines ORDER BY created_ms, plan_digest");
+            let newest = plain("SELECT doc FROM engines ORDER BY seq, created_ms, plan_digest");
             let engines: BTreeMap<EngineKey, Engine> = self
                 .docs::<Engine>("an engine", newest)
                 .await?
                 .into_iter()
                 .map(|engine| (engine.key, engine))
                 .collect();
-            let mut reports: BTreeMap<String, Vec<(Digest, Covered, Sku)>> = BTreeMap::new();
+            let mut reports: BTreeMap<String, Vec<ReportOf>> = BTreeMap::new();
             let rows = plain(
-                "SELECT digest, plan_digest, eval_digest, sku, measure FROM reports WHERE engine_key <> '' ORDER BY created_ms, digest",
+                "SELECT digest, plan_digest, eval_digest, sku, measure, job FROM reports WHERE engine_key <> '' \
+                 ORDER BY created_ms, digest",
             );
             for row in self.rows(rows).await? {
                 let sku = text(&row, "sku")?;
                 let sku = sku
                     .parse()
                     .map_err(|error| StoreError::Corrupt { what: "a report", detail: format!("{error}") })?;
-                let report = digest("a report", &text(&row, "digest")?)?;
+                let digest = digest("a report", &text(&row, "digest")?)?;
                 let eval = digest_or_none("a report", &text(&row, "eval_digest")?)?;
                 let measure = parse("a report", &text(&row, "measure")?)?;
-                reports.entry(text(&row, "plan_digest")?).or_default().push((report, Covered { eval, measure }, sku));
+                let report = ReportOf { digest, covered: Covered { eval, measure }, sku, job: text(&row, "job")?.into() };
+                reports.entry(text(&row, "plan_digest")?).or_default().push(report);
             }
             let known = |engine: &Engine| reports.get(&engine.plan.digest.to_string()).cloned().unwrap_or_default();
             let engines =
@@ -364,8 +367,8 @@ impl Store for SqliteStore {
             let mut select = Select::new("SELECT doc FROM engines AS e");
             if filter.plan.is_none() {
                 select.always(
-                    "NOT EXISTS (SELECT 1 FROM engines AS n WHERE n.engine_key = e.engine_key AND (n.created_ms > \
-                     e.created_ms OR (n.created_ms = e.created_ms AND n.plan_digest > e.plan_digest)))",
+                    "NOT EXISTS (SELECT 1 FROM engines AS n WHERE n.engine_key = e.engine_key AND \
+                     (n.seq, n.created_ms, n.plan_digest) > (e.seq, e.created_ms, e.plan_digest))",
                 );
             }
             select

@@ -342,7 +342,8 @@ impl World {
     fn restart(&mut self) {
         self.epoch = now(self.store.acquire("model", 0)).unwrap();
         let snapshot = now(self.store.load()).unwrap();
-        self.state = State::new(config(), snapshot, self.now);
+        let before = std::mem::replace(&mut self.state, State::new(config(), snapshot, self.now));
+        invariants::check_reloaded(&before, &self.state).expect("nothing is forgotten");
         invariants::check(&self.state).expect("the loaded state is sound");
         self.agents.iter_mut().for_each(|agent| agent.session = None);
         // Open attempts get a fresh lease to be resumed in.

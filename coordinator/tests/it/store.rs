@@ -93,6 +93,7 @@ fn engine(id: &str, plan: &str, created_ms: u64) -> Engine {
         spec: BuildSpec::default(),
         accurate: true,
         created_ms,
+        seq: 0,
         job: id.into(),
         simulated: false,
         project: "red".into(),
@@ -258,6 +259,24 @@ async fn engines(store: &dyn Store, epoch: u64) {
     let covered = Covered { eval: None, measure };
     assert_eq!(known("aa1").reports.get(&covered), Some(&swept.digest));
     assert_eq!((known("aa1").plan.builds, known("ab2").plan.builds), (1, 5));
+    an_engine_stored_later_is_newer_whatever_the_clock_says(store, epoch).await;
+}
+
+async fn an_engine_stored_later_is_newer_whatever_the_clock_says(store: &dyn Store, epoch: u64) {
+    let other = |text: &str, at_ms| Report { job: "ff".into(), ..report("ac3", "late", text, at_ms, None) };
+    for (seq, plan, created_ms) in [(7, "early", 500), (8, "late", 20)] {
+        let change = Change::Engine(Box::new(Engine { seq, ..engine("ac3", plan, created_ms) }));
+        store.commit(epoch, vec![change]).await.unwrap();
+    }
+    let own = report("ac3", "late", "{\"own\":1}", 20, None);
+    let reports = [other("{\"set back\":1}", 3), own.clone(), other("{\"later\":1}", 30)];
+    store.commit(epoch, reports.into_iter().map(|report| Change::Report(Box::new(report))).collect()).await.unwrap();
+    let snapshot = store.load().await.unwrap();
+    let (_, known) = snapshot.engines.iter().find(|(known, _)| *known == key("ac3")).unwrap();
+    assert_eq!((known.plan.digest, known.report), (Digest::of(b"late"), Some(own.digest)));
+    let filter = EngineFilter { key: Some(key("ac3")), limit: 10, ..EngineFilter::default() };
+    let listed = store.engines(filter).await.unwrap();
+    assert_eq!(listed.iter().map(|engine| engine.plan.digest).collect::<Vec<_>>(), [Digest::of(b"late")]);
 }
 
 async fn records(store: &dyn Store, epoch: u64) {
