@@ -3,6 +3,8 @@
 #
 #   fuzz/run.sh [SECONDS] [TARGET...]       60 seconds and all targets by default
 #
+# FUZZ_SEED=N draws the same inputs again, as far as the time allows; another seed is drawn each time without it.
+#
 # libFuzzer needs coverage counters only, which are flags of LLVM; cargo-fuzz would add a sanitizer, which needs a
 # nightly compiler: cargo +nightly fuzz run TARGET does that. What a run finds lies in fuzz/artifacts/TARGET.
 set -eu
@@ -31,6 +33,7 @@ for target in $targets; do
     mkdir -p "$found" "artifacts/$target" "corpus/$target" target/logs
     "target/$host/release/$target" "$found" "corpus/$target" -max_total_time="$seconds" -timeout=30 \
         -rss_limit_mb=3072 -max_len=65536 -use_value_profile=1 -print_final_stats=1 -verbosity=0 \
+        "-seed=${FUZZ_SEED:-0}" \
         "-artifact_prefix=artifacts/$target/" >"target/logs/$target" 2>&1 &
     running="$running $!:$target"
 done

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Runs the tests that draw random inputs again and again, each round with another seed, and keeps what failed.
+#
+#   tests/soak.sh [SECONDS] [NEXTEST-FILTER]       600 seconds and every property test by default
+#
+# A failing round prints the seed that fails again, with the command. Fuzzing has its own loop: fuzz/run.sh SECONDS.
+set -eu
+cd "$(dirname "$0")/.."
+
+seconds=${1:-600}
+filter=${2:-'test(/(^|::)(convolutions|movements|products)$/) or test(/agrees?_with|_is_its_definition$|_never_panic$/)
+ or test(/every_history|any_spelling|specs_that_differ|fixed_point$|to_the_nanosecond$|never_overlaps$|graph_digest$/)
+ or test(/keeps_its_digests$|changed_weight|changed_meaning/)'}
+logs=target/soak
+mkdir -p "$logs"
+export PROPTEST_DISABLE_FAILURE_PERSISTENCE=1
+cargo nextest run --locked --workspace -E "$filter" --no-run
+begin=$(date +%s)
+rounds=0
+failed=0
+while [ $(($(date +%s) - begin)) -lt "$seconds" ]; do
+    seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+    rounds=$((rounds + 1))
+    if ! PROPTEST_RNG_SEED=$seed cargo nextest run --locked --workspace -E "$filter" --failure-output=final >"$logs/$seed" 2>&1; then
+        failed=$((failed + 1))
+        sed -n 's/^ *FAIL .*) *//p' "$logs/$seed" | sort -u
+        echo "soak: failed with PROPTEST_RNG_SEED=$seed; its output is $logs/$seed" >&2
+    else
+        rm "$logs/$seed"
+    fi
+done
+echo "soak: $rounds rounds, $failed failed"
+[ "$failed" -eq 0 ]
