@@ -129,7 +129,8 @@ pub fn check_reloaded(before: &State, after: &State) -> Result<(), Vec<String>> 
     }
     let keys: BTreeSet<_> = before.engines.keys().chain(after.engines.keys()).collect();
     for key in keys {
-        let known = |state: &State| state.engines.get(key).map(|known| (known.plan.clone(), known.accurate, known.report));
+        let known =
+            |state: &State| state.engines.get(key).map(|known| (known.plan.clone(), known.accurate, known.report));
         if known(before) != known(after) {
             broken.push(format!("engine {key} was {:?} and is {:?}", known(before), known(after)));
         }

@@ -300,7 +300,8 @@ impl Store for SqliteStore {
                 let digest = digest("a report", &text(&row, "digest")?)?;
                 let eval = digest_or_none("a report", &text(&row, "eval_digest")?)?;
                 let measure = parse("a report", &text(&row, "measure")?)?;
-                let report = ReportOf { digest, covered: Covered { eval, measure }, sku, job: text(&row, "job")?.into() };
+                let report =
+                    ReportOf { digest, covered: Covered { eval, measure }, sku, job: text(&row, "job")?.into() };
                 reports.entry(text(&row, "plan_digest")?).or_default().push(report);
             }
             let known = |engine: &Engine| reports.get(&engine.plan.digest.to_string()).cloned().unwrap_or_default();
