@@ -4,9 +4,9 @@ use crate::support::SKU;
 use planforge_coordinator::{
     auth::{Actor, Role},
     core::{
-        self, Cancel, Change, CoreConfig, Device, Failure, FinishedIn, FinishedOutcome, HelloIn, Input, Job, JobId,
-        JobRef, JobState, LeaseRef, Model, ModelFile, Now, PlanRef, Reply, SessionId, State, Submit, SubmitWhat,
-        Submitted, ToAgent, invariants,
+        self, Cancel, Change, CoreConfig, Device, Engine, Failure, FinishedIn, FinishedOutcome, HelloIn, Input, Job,
+        JobId, JobRef, JobState, LeaseRef, Model, ModelFile, Now, PlanRef, Reply, ReportIn, SessionId, State, Submit,
+        SubmitWhat, Submitted, ToAgent, invariants,
     },
     store::{MemStore, Store},
 };
@@ -36,6 +36,15 @@ enum Op {
         builds: u32,
         sweep: u8,
     },
+    /// Measures a stored plan on a kind of device.
+    Bench {
+        engine: usize,
+        sku: u8,
+        force: bool,
+        wait: bool,
+        eval: bool,
+        sweep: u8,
+    },
     Cancel {
         job: usize,
         project: u8,
@@ -49,6 +58,10 @@ enum Op {
         agent: usize,
     },
     Beat {
+        agent: usize,
+    },
+    /// The plan of what it works on is stored; measuring goes on.
+    Built {
         agent: usize,
     },
     Finish {
@@ -82,11 +95,14 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|((model, sku, force, wait, follow, priority, project, eval), (builds, sweep))| Op::Submit {
                 model, sku, force, wait, follow, priority, project, eval, builds, sweep
             }),
+        2 => (any::<usize>(), 0..3u8, prop::bool::weighted(0.2), any::<bool>(), any::<bool>(), 0..4u8)
+            .prop_map(|(engine, sku, force, wait, eval, sweep)| Op::Bench { engine, sku, force, wait, eval, sweep }),
         2 => (any::<usize>(), 0..2u8).prop_map(|(job, project)| Op::Cancel { job, project }),
         3 => (agent.clone(), any::<bool>(), 0..2u8)
             .prop_map(|(agent, fresh, toolchain)| Op::Connect { agent, fresh, toolchain }),
         1 => agent.clone().prop_map(|agent| Op::Disconnect { agent }),
         4 => agent.clone().prop_map(|agent| Op::Beat { agent }),
+        2 => agent.clone().prop_map(|agent| Op::Built { agent }),
         6 => (agent.clone(), 0..8u8, any::<bool>()).prop_map(|(agent, how, again)| Op::Finish { agent, how, again }),
         1 => (agent.clone(), 0..2u8).prop_map(|(agent, toolchain)| Op::Upgrade { agent, toolchain }),
         1 => agent.prop_map(|agent| Op::Drain { agent }),
@@ -121,8 +137,10 @@ struct World {
     acknowledged: BTreeSet<JobId>,
     /// The most builds that anybody asked of each job.
     asked_builds: BTreeMap<JobId, u32>,
-    /// What each attempt was told.
-    ordered_builds: BTreeMap<(JobId, u32), u32>,
+    /// How often each attempt builds, or the plan that it only measures.
+    ordered: BTreeMap<(JobId, u32), (u32, Option<PlanRef>)>,
+    /// Every engine that was stored.
+    engines: Vec<Engine>,
     /// From how many builds each key's newest engine was chosen.
     stored_builds: BTreeMap<EngineKey, u32>,
     /// Keys that were built by force: those are built without a look at what is stored.
@@ -156,7 +174,8 @@ impl World {
             ids: 0,
             acknowledged: BTreeSet::new(),
             asked_builds: BTreeMap::new(),
-            ordered_builds: BTreeMap::new(),
+            ordered: BTreeMap::new(),
+            engines: Vec::new(),
             stored_builds: BTreeMap::new(),
             forced: BTreeSet::new(),
             seen: BTreeMap::new(),
@@ -178,14 +197,17 @@ impl World {
                     self.seen.insert(job.id.clone(), job.state);
                     self.forced.extend(job.key.filter(|_| job.force));
                 }
-                Change::Engine(engine) => drop(self.stored_builds.insert(engine.key, engine.plan.builds)),
+                Change::Engine(engine) => {
+                    self.stored_builds.insert(engine.key, engine.plan.builds);
+                    self.engines.push(engine.as_ref().clone());
+                }
                 _ => {}
             }
         }
         now(self.store.commit(self.epoch, effects.changes)).unwrap();
         for (session, message) in effects.sends {
             if let ToAgent::Assign { lease, job, .. } = &message {
-                self.ordered_builds.insert((lease.job.clone(), lease.attempt), job.builds);
+                self.ordered.insert((lease.job.clone(), lease.attempt), (job.builds, job.plan.clone()));
                 if let Some(key) = job.key.filter(|key| !job.only_measures() && !self.forced.contains(key)) {
                     let stored = self.stored_builds.get(&key).copied().unwrap_or(0);
                     assert!(stored < job.builds, "{} builds what the store answers from {stored} builds", job.id);
@@ -216,35 +238,33 @@ impl World {
         let Op::Submit { model, sku, force, wait, follow, priority, project, eval, builds, sweep } = submit else {
             return;
         };
-        self.ids += 1;
         let digest = Digest::of(&[*model]);
         let file = ModelFile { name: "m".into(), digest, size_bytes: 1 };
         let model = Model { digest, graph_digest: None, structure_digest: None, name: "m".into(), files: vec![file] };
-        let streams = (1..=3).filter(|streams| sweep & (1 << (streams - 1)) != 0).collect();
-        let measure = MeasureAsk { streams, ..MeasureAsk::default() };
-        let submit = Submit {
-            actor: format!("actor{project}"),
+        self.ask(Submit {
             project: format!("project{project}"),
-            request: format!("request{}", self.ids),
-            idempotency_key: String::new(),
-            fingerprint: digest,
+            actor: format!("actor{project}"),
             what: SubmitWhat::Build {
                 models: vec![model],
                 specs: vec![BuildSpec::default()],
                 constraints: vec![(String::new(), ToolchainConstraint::default())],
             },
-            skus: vec![[SKU, "cpu-x86-64-v2", "t4"][*sku as usize].parse().unwrap()],
             priority: i32::from(*priority),
             force: *force,
             wait_for_device: *wait,
             follow_toolchain: *follow,
-            allow_inaccurate: false,
-            eval: eval.then(|| Digest::of(b"labels")),
             builds: *builds,
-            measure: measure.clone(),
-            missing: Vec::new(),
-            gone: Some(Vec::new()),
+            ..asked(*sku, *eval, *sweep)
+        });
+    }
+
+    fn ask(&mut self, submit: Submit) {
+        self.ids += 1;
+        let (builds, measure) = (submit.builds, submit.measure.clone());
+        let submit = Submit {
+            request: format!("request{}", self.ids),
             ids: vec![format!("job{}", self.ids).as_str().into()],
+            ..submit
         };
         if let Reply::Submitted(Ok(Submitted::Jobs { jobs, .. })) = self.apply(Input::Submit(Box::new(submit))) {
             for job in jobs {
@@ -254,7 +274,7 @@ impl World {
                         // A job that only measures has its plan already, chosen from that many builds.
                         let chosen_from = job.plan.as_ref().map_or(job.builds, |plan| plan.builds.max(job.builds));
                         assert!(
-                            chosen_from >= *builds,
+                            chosen_from >= builds,
                             "{} answers from {chosen_from} builds, {builds} were asked for",
                             job.id
                         );
@@ -263,7 +283,7 @@ impl World {
                     }
                 };
                 let asked = self.asked_builds.entry(id.clone()).or_default();
-                *asked = (*asked).max(*builds);
+                *asked = (*asked).max(builds);
                 self.acknowledged.insert(id);
             }
         }
@@ -311,14 +331,19 @@ impl World {
             _ => FinishedOutcome::Succeeded,
         };
         let newest = self.state.job(&lease.job).is_some_and(|job| job.attempt() == lease.attempt);
-        let plan = format!("{}-{}", lease.job, lease.attempt);
-        let builds = self.ordered_builds[&(lease.job.clone(), lease.attempt)];
-        let plan = PlanRef { digest: Digest::of(plan.as_bytes()), size_bytes: 1, card: None, builds };
+        let plan = self.plan_of(&lease);
+        let report = format!("report of {}-{}", lease.job, lease.attempt);
+        let report = ReportIn {
+            digest: Digest::of(report.as_bytes()),
+            has_accuracy: true,
+            simulated: true,
+            document: "{}".into(),
+        };
         let finished = FinishedIn {
             lease: lease.clone(),
             outcome,
             plan: Some(plan),
-            report: None,
+            report: Some(report).filter(|_| how > 3),
             log: None,
             accurate: true,
             artifacts: Vec::new(),
@@ -339,6 +364,18 @@ impl World {
         }
     }
 
+    /// What an attempt made, or measures: then it does not know from how many builds that was chosen.
+    fn plan_of(&self, lease: &LeaseRef) -> PlanRef {
+        let (builds, given) = &self.ordered[&(lease.job.clone(), lease.attempt)];
+        let made = || PlanRef {
+            digest: Digest::of(format!("{}-{}", lease.job, lease.attempt).as_bytes()),
+            size_bytes: 1,
+            card: None,
+            builds: *builds,
+        };
+        given.as_ref().map_or_else(made, |given| PlanRef { builds: 0, ..given.clone() })
+    }
+
     fn restart(&mut self) {
         self.epoch = now(self.store.acquire("model", 0)).unwrap();
         let snapshot = now(self.store.load()).unwrap();
@@ -353,6 +390,22 @@ impl World {
     fn step(&mut self, op: &Op) {
         match op {
             Op::Submit { .. } => self.submit(op),
+            Op::Bench { engine, sku, force, wait, eval, sweep } => {
+                if self.engines.is_empty() {
+                    return;
+                }
+                let engine = Box::new(self.engines[engine % self.engines.len()].clone());
+                let what = SubmitWhat::Benchmark(engine);
+                self.ask(Submit { what, force: *force, wait_for_device: *wait, ..asked(*sku, *eval, *sweep) });
+            }
+            Op::Built { agent } => {
+                let puppet = &self.agents[*agent];
+                if let (Some(session), Some(lease)) = (puppet.session, puppet.leases.first().cloned()) {
+                    let plan = self.plan_of(&lease);
+                    self.apply(Input::Started { session, lease: lease.clone() });
+                    self.apply(Input::Built { session, lease, plan });
+                }
+            }
             Op::Cancel { job, project } => {
                 let jobs: Vec<JobId> = self.acknowledged.iter().cloned().collect();
                 let Some(id) = jobs.get(job % jobs.len().max(1)) else { return };
@@ -461,6 +514,31 @@ impl World {
                 assert_eq!(other, None, "{} built what was built already", job.id);
             }
         }
+    }
+}
+
+/// A request for nothing yet.
+fn asked(sku: u8, eval: bool, sweep: u8) -> Submit {
+    let streams = (1..=3).filter(|streams| sweep & (1 << (streams - 1)) != 0).collect();
+    Submit {
+        actor: "actor0".into(),
+        project: "project0".into(),
+        request: String::new(),
+        idempotency_key: String::new(),
+        fingerprint: Digest::of(b""),
+        what: SubmitWhat::Build { models: Vec::new(), specs: Vec::new(), constraints: Vec::new() },
+        skus: vec![[SKU, "cpu-x86-64-v2", "t4"][usize::from(sku)].parse().unwrap()],
+        priority: 0,
+        force: false,
+        wait_for_device: false,
+        follow_toolchain: false,
+        allow_inaccurate: false,
+        eval: eval.then(|| Digest::of(b"labels")),
+        builds: 1,
+        measure: MeasureAsk { streams, ..MeasureAsk::default() },
+        missing: Vec::new(),
+        gone: Some(Vec::new()),
+        ids: Vec::new(),
     }
 }
 
