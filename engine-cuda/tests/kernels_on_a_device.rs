@@ -451,3 +451,66 @@ fn squeezed_channels() {
     let y = bench.node(conv(Activation::Silu), vec![Some(few), w, b], &[2, 96, 1, 1]);
     bench.finish(&device, "few channels between many", y, &HALVES);
 }
+
+/// Parts of wider values are read as they lie, whatever their rows begin with.
+#[test]
+fn slices_are_read_in_place() {
+    let Some(device) = device() else { return };
+    let part = |from: usize| Op::Slice { starts: vec![0, from, 0, 0], steps: vec![1; 4] };
+    for (from, channels) in [(16, 16), (17, 16), (3, 7)] {
+        let mut bench = Bench::new();
+        let x = bench.input("x", &[2, 24, 14, 15]);
+        let conv = |taps: usize, groups: usize, activation: Option<Activation>| {
+            Op::Conv(Conv {
+                strides: vec![1, 1],
+                pads: vec![taps / 2; 4],
+                dilations: vec![1, 1],
+                groups,
+                epilogue: Epilogue { activation },
+            })
+        };
+        let w = bench.constant("w", &[40, 24, 1, 1], 0.3);
+        let wide = bench.node(conv(1, 1, None), vec![x, w], &[2, 40, 14, 15]);
+        let shape = [2, channels, 14, 15];
+        let first = bench.node(part(0), vec![Some(wide)], &shape);
+        let second = bench.node(part(from), vec![Some(wide)], &shape);
+        let (w, b) = (bench.constant("v", &[channels, 1, 3, 3], 0.5), bench.constant("b", &[channels], 0.5));
+        let op = conv(3, channels, Some(Activation::HardSwish));
+        let y = bench.node(op, vec![Some(first), w, b, Some(second)], &shape);
+        bench.finish(&device, &format!("depthwise with channels {from} and on of 40 added"), y, &ALL);
+    }
+}
+
+#[test]
+fn rows_and_columns_are_gathered() {
+    let Some(device) = device() else { return };
+    for axis in 0..3 {
+        for from in [0, 5, 8] {
+            let mut bench = Bench::new();
+            let x = bench.input("x", &[6, 9, 40]);
+            let taken = [6, 9, 24];
+            let op = Op::Slice { starts: vec![0, 0, from], steps: vec![1; 3] };
+            let slice = bench.node(op, vec![x], &taken);
+            let last = taken[axis] as i64 - 1;
+            let rows = Tensor::from_vec(vec![2, 4], vec![last, 0, 3, 1, 1, last, 2, 5]).expect("eight of them");
+            let rows = Some(bench.graph.add_constant("rows", rows));
+            let mut shape = taken.to_vec();
+            shape.splice(axis..=axis, [2, 4]);
+            let y = bench.node(Op::Gather { axis }, vec![Some(slice), rows], &shape);
+            bench.finish(&device, &format!("gathered along axis {axis}, from column {from} of 40"), y, &ALL);
+        }
+    }
+}
+
+/// A factor that all batches share is not copied for each.
+#[test]
+fn factors_are_repeated() {
+    let Some(device) = device() else { return };
+    for (a, b) in [([1, 37, 64], [3, 64, 48]), ([3, 37, 64], [1, 64, 48]), ([4, 16, 72], [4, 72, 8])] {
+        let mut bench = Bench::new();
+        let inputs = vec![bench.input("a", &a), bench.input("b", &b)];
+        let shape = [a[0].max(b[0]), a[1], b[2]];
+        let y = bench.node(Op::MatMul(MatMul::default()), inputs, &shape);
+        bench.finish(&device, &format!("product of {a:?} and {b:?}"), y, &ALL);
+    }
+}
