@@ -1,6 +1,6 @@
 #!/bin/sh
 # Passes the tests: installs what they need when it may, otherwise says exactly what is missing.
-# Needs Rust and a C compiler (for SQLite and ring).
+# Needs Rust, a C compiler (for SQLite and ring) and a C++ compiler (for kernels on the host).
 set -eu
 cd "$(dirname "$0")"
 
@@ -9,6 +9,8 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 have cargo || { echo "test.sh: Rust is missing: install it with rustup, then run this again" >&2; exit 1; }
 have cc || missing="$missing gcc libc6-dev"
+# CUDA kernels are run on the host, compiled as C++.
+have "${CXX:-c++}" || missing="$missing g++"
 have chromium || missing="$missing chromium"
 have curl || missing="$missing curl"
 # The ONNX backend cases come out of a Python package, which gets an environment of its own.

@@ -275,15 +275,22 @@ fn rounds(program: &Program, work: &Work, engine: &Engine) -> bool {
     !program.tf32 && work.is_f32() && (engine.rounds_f32 || matches!(work, Work::Product(_)))
 }
 
-/// Generated kernels that can compute a step.
+/// Generated kernels that can compute a step here.
 fn kernels_for(device: &Device, program: &Program, work: &Work, effort: Effort) -> Vec<Generated> {
     let properties = device.gpu.properties();
-    let capability = properties.arch.capability;
-    let target =
-        gemm::Device { capability, sm_count: properties.sm_count, shared_block_bytes: properties.shared_block_bytes };
+    let target = gemm::Device {
+        capability: properties.arch.capability,
+        sm_count: properties.sm_count,
+        shared_block_bytes: properties.shared_block_bytes,
+    };
+    own_kernels(target, program, work, effort.tiles)
+}
+
+/// Generated kernels that can compute a step on such a device; of products at most so many `tiles`.
+pub fn own_kernels(target: gemm::Device, program: &Program, work: &Work, tiles: usize) -> Vec<Generated> {
     let gemm = |problem: Option<gemm::Problem>| {
         let Some(problem) = problem else { return Vec::new() };
-        let tiles = gemm::tiles(&problem, target, effort.tiles);
+        let tiles = gemm::tiles(&problem, target, tiles);
         tiles.into_iter().map(|tile| gemm::generate(&problem, tile)).collect()
     };
     // What tensor cores have no kernel for, and sums of few rows, which gain nothing by them.
@@ -301,7 +308,7 @@ fn kernels_for(device: &Device, program: &Program, work: &Work, effort: Effort) 
             with_any(kernels, any::Problem::of_product(product))
         }
         Work::Attention(work) => {
-            attention::tiles(work, capability).into_iter().map(|tile| attention::generate(work, tile)).collect()
+            attention::tiles(work, target.capability).into_iter().map(|tile| attention::generate(work, tile)).collect()
         }
         Work::Kernel(_) => Vec::new(),
     }
