@@ -3,7 +3,7 @@
 mod common;
 
 use common::{ARCHITECTURES, compile_for, image, rows, supported};
-use planforge_engine_core::ir::{Activation, Binary, Compare, GeluForm, Unary};
+use planforge_engine_core::ir::{Activation, Binary, Compare, GeluForm, ReduceKind, Unary};
 use planforge_engine_cuda::{
     codegen::{
         Generated, any, attention,
@@ -12,6 +12,7 @@ use planforge_engine_cuda::{
         norm::{self, Row},
         pack, pointwise,
         pool::{self, Window},
+        reduce::{self, How},
     },
     program::{AttentionWork, ConvWork, ProductWork},
     view::{Kind, View},
@@ -174,6 +175,29 @@ fn scattered_kernels() {
     assert!(u64::from(large.grid[0]) * u64::from(large.block[0]) < 2 * 255 * 6400, "several elements a thread");
     let pairs = pack::pairs(&rows(Kind::F32, &[2, 3, 17, 19]), &image(Kind::F16, &[2, 8, 17, 11]), 1);
     compile(&[large, pairs]);
+}
+
+#[test]
+fn reductions() {
+    let mut all = Vec::new();
+    for kind in [Kind::F16, Kind::Bf16, Kind::F32, Kind::I64] {
+        // A thread each, a warp each, a block each.
+        for (dims, axes) in [([5000, 3, 7], &[1][..]), ([5, 3, 70], &[2]), ([4, 3, 4000], &[0, 2])] {
+            let x = rows(kind, &dims);
+            let kept: Vec<u64> = (0..3).filter(|axis| !axes.contains(axis)).map(|axis| dims[axis]).collect();
+            for how in [ReduceKind::LogSumExp, ReduceKind::Max, ReduceKind::L1].map(How::Reduce) {
+                if let Ok(generated) = reduce::generate(&x, &rows(kind, &kept), axes, how) {
+                    all.push(generated);
+                }
+            }
+            if let [axis] = axes {
+                let how = How::Arg { largest: kind.is_float(), last: kind == Kind::F16 };
+                all.push(reduce::generate(&x, &rows(Kind::I64, &kept), &[*axis], how).unwrap());
+            }
+        }
+    }
+    assert_eq!(all.len(), 4 * 11 - 3, "whole numbers have no logarithm");
+    compile(&all);
 }
 
 #[test]

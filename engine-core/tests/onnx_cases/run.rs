@@ -1,20 +1,16 @@
 //! One case through the reference, the optimised graph and the native engine.
 
-use crate::case::{Case, Failure, read_protos, tensor};
+use crate::case::{Case, Failure, bake, needs_constants, read_protos, tensor};
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, Compiler, Events, HostTensor, LoadOptions},
     device::{CpuLevel, HostFacts, cpu},
     identity::{BuildSpec, Digest, OptimizationLevel},
-    import::{ImportError, Problem, Refusal, import},
-    ir::{ElementType, Tensor},
+    import::{Problem, Refusal, import},
+    ir::Tensor,
     native::{self, NativeCompiler},
     ops, passes,
 };
-use planforge_onnx::{
-    Model,
-    proto::{ModelProto, TensorProto},
-};
-use prost::Message;
+use planforge_onnx::Model;
 use std::{
     collections::BTreeMap,
     fs,
@@ -37,57 +33,10 @@ pub enum Outcome {
     Wrong(String),
 }
 
-/// Relative tolerance: the case's own, and for narrow floats a few units in the last place, for a case may round
-/// between its steps.
-fn relative(case: &Case, element: ElementType) -> f64 {
-    let least = match element {
-        ElementType::Bf16 => 2f64.powi(-6),
-        ElementType::F16 => 2f64.powi(-9),
-        _ => 0.0,
-    };
-    case.rtol.max(least)
-}
-
-/// Cases whose expected values hold rounding noise of their own where the exact answer is zero, and how much.
-const NOISY: &[(&str, f64)] = &[("test_dft_inverse", 1e-6), ("test_dft_inverse_opset19", 1e-6)];
-
-fn absolute(case: &Case) -> f64 {
-    NOISY.iter().find(|(name, _)| *name == case.name).map_or(case.atol, |(_, noise)| *noise)
-}
-
 struct Silent;
 impl Events for Silent {
     fn progress(&self, _phase: &str, _fraction: f32, _detail: &str) {}
     fn log(&self, _line: &str) {}
-}
-
-/// Inputs after the first `kept` become constants: shapes may follow from them, as they do in real models.
-fn bake(model: &[u8], inputs: &[TensorProto], kept: usize) -> Result<Vec<u8>, Failure> {
-    let mut proto = ModelProto::decode(model)?;
-    if let Some(graph) = &mut proto.graph {
-        let baked = graph.input.drain(kept.min(graph.input.len())..).zip(inputs.iter().skip(kept));
-        for (info, value) in baked.collect::<Vec<_>>() {
-            graph.initializer.push(TensorProto { name: info.name, ..value.clone() });
-        }
-    }
-    Ok(proto.encode_to_vec())
-}
-
-fn needs_constants(error: &ImportError) -> bool {
-    let not_constant =
-        |problem: &Problem| matches!(problem, Problem::Node { refusal: Refusal::NotConstant { .. }, .. });
-    error.problems.iter().any(not_constant)
-}
-
-fn differs(case: &Case, actual: &Tensor, expected: &Tensor) -> Option<String> {
-    if (actual.element(), actual.shape()) != (expected.element(), expected.shape()) {
-        return Some(format!("{actual:?} instead of {expected:?}"));
-    }
-    let (a, e, relative) = (actual.to_f64s(), expected.to_f64s(), relative(case, expected.element()));
-    let close =
-        |a: f64, e: f64| (a.is_nan() && e.is_nan()) || a == e || (a - e).abs() <= absolute(case) + relative * e.abs();
-    let first = a.iter().zip(&e).position(|(&a, &e)| !close(a, e))?;
-    Some(format!("element {first} is {} instead of {}", a[first], e[first]))
 }
 
 /// What the engine of a native plan gives.
@@ -163,7 +112,7 @@ fn attempt(root: &Path, case: &Case) -> Result<Outcome, Failure> {
             Ok(outputs) if outputs.len() == expected.len() => order
                 .iter()
                 .zip(&expected)
-                .find_map(|(name, expected)| differs(case, &outputs[name], expected))
+                .find_map(|(name, expected)| case.differs(&outputs[name], expected))
                 .map(|wrong| format!("{path}: {wrong}")),
             Ok(outputs) => Some(format!("{path}: {} outputs instead of {}", outputs.len(), expected.len())),
             Err(error) => Some(format!("{path}: {error}")),

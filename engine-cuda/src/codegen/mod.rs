@@ -13,6 +13,7 @@ pub mod norm;
 pub mod pack;
 pub mod pointwise;
 pub mod pool;
+pub mod reduce;
 
 use crate::view::Kind;
 use planforge_kernels::cuda::device::Launch;

@@ -1,10 +1,9 @@
-//! Convolutions, matrix products, pooling, normalisation and softmax.
+//! Convolutions, matrix products, pooling and resizes.
 
 use super::{Lowering, Outcome, traffic};
 use crate::{
     codegen::{
         expr::{Expr, Load},
-        norm::{self, Row},
         pack,
         pool::{self, Window},
     },
@@ -12,7 +11,7 @@ use crate::{
     view::{Kind, View},
 };
 use planforge_engine_core::{
-    ir::{Activation, Conv, MatMul, Node, Pool, PoolKind, ReduceKind, Resize, Tensor, ValueId},
+    ir::{Activation, Conv, MatMul, Node, Pool, PoolKind, Resize, Tensor, ValueId},
     ops::resize::repeats,
 };
 use rayon::prelude::*;
@@ -37,7 +36,7 @@ fn pair(sizes: &[usize]) -> Outcome<[u64; 2]> {
 
 impl Lowering<'_> {
     /// `id` as an image with channels last in the engine's floats, its channels padded with zeros to `channels`.
-    fn image(&mut self, id: ValueId, channels: u64) -> Outcome<View> {
+    pub(super) fn image(&mut self, id: ValueId, channels: u64) -> Outcome<View> {
         let view = self.view(id)?;
         if view.rank() != 4 {
             return Err(format!("an operand of {} dimensions; 4 are supported", view.rank()));
@@ -387,67 +386,6 @@ impl Lowering<'_> {
         let flops = y.elements() * window.kernel[0] * window.kernel[1];
         let bytes = traffic::of_windows(&x, &y, window.kernel, window.strides) + y.elements() * y.kind.bytes();
         self.emit(generated, "pool", vec![x, y.clone()], &node.origins, flops).bytes = bytes;
-        self.bind(node.outputs[0], y)
-    }
-
-    pub(super) fn reduce(&mut self, node: &Node, kind: ReduceKind, axes: &[usize]) -> Outcome<()> {
-        let id = node.input(0).ok_or("it has no input")?;
-        let dims = self.dims(id)?;
-        if kind != ReduceKind::Mean || axes != [2, 3] || dims.len() != 4 {
-            return Err(format!("{kind:?} over axes {axes:?} of {} dimensions", dims.len()));
-        }
-        let x = self.image(id, dims[1])?;
-        let out_dims = self.dims(node.outputs[0])?;
-        let y = self.place(node.outputs[0])?;
-        let y = if y.is_rows() {
-            y
-        } else {
-            View::rows(self.temporary("mean", self.float, &out_dims), self.float, &out_dims)
-        };
-        let generated = pool::spatial_mean(&x, &y);
-        let flops = x.elements();
-        self.emit(generated, "mean", vec![x, y.clone()], &node.origins, flops);
-        self.bind(node.outputs[0], y)
-    }
-
-    pub(super) fn layer_norm(&mut self, node: &Node, axis: usize, epsilon: f32) -> Outcome<()> {
-        let x = self.input_view(node, 0)?;
-        if axis + 1 != x.rank() {
-            return Err(format!("normalisation over the last {} dimensions", x.rank() - axis));
-        }
-        let x = self.dense_rows(x)?;
-        let mut operands = vec![x.clone()];
-        for position in [1, 2] {
-            if let Some(id) = node.input(position) {
-                let view = self.view(id)?;
-                let view = self.dense_rows(view)?;
-                if view.elements() != x.dims[axis] {
-                    return Err("parameters that repeat".into());
-                }
-                operands.push(view);
-            }
-        }
-        let row = Row::LayerNorm { epsilon, scale: node.input(1).is_some(), bias: node.input(2).is_some() };
-        self.rows(node, row, operands, 8)
-    }
-
-    pub(super) fn softmax(&mut self, node: &Node, axis: usize, log: bool) -> Outcome<()> {
-        let x = self.input_view(node, 0)?;
-        if axis + 1 != x.rank() {
-            return Err(format!("softmax along dimension {axis} of {}", x.rank()));
-        }
-        let x = self.dense_rows(x)?;
-        self.rows(node, if log { Row::LogSoftmax } else { Row::Softmax { guarded: false } }, vec![x], 5)
-    }
-
-    fn rows(&mut self, node: &Node, row: Row, mut operands: Vec<View>, flops_each: u64) -> Outcome<()> {
-        let y = self.place(node.outputs[0])?;
-        let y = if y.is_rows() { y } else { self.fresh(node.outputs[0])? };
-        let parameters: Vec<&View> = operands[1..].iter().collect();
-        let generated = norm::rows(&operands[0], &y, &parameters, row);
-        operands.push(y.clone());
-        let role = if matches!(row, Row::LayerNorm { .. }) { "layer_norm" } else { "softmax" };
-        self.emit(generated, role, operands, &node.origins, y.elements() * flops_each);
         self.bind(node.outputs[0], y)
     }
 

@@ -19,6 +19,7 @@ mod heavy;
 mod memory;
 mod placement;
 mod pointwise;
+mod reduce;
 mod traffic;
 
 use crate::{
@@ -249,6 +250,7 @@ impl Lowering<'_> {
             Op::MatMul(product) => self.product(node, product),
             Op::Pool(pool) => self.pool(node, pool),
             Op::Reduce { kind, axes, .. } => self.reduce(node, *kind, axes),
+            Op::ArgReduce(arg) => self.arg_reduce(node, arg),
             Op::LayerNorm { axis, epsilon } => self.layer_norm(node, *axis, *epsilon),
             Op::Attention(attention) => self.attention(node, attention),
             Op::Softmax { axis, log } => self.softmax(node, *axis, *log),
@@ -314,7 +316,8 @@ impl Lowering<'_> {
         let bytes = values.len() as u64 * kind.bytes();
         self.weights.resize(usize::try_from(at + bytes).expect("weights fit in memory"), 0);
         store(kind, values, &mut self.weights[at as usize..]);
-        let end = (at + bytes).next_multiple_of(ALIGNMENT);
+        // A constant without elements has a place too.
+        let end = (at + bytes.max(1)).next_multiple_of(ALIGNMENT);
         self.weights.resize(usize::try_from(end).expect("weights fit in memory"), 0);
         let buffer = self.buffer(name, bytes, Place::Weights(at));
         View::rows(buffer, kind, dims)

@@ -194,9 +194,9 @@ static const char* launch(void (*kernel)(), const unsigned* grid, const unsigned
 #define __syncthreads() host::wait_for(host::FOR_BLOCK)
 #define CLUSTER_SYNC host::wait_for(host::FOR_CLUSTER)
 
-static inline float __shfl_xor_sync(unsigned, float value, unsigned mask) {
+template <class T> static inline T __shfl_xor_sync(unsigned, T value, unsigned mask) {
     host::give(&value, sizeof value);
-    return host::taken<float>((host::self->flat % host::WARP) ^ mask);
+    return host::taken<T>((host::self->flat % host::WARP) ^ mask);
 }
 
 // Halves, rounded to the nearest even; subnormal ones too.

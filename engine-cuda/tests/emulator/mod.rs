@@ -165,7 +165,6 @@ fn on_host(text: &str, as_: As) -> Result<String, String> {
     text = text.replace(read, "q = host::element(reinterpret_cast<float4*>(shared_from(there)), 0);");
     let arch = if as_ == As::Hopper { 900 } else { 800 };
     let text = format!("#define __CUDA_ARCH__ {arch}\n{}\n{text}", include_str!("cuda.h"));
-    // What lies behind another architecture's condition is not compiled.
     Ok(text)
 }
 

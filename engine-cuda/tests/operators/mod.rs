@@ -2,8 +2,8 @@
 
 use planforge_engine_core::{
     ir::{
-        Activation, Attention, Conv, ElementType, Epilogue, Graph, MatMul, Node, Op, Output, Pool, PoolKind,
-        ReduceKind, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, Tensor, ValueId,
+        Activation, ArgReduce, Attention, Binary, Conv, ElementType, Epilogue, Graph, MatMul, Node, Op, Output, Pool,
+        PoolKind, ReduceKind, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, Tensor, Unary, ValueId,
     },
     ops,
 };
@@ -330,5 +330,55 @@ pub fn gathered(axis: usize, from: usize) -> Case {
     let mut shape = taken.to_vec();
     shape.splice(axis..=axis, [2, 4]);
     let y = bench.node(Op::Gather { axis }, vec![Some(slice), rows], &shape);
+    bench.finish(y)
+}
+
+/// One reduction of a value whose last two dimensions are swapped where it is read.
+pub fn reduced(kind: ReduceKind, shape: &[usize], axes: &[usize], keep: bool) -> Case {
+    let mut bench = Bench::new();
+    let (last, rank) = (shape.len() - 1, shape.len());
+    let mut stored = shape.to_vec();
+    let mut perm: Vec<usize> = (0..rank).collect();
+    stored.swap(last, last - 1);
+    perm.swap(last, last - 1);
+    let x = bench.input("x", &stored);
+    let turned = bench.node(Op::Transpose { perm }, vec![x], shape);
+    // Positive, so that logarithms exist.
+    let positive = bench.node(Op::Activation(Activation::Sigmoid), vec![Some(turned)], shape);
+    let op = Op::Reduce { kind, axes: axes.to_vec(), keep };
+    let size = |(axis, size): (usize, &usize)| match (axes.contains(&axis), keep) {
+        (true, true) => Some(1),
+        (true, false) => None,
+        _ => Some(*size),
+    };
+    let out: Vec<usize> = shape.iter().enumerate().filter_map(size).collect();
+    let y = bench.node(op, vec![Some(positive)], &out);
+    bench.finish(y)
+}
+
+/// The place of an extreme, told as a number, of values of which some are equal.
+pub fn place_of(largest: bool, last: bool, shape: &[usize], axis: usize) -> Case {
+    let mut bench = Bench::new();
+    let x = bench.input("x", shape);
+    let scale = bench.graph.add_constant("scale", Tensor::scalar(4.0f32));
+    let large = bench.node(Op::Binary(Binary::Mul), vec![x, Some(scale)], shape);
+    let round = bench.node(Op::Unary(Unary::Round), vec![Some(large)], shape);
+    let mut out = shape.to_vec();
+    out[axis] = 1;
+    let op = Op::ArgReduce(ArgReduce { largest, axis, keep: true, last });
+    let place = bench.graph.add_value("place", ElementType::I64, &out);
+    let origins = vec!["place".into()];
+    bench.graph.nodes.push(Node { op, inputs: vec![Some(round)], outputs: vec![place], origins });
+    let y = bench.node(Op::Cast { to: ElementType::F32 }, vec![Some(place)], &out);
+    bench.finish(y)
+}
+
+/// Softmax along a dimension that is not the last, then normalisation of several dimensions at once.
+pub fn normalised_along(shape: &[usize], axis: usize, log: bool) -> Case {
+    let mut bench = Bench::new();
+    let x = bench.input("x", shape);
+    let soft = bench.node(Op::Softmax { axis, log }, vec![x], shape);
+    let (scale, bias) = (bench.constant("s", &shape[axis..], 1.0), bench.constant("b", &shape[axis..], 0.5));
+    let y = bench.node(Op::LayerNorm { axis, epsilon: 1e-5 }, vec![Some(soft), scale, bias], shape);
     bench.finish(y)
 }

@@ -1,0 +1,102 @@
+//! Reductions, normalisation and softmax.
+
+use super::{Lowering, Outcome};
+use crate::{
+    codegen::{
+        norm::{self, Row},
+        pool,
+        reduce::{self, How},
+    },
+    view::View,
+};
+use planforge_engine_core::ir::{ArgReduce, Node, ReduceKind};
+
+impl Lowering<'_> {
+    pub(super) fn reduce(&mut self, node: &Node, kind: ReduceKind, axes: &[usize]) -> Outcome<()> {
+        let id = node.input(0).ok_or("it has no input")?;
+        let dims = self.dims(id)?;
+        if kind != ReduceKind::Mean || axes != [2, 3] || dims.len() != 4 || !self.kind(id)?.is_float() {
+            return self.reduce_any(node, axes, How::Reduce(kind));
+        }
+        let x = self.image(id, dims[1])?;
+        let out_dims = self.dims(node.outputs[0])?;
+        let y = self.place(node.outputs[0])?;
+        let y = if y.is_rows() {
+            y
+        } else {
+            View::rows(self.temporary("mean", self.float, &out_dims), self.float, &out_dims)
+        };
+        let generated = pool::spatial_mean(&x, &y);
+        let flops = x.elements();
+        self.emit(generated, "mean", vec![x, y.clone()], &node.origins, flops);
+        self.bind(node.outputs[0], y)
+    }
+
+    pub(super) fn arg_reduce(&mut self, node: &Node, arg: &ArgReduce) -> Outcome<()> {
+        self.reduce_any(node, &[arg.axis], How::Arg { largest: arg.largest, last: arg.last })
+    }
+
+    fn reduce_any(&mut self, node: &Node, axes: &[usize], how: How) -> Outcome<()> {
+        let x = self.input_view(node, 0)?;
+        let y = self.place(node.outputs[0])?;
+        let generated = reduce::generate(&x, &y, axes, how).map_err(|error| error.to_string())?;
+        let flops = x.elements();
+        self.emit(generated, "reduce", vec![x, y.clone()], &node.origins, flops);
+        self.bind(node.outputs[0], y)
+    }
+
+    pub(super) fn layer_norm(&mut self, node: &Node, axis: usize, epsilon: f32) -> Outcome<()> {
+        let x = self.input_view(node, 0)?;
+        let x = self.dense_rows(x)?;
+        // Everything from the axis on is one row.
+        let length = x.dims[axis..].iter().product::<u64>();
+        let mut row_dims = x.dims[..axis].to_vec();
+        row_dims.push(length);
+        let x = x.reshaped(&row_dims).ok_or("its rows do not follow each other")?;
+        let mut operands = vec![x.clone()];
+        for position in [1, 2] {
+            if let Some(id) = node.input(position) {
+                let view = self.view(id)?;
+                let view = self.dense_rows(view)?;
+                if view.elements() != length {
+                    return Err("parameters that repeat".into());
+                }
+                operands.push(view);
+            }
+        }
+        let row = Row::LayerNorm { epsilon, scale: node.input(1).is_some(), bias: node.input(2).is_some() };
+        self.rows(node, row, operands, 8)
+    }
+
+    pub(super) fn softmax(&mut self, node: &Node, axis: usize, log: bool) -> Outcome<()> {
+        let x = self.input_view(node, 0)?;
+        let row = if log { Row::LogSoftmax } else { Row::Softmax { guarded: false } };
+        if axis + 1 == x.rank() {
+            let x = self.dense_rows(x)?;
+            return self.rows(node, row, vec![x], 5);
+        }
+        // Rows along another dimension: with that one last, and turned back by how the result is read.
+        let mut turned: Vec<usize> = (0..x.rank()).filter(|other| *other != axis).collect();
+        turned.push(axis);
+        let mut back: Vec<usize> = (0..axis).collect();
+        back.push(x.rank() - 1);
+        back.extend(axis..x.rank() - 1);
+        let from = self.dense_rows(x.permuted(&turned))?;
+        let kind = if from.kind.is_float() { self.float } else { from.kind };
+        let to = View::rows(self.temporary("turned", kind, &from.dims), kind, &from.dims);
+        let generated = norm::rows(&from, &to, &[], row);
+        self.emit(generated, "softmax", vec![from, to.clone()], &node.origins, to.elements() * 5);
+        self.bind(node.outputs[0], to.permuted(&back))
+    }
+
+    fn rows(&mut self, node: &Node, row: Row, mut operands: Vec<View>, flops_each: u64) -> Outcome<()> {
+        let y = self.place(node.outputs[0])?;
+        let y = if y.is_rows() { y } else { self.fresh(node.outputs[0])? };
+        let parameters: Vec<&View> = operands[1..].iter().collect();
+        let generated = norm::rows(&operands[0], &y, &parameters, row);
+        operands.push(y.clone());
+        let role = if matches!(row, Row::LayerNorm { .. }) { "layer_norm" } else { "softmax" };
+        self.emit(generated, role, operands, &node.origins, y.elements() * flops_each);
+        self.bind(node.outputs[0], y)
+    }
+}
