@@ -174,3 +174,14 @@ fn any_dimensions_are_reduced() {
     check(&emulator, "softmax along 1 of 3", &operators::normalised_along(&[3, 5, 8], 1, false), &ALL);
     check(&emulator, "log of softmax along 0 of 3", &operators::normalised_along(&[6, 3, 5], 0, true), &ALL);
 }
+
+#[test]
+fn elements_are_moved_and_mixed() {
+    let Some(emulator) = Emulator::new() else { return };
+    for (what, case) in operators::moves() {
+        check(&emulator, &what, &case, &[Kind::F16, Kind::F32]);
+    }
+    check(&emulator, "elements by indices of their own", &operators::gathered_elements(), &ALL);
+    check(&emulator, "normalisation of four groups", &operators::group_norm(Some(4), [2, 24, 5, 7]), &ALL);
+    check(&emulator, "normalisation of every channel", &operators::group_norm(None, [2, 6, 12, 10]), &ALL);
+}

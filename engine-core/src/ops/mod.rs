@@ -23,6 +23,7 @@ mod tests;
 mod walk;
 
 pub use crate::ir::Tensor;
+pub use movement::padded_position;
 pub(crate) use walk::around;
 
 use crate::{

@@ -111,8 +111,9 @@ pub fn split(x: &Tensor, axis: usize, outputs: &[TensorType]) -> Result<Vec<Tens
     Ok(parts)
 }
 
-/// Where a padded axis reads: an input position, or `None` for the fill.
-fn padded_position(mode: PadMode, at: i64, size: i64) -> Option<i64> {
+/// Where along an axis of `size` an element of a padded one comes from, `at` counted from the axis' first; `None` for
+/// what is filled in.
+pub fn padded_position(mode: PadMode, at: i64, size: i64) -> Option<i64> {
     if (0..size).contains(&at) {
         return Some(at);
     }

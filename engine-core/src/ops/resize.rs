@@ -29,7 +29,7 @@ fn nearest(rule: ResizeNearest, at: f64) -> f64 {
 }
 
 /// For each output position of an axis: two input positions and the weight of the second.
-fn taps(resize: &Resize, axis: usize, input: usize, out: usize) -> Vec<(usize, usize, f64)> {
+pub fn taps(resize: &Resize, axis: usize, input: usize, out: usize) -> Vec<(usize, usize, f64)> {
     let scale = f64::from(resize.scales[axis]);
     let last = input.saturating_sub(1) as f64;
     (0..out)

@@ -1,4 +1,4 @@
-//! Convolutions, matrix products, pooling and resizes.
+//! Convolutions, matrix products and pooling.
 
 use super::{Lowering, Outcome, traffic};
 use crate::{
@@ -10,10 +10,7 @@ use crate::{
     program::{ConvWork, ProductWork, Work},
     view::{Kind, View},
 };
-use planforge_engine_core::{
-    ir::{Activation, Conv, MatMul, Node, Pool, PoolKind, Resize, Tensor, ValueId},
-    ops::resize::repeats,
-};
+use planforge_engine_core::ir::{Activation, Conv, MatMul, Node, Pool, PoolKind, Tensor, ValueId};
 use rayon::prelude::*;
 
 /// Channels of an image are padded to multiples of this where we lay them out: 16 bytes of halves.
@@ -386,33 +383,6 @@ impl Lowering<'_> {
         let flops = y.elements() * window.kernel[0] * window.kernel[1];
         let bytes = traffic::of_windows(&x, &y, window.kernel, window.strides) + y.elements() * y.kind.bytes();
         self.emit(generated, "pool", vec![x, y.clone()], &node.origins, flops).bytes = bytes;
-        self.bind(node.outputs[0], y)
-    }
-
-    /// A nearest resize that only repeats elements, by whole factors: a view that does so is copied.
-    pub(super) fn resize(&mut self, node: &Node, resize: &Resize) -> Outcome<()> {
-        let x = self.input_view(node, 0)?;
-        let out_dims = self.dims(node.outputs[0])?;
-        let sizes = |dims: &[u64]| dims.iter().map(|&size| size as usize).collect::<Vec<_>>();
-        // Which neighbour is the nearest depends on coordinates and rounding.
-        let factors = repeats(resize, &sizes(&x.dims), &sizes(&out_dims)).ok_or_else(|| {
-            let Resize { mode, coordinates, .. } = resize;
-            format!("{mode:?} resize by {coordinates:?} coordinates from {:?} to {out_dims:?}", x.dims)
-        })?;
-        let y = self.place(node.outputs[0])?;
-        let (mut from, mut to) = (x.clone(), y.clone());
-        for view in [&mut from, &mut to] {
-            view.dims.clear();
-            view.strides.clear();
-        }
-        for (axis, factor) in factors.into_iter().enumerate() {
-            let factor = factor as u64;
-            from.dims.extend([x.dims[axis], factor]);
-            from.strides.extend([x.strides[axis], 0]);
-            to.dims.extend([x.dims[axis], factor]);
-            to.strides.extend([y.strides[axis] * factor, y.strides[axis]]);
-        }
-        self.copy(&from, &to, &node.origins)?;
         self.bind(node.outputs[0], y)
     }
 }

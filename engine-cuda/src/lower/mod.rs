@@ -17,6 +17,7 @@
 mod attention;
 mod heavy;
 mod memory;
+mod moves;
 mod placement;
 mod pointwise;
 mod reduce;
@@ -235,6 +236,12 @@ impl Lowering<'_> {
                 self.bind(node.outputs[0], view)
             }
             Op::Slice { starts, steps } => self.slice(node, starts, steps),
+            Op::Pad { mode, begins } => self.pad(node, *mode, begins),
+            Op::Tile => self.tile(node),
+            Op::GatherElements { axis } => self.gather_elements(node, *axis),
+            Op::Trilu { upper, k } => self.triangle(node, *upper, *k),
+            Op::DepthToSpace { block, column_row } => self.depth_to_space(node, *block, *column_row),
+            Op::SpaceToDepth { block } => self.space_to_depth(node, *block),
             Op::Split { axis } => {
                 let whole = self.input_view(node, 0)?;
                 let mut start = 0;
@@ -252,6 +259,8 @@ impl Lowering<'_> {
             Op::Reduce { kind, axes, .. } => self.reduce(node, *kind, axes),
             Op::ArgReduce(arg) => self.arg_reduce(node, arg),
             Op::LayerNorm { axis, epsilon } => self.layer_norm(node, *axis, *epsilon),
+            Op::InstanceNorm { epsilon } => self.group_norm(node, None, *epsilon),
+            Op::GroupNorm { groups, epsilon } => self.group_norm(node, Some(*groups), *epsilon),
             Op::Attention(attention) => self.attention(node, attention),
             Op::Softmax { axis, log } => self.softmax(node, *axis, *log),
             Op::Resize(resize) => self.resize(node, resize),

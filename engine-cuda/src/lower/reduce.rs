@@ -3,13 +3,17 @@
 use super::{Lowering, Outcome};
 use crate::{
     codegen::{
+        expr::{Expr, Load},
         norm::{self, Row},
         pool,
         reduce::{self, How},
     },
     view::View,
 };
-use planforge_engine_core::ir::{ArgReduce, Node, ReduceKind};
+use planforge_engine_core::ir::{ArgReduce, Binary, Node, ReduceKind};
+
+/// Longest row of a group: it lies in the registers of a block.
+const MAX_ROW: u64 = 1 << 17;
 
 impl Lowering<'_> {
     pub(super) fn reduce(&mut self, node: &Node, kind: ReduceKind, axes: &[usize]) -> Outcome<()> {
@@ -66,6 +70,38 @@ impl Lowering<'_> {
         }
         let row = Row::LayerNorm { epsilon, scale: node.input(1).is_some(), bias: node.input(2).is_some() };
         self.rows(node, row, operands, 8)
+    }
+
+    /// Groups of channels with all their pixels are rows; then each channel has its scale and bias.
+    pub(super) fn group_norm(&mut self, node: &Node, groups: Option<usize>, epsilon: f32) -> Outcome<()> {
+        let x = self.input_view(node, 0)?;
+        let x = self.dense_rows(x)?;
+        let (dims, channels) = (x.dims.clone(), x.dims[1]);
+        let groups = groups.map_or(channels, |groups| groups as u64);
+        let length = x.elements() / (dims[0] * groups).max(1);
+        if length > MAX_ROW {
+            return Err(format!("normalisation of {length} elements at once"));
+        }
+        let from = x.reshaped(&[dims[0] * groups, length]).ok_or("its groups do not follow each other")?;
+        let to = View::rows(self.temporary("normal", self.float, &from.dims), self.float, &from.dims);
+        let row = Row::LayerNorm { epsilon, scale: false, bias: false };
+        let generated = norm::rows(&from, &to, &[], row);
+        self.emit(generated, "layer_norm", vec![from, to.clone()], &node.origins, to.elements() * 8);
+        let normal = to.reshaped(&dims).ok_or("its groups do not follow each other")?;
+        let mut of_channel = vec![1; dims.len()];
+        of_channel[1] = channels;
+        let mut load = |position: usize| {
+            let view = self.input_view(node, position)?;
+            let view = view.reshaped(&of_channel).and_then(|view| view.broadcast(&dims));
+            let view = view.ok_or("parameters of another size")?;
+            Ok::<_, String>(Box::new(Expr::Load(Load { view, index: None })))
+        };
+        let (scale, bias) = (load(1)?, load(2)?);
+        let normal = Box::new(Expr::Load(Load { view: normal, index: None }));
+        let scaled = Expr::Binary(Binary::Add, Box::new(Expr::Binary(Binary::Mul, normal, scale)), bias);
+        let y = self.place(node.outputs[0])?;
+        self.emit_pointwise(&scaled, &y, &node.origins)?;
+        self.bind(node.outputs[0], y)
     }
 
     pub(super) fn softmax(&mut self, node: &Node, axis: usize, log: bool) -> Outcome<()> {

@@ -2,8 +2,9 @@
 
 use planforge_engine_core::{
     ir::{
-        Activation, ArgReduce, Attention, Binary, Conv, ElementType, Epilogue, Graph, MatMul, Node, Op, Output, Pool,
-        PoolKind, ReduceKind, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, Tensor, Unary, ValueId,
+        Activation, ArgReduce, Attention, Binary, Conv, ElementType, Epilogue, Graph, MatMul, Node, Op, Output,
+        PadMode, Pool, PoolKind, ReduceKind, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, Tensor, Unary,
+        ValueId,
     },
     ops,
 };
@@ -380,5 +381,57 @@ pub fn normalised_along(shape: &[usize], axis: usize, log: bool) -> Case {
     let soft = bench.node(Op::Softmax { axis, log }, vec![x], shape);
     let (scale, bias) = (bench.constant("s", &shape[axis..], 1.0), bench.constant("b", &shape[axis..], 0.5));
     let y = bench.node(Op::LayerNorm { axis, epsilon: 1e-5 }, vec![Some(soft), scale, bias], shape);
+    bench.finish(y)
+}
+
+/// Operators that move elements or mix two of them, of one image, each with its name.
+pub fn moves() -> Vec<(String, Case)> {
+    let mut cases = Vec::new();
+    let mut case = |what: String, op: Op, shape: &[usize]| {
+        let mut bench = Bench::new();
+        let x = bench.input("x", &[2, 8, 5, 6]);
+        let pooled = bench.node(window(PoolKind::Max), vec![x], &[2, 8, 5, 6]);
+        let y = bench.node(op, vec![Some(pooled)], shape);
+        cases.push((what, bench.finish(y)));
+    };
+    for mode in [PadMode::Constant, PadMode::Reflect, PadMode::Edge, PadMode::Wrap] {
+        case(format!("{mode:?} padding"), Op::Pad { mode, begins: vec![0, 1, 2, 3] }, &[2, 11, 8, 10]);
+        // Elements are cut off in front, and added behind.
+        case(format!("{mode:?} padding by less"), Op::Pad { mode, begins: vec![0, 0, -2, 0] }, &[2, 8, 4, 7]);
+    }
+    for coordinates in [ResizeCoordinates::HalfPixel, ResizeCoordinates::AlignCorners, ResizeCoordinates::Asymmetric] {
+        for mode in [ResizeMode::Linear, ResizeMode::Nearest(ResizeNearest::Ceil)] {
+            let resize = Resize { mode, coordinates, scales: vec![1.0, 1.0, 2.0, 1.5] };
+            case(format!("{mode:?} resize by {coordinates:?}"), Op::Resize(resize), &[2, 8, 10, 9]);
+        }
+    }
+    for (upper, k) in [(true, 1), (false, -1)] {
+        case(format!("a triangle from diagonal {k}"), Op::Trilu { upper, k }, &[2, 8, 5, 6]);
+    }
+    case("tiles".into(), Op::Tile, &[4, 8, 15, 6]);
+    for column_row in [false, true] {
+        case("depth to space".into(), Op::DepthToSpace { block: 2, column_row }, &[2, 2, 10, 12]);
+    }
+    cases
+}
+
+/// Every element of the result has an index of its own along the last dimension.
+pub fn gathered_elements() -> Case {
+    let mut bench = Bench::new();
+    let x = bench.input("x", &[3, 4, 7]);
+    let places = (0..3 * 4 * 5).map(|at| at * 3 % 7 - if at % 4 == 0 { 7 } else { 0 }).collect::<Vec<i64>>();
+    let places = Tensor::from_vec(vec![3, 4, 5], places).expect("sixty of them");
+    let places = Some(bench.graph.add_constant("places", places));
+    let y = bench.node(Op::GatherElements { axis: 2 }, vec![x, places], &[3, 4, 5]);
+    bench.finish(y)
+}
+
+pub fn group_norm(groups: Option<usize>, shape: [usize; 4]) -> Case {
+    let mut bench = Bench::new();
+    let x = bench.input("x", &shape);
+    let (scale, bias) = (bench.constant("s", &[shape[1]], 1.0), bench.constant("b", &[shape[1]], 0.5));
+    let epsilon = 1e-5;
+    let op = groups.map_or(Op::InstanceNorm { epsilon }, |groups| Op::GroupNorm { groups, epsilon });
+    let y = bench.node(op, vec![x, scale, bias], &shape);
     bench.finish(y)
 }
