@@ -196,7 +196,10 @@ fn reductions() {
             }
         }
     }
-    assert_eq!(all.len(), 4 * 11 - 3, "whole numbers have no logarithm");
+    for kind in [Kind::F16, Kind::I64] {
+        all.push(reduce::running_sum(&rows(kind, &[5, 3, 70]), &rows(kind, &[5, 3, 70]), 2, true, true).unwrap());
+    }
+    assert_eq!(all.len(), 4 * 11 - 3 + 2, "whole numbers have no logarithm");
     compile(&all);
 }
 

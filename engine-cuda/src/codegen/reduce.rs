@@ -1,4 +1,4 @@
-//! Sums, extremes and their places over any dimensions of any view.
+//! Sums, extremes and their places over any dimensions of any view, and running sums along one.
 
 use super::{BLOCK, Generated, blocks, c_float, c_type, expr::Class, expr::NoCode, kernel};
 use crate::view::View;
@@ -94,6 +94,41 @@ pub fn generate(from: &View, to: &View, axes: &[usize], how: How) -> Result<Gene
     }
     source.text = source.text.replacen("extern \"C\"", &format!("{head}extern \"C\""), 1);
     Ok(Generated { source, grid: [blocks(results * lanes, BLOCK.into()), 1, 1], block: [BLOCK, 1, 1], shared_bytes: 0 })
+}
+
+/// Running sums along `axis`, a thread for each line. Arguments: in, out of the same dimensions.
+pub fn running_sum(from: &View, to: &View, axis: usize, exclusive: bool, reverse: bool) -> Result<Generated, NoCode> {
+    let lines = (0..from.rank()).filter(|other| *other != axis);
+    let lines: Vec<Axis> =
+        lines.map(|at| Axis { size: from.dims[at], from: from.strides[at], to: to.strides[at] }).collect();
+    let lines = merged(lines);
+    let (count, length) = (lines.iter().map(|axis| axis.size).product::<u64>(), from.dims[axis]);
+    let most = u64::from(u32::MAX) - u64::from(BLOCK);
+    if count > most || length > most {
+        return Err(NoCode(format!("running sums of {count} lines of {length}")));
+    }
+    let (number, value) = match Class::of(from.kind) {
+        Class::Float => ("float", "to_f(p[begin + (i64)s * STEP])"),
+        _ => ("i64", "(i64)p[begin + (i64)s * STEP]"),
+    };
+    let body = format!(
+        "const u32 i = blockIdx.x * {BLOCK}u + threadIdx.x;\nif (i >= {count}u) return;\ni64 begin = 0, end = 0;\n{}\
+         {number} sum = 0;\nfor (u32 r = 0; r < {length}u; r++) {{\nconst u32 s = {};\nconst {number} next = sum + {};\n\
+         put(q[end + (i64)s * {}], {});\nsum = next;\n}}",
+        walk("i", &lines, &[("begin", |axis| axis.from), ("end", |axis| axis.to)]),
+        if reverse { format!("{length}u - 1u - r") } else { "r".to_owned() },
+        value.replace("STEP", &from.strides[axis].to_string()),
+        to.strides[axis],
+        if exclusive { "sum" } else { "next" },
+    );
+    let parameters =
+        [format!("const {}* __restrict__ p", c_type(from.kind)), format!("{}* __restrict__ q", c_type(to.kind))];
+    Ok(Generated {
+        source: kernel("running_sum", &parameters, BLOCK, &body),
+        grid: [blocks(count, BLOCK.into()), 1, 1],
+        block: [BLOCK, 1, 1],
+        shared_bytes: 0,
+    })
 }
 
 /// Threads that share one result.

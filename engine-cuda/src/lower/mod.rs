@@ -257,6 +257,7 @@ impl Lowering<'_> {
             Op::MatMul(product) => self.product(node, product),
             Op::Pool(pool) => self.pool(node, pool),
             Op::Reduce { kind, axes, .. } => self.reduce(node, *kind, axes),
+            Op::CumSum { axis, exclusive, reverse } => self.running_sum(node, *axis, *exclusive, *reverse),
             Op::ArgReduce(arg) => self.arg_reduce(node, arg),
             Op::LayerNorm { axis, epsilon } => self.layer_norm(node, *axis, *epsilon),
             Op::InstanceNorm { epsilon } => self.group_norm(node, None, *epsilon),

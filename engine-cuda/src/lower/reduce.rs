@@ -40,6 +40,15 @@ impl Lowering<'_> {
         self.reduce_any(node, &[arg.axis], How::Arg { largest: arg.largest, last: arg.last })
     }
 
+    pub(super) fn running_sum(&mut self, node: &Node, axis: usize, exclusive: bool, reverse: bool) -> Outcome<()> {
+        let x = self.input_view(node, 0)?;
+        let y = self.place(node.outputs[0])?;
+        let generated = reduce::running_sum(&x, &y, axis, exclusive, reverse).map_err(|error| error.to_string())?;
+        let flops = x.elements();
+        self.emit(generated, "running_sum", vec![x, y.clone()], &node.origins, flops);
+        self.bind(node.outputs[0], y)
+    }
+
     fn reduce_any(&mut self, node: &Node, axes: &[usize], how: How) -> Outcome<()> {
         let x = self.input_view(node, 0)?;
         let y = self.place(node.outputs[0])?;

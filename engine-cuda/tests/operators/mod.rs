@@ -408,6 +408,10 @@ pub fn moves() -> Vec<(String, Case)> {
     for (upper, k) in [(true, 1), (false, -1)] {
         case(format!("a triangle from diagonal {k}"), Op::Trilu { upper, k }, &[2, 8, 5, 6]);
     }
+    for (axis, exclusive, reverse) in [(3, false, false), (1, true, false), (2, false, true), (0, true, true)] {
+        let what = format!("running sums along {axis}, exclusive {exclusive}, reverse {reverse}");
+        case(what, Op::CumSum { axis, exclusive, reverse }, &[2, 8, 5, 6]);
+    }
     case("tiles".into(), Op::Tile, &[4, 8, 15, 6]);
     for column_row in [false, true] {
         case("depth to space".into(), Op::DepthToSpace { block: 2, column_row }, &[2, 2, 10, 12]);
