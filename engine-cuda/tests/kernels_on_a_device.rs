@@ -5,7 +5,7 @@
 mod operators;
 
 use operators::{Case, Conv2d, bound};
-use planforge_engine_core::ir::{Activation, GeluForm, ReduceKind};
+use planforge_engine_core::ir::{Activation, GeluForm};
 use planforge_engine_cuda::{
     lower::lower,
     program::Program,
@@ -251,28 +251,16 @@ fn rows_and_columns_are_gathered() {
 #[test]
 fn any_dimensions_are_reduced() {
     let Some(device) = device() else { return };
-    use ReduceKind::{L1, L2, LogSum, LogSumExp, Max, Mean, Min, Sum, SumSquare};
-    for (number, kind) in [Sum, Mean, Max, Min, L1, L2, SumSquare, LogSum, LogSumExp].into_iter().enumerate() {
-        for (shape, axes) in [
-            (&[3, 5, 7][..], &[1][..]),
-            (&[64, 3, 400], &[2]),
-            (&[4, 300, 200], &[0, 2]),
-            (&[5, 6000, 50], &[1, 2]),
-            (&[600, 700], &[0, 1]),
-        ] {
-            let what = format!("{kind:?} over {axes:?} of {shape:?}");
-            check(&device, &what, &operators::reduced(kind, shape, axes, number % 2 == 0), &[Kind::F16, Kind::F32]);
-        }
+    let shapes: [(&[usize], &[usize]); 5] = [
+        (&[3, 5, 7], &[1]),
+        (&[64, 3, 400], &[2]),
+        (&[4, 300, 200], &[0, 2]),
+        (&[5, 6000, 50], &[1, 2]),
+        (&[600, 700], &[0, 1]),
+    ];
+    for (what, case, kinds) in operators::reductions(&shapes) {
+        check(&device, &what, &case, kinds);
     }
-    check(&device, "products of 9", &operators::reduced(ReduceKind::Prod, &[9, 4, 5], &[0], false), &ALL);
-    for (largest, last) in [(true, false), (true, true), (false, false), (false, true)] {
-        for (shape, axis) in [(&[4, 50, 6][..], 1), (&[3, 90], 1), (&[2, 3000], 1)] {
-            let what = format!("the place of an extreme along {axis} of {shape:?}");
-            check(&device, &what, &operators::place_of(largest, last, shape, axis), &[Kind::F32]);
-        }
-    }
-    check(&device, "softmax along 1 of 3", &operators::normalised_along(&[3, 5, 8], 1, false), &ALL);
-    check(&device, "log of softmax along 0 of 3", &operators::normalised_along(&[6, 3, 5], 0, true), &ALL);
 }
 
 #[test]

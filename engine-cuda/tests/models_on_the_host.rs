@@ -63,10 +63,7 @@ fn check(emulator: &Emulator, name: &str) {
     }
     for (number, edge) in program.outputs.iter().enumerate() {
         let expected = expected[&edge.name].to_f64s();
-        let shape: Vec<usize> = edge.shape.iter().map(|dim| *dim as usize).collect();
-        let bytes = shape.iter().product::<usize>() * edge.element.bytes();
-        let got = Tensor::new(edge.element, shape, host.output(number)[..bytes].to_vec().into());
-        let got = got.expect("it has as many bytes as its shape says").to_f64s();
+        let got = host.output(number).to_f64s();
         let squares: f64 = expected.iter().map(|x| x * x).sum();
         let differences: f64 = got.iter().zip(&expected).map(|(a, b)| (a - b) * (a - b)).sum();
         let error = (differences / squares.max(1e-30)).sqrt();

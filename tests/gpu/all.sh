@@ -2,7 +2,7 @@
 # Everything that docs/measurements says of a GPU, measured anew: all.sh BIN OUT STEP [SECONDS]
 #
 # BIN holds the programs of a release build: planforge, its examples engine_server and contention (of engine-cuda), and
-# the test kernels_on_a_device. Three steps, each within SECONDS (570), for hosts that are there for a short time only:
+# the test kernels_on_a_device. Three steps, each within SECONDS (570):
 #   1  own kernels against the reference, the product's path, then ours beside every peer but max-autotune
 #   2  the cells that are left; then the kernels of max-autotune are compiled, in parallel, nothing else being timed
 #   3  ours beside max-autotune, a switch of profiles, the probe, contention

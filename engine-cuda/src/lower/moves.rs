@@ -38,17 +38,9 @@ impl Lowering<'_> {
             }
             return if axes.is_empty() { self.moved(node, &x) } else { self.bind(node.outputs[0], x) };
         }
-        let class = Class::of(x.kind);
         let fill = match node.input(1) {
-            None => zero(class),
-            Some(id) => {
-                let tensor = self.graph.constant(id).ok_or("what is filled in is not constant")?;
-                match class {
-                    Class::Float => Expr::Float(tensor.to_f64s()[0] as f32),
-                    Class::Int => Expr::Int(tensor.to_i64s().ok_or("what is filled in is no whole number")?[0]),
-                    Class::Bool => Expr::Bool(tensor.to_f64s()[0] != 0.0),
-                }
-            }
+            None => zero(Class::of(x.kind)),
+            Some(id) => self.only_element(id)?.ok_or("what is filled in is not constant")?,
         };
         let y = self.place(node.outputs[0])?;
         self.emit_pointwise(&fill, &y, &node.origins)?;
@@ -69,6 +61,13 @@ impl Lowering<'_> {
 
     pub(super) fn tile(&mut self, node: &Node) -> Outcome<()> {
         let x = self.input_view(node, 0)?;
+        let dims = self.dims(node.outputs[0])?;
+        let whole = |axis: usize| [(dims[axis] / x.dims[axis].max(1), 0), (x.dims[axis], x.strides[axis])];
+        self.repeated(node, &x, whole)
+    }
+
+    /// Every axis of the result is two, of these sizes and strides of `x`: one of them repeats.
+    fn repeated(&mut self, node: &Node, x: &View, parts: impl Fn(usize) -> [(u64, u64); 2]) -> Outcome<()> {
         let y = self.place(node.outputs[0])?;
         let (mut from, mut to) = (x.clone(), y.clone());
         for view in [&mut from, &mut to] {
@@ -76,12 +75,11 @@ impl Lowering<'_> {
             view.strides.clear();
         }
         for axis in 0..x.rank() {
-            let size = x.dims[axis];
-            let repeats = y.dims[axis] / size.max(1);
-            from.dims.extend([repeats, size]);
-            from.strides.extend([0, x.strides[axis]]);
-            to.dims.extend([repeats, size]);
-            to.strides.extend([y.strides[axis] * size, y.strides[axis]]);
+            let [outer, inner] = parts(axis);
+            from.dims.extend([outer.0, inner.0]);
+            from.strides.extend([outer.1, inner.1]);
+            to.dims.extend([outer.0, inner.0]);
+            to.strides.extend([y.strides[axis] * inner.0, y.strides[axis]]);
         }
         self.copy(&from, &to, &node.origins)?;
         self.bind(node.outputs[0], y)
@@ -89,10 +87,7 @@ impl Lowering<'_> {
 
     /// Each element of the result has an index of its own along `axis`.
     pub(super) fn gather_elements(&mut self, node: &Node, axis: usize) -> Outcome<()> {
-        let (x, indices) = (self.input_view(node, 0)?, self.input_view(node, 1)?);
-        if !matches!(indices.kind, Kind::I64 | Kind::I32) {
-            return Err(format!("indices of type {:?}", indices.kind));
-        }
+        let (x, indices) = (self.input_view(node, 0)?, self.index_view(node, 1)?);
         let rows = x.dims[axis];
         let expression = by_index(View { dims: indices.dims.clone(), ..x }, axis, indices, rows);
         let y = self.place(node.outputs[0])?;
@@ -162,21 +157,8 @@ impl Lowering<'_> {
         let Some(factors) = repeats(resize, &sizes(&x.dims), &sizes(&out_dims)) else {
             return self.resampled(node, resize, x, &out_dims);
         };
-        let y = self.place(node.outputs[0])?;
-        let (mut from, mut to) = (x.clone(), y.clone());
-        for view in [&mut from, &mut to] {
-            view.dims.clear();
-            view.strides.clear();
-        }
-        for (axis, factor) in factors.into_iter().enumerate() {
-            let factor = factor as u64;
-            from.dims.extend([x.dims[axis], factor]);
-            from.strides.extend([x.strides[axis], 0]);
-            to.dims.extend([x.dims[axis], factor]);
-            to.strides.extend([y.strides[axis] * factor, y.strides[axis]]);
-        }
-        self.copy(&from, &to, &node.origins)?;
-        self.bind(node.outputs[0], y)
+        let each = |axis: usize| [(x.dims[axis], x.strides[axis]), (factors[axis] as u64, 0)];
+        self.repeated(node, &x, each)
     }
 
     /// One axis after the other, each element from one or two places of it.

@@ -60,10 +60,7 @@ impl Lowering<'_> {
 
     /// Rows of a table by index.
     pub(super) fn gather(&mut self, node: &Node, axis: usize) -> Outcome<()> {
-        let (table, indices) = (self.input_view(node, 0)?, self.input_view(node, 1)?);
-        if !matches!(indices.kind, Kind::I64 | Kind::I32) {
-            return Err(format!("indices of type {:?}", indices.kind));
-        }
+        let (table, indices) = (self.input_view(node, 0)?, self.index_view(node, 1)?);
         let dims = self.dims(node.outputs[0])?;
         let (lead, middle) = (axis, indices.rank());
         let mut strides = table.strides[..lead].to_vec();
@@ -82,15 +79,29 @@ impl Lowering<'_> {
         self.finish(node.outputs[0], expression, node.origins.clone())
     }
 
+    /// The element of a constant that has just one.
+    pub(super) fn only_element(&self, id: ValueId) -> Outcome<Option<Expr>> {
+        let Some(tensor) = self.graph.constant(id).filter(|tensor| tensor.len() == 1) else { return Ok(None) };
+        Ok(Some(match Class::of(self.kind(id)?) {
+            Class::Float => Expr::Float(tensor.to_f64s()[0] as f32),
+            Class::Int => Expr::Int(tensor.to_i64s().ok_or("a constant that is no whole number")?[0]),
+            Class::Bool => Expr::Bool(tensor.to_f64s()[0] != 0.0),
+        }))
+    }
+
+    /// Whole numbers that say where elements come from.
+    pub(super) fn index_view(&mut self, node: &Node, position: usize) -> Outcome<View> {
+        let indices = self.input_view(node, position)?;
+        match indices.kind {
+            Kind::I64 | Kind::I32 => Ok(indices),
+            kind => Err(format!("indices of type {kind:?}")),
+        }
+    }
+
     /// One operand of an element-wise operator whose result has `dims`.
     fn operand(&mut self, id: ValueId, dims: &[u64], origins: &mut Vec<String>) -> Outcome<Expr> {
-        if let Some(tensor) = self.graph.constant(id).filter(|tensor| tensor.len() == 1) {
-            let class = Class::of(self.kind(id)?);
-            return Ok(match class {
-                Class::Float => Expr::Float(tensor.to_f64s()[0] as f32),
-                Class::Int => Expr::Int(tensor.to_i64s().ok_or("a constant that is no whole number")?[0]),
-                Class::Bool => Expr::Bool(tensor.to_f64s()[0] != 0.0),
-            });
+        if let Some(only) = self.only_element(id)? {
+            return Ok(only);
         }
         if let Some(Bound::Lazy { expression, origins: more }) = self.bound.get(&id)
             && self.dims(id)? == dims

@@ -82,8 +82,13 @@ impl<'a> Host<'a> {
     }
 
     /// What an output holds.
-    pub fn output(&self, number: usize) -> &[u8] {
-        self.outputs[number].content()
+    pub fn output(&self, number: usize) -> Tensor {
+        let edge = &self.program.outputs[number];
+        let shape: Vec<usize> = edge.shape.iter().map(|dim| *dim as usize).collect();
+        // Memory is given out in larger pieces.
+        let bytes = shape.iter().product::<usize>() * edge.element.bytes();
+        let content = self.outputs[number].content()[..bytes].to_vec();
+        Tensor::new(edge.element, shape, content.into()).expect("it has as many bytes as its shape says")
     }
 
     fn memories(&self) -> impl Iterator<Item = &Memory> {

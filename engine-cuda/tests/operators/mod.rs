@@ -335,7 +335,7 @@ pub fn gathered(axis: usize, from: usize) -> Case {
 }
 
 /// One reduction of a value whose last two dimensions are swapped where it is read.
-pub fn reduced(kind: ReduceKind, shape: &[usize], axes: &[usize], keep: bool) -> Case {
+fn reduced(kind: ReduceKind, shape: &[usize], axes: &[usize], keep: bool) -> Case {
     let mut bench = Bench::new();
     let (last, rank) = (shape.len() - 1, shape.len());
     let mut stored = shape.to_vec();
@@ -358,7 +358,7 @@ pub fn reduced(kind: ReduceKind, shape: &[usize], axes: &[usize], keep: bool) ->
 }
 
 /// The place of an extreme, told as a number, of values of which some are equal.
-pub fn place_of(largest: bool, last: bool, shape: &[usize], axis: usize) -> Case {
+fn place_of(largest: bool, last: bool, shape: &[usize], axis: usize) -> Case {
     let mut bench = Bench::new();
     let x = bench.input("x", shape);
     let scale = bench.graph.add_constant("scale", Tensor::scalar(4.0f32));
@@ -375,7 +375,7 @@ pub fn place_of(largest: bool, last: bool, shape: &[usize], axis: usize) -> Case
 }
 
 /// Softmax along a dimension that is not the last, then normalisation of several dimensions at once.
-pub fn normalised_along(shape: &[usize], axis: usize, log: bool) -> Case {
+fn normalised_along(shape: &[usize], axis: usize, log: bool) -> Case {
     let mut bench = Bench::new();
     let x = bench.input("x", shape);
     let soft = bench.node(Op::Softmax { axis, log }, vec![x], shape);
@@ -438,4 +438,29 @@ pub fn group_norm(groups: Option<usize>, shape: [usize; 4]) -> Case {
     let op = groups.map_or(Op::InstanceNorm { epsilon }, |groups| Op::GroupNorm { groups, epsilon });
     let y = bench.node(op, vec![x, scale, bias], &shape);
     bench.finish(y)
+}
+
+/// Every way to reduce these shapes over these axes, places of extremes, softmax and normalisation along any dimension,
+/// each with its name and the types that it is tried in.
+pub fn reductions(shapes: &[(&[usize], &[usize])]) -> Vec<(String, Case, &'static [Kind])> {
+    const TWO: &[Kind] = &[Kind::F16, Kind::F32];
+    const ALL: &[Kind] = &[Kind::F16, Kind::Bf16, Kind::F32];
+    use ReduceKind::{L1, L2, LogSum, LogSumExp, Max, Mean, Min, Prod, Sum, SumSquare};
+    let mut cases = Vec::new();
+    for (number, kind) in [Sum, Mean, Max, Min, L1, L2, SumSquare, LogSum, LogSumExp].into_iter().enumerate() {
+        for (shape, axes) in shapes {
+            let what = format!("{kind:?} over {axes:?} of {shape:?}");
+            cases.push((what, reduced(kind, shape, axes, number % 2 == 0), TWO));
+        }
+    }
+    cases.push(("products of 9".into(), reduced(Prod, &[9, 4, 5], &[0], false), ALL));
+    for (largest, last) in [(true, false), (true, true), (false, false), (false, true)] {
+        for (shape, axis) in [(&[4, 50, 6][..], 1), (&[3, 90], 1), (&[2, 3000], 1)] {
+            let what = format!("the place of an extreme along {axis} of {shape:?}");
+            cases.push((what, place_of(largest, last, shape, axis), &[Kind::F32]));
+        }
+    }
+    cases.push(("softmax along 1 of 3".into(), normalised_along(&[3, 5, 8], 1, false), ALL));
+    cases.push(("log of softmax along 0 of 3".into(), normalised_along(&[6, 3, 5], 0, true), ALL));
+    cases
 }
