@@ -1,12 +1,15 @@
 //! One engine of an ONNX file on the first GPU, timed on demand: our side of the comparison with PyTorch
 //! (`tests/bench/cuda-vs-pytorch`).
 //!
-//!     engine_server MODEL.onnx BATCH CACHE [--level 0..5] [--contexts N]
+//!     engine_server MODEL.onnx BATCH CACHE [--level 0..5] [--contexts N] [--libraries-behind]
 //!     engine_server MODEL.onnx BATCH --steps
 //!
 //! Open dimensions get the size BATCH. Times of tactics and compiled kernels are kept in the folder CACHE. With
 //! `--steps` nothing touches a device: the engine's steps are listed. Else one line of JSON says what was built, and
 //! every command on standard input is answered by one line of JSON:
+//!
+//! With `--libraries-behind` every kernel of a library waits for the end of what is ahead of it, whether that is needed
+//! or not: for measuring what an early begin gives.
 //!
 //! | command | answer |
 //! |---|---|
@@ -55,11 +58,12 @@ struct Arguments {
     cache: Option<PathBuf>,
     level: u8,
     contexts: usize,
+    libraries_behind: bool,
 }
 
 fn arguments() -> Outcome<Arguments> {
     let mut positional = Vec::new();
-    let (mut level, mut contexts, mut steps) = (3, 1, false);
+    let (mut level, mut contexts, mut steps, mut libraries_behind) = (3, 1, false, false);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number =
@@ -68,6 +72,7 @@ fn arguments() -> Outcome<Arguments> {
             "--level" => level = number()?,
             "--contexts" => contexts = usize::from(number()?.max(1)),
             "--steps" => steps = true,
+            "--libraries-behind" => libraries_behind = true,
             _ => positional.push(word),
         }
     }
@@ -79,6 +84,7 @@ fn arguments() -> Outcome<Arguments> {
             cache: cache.filter(|_| !steps),
             level,
             contexts,
+            libraries_behind,
         }),
         _ => Err("usage: engine_server MODEL.onnx BATCH CACHE [--level N] [--contexts N], or MODEL.onnx BATCH --steps"
             .into()),
@@ -135,9 +141,10 @@ fn main() -> Outcome<()> {
         Ok(bytes) => serde_json::from_slice(&bytes)?,
         Err(_) => Times::default(),
     };
+    let mut effort = Effort::of_level(arguments.level);
+    effort.tries_late &= !arguments.libraries_behind;
     let began = Instant::now();
-    let tuned =
-        tune(&device, &mut program, &weights, Effort::of_level(arguments.level), &mut known, &mut |_, _, _| true)?;
+    let tuned = tune(&device, &mut program, &weights, effort, &mut known, &mut |_, _, _| true)?;
     let tuned_s = began.elapsed().as_secs_f64();
     if tuned.timed > 0 {
         std::fs::write(&times_file, serde_json::to_vec(&known)?)?;

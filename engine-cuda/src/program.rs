@@ -242,12 +242,21 @@ pub struct AttentionWork {
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum Tactic {
     /// A cuDNN engine by its number and knobs.
-    Dnn { engine: i64, knobs: Vec<(u32, i64)>, workspace_bytes: u64 },
+    Dnn {
+        engine: i64,
+        knobs: Vec<(u32, i64)>,
+        workspace_bytes: u64,
+        /// Whether it waits for a kernel ahead of it that lets it begin early, where that was tried.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        waits: Option<bool>,
+    },
     /// A cuBLASLt algorithm.
     Blas {
         #[serde(with = "hex_words")]
         words: [u64; 8],
         workspace_bytes: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        waits: Option<bool>,
     },
     /// A generated kernel.
     Kernel {
@@ -272,6 +281,26 @@ impl Tactic {
     pub(crate) fn set_workspace_bytes(&mut self, bytes: u64) {
         match self {
             Self::Dnn { workspace_bytes, .. } | Self::Blas { workspace_bytes, .. } => *workspace_bytes = bytes,
+            Self::Kernel { .. } => {}
+        }
+    }
+
+    pub fn is_library(&self) -> bool {
+        !matches!(self, Self::Kernel { .. })
+    }
+
+    /// Whether it waits by itself for a kernel ahead of it that lets it begin early.
+    pub fn waits(&self) -> bool {
+        match self {
+            Self::Dnn { waits, .. } | Self::Blas { waits, .. } => *waits == Some(true),
+            Self::Kernel { .. } => true,
+        }
+    }
+
+    /// Of a library's tactic: whether it was seen to wait for what is ahead of it.
+    pub(crate) fn set_waits(&mut self, seen: bool) {
+        match self {
+            Self::Dnn { waits, .. } | Self::Blas { waits, .. } => *waits = Some(seen),
             Self::Kernel { .. } => {}
         }
     }
@@ -538,7 +567,7 @@ mod tests {
                 alpha: 1.0,
                 activation: None,
             }),
-            tactic: Some(Tactic::Dnn { engine: 1, knobs: Vec::new(), workspace_bytes }),
+            tactic: Some(Tactic::Dnn { engine: 1, knobs: Vec::new(), workspace_bytes, waits: None }),
             stream,
             flops: 0,
             bytes: 0,

@@ -68,13 +68,13 @@ impl Schedule {
         awaited
     }
 
-    /// By step: whether a library's step comes right behind it, next on its stream or because that waits for it.
-    pub fn before_libraries(&self, steps: &[Step], is_library: &[bool]) -> Vec<bool> {
+    /// By step: whether one of `these` comes right behind it, next on its stream or because that waits for it.
+    pub fn ahead_of(&self, steps: &[Step], these: &[bool]) -> Vec<bool> {
         let mut before = vec![false; steps.len()];
         let mut last: BTreeMap<u32, usize> = BTreeMap::new();
         for (number, step) in steps.iter().enumerate() {
             let previous = last.insert(step.stream, number);
-            if is_library[number] {
+            if these[number] {
                 self.waits[number].iter().copied().chain(previous).for_each(|earlier| before[earlier] = true);
             }
         }

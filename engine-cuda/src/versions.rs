@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub use planforge_engine_core::native::BACKEND;
 
 /// Raised whenever the same input would give another plan. Engines for CPUs count for themselves.
-pub const CUDA_REVISION: u32 = 3;
+pub const CUDA_REVISION: u32 = 4;
 
 /// Exact versions, as the libraries say them; empty where one is not there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,6 +9,7 @@ use planforge_engine_cuda::{
         Generated, any, attention,
         depthwise::{self, Depthwise},
         expr::{Class, Expr, Index, Load},
+        late,
         norm::{self, Row},
         pack, pointwise,
         pool::{self, Window},
@@ -304,6 +305,11 @@ fn kernels_of_any_shape() {
         activation: None,
     };
     assert_eq!(any::Problem::of_product(&mixed), None);
+}
+
+#[test]
+fn a_kernel_that_is_late() {
+    compile(&[late::generate()]);
 }
 
 /// Attention of a few queries fills no tile, and has one all the same.

@@ -7,13 +7,14 @@ mod operators;
 use operators::{Case, Conv2d, bound};
 use planforge_engine_core::ir::{Activation, GeluForm};
 use planforge_engine_cuda::{
+    codegen::{EARLY_SINCE, Source},
     lower::lower,
     program::Program,
-    runtime::{Context, Device, Kernels},
-    tune::{Effort, Times, tune},
+    runtime::{Context, Device, Kernels, Memory, Ready, prepare},
+    tune::{Effort, Times, tune, waits},
     view::Kind,
 };
-use planforge_kernels::cuda::device::Buffer;
+use planforge_kernels::cuda::device::{Buffer, Launch};
 use std::{
     ops::Deref,
     rc::Rc,
@@ -48,6 +49,9 @@ fn check(device: &Device, what: &str, case: &Case, kinds: &[Kind]) {
                 |timed: &planforge_engine_cuda::tune::Timed| format!("{:.1} us {}", timed.us, timed.tactic.name());
             let own = tried.iter().find(|timed| timed.source.is_some()).map(show);
             eprintln!("    best {}; own {}", show(&tried[0]), own.unwrap_or_default());
+            for timed in tried.iter().filter(|timed| timed.tactic.is_library() && !timed.tactic.waits()) {
+                eprintln!("    kept behind what is ahead of it: {:?}", timed.tactic);
+            }
         }
         eprintln!("{what} {kind:?}: {count} tactics, worst relative error {worst:.1e}");
     }
@@ -172,6 +176,47 @@ fn products() {
         let what = format!("product {m}x{n}x{k}");
         check(&device, &what, &operators::product([m, n, k], activation, residual), &ALL);
     }
+}
+
+/// A kernel that begins before what it reads is written is told from one that waits, whoever made it.
+#[test]
+fn kernels_that_do_not_wait_are_seen() {
+    let Some(device) = device() else { return };
+    if device.gpu.properties().arch.capability < EARLY_SINCE {
+        eprintln!("SKIPPED, no kernel begins early on this device");
+        return;
+    }
+    let case = operators::product([70, 40, 256], None, false);
+    let lowered = lower(&case.graph, Kind::F16).expect("the operator has device code");
+    let mut program = lowered.program;
+    let weights = Rc::new(device.gpu.upload(&lowered.weights).expect("weights fit"));
+    let tuned = tune(&device, &mut program, &weights, Effort::of_level(0), &mut Times::new(), &mut |_, _, _| true);
+    let tried = tuned.expect("tuned").tried;
+    let memory = Memory::new(&device, &program, weights, &[1 << 20]).expect("memory");
+    memory.fill_with_noise().expect("noise");
+    let step = program.steps.iter().find(|step| step.work.kind() == "gemm").expect("a product");
+    let own = tried[&step.name].iter().find(|timed| !timed.tactic.is_library()).expect("a kernel of ours");
+    let (read, written) = step.work.views();
+    let (last, count) = (read.len(), written.dims.iter().product::<u64>());
+    let parameters: Vec<String> = (0..=last).map(|number| format!("unsigned short* p{number}")).collect();
+    let parameters = parameters.join(", ");
+    let verdict = |begin: &str| {
+        let text = format!(
+            "extern \"C\" __global__ void copies({parameters}) {{\n{begin}\n\
+             for (int i = blockIdx.x * 256 + threadIdx.x; i < {count}; i += gridDim.x * 256) p{last}[i] = p0[i];\n}}"
+        );
+        let cubin = device.cubin(&Source { name: "copies".into(), text }).expect("it compiles");
+        let kernel = device.gpu.load(&cubin).and_then(|module| module.kernel("copies")).expect("it loads");
+        let ready = prepare(&device, &program, step, Some(&own.tactic), &memory, &mut Kernels::new());
+        let Ok(Ready::Kernel { args, .. }) = ready else { panic!("no kernel of ours: {ready:?}") };
+        let launch = Launch { grid: [11, 1, 1], block: [256, 1, 1], shared_bytes: 0 };
+        let ready = Ready::Kernel { kernel: kernel.beginning_early(), launch, args };
+        waits(&device, &program, step, &memory, &ready).expect("it is tried")
+    };
+    let wait = "asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");";
+    assert_eq!(verdict(wait), Some(true), "it waits before it reads");
+    assert_eq!(verdict(""), Some(false), "it reads at once");
+    assert_eq!(verdict(&format!("if (blockIdx.x > 5) {wait}")), Some(false), "some of its blocks read at once");
 }
 
 /// A factor that all batches share is not copied for each.

@@ -51,8 +51,13 @@ fn written(folder: &Path, batch: Batch, spec: BuildSpec) -> (PathBuf, Manifest) 
         for (index, step) in program.steps.iter_mut().enumerate() {
             step.tactic = match step.work {
                 Work::Kernel(_) => None,
-                Work::Conv(_) => Some(Tactic::Dnn { engine: 41, knobs: vec![(2, 3), (17, -1)], workspace_bytes: 512 }),
-                _ => Some(Tactic::Blas { words: [u64::MAX - index as u64; 8], workspace_bytes: 1 << 20 }),
+                Work::Conv(_) => Some(Tactic::Dnn {
+                    engine: 41,
+                    knobs: vec![(2, 3), (17, -1)],
+                    workspace_bytes: 512,
+                    waits: Some(true),
+                }),
+                _ => Some(Tactic::Blas { words: [u64::MAX - index as u64; 8], workspace_bytes: 1 << 20, waits: None }),
             };
             if let Some(tactic) = &step.tactic {
                 tried.insert(step.name.clone(), vec![Tried { tactic: tactic.name(), us: 12.75 }]);

@@ -205,7 +205,7 @@ fn what_a_library_waits_for_is_known_on_every_stream() {
     let spread = schedule::on_streams(&branches(), &[0, 1, 0]).expect("its own streams");
     let schedule = Schedule::of(&spread);
     assert_eq!(schedule.waits[2], [1]);
-    let before = |is_library: [bool; 3]| schedule.before_libraries(&spread.steps, &is_library);
+    let before = |these: [bool; 3]| schedule.ahead_of(&spread.steps, &these);
     assert_eq!(before([false, false, true]), [true, true, false], "the next on its stream, and what waits elsewhere");
     assert_eq!(before([true, true, false]), [false; 3], "own kernels wait themselves");
 }

@@ -9,6 +9,7 @@ pub mod attention;
 pub mod depthwise;
 pub mod expr;
 pub mod gemm;
+pub mod late;
 pub mod norm;
 pub mod pack;
 pub mod pointwise;
@@ -60,8 +61,8 @@ impl Source {
 }
 
 /// Bit of the dynamic shared memory that a launch asks for by which a kernel lets none behind it begin early; no tile
-/// asks for so little. For libraries' kernels: some of them begin early where they may, and then read what is not written
-/// yet.
+/// asks for so little. For libraries' kernels that did not prove to wait by themselves: some begin early where they may,
+/// and then read what is not written yet.
 pub(crate) const ALONE_BYTES: u32 = 16;
 
 /// Conversions, vectors and functions that kernels share.

@@ -26,7 +26,7 @@ use std::{rc::Rc, time::Instant};
 const KEPT_GRAPHS: usize = 8;
 
 /// First proposals only, and nothing that takes compiling where anything else works: someone waits.
-const EFFORT: Effort = Effort { compiled: 0, algorithms: 2, tiles: 2, compares: false };
+const EFFORT: Effort = Effort { compiled: 0, algorithms: 2, tiles: 2, compares: false, tries_late: false };
 
 /// Graphs by their shapes, the one used last at the end.
 #[derive(Debug, Default)]

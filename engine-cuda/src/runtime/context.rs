@@ -97,16 +97,21 @@ impl Context {
     }
 }
 
-/// Own kernels let those behind them begin early, unless a library queues one of these, the next on their stream or one
-/// that waits on another: some of cuDNN's kernels do begin early, and were seen to read what was not written yet.
+/// Own kernels let those behind them begin early, unless one of these, the next on their stream or one that waits on
+/// another, is a library's that was not seen to wait by itself: some of cuDNN's kernels do begin early and read what is
+/// not written yet. One that follows several streams counts as such: it was tried behind one.
 pub(crate) fn keep_libraries_behind(device: &Device, program: &Program, ready: &mut [Ready]) -> Result<()> {
     if device.gpu.properties().arch.capability < EARLY_SINCE {
         return Ok(());
     }
-    let is_library: Vec<bool> = ready.iter().map(Ready::is_library).collect();
-    let before_libraries = Schedule::of(program).before_libraries(&program.steps, &is_library);
-    let mut each = ready.iter_mut().zip(before_libraries);
-    each.try_for_each(|(ready, before_library)| ready.let_next_begin_early(!before_library))
+    let schedule = Schedule::of(program);
+    let hasty: Vec<bool> = ready
+        .iter()
+        .zip(&schedule.waits)
+        .map(|(ready, others)| !ready.waits() || (ready.is_library() && !others.is_empty()))
+        .collect();
+    let ahead = schedule.ahead_of(&program.steps, &hasty);
+    ready.iter_mut().zip(ahead).try_for_each(|(ready, ahead)| ready.let_next_begin_early(!ahead))
 }
 
 /// Queues every step on its stream, after what it waits for on others.

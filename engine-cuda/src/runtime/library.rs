@@ -19,8 +19,8 @@ const BIAS: i64 = 4;
 const RESIDUAL: i64 = 5;
 const SCALE: i64 = 6;
 
-/// Binds a plan of `work`'s pattern to memory.
-pub fn bind(plan: Plan, work: &Work, address: &dyn Fn(&View) -> u64, workspace: u64) -> Result<Ready> {
+/// Binds a plan of `work`'s pattern to memory. `waits`: for a kernel ahead of it that lets it begin early.
+pub fn bind(plan: Plan, work: &Work, address: &dyn Fn(&View) -> u64, workspace: u64, waits: bool) -> Result<Ready> {
     let mut scale = None;
     let mut tensors = Vec::new();
     match work {
@@ -48,7 +48,7 @@ pub fn bind(plan: Plan, work: &Work, address: &dyn Fn(&View) -> u64, workspace: 
         Work::Kernel(_) => unreachable!("a generated kernel has no pattern"),
     }
     let binding = plan.bind(&tensors, workspace)?;
-    Ok(Ready::Dnn { plan, binding, _scale: scale })
+    Ok(Ready::Dnn { plan, binding, waits, _scale: scale })
 }
 
 fn data_type(kind: Kind) -> Option<DataType> {

@@ -15,9 +15,24 @@ use std::{collections::BTreeMap, fmt};
 
 /// A step that can be queued.
 pub enum Ready {
-    Kernel { kernel: Kernel, launch: Launch, args: Vec<Arg> },
-    Dnn { plan: Plan, binding: Binding, _scale: Option<Box<f32>> },
-    Blas { prepared: Prepared, algorithm: Algorithm, operands: Operands },
+    Kernel {
+        kernel: Kernel,
+        launch: Launch,
+        args: Vec<Arg>,
+    },
+    /// `waits`: for a kernel of ours ahead of it that is not done yet.
+    Dnn {
+        plan: Plan,
+        binding: Binding,
+        waits: bool,
+        _scale: Option<Box<f32>>,
+    },
+    Blas {
+        prepared: Prepared,
+        algorithm: Algorithm,
+        operands: Operands,
+        waits: bool,
+    },
 }
 
 impl fmt::Debug for Ready {
@@ -38,7 +53,7 @@ impl Ready {
         }
     }
 
-    /// Whether the kernel behind may begin before this one has ended; a library's may not.
+    /// Whether the kernel behind may begin before this one has ended.
     pub fn let_next_begin_early(&mut self, may: bool) -> Result<()> {
         if let Self::Kernel { kernel, launch, .. } = self {
             launch.shared_bytes &= !ALONE_BYTES;
@@ -64,6 +79,14 @@ impl Ready {
         matches!(self, Self::Dnn { .. } | Self::Blas { .. })
     }
 
+    /// Whether it waits by itself for a kernel ahead of it that lets it begin early.
+    pub fn waits(&self) -> bool {
+        match self {
+            Self::Kernel { .. } => true,
+            Self::Dnn { waits, .. } | Self::Blas { waits, .. } => *waits,
+        }
+    }
+
     /// Queues the step.
     ///
     /// # Safety
@@ -74,7 +97,7 @@ impl Ready {
             match self {
                 Self::Kernel { kernel, launch, args } => kernel.launch(stream, *launch, args)?,
                 Self::Dnn { plan, binding, .. } => plan.run(stream, binding)?,
-                Self::Blas { prepared, algorithm, operands } => prepared.run(stream, algorithm, *operands)?,
+                Self::Blas { prepared, algorithm, operands, .. } => prepared.run(stream, algorithm, *operands)?,
             }
         }
         Ok(())
@@ -117,6 +140,8 @@ pub fn prepare(
         return Ok(Ready::Kernel { kernel, launch, args: addresses(&operands) });
     }
     let tactic = tactic.ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
+    // Seen of the libraries that it was chosen with.
+    let waits = tactic.waits() && !device.has_other_libraries();
     match tactic {
         Tactic::Kernel { source, grid, block, shared_bytes } => {
             let kernel = load_kernel(device, &program.sources, *source, kernels)?;
@@ -149,9 +174,9 @@ pub fn prepare(
             if plan.workspace_bytes as u64 > memory.workspace_bytes(step.stream) {
                 return Err(wrong(tactic));
             }
-            bind(plan, &step.work, &address, memory.workspace_address(step.stream))
+            bind(plan, &step.work, &address, memory.workspace_address(step.stream), waits)
         }
-        Tactic::Blas { words, workspace_bytes } => {
+        Tactic::Blas { words, workspace_bytes, .. } => {
             let handle = device.blas.as_ref().ok_or_else(|| wrong(tactic))?;
             let product = product(&step.work, program.tf32).ok_or_else(|| wrong(tactic))?;
             let prepared = Prepared::new(handle, product)?;
@@ -162,7 +187,7 @@ pub fn prepare(
             }
             let operands =
                 operands(&step.work, &address, memory.workspace_address(step.stream)).ok_or_else(|| wrong(tactic))?;
-            Ok(Ready::Blas { prepared, algorithm, operands })
+            Ok(Ready::Blas { prepared, algorithm, operands, waits })
         }
     }
 }

@@ -86,7 +86,7 @@ fn majority(agree: &[bool]) -> bool {
 }
 
 /// Largest difference from the middle, relative to its root mean square: a few roundings of the type.
-fn bound(kind: Kind, tf32: bool) -> f64 {
+pub(super) fn bound(kind: Kind, tf32: bool) -> f64 {
     match kind {
         Kind::Bf16 => 3e-2,
         Kind::F32 if !tf32 => 5e-5,

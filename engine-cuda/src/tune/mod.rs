@@ -2,6 +2,7 @@
 
 mod agree;
 mod ahead;
+mod late;
 mod refine;
 mod streams;
 
@@ -20,6 +21,7 @@ use planforge_kernels::cuda::{blaslt::Prepared, device::Buffer, dnn::Engine};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, rc::Rc};
 
+pub use late::waits;
 pub use streams::Streams;
 pub(crate) use streams::choose as choose_streams;
 
@@ -60,18 +62,20 @@ pub struct Effort {
     pub tiles: usize,
     /// The best are compared once more inside of the whole graph.
     pub compares: bool,
+    /// Libraries' kernels are tried behind one that is late (`late`); they wait for all ahead of them otherwise.
+    pub tries_late: bool,
 }
 
 impl Effort {
     /// By TensorRT's scale of 0 to 5.
     pub fn of_level(level: u8) -> Self {
         match level {
-            0 => Self { compiled: 1, algorithms: 1, tiles: 2, compares: false },
-            1 => Self { compiled: 3, algorithms: 4, tiles: 4, compares: false },
-            2 => Self { compiled: 5, algorithms: 8, tiles: 6, compares: false },
-            3 => Self { compiled: 10, algorithms: 16, tiles: 14, compares: true },
-            4 => Self { compiled: 16, algorithms: 32, tiles: 20, compares: true },
-            _ => Self { compiled: 64, algorithms: 64, tiles: 60, compares: true },
+            0 => Self { compiled: 1, algorithms: 1, tiles: 2, compares: false, tries_late: false },
+            1 => Self { compiled: 3, algorithms: 4, tiles: 4, compares: false, tries_late: true },
+            2 => Self { compiled: 5, algorithms: 8, tiles: 6, compares: false, tries_late: true },
+            3 => Self { compiled: 10, algorithms: 16, tiles: 14, compares: true, tries_late: true },
+            4 => Self { compiled: 16, algorithms: 32, tiles: 20, compares: true, tries_late: true },
+            _ => Self { compiled: 64, algorithms: 64, tiles: 60, compares: true, tries_late: true },
         }
     }
 }
@@ -213,9 +217,10 @@ fn time_candidates(
                         continue;
                     }
                     device.remember_plan(program, &step.work, &engine, &plan);
-                    let tactic = Tactic::Dnn { engine: engine.index, knobs: engine.knobs.clone(), workspace_bytes };
+                    let tactic =
+                        Tactic::Dnn { engine: engine.index, knobs: engine.knobs.clone(), workspace_bytes, waits: None };
                     let address = |view: &View| memory.address_of(program, view);
-                    let ready = bind(plan, &step.work, &address, memory.workspace_address(step.stream));
+                    let ready = bind(plan, &step.work, &address, memory.workspace_address(step.stream), false);
                     let time = ready.and_then(|ready| time_us(device, &ready));
                     trial.keep(program, memory, tactic, time)?;
                 }
@@ -229,7 +234,7 @@ fn time_candidates(
         let prepared = Prepared::new(handle, product)?;
         for algorithm in prepared.algorithms(MAX_WORKSPACE_BYTES as usize, effort.algorithms)? {
             let workspace_bytes = algorithm.workspace_bytes as u64;
-            let tactic = Tactic::Blas { words: algorithm.words, workspace_bytes };
+            let tactic = Tactic::Blas { words: algorithm.words, workspace_bytes, waits: None };
             let ready = prepare(device, program, step, Some(&tactic), memory, kernels);
             let time = ready.and_then(|ready| time_us(device, &ready));
             trial.keep(program, memory, tactic, time)?;
@@ -253,6 +258,9 @@ fn time_candidates(
         if let Tactic::Kernel { source, .. } = &one.tactic {
             one.source = program.sources.get(*source).cloned();
         }
+    }
+    if effort.tries_late {
+        late::note(device, program, step, memory, &mut timed, kernels)?;
     }
     Ok(timed)
 }
