@@ -93,6 +93,10 @@ impl Compiler for NativeBackend {
         self.of_sku(&request.sku).compile(request, events, cancel)
     }
 
+    fn builds_apart(&self, request: &CompileRequest) -> bool {
+        self.of_sku(&request.sku).builds_apart(request)
+    }
+
     fn recognises(&self, head: &[u8]) -> bool {
         self.cpu.recognises(head) || self.cuda.recognises(head)
     }

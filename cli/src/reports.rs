@@ -1,6 +1,6 @@
-//! Finding reports: by job, engine key, plan digest, or in a file.
+//! Finding reports: by job, engine key, plan or its digest, or in a file.
 
-use crate::{commands::Context, failure::Failure, farm::Farm, settings::Key};
+use crate::{backends, commands::Context, failure::Failure, farm::Farm, request::models, settings::Key};
 use planforge_engine_core::{
     identity::{Digest, Sku, ToolchainConstraint},
     report::{REPORT_SCHEMA_VERSION, Report},
@@ -27,7 +27,17 @@ pub enum Selection {
 
 /// Whether every one of `names` is a report file, so that no farm is needed.
 pub fn all_are_files(names: &[String]) -> bool {
-    names.iter().all(|name| Path::new(name).is_file())
+    names.iter().all(|name| is_report_file(Path::new(name)))
+}
+
+/// Whether the path is taken for a report's. A plan's stands for the reports that the farm has of it.
+pub fn is_report_file(path: &Path) -> bool {
+    path.is_file() && !is_plan_file(path)
+}
+
+fn is_plan_file(path: &Path) -> bool {
+    // What cannot be read is told where it is read.
+    path.is_file() && backends::of_plan(path).is_ok_and(|backend| backend.is_some())
 }
 
 /// The report in a file.
@@ -71,18 +81,19 @@ pub async fn find(context: &Context<'_>, farm: &Farm, name: &str) -> Result<Vec<
 /// As [`find`], with the files beside each report.
 pub async fn find_all(context: &Context<'_>, farm: &Farm, name: &str) -> Result<Vec<Found>, Failure> {
     let path = Path::new(name);
-    if path.is_file() {
+    if is_report_file(path) {
         return Ok(vec![Found { report: read_file(path)?, artifacts: Vec::new() }]);
     }
-    let requests = match name.parse::<Digest>() {
-        Ok(digest) => {
-            let text = digest.to_string();
-            vec![
-                v1::ListReportsRequest { plan_digest: text.clone(), ..Default::default() },
-                v1::ListReportsRequest { engine_key: text, ..Default::default() },
-            ]
-        }
-        Err(_) => vec![v1::ListReportsRequest { job: name.to_owned(), ..Default::default() }],
+    let named = match is_plan_file(path) {
+        true => Some(models::hash(path)?.0),
+        false => name.parse::<Digest>().ok().map(|digest| digest.to_string()),
+    };
+    let requests = match named {
+        Some(text) => vec![
+            v1::ListReportsRequest { plan_digest: text.clone(), ..Default::default() },
+            v1::ListReportsRequest { engine_key: text, ..Default::default() },
+        ],
+        None => vec![v1::ListReportsRequest { job: name.to_owned(), ..Default::default() }],
     };
     for request in requests {
         let reports = listed(farm, request, name).await?;
@@ -92,7 +103,7 @@ pub async fn find_all(context: &Context<'_>, farm: &Farm, name: &str) -> Result<
     }
     let project = context.settings.get(Key::Project).map(|p| format!(" in project {p}")).unwrap_or_default();
     Err(Failure::new(ErrorCode::NotFound, format!("no report of '{name}'{project}")).hint(
-        "name a job (planforge jobs), an engine key or plan digest in full (planforge engines --json) or a report file",
+        "name a job (planforge jobs), an engine key or plan digest in full (planforge engines --json), a plan of the farm or a report file",
     ))
 }
 

@@ -74,7 +74,7 @@ pub trait Events: Sync {
 }
 
 /// What to compile, for what.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CompileRequest {
     /// The ONNX file; external data lies beside it.
     pub model: PathBuf,
@@ -97,7 +97,7 @@ pub struct CompileRequest {
 }
 
 /// A plan that was written, and what its compiler says of it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CompiledPlan {
     pub path: PathBuf,
     /// Build facts for the engine card: passes, tactics tried, warnings.
@@ -199,6 +199,13 @@ pub trait Compiler: Send + Sync {
         events: &dyn Events,
         cancel: &Cancel,
     ) -> Result<CompiledPlan, BackendError>;
+
+    /// Whether such a build needs a process of its own: what it leaves in one (contexts, loaded code, freed memory) would
+    /// be measured with the engine, which users load where nothing was built.
+    fn builds_apart(&self, request: &CompileRequest) -> bool {
+        let _ = request;
+        false
+    }
 
     /// Whether a file that begins with `head` ([`PLAN_HEAD_BYTES`] of it, or all) is a plan of this backend's.
     fn recognises(&self, head: &[u8]) -> bool;

@@ -215,6 +215,10 @@ impl Compiler for CudaCompiler {
         Ok(CompiledPlan { path, facts, findings })
     }
 
+    fn builds_apart(&self, _request: &CompileRequest) -> bool {
+        true
+    }
+
     fn recognises(&self, head: &[u8]) -> bool {
         container::first_kind(head) == Some(KIND_CUDA_MANIFEST)
     }

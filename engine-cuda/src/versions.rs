@@ -81,9 +81,10 @@ mod tests {
         let versions =
             Versions { driver: "13.0".into(), nvrtc: "13.0".into(), cublaslt: "13.1.0".into(), cudnn: "9.19.0".into() };
         let toolchain = versions.toolchain("580.159.04");
-        assert_eq!(toolchain.to_string(), "native 3, cublaslt 13.1, cuda 13.0, cudnn 9.19, driver_branch 580");
+        let native = format!("native {CUDA_REVISION}, cublaslt 13.1, cuda 13.0");
+        assert_eq!(toolchain.to_string(), format!("{native}, cudnn 9.19, driver_branch 580"));
         let less = Versions { cudnn: String::new(), ..versions.clone() };
-        assert_eq!(less.toolchain("R580").to_string(), "native 3, cublaslt 13.1, cuda 13.0");
+        assert_eq!(less.toolchain("R580").to_string(), native);
         assert!(!versions.same_tactics(&less));
         assert!(versions.same_tactics(&Versions { nvrtc: "12.9".into(), driver: "12.9".into(), ..versions.clone() }));
     }

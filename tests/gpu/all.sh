@@ -83,8 +83,9 @@ case $step in
     work=$(mktemp -d); export PLANFORGE_DATA=$work/data
     part probe 60 "$bin/planforge" probe
     "$bin/planforge" testmodel mobilenet-v3-large --batch dynamic -o "$work/"
-    part profiles 90 "$bin/planforge" build "$work/mobilenet-v3-large.onnx" --precision fp16 \
+    part profiles 90 "$bin/planforge" build "$work/mobilenet-v3-large.onnx" --precision fp16 -o "$work/profiles.plan" \
         --shapes input:1..1..4x3x224x224 --shapes input:4..8..16x3x224x224
+    part profiles-report 20 "$bin/planforge" report "$work/profiles.plan"
     FOREIGN=torch part contended 100 "$here/contention.sh" "$bin/planforge" "$bin/contention" "$out"
     beside detector --streams --cache "$cache/detector" --out "$out/detector" --seconds "$(left 15)" \
         >>"$out/log/streams.txt" 2>&1

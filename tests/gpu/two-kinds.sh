@@ -1,9 +1,10 @@
 #!/bin/bash
 # What an engine loses on another kind of GPU: two-kinds.sh PLANFORGE DATA OUT [MODEL...]
 #
-# Builds the models for the GPU that is here into the farm at DATA and keeps the plans in DATA/kinds; plans that another
-# kind of GPU left there are measured here, as foreign ones, beside the engines of this kind. Run it on one host, carry
-# DATA to a host with another GPU of the same architecture, run it there. What was said is in OUT/kinds.txt.
+# Builds the models for the GPU that is here into the farm at DATA and keeps the plans in DATA/kinds. Then every plan there
+# is measured here again: the own ones, which have to be as quick as in the job that built them, and as foreign ones those
+# that another kind of GPU left. Run it on one host, carry DATA to a host with another GPU of the same architecture, run
+# it there. What was said is in OUT/kinds.txt.
 set -u
 planforge=$(realpath "$1"); mkdir -p "$2" "$3"; data=$(realpath "$2"); out=$(realpath "$3"); shift 3
 models=${*:-mobilenet-v3-large efficientnet-b0}
@@ -14,11 +15,13 @@ failed=0
 fail() { echo "FAILED: $*"; failed=1; }
 setsid "$planforge" up --listen 127.0.0.1:0 >"$out/kinds-up.txt" 2>&1 & up=$!
 trap 'kill $up 2>/dev/null; wait $up 2>/dev/null' EXIT
-for _ in $(seq 100); do "$planforge" jobs >/dev/null 2>&1 && break; sleep 0.2; done
-sku=$("$planforge" devices --json | python3 -c '
+gpu_here() {
+    "$planforge" devices --json | python3 -c '
 import json, sys
 here = [device for device in json.load(sys.stdin)["devices"] if device["online"]]
-print(next(sku for device in here for sku in device["skus"] if not sku.startswith("cpu")))')
+print(next((sku for device in here for sku in device["skus"] if not sku.startswith("cpu")), ""))' 2>/dev/null
+}
+for _ in $(seq 100); do sku=$(gpu_here); [ -z "$sku" ] || break; sleep 0.2; done
 [ -n "$sku" ] || { echo "no GPU is known to the farm"; exit 1; }
 echo "# $sku, $(date -u +%F)"
 mkdir -p "$kinds/$sku"
@@ -28,9 +31,8 @@ for model in $models; do
     timeout 150 "$planforge" build "$file" --sku "$sku" --precision fp16 -o "$kinds/$sku/$model.plan" 2>/dev/null || fail "$model: no engine"
 done
 for plan in "$kinds"/*/*.plan; do
-    other=$(basename "$(dirname "$plan")")
-    [ "$other" != "$sku" ] || continue
-    echo "## $(basename "$plan") of $other on $sku"
+    of=$(basename "$(dirname "$plan")")
+    echo "## $(basename "$plan") of $of on $sku"
     for _ in 1 2 3; do
         timeout 100 "$planforge" bench "$plan" --on "$sku" 2>/dev/null | grep -E '^(engine|foreign|loss|latency|samples|outputs|disturb|warning)' ||
             fail "$plan was not measured"

@@ -244,7 +244,7 @@ fn work(flags: &BTreeMap<String, String>) -> Result<ExitCode, String> {
         let board = script.boards.iter().map(|sku| board_of(sku)).find(|board| board.uuid() == uuid);
         Box::new(ScriptedTelemetry { script: script.clone(), board, taken: 0 })
     };
-    Ok(worker_main(&compilers(), &open))
+    Ok(worker_main(compilers(), &open))
 }
 
 fn serve(flags: &BTreeMap<String, String>) -> Result<ExitCode, String> {

@@ -22,6 +22,22 @@ fn home() -> TempDir {
     tempfile::Builder::new().prefix("planforge-test-").tempdir().expect("a temporary folder")
 }
 
+/// Every command hosts the farm where nobody does, if only for a moment.
+#[test]
+fn up_waits_for_a_command_that_is_about_to_end() {
+    let home = home();
+    let data = home.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let lock = fs::File::create(data.join("coordinator.lock")).unwrap();
+    lock.lock().unwrap();
+    let mut command = process::command(home.path());
+    command.args(["up", "--listen", "127.0.0.1:0", "--data"]).arg(&data);
+    let mut up = Process::start("up", home.path(), command);
+    up.wait_for_line("waiting for its end");
+    drop(lock);
+    up.wait_for_line("http://127.0.0.1:");
+}
+
 /// `planforge build MODEL --data <home>/data --json ...`
 fn build(home: &Path, model: &Path, extra: &[&str]) -> Command {
     let mut command = process::command(home);
@@ -70,6 +86,12 @@ fn a_trained_model_travels_the_whole_way_and_its_accuracy_is_a_number() {
         assert_eq!(text(again, field), text(job, field));
     }
     assert!(again["report"]["latency_ms"]["median"].is_number(), "{again}");
+
+    // The plan's file stands for what the farm measured of it.
+    let mut of_plan = process::command(home.path());
+    of_plan.args(["report", text(job, "plan_path"), "--json", "--data"]).arg(home.path().join("data"));
+    let of_plan = process::run_json(of_plan);
+    assert_eq!(of_plan["reports"][0]["plan"]["digest"], job["plan_digest"], "{of_plan}");
 }
 
 #[test]

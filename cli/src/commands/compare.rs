@@ -18,7 +18,7 @@ use std::path::Path;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Jobs, engine keys, plan digests or report files; the others of a device kind are compared with its first
+    /// Jobs, engine keys, plans or their digests, report files; the others of a device kind are compared with its first
     #[arg(value_name = "REPORT", required_unless_present_any = ["request", "model"])]
     reports: Vec<String>,
     /// Every job of this request instead, older toolchains first

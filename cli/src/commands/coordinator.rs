@@ -4,11 +4,19 @@ use super::Context;
 use crate::{failure::Failure, local::DataFolder, settings::Key, wait};
 use planforge_coordinator::{
     farm::FarmConfig,
-    server::{self, Coordinator, CoordinatorConfig},
+    server::{self, Coordinator, CoordinatorConfig, StartError},
     tls::TlsFiles,
 };
 use planforge_engine_core::identity::Digest;
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+/// How long another process may keep the data folder: commands that look something up do for a moment.
+const OTHERS_END_LIMIT: Duration = Duration::from_secs(5);
+const TRY_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -71,7 +79,21 @@ impl ListenArgs {
         config.farm.heartbeat_ms = self.heartbeat_ms;
         config.farm.lease_ms = self.lease_ms;
         config.farm.plugins = self.allow_plugins.iter().copied().collect();
-        Ok(Coordinator::start(config).await?)
+        let until = Instant::now() + OTHERS_END_LIMIT;
+        let mut told = false;
+        loop {
+            match Coordinator::start(config.clone()).await {
+                // A command that looked something up hosts the farm for a moment.
+                Err(StartError::Locked { .. }) if Instant::now() < until => {
+                    if !told {
+                        context.printer.note("another planforge process has the data folder: waiting for its end");
+                        told = true;
+                    }
+                    tokio::time::sleep(TRY_AGAIN).await;
+                }
+                started => return Ok(started?),
+            }
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Job, engine key, plan digest or report file
+    /// Job, engine key, plan file or its digest, or report file
     what: String,
     /// Every measurement, newest first; only the newest by default
     #[arg(long)]
@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let (found, own) = if Path::new(&args.what).is_file() {
+    let (found, own) = if reports::is_report_file(Path::new(&args.what)) {
         let found = vec![Found { report: reports::read_file(Path::new(&args.what))?, artifacts: Vec::new() }];
         let own = portability::own_engines_at_hand(context, found.iter().map(|found| &found.report)).await;
         (found, own)

@@ -3,7 +3,13 @@
 //! Standard output carries events only. Whatever libraries print there is led to standard error, which is the
 //! attempt's log. End of standard input means that the agent is gone: the work is cancelled and, should it not stop,
 //! the process is ended.
+//!
+//! A build that needs a process of its own is done by this program started once more, with the same words on its command
+//! line and a [`Task::Compile`] as its first line; see `apart`.
 
+mod apart;
+
+use apart::{Apart, CompileOrder};
 use planforge_engine_core::{
     backend::{Cancel, Compiler},
     telemetry::OpenTelemetry,
@@ -24,47 +30,87 @@ const ORDER_MAX_BYTES: u64 = 16 << 20;
 /// How long cancelled work may take to stop once the agent is gone.
 const ORPHAN_GRACE: Duration = Duration::from_secs(2);
 
+/// What a worker process is started for: the first line of its input.
+enum Task {
+    Work(Box<WorkOrder>),
+    Compile(Box<CompileOrder>),
+}
+
+impl Task {
+    fn read() -> Result<Self, String> {
+        let mut line = Vec::new();
+        // Locked only for this line; later lines are read by `listen` through the same buffer.
+        let mut stdin = io::Read::take(io::stdin().lock(), ORDER_MAX_BYTES);
+        stdin.read_until(b'\n', &mut line).map_err(|error| format!("cannot read the order: {error}"))?;
+        Self::of(&line).map_err(|error| format!("the order cannot be understood: {error}"))
+    }
+
+    fn of(line: &[u8]) -> serde_json::Result<Self> {
+        match line.starts_with(apart::PREFIX) {
+            true => serde_json::from_slice(&line[apart::PREFIX.len()..]).map(Self::Compile),
+            false => serde_json::from_slice(line).map(Self::Work),
+        }
+    }
+}
+
 /// Takes one order from standard input, runs it with `compilers` and tells how it goes on standard output.
 ///
 /// `open_telemetry` gives the reader of the order's device: the product's own, or a script in tests.
 ///
 /// The process does nothing else: no other thread may use standard input or output.
-pub fn worker_main(compilers: &[Box<dyn Compiler>], open_telemetry: &OpenTelemetry<'_>) -> ExitCode {
+pub fn worker_main(compilers: Vec<Box<dyn Compiler>>, open_telemetry: &OpenTelemetry<'_>) -> ExitCode {
     let filter = EnvFilter::try_from_env("PLANFORGE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // An embedding program may have set up its own.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).try_init();
-    let mut events = match take_stdout() {
-        Ok(events) => events,
+    let mut out = match take_stdout() {
+        Ok(out) => out,
         Err(error) => {
             tracing::error!(%error, "cannot set up the worker's output");
             return ExitCode::FAILURE;
         }
     };
-    let mut emit = move |event: WorkEvent| {
-        let mut line = serde_json::to_vec(&event).expect("events have only JSON types");
-        line.push(b'\n');
-        // An agent that no longer reads is noticed by the end of standard input.
-        if let Err(error) = events.write_all(&line) {
-            tracing::debug!(%error, "the agent no longer reads");
-        }
-    };
-    let order = match read_order() {
-        Ok(order) => order,
-        Err(message) => {
-            emit(WorkEvent::Failed { class: FailureClass::Infrastructure, message, hint: String::new() });
-            return ExitCode::FAILURE;
-        }
-    };
     let cancel = Cancel::default();
+    match Task::read() {
+        Ok(Task::Work(order)) => work(&order, compilers, open_telemetry, out, &cancel),
+        Ok(Task::Compile(order)) => {
+            let _commands = listen(cancel.clone());
+            apart::compile(&order, &compilers, out, &cancel)
+        }
+        Err(message) => {
+            tell(&mut out, &WorkEvent::Failed { class: FailureClass::Infrastructure, message, hint: String::new() });
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn work(
+    order: &WorkOrder,
+    compilers: Vec<Box<dyn Compiler>>,
+    open_telemetry: &OpenTelemetry<'_>,
+    mut out: File,
+    cancel: &Cancel,
+) -> ExitCode {
+    let compilers: Vec<Box<dyn Compiler>> =
+        compilers.into_iter().map(|compiler| Box::new(Apart::of(compiler)) as Box<dyn Compiler>).collect();
+    let mut emit = move |event: WorkEvent| tell(&mut out, &event);
     let commands = listen(cancel.clone());
     let mut wait_continue = || match commands.recv() {
         Ok(WorkCommand::Continue) => Ok(()),
         Err(_) => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the agent is gone")),
     };
-    match planforge_engine_core::worker::run(&order, compilers, open_telemetry, &mut emit, &mut wait_continue, &cancel)
-    {
+    match planforge_engine_core::worker::run(order, &compilers, open_telemetry, &mut emit, &mut wait_continue, cancel) {
         RunEnd::Succeeded => ExitCode::SUCCESS,
         RunEnd::Failed => ExitCode::FAILURE,
+    }
+}
+
+/// Writes one line.
+fn tell(out: &mut File, event: &impl serde::Serialize) {
+    let mut line = serde_json::to_vec(event).expect("events have only JSON types");
+    line.push(b'\n');
+    // Whoever no longer reads is noticed by the end of standard input.
+    if let Err(error) = out.write_all(&line) {
+        tracing::debug!(%error, "nobody reads any more");
     }
 }
 
@@ -73,14 +119,6 @@ fn take_stdout() -> io::Result<File> {
     let pipe = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
     Ok(File::from(pipe))
-}
-
-fn read_order() -> Result<WorkOrder, String> {
-    let mut line = Vec::new();
-    // Locked only for this line; later lines are read by `listen` through the same buffer.
-    let mut stdin = io::Read::take(io::stdin().lock(), ORDER_MAX_BYTES);
-    stdin.read_until(b'\n', &mut line).map_err(|error| format!("cannot read the order: {error}"))?;
-    serde_json::from_slice(&line).map_err(|error| format!("the order cannot be understood: {error}"))
 }
 
 /// Reads commands on a thread of its own until the agent is gone.
