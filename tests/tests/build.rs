@@ -87,6 +87,15 @@ fn a_trained_model_travels_the_whole_way_and_its_accuracy_is_a_number() {
     }
     assert!(again["report"]["latency_ms"]["median"].is_number(), "{again}");
 
+    // Asked in words, for one engine, the report follows the table.
+    let mut in_words = process::command(home.path());
+    in_words.arg("build").arg(models::digits()).arg("--data").arg(home.path().join("data"));
+    let told = process::run(in_words);
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    for words in ["  cached  ", "\nlatency     ", "\noutputs     right", "\nlayer     "] {
+        assert!(told.contains(words), "no '{words}' in {told}");
+    }
+
     // The plan's file stands for what the farm measured of it.
     let mut of_plan = process::command(home.path());
     of_plan.args(["report", text(job, "plan_path"), "--json", "--data"]).arg(home.path().join("data"));

@@ -1,6 +1,6 @@
 //! `planforge build`: the whole way of a model, from file to measured plan on this machine.
 
-use super::Context;
+use super::{Context, report};
 use crate::{
     failure::Failure,
     farm::{Farm, Need},
@@ -167,15 +167,34 @@ impl Build<'_> {
     async fn deliver(self, jobs: Vec<v1::Job>, output: Option<PathBuf>) -> Result<(), Failure> {
         let Some(farm) = self.farm else { return Ok(()) };
         let result = deliver(self.context, &farm, jobs, output).await;
+        let report = match &result {
+            Ok((jobs, _)) => only_report(self.context, &farm, jobs).await,
+            Err(_) => None,
+        };
         farm.close(self.context.printer).await;
         let (jobs, views) = result?;
         let printer = self.context.printer;
         printer.data(&tables::built(&jobs, &views))?;
+        if let Some(report) = report {
+            printer.data("")?;
+            printer.data(&report)?;
+        }
         let succeeded = wait::tell_failures(printer, &jobs);
         let request_id = self.submitted.map(|reply| reply.request_id);
         printer.object(&serde_json::json!({ "request_id": request_id, "jobs": views }))?;
         if succeeded { Ok(()) } else { Err(Failure::jobs_failed()) }
     }
+}
+
+/// The report of the one engine that was asked for; of several the table has to do.
+async fn only_report(context: &Context<'_>, farm: &Farm, jobs: &[v1::Job]) -> Option<String> {
+    let [job] = jobs else { return None };
+    if job.state() != v1::JobState::Succeeded {
+        return None;
+    }
+    // The engine is there, whatever becomes of the words about it.
+    let report = report::of_job(context, farm, &job.id).await;
+    report.inspect_err(|failure| tracing::debug!(%failure, "the report cannot be shown")).ok()
 }
 
 async fn deliver(
