@@ -97,6 +97,10 @@ impl Compiler for NativeBackend {
         self.of_sku(&request.sku).builds_apart(request)
     }
 
+    fn join_caches(&self, sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
+        self.of_sku(sku).join_caches(sku, into, from)
+    }
+
     fn recognises(&self, head: &[u8]) -> bool {
         self.cpu.recognises(head) || self.cuda.recognises(head)
     }

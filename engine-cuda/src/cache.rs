@@ -100,13 +100,46 @@ impl TacticCache {
         self.kept.library_plans.extend(library_plans);
     }
 
-    /// Writes what is known. What would not be read again is not written; machine code goes first.
     pub fn save(&mut self) -> io::Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
-        let mut bytes = serde_json::to_vec(&self.kept).map_err(io::Error::other)?;
+        self.file.as_deref().map_or(Ok(()), |file| self.kept.write(file))
+    }
+}
+
+/// Adds to the cache in `into` what the one in `from` knows beyond it. One that cannot be read knows nothing.
+pub fn join(into: &Path, from: &Path) -> io::Result<()> {
+    let mut kept = read(into);
+    kept.add(read(from));
+    kept.write(into)
+}
+
+impl Kept {
+    fn add(&mut self, other: Self) {
+        for (scope, times) in other.scopes {
+            add(self.scopes.entry(scope).or_default(), times);
+        }
+        for (scope, streams) in other.streams {
+            add(self.streams.entry(scope).or_default(), streams);
+        }
+        add(&mut self.library_plans, other.library_plans);
+        // What both use together is bounded as what one keeps.
+        let mut bytes: usize = self.code.values().flat_map(BTreeMap::values).map(|text| text.len() / 2).sum();
+        for (scope, code) in other.code {
+            let own = self.code.entry(scope).or_default();
+            for (source, text) in code {
+                if !own.contains_key(&source) && bytes + text.len() / 2 <= CODE_MAX_BYTES {
+                    bytes += text.len() / 2;
+                    own.insert(source, text);
+                }
+            }
+        }
+    }
+
+    /// Writes what is known. What would not be read again is not written; machine code goes first.
+    fn write(&mut self, file: &Path) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(self).map_err(io::Error::other)?;
         if bytes.len() as u64 > CACHE_MAX_BYTES {
-            self.kept.code.clear();
-            bytes = serde_json::to_vec(&self.kept).map_err(io::Error::other)?;
+            self.code.clear();
+            bytes = serde_json::to_vec(self).map_err(io::Error::other)?;
         }
         if bytes.len() as u64 > CACHE_MAX_BYTES {
             return Err(io::Error::other(format!("{} bytes are more than {CACHE_MAX_BYTES}", bytes.len())));
@@ -114,6 +147,13 @@ impl TacticCache {
         let draft = file.with_extension(format!("{}.partial", std::process::id()));
         fs::write(&draft, bytes)?;
         fs::rename(&draft, file)
+    }
+}
+
+/// Adds what is new; what is known stays.
+fn add<K: Ord, V>(known: &mut BTreeMap<K, V>, others: BTreeMap<K, V>) {
+    for (key, value) in others {
+        known.entry(key).or_insert(value);
     }
 }
 
@@ -171,6 +211,33 @@ mod tests {
             us,
             source: Some(source),
         }
+    }
+
+    #[test]
+    fn two_caches_are_joined_and_the_first_keeps_its_word() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+        let versions = Versions::default();
+        let open = |file: &Path| TacticCache::open(Some(file), Digest::of(b"class"), &versions, 3);
+        let learnt = |file: &Path, steps: &[(&str, f64)], source: &[u8]| {
+            let mut cache = open(file);
+            let times = steps.iter().map(|(step, us)| ((*step).to_owned(), vec![timed(*us)])).collect();
+            let streams = Streams::from([(Digest::of(source), vec![0, 1])]);
+            cache.learn(&times, streams, BTreeMap::from([(format!("{source:?}"), "{}".to_owned())]));
+            cache.keep_code(&BTreeMap::from([(Digest::of(source), vec![7])]));
+            cache.save().unwrap();
+        };
+        learnt(&one, &[("both", 1.0), ("one", 2.0)], b"a");
+        learnt(&other, &[("both", 9.0), ("other", 3.0)], b"b");
+        join(&one, &other).unwrap();
+        let joined = open(&one);
+        let us: Vec<(String, f64)> = joined.times().into_iter().map(|(step, timed)| (step, timed[0].us)).collect();
+        assert_eq!(us, [("both".into(), 1.0), ("one".into(), 2.0), ("other".into(), 3.0)]);
+        assert_eq!((joined.code().count(), joined.streams().len(), joined.library_plans().count()), (2, 2, 2));
+        let whole = fs::read(&one).unwrap();
+        fs::write(&other, b"{").unwrap();
+        join(&one, &other).unwrap();
+        assert_eq!(fs::read(&one).unwrap(), whole, "what cannot be read adds nothing");
     }
 
     #[test]

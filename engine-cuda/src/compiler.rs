@@ -2,7 +2,7 @@
 
 use crate::{
     build::{self, Draft},
-    cache::TacticCache,
+    cache::{self, TacticCache},
     engine::Engine,
     failure::{log_lines, model},
     inspect,
@@ -15,7 +15,7 @@ use crate::{
 use planforge_engine_core::{
     backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity},
     device::{DeviceKind, DiscoveredDevice, GpuFacts},
-    identity::{Precision, Toolchain},
+    identity::{Precision, Sku, Toolchain},
     native::{
         container::{self, KIND_CUDA_MANIFEST},
         frontend,
@@ -217,6 +217,11 @@ impl Compiler for CudaCompiler {
 
     fn builds_apart(&self, _request: &CompileRequest) -> bool {
         true
+    }
+
+    fn join_caches(&self, _sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
+        cache::join(into, from)?;
+        Ok(true)
     }
 
     fn recognises(&self, head: &[u8]) -> bool {

@@ -8,10 +8,10 @@
 //! Crash safety: data lies under its digest; `SCOPE.json`, replaced by rename, says which data is a scope's newest here.
 //! What is used is checked against its digest first.
 
-use super::{log::AttemptLog, models::is_sound, run::blocking};
+use super::{joins::Joins, log::AttemptLog, models::is_sound, run::blocking};
 use planforge_client::Blobs;
 use planforge_engine_core::{
-    identity::{Digest, DigestWriter},
+    identity::{Digest, DigestWriter, Sku},
     worker::{CacheOrigin, TUNING_CACHE_MAX_BYTES},
 };
 use planforge_proto::v1;
@@ -20,8 +20,10 @@ use std::{
     fs::{self, File},
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
+    sync::Arc,
     time::SystemTime,
 };
+use tokio::sync::Mutex;
 
 /// Name of a build's own copy in its scratch folder.
 pub(super) const CACHE_FILE: &str = "tuning.cache";
@@ -34,6 +36,9 @@ const PIECE_BYTES: usize = 64 << 10;
 #[derive(Clone, Debug)]
 pub struct Caches {
     folder: PathBuf,
+    joins: Joins,
+    /// One build's cache is kept at a time.
+    turn: Arc<Mutex<()>>,
 }
 
 /// What a build may begin with.
@@ -41,6 +46,9 @@ pub struct Caches {
 pub(super) struct Offered {
     /// As this agent works it out; a cache of another scope is not touched.
     pub scope: Digest,
+    /// Whose caches these are.
+    pub backend: String,
+    pub sku: Sku,
     /// As the coordinator knows it; without a digest: dropped.
     pub newest: Option<v1::TuningCache>,
     /// Begin from nothing.
@@ -51,6 +59,8 @@ pub(super) struct Offered {
 #[derive(Debug)]
 pub(super) struct TakenCache {
     pub scope: Digest,
+    backend: String,
+    sku: Sku,
     /// The build's own copy.
     pub file: PathBuf,
     /// `None`: from nothing.
@@ -59,11 +69,15 @@ pub(super) struct TakenCache {
     previous: Option<Digest>,
     /// The build did not begin with what the farm has: its result would drop what others learnt.
     only_here: bool,
+    /// It began from nothing because of what the farm has: nothing of that is added afterwards.
+    shuns: bool,
+    /// What this agent had published when the build began.
+    published: Option<Digest>,
 }
 
 impl Caches {
-    pub fn new(folder: PathBuf) -> Self {
-        Self { folder }
+    pub fn new(folder: PathBuf, joins: Joins) -> Self {
+        Self { folder, joins, turn: Arc::default() }
     }
 
     fn data(&self, digest: Digest) -> PathBuf {
@@ -76,8 +90,19 @@ impl Caches {
 
     /// Lays the newest cache of the scope out as `file`. Whatever goes wrong, the build begins with less.
     pub(super) async fn take(&self, blobs: &Blobs, offered: Offered, file: PathBuf, log: &AttemptLog) -> TakenCache {
-        let Offered { scope, newest, without } = offered;
-        let mut taken = TakenCache { scope, file, origin: None, previous: None, only_here: false };
+        let Offered { scope, backend, sku, newest, without } = offered;
+        let published = self.joins.published(scope);
+        let mut taken = TakenCache {
+            scope,
+            backend,
+            sku,
+            file,
+            origin: None,
+            previous: None,
+            only_here: false,
+            shuns: without,
+            published,
+        };
         let newest = newest.map(|newest| Newest::read(&newest, scope)).transpose().unwrap_or_else(|why| {
             log.note(&format!("the timing cache that the coordinator named is left alone: {why}"));
             taken.only_here = true;
@@ -177,6 +202,8 @@ impl Caches {
         (job, agent): (&str, &str),
         log: &AttemptLog,
     ) -> Option<v1::CacheUpdate> {
+        let _turn = self.turn.lock().await;
+        let previous = self.join(taken, log).await;
         let (caches, scope, file) = (self.clone(), taken.scope, taken.file.clone());
         let before = taken.origin.as_ref().map(|origin| origin.digest);
         let (job, agent) = (job.to_owned(), agent.to_owned());
@@ -200,12 +227,41 @@ impl Caches {
             log.note(&format!("the timing cache is kept on this host only: {error}"));
             return None;
         }
+        self.joins.publish(scope, kept.digest);
         Some(v1::CacheUpdate {
             scope: scope.to_string(),
             digest: kept.digest.to_string(),
             size_bytes: kept.bytes,
-            previous_digest: taken.previous.map(|previous| previous.to_string()).unwrap_or_default(),
+            previous_digest: previous.map(|previous| previous.to_string()).unwrap_or_default(),
         })
+    }
+
+    /// Adds to what a build left what others of this host published since it began; returns what the result grew from.
+    async fn join(&self, taken: &TakenCache, log: &AttemptLog) -> Option<Digest> {
+        let newer = self.joins.published(taken.scope).filter(|newer| Some(*newer) != taken.published);
+        let Some(newer) = newer.filter(|_| !taken.only_here && !taken.shuns) else { return taken.previous };
+        let (caches, from, into) = (self.clone(), self.data(newer), taken.file.clone());
+        let (backend, sku) = (taken.backend.clone(), taken.sku.clone());
+        let before = taken.origin.as_ref().map(|origin| origin.digest);
+        let joined = blocking(move || {
+            // A build that learnt nothing has nothing to publish.
+            let learnt = fs::symlink_metadata(&into).is_ok_and(|file| file.is_file()) && Some(hash(&into)?) != before;
+            if !learnt || !is_sound(&from, newer) {
+                return Ok(false);
+            }
+            caches.joins.join(&backend, &sku, &into, &from)
+        });
+        match joined.await {
+            Ok(true) => {
+                log.note("the timing cache was joined with that of a build that ended meanwhile on this host");
+                Some(newer)
+            }
+            Ok(false) => taken.previous,
+            Err(error) => {
+                log.note(&format!("the timing cache cannot be joined with one that was published meanwhile: {error}"));
+                taken.previous
+            }
+        }
     }
 
     fn keep_file(
@@ -317,6 +373,12 @@ impl Newest {
     }
 }
 
+fn hash(path: &Path) -> io::Result<Digest> {
+    let mut hash = DigestWriter::new();
+    io::copy(&mut File::open(path)?.take(TUNING_CACHE_MAX_BYTES), &mut hash)?;
+    Ok(hash.finish())
+}
+
 /// Copies up to the limit and returns what was copied: what happens to `from` later changes nothing.
 fn copy_and_hash(from: &Path, to: &Path) -> io::Result<Digest> {
     let mut hash = DigestWriter::new();
@@ -339,6 +401,34 @@ fn copy_and_hash(from: &Path, to: &Path) -> io::Result<Digest> {
 mod tests {
     use super::*;
 
+    struct Nothing;
+
+    impl crate::DeviceSource for Nothing {
+        fn devices(&self) -> Result<Vec<planforge_engine_core::device::DiscoveredDevice>, crate::DeviceError> {
+            Ok(Vec::new())
+        }
+
+        fn telemetry(&self, _: &str) -> Option<planforge_engine_core::telemetry::TelemetrySample> {
+            None
+        }
+
+        /// Caches are lines here.
+        fn join_caches(&self, backend: &str, _: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
+            if backend != "native" {
+                return Ok(false);
+            }
+            let own = fs::read_to_string(into)?;
+            let other = fs::read_to_string(from)?;
+            let new: Vec<&str> = other.lines().filter(|line| !own.lines().any(|known| known == *line)).collect();
+            fs::write(into, format!("{own}{}\n", new.join("\n")))?;
+            Ok(true)
+        }
+    }
+
+    fn caches_in(folder: &Path) -> Caches {
+        Caches::new(folder.to_owned(), Joins::new(Arc::new(Nothing)))
+    }
+
     fn keep(caches: &Caches, scope: Digest, content: &[u8], before: Option<Digest>) -> io::Result<Kept> {
         let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join(CACHE_FILE);
@@ -349,7 +439,7 @@ mod tests {
     #[test]
     fn only_new_plain_content_is_kept_and_old_data_goes() {
         let folder = tempfile::tempdir().unwrap();
-        let caches = Caches::new(folder.path().to_owned());
+        let caches = caches_in(folder.path());
         let scope = Digest::of(b"scope");
         let first = match keep(&caches, scope, b"one", None).unwrap() {
             Kept::New(kept) => kept,
@@ -372,10 +462,68 @@ mod tests {
         assert!(left.into_iter().all(|path| path.extension().is_none_or(|extension| extension != "partial")));
     }
 
+    /// Three builds begin at once: the second and third add what was published before them.
+    #[tokio::test]
+    async fn what_builds_side_by_side_learnt_is_joined() {
+        let folder = tempfile::tempdir().unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let log = AttemptLog::create(&scratch.path().join("log"), 1 << 20).unwrap();
+        let caches = caches_in(folder.path());
+        let scope = Digest::of(b"scope");
+        let begun = |name: &str, published: Option<Digest>| TakenCache {
+            scope,
+            backend: "native".into(),
+            sku: "h200-sxm".parse().unwrap(),
+            file: scratch.path().join(name),
+            origin: None,
+            previous: Some(Digest::of(b"of the farm")),
+            only_here: false,
+            shuns: false,
+            published,
+        };
+        let left = |taken: &TakenCache, content: &str| fs::write(&taken.file, content).unwrap();
+        let kept = |taken: &TakenCache| {
+            let Kept::New(kept) = caches.keep_file(scope, &taken.file, None, "j".into(), "a".into()).unwrap() else {
+                panic!("nothing new")
+            };
+            caches.joins.publish(scope, kept.digest);
+            kept.digest
+        };
+        let (first, second) = (begun("first", None), begun("second", None));
+        left(&first, "one\n");
+        assert_eq!(caches.join(&first, &log).await, first.previous, "nothing was published meanwhile");
+        let published = kept(&first);
+        left(&second, "two\n");
+        assert_eq!(caches.join(&second, &log).await, Some(published), "it grew from the first's");
+        assert_eq!(fs::read_to_string(&second.file).unwrap(), "two\none\n");
+        let published = kept(&second);
+
+        // One that has to leave it alone, or has nothing to add, is as it was.
+        let untouched = async |taken: TakenCache, why: &str| {
+            left(&taken, "three\n");
+            assert_eq!(caches.join(&taken, &log).await, taken.previous, "{why}");
+            assert_eq!(fs::read_to_string(&taken.file).unwrap(), "three\n", "{why}");
+        };
+        untouched(begun("later", Some(published)), "it began after that").await;
+        untouched(TakenCache { shuns: true, ..begun("third", None) }, "what the farm has broke a build").await;
+        untouched(TakenCache { only_here: true, ..begun("third", None) }, "it began with another cache").await;
+        untouched(TakenCache { backend: "tensorrt".into(), ..begun("third", None) }, "nobody can join these").await;
+        let own = CacheOrigin {
+            digest: Digest::of(b"three\n"),
+            bytes: 6,
+            job: String::new(),
+            agent: String::new(),
+            published_unix_ms: 0,
+        };
+        untouched(TakenCache { origin: Some(own), ..begun("third", None) }, "it learnt nothing").await;
+        fs::write(caches.data(published), "torn").unwrap();
+        untouched(begun("third", None), "what was published is damaged").await;
+    }
+
     #[test]
     fn scopes_are_bounded() {
         let folder = tempfile::tempdir().unwrap();
-        let caches = Caches::new(folder.path().to_owned());
+        let caches = caches_in(folder.path());
         for number in 0..SCOPES_MAX + 3 {
             keep(&caches, Digest::of(&number.to_le_bytes()), &number.to_le_bytes(), None).unwrap();
         }

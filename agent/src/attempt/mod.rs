@@ -14,6 +14,7 @@
 
 pub mod caches;
 pub mod device_check;
+pub mod joins;
 pub mod log;
 pub mod models;
 mod order;

@@ -344,7 +344,13 @@ impl Attempt {
         let taken = match order.kind {
             WorkKind::Build => {
                 let scope = self.device.fingerprint.tuning_scope(&order.sku, &order.toolchain, self.device.simulated);
-                let offered = Offered { scope, newest: self.cache.clone(), without: self.without_cache };
+                let offered = Offered {
+                    scope,
+                    backend: order.toolchain.backend.clone(),
+                    sku: order.sku.clone(),
+                    newest: self.cache.clone(),
+                    without: self.without_cache,
+                };
                 Some(self.shared.caches.take(blobs, offered, work.join(CACHE_FILE), log).await)
             }
             WorkKind::Benchmark => None,

@@ -3,12 +3,14 @@
 use planforge_engine_core::{
     backend::Compiler,
     device::{self, DeviceFingerprint, DiscoveredDevice},
+    identity::Sku,
     telemetry::{self, Telemetry, TelemetrySample},
 };
 use planforge_proto::v1;
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    io,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -26,6 +28,13 @@ pub trait DeviceSource: Send + Sync + 'static {
 
     /// Reads a device's state, `None` when it tells nothing. Never called inside the device's timed windows.
     fn telemetry(&self, device: &str) -> Option<TelemetrySample>;
+
+    /// Adds to the cache file `into`, which a build of `backend` for `sku` left, what `from` knows beyond it; `false` where
+    /// such caches cannot be joined.
+    fn join_caches(&self, backend: &str, sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
+        let _ = (backend, sku, into, from);
+        Ok(false)
+    }
 }
 
 /// The devices that are really here, with what the compilers of this build offer for each.
@@ -85,6 +94,11 @@ impl DeviceSource for HostDevices {
         let Reader { fingerprint, open } = &mut *reader;
         let open = open.get_or_insert_with(|| telemetry::for_device(fingerprint));
         Some(open.sample())
+    }
+
+    fn join_caches(&self, backend: &str, sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
+        let compiler = self.compilers.iter().find(|compiler| compiler.backend() == backend);
+        compiler.map_or(Ok(false), |compiler| compiler.join_caches(sku, into, from))
     }
 }
 

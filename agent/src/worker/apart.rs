@@ -12,7 +12,7 @@ use planforge_engine_core::{
         BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, Oracle, PlanIdentity,
     },
     device::DiscoveredDevice,
-    identity::Toolchain,
+    identity::{Sku, Toolchain},
     worker::FailureClass,
 };
 use serde::{Deserialize, Serialize};
@@ -151,6 +151,10 @@ impl Compiler for Apart {
 
     fn builds_apart(&self, _request: &CompileRequest) -> bool {
         false
+    }
+
+    fn join_caches(&self, sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
+        self.inner.join_caches(sku, into, from)
     }
 
     fn recognises(&self, head: &[u8]) -> bool {

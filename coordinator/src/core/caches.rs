@@ -3,8 +3,9 @@
 //! A cache belongs to one scope (`DeviceFingerprint::tuning_scope`): what one kind of device learnt never reaches
 //! another kind. The coordinator works the scope out itself, from the device that holds the lease and the toolchain of
 //! the job; what an agent claims only has to agree. A build's result is published in the transaction that takes the
-//! build, and only when the cache it grew from is still the newest: caches are never merged, so of two hosts that built
-//! at once the later one's gain is lost, which costs time and nothing else, and both are told.
+//! build, and only when the cache it grew from is still the newest. An agent joins what builds side by side on its host
+//! learnt; here caches are never merged, so of two hosts that built at once the later one's gain is lost, which costs
+//! time and nothing else, and both are told.
 
 use super::{
     model::{CacheRecord, Change, Job, JobKind, Outcome},
