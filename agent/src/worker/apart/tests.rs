@@ -128,7 +128,7 @@ fn a_cancelled_build_ends() {
     cancel.cancel();
     let listens = r#"cat >/dev/null; echo '{"event":"refused","error":{"class":"infrastructure","message":"cancelled, as told","hint":""}}'"#;
     assert_eq!(build(listens, &cancel).0.unwrap_err().message, "cancelled, as told");
-    let deaf = "trap '' TERM; while :; do sleep 1; done";
+    let deaf = "trap '' TERM; while :; do sleep 0.05; done";
     let error = build(deaf, &cancel).0.unwrap_err();
     assert!(error.message.contains("did not stop by itself"), "{error}");
 }
