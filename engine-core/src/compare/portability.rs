@@ -41,18 +41,26 @@ pub struct Loss {
     pub own_job: String,
 }
 
+/// A foreign plan that is this much faster says that the device's own engine could be better.
+const OWN_IS_SLOW: f64 = -0.02;
+
 impl Portability {
     /// As people read it: `12.00 % (...)` or `not measured: ...`.
     pub fn words(&self) -> String {
         match (&self.loss, &self.not_measured) {
             (Some(loss), _) => format!(
-                "{} (95 % interval {} to {}): {} against {} of the engine built for {}",
+                "{} (95 % interval {} to {}): {} against {} of the engine built for {}{}",
                 percent(loss.relative),
                 percent(loss.low),
                 percent(loss.high),
                 milliseconds(loss.foreign_ms),
                 milliseconds(loss.own_ms),
-                self.measured_on
+                self.measured_on,
+                if loss.high < OWN_IS_SLOW {
+                    ", which a better search would beat: build it again with --builds 5"
+                } else {
+                    ""
+                }
             ),
             (None, reason) => format!("not measured: {}", reason.as_deref().unwrap_or("no reason told")),
         }
@@ -168,7 +176,9 @@ mod tests {
 
         // The other way round the foreign plan is faster, which is a loss below 0.
         let swapped = Report { foreign: foreign.foreign.clone(), ..own.clone() };
-        let faster = portability(&swapped, &[Report { foreign: None, ..foreign.clone() }]).unwrap().loss.unwrap();
+        let cell = portability(&swapped, &[Report { foreign: None, ..foreign.clone() }]).unwrap();
+        assert!(cell.words().ends_with("build it again with --builds 5"), "{}", cell.words());
+        let faster = cell.loss.unwrap();
         assert!(faster.relative < -0.3, "{faster:?}");
         assert_eq!(portability(&own, &[own.clone(), foreign]), None, "a plan at home loses nothing");
     }
