@@ -9,6 +9,7 @@ use crate::worker::FailureClass;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 use std::{
+    any::Any,
     collections::BTreeMap,
     io,
     path::{Path, PathBuf},
@@ -35,14 +36,27 @@ impl BackendError {
         Self { class, message: message.into(), hint: String::new() }
     }
 
+    /// Of the host, not of the model: tried again.
+    pub fn infrastructure(message: impl Into<String>) -> Self {
+        Self::new(FailureClass::Infrastructure, message)
+    }
+
+    /// `what` panicked.
+    pub fn bug(what: &str, panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+        Self::infrastructure(format!("{what} stopped at a bug: {text}"))
+            .with_hint("the attempt's log has the place; please report it")
+    }
+
     /// Work that stopped because its job was cancelled: says nothing of the model, so that no key is remembered for it.
     pub fn cancelled(message: impl Into<String>) -> Self {
-        Self::new(FailureClass::Infrastructure, message)
+        Self::infrastructure(message)
     }
 
     /// Nothing more can be done on the device.
     pub fn device_lost(reason: &str) -> Self {
-        Self::new(FailureClass::Infrastructure, format!("the device was lost while it was measured: {reason}"))
+        Self::infrastructure(format!("the device was lost while it was measured: {reason}"))
             .with_hint("the agent looks at the device again before anything else runs on it; see the host's kernel log")
     }
 

@@ -245,7 +245,8 @@ impl Caches {
         let before = taken.origin.as_ref().map(|origin| origin.digest);
         let joined = blocking(move || {
             // A build that learnt nothing has nothing to publish.
-            let learnt = fs::symlink_metadata(&into).is_ok_and(|file| file.is_file()) && Some(hash(&into)?) != before;
+            let learnt = fs::symlink_metadata(&into).is_ok_and(|file| file.is_file())
+                && Some(DigestWriter::of_file(&into)?.0) != before;
             if !learnt || !is_sound(&from, newer) {
                 return Ok(false);
             }
@@ -371,12 +372,6 @@ impl Newest {
             published_unix_ms: cache.published_ms,
         }))
     }
-}
-
-fn hash(path: &Path) -> io::Result<Digest> {
-    let mut hash = DigestWriter::new();
-    io::copy(&mut File::open(path)?.take(TUNING_CACHE_MAX_BYTES), &mut hash)?;
-    Ok(hash.finish())
 }
 
 /// Copies up to the limit and returns what was copied: what happens to `from` later changes nothing.

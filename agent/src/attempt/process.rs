@@ -182,6 +182,9 @@ fn command(start: &WorkerStart, lock: &DeviceLock) -> io::Result<Command> {
     Ok(command)
 }
 
+/// Where a process was killed and nobody said so.
+pub const KILLED_HINT: &str = "the kernel kills the largest process when memory runs out; see the host's kernel log";
+
 /// Exit of a worker in words.
 pub fn describe(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt as _;

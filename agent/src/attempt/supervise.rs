@@ -3,7 +3,7 @@
 use super::{
     Failed, Note,
     log::AttemptLog,
-    process::{Worker, describe},
+    process::{KILLED_HINT, Worker, describe},
     run::{Attempt, Ended, Facts, Measured, stopped},
     uploads::{self, read_document},
 };
@@ -220,7 +220,7 @@ impl<'a> Supervision<'a> {
             false => format!("the worker {ended}; its last words: {quote}"),
         };
         let hint = match status.signal() == Some(Signal::SIGKILL as i32) {
-            true => "the kernel kills the largest process when memory runs out; see the host's kernel log",
+            true => KILLED_HINT,
             false => "",
         };
         Failed::infrastructure(message).with_hint(hint)

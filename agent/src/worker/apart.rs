@@ -5,7 +5,7 @@
 //! once more for the build, in its own process group, with the same log; what breaks there breaks nothing else.
 
 use super::{ORPHAN_GRACE, tell};
-use crate::attempt::process::describe;
+use crate::attempt::process::{KILLED_HINT, describe};
 use nix::sys::signal::Signal;
 use planforge_engine_core::{
     backend::{
@@ -17,7 +17,6 @@ use planforge_engine_core::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    any::Any,
     env,
     ffi::OsString,
     fs::File,
@@ -58,11 +57,12 @@ pub(super) fn compile(order: &CompileOrder, compilers: &[Box<dyn Compiler>], out
     let out = Telling(Mutex::new(out));
     let build = || {
         let compiler = compilers.iter().find(|compiler| compiler.backend() == order.backend);
-        let compiler = compiler.ok_or_else(|| infrastructure(format!("there is no backend '{}'", order.backend)))?;
+        let compiler =
+            compiler.ok_or_else(|| BackendError::infrastructure(format!("there is no backend '{}'", order.backend)))?;
         compiler.compile(&order.request, &out, cancel)
     };
-    let result = catch_unwind(AssertUnwindSafe(build))
-        .unwrap_or_else(|panic| Err(infrastructure(format!("the build stopped at a bug: {}", panic_message(&*panic)))));
+    let result =
+        catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|panic| Err(BackendError::bug("the build", &*panic)));
     match result {
         Ok(plan) => {
             out.tell(&CompileEvent::Compiled { plan });
@@ -73,15 +73,6 @@ pub(super) fn compile(order: &CompileOrder, compilers: &[Box<dyn Compiler>], out
             ExitCode::FAILURE
         }
     }
-}
-
-fn infrastructure(message: impl Into<String>) -> BackendError {
-    BackendError::new(FailureClass::Infrastructure, message)
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
 struct Telling(Mutex<File>);
@@ -144,13 +135,10 @@ impl Compiler for Apart {
             return self.inner.compile(request, events, cancel);
         }
         let order = CompileOrder { backend: self.backend().to_owned(), request: request.clone() };
-        let child =
-            self.start().map_err(|error| infrastructure(format!("cannot start the build's process: {error}")))?;
+        let child = self
+            .start()
+            .map_err(|error| BackendError::infrastructure(format!("cannot start the build's process: {error}")))?;
         Build::new(child).run(&order, events, cancel)
-    }
-
-    fn builds_apart(&self, _request: &CompileRequest) -> bool {
-        false
     }
 
     fn join_caches(&self, sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
@@ -208,6 +196,13 @@ impl Build {
         let mut last_word = None;
         let mut cancelled_at = None;
         loop {
+            if cancel.is_cancelled() {
+                // Its input ends: it stops by itself, and is not waited for much longer.
+                self.stdin = None;
+                if cancelled_at.get_or_insert_with(Instant::now).elapsed() > 2 * ORPHAN_GRACE {
+                    return Err(BackendError::cancelled("cancelled; the build's process did not stop by itself"));
+                }
+            }
             match self.lines.recv_timeout(CANCEL_LOOK) {
                 Ok(Ok(line)) => match serde_json::from_str(&line) {
                     Ok(CompileEvent::Progress { phase, fraction, detail }) => {
@@ -218,14 +213,8 @@ impl Build {
                     Ok(CompileEvent::Refused { error }) => last_word = Some(Err(error)),
                     Err(_) => events.log(&line),
                 },
-                Ok(Err(error)) => return Err(infrastructure(format!("the build's process cannot be heard: {error}"))),
-                Err(mpsc::RecvTimeoutError::Timeout) if cancel.is_cancelled() => {
-                    // Its input ends: it stops by itself, and is not waited for much longer.
-                    self.stdin = None;
-                    let since = *cancelled_at.get_or_insert_with(Instant::now);
-                    if since.elapsed() > 2 * ORPHAN_GRACE {
-                        return Err(BackendError::cancelled("cancelled; the build's process did not stop by itself"));
-                    }
+                Ok(Err(error)) => {
+                    return Err(BackendError::infrastructure(format!("the build's process cannot be heard: {error}")));
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -246,18 +235,19 @@ impl Build {
 fn death(ended: io::Result<ExitStatus>) -> BackendError {
     let status = match ended {
         Ok(status) => status,
-        Err(error) => return infrastructure(format!("cannot wait for the build's process: {error}")),
+        Err(error) => return BackendError::infrastructure(format!("cannot wait for the build's process: {error}")),
     };
     let said = describe(status);
     match status.signal().map(Signal::try_from) {
         Some(Ok(Signal::SIGXFSZ)) => {
             BackendError::new(FailureClass::Resource, "the build wrote a larger file than the agent allows")
         }
-        Some(Ok(Signal::SIGKILL)) => infrastructure(format!("the build's process died with {said}"))
-            .with_hint("the kernel kills the largest process when memory runs out; see the host's kernel log"),
-        Some(_) => infrastructure(format!("the build's process died with {said}"))
+        Some(Ok(Signal::SIGKILL)) => {
+            BackendError::infrastructure(format!("the build's process died with {said}")).with_hint(KILLED_HINT)
+        }
+        Some(_) => BackendError::infrastructure(format!("the build's process died with {said}"))
             .with_hint("the attempt's log has what it said last"),
-        None => infrastructure(format!("the build's process ended without a result ({said})")),
+        None => BackendError::infrastructure(format!("the build's process ended without a result ({said})")),
     }
 }
 

@@ -4,7 +4,7 @@ use super::LocalFiles;
 use crate::{failure::Failure, settings::Settings};
 use planforge_engine_core::identity::{self, DigestCache, DigestWriter, IdentityError, ModelIdentity};
 use planforge_proto::v1;
-use std::{fs::File, io, path::Path};
+use std::{fs, io, path::Path};
 
 /// A model on this machine.
 #[derive(Clone, Debug)]
@@ -44,12 +44,9 @@ fn local(identity: ModelIdentity) -> LocalModel {
 /// SHA-256 and size of a file that is no model, such as a test set.
 pub fn hash(path: &Path) -> Result<(String, u64), Failure> {
     let failed = |e: io::Error| Failure::io("read", path, &e);
-    let mut file = File::open(path).map_err(failed)?;
-    if !file.metadata().map_err(failed)?.is_file() {
+    if !fs::metadata(path).map_err(failed)?.is_file() {
         return Err(Failure::usage(format!("{} is no file", path.display())));
     }
-    let mut writer = DigestWriter::new();
-    io::copy(&mut file, &mut writer).map_err(failed)?;
-    let bytes = writer.bytes();
-    Ok((writer.finish().to_string(), bytes))
+    let (digest, bytes) = DigestWriter::of_file(path).map_err(failed)?;
+    Ok((digest.to_string(), bytes))
 }

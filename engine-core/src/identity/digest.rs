@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
-use std::{fmt, io, str::FromStr};
+use std::{fmt, fs::File, io, path::Path, str::FromStr};
 
 /// A SHA-256, written as 64 lower-case hex digits (what `sha256sum` prints).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,6 +86,13 @@ impl DigestWriter {
     /// Starts an empty hash.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The digest of a file's bytes, and how many there are.
+    pub fn of_file(path: &Path) -> io::Result<(Digest, u64)> {
+        let mut writer = Self::new();
+        let bytes = io::copy(&mut File::open(path)?, &mut writer)?;
+        Ok((writer.finish(), bytes))
     }
 
     /// Adds `bytes` to the hash.

@@ -20,7 +20,7 @@
 use super::{
     document,
     outlet::log,
-    run::{Built, Job, Loaded, Measured, Phases, file_error, infrastructure},
+    run::{Built, Job, Loaded, Measured, Phases, file_error},
 };
 use crate::{
     backend::{BackendError, NamedTensors},
@@ -75,7 +75,7 @@ pub(super) fn run(job: &Job<'_>, telemetry: &mut dyn Telemetry, phases: &mut Pha
     }
     let outcomes: Vec<Outcome> = trials.iter().map(Outcome::of).collect();
     let Some(kept) = choose(&outcomes) else {
-        return Err(last_error.unwrap_or_else(|| infrastructure("the order asks for no build")));
+        return Err(last_error.unwrap_or_else(|| BackendError::infrastructure("the order asks for no build")));
     };
     if !trials[kept].verdict.accurate && !order.allow_inaccurate {
         return Err(trials[kept].verdict.refusal());

@@ -20,7 +20,7 @@ use crate::{
     },
     card::{CARD_SCHEMA_VERSION, EngineCard},
     device::DeviceFingerprint,
-    identity::{Digest, DigestWriter, OptimizationProfile},
+    identity::{DigestWriter, OptimizationProfile},
     ir::Graph,
     measure::{Clock, MeasureConfig, Measurement, MonotonicClock, measure},
     report::{CacheState, CacheUse, Finding, Lottery, ModelRef, PlanRef, ShapePoint},
@@ -28,9 +28,7 @@ use crate::{
     verify::{self, Independent, Verdict, inputs},
 };
 use std::{
-    any::Any,
     collections::BTreeMap,
-    fs::File,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
@@ -57,11 +55,14 @@ pub fn run(
 ) -> RunEnd {
     let outlet = Outlet::new(events);
     let steps = || -> Result<(), BackendError> {
-        let device: DeviceFingerprint = serde_json::from_value(order.fingerprint.clone())
-            .map_err(|error| infrastructure(format!("the order's device description cannot be understood: {error}")))?;
+        let device: DeviceFingerprint = serde_json::from_value(order.fingerprint.clone()).map_err(|error| {
+            BackendError::infrastructure(format!("the order's device description cannot be understood: {error}"))
+        })?;
         let backend = &order.toolchain.backend;
         let compiler = compilers.iter().find(|compiler| compiler.backend() == backend).ok_or_else(|| {
-            infrastructure(format!("this agent has no backend '{backend}', though it was given a job for it"))
+            BackendError::infrastructure(format!(
+                "this agent has no backend '{backend}', though it was given a job for it"
+            ))
         })?;
         // Opened before anything touches the device, so that later processes on it are told from this one.
         let loss = Loss::default();
@@ -78,10 +79,8 @@ pub fn run(
         };
         job.run(telemetry, wait_continue)
     };
-    let result = catch_unwind(AssertUnwindSafe(steps)).unwrap_or_else(|panic| {
-        Err(infrastructure(format!("the worker stopped at a bug: {}", panic_message(&*panic)))
-            .with_hint("the attempt's log has the place; please report it"))
-    });
+    let result =
+        catch_unwind(AssertUnwindSafe(steps)).unwrap_or_else(|panic| Err(BackendError::bug("the worker", &*panic)));
     match result {
         Ok(()) => RunEnd::Succeeded,
         Err(error) => {
@@ -91,15 +90,6 @@ pub fn run(
     }
 }
 
-pub(super) fn infrastructure(message: impl Into<String>) -> BackendError {
-    BackendError::new(FailureClass::Infrastructure, message)
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
-}
-
 /// A full disk is the host's lack, not its failure: trying again there cannot help.
 pub(super) fn file_error(what: &str, path: &Path, error: &io::Error) -> BackendError {
     let message = format!("cannot {what} {}: {error}", path.display());
@@ -107,7 +97,7 @@ pub(super) fn file_error(what: &str, path: &Path, error: &io::Error) -> BackendE
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             BackendError::new(FailureClass::Resource, message).with_hint("free space in the agent's scratch folder")
         }
-        _ => infrastructure(message),
+        _ => BackendError::infrastructure(message),
     }
 }
 
@@ -269,7 +259,11 @@ impl Job<'_> {
     }
 
     fn given_plan(&self) -> Result<Built, BackendError> {
-        let path = self.order.plan.clone().ok_or_else(|| infrastructure("the order to measure a plan names none"))?;
+        let path = self
+            .order
+            .plan
+            .clone()
+            .ok_or_else(|| BackendError::infrastructure("the order to measure a plan names none"))?;
         let plan = plan_ref(&path)?;
         let facts = serde_json::Value::Null;
         Ok(Built { path, plan, build_ms: None, facts, findings: Vec::new(), cache: None })
@@ -393,7 +387,8 @@ impl Job<'_> {
         self.phase("upload", phases, || {
             let PlanRef { digest: plan_digest, bytes: plan_bytes } = built.plan;
             self.outlet.send(WorkEvent::Built { plan: built.path.clone(), plan_digest, plan_bytes, card });
-            wait_continue().map_err(|error| infrastructure(format!("the agent did not take the plan: {error}")))
+            wait_continue()
+                .map_err(|error| BackendError::infrastructure(format!("the agent did not take the plan: {error}")))
         })
     }
 
@@ -507,19 +502,13 @@ pub(super) fn model_ref(order: &WorkOrder) -> ModelRef {
     }
 }
 
-fn file_digest(path: &Path) -> io::Result<(Digest, u64)> {
-    let mut writer = DigestWriter::new();
-    let bytes = io::copy(&mut File::open(path)?, &mut writer)?;
-    Ok((writer.finish(), bytes))
-}
-
 fn plan_ref(path: &Path) -> Result<PlanRef, BackendError> {
-    let (digest, bytes) = file_digest(path).map_err(|error| file_error("read", path, &error))?;
+    let (digest, bytes) = DigestWriter::of_file(path).map_err(|error| file_error("read", path, &error))?;
     Ok(PlanRef { digest, bytes })
 }
 
 /// What a cache file holds; `None` when it is absent or empty.
 fn cache_state(path: &Path) -> Option<CacheState> {
-    let (digest, bytes) = file_digest(path).ok()?;
+    let (digest, bytes) = DigestWriter::of_file(path).ok()?;
     (bytes > 0).then_some(CacheState { digest, bytes })
 }
