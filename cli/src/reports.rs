@@ -73,6 +73,12 @@ pub struct Found {
     pub artifacts: Vec<v1::Artifact>,
 }
 
+/// The report that a job tells of itself, of one that has it and that this planforge can read.
+pub fn of_job(job: &v1::Job) -> Option<Found> {
+    let report = parse(job.report_json.as_bytes()).ok()?;
+    Some(Found { report, artifacts: job.artifacts.clone() })
+}
+
 /// Every report that `name` stands for, newest first; at least one.
 pub async fn find(context: &Context<'_>, farm: &Farm, name: &str) -> Result<Vec<Report>, Failure> {
     Ok(find_all(context, farm, name).await?.into_iter().map(|found| found.report).collect())

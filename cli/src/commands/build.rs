@@ -6,6 +6,7 @@ use crate::{
     farm::{Farm, Need},
     plans,
     printer::Printer,
+    reports,
     request::{
         self, LocalFiles, RequestArgs,
         models::{self, LocalModel},
@@ -167,17 +168,12 @@ impl Build<'_> {
     async fn deliver(self, jobs: Vec<v1::Job>, output: Option<PathBuf>) -> Result<(), Failure> {
         let Some(farm) = self.farm else { return Ok(()) };
         let result = deliver(self.context, &farm, jobs, output).await;
-        let report = match &result {
-            Ok((jobs, _)) => only_report(self.context, &farm, jobs).await,
-            Err(_) => None,
-        };
         farm.close(self.context.printer).await;
         let (jobs, views) = result?;
         let printer = self.context.printer;
         printer.data(&tables::built(&jobs, &views))?;
-        if let Some(report) = report {
-            printer.data("")?;
-            printer.data(&report)?;
+        if let Some(report) = only_report(&jobs) {
+            printer.data(&format!("\n{report}"))?;
         }
         let succeeded = wait::tell_failures(printer, &jobs);
         let request_id = self.submitted.map(|reply| reply.request_id);
@@ -187,14 +183,9 @@ impl Build<'_> {
 }
 
 /// The report of the one engine that was asked for; of several the table has to do.
-async fn only_report(context: &Context<'_>, farm: &Farm, jobs: &[v1::Job]) -> Option<String> {
+fn only_report(jobs: &[v1::Job]) -> Option<String> {
     let [job] = jobs else { return None };
-    if job.state() != v1::JobState::Succeeded {
-        return None;
-    }
-    // The engine is there, whatever becomes of the words about it.
-    let report = report::of_job(context, farm, &job.id).await;
-    report.inspect_err(|failure| tracing::debug!(%failure, "the report cannot be shown")).ok()
+    Some(report::text(&reports::of_job(job)?, None))
 }
 
 async fn deliver(

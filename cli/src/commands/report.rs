@@ -47,14 +47,6 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     context.printer.object(&serde_json::json!({ "reports": reports, "artifacts": artifacts, "portability": cells }))
 }
 
-/// The newest report of a job, in words.
-pub async fn of_job(context: &Context<'_>, farm: &Farm, job: &str) -> Result<String, Failure> {
-    let found = reports::find_all(context, farm, job).await?;
-    let Some(newest) = found.first() else { return Ok(String::new()) };
-    let own = portability::own_engines(farm, [&newest.report]).await?;
-    Ok(text(newest, portability(&newest.report, &own).as_ref()))
-}
-
 /// The reports that were asked for, and those of the engines that foreign plans among them are held against.
 async fn look(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(Vec<Found>, Vec<Report>), Failure> {
     let mut found = reports::find_all(context, farm, &args.what).await?;
@@ -80,7 +72,8 @@ async fn look(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(Vec<Fo
     Ok((found, own))
 }
 
-fn text(found: &Found, cell: Option<&Portability>) -> String {
+/// A report in words.
+pub fn text(found: &Found, cell: Option<&Portability>) -> String {
     let mut text = found.report.render_with(cell.map(Portability::words).as_deref());
     for artifact in &found.artifacts {
         text.push_str(&format!("artifact {} ({})\n", artifact.name, tables::bytes(artifact.size_bytes)));
