@@ -5,11 +5,9 @@
 //!     engine_server MODEL.onnx BATCH --steps
 //!
 //! Open dimensions get the size BATCH. Times of tactics and compiled kernels are kept in the folder CACHE. With
-//! `--steps` nothing touches a device: the engine's steps are listed. Else one line of JSON says what was built, and
-//! every command on standard input is answered by one line of JSON:
-//!
-//! With `--libraries-behind` every kernel of a library waits for the end of what is ahead of it, whether that is needed
-//! or not: for measuring what an early begin gives.
+//! `--steps` nothing touches a device: the engine's steps are listed. With `--libraries-behind` every kernel of a library
+//! waits for the end of what is ahead of it, whether that is needed or not: for measuring what an early begin gives. Else
+//! one line of JSON says what was built, and every command on standard input is answered by one line of JSON:
 //!
 //! | command | answer |
 //! |---|---|
@@ -86,7 +84,8 @@ fn arguments() -> Outcome<Arguments> {
             contexts,
             libraries_behind,
         }),
-        _ => Err("usage: engine_server MODEL.onnx BATCH CACHE [--level N] [--contexts N], or MODEL.onnx BATCH --steps"
+        _ => Err("usage: engine_server MODEL.onnx BATCH CACHE [--level N] [--contexts N] [--libraries-behind], \
+              or MODEL.onnx BATCH --steps"
             .into()),
     }
 }

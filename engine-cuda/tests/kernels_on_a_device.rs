@@ -216,6 +216,7 @@ fn kernels_that_do_not_wait_are_seen() {
     let wait = "asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");";
     assert_eq!(verdict(wait), Some(true), "it waits before it reads");
     assert_eq!(verdict(""), Some(false), "it reads at once");
+    assert_eq!(verdict("return;"), None, "its result says nothing of what it reads");
     assert_eq!(verdict(&format!("if (blockIdx.x > 5) {wait}")), Some(false), "some of its blocks read at once");
 }
 

@@ -56,15 +56,13 @@ pub(super) fn note(
 }
 
 /// Whether `ready`, which computes `step`, waits for a kernel ahead of it that lets it begin at once. `None` where that
-/// is not tried: the step touches too much memory. Memory is as it was before.
+/// cannot be told: the step touches too much memory, or its result does not show what it reads. Memory is as it was
+/// before.
 pub fn waits(device: &Device, program: &Program, step: &Step, memory: &Memory, ready: &Ready) -> Result<Option<bool>> {
     let (read, written) = step.work.views();
-    let inputs: Vec<Region> = read
-        .into_iter()
-        .filter(|view| !program.is_constant(view))
-        .filter_map(|view| Region::of(program, memory, view))
-        .collect();
-    let Some(output) = Region::of(program, memory, written) else { return Ok(None) };
+    let read = read.into_iter().filter(|view| !program.is_constant(view));
+    let inputs: Option<Vec<Region>> = read.map(|view| Region::of(program, memory, view)).collect();
+    let Some((inputs, output)) = inputs.zip(Region::of(program, memory, written)) else { return Ok(None) };
     let regions: Vec<Region> = inputs.iter().chain([&output]).copied().collect();
     let bytes: usize = regions.iter().map(|region| region.bytes).sum();
     if bytes > MAX_BYTES || regions.len() > late::COPIES {
@@ -74,7 +72,7 @@ pub fn waits(device: &Device, program: &Program, step: &Step, memory: &Memory, r
     let tried = tried(device, program, memory, written, ready, &inputs, &kept);
     // Also where something failed: later candidates and steps read it.
     kept.restore(device)?;
-    tried.map(Some)
+    tried
 }
 
 fn tried(
@@ -85,11 +83,26 @@ fn tried(
     ready: &Ready,
     inputs: &[Region],
     kept: &Kept,
-) -> Result<bool> {
+) -> Result<Option<bool>> {
     let stream = &device.stream;
+    let spoil = || -> Result<()> {
+        for region in inputs {
+            // SAFETY: the range is part of the engine's memory, which lives.
+            unsafe { stream.fill(region.address, GARBAGE, region.bytes)? };
+        }
+        Ok(stream.synchronize()?)
+    };
     // SAFETY: the caller's memory lives.
     unsafe { ready.run(stream)? };
     let expected = result(device, program, memory, written)?;
+    // Garbage that cannot be seen in the result would prove nothing.
+    kept.restore(device)?;
+    spoil()?;
+    // SAFETY: as above.
+    unsafe { ready.run(stream)? };
+    if alike(&expected, &result(device, program, memory, written)?, written, program.tf32) {
+        return Ok(None);
+    }
     kept.restore(device)?;
     let generated = late::generate();
     let kernel = device.gpu.load(&device.cubin(&generated.source)?)?.kernel(&generated.source.name)?;
@@ -101,19 +114,15 @@ fn tried(
         unsafe { ready.run(stream) }
     })?;
     for _ in 0..ROUNDS {
-        for region in inputs {
-            // SAFETY: the range is part of the engine's memory, which lives.
-            unsafe { stream.fill(region.address, GARBAGE, region.bytes)? };
-        }
-        stream.synchronize()?;
+        spoil()?;
         // SAFETY: the memory it was captured with lives.
         let _: () = unsafe { graph.launch()? };
         if !alike(&expected, &result(device, program, memory, written)?, written, program.tf32) {
-            return Ok(false);
+            return Ok(Some(false));
         }
         kept.restore(device)?;
     }
-    Ok(true)
+    Ok(Some(true))
 }
 
 /// Memory of a view, in whole units of what is copied; what lies beside the view is kept and restored with it.
