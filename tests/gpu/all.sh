@@ -6,7 +6,8 @@
 # Three steps, each within SECONDS (570), each repeatable: it goes on where it ended.
 #   1  own kernels against the reference and the product's path on the first GPU, while the other lanes compile what
 #      peers and engines need; the first joins them when it is done
-#   2  ours beside every peer; nothing is compiled any more, unless step 1 left something
+#   2  ours beside every peer; nothing is compiled any more, unless step 1 left something. Then BERT-base and ViT-B/16
+#      once more with every library's kernel kept behind (OUT/behind)
 #   3  one thing at a time: a farm of all GPUs, a switch of profiles, the probe, contention, batch 16 on 4 streams
 # OUT keeps rows; CACHE is where compiled kernels and tactics lie.
 set -u
@@ -61,6 +62,10 @@ fill() { # MODEL PEER BATCHES
 cells() { # MODEL
     beside "$1" --missing --cache "$cache/$1" --out "$out/$1" --seconds "$(left 15)" >>"$out/log/cells-$1.txt" 2>&1
 }
+behind() { # MODEL
+    PLANFORGE_ENGINE_SERVER=$cache/engine_server_behind beside "$1" --missing --peers graph-fp16 \
+        --cache "$cache/behind-$1" --out "$out/behind/$1" --seconds "$(left 15)" >>"$out/log/behind-$1.txt" 2>&1
+}
 first_gpu() {
     part kernels 300 "$bin/kernels_on_a_device" --test-threads=1 --nocapture
     part product 150 "$here/product.sh" "$bin/planforge" "$out" resnet50
@@ -77,6 +82,10 @@ case $step in
 2)
     offer resnet50 detector bert_base mobilenet_v3_large efficientnet_b0 vit_b_16
     lanes cells
+    printf '#!/bin/sh\nexec "%s" "$@" --libraries-behind\n' "$bin/engine_server" >"$cache/engine_server_behind"
+    chmod +x "$cache/engine_server_behind"
+    offer bert_base vit_b_16
+    lanes behind
     ;;
 3)
     export CUDA_VISIBLE_DEVICES=0

@@ -4,6 +4,7 @@
 # Coordinator and agent in one process, builds from the command line, plans inspected, run and measured. Every command has
 # a limit; what each said is in OUT/transcript.txt.
 set -u
+. "$(dirname "$0")/farm.sh"
 planforge=$(realpath "$1"); out=$2; shift 2
 models=${*:-resnet50}
 work=$(mktemp -d); cd "$work"
@@ -24,9 +25,8 @@ try() {
 try version 10 "$planforge" --version
 try libraries 60 "$planforge" doctor
 try devices 60 "$planforge" devices
-setsid "$planforge" up --listen 127.0.0.1:0 >up.txt 2>&1 & up=$!
-trap 'kill $up 2>/dev/null; wait $up 2>/dev/null; tail -c 4000 up.txt >>"$log"' EXIT
-for _ in $(seq 100); do "$planforge" jobs >/dev/null 2>&1 && break; sleep 0.2; done
+trap 'end_farm; tail -c 4000 up.txt >>"$log"' EXIT
+start_farm "$planforge" up.txt || exit 1
 for model in $models; do
     try "$model: generate" 60 "$planforge" testmodel "$model" -o "$work/"
     try "$model: cold build" 170 "$planforge" build "$model.onnx" --precision fp16 -o "$model.plan" || continue

@@ -6,6 +6,7 @@
 # that another kind of GPU left. Run it on one host, carry DATA to a host with another GPU of the same architecture, run
 # it there. What was said is in OUT/kinds.txt.
 set -u
+. "$(dirname "$0")/farm.sh"
 planforge=$(realpath "$1"); mkdir -p "$2" "$3"; data=$(realpath "$2"); out=$(realpath "$3"); shift 3
 models=${*:-mobilenet-v3-large efficientnet-b0}
 export PLANFORGE_DATA=$data NO_COLOR=1
@@ -13,16 +14,8 @@ kinds=$data/kinds; mkdir -p "$kinds/models"
 exec > >(tee -a "$out/kinds.txt") 2>&1
 failed=0
 fail() { echo "FAILED: $*"; failed=1; }
-setsid "$planforge" up --listen 127.0.0.1:0 >"$out/kinds-up.txt" 2>&1 & up=$!
-trap 'kill $up 2>/dev/null; wait $up 2>/dev/null' EXIT
-gpu_here() {
-    "$planforge" devices --json | python3 -c '
-import json, sys
-here = [device for device in json.load(sys.stdin)["devices"] if device["online"]]
-print(next((sku for device in here for sku in device["skus"] if not sku.startswith("cpu")), ""))' 2>/dev/null
-}
-for _ in $(seq 100); do sku=$(gpu_here); [ -z "$sku" ] || break; sleep 0.2; done
-[ -n "$sku" ] || { echo "no GPU is known to the farm"; exit 1; }
+trap end_farm EXIT
+start_farm "$planforge" "$out/kinds-up.txt" || exit 1
 echo "# $sku, $(date -u +%F)"
 mkdir -p "$kinds/$sku"
 for model in $models; do
