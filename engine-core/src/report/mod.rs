@@ -272,12 +272,20 @@ pub struct OutputNumerics {
     /// Compared as they were before this final `Softmax`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub before_softmax: bool,
-    /// Elements that are NaN or infinite where the reference is not, or at all where there is none.
+    /// Behind a final `Softmax`: how far the worst row's probabilities add up to another total than the reference's.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub total_error: f64,
+    /// Elements that are NaN or infinite where the reference is not, or the other way round; all of them where there is
+    /// no reference.
     #[serde(default)]
     pub not_finite: u64,
     /// Why nothing could be compared: missing, another shape.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 /// Top-1 accuracy on labelled rows.

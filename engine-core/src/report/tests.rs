@@ -117,6 +117,7 @@ pub(crate) fn sample_report(centre_ms: f64) -> Report {
                 relative_rms: 1e-7,
                 scale: 12.0,
                 before_softmax: true,
+                total_error: 0.0,
                 not_finite: 0,
                 problem: None,
             }],
