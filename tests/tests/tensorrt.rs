@@ -107,6 +107,7 @@ impl Job {
             builds: 1,
             measure: MeasureAsk::default(),
             measure_budget_ms: 2_000,
+            strict_measure_budget: false,
             limit_ms: 0,
             allow_inaccurate: false,
             simulated: true,
