@@ -4,7 +4,7 @@ use crate::{
     farm::Farm,
     process::Process,
     scripted::Script,
-    standin::scenario::{CALLS_FILE, Gpu, Rule, Scenario, Timing},
+    standin::scenario::{CALLS_FILE, Gpu, Rule, Scenario, Selects, Timing},
 };
 use serde_json::Value;
 use std::{
@@ -114,6 +114,7 @@ impl Board {
         Scenario {
             version: version.parse().unwrap_or_else(|e| panic!("{e}")),
             gpus: vec![self.gpu()],
+            selects: Selects::default(),
             timing: Timing { compute_ms: self.compute_ms, seed: u64::from(self.pci), ..Timing::default() },
             rules: Vec::new(),
             outputs: None,
@@ -168,6 +169,12 @@ impl Toolchain {
     /// Changes how long things take from now on.
     pub fn set_timing(&mut self, timing: Timing) {
         self.scenario.timing = timing;
+        self.write();
+    }
+
+    /// Changes which GPU runs select from now on.
+    pub fn set_selects(&mut self, selects: Selects) {
+        self.scenario.selects = selects;
         self.write();
     }
 
