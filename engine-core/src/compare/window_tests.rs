@@ -76,11 +76,11 @@ fn a_foreign_plan_loses_nothing_that_few_windows_could_tell() {
         let (built_for, measured_on) = ("cpu-x86-64-v2".parse().unwrap(), own.sku.clone());
         Report { foreign: Some(Foreign { built_for, measured_on }), ..report(2, windows) }
     };
-    let few = portability(&foreign(4), &[own.clone()]).unwrap();
+    let few = portability(&foreign(4), std::slice::from_ref(&own)).unwrap();
     assert!(few.loss.is_none() && few.words().starts_with("not measured: too few windows"), "{}", few.words());
     let few = portability(&foreign(8), &[report(1, 1)]).unwrap();
     assert!(few.loss.is_none() && few.words().starts_with("not measured: too few windows"), "{}", few.words());
-    assert!(portability(&foreign(5), &[own.clone()]).unwrap().loss.is_some());
+    assert!(portability(&foreign(5), std::slice::from_ref(&own)).unwrap().loss.is_some());
 }
 
 #[test]

@@ -9,6 +9,10 @@ use crate::{
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+const NAN: f64 = f64::NAN;
+const INFINITY: f64 = f64::INFINITY;
+const NEG_INFINITY: f64 = f64::NEG_INFINITY;
+
 /// `values` in rows of `width`, as an output named `y`.
 fn rows(element: ElementType, width: usize, values: &[f64]) -> NamedTensors {
     let shape = vec![values.len() / width.max(1), width];
@@ -22,7 +26,6 @@ fn look(plan: &NamedTensors, reference: &NamedTensors, softmax: bool) -> OutputN
 
 #[test]
 fn behind_a_softmax_every_probability_is_looked_at() {
-    use std::f64::{INFINITY, NAN, NEG_INFINITY};
     // What the reference gives, what the plan gives, and whether that is right in single precision.
     let cases: &[(&[f64], &[f64], bool)] = &[
         // Too small for its logarithm to mean anything: all that is as small agrees, flushed to zero or not.
@@ -65,12 +68,9 @@ fn behind_a_softmax_every_probability_is_looked_at() {
         let found = look(&rows(ElementType::F32, width, plan), &rows(ElementType::F32, width, reference), true);
         assert_eq!(passes(std::slice::from_ref(&found), 1e-3), *right, "{plan:?} for {reference:?}: {found:?}");
         // Beside a row of which nothing is wrong, and in one that is longer.
-        let (mut longer, mut given) = (vec![1.0], vec![1.0]);
-        (longer.resize(width + 1, 0.0), given.resize(width + 1, 0.0));
-        for (all, some) in [(&mut longer, reference), (&mut given, plan)] {
-            all.extend(*some);
-            all.push(0.0);
-        }
+        let right_row = [&[1.0][..], &vec![0.0; width]].concat();
+        let longer = [&right_row[..], *reference, &[0.0]].concat();
+        let given = [&right_row[..], *plan, &[0.0]].concat();
         let found = look(&rows(ElementType::F32, width + 1, &given), &rows(ElementType::F32, width + 1, &longer), true);
         assert_eq!(passes(std::slice::from_ref(&found), 1e-3), *right, "{given:?} for {longer:?}: {found:?}");
     }
@@ -79,7 +79,6 @@ fn behind_a_softmax_every_probability_is_looked_at() {
 #[test]
 fn of_other_outputs_every_element_is_looked_at() {
     use ElementType::{Bool, F32, F64, I64, U8};
-    use std::f64::{INFINITY, NAN, NEG_INFINITY};
     let cases: &[(ElementType, &[f64], &[f64], bool)] = &[
         (F32, &[0.0, 5.0], &[-0.0, 5.0], true),
         (F32, &[NAN, 5.0], &[NAN, 5.0], true),
