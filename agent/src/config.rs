@@ -10,8 +10,10 @@ use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
 pub struct Limits {
     /// Longest a worker may run. TensorRT builds of large models take up to an hour.
     pub job_ms: u64,
-    /// Longest one measurement may take; told to the worker.
+    /// Longest one measurement may take, but for what it needs to be comparable; told to the worker.
     pub measure_budget_ms: u64,
+    /// Nor may it take longer to be comparable: somebody asked for just this budget.
+    pub strict_measure_budget: bool,
     /// Between SIGTERM and SIGKILL for a worker.
     pub kill_grace_ms: u64,
     /// How long running jobs may go on once the agent is told to end; then they are tried elsewhere.
@@ -47,6 +49,7 @@ impl Default for Limits {
         Self {
             job_ms: 2 * 60 * 60 * 1000,
             measure_budget_ms: 20_000,
+            strict_measure_budget: false,
             kill_grace_ms: 5_000,
             drain_ms: 10 * 60 * 1000,
             log_bytes: 8 << 20,

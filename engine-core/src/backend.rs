@@ -322,8 +322,6 @@ pub enum Pacing {
     Process {
         /// Shortest window that is worth starting a process for.
         window_ms: f64,
-        /// Windows below which an experiment proves nothing about what differs from process to process.
-        min_windows: usize,
         /// How long each of them warms up.
         warm_up_ms: f64,
     },

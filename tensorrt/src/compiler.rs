@@ -219,7 +219,14 @@ impl Build<'_> {
     fn attempt(&self) -> Result<Attempt, BackendError> {
         remove(self.draft)?;
         self.events.progress("trtexec", 0.0, "building");
-        let ran = self.tool.run(self.line, &mut |line| self.events.log(line))?;
+        let ran = match self.tool.run(self.line, &mut |line| self.events.log(line)) {
+            Ok(ran) => ran,
+            Err(error) => {
+                // It may be another device's.
+                remove(self.draft)?;
+                return Err(error);
+            }
+        };
         match acceptance::judge_build(ran.exit, &ran.facts, PlanHeader::read(self.draft)) {
             Ok(accepted) => Ok(Attempt::Accepted(Box::new(AcceptedRun {
                 ran,

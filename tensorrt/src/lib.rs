@@ -20,6 +20,7 @@
 //! | [`plan`] | the header of a serialized engine |
 //! | [`timing_cache`] | the header of a timing cache |
 //! | [`acceptance`] | when a build counts |
+//! | [`selected`] | whether a run was on the device that was leased |
 //! | [`failure`] | why a run failed, in words, with class and retry rule |
 
 pub mod acceptance;
@@ -40,6 +41,7 @@ pub mod plan;
 pub mod preflight;
 pub mod process;
 pub mod refusal;
+pub mod selected;
 mod tensors;
 pub mod timing_cache;
 mod tool;

@@ -7,12 +7,16 @@
 use crate::{
     command::{self, Benchmark, BuildFiles, CommandLine, Mode, Outputs, Profile, Run},
     flags::Capabilities,
+    meter::{WARM_UP_MS, WINDOW_MS},
     model::ModelFacts,
     options::Options,
     refusal::Refusal,
     version::Version,
 };
-use planforge_engine_core::identity::{BuildSpec, OptimizationProfile, Toolchain};
+use planforge_engine_core::{
+    identity::{BuildSpec, OptimizationProfile, Toolchain},
+    measure::COMPARABLE_WINDOWS,
+};
 use std::path::{Path, PathBuf};
 
 /// A command line with what it is for.
@@ -28,8 +32,15 @@ const PLAN: &str = "engine.plan";
 const TIMING_CACHE: &str = "timing.cache";
 const CALIBRATION: &str = "calibration.cache";
 /// What one measurement asks for before anything was measured.
-const WARM_UP_MS: u32 = 200;
 const ITERATIONS: u32 = 10;
+
+/// Timed processes that a report has at least where it can be compared.
+pub const TIMED_PROCESSES: usize = COMPARABLE_WINDOWS;
+
+/// Seconds that they take at least, warming up and timing; loading the engine in each comes on top.
+pub fn timed_processes_s() -> f64 {
+    (WINDOW_MS + f64::from(WARM_UP_MS)) * TIMED_PROCESSES as f64 / 1e3
+}
 
 /// Every command line that a job of `spec` runs, with relative names for the files of its scratch folder.
 pub fn steps(

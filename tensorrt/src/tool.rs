@@ -1,4 +1,4 @@
-//! One `trtexec` process of a job: run in its scratch folder on the leased device, then judged.
+//! One `trtexec` process of a job: run in its scratch folder on the leased device, held to that device, then judged.
 
 use crate::{
     acceptance::{self, Exit, Rejected},
@@ -7,6 +7,7 @@ use crate::{
     failure::{self, Ended, Failure, FailureKind, Step},
     log::LogFacts,
     process::{self, Environment, Finished, Invocation, Limits, Stopped},
+    selected,
 };
 use planforge_engine_core::{
     backend::{BackendError, Cancel},
@@ -53,7 +54,8 @@ pub(crate) struct Ran {
 }
 
 impl Tool {
-    /// Runs `trtexec` with `line`. Only a process that could not be run, or was cancelled, is an error.
+    /// Runs `trtexec` with `line`. Only a process that could not be run, was cancelled or ran on another device is an
+    /// error.
     pub fn run(&self, line: &CommandLine, tell: &mut dyn FnMut(&str)) -> Result<Ran, BackendError> {
         tell(&line.shell(&self.installation.trtexec));
         self.run_program(&self.installation.trtexec, line.args.clone(), tell)
@@ -84,8 +86,23 @@ impl Tool {
         if finished.left_behind > 0 {
             tell(&format!("trtexec left {} processes behind; they were ended", finished.left_behind));
         }
-        let facts = std::mem::take(&mut finished.log);
+        let mut facts = std::mem::take(&mut finished.log);
+        self.hold_to_lease(&mut facts)?;
         Ok(Ran { exit: exit_of(&finished), facts, finished })
+    }
+
+    /// Takes nothing from a run on another device than the leased one, its failure least of all: it says nothing of what
+    /// this job was to do. A run that passed and does not say where it ran has a finding more.
+    fn hold_to_lease(&self, facts: &mut LogFacts) -> Result<(), BackendError> {
+        let version = facts.version().unwrap_or(self.installation.version());
+        let told = selected::hold(&self.device, &facts.device, version).map_err(|other| {
+            BackendError::new(FailureClass::Infrastructure, format!("{other}: nothing of this run is kept")).with_hint(
+                "look for what shows trtexec another device on this host: a wrapper or a library that sets \
+                 CUDA_VISIBLE_DEVICES, or a board that changed its place",
+            )
+        })?;
+        facts.findings.extend(told.filter(|_| facts.passed()));
+        Ok(())
     }
 
     /// Why a run failed, in words.

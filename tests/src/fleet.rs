@@ -4,7 +4,7 @@ use crate::{
     farm::Farm,
     process::Process,
     scripted::Script,
-    standin::scenario::{CALLS_FILE, Gpu, Rule, Scenario, Timing},
+    standin::scenario::{CALLS_FILE, Gpu, Rule, Scenario, Selects, Timing},
 };
 use serde_json::Value;
 use std::{
@@ -114,6 +114,7 @@ impl Board {
         Scenario {
             version: version.parse().unwrap_or_else(|e| panic!("{e}")),
             gpus: vec![self.gpu()],
+            selects: Selects::default(),
             timing: Timing { compute_ms: self.compute_ms, seed: u64::from(self.pci), ..Timing::default() },
             rules: Vec::new(),
             outputs: None,
@@ -171,6 +172,12 @@ impl Toolchain {
         self.write();
     }
 
+    /// Changes which GPU runs select from now on.
+    pub fn set_selects(&mut self, selects: Selects) {
+        self.scenario.selects = selects;
+        self.write();
+    }
+
     /// Every run so far: `{"pid": ..., "arguments": [...]}`.
     pub fn calls(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.folder().join(CALLS_FILE)).unwrap_or_default();
@@ -209,12 +216,14 @@ pub struct Host {
 #[derive(Clone, Copy, Debug)]
 pub struct HostLimits {
     pub measure_budget_ms: u64,
+    /// Nor more where five windows take more.
+    pub strict_measure_budget: bool,
     pub job_limit_ms: u64,
 }
 
 impl Default for HostLimits {
     fn default() -> Self {
-        Self { measure_budget_ms: 1500, job_limit_ms: 120_000 }
+        Self { measure_budget_ms: 1500, strict_measure_budget: false, job_limit_ms: 120_000 }
     }
 }
 
@@ -271,6 +280,7 @@ impl Host {
         command.args(["--server", &farm.url, "--name", &format!("host-{sku}"), "--state"]).arg(home.join("state"));
         command.arg("--lock-dir").arg(locks).arg("--script").arg(script);
         command.args(["--measure-budget-ms", &limits.measure_budget_ms.to_string()]);
+        command.args(["--strict-measure-budget", &limits.strict_measure_budget.to_string()]);
         command.args(["--job-limit-ms", &limits.job_limit_ms.to_string(), "--kill-grace-ms", "500"]);
         command.args(["--device-refresh-ms", "1000", "--device-retry-ms", "300"]);
         Process::start(&format!("host-{sku}"), farm.path(), command)

@@ -262,6 +262,7 @@ fn serve(flags: &BTreeMap<String, String>) -> Result<ExitCode, String> {
     if let Some(ms) = number("measure-budget-ms")? {
         config.limits.measure_budget_ms = ms;
     }
+    config.limits.strict_measure_budget = flags.get("strict-measure-budget").is_some_and(|strict| strict == "true");
     if let Some(ms) = number("job-limit-ms")? {
         config.limits.job_ms = ms;
     }

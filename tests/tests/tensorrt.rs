@@ -12,7 +12,7 @@ use planforge_tensorrt::{Discovery, TensorRtCompiler, discover::Places, process:
 use planforge_tests::{
     fleet::{Board, Toolchain, board_of, program},
     models,
-    standin::scenario::{Behaviour, Phase, Rule, Scenario},
+    standin::scenario::{Behaviour, Gpu, Phase, Rule, Scenario, Selects},
 };
 use std::{
     collections::BTreeMap,
@@ -38,6 +38,7 @@ fn fingerprint(board: Board) -> DeviceFingerprint {
         uuid: board.uuid(),
         pci_id: format!("10de:{:04x}", board.pci),
         compute_capability: format!("{major}.{minor}"),
+        sm_count: Some(board.sms),
         driver: DRIVER.into(),
         ..GpuFacts::default()
     };
@@ -107,6 +108,7 @@ impl Job {
             builds: 1,
             measure: MeasureAsk::default(),
             measure_budget_ms: 2_000,
+            strict_measure_budget: false,
             limit_ms: 0,
             allow_inaccurate: false,
             simulated: true,
@@ -244,6 +246,76 @@ fn failures_come_with_class_and_words_and_leave_no_plan() {
         assert_eq!(found, class, "{what}: {message}");
         assert_eq!(job.built(), 0, "{what}");
         assert!(!job.order.scratch.join("engine.plan.part").exists(), "{what}");
+    }
+}
+
+#[test]
+fn what_ran_on_another_board_does_not_count() {
+    let (own, far) = (board_of("h100-sxm"), board_of("a100-sxm4-80gb").gpu());
+    // Another specimen of the same kind: only its UUID tells, which versions before 10.0 do not print.
+    let twin = Gpu { uuid: "GPU-0badc0de-0000-4000-8000-000000000001".into(), ..own.gpu() };
+    for version in ["8.4.1", "8.6.1", "10.5.0", "11.1.0"] {
+        for other in [&far, &twin] {
+            let told_apart = other.name != own.name || !version.starts_with('8');
+            let building = Selects { building: Some(other.clone()), ..Selects::default() };
+            let loading = Selects { loading: Some(other.clone()), ..Selects::default() };
+            for selects in [building, loading] {
+                let mut job = Job::new(version);
+                job.scenario(|scenario| scenario.selects = selects.clone());
+                if !told_apart {
+                    assert_eq!(job.run(), RunEnd::Succeeded, "{version}: {:?}", job.events.last());
+                    continue;
+                }
+                let (class, message) = job.failure();
+                assert_eq!(class, FailureClass::Infrastructure, "{version}: {message}");
+                for words in [&other.name, own.name, "not on the leased"] {
+                    assert!(message.contains(words), "{version}: no {words} in {message}");
+                }
+                let uuids = [&other.uuid, &own.uuid()].map(|uuid| message.contains(uuid.as_str()));
+                assert_eq!(uuids, [!version.starts_with('8'), true], "{version}: {message}");
+                assert_eq!(job.built(), 0, "{version}: nothing is stored");
+                assert!(!job.order.scratch.join("engine.plan.part").exists(), "{version}");
+                let measured = job.events.iter().any(|event| matches!(event, WorkEvent::Done { .. }));
+                assert!(!measured, "{version}: {:?}", job.events);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failure_on_another_board_says_nothing_of_the_model() {
+    let mut job = Job::new("10.16.0");
+    job.rule(Phase::Build, Behaviour::OutOfMemory { requested_bytes: 9 << 30 });
+    job.scenario(|scenario| scenario.selects.building = Some(board_of("t4").gpu()));
+    let (class, message) = job.failure();
+    assert!(class == FailureClass::Infrastructure && message.contains("Tesla T4"), "{class:?} {message}");
+}
+
+#[test]
+fn a_stored_plan_is_measured_on_the_leased_board_or_not_at_all() {
+    let mut job = Job::new("10.5.0");
+    assert_eq!(job.run(), RunEnd::Succeeded);
+    job.order.kind = WorkKind::Benchmark;
+    job.order.plan = Some(job.order.scratch.join("engine.plan"));
+    job.report();
+    job.scenario(|scenario| scenario.selects.loading = Some(board_of("t4").gpu()));
+    let (class, message) = job.failure();
+    assert!(
+        class == FailureClass::Infrastructure && message.contains("trtexec ran on Tesla T4"),
+        "{class:?} {message}"
+    );
+}
+
+#[test]
+fn a_log_that_names_no_device_is_told_in_the_report() {
+    for version in ["8.6.1", "10.5.0"] {
+        let mut job = Job::new(version);
+        job.scenario(|scenario| scenario.selects.unsaid = true);
+        let report = job.report();
+        let told: Vec<_> = report.findings.iter().filter(|finding| finding.code == "device-unconfirmed").collect();
+        let [told] = &told[..] else { panic!("{version}: {:?}", report.findings) };
+        assert!(told.message.contains("does not say"), "{told:?}");
+        assert!(told.message.contains(&board_of("h100-sxm").uuid()), "{told:?}");
     }
 }
 

@@ -9,7 +9,7 @@ use planforge_tests::{
     farm::{Farm, Link, id_of},
     fleet::{Host, HostLimits, board_of},
     models, process,
-    standin::scenario::{Behaviour, Phase, Rule},
+    standin::scenario::{Behaviour, Phase, Rule, Selects},
 };
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -167,6 +167,32 @@ fn every_failure_has_its_class_words_and_number_of_tries() {
 
     // And after all that, the agent does what it should.
     let model = case.model("fine");
+    let id = case.submit(&model);
+    let job = case.farm.wait_ended(&id);
+    assert_eq!(job["state"], "succeeded", "{job}");
+}
+
+#[test]
+fn a_run_on_another_board_stores_nothing_and_is_tried_again() {
+    let mut case = Case::start(HostLimits::default());
+    let far = board_of("h100-sxm").gpu();
+    case.host.toolchains[0].set_selects(Selects { building: Some(far.clone()), ..Selects::default() });
+    let model = case.model("elsewhere");
+    let id = case.submit(&model);
+    case.farm.wait_ended(&id);
+    let job = case.detail(&id);
+    let failure = &job["failure"];
+    assert_eq!((&job["state"], &failure["class"]), (&"failed".into(), &"infrastructure".into()), "{job}");
+    let message = failure["message"].as_str().unwrap_or("");
+    for words in [far.name.as_str(), &far.uuid, case.host.board.name, &case.host.board.uuid()] {
+        assert!(message.contains(words), "no {words} in {message}");
+    }
+    assert_eq!(Case::attempts(&job), ["failed"; 3], "{job}");
+    let digest = job["model"]["digest"].as_str().expect("a digest");
+    let fetch = process::run(case.farm.cli(&["fetch", digest, "--sku", SKU, "-o", "x.plan"]));
+    assert_eq!(fetch.status.code(), Some(3), "nothing is stored: {fetch:?}");
+    // The board is back where it was: the same request is built.
+    case.host.toolchains[0].set_selects(Selects::default());
     let id = case.submit(&model);
     let job = case.farm.wait_ended(&id);
     assert_eq!(job["state"], "succeeded", "{job}");

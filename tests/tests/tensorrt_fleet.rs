@@ -182,6 +182,49 @@ fn an_upgrade_fans_out_over_versions_and_the_gate_says_which_device_loses() {
 }
 
 #[test]
+fn a_budget_that_was_asked_for_ends_in_no_verdict_and_no_gate_passes() {
+    let farm = Farm::start(Link::Loopback);
+    // Every window is a process of its own: one of them spends it.
+    let limits = HostLimits { measure_budget_ms: 1, strict_measure_budget: true, ..HostLimits::default() };
+    let versions = ["10.13.3.9", "11.1.0.106"];
+    let mut host = Host::start(&farm, "t4", &versions, limits);
+    // Half the time: nobody would doubt it, had it been measured.
+    let mut timing = host.toolchains[1].scenario.timing.clone();
+    timing.compute_ms *= 0.5;
+    host.toolchains[1].set_timing(timing);
+    farm.wait_agents(1);
+    let model = models::convolutions(&farm.path().join("net.onnx"), 2, 8, 12, 403);
+    let path = model.to_str().expect("UTF-8");
+    let fan_out = ["--sku", "t4", "--toolchain", "tensorrt=10.13", "--toolchain", "tensorrt=11.1", "--wait"];
+    let reply = farm.json(&[&["submit", path][..], &fan_out].concat());
+    for job in reply["jobs"].as_array().expect("jobs") {
+        let report = &job["report"];
+        assert_eq!(
+            (&job["state"], &report["windows"].as_array().map(Vec::len)),
+            (&"succeeded".into(), &Some(1)),
+            "{job}"
+        );
+        assert_eq!(report["latency_ms"]["no_interval"], "one window", "{report}");
+        let findings = report["findings"].as_array().expect("findings");
+        let told = findings.iter().find(|finding| finding["code"] == "too-few-windows");
+        assert!(told.is_some_and(|told| text(told, "message").contains("no comparison is possible")), "{findings:?}");
+        let id = text(job, "id");
+        let shown = said(&process::run(farm.cli(&["report", id])));
+        assert!(shown.contains("median (no interval: one window)"), "{shown}");
+        let log = said(&process::run(farm.cli(&["logs", id])));
+        assert!(log.contains("every timed window is a process of its own: the 5 that a comparison takes"), "{log}");
+    }
+    let request = text(&reply, "request_id");
+    let comparison = farm.json(&["compare", "--request", request]);
+    let pair = &comparison["pairs"][0];
+    assert_eq!((text(pair, "verdict"), &pair["ratio"]), ("cannot_tell", &Value::Null), "{comparison}");
+    assert!(text(pair, "reason").starts_with("too few windows: "), "{pair}");
+    let gate = process::run(farm.cli(&["compare", "--request", request, "--gate", "50"]));
+    assert_eq!(gate.status.code(), Some(9), "{}", said(&gate));
+    assert!(said(&gate).contains("UNDECIDED  t4"), "{}", said(&gate));
+}
+
+#[test]
 fn what_portable_builds_cost_is_one_comparison() {
     let farm = Farm::start(Link::Loopback);
     let _host = Host::start(&farm, "a100-sxm4-80gb", &["10.13.3.9"], HostLimits::default());

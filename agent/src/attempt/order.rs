@@ -39,6 +39,7 @@ pub(super) struct Bounds {
     pub limit_ms: u64,
     /// One measurement.
     pub measure_budget_ms: u64,
+    pub strict_measure_budget: bool,
 }
 
 /// Folders and files an order names.
@@ -125,7 +126,7 @@ impl JobOrder {
         agent: &str,
         job: &v1::Job,
         device: &DiscoveredDevice,
-        Bounds { limit_ms, measure_budget_ms }: Bounds,
+        Bounds { limit_ms, measure_budget_ms, strict_measure_budget }: Bounds,
         paths: OrderPaths,
     ) -> WorkOrder {
         let model_name = job.model.as_ref().map(|model| model.name.clone()).unwrap_or_default();
@@ -158,6 +159,7 @@ impl JobOrder {
             measure: self.measure,
             limit_ms,
             measure_budget_ms,
+            strict_measure_budget,
             allow_inaccurate: job.allow_inaccurate,
             simulated: device.simulated,
         }

@@ -259,7 +259,12 @@ impl Attempt {
         facts.cache = taken;
         // The limit is that of one build and its measurement.
         let limit_ms = self.shared.limits.job_ms.saturating_mul(order.builds.into());
-        let bounds = Bounds { limit_ms, measure_budget_ms: self.shared.limits.measure_budget_ms };
+        let limits = &self.shared.limits;
+        let bounds = Bounds {
+            limit_ms,
+            measure_budget_ms: limits.measure_budget_ms,
+            strict_measure_budget: limits.strict_measure_budget,
+        };
         let order = order.into_work(&self.key, &self.shared.agent_name, &self.job, &self.device, bounds, paths);
 
         let _turn = self.unless_stopped(self.turn.lock()).await.map_err(Ended::Stopped)?;

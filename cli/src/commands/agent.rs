@@ -31,7 +31,7 @@ pub struct Args {
     /// How long running jobs may go on after SIGTERM, in seconds
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(0..=604_800))]
     drain_s: Option<u64>,
-    /// Longest one measurement may take, in seconds
+    /// Longest one measurement may take, in seconds, even where comparisons need more
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     measure_budget_s: Option<u64>,
 }
@@ -60,7 +60,9 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let limits = &mut config.limits;
     limits.job_ms = args.job_limit_s.map_or(limits.job_ms, |s| s * MS_PER_S);
     limits.drain_ms = args.drain_s.map_or(limits.drain_ms, |s| s * MS_PER_S);
-    limits.measure_budget_ms = args.measure_budget_s.map_or(limits.measure_budget_ms, |s| s * MS_PER_S);
+    if let Some(asked_s) = args.measure_budget_s {
+        (limits.measure_budget_ms, limits.strict_measure_budget) = (asked_s * MS_PER_S, true);
+    }
     context.printer.note(&format!("agent {} for {}", config.name, config.endpoint));
     planforge_agent::run(config, wait::interrupted()).await?;
     Ok(())

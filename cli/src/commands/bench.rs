@@ -57,9 +57,9 @@ pub struct Args {
     /// CPU threads; as the plan says by default, every core for a model
     #[arg(long, value_name = "N", conflicts_with = "on", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Longest each measurement may take, in seconds
-    #[arg(long, value_name = "S", default_value_t = 30, conflicts_with = "on", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    budget_s: u64,
+    /// Longest each measurement may take, in seconds, even where comparisons need more; 30, or what they need, by default
+    #[arg(long, value_name = "S", conflicts_with = "on", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    budget_s: Option<u64>,
     /// Write the report to this file
     #[arg(short, long, value_name = "FILE", conflicts_with = "on")]
     output: Option<PathBuf>,

@@ -67,6 +67,13 @@ pub(super) async fn dry_run(
                             for Step { name, command } in &steps {
                                 let _ = writeln!(commands, "  {name}: {command}");
                             }
+                            let (processes, least_s) = (preflight::TIMED_PROCESSES, preflight::timed_processes_s());
+                            let _ = writeln!(
+                                commands,
+                                "  measuring: {processes} benchmark processes or more, as a comparison takes: at least \
+                                 {least_s:.0} s, and loading the engine {processes} times"
+                            );
+                            object["measuring"] = serde_json::json!({ "processes": processes, "least_s": least_s });
                             object["warnings"] = warnings.into();
                             let step = |s: &Step| serde_json::json!({ "name": s.name, "args": s.command.to_texts() });
                             object["commands"] = steps.iter().map(step).collect();

@@ -129,6 +129,8 @@ fn order(
         measure: MeasureAsk::default(),
         limit_ms: BUILD_LIMIT_MS,
         measure_budget_ms: MEASURE_BUDGET_MS,
+        // Nobody compares it.
+        strict_measure_budget: true,
         allow_inaccurate: true,
         simulated: device.simulated,
     })

@@ -225,6 +225,7 @@ fn a_dry_run_prints_the_exact_commands_of_every_version() {
     assert!(refused["commands"].is_null());
     let text = String::from_utf8(ask(&versions).stdout).unwrap();
     assert!(text.contains("  build: trtexec --onnx="), "{text}");
+    assert!(text.contains("  measuring: 5 benchmark processes or more, as a comparison takes: at least 6 s"), "{text}");
     let text = String::from_utf8(ask(&["--toolchain", "tensorrt=8.4.1", "--optimization-level", "5"]).stdout).unwrap();
     assert!(text.contains("8.6.0 and newer do"), "{text}");
 }

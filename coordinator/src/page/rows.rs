@@ -57,6 +57,7 @@ impl Pill {
 #[serde(default)]
 pub(super) struct Figures {
     latency_ms: LatencyFigures,
+    windows: Vec<WindowFigures>,
     throughput_per_s: Option<f64>,
     batch: Option<u64>,
     build_ms: Option<f64>,
@@ -83,6 +84,16 @@ struct LatencyFigures {
     p99: Option<f64>,
     ci_low: Option<f64>,
     ci_high: Option<f64>,
+    /// Why there is none; the bounds are then all samples.
+    no_interval: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct WindowFigures {
+    iterations: u64,
+    tainted: Vec<String>,
+    kept_tainted: bool,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -525,8 +536,12 @@ fn headline(figures: &Figures, job: &v1::Job) -> Vec<Fact> {
     let latency = &figures.latency_ms;
     let Some(median) = latency.median else { return Vec::new() };
     let ms = |value: Option<f64>| value.map(format::milliseconds).unwrap_or_default();
-    let interval = match (latency.ci_low, latency.ci_high) {
-        (Some(low), Some(high)) => format!("{} … {}", format::milliseconds(low), format::milliseconds(high)),
+    let counts = |window: &&WindowFigures| window.iterations > 0 && (window.tainted.is_empty() || window.kept_tainted);
+    let interval = match (&latency.no_interval, latency.ci_low, latency.ci_high) {
+        (Some(why), ..) => format!("none: {why}"),
+        // Older reports have bounds for a single window too, which tell nothing.
+        _ if figures.windows.iter().filter(counts).count() == 1 => "none: one window".to_owned(),
+        (None, Some(low), Some(high)) => format!("{} … {}", format::milliseconds(low), format::milliseconds(high)),
         _ => String::new(),
     };
     let numerics = figures.numerics.as_ref().map(|numerics| match (&numerics.skipped, numerics.max_error) {
@@ -652,5 +667,29 @@ impl EventRow {
             what: event.what.clone(),
             detail: event.detail.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the page says of the interval of a report with these fields.
+    fn interval(latency: &str, windows: &str) -> String {
+        let report =
+            format!(r#"{{"latency_ms":{{"median":1.25,"ci_low":1.2,"ci_high":1.3{latency}}},"windows":{windows}}}"#);
+        let facts = headline(&Figures::parse(&report).unwrap(), &v1::Job::default());
+        facts.into_iter().find(|fact| fact.name == "Confidence interval").unwrap().value
+    }
+
+    #[test]
+    fn one_window_shows_no_interval() {
+        let window = r#"{"iterations":40}"#;
+        assert!(interval("", "[]").contains(" … "));
+        assert!(interval("", &format!("[{window},{window}]")).contains(" … "));
+        assert_eq!(interval(r#","no_interval":"one window""#, "[]"), "none: one window");
+        // As older reports have it; a discarded window does not count.
+        let discarded = r#"{"iterations":40,"tainted":["throttled"]}"#;
+        assert_eq!(interval("", &format!("[{window},{discarded}]")), "none: one window");
     }
 }

@@ -1,7 +1,8 @@
 //! Which of several reports is faster, as far as their raw samples can tell.
 //!
 //! Five verdicts: *faster*, *slower*, *same*, *ambiguous* (the interval of the ratio is too wide), *cannot tell* (the
-//! reports do not measure the same thing). The ratio of medians gets its interval by a seeded bootstrap that first
+//! reports do not measure the same thing, or one of them too little of it: fewer windows than
+//! [`COMPARABLE_WINDOWS`] say nothing of how much windows differ). The ratio of medians gets its interval by a seeded bootstrap that first
 //! draws windows and then samples within them, so that drift between windows counts as what it is.
 //!
 //! Reports of one model on one SKU form a group, whose first report is the group's base: that is how toolchains,
@@ -15,6 +16,7 @@ mod render;
 
 use crate::{
     identity::Sku,
+    measure::COMPARABLE_WINDOWS,
     report::{Report, SamplesError},
 };
 use portability::{Portability, portability};
@@ -118,8 +120,14 @@ pub struct Row {
     pub threads: Option<u32>,
     pub batch: u64,
     pub median_ms: f64,
-    pub ci_low_ms: f64,
-    pub ci_high_ms: f64,
+    /// Where the median lies; absent where one window was timed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci_low_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci_high_ms: Option<f64>,
+    /// Timed windows that the figures come from.
+    #[serde(default)]
+    pub windows: usize,
     pub p99_ms: f64,
     pub throughput_per_s: f64,
     pub build_ms: Option<f64>,
@@ -299,6 +307,15 @@ fn incomparable(left: &Report, right: &Report) -> Option<String> {
         if report.latency_ms.count < MIN_SAMPLES {
             return Some(format!("the report for {} has only {} samples", report.sku, report.latency_ms.count));
         }
+        let windows = report.window_count();
+        if windows < COMPARABLE_WINDOWS {
+            let have = if windows == 1 { "one window".into() } else { format!("{windows} windows") };
+            return Some(format!(
+                "too few windows: the report for {} has {have}, a comparison takes {COMPARABLE_WINDOWS} (measure it again, \
+                 with more time)",
+                report.sku
+            ));
+        }
         if let Some(reason) = wholly_disturbed(report) {
             return Some(format!("every window of the report for {} was disturbed ({reason})", report.sku));
         }
@@ -403,8 +420,9 @@ fn row(report: &Report) -> Row {
         threads: report.spec.threads,
         batch: report.batch,
         median_ms: report.latency_ms.median,
-        ci_low_ms: report.latency_ms.ci_low,
-        ci_high_ms: report.latency_ms.ci_high,
+        ci_low_ms: report.interval().map(|interval| interval.low),
+        ci_high_ms: report.interval().map(|interval| interval.high),
+        windows: report.window_count(),
         p99_ms: report.latency_ms.p99,
         throughput_per_s: report.throughput_per_s,
         build_ms: report.build_ms,
@@ -422,3 +440,5 @@ fn row(report: &Report) -> Row {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod window_tests;

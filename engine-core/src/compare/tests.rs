@@ -7,7 +7,7 @@ use crate::{
 use rand::{RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus};
 
 /// A report over the given windows.
-fn report_of(windows: &[Vec<f64>]) -> Report {
+pub(super) fn report_of(windows: &[Vec<f64>]) -> Report {
     let mut report = sample_report(1.0);
     let template = report.windows[0].clone();
     report.windows = windows

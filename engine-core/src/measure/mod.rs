@@ -1,6 +1,7 @@
 //! The benchmark as an experiment with a record, once for every backend.
 //!
-//! Warm-up → timed windows until the median's confidence interval is tight or the budget ends → statistics. The
+//! Warm-up → timed windows until the median's confidence interval is tight or the budget ends → statistics. The usual
+//! budget never ends it before there are windows enough to be compared; one that somebody asked for does. The
 //! device's state is read between windows, never inside one; a window that was disturbed is discarded and measured
 //! again, a bounded number of times, and the record says so.
 //!
@@ -43,6 +44,10 @@ impl Clock for MonotonicClock {
     }
 }
 
+/// Windows that a report has at least where it is compared with another. With fewer nobody can tell how much of a
+/// difference is only that between windows.
+pub const COMPARABLE_WINDOWS: usize = 5;
+
 /// How an experiment is run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasureConfig {
@@ -59,6 +64,8 @@ pub struct MeasureConfig {
     pub target_relative_ci: f64,
     /// Longest the whole experiment may take; a window that has begun is finished.
     pub budget_ms: f64,
+    /// The budget ends the experiment even where it is too little for a comparison.
+    pub strict_budget: bool,
     /// Disturbed windows that are measured again before they are taken as they are.
     pub max_discarded_windows: usize,
     /// Threads the engine runs on; decides how much waiting counts as disturbance.
@@ -66,17 +73,19 @@ pub struct MeasureConfig {
 }
 
 impl MeasureConfig {
-    /// The usual experiment within `budget_ms`, for an engine of `threads` CPU threads (1 for a GPU).
+    /// The usual experiment within `budget_ms`, and for as long as it takes to be worth comparing, for an engine of
+    /// `threads` CPU threads (1 for a GPU).
     pub fn within(budget_ms: f64, threads: u32) -> Self {
         Self {
             warm_up_ms: (budget_ms * 0.1).min(200.0),
             warm_up_iterations: 3,
             window_ms: 100.0,
-            min_windows: 5,
+            min_windows: COMPARABLE_WINDOWS,
             min_samples: 20,
             min_duration_ms: (budget_ms * 0.25).min(1000.0),
             target_relative_ci: 0.01,
             budget_ms,
+            strict_budget: false,
             max_discarded_windows: 8,
             threads,
         }
@@ -107,6 +116,22 @@ pub struct Measurement {
     pub findings: Vec<Finding>,
 }
 
+/// What to tell before an experiment whose windows cost more than their time: how long the least of it takes.
+pub fn announced(pacing: Pacing, config: &MeasureConfig) -> Option<String> {
+    let Pacing::Process { window_ms, warm_up_ms } = pacing else { return None };
+    let each_s = (window_ms.max(config.window_ms) + warm_up_ms) / 1e3;
+    let least_s = each_s * config.min_windows as f64;
+    let (windows, budget_s) = (config.min_windows, config.budget_ms / 1e3);
+    let ends = match config.strict_budget {
+        true => format!("the {budget_s:.0} s that were asked for may end it before, and then nothing can be compared"),
+        false => format!("also where that is more than the usual budget of {budget_s:.0} s"),
+    };
+    Some(format!(
+        "every timed window is a process of its own: the {windows} that a comparison takes need at least {least_s:.0} s, and \
+         loading the engine {windows} times, {ends}"
+    ))
+}
+
 /// Warms `meter` up and times it; its inputs are bound already.
 pub fn measure(
     meter: &mut dyn Meter,
@@ -116,11 +141,6 @@ pub fn measure(
     cancel: &Cancel,
 ) -> Result<Measurement, BackendError> {
     let pacing = meter.pacing();
-    let mut config = *config;
-    if let Pacing::Process { min_windows, .. } = pacing {
-        config.min_windows = min_windows;
-    }
-    let config = &config;
     let mut run = Run { meter, clock, config, cancel, pacing, began_ms: clock.now_ms() };
     let warm_up = run.warm_up()?;
     let window = run.layout(&warm_up);
@@ -369,15 +389,15 @@ impl Record {
     fn stop(&self, config: &MeasureConfig, elapsed_ms: f64, timed_ms: f64) -> Option<StopReason> {
         let stats = self.stats()?;
         let full = self.samples.len() >= MAX_SAMPLES;
-        let enough = stats.count >= config.min_samples
-            && self.counted.len() >= config.min_windows
-            && (timed_ms >= config.min_duration_ms || full);
-        if enough && relative_half_width(&stats) <= config.target_relative_ci {
+        let comparable = self.counted.len() >= config.min_windows && self.samples.len() >= stats::MIN_FOR_CONFIDENCE;
+        let enough = stats.count >= config.min_samples && comparable && (timed_ms >= config.min_duration_ms || full);
+        if enough && relative_half_width(&stats).is_some_and(|width| width <= config.target_relative_ci) {
             Some(StopReason::Confident)
         } else if full {
             Some(StopReason::SampleLimit)
         } else {
-            (elapsed_ms >= config.budget_ms).then_some(StopReason::BudgetSpent)
+            let may_end = comparable || config.strict_budget;
+            (may_end && elapsed_ms >= config.budget_ms).then_some(StopReason::BudgetSpent)
         }
     }
 
@@ -414,10 +434,25 @@ impl Record {
                 code: "not-confident".into(),
                 severity: Severity::Warning,
                 message: format!(
-                    "the median is known to ±{:.1} %, not to the ±{:.1} % aimed for, when {} ran out",
-                    relative_half_width(stats) * 100.0,
+                    "the median is known to {}, not to the ±{:.1} % aimed for, when {} ran out",
+                    match relative_half_width(stats) {
+                        Some(width) if width.is_finite() => format!("±{:.1} %", width * 100.0),
+                        _ => "no interval".to_owned(),
+                    },
                     experiment.target_relative_ci * 100.0,
                     if experiment.stop == StopReason::BudgetSpent { "the time budget" } else { "room for samples" },
+                ),
+            });
+        }
+        if self.counted.len() < COMPARABLE_WINDOWS {
+            findings.push(Finding {
+                code: "too-few-windows".into(),
+                severity: Severity::Warning,
+                message: format!(
+                    "no comparison is possible with this measurement: {} of the {COMPARABLE_WINDOWS} windows that one \
+                     takes were timed in the {:.0} s that were asked for",
+                    self.counted.len(),
+                    experiment.budget_ms / 1e3
                 ),
             });
         }
@@ -430,12 +465,9 @@ fn reason_kind(reason: &str) -> &str {
     reason.split(':').next().unwrap_or(reason)
 }
 
-/// Half the width of the median's interval over the median. An interval without its confidence counts as endless.
-pub fn relative_half_width(stats: &LatencyStats) -> f64 {
-    if stats.ci_confidence < stats::CI_CONFIDENCE {
-        return f64::INFINITY;
-    }
-    (stats.ci_high - stats.ci_low) / 2.0 / stats.median.max(f64::MIN_POSITIVE)
+/// Half the width of the median's interval over the median, where it has one.
+fn relative_half_width(stats: &LatencyStats) -> Option<f64> {
+    stats.interval.map(|interval| interval.relative_half_width(stats.median))
 }
 
 #[cfg(test)]

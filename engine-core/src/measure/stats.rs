@@ -2,9 +2,9 @@
 //!
 //! Latencies taken back to back resemble each other, so a textbook interval over all samples is too narrow. The
 //! interval here treats each timed window as one cluster: when windows disagree about which side of the median their
-//! samples fall on, the interval widens accordingly.
+//! samples fall on, the interval widens accordingly. One window has nothing to disagree with: there is no interval then.
 
-use crate::report::LatencyStats;
+use crate::report::{LatencyStats, MedianInterval};
 
 /// Confidence of the median's interval.
 pub const CI_CONFIDENCE: f64 = 0.95;
@@ -17,7 +17,7 @@ const STUDENT_T: [f64; 30] = [
 const NORMAL_QUANTILE: f64 = 1.960;
 
 /// Fewer samples than this cannot bound a median with [`CI_CONFIDENCE`]: the interval is then all of them.
-const MIN_FOR_CONFIDENCE: usize = 6;
+pub const MIN_FOR_CONFIDENCE: usize = 6;
 
 /// The `q`-quantile (0..=1) of ascending `sorted`, interpolated between closest ranks; 0 when empty.
 pub fn quantile(sorted: &[f64], q: f64) -> f64 {
@@ -48,7 +48,7 @@ pub fn latency_stats(samples: &[f64], window_sizes: &[usize]) -> Option<LatencyS
     let squares: f64 = samples.iter().map(|x| (x - mean).powi(2)).sum();
     let stddev = if count > 1 { (squares / (count - 1) as f64).sqrt() } else { 0.0 };
     let middle = quantile(&sorted, 0.5);
-    let (low, high, confidence) = median_interval(samples, &sorted, middle, window_sizes);
+    let interval = median_interval(samples, &sorted, middle, window_sizes);
     Some(LatencyStats {
         count: count as u64,
         median: middle,
@@ -60,26 +60,25 @@ pub fn latency_stats(samples: &[f64], window_sizes: &[usize]) -> Option<LatencyS
         p90: quantile(&sorted, 0.90),
         p95: quantile(&sorted, 0.95),
         p99: quantile(&sorted, 0.99),
-        ci_low: low,
-        ci_high: high,
-        ci_confidence: confidence,
+        interval,
     })
 }
 
-/// Bounds of the median as order statistics, and the confidence they have.
-fn median_interval(samples: &[f64], sorted: &[f64], middle: f64, window_sizes: &[usize]) -> (f64, f64, f64) {
+/// Bounds of the median as order statistics, and the confidence they have; `None` for a single window.
+fn median_interval(samples: &[f64], sorted: &[f64], middle: f64, window_sizes: &[usize]) -> Option<MedianInterval> {
+    let windows = window_sizes.iter().filter(|size| **size > 0).count();
+    let quantile = student_t(windows.checked_sub(1)?)?;
     let count = sorted.len();
     if count < MIN_FOR_CONFIDENCE {
         let confidence = 1.0 - 2.0 * 0.5f64.powi(count as i32);
-        return (sorted[0], sorted[count - 1], confidence);
+        return Some(MedianInterval { low: sorted[0], high: sorted[count - 1], confidence });
     }
     let spread = (count as f64 * dependence(samples, middle, window_sizes)).sqrt() / 2.0;
-    let windows = window_sizes.iter().filter(|size| **size > 0).count();
-    let reach = student_t(windows.saturating_sub(1)) * spread;
+    let reach = quantile * spread;
     let centre = (count - 1) as f64 / 2.0;
     let low = (centre - reach).floor().max(0.0) as usize;
     let high = ((centre + reach).ceil() as usize).min(count - 1);
-    (sorted[low], sorted[high], CI_CONFIDENCE)
+    Some(MedianInterval { low: sorted[low], high: sorted[high], confidence: CI_CONFIDENCE })
 }
 
 /// How many times larger than for independent samples the variance of "how many lie above the median" is, judged by
@@ -96,11 +95,10 @@ fn dependence(samples: &[f64], middle: f64, window_sizes: &[usize]) -> f64 {
     (squares / (samples.len() as f64 / 4.0)).max(1.0)
 }
 
-fn student_t(degrees_of_freedom: usize) -> f64 {
-    match degrees_of_freedom {
-        0 => NORMAL_QUANTILE,
-        n => STUDENT_T.get(n - 1).copied().unwrap_or(NORMAL_QUANTILE),
-    }
+/// `None` without a degree of freedom: nothing then says how much what was sampled varies.
+fn student_t(degrees_of_freedom: usize) -> Option<f64> {
+    let row = degrees_of_freedom.checked_sub(1)?;
+    Some(STUDENT_T.get(row).copied().unwrap_or(NORMAL_QUANTILE))
 }
 
 #[cfg(test)]
@@ -122,9 +120,23 @@ mod tests {
     #[test]
     fn few_samples_claim_little() {
         let one = latency_stats(&[5.0], &[1]).unwrap();
-        assert_eq!((one.ci_low, one.ci_high, one.ci_confidence, one.stddev), (5.0, 5.0, 0.0, 0.0));
-        let three = latency_stats(&[5.0, 6.0, 7.0], &[3]).unwrap();
-        assert_eq!((three.ci_low, three.ci_high, three.ci_confidence), (5.0, 7.0, 0.75));
+        assert_eq!((one.interval, one.stddev), (None, 0.0));
+        let three = latency_stats(&[5.0, 6.0, 7.0], &[2, 1]).unwrap();
+        assert_eq!(three.interval, Some(MedianInterval { low: 5.0, high: 7.0, confidence: 0.75 }));
+    }
+
+    #[test]
+    fn one_window_has_no_interval_however_many_samples() {
+        let samples: Vec<f64> = (0..1000).map(|i| 10.0 + f64::from(i % 7)).collect();
+        for sizes in [&[1000][..], &[0, 1000, 0]] {
+            assert_eq!(latency_stats(&samples, sizes).unwrap().interval, None, "{sizes:?}");
+        }
+        let two = latency_stats(&samples, &[500, 500]).unwrap().interval.unwrap();
+        assert_eq!(two.confidence, CI_CONFIDENCE);
+        assert_eq!(
+            (student_t(0), student_t(1), student_t(4), student_t(1000)),
+            (None, Some(12.706), Some(2.776), Some(1.96))
+        );
     }
 
     /// Counts how often the interval holds the true median of a distribution, over many seeded experiments.
@@ -135,7 +147,7 @@ mod tests {
             let windows = draw(&mut rng);
             let sizes: Vec<usize> = windows.iter().map(Vec::len).collect();
             let stats = latency_stats(&windows.concat(), &sizes).unwrap();
-            stats.ci_low <= truth && truth <= stats.ci_high
+            stats.interval.is_some_and(|interval| interval.low <= truth && truth <= interval.high)
         });
         held.count() as f64 / f64::from(trials)
     }
@@ -170,8 +182,8 @@ mod tests {
         let mut drifting = calm.clone();
         drifting.sort_unstable_by(f64::total_cmp);
         let width = |samples: &[f64]| {
-            let stats = latency_stats(samples, &[50; 8]).unwrap();
-            stats.ci_high - stats.ci_low
+            let interval = latency_stats(samples, &[50; 8]).unwrap().interval.unwrap();
+            interval.high - interval.low
         };
         assert!(width(&drifting) > 3.0 * width(&calm));
     }

@@ -147,11 +147,58 @@ fn a_noisy_engine_ends_with_its_budget_and_says_so() {
     assert_eq!(found.findings.iter().map(|f| f.code.as_str()).collect::<Vec<_>>(), ["not-confident"]);
 }
 
+/// As [`experiment`], where somebody asked for just this budget.
+fn strict_experiment<F: FnMut(u64) -> f64>(
+    mut meter: ScriptedMeter<F>,
+    telemetry: &mut dyn Telemetry,
+    budget_ms: f64,
+) -> Result<Measurement, BackendError> {
+    let clock = meter.clock.clone();
+    let config = MeasureConfig { strict_budget: true, ..MeasureConfig::within(budget_ms, 1) };
+    measure(&mut meter, telemetry, &clock, &config, &Cancel::default())
+}
+
+fn codes(found: &Measurement) -> Vec<&str> {
+    found.findings.iter().map(|finding| finding.code.as_str()).collect()
+}
+
 #[test]
-fn an_execution_longer_than_the_budget_still_gives_a_sample() {
-    let found = experiment(meter(|_| 5_000.0), &mut quiet(), 1_000.0).unwrap();
+fn an_execution_longer_than_a_budget_that_was_asked_for_still_gives_a_sample() {
+    let found = strict_experiment(meter(|_| 5_000.0), &mut quiet(), 1_000.0).unwrap();
     assert_eq!((found.stats.count, found.experiment.stop), (1, StopReason::BudgetSpent));
-    assert_eq!(found.experiment.warm_up_iterations, 1);
+    assert_eq!((found.experiment.warm_up_iterations, found.stats.interval), (1, None));
+    assert_eq!(codes(&found), ["not-confident", "too-few-windows"]);
+    assert!(found.findings[0].message.starts_with("the median is known to no interval"), "{:?}", found.findings);
+    let words = &found.findings[1].message;
+    assert!(words.starts_with("no comparison is possible") && words.contains("1 of the 5 windows"), "{words}");
+}
+
+#[test]
+fn the_usual_budget_never_ends_before_there_is_something_to_compare() {
+    // One execution a window: each of them alone would spend the budget.
+    let found = experiment(meter(|n| 5_000.0 + n as f64), &mut quiet(), 1_000.0).unwrap();
+    assert_eq!(found.experiment.stop, StopReason::BudgetSpent);
+    // Six samples: fewer have no interval worth the name, and cannot be compared either.
+    assert_eq!((found.windows.len(), found.stats.count), (6, 6));
+    assert!(found.stats.interval.is_some_and(|interval| interval.confidence >= stats::CI_CONFIDENCE));
+    assert_eq!(codes(&found), ["not-confident"]);
+}
+
+#[test]
+fn windows_that_are_taken_away_later_do_not_count_for_the_least() {
+    // The driver tells only after the sixth window that somebody passed through the first two.
+    let passing = |taken: u64, sample: &mut TelemetrySample| {
+        if taken == 6 {
+            sample.passed_processes.extend([passed_in(0), passed_in(1)]);
+        }
+    };
+    let long = MeasureConfig { budget_ms: 20_000.0, min_duration_ms: 0.0, ..MeasureConfig::within(1.0, 1) };
+    let mut scripted = meter(|n| 1_500.0 + n as f64);
+    let clock = scripted.clock.clone();
+    let found = measure(&mut scripted, &mut gpu(passing), &clock, &long, &Cancel::default()).unwrap();
+    let counted = found.windows.iter().filter(|window| window.tainted.is_empty() || window.kept_tainted).count();
+    assert!(counted >= COMPARABLE_WINDOWS, "{:?}", found.windows);
+    assert_consistent(&found);
 }
 
 #[test]
@@ -186,10 +233,15 @@ fn a_device_that_is_always_disturbed_is_measured_a_bounded_number_of_times() {
 
 #[test]
 fn disturbance_does_not_outlast_the_budget() {
-    let found = experiment(meter(|_| 400.0), &mut disturbed_when(|_| true), 2_000.0).unwrap();
+    let slow = || meter(|_| 400.0);
+    let found = strict_experiment(slow(), &mut disturbed_when(|_| true), 2_000.0).unwrap();
     assert_eq!(found.experiment.stop, StopReason::BudgetSpent);
     assert!(found.experiment.elapsed_ms < 3_000.0, "{}", found.experiment.elapsed_ms);
     assert!(found.stats.count >= 1 && found.windows.iter().any(|w| w.kept_tainted));
+    // For a comparison it goes on, and takes every window as it is.
+    let found = experiment(slow(), &mut disturbed_when(|_| true), 2_000.0).unwrap();
+    assert_eq!((found.experiment.stop, found.stats.count), (StopReason::BudgetSpent, 6));
+    assert!(found.experiment.elapsed_ms < 4_000.0, "{}", found.experiment.elapsed_ms);
 }
 
 #[test]
@@ -410,7 +462,7 @@ impl<F: FnMut(u64) -> f64> Meter for ProcessMeter<ScriptedMeter<F>> {
         0
     }
     fn pacing(&self) -> Pacing {
-        Pacing::Process { window_ms: 500.0, min_windows: 3, warm_up_ms: 200.0 }
+        Pacing::Process { window_ms: 500.0, warm_up_ms: 200.0 }
     }
 }
 
@@ -423,12 +475,31 @@ fn windows_that_are_processes_warm_themselves_and_keep_evenly_spread_samples() {
     let found = measure(&mut paced, &mut quiet(), &clock, &config, &Cancel::default()).unwrap();
     assert_eq!(found.experiment.stop, StopReason::Confident);
     assert_eq!((found.experiment.warm_up_iterations, found.experiment.warm_up_ms), (0, 200.0));
-    assert!(found.windows.len() >= 3);
+    assert!(found.windows.len() >= COMPARABLE_WINDOWS);
     let window = &found.windows[0];
     // 500 ms of 0.1 ms are thousands of executions; a tenth of the room for samples is kept of each window.
     assert!(window.thinned_from.is_some_and(|all| all > 4900), "{window:?}");
     assert_eq!(window.iterations, MAX_WINDOW_ITERATIONS);
     assert_eq!(found.samples.len(), found.windows.len() * MAX_WINDOW_ITERATIONS as usize);
+}
+
+#[test]
+fn processes_reach_the_least_beyond_the_usual_budget_and_say_so_before() {
+    let run = |strict_budget: bool| {
+        let inner = meter(|n| 40.0 + (n % 7) as f64);
+        let (clock, mut paced) = (inner.clock.clone(), ProcessMeter(inner));
+        let config = MeasureConfig { strict_budget, ..MeasureConfig::within(1_000.0, 1) };
+        let words = announced(paced.pacing(), &config).unwrap();
+        (measure(&mut paced, &mut quiet(), &clock, &config, &Cancel::default()).unwrap(), words)
+    };
+    let (found, words) = run(false);
+    assert_eq!(found.windows.len(), COMPARABLE_WINDOWS);
+    assert!(words.contains("the 5 that a comparison takes need at least 4 s"), "{words}");
+    assert!(words.ends_with("more than the usual budget of 1 s"), "{words}");
+    let (found, words) = run(true);
+    assert!(found.windows.len() < COMPARABLE_WINDOWS && codes(&found).contains(&"too-few-windows"));
+    assert!(words.contains("the 1 s that were asked for may end it before"), "{words}");
+    assert_eq!(announced(Pacing::Iterations, &MeasureConfig::within(1_000.0, 1)), None);
 }
 
 #[test]

@@ -183,8 +183,11 @@ pub struct BuildTrial {
     pub bytes: u64,
     pub build_ms: f64,
     pub median_ms: f64,
-    pub ci_low_ms: f64,
-    pub ci_high_ms: f64,
+    /// Where its median lies; absent where one window was timed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci_low_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci_high_ms: Option<f64>,
     pub accurate: bool,
     /// This is the plan that was kept.
     pub kept: bool,

@@ -5,6 +5,7 @@
 mod ceilings;
 mod detail;
 pub mod format;
+mod latency;
 mod render;
 pub mod samples;
 
@@ -13,6 +14,7 @@ pub use detail::{
     ArtifactRef, BatchPoint, BatchSweep, BuildTrial, CacheState, CacheUse, LatencySplit, Lottery, ModeSplit, PartStats,
     ProfilePoint, ProfileSwitch, ShapePoint, StreamPoint, StreamSweep, Sweep,
 };
+pub use latency::{LatencyStats, MedianInterval};
 pub use samples::{Samples, SamplesError};
 
 use crate::{
@@ -126,7 +128,18 @@ impl Report {
         let samples = self.samples.decode()?;
         let sizes = self.counted_windows();
         let covered = sizes.iter().try_fold(0usize, |sum, size| sum.checked_add(*size)) == Some(samples.len());
-        Ok(covered && crate::measure::stats::latency_stats(&samples, &sizes) == Some(self.latency_ms))
+        let told = LatencyStats { interval: self.interval(), ..self.latency_ms };
+        Ok(covered && crate::measure::stats::latency_stats(&samples, &sizes) == Some(told))
+    }
+
+    /// The median's interval. Reports of old have one for a single window too; it told nothing, and is left out.
+    pub fn interval(&self) -> Option<MedianInterval> {
+        self.latency_ms.interval.filter(|_| self.window_count() > 1)
+    }
+
+    /// Windows whose samples count.
+    pub fn window_count(&self) -> usize {
+        self.counted_windows().iter().filter(|size| **size > 0).count()
     }
 }
 
@@ -164,27 +177,6 @@ pub struct PlanRef {
 pub struct Foreign {
     pub built_for: Sku,
     pub measured_on: Sku,
-}
-
-/// Statistics over all counted samples; percentiles by linear interpolation between closest ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LatencyStats {
-    pub count: u64,
-    pub median: f64,
-    pub mean: f64,
-    /// Of the sample (n - 1); 0 for a single sample.
-    pub stddev: f64,
-    pub min: f64,
-    pub max: f64,
-    pub p50: f64,
-    pub p90: f64,
-    pub p95: f64,
-    pub p99: f64,
-    /// Confidence interval of the median, from order statistics.
-    pub ci_low: f64,
-    pub ci_high: f64,
-    /// Confidence the interval has, 0..1.
-    pub ci_confidence: f64,
 }
 
 /// How the measurement was run, and why it ended.
@@ -272,12 +264,20 @@ pub struct OutputNumerics {
     /// Compared as they were before this final `Softmax`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub before_softmax: bool,
-    /// Elements that are NaN or infinite where the reference is not, or at all where there is none.
+    /// Behind a final `Softmax`: how far the worst row's probabilities add up to another total than the reference's.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub total_error: f64,
+    /// Elements that are NaN or infinite where the reference is not, or the other way round; all of them where there is
+    /// no reference.
     #[serde(default)]
     pub not_finite: u64,
     /// Why nothing could be compared: missing, another shape.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 /// Top-1 accuracy on labelled rows.

@@ -1,11 +1,10 @@
 //! A report on one screen: what was measured, the numbers, and what to know before trusting them.
 
 use super::{
-    ArtifactRef, BatchPoint, BatchSweep, BuildTrial, CacheUse, Finding, Lottery, ModeSplit, Numerics, ProfilePoint,
-    ProfileSwitch, Report, Roofline, Severity, StopReason, StreamPoint, StreamSweep,
+    ArtifactRef, BatchPoint, BatchSweep, BuildTrial, CacheUse, Finding, Lottery, MedianInterval, ModeSplit, Numerics,
+    ProfilePoint, ProfileSwitch, Report, Roofline, Severity, StopReason, StreamPoint, StreamSweep,
     format::{bytes, milliseconds, per_second, percent},
 };
-use crate::measure::relative_half_width;
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use std::collections::BTreeMap;
 
@@ -56,9 +55,9 @@ impl Report {
         lines.push((
             "latency",
             format!(
-                "{} median (±{:.1} %), p90 {}, p95 {}, p99 {}, max {}",
+                "{} median ({}), p90 {}, p95 {}, p99 {}, max {}",
                 milliseconds(stats.median),
-                (relative_half_width(stats) * 100.0).min(999.9),
+                MedianInterval::words(self.interval(), stats.median),
                 milliseconds(stats.p90),
                 milliseconds(stats.p95),
                 milliseconds(stats.p99),
@@ -229,9 +228,9 @@ fn point_line(point: &ProfilePoint) -> String {
     let place = format!("profile {} {} ({shapes})", point.profile, point.at.name());
     match (&point.latency_ms, &point.problem) {
         (Some(stats), _) => format!(
-            "{place}: {} median (±{:.1} %), {} at batch {}",
+            "{place}: {} median ({}), {} at batch {}",
             milliseconds(stats.median),
-            (relative_half_width(stats) * 100.0).min(999.9),
+            MedianInterval::words(stats.interval, stats.median),
             per_second(point.throughput_per_s.unwrap_or(0.0)),
             point.batch,
         ),
@@ -253,9 +252,9 @@ fn batch_lines(sweep: &BatchSweep) -> Vec<(&'static str, String)> {
     let line = |point: &BatchPoint| {
         let words = match (&point.latency_ms, &point.problem) {
             (Some(stats), _) => format!(
-                "{} median (±{:.1} %), p99 {}, {}{}",
+                "{} median ({}), p99 {}, {}{}",
                 milliseconds(stats.median),
-                (relative_half_width(stats) * 100.0).min(999.9),
+                MedianInterval::words(stats.interval, stats.median),
                 milliseconds(stats.p99),
                 per_second(point.throughput_per_s.unwrap_or(0.0)),
                 mark(point.batch, sweep.knee, sweep.best),

@@ -117,6 +117,7 @@ pub(crate) fn sample_report(centre_ms: f64) -> Report {
                 relative_rms: 1e-7,
                 scale: 12.0,
                 before_softmax: true,
+                total_error: 0.0,
                 not_finite: 0,
                 problem: None,
             }],
@@ -207,6 +208,27 @@ fn reports_from_before_ceilings_and_batch_sweeps_are_read() {
     let report: Report = serde_json::from_value(document).unwrap();
     assert!(report.ceilings.is_none() && report.batches.is_none());
     assert!(report.render().contains("ceilings    not known"), "{}", report.render());
+}
+
+#[test]
+fn an_older_report_of_one_window_opens_and_shows_no_interval() {
+    let mut report = sample_report(1.0);
+    let samples = report.samples.decode().unwrap();
+    report.windows = vec![WindowRecord { iterations: samples.len() as u32, ..report.windows[0].clone() }];
+    report.latency_ms = latency_stats(&samples, &[samples.len()]).unwrap();
+    let mut document = serde_json::to_value(&report).unwrap();
+    // As it was written once: with bounds from a single window, and a confidence they never had.
+    let stats = document["latency_ms"].as_object_mut().unwrap();
+    assert_eq!(stats.remove("no_interval").unwrap(), "one window");
+    for (field, value) in [("ci_low", 1.0), ("ci_high", 1.01), ("ci_confidence", 0.95)] {
+        stats.insert(field.into(), value.into());
+    }
+    let old: Report = serde_json::from_value(document).unwrap();
+    assert_eq!(old.interval(), None);
+    assert!(old.is_consistent().unwrap());
+    for report in [&old, &report] {
+        assert!(report.render().contains("median (no interval: one window)"), "{}", report.render());
+    }
 }
 
 #[test]

@@ -158,11 +158,22 @@ fn describe(numerics: &Numerics) -> String {
     let lines: Vec<String> = wrong
         .map(|output| match (&output.problem, output.not_finite) {
             (Some(problem), _) => format!("output '{}': {problem}", output.name),
+            (None, 0) if output.total_error > numerics.threshold => format!(
+                "probabilities of output '{}' add up to a total that is off by {:.2e}: more than {:.0e} explains",
+                output.name, output.total_error, numerics.threshold
+            ),
             (None, 0) => format!(
                 "output '{}' is off by {:.2e} of its scale, by root mean square {:.2e}: more than {:.0e} explains",
                 output.name, output.max_error, output.relative_rms, numerics.threshold
             ),
-            (None, count) => format!("output '{}' has {count} values that are NaN or infinite", output.name),
+            (None, count) if numerics.skipped.is_some() => {
+                format!("output '{}' has {count} values that are NaN or infinite", output.name)
+            }
+            (None, count) => format!(
+                "output '{}' has {count} values that are NaN or infinite where the reference's are not, or the other way \
+                 round",
+                output.name
+            ),
         })
         .collect();
     lines.join("; ")
@@ -199,6 +210,7 @@ mod tests {
             relative_rms: 0.2,
             scale: 4.0,
             before_softmax: false,
+            total_error: 0.0,
             not_finite: 0,
             problem: None,
         };

@@ -8,6 +8,8 @@
 
 pub mod accuracy;
 mod check;
+#[cfg(test)]
+mod every_element_tests;
 pub mod inputs;
 pub mod numerics;
 

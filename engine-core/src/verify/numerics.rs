@@ -8,7 +8,8 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// A probability below this says nothing about the number before softmax: it may have been rounded to zero.
+/// How small a reference probability must be to say nothing about the number before softmax: it may have been rounded to
+/// zero, or not. All that is asked of the plan's is that it is as small.
 const MIN_PROBABILITY: f64 = 1e-20;
 
 /// Stands in for a probability of zero, the smallest an f32 can hold.
@@ -44,26 +45,30 @@ pub fn final_softmaxes(graph: &Graph) -> BTreeMap<String, usize> {
     graph.outputs.iter().filter_map(softmax).collect()
 }
 
-/// Compares every output of the reference with the plan's.
+/// Compares every output of the reference with the plan's, element by element. An output that only the plan gives is
+/// wrong too: nothing says what it should be.
 pub fn compare(
     plan: &NamedTensors,
     reference: &NamedTensors,
     softmaxes: &BTreeMap<String, usize>,
 ) -> Vec<OutputNumerics> {
-    reference
-        .iter()
-        .map(|(name, expected)| output(name, plan.get(name), expected, softmaxes.get(name).copied()))
-        .collect()
+    let expected =
+        reference.iter().map(|(name, expected)| output(name, plan.get(name), expected, softmaxes.get(name).copied()));
+    let unknown = plan.iter().filter(|(name, _)| !reference.contains_key(*name)).map(|(name, tensor)| OutputNumerics {
+        problem: Some("the reference does not give this output".into()),
+        ..blank(name, tensor)
+    });
+    expected.chain(unknown).collect()
 }
 
 /// Whether all outputs are right within `threshold`: every element of an output, or its relative root mean square
-/// error while no element is off by more than [`WORST`] times as much.
+/// error while no element is off by more than [`WORST`] times as much. Probabilities of a row must add up besides.
 pub fn passes(outputs: &[OutputNumerics], threshold: f64) -> bool {
     outputs.iter().all(|output| {
         // Integers, which are equal or not, have no mean square.
         let on_the_whole = (f64::MIN_POSITIVE..=threshold).contains(&output.relative_rms);
         let near = output.max_error <= threshold || (on_the_whole && output.max_error <= WORST * threshold);
-        output.problem.is_none() && output.not_finite == 0 && near
+        output.problem.is_none() && output.not_finite == 0 && output.total_error <= threshold && near
     })
 }
 
@@ -86,13 +91,19 @@ fn output(name: &str, plan: Option<&HostTensor>, expected: &HostTensor, softmax:
         }
     };
     if is_float(expected.element) {
-        let pairs: Vec<(f64, f64)> = match softmax {
-            Some(axis) => before_softmax(&actual, &reference, &expected.shape, axis),
-            None => actual.into_iter().zip(reference).collect(),
-        };
-        floats(&pairs, &mut found);
+        match softmax {
+            Some(axis) => probabilities(&actual, &reference, &expected.shape, axis, &mut found),
+            None => floats(&actual.into_iter().zip(reference).collect::<Vec<_>>(), &mut found),
+        }
     } else {
-        let differing = actual.iter().zip(&reference).filter(|(a, r)| a != r).count();
+        let differing = match plan.filter(|tensor| tensor.element == expected.element) {
+            // Beyond 2^53 neighbours are one and the same f64.
+            Some(tensor) => {
+                let size = expected.element.bytes();
+                tensor.bytes.chunks(size).zip(expected.bytes.chunks(size)).filter(|(a, r)| a != r).count()
+            }
+            None => actual.iter().zip(&reference).filter(|(a, r)| a != r).count(),
+        };
         found.scale = reference.iter().fold(0.0, |scale, x| scale.max(x.abs()));
         found.max_error = differing as f64 / reference.len().max(1) as f64;
     }
@@ -121,6 +132,7 @@ fn blank(name: &str, expected: &HostTensor) -> OutputNumerics {
         relative_rms: 0.0,
         scale: 0.0,
         before_softmax: false,
+        total_error: 0.0,
         not_finite: 0,
         problem: None,
     }
@@ -135,9 +147,7 @@ fn floats(pairs: &[(f64, f64)], found: &mut OutputNumerics) {
     let mut squared_reference = 0.0;
     let mut largest: f64 = 0.0;
     for (actual, reference) in pairs {
-        if !actual.is_finite() || !reference.is_finite() {
-            // The same infinity on both sides is agreement.
-            let agree = actual == reference || (actual.is_nan() && reference.is_nan());
+        if let Some(agree) = beyond_numbers(*actual, *reference) {
             found.not_finite += u64::from(!agree);
             continue;
         }
@@ -149,28 +159,55 @@ fn floats(pairs: &[(f64, f64)], found: &mut OutputNumerics) {
     }
     // An output of zeros has no scale of its own; then differences count as they are.
     let scale = if found.scale > 0.0 { found.scale } else { 1.0 };
-    found.max_error = largest / scale;
-    found.relative_rms =
-        if squared_reference > 0.0 { (squared_error / squared_reference).sqrt() } else { squared_error.sqrt() };
+    let rms = if squared_reference > 0.0 { (squared_error / squared_reference).sqrt() } else { squared_error.sqrt() };
+    // Squares of the largest numbers overflow, and a report holds no infinity and no NaN.
+    found.max_error = (largest / scale).min(f64::MAX);
+    found.relative_rms = rms.min(f64::MAX);
 }
 
-/// What stood before softmax, as far as probabilities tell: their logarithms, counted from the row's most probable
-/// element. Elements whose reference is too small to tell are left out.
-fn before_softmax(actual: &[f64], reference: &[f64], shape: &[usize], axis: usize) -> Vec<(f64, f64)> {
+/// Where either is NaN or infinite, whether they agree: NaN with NaN, and an infinity with itself.
+fn beyond_numbers(actual: f64, reference: f64) -> Option<bool> {
+    let numbers = actual.is_finite() && reference.is_finite();
+    (!numbers).then(|| actual == reference || (actual.is_nan() && reference.is_nan()))
+}
+
+/// Compares what stood before softmax, as far as probabilities tell: their logarithms, counted from the row's most
+/// probable element. What logarithms cannot tell is looked at as it is: values that are NaN, infinite or negative,
+/// probabilities too small to have one, and whether a row adds up to what it should, which a shift of all its
+/// logarithms hides.
+fn probabilities(actual: &[f64], reference: &[f64], shape: &[usize], axis: usize, found: &mut OutputNumerics) {
     let size = shape.get(axis).copied().unwrap_or(1);
     let inner: usize = shape.iter().skip(axis + 1).product();
     let rows = if size * inner == 0 { 0 } else { reference.len() / size };
     let mut pairs = Vec::with_capacity(reference.len());
+    let mut negative = 0u64;
     for row in 0..rows {
         let at = |k: usize| (row / inner * size + k) * inner + row % inner;
-        let Some(top) = (0..size).max_by(|a, b| reference[at(*a)].total_cmp(&reference[at(*b)])) else { continue };
-        let log = |p: f64| if p.is_nan() { p } else { p.max(ZERO_PROBABILITY).ln() };
-        let (actual_top, reference_top) = (log(actual[at(top)]), log(reference[at(top)]));
-        for k in (0..size).filter(|k| reference[at(*k)].is_nan() || reference[at(*k)] >= MIN_PROBABILITY) {
-            pairs.push((log(actual[at(k)]) - actual_top, log(reference[at(k)]) - reference_top));
+        let (beyond, numbers): (Vec<usize>, Vec<usize>) =
+            (0..size).map(at).partition(|i| beyond_numbers(actual[*i], reference[*i]).is_some());
+        // As they are: their logarithms would be NaN too, whatever the other side holds.
+        pairs.extend(beyond.iter().map(|i| (actual[*i], reference[*i])));
+        let Some(top) = numbers.iter().copied().max_by(|a, b| reference[*a].total_cmp(&reference[*b])) else {
+            continue;
+        };
+        let log = |p: f64| p.max(ZERO_PROBABILITY).ln();
+        let (actual_top, reference_top) = (log(actual[top]), log(reference[top]));
+        for i in &numbers {
+            negative += u64::from(actual[*i] < 0.0);
+            if reference[*i] >= MIN_PROBABILITY {
+                pairs.push((log(actual[*i]) - actual_top, log(reference[*i]) - reference_top));
+            } else if actual[*i] > MIN_PROBABILITY {
+                pairs.push((log(actual[*i]) - actual_top, MIN_PROBABILITY.ln() - reference_top));
+            }
         }
+        let total = |values: &[f64]| numbers.iter().map(|i| values[*i]).sum::<f64>();
+        let error = (total(actual) - total(reference)).abs().min(f64::MAX);
+        found.total_error = found.total_error.max(error);
     }
-    pairs
+    floats(&pairs, found);
+    if negative > 0 {
+        found.problem = Some(format!("{negative} values are negative, which no probability is"));
+    }
 }
 
 #[cfg(test)]

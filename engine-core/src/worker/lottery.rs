@@ -15,7 +15,8 @@
 //!
 //! *Spread* is the slowest median over the fastest, less one, among builds with right outputs. A model is
 //! *build-unstable* when the spread is above 2 % and the confidence intervals of the slowest and the fastest median do
-//! not meet: then it is the builds that differ, not their measurements.
+//! not meet: then it is the builds that differ, not their measurements. A median of one window has no interval, and says
+//! nothing of this.
 
 use super::{
     document,
@@ -140,8 +141,8 @@ impl Trial {
             bytes: self.built.plan.bytes,
             build_ms: self.built.build_ms.unwrap_or(0.0),
             median_ms: stats.median,
-            ci_low_ms: stats.ci_low,
-            ci_high_ms: stats.ci_high,
+            ci_low_ms: stats.interval.map(|interval| interval.low),
+            ci_high_ms: stats.interval.map(|interval| interval.high),
             accurate: self.verdict.accurate,
             kept,
             cache: self.built.cache.clone(),
@@ -153,15 +154,16 @@ impl Trial {
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
     median: f64,
-    low: f64,
-    high: f64,
+    /// Ends of the median's interval; none where one window was timed.
+    bounds: Option<(f64, f64)>,
     accurate: bool,
 }
 
 impl Outcome {
     fn of(trial: &Trial) -> Self {
         let stats = &trial.measurement.stats;
-        Self { median: stats.median, low: stats.ci_low, high: stats.ci_high, accurate: trial.verdict.accurate }
+        let bounds = stats.interval.map(|interval| (interval.low, interval.high));
+        Self { median: stats.median, bounds, accurate: trial.verdict.accurate }
     }
 }
 
@@ -182,7 +184,8 @@ fn spread(outcomes: &[Outcome]) -> (f64, bool) {
     let slowest = judged().max_by(|a, b| a.median.total_cmp(&b.median));
     let (Some(fastest), Some(slowest)) = (fastest, slowest) else { return (0.0, false) };
     let spread = slowest.median / fastest.median.max(f64::MIN_POSITIVE) - 1.0;
-    (spread, spread > SPREAD_MARGIN && slowest.low > fastest.high)
+    let apart = matches!((slowest.bounds, fastest.bounds), (Some((low, _)), Some((_, high))) if low > high);
+    (spread, spread > SPREAD_MARGIN && apart)
 }
 
 #[cfg(test)]
@@ -190,7 +193,7 @@ mod tests {
     use super::*;
 
     fn outcome(median: f64, half_width: f64, accurate: bool) -> Outcome {
-        Outcome { median, low: median - half_width, high: median + half_width, accurate }
+        Outcome { median, bounds: Some((median - half_width, median + half_width)), accurate }
     }
 
     #[test]
@@ -211,6 +214,8 @@ mod tests {
         assert!(!judge(&[outcome(1.0, 0.01, true), outcome(2.0, 0.01, false)]), "wrong outputs do not count");
         assert!(judge(&[outcome(1.0, 0.01, false), outcome(2.0, 0.01, false)]), "unless all are wrong");
         assert!(!judge(&[outcome(1.0, 0.0, true)]) && !judge(&[]));
+        let one_window = Outcome { bounds: None, ..outcome(2.0, 0.0, true) };
+        assert!(!judge(&[outcome(1.0, 0.01, true), one_window]), "one window says nothing of its own spread");
         assert!((spread(&[outcome(1.0, 0.01, true), outcome(1.5, 0.01, true)]).0 - 0.5).abs() < 1e-12);
     }
 }

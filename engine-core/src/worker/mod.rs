@@ -96,8 +96,11 @@ pub struct WorkOrder {
     /// Longest the whole order may take, all its builds together: the agent kills the worker then. 0: unknown.
     #[serde(default)]
     pub limit_ms: u64,
-    /// Longest the measurement may take.
+    /// Longest the measurement may take, but for what it needs to be comparable.
     pub measure_budget_ms: u64,
+    /// Somebody asked for just this budget: it ends a measurement even before it can be compared.
+    #[serde(default)]
+    pub strict_measure_budget: bool,
     /// A plan with wrong outputs is an error unless this is set; its report says inaccurate either way.
     pub allow_inaccurate: bool,
     /// The device is a scripted double: marked wherever the report is shown.

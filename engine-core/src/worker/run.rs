@@ -22,7 +22,7 @@ use crate::{
     device::DeviceFingerprint,
     identity::{DigestWriter, OptimizationProfile},
     ir::Graph,
-    measure::{Clock, MeasureConfig, Measurement, MonotonicClock, measure},
+    measure::{self, Clock, MeasureConfig, Measurement, MonotonicClock},
     report::{CacheState, CacheUse, Finding, Lottery, ModelRef, PlanRef, ShapePoint},
     telemetry::{OpenTelemetry, Telemetry, unix_ms},
     verify::{self, Independent, Verdict, inputs},
@@ -426,25 +426,35 @@ impl Job<'_> {
         phases: &mut Phases,
     ) -> Result<Measured, BackendError> {
         let measured_unix_ms = unix_ms();
-        let budget_ms = self.order.measure_budget_ms as f64;
+        let config = MeasureConfig {
+            strict_budget: self.order.strict_measure_budget,
+            ..MeasureConfig::within(self.order.measure_budget_ms as f64, self.threads())
+        };
+        if let Some(words) = measure::announced(loaded.meter.pacing(), &config) {
+            log(&words);
+        }
         let measurement = self.phase("measure", phases, || {
             self.outlet.send(WorkEvent::WindowBegin);
-            let result = self.measure(&mut *loaded.meter, budget_ms, telemetry);
+            let result = measure::measure(&mut *loaded.meter, telemetry, &self.clock, &config, self.cancel);
             self.outlet.send(WorkEvent::WindowEnd);
             result
         })?;
         Ok(Measured { built, loaded, measurement, measured_unix_ms, lottery: None })
     }
 
-    /// One experiment on what is bound; the caller tells the agent of the window.
-    pub fn measure(
+    fn threads(&self) -> u32 {
+        self.order.spec.threads.unwrap_or(1)
+    }
+
+    /// One experiment on what is bound, beside the headline: it has no more than its share of the time.
+    pub fn measure_beside(
         &self,
         meter: &mut dyn Meter,
         budget_ms: f64,
         telemetry: &mut dyn Telemetry,
     ) -> Result<Measurement, BackendError> {
-        let threads = self.order.spec.threads.unwrap_or(1);
-        measure(meter, telemetry, &self.clock, &MeasureConfig::within(budget_ms, threads), self.cancel)
+        let config = MeasureConfig { strict_budget: true, ..MeasureConfig::within(budget_ms, self.threads()) };
+        measure::measure(meter, telemetry, &self.clock, &config, self.cancel)
     }
 
     /// The model's graph as imported for `profile`'s usual shapes, nothing optimised; else why there is none.

@@ -190,6 +190,7 @@ impl Fixture {
             measure: MeasureAsk::default(),
             limit_ms: 0,
             measure_budget_ms: 200,
+            strict_measure_budget: false,
             allow_inaccurate: false,
             simulated: false,
         };

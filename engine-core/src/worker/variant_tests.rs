@@ -242,6 +242,7 @@ impl Fixture {
             builds: row_ms.len() as u32,
             measure: MeasureAsk::default(),
             measure_budget_ms: 100,
+            strict_measure_budget: false,
             allow_inaccurate: false,
             simulated: true,
         };

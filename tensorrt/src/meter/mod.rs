@@ -34,13 +34,10 @@ use std::{
 };
 
 /// How long each process warms up before it times.
-const WARM_UP_MS: u32 = 200;
+pub(crate) const WARM_UP_MS: u32 = 200;
 
 /// Shortest window: the tool counts whole seconds, and starting a process costs more than that.
-const WINDOW_MS: f64 = 1_000.0;
-
-/// Processes below which nothing is known of how much they differ.
-const MIN_WINDOWS: usize = 3;
+pub(crate) const WINDOW_MS: f64 = 1_000.0;
 
 /// First version whose exported times leave the warm-up out.
 const TIMES_WITHOUT_WARM_UP: Version = Version::new(8, 5, 0);
@@ -289,7 +286,7 @@ impl Meter for TensorRtMeter {
     }
 
     fn pacing(&self) -> Pacing {
-        Pacing::Process { window_ms: WINDOW_MS, min_windows: MIN_WINDOWS, warm_up_ms: WARM_UP_MS.into() }
+        Pacing::Process { window_ms: WINDOW_MS, warm_up_ms: WARM_UP_MS.into() }
     }
 
     fn split(&mut self) -> Result<Option<LatencySplit>, BackendError> {

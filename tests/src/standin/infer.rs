@@ -36,13 +36,16 @@ pub fn select_device(run: &Run) -> Result<Gpu, Stop> {
             names.split(',').map_while(|name| find(name.trim())).collect()
         }
     };
-    console.info("=== Device Information ===");
+    let selects = &run.scenario.selects;
+    if !selects.unsaid {
+        console.info("=== Device Information ===");
+    }
     let index = run.options.integer("device", 0);
     if visible.is_empty() {
         console.bare_error("Cuda failure: no CUDA-capable device is detected");
         return Err(Stop::Dead);
     }
-    if run.version.major() >= 10 {
+    if run.version.major() >= 10 && !selects.unsaid {
         console.info("Available Devices: ");
         for (i, gpu) in visible.iter().enumerate() {
             console.info(&format!("  Device {i}: \"{}\" UUID: {}", gpu.name, gpu.uuid));
@@ -52,6 +55,12 @@ pub fn select_device(run: &Run) -> Result<Gpu, Stop> {
         console.error(&format!("Cannot find device ID {index}!"));
         return Err(Stop::Dead);
     };
+    let loading = run.options.value("loadEngine").is_some();
+    let gpu = if loading { &selects.loading } else { &selects.building }.as_ref().unwrap_or(gpu);
+    if selects.unsaid {
+        console.info(&format!("Running on {}", gpu.name));
+        return Ok(gpu.clone());
+    }
     console.info(&format!("Selected Device: {}", gpu.name));
     if run.version.major() >= 10 {
         console.info(&format!("Selected Device ID: {index}"));

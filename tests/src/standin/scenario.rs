@@ -160,11 +160,25 @@ pub struct Rule {
     pub behaviour: Behaviour,
 }
 
+/// Which GPU a run selects, and whether it says so.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Selects {
+    /// Of runs that build: this one, whatever they are shown.
+    pub building: Option<Gpu>,
+    /// The same of runs that load a plan.
+    pub loading: Option<Gpu>,
+    /// The log has no device section, as if a version had worded it anew.
+    pub unsaid: bool,
+}
+
 /// A whole scenario.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scenario {
     pub version: Version,
     pub gpus: Vec<Gpu>,
+    #[serde(default)]
+    pub selects: Selects,
     #[serde(default)]
     pub timing: Timing,
     #[serde(default)]

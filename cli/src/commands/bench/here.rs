@@ -22,6 +22,9 @@ use planforge_proto::ErrorCode;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
+/// How long a measurement may take where nobody says.
+const USUAL_BUDGET_S: u64 = 30;
+
 /// A model's file and who it is.
 #[derive(Clone, Debug, Default)]
 struct Subject {
@@ -245,7 +248,8 @@ impl Bench<'_> {
             builds: 1,
             measure: self.args.measure.ask()?,
             limit_ms: 0,
-            measure_budget_ms: self.args.budget_s * 1000,
+            measure_budget_ms: self.args.budget_s.unwrap_or(USUAL_BUDGET_S) * 1000,
+            strict_measure_budget: self.args.budget_s.is_some(),
             allow_inaccurate: true,
             simulated: false,
         })
