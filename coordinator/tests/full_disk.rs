@@ -181,7 +181,7 @@ async fn database_heals(folder: &Path) {
         };
         assert!(matches!(refused, StoreError::Full { .. }), "round {round}: {refused}");
         // Not once but as often as it is asked, each commit with its true reason, alone and in groups.
-        let commits = (0..20).map(|_| store.commit(epoch, event(stored + 1)));
+        let commits = (1..=20).map(|next| store.commit(epoch, event(stored + next)));
         for result in futures::future::join_all(commits).await {
             let error = result.unwrap_err();
             assert!(matches!(error, StoreError::Full { .. }), "round {round}: {error}");
