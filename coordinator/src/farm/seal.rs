@@ -5,7 +5,7 @@
 
 use super::{
     leader::{Message, Shared},
-    logs::{LOG_MAX_BYTES, Logs},
+    logs::LOG_MAX_BYTES,
 };
 use crate::{
     blobs::BlobStore,
@@ -23,7 +23,7 @@ const RETRY_LONGEST: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub(super) struct Sealer {
-    logs: Logs,
+    shared: Arc<Shared>,
     blobs: Arc<dyn BlobStore>,
     store: Arc<dyn Store>,
     /// To tell the leader what was stored.
@@ -33,55 +33,48 @@ pub(super) struct Sealer {
     amending: Arc<Mutex<()>>,
 }
 
-/// What became of one try.
-enum Sealed {
-    Done,
-    /// The farm has ended.
-    Gone,
-}
-
 impl Sealer {
     pub fn new(
-        shared: &Shared,
+        shared: &Arc<Shared>,
         blobs: &Arc<dyn BlobStore>,
         store: &Arc<dyn Store>,
         own: mpsc::WeakSender<Message>,
     ) -> Self {
-        let (blobs, store) = (blobs.clone(), store.clone());
-        Self { logs: shared.logs.clone(), blobs, store, own, amending: Arc::default() }
+        Self { shared: shared.clone(), blobs: blobs.clone(), store: store.clone(), own, amending: Arc::default() }
     }
 
     /// Stores the log of an attempt that has ended, however long that takes, and closes the live one.
     pub fn begin(&self, job: JobId, attempt: u32) {
         let sealer = self.clone();
-        sealer.logs.end(&job, attempt);
+        sealer.shared.logs.end(&job, attempt);
         tokio::spawn(async move {
             let mut pause = RETRY_FIRST;
-            loop {
-                match sealer.seal(&job, attempt).await {
-                    Ok(Sealed::Done | Sealed::Gone) => break,
-                    Err(error) => {
-                        tracing::warn!(%job, attempt, %error, "the log of a lost attempt is not stored yet");
-                    }
+            while let Err(error) = sealer.seal(&job, attempt).await {
+                if pause == RETRY_FIRST {
+                    tracing::warn!(%job, attempt, %error, "the log of a lost attempt cannot be stored yet, trying again");
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY_LONGEST);
             }
-            sealer.logs.close(&job, attempt);
+            sealer.shared.logs.close(&job, attempt);
         });
     }
 
-    async fn seal(&self, job: &JobId, attempt: u32) -> Result<Sealed, ApiError> {
+    /// One try; also done when there is nothing to store, or no farm any more to store it for.
+    async fn seal(&self, job: &JobId, attempt: u32) -> Result<(), ApiError> {
         if self.own.upgrade().is_none_or(|own| own.is_closed()) {
-            return Ok(Sealed::Gone);
+            return Ok(());
         }
-        let bytes = match self.logs.read(job, attempt, 0, LOG_MAX_BYTES as usize) {
+        if let Some(trouble) = self.shared.trouble() {
+            return Err(trouble);
+        }
+        let bytes = match self.shared.logs.read(job, attempt, 0, LOG_MAX_BYTES as usize) {
             Some(Ok(bytes)) if !bytes.is_empty() => bytes,
             Some(Err(error)) => {
                 let message = format!("the live log of job {job} cannot be read: {error}");
                 return Err(ApiError::new(ErrorCode::Internal, message));
             }
-            _ => return Ok(Sealed::Done),
+            _ => return Ok(()),
         };
         let log = self.blobs.put(bytes.into()).await?;
         let _amending = self.amending.lock().await;
@@ -89,23 +82,23 @@ impl Sealer {
     }
 
     /// Names the stored log in its attempt.
-    async fn name(&self, job: &JobId, attempt: u32, log: Digest) -> Result<Sealed, ApiError> {
+    async fn name(&self, job: &JobId, attempt: u32, log: Digest) -> Result<(), ApiError> {
         let stored = self.store.job(job).await?;
-        let Some(own) = self.own.upgrade() else { return Ok(Sealed::Gone) };
+        let Some(own) = self.own.upgrade() else { return Ok(()) };
         let (answer, done) = oneshot::channel();
         let ended = stored.filter(|job| job.state.is_terminal()).map(Box::new);
         let input = Input::LogSealed { job: job.clone(), attempt, log, ended };
         if own.send(Message::Input { input, answer: Some(answer) }).await.is_err() {
-            return Ok(Sealed::Gone);
+            return Ok(());
         }
         match done.await {
             Ok(Ok(Reply::Unknown)) => {
                 // It ended between the look into the store and now.
                 Err(ApiError::new(ErrorCode::Unavailable, format!("the end of job {job} is not stored yet")))
             }
-            Ok(Ok(_)) => Ok(Sealed::Done),
+            Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(error),
-            Err(_) => Ok(Sealed::Gone),
+            Err(_) => Ok(()),
         }
     }
 }
