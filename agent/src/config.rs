@@ -59,7 +59,7 @@ impl Default for Limits {
             store_patience_ms: 10 * 60 * 1000,
             device_wait_ms: 60 * 60 * 1000,
             reconnect_first_ms: 100,
-            reconnect_longest_ms: 10_000,
+            reconnect_longest_ms: 3_000,
             refusal_patience_ms: 30_000,
             device_refresh_ms: 60_000,
             device_check_ms: 30_000,

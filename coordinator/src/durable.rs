@@ -49,10 +49,17 @@ pub(crate) fn sync_dir(folder: &Path) -> io::Result<()> {
 /// Writes a small file that only its owner may read, whole or not at all.
 pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let staged = path.with_added_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&staged)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&staged, path)?;
+    let written = (|| {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&staged)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&staged, path)
+    })();
+    if let Err(error) = written {
+        // The error is what counts; a full disk gets the part that was written back.
+        let _ = fs::remove_file(&staged);
+        return Err(error);
+    }
     sync_dir(parent(path)?)
 }
 

@@ -7,7 +7,7 @@
 use std::{
     collections::VecDeque,
     fs::File,
-    io::{self, Write as _},
+    io,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     sync::{
@@ -64,12 +64,9 @@ impl AttemptLog {
         let mut inner = self.lock();
         let fits = usize::try_from(inner.room).unwrap_or(usize::MAX).min(bytes.len());
         let (head, rest) = bytes.split_at(fits);
-        // A disk that takes no more ends the file; the attempt goes on without the rest of its log.
-        match inner.writer.write_all(head) {
-            Ok(()) => {
-                inner.room -= head.len() as u64;
-                self.len.fetch_add(head.len() as u64, Ordering::Release);
-            }
+        // A disk that takes no more ends the beginning; the attempt goes on, and the end of its log is still kept.
+        match self.write(&inner.writer, head) {
+            Ok(()) => inner.room -= head.len() as u64,
             Err(error) => {
                 tracing::warn!(path = %self.path.display(), %error, "cannot write an attempt's log");
                 inner.room = 0;
@@ -97,10 +94,21 @@ impl AttemptLog {
             dropped => format!("\nagent: {dropped} bytes of log left out here\n"),
         };
         for part in [gap.as_bytes(), &tail] {
-            inner.writer.write_all(part)?;
-            self.len.fetch_add(part.len() as u64, Ordering::Release);
+            self.write(&inner.writer, part)?;
         }
         Ok(())
+    }
+
+    /// Writes at the end of what can be read; of a write that fails nothing stays.
+    fn write(&self, writer: &File, bytes: &[u8]) -> io::Result<()> {
+        let len = self.len_bytes();
+        let written = writer.write_all_at(bytes, len);
+        match &written {
+            Ok(()) => drop(self.len.fetch_add(bytes.len() as u64, Ordering::Release)),
+            // A file that cannot be cut is read up to its known length; only its last line may be half.
+            Err(_) => drop(writer.set_len(len)),
+        }
+        written
     }
 
     /// Up to `limit` bytes from `offset` on.
@@ -140,6 +148,25 @@ mod tests {
         log.seal().unwrap();
         assert_eq!(std::fs::read_to_string(log.path()).unwrap(), "one\ntwo\nagent: three\n");
         assert_eq!(log.last_lines(), "one\ntwo\nagent: three");
+    }
+
+    #[test]
+    fn a_disk_that_takes_no_more_costs_lines_and_says_how_many() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = AttemptLog::create(&folder.path().join("log"), 1 << 20).unwrap();
+        log.append(b"one\n");
+        // A handle that takes no writes, as a full disk takes none.
+        let good = std::mem::replace(&mut log.lock().writer, File::open(log.path()).unwrap());
+        log.append(b"two\n");
+        log.append(b"three\n");
+        // As after a write of which the disk took a part.
+        good.write_all_at(b"tw", 4).unwrap();
+        log.lock().writer = good;
+        log.append(b"four\n");
+        log.seal().unwrap();
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        assert_eq!(text, "one\n\nagent: 4 bytes of log left out here\nthree\nfour\n");
+        assert_eq!(log.len_bytes(), text.len() as u64);
     }
 
     #[test]

@@ -39,9 +39,10 @@ use tokio::{
 /// How often a held device is tried again, and how soon after its orphans were killed.
 const DEVICE_RETRY: Duration = Duration::from_millis(500);
 const ORPHAN_RETRY: Duration = Duration::from_millis(20);
-/// Waits between tries while the blob store is away.
+/// Waits between tries while the blob store is away or full. Short, so that a finished build is through within seconds of
+/// the store's return; a refused try is one small request.
 const STORE_RETRY_FIRST: Duration = Duration::from_secs(1);
-const STORE_RETRY_LONGEST: Duration = Duration::from_secs(20);
+const STORE_RETRY_LONGEST: Duration = Duration::from_secs(3);
 
 /// What all attempts of an agent share.
 #[derive(Debug)]
@@ -365,17 +366,32 @@ impl Attempt {
         Ok((OrderPaths { model, scratch: work, ceilings, cache, plan, eval, calibration, plugins }, taken))
     }
 
-    /// Repeats store work while the coordinator is away: a restart must not cost a finished build.
+    /// Repeats store work while the coordinator is away or has no room: neither must cost a finished build.
     pub(super) async fn patiently<T, E: Into<Failed> + Retryable, F: Future<Output = Result<T, E>>>(
         &self,
+        work: impl FnMut() -> F,
+    ) -> Result<T, Failed> {
+        self.patiently_for(Duration::from_millis(self.shared.limits.store_patience_ms), work).await
+    }
+
+    /// The same, for as long as the caller says.
+    pub(super) async fn patiently_for<T, E: Into<Failed> + Retryable, F: Future<Output = Result<T, E>>>(
+        &self,
+        patience: Duration,
         mut work: impl FnMut() -> F,
     ) -> Result<T, Failed> {
-        let give_up = Instant::now() + Duration::from_millis(self.shared.limits.store_patience_ms);
+        let give_up = Instant::now() + patience;
         let mut backoff = Backoff::new(STORE_RETRY_FIRST, STORE_RETRY_LONGEST);
+        let mut told = false;
         loop {
             match work().await {
                 Ok(value) => return Ok(value),
-                Err(error) if error.is_retryable() && Instant::now() < give_up => sleep(backoff.next_delay()).await,
+                Err(error) if error.is_retryable() && Instant::now() < give_up => {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(attempt = %self.key, %error, "the blob store is away or full, trying again");
+                    }
+                    sleep(backoff.next_delay()).await;
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -426,19 +442,20 @@ impl Attempt {
 }
 
 /// Errors of which some are worth another try.
-pub(super) trait Retryable {
+pub(super) trait Retryable: std::fmt::Display {
     fn is_retryable(&self) -> bool;
 }
 
 impl Retryable for BlobError {
+    /// A full coordinator has room again once somebody frees some; this host's own disk is another matter.
     fn is_retryable(&self) -> bool {
-        Self::is_retryable(self)
+        Self::is_retryable(self) || matches!(self, Self::NoRoom { .. })
     }
 }
 
 impl Retryable for super::models::ModelError {
     fn is_retryable(&self) -> bool {
-        matches!(self, Self::Blob(error) if error.is_retryable())
+        matches!(self, Self::Blob(error) if Retryable::is_retryable(error))
     }
 }
 

@@ -17,6 +17,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 /// Largest card and report that are read into memory.
@@ -24,6 +25,8 @@ const DOCUMENT_MAX_BYTES: u64 = 64 << 20;
 /// Artifacts of one attempt that are kept, and their bytes together: a timeline of one benchmark is the largest.
 const ARTIFACTS_MAX: usize = 64;
 const ARTIFACTS_MAX_BYTES: u64 = 1 << 30;
+/// How long the log is tried when the coordinator is away or has no room for it.
+const LOG_PATIENCE: Duration = Duration::from_secs(30);
 /// Longest name of an artifact.
 const ARTIFACT_NAME_MAX_BYTES: usize = 120;
 
@@ -75,11 +78,14 @@ impl Attempt {
         Ok(stored)
     }
 
-    /// The sealed log. A log that cannot be stored never fails an attempt.
+    /// The sealed log. A log that cannot be stored never fails an attempt, and holds its end up for a moment only: the
+    /// coordinator then stores what it heard of it live.
     pub(super) async fn upload_log(&self, log: &Arc<AttemptLog>) -> Option<Digest> {
         let sealed = log.clone();
         let read = blocking(move || {
-            sealed.seal()?;
+            if let Err(error) = sealed.seal() {
+                tracing::warn!(path = %sealed.path().display(), %error, "the end of an attempt's log is lost");
+            }
             std::fs::read(sealed.path())
         });
         let bytes = match read.await {
@@ -89,7 +95,7 @@ impl Attempt {
                 return None;
             }
         };
-        match self.shared.blobs.put_bytes(bytes).await {
+        match self.patiently_for(LOG_PATIENCE, || self.shared.blobs.put_bytes(bytes.clone())).await {
             Ok(digest) => Some(digest),
             Err(error) => {
                 tracing::warn!(attempt = %self.key, %error, "cannot store an attempt's log");

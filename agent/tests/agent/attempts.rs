@@ -174,13 +174,47 @@ async fn what_a_worker_claims_is_checked() {
 }
 
 #[tokio::test]
-async fn a_full_store_is_a_matter_of_resources() {
-    let bench = Bench::new("build\nfinish").await;
-    bench.farm.store.set_full();
+async fn a_store_that_stays_full_is_a_matter_of_resources() {
+    let mut bench = Bench::new("build\nfinish").await;
+    bench.config.limits.store_patience_ms = 100;
+    bench.farm.store.set_full(true);
     let _agent = bench.start_and_assign("j1").await;
     let finished = bench.farm.finished("j1").await;
     let failure = failure(&finished, FailureClass::Resource);
     assert!(failure.message.contains("no room") && failure.hint == "free some", "{failure:?}");
+}
+
+#[tokio::test]
+async fn a_store_that_has_room_again_costs_nothing() {
+    let bench = Bench::new("echo compiling >&2\nbuild\nfinish").await;
+    bench.farm.store.set_full(true);
+    let _agent = bench.start_and_assign("j1").await;
+    bench.farm.started("j1").await;
+    eventually("the plan is refused", || (bench.farm.store.refused() > 0).then_some(())).await;
+    bench.farm.store.set_full(false);
+    bench.farm.hear("built", |said| matches!(said, Said::Built(_)).then_some(())).await;
+    let finished = bench.farm.finished("j1").await;
+    assert_eq!(finished.outcome, "succeeded", "{finished:?}");
+    for digest in [&finished.plan_digest, &finished.card_digest, &finished.report_digest, &finished.log_digest] {
+        assert!(bench.farm.store.get(digest.parse().unwrap()).is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_report_and_a_log_wait_for_room_too() {
+    // The worker goes on only when the test's folder says so.
+    let bench = Bench::new("build\nwhile [ ! -e \"$OUT/go\" ]; do sleep 0.01; done\nfinish").await;
+    let _agent = bench.start_and_assign("j1").await;
+    bench.farm.hear("built", |said| matches!(said, Said::Built(_)).then_some(())).await;
+    bench.farm.store.set_full(true);
+    std::fs::write(bench.path("go"), "").unwrap();
+    eventually("the report is refused", || (bench.farm.store.refused() > 0).then_some(())).await;
+    bench.farm.store.set_full(false);
+    let finished = bench.farm.finished("j1").await;
+    assert_eq!(finished.outcome, "succeeded", "{finished:?}");
+    for digest in [&finished.report_digest, &finished.log_digest] {
+        assert!(bench.farm.store.get(digest.parse().unwrap()).is_some());
+    }
 }
 
 #[tokio::test]

@@ -177,9 +177,10 @@ async fn refusals_say_what_happened() {
     client.download(empty, &path).await.unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"");
 
-    store.set_full();
+    store.set_full(true);
     let error = client.put_bytes(Bytes::from_static(b"more")).await.unwrap_err();
     assert!(error.is_no_room(), "{error}");
+    assert_eq!(store.refused(), 1, "whether to wait is the caller's business");
     let error = planforge_proto::ApiError::from(error);
     assert_eq!((error.code, error.hint.as_str()), (planforge_proto::ErrorCode::ResourceExhausted, "free some"));
     store.remove(stored);

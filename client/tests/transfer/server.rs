@@ -34,6 +34,7 @@ struct Inner {
     /// Starts of the ranges that were asked for.
     ranges: Vec<u64>,
     full: bool,
+    refused: u64,
 }
 
 #[derive(serde::Deserialize)]
@@ -55,8 +56,13 @@ impl Store {
         self.inner.lock().unwrap().blobs.remove(&name.to_string());
     }
 
-    pub fn set_full(&self) {
-        self.inner.lock().unwrap().full = true;
+    pub fn set_full(&self, full: bool) {
+        self.inner.lock().unwrap().full = full;
+    }
+
+    /// Uploads that were refused for want of room.
+    pub fn refused(&self) -> u64 {
+        self.inner.lock().unwrap().refused
     }
 
     pub fn opened(&self) -> u64 {
@@ -109,6 +115,7 @@ async fn get_blob(State(store): State<Store>, Path(digest): Path<String>, header
 async fn open(State(store): State<Store>, Json(order): Json<Open>) -> Response {
     let mut inner = store.inner.lock().unwrap();
     if inner.full {
+        inner.refused += 1;
         return (
             StatusCode::INSUFFICIENT_STORAGE,
             Json(serde_json::json!({"message": "0 bytes left", "hint": "free some"})),

@@ -8,8 +8,8 @@ use super::{
     },
     queue::{DeviceKey, Target},
     state::{
-        Effects, FinishedIn, FinishedOutcome, Hold, LAST_CHANCE_LEASES, LeaseRef, Now, Ordered, SessionId, State,
-        ToAgent,
+        Effects, FinishedIn, FinishedOutcome, Hold, LAST_CHANCE_LEASES, LeaseRef, Now, Ordered, Reply, SessionId,
+        State, ToAgent,
     },
 };
 use planforge_engine_core::{identity::Digest, worker::FailureClass};
@@ -479,7 +479,10 @@ impl State {
             Some(job) => Arc::make_mut(job),
             None => match &mut ended {
                 Some(job) => job,
-                None => return,
+                None => {
+                    fx.reply = Reply::Unknown;
+                    return;
+                }
             },
         };
         if let Some(attempt) = job.attempts.iter_mut().find(|attempt| attempt.number == number && attempt.log.is_none())

@@ -542,7 +542,17 @@ pub enum Change {
     Cache(Box<CacheRecord>),
     Plugin(PluginRecord),
     ForgetPlugin(Digest),
-    Token(TokenRecord),
+    /// A new token. Changes nothing about one that is there: an id is given once.
+    TokenMade(TokenRecord),
+    /// It never works again, whatever else is written about it.
+    TokenRevoked {
+        id: String,
+    },
+    /// It was used; the latest time counts.
+    TokenUsed {
+        id: String,
+        at_ms: u64,
+    },
 }
 
 /// What the core must know of an engine to answer requests from the store.

@@ -300,6 +300,8 @@ pub enum JobRef {
 pub enum Reply {
     #[default]
     None,
+    /// The job is not live, and nobody said how it ended.
+    Unknown,
     Submitted(Result<Submitted, ApiError>),
     /// The jobs as they stand, each with a remark when it goes on.
     Cancelled(Result<Vec<(JobRef, String)>, ApiError>),
@@ -523,6 +525,16 @@ impl State {
             self.reindex_agent(agent);
         }
         self.counters = before.counters.clone();
+    }
+
+    /// Begins every deadline anew: nobody could be heard while the store took no writes.
+    pub fn begin_deadlines_anew(&mut self, now: Now) {
+        for entry in self.agents.values_mut() {
+            entry.heard_mono_ms = now.mono_ms;
+        }
+        for hold in self.holds.values_mut() {
+            hold.deadline_mono_ms = now.mono_ms + self.config.lease_ms;
+        }
     }
 
     /// Sessions that are connected.

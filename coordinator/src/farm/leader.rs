@@ -6,10 +6,12 @@
 //!
 //! Crash safety: nothing is acknowledged before it is committed. When the store refuses a commit, every answer that
 //! depended on it is an error, and the state is loaded anew: memory never runs ahead of the store.
+//!
+//! A store that takes no writes, as on a full disk, is asked once a second whether it does again. Until then callers are
+//! refused with the reason, what agents say waits in their streams, and no lease runs out.
 
-use super::{FarmConfig, FarmEvent, clock::Clock, logs::Logs, stats::Histogram, watch};
+use super::{FarmConfig, FarmEvent, clock::Clock, logs::Logs, seal::Sealer, stats::Histogram, watch};
 use crate::{
-    blobs::BlobStore,
     core::{Change, CoreConfig, Event, Input, Job, JobId, Now, Reply, SessionId, State, ToAgent},
     store::{Store, StoreError},
 };
@@ -21,7 +23,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot, watch as watch_channel};
 
 /// Inputs that may wait for the leader; senders wait beyond that.
 pub(super) const INBOX_MAX: usize = 4_096;
@@ -31,8 +33,7 @@ const BURST_MAX: usize = 256;
 pub(super) const OUTBOX_MAX: usize = 256;
 /// How often the sweep looks for what was missed.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How long loading is tried after the store refused a commit, and the pause between tries.
-const RELOAD_TRIES: u32 = 20;
+/// Pause between tries to load the store after it refused a commit.
 const RELOAD_PAUSE: Duration = Duration::from_millis(500);
 /// Events that a slow watcher may be behind before it has to read the store again.
 pub(super) const EVENTS_KEPT: usize = 4_096;
@@ -90,14 +91,23 @@ pub(super) struct Shared {
     /// The same as messages of the contract, of all projects, made only while somebody listens.
     pub page: broadcast::Sender<FarmEvent>,
     /// Why the farm takes no writes now.
-    pub trouble: Mutex<Option<ApiError>>,
+    pub trouble: watch_channel::Sender<Option<ApiError>>,
     pub claims: Mutex<Histogram>,
     pub logs: Logs,
 }
 
 impl Shared {
     pub fn set_trouble(&self, trouble: Option<ApiError>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        self.trouble.send_if_modified(|known| {
+            let news = known.is_some() || trouble.is_some();
+            *known = trouble;
+            news
+        });
+    }
+
+    /// Why the farm takes no writes now.
+    pub fn trouble(&self) -> Option<ApiError> {
+        self.trouble.borrow().clone()
     }
 }
 
@@ -128,14 +138,14 @@ impl Batch {
 pub(super) struct Leader {
     pub state: State,
     pub store: Arc<dyn Store>,
-    pub blobs: Arc<dyn BlobStore>,
     pub clock: Arc<dyn Clock>,
     pub config: FarmConfig,
     pub epoch: u64,
     pub shared: Arc<Shared>,
     pub outboxes: BTreeMap<SessionId, mpsc::Sender<ToAgent>>,
-    /// To send itself what background work found.
-    pub own: mpsc::WeakSender<Message>,
+    pub sealer: Sealer,
+    /// The store refused the last write.
+    pub ailing: bool,
 }
 
 /// Why the loop ended.
@@ -185,7 +195,8 @@ impl Leader {
         let mut sweep = tokio::time::interval(SWEEP);
         sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut pending = Batch::default();
-        let mut in_flight: Option<(BoxFuture<'static, Result<(), StoreError>>, Batch)> = None;
+        // Without a batch it only asks whether the store takes writes again.
+        let mut in_flight: Option<(BoxFuture<'static, Result<(), StoreError>>, Option<Batch>)> = None;
         let mut closing: Option<oneshot::Sender<()>> = None;
         let mut burst = Vec::with_capacity(BURST_MAX);
         loop {
@@ -198,7 +209,7 @@ impl Leader {
                 let (store, epoch) = (self.store.clone(), self.epoch);
                 let changes = std::mem::take(&mut batch.changes);
                 let commit = Box::pin(async move { store.commit(epoch, changes).await });
-                in_flight = Some((commit, batch));
+                in_flight = Some((commit, Some(batch)));
             }
             if in_flight.is_none()
                 && let Some(answer) = closing.take()
@@ -215,20 +226,21 @@ impl Leader {
                 biased;
                 result = committed => {
                     let Some((_, batch)) = in_flight.take() else { continue };
-                    match result {
-                        Ok(()) => {
-                            self.shared.set_trouble(None);
-                            self.release(batch);
+                    match (result, batch) {
+                        (Ok(()), batch) => {
+                            self.recovered();
+                            self.release(batch.unwrap_or_default());
                         }
-                        Err(error @ StoreError::Fenced { .. }) => {
-                            refuse(batch, &error);
+                        (Err(error @ StoreError::Fenced { .. }), batch) => {
+                            refuse(batch.unwrap_or_default(), &error);
                             refuse(std::mem::take(&mut pending), &error);
                             return End::Fenced(error);
                         }
-                        Err(error) => {
+                        (Err(error), None) => self.shared.set_trouble(Some(error.into())),
+                        (Err(error), Some(batch)) => {
                             let lost = [batch, std::mem::take(&mut pending)];
-                            if let Err(error) = self.recover(error, lost).await {
-                                return End::Fenced(error);
+                            if let Err(end) = self.recover(error, lost, inbox).await {
+                                return end;
                             }
                         }
                     }
@@ -245,7 +257,14 @@ impl Leader {
                         }
                     }
                 }
-                _ = sweep.tick() => self.apply(Input::Tick, None, &mut pending),
+                _ = sweep.tick() => {
+                    if !self.ailing {
+                        self.apply(Input::Tick, None, &mut pending);
+                    } else if in_flight.is_none() {
+                        let (store, epoch) = (self.store.clone(), self.epoch);
+                        in_flight = Some((Box::pin(async move { store.check(epoch).await }), None));
+                    }
+                }
             }
         }
     }
@@ -267,20 +286,11 @@ impl Leader {
     }
 
     fn apply(&mut self, input: Input, answer: Option<oneshot::Sender<Result<Reply, ApiError>>>, batch: &mut Batch) {
-        let session = match &input {
-            Input::Hello { session, .. }
-            | Input::Inventory { session, .. }
-            | Input::Started { session, .. }
-            | Input::Progress { session, .. }
-            | Input::Built { session, .. }
-            | Input::Finished { session, .. }
-            | Input::Goodbye { session } => Some(*session),
-            Input::Disconnected { session } => {
-                self.outboxes.remove(session);
-                None
-            }
-            _ => None,
-        };
+        let mut session = session_of(&input);
+        if let Input::Disconnected { session: gone } = &input {
+            self.outboxes.remove(gone);
+            session = None;
+        }
         let now = self.now();
         let mut effects = self.state.apply(input, now);
         if !effects.changes.is_empty() {
@@ -331,16 +341,16 @@ impl Leader {
             if stored {
                 self.shared.logs.close(&job, attempt);
             } else {
-                self.seal(job, attempt);
+                self.sealer.begin(job, attempt);
             }
         }
     }
 
     fn send(&mut self, session: SessionId, message: ToAgent) {
         match &message {
-            ToAgent::Assign { lease, .. } => self.shared.logs.open(&lease.job, lease.attempt),
+            ToAgent::Assign { lease, .. } => self.shared.logs.open(&lease.job, lease.attempt, session),
             ToAgent::Welcome { resumed, .. } => {
-                resumed.iter().for_each(|lease| self.shared.logs.open(&lease.job, lease.attempt));
+                resumed.iter().for_each(|lease| self.shared.logs.open(&lease.job, lease.attempt, session));
             }
             _ => {}
         }
@@ -353,52 +363,45 @@ impl Leader {
         }
     }
 
-    /// Stores the log of an attempt whose agent did not.
-    fn seal(&self, job: JobId, attempt: u32) {
-        let (logs, blobs, store, own) =
-            (self.shared.logs.clone(), self.blobs.clone(), self.store.clone(), self.own.clone());
-        tokio::spawn(async move {
-            let bytes = logs.read(&job, attempt, 0, super::logs::LOG_MAX_BYTES as usize);
-            if let Some(Ok(bytes)) = bytes
-                && !bytes.is_empty()
-            {
-                match blobs.put(bytes.into()).await {
-                    Ok(log) => {
-                        let ended = store.job(&job).await.ok().flatten().map(Box::new);
-                        let (answer, done) = oneshot::channel();
-                        let input = Input::LogSealed { job: job.clone(), attempt, log, ended };
-                        if let Some(own) = own.upgrade()
-                            && own.send(Message::Input { input, answer: Some(answer) }).await.is_ok()
-                        {
-                            let _ = done.await;
-                        }
-                    }
-                    Err(error) => tracing::warn!(%job, attempt, %error, "the log of a lost attempt was not stored"),
-                }
-            }
-            logs.close(&job, attempt);
-        });
+    /// The store took a write.
+    fn recovered(&mut self) {
+        if std::mem::take(&mut self.ailing) {
+            tracing::info!("the store takes writes again");
+            let now = self.now();
+            self.state.begin_deadlines_anew(now);
+        }
+        self.shared.set_trouble(None);
     }
 
     /// The store refused a commit: nothing of it holds, so the state is what the store says.
-    async fn recover(&mut self, error: StoreError, lost: [Batch; 2]) -> Result<(), StoreError> {
-        tracing::error!(%error, "the store refused a commit; what depended on it was refused too");
+    async fn recover(
+        &mut self,
+        error: StoreError,
+        lost: [Batch; 2],
+        inbox: &mut mpsc::Receiver<Message>,
+    ) -> Result<(), End> {
+        if !std::mem::replace(&mut self.ailing, true) {
+            tracing::error!(%error, "the store refused a commit; what depended on it was refused too");
+        }
         self.shared.set_trouble(Some(error.clone().into()));
         let mut sessions = BTreeSet::new();
         for batch in lost {
             sessions.extend(batch.sessions.iter().copied());
             refuse(batch, &error);
         }
-        let mut tries = 0;
         let snapshot = loop {
             match self.store.load().await {
                 Ok(snapshot) => break snapshot,
-                Err(error) if tries < RELOAD_TRIES => {
-                    tries += 1;
-                    tracing::error!(%error, tries, "the store cannot be read");
+                // Waiting changes nothing about these.
+                Err(error @ (StoreError::Corrupt { .. } | StoreError::NewerSchema { .. })) => {
+                    return Err(End::Fenced(error));
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the store cannot be read; trying again");
+                    self.shared.set_trouble(Some(error.clone().into()));
+                    self.refuse_inbox(inbox, &error, &mut sessions)?;
                     tokio::time::sleep(RELOAD_PAUSE).await;
                 }
-                Err(error) => return Err(error),
             }
         };
         let now = self.now();
@@ -409,6 +412,52 @@ impl Leader {
         let adopted: BTreeSet<SessionId> = self.state.sessions().collect();
         self.outboxes.retain(|session, _| adopted.contains(session));
         Ok(())
+    }
+
+    /// Refuses what came while there is no state to apply it to; `sessions` are those that said something.
+    fn refuse_inbox(
+        &mut self,
+        inbox: &mut mpsc::Receiver<Message>,
+        error: &StoreError,
+        sessions: &mut BTreeSet<SessionId>,
+    ) -> Result<(), End> {
+        while let Ok(message) = inbox.try_recv() {
+            match message {
+                Message::Input { input, answer } => {
+                    sessions.extend(session_of(&input));
+                    if let Some(answer) = answer {
+                        let _ = answer.send(Err(error.clone().into()));
+                    }
+                }
+                Message::Commit { answer, .. } => drop(answer.send(Err(error.clone().into()))),
+                Message::Close { answer } => return Err(End::Closed(answer)),
+                // A session that attaches now is not adopted and connects again; who asks hears the trouble.
+                Message::Attach { .. } | Message::Ask(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The session that an input came from.
+fn session_of(input: &Input) -> Option<SessionId> {
+    match input {
+        Input::Hello { session, .. }
+        | Input::Inventory { session, .. }
+        | Input::Heartbeat { session, .. }
+        | Input::Started { session, .. }
+        | Input::Progress { session, .. }
+        | Input::Built { session, .. }
+        | Input::Finished { session, .. }
+        | Input::Goodbye { session }
+        | Input::Disconnected { session } => Some(*session),
+        Input::Submit(_)
+        | Input::Cancel(_)
+        | Input::DropCache { .. }
+        | Input::AllowPlugin(_)
+        | Input::ForbidPlugin(_)
+        | Input::LogSealed { .. }
+        | Input::Tick => None,
     }
 }
 

@@ -7,6 +7,7 @@ mod logs;
 mod operator;
 mod portability;
 mod requests;
+mod seal;
 mod session;
 pub mod stats;
 mod tokens;
@@ -27,6 +28,7 @@ use logs::Logs;
 use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode, v1};
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
+use seal::Sealer;
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
@@ -38,7 +40,7 @@ use std::{
     time::Instant,
 };
 use tokens::Tokens;
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot, watch as watch_channel};
 
 /// How the farm is run. Every bound has a default that suits a shop with a thousand agents.
 #[derive(Clone, Debug)]
@@ -133,7 +135,7 @@ impl Farm {
         let shared = Arc::new(Shared {
             events: broadcast::channel(leader::EVENTS_KEPT).0,
             page: broadcast::channel(leader::EVENTS_KEPT).0,
-            trouble: Mutex::new(None),
+            trouble: watch_channel::Sender::new(None),
             claims: Mutex::default(),
             logs,
         });
@@ -141,13 +143,13 @@ impl Farm {
         let leader = Leader {
             state,
             store: store.clone(),
-            blobs: blobs.clone(),
             clock: clock.clone(),
             config: config.clone(),
             epoch,
             shared: shared.clone(),
             outboxes: BTreeMap::new(),
-            own: inbox.downgrade(),
+            sealer: Sealer::new(&shared, &blobs, &store, inbox.downgrade()),
+            ailing: false,
         };
         tokio::spawn(leader.run(messages));
         // With a seed, every epoch still draws its own numbers: ids must not repeat after a restart.

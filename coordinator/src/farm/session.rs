@@ -50,6 +50,8 @@ pub(super) async fn session(
 }
 
 async fn read(farm: Farm, session: SessionId, mut inbound: Reply<v1::AgentMessage>, over: CancellationToken) {
+    let mut trouble = farm.shared().trouble.subscribe();
+    let mut greeted = false;
     loop {
         let message = tokio::select! {
             biased;
@@ -57,6 +59,17 @@ async fn read(farm: Farm, session: SessionId, mut inbound: Reply<v1::AgentMessag
             message = inbound.next() => message,
         };
         let Some(Ok(message)) = message else { break };
+        if matches!(message.kind, Some(Kind::Hello(_))) && std::mem::replace(&mut greeted, true) {
+            // One stream is one agent: with a second name it could speak for both.
+            tracing::warn!(session, "an agent said hello twice on one stream");
+            break;
+        }
+        // What an agent says is not thrown away because the store takes no writes just now: it waits in its stream.
+        tokio::select! {
+            biased;
+            () = over.cancelled() => break,
+            writes = trouble.wait_for(Option::is_none) => if writes.is_err() { break },
+        }
         match understand(&farm, session, message).await {
             Ok(Some(input)) => {
                 if farm.tell(Message::Input { input, answer: None }).await.is_err() {
@@ -105,7 +118,7 @@ async fn understand(farm: &Farm, session: SessionId, message: v1::AgentMessage) 
         },
         Kind::Log(lines) => {
             let LeaseRef { job, attempt, .. } = convert::lease(lines.lease)?;
-            farm.shared().logs.append(&job, attempt, lines.offset_bytes, &lines.data);
+            farm.shared().logs.append(session, &job, attempt, lines.offset_bytes, &lines.data);
             return Ok(None);
         }
         Kind::Built(built) => {

@@ -1,9 +1,6 @@
 //! Tokens: made once, kept as hashes, looked up in memory.
 
-use super::{
-    convert,
-    leader::{Message, Shared},
-};
+use super::{convert, leader::Message};
 use crate::{
     auth::{Actor, Role},
     core::{Change, TokenRecord},
@@ -11,7 +8,8 @@ use crate::{
 use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode, v1};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
     sync::{Mutex, PoisonError},
 };
 
@@ -24,19 +22,53 @@ const LAST_USED_STEP_MS: u64 = 60 * 60 * 1_000;
 /// Longest secret that is hashed.
 const SECRET_MAX_BYTES: usize = 256;
 
-/// Tokens by the hash of their secret. Looking up a hash tells an attacker nothing about secrets.
+/// The tokens in memory. What happens to one is a change of its own in the store and one field here, so that a use and a
+/// revocation cannot undo each other.
+#[derive(Debug, Default)]
+struct Known {
+    /// By the hash of their secret: looking up a hash tells an attacker nothing about secrets.
+    by_hash: BTreeMap<Digest, TokenRecord>,
+    /// Names of tokens that are being made durable: taken, and counted, until that is decided.
+    making: BTreeSet<String>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    by_hash: Mutex<BTreeMap<Digest, TokenRecord>>,
+    known: Mutex<Known>,
 }
 
 impl Tokens {
     pub fn new(tokens: Vec<TokenRecord>) -> Self {
-        Self { by_hash: Mutex::new(tokens.into_iter().map(|token| (token.secret_hash, token)).collect()) }
+        let by_hash = tokens.into_iter().map(|token| (token.secret_hash, token)).collect();
+        Self { known: Mutex::new(Known { by_hash, making: BTreeSet::new() }) }
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<Digest, TokenRecord>) -> T) -> T {
-        work(&mut self.by_hash.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
+        work(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Known {
+    /// Takes a name for a token that is being made.
+    fn reserve(&mut self, name: &str) -> Result<(), ApiError> {
+        if self.by_hash.len() + self.making.len() >= TOKENS_MAX {
+            let message = format!("there are {TOKENS_MAX} tokens already");
+            return Err(ApiError::new(ErrorCode::ResourceExhausted, message));
+        }
+        let taken = self.by_hash.values().any(|token| !token.revoked && token.name == name);
+        if taken || !self.making.insert(name.to_owned()) {
+            let message = format!("a token named '{name}' exists already");
+            return Err(
+                ApiError::new(ErrorCode::Conflict, message).with_hint("revoke it first, or choose another name")
+            );
+        }
+        Ok(())
+    }
+
+    /// The only token with that id, or that name among those not revoked.
+    fn find(&self, id: &str) -> Option<&TokenRecord> {
+        let mut fits = self.by_hash.values().filter(|token| token.id == id || (!token.revoked && token.name == id));
+        fits.next().filter(|_| fits.next().is_none())
     }
 }
 
@@ -48,13 +80,14 @@ pub(super) fn admin(actor: &Actor) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorCode::PermissionDenied, message))
 }
 
-impl super::Farm {
-    async fn keep_token(&self, token: TokenRecord) -> Result<(), ApiError> {
-        self.commit(vec![Change::Token(token.clone())]).await?;
-        self.tokens().with(|tokens| tokens.insert(token.secret_hash, token));
-        Ok(())
-    }
+/// Runs `work` to its end even when the caller goes away meanwhile: what the store was told, memory must follow.
+async fn to_the_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::spawn(work).await.unwrap_or_else(|_| Err(super::Farm::gone()))
+}
 
+impl super::Farm {
     pub(super) async fn make_token(
         &self,
         actor: &Actor,
@@ -67,22 +100,7 @@ impl super::Farm {
             return Err(convert::invalid("a token has a name of 1 to 64 bytes without control characters"));
         }
         let project = if request.project.is_empty() { None } else { Some(convert::project(&request.project)?) };
-        let taken = self.tokens().with(|tokens| {
-            if tokens.len() >= TOKENS_MAX {
-                return Some(ApiError::new(
-                    ErrorCode::ResourceExhausted,
-                    format!("there are {TOKENS_MAX} tokens already"),
-                ));
-            }
-            let same = tokens.values().any(|token| !token.revoked && token.name == request.name);
-            same.then(|| {
-                let message = format!("a token named '{}' exists already", request.name);
-                ApiError::new(ErrorCode::Conflict, message).with_hint("revoke it first, or choose another name")
-            })
-        });
-        if let Some(error) = taken {
-            return Err(error);
-        }
+        self.tokens().with(|known| known.reserve(&request.name))?;
         let secret = format!("{SECRET_PREFIX}{}", hex::encode(self.random_bytes::<32>()));
         let created_ms = self.clock().wall_ms();
         let token = TokenRecord {
@@ -101,31 +119,46 @@ impl super::Farm {
             last_used_ms: 0,
         };
         let id = token.id.clone();
-        self.keep_token(token).await?;
+        let farm = self.clone();
+        to_the_end(async move {
+            let kept = farm.commit(vec![Change::TokenMade(token.clone())]).await;
+            farm.tokens().with(|known| {
+                known.making.remove(&token.name);
+                if kept.is_ok() {
+                    known.by_hash.insert(token.secret_hash, token);
+                }
+            });
+            kept
+        })
+        .await?;
         Ok(v1::CreateTokenReply { id, secret })
     }
 
     pub(super) fn tokens_out(&self, actor: &Actor) -> Result<v1::ListTokensReply, ApiError> {
         admin(actor)?;
-        let mut tokens: Vec<v1::Token> = self.tokens().with(|t| t.values().map(convert::token_out).collect());
+        let mut tokens: Vec<v1::Token> =
+            self.tokens().with(|known| known.by_hash.values().map(convert::token_out).collect());
         tokens.sort_by(|left, right| (left.created_ms, &left.id).cmp(&(right.created_ms, &right.id)));
         Ok(v1::ListTokensReply { tokens })
     }
 
     pub(super) async fn end_token(&self, actor: &Actor, id: &str) -> Result<v1::RevokeTokenReply, ApiError> {
         admin(actor)?;
-        let found = self.tokens().with(|tokens| {
-            let mut fits = tokens.values().filter(|token| token.id == id || (!token.revoked && token.name == id));
-            (fits.next().cloned(), fits.next().is_some())
-        });
-        let (Some(mut token), false) = found else {
+        let Some((id, hash)) = self.tokens().with(|known| known.find(id).map(|t| (t.id.clone(), t.secret_hash))) else {
             let message = format!("no token has the id or name '{}'", id.escape_debug());
             return Err(ApiError::new(ErrorCode::NotFound, message));
         };
-        token.revoked = true;
-        let reply = v1::RevokeTokenReply { token: Some(convert::token_out(&token)) };
-        self.keep_token(token).await?;
-        Ok(reply)
+        let farm = self.clone();
+        let token = to_the_end(async move {
+            farm.commit(vec![Change::TokenRevoked { id }]).await?;
+            Ok(farm.tokens().with(|known| {
+                let token = known.by_hash.get_mut(&hash)?;
+                token.revoked = true;
+                Some(convert::token_out(token))
+            }))
+        })
+        .await?;
+        Ok(v1::RevokeTokenReply { token })
     }
 
     pub(super) fn holder(&self, secret: &str) -> Option<Actor> {
@@ -134,31 +167,26 @@ impl super::Farm {
         }
         let now_ms = self.clock().wall_ms();
         let hash = Digest::of(secret.as_bytes());
-        let (actor, stale) = self.tokens().with(|tokens| {
-            let token = tokens.get_mut(&hash)?;
+        // A use is not worth a write that is going to be refused.
+        let writes = self.shared().trouble().is_none();
+        let (actor, stale) = self.tokens().with(|known| {
+            let token = known.by_hash.get_mut(&hash)?;
             if token.revoked || (token.expires_ms != 0 && token.expires_ms <= now_ms) {
                 return None;
             }
             let role = token.role.parse().ok()?;
             let actor = Actor { name: token.name.clone(), role, project: token.project.clone() };
-            let stale = now_ms.saturating_sub(token.last_used_ms) >= LAST_USED_STEP_MS;
+            let stale = writes && now_ms.saturating_sub(token.last_used_ms) >= LAST_USED_STEP_MS;
             if stale {
                 token.last_used_ms = now_ms;
             }
-            Some((actor, stale.then(|| token.clone())))
+            Some((actor, stale.then(|| token.id.clone())))
         })?;
-        if let Some(token) = stale {
+        if let Some(id) = stale {
             // Coarse and not waited for: losing it loses nothing that was promised.
             let (answer, _) = tokio::sync::oneshot::channel();
-            let _ = self.try_tell(Message::Commit { changes: vec![Change::Token(token)], answer });
+            let _ = self.try_tell(Message::Commit { changes: vec![Change::TokenUsed { id, at_ms: now_ms }], answer });
         }
         Some(actor)
-    }
-}
-
-impl Shared {
-    /// Why the farm takes no writes now.
-    pub fn trouble(&self) -> Option<ApiError> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

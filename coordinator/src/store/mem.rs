@@ -30,6 +30,8 @@ struct Tables {
     tokens: BTreeMap<String, TokenRecord>,
     /// Makes commits fail, for tests of what happens then.
     fault: Option<StoreError>,
+    /// Makes loading fail, likewise.
+    load_fault: Option<StoreError>,
 }
 
 /// Keeps everything in memory: tests and simulation.
@@ -48,6 +50,11 @@ impl MemStore {
         self.with(|tables| tables.fault = fault);
     }
 
+    /// Lets loading fail with `fault` until it is taken back.
+    pub fn set_load_fault(&self, fault: Option<StoreError>) {
+        self.with(|tables| tables.load_fault = fault);
+    }
+
     fn with<T>(&self, work: impl FnOnce(&mut Tables) -> T) -> T {
         work(&mut self.tables.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -58,6 +65,13 @@ impl MemStore {
 }
 
 impl Tables {
+    fn may_write(&self, epoch: u64) -> Result<(), StoreError> {
+        if self.epoch != epoch {
+            return Err(StoreError::Fenced { mine: epoch, current: self.epoch });
+        }
+        self.fault.clone().map_or(Ok(()), Err)
+    }
+
     fn apply(&mut self, change: Change) {
         match change {
             Change::Job(job) => drop(self.jobs.insert(job.id.clone(), job)),
@@ -73,7 +87,17 @@ impl Tables {
             Change::Cache(cache) => drop(self.caches.insert(cache.scope, *cache)),
             Change::Plugin(plugin) => drop(self.plugins.insert(plugin.digest, plugin)),
             Change::ForgetPlugin(digest) => drop(self.plugins.remove(&digest)),
-            Change::Token(token) => drop(self.tokens.insert(token.id.clone(), token)),
+            Change::TokenMade(token) => drop(self.tokens.entry(token.id.clone()).or_insert(token)),
+            Change::TokenRevoked { id } => {
+                if let Some(token) = self.tokens.get_mut(&id) {
+                    token.revoked = true;
+                }
+            }
+            Change::TokenUsed { id, at_ms } => {
+                if let Some(token) = self.tokens.get_mut(&id) {
+                    token.last_used_ms = token.last_used_ms.max(at_ms);
+                }
+            }
         }
     }
 
@@ -152,21 +176,23 @@ impl Store for MemStore {
     }
 
     fn load(&self) -> Answer<'_, Snapshot> {
-        self.answer(|tables| tables.snapshot())
+        let loaded = self.with(|tables| tables.load_fault.clone().map_or_else(|| Ok(tables.snapshot()), Err));
+        Box::pin(future::ready(loaded))
     }
 
-    fn commit(&self, epoch: u64, changes: Vec<Change>) -> Answer<'_, ()> {
+    fn commit(&self, epoch: u64, mut changes: Vec<Change>) -> Answer<'_, ()> {
         let result = self.with(|tables| {
-            if tables.epoch != epoch {
-                return Err(StoreError::Fenced { mine: epoch, current: tables.epoch });
-            }
-            if let Some(fault) = &tables.fault {
-                return Err(fault.clone());
-            }
+            tables.may_write(epoch)?;
+            // Within one commit a token is there before anything happens to it.
+            changes.sort_by_key(|change| !matches!(change, Change::TokenMade(_)));
             changes.into_iter().for_each(|change| tables.apply(change));
             Ok(())
         });
         Box::pin(future::ready(result))
+    }
+
+    fn check(&self, epoch: u64) -> Answer<'_, ()> {
+        Box::pin(future::ready(self.with(|tables| tables.may_write(epoch))))
     }
 
     fn job<'a>(&'a self, id: &'a JobId) -> Answer<'a, Option<Job>> {

@@ -7,12 +7,14 @@
 //! | module | holds |
 //! |---|---|
 //! | [`mem`] | everything in memory: tests and simulation |
-//! | [`sqlite`] | one file, one writer task with group commit |
+//! | [`sqlite`] | one file, one writer task with group commit, readers beside it |
+//! | `sqlite_writer` | that writer: transactions, and healing after a full disk |
 //! | `sql` | the statements, shaped so that another SQL database runs the same ones |
 
 pub mod mem;
 mod sql;
 pub mod sqlite;
+mod sqlite_writer;
 
 pub use mem::MemStore;
 pub use sqlite::SqliteStore;
@@ -119,6 +121,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes `changes` durable, all or none.
     fn commit(&self, epoch: u64, changes: Vec<Change>) -> Answer<'_, ()>;
+
+    /// Whether commits are taken now. Really writes, so that a full or broken disk refuses it too, and changes nothing.
+    fn check(&self, epoch: u64) -> Answer<'_, ()>;
 
     fn job<'a>(&'a self, id: &'a JobId) -> Answer<'a, Option<Job>>;
 

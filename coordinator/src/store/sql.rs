@@ -3,7 +3,11 @@
 
 use crate::core::{Change, Job};
 use serde::Serialize;
-use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    sync::Arc,
+};
 
 /// A value to bind.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,11 +107,9 @@ const PLUGINS: Table = Table {
     columns: 2,
     conflict: " ON CONFLICT (digest) DO UPDATE SET doc = excluded.doc",
 };
-const TOKENS: Table = Table {
-    insert: "INSERT INTO tokens (id, doc) VALUES ",
-    columns: 2,
-    conflict: " ON CONFLICT (id) DO UPDATE SET doc = excluded.doc",
-};
+/// A token's document is written once; what happens to it later has columns of its own.
+const TOKENS: Table =
+    Table { insert: "INSERT INTO tokens (id, doc) VALUES ", columns: 2, conflict: " ON CONFLICT (id) DO NOTHING" };
 
 fn json(record: &impl Serialize) -> Value {
     // Records are plain structs with text keys; their serialization has no way to fail.
@@ -151,7 +153,8 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     let mut jobs: BTreeMap<String, Arc<Job>> = BTreeMap::new();
     let mut engines = BTreeMap::new();
     let mut agents = BTreeMap::new();
-    let mut tokens = BTreeMap::new();
+    let (mut tokens_made, mut tokens_revoked) = (Vec::new(), BTreeSet::new());
+    let mut tokens_used: BTreeMap<String, u64> = BTreeMap::new();
     let mut reports = BTreeMap::new();
     // `None`: forgotten.
     let mut refusals = BTreeMap::new();
@@ -194,7 +197,12 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             Change::Cache(cache) => drop(caches.insert(cache.scope, cache)),
             Change::Plugin(plugin) => drop(plugins.insert(plugin.digest, Some(plugin))),
             Change::ForgetPlugin(digest) => drop(plugins.insert(digest, None)),
-            Change::Token(token) => drop(tokens.insert(token.id.clone(), token)),
+            Change::TokenMade(token) => tokens_made.push(vec![token.id.clone().into(), json(&token)]),
+            Change::TokenRevoked { id } => drop(tokens_revoked.insert(id)),
+            Change::TokenUsed { id, at_ms } => {
+                let newest = tokens_used.entry(id).or_default();
+                *newest = at_ms.max(*newest);
+            }
         }
     }
     let mut all = Vec::new();
@@ -255,7 +263,17 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             }),
         }
     }
-    insert(&mut all, &TOKENS, tokens.values().map(|token| vec![token.id.clone().into(), json(token)]).collect());
+    insert(&mut all, &TOKENS, tokens_made);
+    // Neither undoes the other, and both only ever go one way: their order does not matter.
+    all.extend(tokens_used.into_iter().map(|(id, at_ms)| Statement {
+        sql: "UPDATE tokens SET last_used_ms = $1 WHERE id = $2 AND last_used_ms < $1".into(),
+        values: vec![at_ms.into(), id.into()],
+    }));
+    all.extend(
+        tokens_revoked
+            .into_iter()
+            .map(|id| Statement { sql: "UPDATE tokens SET revoked = 1 WHERE id = $1".into(), values: vec![id.into()] }),
+    );
     all
 }
 

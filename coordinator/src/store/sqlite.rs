@@ -3,7 +3,8 @@
 use super::{
     Answer, EngineFilter, EventFilter, JobFilter, ReportFilter, Store, StoreError,
     mem::{ReportOf, engine_ref},
-    sql::{MODEL, Select, Statement, Value, statements},
+    sql::{MODEL, Select, Statement, Value},
+    sqlite_writer::{Write, Writer},
 };
 use crate::core::{
     Agent, CacheRecord, Change, Covered, Engine, Event, Job, JobId, JobState, PluginRecord, Refusal, Report,
@@ -26,15 +27,14 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Forward-only; a database that has more than these is refused.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("../../../migrations/sqlite/0001_farm.sql"),
     include_str!("../../../migrations/sqlite/0002_caches_plugins.sql"),
     include_str!("../../../migrations/sqlite/0003_engine_seq.sql"),
+    include_str!("../../../migrations/sqlite/0004_token_changes.sql"),
 ];
 /// Commits that may wait for the writer.
 const WRITER_QUEUE: usize = 1_024;
-/// Commits that join one transaction; bounds how much is lost time when it fails.
-const GROUP_MAX: usize = 512;
 /// How long a statement waits for another process that holds the database.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that only read.
@@ -45,13 +45,6 @@ const READERS: u32 = 3;
 pub struct SqliteStore {
     writer: mpsc::Sender<Write>,
     readers: SqlitePool,
-}
-
-#[derive(Debug)]
-enum Write {
-    Commit { epoch: u64, changes: Vec<Change>, done: oneshot::Sender<Result<(), StoreError>> },
-    Acquire { owner: String, now_ms: u64, done: oneshot::Sender<Result<u64, StoreError>> },
-    Close { done: oneshot::Sender<()> },
 }
 
 impl SqliteStore {
@@ -79,21 +72,22 @@ impl SqliteStore {
             .statement_cache_capacity(256);
         let mut connection = SqliteConnection::connect_with(&options).await.map_err(cannot)?;
         migrate(&mut connection).await?;
-        if let Some(max_bytes) = max_bytes {
-            let page_bytes: i64 =
-                sqlx::query_scalar("PRAGMA page_size").fetch_one(&mut connection).await.map_err(cannot)?;
-            let pages = max_bytes / page_bytes.max(1).unsigned_abs();
-            let limit = format!("PRAGMA max_page_count = {pages}");
-            sqlx::query(AssertSqlSafe(limit)).execute(&mut connection).await.map_err(cannot)?;
-        }
+        let mut writer = Writer {
+            file: file.to_owned(),
+            options: options.clone().create_if_missing(false),
+            max_bytes,
+            connection: None,
+        };
+        writer.limit(&mut connection).await.map_err(cannot)?;
+        writer.connection = Some(connection);
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .connect_with(options.pragma("query_only", "true"))
             .await
             .map_err(cannot)?;
-        let (writer, inbox) = mpsc::channel(WRITER_QUEUE);
-        tokio::spawn(write_loop(connection, inbox));
-        Ok(Self { writer, readers })
+        let (sender, inbox) = mpsc::channel(WRITER_QUEUE);
+        tokio::spawn(writer.run(inbox));
+        Ok(Self { writer: sender, readers })
     }
 
     async fn rows(&self, statement: Statement) -> Result<Vec<SqliteRow>, StoreError> {
@@ -106,7 +100,7 @@ impl SqliteStore {
     }
 }
 
-fn arguments(values: Vec<Value>) -> SqliteArguments {
+pub(super) fn arguments(values: Vec<Value>) -> SqliteArguments {
     use sqlx::Arguments as _;
     let mut arguments = SqliteArguments::default();
     for value in values {
@@ -120,7 +114,7 @@ fn arguments(values: Vec<Value>) -> SqliteArguments {
 }
 
 /// Sorts a database error into what can be done about it.
-fn classify(operation: &'static str, error: &sqlx::Error) -> StoreError {
+pub(super) fn classify(operation: &'static str, error: &sqlx::Error) -> StoreError {
     let detail = error.to_string();
     let code = error.as_database_error().and_then(|e| e.code()).and_then(|code| code.parse::<i64>().ok());
     // The low byte of SQLite's extended codes is the primary one.
@@ -181,87 +175,6 @@ async fn migrate(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     transaction.commit().await.map_err(failed)
 }
 
-/// One commit that waits for the transaction it joined.
-struct Waiting {
-    epoch: u64,
-    changes: Vec<Change>,
-    done: oneshot::Sender<Result<(), StoreError>>,
-}
-
-async fn write_loop(mut connection: SqliteConnection, mut inbox: mpsc::Receiver<Write>) {
-    let mut writes = Vec::with_capacity(GROUP_MAX);
-    while inbox.recv_many(&mut writes, GROUP_MAX).await > 0 {
-        let mut group = Vec::with_capacity(writes.len());
-        for write in writes.drain(..) {
-            match write {
-                Write::Commit { epoch, changes, done } => group.push(Waiting { epoch, changes, done }),
-                Write::Acquire { owner, now_ms, done } => {
-                    commit_group(&mut connection, std::mem::take(&mut group)).await;
-                    let _ = done.send(acquire(&mut connection, &owner, now_ms).await);
-                }
-                Write::Close { done } => {
-                    commit_group(&mut connection, std::mem::take(&mut group)).await;
-                    if let Err(error) = connection.close().await {
-                        tracing::warn!(%error, "closing the database failed");
-                    }
-                    let _ = done.send(());
-                    return;
-                }
-            }
-        }
-        commit_group(&mut connection, group).await;
-    }
-}
-
-async fn acquire(connection: &mut SqliteConnection, owner: &str, now_ms: u64) -> Result<u64, StoreError> {
-    let failed = |error: sqlx::Error| classify("take the leadership", &error);
-    let epoch: i64 = sqlx::query_scalar(
-        "UPDATE leader SET epoch = epoch + 1, owner = $1, since_ms = $2 WHERE id = 1 RETURNING epoch",
-    )
-    .bind(owner)
-    .bind(i64::try_from(now_ms).unwrap_or(i64::MAX))
-    .fetch_one(connection)
-    .await
-    .map_err(failed)?;
-    Ok(epoch.max(0).unsigned_abs())
-}
-
-/// Commits everything that waits in one transaction; it holds for all of them or for none.
-async fn commit_group(connection: &mut SqliteConnection, group: Vec<Waiting>) {
-    if group.is_empty() {
-        return;
-    }
-    let (mut acknowledged, mut changes) = (Vec::with_capacity(group.len()), Vec::new());
-    let result = async {
-        let failed = |error: sqlx::Error| classify("begin a commit", &error);
-        let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
-        let current: i64 = sqlx::query_scalar("SELECT epoch FROM leader WHERE id = 1")
-            .fetch_one(&mut *transaction)
-            .await
-            .map_err(failed)?;
-        let current = current.max(0).unsigned_abs();
-        for waiting in group {
-            if waiting.epoch == current {
-                changes.push(waiting.changes);
-                acknowledged.push(waiting.done);
-            } else {
-                let _ = waiting.done.send(Err(StoreError::Fenced { mine: waiting.epoch, current }));
-            }
-        }
-        for statement in statements(changes.into_iter().flatten()) {
-            sqlx::query_with(AssertSqlSafe(statement.sql), arguments(statement.values))
-                .execute(&mut *transaction)
-                .await
-                .map_err(|error| classify("write", &error))?;
-        }
-        transaction.commit().await.map_err(|error| classify("commit", &error))
-    }
-    .await;
-    for done in acknowledged {
-        let _ = done.send(result.clone());
-    }
-}
-
 impl Store for SqliteStore {
     fn acquire<'a>(&'a self, owner: &'a str, now_ms: u64) -> Answer<'a, u64> {
         Box::pin(async move {
@@ -317,6 +230,14 @@ impl Store for SqliteStore {
         Box::pin(async move {
             let (done, answer) = oneshot::channel();
             self.writer.send(Write::Commit { epoch, changes, done }).await.map_err(|_| StoreError::Closed)?;
+            answer.await.map_err(|_| StoreError::Closed)?
+        })
+    }
+
+    fn check(&self, epoch: u64) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let (done, answer) = oneshot::channel();
+            self.writer.send(Write::Check { epoch, done }).await.map_err(|_| StoreError::Closed)?;
             answer.await.map_err(|_| StoreError::Closed)?
         })
     }
@@ -409,7 +330,17 @@ impl Store for SqliteStore {
     }
 
     fn tokens(&self) -> Answer<'_, Vec<TokenRecord>> {
-        Box::pin(self.docs("a token", plain("SELECT doc FROM tokens ORDER BY id")))
+        Box::pin(async move {
+            let rows = self.rows(plain("SELECT doc, revoked, last_used_ms FROM tokens ORDER BY id")).await?;
+            let token = |row: &SqliteRow| {
+                let mut token: TokenRecord = parse("a token", &text(row, "doc")?)?;
+                // Older versions wrote both into the document.
+                token.revoked |= number(row, "revoked")? != 0;
+                token.last_used_ms = token.last_used_ms.max(number(row, "last_used_ms")?);
+                Ok(token)
+            };
+            rows.iter().map(token).collect()
+        })
     }
 
     fn close(&self) -> Answer<'_, ()> {

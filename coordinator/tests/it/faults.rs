@@ -85,3 +85,65 @@ async fn a_full_disk_refuses_requests_and_keeps_what_was_accepted() {
     }
     farm.submit(&Actor::local(), request(model(&blobs, "new"))).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_can_neither_be_written_nor_read_is_waited_for() {
+    let blobs = MemBlobs::default();
+    let store = Arc::new(MemStore::new());
+    let farm = open(store.clone(), &blobs).await;
+    let mut agent = Agent::usual(&farm, "a").await;
+    let job = farm.submit(&Actor::local(), request(model(&blobs, "m"))).await.unwrap().jobs.remove(0);
+    let assign = agent.assigned().await;
+    agent.started(&assign).await;
+    until_state(&farm, &job.id, JobState::Running).await;
+    let fault = StoreError::Failed { operation: "read", detail: "disk I/O error".into() };
+    store.set_fault(Some(fault.clone()));
+    store.set_load_fault(Some(fault));
+    farm.submit(&Actor::local(), request(model(&blobs, "other"))).await.unwrap_err();
+    // The job ends meanwhile. Far longer than any lease.
+    agent.succeed(&blobs, &assign).await;
+    tokio::time::sleep(std::time::Duration::from_secs(600)).await;
+    assert!(farm.ready().is_err());
+    let error = farm.submit(&Actor::local(), request(model(&blobs, "other"))).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
+    store.set_load_fault(None);
+    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    assert!(farm.ready().is_err(), "reading is not writing");
+    store.set_fault(None);
+    // By itself: nobody asks for a write.
+    crate::support::until("the farm to be ready", || async { farm.ready().ok() }).await;
+    assert!(agent.acknowledged().await.accepted, "the end that came meanwhile, on the same stream");
+    assert_eq!(until_state(&farm, &job.id, JobState::Succeeded).await.attempt, 1);
+}
+
+#[tokio::test]
+async fn logs_that_find_no_room_are_stored_later_each_of_them() {
+    let blobs = MemBlobs::default();
+    let store = Arc::new(MemStore::new());
+    let farm = open(store.clone(), &blobs).await;
+    let mut agent = Agent::usual(&farm, "a").await;
+    let model = model(&blobs, "m");
+    let job = farm.submit(&Actor::local(), request(model)).await.unwrap().jobs.remove(0);
+    blobs.set_full(true);
+    for attempt in 1..=3_u32 {
+        let assign = agent.assigned().await;
+        assert_eq!(assign.lease.as_ref().unwrap().attempt, attempt);
+        let data = format!("log of attempt {attempt}\n").into_bytes();
+        let lines = v1::LogLines { lease: assign.lease.clone(), offset_bytes: 0, data };
+        agent.say(v1::agent_message::Kind::Log(lines)).await;
+        // Without a log: its agent found no room for it either.
+        agent.fail(&assign, v1::FailureClass::Infrastructure, "no luck").await;
+        assert!(agent.acknowledged().await.accepted);
+    }
+    until_state(&farm, &job.id, JobState::Failed).await;
+    let logs = || async {
+        let job = store.job(&job.id.as_str().into()).await.unwrap().unwrap();
+        job.attempts.iter().map(|attempt| attempt.log).collect::<Option<Vec<_>>>()
+    };
+    assert_eq!(logs().await, None);
+    blobs.set_full(false);
+    let stored = crate::support::until("every log to be stored", logs).await;
+    for (number, log) in (1..).zip(stored) {
+        assert_eq!(blobs.get(log).unwrap(), format!("log of attempt {number}\n"));
+    }
+}

@@ -199,6 +199,8 @@ async fn conforms(store: &dyn Store) {
 
     let next = store.acquire("second", 2).await.unwrap();
     assert!(next > epoch);
+    let fenced = Err(StoreError::Fenced { mine: epoch, current: next });
+    assert_eq!((store.check(epoch).await, store.check(next).await), (fenced, Ok(())));
     let late = store.commit(epoch, vec![change("late", JobState::Queued, 9)]).await;
     assert_eq!(late, Err(StoreError::Fenced { mine: epoch, current: next }));
     assert_eq!(store.job(&"late".into()).await.unwrap(), None, "an old leader changes nothing");
@@ -311,7 +313,7 @@ async fn records(store: &dyn Store, epoch: u64) {
         Change::Refusal(refusal("ab2")),
         Change::Refusal(refusal("aa1")),
         Change::Agent(Box::new(agent.clone())),
-        Change::Token(token.clone()),
+        Change::TokenMade(token.clone()),
         Change::Cache(Box::new(cache("h100", 1, Some("first")))),
         Change::Cache(Box::new(cache("t4", 1, Some("other")))),
         Change::Plugin(plugin("a.so")),
@@ -328,7 +330,7 @@ async fn records(store: &dyn Store, epoch: u64) {
     assert_eq!(store.request("red", "once").await.unwrap(), Some(request));
     assert_eq!(store.request("blue", "once").await.unwrap(), None);
     assert_eq!(store.request("red", "").await.unwrap(), None);
-    assert_eq!(store.tokens().await.unwrap(), [token]);
+    assert_eq!(store.tokens().await.unwrap(), [token.clone()]);
     let snapshot = store.load().await.unwrap();
     assert_eq!(snapshot.plugins, [plugin("b.so")]);
     let mut caches = snapshot.caches;
@@ -336,6 +338,47 @@ async fn records(store: &dyn Store, epoch: u64) {
     assert_eq!(caches, [cache("t4", 1, Some("other")), cache("h100", 2, None)], "of each scope the newest, or none");
     assert_eq!(snapshot.refusals, [refusal("ab2")]);
     assert_eq!(snapshot.agents, [Agent { seen_ms: 6, ..agent }]);
+    tokens(store, epoch, &token).await;
+}
+
+/// Whatever the order in which a token's making, uses and revocation are written, none undoes another.
+async fn tokens(store: &dyn Store, epoch: u64, made: &TokenRecord) {
+    let make = || Change::TokenMade(made.clone());
+    let used = |at_ms| Change::TokenUsed { id: made.id.clone(), at_ms };
+    let revoked = || Change::TokenRevoked { id: made.id.clone() };
+    let stands = async |revoked, last_used_ms| {
+        assert_eq!(store.tokens().await.unwrap(), [TokenRecord { revoked, last_used_ms, ..made.clone() }]);
+    };
+    store.commit(epoch, vec![used(50)]).await.unwrap();
+    stands(false, 50).await;
+    store.commit(epoch, vec![used(60), used(40)]).await.unwrap();
+    stands(false, 60).await;
+    store.commit(epoch, vec![revoked(), used(70)]).await.unwrap();
+    stands(true, 70).await;
+    for late in [vec![used(65)], vec![make()], vec![used(10), make(), used(20)], vec![revoked()]] {
+        store.commit(epoch, late).await.unwrap();
+        stands(true, 70).await;
+    }
+    let unknown = vec![Change::TokenRevoked { id: "none".into() }, Change::TokenUsed { id: "none".into(), at_ms: 1 }];
+    store.commit(epoch, unknown).await.unwrap();
+    stands(true, 70).await;
+    // All in one commit, in every order.
+    for (round, order) in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]].into_iter().enumerate() {
+        let id = format!("u{round}");
+        let changes = order.map(|which| match which {
+            0 => Change::TokenMade(TokenRecord {
+                id: id.clone(),
+                secret_hash: Digest::of(id.as_bytes()),
+                ..made.clone()
+            }),
+            1 => Change::TokenUsed { id: id.clone(), at_ms: 9 },
+            _ => Change::TokenRevoked { id: id.clone() },
+        });
+        store.commit(epoch, changes.into()).await.unwrap();
+        let tokens = store.tokens().await.unwrap();
+        let token = tokens.iter().find(|token| token.id == id).unwrap();
+        assert_eq!((token.revoked, token.last_used_ms), (true, 9), "{order:?}");
+    }
 }
 
 #[tokio::test]
@@ -425,6 +468,54 @@ async fn a_database_of_a_newer_program_is_refused() {
         .unwrap();
     let error = SqliteStore::open(&file).await.unwrap_err();
     assert!(error.message.contains("schema version 99"), "{}", error.message);
+}
+
+#[tokio::test]
+async fn tokens_of_an_older_database_stand_as_they_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("farm.db");
+    let token = |id: &str, revoked, last_used_ms| TokenRecord {
+        id: id.into(),
+        name: format!("name-{id}"),
+        role: "agent".into(),
+        project: Some("red".into()),
+        secret_hash: Digest::of(id.as_bytes()),
+        created_ms: 5,
+        expires_ms: 0,
+        revoked,
+        last_used_ms,
+    };
+    let before = [token("a", false, 7), token("b", true, 8)];
+    {
+        // As the version before wrote it: everything in one document.
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file).create_if_missing(true);
+        let mut connection = <sqlx::SqliteConnection as sqlx::Connection>::connect_with(&options).await.unwrap();
+        let versions = "CREATE TABLE schema_versions (version BIGINT PRIMARY KEY, applied_ms BIGINT NOT NULL)";
+        sqlx::raw_sql(versions).execute(&mut connection).await.unwrap();
+        let scripts = [
+            include_str!("../../../migrations/sqlite/0001_farm.sql"),
+            include_str!("../../../migrations/sqlite/0002_caches_plugins.sql"),
+            include_str!("../../../migrations/sqlite/0003_engine_seq.sql"),
+        ];
+        for (version, script) in (1_i64..).zip(scripts) {
+            sqlx::raw_sql(script).execute(&mut connection).await.unwrap();
+            let applied = sqlx::query("INSERT INTO schema_versions VALUES ($1, 1)").bind(version);
+            applied.execute(&mut connection).await.unwrap();
+        }
+        for token in &before {
+            let insert = sqlx::query("INSERT INTO tokens (id, doc) VALUES ($1, $2)").bind(&token.id);
+            insert.bind(serde_json::to_string(token).unwrap()).execute(&mut connection).await.unwrap();
+        }
+    }
+    let store = sqlite(&file).await;
+    assert_eq!(store.tokens().await.unwrap(), before);
+    let epoch = store.acquire("one", 1).await.unwrap();
+    let used = |id: &str, at_ms| Change::TokenUsed { id: id.into(), at_ms };
+    let changes = vec![used("a", 6), used("b", 9), Change::TokenRevoked { id: "a".into() }];
+    store.commit(epoch, changes).await.unwrap();
+    store.close().await.unwrap();
+    let store = sqlite(&file).await;
+    assert_eq!(store.tokens().await.unwrap(), [token("a", true, 7), token("b", true, 9)]);
 }
 
 #[tokio::test]

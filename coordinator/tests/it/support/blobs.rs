@@ -8,12 +8,16 @@ use planforge_proto::{ApiError, ErrorCode};
 use std::{
     collections::BTreeMap,
     ops::Range,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 #[derive(Clone, Debug, Default)]
 pub struct MemBlobs {
     blobs: Arc<Mutex<BTreeMap<Digest, Bytes>>>,
+    full: Arc<AtomicBool>,
 }
 
 impl MemBlobs {
@@ -21,6 +25,11 @@ impl MemBlobs {
         let digest = Digest::of(bytes);
         self.blobs.lock().unwrap().insert(digest, Bytes::copy_from_slice(bytes));
         digest
+    }
+
+    /// Lets everything that the farm stores fail for want of room.
+    pub fn set_full(&self, full: bool) {
+        self.full.store(full, Ordering::SeqCst);
     }
 
     pub fn remove(&self, digest: Digest) {
@@ -51,6 +60,11 @@ impl BlobStore for MemBlobs {
     }
 
     fn put(&self, bytes: Bytes) -> BoxFuture<'_, Result<Digest, ApiError>> {
-        Box::pin(async move { Ok(self.insert(&bytes)) })
+        Box::pin(async move {
+            if self.full.load(Ordering::SeqCst) {
+                return Err(ApiError::new(ErrorCode::ResourceExhausted, "no room"));
+            }
+            Ok(self.insert(&bytes))
+        })
     }
 }

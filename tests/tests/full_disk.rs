@@ -1,0 +1,110 @@
+//! A coordinator whose disk is full for a while: a small tmpfs in a mount namespace of its own, filled while a job
+//! runs. What runs is not lost, and with room on the disk the farm goes on by itself.
+
+use planforge_tests::{
+    eventually,
+    farm::{Farm, Link, id_of, is_ended},
+    models, process,
+};
+use std::{
+    env,
+    fs::{self, File},
+    io::Write as _,
+    path::Path,
+    process::Command,
+};
+
+const NAME: &str = "a_farm_whose_disk_was_full_goes_on_by_itself";
+/// Set in the inner run, which has a mount namespace of its own.
+const INNER: &str = "PLANFORGE_TEST_MAY_MOUNT";
+/// Room for blobs, beside what is kept free for the database.
+const DISK: &str = "size=160m";
+/// What the CLI ends with when disk, queue or quota is full.
+const EXIT_FULL: i32 = 8;
+
+#[test]
+fn a_farm_whose_disk_was_full_goes_on_by_itself() {
+    if env::var_os(INNER).is_some() {
+        return fill_and_free();
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let probe = Command::new("unshare")
+        .args(["-rm", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs \"$1\"", "sh"])
+        .arg(folder.path())
+        .output();
+    if !probe.as_ref().is_ok_and(|output| output.status.success()) {
+        // Said aloud, because a machine that cannot mount proves nothing here.
+        #[expect(clippy::print_stdout, reason = "a test that covers less must say so")]
+        {
+            println!("SKIPPED: no small disk can be mounted here: {probe:?}");
+        }
+        return;
+    }
+    let output = Command::new("unshare")
+        .arg("-rm")
+        .arg(env::current_exe().expect("a test knows where it lies"))
+        .args(["--exact", NAME, "--nocapture"])
+        .env(INNER, "1")
+        .env("PLANFORGE_BIN", process::planforge())
+        .output()
+        .expect("unshare runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed"), "the inner run did not run: {text}");
+}
+
+fn shell(script: &str, folders: [&Path; 2]) {
+    let status = Command::new("sh").args(["-e", "-c", script, "sh"]).args(folders).status().expect("a shell");
+    assert!(status.success(), "{script}");
+}
+
+/// Takes the disk's last byte.
+fn fill(file: &Path) {
+    let mut filler = File::options().create(true).append(true).open(file).expect("a file on the small disk");
+    for piece in [1 << 20, 4096, 1] {
+        while filler.write_all(&vec![0x5a; piece]).is_ok() {}
+    }
+}
+
+fn fill_and_free() {
+    let mut farm = Farm::start(Link::Loopback);
+    farm.kill_coordinator();
+    // The data folder as it is, on a small disk.
+    let (data, disk) = (farm.data(), farm.path().join("disk"));
+    fs::create_dir(&disk).expect("the test's folder is writable");
+    let script = format!("mount -t tmpfs -o {DISK} tmpfs \"$2\"; cp -a \"$1/.\" \"$2/\"; mount --bind \"$2\" \"$1\"");
+    shell(&script, [&data, &disk]);
+    farm.restart_coordinator();
+    let mut agent = farm.start_agent("one", "host", None);
+    farm.wait_agents(1);
+
+    let model = models::convolutions(&farm.path().join("m.onnx"), 6, 64, 28, 7);
+    let id = id_of(&farm.submit(&model, &["--sku", "cpu-x86-64-v2", "--threads", "1"])[0]);
+    farm.wait_job(&id, "runs", |job| is_ended(job) || job["state"] == "running");
+    let filler = disk.join("filler");
+    fill(&filler);
+
+    let refused = |arguments: &[&str]| {
+        let output = process::run(farm.cli(arguments));
+        assert_eq!(output.status.code(), Some(EXIT_FULL), "{output:?}");
+    };
+    refused(&["token", "create", "during", "--role", "read"]);
+    let other = models::convolutions(&farm.path().join("other.onnx"), 1, 8, 8, 8);
+    refused(&["submit", other.to_str().expect("a UTF-8 path"), "--sku", "cpu-x86-64-v2"]);
+    // The plan is built, and there is no room for it.
+    agent.wait_for_line("the blob store is away or full");
+    refused(&["token", "create", "during", "--role", "read"]);
+
+    fs::remove_file(&filler).expect("the filler is there");
+    eventually("the farm takes writes again", || {
+        let output = process::run(farm.cli(&["token", "create", "after", "--role", "read"]));
+        if output.status.success() { Ok(()) } else { Err(format!("{output:?}")) }
+    });
+    let job = farm.wait_ended(&id);
+    assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("succeeded"), Some(1)), "{job}");
+    let log = process::run(farm.cli(&["logs", &id]));
+    assert!(log.status.success() && !log.stdout.is_empty(), "{log:?}");
+    assert!(farm.coordinator.is_running(), "it was never started again");
+    let next = id_of(&farm.submit(&other, &["--sku", "cpu-x86-64-v2", "--threads", "1"])[0]);
+    assert_eq!(farm.wait_ended(&next)["state"], "succeeded");
+}
