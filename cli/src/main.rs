@@ -13,6 +13,7 @@
 //! | [`credentials`] | which credentials go to which server |
 //! | [`logins`] | what `planforge login` keeps |
 //! | [`farm`] | the coordinator that a command talks to: one by URL, or this machine's own |
+//! | [`lists`] | lists that come in pages, as a whole |
 //! | [`local`] | this machine's own farm: who hosts it, who is its client |
 //! | [`request`] | from flags and model files to a request |
 //! | [`wait`] | following jobs to their end, with progress and Ctrl-C |
@@ -27,6 +28,7 @@ mod device_check;
 mod doctor;
 mod failure;
 mod farm;
+mod lists;
 mod local;
 mod local_worker;
 mod logins;

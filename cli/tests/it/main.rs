@@ -4,4 +4,5 @@ mod credentials;
 mod errors;
 mod farm;
 mod help;
+mod many_jobs;
 mod support;

@@ -4,6 +4,7 @@ mod builds;
 mod core_model;
 mod farm;
 mod faults;
+mod many_jobs;
 mod simulation;
 mod store;
 mod support;
