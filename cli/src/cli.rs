@@ -3,7 +3,7 @@
 use crate::{
     commands::{
         agent, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor, engines, explain,
-        fetch, inspect, jobs, logs, plugins, probe, report, run, submit, testmodel, token, up, watch,
+        fetch, inspect, jobs, login, logs, plugins, probe, report, run, submit, testmodel, token, up, watch,
     },
     failure,
     settings::{self, Key, Layer},
@@ -134,6 +134,10 @@ pub enum Command {
     Caches(caches::Args),
     /// List, allow and forbid plugin libraries
     Plugins(plugins::Args),
+    /// Keep a token for one coordinator, so that it goes to no other
+    Login(login::Args),
+    /// Forget the token that login keeps for a coordinator
+    Logout(login::LogoutArgs),
     /// Create, list and revoke tokens
     Token(token::Args),
     /// Write a model to try the farm with

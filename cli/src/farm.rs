@@ -2,22 +2,17 @@
 
 use crate::{
     commands::Context,
+    credentials::{self, token},
     failure::Failure,
     local::Local,
     printer::Printer,
     request,
-    settings::{Key, Settings},
+    settings::Settings,
 };
-use planforge_client::{BlobError, Blobs, Client, Endpoint, EndpointOptions, FarmService, Token};
+use planforge_client::{BlobError, Blobs, Client, Endpoint, FarmService};
 use planforge_engine_core::identity::Digest;
 use planforge_proto::{ErrorCode, v1};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
-
-/// Largest token file that is read: a token is a line.
-const TOKEN_FILE_MAX_BYTES: u64 = 64 * 1024;
+use std::path::PathBuf;
 
 /// What a command needs of this machine's own farm; a coordinator by URL has it all anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +39,10 @@ pub enum Place {
 impl Place {
     /// Decides by the settings.
     pub fn choose(settings: &Settings) -> Result<Self, Failure> {
-        let Some(url) = settings.get(Key::Server) else {
-            return Ok(Self::ThisMachine(settings.data_folder()?));
-        };
-        let options = EndpointOptions {
-            ca_file: settings.get(Key::Ca).map(Into::into),
-            insecure: settings.switch(Key::Insecure)?,
-        };
-        Endpoint::parse(url, &options).map(Self::Server).map_err(|e| Failure::usage(e.to_string()))
+        match credentials::endpoint(settings)? {
+            Some(endpoint) => Ok(Self::Server(endpoint)),
+            None => Ok(Self::ThisMachine(settings.data_folder()?)),
+        }
     }
 }
 
@@ -144,33 +135,6 @@ impl Farm {
     }
 }
 
-/// The token from flag, environment or file.
-pub fn token(settings: &Settings) -> Result<Option<Token>, Failure> {
-    // Of a token and a token file, the one that was said closer to the command wins.
-    let file_is_closer = match (settings.origin(Key::Token), settings.origin(Key::TokenFile)) {
-        (Some(token), Some(file)) => file < token,
-        (token, _) => token.is_none(),
-    };
-    let secret = match (settings.get(Key::Token), settings.get(Key::TokenFile)) {
-        (_, Some(file)) if file_is_closer => read_token(Path::new(file))?,
-        (Some(secret), _) => secret.to_owned(),
-        (None, _) => return Ok(None),
-    };
-    Ok(Some(Token::new(&secret)?))
-}
-
-fn read_token(path: &Path) -> Result<String, Failure> {
-    let bytes = fs::metadata(path).map_err(|e| Failure::io("read the token file", path, &e))?.len();
-    if bytes > TOKEN_FILE_MAX_BYTES {
-        return Err(Failure::usage(format!("{} is no token file: it has {bytes} bytes", path.display())));
-    }
-    let text = fs::read_to_string(path).map_err(|e| Failure::io("read the token file", path, &e))?;
-    match text.trim() {
-        "" => Err(Failure::usage(format!("the token file {} is empty", path.display()))),
-        secret => Ok(secret.to_owned()),
-    }
-}
-
 impl From<BlobError> for Failure {
     fn from(error: BlobError) -> Self {
         let message = error.to_string();
@@ -202,7 +166,7 @@ impl From<BlobError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Layer;
+    use crate::settings::{Key, Layer};
 
     fn settings(texts: &[(Key, &str)]) -> Settings {
         let flags = texts.iter().map(|(key, text)| (*key, (*text).to_owned())).collect();
@@ -223,21 +187,5 @@ mod tests {
         assert_eq!(refused.exit_code, 2);
         let allowed = settings(&[(Key::Server, "http://farm:7000"), (Key::Insecure, "true")]);
         assert!(matches!(Place::choose(&allowed), Ok(Place::Server(_))));
-    }
-
-    #[test]
-    fn a_token_file_on_the_command_line_beats_a_token_in_the_environment() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("token");
-        fs::write(&file, "  secret\n").unwrap();
-        let flags = Layer::from([(Key::TokenFile, file.to_string_lossy().into_owned())]);
-        // A token that cannot be sent shows which of the two was taken.
-        let environment = Layer::from([(Key::Token, "\u{7}".to_owned())]);
-        let closer = Settings::layered(flags.clone(), environment.clone(), Layer::new(), Layer::new());
-        assert!(token(&closer).unwrap().is_some());
-        let farther = Settings::layered(environment, flags, Layer::new(), Layer::new());
-        assert_eq!(token(&farther).unwrap_err().exit_code, 5);
-        fs::write(&file, "\n").unwrap();
-        assert!(token(&closer).unwrap_err().to_string().ends_with("is empty"));
     }
 }

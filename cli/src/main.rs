@@ -10,7 +10,10 @@
 //! | [`settings`] | flags, environment and files laid over each other; the table of settings |
 //! | [`failure`] | how a command fails, and the table of exit codes |
 //! | [`printer`] | the only place that writes to the terminal |
+//! | [`credentials`] | which credentials go to which server |
+//! | [`logins`] | what `planforge login` keeps |
 //! | [`farm`] | the coordinator that a command talks to: one by URL, or this machine's own |
+//! | [`lists`] | lists that come in pages, as a whole |
 //! | [`local`] | this machine's own farm: who hosts it, who is its client |
 //! | [`request`] | from flags and model files to a request |
 //! | [`wait`] | following jobs to their end, with progress and Ctrl-C |
@@ -20,12 +23,15 @@
 mod backends;
 mod cli;
 mod commands;
+mod credentials;
 mod device_check;
 mod doctor;
 mod failure;
 mod farm;
+mod lists;
 mod local;
 mod local_worker;
+mod logins;
 mod plans;
 mod portability;
 mod printer;

@@ -1,6 +1,6 @@
 //! Finding reports: by job, engine key, plan or its digest, or in a file.
 
-use crate::{backends, commands::Context, failure::Failure, farm::Farm, request::models, settings::Key};
+use crate::{backends, commands::Context, failure::Failure, farm::Farm, lists, request::models, settings::Key};
 use planforge_engine_core::{
     identity::{Digest, Sku, ToolchainConstraint},
     report::{REPORT_SCHEMA_VERSION, Report},
@@ -10,9 +10,6 @@ use std::{fs, path::Path};
 
 /// Largest report file that is read: raw samples are bounded far below.
 const REPORT_MAX_BYTES: u64 = 64 * 1024 * 1024;
-
-/// Most jobs or engines that are looked through; the newest come first.
-const MOST_LISTED: u32 = 10_000;
 
 /// What is compared, apart from report files.
 #[derive(Debug)]
@@ -115,8 +112,8 @@ pub async fn find_all(context: &Context<'_>, farm: &Farm, name: &str) -> Result<
 
 /// The reports that the farm lists for a request, newest first; none when it knows nothing of `name`.
 pub async fn listed(farm: &Farm, request: v1::ListReportsRequest, name: &str) -> Result<Vec<Found>, Failure> {
-    let reply = match farm.rpc().list_reports(request).await.map_err(|e| farm.error(e)) {
-        Ok(reply) => reply.into_inner(),
+    let reply = match lists::reports(farm, request).await {
+        Ok(reply) => reply,
         Err(failure) if failure.name == ErrorCode::NotFound.name() => return Ok(Vec::new()),
         Err(failure) => return Err(failure),
     };
@@ -139,18 +136,17 @@ pub async fn listed(farm: &Farm, request: v1::ListReportsRequest, name: &str) ->
 pub async fn of_request(context: &Context<'_>, farm: &Farm, id: &str, all: bool) -> Result<Vec<Report>, Failure> {
     let request = v1::ListJobsRequest {
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
-        limit: MOST_LISTED,
-        with_reports: true,
+        request_id: id.to_owned(),
+        limit: u32::MAX,
         ..Default::default()
     };
-    let jobs = farm.rpc().list_jobs(request).await.map_err(|e| farm.error(e))?.into_inner().jobs;
-    let jobs: Vec<v1::Job> = jobs.into_iter().filter(|job| job.request_id == id).rev().collect();
-    if jobs.is_empty() {
-        return Err(Failure::new(ErrorCode::NotFound, format!("no job of a request '{id}'"))
-            .hint("planforge submit --json and planforge jobs --json name requests as request_id"));
-    }
+    let mut jobs = lists::jobs(farm, request).await?;
+    jobs.reverse();
     let mut found = Vec::with_capacity(jobs.len());
-    for job in &jobs {
+    for job in jobs {
+        // One by one: a report is long, and of a job only its own is wanted.
+        let request = v1::GetJobRequest { id: job.id };
+        let job = farm.rpc().get_job(request).await.map_err(|e| farm.error(e))?.into_inner();
         if job.report_json.is_empty() {
             let message = format!("job {} for {} has no report: {}", job.id, job.sku, view::state_name(job.state()));
             if all {
@@ -177,10 +173,10 @@ pub async fn of_model(
     let request = v1::ListEnginesRequest {
         model: model.to_owned(),
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
-        limit: MOST_LISTED,
+        limit: u32::MAX,
         ..Default::default()
     };
-    let engines = farm.rpc().list_engines(request).await.map_err(|e| farm.error(e))?.into_inner().engines;
+    let engines = lists::engines(farm, request).await?;
     let mut reports = Vec::new();
     for engine in engines.iter().filter(|engine| !engine.report_json.is_empty()) {
         reports.push(parse(engine.report_json.as_bytes()).map_err(|reason| unreadable(&engine.engine_key, &reason))?);

@@ -3,6 +3,9 @@
 //!
 //! Precedence: flag, environment, project file (`planforge.toml` in this folder or above it), user file
 //! (`$XDG_CONFIG_HOME/planforge/config.toml`), default.
+//!
+//! Whoever wrote a repository wrote its project file, so it may say what is built and where the farm is, and nothing
+//! that decides whom this user trusts: [`Setting::not_in_project`] says which keys it cannot hold, and why.
 
 use crate::failure::Failure;
 use std::{
@@ -17,6 +20,9 @@ pub const PROJECT_FILE: &str = "planforge.toml";
 
 /// Largest configuration file that is read: a configuration is a page of text.
 const CONFIG_MAX_BYTES: u64 = 1024 * 1024;
+
+/// Name of the user file in [`config_folder`].
+const USER_FILE: &str = "config.toml";
 
 /// A setting's name in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,6 +64,8 @@ pub struct Setting {
     /// What holds when nobody says anything, in words.
     pub default: &'static str,
     pub help: &'static str,
+    /// What to do instead of writing it into a project file, where that is refused.
+    pub not_in_project: Option<&'static str>,
 }
 
 /// The table.
@@ -70,6 +78,7 @@ pub const SETTINGS: [Setting; 10] = [
         kind: Kind::Text,
         default: "none: build on this machine",
         help: "URL of the coordinator",
+        not_in_project: None,
     },
     Setting {
         key: Key::Project,
@@ -79,6 +88,7 @@ pub const SETTINGS: [Setting; 10] = [
         kind: Kind::Text,
         default: "the token's, else default",
         help: "project that jobs belong to",
+        not_in_project: None,
     },
     Setting {
         key: Key::Token,
@@ -88,6 +98,9 @@ pub const SETTINGS: [Setting; 10] = [
         kind: Kind::Text,
         default: "none",
         help: "secret that says who you are to the coordinator",
+        not_in_project: Some(
+            "planforge login URL keeps a token for one server; PLANFORGE_TOKEN goes with PLANFORGE_SERVER",
+        ),
     },
     Setting {
         key: Key::TokenFile,
@@ -97,6 +110,9 @@ pub const SETTINGS: [Setting; 10] = [
         kind: Kind::Path,
         default: "none",
         help: "file that holds the token",
+        not_in_project: Some(
+            "planforge login URL keeps a token for one server; PLANFORGE_TOKEN_FILE goes with PLANFORGE_SERVER",
+        ),
     },
     Setting {
         key: Key::Ca,
@@ -106,6 +122,9 @@ pub const SETTINGS: [Setting; 10] = [
         kind: Kind::Path,
         default: "none",
         help: "PEM file of the certificate authority that signed the coordinator's certificate",
+        not_in_project: Some(
+            "planforge login URL --ca FILE remembers it for one server; PLANFORGE_CA goes with PLANFORGE_SERVER",
+        ),
     },
     Setting {
         key: Key::Insecure,
@@ -115,6 +134,9 @@ pub const SETTINGS: [Setting; 10] = [
         kind: Kind::Switch,
         default: "false",
         help: "allow http:// beyond this machine: tokens and plans travel in the clear",
+        not_in_project: Some(
+            "planforge login URL --insecure allows it for one server; PLANFORGE_INSECURE goes with PLANFORGE_SERVER",
+        ),
     },
     Setting {
         key: Key::Data,
@@ -124,6 +146,8 @@ pub const SETTINGS: [Setting; 10] = [
         kind: Kind::Path,
         default: "$XDG_DATA_HOME/planforge",
         help: "folder of the farm on this machine: jobs, engines, reports",
+        // A data folder says which plugins workers load and which plans are the answer to a model.
+        not_in_project: Some("pass --data DIR, set PLANFORGE_DATA, or write it into the user file"),
     },
     Setting {
         key: Key::Skus,
@@ -133,6 +157,7 @@ pub const SETTINGS: [Setting; 10] = [
         kind: Kind::List,
         default: "the best of each device of this machine",
         help: "device kinds to build for",
+        not_in_project: None,
     },
     Setting {
         key: Key::Log,
@@ -142,6 +167,7 @@ pub const SETTINGS: [Setting; 10] = [
         kind: Kind::Text,
         default: "error; info for up, coordinator and agent",
         help: "log filter, such as info,planforge_agent=debug",
+        not_in_project: None,
     },
     Setting {
         key: Key::LogFormat,
@@ -151,6 +177,7 @@ pub const SETTINGS: [Setting; 10] = [
         kind: Kind::Text,
         default: "text",
         help: "log lines on stderr as text or json",
+        not_in_project: None,
     },
 ];
 
@@ -170,10 +197,11 @@ pub struct Value {
     pub origin: Origin,
 }
 
-/// The strongest value of every setting that somebody set.
+/// Every value of every setting that somebody set.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    values: BTreeMap<Key, Value>,
+    /// Strongest first; never empty.
+    values: BTreeMap<Key, Vec<Value>>,
 }
 
 /// Texts by setting, as one source gives them.
@@ -182,7 +210,7 @@ pub type Layer = BTreeMap<Key, String>;
 impl Settings {
     /// Lays the sources over each other.
     pub fn layered(flags: Layer, environment: Layer, project: Layer, user: Layer) -> Self {
-        let mut values = BTreeMap::new();
+        let mut values: BTreeMap<Key, Vec<Value>> = BTreeMap::new();
         let layers = [
             (Origin::Flag, flags),
             (Origin::Environment, environment),
@@ -191,12 +219,10 @@ impl Settings {
         ];
         for (origin, layer) in layers {
             for (key, text) in layer {
-                values.entry(key).or_insert(Value { text, origin });
+                values.entry(key).or_default().push(Value { text, origin });
             }
         }
-        let mut settings = Self { values };
-        settings.keep_user_token_to_user_server();
-        settings
+        Self { values }
     }
 
     /// Reads environment and files of this process and lays `flags` over them.
@@ -204,11 +230,11 @@ impl Settings {
         let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
         let environment = SETTINGS.iter().filter_map(|s| variable(s.env).map(|text| (s.key, text))).collect::<Layer>();
         let project = match std::env::current_dir().ok().and_then(|folder| find_project_file(&folder)) {
-            Some(path) => read_layer(&path)?,
+            Some(path) => read_layer(&path, Whose::Project)?,
             None => Layer::new(),
         };
-        let user = match user_file(&variable) {
-            Some(path) if path.is_file() => read_layer(&path)?,
+        let user = match config_folder().map(|folder| folder.join(USER_FILE)) {
+            Some(path) if path.is_file() => read_layer(&path, Whose::User)?,
             _ => Layer::new(),
         };
         Ok(Self::layered(flags, environment, project, user))
@@ -216,12 +242,17 @@ impl Settings {
 
     /// The strongest value, where anybody set one.
     pub fn get(&self, key: Key) -> Option<&str> {
-        self.values.get(&key).map(|value| value.text.as_str())
+        self.value(key).map(|value| value.text.as_str())
     }
 
-    /// Where the value of `key` came from.
-    pub fn origin(&self, key: Key) -> Option<Origin> {
-        self.values.get(&key).map(|value| value.origin)
+    /// The strongest value with where it came from.
+    pub fn value(&self, key: Key) -> Option<&Value> {
+        self.values.get(&key)?.first()
+    }
+
+    /// What one source said, whether or not a stronger one said something else.
+    pub fn said_by(&self, origin: Origin, key: Key) -> Option<&str> {
+        self.values.get(&key)?.iter().find(|value| value.origin == origin).map(|value| value.text.as_str())
     }
 
     /// A comma-separated value as a list; empty when nobody set it.
@@ -232,11 +263,7 @@ impl Settings {
 
     /// Whether a switch is on: `true`, `1` or `yes`.
     pub fn switch(&self, key: Key) -> Result<bool, Failure> {
-        match self.get(key) {
-            None | Some("false" | "0" | "no") => Ok(false),
-            Some("true" | "1" | "yes") => Ok(true),
-            Some(other) => Err(Failure::usage(format!("'{other}' is neither true nor false"))),
-        }
+        self.get(key).map_or(Ok(false), is_on)
     }
 
     /// The folder of this machine's own farm.
@@ -254,18 +281,20 @@ impl Settings {
                     .hint("name one with --data DIR or PLANFORGE_DATA")
             })
     }
+}
 
-    /// A project file that anybody may have written must not make the user's own token travel to a server it names.
-    fn keep_user_token_to_user_server(&mut self) {
-        if self.origin(Key::Server) != Some(Origin::ProjectFile) {
-            return;
-        }
-        for key in [Key::Token, Key::TokenFile] {
-            if self.origin(key) == Some(Origin::UserFile) {
-                self.values.remove(&key);
-            }
-        }
+/// Reads a switch's text.
+pub fn is_on(text: &str) -> Result<bool, Failure> {
+    match text {
+        "false" | "0" | "no" => Ok(false),
+        "true" | "1" | "yes" => Ok(true),
+        other => Err(Failure::usage(format!("'{other}' is neither true nor false"))),
     }
+}
+
+/// The row of a setting.
+pub fn row(key: Key) -> &'static Setting {
+    SETTINGS.iter().find(|setting| setting.key == key).expect("every key has a row")
 }
 
 /// `planforge.toml` in `folder` or the nearest folder above it.
@@ -273,25 +302,35 @@ fn find_project_file(folder: &Path) -> Option<PathBuf> {
     folder.ancestors().map(|f| f.join(PROJECT_FILE)).find(|path| path.is_file())
 }
 
-fn user_file(variable: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+/// The folder of this user's own files: configuration and credentials.
+pub fn config_folder() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|text| !text.is_empty()).map(PathBuf::from);
     let config = variable("XDG_CONFIG_HOME")
-        .map(PathBuf::from)
         .filter(|path| path.is_absolute())
-        .or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".config")))?;
-    Some(config.join("planforge/config.toml"))
+        .or_else(|| variable("HOME").map(|home| home.join(".config")))?;
+    Some(config.join("planforge"))
 }
 
-fn read_layer(path: &Path) -> Result<Layer, Failure> {
+/// Whose a configuration file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// Whoever wrote the repository.
+    Project,
+    /// Who runs this program.
+    User,
+}
+
+fn read_layer(path: &Path, whose: Whose) -> Result<Layer, Failure> {
     let bytes = fs::metadata(path).map_err(|e| Failure::io("read", path, &e))?.len();
     if bytes > CONFIG_MAX_BYTES {
         return Err(Failure::usage(format!("{}: {bytes} bytes is too long for a configuration", path.display())));
     }
     let text = fs::read_to_string(path).map_err(|e| Failure::io("read", path, &e))?;
-    parse_layer(&text, path)
+    parse_layer(&text, path, whose)
 }
 
 /// Reads one configuration file's text; `path` is for messages and for relative paths in it.
-fn parse_layer(text: &str, path: &Path) -> Result<Layer, Failure> {
+fn parse_layer(text: &str, path: &Path, whose: Whose) -> Result<Layer, Failure> {
     let at = |offset: usize| 1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count();
     let document = toml::de::DeTable::parse(text).map_err(|e| {
         let line = at(e.span().map_or(0, |span| span.start));
@@ -301,10 +340,19 @@ fn parse_layer(text: &str, path: &Path) -> Result<Layer, Failure> {
     for (name, value) in document.into_inner() {
         let line = at(name.span().start);
         let Some(setting) = SETTINGS.iter().find(|s| s.name == name.get_ref().as_ref()) else {
-            let known = SETTINGS.map(|s| s.name).join(", ");
+            let usable = SETTINGS.iter().filter(|s| whose == Whose::User || s.not_in_project.is_none());
+            let known = usable.map(|s| s.name).collect::<Vec<_>>().join(", ");
             let message = format!("{}:{line}: unknown key '{}'", path.display(), name.get_ref());
             return Err(Failure::usage(message).hint(format!("keys are {known}")));
         };
+        if let (Whose::Project, Some(instead)) = (whose, setting.not_in_project) {
+            let message = format!(
+                "{}:{line}: a project file cannot set '{}': whoever wrote this folder would decide whom you trust",
+                path.display(),
+                setting.name
+            );
+            return Err(Failure::usage(message).hint(format!("take the line out; {instead}")));
+        }
         let text = value_text(setting.kind, value.get_ref(), path.parent()).ok_or_else(|| {
             let wanted = match setting.kind {
                 Kind::List => "a list of texts",
@@ -313,6 +361,12 @@ fn parse_layer(text: &str, path: &Path) -> Result<Layer, Failure> {
             };
             Failure::usage(format!("{}:{line}: '{}' must be {wanted}", path.display(), setting.name))
         })?;
+        if whose == Whose::Project && setting.key == Key::Server && text.starts_with("unix:") {
+            let message = format!("{}:{line}: a project file cannot name a socket of this machine", path.display());
+            return Err(Failure::usage(message).hint(format!(
+                "a socket knows its callers by their user, without a token: take the line out; PLANFORGE_SERVER={text} says that you trust it"
+            )));
+        }
         layer.insert(setting.key, text);
     }
     Ok(layer)
@@ -338,8 +392,11 @@ pub fn help_text() -> String {
     let mut text =
         String::from("Settings (flag > environment > planforge.toml in this folder or above > user file > default):\n");
     for s in &SETTINGS {
-        let _ = writeln!(text, "  {:<13} {:<21} {:<11} {} [{}]", s.flag, s.env, s.name, s.help, s.default);
+        let own = if s.not_in_project.is_some() { "*" } else { "" };
+        let name = format!("{}{own}", s.name);
+        let _ = writeln!(text, "  {:<13} {:<21} {name:<11} {} [{}]", s.flag, s.env, s.help, s.default);
     }
+    text.push_str("  * not in planforge.toml: a project's own files do not decide whom you trust.\n");
     text.push_str("  The user file is $XDG_CONFIG_HOME/planforge/config.toml. NO_COLOR turns colours off.\n");
     text
 }
@@ -349,7 +406,8 @@ pub fn help_text() -> String {
 fn markdown() -> String {
     let mut text = String::from("| flag | environment | key in a file | meaning | default |\n|---|---|---|---|---|\n");
     for s in &SETTINGS {
-        let _ = writeln!(text, "| `{}` | `{}` | `{}` | {} | {} |", s.flag, s.env, s.name, s.help, s.default);
+        let own = if s.not_in_project.is_some() { " (user file only)" } else { "" };
+        let _ = writeln!(text, "| `{}` | `{}` | `{}`{own} | {} | {} |", s.flag, s.env, s.name, s.help, s.default);
     }
     text
 }
@@ -367,33 +425,49 @@ mod tests {
         let settings = Settings::layered(
             layer(&[(Key::Server, "flag")]),
             layer(&[(Key::Server, "env"), (Key::Ca, "env")]),
-            layer(&[(Key::Server, "project"), (Key::Ca, "project"), (Key::Data, "project")]),
-            layer(&[(Key::Data, "user"), (Key::Project, "user")]),
+            layer(&[(Key::Server, "project"), (Key::Skus, "project")]),
+            layer(&[(Key::Skus, "user"), (Key::Project, "user")]),
         );
-        let found = |key| (settings.get(key).unwrap(), settings.origin(key).unwrap());
+        let found = |key| settings.value(key).map(|value| (value.text.as_str(), value.origin)).unwrap();
         assert_eq!(found(Key::Server), ("flag", Origin::Flag));
         assert_eq!(found(Key::Ca), ("env", Origin::Environment));
-        assert_eq!(found(Key::Data), ("project", Origin::ProjectFile));
+        assert_eq!(found(Key::Skus), ("project", Origin::ProjectFile));
         assert_eq!(found(Key::Project), ("user", Origin::UserFile));
         assert_eq!(settings.get(Key::Log), None);
+        assert_eq!(settings.said_by(Origin::UserFile, Key::Skus), Some("user"));
+        assert_eq!(settings.said_by(Origin::Environment, Key::Skus), None);
     }
 
     #[test]
-    fn the_users_token_stays_away_from_a_projects_server() {
-        let user = || layer(&[(Key::Server, "https://mine"), (Key::Token, "secret"), (Key::TokenFile, "t")]);
-        let project = layer(&[(Key::Server, "https://theirs")]);
-        let mixed = Settings::layered(Layer::new(), Layer::new(), project.clone(), user());
-        assert_eq!((mixed.get(Key::Token), mixed.get(Key::TokenFile)), (None, None));
-        let own = Settings::layered(Layer::new(), Layer::new(), Layer::new(), user());
-        assert_eq!(own.get(Key::Token), Some("secret"));
-        let said = Settings::layered(Layer::new(), layer(&[(Key::Token, "env")]), project, user());
-        assert_eq!(said.get(Key::Token), Some("env"));
+    fn a_project_file_cannot_say_whom_its_user_trusts() {
+        let path = Path::new("p/planforge.toml");
+        let refused = [
+            ("token", "\"secret\""),
+            ("token_file", "\"/home/me/.ssh/id_rsa\""),
+            ("ca", "\"ca.pem\""),
+            ("insecure", "true"),
+            ("insecure", "false"),
+            ("data", "\"farm\""),
+        ];
+        for (name, value) in refused {
+            let text = format!("server = \"https://farm\"\n{name} = {value}\n");
+            let failure = parse_layer(&text, path, Whose::Project).unwrap_err();
+            assert_eq!(failure.exit_code, 2);
+            let start = format!("p/planforge.toml:2: a project file cannot set '{name}'");
+            assert!(failure.to_string().starts_with(&start), "{failure}");
+            assert!(failure.hint.contains("planforge login") || name == "data", "{}", failure.hint);
+            assert!(parse_layer(&text, path, Whose::User).is_ok(), "{name}");
+        }
+        let socket = parse_layer("\nserver = \"unix:x.sock\"\n", path, Whose::Project).unwrap_err();
+        assert_eq!(socket.to_string(), "p/planforge.toml:2: a project file cannot name a socket of this machine");
+        let kept = "project = \"p\"\nskus = [\"a\"]\nlog = \"info\"\nlog_format = \"json\"\n";
+        assert_eq!(parse_layer(kept, path, Whose::Project).unwrap().len(), 4);
     }
 
     #[test]
     fn files_are_read_relative_to_themselves() {
         let text = "server = \"https://farm:8443\"\nca = \"tls/ca.pem\"\nskus = [\"a\", \"b\"]\n";
-        let layer = parse_layer(text, Path::new("/p/planforge.toml")).unwrap();
+        let layer = parse_layer(text, Path::new("/p/config.toml"), Whose::User).unwrap();
         assert_eq!(layer[&Key::Server], "https://farm:8443");
         assert_eq!(layer[&Key::Ca], "/p/tls/ca.pem");
         assert_eq!(layer[&Key::Skus], "a,b");
@@ -403,7 +477,7 @@ mod tests {
 
     #[test]
     fn mistakes_in_files_are_named_by_file_and_line() {
-        let message = |text| parse_layer(text, Path::new("p/planforge.toml")).unwrap_err().to_string();
+        let message = |text| parse_layer(text, Path::new("p/planforge.toml"), Whose::Project).unwrap_err().to_string();
         assert_eq!(message("# x\n\nsevrer = \"u\"\n"), "p/planforge.toml:3: unknown key 'sevrer'");
         assert_eq!(message("\nserver = 3\n"), "p/planforge.toml:2: 'server' must be a text");
         assert_eq!(message("skus = \"a\"\n"), "p/planforge.toml:1: 'skus' must be a list of texts");

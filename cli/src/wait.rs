@@ -1,13 +1,14 @@
 //! Following jobs to their end: progress on stderr, the coordinator's restarts survived.
 
-use crate::{failure::Failure, farm::Farm, printer::Printer, tables};
+use crate::{failure::Failure, farm::Farm, lists, printer::Printer, tables};
 use indicatif::ProgressBar;
 use planforge_client::backoff::Backoff;
-use planforge_proto::{v1, view};
+use planforge_proto::{ErrorCode, v1, view};
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
+use tokio::{sync::mpsc, task::JoinSet};
 
 /// First and longest wait before asking a coordinator again that went away.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
@@ -23,14 +24,73 @@ pub struct Waiting<'a> {
     bars: BTreeMap<String, ProgressBar>,
     /// Line last said of each job where no bars are drawn.
     said: BTreeMap<String, String>,
-    /// Durable event to go on after.
+    /// Durable event to go on after: every stream has brought what came before it.
     seen: u64,
+    /// Events that came: whether a coordinator was there since it was last looked for.
+    heard: u64,
+}
+
+/// Events that may wait to be shown.
+const EVENTS_AHEAD: usize = 64;
+
+/// The events of any number of jobs, over as many streams as that takes.
+#[derive(Debug)]
+pub struct Events {
+    events: mpsc::Receiver<(usize, v1::JobEvent)>,
+    streams: JoinSet<Result<(), tonic::Status>>,
+    count: usize,
+}
+
+impl Events {
+    /// Follows `request.ids`; the whole project where it names none.
+    pub async fn open(farm: &Farm, request: v1::WatchJobsRequest) -> Result<Self, Failure> {
+        let mut parts: Vec<Vec<String>> = request.ids.chunks(lists::WATCHED_MAX).map(<[String]>::to_vec).collect();
+        if parts.is_empty() {
+            parts.push(Vec::new());
+        }
+        let count = parts.len();
+        let (out, events) = mpsc::channel(EVENTS_AHEAD);
+        let mut streams = JoinSet::new();
+        for (number, ids) in parts.into_iter().enumerate() {
+            let request = v1::WatchJobsRequest { ids, ..request.clone() };
+            let mut stream = farm.rpc().watch_jobs(request).await.map_err(|e| farm.error(e))?.into_inner();
+            let out = out.clone();
+            streams.spawn(async move {
+                while let Some(event) = stream.message().await? {
+                    if out.send((number, event)).await.is_err() {
+                        break;
+                    }
+                }
+                Ok(())
+            });
+        }
+        Ok(Self { events, streams, count })
+    }
+
+    /// The next event with the number of its stream; `None` when all streams have ended well.
+    pub async fn next(&mut self, farm: &Farm) -> Result<Option<(usize, v1::JobEvent)>, Failure> {
+        loop {
+            tokio::select! {
+                biased;
+                Some(event) = self.events.recv() => return Ok(Some(event)),
+                ended = self.streams.join_next() => match ended {
+                    None => return Ok(self.events.recv().await),
+                    Some(Ok(Ok(()))) => {}
+                    Some(Ok(Err(status))) => return Err(farm.error(status)),
+                    Some(Err(error)) => {
+                        let message = format!("following jobs ended badly: {error}");
+                        return Err(Failure::new(ErrorCode::Internal, message));
+                    }
+                },
+            }
+        }
+    }
 }
 
 impl<'a> Waiting<'a> {
     pub fn new(printer: &'a Printer, jobs: &[v1::Job]) -> Self {
         let jobs = jobs.iter().map(|job| (job.id.clone(), job.clone())).collect();
-        Self { printer, jobs, bars: BTreeMap::new(), said: BTreeMap::new(), seen: 0 }
+        Self { printer, jobs, bars: BTreeMap::new(), said: BTreeMap::new(), seen: 0, heard: 0 }
     }
 
     /// Ids of the jobs that have not ended.
@@ -43,10 +103,10 @@ impl<'a> Waiting<'a> {
         let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
         let mut away: Option<Instant> = None;
         loop {
-            let seen = self.seen;
+            let heard = self.heard;
             match self.follow(farm).await {
                 Err(failure) if failure.is_unavailable() => {
-                    if self.seen > seen {
+                    if self.heard > heard {
                         (away, backoff) = (None, Backoff::new(RETRY_FIRST, RETRY_LONGEST));
                     }
                     let since = *away.get_or_insert_with(|| {
@@ -67,13 +127,17 @@ impl<'a> Waiting<'a> {
     pub async fn follow(&mut self, farm: &Farm) -> Result<(), Failure> {
         while !self.live().is_empty() {
             let request = v1::WatchJobsRequest {
-                ids: self.jobs.keys().cloned().collect(),
+                ids: self.live(),
                 after_event: self.seen,
                 until_ended: true,
                 ..Default::default()
             };
-            let mut events = farm.rpc().watch_jobs(request).await.map_err(|e| farm.error(e))?.into_inner();
-            while let Some(event) = events.message().await.map_err(|e| farm.error(e))? {
+            let mut events = Events::open(farm, request).await?;
+            // Streams are not equally far: only what all have brought is not asked for again.
+            let mut seen = vec![self.seen; events.count];
+            while let Some((stream, event)) = events.next(farm).await? {
+                seen[stream] = seen[stream].max(event.seq);
+                self.seen = seen.iter().copied().min().unwrap_or(self.seen);
                 self.take(event);
             }
             // The stream's end and the jobs' end are not the same thing: ask before believing.
@@ -107,7 +171,7 @@ impl<'a> Waiting<'a> {
     }
 
     fn take(&mut self, event: v1::JobEvent) {
-        self.seen = self.seen.max(event.seq);
+        self.heard += 1;
         if let Some(job) = event.job {
             self.update(job);
         }

@@ -47,10 +47,12 @@ pub(crate) fn sync_dir(folder: &Path) -> io::Result<()> {
 }
 
 /// Writes a small file that only its owner may read, whole or not at all.
-pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let staged = path.with_added_extension("new");
     let written = (|| {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&staged)?;
+        // One that an earlier attempt left may have another mode.
+        file.set_permissions(Permissions::from_mode(0o600))?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&staged, path)
@@ -64,7 +66,7 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Creates a folder and its missing parents; only the owner may enter those that it creates.
-pub(crate) fn create_private_dir(path: &Path) -> io::Result<()> {
+pub fn create_private_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 

@@ -5,7 +5,7 @@
 pub mod auth;
 pub mod blobs;
 pub mod core;
-mod durable;
+pub mod durable;
 pub mod farm;
 mod http;
 mod metrics;

@@ -82,6 +82,24 @@ async fn an_empty_farm_says_the_next_command() {
 }
 
 #[tokio::test]
+async fn counts_are_those_of_the_farm_and_what_runs_is_shown_however_much_waits() {
+    let served = Served::start().await;
+    let mut agent = Agent::usual(farm(&served), "a").await;
+    let running = submit(&served, "running.onnx").await;
+    let assign = agent.assigned().await;
+    agent.started(&assign).await;
+    for number in 0..90 {
+        submit(&served, &format!("waiting{number}.onnx")).await;
+    }
+    let text = served.get("/").await.text();
+    for (name, count) in [("Running", 1), ("Waiting", 90)] {
+        assert!(text.contains(&format!("<dt>{name}</dt><dd>{count}</dd>")), "{name}: {text}");
+    }
+    assert!(text.contains(&format!("/jobs/{running}")), "{text}");
+    assert!(text.contains("31 more run or wait"), "{text}");
+}
+
+#[tokio::test]
 async fn names_are_escaped_wherever_they_show() {
     let served = Served::start().await;
     let _agent = Agent::usual(farm(&served), "a<b>").await;

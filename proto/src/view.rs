@@ -320,6 +320,9 @@ pub struct JobView {
     pub needs: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<AttemptView>,
+    /// A long reply left out its spec, model files, attempts and report: the job's own document has them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
 }
 
 fn once() -> u32 {
@@ -366,6 +369,7 @@ impl From<v1::Job> for JobView {
             request_id: some_text(job.request_id),
             needs: job.needs,
             attempts: job.attempts.into_iter().map(Into::into).collect(),
+            partial: job.partial,
         }
     }
 }

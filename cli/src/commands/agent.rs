@@ -1,13 +1,7 @@
 //! `planforge agent`: this host's devices for a coordinator elsewhere.
 
 use super::Context;
-use crate::{
-    backends,
-    failure::Failure,
-    farm::{Place, token},
-    local::state_folder,
-    wait,
-};
+use crate::{backends, credentials::token, failure::Failure, farm::Place, local::state_folder, wait};
 use planforge_agent::{AgentConfig, HostDevices};
 use std::{path::PathBuf, sync::Arc};
 

@@ -4,7 +4,7 @@ use super::{Context, report};
 use crate::{
     failure::Failure,
     farm::{Farm, Need},
-    plans,
+    lists, plans,
     printer::Printer,
     reports,
     request::{
@@ -148,15 +148,18 @@ impl Build<'_> {
     }
 
     async fn withdraw(&self, farm: &Farm, reply: &v1::SubmitReply, ids: Vec<String>) {
-        let request = v1::CancelJobsRequest {
-            ids: ids.clone(),
-            reason: "interrupted".into(),
-            request_id: reply.request_id.clone(),
-        };
-        let cancelled = match farm.rpc().cancel_jobs(request).await {
-            Ok(cancelled) => cancelled.into_inner().jobs,
-            Err(status) => return tracing::debug!(%status, "the jobs could not be withdrawn"),
-        };
+        let mut cancelled = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(lists::NAMED_MAX) {
+            let request = v1::CancelJobsRequest {
+                ids: ids.to_vec(),
+                reason: "interrupted".into(),
+                request_id: reply.request_id.clone(),
+            };
+            match farm.rpc().cancel_jobs(request).await {
+                Ok(reply) => cancelled.extend(reply.into_inner().jobs),
+                Err(status) => return tracing::debug!(%status, "the jobs could not be withdrawn"),
+            }
+        }
         // Jobs that other requests want go on, and are not waited for.
         let ours: Vec<_> = cancelled.into_iter().filter(|job| job.waiting_reason.is_empty()).collect();
         if let Err(failure) = Waiting::new(self.printer(), &ours).follow(farm).await {

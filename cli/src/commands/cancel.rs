@@ -4,7 +4,7 @@ use super::Context;
 use crate::{
     failure::Failure,
     farm::{Farm, Need},
-    tables,
+    lists, tables,
 };
 use planforge_proto::{v1, view::JobView};
 
@@ -20,8 +20,13 @@ pub struct Args {
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let farm = Farm::open(context, Need::Answers).await?;
-    let request = v1::CancelJobsRequest { ids: args.ids, reason: args.reason, request_id: String::new() };
-    let jobs = farm.rpc().cancel_jobs(request).await.map_err(|e| farm.error(e))?.into_inner().jobs;
+    let mut jobs = Vec::with_capacity(args.ids.len());
+    for ids in args.ids.chunks(lists::NAMED_MAX) {
+        let request =
+            v1::CancelJobsRequest { ids: ids.to_vec(), reason: args.reason.clone(), request_id: String::new() };
+        jobs.extend(farm.rpc().cancel_jobs(request).await.map_err(|e| farm.error(e))?.into_inner().jobs);
+    }
+    lists::complete(&farm, &mut jobs).await?;
     farm.close(context.printer).await;
     context.printer.data(&tables::jobs(&jobs, tables::now_ms()))?;
     let jobs: Vec<_> = jobs.into_iter().map(JobView::from).collect();

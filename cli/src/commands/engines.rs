@@ -4,6 +4,7 @@ use super::Context;
 use crate::{
     failure::Failure,
     farm::{Farm, Need},
+    lists,
     settings::Key,
     tables,
 };
@@ -29,8 +30,9 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         sku: args.sku,
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
         limit: args.limit,
+        ..Default::default()
     };
-    let engines = farm.rpc().list_engines(request).await.map_err(|e| farm.error(e))?.into_inner().engines;
+    let engines = lists::engines(&farm, request).await?;
     farm.close(context.printer).await;
     if engines.is_empty() {
         context.printer.note("no engines");

@@ -4,6 +4,7 @@ use super::Context;
 use crate::{
     failure::Failure,
     farm::{Farm, Need},
+    lists,
     settings::Key,
     tables,
 };
@@ -25,6 +26,9 @@ pub struct Args {
     /// Only jobs of this model, by name or beginning of its digest
     #[arg(long, value_name = "MODEL", default_value = "", hide_default_value = true)]
     model: String,
+    /// Only jobs of this request
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    request: String,
     /// At most this many, newest first
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
@@ -44,8 +48,10 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         with_reports: true,
         sku: args.sku,
         model: args.model,
+        request_id: args.request,
+        ..Default::default()
     };
-    let jobs = farm.rpc().list_jobs(request).await.map_err(|e| farm.error(e))?.into_inner().jobs;
+    let jobs = lists::jobs(&farm, request).await?;
     farm.close(context.printer).await;
     if jobs.is_empty() {
         context.printer.note("no jobs");

@@ -16,6 +16,7 @@ pub mod explain;
 pub mod fetch;
 pub mod inspect;
 pub mod jobs;
+pub mod login;
 pub mod logs;
 pub mod plugins;
 pub mod probe;
@@ -77,6 +78,8 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Caches(args) => context.block_on(caches::run(&context, args)),
         Command::Probe(args) => probe::run(&context, args),
         Command::Plugins(args) => context.block_on(plugins::run(&context, args)),
+        Command::Login(args) => context.block_on(login::run(&context, args)),
+        Command::Logout(args) => login::log_out(&context, args),
         Command::Token(args) => context.block_on(token::run(&context, args)),
         Command::Worker | Command::CheckDevice { .. } => unreachable!("main runs what agents start"),
         Command::Completions(args) => completions::run(&context, args),

@@ -5,7 +5,8 @@ use crate::{
     failure::Failure,
     farm::{Farm, Need},
     settings::Key,
-    tables, wait,
+    tables,
+    wait::{self, Events},
 };
 use planforge_proto::{
     v1,
@@ -38,9 +39,9 @@ async fn follow(context: &Context<'_>, farm: &Farm, args: Args) -> Result<(), Fa
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
         until_ended: named,
     };
-    let mut events = farm.rpc().watch_jobs(request).await.map_err(|e| farm.error(e))?.into_inner();
+    let mut events = Events::open(farm, request).await?;
     let mut last: BTreeMap<String, v1::Job> = BTreeMap::new();
-    while let Some(event) = events.message().await.map_err(|e| farm.error(e))? {
+    while let Some((_, event)) = events.next(farm).await? {
         let Some(job) = event.job else { continue };
         if context.printer.json {
             // A stream has no end to wait for: one object a line.

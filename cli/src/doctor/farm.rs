@@ -1,11 +1,7 @@
 //! The coordinator, when one is configured: does it answer, and what may this user do there?
 
 use super::Check;
-use crate::{
-    commands::Context,
-    failure::Failure,
-    farm::{Place, token},
-};
+use crate::{commands::Context, credentials::token, failure::Failure, farm::Place};
 use planforge_client::Client;
 use planforge_proto::v1;
 use std::time::{Duration, Instant};

@@ -149,7 +149,7 @@ impl Local {
     async fn live_jobs(&self) -> Result<usize, Failure> {
         use v1::JobState::*;
         let states = [Blocked, Queued, Leased, Running].map(i32::from).to_vec();
-        let request = v1::ListJobsRequest { states, ..Default::default() };
+        let request = v1::ListJobsRequest { states, limit: u32::MAX, ..Default::default() };
         let reply = self.client.farm().list_jobs(request).await;
         Ok(reply.map_err(|e| Failure::from(self.client.error(e)))?.into_inner().jobs.len())
     }

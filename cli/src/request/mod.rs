@@ -4,7 +4,7 @@ pub mod extras;
 pub mod models;
 pub mod shapes;
 
-use crate::{commands::Context, failure::Failure, farm::Farm, settings::Key};
+use crate::{commands::Context, failure::Failure, farm::Farm, lists, settings::Key};
 use extras::{Attached, ExtraArgs};
 use planforge_engine_core::{
     device::CpuLevel,
@@ -286,8 +286,9 @@ pub async fn submit(
 ) -> Result<v1::SubmitReply, Failure> {
     let mut uploaded = BTreeSet::new();
     loop {
-        let reply = farm.rpc().submit(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        let mut reply = farm.rpc().submit(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
         if reply.missing_blobs.is_empty() {
+            lists::complete(farm, &mut reply.jobs).await?;
             return Ok(reply);
         }
         for text in &reply.missing_blobs {

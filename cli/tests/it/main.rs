@@ -1,6 +1,8 @@
 //! The real binary as people and scripts meet it: help, errors, exit codes, output.
 
+mod credentials;
 mod errors;
 mod farm;
 mod help;
+mod many_jobs;
 mod support;

@@ -238,6 +238,7 @@ pub(super) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
         measure: measure_out(&job.measure),
         plan_builds: job.plan.as_ref().map_or(0, |plan| plan.builds),
         artifacts: Vec::new(),
+        partial: false,
     }
 }
 

@@ -5,6 +5,7 @@ mod convert;
 mod leader;
 mod logs;
 mod operator;
+mod pages;
 mod portability;
 mod requests;
 mod seal;
@@ -14,7 +15,7 @@ mod tokens;
 mod watch;
 
 pub use clock::{Clock, SystemClock};
-pub use stats::{FarmStats, Histogram, LATENCY_BOUNDS_MS, StoreOp};
+pub use stats::{FarmStats, Histogram, LATENCY_BOUNDS_MS, LiveCounts, StoreOp};
 
 use crate::{
     auth::Actor,
@@ -312,6 +313,16 @@ impl Farm {
     /// the whole again.
     pub fn subscribe(&self) -> broadcast::Receiver<FarmEvent> {
         self.inner.shared.page.subscribe()
+    }
+
+    /// How many of the caller's jobs run and wait, as the scheduler has them.
+    pub async fn live_counts(&self, actor: &Actor) -> Result<LiveCounts, ApiError> {
+        let project = actor.project.clone();
+        self.ask(move |state, _| {
+            let mine = state.live_jobs().filter(|job| project.as_ref().is_none_or(|project| job.is_in(project)));
+            mine.fold(LiveCounts::default(), |counts, job| counts.and(job.state))
+        })
+        .await
     }
 
     /// Numbers for the metrics and the page.

@@ -1,6 +1,10 @@
 //! What people and pipelines ask: checked, bounded and restricted to the caller's project.
 
-use super::{Farm, convert, convert::invalid};
+use super::{
+    Farm, convert,
+    convert::invalid,
+    pages::{self, Cursor, Page},
+};
 use crate::{
     auth::{Actor, Role},
     core::{self, Cancel, Covered, Input, Job, JobId, JobRef, Reply, Report, Submit, SubmitWhat, Submitted},
@@ -17,8 +21,8 @@ const LIST_DEFAULT: u32 = 100;
 const LIST_MAX: u32 = 5_000;
 /// Jobs that one call may cancel or list by name.
 const NAMED_MAX: usize = 1_024;
-/// Engines that are weighed for one `find`.
-const FIND_MAX: usize = 1_000;
+/// Engines that are read from the store at once for a `find`.
+const FIND_PAGE: usize = 1_000;
 /// Models, SKUs, specs or constraints in one request.
 const AXIS_MAX: usize = 1_024;
 const TEXT_MAX_BYTES: usize = 1_024;
@@ -244,12 +248,16 @@ impl Farm {
             }
             Submitted::Jobs { request, jobs } => (request, jobs),
         };
-        let mut views = Vec::with_capacity(jobs.len());
+        let mut views = Page::new();
         for job in jobs {
-            views.push(self.job_ref(job, Some(project)).await?);
+            let mut view = [self.job_ref(job, Some(project)).await?];
+            if !views.is_full() {
+                self.fill_reports(&mut view).await?;
+            }
+            let [view] = view;
+            views.push_or_shorten(view);
         }
-        self.fill_reports(&mut views).await?;
-        Ok(v1::SubmitReply { request_id, jobs: views, missing_blobs: Vec::new() })
+        Ok(v1::SubmitReply { request_id, jobs: views.into_items(), missing_blobs: Vec::new() })
     }
 
     async fn job_ref(&self, job: JobRef, project: Option<&str>) -> Result<v1::Job, ApiError> {
@@ -269,10 +277,9 @@ impl Farm {
             let mut found = self.timed("reports", self.store().reports(filter)).await?;
             if found.is_empty() && job.cached {
                 // Answered from the store: the newest report of its plan on its own SKU.
-                let plan = job.plan_digest.parse().ok();
-                let filter = ReportFilter { plan, limit: LIST_DEFAULT as usize, ..ReportFilter::default() };
+                let (plan, sku) = (job.plan_digest.parse().ok(), Some(job.sku.clone()));
+                let filter = ReportFilter { plan, sku, limit: LIST_DEFAULT as usize, ..ReportFilter::default() };
                 found = self.timed("reports", self.store().reports(filter)).await?;
-                found.retain(|report| report.sku.as_str() == job.sku);
                 let asked = Covered {
                     eval: job.eval_digest.parse().ok(),
                     measure: convert::measure(job.measure.clone()).unwrap_or_default(),
@@ -353,25 +360,65 @@ impl Farm {
             ids.push(self.find_job(actor, id).await?.id);
         }
         let named = !ids.is_empty();
+        let mut limit = if named { ids.len() } else { bounded(request.limit) };
+        if !request.request_id.is_empty() {
+            let of_request = self.jobs_of_request(project.as_deref(), &request.request_id).await?;
+            ids = match named {
+                true => of_request.into_iter().filter(|id| ids.contains(id)).collect(),
+                false => of_request,
+            };
+            if request.limit == 0 {
+                limit = ids.len();
+            }
+            if ids.is_empty() {
+                return Ok(v1::ListJobsReply::default());
+            }
+        }
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
         let filter = JobFilter {
             project: project.clone(),
             states: request.states.iter().map(|state| convert::state(*state)).collect::<Result<_, _>>()?,
-            limit: if named { ids.len() } else { bounded(request.limit) },
+            // One more tells whether there is a next page.
+            limit: limit + 1,
             ids,
             sku: some(request.sku),
             model: some(request.model),
+            behind: Cursor::read(&request.cursor)?.map(|Cursor { created_ms, names: [id] }| (created_ms, id.into())),
         };
-        let jobs = self.timed("jobs", self.store().jobs(filter)).await?;
+        let mut jobs = self.timed("jobs", self.store().jobs(filter)).await?;
+        let more = jobs.len() > limit;
+        jobs.truncate(limit);
         let mut views: Vec<v1::Job> = jobs.iter().map(|job| convert::job_out(job, project.as_deref())).collect();
         if !named {
             views.iter_mut().for_each(|job| job.attempts.clear());
         }
         self.fill_live(&mut views).await?;
-        if request.with_reports {
-            self.fill_reports(&mut views).await?;
+        let count = views.len();
+        let mut page = Page::new();
+        for job in views {
+            let mut view = [job];
+            if request.with_reports {
+                self.fill_reports(&mut view).await?;
+            }
+            let [view] = view;
+            if !page.push(view) {
+                break;
+            }
         }
-        Ok(v1::ListJobsReply { jobs: views })
+        let cut = page.len() < count || more;
+        let last = jobs.get(page.len().saturating_sub(1)).filter(|_| cut);
+        let next_cursor = last.map(|job| Cursor { created_ms: job.created_ms, names: [job.id.as_str()] }.write());
+        Ok(v1::ListJobsReply { jobs: page.into_items(), next_cursor: next_cursor.unwrap_or_default() })
+    }
+
+    /// Ids of the jobs of a request that the caller may see.
+    async fn jobs_of_request(&self, project: Option<&str>, id: &str) -> Result<Vec<JobId>, ApiError> {
+        let request = self.timed("request", self.store().request_of_id(id)).await?;
+        let visible = request.filter(|request| project.is_none_or(|project| request.project == project));
+        visible.map(|request| request.jobs).ok_or_else(|| {
+            ApiError::new(ErrorCode::NotFound, format!("no request {}", id.escape_debug()))
+                .with_hint("'planforge submit --json' and 'planforge jobs --json' name requests as request_id")
+        })
     }
 
     pub(super) async fn job_out(&self, actor: &Actor, id: &str) -> Result<v1::Job, ApiError> {
@@ -405,20 +452,19 @@ impl Farm {
         let Reply::Cancelled(jobs) = self.input(Input::Cancel(cancel)).await? else {
             return Err(ApiError::new(ErrorCode::Internal, "the leader answered something else"));
         };
-        let mut views = Vec::new();
+        let mut views = Page::new();
         for (job, remark) in jobs? {
             let mut view = self.job_ref(job, actor.project.as_deref()).await?;
             view.waiting_reason = remark;
-            views.push(view);
+            views.push_or_shorten(view);
         }
-        Ok(v1::CancelJobsReply { jobs: views })
+        Ok(v1::CancelJobsReply { jobs: views.into_items() })
     }
 
     async fn engine_view(&self, engine: &core::Engine) -> Result<v1::Engine, ApiError> {
-        let plan = Some(engine.plan.digest);
-        let filter = ReportFilter { plan, limit: LIST_DEFAULT as usize, ..ReportFilter::default() };
-        let reports = self.timed("reports", self.store().reports(filter)).await?;
-        let own = reports.into_iter().find(|report| report.sku == engine.sku);
+        let (plan, sku) = (Some(engine.plan.digest), Some(engine.sku.to_string()));
+        let filter = ReportFilter { plan, sku, limit: 1, ..ReportFilter::default() };
+        let own = self.timed("reports", self.store().reports(filter)).await?.pop();
         Ok(convert::engine_out(engine, own.map(|report| report.document).unwrap_or_default()))
     }
 
@@ -428,23 +474,42 @@ impl Farm {
         request: v1::ListEnginesRequest,
     ) -> Result<v1::ListEnginesReply, ApiError> {
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        let behind = match Cursor::read(&request.cursor)? {
+            Some(Cursor { created_ms, names: [key, plan] }) => {
+                let key = key.parse().map_err(|_| pages::bad_cursor())?;
+                Some((created_ms, key, plan.parse().map_err(|_| pages::bad_cursor())?))
+            }
+            None => None,
+        };
+        let limit = bounded(request.limit);
         let filter = EngineFilter {
             project: visible_project(actor, &request.project)?,
             model: some(request.model),
             sku: some(request.sku),
-            limit: bounded(request.limit),
+            behind,
+            limit: limit + 1,
             ..EngineFilter::default()
         };
-        let mut engines = Vec::new();
-        for engine in self.timed("engines", self.store().engines(filter)).await? {
-            engines.push(self.engine_view(&engine).await?);
+        let mut engines = self.timed("engines", self.store().engines(filter)).await?;
+        let more = engines.len() > limit;
+        engines.truncate(limit);
+        let mut page = Page::new();
+        for engine in &engines {
+            if !page.push(self.engine_view(engine).await?) {
+                break;
+            }
         }
-        Ok(v1::ListEnginesReply { engines })
+        let cut = page.len() < engines.len() || more;
+        let next_cursor = engines.get(page.len().saturating_sub(1)).filter(|_| cut).map(|last| {
+            let names = [last.key.to_string(), last.plan.digest.to_string()];
+            Cursor { created_ms: last.created_ms, names: names.each_ref().map(String::as_str) }.write()
+        });
+        Ok(v1::ListEnginesReply { engines: page.into_items(), next_cursor: next_cursor.unwrap_or_default() })
     }
 
     pub(super) async fn find(&self, actor: &Actor, request: v1::FindEngineRequest) -> Result<v1::Engine, ApiError> {
         let project = visible_project(actor, &request.project)?;
-        let mut filter = EngineFilter { project, limit: FIND_MAX, ..EngineFilter::default() };
+        let mut filter = EngineFilter { project, limit: FIND_PAGE, ..EngineFilter::default() };
         let mut what;
         if !request.engine_key.is_empty() {
             let key: EngineKey = request.engine_key.parse().map_err(|error| invalid(format!("the key: {error}")))?;
@@ -472,7 +537,16 @@ impl Farm {
             text => Some(convert::spec(text)?),
         };
         let constraint: ToolchainConstraint = request.toolchain.parse().map_err(|error| invalid(format!("{error}")))?;
-        let engines = self.timed("engines", self.store().engines(filter)).await?;
+        let mut engines = Vec::new();
+        loop {
+            let found = self.timed("engines", self.store().engines(filter.clone())).await?;
+            let full = found.len() == filter.limit;
+            filter.behind = found.last().map(|last| (last.created_ms, last.key, last.plan.digest));
+            engines.extend(found);
+            if !full {
+                break;
+            }
+        }
         let fits = |engine: &&core::Engine| {
             // A spec that names no threads was resolved to some; it finds them all.
             let same_spec = spec.as_ref().is_none_or(|spec| {
@@ -522,30 +596,58 @@ impl Farm {
         if filter.plan.is_none() && filter.key.is_none() && filter.job.is_none() {
             return Err(invalid("name a plan, an engine key or a job whose reports are wanted"));
         }
-        let reports = self.visible_reports(actor, filter).await?;
+        filter.behind = match Cursor::read(&request.cursor)? {
+            Some(Cursor { created_ms, names: [digest] }) => {
+                Some((created_ms, digest.parse().map_err(|_| pages::bad_cursor())?))
+            }
+            None => None,
+        };
+        let mut page = Page::new();
+        let mut next_cursor = String::new();
+        'pages: loop {
+            let found = self.timed("reports", self.store().reports(filter.clone())).await?;
+            let full = found.len() == filter.limit;
+            for report in found {
+                let here = (report.created_ms, report.digest);
+                if self.may_see(actor, &report).await? && !page.push(report) {
+                    if let Some((created_ms, digest)) = filter.behind {
+                        next_cursor = Cursor { created_ms, names: [&*digest.to_string()] }.write();
+                    }
+                    break 'pages;
+                }
+                filter.behind = Some(here);
+            }
+            if !full {
+                break;
+            }
+        }
+        let reports = page.into_items();
         let facts = reports.iter().map(convert::report_facts).collect();
-        Ok(v1::ListReportsReply { reports_json: reports.into_iter().map(|report| report.document).collect(), facts })
+        let reports_json = reports.into_iter().map(|report| report.document).collect();
+        Ok(v1::ListReportsReply { reports_json, facts, next_cursor })
     }
 
     /// Reports that the caller may see: of engines and jobs of its project.
     pub(super) async fn visible_reports(&self, actor: &Actor, filter: ReportFilter) -> Result<Vec<Report>, ApiError> {
-        let reports = self.timed("reports", self.store().reports(filter)).await?;
-        let Some(project) = &actor.project else { return Ok(reports) };
         let mut own = Vec::new();
-        for report in reports {
-            let job = self.timed("job", self.store().job(&report.job)).await?;
-            let shared = match report.key {
-                Some(key) => {
-                    let project = Some(project.clone());
-                    let filter = EngineFilter { key: Some(key), project, limit: 1, ..EngineFilter::default() };
-                    !self.timed("engines", self.store().engines(filter)).await?.is_empty()
-                }
-                None => false,
-            };
-            if shared || job.is_some_and(|job| job.is_in(project)) {
+        for report in self.timed("reports", self.store().reports(filter)).await? {
+            if self.may_see(actor, &report).await? {
                 own.push(report);
             }
         }
         Ok(own)
+    }
+
+    async fn may_see(&self, actor: &Actor, report: &Report) -> Result<bool, ApiError> {
+        let Some(project) = &actor.project else { return Ok(true) };
+        if let Some(key) = report.key {
+            let filter =
+                EngineFilter { key: Some(key), project: Some(project.clone()), limit: 1, ..EngineFilter::default() };
+            if !self.timed("engines", self.store().engines(filter)).await?.is_empty() {
+                return Ok(true);
+            }
+        }
+        let job = self.timed("job", self.store().job(&report.job)).await?;
+        Ok(job.is_some_and(|job| job.is_in(project)))
     }
 }

@@ -1,5 +1,6 @@
 //! What `/metrics` and the page tell about the farm, as one plain snapshot.
 
+use crate::core::JobState;
 use std::collections::BTreeMap;
 
 /// Upper bounds of the latency buckets, milliseconds; the last bucket is open.
@@ -67,4 +68,22 @@ pub struct FarmStats {
     pub inbox: u64,
     /// By operation: `commit`, `jobs`, `events`, ...
     pub store: BTreeMap<&'static str, StoreOp>,
+}
+
+/// Jobs that have not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveCounts {
+    /// On a device, or on their way to it.
+    pub running: usize,
+    pub waiting: usize,
+}
+
+impl LiveCounts {
+    /// With one job more.
+    pub(super) fn and(self, state: JobState) -> Self {
+        match state {
+            JobState::Leased | JobState::Running => Self { running: self.running + 1, ..self },
+            _ => Self { waiting: self.waiting + 1, ..self },
+        }
+    }
 }

@@ -75,6 +75,16 @@ fn views<T, V: From<T> + serde::Serialize>(name: &str, items: Vec<T>) -> Json<Va
     Json(json!({ name: views }))
 }
 
+/// Part of a list: `next_cursor` is null where the list ends.
+fn page<T, V: From<T> + serde::Serialize>(name: &str, items: Vec<T>, next_cursor: String) -> Json<Value> {
+    let views: Vec<V> = items.into_iter().map(V::from).collect();
+    Json(json!({ name: views, "next_cursor": some_cursor(next_cursor) }))
+}
+
+fn some_cursor(next_cursor: String) -> Option<String> {
+    Some(next_cursor).filter(|cursor| !cursor.is_empty())
+}
+
 async fn info(State(app): State<App>, caller: Caller) -> Json<Value> {
     let info = app.farm.server_info(&caller);
     Json(json!({
@@ -98,6 +108,10 @@ struct JobsQuery {
     reports: bool,
     sku: String,
     model: String,
+    /// Only jobs of this request.
+    request: String,
+    /// `next_cursor` of the page before.
+    cursor: String,
 }
 
 fn words(list: &str) -> impl Iterator<Item = &str> {
@@ -121,9 +135,11 @@ async fn list_jobs(State(app): State<App>, caller: Caller, Params(query): Params
         with_reports: query.reports,
         sku: query.sku,
         model: query.model,
+        request_id: query.request,
+        cursor: query.cursor,
     };
     let reply = app.farm.list_jobs(&caller, request).await?;
-    Ok(views::<_, JobView>("jobs", reply.jobs))
+    Ok(page::<_, JobView>("jobs", reply.jobs, reply.next_cursor))
 }
 
 async fn submit(
@@ -207,13 +223,14 @@ struct EnginesQuery {
     sku: String,
     project: String,
     limit: u32,
+    cursor: String,
 }
 
 async fn list_engines(State(app): State<App>, caller: Caller, Params(query): Params<EnginesQuery>) -> JsonAnswer {
-    let EnginesQuery { model, sku, project, limit } = query;
-    let request = v1::ListEnginesRequest { model, sku, project, limit };
+    let EnginesQuery { model, sku, project, limit, cursor } = query;
+    let request = v1::ListEnginesRequest { model, sku, project, limit, cursor };
     let reply = app.farm.list_engines(&caller, request).await?;
-    Ok(views::<_, EngineView>("engines", reply.engines))
+    Ok(page::<_, EngineView>("engines", reply.engines, reply.next_cursor))
 }
 
 #[derive(Default, Deserialize)]
@@ -255,18 +272,20 @@ struct ReportsQuery {
     plan_digest: String,
     engine_key: String,
     job: String,
+    cursor: String,
 }
 
 async fn list_reports(State(app): State<App>, caller: Caller, Params(query): Params<ReportsQuery>) -> JsonAnswer {
-    let ReportsQuery { plan_digest, engine_key, job } = query;
-    let reply = app.farm.list_reports(&caller, v1::ListReportsRequest { plan_digest, engine_key, job }).await?;
+    let ReportsQuery { plan_digest, engine_key, job, cursor } = query;
+    let reply = app.farm.list_reports(&caller, v1::ListReportsRequest { plan_digest, engine_key, job, cursor }).await?;
+    let next_cursor = some_cursor(reply.next_cursor);
     let facts: Vec<ReportFactsView> = reply.facts.into_iter().map(Into::into).collect();
     let parse = |text: String| {
         serde_json::from_str::<Value>(&text)
             .map_err(|error| ApiError::new(ErrorCode::Internal, format!("a stored report is no JSON: {error}")))
     };
     let reports: Vec<Value> = reply.reports_json.into_iter().map(parse).collect::<Result<_, _>>()?;
-    Ok(Json(json!({ "reports": reports, "facts": facts })))
+    Ok(Json(json!({ "reports": reports, "facts": facts, "next_cursor": next_cursor })))
 }
 
 #[derive(Default, Deserialize)]

@@ -11,6 +11,7 @@ mod rows;
 
 use crate::{
     auth::Actor,
+    farm::LiveCounts,
     http::{App, Caller, Refusal, TOKEN_COOKIE, authenticate},
     server::Peer,
 };
@@ -117,6 +118,8 @@ struct Counts {
 #[template(path = "jobs.html")]
 struct JobList {
     rows: Vec<JobRow>,
+    /// Running and waiting jobs that have no row.
+    unseen: usize,
     server: String,
 }
 
@@ -161,17 +164,21 @@ impl Overview {
             let request = v1::ListJobsRequest { states, limit, with_reports, ..Default::default() };
             app.farm.list_jobs(actor, request)
         };
-        let live = list(&[Running, Leased, Queued, Blocked, Unplaceable], MAX_ROWS, false).await?.jobs;
+        // Lists show the newest; what runs is older than what waits and must not be crowded out by it.
+        let mut live = list(&[Running, Leased], MAX_ROWS, false).await?.jobs;
+        let room = MAX_ROWS.saturating_sub(u32::try_from(live.len()).unwrap_or(MAX_ROWS));
+        if room > 0 {
+            live.extend(list(&[Queued, Blocked, Unplaceable], room, false).await?.jobs);
+        }
         let ended = list(&[Succeeded, Failed, Cancelled, Skipped], MAX_ROWS / 2, true).await?.jobs;
         let devices = app.farm.list_devices(actor, v1::ListDevicesRequest::default()).await?.devices;
         let request = v1::ListEnginesRequest { limit: MAX_ROWS, ..Default::default() };
         let engines = app.farm.list_engines(actor, request).await?.engines;
-        let is_running = |job: &&v1::Job| matches!(job.state(), Running | Leased);
-        let running = live.iter().filter(is_running).count();
+        let LiveCounts { running, waiting } = app.farm.live_counts(actor).await?;
         let plus = if engines.len() >= MAX_ROWS as usize { "+" } else { "" };
         let counts = Counts {
             running,
-            waiting: live.len() - running,
+            waiting,
             devices_online: devices.iter().filter(|device| device.online).count(),
             devices_busy: devices.iter().filter(|device| device.online && !device.busy_job.is_empty()).count(),
             devices: devices.len(),
@@ -180,7 +187,11 @@ impl Overview {
         let server = server.to_owned();
         Ok(Self {
             counts,
-            jobs: JobList { rows: live.iter().chain(&ended).map(JobRow::new).collect(), server: server.clone() },
+            jobs: JobList {
+                rows: live.iter().chain(&ended).map(JobRow::new).collect(),
+                unseen: (running + waiting).saturating_sub(live.len()),
+                server: server.clone(),
+            },
             engines: EngineList { rows: engines.iter().map(|engine| EngineRow::new(engine, &server)).collect() },
             devices: DeviceList { cards: devices.iter().map(DeviceCard::new).collect(), server },
         })

@@ -215,6 +215,7 @@ impl Store for MemStore {
                     && (filter.ids.is_empty() || filter.ids.contains(&job.id))
                     && filter.sku.as_ref().is_none_or(|sku| job.sku.as_str() == sku)
                     && is_model(&job.model.name, job.model.digest, filter.model.as_ref())
+                    && filter.behind.as_ref().is_none_or(|(at, id)| (job.created_ms, &job.id) < (*at, id))
             };
             let mut jobs: Vec<&Arc<Job>> = tables.jobs.values().filter(fits).collect();
             jobs.sort_by_key(|job| Reverse((job.created_ms, job.id.clone())));
@@ -245,6 +246,7 @@ impl Store for MemStore {
                     && filter.key.is_none_or(|key| engine.key == key)
                     && filter.sku.as_ref().is_none_or(|sku| engine.sku.as_str() == sku)
                     && is_model(&engine.model.name, engine.model.digest, filter.model.as_ref())
+                    && filter.behind.is_none_or(|row| (engine.created_ms, engine.key, engine.plan.digest) < row)
             };
             let mut engines: Vec<&Engine> = all.into_iter().filter(fits).collect();
             engines.sort_by_key(|engine| Reverse((engine.created_ms, engine.key, engine.plan.digest)));
@@ -259,6 +261,8 @@ impl Store for MemStore {
                     && filter.plan.is_none_or(|plan| report.plan == plan)
                     && filter.key.is_none_or(|key| report.key == Some(key))
                     && filter.job.as_ref().is_none_or(|job| report.job == *job)
+                    && filter.sku.as_ref().is_none_or(|sku| report.sku.as_str() == sku)
+                    && filter.behind.is_none_or(|row| (report.created_ms, report.digest) < row)
             };
             let mut reports: Vec<&Report> = tables.reports.values().filter(fits).collect();
             reports.sort_by_key(|report| Reverse((report.created_ms, report.digest)));
@@ -273,6 +277,10 @@ impl Store for MemStore {
             };
             tables.requests.values().find(fits).cloned()
         })
+    }
+
+    fn request_of_id<'a>(&'a self, id: &'a str) -> Answer<'a, Option<RequestRecord>> {
+        self.answer(|tables| tables.requests.values().find(|request| request.id == id).cloned())
     }
 
     fn tokens(&self) -> Answer<'_, Vec<TokenRecord>> {

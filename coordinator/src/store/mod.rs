@@ -73,6 +73,8 @@ pub struct JobFilter {
     pub sku: Option<String>,
     /// Name, or prefix of the digest.
     pub model: Option<String>,
+    /// Only what stands behind the job of this creation time and id: the rest of a list.
+    pub behind: Option<(u64, JobId)>,
     pub limit: usize,
 }
 
@@ -95,6 +97,8 @@ pub struct EngineFilter {
     pub model: Option<String>,
     pub sku: Option<String>,
     pub project: Option<String>,
+    /// Only what stands behind the engine of this creation time, key and plan: the rest of a list.
+    pub behind: Option<(u64, EngineKey, Digest)>,
     pub limit: usize,
 }
 
@@ -105,6 +109,9 @@ pub struct ReportFilter {
     pub plan: Option<Digest>,
     pub key: Option<EngineKey>,
     pub job: Option<JobId>,
+    pub sku: Option<String>,
+    /// Only what stands behind the report of this creation time and digest: the rest of a list.
+    pub behind: Option<(u64, Digest)>,
     pub limit: usize,
 }
 
@@ -139,6 +146,8 @@ pub trait Store: Send + Sync + 'static {
     fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>>;
 
     fn request<'a>(&'a self, project: &'a str, idempotency_key: &'a str) -> Answer<'a, Option<RequestRecord>>;
+
+    fn request_of_id<'a>(&'a self, id: &'a str) -> Answer<'a, Option<RequestRecord>>;
 
     fn tokens(&self) -> Answer<'_, Vec<TokenRecord>>;
 

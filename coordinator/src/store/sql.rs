@@ -319,6 +319,16 @@ impl Select {
         self
     }
 
+    /// Rows that sort before `values` in `columns`: what stands behind that row in a list with the newest first.
+    pub fn behind(&mut self, columns: &str, values: Option<Vec<Value>>) -> &mut Self {
+        if let Some(values) = values {
+            let places: Vec<String> = values.into_iter().map(|value| format!("${}", self.bind(value))).collect();
+            self.and();
+            let _ = write!(self.statement.sql, "({columns}) < ({})", places.join(", "));
+        }
+        self
+    }
+
     pub fn always(&mut self, condition: &str) -> &mut Self {
         self.and();
         self.statement.sql.push_str(condition);

@@ -267,7 +267,8 @@ impl Store for SqliteStore {
                 .one_of("state", filter.states.iter().map(|state| state.name().to_owned()))
                 .one_of("id", filter.ids.iter().map(|id| id.as_str().to_owned()))
                 .filter("sku = #", filter.sku)
-                .filter(MODEL, filter.model);
+                .filter(MODEL, filter.model)
+                .behind("created_ms, id", filter.behind.map(|(at_ms, id)| vec![at_ms.into(), String::from(id).into()]));
             self.docs("a job", select.order("created_ms DESC, id DESC", filter.limit)).await
         })
     }
@@ -298,7 +299,13 @@ impl Store for SqliteStore {
                 .filter("plan_digest = #", filter.plan.map(|plan| plan.to_string()))
                 .filter("sku = #", filter.sku)
                 .filter("engine_key IN (SELECT engine_key FROM engine_projects WHERE project = #)", filter.project)
-                .filter(MODEL, filter.model);
+                .filter(MODEL, filter.model)
+                .behind(
+                    "created_ms, engine_key, plan_digest",
+                    filter
+                        .behind
+                        .map(|(at_ms, key, plan)| vec![at_ms.into(), key.to_string().into(), plan.to_string().into()]),
+                );
             let statement = select.order("created_ms DESC, engine_key DESC, plan_digest DESC", filter.limit);
             self.docs("an engine", statement).await
         })
@@ -314,7 +321,12 @@ impl Store for SqliteStore {
                 .filter("digest = #", filter.digest.map(|digest| digest.to_string()))
                 .filter("plan_digest = #", filter.plan.map(|plan| plan.to_string()))
                 .filter("engine_key = #", filter.key.map(|key| key.to_string()))
-                .filter("job = #", filter.job.map(String::from));
+                .filter("job = #", filter.job.map(String::from))
+                .filter("sku = #", filter.sku)
+                .behind(
+                    "created_ms, digest",
+                    filter.behind.map(|(at_ms, digest)| vec![at_ms.into(), digest.to_string().into()]),
+                );
             self.rows(select.order("created_ms DESC, digest DESC", filter.limit)).await?.iter().map(report).collect()
         })
     }
@@ -326,6 +338,13 @@ impl Store for SqliteStore {
             // Repeats the condition of the partial index, which is used only then.
             select.always("idempotency_key <> ''");
             Ok(self.docs("a request", select.order("id", 1)).await?.pop())
+        })
+    }
+
+    fn request_of_id<'a>(&'a self, id: &'a str) -> Answer<'a, Option<RequestRecord>> {
+        Box::pin(async move {
+            let mut select = Select::new("SELECT doc FROM requests");
+            Ok(self.docs("a request", select.filter("id = #", Some(id)).order("id", 1)).await?.pop())
         })
     }
 

@@ -5,6 +5,7 @@ mod core_model;
 mod farm;
 mod faults;
 mod holders;
+mod many_jobs;
 mod simulation;
 mod store;
 mod support;

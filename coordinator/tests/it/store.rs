@@ -14,7 +14,7 @@ use planforge_engine_core::{
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
-fn job(id: &str, state: JobState, created_ms: u64) -> Job {
+pub(crate) fn job(id: &str, state: JobState, created_ms: u64) -> Job {
     let digest = Digest::of(id.as_bytes());
     Job {
         id: id.into(),
@@ -65,7 +65,7 @@ fn toolchain() -> Toolchain {
     Toolchain { backend: "native".into(), version: "1".into(), components: BTreeMap::new() }
 }
 
-fn key(id: &str) -> EngineKey {
+pub(crate) fn key(id: &str) -> EngineKey {
     EngineKey::new(&Digest::of(id.as_bytes()), &SKU.parse().unwrap(), &toolchain(), &BuildSpec::default())
 }
 
@@ -83,7 +83,7 @@ fn event(seq: u64, id: &str) -> Change {
     })
 }
 
-fn engine(id: &str, plan: &str, created_ms: u64) -> Engine {
+pub(crate) fn engine(id: &str, plan: &str, created_ms: u64) -> Engine {
     Engine {
         key: key(id),
         plan: PlanRef { digest: Digest::of(plan.as_bytes()), size_bytes: 3, card: None, builds: 1 },
@@ -100,7 +100,7 @@ fn engine(id: &str, plan: &str, created_ms: u64) -> Engine {
     }
 }
 
-fn report(id: &str, plan: &str, text: &str, created_ms: u64, eval: Option<Digest>) -> Report {
+pub(crate) fn report(id: &str, plan: &str, text: &str, created_ms: u64, eval: Option<Digest>) -> Report {
     Report {
         digest: Digest::of(text.as_bytes()),
         plan: Digest::of(plan.as_bytes()),
@@ -181,6 +181,9 @@ async fn conforms(store: &dyn Store) {
     let prefix = Digest::of(b"ab2").to_string()[..8].to_owned();
     assert_eq!(list(JobFilter { model: Some(prefix), ..any() }).await, "ab2");
     assert_eq!(store.jobs(JobFilter { limit: 1, ..any() }).await.unwrap().len(), 1);
+    assert_eq!(list(JobFilter { behind: Some((2, "ab2".into())), ..any() }).await, "aa1");
+    assert_eq!(list(JobFilter { behind: Some((2, "ab3".into())), ..any() }).await, "ab2 aa1", "of one time by name");
+    assert_eq!(list(JobFilter { behind: Some((1, "aa1".into())), ..any() }).await, "");
     assert_eq!(store.job(&"aa1".into()).await.unwrap(), Some(job("aa1", JobState::Succeeded, 1)));
     assert_eq!(store.job(&"none".into()).await.unwrap(), None);
     let found = async |prefix: &str, limit| store.job_ids(prefix, limit).await.unwrap().len();
@@ -231,6 +234,8 @@ async fn engines(store: &dyn Store, epoch: u64) {
     assert_eq!(list(EngineFilter { key: Some(key("ab2")), ..any() }).await, [11]);
     assert_eq!(list(EngineFilter { plan: Some(Digest::of(b"plan1")), ..any() }).await, [10], "older plans by name");
     assert_eq!(list(EngineFilter { model: Some("ab2.onnx".into()), sku: Some(SKU.into()), ..any() }).await, [11]);
+    let behind = Some((12, key("aa1"), Digest::of(b"plan3")));
+    assert_eq!(list(EngineFilter { behind, ..any() }).await, [11]);
     let reports = async |filter: ReportFilter| {
         let reports = store.reports(ReportFilter { limit: 10, ..filter }).await.unwrap();
         reports.iter().map(|report| report.created_ms).collect::<Vec<_>>()
@@ -238,6 +243,10 @@ async fn engines(store: &dyn Store, epoch: u64) {
     assert_eq!(reports(ReportFilter { plan: Some(Digest::of(b"plan3")), ..ReportFilter::default() }).await, [13, 12]);
     assert_eq!(reports(ReportFilter { key: Some(key("aa1")), ..ReportFilter::default() }).await, [13, 12, 10]);
     assert!(reports(ReportFilter { job: Some("zz".into()), ..ReportFilter::default() }).await.is_empty());
+    assert!(reports(ReportFilter { sku: Some("t4".into()), ..ReportFilter::default() }).await.is_empty());
+    let behind = Some((12, Digest::of(b"{\"n\":2}")));
+    let rest = ReportFilter { sku: Some(SKU.into()), behind, ..ReportFilter::default() };
+    assert_eq!(reports(rest).await, [10]);
     let snapshot = store.load().await.unwrap();
     let (_, known) = snapshot.engines.iter().find(|(known, _)| *known == key("aa1")).unwrap();
     assert_eq!(known.plan.digest, Digest::of(b"plan3"));

@@ -1,0 +1,113 @@
+//! Lists that come in pages, as a whole: a farm may have more jobs, engines and reports than one message holds.
+
+use crate::{failure::Failure, farm::Farm};
+use planforge_proto::v1;
+
+/// Jobs that are named in one call.
+pub const NAMED_MAX: usize = 512;
+/// Jobs that one stream follows.
+pub const WATCHED_MAX: usize = 256;
+
+/// Jobs, newest first, up to the request's limit; all that are named where it names some.
+pub async fn jobs(farm: &Farm, request: v1::ListJobsRequest) -> Result<Vec<v1::Job>, Failure> {
+    if request.ids.len() > NAMED_MAX {
+        let mut found = Vec::with_capacity(request.ids.len());
+        for ids in request.ids.chunks(NAMED_MAX) {
+            found.extend(pages_of_jobs(farm, v1::ListJobsRequest { ids: ids.to_vec(), ..request.clone() }).await?);
+        }
+        found.sort_by(|a, b| (b.created_ms, &b.id).cmp(&(a.created_ms, &a.id)));
+        return Ok(found);
+    }
+    pages_of_jobs(farm, request).await
+}
+
+async fn pages_of_jobs(farm: &Farm, mut request: v1::ListJobsRequest) -> Result<Vec<v1::Job>, Failure> {
+    let mut found = Vec::new();
+    loop {
+        let reply = farm.rpc().list_jobs(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        let more = Rest::after(reply.jobs.len(), &mut request.limit, reply.next_cursor, &mut request.cursor);
+        found.extend(reply.jobs);
+        if more == Rest::Nothing {
+            return Ok(found);
+        }
+    }
+}
+
+/// Engines, newest first, up to the request's limit.
+pub async fn engines(farm: &Farm, mut request: v1::ListEnginesRequest) -> Result<Vec<v1::Engine>, Failure> {
+    let mut found = Vec::new();
+    loop {
+        let reply = farm.rpc().list_engines(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        let more = Rest::after(reply.engines.len(), &mut request.limit, reply.next_cursor, &mut request.cursor);
+        found.extend(reply.engines);
+        if more == Rest::Nothing {
+            return Ok(found);
+        }
+    }
+}
+
+/// Every report of what the request names, newest first.
+pub async fn reports(farm: &Farm, mut request: v1::ListReportsRequest) -> Result<v1::ListReportsReply, Failure> {
+    let mut found = v1::ListReportsReply::default();
+    loop {
+        let reply = farm.rpc().list_reports(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        let mut no_limit = 0;
+        let more = Rest::after(reply.reports_json.len(), &mut no_limit, reply.next_cursor, &mut request.cursor);
+        found.reports_json.extend(reply.reports_json);
+        found.facts.extend(reply.facts);
+        if more == Rest::Nothing {
+            return Ok(found);
+        }
+    }
+}
+
+/// Asks again for jobs that a long reply shortened.
+pub async fn complete(farm: &Farm, jobs: &mut [v1::Job]) -> Result<(), Failure> {
+    for job in jobs.iter_mut().filter(|job| job.partial) {
+        let request = v1::GetJobRequest { id: job.id.clone() };
+        let whole = farm.rpc().get_job(request).await.map_err(|e| farm.error(e))?.into_inner();
+        // What was said to this caller alone stays.
+        let (request_id, cached) = (std::mem::take(&mut job.request_id), job.cached);
+        *job = v1::Job { request_id, cached, ..whole };
+    }
+    Ok(())
+}
+
+/// Whether a list goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    Nothing,
+    More,
+}
+
+impl Rest {
+    /// Makes the next page's request of the last one's, where there is one: `count` items came. A limit of 0 is none.
+    fn after(count: usize, limit: &mut u32, next_cursor: String, cursor: &mut String) -> Self {
+        let left = u32::try_from(count).map_or(0, |count| limit.saturating_sub(count));
+        // A page without items would come again and again.
+        if next_cursor.is_empty() || count == 0 || (*limit > 0 && left == 0) {
+            return Self::Nothing;
+        }
+        *limit = left;
+        *cursor = next_cursor;
+        Self::More
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_goes_on_until_its_end_or_its_limit() {
+        let (mut limit, mut cursor) = (1_500, String::new());
+        assert_eq!(Rest::after(1_000, &mut limit, "7.a".into(), &mut cursor), Rest::More);
+        assert_eq!((limit, cursor.as_str()), (500, "7.a"));
+        assert_eq!(Rest::after(500, &mut limit, "3.b".into(), &mut cursor), Rest::Nothing);
+        let (mut limit, mut cursor) = (0, String::new());
+        assert_eq!(Rest::after(9, &mut limit, "7.a".into(), &mut cursor), Rest::More);
+        assert_eq!(limit, 0);
+        assert_eq!(Rest::after(9, &mut limit, String::new(), &mut cursor), Rest::Nothing);
+        assert_eq!(Rest::after(0, &mut limit, "7.a".into(), &mut cursor), Rest::Nothing);
+    }
+}
