@@ -3,7 +3,7 @@
 use crate::{
     commands::{
         agent, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor, engines, explain,
-        fetch, inspect, jobs, logs, plugins, probe, report, run, submit, testmodel, token, up, watch,
+        fetch, inspect, jobs, logs, open, plugins, probe, report, run, submit, testmodel, token, up, watch,
     },
     failure,
     settings::{self, Key, Layer},
@@ -134,6 +134,8 @@ pub enum Command {
     Caches(caches::Args),
     /// List, allow and forbid plugin libraries
     Plugins(plugins::Args),
+    /// Print a link that signs a browser in to the page, once
+    Open(open::Args),
     /// Create, list and revoke tokens
     Token(token::Args),
     /// Write a model to try the farm with

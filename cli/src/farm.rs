@@ -3,7 +3,7 @@
 use crate::{
     commands::Context,
     failure::Failure,
-    local::Local,
+    local::{Local, OwnersWay},
     printer::Printer,
     request,
     settings::{Key, Settings},
@@ -60,6 +60,8 @@ impl Place {
 pub struct Farm {
     client: Client,
     local: Option<Local>,
+    /// Held while the client uses it.
+    _way: Option<OwnersWay>,
 }
 
 impl Farm {
@@ -67,12 +69,12 @@ impl Farm {
     pub async fn open(context: &Context<'_>, need: Need) -> Result<Self, Failure> {
         match Place::choose(&context.settings)? {
             Place::Server(endpoint) => {
-                let client = Client::connect(endpoint, token(&context.settings)?).await?;
-                Ok(Self { client, local: None })
+                let (client, way) = connect(endpoint, token(&context.settings)?).await?;
+                Ok(Self { client, local: None, _way: way })
             }
             Place::ThisMachine(data) => {
                 let local = Local::join(&data, need).await?;
-                Ok(Self { client: local.client().clone(), local: Some(local) })
+                Ok(Self { client: local.client().clone(), local: Some(local), _way: None })
             }
         }
     }
@@ -142,6 +144,17 @@ impl Farm {
             local.close(printer).await;
         }
     }
+}
+
+/// Connects to a coordinator by URL; without a token, on the owner's way where there is one.
+pub async fn connect(endpoint: Endpoint, token: Option<Token>) -> Result<(Client, Option<OwnersWay>), Failure> {
+    if token.is_none()
+        && let Some(way) = OwnersWay::find(&endpoint)?
+    {
+        way.check(&endpoint).await?;
+        return Ok((Client::connect(way.endpoint.clone(), None).await?, Some(way)));
+    }
+    Ok((Client::connect(endpoint, token).await?, None))
 }
 
 /// The token from flag, environment or file.

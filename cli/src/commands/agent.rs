@@ -5,7 +5,7 @@ use crate::{
     backends,
     failure::Failure,
     farm::{Place, token},
-    local::state_folder,
+    local::{OwnersWay, state_folder},
     wait,
 };
 use planforge_agent::{AgentConfig, HostDevices};
@@ -48,7 +48,11 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     };
     let state = args.state.unwrap_or_else(|| state_folder(&data));
     let devices = Arc::new(HostDevices::new(backends::compilers(), Some(state.clone())));
-    let mut config = AgentConfig::new(endpoint, token(&context.settings)?, state, devices)?;
+    let token = token(&context.settings)?;
+    // Not looked at further: a coordinator that does not answer now may do so soon, and the agent tries until then.
+    let way = if token.is_none() { OwnersWay::find(&endpoint)? } else { None };
+    let endpoint = way.as_ref().map_or(endpoint, |way| way.endpoint.clone());
+    let mut config = AgentConfig::new(endpoint, token, state, devices)?;
     if let Some(name) = args.name {
         config.name = name;
     }

@@ -17,6 +17,7 @@ pub mod fetch;
 pub mod inspect;
 pub mod jobs;
 pub mod logs;
+pub mod open;
 pub mod plugins;
 pub mod probe;
 pub mod report;
@@ -77,6 +78,7 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Caches(args) => context.block_on(caches::run(&context, args)),
         Command::Probe(args) => probe::run(&context, args),
         Command::Plugins(args) => context.block_on(plugins::run(&context, args)),
+        Command::Open(args) => context.block_on(open::run(&context, args)),
         Command::Token(args) => context.block_on(token::run(&context, args)),
         Command::Worker | Command::CheckDevice { .. } => unreachable!("main runs what agents start"),
         Command::Completions(args) => completions::run(&context, args),

@@ -4,9 +4,8 @@ use super::Check;
 use crate::{
     commands::Context,
     failure::Failure,
-    farm::{Place, token},
+    farm::{self, Place, token},
 };
-use planforge_client::Client;
 use planforge_proto::v1;
 use std::time::{Duration, Instant};
 
@@ -30,7 +29,7 @@ pub async fn checks(context: &Context<'_>) -> Vec<Check> {
     };
     let started = Instant::now();
     let asked = tokio::time::timeout(PATIENCE, async {
-        let client = Client::connect(endpoint, secret).await?;
+        let (client, _way) = farm::connect(endpoint, secret).await?;
         let info = client.farm().get_server_info(v1::GetServerInfoRequest {}).await;
         Ok::<_, Failure>(info.map_err(|status| client.error(status))?.into_inner())
     });

@@ -3,4 +3,5 @@
 mod errors;
 mod farm;
 mod help;
+mod owner;
 mod support;
