@@ -131,3 +131,27 @@ async fn links_are_made_by_administrators() {
     let signed_in = cookie(&use_link(&served, reply.path.trim_start_matches("/login?once=")).await);
     assert_eq!(info(&served, &signed_in).await.json()["actor"], "admin");
 }
+
+#[tokio::test]
+async fn a_stream_ends_with_the_log_in_that_opened_it() {
+    use http_body_util::BodyExt as _;
+    let served = Served::start().await;
+    let signed_in =
+        [cookie(&use_link(&served, &link(&served)).await), cookie(&use_link(&served, &link(&served)).await)];
+    let mut streams = Vec::new();
+    for cookie in &signed_in {
+        let (head, mut body) = served.open(served.stranger(Method::GET, "/events").header("cookie", cookie), "").await;
+        assert_eq!(head.status, 200);
+        assert!(body.frame().await.unwrap().is_ok(), "the first fragment");
+        streams.push(body);
+    }
+    let out = served.stranger(Method::POST, "/logout").header("cookie", &signed_in[0]);
+    assert_eq!(served.send(out, "").await.status, 303);
+    let mut ended = streams.remove(0);
+    let end = async { while ended.frame().await.is_some() {} };
+    tokio::time::timeout(served::DEADLINE, end).await.expect("the stream ends with its log-in");
+    // The other browser's goes on: no end comes while the first one's did.
+    let going_on =
+        tokio::time::timeout(std::time::Duration::ZERO, async { while streams[0].frame().await.is_some() {} });
+    assert!(going_on.await.is_err(), "the other stream goes on");
+}

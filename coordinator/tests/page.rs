@@ -214,7 +214,11 @@ async fn a_person_logs_in_with_a_token_and_out_again() {
     let out = served.send(served.stranger(Method::POST, "/logout").header("cookie", pair), "").await;
     assert!(out.header("set-cookie").contains("Max-Age=0"));
     let after = served.send(with_cookie(), "").await;
-    assert_eq!((after.status.as_u16(), after.header("location")), (303, "/login?next=/"), "whoever kept it has nothing");
+    assert_eq!(
+        (after.status.as_u16(), after.header("location")),
+        (303, "/login?next=/"),
+        "whoever kept it has nothing"
+    );
 }
 
 #[tokio::test]

@@ -7,10 +7,7 @@ use planforge_tests::{
     models, process,
 };
 use serde_json::Value;
-use std::{
-    fs,
-    process::Output,
-};
+use std::{fs, process::Output};
 
 const HOME: &str = "a100-pcie-40gb";
 const ABROAD: &str = "a100-sxm4-80gb";

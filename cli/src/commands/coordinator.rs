@@ -1,7 +1,12 @@
 //! `planforge coordinator`: the queue, store and page of a farm whose agents run elsewhere.
 
 use super::Context;
-use crate::{failure::Failure, local::{DataFolder, Record}, settings::Key, wait};
+use crate::{
+    failure::Failure,
+    local::{DataFolder, Record},
+    settings::Key,
+    wait,
+};
 use planforge_coordinator::{
     farm::FarmConfig,
     server::{self, Coordinator, CoordinatorConfig, StartError},

@@ -52,8 +52,7 @@ pub struct Up {
 
 impl Up {
     pub fn start(world: &World) -> Self {
-        let mut command =
-            world.command(&["up", "--data", "up", "--listen", "127.0.0.1:0", "--json"]);
+        let mut command = world.command(&["up", "--data", "up", "--listen", "127.0.0.1:0", "--json"]);
         let said = world.root().join("up.json");
         command.stdout(fs::File::create(&said).unwrap()).stderr(fs::File::create(world.root().join("up.log")).unwrap());
         let child = command.spawn().unwrap();

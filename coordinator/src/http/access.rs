@@ -17,28 +17,42 @@ use axum::{
 };
 use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode};
-use std::ops::Deref;
+use std::{ops::Deref, time::Duration};
 
 /// The cookie of a browser that is signed in; behind it comes the port, because browsers send one port's cookies to all
 /// others of a host. Accepted for reading only, so that no other site can make a browser change anything.
 pub(crate) const SESSION_COOKIE: &str = "planforge_session_";
 
+/// How often a stream looks whether its caller may still have it.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
 /// The caller of a guarded route.
 #[derive(Clone, Debug)]
-pub(crate) struct Caller(pub(crate) Actor);
+pub(crate) struct Caller {
+    pub(crate) actor: Actor,
+    standing: Standing,
+}
+
+/// What a request was let in by.
+#[derive(Clone, Debug)]
+struct Standing {
+    proof: Proof,
+    /// Secret of the browser's session, where it came by one.
+    session: Option<String>,
+}
 
 impl Deref for Caller {
     type Target = Actor;
 
     fn deref(&self) -> &Actor {
-        &self.0
+        &self.actor
     }
 }
 
 impl Caller {
     /// Refuses whoever may only read.
     pub(crate) fn may_write(&self) -> Result<(), ApiError> {
-        match self.0.role {
+        match self.actor.role {
             Role::Read => Err(self.lacks("store anything", "submit, agent or admin")),
             Role::Submit | Role::Agent | Role::Admin => Ok(()),
         }
@@ -46,14 +60,29 @@ impl Caller {
 
     /// Refuses everybody but administrators.
     pub(crate) fn must_be_admin(&self) -> Result<(), ApiError> {
-        match self.0.role {
+        match self.actor.role {
             Role::Admin => Ok(()),
             _ => Err(self.lacks("do this", "admin")),
         }
     }
 
+    /// The end of a stream that this caller is sent: the server closes, or what let the caller in is worth nothing any
+    /// more (a revoked token, a browser that was signed out).
+    pub(crate) fn stream_end(&self, app: &App) -> impl Future<Output = ()> + Send + use<> {
+        let (app, Standing { proof, session }) = (app.clone(), self.standing.clone());
+        async move {
+            let mut looks = tokio::time::interval(LOOK_AGAIN);
+            while app.closing.run_until_cancelled(looks.tick()).await.is_some() {
+                let over = session.as_ref().is_some_and(|secret| app.farm.session_proof(secret).is_none());
+                if over || app.farm.actor_of(proof).is_none() {
+                    return;
+                }
+            }
+        }
+    }
+
     fn lacks(&self, what: &str, needed: &str) -> ApiError {
-        let message = format!("the token '{}' with role {} may not {what}", self.0.name, self.0.role);
+        let message = format!("the token '{}' with role {} may not {what}", self.actor.name, self.actor.role);
         ApiError::new(ErrorCode::PermissionDenied, message).with_hint(format!("use a token with role {needed}"))
     }
 }
@@ -63,7 +92,11 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
         let missing = || ApiError::new(ErrorCode::Internal, "a route is not guarded").into();
-        parts.extensions.get::<Actor>().cloned().map(Self).ok_or_else(missing)
+        let (actor, standing) = (parts.extensions.get::<Actor>(), parts.extensions.get::<Standing>());
+        actor
+            .zip(standing)
+            .map(|(actor, standing)| Self { actor: actor.clone(), standing: standing.clone() })
+            .ok_or_else(missing)
     }
 }
 
@@ -71,9 +104,11 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let credential = credential(&app, &request);
     match identify(&app, credential).await {
-        Ok((actor, proof)) => {
-            request.extensions_mut().insert(actor);
-            request.extensions_mut().insert(proof);
+        Ok((actor, standing)) => {
+            let extensions = request.extensions_mut();
+            extensions.insert(actor);
+            extensions.insert(standing.proof);
+            extensions.insert(standing);
             next.run(request).await
         }
         Err(error) if is_grpc(request.headers()) => grpc::refused(error),
@@ -115,17 +150,21 @@ fn credential(app: &App, request: &Request) -> Result<Credential, ApiError> {
     }
 }
 
-async fn identify(app: &App, credential: Result<Credential, ApiError>) -> Result<(Actor, Proof), ApiError> {
+async fn identify(app: &App, credential: Result<Credential, ApiError>) -> Result<(Actor, Standing), ApiError> {
     match credential? {
-        Credential::Token(secret) => authenticate(app, &secret).await,
+        Credential::Token(secret) => {
+            let (actor, proof) = authenticate(app, &secret).await?;
+            Ok((actor, Standing { proof, session: None }))
+        }
         Credential::Session(secret) => {
-            let proof = app.farm.session_proof(&secret);
-            proof.and_then(|proof| Some((app.farm.actor_of(proof)?, proof))).ok_or_else(|| {
+            let found = app.farm.session_proof(&secret).and_then(|proof| Some((app.farm.actor_of(proof)?, proof)));
+            let (actor, proof) = found.ok_or_else(|| {
                 ApiError::new(ErrorCode::Unauthenticated, "this browser is not signed in any more")
                     .with_hint("sign in at /login, or with the link that `planforge open` prints")
-            })
+            })?;
+            Ok((actor, Standing { proof, session: Some(secret) }))
         }
-        Credential::Owner => Ok((Actor::local(), Proof::Owner)),
+        Credential::Owner => Ok((Actor::local(), Standing { proof: Proof::Owner, session: None })),
     }
 }
 

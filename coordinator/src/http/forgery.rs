@@ -196,9 +196,8 @@ mod tests {
 
     #[test]
     fn grpc_is_http2_and_its_own_type() {
-        let passes = |version, pairs: &[(&'static str, &str)]| {
-            is_plain_grpc(&Method::POST, version, &headers(pairs)).is_ok()
-        };
+        let passes =
+            |version, pairs: &[(&'static str, &str)]| is_plain_grpc(&Method::POST, version, &headers(pairs)).is_ok();
         for kind in ["application/grpc", "application/grpc+proto", "application/grpc; x=y"] {
             assert!(passes(Version::HTTP_2, &[("content-type", kind)]), "{kind}");
             assert!(!passes(Version::HTTP_11, &[("content-type", kind)]), "{kind}");

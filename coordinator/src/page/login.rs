@@ -60,8 +60,10 @@ pub(super) struct LoginBody {
 pub(super) async fn log_in(
     State(app): State<App>,
     Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
     Form(body): Form<LoginBody>,
 ) -> Response {
+    let encrypted = is_encrypted(peer, &headers);
     let next = local_path(&body.next);
     let session = if body.once.is_empty() {
         check_token(&app, body.token.trim()).await.map(|proof| app.farm.begin_session(proof))
@@ -74,8 +76,8 @@ pub(super) async fn log_in(
     match session {
         Ok(secret) => {
             let mut response = Redirect::to(&next).into_response();
-            set_cookie(&mut response, &app.options.session_cookie, &secret, SESSION_SECONDS, peer);
-            set_cookie(&mut response, OLD_COOKIE, "", 0, peer);
+            set_cookie(&mut response, &app.options.session_cookie, &secret, SESSION_SECONDS, encrypted);
+            set_cookie(&mut response, OLD_COOKIE, "", 0, encrypted);
             response
         }
         Err(error) => {
@@ -86,17 +88,14 @@ pub(super) async fn log_in(
 }
 
 /// `POST /logout`
-pub(super) async fn log_out(
-    State(app): State<App>,
-    Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
-) -> Response {
+pub(super) async fn log_out(State(app): State<App>, Extension(peer): Extension<Peer>, headers: HeaderMap) -> Response {
+    let encrypted = is_encrypted(peer, &headers);
     if let Some(secret) = cookie(&headers, &app.options.session_cookie) {
         app.farm.end_session(secret);
     }
     let mut response = Redirect::to("/login").into_response();
-    set_cookie(&mut response, &app.options.session_cookie, "", 0, peer);
-    set_cookie(&mut response, OLD_COOKIE, "", 0, peer);
+    set_cookie(&mut response, &app.options.session_cookie, "", 0, encrypted);
+    set_cookie(&mut response, OLD_COOKIE, "", 0, encrypted);
     response
 }
 
@@ -113,8 +112,13 @@ fn plain(secret: &str) -> String {
     if plain { secret.to_owned() } else { String::new() }
 }
 
-fn set_cookie(response: &mut Response, name: &str, secret: &str, seconds: u32, peer: Peer) {
-    let secure = if peer.encrypted { "; Secure" } else { "" };
+/// Whether the browser speaks TLS: to us, or to a proxy before us, which its page's own address tells.
+fn is_encrypted(peer: Peer, headers: &HeaderMap) -> bool {
+    peer.encrypted || headers.get(header::ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"))
+}
+
+fn set_cookie(response: &mut Response, name: &str, secret: &str, seconds: u32, encrypted: bool) {
+    let secure = if encrypted { "; Secure" } else { "" };
     let cookie = format!("{name}={secret}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
     if let Ok(value) = HeaderValue::from_str(&cookie) {
         response.headers_mut().append(header::SET_COOKIE, value);
