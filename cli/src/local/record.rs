@@ -10,7 +10,10 @@
 //! word. A record, folder or socket that is not wholly this user's own is refused by name.
 
 use super::DataFolder;
-use crate::{failure::Failure, printer::Printer};
+use crate::{
+    failure::{Failure, io_reason},
+    printer::Printer,
+};
 use planforge_client::Endpoint;
 use planforge_proto::ErrorCode;
 use serde::{Deserialize, Serialize};
@@ -122,7 +125,7 @@ impl OwnersWay {
         match UnixStream::connect(&path).await.and_then(|stream| stream.peer_cred()) {
             Ok(peer) if peer.uid() == own_uid() => Ok(()),
             Ok(peer) => Err(not_ours(format!("the socket in {data} is served by another user ({})", peer.uid()))),
-            Err(error) => Err(ended(asked, self.folder.path(), &error.to_string())),
+            Err(error) => Err(ended(asked, self.folder.path(), &error)),
         }
     }
 }
@@ -155,7 +158,7 @@ fn read(servers: &Path, path: &Path) -> Result<Option<PathBuf>, Failure> {
     let facts = match fs::symlink_metadata(path) {
         Ok(facts) => facts,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Failure::io("read the record", path, &error)),
+        Err(error) => return Err(not_ours(format!("cannot read {}: {}", path.display(), io_reason(&error)))),
     };
     let around = fs::symlink_metadata(servers).map_err(|e| Failure::io("read", servers, &e))?;
     for (what, facts) in [(servers, &around), (path, &facts)] {
@@ -177,7 +180,7 @@ fn read(servers: &Path, path: &Path) -> Result<Option<PathBuf>, Failure> {
 
 /// Opens the data folder of a record, without making or changing anything there but the lock of its users.
 fn open_data(data: &Path, record: &Path, asked: &Endpoint) -> Result<DataFolder, Failure> {
-    let facts = fs::symlink_metadata(data).map_err(|error| ended(asked, data, &error.to_string()))?;
+    let facts = fs::symlink_metadata(data).map_err(|error| ended(asked, data, &error))?;
     is_private(&facts).map_err(|reason| {
         not_ours(format!("{}, which {} names, {reason}", data.display(), record.display()))
             .hint("give a token: --token-file FILE")
@@ -212,8 +215,8 @@ fn not_ours(message: String) -> Failure {
     Failure::new(ErrorCode::Unauthenticated, message).hint("give a token: --token-file FILE")
 }
 
-fn ended(asked: &Endpoint, data: &Path, reason: &str) -> Failure {
-    let data = data.display();
+fn ended(asked: &Endpoint, data: &Path, reason: &io::Error) -> Failure {
+    let (data, reason) = (data.display(), io_reason(reason));
     Failure::new(
         ErrorCode::Unavailable,
         format!("the coordinator that you started at {asked} on {data} does not run any more: {reason}"),
