@@ -3,7 +3,7 @@
 use crate::{
     commands::{
         agent, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor, engines, explain,
-        fetch, inspect, jobs, login, logs, plugins, probe, report, run, submit, testmodel, token, up, watch,
+        fetch, inspect, jobs, login, logs, open, plugins, probe, report, run, submit, testmodel, token, up, watch,
     },
     failure,
     settings::{self, Key, Layer},
@@ -138,6 +138,8 @@ pub enum Command {
     Login(login::Args),
     /// Forget the token that login keeps for a coordinator
     Logout(login::LogoutArgs),
+    /// Print a link that signs a browser in to the page, once
+    Open(open::Args),
     /// Create, list and revoke tokens
     Token(token::Args),
     /// Write a model to try the farm with

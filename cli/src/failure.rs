@@ -116,7 +116,7 @@ impl Failure {
 }
 
 /// The operating system's words without the number that Rust appends.
-fn io_reason(error: &io::Error) -> String {
+pub fn io_reason(error: &io::Error) -> String {
     let text = error.to_string();
     let end = text.find(" (os error").unwrap_or(text.len());
     let mut reason = text[..end].to_owned();

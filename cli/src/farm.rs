@@ -4,12 +4,12 @@ use crate::{
     commands::Context,
     credentials::{self, token},
     failure::Failure,
-    local::Local,
+    local::{Local, OwnersWay},
     printer::Printer,
     request,
     settings::Settings,
 };
-use planforge_client::{BlobError, Blobs, Client, Endpoint, FarmService};
+use planforge_client::{BlobError, Blobs, Client, Endpoint, FarmService, Token};
 use planforge_engine_core::identity::Digest;
 use planforge_proto::{ErrorCode, v1};
 use std::path::PathBuf;
@@ -51,6 +51,8 @@ impl Place {
 pub struct Farm {
     client: Client,
     local: Option<Local>,
+    /// Held while the client uses it.
+    _way: Option<OwnersWay>,
 }
 
 impl Farm {
@@ -58,12 +60,12 @@ impl Farm {
     pub async fn open(context: &Context<'_>, need: Need) -> Result<Self, Failure> {
         match Place::choose(&context.settings)? {
             Place::Server(endpoint) => {
-                let client = Client::connect(endpoint, token(&context.settings)?).await?;
-                Ok(Self { client, local: None })
+                let (client, way) = connect(endpoint, token(&context.settings)?).await?;
+                Ok(Self { client, local: None, _way: way })
             }
             Place::ThisMachine(data) => {
                 let local = Local::join(&data, need).await?;
-                Ok(Self { client: local.client().clone(), local: Some(local) })
+                Ok(Self { client: local.client().clone(), local: Some(local), _way: None })
             }
         }
     }
@@ -133,6 +135,17 @@ impl Farm {
             local.close(printer).await;
         }
     }
+}
+
+/// Connects to a coordinator by URL; without a token, on the owner's way where there is one.
+pub async fn connect(endpoint: Endpoint, token: Option<Token>) -> Result<(Client, Option<OwnersWay>), Failure> {
+    if token.is_none()
+        && let Some(way) = OwnersWay::find(&endpoint)?
+    {
+        way.check(&endpoint).await?;
+        return Ok((Client::connect(way.endpoint.clone(), None).await?, Some(way)));
+    }
+    Ok((Client::connect(endpoint, token).await?, None))
 }
 
 impl From<BlobError> for Failure {

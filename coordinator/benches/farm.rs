@@ -9,7 +9,7 @@
 use planforge_coordinator::{
     blobs::BlobStore as _,
     core::{Change, Event, JobState},
-    server::{Coordinator, CoordinatorConfig},
+    server::{Coordinator, CoordinatorConfig, admin_token_file},
     store::{SqliteStore, Store},
 };
 use planforge_engine_core::identity::Digest;
@@ -28,7 +28,12 @@ use std::{
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
+use tonic::{
+    Request, Status,
+    metadata::{Ascii, MetadataValue},
+    service::{Interceptor, interceptor::InterceptedService},
+    transport::Channel,
+};
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
@@ -37,6 +42,40 @@ const WINDOW: Duration = Duration::from_secs(8);
 const SKU: &str = "cpu-x86-64-v3";
 const FLEET: usize = 1_000;
 
+/// Brings the token to the other process of [`agents`].
+const SECRET: &str = "PLANFORGE_BENCH_TOKEN";
+
+/// Where a coordinator is, and its administrator's token.
+#[derive(Clone)]
+struct Way {
+    url: String,
+    secret: String,
+}
+
+/// Adds the token to every call.
+#[derive(Clone)]
+struct Authorize(MetadataValue<Ascii>);
+
+impl Interceptor for Authorize {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        request.metadata_mut().insert("authorization", self.0.clone());
+        Ok(request)
+    }
+}
+
+impl Way {
+    fn authorize(&self) -> Result<Authorize, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(Authorize(format!("Bearer {}", self.secret).parse()?))
+    }
+
+    async fn farm(
+        &self,
+    ) -> Result<FarmClient<InterceptedService<Channel, Authorize>>, Box<dyn std::error::Error + Send + Sync>> {
+        let channel = Channel::from_shared(self.url.clone())?.connect().await?;
+        Ok(FarmClient::with_interceptor(channel, self.authorize()?))
+    }
+}
+
 fn main() -> Outcome {
     // Cargo passes `--bench`; what remains names one of the measurements.
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
@@ -44,7 +83,8 @@ fn main() -> Outcome {
     if let [role, url] = words.as_slice()
         && role == "fleet"
     {
-        return runtime.block_on(fleet(url));
+        let way = Way { url: url.clone(), secret: std::env::var(SECRET)? };
+        return runtime.block_on(fleet(&way));
     }
     let wanted = |name: &str| words.is_empty() || words.iter().any(|word| word == name);
     if wanted("store") {
@@ -137,8 +177,8 @@ async fn store() -> Outcome {
 async fn sample_job() -> Result<planforge_coordinator::core::Job, Box<dyn std::error::Error + Send + Sync>> {
     let folder = tempfile::tempdir_in(".")?;
     let bench = Bench::start(folder.path()).await?;
-    let mut agent = connect(&bench.url, 0).await?;
-    let mut farm = FarmClient::connect(bench.url.clone()).await?;
+    let mut agent = connect(&bench.way, 0).await?;
+    let mut farm = bench.way.farm().await?;
     farm.submit(bench.request.clone()).await?;
     agent.assigned().await?;
     drop(agent);
@@ -150,7 +190,7 @@ async fn sample_job() -> Result<planforge_coordinator::core::Job, Box<dyn std::e
 
 struct Bench {
     coordinator: Coordinator,
-    url: String,
+    way: Way,
     request: v1::SubmitRequest,
     plan: Digest,
 }
@@ -163,6 +203,8 @@ impl Bench {
         config.listen = Some("127.0.0.1:0".parse()?);
         let coordinator = Coordinator::start(config).await?;
         let url = format!("http://{}", coordinator.address().ok_or("the coordinator does not listen")?);
+        let secret = std::fs::read_to_string(admin_token_file(folder))?.trim().to_owned();
+        let way = Way { url, secret };
         let digest = coordinator.blobs().put("a model".into()).await?.to_string();
         let plan = coordinator.blobs().put(PLAN.into()).await?;
         let file = v1::ModelFile { name: "m.onnx".into(), digest: digest.clone(), size_bytes: 7 };
@@ -170,7 +212,7 @@ impl Bench {
         // Forced, so that every request is work.
         let request =
             v1::SubmitRequest { models: vec![model], skus: vec![SKU.into()], force: true, ..Default::default() };
-        Ok(Self { coordinator, url, request, plan })
+        Ok(Self { coordinator, way, request, plan })
     }
 }
 
@@ -179,7 +221,7 @@ struct Agent {
     inbound: tonic::Streaming<v1::CoordinatorMessage>,
 }
 
-async fn connect_on(channel: Channel, number: usize) -> Result<Agent, Box<dyn std::error::Error + Send + Sync>> {
+async fn connect(way: &Way, number: usize) -> Result<Agent, Box<dyn std::error::Error + Send + Sync>> {
     let (out, messages) = mpsc::channel(64);
     let offer = v1::Offer { toolchain_json: r#"{"backend":"native","version":"1"}"#.into() };
     let device = v1::Device {
@@ -199,13 +241,10 @@ async fn connect_on(channel: Channel, number: usize) -> Result<Agent, Box<dyn st
         ..v1::Hello::default()
     };
     out.send(v1::AgentMessage { kind: Some(Say::Hello(hello)) }).await?;
-    let inbound = FleetClient::new(channel).session(ReceiverStream::new(messages)).await?.into_inner();
-    Ok(Agent { out, inbound })
-}
-
-async fn connect(url: &str, number: usize) -> Result<Agent, Box<dyn std::error::Error + Send + Sync>> {
-    let channel = Channel::from_shared(url.to_owned())?.connect().await?;
-    let mut agent = connect_on(channel, number).await?;
+    let channel = Channel::from_shared(way.url.clone())?.connect().await?;
+    let mut fleet = FleetClient::with_interceptor(channel, way.authorize()?);
+    let inbound = fleet.session(ReceiverStream::new(messages)).await?.into_inner();
+    let mut agent = Agent { out, inbound };
     agent.next().await?;
     Ok(agent)
 }
@@ -245,7 +284,7 @@ async fn cycles_over_grpc() -> Outcome {
     let (fsync_rate, _) = fsyncs(folder.path())?;
     let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     for number in 0..CALLERS {
-        let (mut agent, done, plan) = (connect(&bench.url, number).await?, done.clone(), bench.plan);
+        let (mut agent, done, plan) = (connect(&bench.way, number).await?, done.clone(), bench.plan);
         tokio::spawn(async move {
             while let Ok(kind) = agent.next().await {
                 match kind {
@@ -260,7 +299,7 @@ async fn cycles_over_grpc() -> Outcome {
     let begin = Instant::now();
     let mut callers = Vec::new();
     for _ in 0..CALLERS {
-        let mut farm = FarmClient::connect(bench.url.clone()).await?;
+        let mut farm = bench.way.farm().await?;
         let (request, stop) = (bench.request.clone(), stop.clone());
         callers.push(tokio::spawn(async move {
             while !stop.load(Ordering::Relaxed) {
@@ -286,8 +325,8 @@ async fn latency() -> Outcome {
     let calls: usize = std::env::var("PLANFORGE_BENCH_CALLS").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000);
     let folder = tempfile::tempdir_in(".")?;
     let bench = Bench::start(folder.path()).await?;
-    let mut agent = connect(&bench.url, 0).await?;
-    let mut farm = FarmClient::connect(bench.url.clone()).await?;
+    let mut agent = connect(&bench.way, 0).await?;
+    let mut farm = bench.way.farm().await?;
     let (rate, before) = fsyncs(folder.path())?;
     let mut times = Vec::with_capacity(calls);
     for _ in 0..calls {
@@ -320,10 +359,10 @@ async fn latency() -> Outcome {
 }
 
 /// The other process of [`agents`]: a thousand agents on a few connections, each beating every three seconds.
-async fn fleet(url: &str) -> Outcome {
+async fn fleet(way: &Way) -> Outcome {
     let mut agents = Vec::with_capacity(FLEET);
     for number in 0..FLEET {
-        let mut agent = connect(url, number).await?;
+        let mut agent = connect(way, number).await?;
         let out = agent.out.clone();
         agents.push(tokio::spawn(async move { while agent.next().await.is_ok() {} }));
         tokio::spawn(async move {
@@ -360,7 +399,8 @@ async fn agents() -> Outcome {
     let folder = tempfile::tempdir_in(".")?;
     let bench = Bench::start(folder.path()).await?;
     let mut child = tokio::process::Command::new(std::env::current_exe()?)
-        .args(["fleet", &bench.url])
+        .args(["fleet", &bench.way.url])
+        .env(SECRET, &bench.way.secret)
         .kill_on_drop(true)
         .spawn()?;
     let begin = Instant::now();

@@ -1,5 +1,6 @@
 //! Who calls, and what they may do.
 
+use planforge_engine_core::identity::Digest;
 use std::{fmt, str::FromStr};
 
 /// What a token allows. Each role also allows what the roles before it do, except that `agent` submits nothing.
@@ -43,7 +44,7 @@ impl fmt::Display for Role {
 /// The caller of one request; its name stands on every event it causes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
-    /// Token name, or `local` for the owner of an embedded or loopback coordinator.
+    /// Token name, or `local` for the owner of the data folder.
     pub name: String,
     pub role: Role,
     /// The only project it may touch; `None`: every project.
@@ -55,4 +56,13 @@ impl Actor {
     pub fn local() -> Self {
         Self { name: "local".into(), role: Role::Admin, project: None }
     }
+}
+
+/// What showed who a caller is. A browser's log-in rests on one, and is worth nothing once that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Credentials of a process on the Unix socket: the owner of the data folder.
+    Owner,
+    /// The token whose secret has this hash.
+    Token(Digest),
 }

@@ -4,7 +4,7 @@ mod served;
 
 use http::Method;
 use planforge_coordinator::{
-    auth::Actor,
+    auth::{Actor, Proof},
     server::{Coordinator, CoordinatorConfig, StartError},
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
@@ -24,41 +24,92 @@ async fn token(served: &Served, name: &str, role: &str) -> (String, String) {
 }
 
 async fn info_with(served: &Served, header: &'static str, value: &str) -> served::Answer {
-    served.send(served.request(Method::GET, "/api/v1/info").header(header, value), "").await
+    served.send(served.stranger(Method::GET, "/api/v1/info").header(header, value), "").await
 }
 
 #[tokio::test]
-async fn loopback_needs_no_token_but_a_bad_one_is_refused_everywhere() {
+async fn no_port_lets_anybody_in_without_a_good_token() {
     let served = Served::start().await;
-    let info = served.get("/api/v1/info").await;
-    assert_eq!((info.status.as_u16(), info.json()["actor"].as_str()), (200, Some("local")));
     for bad in ["Bearer pf_0000", "Bearer ", "Basic abc", "pf_0000"] {
         let answer = info_with(&served, "authorization", bad).await;
         let problem = answer.problem(401, "unauthenticated");
         assert!(!problem["hint"].as_str().unwrap().is_empty());
         assert_eq!(answer.header("www-authenticate"), "Bearer");
     }
-    info_with(&served, "cookie", "planforge_token=pf_0000").await.problem(401, "unauthenticated");
+    for old in ["planforge_token", "planforge_session_0", &format!("planforge_session_{}", served.address().port())] {
+        let cookie = format!("{old}={}", served.admin_token());
+        info_with(&served, "cookie", &cookie).await.problem(401, "unauthenticated");
+    }
+    for host in ["localhost:7070", "127.0.0.1", "evil.example"] {
+        info_with(&served, "host", host).await.problem(401, "unauthenticated");
+    }
 }
 
 #[tokio::test]
-async fn other_sites_and_proxies_do_not_pass_for_the_owner() {
+async fn every_route_of_a_loopback_port_asks_for_a_token() {
     let served = Served::start().await;
-    info_with(&served, "host", "evil.example").await.problem(401, "unauthenticated");
-    info_with(&served, "x-forwarded-for", "10.1.1.1").await.problem(401, "unauthenticated");
-    info_with(&served, "forwarded", "for=10.1.1.1").await.problem(401, "unauthenticated");
-    assert_eq!(info_with(&served, "host", "localhost:7070").await.status, 200);
+    let zeros = "0".repeat(64);
+    let read = [
+        "/",
+        "/jobs",
+        "/devices",
+        "/engines",
+        "/jobs/1",
+        "/events",
+        "/jobs/1/events",
+        "/metrics",
+        "/api/v1/info",
+        "/api/v1/jobs",
+        "/api/v1/jobs/1",
+        "/api/v1/jobs/1/log",
+        "/api/v1/devices",
+        "/api/v1/engines",
+        "/api/v1/engines/find",
+        "/api/v1/reports",
+        "/api/v1/caches",
+        "/api/v1/plugins",
+        &format!("/v1/blobs/sha256/{zeros}"),
+    ];
+    for path in read {
+        served.send(served.stranger(Method::GET, path), "").await.problem(401, "unauthenticated");
+    }
+    let upload = served.send(served.stranger(Method::HEAD, "/v1/uploads/1"), "").await;
+    assert_eq!(upload.status, 401);
+    let change = [
+        (Method::POST, "/api/v1/jobs", "application/json"),
+        (Method::POST, "/api/v1/jobs/1/cancel", "application/json"),
+        (Method::POST, "/api/v1/caches/x/drop", "application/json"),
+        (Method::POST, &format!("/api/v1/blobs/{zeros}/verify"), "application/json"),
+        (Method::POST, "/api/v1/blobs/scrub", "application/json"),
+        (Method::POST, "/v1/uploads", "application/json"),
+        (Method::PATCH, "/v1/uploads/1", "application/partial-upload"),
+        (Method::DELETE, "/v1/uploads/1", "application/json"),
+    ];
+    for (method, path, kind) in change {
+        let request = served.stranger(method, path).header("content-type", kind);
+        served.send(request, "{}").await.problem(401, "unauthenticated");
+    }
 }
 
 #[tokio::test]
-async fn required_tokens_are_required_and_the_first_is_in_the_data_folder() {
-    let served = Served::start_with(|config| config.require_token = true).await;
-    let problem = served.get("/api/v1/info").await.problem(401, "unauthenticated");
+async fn every_grpc_method_of_a_loopback_port_asks_for_a_token() {
+    let served = Served::start().await;
+    for (service, method) in served::rpc_methods() {
+        let answer = served.grpc(&format!("/{service}/{method}"), &[]).await;
+        // Unauthenticated, in the words of gRPC.
+        assert_eq!((answer.status.as_u16(), answer.header("grpc-status")), (200, "16"), "{method}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_token_is_in_the_data_folder() {
+    let served = Served::start().await;
+    let nobody = served.send(served.stranger(Method::GET, "/api/v1/info"), "").await;
+    let problem = nobody.problem(401, "unauthenticated");
     assert!(problem["hint"].as_str().unwrap().contains("PLANFORGE_TOKEN"));
     for open in ["/healthz", "/readyz", "/login"] {
-        assert_eq!(served.get(open).await.status, 200, "{open}");
+        assert_eq!(served.send(served.stranger(Method::GET, open), "").await.status, 200, "{open}");
     }
-    served.get("/metrics").await.problem(401, "unauthenticated");
     let file = served.folder.path().join("data/admin.token");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let admin = format!("Bearer {}", served.admin_token());
@@ -68,7 +119,7 @@ async fn required_tokens_are_required_and_the_first_is_in_the_data_folder() {
 
 #[tokio::test]
 async fn a_revoked_token_is_refused() {
-    let served = Served::start_with(|config| config.require_token = true).await;
+    let served = Served::start().await;
     let (id, secret) = token(&served, "ci", "read").await;
     let bearer = format!("Bearer {secret}");
     assert_eq!(info_with(&served, "authorization", &bearer).await.json()["actor"], "ci");
@@ -78,19 +129,21 @@ async fn a_revoked_token_is_refused() {
 
 #[tokio::test]
 async fn a_reader_stores_nothing_and_a_cookie_changes_nothing() {
-    let served = Served::start_with(|config| config.require_token = true).await;
+    let served = Served::start().await;
     let (_, secret) = token(&served, "viewer", "read").await;
     let upload = json!({ "digest": "0".repeat(64), "size_bytes": 1 }).to_string();
     let post = |name: &'static str, value: String| {
-        served.request(Method::POST, "/v1/uploads").header("content-type", "application/json").header(name, value)
+        served.stranger(Method::POST, "/v1/uploads").header("content-type", "application/json").header(name, value)
     };
     let refused = served.send(post("authorization", format!("Bearer {secret}")), upload.clone()).await;
     let problem = refused.problem(403, "permission-denied");
     assert!(problem["detail"].as_str().unwrap().contains("viewer"), "{problem}");
-    let scrub = served.request(Method::POST, "/api/v1/blobs/scrub").header("authorization", format!("Bearer {secret}"));
+    let scrub = served.stranger(Method::POST, "/api/v1/blobs/scrub").header("content-type", "application/json");
+    let scrub = scrub.header("authorization", format!("Bearer {secret}"));
     served.send(scrub, "").await.problem(403, "permission-denied");
 
-    let cookie = format!("planforge_token={}", served.admin_token());
+    let session = served.coordinator.farm().begin_session(Proof::Owner);
+    let cookie = format!("planforge_session_{}={session}", served.address().port());
     assert_eq!(info_with(&served, "cookie", &cookie).await.status, 200);
     served.send(post("cookie", cookie), upload).await.problem(401, "unauthenticated");
 }
@@ -98,7 +151,7 @@ async fn a_reader_stores_nothing_and_a_cookie_changes_nothing() {
 #[tokio::test]
 async fn grpc_hears_the_same_refusal_with_its_hint() {
     use planforge_proto::v1::farm_client::FarmClient;
-    let served = Served::start_with(|config| config.require_token = true).await;
+    let served = Served::start().await;
     let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", served.address())).unwrap();
     let channel = channel.connect().await.unwrap();
     let mut client = FarmClient::new(channel);
@@ -111,12 +164,11 @@ async fn grpc_hears_the_same_refusal_with_its_hint() {
 }
 
 #[tokio::test]
-async fn the_unix_socket_is_its_owners_and_needs_no_token() {
+async fn the_unix_socket_is_its_owners_and_asks_for_no_token() {
     let folder = TempDir::new().unwrap();
     let mut config = CoordinatorConfig::new(folder.path().join("data"));
     let socket = folder.path().join("data/coordinator.sock");
     config.unix_socket = Some(socket.clone());
-    config.require_token = true;
     let coordinator = Coordinator::start(config).await.unwrap();
     assert_eq!(coordinator.address(), None);
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);

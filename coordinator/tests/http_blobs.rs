@@ -106,7 +106,7 @@ async fn what_is_not_there_is_a_problem_with_a_code() {
     served.post("/v1/uploads", json!({ "digest": "abc", "size_bytes": 1 })).await.problem(400, "invalid-argument");
     let location = begin(&served, missing, 5).await;
     let untyped = served.request(Method::PATCH, &location).header("upload-offset", 0);
-    served.send(untyped, "12345").await.problem(400, "invalid-argument");
+    served.send(untyped, "12345").await.problem(415, "invalid-argument");
     let form = served.request(Method::POST, "/v1/uploads").header("content-type", "text/plain");
     served.send(form, "{}").await.problem(415, "invalid-argument");
 }
@@ -141,8 +141,10 @@ async fn wrong_offset_digest_or_size_is_refused_and_nothing_shows() {
 async fn cut_patch(served: &Served, upload: &str, bytes: &Bytes, send: usize) {
     let mut stream = TcpStream::connect(served.address()).await.unwrap();
     let head = format!(
-        "PATCH {upload} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/partial-upload\r\nUpload-Offset: 0\r\n\
+        "PATCH {upload} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n\
+         Content-Type: application/partial-upload\r\nUpload-Offset: 0\r\n\
          Upload-Complete: ?1\r\nContent-Length: {}\r\n\r\n",
+        served.admin_token(),
         bytes.len()
     );
     stream.write_all(head.as_bytes()).await.unwrap();

@@ -206,13 +206,13 @@ async fn a_browser_that_comes_back_gets_the_history_it_missed() {
 
 #[tokio::test]
 async fn a_person_logs_in_with_a_token_and_out_again() {
-    let served = Served::start_with(|config| config.require_token = true).await;
-    let page = served.request(Method::GET, "/jobs/1").header("accept", "text/html,*/*");
+    let served = Served::start().await;
+    let page = served.stranger(Method::GET, "/jobs/1").header("accept", "text/html,*/*");
     let away = served.send(page, "").await;
     assert_eq!((away.status.as_u16(), away.header("location")), (303, "/login?next=/jobs/1"));
     let form = |token: &str| {
         let request =
-            served.request(Method::POST, "/login").header("content-type", "application/x-www-form-urlencoded");
+            served.stranger(Method::POST, "/login").header("content-type", "application/x-www-form-urlencoded");
         served.send(request, format!("token={token}&next=%2F%2Fevil.example"))
     };
     for bad in ["", "pf_0000", "a%0d%0aSet-Cookie:x"] {
@@ -224,11 +224,19 @@ async fn a_person_logs_in_with_a_token_and_out_again() {
     assert_eq!((accepted.status.as_u16(), accepted.header("location")), (303, "/"));
     let cookie = accepted.header("set-cookie").to_owned();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict") && cookie.contains("Path=/"), "{cookie}");
-    let with_cookie = served.request(Method::GET, "/").header("cookie", cookie.split(';').next().unwrap());
-    let inside = served.send(with_cookie, "").await;
+    assert!(!cookie.contains(&served.admin_token()), "a browser holds no token");
+    let pair = cookie.split(';').next().unwrap();
+    let with_cookie = || served.stranger(Method::GET, "/").header("cookie", pair).header("accept", "text/html");
+    let inside = served.send(with_cookie(), "").await;
     assert!(inside.status.is_success() && inside.text().contains("admin (admin)") && inside.text().contains("Log out"));
-    let out = served.send(served.request(Method::POST, "/logout"), "").await;
+    let out = served.send(served.stranger(Method::POST, "/logout").header("cookie", pair), "").await;
     assert!(out.header("set-cookie").contains("Max-Age=0"));
+    let after = served.send(with_cookie(), "").await;
+    assert_eq!(
+        (after.status.as_u16(), after.header("location")),
+        (303, "/login?next=/"),
+        "whoever kept it has nothing"
+    );
 }
 
 #[tokio::test]

@@ -15,9 +15,9 @@ use tempfile::TempDir;
 /// How the coordinator is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// Plain HTTP on loopback; no token needed.
+    /// Plain HTTP on loopback.
     Loopback,
-    /// HTTPS with a certificate of the test's own authority; tokens needed.
+    /// HTTPS with a certificate of the test's own authority.
     Tls,
 }
 
@@ -29,8 +29,8 @@ pub struct Farm {
     pub coordinator: Process,
     /// `http://127.0.0.1:port` or `https://localhost:port`; the same after a restart.
     pub url: String,
-    /// Secret of the admin token, when tokens are needed.
-    pub admin: Option<String>,
+    /// Secret of the admin token.
+    pub admin: String,
     restarts: u32,
 }
 
@@ -43,14 +43,12 @@ impl Farm {
         }
         let mut coordinator = start_coordinator(folder.path(), link, 0, 0);
         let url = url_of(&mut coordinator, link);
-        let mut farm = Self { folder, link, coordinator, url, admin: None, restarts: 0 };
-        if link == Link::Tls {
-            let file = farm.data().join("admin.token");
-            let secret = eventually("the coordinator writes its admin token", || {
-                fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
-            });
-            farm.admin = Some(secret.trim().to_owned());
-        }
+        let mut farm = Self { folder, link, coordinator, url, admin: String::new(), restarts: 0 };
+        let file = farm.data().join("admin.token");
+        let secret = eventually("the coordinator writes its admin token", || {
+            fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
+        });
+        farm.admin = secret.trim().to_owned();
         farm
     }
 
@@ -77,13 +75,14 @@ impl Farm {
         url_of(&mut self.coordinator, self.link);
     }
 
-    /// Starts an agent that shares nothing with the coordinator but URL, CA file and token. `locks` names the host: two
+    /// Starts an agent that shares nothing with the coordinator but URL, CA file and token; without one, the admin's.
+    /// `locks` names the host: two
     /// agents with the same lock folder are on one host and guard the same devices.
     pub fn start_agent(&self, name: &str, host: &str, token: Option<&str>) -> Process {
         let home = self.home(&format!("agent-{name}"));
         let locks = self.folder.path().join(format!("locks-{host}"));
         fs::create_dir_all(&locks).expect("a lock folder");
-        let mut command = self.command_as(&home, token);
+        let mut command = self.command_as(&home, Some(token.unwrap_or(&self.admin)));
         command
             .args(["agent", "--measure-budget-s", "3", "--name", name, "--state"])
             .arg(home.join("state"))
@@ -99,7 +98,7 @@ impl Farm {
         home
     }
 
-    /// A command of the binary as somebody with `token`, with the coordinator's URL and CA in its environment.
+    /// A command of the binary as somebody with `token`, or with none, with the coordinator's URL and CA in its environment.
     pub fn command_as(&self, home: &Path, token: Option<&str>) -> Command {
         let mut command = process::command(home);
         command.env("PLANFORGE_SERVER", &self.url);
@@ -114,9 +113,18 @@ impl Farm {
 
     /// A command of the binary as the admin.
     pub fn cli(&self, arguments: &[&str]) -> Command {
-        let mut command = self.command_as(&self.home("user"), self.admin.as_deref());
+        let mut command = self.command_as(&self.home("user"), Some(&self.admin));
         command.args(arguments);
         command
+    }
+
+    /// What the coordinator answers to the admin at `path`, as text.
+    pub fn page(&self, path: &str) -> String {
+        let mut curl = Command::new("curl");
+        curl.args(["-sSf", "-H", &format!("Authorization: Bearer {}", self.admin), &format!("{}/{path}", self.url)]);
+        let output = process::run(curl);
+        assert!(output.status.success(), "{path}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// Runs a command that prints JSON.
@@ -197,7 +205,6 @@ fn start_coordinator(folder: &Path, link: Link, port: u16, restart: u32) -> Proc
     command.args(["coordinator", "--listen", &format!("127.0.0.1:{port}"), "--data"]).arg(folder.join("coordinator"));
     if link == Link::Tls {
         command.arg("--tls-cert").arg(folder.join("server.pem")).arg("--tls-key").arg(folder.join("server.key"));
-        command.arg("--require-token");
     }
     Process::start(&format!("coordinator-{restart}"), folder, command)
 }

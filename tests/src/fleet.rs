@@ -276,7 +276,7 @@ impl Host {
         // The first toolchain by its variable, all of them by the path.
         let folders = toolchains.iter().filter_map(|t| Some(t.program().parent()?.to_owned()));
         let path = env::join_paths(folders.chain(["/usr/bin".into(), "/bin".into()])).expect("folders without colons");
-        command.env("HOME", home).env("PATH", path).current_dir(home);
+        command.env("HOME", home).env("PATH", path).env("PLANFORGE_TOKEN", &farm.admin).current_dir(home);
         command.args(["--server", &farm.url, "--name", &format!("host-{sku}"), "--state"]).arg(home.join("state"));
         command.arg("--lock-dir").arg(locks).arg("--script").arg(script);
         command.args(["--measure-budget-ms", &limits.measure_budget_ms.to_string()]);

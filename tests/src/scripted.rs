@@ -6,7 +6,7 @@
 
 use crate::fleet::{Board, board_of};
 use planforge_agent::{AgentConfig, DeviceError, DeviceSource, worker_main};
-use planforge_client::{Endpoint, EndpointOptions};
+use planforge_client::{Endpoint, EndpointOptions, Token};
 use planforge_engine_core::{
     backend::Compiler,
     device::{DeviceFingerprint, DeviceKind, DiscoveredDevice, GpuFacts, HostFacts, catalogue},
@@ -252,7 +252,9 @@ fn serve(flags: &BTreeMap<String, String>) -> Result<ExitCode, String> {
     let endpoint = Endpoint::parse(flag(flags, "server")?, &EndpointOptions::default()).map_err(|e| e.to_string())?;
     let devices = Arc::new(ScriptedDevices { script: script.clone(), compilers: compilers() });
     let state = PathBuf::from(flag(flags, "state")?);
-    let mut config = AgentConfig::new(endpoint, None, state, devices).map_err(|e| e.to_string())?;
+    let secret = std::env::var("PLANFORGE_TOKEN").map_err(|e| format!("PLANFORGE_TOKEN: {e}"))?;
+    let token = Some(Token::new(&secret).map_err(|e| e.to_string())?);
+    let mut config = AgentConfig::new(endpoint, token, state, devices).map_err(|e| e.to_string())?;
     config.name = flag(flags, "name")?.to_owned();
     config.lock_dir = PathBuf::from(flag(flags, "lock-dir")?);
     config.worker_command.extend(["--script".into(), script.clone().into_os_string()]);

@@ -83,7 +83,7 @@ fn three_agents_join_by_url_ca_and_token_and_a_reader_fetches_what_they_built() 
 #[test]
 fn a_client_without_the_ca_trusts_nothing() {
     let farm = Farm::start(Link::Tls);
-    let mut command = farm.command_as(&farm.home("stranger"), farm.admin.as_deref());
+    let mut command = farm.command_as(&farm.home("stranger"), Some(&farm.admin));
     command.env_remove("PLANFORGE_CA").arg("jobs");
     let output = process::run(command);
     assert_eq!(output.status.code(), Some(4), "{output:?}");
@@ -101,7 +101,7 @@ fn two_agents_with_one_identity_are_told_apart() {
     let copy = farm.home("agent-copy");
     let copied = std::process::Command::new("cp").arg("-r").arg(home.join("state")).arg(&copy).status();
     assert!(copied.is_ok_and(|status| status.success()));
-    let mut command = farm.command_as(&copy, None);
+    let mut command = farm.command_as(&copy, Some(&farm.admin));
     let locks = farm.home("locks-copy");
     command.args(["agent", "--name", "twin", "--state"]).arg(copy.join("state")).arg("--lock-dir").arg(locks);
     let mut second = planforge_tests::process::Process::start("agent-copy", farm.path(), command);

@@ -7,10 +7,7 @@ use planforge_tests::{
     models, process,
 };
 use serde_json::Value;
-use std::{
-    fs,
-    process::{Command, Output},
-};
+use std::{fs, process::Output};
 
 const HOME: &str = "a100-pcie-40gb";
 const ABROAD: &str = "a100-sxm4-80gb";
@@ -70,12 +67,7 @@ fn a_foreign_plan_states_its_loss_once_the_own_engine_was_measured() {
     let comparison = farm.json(&["compare", &own, &foreign]);
     assert_eq!(comparison["portability"].as_array().map(Vec::len), Some(1), "{comparison}");
     assert_eq!((&comparison["portability"][0]["row"], &comparison["portability"][0]["loss"]), (&1.into(), loss));
-    let page = process::run({
-        let mut curl = Command::new("curl");
-        curl.args(["-sf", &format!("{}/jobs/{foreign}", farm.url)]);
-        curl
-    });
-    let page = said(&page);
+    let page = farm.page(&format!("jobs/{foreign}"));
     assert!(page.contains("built for a100-pcie-40gb, measured on a100-sxm4-80gb; loss: "), "{page}");
 
     // At home a plan loses nothing, and nothing is said.

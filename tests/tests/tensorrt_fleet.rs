@@ -114,12 +114,8 @@ fn one_submit_builds_for_five_boards_and_the_cpu_and_each_gets_its_own() {
     let marked = engines["engines"].as_array().expect("engines").iter().filter(|e| e["simulated"] == true).count();
     assert_eq!(marked, 5, "{engines}");
     for page in ["", &format!("jobs/{}", ids[0])] {
-        let page = process::run({
-            let mut curl = std::process::Command::new("curl");
-            curl.args(["-sf", &format!("{}/{page}", farm.url)]);
-            curl
-        });
-        assert!(said(&page).contains("simulated"), "{}", said(&page));
+        let page = farm.page(page);
+        assert!(page.contains("simulated"), "{page}");
     }
 
     // The same again is answered from the store; nothing is built twice.

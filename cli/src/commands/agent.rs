@@ -1,7 +1,14 @@
 //! `planforge agent`: this host's devices for a coordinator elsewhere.
 
 use super::Context;
-use crate::{backends, credentials::token, failure::Failure, farm::Place, local::state_folder, wait};
+use crate::{
+    backends,
+    credentials::token,
+    failure::Failure,
+    farm::Place,
+    local::{OwnersWay, state_folder},
+    wait,
+};
 use planforge_agent::{AgentConfig, HostDevices};
 use std::{path::PathBuf, sync::Arc};
 
@@ -42,7 +49,11 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     };
     let state = args.state.unwrap_or_else(|| state_folder(&data));
     let devices = Arc::new(HostDevices::new(backends::compilers(), Some(state.clone())));
-    let mut config = AgentConfig::new(endpoint, token(&context.settings)?, state, devices)?;
+    let token = token(&context.settings)?;
+    // Not looked at further: a coordinator that does not answer now may do so soon, and the agent tries until then.
+    let way = if token.is_none() { OwnersWay::find(&endpoint)? } else { None };
+    let endpoint = way.as_ref().map_or(endpoint, |way| way.endpoint.clone());
+    let mut config = AgentConfig::new(endpoint, token, state, devices)?;
     if let Some(name) = args.name {
         config.name = name;
     }

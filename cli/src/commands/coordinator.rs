@@ -1,7 +1,12 @@
 //! `planforge coordinator`: the queue, store and page of a farm whose agents run elsewhere.
 
 use super::Context;
-use crate::{failure::Failure, local::DataFolder, settings::Key, wait};
+use crate::{
+    failure::Failure,
+    local::{DataFolder, Record},
+    settings::Key,
+    wait,
+};
 use planforge_coordinator::{
     farm::FarmConfig,
     server::{self, Coordinator, CoordinatorConfig, StartError},
@@ -39,8 +44,8 @@ pub struct ListenArgs {
     /// PEM file with the authorities that agents' certificates must come from (mutual TLS)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub agent_ca: Option<PathBuf>,
-    /// Ask for a token on a loopback address too
-    #[arg(long)]
+    /// Nothing any more: every address asks for a token
+    #[arg(long, hide = true)]
     pub require_token: bool,
     /// Plugin library that jobs may load, by its SHA-256; repeat for several (planforge plugins allows more at any time)
     #[arg(long = "allow-plugin", value_name = "DIGEST", hide_short_help = true)]
@@ -73,7 +78,9 @@ impl ListenArgs {
         config.listen = Some(self.listen);
         config.unix_socket = Some(folder.socket_path());
         config.tls = tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: self.agent_ca.clone() });
-        config.require_token = self.require_token;
+        if self.require_token {
+            context.printer.warn("--require-token does nothing any more: every address asks for a token");
+        }
         config.insecure_http = context.settings.switch(Key::Insecure)?;
         config.public_url.clone_from(&self.public_url);
         config.farm.heartbeat_ms = self.heartbeat_ms;
@@ -97,30 +104,45 @@ impl ListenArgs {
     }
 }
 
-/// Says where a started coordinator is and how to get in.
-pub fn announce(context: &Context<'_>, coordinator: &Coordinator, folder: &DataFolder) -> Result<(), Failure> {
+/// Says where a started coordinator is and how to get in, and leaves its record for this user's own commands.
+pub fn announce(
+    context: &Context<'_>,
+    coordinator: &Coordinator,
+    folder: &DataFolder,
+) -> Result<Option<Record>, Failure> {
+    let record = coordinator.address().and_then(|address| Record::leave(address, folder, context.printer));
     let url = coordinator.url().unwrap_or_default();
+    let link = coordinator.login_link()?;
+    let sign_in = link.as_ref().map(|(url, _)| url.as_str()).unwrap_or_default();
+    let minutes = link.as_ref().map_or(0, |(_, link)| link.life.as_secs() / 60);
     let token_file = server::admin_token_file(folder.path());
     let data = folder.path().display();
     let lines = [
         format!("url         {url}"),
         format!("page        {url}/"),
+        format!("sign in     {sign_in}   (once, within {minutes} minutes)"),
         format!("token file  {}", token_file.display()),
         format!("data        {data}"),
     ];
     context.printer.data(&lines.join("\n"))?;
+    context.printer.note(
+        "every address asks for a token, 127.0.0.1 too; your own commands on this machine need none, and \
+         `planforge open` prints another link that signs a browser in",
+    );
     context.printer.object(&serde_json::json!({
         "url": url,
         "page": format!("{url}/"),
+        "sign_in": sign_in,
         "token_file": token_file,
         "data": folder.path(),
-    }))
+    }))?;
+    Ok(record)
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let folder = DataFolder::open(&context.settings.data_folder()?)?;
     let coordinator = args.listen.start(context, &folder).await?;
-    announce(context, &coordinator, &folder)?;
+    let _record = announce(context, &coordinator, &folder)?;
     wait::interrupted().await;
     context.printer.note("ending: what was accepted is kept");
     coordinator.shutdown().await;

@@ -18,6 +18,7 @@ pub mod inspect;
 pub mod jobs;
 pub mod login;
 pub mod logs;
+pub mod open;
 pub mod plugins;
 pub mod probe;
 pub mod report;
@@ -80,6 +81,7 @@ pub fn run(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Plugins(args) => context.block_on(plugins::run(&context, args)),
         Command::Login(args) => context.block_on(login::run(&context, args)),
         Command::Logout(args) => login::log_out(&context, args),
+        Command::Open(args) => context.block_on(open::run(&context, args)),
         Command::Token(args) => context.block_on(token::run(&context, args)),
         Command::Worker | Command::CheckDevice { .. } => unreachable!("main runs what agents start"),
         Command::Completions(args) => completions::run(&context, args),

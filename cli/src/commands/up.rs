@@ -25,7 +25,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let folder = DataFolder::open(&context.settings.data_folder()?)?;
     let coordinator = args.listen.start(context, &folder).await?;
     let mut agent = Agent::start(Endpoint::unix(folder.socket_path()), &state_folder(folder.path()))?;
-    announce(context, &coordinator, &folder)?;
+    let _record = announce(context, &coordinator, &folder)?;
     let result = tokio::select! {
         () = wait::interrupted() => Ok(()),
         failure = watch(&mut agent) => Err(failure),

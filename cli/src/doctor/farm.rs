@@ -1,8 +1,12 @@
 //! The coordinator, when one is configured: does it answer, and what may this user do there?
 
 use super::Check;
-use crate::{commands::Context, credentials::token, failure::Failure, farm::Place};
-use planforge_client::Client;
+use crate::{
+    commands::Context,
+    credentials::token,
+    failure::Failure,
+    farm::{self, Place},
+};
 use planforge_proto::v1;
 use std::time::{Duration, Instant};
 
@@ -26,7 +30,7 @@ pub async fn checks(context: &Context<'_>) -> Vec<Check> {
     };
     let started = Instant::now();
     let asked = tokio::time::timeout(PATIENCE, async {
-        let client = Client::connect(endpoint, secret).await?;
+        let (client, _way) = farm::connect(endpoint, secret).await?;
         let info = client.farm().get_server_info(v1::GetServerInfoRequest {}).await;
         Ok::<_, Failure>(info.map_err(|status| client.error(status))?.into_inner())
     });

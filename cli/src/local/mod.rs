@@ -9,9 +9,11 @@
 
 mod folder;
 mod host;
+mod record;
 
 pub use folder::DataFolder;
 pub use host::{Agent, ceilings_folder, state_folder};
+pub use record::{OwnersWay, Record};
 
 use crate::{failure::Failure, farm::Need, printer::Printer, wait};
 use planforge_client::{Client, Endpoint};

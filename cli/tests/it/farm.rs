@@ -18,7 +18,7 @@ fn digits() -> PathBuf {
 }
 
 #[expect(clippy::disallowed_methods, reason = "looks at a foreign process until a deadline")]
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + LIMIT;
     loop {
         if let Some(found) = look() {
@@ -29,7 +29,7 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn json(output: &Output) -> Value {
+pub fn json(output: &Output) -> Value {
     let text = String::from_utf8_lossy(&output.stdout);
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}\n{}", String::from_utf8_lossy(&output.stderr)))
 }
@@ -38,22 +38,21 @@ fn start(mut command: Command) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs")
 }
 
-fn signal(child: &Child, name: &str) {
+pub fn signal(child: &Child, name: &str) {
     let status = Command::new("kill").args([name, &child.id().to_string()]).status().expect("kill runs");
     assert!(status.success());
 }
 
 /// A coordinator with this machine's agent, ended with the test.
-struct Up {
-    child: Child,
-    url: String,
-    token: String,
+pub struct Up {
+    pub child: Child,
+    pub url: String,
+    pub token: String,
 }
 
 impl Up {
-    fn start(world: &World) -> Self {
-        let mut command =
-            world.command(&["up", "--data", "up", "--listen", "127.0.0.1:0", "--require-token", "--json"]);
+    pub fn start(world: &World) -> Self {
+        let mut command = world.command(&["up", "--data", "up", "--listen", "127.0.0.1:0", "--json"]);
         let said = world.root().join("up.json");
         command.stdout(fs::File::create(&said).unwrap()).stderr(fs::File::create(world.root().join("up.log")).unwrap());
         let child = command.spawn().unwrap();
@@ -79,8 +78,11 @@ impl Up {
 
 impl Drop for Up {
     fn drop(&mut self) {
-        signal(&self.child, "-TERM");
-        let _ = self.child.wait();
+        // One that a test has killed is gone already.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            signal(&self.child, "-TERM");
+            let _ = self.child.wait();
+        }
     }
 }
 

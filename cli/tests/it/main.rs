@@ -5,4 +5,5 @@ mod errors;
 mod farm;
 mod help;
 mod many_jobs;
+mod owner;
 mod support;

@@ -3,6 +3,7 @@
 pub mod clock;
 mod convert;
 mod leader;
+mod logins;
 mod logs;
 mod operator;
 mod pages;
@@ -15,6 +16,7 @@ mod tokens;
 mod watch;
 
 pub use clock::{Clock, SystemClock};
+pub use logins::{LoginLink, SESSION_SECONDS};
 pub use stats::{FarmStats, Histogram, LATENCY_BOUNDS_MS, LiveCounts, StoreOp};
 
 use crate::{
@@ -25,6 +27,7 @@ use crate::{
 };
 use futures::stream::BoxStream;
 use leader::{Leader, Message, Shared};
+use logins::Logins;
 use logs::Logs;
 use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode, v1};
@@ -56,6 +59,8 @@ pub struct FarmConfig {
     pub max_live_jobs: usize,
     /// Plugin libraries that build specs may name, beside those that an administrator allows later.
     pub plugins: BTreeSet<Digest>,
+    /// A link that signs a browser in is worth nothing after this long.
+    pub login_link_ms: u64,
     /// Folder of the live logs; `None` keeps them in memory (tests, simulation).
     pub log_folder: Option<PathBuf>,
     /// Seeds ids and secrets in simulations; `None`: the system's randomness.
@@ -72,6 +77,7 @@ impl Default for FarmConfig {
             max_attempts: 3,
             max_live_jobs: 100_000,
             plugins: BTreeSet::new(),
+            login_link_ms: 10 * 60 * 1_000,
             log_folder: None,
             seed: None,
             owner: "coordinator".into(),
@@ -98,6 +104,7 @@ struct Inner {
     config: FarmConfig,
     epoch: u64,
     tokens: Tokens,
+    logins: Mutex<Logins>,
     sessions: AtomicU64,
     random: Mutex<StdRng>,
     store_ops: Mutex<BTreeMap<&'static str, StoreOp>>,
@@ -167,6 +174,7 @@ impl Farm {
             config,
             epoch,
             tokens,
+            logins: Mutex::default(),
             sessions: AtomicU64::new(1),
             random: Mutex::new(random),
             store_ops: Mutex::default(),

@@ -165,8 +165,12 @@ impl super::Farm {
         if !secret.starts_with(SECRET_PREFIX) || secret.len() > SECRET_MAX_BYTES {
             return None;
         }
+        self.holder_of(Digest::of(secret.as_bytes()))
+    }
+
+    /// The holder of the token whose secret has this hash, while the token is good.
+    pub(super) fn holder_of(&self, hash: Digest) -> Option<Actor> {
         let now_ms = self.clock().wall_ms();
-        let hash = Digest::of(secret.as_bytes());
         // A use is not worth a write that is going to be refused.
         let writes = self.shared().trouble().is_none();
         let (actor, stale) = self.tokens().with(|known| {

@@ -1,42 +1,58 @@
-//! Who is calling: token, cookie, or the owner of this machine.
+//! Who is calling: token, log-in of a browser, or the owner of the data folder.
 //!
-//! Invariant: a token that is presented must be good, wherever it is presented. Without one, only the Unix socket and a
-//! loopback port let a caller in, and the port only when tokens are not required there.
+//! Invariant: a token that is presented must be good, wherever it is presented. Without one only the Unix socket lets a
+//! caller in, which showed at the door that it is the owner's; a port never does, whatever its address.
 
 use super::{App, Refusal, grpc};
 use crate::{
-    auth::{Actor, Role},
+    auth::{Actor, Proof, Role},
     page,
     server::{Peer, Via},
 };
 use axum::{
     extract::{FromRequestParts, Request, State},
-    http::{HeaderMap, Method, header, request::Parts, uri::Authority},
+    http::{HeaderMap, Method, header, request::Parts},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode};
-use std::ops::Deref;
+use std::{ops::Deref, time::Duration};
 
-/// The page's log-in cookie. Accepted for reading only, so that no other site can make a browser change anything.
-pub(crate) const TOKEN_COOKIE: &str = "planforge_token";
+/// The cookie of a browser that is signed in; behind it comes the port, because browsers send one port's cookies to all
+/// others of a host. Accepted for reading only, so that no other site can make a browser change anything.
+pub(crate) const SESSION_COOKIE: &str = "planforge_session_";
+
+/// How often a stream looks whether its caller may still have it.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// The caller of a guarded route.
 #[derive(Clone, Debug)]
-pub(crate) struct Caller(pub(crate) Actor);
+pub(crate) struct Caller {
+    pub(crate) actor: Actor,
+    standing: Standing,
+}
+
+/// What a request was let in by.
+#[derive(Clone, Debug)]
+struct Standing {
+    proof: Proof,
+    /// Secret of the browser's session, where it came by one.
+    session: Option<String>,
+}
 
 impl Deref for Caller {
     type Target = Actor;
 
     fn deref(&self) -> &Actor {
-        &self.0
+        &self.actor
     }
 }
 
 impl Caller {
     /// Refuses whoever may only read.
     pub(crate) fn may_write(&self) -> Result<(), ApiError> {
-        match self.0.role {
+        match self.actor.role {
             Role::Read => Err(self.lacks("store anything", "submit, agent or admin")),
             Role::Submit | Role::Agent | Role::Admin => Ok(()),
         }
@@ -44,14 +60,29 @@ impl Caller {
 
     /// Refuses everybody but administrators.
     pub(crate) fn must_be_admin(&self) -> Result<(), ApiError> {
-        match self.0.role {
+        match self.actor.role {
             Role::Admin => Ok(()),
             _ => Err(self.lacks("do this", "admin")),
         }
     }
 
+    /// The end of a stream that this caller is sent: the server closes, or what let the caller in is worth nothing any
+    /// more (a revoked token, a browser that was signed out).
+    pub(crate) fn stream_end(&self, app: &App) -> impl Future<Output = ()> + Send + use<> {
+        let (app, Standing { proof, session }) = (app.clone(), self.standing.clone());
+        async move {
+            let mut looks = tokio::time::interval(LOOK_AGAIN);
+            while app.closing.run_until_cancelled(looks.tick()).await.is_some() {
+                let over = session.as_ref().is_some_and(|secret| app.farm.session_proof(secret).is_none());
+                if over || app.farm.actor_of(proof).is_none() {
+                    return;
+                }
+            }
+        }
+    }
+
     fn lacks(&self, what: &str, needed: &str) -> ApiError {
-        let message = format!("the token '{}' with role {} may not {what}", self.0.name, self.0.role);
+        let message = format!("the token '{}' with role {} may not {what}", self.actor.name, self.actor.role);
         ApiError::new(ErrorCode::PermissionDenied, message).with_hint(format!("use a token with role {needed}"))
     }
 }
@@ -61,7 +92,11 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
         let missing = || ApiError::new(ErrorCode::Internal, "a route is not guarded").into();
-        parts.extensions.get::<Actor>().cloned().map(Self).ok_or_else(missing)
+        let (actor, standing) = (parts.extensions.get::<Actor>(), parts.extensions.get::<Standing>());
+        actor
+            .zip(standing)
+            .map(|(actor, standing)| Self { actor: actor.clone(), standing: standing.clone() })
+            .ok_or_else(missing)
     }
 }
 
@@ -69,8 +104,11 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let credential = credential(&app, &request);
     match identify(&app, credential).await {
-        Ok(actor) => {
-            request.extensions_mut().insert(actor);
+        Ok((actor, standing)) => {
+            let extensions = request.extensions_mut();
+            extensions.insert(actor);
+            extensions.insert(standing.proof);
+            extensions.insert(standing);
             next.run(request).await
         }
         Err(error) if is_grpc(request.headers()) => grpc::refused(error),
@@ -83,70 +121,60 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
 
 /// What a request shows of its caller.
 enum Credential {
-    Secret(String),
+    Token(String),
+    /// A log-in that stands in a cookie.
+    Session(String),
     /// Nothing, where nothing is needed.
     Owner,
 }
 
 fn credential(app: &App, request: &Request) -> Result<Credential, ApiError> {
     let headers = request.headers();
+    if let Some(secret) = bearer(headers)? {
+        return Ok(Credential::Token(secret.to_owned()));
+    }
     let reading = matches!(*request.method(), Method::GET | Method::HEAD);
-    let secret = match bearer(headers)? {
-        None if reading => cookie(headers),
-        secret => secret,
-    };
-    match secret {
-        Some(secret) => Ok(Credential::Secret(secret.to_owned())),
-        None => may_be_anonymous(app, request).map(|()| Credential::Owner),
+    if reading && let Some(secret) = cookie(headers, &app.options.session_cookie) {
+        return Ok(Credential::Session(secret.to_owned()));
+    }
+    match request.extensions().get::<Peer>().map(|peer| peer.via) {
+        Some(Via::Unix) => Ok(Credential::Owner),
+        _ => Err(ApiError::new(
+            ErrorCode::Unauthenticated,
+            "this coordinator asks for a token and the request carries none",
+        )
+        .with_hint(
+            "set PLANFORGE_TOKEN or pass --token; whoever runs the coordinator gets in without one on its own machine \
+             (planforge --data DIR), and makes them with planforge token create",
+        )),
     }
 }
 
-async fn identify(app: &App, credential: Result<Credential, ApiError>) -> Result<Actor, ApiError> {
+async fn identify(app: &App, credential: Result<Credential, ApiError>) -> Result<(Actor, Standing), ApiError> {
     match credential? {
-        Credential::Secret(secret) => authenticate(app, &secret).await,
-        Credential::Owner => Ok(Actor::local()),
+        Credential::Token(secret) => {
+            let (actor, proof) = authenticate(app, &secret).await?;
+            Ok((actor, Standing { proof, session: None }))
+        }
+        Credential::Session(secret) => {
+            let found = app.farm.session_proof(&secret).and_then(|proof| Some((app.farm.actor_of(proof)?, proof)));
+            let (actor, proof) = found.ok_or_else(|| {
+                ApiError::new(ErrorCode::Unauthenticated, "this browser is not signed in any more")
+                    .with_hint("sign in at /login, or with the link that `planforge open` prints")
+            })?;
+            Ok((actor, Standing { proof, session: Some(secret) }))
+        }
+        Credential::Owner => Ok((Actor::local(), Standing { proof: Proof::Owner, session: None })),
     }
 }
 
 /// The actor of a secret; whatever is wrong with it, the answer is the same.
-pub(crate) async fn authenticate(app: &App, secret: &str) -> Result<Actor, ApiError> {
-    app.farm.authenticate(secret).await?.ok_or_else(|| {
+pub(crate) async fn authenticate(app: &App, secret: &str) -> Result<(Actor, Proof), ApiError> {
+    let actor = app.farm.authenticate(secret).await?.ok_or_else(|| {
         ApiError::new(ErrorCode::Unauthenticated, "the token is unknown, expired or revoked")
             .with_hint("ask an administrator for a new one (planforge token create) and set PLANFORGE_TOKEN")
-    })
-}
-
-fn may_be_anonymous(app: &App, request: &Request) -> Result<(), ApiError> {
-    let refused = |message: &str| {
-        Err(ApiError::new(ErrorCode::Unauthenticated, message)
-            .with_hint("set PLANFORGE_TOKEN or pass --token; the first administrator's is in admin.token in the coordinator's data folder"))
-    };
-    match request.extensions().get::<Peer>().map(|peer| peer.via) {
-        Some(Via::Unix) => Ok(()),
-        Some(Via::Loopback) if !app.options.require_token => {
-            let headers = request.headers();
-            if headers.contains_key(header::FORWARDED) || headers.contains_key("x-forwarded-for") {
-                return refused("this request came through a proxy and carries no token");
-            }
-            // A web site that makes a browser call us by its own name must not pass for the owner of this machine.
-            let host = request.uri().host().map(str::to_owned).or_else(|| named_host(headers));
-            if !host.as_deref().is_some_and(is_local_name) {
-                return refused("this request carries no token and does not name this machine as its host");
-            }
-            Ok(())
-        }
-        _ => refused("this coordinator asks for a token and the request carries none"),
-    }
-}
-
-fn named_host(headers: &HeaderMap) -> Option<String> {
-    let authority: Authority = headers.get(header::HOST)?.to_str().ok()?.parse().ok()?;
-    Some(authority.host().to_owned())
-}
-
-fn is_local_name(host: &str) -> bool {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    bare.eq_ignore_ascii_case("localhost") || bare.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    })?;
+    Ok((actor, Proof::Token(Digest::of(secret.as_bytes()))))
 }
 
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
@@ -162,9 +190,10 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     secret.map(Some).ok_or_else(malformed)
 }
 
-fn cookie(headers: &HeaderMap) -> Option<&str> {
+/// The value of a cookie.
+pub(crate) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let pairs = headers.get_all(header::COOKIE).into_iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(';'));
-    pairs.filter_map(|pair| pair.trim().split_once('=')).find(|(name, _)| *name == TOKEN_COOKIE).map(|(_, value)| value)
+    pairs.filter_map(|pair| pair.trim().split_once('=')).find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
@@ -181,23 +210,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn local_names_are_few() {
-        for local in ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "[::1]", "::1"] {
-            assert!(is_local_name(local), "{local}");
-        }
-        for foreign in ["", "example.org", "localhost.example.org", "10.0.0.1", "0.0.0.0", "127.0.0.1.example.org"] {
-            assert!(!is_local_name(foreign), "{foreign}");
-        }
-    }
-
-    #[test]
-    fn a_token_is_read_from_header_and_cookie() {
+    fn a_token_is_read_from_its_header_and_a_log_in_from_its_cookie() {
         let mut headers = HeaderMap::new();
         assert_eq!(bearer(&headers).unwrap(), None);
         headers.insert(header::AUTHORIZATION, "bearer abc".parse().unwrap());
-        headers.insert(header::COOKIE, "a=b; planforge_token=xyz; c=d".parse().unwrap());
+        headers.insert(header::COOKIE, "a=b; planforge_session_7400=xyz; c=d".parse().unwrap());
         assert_eq!(bearer(&headers).unwrap(), Some("abc"));
-        assert_eq!(cookie(&headers), Some("xyz"));
+        assert_eq!(cookie(&headers, "planforge_session_7400"), Some("xyz"));
+        assert_eq!(cookie(&headers, "planforge_session_740"), None);
         headers.insert(header::AUTHORIZATION, "Basic abc".parse().unwrap());
         assert_eq!(bearer(&headers).unwrap_err().code, ErrorCode::Unauthenticated);
     }

@@ -198,8 +198,8 @@ async fn log(
     let LogQuery { attempt, follow, offset_bytes } = query;
     let request = v1::ReadLogRequest { id, attempt, follow, offset_bytes };
     let chunks = app.farm.read_log(&caller, request).await?;
-    let closing = app.closing.clone().cancelled_owned();
-    let bytes = chunks.map(|chunk| chunk.map(|chunk| chunk.data)).take_until(closing);
+    let end = Box::pin(caller.stream_end(&app));
+    let bytes = chunks.map(|chunk| chunk.map(|chunk| chunk.data)).take_until(end);
     let headers = [(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"))];
     Ok((headers, Body::from_stream(bytes)).into_response())
 }

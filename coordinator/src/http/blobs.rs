@@ -171,7 +171,8 @@ async fn append(
     caller.may_write()?;
     let wrong = |message: String| ApiError::new(ErrorCode::InvalidArgument, message);
     if headers.get(header::CONTENT_TYPE).is_none_or(|value| value.as_bytes() != PARTIAL_UPLOAD.as_bytes()) {
-        return Err(wrong(format!("bytes of an upload have the content type {PARTIAL_UPLOAD}")).into());
+        let error = wrong(format!("bytes of an upload have the content type {PARTIAL_UPLOAD}"));
+        return Err(Refusal { error, status: StatusCode::UNSUPPORTED_MEDIA_TYPE });
     }
     let offset: u64 = headers
         .get(UPLOAD_OFFSET)

@@ -1,7 +1,11 @@
 //! The services of `planforge.v1` over the farm handle: who calls was found out before; here words are only passed on.
 
 use super::App;
-use crate::{auth::Actor, farm::Reply, server::Peer};
+use crate::{
+    auth::{Actor, Proof},
+    farm::Reply,
+    server::Peer,
+};
 use axum::{Router, response::Response};
 use futures::{StreamExt, stream::BoxStream};
 use planforge_proto::{
@@ -149,6 +153,18 @@ impl FarmRpc for Rpc {
         request: Request<v1::RevokeTokenRequest>,
     ) -> Result<Answer<v1::RevokeTokenReply>, Status> {
         Ok(Answer::new(self.app.farm.revoke_token(&actor(&request)?, &request.get_ref().id).await?))
+    }
+
+    async fn create_login_link(
+        &self,
+        request: Request<v1::CreateLoginLinkRequest>,
+    ) -> Result<Answer<v1::CreateLoginLinkReply>, Status> {
+        let actor = actor(&request)?;
+        let missing = || ApiError::new(ErrorCode::Internal, "a service is not guarded");
+        let proof = request.extensions().get::<Proof>().copied().ok_or_else(missing)?;
+        let link = self.app.farm.make_login_link(&actor, proof)?;
+        let url = self.app.options.page_url().to_owned();
+        Ok(Answer::new(v1::CreateLoginLinkReply { path: link.path, url, expires_in_s: link.life.as_secs() }))
     }
 
     async fn list_caches(

@@ -3,6 +3,7 @@
 mod access;
 mod api;
 mod blobs;
+mod forgery;
 mod grpc;
 mod range;
 
@@ -19,7 +20,7 @@ use planforge_proto::{ApiError, ErrorCode, view::Problem};
 use std::{ops::Deref, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use access::{Caller, TOKEN_COOKIE, authenticate};
+pub(crate) use access::{Caller, SESSION_COOKIE, authenticate, cookie};
 
 /// Largest JSON body: a submission of a thousand specs fits; blobs go elsewhere.
 const MAX_JSON_BYTES: usize = 8 << 20;
@@ -27,12 +28,26 @@ const MAX_JSON_BYTES: usize = 8 << 20;
 /// Who may come in, and how the page names this coordinator.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Ask for a token on a loopback port too.
-    pub require_token: bool,
     /// Agents must show a client certificate.
     pub require_agent_certificate: bool,
     /// What people type to reach this coordinator; stands in commands on the page. Empty: taken from the request.
     pub public_url: String,
+    /// Where this coordinator's own machine reaches it; empty without a port.
+    pub own_url: String,
+    /// Name of the cookie of browsers that are signed in.
+    pub session_cookie: String,
+}
+
+impl Options {
+    /// The cookie's name for a coordinator on `port`.
+    pub fn session_cookie_on(port: u16) -> String {
+        format!("{}{port}", access::SESSION_COOKIE)
+    }
+
+    /// The URL under which people open the page.
+    pub fn page_url(&self) -> &str {
+        if self.public_url.is_empty() { &self.own_url } else { self.public_url.trim_end_matches('/') }
+    }
 }
 
 /// What every handler may use.
@@ -70,14 +85,20 @@ pub(crate) fn router(
         .merge(page::routes())
         .route("/metrics", get(self::metrics))
         .with_state(app.clone())
-        .merge(grpc::routes(&app))
         .layer(middleware::from_fn_with_state(app.clone(), access::guard));
+    let open = page::open_routes().with_state(app.clone());
+    // What a browser may have been made to send is refused before anybody asks who sends it.
+    let over_http =
+        guarded.merge(open).layer(middleware::from_fn_with_state(app.clone(), forgery::refuse_foreign_sites));
+    let over_grpc = grpc::routes(&app)
+        .layer(middleware::from_fn_with_state(app.clone(), access::guard))
+        .layer(middleware::from_fn(forgery::refuse_all_but_grpc));
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
-        .merge(page::open_routes())
         .with_state(app.clone())
-        .merge(guarded)
+        .merge(over_http)
+        .merge(over_grpc)
         .fallback(async |method: Method, uri: Uri, headers: HeaderMap| nothing_here(&method, &uri, &headers))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             let error = ApiError::new(ErrorCode::InvalidArgument, format!("{} does not take {method}", uri.path()));
@@ -149,6 +170,9 @@ async fn observe(State(app): State<App>, request: axum::extract::Request, next: 
     let route = request.extensions().get::<axum::extract::MatchedPath>().map(|path| path.as_str().to_owned());
     let mut response = next.run(request).await;
     app.metrics.request_ended(route.as_deref().unwrap_or("none"), &method, response.status(), started.elapsed());
-    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // No page of another origin may make anything of an answer, whatever kind of element asked for it.
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
     response
 }

@@ -89,20 +89,21 @@ fn render(template: &impl Template) -> Option<String> {
     template.render().inspect_err(|error| tracing::error!(%error, "cannot render a fragment")).ok()
 }
 
-/// Runs `feed` until it ends, the browser goes or the server closes.
+/// Runs `feed` until it ends, the browser goes or is not the caller's any more, or the server closes.
 fn respond<F: Future<Output = Result<(), Gone>> + Send + 'static>(
     app: &App,
+    caller: &Caller,
     seq: u64,
     feed: impl FnOnce(Sender) -> F,
 ) -> Response {
     let (to, events) = mpsc::channel(IN_FLIGHT);
     let feed = feed(Sender { to: to.clone(), sent: HashMap::new(), seq });
-    let closing = app.closing.clone();
+    let end = caller.stream_end(app);
     tokio::spawn(async move {
         tokio::select! {
             _ = feed => {}
             () = to.closed() => {}
-            () = closing.cancelled() => {}
+            () = end => {}
         }
     });
     let events = ReceiverStream::new(events).map(Ok::<_, Infallible>).take_until(app.closing.clone().cancelled_owned());
@@ -122,8 +123,8 @@ pub(super) async fn overview(
     headers: HeaderMap,
 ) -> Response {
     let events = app.farm.subscribe();
-    let actor = caller.0;
-    respond(&app, last_event_id(&headers), |sender| feed_overview(app.clone(), actor, server, events, sender))
+    let actor = caller.actor.clone();
+    respond(&app, &caller, last_event_id(&headers), |sender| feed_overview(app.clone(), actor, server, events, sender))
 }
 
 async fn feed_overview(
@@ -175,8 +176,8 @@ pub(super) async fn job(
     let job = app.farm.get_job(&caller, &id).await?;
     let request = v1::WatchJobsRequest { ids: vec![job.id.clone()], after_event, ..Default::default() };
     let events = app.farm.watch(&caller, request).await?;
-    let actor = caller.0;
-    Ok(respond(&app, after_event, |sender| feed_job(app.clone(), actor, server, job.id, events, sender)))
+    let actor = caller.actor.clone();
+    Ok(respond(&app, &caller, after_event, |sender| feed_job(app.clone(), actor, server, job.id, events, sender)))
 }
 
 async fn feed_job(

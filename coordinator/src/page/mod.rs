@@ -7,26 +7,27 @@
 mod assets;
 mod events;
 mod format;
+mod login;
 mod rows;
 
 use crate::{
     auth::Actor,
     farm::LiveCounts,
-    http::{App, Caller, Refusal, TOKEN_COOKIE, authenticate},
+    http::{App, Caller, Refusal, SESSION_COOKIE},
     server::Peer,
 };
 use askama::Template;
 use axum::{
-    Extension, Form, Router,
-    extract::{Path, Query, State},
-    http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
+    Router,
+    extract::{Path, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{Html, IntoResponse, Redirect, Response},
     routing::{get, post},
 };
 use futures::StreamExt;
+pub(crate) use login::to_login;
 use planforge_proto::{ApiError, ErrorCode, v1};
 use rows::{DeviceCard, EngineRow, JobDetail, JobRow};
-use serde::Deserialize;
 
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'",
@@ -35,8 +36,6 @@ const POLICY: HeaderValue = HeaderValue::from_static(
 const MAX_ROWS: u32 = 60;
 /// Longest end of a log that is part of a page; the rest is one click away.
 const MAX_LOG_TAIL_BYTES: usize = 64 * 1024;
-/// A log-in lasts this long in the browser; the token itself may end sooner.
-const LOGIN_SECONDS: u32 = 30 * 24 * 3600;
 
 pub(crate) fn routes() -> Router<App> {
     Router::new()
@@ -54,8 +53,8 @@ pub(crate) fn open_routes() -> Router<App> {
     Router::new()
         .route("/assets/{name}", get(assets::serve))
         .route("/favicon.ico", get(async || Redirect::permanent(&assets::PATHS.icon)))
-        .route("/login", get(login_form).post(login))
-        .route("/logout", post(logout))
+        .route("/login", get(login::form).post(login::log_in))
+        .route("/logout", post(login::log_out))
 }
 
 /// The frame of every page.
@@ -87,7 +86,7 @@ impl Frame {
         let logged_in = headers
             .get_all(header::COOKIE)
             .into_iter()
-            .any(|value| value.to_str().is_ok_and(|text| text.contains(TOKEN_COOKIE)));
+            .any(|value| value.to_str().is_ok_and(|text| text.contains(SESSION_COOKIE)));
         let actor = format!("{} ({})", caller.name, caller.role);
         Self { events: events.into(), actor, logged_in, ..Self::new(title) }
     }
@@ -298,90 +297,12 @@ async fn log_tail(app: &App, actor: &Actor, id: &str) -> Result<LogTail, ApiErro
 }
 
 #[derive(Template)]
-#[template(path = "login.html")]
-struct LoginPage {
-    frame: Frame,
-    next: String,
-    error: String,
-}
-
-#[derive(Template)]
 #[template(path = "error.html")]
 struct ErrorPage {
     frame: Frame,
     heading: String,
     message: String,
     hint: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct LoginQuery {
-    next: String,
-}
-
-async fn login_form(Query(query): Query<LoginQuery>) -> Response {
-    let page = LoginPage { frame: Frame::new("Log in"), next: local_path(&query.next), error: String::new() };
-    html(StatusCode::OK, &page)
-}
-
-#[derive(Deserialize)]
-struct LoginBody {
-    token: String,
-    #[serde(default)]
-    next: String,
-}
-
-/// Checks the token and keeps it in a cookie that scripts cannot read and other sites cannot send.
-async fn login(State(app): State<App>, Extension(peer): Extension<Peer>, Form(body): Form<LoginBody>) -> Response {
-    let next = local_path(&body.next);
-    let secret = body.token.trim();
-    // A cookie's value is plain ASCII; whatever else was typed is no token.
-    let plain = !secret.is_empty() && secret.bytes().all(|b| b.is_ascii_graphic() && !b"\";,\\".contains(&b));
-    let checked = match plain {
-        true => authenticate(&app, secret).await,
-        false => Err(ApiError::new(ErrorCode::Unauthenticated, "that is no token")),
-    };
-    if let Err(error) = checked {
-        let page = LoginPage { frame: Frame::new("Log in"), next, error: error.message };
-        return html(StatusCode::UNAUTHORIZED, &page);
-    }
-    let mut response = Redirect::to(&next).into_response();
-    set_cookie(&mut response, secret, LOGIN_SECONDS, peer.encrypted);
-    response
-}
-
-async fn logout(Extension(peer): Extension<Peer>) -> Response {
-    let mut response = Redirect::to("/login").into_response();
-    set_cookie(&mut response, "", 0, peer.encrypted);
-    response
-}
-
-fn set_cookie(response: &mut Response, secret: &str, seconds: u32, encrypted: bool) {
-    let secure = if encrypted { "; Secure" } else { "" };
-    let cookie = format!("{TOKEN_COOKIE}={secret}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
-    if let Ok(value) = HeaderValue::from_str(&cookie) {
-        response.headers_mut().insert(header::SET_COOKIE, value);
-    }
-}
-
-/// A path on this server, whatever was asked for: a log-in must not lead elsewhere.
-fn local_path(next: &str) -> String {
-    let plain = next.starts_with('/') && !next.starts_with("//") && !next.contains(['\\', '\r', '\n', '\t']);
-    if plain { next.to_owned() } else { "/".into() }
-}
-
-/// Sends a browser to the log-in form and back afterwards.
-pub(crate) fn to_login(from: &Uri) -> Response {
-    let next = from.path_and_query().map_or("/", |path| path.as_str());
-    let escaped: String = next
-        .bytes()
-        .map(|b| match b {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' => char::from(b).to_string(),
-            other => format!("%{other:02X}"),
-        })
-        .collect();
-    Redirect::to(&format!("/login?next={escaped}")).into_response()
 }
 
 pub(crate) fn error_page(status: StatusCode, error: &ApiError) -> Response {
@@ -448,18 +369,5 @@ impl axum::extract::FromRequestParts<App> for Base {
         let host = parts.headers.get(header::HOST).and_then(|value| value.to_str().ok());
         let host = host.or_else(|| parts.uri.authority().map(|authority| authority.as_str())).unwrap_or("HOST:PORT");
         Ok(Self(format!("{}://{host}", if encrypted { "https" } else { "http" })))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_login_leads_only_to_this_server() {
-        assert_eq!(local_path("/jobs/1?x=y"), "/jobs/1?x=y");
-        for elsewhere in ["", "//evil.example", "https://evil.example", "/\\evil.example", "/\t/evil.example"] {
-            assert_eq!(local_path(elsewhere), "/", "{elsewhere:?}");
-        }
     }
 }

@@ -75,12 +75,10 @@ pub enum Listener {
 /// How a request reached us; decides whether it may come without a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
-    /// The Unix socket, which only its owner may open.
+    /// The Unix socket, by a process of the data folder's owner.
     Unix,
-    /// A port bound to a loopback address.
-    Loopback,
-    /// Any other port.
-    Network,
+    /// A port. Whatever its address, anybody may stand behind it: every user of this machine, every page in a browser.
+    Port,
 }
 
 /// What is known of the other end of a connection.
@@ -153,16 +151,28 @@ impl Listener {
         }
     }
 
-    /// Loopback is a property of the port, not of the caller: behind a proxy every caller is local.
     fn peer(&self) -> Peer {
-        let of = |listener: &TcpListener| match listener.local_addr() {
-            Ok(address) if is_loopback(&address) => Via::Loopback,
-            _ => Via::Network,
-        };
         match self {
-            Self::Tcp(listener) => Peer { via: of(listener), encrypted: false, certified: false },
-            Self::Tls(listener, _) => Peer { via: of(listener), encrypted: true, certified: false },
+            Self::Tcp(_) => Peer { via: Via::Port, encrypted: false, certified: false },
+            Self::Tls(..) => Peer { via: Via::Port, encrypted: true, certified: false },
             Self::Unix(_) => Peer { via: Via::Unix, encrypted: false, certified: false },
+        }
+    }
+}
+
+/// Whether the process at the other end belongs to this one's user, or to root, who may do everything anyway. The
+/// socket's file says the same by its mode; this holds also where that was changed.
+fn is_owner(stream: &UnixStream) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    match stream.peer_cred() {
+        Ok(peer) if peer.uid() == own || peer.uid() == 0 => true,
+        Ok(peer) => {
+            tracing::warn!(uid = peer.uid(), pid = peer.pid(), "refused another user on the Unix socket");
+            false
+        }
+        Err(error) => {
+            tracing::warn!(%error, "refused a connection to the Unix socket: cannot tell whose it is");
+            false
         }
     }
 }
@@ -195,6 +205,11 @@ async fn accept_until_closed(listener: Listener, shared: Arc<Shared>) {
                 continue;
             }
         };
+        if let Accepted::Unix(stream) = &stream
+            && !is_owner(stream)
+        {
+            continue;
+        }
         let tls = match &listener {
             Listener::Tls(_, config) => Some(TlsAcceptor::from(config.clone())),
             _ => None,

@@ -11,10 +11,10 @@
 
 use super::{Listener, ServerLimits, is_loopback, serve};
 use crate::{
-    auth::Actor,
+    auth::{Actor, Proof},
     blobs::{BlobError, LocalBlobs, LocalBlobsOptions, blob_path},
     durable,
-    farm::{Farm, FarmConfig, SystemClock},
+    farm::{Farm, FarmConfig, LoginLink, SystemClock},
     http::Options,
     store::SqliteStore,
     tls::{TlsError, TlsFiles},
@@ -53,8 +53,6 @@ pub struct CoordinatorConfig {
     /// Unix socket, reachable by this user only.
     pub unix_socket: Option<PathBuf>,
     pub tls: Option<TlsFiles>,
-    /// Ask for tokens on a loopback address too; other addresses always do.
-    pub require_token: bool,
     /// Listen on other addresses than loopback without TLS.
     pub insecure_http: bool,
     /// How others reach this coordinator, as shown in commands on the page; empty: as the browser did.
@@ -72,7 +70,6 @@ impl CoordinatorConfig {
             listen: None,
             unix_socket: None,
             tls: None,
-            require_token: false,
             insecure_http: false,
             public_url: String::new(),
             farm: FarmConfig::default(),
@@ -157,6 +154,8 @@ pub struct Coordinator {
     blobs: LocalBlobs,
     address: Option<SocketAddr>,
     url: Option<String>,
+    /// Where people open the page; empty without a port.
+    page_url: String,
     unix_socket: Option<PathBuf>,
     closing: CancellationToken,
     serving: Option<JoinHandle<()>>,
@@ -208,10 +207,12 @@ impl Coordinator {
         }
         let scheme = if tls.is_some() { "https" } else { "http" };
         let options = Options {
-            require_token: config.require_token,
             require_agent_certificate: config.tls.is_some_and(|tls| tls.client_ca.is_some()),
             public_url: config.public_url,
+            own_url: address.map(|address| format!("{scheme}://{}", on_this_machine(address))).unwrap_or_default(),
+            session_cookie: Options::session_cookie_on(address.map_or(0, |address| address.port())),
         };
+        let page_url = options.page_url().to_owned();
         let closing = CancellationToken::new();
         tokio::spawn(collect_uploads(blobs.clone(), closing.clone()));
         let serving =
@@ -219,7 +220,7 @@ impl Coordinator {
         let url = address.map(|address| format!("{scheme}://{address}"));
         tracing::info!(?url, socket = ?config.unix_socket, data = %data_dir.display(), "coordinator started");
         let unix_socket = config.unix_socket;
-        Ok(Self { farm, blobs, address, url, unix_socket, closing, serving: Some(serving), _lock: lock })
+        Ok(Self { farm, blobs, address, url, page_url, unix_socket, closing, serving: Some(serving), _lock: lock })
     }
 
     pub fn farm(&self) -> &Farm {
@@ -238,6 +239,15 @@ impl Coordinator {
     /// `http://ADDRESS` or `https://ADDRESS`.
     pub fn url(&self) -> Option<&str> {
         self.url.as_deref()
+    }
+
+    /// A link that signs one browser in as this data folder's owner, once; `None` without a port.
+    pub fn login_link(&self) -> Result<Option<(String, LoginLink)>, ApiError> {
+        if self.page_url.is_empty() {
+            return Ok(None);
+        }
+        let link = self.farm.make_login_link(&Actor::local(), Proof::Owner)?;
+        Ok(Some((format!("{}{}", self.page_url, link.path), link)))
     }
 
     pub fn unix_socket(&self) -> Option<&Path> {
@@ -265,6 +275,11 @@ impl Drop for Coordinator {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// The address as this machine's own programs reach it: one that stands for every address is none to connect to.
+fn on_this_machine(address: SocketAddr) -> String {
+    if address.ip().is_unspecified() { format!("localhost:{}", address.port()) } else { address.to_string() }
 }
 
 async fn collect_uploads(blobs: LocalBlobs, closing: CancellationToken) {

@@ -55,7 +55,7 @@ impl Answer {
 }
 
 impl Served {
-    /// On a loopback port, without tokens.
+    /// On a loopback port.
     pub async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
@@ -65,7 +65,11 @@ impl Served {
         let mut config = CoordinatorConfig::new(folder.path().join("data"));
         config.listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         adjust(&mut config);
-        let coordinator = Coordinator::start(config).await.unwrap();
+        Self::around(Coordinator::start(config).await.unwrap(), folder)
+    }
+
+    /// A coordinator that was started elsewhere.
+    pub fn around(coordinator: Coordinator, folder: TempDir) -> Self {
         Self { coordinator, folder, client: Client::builder(TokioExecutor::new()).build_http() }
     }
 
@@ -77,7 +81,13 @@ impl Served {
         fs::read_to_string(self.folder.path().join("data/admin.token")).unwrap().trim().to_owned()
     }
 
+    /// A request of the administrator.
     pub fn request(&self, method: Method, path: &str) -> request::Builder {
+        self.stranger(method, path).header("authorization", format!("Bearer {}", self.admin_token()))
+    }
+
+    /// A request that shows nothing of who sends it.
+    pub fn stranger(&self, method: Method, path: &str) -> request::Builder {
         Request::builder().method(method).uri(format!("http://{}{path}", self.address()))
     }
 
@@ -98,8 +108,48 @@ impl Served {
         self.send(self.request(Method::GET, path), "").await
     }
 
+    /// A POST over HTTP/2 with the content type of gRPC and an empty message, of somebody without a token.
+    pub async fn grpc(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut request = self.stranger(Method::POST, path);
+        if !headers.iter().any(|(name, _)| *name == "content-type") {
+            request = request.header("content-type", "application/grpc");
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let client: Client<HttpConnector, Full<Bytes>> =
+            Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+        let request = request.body(Full::new(Bytes::from_static(&[0; 5]))).unwrap();
+        let answer = tokio::time::timeout(DEADLINE, client.request(request)).await.expect("an answer in time");
+        let (head, body) = answer.unwrap().into_parts();
+        let body = tokio::time::timeout(DEADLINE, body.collect()).await.expect("a body in time").unwrap().to_bytes();
+        Answer { status: head.status, headers: head.headers, body }
+    }
+
     pub async fn post(&self, path: &str, body: Value) -> Answer {
         let request = self.request(Method::POST, path).header("content-type", "application/json");
         self.send(request, body.to_string()).await
     }
+}
+
+/// Service and name of every gRPC method of the contract, read from the contract itself.
+pub fn rpc_methods() -> Vec<(String, String)> {
+    let texts = [
+        include_str!("../../../proto/planforge/v1/farm.proto"),
+        include_str!("../../../proto/planforge/v1/fleet.proto"),
+    ];
+    let mut methods = Vec::new();
+    for text in texts {
+        let mut service = String::new();
+        for line in text.lines().map(str::trim) {
+            if let Some(rest) = line.strip_prefix("service ") {
+                service = format!("planforge.v1.{}", rest.trim_end_matches(['{', ' ']));
+            } else if let Some(rest) = line.strip_prefix("rpc ") {
+                let name = rest.split('(').next().unwrap_or_default();
+                methods.push((service.clone(), name.to_owned()));
+            }
+        }
+    }
+    assert!(methods.len() > 15, "{methods:?}");
+    methods
 }

@@ -77,12 +77,12 @@ def request(port, head, body=b""):
         return int(first[1]), headers
 
 
-def download(port, path, size):
+def download(port, path, size, extra=""):
     """Seconds for one whole answer, thrown away as it comes."""
     buffer = bytearray(PIECE_BYTES)
     started = time.monotonic()
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{extra}\r\n".encode())
         first, headers, rest = read_head(connection)
         if first[1] != "200" or int(headers["content-length"]) != size:
             sys.exit(f"port {port} answered {first} {headers}")
@@ -170,7 +170,8 @@ def start_coordinator(binary, folder, children):
     log = open(folder / "coordinator.log", "wb")
     children.append(subprocess.Popen(command, stdout=log, stderr=log))
     wait_for("the coordinator", lambda: listens(port))
-    return port
+    secret = (folder / "data" / "admin.token").read_text().strip()
+    return port, f"Authorization: Bearer {secret}\r\n"
 
 
 def vary(file, round_number):
@@ -184,14 +185,14 @@ def vary(file, round_number):
     return digest.hexdigest()
 
 
-def upload(port, file, size, digest):
+def upload(port, file, size, digest, token):
     body = json.dumps({"digest": digest, "size_bytes": size}).encode()
-    head = f"POST /v1/uploads HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/uploads HTTP/1.1\r\nHost: localhost\r\n{token}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     status, headers = request(port, head, body)
     if status != 201:
         sys.exit(f"the upload was answered {status}")
     head = (
-        f"PATCH {headers['location']} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/partial-upload\r\n"
+        f"PATCH {headers['location']} HTTP/1.1\r\nHost: localhost\r\n{token}Content-Type: application/partial-upload\r\n"
         f"Upload-Offset: 0\r\nUpload-Complete: ?1\r\nContent-Length: {size}\r\n\r\n"
     )
     return send_file(port, head, file, size)
@@ -216,7 +217,7 @@ def main():
                 handle.write(os.urandom(1 << 20))
         sink = Sink(folder)
         nginx = start_nginx(folder, children)
-        coordinator = start_coordinator(options.planforge, folder, children)
+        coordinator, token = start_coordinator(options.planforge, folder, children)
         rates = {"down_nginx": [], "down_planforge": [], "up_sink": [], "up_planforge": []}
         syncs = []
         for number in range(options.rounds):
@@ -225,7 +226,7 @@ def main():
             put = f"PUT /blob HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n"
             steps = [
                 ("up_sink", lambda: send_file(sink.port, put, file, size)),
-                ("up_planforge", lambda: upload(coordinator, file, size, digest)),
+                ("up_planforge", lambda: upload(coordinator, file, size, digest, token)),
             ]
             # Whoever goes first finds a quieter disk: take turns.
             for name, step in steps if number % 2 == 0 else reversed(steps):
@@ -233,7 +234,7 @@ def main():
                 os.sync()
             steps = [
                 ("down_nginx", lambda: download(nginx, "/blob", size)),
-                ("down_planforge", lambda: download(coordinator, f"/v1/blobs/sha256/{digest}", size)),
+                ("down_planforge", lambda: download(coordinator, f"/v1/blobs/sha256/{digest}", size, token)),
             ]
             for name, step in steps if number % 2 == 0 else reversed(steps):
                 rates[name].append(options.mib / step())

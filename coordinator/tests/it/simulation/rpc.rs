@@ -85,6 +85,7 @@ impl FarmRpc for Rpc {
         create_token(v1::CreateTokenRequest) -> v1::CreateTokenReply;
         list_tokens(v1::ListTokensRequest) -> v1::ListTokensReply;
         revoke_token(v1::RevokeTokenRequest) -> v1::RevokeTokenReply;
+        create_login_link(v1::CreateLoginLinkRequest) -> v1::CreateLoginLinkReply;
         list_caches(v1::ListCachesRequest) -> v1::ListCachesReply;
         drop_cache(v1::DropCacheRequest) -> v1::DropCacheReply;
         list_plugins(v1::ListPluginsRequest) -> v1::ListPluginsReply;

@@ -1,0 +1,154 @@
+//! Browsers that are signed in, and the links that sign one in: kept as hashes, in memory, until the process ends.
+//!
+//! A browser never holds a token. It holds the secret of a *session*, which rests on what its maker showed
+//! ([`Proof`]): a session of a token that was revoked or ran out is worth nothing from that moment on.
+//!
+//! A *link* is worth one session, once, for a short time. Looking at it uses nothing up.
+
+use crate::auth::{Actor, Proof, Role};
+use planforge_engine_core::identity::Digest;
+use planforge_proto::{ApiError, ErrorCode};
+use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
+
+/// A session ends this long after it began, if nothing ends it sooner.
+pub const SESSION_SECONDS: u32 = 30 * 24 * 3600;
+/// Sessions and unused links at once, each; the one that would end first gives way.
+const KEPT_MAX: usize = 1_000;
+/// Longest secret that is hashed.
+const SECRET_MAX_BYTES: usize = 256;
+
+/// A link that signs one browser in.
+#[derive(Clone, Debug)]
+pub struct LoginLink {
+    /// Path and query on the coordinator; holds the secret.
+    pub path: String,
+    pub life: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    proof: Proof,
+    /// On the monotonic clock.
+    ends_ms: u64,
+}
+
+/// Entries by the hash of their secret.
+#[derive(Debug, Default)]
+struct Secrets(BTreeMap<Digest, Entry>);
+
+impl Secrets {
+    fn add(&mut self, secret: &str, proof: Proof, now_ms: u64, life_ms: u64) {
+        self.0.retain(|_, entry| entry.ends_ms > now_ms);
+        if self.0.len() >= KEPT_MAX
+            && let Some(first) = self.0.iter().min_by_key(|(_, entry)| entry.ends_ms).map(|(hash, _)| *hash)
+        {
+            self.0.remove(&first);
+        }
+        self.0.insert(Digest::of(secret.as_bytes()), Entry { proof, ends_ms: now_ms.saturating_add(life_ms) });
+    }
+
+    fn find(&self, secret: &str, now_ms: u64) -> Option<Proof> {
+        let entry = self.0.get(&hash(secret)?)?;
+        (entry.ends_ms > now_ms).then_some(entry.proof)
+    }
+
+    /// Removes it, and tells what it was worth.
+    fn take(&mut self, secret: &str, now_ms: u64) -> Option<Proof> {
+        let entry = self.0.remove(&hash(secret)?)?;
+        (entry.ends_ms > now_ms).then_some(entry.proof)
+    }
+}
+
+fn hash(secret: &str) -> Option<Digest> {
+    (secret.len() <= SECRET_MAX_BYTES).then(|| Digest::of(secret.as_bytes()))
+}
+
+/// What the farm knows of browsers.
+#[derive(Debug, Default)]
+pub(super) struct Logins {
+    links: Secrets,
+    sessions: Secrets,
+}
+
+impl super::Farm {
+    fn with_logins<T>(&self, work: impl FnOnce(&mut Logins, u64) -> T) -> T {
+        let now_ms = self.clock().mono_ms();
+        work(&mut self.inner.logins.lock().unwrap_or_else(PoisonError::into_inner), now_ms)
+    }
+
+    /// Who a proof stands for, while it is good.
+    pub fn actor_of(&self, proof: Proof) -> Option<Actor> {
+        match proof {
+            Proof::Owner => Some(Actor::local()),
+            Proof::Token(hash) => self.holder_of(hash),
+        }
+    }
+
+    /// A link that signs one browser in as the holder of `proof`.
+    pub fn make_login_link(&self, actor: &Actor, proof: Proof) -> Result<LoginLink, ApiError> {
+        if actor.role != Role::Admin {
+            let message = format!("token '{}' has role {}; links are made with role admin", actor.name, actor.role);
+            return Err(ApiError::new(ErrorCode::PermissionDenied, message)
+                .with_hint("sign in with your token on the page itself, at /login"));
+        }
+        let secret = hex::encode(self.random_bytes::<32>());
+        let life_ms = self.config().login_link_ms;
+        self.with_logins(|logins, now_ms| logins.links.add(&secret, proof, now_ms, life_ms));
+        Ok(LoginLink { path: format!("/login?once={secret}"), life: Duration::from_millis(life_ms) })
+    }
+
+    /// Uses a link up: the secret of a session; `None` for one that is unknown, used, too old, or whose maker lost the
+    /// right.
+    pub fn redeem_login_link(&self, secret: &str) -> Option<String> {
+        let proof = self.with_logins(|logins, now_ms| logins.links.take(secret, now_ms))?;
+        self.actor_of(proof)?;
+        Some(self.begin_session(proof))
+    }
+
+    /// The secret of a new session.
+    pub fn begin_session(&self, proof: Proof) -> String {
+        let secret = hex::encode(self.random_bytes::<32>());
+        let life_ms = u64::from(SESSION_SECONDS) * 1_000;
+        self.with_logins(|logins, now_ms| logins.sessions.add(&secret, proof, now_ms, life_ms));
+        secret
+    }
+
+    /// What a session rests on, while it lasts.
+    pub fn session_proof(&self, secret: &str) -> Option<Proof> {
+        self.with_logins(|logins, now_ms| logins.sessions.find(secret, now_ms))
+    }
+
+    /// Ends a session; an unknown one is none already.
+    pub fn end_session(&self, secret: &str) {
+        self.with_logins(|logins, now_ms| logins.sessions.take(secret, now_ms));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_good_until_its_end_and_taken_once() {
+        let mut secrets = Secrets::default();
+        secrets.add("a", Proof::Owner, 1_000, 500);
+        assert_eq!(secrets.find("a", 1_499), Some(Proof::Owner));
+        assert_eq!(secrets.find("a", 1_500), None, "over");
+        assert_eq!(secrets.find("b", 1_000), None);
+        assert_eq!(secrets.take("a", 1_499), Some(Proof::Owner));
+        assert_eq!(secrets.take("a", 1_499), None, "once");
+        secrets.add("late", Proof::Owner, 1_000, 500);
+        assert_eq!(secrets.take("late", 1_500), None, "too old");
+    }
+
+    #[test]
+    fn the_one_that_ends_first_gives_way() {
+        let mut secrets = Secrets::default();
+        for number in 0..=KEPT_MAX {
+            secrets.add(&number.to_string(), Proof::Owner, number as u64, 1_000_000);
+        }
+        assert_eq!(secrets.0.len(), KEPT_MAX);
+        assert_eq!(secrets.find("0", 0), None);
+        assert!(secrets.find("1", 0).is_some() && secrets.find(&KEPT_MAX.to_string(), 0).is_some());
+    }
+}
