@@ -61,7 +61,7 @@ impl Up {
         Self { child, url: facts["url"].as_str().unwrap().to_owned(), token }
     }
 
-    fn command(&self, world: &World, args: &[&str]) -> Command {
+    pub fn command(&self, world: &World, args: &[&str]) -> Command {
         let mut command = world.command(args);
         command.env("PLANFORGE_SERVER", &self.url).env("PLANFORGE_TOKEN", &self.token);
         command

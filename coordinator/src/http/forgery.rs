@@ -129,7 +129,13 @@ fn with_port(authority: &str, scheme: &str) -> Option<(String, u16)> {
         "https" => 443,
         _ => return None,
     };
-    Some((authority.host().to_ascii_lowercase(), authority.port_u16().unwrap_or(usual)))
+    let port = match authority.port_u16() {
+        Some(port) => port,
+        None if authority.as_str() == authority.host() => usual,
+        // Something stands there that is no port, or a user's name.
+        None => return None,
+    };
+    Some((authority.host().to_ascii_lowercase(), port))
 }
 
 fn foreign(message: impl Into<String>, hint: &str) -> Refusal {
@@ -164,6 +170,7 @@ mod tests {
             "http://127.0.0.1",
             "http://localhost:7400",
             "http://farm.example:443x",
+            "https://me@farm.example",
             "ftp://127.0.0.1:7400",
             "https://farm.example.evil",
         ] {
