@@ -17,7 +17,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Commits that join one transaction; bounds how much is lost time when it fails.
 const GROUP_MAX: usize = 512;
-/// A disk with less room than this counts as full when writing to it fails for a reason that SQLite does not tell.
+/// A disk with less room than this counts as full when it is asked for after a refused commit, and when writing to it fails for
+/// a reason that SQLite does not tell.
 const ROOM_MIN_BYTES: u64 = 256 << 10;
 /// SQLite's primary code for an error of the disk, a full one among them.
 const SQLITE_IOERR: i64 = 10;
@@ -174,6 +175,11 @@ impl Writer {
     }
 
     async fn check(&mut self, epoch: u64) -> Result<(), StoreError> {
+        // One page often finds a place in what a refused commit left behind; the next commit would not.
+        if !has_room(&self.file) {
+            let detail = format!("its disk has less than {ROOM_MIN_BYTES} bytes left");
+            return Err(StoreError::Full { detail });
+        }
         let connection = self.begin().await?;
         let written = async {
             let current = current_epoch(connection).await?;
