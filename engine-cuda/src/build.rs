@@ -22,6 +22,7 @@ use planforge_engine_core::{
         frontend::{self, Optimized},
     },
 };
+use planforge_kernels::cuda::cubin::Cubin;
 use planforge_onnx::Model;
 use std::{collections::BTreeMap, rc::Rc};
 
@@ -136,7 +137,9 @@ pub fn finish(
     go_on: &mut dyn FnMut(usize, usize, &str) -> bool,
 ) -> Result<Finished, RuntimeError> {
     device.add_library_plans(cache.library_plans());
-    cache.code().for_each(|(source, code)| device.add_code(source, code));
+    // Code that does not hold together is as good as absent.
+    let known = cache.code().filter(|(_, code)| Cubin::parse(code).is_ok());
+    known.for_each(|(source, code)| device.add_code(source, code));
     let weights = Rc::new(device.gpu.upload(&draft.weights)?);
     let (mut times, mut streams): (Times, Streams) = (cache.times(), cache.streams());
     let mut finished = Finished {

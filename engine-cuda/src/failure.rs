@@ -41,6 +41,9 @@ fn of_device(error: &DeviceError) -> BackendError {
         DeviceError::Driver { .. } => {
             infrastructure(error.to_string(), "see `planforge doctor`, then the kernel's log")
         }
+        DeviceError::Code(_) | DeviceError::Arguments { .. } => {
+            model(error.to_string(), "fetch or build the plan again")
+        }
     }
 }
 
@@ -80,6 +83,7 @@ impl From<RuntimeError> for BackendError {
                 format!("{message}{}", missing_libraries(&Versions::here())),
                 "install what is missing, or report it with the model's structure",
             ),
+            RuntimeError::HostMemory { .. } => resource(message),
             RuntimeError::NotBound => model(message, "bind inputs first"),
             RuntimeError::Cancelled => BackendError::cancelled(message),
         }

@@ -8,6 +8,7 @@
 //! | [`codegen`] | CUDA C++ of the kernels that are made for one step's exact shapes |
 //! | [`runtime`] | a program on a device: memory, prepared steps, the captured graph |
 //! | [`tune`], [`cache`] | candidates for every step, timed on the device, and what is remembered of it |
+//! | [`early`] | which kernels let the ones behind them begin early |
 //! | [`build`] | from an ONNX file to the programs of an engine |
 //! | [`mod@plan`] | the plan file: written, read and checked |
 //! | [`engine`] | a loaded plan: a graph per profile, smaller batches, other shapes |
@@ -26,6 +27,7 @@ pub mod build;
 pub mod cache;
 pub mod codegen;
 pub mod compiler;
+pub mod early;
 pub mod engine;
 mod failure;
 pub mod inspect;

@@ -10,7 +10,8 @@ use crate::{runtime::RuntimeError, versions::Versions};
 use planforge_engine_core::report::Rates;
 use planforge_kernels::cuda::{
     blaslt::{Element, Handle, Operands, Prepared, Product},
-    device::{Arg, Buffer, Gpu, Launch, Stream},
+    cubin::Cubin,
+    device::{Arg, Buffer, DeviceError, Gpu, Launch, Stream},
     nvrtc,
 };
 use serde::{Deserialize, Serialize};
@@ -305,7 +306,8 @@ fn launches(gpu: &Gpu, stream: &Stream) -> Result<std::result::Result<Launches, 
         Ok(cubin) => cubin,
         Err(error) => return Ok(Err(error.to_string())),
     };
-    let kernel = gpu.load(&cubin.bytes)?.kernel("probe")?;
+    let cubin = Cubin::parse(&cubin.bytes).map_err(DeviceError::from)?;
+    let kernel = gpu.load(&cubin)?.kernel("probe")?;
     let word = gpu.alloc(4)?;
     let one = Launch { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
     let args = [Arg::Address(word.address()), Arg::I32(0)];

@@ -2,7 +2,9 @@
 
 use crate::{
     codegen::Source,
+    lower::ALIGNMENT,
     schedule::MAX_STREAMS,
+    tune::MAX_WORKSPACE_BYTES,
     view::{BufferId, CHANNELS_LAST, Kind, View, strides_in},
 };
 use planforge_engine_core::{backend::ElementType, ir::Activation};
@@ -352,6 +354,13 @@ mod hex_words {
 /// More than any device has: 4 TiB.
 const MAX_BYTES: u64 = 1 << 42;
 
+/// What a launch may ask for on any device: blocks along each axis, threads along each axis and of a block.
+const GRID_MAX: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+const BLOCK_MAX: [u32; 3] = [1024, 1024, 64];
+const BLOCK_THREADS_MAX: u64 = 1024;
+/// More shared memory than a block has on any device.
+const SHARED_MAX_BYTES: u32 = 256 << 10;
+
 /// Most elements of one view, so that no product of sizes overflows.
 const MAX_VIEW_ELEMENTS: u64 = 1 << 40;
 
@@ -362,9 +371,7 @@ impl Work {
             if kernel.operands.is_empty() {
                 return Err("a kernel that writes nothing");
             }
-            if kernel.grid.iter().chain(&kernel.block).any(|&size| size == 0) {
-                return Err("a launch of no threads");
-            }
+            check_launch(kernel.grid, kernel.block)?;
         }
         let (read, written) = self.views();
         for view in read.into_iter().chain([written]) {
@@ -400,6 +407,39 @@ impl Work {
             Self::Kernel(_) | Self::Attention(_) => true,
         };
         if fit { Ok(()) } else { Err("operands that do not fit each other") }
+    }
+}
+
+/// Whether any device launches so many blocks of so many threads.
+fn check_launch(grid: [u32; 3], block: [u32; 3]) -> Result<(), &'static str> {
+    if grid.iter().chain(&block).any(|&size| size == 0) {
+        return Err("a launch of no threads");
+    }
+    let within = |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).all(|(size, most)| *size <= most);
+    let threads: u64 = block.iter().map(|&size| u64::from(size)).product();
+    if !within(grid, GRID_MAX) || !within(block, BLOCK_MAX) || threads > BLOCK_THREADS_MAX {
+        return Err("a launch of more threads than any device has");
+    }
+    Ok(())
+}
+
+impl Tactic {
+    /// Whether any device runs it.
+    fn check(&self) -> Result<(), &'static str> {
+        match self {
+            Self::Kernel { grid, block, shared_bytes, .. } => {
+                check_launch(*grid, *block)?;
+                if *shared_bytes > SHARED_MAX_BYTES {
+                    return Err("more shared memory than a block has");
+                }
+            }
+            Self::Dnn { workspace_bytes, .. } | Self::Blas { workspace_bytes, .. } => {
+                if *workspace_bytes > MAX_WORKSPACE_BYTES {
+                    return Err("a larger workspace than tactics have");
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -448,6 +488,12 @@ pub enum ProgramError {
     NoStream { step: String, stream: u32 },
     #[error("it wants {bytes} bytes of {what}, more than any device has")]
     TooLarge { what: &'static str, bytes: u64 },
+    #[error("it wants an arena of {bytes} bytes, of which its buffers take {needed}")]
+    Unneeded { bytes: u64, needed: u64 },
+    #[error("buffer '{buffer}' of {bytes} bytes is used by no step")]
+    Unused { buffer: String, bytes: u64 },
+    #[error("step '{step}' has a tactic it cannot have: {why}")]
+    Tactic { step: String, why: &'static str },
 }
 
 impl Program {
@@ -515,7 +561,9 @@ impl Program {
             let kind = Kind::of(edge.element);
             let bytes = kind.and_then(|kind| edge.shape.iter().try_fold(kind.bytes(), |a, b| a.checked_mul(*b)));
             let buffer = self.buffers.get(edge.buffer.0 as usize);
-            if buffer.is_none_or(|buffer| bytes.is_none_or(|bytes| bytes > buffer.bytes)) {
+            // Rounded up to where the next could begin.
+            let whole = |bytes: u64, held: u64| bytes <= held && held <= bytes.max(1).next_multiple_of(ALIGNMENT);
+            if buffer.is_none_or(|buffer| bytes.is_none_or(|bytes| !whole(bytes, buffer.bytes))) {
                 return Err(ProgramError::Edge { edge: edge.name.clone() });
             }
         }
@@ -523,6 +571,8 @@ impl Program {
             let name = || step.name.clone();
             let shape = |why| ProgramError::Shape { step: step.name.clone(), why };
             step.work.check_shapes().map_err(shape)?;
+            let tactic = step.tactic.as_ref().map_or(Ok(()), Tactic::check);
+            tactic.map_err(|why| ProgramError::Tactic { step: step.name.clone(), why })?;
             let (read, written) = step.work.views();
             for view in read.into_iter().chain([written]) {
                 let count = self.buffers.len();
@@ -544,7 +594,33 @@ impl Program {
                 return Err(ProgramError::NoKernel { step: name(), source_index, count: self.sources.len() });
             }
         }
-        Ok(())
+        self.check_arena()
+    }
+
+    /// The arena is as large as its buffers need, whose ends are known to be inside of it, and none of them is there for
+    /// nothing; the steps are known to name buffers that exist.
+    fn check_arena(&self) -> Result<(), ProgramError> {
+        let end = |buffer: &Buffer| match buffer.place {
+            Place::Arena(at) => at + buffer.bytes,
+            _ => 0,
+        };
+        let needed = self.buffers.iter().map(end).max().unwrap_or(0);
+        if self.arena_bytes > needed.next_multiple_of(ALIGNMENT) {
+            return Err(ProgramError::Unneeded { bytes: self.arena_bytes, needed });
+        }
+        let mut used = vec![false; self.buffers.len()];
+        for step in &self.steps {
+            let (read, written) = step.work.views();
+            read.into_iter().chain([written]).for_each(|view| used[view.buffer.0 as usize] = true);
+        }
+        // Lowering leaves values that nobody uses in their place, with the least of room.
+        let in_vain = |(buffer, used): &(&Buffer, bool)| {
+            !used && buffer.bytes > ALIGNMENT && matches!(buffer.place, Place::Arena(_))
+        };
+        match self.buffers.iter().zip(used).find(in_vain) {
+            Some((buffer, _)) => Err(ProgramError::Unused { buffer: buffer.name.clone(), bytes: buffer.bytes }),
+            None => Ok(()),
+        }
     }
 }
 

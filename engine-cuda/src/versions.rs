@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 /// Name of the backend in toolchains; the same as that of engines for CPUs.
 pub use planforge_engine_core::native::BACKEND;
 
-/// Raised whenever the same input would give another plan. Engines for CPUs count for themselves.
-pub const CUDA_REVISION: u32 = 4;
+/// Raised whenever the same input would give another plan, or the same plan would run otherwise; `tests/plan_golden`
+/// holds it to that. Engines for CPUs count for themselves.
+pub const CUDA_REVISION: u32 = 5;
 
 /// Exact versions, as the libraries say them; empty where one is not there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

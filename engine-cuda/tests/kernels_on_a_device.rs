@@ -205,8 +205,7 @@ fn kernels_that_do_not_wait_are_seen() {
             "extern \"C\" __global__ void copies({parameters}) {{\n{begin}\n\
              for (int i = blockIdx.x * 256 + threadIdx.x; i < {count}; i += gridDim.x * 256) p{last}[i] = p0[i];\n}}"
         );
-        let cubin = device.cubin(&Source { name: "copies".into(), text }).expect("it compiles");
-        let kernel = device.gpu.load(&cubin).and_then(|module| module.kernel("copies")).expect("it loads");
+        let kernel = device.kernel(&Source { name: "copies".into(), text }).expect("it compiles and loads");
         let ready = prepare(&device, &program, step, Some(&own.tactic), &memory, &mut Kernels::new());
         let Ok(Ready::Kernel { args, .. }) = ready else { panic!("no kernel of ours: {ready:?}") };
         let launch = Launch { grid: [11, 1, 1], block: [256, 1, 1], shared_bytes: 0 };

@@ -1,5 +1,9 @@
 //! Plan files without a GPU: what is written is read, and whatever else a file holds is an error.
 
+#[expect(dead_code, reason = "only whole images are needed here")]
+#[path = "common/elf.rs"]
+mod elf;
+
 use planforge_engine_core::{
     backend::PLAN_HEAD_BYTES,
     identity::{BuildSpec, Digest, DimRange, OptimizationProfile, Precision, Toolchain},
@@ -8,7 +12,7 @@ use planforge_engine_core::{
 use planforge_engine_cuda::{
     CudaCompiler, build, inspect,
     plan::{self, Manifest, Parts, PlanError, ProfileProgram, Tried, TunedOn},
-    program::{Place, Tactic, Work},
+    program::{Buffer, Place, Tactic, Work},
     versions::Versions,
 };
 use planforge_modelgen::{Batch, Options, Style};
@@ -31,14 +35,9 @@ fn versions() -> Versions {
     Versions { driver: "13.0".into(), nvrtc: "13.0".into(), cublaslt: "13.1.0".into(), cudnn: "9.19.0".into() }
 }
 
-/// A stand-in for machine code: an ELF header, the header of an empty section, and something of the kernel's own.
+/// A stand-in for machine code: whole headers around something of the kernel's own.
 fn machine_code(text: &str) -> Vec<u8> {
-    let mut image = vec![0; 128];
-    image[..6].copy_from_slice(b"\x7fELF\x02\x01");
-    // Where the section's header is, how long it is, and that there is one.
-    (image[40], image[58], image[60]) = (64, 64, 1);
-    image.extend(&text.as_bytes()[..40]);
-    image
+    elf::image(90, "kernel", 2, &text.as_bytes()[..40]).0
 }
 
 /// An engine whose tactics nobody timed, with stand-ins for machine code: the file is all that matters here.
@@ -189,7 +188,7 @@ fn changed(change: impl FnOnce(&mut Manifest)) -> Result<Manifest, String> {
 #[test]
 fn a_manifest_that_lies_is_refused_with_its_reason() {
     type Lie = fn(&mut Manifest);
-    let cases: [(&str, Lie); 18] = [
+    let cases: [(&str, Lie); 28] = [
         ("programs for", |m| m.programs.clear()),
         ("weights are not as long", |m| {
             m.programs[0].program.weight_bytes += 256;
@@ -204,9 +203,49 @@ fn a_manifest_that_lies_is_refused_with_its_reason() {
             m.kernels[0].offset += 1;
             m.kernels[0].bytes -= 1;
         }),
-        ("section headers reach beyond it", |m| m.kernels[0].bytes = 127),
+        ("program headers reach beyond it", |m| m.kernels[0].bytes -= 1),
+        ("is for sm_90, not for sm_80", |m| {
+            m.tuned_on.architecture = "sm_80".into();
+            m.kernels.iter_mut().for_each(|kernel| kernel.architecture = "sm_80".into());
+        }),
+        ("'volta' is no architecture", |m| m.kernels[0].architecture = "volta".into()),
+        ("lies within another", |m| m.kernels.push(m.kernels[0].clone())),
         ("inputs or outputs are not", |m| m.inputs[0].name.push('!')),
         ("reaches beyond its arena", |m| m.programs[0].program.arena_bytes = 256),
+        ("of which its buffers take", |m| m.programs[0].program.arena_bytes = 1 << 36),
+        ("is used by no step", |m| {
+            let program = &mut m.programs[0].program;
+            let nothing = Buffer { name: "nothing".into(), bytes: 1 << 36, place: Place::Arena(0) };
+            program.buffers.push(nothing);
+            program.arena_bytes = 1 << 36;
+        }),
+        ("is not the whole of its buffer", |m| {
+            let program = &mut m.programs[0].program;
+            let output = program.outputs[0].buffer.0 as usize;
+            program.buffers[output].bytes += 1 << 36;
+        }),
+        ("a larger workspace", |m| {
+            let tactic = m.programs[0].program.steps.iter_mut().find_map(|step| step.tactic.as_mut());
+            let Some(Tactic::Dnn { workspace_bytes, .. } | Tactic::Blas { workspace_bytes, .. }) = tactic else {
+                return;
+            };
+            *workspace_bytes = 1 << 30;
+        }),
+        ("more shared memory", |m| {
+            let (grid, block) = ([1, 1, 1], [32, 1, 1]);
+            let step = m.programs[0].program.steps.iter_mut().find(|step| step.tactic.is_some()).expect("a choice");
+            step.tactic = Some(Tactic::Kernel { source: 0, grid, block, shared_bytes: u32::MAX });
+        }),
+        ("more threads than any device", |m| {
+            let (grid, block) = ([1, 70_000, 1], [32, 1, 1]);
+            let step = m.programs[0].program.steps.iter_mut().find(|step| step.tactic.is_some()).expect("a choice");
+            step.tactic = Some(Tactic::Kernel { source: 0, grid, block, shared_bytes: 0 });
+        }),
+        ("more threads than any device", |m| {
+            let (grid, block) = ([1, 1, 1], [64, 32, 1]);
+            let step = m.programs[0].program.steps.iter_mut().find(|step| step.tactic.is_some()).expect("a choice");
+            step.tactic = Some(Tactic::Kernel { source: 0, grid, block, shared_bytes: 0 });
+        }),
         ("is not aligned", |m| {
             let buffers = &mut m.programs[0].program.buffers;
             let arena = buffers.iter_mut().find(|buffer| matches!(buffer.place, Place::Arena(_)));

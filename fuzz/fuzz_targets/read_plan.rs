@@ -1,7 +1,9 @@
-//! Any bytes as a plan, and as manifest and weights of one whose digests fit: refused, or loaded and run.
+//! Any bytes as a plan, as manifest and weights of one whose digests fit, and as the machine code of one: refused, or
+//! loaded and run; machine code only checked.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use planforge_kernels::cuda::cubin::Cubin;
 use std::{path::PathBuf, sync::LazyLock};
 
 static SCRATCH: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -11,5 +13,6 @@ static SCRATCH: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 fuzz_target!(init: planforge_fuzz::report_stack_overflows(), |bytes: &[u8]| {
-    planforge_engine_core::fuzzing::plan(bytes, &SCRATCH)
+    planforge_engine_core::fuzzing::plan(bytes, &SCRATCH);
+    let _ = Cubin::parse(bytes);
 });

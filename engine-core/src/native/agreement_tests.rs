@@ -49,7 +49,7 @@ fn run(
     let program = assemble(draft, &mut plan);
     let mut bytes = Vec::new();
     plan.write(&mut bytes).unwrap();
-    let mut weights = AlignedBytes::zeroed(bytes.len());
+    let mut weights = AlignedBytes::zeroed(bytes.len()).unwrap();
     weights.bytes_mut().copy_from_slice(&bytes);
     let pool = Arc::new(ThreadPool::new(threads).unwrap());
     let mut engine = Engine::new(program.clone(), Weights::owned(weights), isa, pool).unwrap();

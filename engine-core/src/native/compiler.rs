@@ -99,102 +99,7 @@ impl Compiler for NativeCompiler {
         events: &dyn Events,
         cancel: &Cancel,
     ) -> Result<CompiledPlan, BackendError> {
-        self.check(request)?;
-        let (level, isa) = level(request)?;
-        let stop = || BackendError::cancelled("the build was cancelled");
-        events.progress("import", 0.0, "");
-        let model = frontend::open(&request.model)?;
-        let graph = frontend::import(&model, request.spec.profiles.first())?;
-        if cancel.is_cancelled() {
-            return Err(stop());
-        }
-        events.progress("optimize", 0.0, "");
-        let Optimized { graph, summary, passes } = frontend::optimize(graph)?;
-        let mut draft = lower(&graph).map_err(|error| refuse(error.to_string(), "give every dimension one size"))?;
-        drop(graph);
-
-        let threads = match request.spec.threads {
-            Some(threads) => threads as usize,
-            None => std::thread::available_parallelism().map_or(1, usize::from),
-        };
-        let resource = |message: String| BackendError::new(FailureClass::Resource, message);
-        let pool = Arc::new(ThreadPool::pinned(threads).map_err(|error| resource(chain(&error)))?);
-        let device_class = device_class();
-        let mut cache = TacticCache::open(request.cache.as_deref(), device_class, level.name(), threads);
-        let mut tuner = Tuner {
-            isa,
-            pool,
-            level: request.spec.optimization_level.0,
-            force: request.spec.options.get(OPTION_FORCE_TACTIC).map(String::as_str),
-            cache: &mut cache,
-            events,
-            cancel,
-        };
-        let mut tuning_seconds = 0.0;
-        let mut tune = |draft: &mut Draft| {
-            let began = Instant::now();
-            tuner.tune(draft).map_err(|error| match error {
-                TuneError::Cancelled => stop(),
-                TuneError::Run { .. } => refuse(chain(&error), "report this with the model's structure"),
-            })?;
-            tuning_seconds += began.elapsed().as_secs_f64();
-            Ok::<_, BackendError>(())
-        };
-        tune(&mut draft)?;
-        let profiles = &request.spec.profiles;
-        let several = profiles.len() > 1 || profiles.iter().any(OptimizationProfile::varies);
-        let (program, dynamic, weights, detached) = if several {
-            let mut shapes = Shapes::of(&model, isa, threads);
-            shapes.add(&profiles[0], draft)?;
-            for profile in &profiles[1..] {
-                let mut draft = at(&model, profile)?;
-                tune(&mut draft)?;
-                shapes.add(profile, draft)?;
-            }
-            let detached = model.detach().map_err(|error| refuse(chain(&error), error.hint()))?;
-            let (program, dynamic, weights) = shapes.finish();
-            (program, Some(dynamic), weights, Some(detached))
-        } else {
-            let mut weights = WeightPlan::default();
-            (assemble(draft, &mut weights), None, weights, None)
-        };
-        if let Err(error) = cache.save() {
-            events.log(&format!("the tactic cache could not be kept: {error}"));
-        }
-        events.log(&format!("{} steps timed, {} known from the tactic cache", cache.misses, cache.hits));
-
-        events.progress("write", 0.0, "");
-        program.check().map_err(|error| refuse(error.to_string(), "report this with the model's structure"))?;
-        let manifest = Manifest {
-            model_digest: request.model_digest,
-            sku: request.sku.clone(),
-            toolchain: request.toolchain.clone(),
-            spec: request.spec.clone().canonical(),
-            device_class,
-            threads: threads as u32,
-            graph: summary,
-            passes,
-            program,
-            dynamic,
-        };
-        let path = request.scratch.join("engine.plan");
-        plan::write(&path, &manifest, &weights, detached.as_ref()).map_err(|error| {
-            resource(format!("plan {}: {}", path.display(), chain(&error)))
-                .with_hint("make room on the disk of the scratch folder")
-        })?;
-        let facts = serde_json::json!({
-            "steps": manifest.program.steps.len(),
-            "reference_steps": manifest.program.steps.iter().filter(|s| matches!(s.kind, super::program::StepKind::Reference { .. })).count(),
-            "passes": manifest.passes.iter().map(|pass| (pass.pass.clone(), pass.changes.len())).collect::<BTreeMap<_, _>>(),
-            "tuning_seconds": tuning_seconds,
-            "tactics_timed": cache.misses,
-            "tactics_known": cache.hits,
-            "arena_bytes": manifest.program.arena_bytes,
-            "weight_bytes": manifest.program.weight_bytes,
-            "profiles": manifest.profiles(),
-        });
-        events.progress("write", 1.0, "");
-        Ok(CompiledPlan { path, facts, findings: Vec::new() })
+        compile_on(device_class(), request, events, cancel)
     }
 
     fn recognises(&self, head: &[u8]) -> bool {
@@ -217,6 +122,110 @@ impl Compiler for NativeCompiler {
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {
         Ok(Box::new(NativeMeter::load(plan, options)?))
     }
+}
+
+/// Compiles on a host of this class; what its tactics are known for.
+pub(super) fn compile_on(
+    device_class: Digest,
+    request: &CompileRequest,
+    events: &dyn Events,
+    cancel: &Cancel,
+) -> Result<CompiledPlan, BackendError> {
+    NativeCompiler.check(request)?;
+    let (level, isa) = level(request)?;
+    let stop = || BackendError::cancelled("the build was cancelled");
+    events.progress("import", 0.0, "");
+    let model = frontend::open(&request.model)?;
+    let graph = frontend::import(&model, request.spec.profiles.first())?;
+    if cancel.is_cancelled() {
+        return Err(stop());
+    }
+    events.progress("optimize", 0.0, "");
+    let Optimized { graph, summary, passes } = frontend::optimize(graph)?;
+    let mut draft = lower(&graph).map_err(|error| refuse(error.to_string(), "give every dimension one size"))?;
+    drop(graph);
+
+    let threads = match request.spec.threads {
+        Some(threads) => threads as usize,
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let resource = |message: String| BackendError::new(FailureClass::Resource, message);
+    let pool = Arc::new(ThreadPool::pinned(threads).map_err(|error| resource(chain(&error)))?);
+    let mut cache = TacticCache::open(request.cache.as_deref(), device_class, level.name(), threads);
+    let mut tuner = Tuner {
+        isa,
+        pool,
+        level: request.spec.optimization_level.0,
+        force: request.spec.options.get(OPTION_FORCE_TACTIC).map(String::as_str),
+        cache: &mut cache,
+        events,
+        cancel,
+    };
+    let mut tuning_seconds = 0.0;
+    let mut tune = |draft: &mut Draft| {
+        let began = Instant::now();
+        tuner.tune(draft).map_err(|error| match error {
+            TuneError::Cancelled => stop(),
+            TuneError::Run { .. } => refuse(chain(&error), "report this with the model's structure"),
+        })?;
+        tuning_seconds += began.elapsed().as_secs_f64();
+        Ok::<_, BackendError>(())
+    };
+    tune(&mut draft)?;
+    let profiles = &request.spec.profiles;
+    let several = profiles.len() > 1 || profiles.iter().any(OptimizationProfile::varies);
+    let (program, dynamic, weights, detached) = if several {
+        let mut shapes = Shapes::of(&model, isa, threads);
+        shapes.add(&profiles[0], draft)?;
+        for profile in &profiles[1..] {
+            let mut draft = at(&model, profile)?;
+            tune(&mut draft)?;
+            shapes.add(profile, draft)?;
+        }
+        let detached = model.detach().map_err(|error| refuse(chain(&error), error.hint()))?;
+        let (program, dynamic, weights) = shapes.finish();
+        (program, Some(dynamic), weights, Some(detached))
+    } else {
+        let mut weights = WeightPlan::default();
+        (assemble(draft, &mut weights), None, weights, None)
+    };
+    if let Err(error) = cache.save() {
+        events.log(&format!("the tactic cache could not be kept: {error}"));
+    }
+    events.log(&format!("{} steps timed, {} known from the tactic cache", cache.misses, cache.hits));
+
+    events.progress("write", 0.0, "");
+    program.check().map_err(|error| refuse(error.to_string(), "report this with the model's structure"))?;
+    let manifest = Manifest {
+        model_digest: request.model_digest,
+        sku: request.sku.clone(),
+        toolchain: request.toolchain.clone(),
+        spec: request.spec.clone().canonical(),
+        device_class,
+        threads: threads as u32,
+        graph: summary,
+        passes,
+        program,
+        dynamic,
+    };
+    let path = request.scratch.join("engine.plan");
+    plan::write(&path, &manifest, &weights, detached.as_ref()).map_err(|error| {
+        resource(format!("plan {}: {}", path.display(), chain(&error)))
+            .with_hint("make room on the disk of the scratch folder")
+    })?;
+    let facts = serde_json::json!({
+        "steps": manifest.program.steps.len(),
+        "reference_steps": manifest.program.steps.iter().filter(|s| matches!(s.kind, super::program::StepKind::Reference { .. })).count(),
+        "passes": manifest.passes.iter().map(|pass| (pass.pass.clone(), pass.changes.len())).collect::<BTreeMap<_, _>>(),
+        "tuning_seconds": tuning_seconds,
+        "tactics_timed": cache.misses,
+        "tactics_known": cache.hits,
+        "arena_bytes": manifest.program.arena_bytes,
+        "weight_bytes": manifest.program.weight_bytes,
+        "profiles": manifest.profiles(),
+    });
+    events.progress("write", 1.0, "");
+    Ok(CompiledPlan { path, facts, findings: Vec::new() })
 }
 
 /// The class of this host's CPU: whose timings may be used again.

@@ -1,7 +1,7 @@
 //! Runs a program: every step prepared once, then executed in order on the engine's own threads.
 
 use super::{
-    memory::{AlignedBytes, Memory, Weights},
+    memory::{AlignedBytes, Memory, OutOfMemory, Weights},
     prepare::{Prepared, Rows, prepare},
     program::{Buffer, BufferId, Program, ProgramError},
 };
@@ -27,6 +27,8 @@ use std::{sync::Arc, time::Instant};
 pub enum EngineError {
     #[error("the plan's program does not hold together")]
     Program(#[from] ProgramError),
+    #[error("its steps have no room")]
+    Memory(#[from] OutOfMemory),
     #[error("step {step}")]
     Reference {
         step: String,
@@ -57,7 +59,7 @@ impl Engine {
         pool: Arc<ThreadPool>,
     ) -> Result<Self, EngineError> {
         let mut engine = Self::without_arena(program, weights, isa, pool)?;
-        engine.give_arena(AlignedBytes::default());
+        engine.give_arena(AlignedBytes::default())?;
         Ok(engine)
     }
 
@@ -99,8 +101,8 @@ impl Engine {
     }
 
     /// Gives the engine memory, whatever is in it; what is too small is replaced. Inputs have to be set anew.
-    pub(crate) fn give_arena(&mut self, arena: AlignedBytes) {
-        self.memory.give_arena(arena, self.program.arena_bytes as usize);
+    pub(crate) fn give_arena(&mut self, arena: AlignedBytes) -> Result<(), OutOfMemory> {
+        self.memory.give_arena(arena, self.program.arena_bytes as usize)
     }
 
     /// Bytes held: arena, weights and scratch.

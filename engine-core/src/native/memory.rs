@@ -16,9 +16,21 @@ pub(crate) struct AlignedBytes {
     len: usize,
 }
 
+/// The system gave less memory than an engine needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{bytes} bytes of memory cannot be had")]
+pub struct OutOfMemory {
+    pub bytes: u64,
+}
+
 impl AlignedBytes {
-    pub(crate) fn zeroed(len: usize) -> Self {
-        Self { lines: vec![Line([0; 64]); len.div_ceil(64)], len }
+    /// Its size may come from a plan: what cannot be had is an error.
+    pub(crate) fn zeroed(len: usize) -> Result<Self, OutOfMemory> {
+        let mut lines = Vec::new();
+        let count = len.div_ceil(64);
+        lines.try_reserve_exact(count).map_err(|_| OutOfMemory { bytes: len as u64 })?;
+        lines.resize(count, Line([0; 64]));
+        Ok(Self { lines, len })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -94,16 +106,17 @@ impl Memory {
     }
 
     /// Puts an arena of at least `bytes` in: the given one, when it is large enough.
-    pub(crate) fn give_arena(&mut self, arena: AlignedBytes, bytes: usize) {
+    pub(crate) fn give_arena(&mut self, arena: AlignedBytes, bytes: usize) -> Result<(), OutOfMemory> {
         let arena = if arena.len < bytes {
             // The old one first, so that both are never there at once.
             drop(arena);
-            AlignedBytes::zeroed(bytes)
+            AlignedBytes::zeroed(bytes)?
         } else {
             arena
         };
         self.arena_len = arena.len;
         *self.arena.get_mut() = arena;
+        Ok(())
     }
 
     /// Bytes of arena and weights.
@@ -140,5 +153,18 @@ impl Memory {
         assert!(offset + len <= self.arena_len, "a buffer leaves the arena");
         // SAFETY: inside the arena, and lent to this caller alone, by its promise.
         unsafe { std::slice::from_raw_parts_mut((*self.arena.get()).lines.as_mut_ptr().cast::<u8>().add(offset), len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_cannot_be_had_is_an_error() {
+        let bytes = 1 << 62;
+        assert_eq!(AlignedBytes::zeroed(bytes).unwrap_err(), OutOfMemory { bytes: bytes as u64 });
+        assert!(Memory::new(Weights::default()).give_arena(AlignedBytes::default(), bytes).is_err());
+        assert_eq!(AlignedBytes::zeroed(100).unwrap().bytes(), [0; 100]);
     }
 }

@@ -5,7 +5,7 @@
 //! plan's packed weights, and one arena, for one of them runs at a time.
 
 use super::{
-    engine::Engine,
+    engine::{Engine, EngineError},
     memory::Weights,
     plan::{self, Manifest, PlanError},
     program::{Program, ProgramPort, StepKind},
@@ -58,6 +58,15 @@ pub struct NativeMeter {
 
 pub(super) fn model_error(message: impl Into<String>) -> BackendError {
     BackendError::new(FailureClass::Model, message)
+}
+
+/// A plan that does not run: its own fault, unless memory is what is missing.
+fn engine_error(error: &EngineError) -> BackendError {
+    match error {
+        EngineError::Memory(_) => BackendError::new(FailureClass::Resource, chain(error))
+            .with_hint("run it where more memory is free, or at smaller shapes"),
+        _ => model_error(chain(error)).with_hint("build the plan again"),
+    }
 }
 
 /// Words an error with its causes.
@@ -115,8 +124,10 @@ impl NativeMeter {
             ThreadPool::pinned(threads).map_err(|error| BackendError::new(FailureClass::Resource, chain(&error)))?;
         let pool = Arc::new(pool);
         let weights = Weights::new(checked.weights.part(&checked.map));
-        let engine = Engine::new(program, weights.clone(), isa, Arc::clone(&pool))
-            .map_err(|error| model_error(format!("plan {}: {}", path.display(), chain(&error))))?;
+        let engine = Engine::new(program, weights.clone(), isa, Arc::clone(&pool)).map_err(|error| {
+            let error = engine_error(&error);
+            BackendError { message: format!("plan {}: {}", path.display(), error.message), ..error }
+        })?;
         Ok(Self {
             manifest,
             isa,
@@ -179,10 +190,11 @@ impl NativeMeter {
                 engine
             }
         };
+        // Whatever becomes of it, the last engine is the one with memory.
         let arena = self.engines.last_mut().map(Engine::take_arena).unwrap_or_default();
-        next.give_arena(arena);
+        let given = next.give_arena(arena);
         self.engines.push(next);
-        Ok(())
+        given.map_err(|error| engine_error(&EngineError::from(error)))
     }
 
     /// An engine without memory for these shapes.
@@ -206,7 +218,7 @@ impl NativeMeter {
             }
         };
         let engine = Engine::without_arena(program, weights, self.isa, Arc::clone(&self.pool));
-        engine.map_err(|error| model_error(chain(&error)).with_hint("build the plan again"))
+        engine.map_err(|error| engine_error(&error))
     }
 }
 

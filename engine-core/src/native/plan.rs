@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     device::CpuLevel,
-    identity::{BuildSpec, Digest, Sku, Toolchain},
+    identity::{BuildSpec, Digest, Sku, Toolchain, spec::MAX_PROFILES},
 };
 use bytes::Bytes;
 use memmap2::Mmap;
@@ -111,6 +111,11 @@ impl Manifest {
 
     /// Checks that every program holds together and that what is said of shapes fits them.
     fn check(&self, weight_bytes: u64) -> Result<(), String> {
+        let held = 1 + self.dynamic.as_ref().map_or(0, |dynamic| dynamic.programs.len());
+        let wanted = self.spec.profiles.len().max(1);
+        if (self.profiles(), held) != (wanted, wanted) || wanted > MAX_PROFILES {
+            return Err(format!("it has {held} programs for {wanted} profiles"));
+        }
         let programs = (0..self.profiles()).map(|profile| self.program_of(profile));
         for (index, program) in programs.enumerate() {
             let program = program.ok_or_else(|| format!("profile {index} has no program"))?;

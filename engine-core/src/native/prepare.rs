@@ -349,7 +349,10 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
                 return Err("rows of its result overlap".to_owned());
             }
             let mut placed = Vec::with_capacity(items.len());
-            let mut seen = vec![false; out];
+            // As large as the result, whose size the plan says.
+            let mut seen = Vec::new();
+            seen.try_reserve_exact(out).map_err(|_| "its result has no room".to_owned())?;
+            seen.resize(out, false);
             for &[a_at, b_at, c_at] in items {
                 within(a_at, (*rows, a.row), (*depth, a.column), a_len)?;
                 within(b_at, (*depth, b.row), (*columns, b.column), b_len)?;

@@ -441,6 +441,10 @@ pub const ARENA_MAX_BYTES: u64 = 64 << 30;
 pub enum ProgramError {
     #[error("the program asks for {bytes} bytes of memory; at most {ARENA_MAX_BYTES} are allowed")]
     Arena { bytes: u64 },
+    #[error("the program asks for {bytes} bytes of memory, of which its buffers take {needed}")]
+    Unneeded { bytes: u64, needed: u64 },
+    #[error("buffer {buffer} ({name}) is used by no step")]
+    Unused { buffer: usize, name: String },
     #[error("buffer {buffer} ({name}) does not lie within its {bytes} bytes, or not at a multiple of {ALIGNMENT}")]
     Buffer { buffer: usize, name: String, bytes: u64 },
     #[error("step {step} names a buffer that does not exist")]
@@ -461,7 +465,8 @@ impl Program {
     }
 
     /// Checks that every buffer lies inside its memory and that no step writes to weights or to what it reads, so
-    /// that the slices a running engine makes never alias. What a step's kernel needs is checked when it is prepared.
+    /// that the slices a running engine makes never alias; and that no memory is asked for but what steps use. What a
+    /// step's kernel needs is checked when it is prepared.
     pub fn check(&self) -> Result<(), ProgramError> {
         if self.arena_bytes > ARENA_MAX_BYTES {
             return Err(ProgramError::Arena { bytes: self.arena_bytes });
@@ -476,6 +481,7 @@ impl Program {
                 return Err(ProgramError::Buffer { buffer: index, name: buffer.name.clone(), bytes: within });
             }
         }
+        self.check_arena()?;
         for (index, step) in self.steps.iter().enumerate() {
             if step.reads().chain(step.writes()).any(|id| id.index() >= self.buffers.len()) {
                 return Err(ProgramError::NoBuffer { step: index });
@@ -512,5 +518,31 @@ impl Program {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the arena is as large as its buffers need, whose ends are known to be inside of it, and that each of
+    /// them is there for something.
+    fn check_arena(&self) -> Result<(), ProgramError> {
+        let end = |buffer: &Buffer| match buffer.place {
+            Place::Arena(offset) => offset + buffer.bytes,
+            Place::Weights(_) => 0,
+        };
+        let needed = self.buffers.iter().map(end).max().unwrap_or(0);
+        // Compilers round up to whole lines.
+        if self.arena_bytes > needed.next_multiple_of(ALIGNMENT) {
+            return Err(ProgramError::Unneeded { bytes: self.arena_bytes, needed });
+        }
+        let mut used = vec![false; self.buffers.len()];
+        let ports = self.inputs.iter().chain(&self.outputs).map(|port| port.buffer);
+        for id in self.steps.iter().flat_map(|step| step.reads().chain(step.writes())).chain(ports) {
+            // One that does not exist is told by who names it.
+            if let Some(used) = used.get_mut(id.index()) {
+                *used = true;
+            }
+        }
+        match used.iter().position(|used| !used) {
+            Some(buffer) => Err(ProgramError::Unused { buffer, name: self.buffers[buffer].name.clone() }),
+            None => Ok(()),
+        }
     }
 }

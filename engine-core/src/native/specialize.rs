@@ -10,7 +10,7 @@ use super::{
     assemble::{Digests, Shared, WeightPlan, assemble},
     draft::Draft,
     lower::{LowerError, lower},
-    memory::AlignedBytes,
+    memory::{AlignedBytes, OutOfMemory},
     program::{Program, ProgramError, Step, Tactic},
     tactic::candidates,
 };
@@ -39,6 +39,8 @@ pub enum SpecializeError {
     Program(#[from] ProgramError),
     #[error("constants could not be packed")]
     Pack(#[from] io::Error),
+    #[error("constants have no room")]
+    Memory(#[from] OutOfMemory),
 }
 
 /// The steps of `model` at the shapes of `fixed`, their tactics open.
@@ -154,7 +156,7 @@ impl Specializer {
         follow(&mut draft, tuned, self.isa, self.threads);
         let mut weights = WeightPlan::sharing(self.section_bytes, std::mem::take(&mut self.shared));
         let program = assemble(draft, &mut weights);
-        let mut more = AlignedBytes::zeroed((weights.bytes() - self.section_bytes) as usize);
+        let mut more = AlignedBytes::zeroed((weights.bytes() - self.section_bytes) as usize)?;
         let written = weights.write(&mut Cursor::new(more.bytes_mut()));
         // What is behind the section is this program's alone.
         if let Some(shared) = weights.shared() {

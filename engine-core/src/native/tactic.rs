@@ -360,7 +360,7 @@ fn trial(
             ..of.step.clone()
         })
         .collect();
-    let mut data = AlignedBytes::zeroed(program.weight_bytes as usize);
+    let mut data = AlignedBytes::zeroed(program.weight_bytes as usize)?;
     fill(data.bytes_mut());
     let mut engine = Engine::new(program, Weights::owned(data), isa, pool)?;
     for id in inputs.into_iter().flatten() {

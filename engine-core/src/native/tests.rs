@@ -202,7 +202,7 @@ fn a_hostile_program_is_an_error_or_an_answer() {
             {
                 continue;
             }
-            let mut owned = AlignedBytes::zeroed(weights.len());
+            let mut owned = AlignedBytes::zeroed(weights.len()).unwrap();
             owned.bytes_mut().copy_from_slice(&weights);
             let pool = std::sync::Arc::clone(&pool);
             let run = std::panic::AssertUnwindSafe(|| {
@@ -216,6 +216,38 @@ fn a_hostile_program_is_an_error_or_an_answer() {
         }
     }
     assert!(ran > 100, "only {ran} changed programs got as far as the engine");
+}
+
+/// A plan that asks for what it does not need, by someone who can make digests match: 64 GiB were taken, or the process
+/// was aborted.
+#[test]
+fn a_plan_asks_for_no_memory_but_what_its_steps_use() {
+    use super::program::{ALIGNMENT, Buffer, Place};
+    let folder = tempfile::tempdir().unwrap();
+    let mut request = request(CpuLevel::detect()[0], folder.path());
+    request.spec.optimization_level = OptimizationLevel(0);
+    let built = build(&request);
+    let sealed = folder.path().join("sealed.plan");
+    let load = |change: &dyn Fn(&mut Manifest)| {
+        let mut manifest = plan::read(&built).unwrap().manifest;
+        change(&mut manifest);
+        let text = serde_json::to_vec(&manifest).unwrap();
+        unseal(&built, |sections| seal(&sealed, &Sections { manifest: &text, ..*sections })).unwrap().unwrap();
+        NativeCompiler.load(&sealed, &LoadOptions::default()).map(drop).map_err(|error| error.message)
+    };
+    load(&|_| ()).unwrap();
+    for more in [ALIGNMENT, 1 << 36] {
+        let message = load(&|manifest| manifest.program.arena_bytes += more).unwrap_err();
+        assert!(message.contains("of which its buffers take") || message.contains("at most"), "{message}");
+    }
+    let message = load(&|manifest| {
+        let (bytes, place) = (1 << 36, Place::Arena(0));
+        manifest.program.buffers.push(Buffer { name: "nothing".into(), bytes, place });
+        manifest.program.arena_bytes = bytes;
+    });
+    assert!(message.as_ref().is_err_and(|message| message.contains("is used by no step")), "{message:?}");
+    let message = load(&|manifest| manifest.spec.profiles = vec![Default::default(); 2]);
+    assert!(message.as_ref().is_err_and(|message| message.contains("1 programs for 2 profiles")), "{message:?}");
 }
 
 #[test]

@@ -208,7 +208,10 @@ impl Engine {
             if let (Some(rows), Some(first)) = (rows, shape.first_mut()) {
                 *first = rows as usize;
             }
-            let mut bytes = vec![0; shape.iter().product::<usize>() * edge.element.bytes()];
+            let length = shape.iter().product::<usize>() * edge.element.bytes();
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(length).map_err(|_| RuntimeError::HostMemory { bytes: length as u64 })?;
+            bytes.resize(length, 0);
             buffer.read(0, &mut bytes).map_err(RuntimeError::from)?;
             outputs.insert(edge.name.clone(), HostTensor { element: edge.element, shape, bytes });
         }

@@ -13,12 +13,10 @@
 //! | `mod` | the manifest, writing, reading |
 //! | `weights` | constants that several programs share |
 //! | `rows` | whether rows of a batch are computed apart |
-//! | `elf` | whether machine code ends where its headers say |
 //!
 //! Invariant: whatever a plan file holds, reading it is an error or a plan whose programs pass
-//! [`Program::check`](crate::program::Program::check) and whose machine code names nothing outside of itself.
+//! [`Program::check`](crate::program::Program::check) and whose machine code is a [`Cubin`] of the architecture it says.
 
-mod elf;
 pub mod rows;
 pub mod weights;
 
@@ -34,6 +32,10 @@ use planforge_engine_core::{
             KIND_WEIGHTS, Section, Writer,
         },
     },
+};
+use planforge_kernels::cuda::{
+    cubin::Cubin,
+    nvrtc::{Arch, ArchParseError},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -256,9 +258,15 @@ pub fn read(path: &Path) -> Result<CheckedPlan, PlanError> {
     Ok(CheckedPlan { manifest, map, weights, code, library_plans, model })
 }
 
-/// Whether machine code can be handed to the driver, which asks for no length: its headers name nothing outside of it.
-pub fn check_code(image: &[u8]) -> Result<(), &'static str> {
-    elf::check(image)
+/// Whether machine code holds together and is for the architecture that the manifest says.
+fn check_code(kernel: &KernelCode, image: &[u8]) -> Result<(), String> {
+    let of = |what: String| format!("kernel {} {what}", kernel.source);
+    let arch: Arch = kernel.architecture.parse().map_err(|error: ArchParseError| of(error.to_string()))?;
+    let cubin = Cubin::parse(image).map_err(|why| of(format!("is no machine code: {why}")))?;
+    match cubin.capability().filter(|capability| *capability != arch.capability) {
+        Some(other) => Err(of(format!("is for sm_{other}, not for {arch}"))),
+        None => Ok(()),
+    }
 }
 
 /// What the programs and lists of a manifest promise each other, and what the machine code says of itself.
@@ -268,13 +276,19 @@ fn check(manifest: &Manifest, weight_bytes: u64, code: &[u8]) -> Result<(), Stri
         return Err(format!("it has {} programs for {} profiles", programs.len(), manifest.spec.profiles.len()));
     }
     let mut coded = BTreeSet::new();
+    // As many bytes of machine code are kept as there are, however many kernels are listed.
+    let mut previous_end = 0;
     for kernel in &manifest.kernels {
         let end = kernel.offset.checked_add(kernel.bytes).filter(|end| *end <= code.len() as u64);
         let Some(end) = end else {
             return Err(format!("kernel {} lies outside of the machine code", kernel.source));
         };
+        if kernel.offset < previous_end {
+            return Err(format!("kernel {} lies within another", kernel.source));
+        }
+        previous_end = end;
         let image = &code[kernel.offset as usize..end as usize];
-        check_code(image).map_err(|why| format!("kernel {} is no machine code: {why}", kernel.source))?;
+        check_code(kernel, image)?;
         if kernel.architecture == manifest.tuned_on.architecture {
             coded.insert(kernel.source);
         }

@@ -1,7 +1,11 @@
 //! A whole program on a device, captured as one graph.
 
 use super::{Device, Kernels, Memory, Ready, Result, prepare, time_us, timing::median_ms};
-use crate::{codegen::EARLY_SINCE, program::Program, schedule::Schedule};
+use crate::{
+    early::{self, Behind},
+    program::Program,
+    schedule::Schedule,
+};
 use planforge_kernels::cuda::{
     device::{Buffer, Graph, Moment, Stream},
     nvtx::range,
@@ -97,21 +101,14 @@ impl Context {
     }
 }
 
-/// Own kernels let those behind them begin early, unless one of these, the next on their stream or one that waits on
-/// another, is a library's that was not seen to wait by itself: some of cuDNN's kernels do begin early and read what is
-/// not written yet. One that follows several streams counts as such: it was tried behind one.
+/// Holds every kernel to what [`early`] decides.
 pub(crate) fn keep_libraries_behind(device: &Device, program: &Program, ready: &mut [Ready]) -> Result<()> {
-    if device.gpu.properties().arch.capability < EARLY_SINCE {
+    let steps: Vec<Behind> =
+        ready.iter().map(|ready| Behind { waits: ready.waits(), is_library: ready.is_library() }).collect();
+    let Some(alone) = early::kept_alone(device.gpu.properties().arch.capability, program, &steps) else {
         return Ok(());
-    }
-    let schedule = Schedule::of(program);
-    let hasty: Vec<bool> = ready
-        .iter()
-        .zip(&schedule.waits)
-        .map(|(ready, others)| !ready.waits() || (ready.is_library() && !others.is_empty()))
-        .collect();
-    let ahead = schedule.ahead_of(&program.steps, &hasty);
-    ready.iter_mut().zip(ahead).try_for_each(|(ready, ahead)| ready.let_next_begin_early(!ahead))
+    };
+    ready.iter_mut().zip(alone).try_for_each(|(ready, alone)| ready.let_next_begin_early(!alone))
 }
 
 /// Queues every step on its stream, after what it waits for on others.

@@ -31,7 +31,8 @@ use crate::{codegen::Source, plan::source_digest, program::ProgramError};
 use planforge_engine_core::identity::Digest;
 use planforge_kernels::cuda::{
     blaslt::{self, BlasError},
-    device::{DeviceError, Gpu, Stream},
+    cubin::Cubin,
+    device::{DeviceError, Gpu, Kernel, Stream},
     dnn::{self, DnnError},
     nvrtc::{self, CompileError, CubinCache},
 };
@@ -64,6 +65,8 @@ pub enum RuntimeError {
     Cancelled,
     #[error("no inputs are bound to the engine")]
     NotBound,
+    #[error("{bytes} bytes of host memory for an output cannot be had")]
+    HostMemory { bytes: u64 },
 }
 
 pub(crate) type Result<T> = std::result::Result<T, RuntimeError>;
@@ -149,6 +152,13 @@ impl Device {
             .collect::<std::result::Result<_, CompileError>>()?;
         self.code.borrow_mut().extend(compiled);
         Ok(())
+    }
+
+    /// A source's kernel, loaded; machine code that does not hold together is refused.
+    pub fn kernel(&self, source: &Source) -> Result<Kernel> {
+        let code = self.cubin(source)?;
+        let cubin = Cubin::parse(&code).map_err(DeviceError::from)?;
+        Ok(self.gpu.load(&cubin)?.kernel(&source.name)?)
     }
 
     /// A kernel's machine code for this device.

@@ -113,7 +113,7 @@ pub fn load_kernel(device: &Device, sources: &[Source], index: usize, kernels: &
         return Ok(kernel.clone());
     }
     let source = &sources[index];
-    let mut kernel = device.gpu.load(&device.cubin(source)?)?.kernel(&source.name)?;
+    let mut kernel = device.kernel(source)?;
     if device.gpu.properties().arch.capability >= codegen::EARLY_SINCE && source.waits() {
         kernel = kernel.beginning_early();
     }

@@ -105,7 +105,7 @@ fn tried(
     }
     kept.restore(device)?;
     let generated = late::generate();
-    let kernel = device.gpu.load(&device.cubin(&generated.source)?)?.kernel(&generated.source.name)?;
+    let kernel = device.kernel(&generated.source)?;
     let args = kept.late_args();
     let graph = stream.capture(|| -> Result<()> {
         // SAFETY: copies between memory that lives, each within its range.

@@ -103,22 +103,15 @@ pub fn tune(
         if !go_on(index, count, &step.name) {
             return Err(RuntimeError::Cancelled);
         }
-        let signature = signature(program, &step.work);
-        let timed = match known.get(&signature).and_then(|timed| recalled(program, timed)) {
-            Some(timed) => {
-                tuned.known += 1;
-                timed
-            }
-            None => {
-                if tuned.timed == 0 {
-                    memory.fill_with_noise()?;
-                }
-                let timed = time_candidates(device, program, &step, &memory, effort, &mut kernels)?;
-                known.insert(signature, timed.clone());
-                tuned.timed += 1;
-                timed
-            }
-        };
+        if recall(program, index, known, &mut tuned) {
+            continue;
+        }
+        if tuned.timed == 0 {
+            memory.fill_with_noise()?;
+        }
+        let timed = time_candidates(device, program, &step, &memory, effort, &mut kernels)?;
+        known.insert(signature(program, &step.work), timed.clone());
+        tuned.timed += 1;
         let best = timed.first().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
         program.steps[index].tactic = Some(best.tactic.clone());
         tuned.tried.insert(step.name, timed);
@@ -127,6 +120,16 @@ pub fn tune(
         refine::refine(device, program, &memory, &mut tuned, known, &mut kernels)?;
     }
     Ok(tuned)
+}
+
+/// Gives a step the tactic that is known of its like, where one is. Needs no device.
+pub fn recall(program: &mut Program, step: usize, known: &Times, tuned: &mut Tuned) -> bool {
+    let signature = signature(program, &program.steps[step].work);
+    let Some(timed) = known.get(&signature).and_then(|timed| recalled(program, timed)) else { return false };
+    tuned.known += 1;
+    program.steps[step].tactic = timed.first().map(|best| best.tactic.clone());
+    tuned.tried.insert(program.steps[step].name.clone(), timed);
+    true
 }
 
 /// Known candidates as `program` names them; `None` when nothing is known, or of a kernel too little.
@@ -153,7 +156,7 @@ fn source_index(program: &mut Program, source: &Source) -> usize {
 }
 
 /// Everything about a step that decides its time, apart from where its memory lies.
-pub(crate) fn signature(program: &Program, work: &Work) -> String {
+pub fn signature(program: &Program, work: &Work) -> String {
     let anonymous = |view: &View| {
         let view = View { buffer: crate::view::BufferId(0), offset: view.offset % 8, ..view.clone() };
         serde_json::to_value(view).expect("a view has only JSON types")

@@ -3,10 +3,12 @@
 
 use planforge_engine_cuda::{
     codegen::Generated,
-    plan,
     view::{BufferId, Kind, View},
 };
-use planforge_kernels::cuda::nvrtc::{self, Arch, Source};
+use planforge_kernels::cuda::{
+    cubin::Cubin,
+    nvrtc::{self, Arch, Source},
+};
 
 /// Compute capabilities, times ten, that kernels are generated for.
 pub const ARCHITECTURES: [u32; 6] = [75, 80, 86, 89, 90, 100];
@@ -20,12 +22,18 @@ pub fn supported() -> Vec<u32> {
     })
 }
 
-/// Compiles a kernel for one compute capability.
+/// Compiles a kernel for one compute capability; its code holds together, and has as many parameters as its source.
 pub fn compile_for(capability: u32, generated: &Generated) {
     let arch = Arch { capability, specific: capability >= 90 };
     let source = Source { name: &generated.source.name, text: &generated.source.text, options: &[] };
     match nvrtc::compile(source, arch) {
-        Ok(cubin) => assert_eq!(plan::check_code(&cubin.bytes), Ok(()), "{} for {arch}", generated.source.name),
+        Ok(compiled) => {
+            let cubin = Cubin::parse(&compiled.bytes).unwrap_or_else(|why| panic!("{} for {arch}: {why}", source.name));
+            assert_eq!(cubin.capability(), Some(capability));
+            let head = source.text.split_once(&format!(" {}(", source.name)).map_or("", |(_, rest)| rest);
+            let parameters = head.split(')').next().unwrap_or_default().split(',').count();
+            assert_eq!(cubin.parameters()[source.name], vec![8; parameters], "{} for {arch}", source.name);
+        }
         Err(error) => panic!("{error}\n{}", generated.source.text),
     }
 }

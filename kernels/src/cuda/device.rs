@@ -5,6 +5,7 @@
 
 use super::{
     calls::driver as calls,
+    cubin::{Cubin, CubinError},
     libraries::{Driver, Missing},
     nvrtc::Arch,
 };
@@ -13,7 +14,7 @@ use cudarc::driver::{
     result::{self, module},
     sys,
 };
-use std::{ffi::CString, ffi::c_void, fmt, ptr, sync::Arc};
+use std::{collections::BTreeMap, ffi::CString, ffi::c_void, fmt, ptr, sync::Arc};
 
 /// Alignment of every buffer and of every tensor inside one; what vector loads and the libraries' fastest paths need.
 pub const ALIGNMENT_BYTES: usize = 256;
@@ -35,6 +36,10 @@ pub enum DeviceError {
     Fault { what: String, reason: String },
     #[error("cannot {what}: {reason}")]
     Driver { what: String, reason: String },
+    #[error("these bytes are no machine code that a device could run: {0}")]
+    Code(#[from] CubinError),
+    #[error("kernel {kernel} takes parameters of {takes:?} bytes, and is given {given:?}")]
+    Arguments { kernel: String, takes: Vec<u32>, given: Vec<u32> },
 }
 
 impl DeviceError {
@@ -162,12 +167,13 @@ impl Gpu {
     }
 
     /// Loads machine code.
-    pub fn load(&self, cubin: &[u8]) -> Result<Module> {
+    pub fn load(&self, cubin: &Cubin<'_>) -> Result<Module> {
         doing("use the device", self.context.bind_to_thread())?;
-        // SAFETY: the driver copies the image during the call and refuses what is none; a cubin ends where its own
-        // headers say, which the caller's digest vouches for.
-        let handle = doing("load a kernel", unsafe { module::load_data(cubin.as_ptr().cast()) })?;
-        Ok(Module(Arc::new(ModuleInner { handle, context: self.context.clone() })))
+        // SAFETY: the driver copies the image during the call, and reads what its headers name: all of that lies inside
+        // of the image, as its type says.
+        let handle = doing("load a kernel", unsafe { module::load_data(cubin.bytes().as_ptr().cast()) })?;
+        let parameters = cubin.parameters().clone();
+        Ok(Module(Arc::new(ModuleInner { handle, parameters, context: self.context.clone() })))
     }
 
     /// Waits until everything on the device is done.
@@ -375,6 +381,8 @@ pub struct Module(Arc<ModuleInner>);
 
 struct ModuleInner {
     handle: sys::CUmodule,
+    /// By kernel: how many bytes each of its parameters has.
+    parameters: BTreeMap<String, Vec<u32>>,
     context: Arc<CudaContext>,
 }
 
@@ -404,11 +412,13 @@ impl Module {
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
         let missing = |reason: &str| DeviceError::Driver { what: format!("find kernel {name}"), reason: reason.into() };
         let text = CString::new(name).map_err(|_| missing("its name has a zero byte"))?;
+        // A launch reads as many arguments as the kernel has.
+        let takes = self.0.parameters.get(name).ok_or_else(|| missing("its parameters are not described"))?.clone();
         doing("use the device", self.0.context.bind_to_thread())?;
         // SAFETY: the module is loaded and kept alive by the kernel.
         let function = unsafe { module::get_function(self.0.handle, text) };
         let function = function.map_err(|error| missing(&error.to_string()))?;
-        Ok(Kernel { function, module: self.clone(), name: name.into(), begins_early: false })
+        Ok(Kernel { function, module: self.clone(), name: name.into(), takes, begins_early: false })
     }
 }
 
@@ -431,12 +441,23 @@ pub enum Arg {
     F32(f32),
 }
 
+impl Arg {
+    fn len_bytes(&self) -> u32 {
+        match self {
+            Self::Address(_) | Self::I64(_) => 8,
+            Self::I32(_) | Self::F32(_) => 4,
+        }
+    }
+}
+
 /// A kernel of a loaded module.
 #[derive(Clone)]
 pub struct Kernel {
     function: sys::CUfunction,
     module: Module,
     name: String,
+    /// Bytes of each parameter.
+    takes: Vec<u32>,
     begins_early: bool,
 }
 
@@ -473,12 +494,16 @@ impl Kernel {
         })
     }
 
-    /// Queues one launch.
+    /// Queues one launch; arguments that are not as many and as large as the kernel declares are refused.
     ///
     /// # Safety
     /// `args` are what the kernel declares, in its order, and every address in them leads to memory of this device that
     /// is large enough for what the kernel does with it and lives until it is done.
     pub unsafe fn launch(&self, stream: &Stream, launch: Launch, args: &[Arg]) -> Result<()> {
+        if !self.takes.iter().copied().eq(args.iter().map(Arg::len_bytes)) {
+            let given = args.iter().map(Arg::len_bytes).collect();
+            return Err(DeviceError::Arguments { kernel: self.name.clone(), takes: self.takes.clone(), given });
+        }
         let mut pointers: Vec<*mut c_void> = args
             .iter()
             .map(|arg| match arg {

@@ -5,6 +5,7 @@
 //! | [`libraries`] | where driver, NVRTC, cuBLASLt and cuDNN are, and what is missing |
 //! | `calls` | the functions of NVRTC, cuBLASLt and cuDNN, from the files that were chosen |
 //! | [`nvrtc`] | CUDA C++ to a cubin for one exact architecture, cached by everything that decides it |
+//! | [`cubin`] | machine code that was checked: what a device loads |
 //! | [`device`] | one GPU: context, memory, streams, events, captured graphs |
 //! | [`check`] | whether a device can still be used |
 //! | [`pinned`] | host memory for copies in stream order |
@@ -17,6 +18,7 @@
 pub mod blaslt;
 mod calls;
 pub mod check;
+pub mod cubin;
 pub mod device;
 pub mod dnn;
 pub mod libraries;

@@ -60,9 +60,9 @@ impl FromStr for Arch {
     }
 }
 
-/// Machine code of one source for one architecture.
+/// What compiling gave: machine code of one source for one architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cubin {
+pub struct Compiled {
     pub bytes: Vec<u8>,
     /// The compiler's words; warnings, or empty.
     pub log: String,
@@ -95,7 +95,7 @@ pub struct Source<'a> {
 }
 
 /// Compiles without any cache.
-pub fn compile(source: Source<'_>, arch: Arch) -> Result<Cubin, CompileError> {
+pub fn compile(source: Source<'_>, arch: Arch) -> Result<Compiled, CompileError> {
     let _token = Nvrtc::get()?;
     let name = source.name.to_owned();
     if source.text.len() > MAX_SOURCE_BYTES {
@@ -124,7 +124,7 @@ pub fn compile(source: Source<'_>, arch: Arch) -> Result<Cubin, CompileError> {
         }
     }
     let bytes = program.cubin().map_err(library("hand over the machine code"))?;
-    Ok(Cubin { bytes, log })
+    Ok(Compiled { bytes, log })
 }
 
 fn all_options(options: &[String], arch: Arch) -> Vec<String> {
