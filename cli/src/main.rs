@@ -26,6 +26,7 @@ mod failure;
 mod farm;
 mod local;
 mod local_worker;
+mod older;
 mod plans;
 mod portability;
 mod printer;
