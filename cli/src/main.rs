@@ -32,6 +32,7 @@ mod lists;
 mod local;
 mod local_worker;
 mod logins;
+mod older;
 mod plans;
 mod portability;
 mod printer;

@@ -5,6 +5,7 @@ use crate::{
     failure::Failure,
     farm::{Farm, Need},
     lists,
+    older::{self, OlderCompiler},
     settings::Key,
     tables,
 };
@@ -33,12 +34,34 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         ..Default::default()
     };
     let engines = lists::engines(&farm, request).await?;
+    let devices = older::devices(&farm).await;
     farm.close(context.printer).await;
     if engines.is_empty() {
         context.printer.note("no engines");
     } else {
         context.printer.data(&tables::engines(&engines, tables::now_ms()))?;
     }
-    let engines: Vec<_> = engines.into_iter().map(EngineView::from).collect();
+    let engines: Vec<Listed> = engines.into_iter().map(|engine| Listed::of(engine, &devices)).collect();
+    let older = engines.iter().filter(|listed| listed.older_compiler.is_some()).count();
+    if older > 0 {
+        context.printer.note(&format!(
+            "{older} of them by an older compiler: another revision of native would build them now (--json says which)"
+        ));
+    }
     context.printer.object(&serde_json::json!({ "engines": engines }))
+}
+
+/// An engine, and whether a newer compiler would build another.
+#[derive(serde::Serialize)]
+struct Listed {
+    #[serde(flatten)]
+    engine: EngineView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    older_compiler: Option<OlderCompiler>,
+}
+
+impl Listed {
+    fn of(engine: v1::Engine, devices: &[v1::Device]) -> Self {
+        Self { older_compiler: OlderCompiler::of(&engine, devices), engine: EngineView::from(engine) }
+    }
 }

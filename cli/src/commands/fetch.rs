@@ -4,6 +4,7 @@ use super::Context;
 use crate::{
     failure::Failure,
     farm::{Farm, Need},
+    older::{self, OlderCompiler},
     plans,
     request::models,
     settings::Key,
@@ -63,6 +64,9 @@ struct Fetched<'a> {
     plan_digest: String,
     card_path: Option<&'a Path>,
     engine: EngineView,
+    /// Of the newest engine of a model, when a newer compiler would build another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    older_compiler: Option<OlderCompiler>,
 }
 
 /// What the argument stands for.
@@ -98,7 +102,12 @@ async fn fetch(context: &Context<'_>, farm: &Farm, args: Args, wanted: Wanted) -
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
         ..Default::default()
     };
-    let engine = find(farm, base, &args, &wanted).await?;
+    let Found { engine, by_model } = find(farm, base, &args, &wanted).await?;
+    // Whoever names a key or a plan knows which one it is.
+    let older_compiler = match by_model {
+        true => OlderCompiler::of(&engine, &older::devices(farm).await),
+        false => None,
+    };
     let digest = engine.plan_digest.parse().map_err(|e| {
         Failure::new(ErrorCode::Internal, format!("the coordinator names the plan by something else: {e}"))
     })?;
@@ -129,15 +138,25 @@ async fn fetch(context: &Context<'_>, farm: &Farm, args: Args, wanted: Wanted) -
             .printer
             .warn("simulated: a scripted device built this, so it is no engine and its numbers mean nothing");
     }
+    if let Some(older) = &older_compiler {
+        older.tell(&engine, context.printer);
+    }
     context.printer.object(&Fetched {
         path: &path,
         card_path: card_path.as_deref(),
         plan_digest: engine.plan_digest.clone(),
         engine: EngineView::from(engine),
+        older_compiler,
     })
 }
 
-async fn find(farm: &Farm, base: v1::FindEngineRequest, args: &Args, wanted: &Wanted) -> Result<v1::Engine, Failure> {
+struct Found {
+    engine: v1::Engine,
+    /// As the newest of its model.
+    by_model: bool,
+}
+
+async fn find(farm: &Farm, base: v1::FindEngineRequest, args: &Args, wanted: &Wanted) -> Result<Found, Failure> {
     let (tries, described) = match wanted {
         Wanted::Model { digest, name } => {
             let by_model = v1::FindEngineRequest { model_digest: digest.clone(), ..base };
@@ -156,8 +175,9 @@ async fn find(farm: &Farm, base: v1::FindEngineRequest, args: &Args, wanted: &Wa
         }
     };
     for request in tries {
+        let by_model = !request.model_digest.is_empty();
         match farm.rpc().find_engine(request).await.map_err(|e| farm.error(e)) {
-            Ok(engine) => return Ok(engine.into_inner()),
+            Ok(engine) => return Ok(Found { engine: engine.into_inner(), by_model }),
             Err(failure) if failure.name == ErrorCode::NotFound.name() => {}
             Err(failure) => return Err(failure),
         }
