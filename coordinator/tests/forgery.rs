@@ -5,7 +5,6 @@ mod served;
 use http::Method;
 use planforge_coordinator::auth::Actor;
 use planforge_proto::v1;
-use prost::Message as _;
 use serde_json::json;
 use served::Served;
 
