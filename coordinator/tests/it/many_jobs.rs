@@ -2,13 +2,13 @@
 
 use crate::{
     store::{engine, job, key, report},
-    support::{SKU, agent, model, open, request},
+    support::{SKU, agent, model, request},
 };
 use planforge_client::{Client, Endpoint, FarmService};
 use planforge_coordinator::{
     auth::Actor,
     core::{Change, JobId, JobState, PlanRef, RequestRecord},
-    farm::LiveCounts,
+    farm::{Farm, FarmConfig, LiveCounts, SystemClock},
     server::{Coordinator, CoordinatorConfig},
     store::{MemStore, SqliteStore, Store as _},
 };
@@ -171,7 +171,11 @@ async fn no_list_dies_of_its_length_and_none_is_cut_unsaid() {
 #[tokio::test]
 async fn what_runs_and_waits_is_counted_by_the_scheduler() {
     let blobs = crate::support::blobs::MemBlobs::default();
-    let farm = open(Arc::new(MemStore::new()), &blobs).await;
+    // The agent says nothing while it works: its leases outlast the test on any machine.
+    let config = FarmConfig { lease_ms: 3_600_000, seed: Some(7), ..FarmConfig::default() };
+    let store = Arc::new(MemStore::new());
+    let clock = Arc::new(SystemClock::new());
+    let farm = Farm::open(store, Arc::new(blobs.clone()), config, clock).await.expect("the farm opens");
     let devices = ["cpu0", "cpu1"].map(|name| agent::device(name, SKU, "native 1")).to_vec();
     let mut worker = agent::Agent::connect(&farm, agent::hello("a", devices)).await;
     let models = (0..1_000).map(|number| model(&blobs, &format!("m{number}"))).collect();
