@@ -179,7 +179,7 @@ fn table<'a>(
     if bytes != expected {
         return Err(CubinError::EntrySize { table, bytes, expected });
     }
-    if at % 8 != 0 {
+    if !at.is_multiple_of(8) {
         return Err(CubinError::Unaligned { table });
     }
     // Both are of 16 bits: no overflow.
@@ -257,7 +257,7 @@ impl<'a> Sections<'a> {
             if section.flags & FLAG_INFO_IS_SECTION != 0 && section.info as usize >= self.all.len() {
                 return Err(fail("belongs to a section that does not exist"));
             }
-            if section.entry_bytes != 0 && section.bytes % section.entry_bytes != 0 {
+            if section.entry_bytes != 0 && !section.bytes.is_multiple_of(section.entry_bytes) {
                 return Err(fail("does not hold whole entries"));
             }
             let name = self.string(self.names, section.name).ok_or_else(|| fail("has a name without an end"))?;
@@ -404,7 +404,7 @@ fn within(image: &[u8], offset: u64, bytes: u64) -> Option<&[u8]> {
 
 /// 0 and 1 ask for nothing; what is no power of two is no alignment.
 fn is_aligned(offset: u64, alignment: u64) -> bool {
-    alignment == 0 || (alignment.is_power_of_two() && offset % alignment == 0)
+    alignment == 0 || (alignment.is_power_of_two() && offset.is_multiple_of(alignment))
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
