@@ -173,3 +173,28 @@ fn its_tokens_and_plugins_are_what_they_were() {
     assert_eq!(status("farm/ci.token"), Some(0));
     assert_eq!(status("farm/gone.token"), Some(5), "a revoked token stays revoked");
 }
+
+/// As after an upgrade whose compiler has another revision: what the folder knows of this machine is out of date.
+#[test]
+fn a_machine_that_offers_another_compiler_than_before_builds_with_it() {
+    let farm = OldFarm::unpack();
+    let database = format!("sqlite://{}", farm.file("farm/farm.db").display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let pool = sqlx::SqlitePool::connect(&database).await.expect("the database opens");
+        let before = r#"UPDATE agents SET doc = replace(doc, '"backend":"native","version":"6"', '"backend":"native","version":"1"')"#;
+        let changed = sqlx::query(before).execute(&pool).await.expect("the agent's record changes");
+        assert_eq!(changed.rows_affected(), 1);
+        pool.close().await;
+    });
+    let model = models::digits();
+    let model = model.to_str().expect("UTF-8");
+    let built = farm.json(&["build", model, "--sku", "cpu-x86-64-v2", "--threads", "1", "--optimization-level", "2"]);
+    let job = &built["jobs"][0];
+    assert_eq!(job["state"], "succeeded", "{built}");
+    assert_ne!(job["toolchain"]["version"], "1", "{built}");
+    // The jobs of before are found again, and the withdrawn one has ended.
+    let jobs = farm.json(&["jobs"]);
+    let live = |job: &&Value| !planforge_tests::farm::is_ended(job);
+    assert!(jobs["jobs"].as_array().expect("a list").iter().find(live).is_none(), "{jobs}");
+}

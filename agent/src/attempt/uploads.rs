@@ -25,7 +25,7 @@ const DOCUMENT_MAX_BYTES: u64 = 64 << 20;
 /// Artifacts of one attempt that are kept, and their bytes together: a timeline of one benchmark is the largest.
 const ARTIFACTS_MAX: usize = 64;
 const ARTIFACTS_MAX_BYTES: u64 = 1 << 30;
-/// How long the log is tried when the coordinator is away or has no room for it.
+/// Longest that the log is tried when the coordinator is away or has no room for it.
 const LOG_PATIENCE: Duration = Duration::from_secs(30);
 /// Longest name of an artifact.
 const ARTIFACT_NAME_MAX_BYTES: usize = 120;
@@ -95,7 +95,8 @@ impl Attempt {
                 return None;
             }
         };
-        match self.patiently_for(LOG_PATIENCE, || self.shared.blobs.put_bytes(bytes.clone())).await {
+        let patience = LOG_PATIENCE.min(Duration::from_millis(self.shared.limits.store_patience_ms));
+        match self.patiently_for(patience, || self.shared.blobs.put_bytes(bytes.clone())).await {
             Ok(digest) => Some(digest),
             Err(error) => {
                 tracing::warn!(attempt = %self.key, %error, "cannot store an attempt's log");

@@ -105,25 +105,40 @@ impl Build<'_> {
                 false => request::skus_of_this_host(farm).await?,
             };
         }
-        let reply = match request::submit(self.context, farm, &self.request, &self.files).await {
-            // A farm that does not know this machine's devices yet, or knows what they offered before an upgrade.
-            Err(failure) if failure.name == ErrorCode::Refused.name() && farm.start_work().await? => {
-                tracing::debug!(%failure, "asking again with an agent at work");
-                request::submit(self.context, farm, &self.request, &self.files).await?
+        let mut asked_again = false;
+        let reply = loop {
+            let reply = match request::submit(self.context, farm, &self.request, &self.files).await {
+                // A farm that does not know this machine's devices yet, or knows what they offered before an upgrade.
+                Err(failure) if failure.name == ErrorCode::Refused.name() && farm.start_work().await? => {
+                    tracing::debug!(%failure, "asking again with an agent at work");
+                    request::submit(self.context, farm, &self.request, &self.files).await?
+                }
+                other => other?,
+            };
+            self.submitted = Some(reply.clone());
+            let mut waiting = Waiting::new(self.context.printer, &reply.jobs);
+            if waiting.live().is_empty() && reply.jobs.iter().all(|job| job.cached) {
+                return Ok(reply.jobs);
             }
-            other => other?,
-        };
-        self.submitted = Some(reply.clone());
-        let mut waiting = Waiting::new(self.context.printer, &reply.jobs);
-        if waiting.live().is_empty() && reply.jobs.iter().all(|job| job.cached) {
-            return Ok(reply.jobs);
-        }
-        if farm.is_local() {
+            if !farm.is_local() {
+                waiting.until_ended(farm).await?;
+                break reply;
+            }
             farm.start_work().await?;
+            if !asked_again && any_unplaceable(farm, waiting.live()).await? {
+                // The farm knew what this machine offered before an upgrade, and now its agent has said otherwise: with
+                // another compiler the engines have other keys.
+                self.context
+                    .printer
+                    .note("this machine offers other toolchains than before: asking for its present ones");
+                withdraw(self.context.printer, farm, &reply).await;
+                self.request.idempotency_key = ulid::Ulid::generate().to_string();
+                asked_again = true;
+                continue;
+            }
             waiting.follow(farm).await?;
-        } else {
-            waiting.until_ended(farm).await?;
-        }
+            break reply;
+        };
         let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
         Waiting::results(farm, &ids).await
     }
@@ -137,7 +152,7 @@ impl Build<'_> {
             return failure.hint(format!("the jobs go on; planforge cancel {} ends them", ids.join(" ")));
         }
         let cancelled = tokio::select! {
-            result = tokio::time::timeout(CANCEL_LIMIT, self.withdraw(&farm, &reply, ids)) => result.is_ok(),
+            result = tokio::time::timeout(CANCEL_LIMIT, withdraw(self.printer(), &farm, &reply)) => result.is_ok(),
             () = wait::interrupted() => false,
         };
         if !cancelled {
@@ -145,26 +160,6 @@ impl Build<'_> {
         }
         farm.leave().await;
         failure
-    }
-
-    async fn withdraw(&self, farm: &Farm, reply: &v1::SubmitReply, ids: Vec<String>) {
-        let mut cancelled = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(lists::NAMED_MAX) {
-            let request = v1::CancelJobsRequest {
-                ids: ids.to_vec(),
-                reason: "interrupted".into(),
-                request_id: reply.request_id.clone(),
-            };
-            match farm.rpc().cancel_jobs(request).await {
-                Ok(reply) => cancelled.extend(reply.into_inner().jobs),
-                Err(status) => return tracing::debug!(%status, "the jobs could not be withdrawn"),
-            }
-        }
-        // Jobs that other requests want go on, and are not waited for.
-        let ours: Vec<_> = cancelled.into_iter().filter(|job| job.waiting_reason.is_empty()).collect();
-        if let Err(failure) = Waiting::new(self.printer(), &ours).follow(farm).await {
-            tracing::debug!(%failure, "the end of the cancelled jobs was not seen");
-        }
     }
 
     /// Brings the plans here and says what they are.
@@ -183,6 +178,34 @@ impl Build<'_> {
         printer.object(&serde_json::json!({ "request_id": request_id, "jobs": views }))?;
         if succeeded { Ok(()) } else { Err(Failure::jobs_failed()) }
     }
+}
+
+/// Cancels what a request asked for and waits until that has ended.
+async fn withdraw(printer: &Printer, farm: &Farm, reply: &v1::SubmitReply) {
+    let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
+    let mut cancelled = Vec::with_capacity(ids.len());
+    for ids in ids.chunks(lists::NAMED_MAX) {
+        let request = v1::CancelJobsRequest {
+            ids: ids.to_vec(),
+            reason: "interrupted".into(),
+            request_id: reply.request_id.clone(),
+        };
+        match farm.rpc().cancel_jobs(request).await {
+            Ok(reply) => cancelled.extend(reply.into_inner().jobs),
+            Err(status) => return tracing::debug!(%status, "the jobs could not be withdrawn"),
+        }
+    }
+    // Jobs that other requests want go on, and are not waited for.
+    let ours: Vec<_> = cancelled.into_iter().filter(|job| job.waiting_reason.is_empty()).collect();
+    if let Err(failure) = Waiting::new(printer, &ours).follow(farm).await {
+        tracing::debug!(%failure, "the end of the cancelled jobs was not seen");
+    }
+}
+
+/// Whether nothing offers any more what one of these jobs was resolved to.
+async fn any_unplaceable(farm: &Farm, ids: Vec<String>) -> Result<bool, Failure> {
+    let jobs = Waiting::results(farm, &ids).await?;
+    Ok(jobs.iter().any(|job| job.state() == v1::JobState::Unplaceable))
 }
 
 /// The report of the one engine that was asked for; of several the table has to do.

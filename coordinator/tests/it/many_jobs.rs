@@ -178,6 +178,7 @@ async fn what_runs_and_waits_is_counted_by_the_scheduler() {
     let farm = Farm::open(store, Arc::new(blobs.clone()), config, clock).await.expect("the farm opens");
     let devices = ["cpu0", "cpu1"].map(|name| agent::device(name, SKU, "native 1")).to_vec();
     let mut worker = agent::Agent::connect(&farm, agent::hello("a", devices)).await;
+    assert!(matches!(worker.next().await, Some(v1::coordinator_message::Kind::Welcome(_))));
     let models = (0..1_000).map(|number| model(&blobs, &format!("m{number}"))).collect();
     let first = v1::SubmitRequest { models, ..request(model(&blobs, "m0")) };
     assert_eq!(farm.submit(&Actor::local(), first).await.unwrap().jobs.len(), 1_000);
