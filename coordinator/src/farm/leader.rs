@@ -13,9 +13,8 @@
 use super::{FarmConfig, FarmEvent, clock::Clock, logs::Logs, seal::Sealer, stats::Histogram, watch};
 use crate::{
     core::{Change, CoreConfig, Event, Input, Job, JobId, Now, Reply, SessionId, State, ToAgent},
-    store::{Store, StoreError},
+    store::{self, Store, StoreError},
 };
-use futures::future::BoxFuture;
 use planforge_proto::{ApiError, ErrorCode};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -196,7 +195,7 @@ impl Leader {
         sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut pending = Batch::default();
         // Without a batch it only asks whether the store takes writes again.
-        let mut in_flight: Option<(BoxFuture<'static, Result<(), StoreError>>, Option<Batch>)> = None;
+        let mut in_flight: Option<(store::Answer<'static, ()>, Option<Batch>)> = None;
         let mut closing: Option<oneshot::Sender<()>> = None;
         let mut burst = Vec::with_capacity(BURST_MAX);
         loop {
