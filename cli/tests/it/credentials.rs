@@ -28,6 +28,9 @@ struct Arrived {
     all: String,
 }
 
+/// Variables and their values.
+type Environment<'a> = &'a [(&'a str, &'a str)];
+
 /// A server of somebody else: takes whatever comes, over HTTP/1.1 and HTTP/2, and answers nothing of use.
 struct Hostile {
     address: SocketAddr,
@@ -108,7 +111,7 @@ fn the_server_of_a_project_file_gets_no_secret_that_is_meant_for_another() {
     let url = hostile.url();
     let clone = Clone::new(&format!("server = \"{url}\"\n"));
     let file = clone.token_file.as_str();
-    let ways: [(&str, &[&str], &[(&str, &str)], &str); 9] = [
+    let ways: [(&str, &[&str], Environment<'_>, &str); 9] = [
         ("PLANFORGE_TOKEN", &[], &[("PLANFORGE_TOKEN", SECRET)], ""),
         ("PLANFORGE_TOKEN_FILE", &[], &[("PLANFORGE_TOKEN_FILE", file)], ""),
         ("PLANFORGE_TOKEN", &[], &[("PLANFORGE_TOKEN", SECRET), ("PLANFORGE_INSECURE", "1")], ""),
@@ -188,7 +191,7 @@ fn a_server_that_the_user_names_gets_the_token() {
     let clone = Clone::new("");
     let file = clone.token_file.clone();
     let bearer = format!("Bearer {SECRET}");
-    let ways: [(&[&str], &[(&str, &str)]); 4] = [
+    let ways: [(&[&str], Environment<'_>); 4] = [
         (&["--server", &url], &[("PLANFORGE_TOKEN", SECRET)]),
         (&[], &[("PLANFORGE_SERVER", &url), ("PLANFORGE_TOKEN_FILE", &file)]),
         (&["--token-file", &file], &[("PLANFORGE_SERVER", &url)]),

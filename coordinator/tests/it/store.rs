@@ -339,7 +339,7 @@ async fn records(store: &dyn Store, epoch: u64) {
     assert_eq!(store.request("red", "once").await.unwrap(), Some(request));
     assert_eq!(store.request("blue", "once").await.unwrap(), None);
     assert_eq!(store.request("red", "").await.unwrap(), None);
-    assert_eq!(store.tokens().await.unwrap(), [token.clone()]);
+    assert_eq!(store.tokens().await.unwrap(), std::slice::from_ref(&token));
     let snapshot = store.load().await.unwrap();
     assert_eq!(snapshot.plugins, [plugin("b.so")]);
     let mut caches = snapshot.caches;
