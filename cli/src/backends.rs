@@ -6,17 +6,17 @@
 use crate::failure::Failure;
 use planforge_engine_core::{
     backend::{
-        BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PLAN_HEAD_BYTES,
-        PlanIdentity,
+        Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PLAN_HEAD_BYTES, PlanIdentity,
     },
-    device::{DeviceKind, DiscoveredDevice},
-    identity::{Sku, Toolchain},
     native::{BACKEND, NativeCompiler},
-    worker::FailureClass,
 };
 use planforge_engine_cuda::CudaCompiler;
 use planforge_onnxruntime::OnnxRuntimeCompiler;
 use planforge_tensorrt::TensorRtCompiler;
+use planforge_types::{
+    BackendError, FailureClass, Sku, Toolchain,
+    fingerprint::{DeviceKind, DiscoveredDevice},
+};
 use std::{fs::File, io, io::Read as _, path::Path};
 
 /// Every backend, the dependency-free one first.

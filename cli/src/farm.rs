@@ -10,8 +10,8 @@ use crate::{
     settings::Settings,
 };
 use planforge_client::{BlobError, Blobs, Client, Endpoint, FarmService, Token};
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{ErrorCode, v1};
+use planforge_types::Digest;
 use std::path::PathBuf;
 
 /// What a command needs of this machine's own farm; a coordinator by URL has it all anyway.

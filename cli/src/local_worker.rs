@@ -1,13 +1,13 @@
 //! One order, done by a worker process of this program: its memory is its own, and it may crash alone.
 
 use crate::{failure::Failure, printer::Printer, reports};
-use planforge_engine_core::{
-    backend::BackendError,
-    device::DeviceFingerprint,
-    report::Report,
-    worker::{WorkCommand, WorkEvent, WorkOrder},
-};
+use planforge_engine_core::report::Report;
 use planforge_proto::ErrorCode;
+use planforge_types::{
+    BackendError,
+    fingerprint::DeviceFingerprint,
+    order::{WorkCommand, WorkEvent, WorkOrder},
+};
 use std::{
     io::{self, BufRead as _, BufReader, Write as _},
     process::{Child, Command, Stdio},

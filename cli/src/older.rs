@@ -4,12 +4,10 @@
 //! it again would give another one.
 
 use crate::{farm::Farm, printer::Printer};
-use planforge_engine_core::{
-    identity::{Sku, Toolchain},
-    native::{BACKEND, COMPILER_REVISION},
-};
+use planforge_engine_core::native::{BACKEND, COMPILER_REVISION};
 use planforge_engine_cuda::versions::CUDA_REVISION;
 use planforge_proto::v1;
+use planforge_types::{Sku, Toolchain};
 use serde::Serialize;
 
 /// Revisions of the native compiler: what built an engine, and what would build it now.

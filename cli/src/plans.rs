@@ -1,8 +1,8 @@
 //! Where plans land on this machine.
 
 use crate::{commands::Context, failure::Failure, farm::Farm, request::models, tables};
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{ErrorCode, v1};
+use planforge_types::Digest;
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -9,10 +9,10 @@ use crate::{
 };
 use planforge_engine_core::{
     compare::portability::{Portability, own_key, portability},
-    device::DiscoveredDevice,
     report::Report,
 };
 use planforge_proto::v1;
+use planforge_types::fingerprint::DiscoveredDevice;
 use std::path::Path;
 
 /// Said where the farm has not measured a plan on such a device.

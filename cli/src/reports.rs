@@ -1,11 +1,9 @@
 //! Finding reports: by job, engine key, plan or its digest, or in a file.
 
 use crate::{backends, commands::Context, failure::Failure, farm::Farm, lists, request::models, settings::Key};
-use planforge_engine_core::{
-    identity::{Digest, Sku, ToolchainConstraint},
-    report::{REPORT_SCHEMA_VERSION, Report},
-};
+use planforge_engine_core::report::{REPORT_SCHEMA_VERSION, Report};
 use planforge_proto::{ErrorCode, v1, view};
+use planforge_types::{Digest, Sku, ToolchainConstraint};
 use std::{fs, path::Path};
 
 /// Largest report file that is read: raw samples are bounded far below.

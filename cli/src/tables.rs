@@ -184,7 +184,7 @@ fn device_state(device: &v1::Device) -> String {
 
 /// `native 3` of a toolchain document.
 pub fn toolchain(json: &str) -> String {
-    serde_json::from_str::<planforge_engine_core::identity::Toolchain>(json)
+    serde_json::from_str::<planforge_types::Toolchain>(json)
         .map_or_else(|_| json.to_owned(), |toolchain| toolchain.to_string())
 }
 

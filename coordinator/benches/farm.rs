@@ -12,10 +12,10 @@ use planforge_coordinator::{
     server::{Coordinator, CoordinatorConfig, admin_token_file},
     store::{SqliteStore, Store},
 };
-use planforge_engine_core::identity::Digest;
 use planforge_proto::v1::{
     self, agent_message::Kind as Say, coordinator_message::Kind, farm_client::FarmClient, fleet_client::FleetClient,
 };
+use planforge_types::Digest;
 use std::{
     fs::File,
     os::unix::fs::FileExt as _,

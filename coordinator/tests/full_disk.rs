@@ -7,7 +7,7 @@ use planforge_coordinator::{
     core::{Change, Event, JobState},
     store::{EventFilter, SqliteStore, Store, StoreError},
 };
-use planforge_engine_core::identity::Digest;
+use planforge_types::Digest;
 use std::{env, fs, future::Future, io::Write as _, path::Path, process::Command, time::Duration};
 
 /// Names the small file system to the inner run of this test binary.

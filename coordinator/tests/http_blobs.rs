@@ -5,7 +5,7 @@ mod served;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::Method;
-use planforge_engine_core::identity::Digest;
+use planforge_types::Digest;
 use serde_json::json;
 use served::{Answer, DEADLINE, Served};
 use std::time::Duration;

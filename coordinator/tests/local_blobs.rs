@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use planforge_coordinator::blobs::{Begun, BlobError, LocalBlobs, LocalBlobsOptions, UploadStatus};
-use planforge_engine_core::identity::Digest;
+use planforge_types::Digest;
 use std::{
     fs,
     io::{Seek, SeekFrom, Write},

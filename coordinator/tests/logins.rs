@@ -7,8 +7,8 @@ use planforge_coordinator::{
     auth::{Actor, Proof},
     server::Coordinator,
 };
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode, v1, v1::farm_client::FarmClient};
+use planforge_types::Digest;
 use served::{Answer, Served};
 
 /// The secret of the link that `up` prints.

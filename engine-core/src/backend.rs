@@ -2,14 +2,13 @@
 //!
 //! Warm-up, stopping rule, numerics and statistics live above these, once, for every backend.
 
-use crate::device::{DeviceFingerprint, DiscoveredDevice};
-use crate::identity::{BuildSpec, Digest, Sku, Toolchain};
 use crate::report::{Finding, LatencySplit, Rates};
-use crate::worker::FailureClass;
-use half::{bf16, f16};
+use planforge_types::{
+    BackendError, BuildSpec, Digest, FailureClass, NamedTensors, Port, Sku, Toolchain,
+    fingerprint::{DeviceFingerprint, DiscoveredDevice},
+};
 use serde::{Deserialize, Serialize};
 use std::{
-    any::Any,
     collections::BTreeMap,
     io,
     path::{Path, PathBuf},
@@ -19,52 +18,6 @@ use std::{
     },
     time::Duration,
 };
-
-/// Why a backend could not do what was asked, with the class that decides about a retry.
-#[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
-#[error("{message}")]
-pub struct BackendError {
-    pub class: FailureClass,
-    /// What happened, to which node, file or device.
-    pub message: String,
-    /// What to do next; may be empty.
-    pub hint: String,
-}
-
-impl BackendError {
-    pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), hint: String::new() }
-    }
-
-    /// Of the host, not of the model: tried again.
-    pub fn infrastructure(message: impl Into<String>) -> Self {
-        Self::new(FailureClass::Infrastructure, message)
-    }
-
-    /// `what` panicked.
-    pub fn bug(what: &str, panic: &(dyn Any + Send)) -> Self {
-        let text = panic.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
-        Self::infrastructure(format!("{what} stopped at a bug: {text}"))
-            .with_hint("the attempt's log has the place; please report it")
-    }
-
-    /// Work that stopped because its job was cancelled: says nothing of the model, so that no key is remembered for it.
-    pub fn cancelled(message: impl Into<String>) -> Self {
-        Self::infrastructure(message)
-    }
-
-    /// Nothing more can be done on the device.
-    pub fn device_lost(reason: &str) -> Self {
-        Self::infrastructure(format!("the device was lost while it was measured: {reason}"))
-            .with_hint("the agent looks at the device again before anything else runs on it; see the host's kernel log")
-    }
-
-    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = hint.into();
-        self
-    }
-}
 
 /// Shared flag that long work looks at between steps.
 #[derive(Clone, Debug, Default)]
@@ -119,81 +72,6 @@ pub struct CompiledPlan {
     pub facts: serde_json::Value,
     /// What a reader of the engine's reports should know: the tool's own warnings.
     pub findings: Vec<Finding>,
-}
-
-/// Element type of a tensor at an engine's edge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ElementType {
-    F32,
-    F16,
-    Bf16,
-    F64,
-    I8,
-    U8,
-    I16,
-    U16,
-    I32,
-    U32,
-    I64,
-    U64,
-    Bool,
-}
-
-impl ElementType {
-    /// Size of one element.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::I8 | Self::U8 | Self::Bool => 1,
-            Self::F16 | Self::Bf16 | Self::I16 | Self::U16 => 2,
-            Self::F32 | Self::I32 | Self::U32 => 4,
-            Self::F64 | Self::I64 | Self::U64 => 8,
-        }
-    }
-}
-
-/// A dense row-major tensor of little-endian elements.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HostTensor {
-    pub element: ElementType,
-    pub shape: Vec<usize>,
-    pub bytes: Vec<u8>,
-}
-
-impl HostTensor {
-    /// A tensor of `values`, each rounded to the type and saturating at its bounds.
-    pub fn of_values(element: ElementType, shape: Vec<usize>, values: &[f64]) -> Self {
-        let mut bytes = Vec::with_capacity(values.len() * element.bytes());
-        for &value in values {
-            match element {
-                ElementType::F32 => bytes.extend((value as f32).to_le_bytes()),
-                ElementType::F16 => bytes.extend(f16::from_f64(value).to_le_bytes()),
-                ElementType::Bf16 => bytes.extend(bf16::from_f64(value).to_le_bytes()),
-                ElementType::F64 => bytes.extend(value.to_le_bytes()),
-                ElementType::I8 => bytes.extend((value as i8).to_le_bytes()),
-                ElementType::U8 => bytes.push(value as u8),
-                ElementType::I16 => bytes.extend((value as i16).to_le_bytes()),
-                ElementType::U16 => bytes.extend((value as u16).to_le_bytes()),
-                ElementType::I32 => bytes.extend((value as i32).to_le_bytes()),
-                ElementType::U32 => bytes.extend((value as u32).to_le_bytes()),
-                ElementType::I64 => bytes.extend((value as i64).to_le_bytes()),
-                ElementType::U64 => bytes.extend((value as u64).to_le_bytes()),
-                ElementType::Bool => bytes.push(u8::from(value != 0.0)),
-            }
-        }
-        Self { element, shape, bytes }
-    }
-}
-
-/// Tensors by the name of the model's input or output.
-pub type NamedTensors = BTreeMap<String, HostTensor>;
-
-/// An input or output of a plan. A dimension of `None` varies within the profile.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Port {
-    pub name: String,
-    pub element: ElementType,
-    pub shape: Vec<Option<u64>>,
 }
 
 /// Turns models into plans for the devices its toolchains know.

@@ -1,10 +1,7 @@
 //! Engine cards: the immutable facts of one build, kept beside its plan.
 
-use crate::{
-    device::DeviceFingerprint,
-    identity::{BuildSpec, EngineKey, Sku, Toolchain},
-    report::{CacheUse, ModelRef, PlanRef},
-};
+use crate::report::{CacheUse, ModelRef, PlanRef};
+use planforge_types::{BuildSpec, EngineKey, Sku, Toolchain, fingerprint::DeviceFingerprint};
 use serde::{Deserialize, Serialize};
 
 /// Raised whenever a field changes its meaning or goes away; new optional fields do not raise it.

@@ -1,8 +1,6 @@
 //! What the native compiler would do with a model and what it cannot: without a device, without building anything.
 
 use crate::{
-    backend::Port,
-    identity::OptimizationProfile,
     import::{self, ImportError},
     ir::{Activation, Graph, Op},
     native::{frontend, lines},
@@ -16,6 +14,7 @@ use crate::{
     shape::{is_float, multiply_accumulates},
 };
 use planforge_onnx::Model;
+use planforge_types::{OptimizationProfile, Port};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt};
 

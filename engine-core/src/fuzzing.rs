@@ -1,8 +1,8 @@
 //! What the fuzz targets and the tests that replay their corpora do with any bytes.
 
 use crate::{
-    backend::{Compiler, HostTensor, LoadOptions},
-    identity::{DimRange, model::identify_open},
+    backend::{Compiler, LoadOptions},
+    identity::model::identify_open,
     import::import,
     ir::{Graph, Tensor},
     native::{self, NativeCompiler, PlanError, Sections},
@@ -10,6 +10,7 @@ use crate::{
     shape::check_graph,
 };
 use planforge_onnx::Model;
+use planforge_types::{DimRange, HostTensor};
 use std::{collections::BTreeMap, fs, path::Path};
 
 /// Graphs larger than this are imported and optimised, but not run.

@@ -1,10 +1,10 @@
 //! Tensors in numpy's `.npz` archives: test sets, inputs and outputs.
 
-use crate::backend::{ElementType, HostTensor, NamedTensors};
 use npyz::{
     DType, Endianness, Order, TypeChar, TypeStr, WriteOptions, WriterBuilder as _,
     npz::{NpzArchive, NpzWriter, file_name_from_array_name},
 };
+use planforge_types::{ElementType, HostTensor, NamedTensors};
 use std::{
     fs::File,
     io::{self, BufReader, BufWriter, Read as _, Write as _},

@@ -2,9 +2,8 @@
 //! model. What takes quadratic time or unbounded memory here does not end before the runner's own limit.
 
 use planforge_engine_core::{
-    backend::{Cancel, CompileRequest, Compiler, Events, HostTensor, LoadOptions},
-    device::{CpuLevel, HostFacts, cpu},
-    identity::{BuildSpec, Digest, OptimizationLevel},
+    backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions},
+    device::{CpuLevel, cpu},
     import::{ImportError, import},
     ir::{Graph, Tensor},
     native::{self, NativeCompiler},
@@ -22,6 +21,7 @@ use planforge_onnx::{
         type_proto,
     },
 };
+use planforge_types::{BuildSpec, Digest, HostTensor, OptimizationLevel, fingerprint::HostFacts};
 use prost::Message;
 use std::{collections::BTreeMap, error::Error, fs};
 

@@ -5,9 +5,8 @@
 
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, Compiler, Events},
-    device::{CpuLevel, HostFacts, cpu},
+    device::{CpuLevel, cpu},
     fuzzing,
-    identity::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile},
     import::import,
     native::{self, NativeCompiler},
 };
@@ -15,6 +14,7 @@ use planforge_onnx::{
     Model,
     proto::{ModelProto, tensor_shape_proto::dimension, type_proto},
 };
+use planforge_types::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile, fingerprint::HostFacts};
 use prost::Message as _;
 use std::{
     error::Error,

@@ -1,9 +1,8 @@
 //! Engines of varying shapes: right at every shape inside the profile, an error at once outside of it.
 
 use planforge_engine_core::{
-    backend::{BackendError, Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter},
-    device::{CpuLevel, HostFacts, cpu},
-    identity::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile},
+    backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter},
+    device::{CpuLevel, cpu},
     import::import,
     ir::Tensor,
     native::{self, NativeCompiler},
@@ -12,6 +11,9 @@ use planforge_engine_core::{
 };
 use planforge_modelgen::{Batch, Options, Style, generate};
 use planforge_onnx::Model;
+use planforge_types::{
+    BackendError, BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile, fingerprint::HostFacts,
+};
 use std::{
     collections::BTreeMap,
     error::Error,

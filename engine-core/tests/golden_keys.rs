@@ -3,7 +3,7 @@
 //!
 //! A key that has to change gets a new key domain and a line in CHANGELOG; the file is then written anew by hand.
 
-use planforge_engine_core::identity::{BuildSpec, Digest, EngineKey, Sku, Toolchain};
+use planforge_types::{BuildSpec, Digest, EngineKey, Sku, Toolchain};
 use serde::Deserialize;
 use std::{collections::BTreeSet, path::Path};
 

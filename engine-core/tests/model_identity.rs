@@ -1,6 +1,6 @@
 //! The three digests of a model: what changes them, and what does not.
 
-use planforge_engine_core::identity::{Digest, DigestCache, ModelIdentity, identify, model};
+use planforge_engine_core::identity::{DigestCache, ModelIdentity, identify, model};
 use planforge_onnx::{
     proto::{
         AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
@@ -12,6 +12,7 @@ use planforge_onnx::{
     },
     write::{Storage, save, write_model},
 };
+use planforge_types::Digest;
 use proptest::prelude::*;
 use std::{
     fs,

@@ -13,15 +13,14 @@
 
 use nvml_wrapper::{Nvml, enum_wrappers::device::Sampling};
 use planforge_engine_core::{
-    backend::{
-        BackendError, Cancel, Compiler as _, LayerTime, LoadOptions, Meter, NamedTensors, Port, Window, WindowSamples,
-    },
+    backend::{Cancel, Compiler as _, LayerTime, LoadOptions, Meter, Window, WindowSamples},
     measure::{MeasureConfig, Measurement, MonotonicClock, measure},
     telemetry::{NvmlTelemetry, Telemetry, TelemetrySample},
     verify::inputs,
 };
 use planforge_engine_cuda::CudaCompiler;
 use planforge_kernels::cuda::device::Gpu;
+use planforge_types::{BackendError, NamedTensors, Port};
 use std::{
     error::Error,
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -173,9 +172,8 @@ impl Meter for Provoked<'_> {
         self.meter.run()
     }
     fn window(&mut self, window: Window) -> Result<WindowSamples, BackendError> {
-        self.act().map_err(|error| {
-            BackendError::new(planforge_engine_core::worker::FailureClass::Infrastructure, error.to_string())
-        })?;
+        self.act()
+            .map_err(|error| BackendError::new(planforge_types::FailureClass::Infrastructure, error.to_string()))?;
         self.meter.window(window)
     }
     fn layers(&mut self, iterations: u32) -> Result<Vec<LayerTime>, BackendError> {

@@ -19,9 +19,7 @@
 //! | `outputs A.npz B.npz` | what the inputs of A give is written to B |
 //! | `layers` | ms, flops and bytes of every step by itself |
 
-use planforge_engine_core::backend::{HostTensor, NamedTensors};
 use planforge_engine_core::{
-    identity::{DimRange, OptimizationProfile},
     import, npz,
     passes::{self, Target},
 };
@@ -38,6 +36,7 @@ use planforge_onnx::{
     Model,
     proto::{tensor_shape_proto::dimension, type_proto},
 };
+use planforge_types::{DimRange, HostTensor, NamedTensors, OptimizationProfile};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,

@@ -14,8 +14,6 @@ use crate::{
     view::Kind,
 };
 use planforge_engine_core::{
-    backend::{BackendError, Port},
-    identity::{BuildSpec, Digest, DimRange, OptimizationProfile, Precision},
     ir::Graph,
     native::{
         GraphSummary, PassSummary,
@@ -24,6 +22,7 @@ use planforge_engine_core::{
 };
 use planforge_kernels::cuda::cubin::Cubin;
 use planforge_onnx::Model;
+use planforge_types::{BackendError, BuildSpec, Digest, DimRange, OptimizationProfile, Port, Precision};
 use std::{collections::BTreeMap, rc::Rc};
 
 /// Programs of every profile, without tactics, and all there is to say of the graph.

@@ -7,7 +7,7 @@ use crate::{
     tune::{Streams, Timed, Times},
     versions::{CUDA_REVISION, Versions},
 };
-use planforge_engine_core::identity::Digest;
+use planforge_types::Digest;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ use std::{
 };
 
 /// Largest cache file that is read; the farm keeps none that is larger.
-const CACHE_MAX_BYTES: u64 = planforge_engine_core::worker::TUNING_CACHE_MAX_BYTES;
+const CACHE_MAX_BYTES: u64 = planforge_types::order::TUNING_CACHE_MAX_BYTES;
 /// Most machine code that is kept, in bytes; what does not fit is compiled again.
 const CODE_MAX_BYTES: usize = 16 << 20;
 /// Candidates kept per step: what an inspection shows. More say nothing for later builds.

@@ -13,17 +13,18 @@ use crate::{
     versions::{self, BACKEND, Versions},
 };
 use planforge_engine_core::{
-    backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity},
-    device::{DeviceKind, DiscoveredDevice, GpuFacts},
-    identity::{Precision, Sku, Toolchain},
+    backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity},
     native::{
         container::{self, KIND_CUDA_MANIFEST},
         frontend,
     },
-    worker::FailureClass,
 };
 use planforge_kernels::cuda::nvtx::{Range, range};
 use planforge_onnx::Model;
+use planforge_types::{
+    BackendError, FailureClass, Precision, Sku, Toolchain,
+    fingerprint::{DeviceKind, DiscoveredDevice, GpuFacts},
+};
 use std::{collections::BTreeMap, fs, io, path::Path, time::Instant};
 
 /// First compute capability, times ten, that has bf16 and TF32.

@@ -1,10 +1,10 @@
 //! What went wrong, in the classes that decide about a retry.
 
 use crate::{lower::LowerError, plan::PlanError, runtime::RuntimeError, versions::Versions};
-use planforge_engine_core::{backend::BackendError, worker::FailureClass};
 use planforge_kernels::cuda::{
     blaslt::BlasError, device::DeviceError, dnn::DnnError, libraries::Missing, nvrtc::CompileError,
 };
+use planforge_types::{BackendError, FailureClass};
 
 /// Most lines of a compiler's log that a message repeats; all of it goes to the attempt's log.
 const MESSAGE_LINES: usize = 3;

@@ -6,9 +6,7 @@ use crate::{
     versions::Versions,
 };
 use planforge_engine_core::{
-    backend::Port,
-    device::{HostFacts, gpu},
-    identity::{BuildSpec, Digest, Sku, Toolchain},
+    device::gpu,
     native::{
         GraphSummary, PassSummary,
         container::{MAJOR, MINOR},
@@ -17,6 +15,7 @@ use planforge_engine_core::{
     report::format::mib,
 };
 use planforge_kernels::cuda::nvrtc::Arch;
+use planforge_types::{BuildSpec, Digest, Port, Sku, Toolchain, fingerprint::HostFacts};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, path::Path};
 
@@ -119,7 +118,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
     })
 }
 
-fn architecture(found: &planforge_engine_core::device::DeviceFingerprint) -> String {
+fn architecture(found: &planforge_types::fingerprint::DeviceFingerprint) -> String {
     let capability = found.gpu.as_ref().map_or("", |gpu| gpu.compute_capability.as_str());
     let mut parts = capability.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     Arch::of_device(parts.next().unwrap_or(0), parts.next().unwrap_or(0)).to_string()

@@ -7,8 +7,9 @@ use crate::{
     tune::MAX_WORKSPACE_BYTES,
     view::{BufferId, CHANNELS_LAST, Kind, View, strides_in},
 };
-use planforge_engine_core::{backend::ElementType, ir::Activation};
+use planforge_engine_core::ir::Activation;
 use planforge_kernels::cuda::device::ALIGNMENT_BYTES;
+use planforge_types::ElementType;
 use serde::{Deserialize, Serialize};
 
 /// Where a buffer lies.

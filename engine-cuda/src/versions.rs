@@ -1,7 +1,7 @@
 //! The libraries that engines are built and run with, and the toolchain they make.
 
-use planforge_engine_core::identity::Toolchain;
 use planforge_kernels::cuda::libraries::{Missing, libraries};
+use planforge_types::Toolchain;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

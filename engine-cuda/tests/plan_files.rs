@@ -6,7 +6,6 @@ mod elf;
 
 use planforge_engine_core::{
     backend::PLAN_HEAD_BYTES,
-    identity::{BuildSpec, Digest, DimRange, OptimizationProfile, Precision, Toolchain},
     native::{NativeCompiler, container::ContainerError},
 };
 use planforge_engine_cuda::{
@@ -16,6 +15,7 @@ use planforge_engine_cuda::{
     versions::Versions,
 };
 use planforge_modelgen::{Batch, Options, Style};
+use planforge_types::{BuildSpec, Digest, DimRange, OptimizationProfile, Precision, Toolchain};
 use std::{
     collections::BTreeMap,
     fs,
@@ -344,10 +344,8 @@ fn number_spans(text: &str) -> Vec<(usize, usize)> {
 
 #[test]
 fn what_cannot_be_built_is_refused_by_name() {
-    use planforge_engine_core::{
-        backend::{CompileRequest, Compiler as _},
-        device::{DeviceFingerprint, DeviceKind, GpuFacts, HostFacts},
-    };
+    use planforge_engine_core::backend::{CompileRequest, Compiler as _};
+    use planforge_types::fingerprint::{DeviceFingerprint, DeviceKind, GpuFacts, HostFacts};
     let gpu = |capability: &str| DeviceFingerprint {
         kind: DeviceKind::Gpu,
         name: "NVIDIA Test".into(),

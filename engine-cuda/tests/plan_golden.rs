@@ -9,7 +9,6 @@
 #[path = "../../engine-core/tests/golden/rule.rs"]
 mod rule;
 
-use planforge_engine_core::identity::{BuildSpec, Digest, DimRange, OptimizationProfile, Precision};
 use planforge_engine_cuda::{
     build,
     cache::TacticCache,
@@ -21,6 +20,7 @@ use planforge_engine_cuda::{
     tune::{Effort, Timed, Times, Tuned, own_kernels, recall, signature},
     versions::{CUDA_REVISION, Versions},
 };
+use planforge_types::{BuildSpec, Digest, DimRange, OptimizationProfile, Precision};
 use rule::{Digests, Golden, Revision, judge};
 use std::{
     collections::BTreeMap,

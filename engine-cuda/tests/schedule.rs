@@ -1,11 +1,11 @@
 //! Steps on several streams compute what they compute one after another, in whatever order the schedule lets them run.
 
-use planforge_engine_core::backend::ElementType;
 use planforge_engine_cuda::{
     program::{Buffer, Edge, KernelWork, Place, Program, Step, Work},
     schedule::{self, MAX_STREAMS, Schedule},
     view::{BufferId, Kind, View},
 };
+use planforge_types::ElementType;
 use rand::{RngExt as _, SeedableRng, rngs::StdRng};
 
 /// Pixels and channels of every buffer.

@@ -9,14 +9,14 @@
 
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Window},
-    device::{CpuLevel, DiscoveredDevice, cpu},
-    identity::{BuildSpec, Digest},
+    device::{CpuLevel, cpu},
     import,
     native::NativeCompiler,
     npz,
     verify::{inputs, numerics},
 };
 use planforge_onnxruntime::OnnxRuntimeCompiler;
+use planforge_types::{BuildSpec, Digest, fingerprint::DiscoveredDevice};
 use std::{
     collections::BTreeMap,
     error::Error,

@@ -13,14 +13,14 @@ use crate::{
     session::{Provider, Runtime, Setup, Spinning},
 };
 use planforge_engine_core::{
-    backend::{
-        BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, Oracle, PlanIdentity,
-    },
-    device::{CpuLevel, DeviceKind, DiscoveredDevice},
-    identity::{BuildSpec, Precision, Sku, Toolchain},
-    worker::FailureClass,
+    backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, Oracle, PlanIdentity},
+    device::CpuLevel,
 };
 use planforge_onnx::{Model, proto};
+use planforge_types::{
+    BackendError, BuildSpec, FailureClass, Precision, Sku, Toolchain,
+    fingerprint::{DeviceKind, DiscoveredDevice},
+};
 use std::{collections::BTreeMap, path::Path};
 
 /// Option of the build spec: the execution provider, `cpu` or `cuda`. It is the SKU's own by default.
@@ -358,7 +358,7 @@ pub(crate) fn threads(spec: &BuildSpec, asked: Option<u32>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_engine_core::identity::{DimRange, OptimizationProfile};
+    use planforge_types::{DimRange, OptimizationProfile};
 
     fn cpu() -> Sku {
         "cpu-x86-64-v3".parse().unwrap()

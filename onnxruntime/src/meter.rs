@@ -12,11 +12,8 @@ use ort::{
     session::{IoBinding, Session, SessionOutputs},
     value::DynTensor,
 };
-use planforge_engine_core::{
-    backend::{BackendError, LayerTime, LoadOptions, Meter, NamedTensors, Port, Window, WindowSamples},
-    identity::OptimizationProfile,
-    worker::FailureClass,
-};
+use planforge_engine_core::backend::{LayerTime, LoadOptions, Meter, Window, WindowSamples};
+use planforge_types::{BackendError, FailureClass, NamedTensors, OptimizationProfile, Port};
 use std::{
     fs,
     path::{Path, PathBuf},

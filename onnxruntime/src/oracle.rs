@@ -8,10 +8,8 @@ use crate::{
     tensors,
 };
 use ort::session::{RunOptions, SessionInputValue};
-use planforge_engine_core::{
-    backend::{BackendError, Cancel, NamedTensors, Oracle},
-    worker::FailureClass,
-};
+use planforge_engine_core::backend::{Cancel, Oracle};
+use planforge_types::{BackendError, FailureClass, NamedTensors};
 use std::{
     path::Path,
     sync::mpsc,

@@ -4,11 +4,8 @@
 //! The entry comes first so that a file's beginning tells whose plan it is; a protobuf message may have its fields in
 //! any order.
 
-use planforge_engine_core::{
-    backend::{BackendError, PLAN_HEAD_BYTES},
-    identity::{BuildSpec, Digest, Sku, Toolchain},
-    worker::FailureClass,
-};
+use planforge_engine_core::backend::PLAN_HEAD_BYTES;
+use planforge_types::{BackendError, BuildSpec, Digest, FailureClass, Sku, Toolchain};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},

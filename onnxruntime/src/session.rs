@@ -11,7 +11,7 @@ use ort::{
         builder::{GraphOptimizationLevel, SessionBuilder},
     },
 };
-use planforge_engine_core::{backend::BackendError, worker::FailureClass};
+use planforge_types::{BackendError, FailureClass};
 use std::{
     ffi::{CStr, c_char},
     path::{Path, PathBuf},

@@ -4,10 +4,7 @@ use ort::{
     memory::Allocator,
     value::{DynTensor, DynTensorValueType, DynValue, TensorElementType, ValueType},
 };
-use planforge_engine_core::{
-    backend::{BackendError, ElementType, HostTensor, Port},
-    worker::FailureClass,
-};
+use planforge_types::{BackendError, ElementType, FailureClass, HostTensor, Port};
 
 /// Library types beside ours; whatever is not here has no place at an engine's edge.
 const ELEMENTS: [(TensorElementType, ElementType); 13] = [

@@ -2,20 +2,19 @@
 //! `PLANFORGE_TEST_ONNXRUNTIME=required`.
 
 use planforge_engine_core::{
-    backend::{
-        Cancel, CompileRequest, CompiledPlan, Compiler, ElementType, Events, HostTensor, LoadOptions, NamedTensors,
-        Window,
-    },
-    device::{DiscoveredDevice, cpu},
-    identity::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile},
+    backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Window},
+    device::cpu,
     import,
     ir::Tensor,
     ops,
     verify::inputs,
-    worker::FailureClass,
 };
 use planforge_onnx::Model;
 use planforge_onnxruntime::OnnxRuntimeCompiler;
+use planforge_types::{
+    BuildSpec, Digest, DimRange, ElementType, FailureClass, HostTensor, NamedTensors, OptimizationLevel,
+    OptimizationProfile, fingerprint::DiscoveredDevice,
+};
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -19,13 +19,14 @@ use crate::{
     tool::{Ran, Tool, file_error, host_limits, name_of},
 };
 use planforge_engine_core::{
-    backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter},
-    device::{DeviceFingerprint, DiscoveredDevice},
-    identity::Toolchain,
+    backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter},
     report::Finding,
-    worker::FailureClass,
 };
 use planforge_onnx::Model;
+use planforge_types::{
+    BackendError, FailureClass, Toolchain,
+    fingerprint::{DeviceFingerprint, DiscoveredDevice},
+};
 use std::{fs, path::Path};
 
 /// How plans begin: from 8.6 on, and before.

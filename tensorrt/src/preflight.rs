@@ -13,10 +13,8 @@ use crate::{
     refusal::Refusal,
     version::Version,
 };
-use planforge_engine_core::{
-    identity::{BuildSpec, OptimizationProfile, Toolchain},
-    measure::COMPARABLE_WINDOWS,
-};
+use planforge_engine_core::measure::COMPARABLE_WINDOWS;
+use planforge_types::{BuildSpec, OptimizationProfile, Toolchain};
 use std::path::{Path, PathBuf};
 
 /// A command line with what it is for.

@@ -1,7 +1,7 @@
 //! What cannot be built, said before anything runs.
 
 use crate::{flags, version::Version};
-use planforge_engine_core::{backend::BackendError, worker::FailureClass};
+use planforge_types::{BackendError, FailureClass};
 
 /// Why a spec, a model and a TensorRT version do not go together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,10 +15,8 @@
 //!   The result is kept, with a warning in its report.
 
 use crate::{log::DeviceFacts, version::Version};
-use planforge_engine_core::{
-    device::{DeviceFingerprint, GpuFacts},
-    report::Finding,
-};
+use planforge_engine_core::report::Finding;
+use planforge_types::fingerprint::{DeviceFingerprint, GpuFacts};
 
 /// First version that prints the UUID of what it selected.
 const PRINTS_UUID: Version = Version::new(10, 0, 0);
@@ -132,7 +130,7 @@ fn cut(text: &str) -> &str {
 mod tests {
     use super::*;
     use crate::log::{LogReader, Stream};
-    use planforge_engine_core::device::{DeviceKind, HostFacts};
+    use planforge_types::fingerprint::{DeviceKind, HostFacts};
 
     const UUID: &str = "GPU-6794f491-ac89-5cef-cdc5-a41123217fbd";
     const OTHER_UUID: &str = "GPU-11111111-2222-3333-4444-555555555555";

@@ -1,9 +1,7 @@
 //! Tensors between this program and the tool's files: raw little-endian elements in, decimal numbers out.
 
-use planforge_engine_core::{
-    backend::{ElementType, HostTensor},
-    ir::{Tensor, TensorError},
-};
+use planforge_engine_core::ir::{Tensor, TensorError};
+use planforge_types::{ElementType, HostTensor};
 
 /// The element type that `trtexec` calls `name`; `None` for types without a whole number of bytes, and for others that
 /// no tensor at an engine's edge has here.

@@ -9,11 +9,8 @@ use crate::{
     process::{self, Environment, Finished, Invocation, Limits, Stopped},
     selected,
 };
-use planforge_engine_core::{
-    backend::{BackendError, Cancel},
-    device::DeviceFingerprint,
-    worker::FailureClass,
-};
+use planforge_engine_core::backend::Cancel;
+use planforge_types::{BackendError, FailureClass, fingerprint::DeviceFingerprint};
 use std::{
     ffi::OsString,
     fs, io,

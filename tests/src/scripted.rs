@@ -9,11 +9,12 @@ use planforge_agent::{AgentConfig, DeviceError, DeviceSource, worker_main};
 use planforge_client::{Endpoint, EndpointOptions, Token};
 use planforge_engine_core::{
     backend::Compiler,
-    device::{DeviceFingerprint, DeviceKind, DiscoveredDevice, GpuFacts, HostFacts, catalogue},
+    device::catalogue,
     native::NativeCompiler,
     telemetry::{ForeignProcess, Telemetry, TelemetrySample, unix_ms},
 };
 use planforge_tensorrt::TensorRtCompiler;
+use planforge_types::fingerprint::{DeviceFingerprint, DeviceKind, DiscoveredDevice, GpuFacts, HostFacts};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,

@@ -1,18 +1,13 @@
 //! The first command a newcomer types: `planforge build`, with no coordinator anywhere.
 
 use nix::sys::signal::Signal;
-use planforge_engine_core::{
-    backend::{HostTensor, NamedTensors},
-    identity::OptimizationProfile,
-    import::import,
-    ir::Tensor,
-    npz, ops,
-};
+use planforge_engine_core::{import::import, ir::Tensor, npz, ops};
 use planforge_onnx::Model;
 use planforge_tests::{
     eventually, models,
     process::{self, Process},
 };
+use planforge_types::{HostTensor, NamedTensors, OptimizationProfile};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use std::{collections::BTreeMap, fs, os::unix::process::ExitStatusExt as _, path::Path, process::Command};

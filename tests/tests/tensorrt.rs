@@ -2,17 +2,20 @@
 
 use planforge_engine_core::{
     backend::{Cancel, Compiler},
-    device::{DeviceFingerprint, DeviceKind, GpuFacts, HostFacts},
-    identity::{BuildSpec, Digest, DimRange, EngineKey, OptimizationProfile, Sku},
     report::{Report, ShapePoint},
     telemetry::{Telemetry, TelemetrySample},
-    worker::{self, FailureClass, MeasureAsk, RunEnd, WorkEvent, WorkKind, WorkOrder},
+    worker::{self, RunEnd},
 };
 use planforge_tensorrt::{Discovery, TensorRtCompiler, discover::Places, process::Limits};
 use planforge_tests::{
     fleet::{Board, Toolchain, board_of, program},
     models,
     standin::scenario::{Behaviour, Gpu, Phase, Rule, Scenario, Selects},
+};
+use planforge_types::{
+    BuildSpec, Digest, DimRange, EngineKey, FailureClass, OptimizationProfile, Sku,
+    fingerprint::{DeviceFingerprint, DeviceKind, GpuFacts, HostFacts},
+    order::{MeasureAsk, WorkEvent, WorkKind, WorkOrder},
 };
 use std::{
     collections::BTreeMap,
@@ -365,7 +368,7 @@ fn several_builds_keep_the_fastest() {
 #[test]
 fn what_a_version_cannot_do_is_refused_before_anything_runs() {
     let mut job = Job::new("11.1.0");
-    job.order.spec.precision = planforge_engine_core::identity::Precision::Fp16;
+    job.order.spec.precision = planforge_types::Precision::Fp16;
     let (class, message) = job.failure();
     assert_eq!(class, FailureClass::Model, "{message}");
     assert!(!Path::new(&job.order.scratch.join("engine.plan")).exists());

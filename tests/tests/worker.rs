@@ -1,11 +1,8 @@
 //! The worker program as an agent starts it, without one: what it does when it is told to build only.
 
-use planforge_engine_core::{
-    backend::CompileRequest,
-    device::DiscoveredDevice,
-    identity::{BuildSpec, Digest, Toolchain},
-};
+use planforge_engine_core::backend::CompileRequest;
 use planforge_tests::{models, process};
+use planforge_types::{BuildSpec, Digest, Toolchain, fingerprint::DiscoveredDevice};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,

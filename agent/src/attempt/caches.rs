@@ -10,11 +10,11 @@
 
 use super::{joins::Joins, log::AttemptLog, models::is_sound, run::blocking};
 use planforge_client::Blobs;
-use planforge_engine_core::{
-    identity::{Digest, DigestWriter, Sku},
-    worker::{CacheOrigin, TUNING_CACHE_MAX_BYTES},
-};
 use planforge_proto::v1;
+use planforge_types::{
+    Digest, DigestWriter, Sku,
+    order::{CacheOrigin, TUNING_CACHE_MAX_BYTES},
+};
 use std::{
     collections::BTreeSet,
     fs::{self, File},
@@ -399,7 +399,7 @@ mod tests {
     struct Nothing;
 
     impl crate::DeviceSource for Nothing {
-        fn devices(&self) -> Result<Vec<planforge_engine_core::device::DiscoveredDevice>, crate::DeviceError> {
+        fn devices(&self) -> Result<Vec<planforge_types::fingerprint::DiscoveredDevice>, crate::DeviceError> {
             Ok(Vec::new())
         }
 

@@ -14,7 +14,7 @@ use crate::host::{
     state::new_id,
 };
 use nix::sys::signal::Signal;
-use planforge_engine_core::device::{DeviceKind, DiscoveredDevice};
+use planforge_types::fingerprint::{DeviceKind, DiscoveredDevice};
 use std::{ffi::OsString, fmt, fs, io, sync::Arc, time::Duration};
 use tokio::{io::AsyncReadExt as _, sync::Mutex, time::timeout};
 

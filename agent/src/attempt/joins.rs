@@ -6,7 +6,7 @@
 //! hosts do not do this for each other.
 
 use crate::DeviceSource;
-use planforge_engine_core::identity::{Digest, Sku};
+use planforge_types::{Digest, Sku};
 use std::{
     collections::BTreeMap,
     fmt, io,

@@ -27,8 +27,8 @@ use crate::host::lock::LockError;
 use log::AttemptLog;
 use models::ModelError;
 use planforge_client::BlobError;
-use planforge_engine_core::worker::FailureClass;
 use planforge_proto::v1;
+use planforge_types::FailureClass;
 use std::{io, sync::Arc};
 
 /// What an attempt tells its agent while it runs.

@@ -5,7 +5,7 @@
 //! that is in use lives on through its links.
 
 use planforge_client::{BlobError, Blobs};
-use planforge_engine_core::identity::{Digest, DigestWriter};
+use planforge_types::{Digest, DigestWriter};
 use std::{
     collections::HashMap,
     fs::{self, File, FileTimes},

@@ -1,12 +1,13 @@
 //! From a job as the coordinator tells it to an order for a worker.
 
 use super::Failed;
-use planforge_engine_core::{
-    device::DiscoveredDevice,
-    identity::{BuildSpec, Digest, Sku, Toolchain, model::model_digest},
-    worker::{BUILDS_MAX, CacheOrigin, FailureClass, MeasureAsk, WorkKind, WorkOrder},
-};
+use planforge_engine_core::identity::model::model_digest;
 use planforge_proto::v1;
+use planforge_types::{
+    BuildSpec, Digest, FailureClass, Sku, Toolchain,
+    fingerprint::DiscoveredDevice,
+    order::{BUILDS_MAX, CacheOrigin, MeasureAsk, WorkKind, WorkOrder},
+};
 use std::{
     fmt::Display,
     path::{Path, PathBuf},
@@ -17,7 +18,7 @@ use std::{
 #[derive(Debug)]
 pub(super) struct JobOrder {
     pub kind: WorkKind,
-    pub engine_key: planforge_engine_core::identity::EngineKey,
+    pub engine_key: planforge_types::EngineKey,
     pub model_digest: Digest,
     pub graph_digest: Option<Digest>,
     pub structure_digest: Option<Digest>,

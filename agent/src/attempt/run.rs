@@ -24,12 +24,12 @@ use crate::{
 use bytes::Bytes;
 use futures::FutureExt as _;
 use planforge_client::{BlobError, Blobs, backoff::Backoff};
-use planforge_engine_core::{
-    device::{DeviceKind, DiscoveredDevice},
-    identity::Digest,
-    worker::{Artifact, FailureClass, WorkKind},
-};
 use planforge_proto::v1;
+use planforge_types::{
+    Digest, FailureClass,
+    fingerprint::{DeviceKind, DiscoveredDevice},
+    order::{Artifact, WorkKind},
+};
 use std::{ffi::OsString, future::Future, panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     sync::{Mutex, mpsc, watch},

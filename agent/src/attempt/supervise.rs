@@ -10,11 +10,11 @@ use super::{
 use crate::host::proc::{self, ProcessId};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
 use nix::sys::signal::Signal;
-use planforge_engine_core::{
-    identity::Digest,
-    worker::{Artifact, FailureClass, WorkCommand, WorkEvent, WorkOrder},
-};
 use planforge_proto::v1;
+use planforge_types::{
+    Digest, FailureClass,
+    order::{Artifact, WorkCommand, WorkEvent, WorkOrder},
+};
 use std::{
     io,
     os::unix::process::ExitStatusExt as _,

@@ -7,11 +7,11 @@ use super::{
     supervise::own_file,
 };
 use bytes::Bytes;
-use planforge_engine_core::{
-    identity::Digest,
-    worker::{Artifact, WorkOrder},
-};
 use planforge_proto::v1;
+use planforge_types::{
+    Digest,
+    order::{Artifact, WorkOrder},
+};
 use std::{
     collections::BTreeSet,
     io,

@@ -2,11 +2,14 @@
 
 use planforge_engine_core::{
     backend::Compiler,
-    device::{self, DeviceFingerprint, DiscoveredDevice},
-    identity::Sku,
+    device,
     telemetry::{self, Telemetry, TelemetrySample},
 };
 use planforge_proto::v1;
+use planforge_types::{
+    Sku,
+    fingerprint::{DeviceFingerprint, DiscoveredDevice},
+};
 use std::{
     collections::BTreeMap,
     io,

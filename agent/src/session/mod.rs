@@ -28,11 +28,11 @@ use crate::{
 };
 use link::{Link, LinkEvent, LinkEventKind, OUTGOING};
 use planforge_client::{Client, backoff::Backoff};
-use planforge_engine_core::device::DiscoveredDevice;
 use planforge_proto::{
     ApiError, ErrorCode,
     v1::{self, agent_message::Kind as Say, coordinator_message::Kind as Hear},
 };
+use planforge_types::fingerprint::DiscoveredDevice;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     future::Future,

@@ -7,14 +7,10 @@
 use super::{ORPHAN_GRACE, tell};
 use crate::attempt::process::{KILLED_HINT, describe};
 use nix::sys::signal::Signal;
-use planforge_engine_core::{
-    backend::{
-        BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, Oracle, PlanIdentity,
-    },
-    device::DiscoveredDevice,
-    identity::{Sku, Toolchain},
-    worker::FailureClass,
+use planforge_engine_core::backend::{
+    Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, Oracle, PlanIdentity,
 };
+use planforge_types::{BackendError, FailureClass, Sku, Toolchain, fingerprint::DiscoveredDevice};
 use serde::{Deserialize, Serialize};
 use std::{
     env,

@@ -13,7 +13,11 @@ use apart::{Apart, CompileOrder};
 use planforge_engine_core::{
     backend::{Cancel, Compiler},
     telemetry::OpenTelemetry,
-    worker::{FailureClass, RunEnd, WorkCommand, WorkEvent, WorkOrder},
+    worker::RunEnd,
+};
+use planforge_types::{
+    FailureClass,
+    order::{WorkCommand, WorkEvent, WorkOrder},
 };
 use std::{
     fs::File,

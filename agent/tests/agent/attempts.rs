@@ -1,10 +1,10 @@
 use crate::farm::{Bench, eventually};
 use planforge_agent::host::lock::{self, Taken};
-use planforge_engine_core::{
-    identity::Digest,
-    worker::{WorkKind, WorkOrder},
-};
 use planforge_proto::v1::{self, FailureClass, agent_message::Kind as Said, coordinator_message::Kind as Say};
+use planforge_types::{
+    Digest,
+    order::{WorkKind, WorkOrder},
+};
 
 fn failure(finished: &v1::Finished, class: FailureClass) -> &v1::Failure {
     assert_eq!(finished.outcome, "failed");

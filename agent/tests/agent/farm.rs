@@ -3,16 +3,16 @@
 use crate::server::Store;
 use planforge_agent::{AgentConfig, AgentError, DeviceError, DeviceSource, Limits, host::proc::ProcessId};
 use planforge_client::Endpoint;
-use planforge_engine_core::{
-    device::{DeviceFingerprint, DeviceKind, DiscoveredDevice, HostFacts},
-    identity::{Digest, model::model_digest},
-    telemetry::TelemetrySample,
-};
+use planforge_engine_core::{identity::model::model_digest, telemetry::TelemetrySample};
 use planforge_proto::v1::{
     self,
     agent_message::Kind as Said,
     coordinator_message::Kind as Say,
     fleet_server::{Fleet, FleetServer},
+};
+use planforge_types::{
+    Digest,
+    fingerprint::{DeviceFingerprint, DeviceKind, DiscoveredDevice, HostFacts},
 };
 use std::{
     net::SocketAddr,

@@ -3,11 +3,8 @@
 
 use crate::farm::{Bench, OneCpu};
 use planforge_agent::DeviceSource as _;
-use planforge_engine_core::{
-    identity::{Digest, Toolchain},
-    worker::WorkOrder,
-};
 use planforge_proto::v1::{self, FailureClass};
+use planforge_types::{Digest, Toolchain, order::WorkOrder};
 use std::collections::BTreeMap;
 
 /// Learns something in every build, and tells what it began with.

@@ -9,7 +9,7 @@ use crate::{
     failure::Failure,
     request::{extras::MeasureArgs, parse_precision, shapes},
 };
-use planforge_engine_core::identity::{OptimizationProfile, Precision, Sku, ToolchainConstraint};
+use planforge_types::{OptimizationProfile, Precision, Sku, ToolchainConstraint};
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]

@@ -14,8 +14,8 @@ use crate::{
     tables,
     wait::{self, Waiting},
 };
-use planforge_engine_core::identity::BuildSpec;
 use planforge_proto::{ErrorCode, v1, view::JobView};
+use planforge_types::BuildSpec;
 use std::{path::PathBuf, time::Duration};
 
 /// How long cancelled jobs may take to leave their devices before this command ends anyway; their workers die with it.

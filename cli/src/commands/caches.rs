@@ -7,8 +7,8 @@ use crate::{
     tables,
 };
 use clap::Subcommand;
-use planforge_engine_core::identity::Sku;
 use planforge_proto::{v1, view::CacheView};
+use planforge_types::Sku;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

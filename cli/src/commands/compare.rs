@@ -10,10 +10,10 @@ use crate::{
 };
 use planforge_engine_core::{
     compare::{self, CompareError, gate},
-    identity::{Sku, ToolchainConstraint},
     report::Report,
 };
 use planforge_proto::ErrorCode;
+use planforge_types::{Sku, ToolchainConstraint};
 use std::path::Path;
 
 #[derive(Debug, clap::Args)]

@@ -12,7 +12,7 @@ use planforge_coordinator::{
     server::{self, Coordinator, CoordinatorConfig, StartError},
     tls::TlsFiles,
 };
-use planforge_engine_core::identity::Digest;
+use planforge_types::Digest;
 use std::{
     net::SocketAddr,
     path::PathBuf,

@@ -2,7 +2,6 @@
 
 use super::Context;
 use crate::{failure::Failure, farm::Farm, request::LocalFiles, tables};
-use planforge_engine_core::identity::{BuildSpec, Toolchain, ToolchainConstraint, resolve_toolchain};
 use planforge_onnx::Model;
 use planforge_proto::{ErrorCode, v1};
 use planforge_tensorrt::{
@@ -11,6 +10,7 @@ use planforge_tensorrt::{
     model::ModelFacts,
     preflight::{self, Step},
 };
+use planforge_types::{BuildSpec, Toolchain, ToolchainConstraint, resolve_toolchain};
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
 /// Asks the store about every combination that the request stands for, and writes the commands that a TensorRT job of

@@ -2,9 +2,10 @@
 
 use super::Context;
 use crate::{failure::Failure, request::shapes};
-use planforge_engine_core::{explain::explain, identity::OptimizationProfile};
+use planforge_engine_core::explain::explain;
 use planforge_onnx::Model;
 use planforge_proto::ErrorCode;
+use planforge_types::OptimizationProfile;
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]

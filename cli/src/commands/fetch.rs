@@ -10,8 +10,8 @@ use crate::{
     settings::Key,
     tables,
 };
-use planforge_engine_core::identity::{BuildSpec, Digest, Sku, ToolchainConstraint};
 use planforge_proto::{ErrorCode, v1, view::EngineView};
+use planforge_types::{BuildSpec, Digest, Sku, ToolchainConstraint};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]

@@ -3,9 +3,10 @@
 use super::Context;
 use crate::{backends, failure::Failure, request::models, tables};
 use planforge_engine_core::{
-    backend::{BackendError, PlanIdentity},
+    backend::PlanIdentity,
     native::{self, PlanError},
 };
+use planforge_types::BackendError;
 use std::{
     error::Error,
     fs::File,

@@ -8,8 +8,8 @@ use crate::{
     tables,
 };
 use clap::Subcommand;
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{v1, view::PluginView};
+use planforge_types::Digest;
 use std::path::Path;
 
 #[derive(Debug, clap::Args)]

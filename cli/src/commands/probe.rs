@@ -5,7 +5,6 @@ use super::Context;
 use crate::{backends, failure::Failure, local::ceilings_folder};
 use planforge_agent::HostDevices;
 use planforge_engine_core::{
-    device::{DeviceFingerprint, DeviceKind},
     telemetry::{self, Telemetry, contention},
     worker::CeilingStore,
 };
@@ -16,6 +15,7 @@ use planforge_engine_cuda::{
 };
 use planforge_kernels::cuda::device::{DeviceError, Gpu};
 use planforge_proto::ErrorCode;
+use planforge_types::fingerprint::{DeviceFingerprint, DeviceKind};
 use std::{fmt::Write as _, time::Instant};
 
 #[derive(Debug, clap::Args)]

@@ -4,11 +4,11 @@ use super::{Context, bench::FOREIGN};
 use crate::{backends, failure::Failure, portability, tables};
 use planforge_agent::HostDevices;
 use planforge_engine_core::{
-    backend::{BackendError, Compiler, HostTensor, LoadOptions, NamedTensors, Port},
+    backend::{Compiler, LoadOptions},
     npz::{self, NpzError},
-    worker::FailureClass,
 };
 use planforge_proto::ErrorCode;
+use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, Port};
 use std::{
     error::Error,
     path::{Path, PathBuf},
@@ -166,7 +166,7 @@ impl From<NpzError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_engine_core::backend::ElementType;
+    use planforge_types::ElementType;
 
     fn tensor(shape: &[usize]) -> HostTensor {
         let bytes = (0..shape.iter().product::<usize>()).map(|n| n as u8).collect();

@@ -8,8 +8,8 @@ use crate::{
     tables,
     wait::{self, Waiting},
 };
-use planforge_engine_core::identity::BuildSpec;
 use planforge_proto::{ErrorCode, v1, view::JobView};
+use planforge_types::BuildSpec;
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]

@@ -1,10 +1,8 @@
 //! GPUs: driver, settings, state, and who else uses them.
 
 use super::Check;
-use planforge_engine_core::{
-    device::{DiscoveredDevice, GpuFacts},
-    telemetry::{self, Conditions, TelemetrySample},
-};
+use planforge_engine_core::telemetry::{self, Conditions, TelemetrySample};
+use planforge_types::fingerprint::{DiscoveredDevice, GpuFacts};
 use std::{fs, path::Path};
 
 const AREA: &str = "gpu";

@@ -2,15 +2,13 @@
 
 use super::Check;
 use crate::{backends, commands::Context, failure::Failure, reports, request::models};
-use planforge_engine_core::{
-    backend::{BackendError, Cancel},
-    device::DiscoveredDevice,
-    identity::{BuildSpec, EngineKey, Toolchain},
-    report::Report,
-    telemetry,
-    worker::{self, MeasureAsk, WorkEvent, WorkKind, WorkOrder},
-};
+use planforge_engine_core::{backend::Cancel, report::Report, telemetry, worker};
 use planforge_proto::ErrorCode;
+use planforge_types::{
+    BackendError, BuildSpec, EngineKey, Toolchain,
+    fingerprint::DiscoveredDevice,
+    order::{MeasureAsk, WorkEvent, WorkKind, WorkOrder},
+};
 use std::{fs, io, path::Path};
 
 const AREA: &str = "self-test";

@@ -1,11 +1,11 @@
 //! Toolchains: what can build here, and what is broken with the rest.
 
 use super::Check;
-use planforge_engine_core::device::DiscoveredDevice;
 use planforge_tensorrt::{
     Installation,
     discover::{Discovery, Fault, Findings},
 };
+use planforge_types::fingerprint::DiscoveredDevice;
 use std::{
     collections::BTreeSet,
     env, fs,

@@ -18,8 +18,8 @@ pub use record::{OwnersWay, Record};
 use crate::{failure::Failure, farm::Need, printer::Printer, wait};
 use planforge_client::{Client, Endpoint};
 use planforge_coordinator::server::{self, Coordinator, CoordinatorConfig, StartError};
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{ErrorCode, v1};
+use planforge_types::Digest;
 use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},

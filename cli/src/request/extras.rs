@@ -2,11 +2,11 @@
 
 use super::{LocalFiles, models};
 use crate::failure::Failure;
-use planforge_engine_core::{
-    identity::{BuildSpec, Digest},
-    worker::{BUILDS_MAX, MeasureAsk, in_order},
-};
 use planforge_proto::{ErrorCode, v1};
+use planforge_types::{
+    BuildSpec, Digest,
+    order::{BUILDS_MAX, MeasureAsk, in_order},
+};
 use std::path::{Path, PathBuf};
 
 /// Flags that say what is measured beside the usual.

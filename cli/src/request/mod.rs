@@ -6,11 +6,11 @@ pub mod shapes;
 
 use crate::{commands::Context, failure::Failure, farm::Farm, lists, settings::Key};
 use extras::{Attached, ExtraArgs};
-use planforge_engine_core::{
-    device::CpuLevel,
-    identity::{BuildSpec, Digest, OptimizationProfile, Precision, Sku, ToolchainConstraint, spec::OptimizationLevel},
-};
+use planforge_engine_core::device::CpuLevel;
 use planforge_proto::{ErrorCode, v1};
+use planforge_types::{
+    BuildSpec, Digest, OptimizationProfile, Precision, Sku, ToolchainConstraint, spec::OptimizationLevel,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::Read as _,

@@ -2,8 +2,9 @@
 
 use super::LocalFiles;
 use crate::{failure::Failure, settings::Settings};
-use planforge_engine_core::identity::{self, DigestCache, DigestWriter, IdentityError, ModelIdentity};
+use planforge_engine_core::identity::{self, DigestCache, IdentityError, ModelIdentity};
 use planforge_proto::v1;
+use planforge_types::DigestWriter;
 use std::{fs, io, path::Path};
 
 /// A model on this machine.

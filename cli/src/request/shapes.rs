@@ -3,7 +3,7 @@
 //! `images:1x3x224x224` fixes every dimension; `ids:1..8x128` lets the first one vary and tunes for the largest;
 //! `ids:1..4..8x128` tunes for 4. Inputs are separated by commas; each `--shapes` is one optimization profile.
 
-use planforge_engine_core::identity::{DimRange, OptimizationProfile};
+use planforge_types::{DimRange, OptimizationProfile};
 
 /// Most dimensions of one input: no device runs more.
 const MAX_RANK: usize = 8;

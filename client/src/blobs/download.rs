@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Method, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use planforge_engine_core::identity::{Digest, DigestWriter};
+use planforge_types::{Digest, DigestWriter};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File, OpenOptions},

@@ -1,8 +1,8 @@
 //! What can go wrong with a transfer, and which of it is worth another try.
 
 use http::StatusCode;
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::Digest;
 use serde::Deserialize;
 use std::{io, path::PathBuf};
 

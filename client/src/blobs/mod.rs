@@ -22,7 +22,7 @@ use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use hyper_util::{client::legacy::Client as HttpClient, rt::TokioExecutor};
-use planforge_engine_core::identity::Digest;
+use planforge_types::Digest;
 use std::{io, sync::Arc, time::Duration};
 
 /// Pieces in which files are read and sent: with 256 KiB and more, loopback runs at the speed of memory.

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use planforge_engine_core::identity::Digest;
+use planforge_types::Digest;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,

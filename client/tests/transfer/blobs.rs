@@ -1,7 +1,7 @@
 use crate::server::{Store, proxy};
 use bytes::Bytes;
 use planforge_client::{BlobError, Blobs, Endpoint, blobs::Retries};
-use planforge_engine_core::identity::Digest;
+use planforge_types::Digest;
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 /// Long enough for several pieces on either side.

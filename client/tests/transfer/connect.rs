@@ -5,8 +5,8 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use planforge_client::{Blobs, Client, Endpoint, EndpointOptions, Token, blobs::Retries};
-use planforge_engine_core::identity::Digest;
 use planforge_proto::ErrorCode;
+use planforge_types::Digest;
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_rustls::{

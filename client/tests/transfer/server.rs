@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{head, post},
 };
-use planforge_engine_core::identity::Digest;
+use planforge_types::Digest;
 use std::{
     collections::{HashMap, VecDeque},
     net::SocketAddr,

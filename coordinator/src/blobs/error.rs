@@ -1,7 +1,7 @@
 //! What can go wrong with stored bytes.
 
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::Digest;
 use std::{
     io,
     path::{Path, PathBuf},

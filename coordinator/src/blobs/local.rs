@@ -21,8 +21,8 @@ use super::{
 use crate::durable;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
-use planforge_engine_core::identity::{Digest, DigestWriter};
 use planforge_proto::ApiError;
+use planforge_types::{Digest, DigestWriter};
 use std::{
     fs::{self, File},
     io::{self, Write},

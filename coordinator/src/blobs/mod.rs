@@ -10,8 +10,8 @@ pub use upload::{Begun, MAX_OPEN_UPLOADS, UploadStatus};
 
 use bytes::Bytes;
 use futures::{future::BoxFuture, stream::BoxStream};
-use planforge_engine_core::identity::Digest;
 use planforge_proto::ApiError;
+use planforge_types::Digest;
 use std::ops::Range;
 
 /// Where blobs live. A blob is visible only once its bytes are durable and their SHA-256 was checked.

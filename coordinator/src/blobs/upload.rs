@@ -13,7 +13,7 @@ use super::{
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use planforge_engine_core::identity::{Digest, DigestWriter};
+use planforge_types::{Digest, DigestWriter};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::HashMap,

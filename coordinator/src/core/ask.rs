@@ -5,8 +5,8 @@ use super::{
     state::{Submit, SubmitWhat},
     submit::JOBS_PER_REQUEST_MAX,
 };
-use planforge_engine_core::identity::{BuildSpec, EngineKey, Sku, Toolchain, ToolchainConstraint};
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::{BuildSpec, EngineKey, Sku, Toolchain, ToolchainConstraint};
 
 /// One combination of a request, before anything is decided about it.
 pub(super) struct Asked {

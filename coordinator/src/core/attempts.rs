@@ -12,7 +12,7 @@ use super::{
         State, ToAgent,
     },
 };
-use planforge_engine_core::{identity::Digest, worker::FailureClass};
+use planforge_types::{Digest, FailureClass};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Free devices that are weighed against each other for one job; more would not make a better choice.

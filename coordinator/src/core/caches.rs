@@ -12,7 +12,7 @@ use super::{
     queue::DeviceKey,
     state::{CacheUpdate, Effects, Now, State},
 };
-use planforge_engine_core::{device::DeviceFingerprint, identity::Digest};
+use planforge_types::{Digest, fingerprint::DeviceFingerprint};
 
 impl State {
     /// Scope of what a build on the device learns, and the device's own name for itself. `None` for a device that does

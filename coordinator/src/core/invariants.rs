@@ -7,7 +7,7 @@ use super::{
     queue::Target,
     state::{Ordered, State, flight_of},
 };
-use planforge_engine_core::worker::BUILDS_MAX;
+use planforge_types::order::BUILDS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Checks the whole state.

@@ -7,11 +7,8 @@ use super::{
     resolve::Unresolved,
     state::{Flight, State},
 };
-use planforge_engine_core::{
-    identity::{BuildSpec, Digest, EngineKey, Toolchain},
-    worker::FailureClass,
-};
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Toolchain};
 
 /// What is to happen to a combination.
 pub(super) enum Verdict {

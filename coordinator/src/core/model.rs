@@ -1,9 +1,6 @@
 //! What the farm knows: plain records that the store keeps as they are.
 
-use planforge_engine_core::{
-    identity::{BuildSpec, Digest, EngineKey, Sku, Toolchain},
-    worker::{FailureClass, MeasureAsk},
-};
+use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Sku, Toolchain, order::MeasureAsk};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 

@@ -4,11 +4,8 @@ use super::{
     model::{Change, Failure, JobId, JobState, PluginRecord},
     state::{Effects, Now, State},
 };
-use planforge_engine_core::{
-    identity::{BuildSpec, Digest},
-    worker::FailureClass,
-};
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::{BuildSpec, Digest, FailureClass};
 
 impl State {
     fn is_allowed(&self, plugin: &Digest) -> bool {

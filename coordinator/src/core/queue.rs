@@ -6,7 +6,7 @@
 //! floods the queue delays its own jobs, and a low priority is late but never starves.
 
 use super::model::{Job, JobId};
-use planforge_engine_core::identity::{Sku, Toolchain};
+use planforge_types::{Sku, Toolchain};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
@@ -161,7 +161,7 @@ impl Queue {
 mod tests {
     use super::*;
     use crate::core::model::{JobKind, JobState, Model, Want};
-    use planforge_engine_core::identity::{BuildSpec, Digest};
+    use planforge_types::{BuildSpec, Digest};
 
     const START_MS: u64 = 1_700_000_000_000;
 
@@ -194,7 +194,7 @@ mod tests {
             allow_inaccurate: false,
             eval: None,
             builds: 1,
-            measure: planforge_engine_core::worker::MeasureAsk::default(),
+            measure: planforge_types::order::MeasureAsk::default(),
             wants: vec![Want { request: id.into(), actor: project.clone(), project, priority }],
             needs: Vec::new(),
             recheck: false,

@@ -1,13 +1,13 @@
 //! From what is asked for to one exact toolchain and spec, and the refusal when nothing known could run it.
 
 use super::{queue::Target, state::State};
-use planforge_engine_core::identity::{
+use planforge_proto::{ApiError, ErrorCode};
+use planforge_tensorrt::{Refusal, preflight};
+use planforge_types::{
     BuildSpec, Sku, Toolchain, ToolchainConstraint,
     resolve::{ResolveError, resolve_spec, resolve_toolchain},
     toolchain::compare_versions,
 };
-use planforge_proto::{ApiError, ErrorCode};
-use planforge_tensorrt::{Refusal, preflight};
 use std::collections::BTreeSet;
 
 /// SKUs or toolchains that one refusal lists.

@@ -9,11 +9,8 @@ use super::{
     queue::{DeviceKey, Queue, Target},
 };
 use crate::auth::Actor;
-use planforge_engine_core::{
-    identity::{BuildSpec, Digest, EngineKey, Sku, ToolchainConstraint},
-    worker::MeasureAsk,
-};
 use planforge_proto::ApiError;
+use planforge_types::{BuildSpec, Digest, EngineKey, Sku, ToolchainConstraint, order::MeasureAsk};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,

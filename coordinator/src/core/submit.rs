@@ -6,8 +6,8 @@ use super::{
     model::{Change, Failure, Job, JobId, JobKind, JobState, RequestRecord, Want},
     state::{Effects, JobRef, Now, State, Submit, Submitted},
 };
-use planforge_engine_core::{identity::Digest, worker::FailureClass};
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::{Digest, FailureClass};
 use std::collections::BTreeSet;
 
 /// Jobs that one request may expand to.

@@ -5,11 +5,12 @@ use crate::core::{
     FinishedOutcome, HelloIn, Job, JobId, JobKind, JobState, LeaseRef, Model, ModelFile, PlanRef, PluginRecord, Report,
     TokenRecord,
 };
-use planforge_engine_core::{
-    identity::{BuildSpec, Digest, Sku, Toolchain, model::model_digest},
-    worker::{BUILDS_MAX, FailureClass, MeasureAsk},
-};
+use planforge_engine_core::identity::model::model_digest;
 use planforge_proto::{ApiError, ErrorCode, v1};
+use planforge_types::{
+    BuildSpec, Digest, FailureClass, Sku, Toolchain,
+    order::{BUILDS_MAX, MeasureAsk},
+};
 use std::{
     collections::BTreeSet,
     path::{Component, Path},

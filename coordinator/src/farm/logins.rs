@@ -6,8 +6,8 @@
 //! A *link* is worth one session, once, for a short time. Looking at it uses nothing up.
 
 use crate::auth::{Actor, Proof, Role};
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::Digest;
 use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
 
 /// A session ends this long after it began, if nothing ends it sooner.

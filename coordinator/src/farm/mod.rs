@@ -29,8 +29,8 @@ use futures::stream::BoxStream;
 use leader::{Leader, Message, Shared};
 use logins::Logins;
 use logs::Logs;
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode, v1};
+use planforge_types::Digest;
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
 use seal::Sealer;
 use std::{

@@ -10,8 +10,8 @@ use crate::{
     core::{self, Cancel, Covered, Input, Job, JobId, JobRef, Reply, Report, Submit, SubmitWhat, Submitted},
     store::{EngineFilter, JobFilter, ReportFilter},
 };
-use planforge_engine_core::identity::{BuildSpec, Digest, EngineKey, ToolchainConstraint};
 use planforge_proto::{ApiError, ErrorCode, v1};
+use planforge_types::{BuildSpec, Digest, EngineKey, ToolchainConstraint};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The project of requests that name none.

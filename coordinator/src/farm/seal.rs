@@ -12,8 +12,8 @@ use crate::{
     core::{Input, JobId, Reply},
     store::Store,
 };
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::Digest;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Mutex, mpsc, oneshot};
 

@@ -9,14 +9,11 @@ use crate::{
     core::{Failure, FinishedIn, FinishedOutcome, Input, LeaseRef, PlanRef, ReportIn, SessionId, ToAgent},
 };
 use futures::{StreamExt as _, TryStreamExt as _};
-use planforge_engine_core::{
-    identity::Digest,
-    worker::{FailureClass, TUNING_CACHE_MAX_BYTES},
-};
 use planforge_proto::{
     ApiError, ErrorCode,
     v1::{self, agent_message::Kind, coordinator_message},
 };
+use planforge_types::{Digest, FailureClass, order::TUNING_CACHE_MAX_BYTES};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;

@@ -5,8 +5,8 @@ use crate::{
     auth::{Actor, Role},
     core::{Change, TokenRecord},
 };
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode, v1};
+use planforge_types::Digest;
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,

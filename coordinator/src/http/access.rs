@@ -15,8 +15,8 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::Digest;
 use std::{ops::Deref, time::Duration};
 
 /// The cookie of a browser that is signed in; behind it comes the port, because browsers send one port's cookies to all

@@ -18,8 +18,8 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use futures::StreamExt;
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::Digest;
 use serde::{Deserialize, Serialize};
 
 const UPLOAD_OFFSET: HeaderName = HeaderName::from_static("upload-offset");

@@ -5,7 +5,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use planforge_engine_core::identity::Digest;
+use planforge_types::Digest;
 use std::sync::LazyLock;
 
 struct Asset {

@@ -4,13 +4,13 @@ use super::format;
 use planforge_engine_core::{
     backend::LayerTime,
     compare::portability::Portability,
-    identity::Toolchain,
     report::{BatchSweep, Ceilings, Roofline, StreamSweep},
 };
 use planforge_proto::{
     v1,
     view::{failure_class_name, is_ended, kind_name, state_name},
 };
+use planforge_types::Toolchain;
 use serde::Deserialize;
 
 /// A state as a pill: a word, a sign that is not colour, and a class for colour.

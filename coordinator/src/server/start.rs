@@ -19,8 +19,8 @@ use crate::{
     store::SqliteStore,
     tls::{TlsError, TlsFiles},
 };
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, v1};
+use planforge_types::Digest;
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read, Seek, Write},

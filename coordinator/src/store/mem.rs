@@ -5,7 +5,7 @@ use crate::core::{
     Agent, CacheRecord, Change, Covered, Engine, EngineRef, Event, Job, JobId, PluginRecord, Refusal, Report,
     RequestRecord, Snapshot, TokenRecord,
 };
-use planforge_engine_core::identity::{Digest, EngineKey, Sku};
+use planforge_types::{Digest, EngineKey, Sku};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},

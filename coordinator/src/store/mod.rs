@@ -21,8 +21,8 @@ pub use sqlite::SqliteStore;
 
 use crate::core::{Change, Engine, Event, Job, JobId, JobState, Report, RequestRecord, Snapshot, TokenRecord};
 use futures::future::BoxFuture;
-use planforge_engine_core::identity::{Digest, EngineKey};
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::{Digest, EngineKey};
 
 /// Why a store did not do what was asked. Nothing of a refused commit was applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -10,8 +10,8 @@ use crate::core::{
     Agent, CacheRecord, Change, Covered, Engine, Event, Job, JobId, JobState, PluginRecord, Refusal, Report,
     RequestRecord, Snapshot, TokenRecord,
 };
-use planforge_engine_core::identity::{Digest, EngineKey};
 use planforge_proto::ApiError;
+use planforge_types::{Digest, EngineKey};
 use serde::de::DeserializeOwned;
 use sqlx::{
     AssertSqlSafe, Connection as _, Row as _, SqliteConnection, SqlitePool,

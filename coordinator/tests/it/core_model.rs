@@ -10,10 +10,7 @@ use planforge_coordinator::{
     },
     store::{MemStore, Store},
 };
-use planforge_engine_core::{
-    identity::{BuildSpec, Digest, EngineKey, Toolchain, ToolchainConstraint},
-    worker::{FailureClass, MeasureAsk},
-};
+use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Toolchain, ToolchainConstraint, order::MeasureAsk};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 

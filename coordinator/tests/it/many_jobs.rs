@@ -12,8 +12,8 @@ use planforge_coordinator::{
     server::{Coordinator, CoordinatorConfig},
     store::{MemStore, SqliteStore, Store as _},
 };
-use planforge_engine_core::identity::Digest;
 use planforge_proto::v1;
+use planforge_types::Digest;
 use prost::Message as _;
 use std::{collections::BTreeSet, sync::Arc};
 use tempfile::TempDir;

@@ -8,10 +8,7 @@ use planforge_coordinator::{
     },
     store::{EngineFilter, EventFilter, JobFilter, MemStore, ReportFilter, SqliteStore, Store, StoreError},
 };
-use planforge_engine_core::{
-    identity::{BuildSpec, Digest, EngineKey, Toolchain},
-    worker::{FailureClass, MeasureAsk},
-};
+use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Toolchain, order::MeasureAsk};
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 pub(crate) fn job(id: &str, state: JobState, created_ms: u64) -> Job {

@@ -7,13 +7,13 @@ use crate::support::{
     model, open, request, until_state,
 };
 use planforge_coordinator::{auth::Actor, farm::Farm, store::MemStore};
-use planforge_engine_core::{
-    device::{DeviceFingerprint, DeviceKind, GpuFacts, HostFacts},
-    identity::Toolchain,
-};
 use planforge_proto::{
     ErrorCode,
     v1::{self, JobState, agent_message::Kind as Say},
+};
+use planforge_types::{
+    Toolchain,
+    fingerprint::{DeviceFingerprint, DeviceKind, GpuFacts, HostFacts},
 };
 use std::sync::Arc;
 

@@ -15,10 +15,10 @@ pub mod portability;
 mod render;
 
 use crate::{
-    identity::Sku,
     measure::COMPARABLE_WINDOWS,
     report::{Report, SamplesError},
 };
+use planforge_types::Sku;
 use portability::{Portability, portability};
 use serde::{Deserialize, Serialize};
 
@@ -286,7 +286,7 @@ fn incomparable(left: &Report, right: &Report) -> Option<String> {
         return differ("precisions", precision(left), precision(right));
     }
     let shapes = |report: &Report| {
-        let shape = |port: &crate::backend::Port| {
+        let shape = |port: &planforge_types::Port| {
             let dims = port.shape.iter().map(|dim| dim.map_or("?".to_owned(), |size| size.to_string()));
             format!("{}:{}", port.name, dims.collect::<Vec<_>>().join("x"))
         };

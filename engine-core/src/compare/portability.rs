@@ -4,13 +4,11 @@
 //! the same model, spec and toolchain that was built for B. Otherwise it says why it is empty.
 
 use super::{bootstrap, disturbed, incomparable, measured_on, windows};
-use crate::{
-    identity::{Digest, EngineKey, Sku},
-    report::{
-        OTHER_LIBRARIES, Report,
-        format::{milliseconds, percent},
-    },
+use crate::report::{
+    OTHER_LIBRARIES, Report,
+    format::{milliseconds, percent},
 };
+use planforge_types::{Digest, EngineKey, Sku};
 use serde::{Deserialize, Serialize};
 
 /// A foreign plan held against the engine that was built for the device.

@@ -1,9 +1,9 @@
 use super::*;
 use crate::{
-    identity::{Digest, Precision},
     measure::stats::latency_stats,
     report::{Samples, tests::sample_report},
 };
+use planforge_types::{Digest, Precision};
 use rand::{RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus};
 
 /// A report over the given windows.

@@ -5,8 +5,11 @@
 //! given as a range because drivers report less than is on the label. A board that no row matches, and every MIG
 //! slice and virtual GPU, gets a name derived from its own description.
 
-use super::{DeviceFingerprint, GpuFacts};
-use crate::identity::{Sku, sku::SKU_MAX_BYTES};
+use planforge_types::{
+    Sku,
+    fingerprint::{DeviceFingerprint, GpuFacts},
+    sku::SKU_MAX_BYTES,
+};
 
 /// One target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +157,7 @@ fn name(text: &str) -> Sku {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{DeviceKind, HostFacts};
+    use planforge_types::fingerprint::{DeviceKind, HostFacts};
     use std::collections::BTreeSet;
 
     fn board(name: &str, pci: u16, memory_mib: u64, sms: u32, capability: &str) -> DeviceFingerprint {

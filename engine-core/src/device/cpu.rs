@@ -1,6 +1,7 @@
 //! Finding this host's CPU: what it is, what it can run, how many cores this process may use.
 
-use super::{CpuFacts, CpuLevel, DeviceFingerprint, DeviceKind, HostFacts};
+use super::CpuLevel;
+use planforge_types::fingerprint::{CpuFacts, DeviceFingerprint, DeviceKind, HostFacts};
 use std::{
     collections::BTreeSet,
     fs,

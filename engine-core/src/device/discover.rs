@@ -1,8 +1,11 @@
 //! Everything this host offers, fast: opening the GPU library can take a second, so what it said is kept in a file
 //! and used again as long as nothing about library, driver, boot or partitioning has changed.
 
-use super::{CpuLevel, DeviceFingerprint, DiscoveredDevice, HostFacts, catalogue, cpu, gpu};
-use crate::identity::Digest;
+use super::{CpuLevel, catalogue, cpu, gpu};
+use planforge_types::{
+    Digest,
+    fingerprint::{DeviceFingerprint, DiscoveredDevice, HostFacts},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,

@@ -1,6 +1,5 @@
 //! Finding NVIDIA GPUs through their management library. Without the library there are no GPUs; that is no error.
 
-use super::{DeviceFingerprint, DeviceKind, GpuFacts, HostFacts};
 use nvml_wrapper::{
     Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor,
     enum_wrappers::device::{Clock, GpuVirtualizationMode},
@@ -9,12 +8,10 @@ use nvml_wrapper::{
     structs::device::FieldId,
     sys_exports::field_id,
 };
+use planforge_types::fingerprint::{DeviceFingerprint, DeviceKind, GpuFacts, HostFacts, VISIBLE_DEVICES};
 use std::{env, sync::Once};
 
 const BYTES_PER_MIB: u64 = 1 << 20;
-
-/// Names the GPUs that CUDA shows a process.
-pub const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
 /// Opens the management library.
 pub(crate) fn open_nvml() -> Result<Nvml, NvmlError> {

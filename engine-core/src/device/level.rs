@@ -1,6 +1,6 @@
 //! Instruction-set levels: each is a SKU of its own that bounds what an engine's code may use.
 
-use crate::identity::Sku;
+use planforge_types::Sku;
 use std::{fmt, str::FromStr};
 
 /// An instruction-set level. Within an architecture, a later level includes every earlier one.

@@ -9,7 +9,8 @@
 //! Invariant: a changed file is never taken for the old one. Timestamps tick coarsely, so a file that was changed less
 //! than [`SETTLED`] before it was hashed is not stored: a second change could leave the same stamp.
 
-use super::{Digest, model::ModelIdentity};
+use super::model::ModelIdentity;
+use planforge_types::Digest;
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,

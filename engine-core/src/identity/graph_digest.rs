@@ -9,7 +9,6 @@
 //! shapes have), strings and booleans of up to [`MAX_STEERING_ELEMENTS`] elements, tensors in attributes, and floats where an operator makes a
 //! shape of them.
 
-use super::{Digest, DigestWriter};
 use planforge_onnx::{
     Model, OnnxError,
     proto::{
@@ -19,6 +18,7 @@ use planforge_onnx::{
     },
     tensor::for_each_tensor,
 };
+use planforge_types::{Digest, DigestWriter};
 use prost::Message as _;
 use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};

@@ -4,11 +4,11 @@
 //! file. The *graph digest* and the *structure digest* (see [`super::graph_digest`]) only offer reuse.
 
 use super::{
-    Digest,
     digest_cache::{DigestCache, Stamped},
     graph_digest::{self, GraphDigests},
 };
 use planforge_onnx::{Model, OnnxError};
+use planforge_types::Digest;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{

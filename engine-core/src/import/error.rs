@@ -1,11 +1,10 @@
 //! Everything that is wrong with a model, listed at once.
 
 use crate::{
-    backend::BackendError,
     ops::OpError,
     shape::{BindError, ShapeError},
-    worker::FailureClass,
 };
+use planforge_types::{BackendError, FailureClass};
 use std::fmt;
 
 /// Problems shown in one message; the rest is counted.

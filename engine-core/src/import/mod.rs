@@ -22,7 +22,6 @@ pub use error::{ImportError, Problem, Refusal};
 pub use lower::{NEWEST_OPSET, OLDEST_OPSET, supported as supported_operators};
 
 use crate::{
-    identity::OptimizationProfile,
     ir::{ElementType, Graph, Tensor, ValueId},
     shape::{DeclaredDim, TensorType, bind_input, check_size},
 };
@@ -35,6 +34,7 @@ use planforge_onnx::{
         tensor_shape_proto::dimension, type_proto,
     },
 };
+use planforge_types::OptimizationProfile;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most nodes a graph may have; unrolled models stay far below.

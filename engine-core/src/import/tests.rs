@@ -5,14 +5,12 @@ use super::{
     *,
 };
 use crate::{
-    backend::BackendError,
-    identity::DimRange,
     ir::Op,
     ops,
     shape::{BindError, check_graph},
-    worker::FailureClass,
 };
 use planforge_onnx::proto::{OperatorSetIdProto, tensor_shape_proto::dimension::Value as DimValue};
+use planforge_types::{BackendError, DimRange, FailureClass};
 
 fn refused(model: &TestModel) -> ImportError {
     import(&model.model(), None).expect_err("this model must be refused")

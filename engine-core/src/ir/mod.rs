@@ -15,12 +15,12 @@ mod op;
 mod tabled;
 mod tensor;
 
-pub use crate::backend::ElementType;
 pub use check::GraphError;
 pub use graph::{DefUse, Dim, Graph, Node, Output, Value, ValueId};
 pub use op::{
     Activation, ArgReduce, Attention, Binary, Compare, Conv, ConvTranspose, Epilogue, GeluForm, MatMul, Op, PadMode,
     Pool, PoolKind, Quantization, ReduceKind, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, Unary,
 };
+pub use planforge_types::ElementType;
 pub use tabled::Tabled;
 pub use tensor::{Element, Tensor, TensorError, element_count};

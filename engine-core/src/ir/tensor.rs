@@ -1,9 +1,9 @@
 //! Tensors whose bytes may lie in the mapped model file.
 
 use super::ElementType;
-use crate::backend::HostTensor;
 use bytes::Bytes;
 use half::{bf16, f16};
+use planforge_types::HostTensor;
 use std::{borrow::Cow, fmt};
 
 /// A dense row-major tensor of little-endian elements. Bytes are shared, and aligned to nothing.

@@ -12,14 +12,14 @@ pub mod stats;
 pub mod sweep;
 
 use crate::{
-    backend::{BackendError, Cancel, Meter, Pacing, Window},
+    backend::{Cancel, Meter, Pacing, Window},
     report::{
         Experiment, Finding, LatencyStats, Severity, StopReason, TelemetryPair, WindowRecord,
         samples::{MAX_SAMPLES, whole_ns_ms},
     },
     telemetry::{PassedProcess, Telemetry, TelemetrySample, contention},
-    worker::FailureClass,
 };
+use planforge_types::{BackendError, FailureClass};
 use std::time::Instant;
 
 /// A clock that only moves forward.

@@ -2,9 +2,10 @@
 
 use super::stats;
 use crate::{
-    backend::{BackendError, Cancel, Meter, Window},
+    backend::{Cancel, Meter, Window},
     report::{BatchPoint, BatchSweep, StreamPoint, StreamSweep},
 };
+use planforge_types::BackendError;
 
 /// Throughput, relative to the best, from which more streams are said to add only latency.
 const KNEE_SHARE: f64 = 0.95;

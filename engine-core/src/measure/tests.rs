@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::{
-    backend::{LayerTime, NamedTensors, Port},
+    backend::LayerTime,
     report::Samples,
     telemetry::{CpuTime, ForeignProcess, PassedProcess, TelemetrySample},
 };
+use planforge_types::{NamedTensors, Port};
 use std::{
     cell::Cell,
     rc::Rc,

@@ -6,12 +6,10 @@ use super::{
     program::{ALIGNMENT, Buffer, BufferId, Place, Program, Step},
     tactic::{packed_size, scratch_bytes},
 };
-use crate::{
-    identity::{Digest, DigestWriter},
-    passes::memory::{Lifetime, place},
-};
+use crate::passes::memory::{Lifetime, place};
 use bytes::Bytes;
 use planforge_kernels::gemm::{Kernel, kernel_by_name, pack_columns, pack_with};
+use planforge_types::{Digest, DigestWriter};
 use std::{
     collections::BTreeMap,
     io::{self, Write},

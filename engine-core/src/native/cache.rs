@@ -4,7 +4,7 @@
 //! only saves time. The same inputs and the same cache give the same plan, byte for byte.
 
 use super::{COMPILER_REVISION, program::TimedTactic, tactic::Signature};
-use crate::identity::Digest;
+use planforge_types::Digest;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,

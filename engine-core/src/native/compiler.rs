@@ -14,12 +14,13 @@ use super::{
     tactic::{TuneError, Tuner},
 };
 use crate::{
-    backend::{BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity},
-    device::{self, CpuLevel, DiscoveredDevice},
-    identity::{Digest, OptimizationProfile, Precision, Toolchain},
-    worker::FailureClass,
+    backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity},
+    device::{self, CpuLevel},
 };
 use planforge_kernels::{isa::Isa, pool::ThreadPool};
+use planforge_types::{
+    BackendError, Digest, FailureClass, OptimizationProfile, Precision, Toolchain, fingerprint::DiscoveredDevice,
+};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
 /// Option of the build spec: only tactics whose name contains its value, where a step has any.

@@ -10,8 +10,8 @@
 //! and refuses those among them that are required. Every byte of a file is either covered by a digest or must be
 //! zero, so no damage goes unseen. Which kinds there are, and of which device they are, is listed here once.
 
-use crate::identity::Digest;
 use bytes::Bytes;
+use planforge_types::Digest;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fs::File,
@@ -157,7 +157,7 @@ impl Writer {
     ) -> Result<(), E> {
         struct Hashed<'a> {
             file: &'a mut BufWriter<File>,
-            digest: crate::identity::DigestWriter,
+            digest: planforge_types::DigestWriter,
         }
         impl Write for Hashed<'_> {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -172,7 +172,7 @@ impl Writer {
         let padding = self.at.next_multiple_of(SECTION_ALIGNMENT) - self.at;
         self.file.write_all(&[0; SECTION_ALIGNMENT as usize][..padding as usize])?;
         self.at += padding;
-        let mut hashed = Hashed { file: &mut self.file, digest: crate::identity::DigestWriter::new() };
+        let mut hashed = Hashed { file: &mut self.file, digest: planforge_types::DigestWriter::new() };
         body(&mut hashed)?;
         let (offset, length) = (self.at, hashed.digest.bytes());
         let digest = hashed.digest.finish();

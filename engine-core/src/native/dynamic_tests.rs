@@ -2,12 +2,8 @@
 
 use super::{meter::SHAPES_KEPT, takes::InputError, *};
 use crate::{
-    backend::{
-        BackendError, Cancel, CompileRequest, Compiler, ElementType, Events, HostTensor, LoadOptions, Meter,
-        NamedTensors,
-    },
-    device::{CpuLevel, HostFacts, cpu},
-    identity::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile},
+    backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter},
+    device::{CpuLevel, cpu},
     import::{
         import,
         testing::{TestModel, ints, numbers},
@@ -16,6 +12,10 @@ use crate::{
     ops,
 };
 use planforge_onnx::proto::{tensor_shape_proto::dimension, type_proto};
+use planforge_types::{
+    BackendError, BuildSpec, Digest, DimRange, ElementType, HostTensor, NamedTensors, OptimizationLevel,
+    OptimizationProfile, fingerprint::HostFacts,
+};
 use prost::Message as _;
 use std::{collections::BTreeMap, fs, path::Path};
 

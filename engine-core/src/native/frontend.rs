@@ -6,13 +6,12 @@ use super::{
     meter::{chain, model_error},
 };
 use crate::{
-    backend::{BackendError, Port},
-    identity::OptimizationProfile,
     import::{self, ImportError, Problem},
     ir::{Dim, Graph, ValueId},
     passes::{self, Target},
 };
 use planforge_onnx::Model;
+use planforge_types::{BackendError, OptimizationProfile, Port};
 use std::path::Path;
 
 /// A graph after all passes, and what plans say of it.

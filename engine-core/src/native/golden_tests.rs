@@ -10,11 +10,11 @@ mod rule;
 use super::{compiler::compile_on, *};
 use crate::{
     backend::{Cancel, CompileRequest, Events},
-    device::{CpuLevel, HostFacts, cpu},
-    identity::{BuildSpec, Digest, DimRange, OptimizationProfile},
+    device::{CpuLevel, cpu},
     import::testing::{TestModel, float, int, ints, numbers},
 };
 use planforge_onnx::proto::{tensor_shape_proto::dimension, type_proto};
+use planforge_types::{BuildSpec, Digest, DimRange, OptimizationProfile, fingerprint::HostFacts};
 use prost::Message as _;
 use rule::{Digests, Golden, Revision, judge};
 use serde_json::Value;

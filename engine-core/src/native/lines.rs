@@ -1,7 +1,7 @@
 //! Lines that `inspect` and `explain` share. Each begins with a label of `width` columns.
 
 use super::PassSummary;
-use crate::backend::Port;
+use planforge_types::Port;
 use std::fmt;
 
 /// Columns of a label in `inspect`.

@@ -14,14 +14,13 @@ use super::{
     takes::{self, InputError, TakenInput},
 };
 use crate::{
-    backend::{BackendError, HostTensor, LayerTime, LoadOptions, Meter, NamedTensors, Port, Window, WindowSamples},
-    identity::OptimizationProfile,
+    backend::{LayerTime, LoadOptions, Meter, Window, WindowSamples},
     report::Rates,
-    worker::FailureClass,
 };
 use bytes::Bytes;
 use planforge_kernels::{isa::Isa, pool::ThreadPool};
 use planforge_onnx::Model;
+use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, OptimizationProfile, Port};
 use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},

@@ -6,14 +6,12 @@ use super::{
     program::Program,
     takes::TakenInput,
 };
-use crate::{
-    device::CpuLevel,
-    identity::{BuildSpec, Digest, Sku, Toolchain, spec::MAX_PROFILES},
-};
+use crate::device::CpuLevel;
 use bytes::Bytes;
 use memmap2::Mmap;
 use planforge_kernels::isa::IsaLevel;
 use planforge_onnx::Detached;
+use planforge_types::{BuildSpec, Digest, Sku, Toolchain, spec::MAX_PROFILES};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,

@@ -10,16 +10,12 @@ use super::{
     specialize::{draft_at, follow},
     takes::{TakenDim, TakenInput},
 };
-use crate::{
-    backend::BackendError,
-    identity::{DimRange, OptimizationProfile},
-    worker::FailureClass,
-};
 use planforge_kernels::isa::Isa;
 use planforge_onnx::{
     Model,
     proto::{tensor_shape_proto::dimension, type_proto},
 };
+use planforge_types::{BackendError, DimRange, FailureClass, OptimizationProfile};
 use std::collections::BTreeMap;
 
 /// The profiles of one build.

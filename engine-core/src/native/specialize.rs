@@ -15,12 +15,12 @@ use super::{
     tactic::candidates,
 };
 use crate::{
-    identity::{Digest, OptimizationProfile},
     import::{ImportError, import},
     passes::{self, PassError, Target},
 };
 use planforge_kernels::isa::Isa;
 use planforge_onnx::Model;
+use planforge_types::{Digest, OptimizationProfile};
 use std::{
     collections::BTreeMap,
     io::{self, Cursor},

@@ -1,11 +1,8 @@
 //! What an engine takes: its inputs' names, types and the sizes each dimension may have. What is given is compared with
 //! that before anything is made or run, so that a wrong shape is an error at once.
 
-use crate::{
-    backend::{ElementType, HostTensor, NamedTensors},
-    identity::DimRange,
-    ir::element_count,
-};
+use crate::ir::element_count;
+use planforge_types::{DimRange, ElementType, HostTensor, NamedTensors};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

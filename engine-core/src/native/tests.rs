@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::{
-    backend::{Cancel, CompileRequest, Compiler, Events, HostTensor, LoadOptions, NamedTensors},
-    device::{CpuLevel, HostFacts, cpu},
-    identity::{BuildSpec, Digest, OptimizationLevel},
+    backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions},
+    device::{CpuLevel, cpu},
     import, ops,
 };
 use planforge_kernels::isa::Isa;
 use planforge_onnx::Model;
+use planforge_types::{BuildSpec, Digest, HostTensor, NamedTensors, OptimizationLevel, fingerprint::HostFacts};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -59,7 +59,7 @@ fn ir_tensor(shape: &[usize], values: &[f32]) -> crate::ir::Tensor {
     crate::ir::Tensor::from_vec(shape.to_vec(), values.to_vec()).unwrap()
 }
 
-fn answer_of(plan: &Path, inputs: &NamedTensors) -> Result<Vec<f32>, crate::backend::BackendError> {
+fn answer_of(plan: &Path, inputs: &NamedTensors) -> Result<Vec<f32>, planforge_types::BackendError> {
     let mut meter = NativeCompiler.load(plan, &LoadOptions::default())?;
     meter.bind(inputs)?;
     let outputs = meter.run()?;
@@ -136,7 +136,7 @@ fn a_cancelled_build_says_nothing_of_the_model() {
         let error = NativeCompiler.compile(&request, &CancelsAt(phase, &cancel), &cancel).unwrap_err();
         assert!(error.message.contains("cancelled"), "{phase}: {error}");
         // Of class `Model` it would be remembered, and the key refused for ever.
-        assert_eq!(error.class, crate::worker::FailureClass::Infrastructure, "{phase}");
+        assert_eq!(error.class, planforge_types::FailureClass::Infrastructure, "{phase}");
     }
 }
 

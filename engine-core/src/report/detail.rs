@@ -3,7 +3,7 @@
 //! All of it is optional: a backend tells what it can, a request asks for what it wants.
 
 use super::LatencyStats;
-use crate::identity::Digest;
+use planforge_types::Digest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -17,12 +17,8 @@ pub use detail::{
 pub use latency::{LatencyStats, MedianInterval};
 pub use samples::{Samples, SamplesError};
 
-use crate::{
-    backend::{LayerTime, Port},
-    device::DeviceFingerprint,
-    identity::{BuildSpec, Digest, EngineKey, Sku, Toolchain},
-    telemetry::TelemetrySample,
-};
+use crate::{backend::LayerTime, telemetry::TelemetrySample};
+use planforge_types::{BuildSpec, Digest, EngineKey, Port, Sku, Toolchain, fingerprint::DeviceFingerprint};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

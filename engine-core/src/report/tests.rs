@@ -1,10 +1,10 @@
 //! The report's JSON is what other tools read: its shape is held by a snapshot.
 
 use super::*;
-use crate::{
-    backend::ElementType,
-    device::{CpuFacts, DeviceKind, HostFacts},
-    measure::stats::latency_stats,
+use crate::measure::stats::latency_stats;
+use planforge_types::{
+    ElementType,
+    fingerprint::{CpuFacts, DeviceKind, HostFacts},
 };
 
 /// A report of made-up but consistent numbers around `centre_ms`.

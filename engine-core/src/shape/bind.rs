@@ -1,6 +1,6 @@
 //! Binding what a model leaves open to the usual sizes of a profile.
 
-use crate::identity::{DimRange, OptimizationProfile};
+use planforge_types::{DimRange, OptimizationProfile};
 use std::collections::BTreeMap;
 
 /// Most elements one value may have: 8 GiB of f32, more than any activation of a model this compiler is for.

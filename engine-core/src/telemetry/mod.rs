@@ -12,7 +12,7 @@ pub use conditions::{Conditions, conditions};
 pub use cpu::CpuTelemetry;
 pub use nvml::NvmlTelemetry;
 
-use crate::device::DeviceFingerprint;
+use planforge_types::fingerprint::DeviceFingerprint;
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -2,13 +2,13 @@
 
 use super::{OracleEnd, reference};
 use crate::{
-    backend::{BackendError, Cancel, ElementType, HostTensor, Meter, NamedTensors, Port},
+    backend::{Cancel, Meter},
     ir::{Graph, Tensor},
     measure::Clock,
     npz::{self, NpzError},
     report::Accuracy,
-    worker::FailureClass,
 };
+use planforge_types::{BackendError, ElementType, FailureClass, HostTensor, NamedTensors, Port};
 use std::path::Path;
 
 /// Names an array of labels may have, first match first.

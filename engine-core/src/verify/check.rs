@@ -2,13 +2,12 @@
 
 use super::{Independent, accuracy, numerics};
 use crate::{
-    backend::{BackendError, Cancel, Meter, NamedTensors},
-    identity::Precision,
+    backend::{Cancel, Meter},
     ir::Graph,
     measure::Clock,
     report::{Accuracy, Finding, Numerics, Severity},
-    worker::FailureClass,
 };
+use planforge_types::{BackendError, FailureClass, NamedTensors, Precision};
 use std::path::Path;
 
 /// What there is to check an engine with.

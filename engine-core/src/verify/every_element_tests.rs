@@ -1,11 +1,8 @@
 //! Every element of an output counts, whatever the reference holds in its place.
 
 use super::numerics::{compare, passes, threshold};
-use crate::{
-    backend::{ElementType, HostTensor, NamedTensors},
-    identity::Precision,
-    report::OutputNumerics,
-};
+use crate::report::OutputNumerics;
+use planforge_types::{ElementType, HostTensor, NamedTensors, Precision};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

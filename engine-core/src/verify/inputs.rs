@@ -4,11 +4,8 @@
 //! Integers that index a constant table stay inside it; other integers are 0 or 1. Masks are all ones: a mask of
 //! zeros hides the very values that should be compared.
 
-use crate::{
-    backend::{ElementType, HostTensor, NamedTensors, Port},
-    identity::{Digest, OptimizationProfile},
-    ir::{Graph, Op, ValueId},
-};
+use crate::ir::{Graph, Op, ValueId};
+use planforge_types::{Digest, ElementType, HostTensor, NamedTensors, OptimizationProfile, Port};
 use rand::{RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus};
 
 /// Seed of every reference input, so that a later measurement of the same model sees the same values.
@@ -123,10 +120,8 @@ fn make(spec: &InputSpec, seed: u64) -> HostTensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        identity::DimRange,
-        ir::{Node, Tensor},
-    };
+    use crate::ir::{Node, Tensor};
+    use planforge_types::DimRange;
 
     fn node(op: Op, inputs: &[ValueId], output: ValueId) -> Node {
         Node { op, inputs: inputs.iter().map(|id| Some(*id)).collect(), outputs: vec![output], origins: Vec::new() }

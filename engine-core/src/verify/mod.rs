@@ -16,14 +16,13 @@ pub mod numerics;
 pub use check::{Check, Verdict};
 
 use crate::{
-    backend::{BackendError, Cancel, HostTensor, Meter, NamedTensors, Oracle},
-    identity::Precision,
+    backend::{Cancel, Meter, Oracle},
     ir::{Graph, Tensor},
     measure::Clock,
     ops::{self, OpError},
     report::Numerics,
-    worker::FailureClass,
 };
+use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, Precision};
 use std::{ops::ControlFlow, path::Path, time::Duration};
 
 /// What the reference operators are called in reports.
@@ -178,9 +177,10 @@ fn not_compared(reason: String, threshold: f64) -> Numerics {
 mod tests {
     use super::*;
     use crate::{
-        backend::{ElementType, LayerTime, Port, Window, WindowSamples},
+        backend::{LayerTime, Window, WindowSamples},
         measure::MonotonicClock,
     };
+    use planforge_types::{ElementType, Port};
 
     fn outputs(value: f32) -> NamedTensors {
         let bytes = [1.0f32, value].iter().flat_map(|value| value.to_le_bytes()).collect();

@@ -1,11 +1,10 @@
 //! Outputs of a plan against those of a reference: how far apart, and is that too far?
 
 use crate::{
-    backend::{ElementType, HostTensor, NamedTensors},
-    identity::Precision,
     ir::{Graph, Op, Tensor},
     report::OutputNumerics,
 };
+use planforge_types::{ElementType, HostTensor, NamedTensors, Precision};
 use std::collections::BTreeMap;
 
 /// How small a reference probability must be to say nothing about the number before softmax: it may have been rounded to

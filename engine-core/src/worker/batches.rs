@@ -6,12 +6,11 @@ use super::{
     run::{Job, Loaded},
 };
 use crate::{
-    backend::{BackendError, Port},
-    identity::{DimRange, OptimizationProfile},
     measure::{Measurement, sweep},
     report::{BatchPoint, BatchSweep, Finding},
     telemetry::Telemetry,
 };
+use planforge_types::{BackendError, DimRange, OptimizationProfile, Port};
 
 impl Job<'_> {
     /// `None`, with a finding that says why, where the engine's batch does not vary; and whether the usual inputs are bound
@@ -110,7 +109,7 @@ fn at_batch(profile: &OptimizationProfile, batch: u64) -> OptimizationProfile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::ElementType;
+    use planforge_types::ElementType;
     use std::collections::BTreeMap;
 
     fn port(name: &str, shape: &[Option<u64>]) -> Port {

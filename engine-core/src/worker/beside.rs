@@ -10,14 +10,14 @@ use super::{
     run::{Job, Loaded, reference_inputs},
 };
 use crate::{
-    backend::{BackendError, LayerTime, Meter, NamedTensors},
-    identity::{DimRange, OptimizationProfile},
+    backend::{LayerTime, Meter},
     measure::{Clock as _, Measurement, sweep},
     report::{
         BatchSweep, Ceilings, Finding, LatencySplit, PartStats, ProfilePoint, ProfileSwitch, ShapePoint, StreamSweep,
     },
     telemetry::Telemetry,
 };
+use planforge_types::{BackendError, DimRange, NamedTensors, OptimizationProfile};
 use std::{collections::BTreeMap, path::Path};
 
 /// Profiled executions from which per-layer times are taken.

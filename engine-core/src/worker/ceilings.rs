@@ -8,12 +8,14 @@
 
 use super::run::Job;
 use crate::{
-    backend::{BackendError, Meter},
-    device::{DeviceFingerprint, DeviceKind, HostFacts},
-    identity::Digest,
+    backend::Meter,
     measure::Clock as _,
     report::{Ceilings, Rates},
     telemetry::{Telemetry, contention, unix_ms},
+};
+use planforge_types::{
+    BackendError, Digest,
+    fingerprint::{DeviceFingerprint, DeviceKind, HostFacts},
 };
 use std::{
     collections::BTreeMap,
@@ -132,7 +134,7 @@ impl Job<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::GpuFacts;
+    use planforge_types::fingerprint::GpuFacts;
 
     fn device(uuid: &str, driver: &str) -> DeviceFingerprint {
         let gpu = GpuFacts { uuid: uuid.into(), driver: driver.into(), ..GpuFacts::default() };

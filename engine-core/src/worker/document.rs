@@ -1,16 +1,18 @@
 //! Puts a report together from what the steps of a job found, and writes documents to disk.
 
 use super::{
-    Artifact, WorkOrder,
     beside::Beside,
     run::{Built, model_ref},
 };
 use crate::{
-    backend::{NamedTensors, Port},
-    device::DeviceFingerprint,
     measure::Measurement,
     report::{ArtifactRef, Finding, Foreign, Lottery, Provenance, REPORT_SCHEMA_VERSION, Report, Samples},
     verify::Verdict,
+};
+use planforge_types::{
+    NamedTensors, Port,
+    fingerprint::DeviceFingerprint,
+    order::{Artifact, WorkOrder},
 };
 use serde::Serialize;
 use std::{
@@ -172,7 +174,7 @@ pub(super) fn write_json(path: &Path, document: &impl Serialize) -> io::Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::ElementType;
+    use planforge_types::ElementType;
 
     fn port(shape: &[Option<u64>]) -> Port {
         Port { name: "x".into(), element: ElementType::F32, shape: shape.to_vec() }

@@ -24,12 +24,12 @@ use super::{
     run::{Built, Job, Loaded, Measured, Phases, file_error},
 };
 use crate::{
-    backend::{BackendError, NamedTensors},
     measure::Measurement,
     report::{BuildTrial, Lottery},
     telemetry::Telemetry,
     verify::Verdict,
 };
+use planforge_types::{BackendError, NamedTensors};
 use std::{
     fs, io,
     path::{Path, PathBuf},

@@ -1,7 +1,7 @@
 //! Events on their way out of the worker: from any thread of a backend, thinned out.
 
-use super::WorkEvent;
 use crate::backend::Events;
+use planforge_types::order::WorkEvent;
 use std::sync::{Mutex, PoisonError};
 
 /// Progress of one phase is told in steps of this, so that a chatty compiler costs the agent nothing.

@@ -6,7 +6,6 @@
 //! goes wrong on the way becomes one [`WorkEvent::Failed`] with the class that decides about a retry.
 
 use super::{
-    Artifact, FailureClass, WorkEvent, WorkKind, WorkOrder,
     beside::distinct,
     document,
     loss::Loss,
@@ -14,18 +13,18 @@ use super::{
     outlet::{CompileEvents, Outlet, log},
 };
 use crate::{
-    backend::{
-        Aside, BackendError, Cancel, CompileRequest, Compiler, KeptFile, LoadOptions, LoadSite, Meter, NamedTensors,
-        Oracle, Pacing,
-    },
+    backend::{Aside, Cancel, CompileRequest, Compiler, KeptFile, LoadOptions, LoadSite, Meter, Oracle, Pacing},
     card::{CARD_SCHEMA_VERSION, EngineCard},
-    device::DeviceFingerprint,
-    identity::{DigestWriter, OptimizationProfile},
     ir::Graph,
     measure::{self, Clock, MeasureConfig, Measurement, MonotonicClock},
     report::{CacheState, CacheUse, Finding, Lottery, ModelRef, PlanRef, ShapePoint},
     telemetry::{OpenTelemetry, Telemetry, unix_ms},
     verify::{self, Independent, Verdict, inputs},
+};
+use planforge_types::{
+    BackendError, DigestWriter, FailureClass, NamedTensors, OptimizationProfile,
+    fingerprint::DeviceFingerprint,
+    order::{Artifact, WorkEvent, WorkKind, WorkOrder},
 };
 use std::{
     collections::BTreeMap,

@@ -4,15 +4,19 @@
 use super::*;
 use crate::{
     backend::{
-        BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, Events, HostTensor, LayerTime, LoadOptions,
-        Meter, NamedTensors, Port, Window, WindowSamples,
+        Cancel, CompileRequest, CompiledPlan, Compiler, Events, LayerTime, LoadOptions, Meter, Window, WindowSamples,
     },
     card::EngineCard,
-    device::{DiscoveredDevice, cpu},
+    device::cpu,
     ir::{Graph, Tensor},
     ops,
     report::Report,
     telemetry,
+};
+use planforge_types::{
+    BackendError, BuildSpec, Digest, EngineKey, FailureClass, HostTensor, NamedTensors, Port, Sku, Toolchain,
+    fingerprint::DiscoveredDevice,
+    order::{MeasureAsk, WorkEvent, WorkKind, WorkOrder},
 };
 use std::{fs, io, path::Path, time::Instant};
 

@@ -4,19 +4,25 @@
 use super::*;
 use crate::{
     backend::{
-        Aside, BackendError, Cancel, CompileRequest, CompiledPlan, Compiler, ElementType, Events, HostTensor, KeptFile,
-        LayerTime, LoadOptions, Meter, NamedTensors, Port, StreamSamples, Window, WindowSamples,
+        Aside, Cancel, CompileRequest, CompiledPlan, Compiler, Events, KeptFile, LayerTime, LoadOptions, Meter,
+        StreamSamples, Window, WindowSamples,
     },
     card::EngineCard,
-    device::{DiscoveredDevice, cpu},
-    identity::{DimRange, OptimizationProfile},
+    device::cpu,
     report::{Finding, LatencySplit, ModeSplit, Rates, Report, ShapePoint},
     telemetry::{self, OpenTelemetry, Telemetry, TelemetrySample},
+};
+use planforge_types::{
+    BackendError, BuildSpec, Digest, DimRange, ElementType, EngineKey, FailureClass, HostTensor, NamedTensors,
+    OptimizationProfile, Port, Sku, Toolchain,
+    fingerprint::DiscoveredDevice,
+    order::{MeasureAsk, WorkEvent, WorkKind, WorkOrder},
 };
 use std::{
     collections::BTreeMap,
     fs,
     path::Path,
+    path::PathBuf,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},

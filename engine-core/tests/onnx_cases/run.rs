@@ -2,15 +2,15 @@
 
 use crate::case::{Case, Failure, bake, needs_constants, read_protos, tensor};
 use planforge_engine_core::{
-    backend::{Cancel, CompileRequest, Compiler, Events, HostTensor, LoadOptions},
-    device::{CpuLevel, HostFacts, cpu},
-    identity::{BuildSpec, Digest, OptimizationLevel},
+    backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions},
+    device::{CpuLevel, cpu},
     import::{Problem, Refusal, import},
     ir::Tensor,
     native::{self, NativeCompiler},
     ops, passes,
 };
 use planforge_onnx::Model;
+use planforge_types::{BuildSpec, Digest, HostTensor, OptimizationLevel, fingerprint::HostFacts};
 use std::{
     collections::BTreeMap,
     fs,

@@ -13,13 +13,12 @@ use crate::{
 };
 use bytes::Bytes;
 use planforge_engine_core::{
-    backend::BackendError,
-    identity::OptimizationProfile,
     native::frontend::{self, Optimized},
     report::Finding,
 };
 use planforge_kernels::cuda::device::Buffer;
 use planforge_onnx::Model;
+use planforge_types::{BackendError, OptimizationProfile};
 use std::{rc::Rc, time::Instant};
 
 /// Graphs that are kept: each has its own activations. The one that was not used for longest goes first.

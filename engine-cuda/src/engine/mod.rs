@@ -24,10 +24,11 @@ use crate::{
 };
 use exact::ExactGraphs;
 use planforge_engine_core::{
-    backend::{BackendError, HostTensor, LoadOptions, NamedTensors, Port},
+    backend::LoadOptions,
     report::{Finding, OTHER_LIBRARIES},
 };
 use planforge_kernels::cuda::device::Buffer;
+use planforge_types::{BackendError, HostTensor, NamedTensors, Port};
 use std::{collections::BTreeMap, path::Path, rc::Rc};
 
 /// A program captured on the device.

@@ -1,10 +1,7 @@
 //! Which shapes fit a profile, and which of them the captured graph computes.
 
 use crate::{failure::model, program::Program};
-use planforge_engine_core::{
-    backend::{BackendError, ElementType, NamedTensors, Port},
-    identity::OptimizationProfile,
-};
+use planforge_types::{BackendError, ElementType, NamedTensors, OptimizationProfile, Port};
 use std::collections::BTreeMap;
 
 /// Shapes of all inputs, by name.
@@ -97,7 +94,7 @@ pub fn fit(
             }
         };
         if !inside {
-            let range = |range: &planforge_engine_core::identity::DimRange| match range.min == range.max {
+            let range = |range: &planforge_types::DimRange| match range.min == range.max {
                 true => range.min.to_string(),
                 false => format!("{} to {}", range.min, range.max),
             };
@@ -126,7 +123,7 @@ pub fn fit(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_engine_core::{backend::HostTensor, identity::DimRange};
+    use planforge_types::{DimRange, HostTensor};
 
     fn shapes(list: &[(&str, &[u64])]) -> Shapes {
         list.iter().map(|(name, shape)| ((*name).to_owned(), shape.to_vec())).collect()

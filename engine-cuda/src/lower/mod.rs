@@ -28,8 +28,8 @@ use crate::{
     program::{Buffer, Edge, KernelWork, Place, Program, Step, Work},
     view::{BufferId, Kind, View},
 };
-use planforge_engine_core::backend::HostTensor;
 use planforge_engine_core::ir::{DefUse, Graph, Node, Op, Tensor, ValueId};
+use planforge_types::HostTensor;
 use rayon::prelude::*;
 use std::{collections::BTreeMap, fmt};
 

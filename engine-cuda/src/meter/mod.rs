@@ -24,12 +24,11 @@ use crate::{
     view::Kind,
 };
 use planforge_engine_core::{
-    backend::{
-        Aside, BackendError, KeptFile, LayerTime, Meter, NamedTensors, Port, StreamSamples, Window, WindowSamples,
-    },
+    backend::{Aside, KeptFile, LayerTime, Meter, StreamSamples, Window, WindowSamples},
     report::{LatencySplit, Rates},
 };
 use planforge_kernels::cuda::nvtx::range;
+use planforge_types::{BackendError, NamedTensors, Port};
 use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 
 /// Most executions of one window: bounds the memory of samples.

@@ -5,11 +5,9 @@ use crate::{
     engine::{Captured, Engine},
     runtime::{Context, Device, RuntimeError},
 };
-use planforge_engine_core::{
-    backend::BackendError,
-    report::{LatencySplit, ModeSplit, PartStats},
-};
+use planforge_engine_core::report::{LatencySplit, ModeSplit, PartStats};
 use planforge_kernels::cuda::{device::Buffer, pinned::Pinned};
+use planforge_types::BackendError;
 use std::time::Instant;
 
 /// Executions per mode, fewer where they would take longer than the budget.

@@ -5,8 +5,9 @@ use crate::{
     engine::Engine,
     runtime::{Context, RuntimeError},
 };
-use planforge_engine_core::backend::{BackendError, StreamSamples, Window};
+use planforge_engine_core::backend::{StreamSamples, Window};
 use planforge_kernels::cuda::device::Moment;
+use planforge_types::BackendError;
 use std::time::Instant;
 
 /// Executions a stream may be ahead of what was waited for.

@@ -3,10 +3,8 @@
 
 use super::{layer, split::Edges};
 use crate::{engine::Engine, runtime::RuntimeError};
-use planforge_engine_core::{
-    backend::{BackendError, KeptFile},
-    worker::FailureClass,
-};
+use planforge_engine_core::backend::KeptFile;
+use planforge_types::{BackendError, FailureClass};
 use serde::Serialize;
 use std::{fs, path::Path, time::Instant};
 

@@ -22,21 +22,18 @@ pub mod weights;
 
 use crate::{codegen::Source, program::Program, tune::Timed, versions::Versions};
 use memmap2::Mmap;
-use planforge_engine_core::{
-    backend::Port,
-    identity::{BuildSpec, Digest, Sku, Toolchain},
-    native::{
-        GraphSummary, PassSummary,
-        container::{
-            self, ContainerError, KIND_CUDA_CODE, KIND_CUDA_LIBRARY_PLANS, KIND_CUDA_MANIFEST, KIND_CUDA_MODEL,
-            KIND_WEIGHTS, Section, Writer,
-        },
+use planforge_engine_core::native::{
+    GraphSummary, PassSummary,
+    container::{
+        self, ContainerError, KIND_CUDA_CODE, KIND_CUDA_LIBRARY_PLANS, KIND_CUDA_MANIFEST, KIND_CUDA_MODEL,
+        KIND_WEIGHTS, Section, Writer,
     },
 };
 use planforge_kernels::cuda::{
     cubin::Cubin,
     nvrtc::{Arch, ArchParseError},
 };
+use planforge_types::{BuildSpec, Digest, Port, Sku, Toolchain};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -49,7 +46,7 @@ use std::{
 const MANIFEST_MAX_BYTES: u64 = 256 << 20;
 const LIBRARY_PLANS_MAX_BYTES: u64 = 512 << 20;
 /// As many programs as a spec may have profiles.
-const PROGRAMS_MAX: usize = planforge_engine_core::identity::spec::MAX_PROFILES;
+const PROGRAMS_MAX: usize = planforge_types::spec::MAX_PROFILES;
 /// Machine code begins at multiples of this within its section.
 const CODE_ALIGNMENT: usize = 64;
 

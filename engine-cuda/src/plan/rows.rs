@@ -154,12 +154,12 @@ impl Walk<'_> {
 mod tests {
     use super::*;
     use planforge_engine_core::{
-        backend::ElementType,
         import,
         ir::{Output, ReduceKind},
         passes::{self, Target},
     };
     use planforge_modelgen::{Batch, Options, Style};
+    use planforge_types::ElementType;
 
     fn zoo(name: &str, batch: u32) -> Graph {
         let folder = tempfile::tempdir().unwrap();

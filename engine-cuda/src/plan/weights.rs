@@ -4,7 +4,7 @@ use crate::{
     lower::{ALIGNMENT, Lowered},
     program::{Place, Program},
 };
-use planforge_engine_core::identity::Digest;
+use planforge_types::Digest;
 use std::collections::BTreeMap;
 
 /// Constants by what they are.

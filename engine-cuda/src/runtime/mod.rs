@@ -28,7 +28,6 @@ pub(crate) use timing::median_ms;
 pub use timing::time_us;
 
 use crate::{codegen::Source, plan::source_digest, program::ProgramError};
-use planforge_engine_core::identity::Digest;
 use planforge_kernels::cuda::{
     blaslt::{self, BlasError},
     cubin::Cubin,
@@ -36,6 +35,7 @@ use planforge_kernels::cuda::{
     dnn::{self, DnnError},
     nvrtc::{self, CompileError, CubinCache},
 };
+use planforge_types::Digest;
 use rayon::prelude::*;
 use std::{
     cell::{Cell, RefCell},

@@ -7,8 +7,8 @@ use crate::{
     program::{Program, Work},
     runtime::{self, Device, RuntimeError, nvrtc_source},
 };
-use planforge_engine_core::identity::Digest;
 use planforge_kernels::cuda::dnn;
+use planforge_types::Digest;
 use std::{
     collections::{BTreeMap, BTreeSet},
     num::NonZero,

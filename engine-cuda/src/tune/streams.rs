@@ -5,8 +5,8 @@ use crate::{
     runtime::{Context, Device, Kernels, Result, RuntimeError},
     schedule,
 };
-use planforge_engine_core::identity::Digest;
 use planforge_kernels::cuda::device::{Buffer, DeviceError};
+use planforge_types::Digest;
 use std::{collections::BTreeMap, rc::Rc};
 
 /// Numbers of streams that are tried.

@@ -12,7 +12,7 @@ use crate::{
     refusal::Refusal,
     version::Version,
 };
-use planforge_engine_core::identity::{BuildSpec, OptimizationProfile, Precision};
+use planforge_types::{BuildSpec, OptimizationProfile, Precision};
 use std::path::{Path, PathBuf};
 
 /// Files of one build. Relative names are relative to the folder the process runs in.

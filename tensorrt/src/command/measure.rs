@@ -15,7 +15,7 @@ use crate::{
     refusal::Refusal,
     version::Version,
 };
-use planforge_engine_core::identity::BuildSpec;
+use planforge_types::BuildSpec;
 use std::path::{Path, PathBuf};
 
 /// How the timed loop runs.

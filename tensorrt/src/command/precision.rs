@@ -17,7 +17,7 @@ use crate::{
     options::{Fallback, Options},
     refusal::Refusal,
 };
-use planforge_engine_core::identity::{BuildSpec, Precision};
+use planforge_types::{BuildSpec, Precision};
 
 /// `fp32`, `tf32`, ...
 pub(super) fn name(precision: Precision) -> &'static str {

@@ -8,7 +8,7 @@ use crate::{
     model::{Edge, ModelFacts},
     refusal::Refusal,
 };
-use planforge_engine_core::identity::{DimRange, OptimizationProfile};
+use planforge_types::{DimRange, OptimizationProfile};
 use std::collections::BTreeMap;
 
 /// Input shapes of one execution, by input name.

@@ -14,7 +14,7 @@ pub use places::Places;
 
 use crate::{flags::Capabilities, version::Version};
 use cache::{Cache, Stamp};
-use planforge_engine_core::identity::Toolchain;
+use planforge_types::Toolchain;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -14,7 +14,7 @@ use crate::{
     acceptance::Exit,
     log::{LogFacts, Message},
 };
-use planforge_engine_core::{backend::BackendError, worker::FailureClass};
+use planforge_types::{BackendError, FailureClass};
 
 /// What the run was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

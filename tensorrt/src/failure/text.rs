@@ -2,7 +2,7 @@
 
 use super::{Ended, Failure, FailureKind, Found, Node, Retry, Step};
 use crate::acceptance::{Exit, first_line};
-use planforge_engine_core::worker::FailureClass;
+use planforge_types::FailureClass;
 
 pub(super) fn describe(ended: &Ended<'_>, found: Found) -> Failure {
     let Ended { file, device, exit, .. } = *ended;

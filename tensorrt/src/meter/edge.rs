@@ -1,12 +1,8 @@
 //! The tensors at a plan's edge: names, types and shapes as the model has them, and types as the plan's files need.
 
 use crate::{model::ModelFacts, options::Options, tensors, version::Version};
-use planforge_engine_core::{
-    backend::{BackendError, ElementType, HostTensor, NamedTensors, Port},
-    identity::BuildSpec,
-    worker::FailureClass,
-};
 use planforge_onnx::Model;
+use planforge_types::{BackendError, BuildSpec, ElementType, FailureClass, HostTensor, NamedTensors, Port};
 use std::path::Path;
 
 /// First version that has 64-bit integers; before it, they are 32 bits wide at the edge too.
@@ -102,7 +98,7 @@ impl Edges {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_engine_core::identity::{DimRange, OptimizationProfile};
+    use planforge_types::{DimRange, OptimizationProfile};
     use std::collections::BTreeMap;
 
     fn edges() -> Edges {

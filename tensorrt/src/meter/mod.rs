@@ -18,14 +18,10 @@ use crate::{
 };
 use edge::Edges;
 use planforge_engine_core::{
-    backend::{
-        Aside, BackendError, HostTensor, KeptFile, LayerTime, LoadSite, Meter, NamedTensors, Pacing, Port,
-        StreamSamples, Window, WindowSamples,
-    },
-    identity::BuildSpec,
+    backend::{Aside, KeptFile, LayerTime, LoadSite, Meter, Pacing, StreamSamples, Window, WindowSamples},
     report::{Finding, LatencySplit},
-    worker::FailureClass,
 };
+use planforge_types::{BackendError, BuildSpec, FailureClass, HostTensor, NamedTensors, Port};
 use std::{
     collections::BTreeMap,
     fs::{self, File},

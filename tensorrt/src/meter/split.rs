@@ -7,9 +7,10 @@ use crate::{
     log::{LatencyRow, Summary},
 };
 use planforge_engine_core::{
-    backend::{BackendError, Window},
+    backend::Window,
     report::{LatencySplit, ModeSplit, PartStats},
 };
+use planforge_types::BackendError;
 
 /// Executions of each mode beside the headline's, at least.
 const ITERATIONS: u32 = 20;

@@ -8,10 +8,8 @@ use crate::{
     process,
     tool::name_of,
 };
-use planforge_engine_core::{
-    backend::{BackendError, KeptFile},
-    worker::FailureClass,
-};
+use planforge_engine_core::backend::KeptFile;
+use planforge_types::{BackendError, FailureClass};
 use std::{
     env,
     ffi::OsString,

@@ -1,6 +1,6 @@
 //! The few variables that a tool gets. Nothing else of this process's environment reaches it, tokens least of all.
 
-use planforge_engine_core::device::gpu::VISIBLE_DEVICES;
+use planforge_types::fingerprint::VISIBLE_DEVICES;
 use std::{
     collections::BTreeMap,
     env,

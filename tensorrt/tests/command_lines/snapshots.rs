@@ -1,8 +1,8 @@
 //! Some telling command lines, whole.
 
 use crate::specs::{batched, cases, with};
-use planforge_engine_core::identity::{BuildSpec, Precision};
 use planforge_tensorrt::{Capabilities, preflight};
+use planforge_types::{BuildSpec, Precision};
 use std::path::Path;
 
 /// Every step of a job, one a line.

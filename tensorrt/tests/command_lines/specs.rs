@@ -1,7 +1,7 @@
 //! Specs that together use every flag of the command builders.
 
-use planforge_engine_core::identity::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile, Precision};
 use planforge_tensorrt::model::{Edge, ModelFacts, ModelType};
+use planforge_types::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile, Precision};
 use std::collections::BTreeSet;
 
 /// A spec, and the model it is for where that matters.

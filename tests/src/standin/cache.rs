@@ -1,7 +1,7 @@
 //! The timing cache file: a header as seen on real ones, and behind it which layers were timed.
 
 use super::{Stop, console::Console, scenario::Gpu, version::Version};
-use planforge_engine_core::identity::Digest;
+use planforge_types::Digest;
 use std::{collections::BTreeSet, fs};
 
 const MAGIC: &[u8; 4] = b"ptrt";

@@ -1,7 +1,6 @@
 //! The ONNX file as the tool needs it: tensors at the edge, layers, and the outputs for given inputs.
 
 use planforge_engine_core::{
-    identity::{DimRange, OptimizationProfile},
     import::import,
     ir::{ElementType, Tensor},
     ops,
@@ -10,6 +9,7 @@ use planforge_onnx::{
     Model,
     proto::{ValueInfoProto, tensor_shape_proto::dimension, type_proto},
 };
+use planforge_types::{DimRange, OptimizationProfile};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! The worker's side of a build in another process, with shell scripts for that process.
 
 use super::*;
-use planforge_engine_core::{
-    device::{DeviceFingerprint, DeviceKind, HostFacts},
-    identity::{BuildSpec, Digest},
+use planforge_types::{
+    BuildSpec, Digest,
+    fingerprint::{DeviceFingerprint, DeviceKind, HostFacts},
 };
 
 /// Never builds here.

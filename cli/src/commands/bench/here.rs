@@ -11,14 +11,16 @@ use planforge_engine_core::{
         self,
         portability::{Portability, portability},
     },
-    device::{CpuLevel, DeviceKind, DiscoveredDevice},
-    identity::{
-        BuildSpec, Digest, EngineKey, Precision, Sku, Toolchain, ToolchainConstraint, resolve::resolve_toolchain,
-    },
+    device::CpuLevel,
     report::Report,
-    worker::{WorkKind, WorkOrder},
 };
 use planforge_proto::ErrorCode;
+use planforge_types::{
+    BuildSpec, Digest, EngineKey, Precision, Sku, Toolchain, ToolchainConstraint,
+    fingerprint::{DeviceKind, DiscoveredDevice},
+    order::{WorkKind, WorkOrder},
+    resolve::resolve_toolchain,
+};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 

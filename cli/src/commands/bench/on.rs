@@ -15,11 +15,9 @@ use crate::{
     tables,
     wait::{self, Waiting},
 };
-use planforge_engine_core::{
-    compare::portability::{Portability, portability},
-    identity::Digest,
-};
+use planforge_engine_core::compare::portability::{Portability, portability};
 use planforge_proto::{ErrorCode, v1, view::JobView};
+use planforge_types::Digest;
 use std::{collections::BTreeMap, path::Path};
 
 pub async fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {

@@ -6,7 +6,7 @@ use planforge_coordinator::{
     core::{Event, Job, JobId, JobKind, JobState, Outcome, invariants::History},
     store::{EngineFilter, EventFilter, JobFilter, ReportFilter, Store as _},
 };
-use planforge_engine_core::identity::Digest;
+use planforge_types::Digest;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::atomic::Ordering,

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use futures::{StreamExt as _, future::BoxFuture, stream, stream::BoxStream};
 use planforge_coordinator::blobs::BlobStore;
-use planforge_engine_core::identity::Digest;
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::Digest;
 use std::{
     collections::BTreeMap,
     ops::Range,

@@ -9,8 +9,8 @@ use planforge_coordinator::{
     farm::{Farm, FarmConfig, SystemClock},
     store::Store,
 };
-use planforge_engine_core::identity::Digest;
 use planforge_proto::v1;
+use planforge_types::Digest;
 use std::{future::Future, sync::Arc, time::Duration};
 
 /// Long enough for a loaded machine; a test that waits this long has failed.

@@ -151,11 +151,11 @@ fn target(node: &Lowering<'_>, shape: &[usize], axes: &[usize]) -> Result<(Vec<u
 #[cfg(test)]
 mod tests {
     use crate::{
-        backend::HostTensor,
         import::testing::TestModel,
         ir::{ElementType, Graph, Tensor},
         ops,
     };
+    use planforge_types::HostTensor;
     use std::collections::BTreeMap;
 
     fn scaled(op_type: &str, size: i64, scale: f32) -> Graph {

@@ -1,6 +1,6 @@
 //! The full description of one device, kept beside every number that was measured on it.
 
-use crate::identity::{Digest, Sku, Toolchain};
+use crate::{Digest, Sku, Toolchain};
 use serde::{Deserialize, Serialize};
 
 /// What kind of device it is.
@@ -97,10 +97,29 @@ pub struct HostFacts {
     pub kernel: String,
 }
 
+/// A device that was found on this host, and what it offers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DiscoveredDevice {
+    /// Stable on its host: the GPU's UUID, or `cpu0`.
+    pub id: String,
+    pub fingerprint: DeviceFingerprint,
+    /// One for a GPU; one per instruction-set level for a CPU, best last.
+    pub skus: Vec<Sku>,
+    /// Physical cores a CPU engine may use; 0 for GPUs.
+    pub threads: u32,
+    /// Toolchains that can build for it now.
+    pub offers: Vec<Toolchain>,
+    /// A scripted double: everything measured on it is marked.
+    pub simulated: bool,
+}
+
+/// Names the GPUs that CUDA shows a process.
+pub const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+
 impl DeviceFingerprint {
     /// The environment variable that shows a process this GPU and no other, with its value.
     pub fn visibility(&self) -> Option<(&'static str, String)> {
-        self.gpu.as_ref().map(|gpu| (super::gpu::VISIBLE_DEVICES, gpu.uuid.clone()))
+        self.gpu.as_ref().map(|gpu| (VISIBLE_DEVICES, gpu.uuid.clone()))
     }
 
     /// Digest of what decides which tactic is fastest: the device's make, never which specimen it is or what drives it.

@@ -1,0 +1,64 @@
+//! What went wrong, and whether it is worth trying again.
+
+use serde::{Deserialize, Serialize};
+use std::any::Any;
+
+/// Decides whether an attempt is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FailureClass {
+    /// Lost agent, store unreachable: retried.
+    Infrastructure,
+    /// Device memory, disk: not retried; the message has the number.
+    Resource,
+    /// The model or the spec is at fault: never retried, remembered.
+    Model,
+    /// Only the measurement is repeated.
+    Unstable,
+}
+
+/// Why a backend could not do what was asked, with the class that decides about a retry.
+#[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct BackendError {
+    pub class: FailureClass,
+    /// What happened, to which node, file or device.
+    pub message: String,
+    /// What to do next; may be empty.
+    pub hint: String,
+}
+
+impl BackendError {
+    pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
+        Self { class, message: message.into(), hint: String::new() }
+    }
+
+    /// Of the host, not of the model: tried again.
+    pub fn infrastructure(message: impl Into<String>) -> Self {
+        Self::new(FailureClass::Infrastructure, message)
+    }
+
+    /// `what` panicked.
+    pub fn bug(what: &str, panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+        Self::infrastructure(format!("{what} stopped at a bug: {text}"))
+            .with_hint("the attempt's log has the place; please report it")
+    }
+
+    /// Work that stopped because its job was cancelled: says nothing of the model, so that no key is remembered for it.
+    pub fn cancelled(message: impl Into<String>) -> Self {
+        Self::infrastructure(message)
+    }
+
+    /// Nothing more can be done on the device.
+    pub fn device_lost(reason: &str) -> Self {
+        Self::infrastructure(format!("the device was lost while it was measured: {reason}"))
+            .with_hint("the agent looks at the device again before anything else runs on it; see the host's kernel log")
+    }
+
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+}

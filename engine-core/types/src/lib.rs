@@ -1,0 +1,36 @@
+//! What every crate of the farm calls things: digests, devices, toolchains, specs, keys, tensors, failures, work orders.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`digest`] | SHA-256 as the name of bytes |
+//! | [`sku`], [`toolchain`], [`spec`], [`key`] | what an engine is built for, with and as, and the key made of them |
+//! | [`resolve`] | from what a request asks to what exactly goes into the key |
+//! | [`fingerprint`] | what exactly a device is, as data |
+//! | [`tensor`] | tensors at an engine's edge |
+//! | [`failure`] | what went wrong, with the class that decides about a retry |
+//! | [`order`] | what an agent tells a worker process and hears from it |
+//!
+//! Must not know: how anything of this is found, built, measured or stored.
+
+pub mod digest;
+pub mod failure;
+pub mod fingerprint;
+pub mod key;
+pub mod order;
+pub mod resolve;
+pub mod sku;
+pub mod spec;
+pub mod tensor;
+pub mod toolchain;
+
+pub use digest::{Digest, DigestWriter};
+pub use failure::{BackendError, FailureClass};
+pub use key::EngineKey;
+pub use resolve::{ResolveError, resolve_spec, resolve_toolchain};
+pub use sku::Sku;
+pub use spec::{BuildSpec, DimRange, OptimizationLevel, OptimizationProfile, Precision, SpecError};
+pub use tensor::{ElementType, HostTensor, NamedTensors, Port};
+pub use toolchain::{Toolchain, ToolchainConstraint};
+
+#[cfg(test)]
+mod key_tests;

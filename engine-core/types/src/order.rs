@@ -1,0 +1,227 @@
+//! What an agent tells a worker process and hears from it.
+//!
+//! The agent starts `planforge worker`, writes one [`WorkOrder`] as a line of JSON to its standard input, and reads
+//! [`WorkEvent`]s, one JSON object a line, from its standard output; standard error is the attempt's log. After a
+//! [`WorkEvent::Built`] the worker waits for a [`WorkCommand::Continue`] line, so that the plan's upload never
+//! disturbs a measurement. End of standard input means the agent is gone: the worker exits.
+
+use crate::{BuildSpec, Digest, EngineKey, FailureClass, Sku, Toolchain};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What the worker does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkKind {
+    /// Compile, verify, wait for the upload, measure.
+    Build,
+    /// Verify and measure the plan at `plan`.
+    Benchmark,
+}
+
+/// One job for one worker process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WorkOrder {
+    pub kind: WorkKind,
+    pub job: String,
+    pub attempt: u32,
+    pub agent: String,
+    pub engine_key: EngineKey,
+    pub model: PathBuf,
+    pub model_name: String,
+    pub model_digest: Digest,
+    pub graph_digest: Option<Digest>,
+    pub structure_digest: Option<Digest>,
+    pub sku: Sku,
+    pub toolchain: Toolchain,
+    pub spec: BuildSpec,
+    /// The device as its agent sees it (`DeviceFingerprint` as JSON), copied into card and report.
+    pub fingerprint: serde_json::Value,
+    pub scratch: PathBuf,
+    /// For `build`: file of the timing or tactic cache, this attempt's own copy. It may not exist yet; what it holds
+    /// after a success is published.
+    pub cache: Option<PathBuf>,
+    /// Where `cache` came from; `None`: it begins empty, the build is cold.
+    #[serde(default)]
+    pub cache_origin: Option<CacheOrigin>,
+    /// Folder of this host with the rates that its devices were measured to reach; `None`: layers are not held against
+    /// any.
+    #[serde(default)]
+    pub ceilings: Option<PathBuf>,
+    /// For `benchmark`: the plan to measure.
+    pub plan: Option<PathBuf>,
+    /// For `benchmark`: what the plan was built for, where that may differ from `sku`; its results are then marked.
+    #[serde(default)]
+    pub built_for: Option<Sku>,
+    /// Labelled test set for top-1 accuracy.
+    pub eval: Option<PathBuf>,
+    /// Calibration cache that the spec names by digest.
+    #[serde(default)]
+    pub calibration: Option<PathBuf>,
+    /// Plugin libraries, in the order of the spec's digests; only ones that the farm's operator allows.
+    #[serde(default)]
+    pub plugins: Vec<PathBuf>,
+    /// How often the engine is built and measured; the fastest accurate plan is kept.
+    #[serde(default = "one_build")]
+    pub builds: u32,
+    /// What is measured beside the latency at every profile's shapes.
+    #[serde(default)]
+    pub measure: MeasureAsk,
+    /// Longest the whole order may take, all its builds together: the agent kills the worker then. 0: unknown.
+    #[serde(default)]
+    pub limit_ms: u64,
+    /// Longest the measurement may take, but for what it needs to be comparable.
+    pub measure_budget_ms: u64,
+    /// Somebody asked for just this budget: it ends a measurement even before it can be compared.
+    #[serde(default)]
+    pub strict_measure_budget: bool,
+    /// A plan with wrong outputs is an error unless this is set; its report says inaccurate either way.
+    pub allow_inaccurate: bool,
+    /// The device is a scripted double: marked wherever the report is shown.
+    pub simulated: bool,
+}
+
+fn one_build() -> u32 {
+    1
+}
+
+/// Most builds of one order: more say nothing new about how much builds differ.
+pub const BUILDS_MAX: u32 = 32;
+
+/// Most points of one sweep, and the most streams.
+pub const SWEEP_POINTS_MAX: usize = 16;
+
+pub const STREAMS_MAX: u32 = 64;
+
+/// Largest batch of a sweep.
+pub const BATCH_MAX: u32 = 65_536;
+
+/// Largest timing or tactic cache that is kept; real ones stay in the tens of MiB.
+pub const TUNING_CACHE_MAX_BYTES: u64 = 256 << 20;
+
+/// Where a build's timing or tactic cache came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheOrigin {
+    pub digest: Digest,
+    pub bytes: u64,
+    /// Job and agent whose build left it; empty when this host's own copy says no more.
+    pub job: String,
+    pub agent: String,
+    /// 0 when unknown.
+    pub published_unix_ms: u64,
+}
+
+/// What a request asks to be measured beside the usual; no part of the engine key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MeasureAsk {
+    /// Numbers of parallel streams (inference contexts) to sweep, ascending; empty: no sweep.
+    pub streams: Vec<u32>,
+    /// Record a timeline of one benchmark window and keep it as an artifact.
+    pub trace: bool,
+    /// Batches to sweep within the first optimization profile, ascending; empty: no sweep.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub batches: Vec<u32>,
+}
+
+impl MeasureAsk {
+    /// Whether nothing beside the usual is asked for.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether a measurement made for this ask has everything that `other` asks for.
+    pub fn covers(&self, other: &Self) -> bool {
+        let has = |own: &[u32], asked: &[u32]| asked.iter().all(|number| own.contains(number));
+        (self.trace || !other.trace) && has(&self.streams, &other.streams) && has(&self.batches, &other.batches)
+    }
+
+    /// Everything that either asks for.
+    pub fn union(&self, other: &Self) -> Self {
+        let both = |own: &[u32], others: &[u32]| in_order([own, others].concat());
+        Self {
+            streams: both(&self.streams, &other.streams),
+            trace: self.trace || other.trace,
+            batches: both(&self.batches, &other.batches),
+        }
+    }
+
+    /// Refuses sweeps that are too long, too wide or out of order.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn validate(&self) -> Result<(), String> {
+        let sweeps = [("stream", "streams", &self.streams, STREAMS_MAX), ("batch", "items", &self.batches, BATCH_MAX)];
+        for (name, what, numbers, most) in sweeps {
+            if numbers.len() > SWEEP_POINTS_MAX {
+                return Err(format!("a {name} sweep has at most {SWEEP_POINTS_MAX} points, not {}", numbers.len()));
+            }
+            if numbers.iter().any(|number| !(1..=most).contains(number)) {
+                return Err(format!("a {name} sweep counts 1 to {most} {what}"));
+            }
+            if !numbers.windows(2).all(|pair| pair[0] < pair[1]) {
+                return Err(format!("a {name} sweep names each number once, in ascending order"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The numbers of a sweep, each once, ascending.
+pub fn in_order(mut numbers: Vec<u32>) -> Vec<u32> {
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
+/// A file beside plan and report that is worth keeping: a profile export, a timeline.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    /// File name for people, `timeline.nsys-rep`.
+    pub name: String,
+    pub path: PathBuf,
+    pub digest: Digest,
+    pub bytes: u64,
+}
+
+/// What a worker tells its agent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum WorkEvent {
+    Progress {
+        phase: String,
+        fraction: f32,
+        detail: String,
+    },
+    /// The plan lies at `plan` with its card at `card`: upload both, then answer `continue`. Said once, after all builds
+    /// of the order, of the plan that is kept.
+    Built {
+        plan: PathBuf,
+        plan_digest: Digest,
+        plan_bytes: u64,
+        card: PathBuf,
+    },
+    /// A timed window begins: stop sampling telemetry.
+    WindowBegin,
+    WindowEnd,
+    /// The last event of a success. `report` is a JSON file, which names the artifacts by digest.
+    Done {
+        report: PathBuf,
+        accurate: bool,
+        #[serde(default)]
+        artifacts: Vec<Artifact>,
+    },
+    /// The last event of a failure.
+    Failed {
+        class: FailureClass,
+        message: String,
+        hint: String,
+    },
+}
+
+/// What an agent tells its worker after the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case")]
+pub enum WorkCommand {
+    Continue,
+}
