@@ -2,13 +2,13 @@
 
 use crate::{
     backend::{Compiler, LoadOptions},
-    identity::model::identify_open,
     import::import,
     ir::{Graph, Tensor},
     native::{self, NativeCompiler, PlanError, Sections},
     ops, passes,
     shape::check_graph,
 };
+use planforge_identity::model::identify_open;
 use planforge_onnx::Model;
 use planforge_types::{DimRange, HostTensor};
 use std::{collections::BTreeMap, fs, path::Path};

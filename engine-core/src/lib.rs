@@ -2,7 +2,6 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`identity`] | digests, SKUs, toolchains, build specs and the engine key made of them |
 //! | [`backend`] | the two traits every backend implements: `Compiler` and `Meter` |
 //! | [`import`] | ONNX models to graphs, strictly |
 //! | [`ir`] | the graph every native backend compiles |
@@ -12,7 +11,6 @@
 //! | [`measure`] | the benchmark as an experiment with a record |
 //! | [`verify`] | are a plan's outputs right? |
 //! | [`report`] | one measurement of one plan on one device |
-//! | [`npz`] | tensors in numpy's archives |
 //! | [`compare`] | which of several reports is faster, as far as they can tell |
 //! | [`explain`] | what the native compiler would do with a model, and what it cannot |
 //! | [`card`] | the immutable facts of one build |
@@ -30,12 +28,10 @@ pub mod device;
 pub mod explain;
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod identity;
 pub mod import;
 pub mod ir;
 pub mod measure;
 pub mod native;
-pub mod npz;
 pub mod ops;
 pub mod passes;
 pub mod report;

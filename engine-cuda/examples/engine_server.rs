@@ -20,7 +20,7 @@
 //! | `layers` | ms, flops and bytes of every step by itself |
 
 use planforge_engine_core::{
-    import, npz,
+    import,
     passes::{self, Target},
 };
 use planforge_engine_cuda::{
@@ -31,6 +31,7 @@ use planforge_engine_cuda::{
     tune::{Effort, Times, tune},
     view::Kind,
 };
+use planforge_identity::npz;
 use planforge_kernels::cuda::device::Buffer;
 use planforge_onnx::{
     Model,

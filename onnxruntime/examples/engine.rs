@@ -12,9 +12,9 @@ use planforge_engine_core::{
     device::{CpuLevel, cpu},
     import,
     native::NativeCompiler,
-    npz,
     verify::{inputs, numerics},
 };
+use planforge_identity::npz;
 use planforge_onnxruntime::OnnxRuntimeCompiler;
 use planforge_types::{BuildSpec, Digest, fingerprint::DiscoveredDevice};
 use std::{

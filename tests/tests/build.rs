@@ -1,7 +1,8 @@
 //! The first command a newcomer types: `planforge build`, with no coordinator anywhere.
 
 use nix::sys::signal::Signal;
-use planforge_engine_core::{import::import, ir::Tensor, npz, ops};
+use planforge_engine_core::{import::import, ir::Tensor, ops};
+use planforge_identity::npz;
 use planforge_onnx::Model;
 use planforge_tests::{
     eventually, models,

@@ -3,7 +3,7 @@
 //! `fixtures/farm-51f5ee2.tar.zst` was made by `fixtures/make-farm.sh` with the binary of that revision: `farm/` is its
 //! data folder with two engines' worth of everything, `said/` what it printed about it.
 
-use planforge_engine_core::npz;
+use planforge_identity::npz;
 use planforge_tests::{
     models,
     process::{self, Process},

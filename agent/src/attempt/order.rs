@@ -1,7 +1,7 @@
 //! From a job as the coordinator tells it to an order for a worker.
 
 use super::Failed;
-use planforge_engine_core::identity::model::model_digest;
+use planforge_identity::model::model_digest;
 use planforge_proto::v1;
 use planforge_types::{
     BuildSpec, Digest, FailureClass, Sku, Toolchain,

@@ -3,7 +3,8 @@
 use crate::server::Store;
 use planforge_agent::{AgentConfig, AgentError, DeviceError, DeviceSource, Limits, host::proc::ProcessId};
 use planforge_client::Endpoint;
-use planforge_engine_core::{identity::model::model_digest, telemetry::TelemetrySample};
+use planforge_engine_core::telemetry::TelemetrySample;
+use planforge_identity::model::model_digest;
 use planforge_proto::v1::{
     self,
     agent_message::Kind as Said,

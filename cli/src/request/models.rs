@@ -2,7 +2,7 @@
 
 use super::LocalFiles;
 use crate::{failure::Failure, settings::Settings};
-use planforge_engine_core::identity::{self, DigestCache, IdentityError, ModelIdentity};
+use planforge_identity::{DigestCache, IdentityError, ModelIdentity};
 use planforge_proto::v1;
 use planforge_types::DigestWriter;
 use std::{fs, io, path::Path};
@@ -18,7 +18,7 @@ pub struct LocalModel {
 pub fn identify(settings: &Settings, path: &Path) -> Result<LocalModel, Failure> {
     // Without a data folder nothing is remembered, which only costs time.
     let cache = settings.data_folder().ok().map(|data| DigestCache::new(data.join("digests")));
-    let identity = identity::identify(path, cache.as_ref()).map_err(|error| match &error {
+    let identity = planforge_identity::identify(path, cache.as_ref()).map_err(|error| match &error {
         IdentityError::Stat { path, source } => Failure::io("read", path, source),
         _ => Failure::usage(error.to_string()).hint(error.hint()),
     })?;
@@ -26,7 +26,7 @@ pub fn identify(settings: &Settings, path: &Path) -> Result<LocalModel, Failure>
 }
 
 fn local(identity: ModelIdentity) -> LocalModel {
-    let file = |f: &identity::IdentifiedFile| v1::ModelFile {
+    let file = |f: &planforge_identity::IdentifiedFile| v1::ModelFile {
         name: f.name.clone(),
         digest: f.digest.to_string(),
         size_bytes: f.size_bytes,

@@ -5,7 +5,7 @@ use crate::core::{
     FinishedOutcome, HelloIn, Job, JobId, JobKind, JobState, LeaseRef, Model, ModelFile, PlanRef, PluginRecord, Report,
     TokenRecord,
 };
-use planforge_engine_core::identity::model::model_digest;
+use planforge_identity::model::model_digest;
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_types::{
     BuildSpec, Digest, FailureClass, Sku, Toolchain,

@@ -647,7 +647,7 @@ async fn nonsense_is_refused_before_anything_happens() {
     let file = |file: &v1::ModelFile| (file.digest.parse().unwrap(), file.size_bytes);
     let parts: Vec<_> = more.files.iter().map(file).collect();
     let named = more.files.iter().zip(&parts).map(|(file, (digest, size))| (file.name.as_str(), *digest, *size));
-    let digest = planforge_engine_core::identity::model::model_digest(named).to_string();
+    let digest = planforge_identity::model::model_digest(named).to_string();
     let welcome = v1::Model { digest, ..more };
     let dry = v1::SubmitRequest { skus: vec!["t4".into()], ..request(welcome) };
     assert_eq!(farm.submit(&Actor::local(), dry).await.unwrap_err().code, ErrorCode::Refused, "only for its SKU");

@@ -1,6 +1,6 @@
 //! The three digests of a model: what changes them, and what does not.
 
-use planforge_engine_core::identity::{DigestCache, ModelIdentity, identify, model};
+use planforge_identity::{DigestCache, ModelIdentity, identify, model};
 use planforge_onnx::{
     proto::{
         AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
