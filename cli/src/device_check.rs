@@ -1,7 +1,7 @@
 //! `planforge check-device GPU-UUID`: agents start it to see whether a GPU can still be used after a failure. It succeeds,
 //! or its last line says why not.
 
-use planforge_engine_core::device::gpu::recovery_needed;
+use planforge_device::gpu::recovery_needed;
 use planforge_kernels::cuda::{check, device::DeviceError};
 use std::{io::Write as _, process::ExitCode};
 

@@ -1,8 +1,8 @@
 //! One order, done by a worker process of this program: its memory is its own, and it may crash alone.
 
 use crate::{failure::Failure, printer::Printer, reports};
-use planforge_engine_core::report::Report;
 use planforge_proto::ErrorCode;
+use planforge_report::Report;
 use planforge_types::{
     BackendError,
     fingerprint::DeviceFingerprint,

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     let parsed = cli::Cli::parse();
     // A worker reads its order from standard input and nothing else: no settings of its user may change it.
     if let cli::Command::Worker = parsed.command {
-        return planforge_agent::worker_main(backends::compilers(), &planforge_engine_core::telemetry::for_device);
+        return planforge_agent::worker_main(backends::compilers(), &planforge_device::telemetry::for_device);
     }
     if let cli::Command::CheckDevice { device } = &parsed.command {
         return device_check::main(device);

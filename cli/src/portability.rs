@@ -7,11 +7,11 @@ use crate::{
     reports,
     request::models,
 };
-use planforge_engine_core::{
-    compare::portability::{Portability, own_key, portability},
-    report::Report,
-};
 use planforge_proto::v1;
+use planforge_report::{
+    Report,
+    compare::portability::{Portability, own_key, portability},
+};
 use planforge_types::fingerprint::DiscoveredDevice;
 use std::path::Path;
 

@@ -1,8 +1,8 @@
 //! Finding reports: by job, engine key, plan or its digest, or in a file.
 
 use crate::{backends, commands::Context, failure::Failure, farm::Farm, lists, request::models, settings::Key};
-use planforge_engine_core::report::{REPORT_SCHEMA_VERSION, Report};
 use planforge_proto::{ErrorCode, v1, view};
+use planforge_report::{REPORT_SCHEMA_VERSION, Report};
 use planforge_types::{Digest, Sku, ToolchainConstraint};
 use std::{fs, path::Path};
 

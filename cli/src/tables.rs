@@ -1,8 +1,8 @@
 //! How jobs, devices and engines look to people: plain tables, one row each, nothing by colour alone.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
-pub use planforge_engine_core::report::format::{bytes, milliseconds};
 use planforge_proto::{v1, view};
+pub use planforge_report::format::{bytes, milliseconds};
 use serde_json::Value;
 
 /// Digits of a digest that are shown where a unique prefix is enough.

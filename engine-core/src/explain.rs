@@ -10,10 +10,10 @@ use crate::{
         memory,
         placement::Placement,
     },
-    report::format::mib,
     shape::{is_float, multiply_accumulates},
 };
 use planforge_onnx::Model;
+use planforge_report::format::mib;
 use planforge_types::{OptimizationProfile, Port};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt};

@@ -5,15 +5,10 @@
 //! | [`backend`] | the two traits every backend implements: `Compiler` and `Meter` |
 //! | [`import`] | ONNX models to graphs, strictly |
 //! | [`ir`] | the graph every native backend compiles |
-//! | [`device`] | what a device is, what it is called, which code it can run |
 //! | [`native`] | the native compiler for CPUs and its engines |
-//! | [`telemetry`] | the state of a device around a timed window |
 //! | [`measure`] | the benchmark as an experiment with a record |
 //! | [`verify`] | are a plan's outputs right? |
-//! | [`report`] | one measurement of one plan on one device |
-//! | [`compare`] | which of several reports is faster, as far as they can tell |
 //! | [`explain`] | what the native compiler would do with a model, and what it cannot |
-//! | [`card`] | the immutable facts of one build |
 //! | [`shape`] | types and shapes of every operator's results; binding to a profile |
 //! | [`passes`] | rewrites that make a graph cheaper without changing what it computes |
 //! | [`ops`] | plain reference implementations of every operator |
@@ -22,9 +17,6 @@
 //! Invariant: nothing here opens a network connection or a database.
 
 pub mod backend;
-pub mod card;
-pub mod compare;
-pub mod device;
 pub mod explain;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -34,8 +26,6 @@ pub mod measure;
 pub mod native;
 pub mod ops;
 pub mod passes;
-pub mod report;
 pub mod shape;
-pub mod telemetry;
 pub mod verify;
 pub mod worker;

@@ -1,9 +1,9 @@
 //! Models made to hurt: each is an error by name or the right answer, in bounded memory and time that grows with the
 //! model. What takes quadratic time or unbounded memory here does not end before the runner's own limit.
 
+use planforge_device::{CpuLevel, cpu};
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions},
-    device::{CpuLevel, cpu},
     import::{ImportError, import},
     ir::{Graph, Tensor},
     native::{self, NativeCompiler},

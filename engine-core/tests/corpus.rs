@@ -3,9 +3,9 @@
 //! Models whose names begin with `ok-` must import. `PLANFORGE_WRITE_CORPUS=1` makes the seeds of plans anew, from
 //! those models.
 
+use planforge_device::{CpuLevel, cpu};
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, Compiler, Events},
-    device::{CpuLevel, cpu},
     fuzzing,
     import::import,
     native::{self, NativeCompiler},

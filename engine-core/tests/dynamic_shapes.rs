@@ -1,8 +1,8 @@
 //! Engines of varying shapes: right at every shape inside the profile, an error at once outside of it.
 
+use planforge_device::{CpuLevel, cpu};
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter},
-    device::{CpuLevel, cpu},
     import::import,
     ir::Tensor,
     native::{self, NativeCompiler},

@@ -12,15 +12,16 @@
 //! Each case is a process of its own, as the product's workers are. Prints `ok` or `FAILED` per case; the one inside is `unseen` where the driver keeps nothing of it, with what it told.
 
 use nvml_wrapper::{Nvml, enum_wrappers::device::Sampling};
+use planforge_device::telemetry::{NvmlTelemetry, Telemetry};
 use planforge_engine_core::{
-    backend::{Cancel, Compiler as _, LayerTime, LoadOptions, Meter, Window, WindowSamples},
+    backend::{Cancel, Compiler as _, LoadOptions, Meter, Window, WindowSamples},
     measure::{MeasureConfig, Measurement, MonotonicClock, measure},
-    telemetry::{NvmlTelemetry, Telemetry, TelemetrySample},
     verify::inputs,
 };
 use planforge_engine_cuda::CudaCompiler;
 use planforge_kernels::cuda::device::Gpu;
-use planforge_types::{BackendError, NamedTensors, Port};
+use planforge_report::LayerTime;
+use planforge_types::{BackendError, NamedTensors, Port, telemetry::TelemetrySample};
 use std::{
     error::Error,
     io::{self, BufRead as _, BufReader, Read as _, Write as _},

@@ -251,13 +251,13 @@ impl Compiler for CudaCompiler {
 
 /// The model's file, so that graphs of other shapes can be made from the plan; `None`, and a finding, when its weights
 /// lie in files beside it or it is too large.
-fn whole_model(path: &Path, findings: &mut Vec<planforge_engine_core::report::Finding>) -> Option<Vec<u8>> {
+fn whole_model(path: &Path, findings: &mut Vec<planforge_report::Finding>) -> Option<Vec<u8>> {
     let whole = Model::open(path).is_ok_and(|file| file.files().len() <= 1);
     let read = || -> io::Result<Vec<u8>> { fs::read(path) };
     match whole.then(read) {
         Some(Ok(bytes)) => Some(bytes),
         Some(Err(_)) | None => {
-            findings.push(planforge_engine_core::report::Finding::note(
+            findings.push(planforge_report::Finding::note(
                 "profile-shapes-only",
                 "the model's weights lie in files of their own, which the plan does not hold: it runs at the profiles' usual shapes and smaller batches of them only",
             ));

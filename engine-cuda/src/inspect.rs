@@ -5,16 +5,14 @@ use crate::{
     program::{Place, Work},
     versions::Versions,
 };
-use planforge_engine_core::{
-    device::gpu,
-    native::{
-        GraphSummary, PassSummary,
-        container::{MAJOR, MINOR},
-        lines::{self, LABEL_WIDTH},
-    },
-    report::format::mib,
+use planforge_device::gpu;
+use planforge_engine_core::native::{
+    GraphSummary, PassSummary,
+    container::{MAJOR, MINOR},
+    lines::{self, LABEL_WIDTH},
 };
 use planforge_kernels::cuda::nvrtc::Arch;
+use planforge_report::format::mib;
 use planforge_types::{BuildSpec, Digest, Port, Sku, Toolchain, fingerprint::HostFacts};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, path::Path};

@@ -7,13 +7,13 @@
 //! could reach with the same libraries.
 
 use crate::{runtime::RuntimeError, versions::Versions};
-use planforge_engine_core::report::Rates;
 use planforge_kernels::cuda::{
     blaslt::{Element, Handle, Operands, Prepared, Product},
     cubin::Cubin,
     device::{Arg, Buffer, DeviceError, Gpu, Launch, Stream},
     nvrtc,
 };
+use planforge_report::Rates;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Instant};
 

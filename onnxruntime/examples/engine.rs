@@ -7,9 +7,9 @@
 //!   input by N latencies in milliseconds; `layers N` prints the time of each step instead, slowest first.
 //! - `engine numerics MODEL OUTPUTS.npz EXPECTED.npz` says how far apart two sets of outputs are.
 
+use planforge_device::{CpuLevel, cpu};
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Window},
-    device::{CpuLevel, cpu},
     import,
     native::NativeCompiler,
     verify::{inputs, numerics},

@@ -12,9 +12,9 @@ use crate::{
     plan::{self, PlanManifest},
     session::{Provider, Runtime, Setup, Spinning},
 };
-use planforge_engine_core::{
-    backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, Oracle, PlanIdentity},
-    device::CpuLevel,
+use planforge_device::CpuLevel;
+use planforge_engine_core::backend::{
+    Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, Oracle, PlanIdentity,
 };
 use planforge_onnx::{Model, proto};
 use planforge_types::{

@@ -12,7 +12,8 @@ use ort::{
     session::{IoBinding, Session, SessionOutputs},
     value::DynTensor,
 };
-use planforge_engine_core::backend::{LayerTime, LoadOptions, Meter, Window, WindowSamples};
+use planforge_engine_core::backend::{LoadOptions, Meter, Window, WindowSamples};
+use planforge_report::LayerTime;
 use planforge_types::{BackendError, FailureClass, NamedTensors, OptimizationProfile, Port};
 use std::{
     fs,

@@ -1,6 +1,6 @@
 //! The library's profile of a session, a JSON array of events, as times per node.
 
-use planforge_engine_core::backend::LayerTime;
+use planforge_report::LayerTime;
 use serde::Deserialize;
 use std::{
     collections::BTreeMap,

@@ -1,9 +1,9 @@
 //! The backend on the real library. Where none is found these tests pass without testing anything and say so, unless
 //! `PLANFORGE_TEST_ONNXRUNTIME=required`.
 
+use planforge_device::cpu;
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Window},
-    device::cpu,
     import,
     ir::Tensor,
     ops,

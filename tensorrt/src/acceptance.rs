@@ -8,7 +8,7 @@ use crate::{
     plan::{PlanError, PlanHeader, PlanLayout},
     version::Version,
 };
-use planforge_engine_core::report::{Finding, Severity};
+use planforge_report::{Finding, Severity};
 
 /// How the process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,11 +18,9 @@ use crate::{
     timing_cache::TimingCacheHeader,
     tool::{Ran, Tool, file_error, host_limits, name_of},
 };
-use planforge_engine_core::{
-    backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter},
-    report::Finding,
-};
+use planforge_engine_core::backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter};
 use planforge_onnx::Model;
+use planforge_report::Finding;
 use planforge_types::{
     BackendError, FailureClass, Toolchain,
     fingerprint::{DeviceFingerprint, DiscoveredDevice},

@@ -3,7 +3,7 @@
 //! A sentence is recognised by the part of it that has not changed between versions; the advice printed under it has.
 
 use crate::log::{Level, Summary};
-use planforge_engine_core::report::{Finding, Severity};
+use planforge_report::{Finding, Severity};
 
 /// How a sentence is recognised.
 struct Rule {

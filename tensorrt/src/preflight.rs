@@ -13,7 +13,7 @@ use crate::{
     refusal::Refusal,
     version::Version,
 };
-use planforge_engine_core::measure::COMPARABLE_WINDOWS;
+use planforge_stats::COMPARABLE_WINDOWS;
 use planforge_types::{BuildSpec, OptimizationProfile, Toolchain};
 use std::path::{Path, PathBuf};
 

@@ -15,7 +15,7 @@
 //!   The result is kept, with a warning in its report.
 
 use crate::{log::DeviceFacts, version::Version};
-use planforge_engine_core::report::Finding;
+use planforge_report::Finding;
 use planforge_types::fingerprint::{DeviceFingerprint, GpuFacts};
 
 /// First version that prints the UUID of what it selected.

@@ -7,14 +7,16 @@
 use crate::fleet::{Board, board_of};
 use planforge_agent::{AgentConfig, DeviceError, DeviceSource, worker_main};
 use planforge_client::{Endpoint, EndpointOptions, Token};
-use planforge_engine_core::{
-    backend::Compiler,
-    device::catalogue,
-    native::NativeCompiler,
-    telemetry::{ForeignProcess, Telemetry, TelemetrySample, unix_ms},
+use planforge_device::{
+    catalogue,
+    telemetry::{Telemetry, unix_ms},
 };
+use planforge_engine_core::{backend::Compiler, native::NativeCompiler};
 use planforge_tensorrt::TensorRtCompiler;
-use planforge_types::fingerprint::{DeviceFingerprint, DeviceKind, DiscoveredDevice, GpuFacts, HostFacts};
+use planforge_types::{
+    fingerprint::{DeviceFingerprint, DeviceKind, DiscoveredDevice, GpuFacts, HostFacts},
+    telemetry::{ForeignProcess, TelemetrySample},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,

@@ -1,11 +1,11 @@
 //! A worker's whole job through the stand-in `trtexec`: command line, process, read-back, report.
 
+use planforge_device::telemetry::Telemetry;
 use planforge_engine_core::{
     backend::{Cancel, Compiler},
-    report::{Report, ShapePoint},
-    telemetry::{Telemetry, TelemetrySample},
     worker::{self, RunEnd},
 };
+use planforge_report::{Report, ShapePoint};
 use planforge_tensorrt::{Discovery, TensorRtCompiler, discover::Places, process::Limits};
 use planforge_tests::{
     fleet::{Board, Toolchain, board_of, program},
@@ -16,6 +16,7 @@ use planforge_types::{
     BuildSpec, Digest, DimRange, EngineKey, FailureClass, OptimizationProfile, Sku,
     fingerprint::{DeviceFingerprint, DeviceKind, GpuFacts, HostFacts},
     order::{MeasureAsk, WorkEvent, WorkKind, WorkOrder},
+    telemetry::TelemetrySample,
 };
 use std::{
     collections::BTreeMap,

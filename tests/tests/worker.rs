@@ -25,7 +25,7 @@ fn lines(text: &str) -> Vec<Value> {
 #[test]
 fn a_worker_that_is_told_to_build_only_leaves_a_plan() {
     let home = tempfile::Builder::new().prefix("planforge-test-").tempdir().expect("a temporary folder");
-    let device: DiscoveredDevice = planforge_engine_core::device::discover(None).pop().expect("the processor is last");
+    let device: DiscoveredDevice = planforge_device::discover(None).pop().expect("the processor is last");
     let scratch = home.path().join("scratch");
     fs::create_dir(&scratch).unwrap();
     let model = models::digits();

@@ -403,7 +403,7 @@ mod tests {
             Ok(Vec::new())
         }
 
-        fn telemetry(&self, _: &str) -> Option<planforge_engine_core::telemetry::TelemetrySample> {
+        fn telemetry(&self, _: &str) -> Option<planforge_types::telemetry::TelemetrySample> {
             None
         }
 

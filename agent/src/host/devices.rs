@@ -1,14 +1,12 @@
 //! The devices of this host.
 
-use planforge_engine_core::{
-    backend::Compiler,
-    device,
-    telemetry::{self, Telemetry, TelemetrySample},
-};
+use planforge_device::telemetry::{self, Telemetry};
+use planforge_engine_core::backend::Compiler;
 use planforge_proto::v1;
 use planforge_types::{
     Sku,
     fingerprint::{DeviceFingerprint, DiscoveredDevice},
+    telemetry::TelemetrySample,
 };
 use std::{
     collections::BTreeMap,
@@ -71,7 +69,7 @@ impl HostDevices {
 
     /// Every device with what can be built for it now.
     pub fn discover(&self) -> Vec<DiscoveredDevice> {
-        let mut devices = device::discover(self.cache.as_deref());
+        let mut devices = planforge_device::discover(self.cache.as_deref());
         for device in &mut devices {
             device.offers = self.compilers.iter().flat_map(|compiler| compiler.toolchains(device)).collect();
         }

@@ -1,8 +1,9 @@
 //! Device telemetry for heartbeats, read beside the agent's loop and never inside a timed window.
 
 use crate::host::devices::DeviceSource;
-use planforge_engine_core::telemetry::{TelemetrySample, contention::device_lost};
+use planforge_device::telemetry::contention::device_lost;
 use planforge_proto::v1;
+use planforge_types::telemetry::TelemetrySample;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},

@@ -10,9 +10,9 @@
 mod apart;
 
 use apart::{Apart, CompileOrder};
+use planforge_device::telemetry::OpenTelemetry;
 use planforge_engine_core::{
     backend::{Cancel, Compiler},
-    telemetry::OpenTelemetry,
     worker::RunEnd,
 };
 use planforge_types::{

@@ -5,9 +5,11 @@ use planforge_agent::{
     DeviceError, DeviceSource,
     host::lock::{self, Taken},
 };
-use planforge_engine_core::telemetry::TelemetrySample;
 use planforge_proto::v1::{FailureClass, Finished, agent_message::Kind as Said};
-use planforge_types::fingerprint::{DeviceFingerprint, DeviceKind, DiscoveredDevice, GpuFacts, HostFacts};
+use planforge_types::{
+    fingerprint::{DeviceFingerprint, DeviceKind, DiscoveredDevice, GpuFacts, HostFacts},
+    telemetry::TelemetrySample,
+};
 use std::{path::PathBuf, sync::Arc};
 
 const GPU: &str = "GPU-1";

@@ -3,7 +3,6 @@
 use crate::server::Store;
 use planforge_agent::{AgentConfig, AgentError, DeviceError, DeviceSource, Limits, host::proc::ProcessId};
 use planforge_client::Endpoint;
-use planforge_engine_core::telemetry::TelemetrySample;
 use planforge_identity::model::model_digest;
 use planforge_proto::v1::{
     self,
@@ -14,6 +13,7 @@ use planforge_proto::v1::{
 use planforge_types::{
     Digest,
     fingerprint::{DeviceFingerprint, DeviceKind, DiscoveredDevice, HostFacts},
+    telemetry::TelemetrySample,
 };
 use std::{
     net::SocketAddr,

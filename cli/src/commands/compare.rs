@@ -8,11 +8,11 @@ use crate::{
     reports::{self, Selection},
     request::models,
 };
-use planforge_engine_core::{
-    compare::{self, CompareError, gate},
-    report::Report,
-};
 use planforge_proto::ErrorCode;
+use planforge_report::{
+    Report,
+    compare::{self, CompareError, gate},
+};
 use planforge_types::{Sku, ToolchainConstraint};
 use std::path::Path;
 

@@ -4,10 +4,8 @@
 use super::Context;
 use crate::{backends, failure::Failure, local::ceilings_folder};
 use planforge_agent::HostDevices;
-use planforge_engine_core::{
-    telemetry::{self, Telemetry, contention},
-    worker::CeilingStore,
-};
+use planforge_device::telemetry::{self, Telemetry, contention};
+use planforge_engine_core::worker::CeilingStore;
 use planforge_engine_cuda::{
     probe::{self, Launches, Probe, Transfers},
     runtime::RuntimeError,

@@ -8,11 +8,11 @@ use crate::{
     reports::{self, Found},
     tables,
 };
-use planforge_engine_core::{
-    compare::portability::{Portability, portability},
-    report::Report,
-};
 use planforge_proto::{ErrorCode, view::ArtifactView};
+use planforge_report::{
+    Report,
+    compare::portability::{Portability, portability},
+};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]

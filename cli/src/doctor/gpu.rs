@@ -1,8 +1,11 @@
 //! GPUs: driver, settings, state, and who else uses them.
 
 use super::Check;
-use planforge_engine_core::telemetry::{self, Conditions, TelemetrySample};
-use planforge_types::fingerprint::{DiscoveredDevice, GpuFacts};
+use planforge_device::telemetry::{self, Conditions};
+use planforge_types::{
+    fingerprint::{DiscoveredDevice, GpuFacts},
+    telemetry::TelemetrySample,
+};
 use std::{fs, path::Path};
 
 const AREA: &str = "gpu";
@@ -174,7 +177,7 @@ fn state(sku: &str, facts: &GpuFacts, sample: &TelemetrySample) -> Vec<Check> {
 mod tests {
     use super::*;
     use crate::doctor::State;
-    use planforge_engine_core::telemetry::ForeignProcess;
+    use planforge_types::telemetry::ForeignProcess;
 
     fn worst(checks: &[Check]) -> State {
         checks.iter().map(|check| check.state).max().unwrap()

@@ -1,7 +1,7 @@
 //! The machine: processor, neighbours, limits.
 
 use super::Check;
-use planforge_engine_core::telemetry::{CpuTelemetry, Telemetry as _};
+use planforge_device::telemetry::{CpuTelemetry, Telemetry as _};
 use planforge_types::fingerprint::DeviceFingerprint;
 use rustix::process::{Resource, getrlimit};
 use std::{collections::BTreeSet, fs, path::Path};

@@ -2,8 +2,10 @@
 
 use super::Check;
 use crate::{backends, commands::Context, failure::Failure, reports, request::models};
-use planforge_engine_core::{backend::Cancel, report::Report, telemetry, worker};
+use planforge_device::telemetry;
+use planforge_engine_core::{backend::Cancel, worker};
 use planforge_proto::ErrorCode;
+use planforge_report::Report;
 use planforge_types::{
     BackendError, BuildSpec, EngineKey, Toolchain,
     fingerprint::DiscoveredDevice,

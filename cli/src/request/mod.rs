@@ -6,7 +6,7 @@ pub mod shapes;
 
 use crate::{commands::Context, failure::Failure, farm::Farm, lists, settings::Key};
 use extras::{Attached, ExtraArgs};
-use planforge_engine_core::device::CpuLevel;
+use planforge_device::CpuLevel;
 use planforge_proto::{ErrorCode, v1};
 use planforge_types::{
     BuildSpec, Digest, OptimizationProfile, Precision, Sku, ToolchainConstraint, spec::OptimizationLevel,

@@ -2,11 +2,11 @@
 
 use super::Farm;
 use crate::{auth::Actor, store::ReportFilter};
-use planforge_engine_core::{
-    compare::portability::{Portability, own_key, portability},
-    report::Report,
-};
 use planforge_proto::{ApiError, v1};
+use planforge_report::{
+    Report,
+    compare::portability::{Portability, own_key, portability},
+};
 
 /// Newest measurements of the device's own engine that are looked at.
 const LOOKED_AT: usize = 20;

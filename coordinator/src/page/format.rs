@@ -1,6 +1,6 @@
 //! Numbers and times as people read them.
 
-use planforge_engine_core::report::format::date;
+use planforge_report::format::date;
 
 /// Three significant digits are what a person compares; more would suggest a precision that a glance cannot use.
 fn significant(value: f64) -> String {

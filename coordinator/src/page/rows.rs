@@ -1,15 +1,11 @@
 //! What the templates show, made from the contract's messages. Text stays text: askama escapes it.
 
 use super::format;
-use planforge_engine_core::{
-    backend::LayerTime,
-    compare::portability::Portability,
-    report::{BatchSweep, Ceilings, Roofline, StreamSweep},
-};
 use planforge_proto::{
     v1,
     view::{failure_class_name, is_ended, kind_name, state_name},
 };
+use planforge_report::{BatchSweep, Ceilings, LayerTime, Roofline, StreamSweep, compare::portability::Portability};
 use planforge_types::Toolchain;
 use serde::Deserialize;
 

@@ -8,18 +8,20 @@
 //! Where every window is a process of its own ([`Pacing::Process`]), it warms up by itself and decides how many
 //! executions fit; of more than a report can keep, evenly spread ones are kept.
 
-pub mod stats;
 pub mod sweep;
 
-use crate::{
-    backend::{Cancel, Meter, Pacing, Window},
-    report::{
-        Experiment, Finding, LatencyStats, Severity, StopReason, TelemetryPair, WindowRecord,
-        samples::{MAX_SAMPLES, whole_ns_ms},
-    },
-    telemetry::{PassedProcess, Telemetry, TelemetrySample, contention},
+use crate::backend::{Cancel, Meter, Pacing, Window};
+use planforge_device::telemetry::{Telemetry, contention};
+use planforge_report::{
+    Experiment, Finding, Severity, StopReason, TelemetryPair, WindowRecord,
+    samples::{MAX_SAMPLES, whole_ns_ms},
 };
-use planforge_types::{BackendError, FailureClass};
+use planforge_stats::COMPARABLE_WINDOWS;
+use planforge_stats::LatencyStats;
+use planforge_types::{
+    BackendError, FailureClass,
+    telemetry::{PassedProcess, TelemetrySample},
+};
 use std::time::Instant;
 
 /// A clock that only moves forward.
@@ -43,10 +45,6 @@ impl Clock for MonotonicClock {
         self.0.elapsed().as_secs_f64() * 1e3
     }
 }
-
-/// Windows that a report has at least where it is compared with another. With fewer nobody can tell how much of a
-/// difference is only that between windows.
-pub const COMPARABLE_WINDOWS: usize = 5;
 
 /// How an experiment is run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -270,9 +268,9 @@ impl Run<'_> {
             let duration_ms = self.clock.now_ms() - self.began_ms;
             let warm = iterations >= self.config.warm_up_iterations && duration_ms >= self.config.warm_up_ms;
             if warm || duration_ms >= limit_ms || iterations >= MAX_SAMPLES as u64 {
-                return Ok(WarmUp { iterations, duration_ms, latency_ms: stats::median(&latencies) });
+                return Ok(WarmUp { iterations, duration_ms, latency_ms: planforge_stats::median(&latencies) });
             }
-            let latency_ms = stats::median(&latencies).max(1e-6);
+            let latency_ms = planforge_stats::median(&latencies).max(1e-6);
             let fits = (self.config.warm_up_ms / 4.0 / latency_ms) as u32;
             size = fits.clamp(1, (size * 2).min(MAX_WINDOW_ITERATIONS));
         }
@@ -343,7 +341,7 @@ impl Record {
         self.windows.push(WindowRecord {
             iterations: latencies.len() as u32,
             duration_ms,
-            median_ms: stats::median(&latencies),
+            median_ms: planforge_stats::median(&latencies),
             tainted,
             kept_tainted: is_tainted && !discard,
             thinned_from,
@@ -382,14 +380,15 @@ impl Record {
     }
 
     fn stats(&self) -> Option<LatencyStats> {
-        stats::latency_stats(&self.samples, &self.counted)
+        planforge_stats::latency_stats(&self.samples, &self.counted)
     }
 
     /// Why to end now, if so. A budget never ends an experiment that has nothing to show.
     fn stop(&self, config: &MeasureConfig, elapsed_ms: f64, timed_ms: f64) -> Option<StopReason> {
         let stats = self.stats()?;
         let full = self.samples.len() >= MAX_SAMPLES;
-        let comparable = self.counted.len() >= config.min_windows && self.samples.len() >= stats::MIN_FOR_CONFIDENCE;
+        let comparable =
+            self.counted.len() >= config.min_windows && self.samples.len() >= planforge_stats::MIN_FOR_CONFIDENCE;
         let enough = stats.count >= config.min_samples && comparable && (timed_ms >= config.min_duration_ms || full);
         if enough && relative_half_width(&stats).is_some_and(|width| width <= config.target_relative_ci) {
             Some(StopReason::Confident)

@@ -1,10 +1,8 @@
 //! How throughput grows with parallel streams or the batch, and where it stops paying.
 
-use super::stats;
-use crate::{
-    backend::{Cancel, Meter, Window},
-    report::{BatchPoint, BatchSweep, StreamPoint, StreamSweep},
-};
+use crate::backend::{Cancel, Meter, Window};
+use planforge_report::{BatchPoint, BatchSweep, StreamPoint, StreamSweep};
+use planforge_stats;
 use planforge_types::BackendError;
 
 /// Throughput, relative to the best, from which more streams are said to add only latency.
@@ -57,8 +55,8 @@ pub fn measure(
         points.push(StreamPoint {
             streams,
             throughput_per_s: samples.executions_per_s * batch as f64,
-            median_ms: stats::quantile(&latencies, 0.5),
-            p99_ms: stats::quantile(&latencies, 0.99),
+            median_ms: planforge_stats::quantile(&latencies, 0.5),
+            p99_ms: planforge_stats::quantile(&latencies, 0.99),
             samples: latencies.len() as u64,
         });
     }

@@ -1,12 +1,11 @@
 //! Experiments on a scripted engine, clock and device state: nothing here depends on real time.
 
 use super::*;
-use crate::{
-    backend::LayerTime,
-    report::Samples,
+use planforge_report::{LayerTime, Samples};
+use planforge_types::{
+    NamedTensors, Port,
     telemetry::{CpuTime, ForeignProcess, PassedProcess, TelemetrySample},
 };
-use planforge_types::{NamedTensors, Port};
 use std::{
     cell::Cell,
     rc::Rc,
@@ -136,7 +135,7 @@ fn every_number_can_be_derived_again_from_the_samples() {
     let counted = found.windows.iter().filter(|w| w.tainted.is_empty() || w.kept_tainted);
     let sizes: Vec<usize> = counted.map(|w| w.iterations as usize).collect();
     assert!(sizes.len() < found.windows.len());
-    assert_eq!(stats::latency_stats(&kept, &sizes), Some(found.stats));
+    assert_eq!(planforge_stats::latency_stats(&kept, &sizes), Some(found.stats));
 }
 
 #[test]
@@ -181,7 +180,7 @@ fn the_usual_budget_never_ends_before_there_is_something_to_compare() {
     assert_eq!(found.experiment.stop, StopReason::BudgetSpent);
     // Six samples: fewer have no interval worth the name, and cannot be compared either.
     assert_eq!((found.windows.len(), found.stats.count), (6, 6));
-    assert!(found.stats.interval.is_some_and(|interval| interval.confidence >= stats::CI_CONFIDENCE));
+    assert!(found.stats.interval.is_some_and(|interval| interval.confidence >= planforge_stats::CI_CONFIDENCE));
     assert_eq!(codes(&found), ["not-confident"]);
 }
 
@@ -319,7 +318,7 @@ fn assert_consistent(found: &Measurement) {
     let counted = found.windows.iter().filter(|w| w.tainted.is_empty() || w.kept_tainted);
     let sizes: Vec<usize> = counted.map(|w| w.iterations as usize).collect();
     assert_eq!(sizes.iter().sum::<usize>(), found.samples.len());
-    assert_eq!(stats::latency_stats(&found.samples, &sizes), Some(found.stats));
+    assert_eq!(planforge_stats::latency_stats(&found.samples, &sizes), Some(found.stats));
 }
 
 #[test]

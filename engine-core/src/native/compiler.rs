@@ -13,10 +13,8 @@ use super::{
     shapes::{Shapes, at},
     tactic::{TuneError, Tuner},
 };
-use crate::{
-    backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity},
-    device::{self, CpuLevel},
-};
+use crate::backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};
+use planforge_device::CpuLevel;
 use planforge_kernels::{isa::Isa, pool::ThreadPool};
 use planforge_types::{
     BackendError, Digest, FailureClass, OptimizationProfile, Precision, Toolchain, fingerprint::DiscoveredDevice,
@@ -231,5 +229,5 @@ pub(super) fn compile_on(
 
 /// The class of this host's CPU: whose timings may be used again.
 pub(crate) fn device_class() -> Digest {
-    device::cpu::detect(&device::cpu::host_facts()).0.class_digest()
+    planforge_device::cpu::detect(&planforge_device::cpu::host_facts()).0.class_digest()
 }

@@ -3,7 +3,6 @@
 use super::{meter::SHAPES_KEPT, takes::InputError, *};
 use crate::{
     backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter},
-    device::{CpuLevel, cpu},
     import::{
         import,
         testing::{TestModel, ints, numbers},
@@ -11,6 +10,7 @@ use crate::{
     ir::Tensor,
     ops,
 };
+use planforge_device::{CpuLevel, cpu};
 use planforge_onnx::proto::{tensor_shape_proto::dimension, type_proto};
 use planforge_types::{
     BackendError, BuildSpec, Digest, DimRange, ElementType, HostTensor, NamedTensors, OptimizationLevel,

@@ -10,9 +10,9 @@ mod rule;
 use super::{compiler::compile_on, *};
 use crate::{
     backend::{Cancel, CompileRequest, Events},
-    device::{CpuLevel, cpu},
     import::testing::{TestModel, float, int, ints, numbers},
 };
+use planforge_device::{CpuLevel, cpu};
 use planforge_onnx::proto::{tensor_shape_proto::dimension, type_proto};
 use planforge_types::{BuildSpec, Digest, DimRange, OptimizationProfile, fingerprint::HostFacts};
 use prost::Message as _;

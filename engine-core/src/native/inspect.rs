@@ -8,7 +8,8 @@ use super::{
     program::{Place, Program, StepKind},
     takes::TakenInput,
 };
-use crate::{device::CpuLevel, report::format::mib};
+use planforge_device::CpuLevel;
+use planforge_report::format::mib;
 use planforge_types::{BuildSpec, Digest, Port, Sku, Toolchain};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, path::Path};

@@ -13,13 +13,11 @@ use super::{
     specialize::{SpecializeError, Specializer},
     takes::{self, InputError, TakenInput},
 };
-use crate::{
-    backend::{LayerTime, LoadOptions, Meter, Window, WindowSamples},
-    report::Rates,
-};
+use crate::backend::{LoadOptions, Meter, Window, WindowSamples};
 use bytes::Bytes;
 use planforge_kernels::{isa::Isa, pool::ThreadPool};
 use planforge_onnx::Model;
+use planforge_report::{LayerTime, Rates};
 use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, OptimizationProfile, Port};
 use std::{
     collections::BTreeMap,

@@ -6,9 +6,9 @@ use super::{
     program::Program,
     takes::TakenInput,
 };
-use crate::device::CpuLevel;
 use bytes::Bytes;
 use memmap2::Mmap;
+use planforge_device::CpuLevel;
 use planforge_kernels::isa::IsaLevel;
 use planforge_onnx::Detached;
 use planforge_types::{BuildSpec, Digest, Sku, Toolchain, spec::MAX_PROFILES};

@@ -1,11 +1,11 @@
 //! What the processor reaches on an engine's threads: copies beyond its caches, products by its best microkernel.
 
-use crate::report::Rates;
 use planforge_kernels::{
     gemm::{self, Blocking, Epilogue, Kernel, MatrixRows, PackedSize, Place, Workspace},
     isa::Isa,
     pool::{ThreadPool, for_parts},
 };
+use planforge_report::Rates;
 use std::{collections::BTreeMap, time::Instant};
 
 /// Bytes of one side of a copy.

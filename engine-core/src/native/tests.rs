@@ -3,9 +3,9 @@
 use super::*;
 use crate::{
     backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions},
-    device::{CpuLevel, cpu},
     import, ops,
 };
+use planforge_device::{CpuLevel, cpu};
 use planforge_kernels::isa::Isa;
 use planforge_onnx::Model;
 use planforge_types::{BuildSpec, Digest, HostTensor, NamedTensors, OptimizationLevel, fingerprint::HostFacts};

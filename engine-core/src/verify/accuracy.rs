@@ -5,9 +5,9 @@ use crate::{
     backend::{Cancel, Meter},
     ir::{Graph, Tensor},
     measure::Clock,
-    report::Accuracy,
 };
 use planforge_identity::npz::{self, NpzError};
+use planforge_report::Accuracy;
 use planforge_types::{BackendError, ElementType, FailureClass, HostTensor, NamedTensors, Port};
 use std::path::Path;
 

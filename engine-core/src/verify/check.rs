@@ -5,8 +5,8 @@ use crate::{
     backend::{Cancel, Meter},
     ir::Graph,
     measure::Clock,
-    report::{Accuracy, Finding, Numerics, Severity},
 };
+use planforge_report::{Accuracy, Finding, Numerics, Severity};
 use planforge_types::{BackendError, FailureClass, NamedTensors, Precision};
 use std::path::Path;
 
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_refusal_says_which_output_and_how_far() {
-        let output = crate::report::OutputNumerics {
+        let output = planforge_report::OutputNumerics {
             name: "logits".into(),
             elements: 10,
             max_error: 0.31,

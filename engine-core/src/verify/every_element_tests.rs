@@ -1,7 +1,7 @@
 //! Every element of an output counts, whatever the reference holds in its place.
 
 use super::numerics::{compare, passes, threshold};
-use crate::report::OutputNumerics;
+use planforge_report::OutputNumerics;
 use planforge_types::{ElementType, HostTensor, NamedTensors, Precision};
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -20,8 +20,8 @@ use crate::{
     ir::{Graph, Tensor},
     measure::Clock,
     ops::{self, OpError},
-    report::Numerics,
 };
+use planforge_report::Numerics;
 use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, Precision};
 use std::{ops::ControlFlow, path::Path, time::Duration};
 
@@ -177,9 +177,10 @@ fn not_compared(reason: String, threshold: f64) -> Numerics {
 mod tests {
     use super::*;
     use crate::{
-        backend::{LayerTime, Window, WindowSamples},
+        backend::{Window, WindowSamples},
         measure::MonotonicClock,
     };
+    use planforge_report::LayerTime;
     use planforge_types::{ElementType, Port};
 
     fn outputs(value: f32) -> NamedTensors {

@@ -1,9 +1,7 @@
 //! Outputs of a plan against those of a reference: how far apart, and is that too far?
 
-use crate::{
-    ir::{Graph, Op, Tensor},
-    report::OutputNumerics,
-};
+use crate::ir::{Graph, Op, Tensor};
+use planforge_report::OutputNumerics;
 use planforge_types::{ElementType, HostTensor, NamedTensors, Precision};
 use std::collections::BTreeMap;
 

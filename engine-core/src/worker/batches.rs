@@ -5,11 +5,9 @@ use super::{
     document,
     run::{Job, Loaded},
 };
-use crate::{
-    measure::{Measurement, sweep},
-    report::{BatchPoint, BatchSweep, Finding},
-    telemetry::Telemetry,
-};
+use crate::measure::{Measurement, sweep};
+use planforge_device::telemetry::Telemetry;
+use planforge_report::{BatchPoint, BatchSweep, Finding};
 use planforge_types::{BackendError, DimRange, OptimizationProfile, Port};
 
 impl Job<'_> {
@@ -60,7 +58,7 @@ fn point(batch: u32, headline: bool, found: Result<Measurement, String>) -> Batc
         Ok(measured) => (Some(measured.stats), None),
         Err(problem) => (None, Some(problem)),
     };
-    let throughput = |stats: &crate::report::LatencyStats| f64::from(batch) * 1e3 / stats.mean.max(f64::MIN_POSITIVE);
+    let throughput = |stats: &planforge_stats::LatencyStats| f64::from(batch) * 1e3 / stats.mean.max(f64::MIN_POSITIVE);
     BatchPoint { batch, latency_ms: measured, throughput_per_s: measured.as_ref().map(throughput), headline, problem }
 }
 

@@ -10,12 +10,13 @@ use super::{
     run::{Job, Loaded, reference_inputs},
 };
 use crate::{
-    backend::{LayerTime, Meter},
+    backend::Meter,
     measure::{Clock as _, Measurement, sweep},
-    report::{
-        BatchSweep, Ceilings, Finding, LatencySplit, PartStats, ProfilePoint, ProfileSwitch, ShapePoint, StreamSweep,
-    },
-    telemetry::Telemetry,
+};
+use planforge_device::telemetry::Telemetry;
+use planforge_report::{
+    BatchSweep, Ceilings, Finding, LatencySplit, LayerTime, PartStats, ProfilePoint, ProfileSwitch, ShapePoint,
+    StreamSweep,
 };
 use planforge_types::{BackendError, DimRange, NamedTensors, OptimizationProfile};
 use std::{collections::BTreeMap, path::Path};

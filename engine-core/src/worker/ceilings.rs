@@ -7,12 +7,9 @@
 //! Rates that were measured while something disturbed the device say so in their report, and are not kept.
 
 use super::run::Job;
-use crate::{
-    backend::Meter,
-    measure::Clock as _,
-    report::{Ceilings, Rates},
-    telemetry::{Telemetry, contention, unix_ms},
-};
+use crate::{backend::Meter, measure::Clock as _};
+use planforge_device::telemetry::{Telemetry, contention, unix_ms};
+use planforge_report::{Ceilings, Rates};
 use planforge_types::{
     BackendError, Digest,
     fingerprint::{DeviceFingerprint, DeviceKind, HostFacts},

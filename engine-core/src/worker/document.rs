@@ -4,11 +4,8 @@ use super::{
     beside::Beside,
     run::{Built, model_ref},
 };
-use crate::{
-    measure::Measurement,
-    report::{ArtifactRef, Finding, Foreign, Lottery, Provenance, REPORT_SCHEMA_VERSION, Report, Samples},
-    verify::Verdict,
-};
+use crate::{measure::Measurement, verify::Verdict};
+use planforge_report::{ArtifactRef, Finding, Foreign, Lottery, Provenance, REPORT_SCHEMA_VERSION, Report, Samples};
 use planforge_types::{
     NamedTensors, Port,
     fingerprint::DeviceFingerprint,

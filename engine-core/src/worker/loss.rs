@@ -1,8 +1,8 @@
 //! Remembers that the device was lost, whoever heard of it: where a part's failure is only a finding, it must not pass
 //! for one.
 
-use crate::telemetry::{Telemetry, TelemetrySample, contention::device_lost};
-use planforge_types::BackendError;
+use planforge_device::telemetry::{Telemetry, contention::device_lost};
+use planforge_types::{BackendError, telemetry::TelemetrySample};
 use std::sync::{Arc, OnceLock};
 
 /// Why the device was lost, once it was.

@@ -23,12 +23,9 @@ use super::{
     outlet::log,
     run::{Built, Job, Loaded, Measured, Phases, file_error},
 };
-use crate::{
-    measure::Measurement,
-    report::{BuildTrial, Lottery},
-    telemetry::Telemetry,
-    verify::Verdict,
-};
+use crate::{measure::Measurement, verify::Verdict};
+use planforge_device::telemetry::Telemetry;
+use planforge_report::{BuildTrial, Lottery};
 use planforge_types::{BackendError, NamedTensors};
 use std::{
     fs, io,

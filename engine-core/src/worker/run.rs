@@ -14,12 +14,14 @@ use super::{
 };
 use crate::{
     backend::{Aside, Cancel, CompileRequest, Compiler, KeptFile, LoadOptions, LoadSite, Meter, Oracle, Pacing},
-    card::{CARD_SCHEMA_VERSION, EngineCard},
     ir::Graph,
     measure::{self, Clock, MeasureConfig, Measurement, MonotonicClock},
-    report::{CacheState, CacheUse, Finding, Lottery, ModelRef, PlanRef, ShapePoint},
-    telemetry::{OpenTelemetry, Telemetry, unix_ms},
     verify::{self, Independent, Verdict, inputs},
+};
+use planforge_device::telemetry::{OpenTelemetry, Telemetry, unix_ms};
+use planforge_report::{
+    CacheState, CacheUse, Finding, Lottery, ModelRef, PlanRef, ShapePoint,
+    card::{CARD_SCHEMA_VERSION, EngineCard},
 };
 use planforge_types::{
     BackendError, DigestWriter, FailureClass, NamedTensors, OptimizationProfile,

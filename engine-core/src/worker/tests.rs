@@ -3,16 +3,12 @@
 
 use super::*;
 use crate::{
-    backend::{
-        Cancel, CompileRequest, CompiledPlan, Compiler, Events, LayerTime, LoadOptions, Meter, Window, WindowSamples,
-    },
-    card::EngineCard,
-    device::cpu,
+    backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, Window, WindowSamples},
     ir::{Graph, Tensor},
     ops,
-    report::Report,
-    telemetry,
 };
+use planforge_device::{cpu, telemetry};
+use planforge_report::{LayerTime, Report, card::EngineCard};
 use planforge_types::{
     BackendError, BuildSpec, Digest, EngineKey, FailureClass, HostTensor, NamedTensors, Port, Sku, Toolchain,
     fingerprint::DiscoveredDevice,

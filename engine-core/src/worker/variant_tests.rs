@@ -2,21 +2,21 @@
 //! model to compare with: outputs are only searched for NaN.
 
 use super::*;
-use crate::{
-    backend::{
-        Aside, Cancel, CompileRequest, CompiledPlan, Compiler, Events, KeptFile, LayerTime, LoadOptions, Meter,
-        StreamSamples, Window, WindowSamples,
-    },
-    card::EngineCard,
-    device::cpu,
-    report::{Finding, LatencySplit, ModeSplit, Rates, Report, ShapePoint},
-    telemetry::{self, OpenTelemetry, Telemetry, TelemetrySample},
+use crate::backend::{
+    Aside, Cancel, CompileRequest, CompiledPlan, Compiler, Events, KeptFile, LoadOptions, Meter, StreamSamples, Window,
+    WindowSamples,
 };
+use planforge_device::{
+    cpu,
+    telemetry::{self, OpenTelemetry, Telemetry},
+};
+use planforge_report::{Finding, LatencySplit, LayerTime, ModeSplit, Rates, Report, ShapePoint, card::EngineCard};
 use planforge_types::{
     BackendError, BuildSpec, Digest, DimRange, ElementType, EngineKey, FailureClass, HostTensor, NamedTensors,
     OptimizationProfile, Port, Sku, Toolchain,
     fingerprint::DiscoveredDevice,
     order::{MeasureAsk, WorkEvent, WorkKind, WorkOrder},
+    telemetry::TelemetrySample,
 };
 use std::{
     collections::BTreeMap,

@@ -1,9 +1,9 @@
 //! One case through the reference, the optimised graph and the native engine.
 
 use crate::case::{Case, Failure, bake, needs_constants, read_protos, tensor};
+use planforge_device::{CpuLevel, cpu};
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions},
-    device::{CpuLevel, cpu},
     import::{Problem, Refusal, import},
     ir::Tensor,
     native::{self, NativeCompiler},

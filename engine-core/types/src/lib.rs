@@ -6,6 +6,7 @@
 //! | [`sku`], [`toolchain`], [`spec`], [`key`] | what an engine is built for, with and as, and the key made of them |
 //! | [`resolve`] | from what a request asks to what exactly goes into the key |
 //! | [`fingerprint`] | what exactly a device is, as data |
+//! | [`telemetry`] | a device's state at one moment, as data |
 //! | [`tensor`] | tensors at an engine's edge |
 //! | [`failure`] | what went wrong, with the class that decides about a retry |
 //! | [`order`] | what an agent tells a worker process and hears from it |
@@ -20,6 +21,7 @@ pub mod order;
 pub mod resolve;
 pub mod sku;
 pub mod spec;
+pub mod telemetry;
 pub mod tensor;
 pub mod toolchain;
 

@@ -12,12 +12,10 @@ use crate::{
     tune::{Effort, Times, tune},
 };
 use bytes::Bytes;
-use planforge_engine_core::{
-    native::frontend::{self, Optimized},
-    report::Finding,
-};
+use planforge_engine_core::native::frontend::{self, Optimized};
 use planforge_kernels::cuda::device::Buffer;
 use planforge_onnx::Model;
+use planforge_report::Finding;
 use planforge_types::{BackendError, OptimizationProfile};
 use std::{rc::Rc, time::Instant};
 

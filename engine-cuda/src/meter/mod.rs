@@ -23,11 +23,9 @@ use crate::{
     versions::Versions,
     view::Kind,
 };
-use planforge_engine_core::{
-    backend::{Aside, KeptFile, LayerTime, Meter, StreamSamples, Window, WindowSamples},
-    report::{LatencySplit, Rates},
-};
+use planforge_engine_core::backend::{Aside, KeptFile, Meter, StreamSamples, Window, WindowSamples};
 use planforge_kernels::cuda::nvtx::range;
+use planforge_report::{LatencySplit, LayerTime, Rates};
 use planforge_types::{BackendError, NamedTensors, Port};
 use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 

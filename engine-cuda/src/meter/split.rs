@@ -5,8 +5,8 @@ use crate::{
     engine::{Captured, Engine},
     runtime::{Context, Device, RuntimeError},
 };
-use planforge_engine_core::report::{LatencySplit, ModeSplit, PartStats};
 use planforge_kernels::cuda::{device::Buffer, pinned::Pinned};
+use planforge_report::{LatencySplit, ModeSplit, PartStats};
 use planforge_types::BackendError;
 use std::time::Instant;
 

@@ -7,10 +7,7 @@ use super::{
     layers::{Detail, Layer, LayerInfo},
     profile::{ProfileExport, ProfiledLayer},
 };
-use planforge_engine_core::{
-    backend::LayerTime,
-    report::{Finding, Severity},
-};
+use planforge_report::{Finding, LayerTime, Severity};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Every layer of the profile in order, each with its description where there is one.

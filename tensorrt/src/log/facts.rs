@@ -5,7 +5,7 @@ use super::{
     table::ProfileTable,
 };
 use crate::version::Version;
-use planforge_engine_core::report::Finding;
+use planforge_report::Finding;
 use std::collections::BTreeMap;
 
 /// Everything read from one run's log.

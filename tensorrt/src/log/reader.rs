@@ -420,7 +420,7 @@ impl Partial {
 
 impl LogFacts {
     /// Adds a finding unless there is one of its kind.
-    fn add(&mut self, finding: planforge_engine_core::report::Finding) {
+    fn add(&mut self, finding: planforge_report::Finding) {
         if self.findings.len() < MAX_FINDINGS && self.findings.iter().all(|known| known.code != finding.code) {
             self.findings.push(finding);
         }

@@ -17,10 +17,8 @@ use crate::{
     version::Version,
 };
 use edge::Edges;
-use planforge_engine_core::{
-    backend::{Aside, KeptFile, LayerTime, LoadSite, Meter, Pacing, StreamSamples, Window, WindowSamples},
-    report::{Finding, LatencySplit},
-};
+use planforge_engine_core::backend::{Aside, KeptFile, LoadSite, Meter, Pacing, StreamSamples, Window, WindowSamples};
+use planforge_report::{Finding, LatencySplit, LayerTime};
 use planforge_types::{BackendError, BuildSpec, FailureClass, HostTensor, NamedTensors, Port};
 use std::{
     collections::BTreeMap,

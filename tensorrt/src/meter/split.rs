@@ -6,10 +6,8 @@ use crate::{
     exports::QueryTime,
     log::{LatencyRow, Summary},
 };
-use planforge_engine_core::{
-    backend::Window,
-    report::{LatencySplit, ModeSplit, PartStats},
-};
+use planforge_engine_core::backend::Window;
+use planforge_report::{LatencySplit, ModeSplit, PartStats};
 use planforge_types::BackendError;
 
 /// Executions of each mode beside the headline's, at least.

@@ -5,16 +5,16 @@ use crate::{
     backends, commands::Context, failure::Failure, local::ceilings_folder, local_worker, portability, request::models,
 };
 use planforge_agent::HostDevices;
-use planforge_engine_core::{
-    backend::PlanIdentity,
+use planforge_device::CpuLevel;
+use planforge_engine_core::backend::PlanIdentity;
+use planforge_proto::ErrorCode;
+use planforge_report::{
+    Report,
     compare::{
         self,
         portability::{Portability, portability},
     },
-    device::CpuLevel,
-    report::Report,
 };
-use planforge_proto::ErrorCode;
 use planforge_types::{
     BuildSpec, Digest, EngineKey, Precision, Sku, Toolchain, ToolchainConstraint,
     fingerprint::{DeviceKind, DiscoveredDevice},

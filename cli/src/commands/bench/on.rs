@@ -15,8 +15,8 @@ use crate::{
     tables,
     wait::{self, Waiting},
 };
-use planforge_engine_core::compare::portability::{Portability, portability};
 use planforge_proto::{ErrorCode, v1, view::JobView};
+use planforge_report::compare::portability::{Portability, portability};
 use planforge_types::Digest;
 use std::{collections::BTreeMap, path::Path};
 

@@ -1,0 +1,18 @@
+//! Devices: what they are, what they are called, what they can run.
+//!
+//! | module | answers |
+//! |---|---|
+//! | [`catalogue`] | what is this board called? |
+//! | [`level`] | which instruction-set levels are there, and which can this CPU run? |
+//! | [`telemetry`] | what state is this device in, and who else uses it? |
+//! | [`discover`](mod@discover) | which devices does this host have? |
+
+pub mod catalogue;
+pub mod cpu;
+pub mod discover;
+pub mod gpu;
+pub mod level;
+pub mod telemetry;
+
+pub use discover::discover;
+pub use level::CpuLevel;

@@ -1,0 +1,441 @@
+//! Which of several reports is faster, as far as their raw samples can tell.
+//!
+//! Five verdicts: *faster*, *slower*, *same*, *ambiguous* (the interval of the ratio is too wide), *cannot tell* (the
+//! reports do not measure the same thing, or one of them too little of it: fewer windows than
+//! [`COMPARABLE_WINDOWS`] say nothing of how much windows differ). The ratio of medians gets its interval by a seeded bootstrap that first
+//! draws windows and then samples within them, so that drift between windows counts as what it is.
+//!
+//! Reports of one model on one SKU form a group, whose first report is the group's base: that is how toolchains,
+//! specs and weights are compared. Between SKUs there is a ratio, but the verdict says that the devices differ. What a
+//! foreign plan loses is said apart ([`portability`]).
+
+pub mod gate;
+pub mod portability;
+mod render;
+
+use crate::{Report, SamplesError};
+use planforge_stats::{COMPARABLE_WINDOWS, bootstrap};
+use planforge_types::Sku;
+use portability::{Portability, portability};
+use serde::{Deserialize, Serialize};
+
+/// Raised whenever a field changes its meaning or goes away.
+pub const COMPARISON_SCHEMA_VERSION: u32 = 1;
+
+/// Most reports compared at once; every pair is judged.
+pub const MAX_REPORTS: usize = 64;
+
+/// Ratios this close to 1 make no difference that anybody would act on; two measurements of one plan differ as much.
+const SAME_MARGIN: f64 = 0.02;
+
+/// The same for reports of which one was measured on a disturbed device.
+const DISTURBED_MARGIN: f64 = 0.10;
+
+/// Samples below which a median has no interval worth the name.
+const MIN_SAMPLES: u64 = 6;
+
+/// How the second report of a pair stands to the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Faster,
+    Slower,
+    Same,
+    Ambiguous,
+    CannotTell,
+}
+
+impl Verdict {
+    /// As people read it.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Faster => "faster",
+            Self::Slower => "slower",
+            Self::Same => "same",
+            Self::Ambiguous => "ambiguous",
+            Self::CannotTell => "cannot tell",
+        }
+    }
+}
+
+/// Several reports side by side.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    pub schema_version: u32,
+    /// In the order given.
+    pub rows: Vec<Row>,
+    /// Every pair of a group, and the first report against every report outside its group; the earlier one is the base.
+    pub pairs: Vec<Pair>,
+    /// Reports of one model on one SKU, in the order of their first reports.
+    #[serde(default)]
+    pub groups: Vec<Group>,
+    /// What each foreign plan among the rows loses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub portability: Vec<ForeignRow>,
+}
+
+/// A foreign plan among the rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ForeignRow {
+    /// Index of the row.
+    pub row: usize,
+    #[serde(flatten)]
+    pub cell: Portability,
+}
+
+/// Reports that were measured on the same SKU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    pub sku: String,
+    pub model: String,
+    /// Indices of the rows; the first is what the others are judged against.
+    pub rows: Vec<usize>,
+}
+
+impl Comparison {
+    /// The verdict on row `other`: against its group's first, else against the first report of all.
+    pub fn against_base(&self, other: usize) -> Option<&Pair> {
+        let group = self.groups.iter().find(|group| group.rows.contains(&other))?;
+        let own = group.rows.first().copied().filter(|base| *base != other);
+        let base = own.unwrap_or(0);
+        self.pairs.iter().find(|pair| pair.base == base && pair.other == other)
+    }
+}
+
+/// The headline figures of one report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    pub model: String,
+    /// What it was measured on.
+    pub sku: String,
+    pub device: String,
+    pub toolchain: String,
+    pub precision: String,
+    /// What else the spec asks for that is not the default: `ampere+`, `version-compatible`, `level 5`, ...
+    #[serde(default)]
+    pub extras: Vec<String>,
+    pub threads: Option<u32>,
+    pub batch: u64,
+    pub median_ms: f64,
+    /// Where the median lies; absent where one window was timed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci_low_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci_high_ms: Option<f64>,
+    /// Timed windows that the figures come from.
+    #[serde(default)]
+    pub windows: usize,
+    pub p99_ms: f64,
+    pub throughput_per_s: f64,
+    pub build_ms: Option<f64>,
+    pub plan_bytes: u64,
+    pub plan_digest: String,
+    pub peak_memory_bytes: Option<u64>,
+    pub max_error: Option<f64>,
+    pub top1: Option<f64>,
+    pub accurate: bool,
+    pub simulated: bool,
+    /// Measured while something else used the device.
+    pub disturbed: bool,
+    pub foreign: bool,
+}
+
+/// One report against another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pair {
+    /// Index of the row compared with.
+    pub base: usize,
+    pub other: usize,
+    pub verdict: Verdict,
+    /// Median latency of the other over the base's: below 1 the other is faster. Absent when it would mean nothing.
+    pub ratio: Option<f64>,
+    pub ratio_low: Option<f64>,
+    pub ratio_high: Option<f64>,
+    /// Why the verdict is what it is.
+    pub reason: String,
+    /// What differs between the two and is being compared: device, toolchain, threads, ...
+    pub differences: Vec<String>,
+    /// The two were measured on different SKUs: the ratio says which device is faster, not which engine is better.
+    #[serde(default)]
+    pub across_devices: bool,
+}
+
+/// Why reports cannot be put side by side at all.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    #[error("a comparison needs at least two reports, {0} given")]
+    TooFew(usize),
+    #[error("{0} reports are more than the {MAX_REPORTS} that can be compared at once")]
+    TooMany(usize),
+    #[error("report {index} cannot be read: its samples are damaged")]
+    Samples { index: usize, source: SamplesError },
+}
+
+/// Compares `reports`: within each SKU, and the first with all others.
+pub fn compare(reports: &[Report]) -> Result<Comparison, CompareError> {
+    compare_beside(reports, &[])
+}
+
+/// As [`compare`]; foreign plans are held against engines of `others` too, which are not compared otherwise.
+pub fn compare_beside(reports: &[Report], others: &[Report]) -> Result<Comparison, CompareError> {
+    match reports.len() {
+        count @ 0..2 => return Err(CompareError::TooFew(count)),
+        count if count > MAX_REPORTS => return Err(CompareError::TooMany(count)),
+        _ => {}
+    }
+    let read = |(index, report)| windows(report).map_err(|source| CompareError::Samples { index, source });
+    let windows = reports.iter().enumerate().map(read).collect::<Result<Vec<_>, CompareError>>()?;
+    let groups = groups(reports);
+    let grouped = |base: usize, other: usize| groups.iter().any(|g| g.rows.contains(&base) && g.rows.contains(&other));
+    let mut pairs = Vec::new();
+    for base in 0..reports.len() {
+        for other in base + 1..reports.len() {
+            if base == 0 || grouped(base, other) {
+                pairs.push(pair(base, other, reports, &windows));
+            }
+        }
+    }
+    let rows = reports.iter().map(row).collect();
+    let foreign = reports.iter().enumerate().filter(|(_, report)| report.foreign.is_some());
+    let known: Vec<&Report> = reports.iter().chain(others).collect();
+    let portability =
+        foreign.filter_map(|(row, report)| Some(ForeignRow { row, cell: portability(report, known.iter().copied())? }));
+    let portability = portability.collect();
+    Ok(Comparison { schema_version: COMPARISON_SCHEMA_VERSION, rows, pairs, groups, portability })
+}
+
+/// The raw samples of a report, cut into the windows that count.
+fn windows(report: &Report) -> Result<Vec<Vec<f64>>, SamplesError> {
+    Ok(bootstrap::windows(&report.samples.decode()?, &report.counted_windows()))
+}
+
+/// Reports of one model (or of one structure) on one SKU.
+fn groups(reports: &[Report]) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (index, report) in reports.iter().enumerate() {
+        let fits = |group: &Group| {
+            let first = &reports[group.rows[0]];
+            measured_on(first) == measured_on(report) && same_work(first, report)
+        };
+        match groups.iter_mut().find(|group| fits(group)) {
+            Some(group) => group.rows.push(index),
+            None => groups.push(Group {
+                sku: measured_on(report).to_string(),
+                model: report.model.name.clone(),
+                rows: vec![index],
+            }),
+        }
+    }
+    groups
+}
+
+/// The SKU whose device ran the engine.
+fn measured_on(report: &Report) -> &Sku {
+    report.foreign.as_ref().map_or(&report.sku, |foreign| &foreign.measured_on)
+}
+
+/// Another weight file of the same structure runs the same work.
+fn same_work(left: &Report, right: &Report) -> bool {
+    let structure = (left.model.structure_digest, right.model.structure_digest);
+    left.model.digest == right.model.digest || matches!(structure, (Some(a), Some(b)) if a == b)
+}
+
+fn pair(base: usize, other: usize, reports: &[Report], windows: &[Vec<Vec<f64>>]) -> Pair {
+    let (left, right) = (&reports[base], &reports[other]);
+    let differences = differences(left, right);
+    let across_devices = measured_on(left) != measured_on(right);
+    let nothing = |reason: String| Pair {
+        base,
+        other,
+        verdict: Verdict::CannotTell,
+        ratio: None,
+        ratio_low: None,
+        ratio_high: None,
+        reason,
+        differences: differences.clone(),
+        across_devices,
+    };
+    if let Some(reason) = incomparable(left, right) {
+        return nothing(reason);
+    }
+    let Some(interval) = bootstrap::ratio_interval(&windows[base], &windows[other]) else {
+        return nothing("a report holds no latency to divide by".into());
+    };
+    let (verdict, mut reason) = judge(&interval, disturbed(left) || disturbed(right));
+    if across_devices {
+        reason = format!("on different device kinds, {} and {}: {reason}", measured_on(left), measured_on(right));
+    }
+    let (ratio, low, high) = (Some(interval.ratio), Some(interval.low), Some(interval.high));
+    Pair { verdict, ratio, ratio_low: low, ratio_high: high, ..nothing(reason) }
+}
+
+/// Why the two do not measure the same thing; `None` when they do.
+fn incomparable(left: &Report, right: &Report) -> Option<String> {
+    let differ = |what: &str, a: String, b: String| Some(format!("{what} differ: {a} and {b}"));
+    if left.simulated != right.simulated {
+        return Some("one of the two is simulated: its numbers are made up, the other's are measured".into());
+    }
+    if !same_work(left, right) {
+        let name = |report: &Report| format!("{} ({})", report.model.name, report.model.digest.short());
+        return differ("models", name(left), name(right));
+    }
+    if left.spec.precision != right.spec.precision {
+        return differ("precisions", precision(left), precision(right));
+    }
+    let shapes = |report: &Report| {
+        let shape = |port: &planforge_types::Port| {
+            let dims = port.shape.iter().map(|dim| dim.map_or("?".to_owned(), |size| size.to_string()));
+            format!("{}:{}", port.name, dims.collect::<Vec<_>>().join("x"))
+        };
+        report.inputs.iter().map(shape).collect::<Vec<_>>().join(", ")
+    };
+    if left.inputs != right.inputs {
+        return differ("inputs", shapes(left), shapes(right));
+    }
+    if let (Some(a), Some(b)) = (mode(left), mode(right))
+        && a != b
+    {
+        return differ("modes of running", a, b);
+    }
+    for report in [left, right] {
+        if !report.accurate {
+            return Some(format!("the outputs of the engine for {} are wrong, so its speed means nothing", report.sku));
+        }
+        if report.latency_ms.count < MIN_SAMPLES {
+            return Some(format!("the report for {} has only {} samples", report.sku, report.latency_ms.count));
+        }
+        let windows = report.window_count();
+        if windows < COMPARABLE_WINDOWS {
+            let have = if windows == 1 { "one window".into() } else { format!("{windows} windows") };
+            return Some(format!(
+                "too few windows: the report for {} has {have}, a comparison takes {COMPARABLE_WINDOWS} (measure it again, \
+                 with more time)",
+                report.sku
+            ));
+        }
+        if let Some(reason) = wholly_disturbed(report) {
+            return Some(format!("every window of the report for {} was disturbed ({reason})", report.sku));
+        }
+    }
+    None
+}
+
+fn judge(interval: &bootstrap::RatioInterval, disturbed: bool) -> (Verdict, String) {
+    let margin = if disturbed { DISTURBED_MARGIN } else { SAME_MARGIN };
+    let bootstrap::RatioInterval { ratio, low, high } = *interval;
+    let range = format!("the ratio of medians is {ratio:.3}, 95 % interval {low:.3} to {high:.3}");
+    let note = if disturbed { "; a device was disturbed, so only differences above 10 % count" } else { "" };
+    let verdict = if high < 1.0 && ratio <= 1.0 - margin {
+        Verdict::Faster
+    } else if low > 1.0 && ratio >= 1.0 + margin {
+        Verdict::Slower
+    } else if low >= 1.0 - margin && high <= 1.0 + margin {
+        Verdict::Same
+    } else {
+        Verdict::Ambiguous
+    };
+    (verdict, format!("{range}{note}"))
+}
+
+/// What is being compared: everything that differs and may explain the ratio.
+fn differences(left: &Report, right: &Report) -> Vec<String> {
+    let facts = |report: &Report| {
+        let driver = report.device.gpu.as_ref().map(|gpu| gpu.driver.clone()).unwrap_or_default();
+        [
+            ("weights", report.model.digest.short()),
+            ("sku", measured_on(report).to_string()),
+            ("built for", report.foreign.as_ref().map_or("its own".to_owned(), |f| f.built_for.to_string())),
+            ("device", report.device.name.clone()),
+            ("toolchain", report.toolchain.to_string()),
+            ("driver", driver),
+            ("threads", report.spec.threads.map_or("-".to_owned(), |threads| threads.to_string())),
+            ("optimization level", report.spec.optimization_level.0.to_string()),
+            ("hardware compatibility", report.spec.hardware_compatibility.clone().unwrap_or_else(|| "none".into())),
+            ("version compatible", if report.spec.version_compatible { "yes" } else { "no" }.to_owned()),
+            ("workspace MiB", report.spec.workspace_mib.map_or("all".to_owned(), |mib| mib.to_string())),
+            ("options", options(report)),
+            ("plan", report.plan.digest.short()),
+            ("agent", report.provenance.agent.clone()),
+        ]
+    };
+    let pairs = facts(left).into_iter().zip(facts(right));
+    pairs.filter(|(a, b)| a.1 != b.1).map(|((name, a), (_, b))| format!("{name}: {a} and {b}")).collect()
+}
+
+/// How executions were run, as far as the report tells: `CUDA graph, spin wait, transfers`.
+fn mode(report: &Report) -> Option<String> {
+    let mode = report.split.as_ref()?.modes.first()?;
+    let word = |on: bool, name: &str| format!("{}{name}", if on { "" } else { "no " });
+    Some(
+        [word(mode.cuda_graph, "CUDA graph"), word(mode.spin_wait, "spin wait"), word(mode.transfers, "transfers")]
+            .join(", "),
+    )
+}
+
+/// Backend options by name.
+fn options(report: &Report) -> String {
+    let options: Vec<String> = report.spec.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if options.is_empty() { "none".into() } else { options.join(",") }
+}
+
+/// What a spec asks for beyond precision, where that is not the default.
+fn extras(report: &Report) -> Vec<String> {
+    let spec = &report.spec;
+    let mut extras: Vec<String> = spec.hardware_compatibility.iter().cloned().collect();
+    extras.extend(spec.version_compatible.then(|| "version-compatible".to_owned()));
+    let level = spec.optimization_level;
+    extras.extend((level != Default::default()).then(|| format!("level {}", level.0)));
+    extras.extend(spec.options.iter().map(|(name, value)| format!("{name}={value}")));
+    extras
+}
+
+/// What disturbed every single window that counts; `None` when one of them was quiet.
+fn wholly_disturbed(report: &Report) -> Option<String> {
+    let mut counted = report.windows.iter().filter(|window| window.tainted.is_empty() || window.kept_tainted);
+    let first = counted.next()?.tainted.first()?.clone();
+    counted.all(|window| window.kept_tainted).then_some(first)
+}
+
+fn precision(report: &Report) -> String {
+    format!("{:?}", report.spec.precision).to_lowercase()
+}
+
+/// Whether windows count that something disturbed.
+fn disturbed(report: &Report) -> bool {
+    report.windows.iter().any(|window| window.kept_tainted)
+}
+
+fn row(report: &Report) -> Row {
+    let compared = report.numerics.as_ref().filter(|numerics| numerics.skipped.is_none());
+    Row {
+        model: report.model.name.clone(),
+        sku: measured_on(report).to_string(),
+        device: report.device.name.clone(),
+        toolchain: report.toolchain.to_string(),
+        precision: precision(report),
+        extras: extras(report),
+        threads: report.spec.threads,
+        batch: report.batch,
+        median_ms: report.latency_ms.median,
+        ci_low_ms: report.interval().map(|interval| interval.low),
+        ci_high_ms: report.interval().map(|interval| interval.high),
+        windows: report.window_count(),
+        p99_ms: report.latency_ms.p99,
+        throughput_per_s: report.throughput_per_s,
+        build_ms: report.build_ms,
+        plan_bytes: report.plan.bytes,
+        plan_digest: report.plan.digest.to_string(),
+        peak_memory_bytes: report.peak_memory_bytes,
+        max_error: compared.map(|numerics| numerics.max_error),
+        top1: report.accuracy.as_ref().map(|accuracy| accuracy.top1),
+        accurate: report.accurate,
+        simulated: report.simulated,
+        disturbed: disturbed(report),
+        foreign: report.foreign.is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod window_tests;

@@ -1,0 +1,242 @@
+use super::*;
+use crate::{Samples, tests::sample_report};
+use planforge_stats::latency_stats;
+use planforge_types::{Digest, Precision};
+use rand::{RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus};
+
+/// A report over the given windows.
+pub(super) fn report_of(windows: &[Vec<f64>]) -> Report {
+    let mut report = sample_report(1.0);
+    let template = report.windows[0].clone();
+    report.windows =
+        windows.iter().map(|w| crate::WindowRecord { iterations: w.len() as u32, ..template.clone() }).collect();
+    let samples = windows.concat();
+    report.samples = Samples::encode(&samples);
+    let sizes: Vec<usize> = windows.iter().map(Vec::len).collect();
+    report.latency_ms = latency_stats(&samples, &sizes).unwrap();
+    report
+}
+
+/// Eight windows around `centre`; each has an offset of its own of up to `drift` and noise of `noise`, both relative.
+fn noisy(seed: u64, centre: f64, drift: f64, noise: f64) -> Report {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut spread = |size: f64| 1.0 + (random.random::<f64>() - 0.5) * 2.0 * size;
+    let windows: Vec<Vec<f64>> = (0..8)
+        .map(|_| {
+            let level = centre * spread(drift);
+            (0..50).map(|_| level * spread(noise)).collect()
+        })
+        .collect();
+    report_of(&windows)
+}
+
+fn verdict(left: &Report, right: &Report) -> (Verdict, String) {
+    let mut comparison = compare(&[left.clone(), right.clone()]).unwrap();
+    let pair = comparison.pairs.remove(0);
+    (pair.verdict, pair.reason)
+}
+
+#[test]
+fn clear_cases_are_told() {
+    let base = noisy(1, 10.0, 0.002, 0.02);
+    assert_eq!(verdict(&base, &noisy(2, 8.0, 0.002, 0.02)).0, Verdict::Faster);
+    assert_eq!(verdict(&base, &noisy(3, 12.0, 0.002, 0.02)).0, Verdict::Slower);
+    assert_eq!(verdict(&base, &noisy(4, 10.0, 0.002, 0.02)).0, Verdict::Same);
+    assert_eq!(verdict(&base, &base).0, Verdict::Same);
+}
+
+#[test]
+fn noise_wider_than_the_difference_is_ambiguous() {
+    let (found, reason) = verdict(&noisy(1, 10.0, 0.2, 0.02), &noisy(2, 10.5, 0.2, 0.02));
+    assert_eq!(found, Verdict::Ambiguous, "{reason}");
+}
+
+#[test]
+fn drift_between_windows_is_not_taken_for_a_difference() {
+    // Both measure the same engine; windows drift by a tenth. Within windows there is next to no noise, so counting
+    // samples alone would be sure of a difference nearly every time.
+    let trials = 60;
+    let wrong = (0..trials)
+        .filter(|i| {
+            let (found, _) = verdict(&noisy(2 * i, 10.0, 0.1, 0.001), &noisy(2 * i + 1, 10.0, 0.1, 0.001));
+            matches!(found, Verdict::Faster | Verdict::Slower)
+        })
+        .count();
+    assert!(wrong <= 9, "{wrong} of {trials} called a difference that is not there");
+}
+
+#[test]
+fn what_does_not_measure_the_same_cannot_be_told() {
+    let base = sample_report(1.0);
+    let with = |change: fn(&mut Report)| {
+        let mut other = sample_report(0.5);
+        change(&mut other);
+        verdict(&base, &other)
+    };
+    assert_eq!(with(|_| ()).0, Verdict::Faster);
+    for (change, part) in [
+        ((|r| r.simulated = true) as fn(&mut Report), "simulated"),
+        (|r| r.model.digest = Digest::of(b"other"), "models differ"),
+        (|r| r.spec.precision = Precision::Fp16, "precisions differ: fp32 and fp16"),
+        (|r| r.inputs[0].shape[0] = Some(8), "inputs differ: image:1x64 and image:8x64"),
+        (|r| r.accurate = false, "outputs of the engine for cpu-x86-64-v3 are wrong"),
+        (|r| *r = report_of(&[vec![0.5; 5]]), "only 5 samples"),
+        (
+            |r| {
+                r.windows
+                    .iter_mut()
+                    .for_each(|w| (w.tainted, w.kept_tainted) = (vec!["throttled: thermal".into()], true))
+            },
+            "every window of the report for cpu-x86-64-v3 was disturbed (throttled: thermal)",
+        ),
+    ] {
+        let (found, reason) = with(change);
+        assert_eq!(found, Verdict::CannotTell, "{part}");
+        assert!(reason.contains(part), "{reason}");
+    }
+}
+
+#[test]
+fn other_weights_of_the_same_structure_are_compared_and_named() {
+    let structure = Some(Digest::of(b"structure"));
+    let mut base = sample_report(1.0);
+    base.model.structure_digest = structure;
+    let mut other = sample_report(0.5);
+    other.model = crate::ModelRef { digest: Digest::of(b"retrained"), ..base.model.clone() };
+    let comparison = compare(&[base, other]).unwrap();
+    assert_eq!(comparison.pairs[0].verdict, Verdict::Faster);
+    assert!(comparison.pairs[0].differences[0].starts_with("weights: "), "{:?}", comparison.pairs[0].differences);
+}
+
+#[test]
+fn a_disturbed_measurement_needs_a_larger_difference() {
+    let base = noisy(1, 10.0, 0.001, 0.01);
+    let mut other = noisy(2, 9.5, 0.001, 0.01);
+    assert_eq!(verdict(&base, &other).0, Verdict::Faster);
+    other.windows.iter_mut().skip(1).for_each(|window| {
+        window.tainted = vec!["waited for a processor: 9 %".into()];
+        window.kept_tainted = true;
+    });
+    let (found, reason) = verdict(&base, &other);
+    assert!(found == Verdict::Same && reason.contains("disturbed"), "{found:?} {reason}");
+}
+
+#[test]
+fn the_verdict_turns_with_the_order_and_repeats() {
+    let (left, right) = (noisy(1, 10.0, 0.01, 0.02), noisy(2, 8.0, 0.01, 0.02));
+    assert_eq!((verdict(&left, &right).0, verdict(&right, &left).0), (Verdict::Faster, Verdict::Slower));
+    assert_eq!(compare(&[left.clone(), right.clone()]).unwrap(), compare(&[left, right]).unwrap());
+}
+
+#[test]
+fn numbers_of_reports_are_bounded_and_damage_is_told() {
+    let one = sample_report(1.0);
+    assert!(matches!(compare(std::slice::from_ref(&one)), Err(CompareError::TooFew(1))));
+    assert!(matches!(compare(&vec![one.clone(); MAX_REPORTS + 1]), Err(CompareError::TooMany(_))));
+    let mut damaged = one.clone();
+    damaged.samples.count += 1;
+    assert!(matches!(compare(&[one, damaged]), Err(CompareError::Samples { index: 1, .. })));
+}
+
+#[test]
+fn a_comparison_is_a_table_and_json() {
+    let mut slow = sample_report(2.0);
+    slow.sku = "cpu-x86-64-v2".parse().unwrap();
+    let mut wrong = sample_report(0.1);
+    wrong.accurate = false;
+    wrong.accuracy = None;
+    let comparison = compare(&[sample_report(1.0), slow, wrong]).unwrap();
+    insta::assert_snapshot!(comparison.render());
+    let text = serde_json::to_string(&comparison).unwrap();
+    assert_eq!(serde_json::from_str::<Comparison>(&text).unwrap(), comparison);
+    // Two on one SKU, and one on another: that is compared with the first only.
+    assert_eq!(comparison.pairs.iter().map(|p| (p.base, p.other)).collect::<Vec<_>>(), [(0, 1), (0, 2)]);
+    assert_eq!(comparison.groups.iter().map(|g| g.rows.clone()).collect::<Vec<_>>(), [vec![0, 2], vec![1]]);
+    assert!(text.contains(r#""verdict":"cannot_tell""#));
+}
+
+/// A report of a simulated run on a GPU.
+fn on(sku: &str, version: &str, centre_ms: f64) -> Report {
+    let mut report = noisy(u64::from(version.len() as u32), centre_ms, 0.002, 0.01);
+    report.simulated = true;
+    report.sku = sku.parse().unwrap();
+    report.toolchain.backend = "tensorrt".into();
+    report.toolchain.version = version.into();
+    report
+}
+
+#[test]
+fn an_upgrade_is_judged_per_sku() {
+    let reports = [
+        on("t4", "10.13.3.9", 4.0),
+        on("t4", "11.1.0.106", 3.6),
+        on("h100-sxm", "10.13.3.9", 0.5),
+        on("h100-sxm", "11.1.0.106", 0.55),
+    ];
+    let comparison = compare(&reports).unwrap();
+    let verdict = |row: usize| comparison.against_base(row).map(|pair| (pair.base, pair.verdict, pair.across_devices));
+    assert_eq!(verdict(0), None);
+    assert_eq!(verdict(1), Some((0, Verdict::Faster, false)));
+    assert_eq!(verdict(2), Some((0, Verdict::Faster, true)), "a base of another device is told as such");
+    assert_eq!(verdict(3), Some((2, Verdict::Slower, false)));
+    let text = comparison.render();
+    assert!(text.contains("slower against 3 (1.10x the time)"), "{text}");
+    assert!(text.contains("another device kind: 0.12x the time of 1"), "{text}");
+    assert!(text.contains("on different device kinds, t4 and h100-sxm") && text.contains("simulated"), "{text}");
+}
+
+#[test]
+fn modes_of_running_must_agree() {
+    use crate::{LatencySplit, ModeSplit};
+    let with = |transfers: bool| {
+        let mut report = on("t4", "10.13.3.9", 1.0);
+        let mode = ModeSplit { cuda_graph: true, transfers, ..ModeSplit::default() };
+        report.split = Some(LatencySplit { modes: vec![mode] });
+        report
+    };
+    assert_eq!(verdict(&with(true), &with(true)).0, Verdict::Same);
+    let (found, reason) = verdict(&with(true), &with(false));
+    assert!(found == Verdict::CannotTell && reason.contains("modes of running differ"), "{reason}");
+}
+
+#[test]
+fn portable_builds_are_compared_with_the_plain_one() {
+    let plain = on("a100-sxm4-80gb", "10.13.3.9", 1.0);
+    let mut portable = on("a100-sxm4-80gb", "10.13.3.9", 1.12);
+    portable.spec.hardware_compatibility = Some("ampere+".into());
+    portable.spec.version_compatible = true;
+    let comparison = compare(&[plain, portable]).unwrap();
+    let pair = &comparison.pairs[0];
+    assert_eq!(pair.verdict, Verdict::Slower);
+    assert!(pair.differences.iter().any(|d| d == "hardware compatibility: none and ampere+"), "{:?}", pair.differences);
+    assert_eq!(comparison.rows[1].extras, ["ampere+", "version-compatible"]);
+}
+
+#[test]
+fn a_gate_passes_only_what_is_shown_to_be_fast_enough() {
+    use super::gate::{Outcome, judge};
+    let outcome = |centre_ms: f64, drift: f64| {
+        let other = Report { simulated: true, ..noisy(9, centre_ms, drift, 0.01) };
+        let mut other = Report { sku: "t4".parse().unwrap(), ..other };
+        other.toolchain = on("t4", "11.1", 1.0).toolchain;
+        let comparison = compare(&[on("t4", "10.13", 1.0), other]).unwrap();
+        let outcome = |allowed| judge(&comparison, allowed).lines.remove(0).outcome;
+        (comparison.pairs[0].verdict, outcome(0.5), outcome(5.0))
+    };
+    let (verdict, narrow, wide) = outcome(1.015, 0.002);
+    assert_eq!((verdict, wide), (Verdict::Same, Outcome::Passed));
+    assert_ne!(narrow, Outcome::Passed, "what is the same for a verdict may be slower than a narrow gate allows");
+    let outcome = |centre_ms: f64, drift: f64| outcome(centre_ms, drift).2;
+    assert_eq!(outcome(0.8, 0.002), Outcome::Passed);
+    assert_eq!(outcome(1.0, 0.002), Outcome::Passed);
+    assert_eq!(outcome(1.03, 0.002), Outcome::Passed, "slower, but by less than is allowed");
+    assert_eq!(outcome(1.2, 0.002), Outcome::Failed);
+    assert_eq!(outcome(1.02, 0.3), Outcome::Undecided);
+    let mut real = on("t4", "11.1", 0.5);
+    real.simulated = false;
+    let gate = judge(&compare(&[on("t4", "10.13", 1.0), real]).unwrap(), 5.0);
+    assert_eq!(gate.lines[0].outcome, Outcome::Undecided, "cannot tell is no pass");
+    assert!(!gate.passed);
+    let alone = judge(&compare(&[on("t4", "10.13", 1.0), on("l4", "10.13", 1.0)]).unwrap(), 5.0);
+    assert!(!alone.passed && alone.lines.iter().all(|l| l.outcome == Outcome::Undecided), "nothing was compared");
+}

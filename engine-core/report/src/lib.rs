@@ -1,0 +1,328 @@
+//! Reports: one measurement of one plan on one device, complete enough that every printed number can be re-derived.
+//!
+//! A report is a document of its own that names the plan's digest: measurements keep coming after the build.
+
+pub mod card;
+mod ceilings;
+pub mod compare;
+mod detail;
+pub mod format;
+mod layer;
+mod render;
+pub mod samples;
+
+pub use ceilings::{Bound, Ceilings, Rates, Roofline};
+pub use detail::{
+    ArtifactRef, BatchPoint, BatchSweep, BuildTrial, CacheState, CacheUse, LatencySplit, Lottery, ModeSplit, PartStats,
+    ProfilePoint, ProfileSwitch, ShapePoint, StreamPoint, StreamSweep, Sweep,
+};
+pub use layer::LayerTime;
+pub use samples::{Samples, SamplesError};
+
+use planforge_stats::{LatencyStats, MedianInterval};
+use planforge_types::{
+    BuildSpec, Digest, EngineKey, Port, Sku, Toolchain, fingerprint::DeviceFingerprint, telemetry::TelemetrySample,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Raised whenever a field changes its meaning or goes away; new optional fields do not raise it.
+pub const REPORT_SCHEMA_VERSION: u32 = 1;
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub schema_version: u32,
+    /// Measured on a scripted double: no number in here is real.
+    pub simulated: bool,
+    pub provenance: Provenance,
+    pub model: ModelRef,
+    pub engine_key: EngineKey,
+    pub plan: PlanRef,
+    /// What the plan was built for.
+    pub sku: Sku,
+    /// What it was measured on, and whose toolchain built it.
+    pub device: DeviceFingerprint,
+    pub toolchain: Toolchain,
+    pub spec: BuildSpec,
+    /// Set when the plan was built for another SKU than the device's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign: Option<Foreign>,
+    /// Inputs as they were bound for the measurement, every dimension fixed.
+    pub inputs: Vec<Port>,
+    /// First dimension that all bound inputs share; 1 when they share none.
+    pub batch: u64,
+    pub latency_ms: LatencyStats,
+    /// Items per second: batch over the mean latency.
+    pub throughput_per_s: f64,
+    pub experiment: Experiment,
+    pub windows: Vec<WindowRecord>,
+    /// Every latency that counted, in the order measured.
+    pub samples: Samples,
+    /// Profiled apart from the samples; empty where the backend cannot tell.
+    #[serde(default)]
+    pub layers: Vec<LayerTime>,
+    /// What the device reaches, to hold the layers against; absent where that was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceilings: Option<Ceilings>,
+    /// Share of the layers' time by the type they compute in; empty where the engine does not tell.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub precision_time: BTreeMap<String, f64>,
+    /// Bytes of the plan's weights by element type; empty where the backend does not tell.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub weight_bytes: BTreeMap<String, u64>,
+    /// Where the latency goes; absent where the backend cannot tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<LatencySplit>,
+    /// Every optimization profile at its smallest, usual and largest shapes; empty when the shapes are fixed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub points: Vec<ProfilePoint>,
+    /// What a change to each profile after the first takes; empty where there is one, or an engine cannot change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub switches: Vec<ProfileSwitch>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<StreamSweep>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batches: Option<BatchSweep>,
+    /// Set when the engine was built more than once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lottery: Option<Lottery>,
+    /// The cache the kept plan was built with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheUse>,
+    /// Files kept beside this report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<ArtifactRef>,
+    /// Compilation alone; absent when the plan was only measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_ms: Option<f64>,
+    /// Wall time of each phase of the job, in milliseconds: `compile`, `verify`, `upload`, `measure`.
+    #[serde(default)]
+    pub phases_ms: BTreeMap<String, f64>,
+    /// Highest resident memory of the worker process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory_bytes: Option<u64>,
+    /// Weights, activations and scratch the loaded engine holds.
+    pub engine_memory_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numerics: Option<Numerics>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<Accuracy>,
+    /// Nothing that was checked found the outputs wrong.
+    pub accurate: bool,
+    pub telemetry: TelemetryPair,
+    /// What a reader should know before trusting or comparing the numbers.
+    #[serde(default)]
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// Sizes of the windows whose samples count, in the order of [`Report::samples`].
+    pub fn counted_windows(&self) -> Vec<usize> {
+        let counted = self.windows.iter().filter(|window| window.tainted.is_empty() || window.kept_tainted);
+        counted.map(|window| window.iterations as usize).collect()
+    }
+
+    /// Whether the numbers are those of the raw samples.
+    pub fn is_consistent(&self) -> Result<bool, SamplesError> {
+        let samples = self.samples.decode()?;
+        let sizes = self.counted_windows();
+        let covered = sizes.iter().try_fold(0usize, |sum, size| sum.checked_add(*size)) == Some(samples.len());
+        let told = LatencyStats { interval: self.interval(), ..self.latency_ms };
+        Ok(covered && planforge_stats::latency_stats(&samples, &sizes) == Some(told))
+    }
+
+    /// The median's interval. Reports of old have one for a single window too; it told nothing, and is left out.
+    pub fn interval(&self) -> Option<MedianInterval> {
+        self.latency_ms.interval.filter(|_| self.window_count() > 1)
+    }
+
+    /// Windows whose samples count.
+    pub fn window_count(&self) -> usize {
+        self.counted_windows().iter().filter(|size| **size > 0).count()
+    }
+}
+
+/// Who measured, for which job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    pub job: String,
+    pub attempt: u32,
+    pub agent: String,
+    pub planforge_version: String,
+    /// Unix milliseconds of the agent's clock when the measurement began.
+    pub measured_unix_ms: u64,
+}
+
+/// The model an engine was made from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelRef {
+    pub name: String,
+    pub digest: Digest,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph_digest: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structure_digest: Option<Digest>,
+}
+
+/// The artifact that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanRef {
+    pub digest: Digest,
+    pub bytes: u64,
+}
+
+/// A plan on a device that is not its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Foreign {
+    pub built_for: Sku,
+    pub measured_on: Sku,
+}
+
+/// How the measurement was run, and why it ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    pub warm_up_iterations: u64,
+    pub warm_up_ms: f64,
+    pub min_samples: u64,
+    pub min_duration_ms: f64,
+    /// Half-width of the median's confidence interval, relative to the median, that was aimed for.
+    pub target_relative_ci: f64,
+    pub budget_ms: f64,
+    /// Timed and untimed parts together.
+    pub elapsed_ms: f64,
+    pub stop: StopReason,
+}
+
+/// Why a measurement ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// The confidence interval of the median is as tight as asked.
+    Confident,
+    /// Time ran out before that; the interval says how sure the median is.
+    BudgetSpent,
+    /// As many samples as a report keeps.
+    SampleLimit,
+}
+
+/// One timed window, counted or discarded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WindowRecord {
+    pub iterations: u32,
+    pub duration_ms: f64,
+    pub median_ms: f64,
+    /// Why the window was discarded; empty when its samples count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tainted: Vec<String>,
+    /// Its samples count although it was tainted, because re-measuring had not helped either.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept_tainted: bool,
+    /// Executions that were timed, when more than the `iterations` whose samples are kept, evenly spread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thinned_from: Option<u64>,
+}
+
+/// State of the device before the first and after the last window.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TelemetryPair {
+    pub before: TelemetrySample,
+    pub after: TelemetrySample,
+}
+
+/// Outputs against a reference.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Numerics {
+    /// What the outputs were compared with, `reference operators`.
+    pub oracle: String,
+    /// Why nothing was compared; of the outputs only `not_finite` is then known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+    /// Seed of the inputs.
+    pub seed: u64,
+    pub outputs: Vec<OutputNumerics>,
+    /// Largest of the outputs' `max_error`.
+    pub max_error: f64,
+    /// What the precision explains, of `max_error` or, while no element is off by five times as much, of `relative_rms`.
+    pub threshold: f64,
+    pub passed: bool,
+    pub oracle_ms: f64,
+}
+
+/// One output against the reference.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OutputNumerics {
+    pub name: String,
+    pub elements: u64,
+    /// Floats: largest absolute difference over `scale`. Integers and bools: share of the elements that differ.
+    pub max_error: f64,
+    /// Root of the mean squared difference over the reference's root mean square.
+    pub relative_rms: f64,
+    /// Largest absolute value of the reference output.
+    pub scale: f64,
+    /// Compared as they were before this final `Softmax`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub before_softmax: bool,
+    /// Behind a final `Softmax`: how far the worst row's probabilities add up to another total than the reference's.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub total_error: f64,
+    /// Elements that are NaN or infinite where the reference is not, or the other way round; all of them where there is
+    /// no reference.
+    #[serde(default)]
+    pub not_finite: u64,
+    /// Why nothing could be compared: missing, another shape.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
+/// Top-1 accuracy on labelled rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Accuracy {
+    pub rows: u64,
+    pub correct: u64,
+    pub top1: f64,
+    /// The reference's accuracy on the same rows, where it was cheap enough to compute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference_top1: Option<f64>,
+}
+
+/// Code of the finding that a plan ran with other libraries than it was tuned with.
+pub const OTHER_LIBRARIES: &str = "other-libraries";
+
+/// Something a reader should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Stable name: `contention`, `budget-spent`, `inaccurate`, ...
+    pub code: String,
+    pub severity: Severity,
+    pub message: String,
+}
+
+impl Finding {
+    /// Something to know.
+    pub fn note(code: &str, message: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), severity: Severity::Note, message: message.into() }
+    }
+
+    /// Something that may mislead.
+    pub fn warning(code: &str, message: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), severity: Severity::Warning, message: message.into() }
+    }
+}
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    Note,
+    Warning,
+    Error,
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,315 @@
+//! A report on one screen: what was measured, the numbers, and what to know before trusting them.
+
+use super::{
+    ArtifactRef, BatchPoint, BatchSweep, BuildTrial, CacheUse, Finding, Lottery, ModeSplit, Numerics, ProfilePoint,
+    ProfileSwitch, Report, Roofline, Severity, StopReason, StreamPoint, StreamSweep,
+    format::{bytes, milliseconds, per_second, percent},
+};
+use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use planforge_stats::MedianInterval;
+use std::collections::BTreeMap;
+
+/// Layers that are shown; the JSON has all.
+const SHOWN_LAYERS: usize = 8;
+
+/// Longest layer name and finding shown.
+const SHOWN_CHARS: usize = 160;
+
+impl Report {
+    /// The report as plain text, one fact a line.
+    pub fn render(&self) -> String {
+        self.render_with(None)
+    }
+
+    /// As [`Report::render`], with what a foreign plan loses, in words.
+    pub fn render_with(&self, loss: Option<&str>) -> String {
+        let mut table = Table::new();
+        table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).force_no_tty();
+        for (name, text) in self.lines(loss) {
+            table.add_row([name.to_owned(), text]);
+        }
+        if let Some(first) = table.column_mut(0) {
+            first.set_padding((0, 1));
+        }
+        let mut text = String::new();
+        if self.simulated {
+            text.push_str("SIMULATED: measured on a scripted device, no number is real\n");
+        }
+        for line in table.to_string().lines() {
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    fn lines(&self, loss: Option<&str>) -> Vec<(&'static str, String)> {
+        let stats = &self.latency_ms;
+        let mut lines = vec![
+            ("model", format!("{} ({})", self.model.name, self.model.digest.short())),
+            ("engine", format!("{} for {}, {}", self.plan.digest.short(), self.sku, self.built_with())),
+            ("device", format!("{} on {}", self.device.name, self.provenance.agent)),
+        ];
+        if let Some(foreign) = &self.foreign {
+            lines.push(("foreign", format!("built for {}, measured on {}", foreign.built_for, foreign.measured_on)));
+        }
+        lines.extend(loss.map(|words| ("loss", words.to_owned())));
+        lines.push((
+            "latency",
+            format!(
+                "{} median ({}), p90 {}, p95 {}, p99 {}, max {}",
+                milliseconds(stats.median),
+                MedianInterval::words(self.interval(), stats.median),
+                milliseconds(stats.p90),
+                milliseconds(stats.p95),
+                milliseconds(stats.p99),
+                milliseconds(stats.max),
+            ),
+        ));
+        lines.push(("throughput", format!("{} at batch {}", per_second(self.throughput_per_s), self.batch)));
+        lines.push(("samples", self.samples_line()));
+        lines.push(("size", self.size_line()));
+        lines.extend(self.split_lines());
+        lines.extend(self.points.iter().map(|point| ("point", point_line(point))));
+        lines.extend(self.switches.iter().map(|switch| ("switch", switch_line(switch))));
+        lines.extend(self.streams.iter().flat_map(stream_lines));
+        lines.extend(self.batches.iter().flat_map(batch_lines));
+        if let Some(build_ms) = self.build_ms {
+            lines.push(("build", format!("{}{}", milliseconds(build_ms), self.cache.as_ref().map_or("", cache_words))));
+        }
+        lines.extend(self.lottery.iter().flat_map(lottery_lines));
+        lines.push(("outputs", self.outputs_line()));
+        if let Some(accuracy) = &self.accuracy {
+            let reference = accuracy.reference_top1.map(|top1| format!(", reference {}", percent(top1)));
+            let reference = reference.unwrap_or_default();
+            lines.push(("accuracy", format!("{} top-1 of {} rows{reference}", percent(accuracy.top1), accuracy.rows)));
+        }
+        let shares = |shares: &BTreeMap<String, f64>| {
+            let mut shares: Vec<_> = shares.iter().collect();
+            shares.sort_by(|a, b| b.1.total_cmp(a.1));
+            shares.iter().map(|(name, share)| format!("{name} {}", percent(**share))).collect::<Vec<_>>().join(", ")
+        };
+        if !self.precision_time.is_empty() {
+            lines.push(("precision", format!("{} of the layers' time", shares(&self.precision_time))));
+        }
+        if !self.weight_bytes.is_empty() {
+            let types = self.weight_bytes.iter().map(|(name, size)| format!("{name} {}", bytes(*size)));
+            lines.push(("weights", types.collect::<Vec<_>>().join(", ")));
+        }
+        lines.extend(self.ceilings_line().map(|text| ("ceilings", text)));
+        lines.extend(self.slowest_layers());
+        let kept = |artifact: &ArtifactRef| {
+            format!("{} ({}, {})", cut(&artifact.name), bytes(artifact.bytes), artifact.digest.short())
+        };
+        lines.extend(self.artifacts.iter().map(|artifact| ("artifact", kept(artifact))));
+        lines.extend(self.findings.iter().map(|finding| ("finding", finding_line(finding))));
+        lines
+    }
+
+    fn built_with(&self) -> String {
+        let precision = format!("{:?}", self.spec.precision).to_lowercase();
+        let threads = match self.spec.threads {
+            Some(1) => ", 1 thread".to_owned(),
+            Some(count) => format!(", {count} threads"),
+            None => String::new(),
+        };
+        format!("{}, {precision}{threads}", self.toolchain)
+    }
+
+    fn split_lines(&self) -> Vec<(&'static str, String)> {
+        let modes = self.split.iter().flat_map(|split| &split.modes);
+        modes.map(|mode| ("split", split_line(mode))).collect()
+    }
+
+    fn samples_line(&self) -> String {
+        let discarded = self.windows.len() - self.counted_windows().len();
+        let stop = match self.experiment.stop {
+            StopReason::Confident => "until confident",
+            StopReason::BudgetSpent => "until the budget was spent",
+            StopReason::SampleLimit => "up to the sample limit",
+        };
+        format!(
+            "{} in {} windows, {discarded} discarded, {stop} ({})",
+            self.latency_ms.count,
+            self.windows.len() - discarded,
+            milliseconds(self.experiment.elapsed_ms)
+        )
+    }
+
+    fn size_line(&self) -> String {
+        let peak = self.peak_memory_bytes.map(|peak| format!(", worker at most {}", bytes(peak))).unwrap_or_default();
+        format!("plan {}, engine {} in memory{peak}", bytes(self.plan.bytes), bytes(self.engine_memory_bytes))
+    }
+
+    fn outputs_line(&self) -> String {
+        match &self.numerics {
+            Some(numerics) => match &numerics.skipped {
+                Some(reason) => format!("not compared: {}", cut(reason)),
+                None => format!(
+                    "{}: off by {:.1e} of their scale{}, {:.0e} allowed ({})",
+                    if numerics.passed { "right" } else { "WRONG" },
+                    numerics.max_error,
+                    self.root_mean_square(numerics),
+                    numerics.threshold,
+                    numerics.oracle
+                ),
+            },
+            None => "not compared".into(),
+        }
+    }
+
+    /// Said where single elements are off by more than the whole may be.
+    fn root_mean_square(&self, numerics: &Numerics) -> String {
+        let largest = numerics.outputs.iter().map(|output| output.relative_rms).fold(0.0, f64::max);
+        let beyond = numerics.max_error > numerics.threshold;
+        if beyond { format!(", by root mean square {largest:.1e}") } else { String::new() }
+    }
+
+    /// What the layers are held against; nothing where no layer has counts.
+    fn ceilings_line(&self) -> Option<String> {
+        self.layers.iter().any(|layer| layer.flops > 0 || layer.bytes > 0).then(|| match &self.ceilings {
+            Some(ceilings) => cut(&ceilings.describe()),
+            None => "not known: what this device reaches was not measured".into(),
+        })
+    }
+
+    fn slowest_layers(&self) -> Vec<(&'static str, String)> {
+        let total_ms: f64 = self.layers.iter().map(|layer| layer.median_ms).sum();
+        let mut layers: Vec<_> = self.layers.iter().collect();
+        layers.sort_by(|a, b| b.median_ms.total_cmp(&a.median_ms));
+        let line = |layer: &&crate::LayerTime| {
+            let share = 100.0 * layer.median_ms / total_ms.max(f64::MIN_POSITIVE);
+            let name = cut(&layer.name);
+            let precision = layer.precision.as_ref().map(|precision| format!(" in {precision}")).unwrap_or_default();
+            let kind = format!("{}{precision} by {}", layer.kind, cut(&layer.tactic));
+            let reached = Roofline::of(layer, self.ceilings.as_ref()).map(|roofline| roofline.describe());
+            let reached = reached.map(|words| format!("  {words}")).unwrap_or_default();
+            format!("{share:4.1} %  {}{reached}  {kind}  {name}", milliseconds(layer.median_ms))
+        };
+        layers.iter().take(SHOWN_LAYERS).map(|layer| ("layer", line(layer))).collect()
+    }
+}
+
+/// One mode of running: its name, then the parts by their medians.
+fn split_line(mode: &ModeSplit) -> String {
+    let graph = if mode.cuda_graph { "CUDA graph" } else { "no CUDA graph" };
+    let transfers = match (mode.transfers, mode.rotated_inputs) {
+        (true, _) => "with transfers",
+        (false, true) => "other inputs each time",
+        (false, false) => "no transfers",
+    };
+    let parts = [
+        ("in", mode.h2d),
+        ("compute", Some(mode.compute)),
+        ("out", mode.d2h),
+        ("enqueue", mode.enqueue),
+        ("host", mode.host),
+    ];
+    let parts = parts.iter().filter_map(|(name, part)| Some(format!("{name} {}", milliseconds(part.as_ref()?.median))));
+    let parts = parts.collect::<Vec<_>>().join(", ");
+    let told = mode.tool_executions_per_s.map(|rate| format!("; the tool counts {}", per_second(rate)));
+    format!("{graph}, {transfers}: {parts}{}", told.unwrap_or_default())
+}
+
+fn switch_line(switch: &ProfileSwitch) -> String {
+    format!(
+        "to profile {}: {} the first time, {} later; an execution then takes {}, later ones {}",
+        switch.profile,
+        milliseconds(switch.first_ms),
+        milliseconds(switch.again_ms.median),
+        milliseconds(switch.first_run_ms),
+        milliseconds(switch.run_ms.median)
+    )
+}
+
+fn point_line(point: &ProfilePoint) -> String {
+    let shape = |(name, shape): (&String, &Vec<u64>)| {
+        format!("{name}:{}", shape.iter().map(u64::to_string).collect::<Vec<_>>().join("x"))
+    };
+    let shapes = cut(&point.shapes.iter().map(shape).collect::<Vec<_>>().join(" "));
+    let place = format!("profile {} {} ({shapes})", point.profile, point.at.name());
+    match (&point.latency_ms, &point.problem) {
+        (Some(stats), _) => format!(
+            "{place}: {} median ({}), {} at batch {}",
+            milliseconds(stats.median),
+            MedianInterval::words(stats.interval, stats.median),
+            per_second(point.throughput_per_s.unwrap_or(0.0)),
+            point.batch,
+        ),
+        (None, problem) => format!("{place}: not measured: {}", cut(problem.as_deref().unwrap_or("no reason told"))),
+    }
+}
+
+/// How a point of a sweep stands out.
+fn mark(at: u32, knee: Option<u32>, best: Option<u32>) -> &'static str {
+    match (knee == Some(at), best == Some(at)) {
+        (true, true) => ", knee and best",
+        (true, false) => ", knee",
+        (false, true) => ", best",
+        (false, false) => "",
+    }
+}
+
+fn batch_lines(sweep: &BatchSweep) -> Vec<(&'static str, String)> {
+    let line = |point: &BatchPoint| {
+        let words = match (&point.latency_ms, &point.problem) {
+            (Some(stats), _) => format!(
+                "{} median ({}), p99 {}, {}{}",
+                milliseconds(stats.median),
+                MedianInterval::words(stats.interval, stats.median),
+                milliseconds(stats.p99),
+                per_second(point.throughput_per_s.unwrap_or(0.0)),
+                mark(point.batch, sweep.knee, sweep.best),
+            ),
+            (None, problem) => format!("not measured: {}", cut(problem.as_deref().unwrap_or("no reason told"))),
+        };
+        ("batch", format!("{}: {words}", point.batch))
+    };
+    sweep.points.iter().map(line).collect()
+}
+
+fn stream_lines(sweep: &StreamSweep) -> Vec<(&'static str, String)> {
+    let line = |point: &StreamPoint| {
+        let (streams, rate) = (point.streams, per_second(point.throughput_per_s));
+        let (median, p99) = (milliseconds(point.median_ms), milliseconds(point.p99_ms));
+        ("streams", format!("{streams}: {rate}, {median} median, p99 {p99}{}", mark(streams, sweep.knee, sweep.best)))
+    };
+    sweep.points.iter().map(line).collect()
+}
+
+fn cache_words(cache: &CacheUse) -> &'static str {
+    if cache.warm { ", from a warm cache" } else { ", from a cold cache" }
+}
+
+fn lottery_lines(lottery: &Lottery) -> Vec<(&'static str, String)> {
+    let steady = if lottery.unstable { "more than their measurements differ" } else { "within what they measure" };
+    let spread = format!("{} builds, {} apart, {steady}", lottery.builds.len(), percent(lottery.spread));
+    let line = |build: &BuildTrial| {
+        let wrong = if build.accurate { "" } else { ", WRONG outputs" };
+        let kept = if build.kept { ", kept" } else { "" };
+        let cache = build.cache.as_ref().map_or("", cache_words);
+        let (median, built) = (milliseconds(build.median_ms), milliseconds(build.build_ms));
+        ("trial", format!("{}: {median} median, built in {built}{cache}{wrong}{kept}", build.plan_digest.short()))
+    };
+    let mut lines = vec![("builds", spread)];
+    lines.extend(lottery.builds.iter().map(line));
+    lines.extend(lottery.failed.iter().map(|reason| ("trial", format!("failed: {}", cut(reason)))));
+    lines
+}
+
+fn finding_line(finding: &Finding) -> String {
+    let severity = match finding.severity {
+        Severity::Note => "note",
+        Severity::Warning => "warning",
+        Severity::Error => "error",
+    };
+    format!("{severity}: {} ({})", cut(&finding.message), finding.code)
+}
+
+/// The first part of a long text, on one line.
+fn cut(text: &str) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if line.chars().count() <= SHOWN_CHARS {
+        return line;
+    }
+    line.chars().take(SHOWN_CHARS).chain("...".chars()).collect()
+}
