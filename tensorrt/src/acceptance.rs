@@ -6,9 +6,9 @@
 use crate::{
     log::{Level, LogFacts, Message, Verdict},
     plan::{PlanError, PlanHeader, PlanLayout},
-    version::Version,
 };
 use planforge_report::{Finding, Severity};
+use planforge_tensorrt_rules::version::Version;
 
 /// How the process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,13 +7,10 @@
 
 use crate::{
     acceptance,
-    command::{self, BuildFiles, CommandLine},
-    discover::{self, Discovery, Installation},
+    discover::{Discovery, Installation},
     failure::{FailureKind, Step},
     meter::TensorRtMeter,
-    model::ModelFacts,
     plan::{PlanHeader, PlanLayout},
-    preflight,
     process::Limits,
     timing_cache::TimingCacheHeader,
     tool::{Ran, Tool, file_error, host_limits, name_of},
@@ -21,6 +18,11 @@ use crate::{
 use planforge_engine_core::backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter};
 use planforge_onnx::Model;
 use planforge_report::Finding;
+use planforge_tensorrt_rules::{
+    command::{self, BuildFiles, CommandLine},
+    model::ModelFacts,
+    preflight,
+};
 use planforge_types::{
     BackendError, FailureClass, Toolchain,
     fingerprint::{DeviceFingerprint, DiscoveredDevice},
@@ -98,7 +100,7 @@ fn build_line(request: &CompileRequest, installation: &Installation, plan: &Path
 
 impl Compiler for TensorRtCompiler {
     fn backend(&self) -> &'static str {
-        discover::BACKEND
+        planforge_tensorrt_rules::BACKEND
     }
 
     fn toolchains(&self, device: &DiscoveredDevice) -> Vec<Toolchain> {

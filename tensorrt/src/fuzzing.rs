@@ -7,8 +7,8 @@ use crate::{
     log::{LogReader, Stream},
     plan::PlanHeader,
     timing_cache::TimingCacheHeader,
-    version::Version,
 };
+use planforge_tensorrt_rules::version::Version;
 
 /// A log in pieces, on one stream or several by its first byte; then everything that is made of it.
 pub fn log(bytes: &[u8]) {

@@ -5,14 +5,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`version`] | which TensorRT a program is, from the first line of its help |
-//! | [`flags`] | every option of every version; what an installation can be asked |
 //! | [`discover`] | installations on this host, and what is wrong with the broken ones |
-//! | [`model`] | what of a model decides whether a version can take it |
-//! | [`options`] | backend options by allow-listed name |
-//! | [`command`] | the exact command lines: build, benchmark, profile, outputs |
-//! | [`preflight`] | everything that can be said before a job runs: refusals, warnings, its command lines |
-//! | [`refusal`] | what cannot be done, said before anything runs |
 //! | [`log`] | the console log, read while it streams in |
 //! | [`findings`] | what trtexec warns of, as findings |
 //! | [`process`] | one run of a tool that may crash, hang or flood |
@@ -24,32 +17,22 @@
 //! | [`failure`] | why a run failed, in words, with class and retry rule |
 
 pub mod acceptance;
-pub mod command;
 mod compiler;
 pub mod discover;
 pub mod exports;
 pub mod failure;
 pub mod findings;
-pub mod flags;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod log;
 mod meter;
-pub mod model;
-pub mod options;
 pub mod plan;
-pub mod preflight;
 pub mod process;
-pub mod refusal;
 pub mod selected;
 mod tensors;
 pub mod timing_cache;
 mod tool;
-pub mod version;
 
 pub use compiler::TensorRtCompiler;
 pub use discover::{Discovery, Installation};
-pub use flags::Capabilities;
-pub use refusal::Refusal;
 pub use tool::host_limits;
-pub use version::Version;

@@ -3,7 +3,7 @@
 //! Only the first bytes are looked at; nothing in a plan is run or trusted. The layout is an observation on real files,
 //! not a contract, so one that is not known is reported as such, never refused.
 
-use crate::version::Version;
+use planforge_tensorrt_rules::version::Version;
 use std::{
     fs::File,
     io::{self, Read as _},

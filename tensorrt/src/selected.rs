@@ -14,8 +14,9 @@
 //! - **A log that does not say.** A version that words its log anew would otherwise stop a farm of devices that are right.
 //!   The result is kept, with a warning in its report.
 
-use crate::{log::DeviceFacts, version::Version};
+use crate::log::DeviceFacts;
 use planforge_report::Finding;
+use planforge_tensorrt_rules::version::Version;
 use planforge_types::fingerprint::{DeviceFingerprint, GpuFacts};
 
 /// First version that prints the UUID of what it selected.

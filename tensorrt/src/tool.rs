@@ -2,7 +2,6 @@
 
 use crate::{
     acceptance::{self, Exit, Rejected},
-    command::CommandLine,
     discover::Installation,
     failure::{self, Ended, Failure, FailureKind, Step},
     log::LogFacts,
@@ -10,6 +9,7 @@ use crate::{
     selected,
 };
 use planforge_engine_core::backend::Cancel;
+use planforge_tensorrt_rules::command::CommandLine;
 use planforge_types::{BackendError, FailureClass, fingerprint::DeviceFingerprint};
 use std::{
     ffi::OsString,

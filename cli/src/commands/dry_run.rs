@@ -4,9 +4,8 @@ use super::Context;
 use crate::{failure::Failure, farm::Farm, request::LocalFiles, tables};
 use planforge_onnx::Model;
 use planforge_proto::{ErrorCode, v1};
-use planforge_tensorrt::{
-    Refusal, Version,
-    discover::BACKEND as TENSORRT,
+use planforge_tensorrt_rules::{
+    BACKEND as TENSORRT, Refusal, Version,
     model::ModelFacts,
     preflight::{self, Step},
 };

@@ -21,7 +21,7 @@ const MODEL_NAME: &str = "digits.onnx";
 const BUILD_LIMIT_MS: u64 = 5 * 60 * 1000;
 /// Longest that measuring may take.
 const MEASURE_BUDGET_MS: u64 = 5 * 1000;
-const BACKEND: &str = planforge_tensorrt::discover::BACKEND;
+const BACKEND: &str = planforge_tensorrt_rules::BACKEND;
 
 /// Builds, verifies and measures; says plainly when there was nothing to test.
 pub fn checks(context: &Context<'_>, devices: &[DiscoveredDevice]) -> Vec<Check> {

@@ -2,7 +2,7 @@
 
 use super::{queue::Target, state::State};
 use planforge_proto::{ApiError, ErrorCode};
-use planforge_tensorrt::{Refusal, preflight};
+use planforge_tensorrt_rules::{Refusal, preflight};
 use planforge_types::{
     BuildSpec, Sku, Toolchain, ToolchainConstraint,
     resolve::{ResolveError, resolve_spec, resolve_toolchain},
@@ -103,7 +103,7 @@ impl State {
 /// The toolchain that was resolved cannot do what the spec asks; what else is offered perhaps can.
 fn cannot_build(sku: &Sku, spec: &BuildSpec, refusal: &Refusal, offers: &[Toolchain]) -> ApiError {
     let can = |offer: &&Toolchain| {
-        offer.backend == planforge_tensorrt::discover::BACKEND && preflight::admit(offer, spec).is_ok()
+        offer.backend == planforge_tensorrt_rules::BACKEND && preflight::admit(offer, spec).is_ok()
     };
     let mut able: Vec<&str> = offers.iter().filter(can).map(|offer| offer.version.as_str()).take(LISTED_MAX).collect();
     able.sort_by(|left, right| compare_versions(left, right));

@@ -1,6 +1,6 @@
 //! What lies around a program: its libraries, the CUDA it was built for, the driver under it.
 
-use crate::version::Version;
+use planforge_tensorrt_rules::version::Version;
 use std::{
     fs,
     io::Read as _,

@@ -12,8 +12,8 @@ mod probe;
 
 pub use places::Places;
 
-use crate::{flags::Capabilities, version::Version};
 use cache::{Cache, Stamp};
+use planforge_tensorrt_rules::{flags::Capabilities, version::Version};
 use planforge_types::Toolchain;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -21,9 +21,6 @@ use std::{
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
-
-/// The backend's name in toolchains.
-pub const BACKEND: &str = "tensorrt";
 
 /// Programs that one search looks at; hosts have one to five.
 const MAX_PROGRAMS: usize = 32;
@@ -54,7 +51,7 @@ impl Installation {
         let parts = [("cuda", self.cuda.clone()), ("driver_branch", branch)];
         let components: BTreeMap<String, String> =
             parts.into_iter().filter_map(|(name, version)| Some((name.to_owned(), version?))).collect();
-        Toolchain { backend: BACKEND.into(), version: self.version().to_string(), components }
+        Toolchain { backend: planforge_tensorrt_rules::BACKEND.into(), version: self.version().to_string(), components }
     }
 }
 

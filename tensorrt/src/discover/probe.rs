@@ -1,12 +1,9 @@
 //! Asking a program for its help, within bounds.
 
 use super::{Answer, OLDEST, Problem};
-use crate::{
-    flags::Capabilities,
-    process::{self, Environment, Finished, Invocation, Limits, ProcessError},
-    version::Version,
-};
+use crate::process::{self, Environment, Finished, Invocation, Limits, ProcessError};
 use planforge_engine_core::backend::Cancel;
+use planforge_tensorrt_rules::{flags::Capabilities, version::Version};
 use std::{
     io,
     path::{Path, PathBuf},

@@ -4,8 +4,8 @@ use super::{
     kept::{Kept, Message},
     table::ProfileTable,
 };
-use crate::version::Version;
 use planforge_report::Finding;
+use planforge_tensorrt_rules::version::Version;
 use std::collections::BTreeMap;
 
 /// Everything read from one run's log.

@@ -1,7 +1,8 @@
 //! The tensors at a plan's edge: names, types and shapes as the model has them, and types as the plan's files need.
 
-use crate::{model::ModelFacts, options::Options, tensors, version::Version};
+use crate::tensors;
 use planforge_onnx::Model;
+use planforge_tensorrt_rules::{model::ModelFacts, options::Options, version::Version};
 use planforge_types::{BackendError, BuildSpec, ElementType, FailureClass, HostTensor, NamedTensors, Port};
 use std::path::Path;
 
@@ -28,7 +29,7 @@ impl Edges {
             model_error(format!("a TensorRT plan is run with its model's inputs: {error}")).with_hint(error.hint())
         })?;
         let facts = ModelFacts::of(&opened);
-        let port = |edge: &crate::model::Edge| {
+        let port = |edge: &planforge_tensorrt_rules::model::Edge| {
             let element = edge.element.and_then(tensors::element);
             let element = element.ok_or_else(|| {
                 let name = edge.element.unwrap_or("unknown to TensorRT");

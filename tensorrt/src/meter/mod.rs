@@ -8,17 +8,20 @@ mod split;
 mod trace;
 
 use crate::{
-    command::{self, Benchmark, CommandLine, Mode, Outputs, Profile, Run, Shapes},
     exports::{self, ExportError, QueryTime},
     log::LogFacts,
     plan::{PlanError, PlanHeader},
     tensors,
     tool::{Tool, file_error, name_of},
-    version::Version,
 };
 use edge::Edges;
 use planforge_engine_core::backend::{Aside, KeptFile, LoadSite, Meter, Pacing, StreamSamples, Window, WindowSamples};
 use planforge_report::{Finding, LatencySplit, LayerTime};
+use planforge_tensorrt_rules::{
+    command::{self, Benchmark, CommandLine, Mode, Outputs, Profile, Run, Shapes},
+    preflight::{WARM_UP_MS, WINDOW_MS},
+    version::Version,
+};
 use planforge_types::{BackendError, BuildSpec, FailureClass, HostTensor, NamedTensors, Port};
 use std::{
     collections::BTreeMap,
@@ -26,12 +29,6 @@ use std::{
     io::BufReader,
     path::{Path, PathBuf},
 };
-
-/// How long each process warms up before it times.
-pub(crate) const WARM_UP_MS: u32 = 200;
-
-/// Shortest window: the tool counts whole seconds, and starting a process costs more than that.
-pub(crate) const WINDOW_MS: f64 = 1_000.0;
 
 /// First version whose exported times leave the warm-up out.
 const TIMES_WITHOUT_WARM_UP: Version = Version::new(8, 5, 0);
@@ -99,7 +96,7 @@ impl TensorRtMeter {
 
     fn describe<T>(
         &self,
-        build: impl FnOnce(&Run<'_>) -> Result<T, crate::refusal::Refusal>,
+        build: impl FnOnce(&Run<'_>) -> Result<T, planforge_tensorrt_rules::refusal::Refusal>,
     ) -> Result<T, BackendError> {
         if !self.bound.ready {
             return Err(BackendError::new(FailureClass::Infrastructure, "no inputs are bound to the plan"));

@@ -1,13 +1,13 @@
 //! Where the latency goes: the same plan in the comparable mode, with transfers, and without a CUDA graph.
 
-use super::{TensorRtMeter, Timed, WINDOW_MS};
+use super::{TensorRtMeter, Timed};
 use crate::{
-    command::Mode,
     exports::QueryTime,
     log::{LatencyRow, Summary},
 };
 use planforge_engine_core::backend::Window;
 use planforge_report::{LatencySplit, ModeSplit, PartStats};
+use planforge_tensorrt_rules::{command::Mode, preflight::WINDOW_MS};
 use planforge_types::BackendError;
 
 /// Executions of each mode beside the headline's, at least.

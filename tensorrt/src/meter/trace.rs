@@ -1,14 +1,12 @@
 //! A timeline of one benchmark by Nsight Systems, where it is installed.
 
-use super::{TensorRtMeter, WARM_UP_MS, tell};
-use crate::{
-    acceptance,
-    command::{self, Benchmark, Mode},
-    failure::Step,
-    process,
-    tool::name_of,
-};
+use super::{TensorRtMeter, tell};
+use crate::{acceptance, failure::Step, process, tool::name_of};
 use planforge_engine_core::backend::KeptFile;
+use planforge_tensorrt_rules::{
+    command::{self, Benchmark, Mode},
+    preflight::WARM_UP_MS,
+};
 use planforge_types::{BackendError, FailureClass};
 use std::{
     env,

@@ -1,7 +1,7 @@
 //! Some telling command lines, whole.
 
 use crate::specs::{batched, cases, with};
-use planforge_tensorrt::{Capabilities, preflight};
+use planforge_tensorrt_rules::{Capabilities, preflight};
 use planforge_types::{BuildSpec, Precision};
 use std::path::Path;
 

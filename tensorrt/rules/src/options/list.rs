@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_every_option_as_it_is() {
-        let page = include_str!("../../../docs/tensorrt.md");
+        let page = include_str!("../../../../docs/tensorrt.md");
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `") && line.contains("` | ")).collect();
         for option in OPTIONS {
             let flags = option.flag.replace(", ", "`, `");

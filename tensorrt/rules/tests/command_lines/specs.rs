@@ -1,6 +1,6 @@
 //! Specs that together use every flag of the command builders.
 
-use planforge_tensorrt::model::{Edge, ModelFacts, ModelType};
+use planforge_tensorrt_rules::model::{Edge, ModelFacts, ModelType};
 use planforge_types::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile, Precision};
 use std::collections::BTreeSet;
 

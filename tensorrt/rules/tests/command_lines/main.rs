@@ -5,7 +5,7 @@ mod snapshots;
 mod specs;
 
 use checker::{Versions, check, number};
-use planforge_tensorrt::{
+use planforge_tensorrt_rules::{
     Capabilities, Version,
     command::{self, Benchmark, Mode, Run, Shapes},
     flags::{

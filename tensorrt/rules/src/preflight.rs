@@ -7,7 +7,6 @@
 use crate::{
     command::{self, Benchmark, BuildFiles, CommandLine, Mode, Outputs, Profile, Run},
     flags::Capabilities,
-    meter::{WARM_UP_MS, WINDOW_MS},
     model::ModelFacts,
     options::Options,
     refusal::Refusal,
@@ -31,6 +30,12 @@ const TIMING_CACHE: &str = "timing.cache";
 const CALIBRATION: &str = "calibration.cache";
 /// What one measurement asks for before anything was measured.
 const ITERATIONS: u32 = 10;
+
+/// How long each process warms up before it times.
+pub const WARM_UP_MS: u32 = 200;
+
+/// Shortest window: the tool counts whole seconds, and starting a process costs more than that.
+pub const WINDOW_MS: f64 = 1_000.0;
 
 /// Timed processes that a report has at least where it can be compared.
 pub const TIMED_PROCESSES: usize = COMPARABLE_WINDOWS;
@@ -123,7 +128,7 @@ pub fn capabilities_of(toolchain: &Toolchain) -> Option<Capabilities> {
 /// Whether the table refuses `spec` on `toolchain`, for where neither installation nor model are at hand. Toolchains of
 /// other backends, and versions that cannot be read, are not for this to judge.
 pub fn admit(toolchain: &Toolchain, spec: &BuildSpec) -> Result<(), Refusal> {
-    if toolchain.backend != crate::discover::BACKEND {
+    if toolchain.backend != crate::BACKEND {
         return Ok(());
     }
     match capabilities_of(toolchain) {
