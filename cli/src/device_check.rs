@@ -2,7 +2,7 @@
 //! or its last line says why not.
 
 use planforge_device::gpu::recovery_needed;
-use planforge_kernels::cuda::{check, device::DeviceError};
+use planforge_kernels_cuda::{check, device::DeviceError};
 use std::{io::Write as _, process::ExitCode};
 
 /// Looks at the device. One that only lacks memory, or that cannot be asked without a driver library, is not broken; one

@@ -19,7 +19,7 @@ use planforge_engine_core::{
     verify::inputs,
 };
 use planforge_engine_cuda::CudaCompiler;
-use planforge_kernels::cuda::device::Gpu;
+use planforge_kernels_cuda::device::Gpu;
 use planforge_report::LayerTime;
 use planforge_types::{BackendError, NamedTensors, Port, telemetry::TelemetrySample};
 use std::{

@@ -32,7 +32,7 @@ use planforge_engine_cuda::{
     view::Kind,
 };
 use planforge_identity::npz;
-use planforge_kernels::cuda::device::Buffer;
+use planforge_kernels_cuda::device::Buffer;
 use planforge_onnx::{
     Model,
     proto::{tensor_shape_proto::dimension, type_proto},
@@ -155,8 +155,8 @@ fn main() -> Outcome<()> {
     let device_bytes: u64 = contexts.iter().map(|context| context.memory.bytes()).sum::<u64>()
         - (contexts.len() as u64 - 1) * weights.len_bytes() as u64;
     let plan_bytes = plan_bytes(&device, &program, weights.len_bytes() as u64)?;
-    let libraries = planforge_kernels::cuda::libraries::libraries();
-    let version = |found: &Result<planforge_kernels::cuda::libraries::Found, _>| {
+    let libraries = planforge_kernels_cuda::libraries::libraries();
+    let version = |found: &Result<planforge_kernels_cuda::libraries::Found, _>| {
         found.as_ref().map(|found| found.version.clone()).unwrap_or_default()
     };
     let built = json!({

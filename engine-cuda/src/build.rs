@@ -20,7 +20,7 @@ use planforge_engine_core::{
         frontend::{self, Optimized},
     },
 };
-use planforge_kernels::cuda::cubin::Cubin;
+use planforge_kernels_cuda::cubin::Cubin;
 use planforge_onnx::Model;
 use planforge_types::{BackendError, BuildSpec, Digest, DimRange, OptimizationProfile, Port, Precision};
 use std::{collections::BTreeMap, rc::Rc};

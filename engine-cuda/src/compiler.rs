@@ -19,7 +19,7 @@ use planforge_engine_core::{
         frontend,
     },
 };
-use planforge_kernels::cuda::nvtx::{Range, range};
+use planforge_kernels_cuda::nvtx::{Range, range};
 use planforge_onnx::Model;
 use planforge_types::{
     BackendError, FailureClass, Precision, Sku, Toolchain,
@@ -108,7 +108,7 @@ impl Compiler for CudaCompiler {
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
         Self::check_spec(request)?;
         if let Some(missing) = versions::missing() {
-            return Err(RuntimeError::from(planforge_kernels::cuda::device::DeviceError::Missing(missing)).into());
+            return Err(RuntimeError::from(planforge_kernels_cuda::device::DeviceError::Missing(missing)).into());
         }
         let driver = request.device.gpu.as_ref().map_or("", |gpu| gpu.driver.as_str());
         let here = Versions::here().toolchain(driver);

@@ -1,7 +1,7 @@
 //! What went wrong, in the classes that decide about a retry.
 
 use crate::{lower::LowerError, plan::PlanError, runtime::RuntimeError, versions::Versions};
-use planforge_kernels::cuda::{
+use planforge_kernels_cuda::{
     blaslt::BlasError, device::DeviceError, dnn::DnnError, libraries::Missing, nvrtc::CompileError,
 };
 use planforge_types::{BackendError, FailureClass};
@@ -147,7 +147,7 @@ impl From<LowerError> for BackendError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_kernels::cuda::nvrtc::Arch;
+    use planforge_kernels_cuda::nvrtc::Arch;
 
     #[test]
     fn every_failure_has_the_class_that_decides_rightly() {

@@ -11,7 +11,7 @@ use planforge_engine_core::native::{
     container::{MAJOR, MINOR},
     lines::{self, LABEL_WIDTH},
 };
-use planforge_kernels::cuda::nvrtc::Arch;
+use planforge_kernels_cuda::nvrtc::Arch;
 use planforge_report::format::mib;
 use planforge_types::{BuildSpec, Digest, Port, Sku, Toolchain, fingerprint::HostFacts};
 use serde::{Deserialize, Serialize};

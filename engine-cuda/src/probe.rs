@@ -7,7 +7,7 @@
 //! could reach with the same libraries.
 
 use crate::{runtime::RuntimeError, versions::Versions};
-use planforge_kernels::cuda::{
+use planforge_kernels_cuda::{
     blaslt::{Element, Handle, Operands, Prepared, Product},
     cubin::Cubin,
     device::{Arg, Buffer, DeviceError, Gpu, Launch, Stream},

@@ -8,7 +8,7 @@ use crate::{
     view::{BufferId, CHANNELS_LAST, Kind, View, strides_in},
 };
 use planforge_engine_core::ir::Activation;
-use planforge_kernels::cuda::device::ALIGNMENT_BYTES;
+use planforge_kernels_cuda::device::ALIGNMENT_BYTES;
 use planforge_types::ElementType;
 use serde::{Deserialize, Serialize};
 

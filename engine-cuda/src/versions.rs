@@ -1,6 +1,6 @@
 //! The libraries that engines are built and run with, and the toolchain they make.
 
-use planforge_kernels::cuda::libraries::{Missing, libraries};
+use planforge_kernels_cuda::libraries::{Missing, libraries};
 use planforge_types::Toolchain;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ impl Versions {
     /// Of this process. Opens the libraries at the first call.
     pub fn here() -> Self {
         let found = libraries();
-        let version = |slot: &Result<planforge_kernels::cuda::libraries::Found, Missing>| {
+        let version = |slot: &Result<planforge_kernels_cuda::libraries::Found, Missing>| {
             slot.as_ref().map(|found| found.version.clone()).unwrap_or_default()
         };
         Self {

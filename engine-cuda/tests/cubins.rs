@@ -16,7 +16,7 @@ use planforge_engine_cuda::{
     },
     view::Kind,
 };
-use planforge_kernels::cuda::{
+use planforge_kernels_cuda::{
     cubin::{Cubin, CubinError},
     nvrtc::{self, Arch, Source},
 };

@@ -14,7 +14,7 @@ use planforge_engine_cuda::{
     tune::{Effort, Times, tune, waits},
     view::Kind,
 };
-use planforge_kernels::cuda::device::{Buffer, Launch};
+use planforge_kernels_cuda::device::{Buffer, Launch};
 use std::{
     ops::Deref,
     rc::Rc,

@@ -11,7 +11,7 @@ use planforge_engine_cuda::{
     runtime::RuntimeError,
     versions::Versions,
 };
-use planforge_kernels::cuda::device::{DeviceError, Gpu};
+use planforge_kernels_cuda::device::{DeviceError, Gpu};
 use planforge_proto::ErrorCode;
 use planforge_types::fingerprint::{DeviceFingerprint, DeviceKind};
 use std::{fmt::Write as _, time::Instant};

@@ -1,7 +1,7 @@
 //! Libraries that engines are built or run with: where they are, which version, and what keeps others from loading.
 
 use super::Check;
-use planforge_kernels::cuda::libraries::{Found, Missing, libraries};
+use planforge_kernels_cuda::libraries::{Found, Missing, libraries};
 use planforge_onnxruntime::{Library, Search};
 
 const AREA: &str = "libraries";

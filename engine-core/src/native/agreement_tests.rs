@@ -15,7 +15,7 @@ use crate::{
     ir::{Graph, Tensor},
     ops, passes,
 };
-use planforge_kernels::{isa::Isa, pool::ThreadPool};
+use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
 use proptest::prelude::*;
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::passes::memory::{Lifetime, place};
 use bytes::Bytes;
-use planforge_kernels::gemm::{Kernel, kernel_by_name, pack_columns, pack_with};
+use planforge_kernels_cpu::gemm::{Kernel, kernel_by_name, pack_columns, pack_with};
 use planforge_types::{Digest, DigestWriter};
 use std::{
     collections::BTreeMap,

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};
 use planforge_device::CpuLevel;
-use planforge_kernels::{isa::Isa, pool::ThreadPool};
+use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
 use planforge_types::{
     BackendError, Digest, FailureClass, OptimizationProfile, Precision, Toolchain, fingerprint::DiscoveredDevice,
 };

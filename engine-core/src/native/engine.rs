@@ -11,7 +11,7 @@ use crate::{
     shape::TensorType,
 };
 use bytes::Bytes;
-use planforge_kernels::{
+use planforge_kernels_cpu::{
     conv::{self, LineRows, TapRows},
     depthwise::{self, Depthwise},
     gemm::{self, Epilogue, MatrixRows, Place, Workspace},

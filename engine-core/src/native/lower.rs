@@ -18,7 +18,7 @@ use super::{
 use crate::ir::{
     Binary, Conv, DefUse, ElementType, Graph, MatMul, Node, Op, Pool, PoolKind, ReduceKind, Tensor, Unary, ValueId,
 };
-use planforge_kernels::conv::TAP_CHANNELS_MAX;
+use planforge_kernels_cpu::conv::TAP_CHANNELS_MAX;
 
 /// Why a graph cannot be lowered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::backend::{LoadOptions, Meter, Window, WindowSamples};
 use bytes::Bytes;
-use planforge_kernels::{isa::Isa, pool::ThreadPool};
+use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
 use planforge_onnx::Model;
 use planforge_report::{LayerTime, Rates};
 use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, OptimizationProfile, Port};

@@ -9,7 +9,7 @@ use super::{
 use bytes::Bytes;
 use memmap2::Mmap;
 use planforge_device::CpuLevel;
-use planforge_kernels::isa::IsaLevel;
+use planforge_kernels_cpu::isa::IsaLevel;
 use planforge_onnx::Detached;
 use planforge_types::{BuildSpec, Digest, Sku, Toolchain, spec::MAX_PROFILES};
 use serde::{Deserialize, Serialize};

@@ -11,7 +11,7 @@ use crate::{
     ir::{self, ElementType, GeluForm, Op, element_count},
     shape::{TensorType, check_size, infer, taps_are_few},
 };
-use planforge_kernels::{
+use planforge_kernels_cpu::{
     conv::{ConvShape, TAP_CHANNELS_MAX},
     gemm::{AttentionShape, BatchItem, BatchShape, Blocking, PackedSize, Place, View, kernel_by_name, kernels},
     isa::Isa,

@@ -7,7 +7,7 @@ use crate::{
     ir::{Activation, ElementType, Op},
     shape::TensorType,
 };
-use planforge_kernels::{conv::ConvShape, gemm::AttentionShape};
+use planforge_kernels_cpu::{conv::ConvShape, gemm::AttentionShape};
 use serde::{Deserialize, Serialize};
 
 /// Index of a buffer in its program.

@@ -1,6 +1,6 @@
 //! What the processor reaches on an engine's threads: copies beyond its caches, products by its best microkernel.
 
-use planforge_kernels::{
+use planforge_kernels_cpu::{
     gemm::{self, Blocking, Epilogue, Kernel, MatrixRows, PackedSize, Place, Workspace},
     isa::Isa,
     pool::{ThreadPool, for_parts},
@@ -80,7 +80,7 @@ fn noise(len: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_kernels::isa::IsaLevel;
+    use planforge_kernels_cpu::isa::IsaLevel;
 
     #[test]
     fn every_level_of_this_machine_has_rates() {

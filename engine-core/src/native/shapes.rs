@@ -10,7 +10,7 @@ use super::{
     specialize::{draft_at, follow},
     takes::{TakenDim, TakenInput},
 };
-use planforge_kernels::isa::Isa;
+use planforge_kernels_cpu::isa::Isa;
 use planforge_onnx::{
     Model,
     proto::{tensor_shape_proto::dimension, type_proto},

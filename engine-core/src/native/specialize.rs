@@ -18,7 +18,7 @@ use crate::{
     import::{ImportError, import},
     passes::{self, PassError, Target},
 };
-use planforge_kernels::isa::Isa;
+use planforge_kernels_cpu::isa::Isa;
 use planforge_onnx::Model;
 use planforge_types::{Digest, OptimizationProfile};
 use std::{

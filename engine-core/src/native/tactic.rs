@@ -17,7 +17,7 @@ use crate::{
     backend::{Cancel, Events},
     passes::memory::{Lifetime, place},
 };
-use planforge_kernels::{
+use planforge_kernels_cpu::{
     conv::ConvShape,
     gemm::{Kernel, PackedSize, kernel_by_name, kernels, score_count},
     isa::Isa,

@@ -6,7 +6,7 @@ use crate::{
     import, ops,
 };
 use planforge_device::{CpuLevel, cpu};
-use planforge_kernels::isa::Isa;
+use planforge_kernels_cpu::isa::Isa;
 use planforge_onnx::Model;
 use planforge_types::{BuildSpec, Digest, HostTensor, NamedTensors, OptimizationLevel, fingerprint::HostFacts};
 use std::{
@@ -85,7 +85,7 @@ fn every_level_agrees_with_the_reference_by_kernels_of_its_own() {
         assert_agrees(&answer_of(&plan, &inputs).unwrap(), &want, level.name());
         let inspection = inspect(&plan).unwrap();
         assert!(inspection.runs_here && !inspection.foreign);
-        let own = planforge_kernels::gemm::kernels(plan::isa_level(level));
+        let own = planforge_kernels_cpu::gemm::kernels(plan::isa_level(level));
         for step in inspection.steps.iter().filter(|step| !step.tried.is_empty()) {
             assert!(own.iter().any(|kernel| step.kernel.starts_with(kernel.name)), "{} at {level}", step.kernel);
             assert!(step.tried.len() > 1 && step.tried.iter().all(|tried| tried.best_us.is_some()));
@@ -101,7 +101,7 @@ fn every_tactic_can_be_forced_and_agrees() {
     for level in CpuLevel::detect() {
         let isa = Isa::new(plan::isa_level(level)).unwrap();
         let mut words: Vec<String> =
-            planforge_kernels::gemm::kernels(isa.level()).iter().map(|kernel| kernel.name.to_owned()).collect();
+            planforge_kernels_cpu::gemm::kernels(isa.level()).iter().map(|kernel| kernel.name.to_owned()).collect();
         words.extend(["+packed".to_owned(), "+taps".to_owned(), "+lines".to_owned()]);
         for word in words {
             let folder = tempfile::tempdir().unwrap();
@@ -191,7 +191,7 @@ fn a_hostile_program_is_an_error_or_an_answer() {
     let weights = checked.weights.bytes(&checked.map).to_vec();
     let text = serde_json::to_string(&checked.manifest.program).unwrap();
     let isa = Isa::new(plan::isa_level(level)).unwrap();
-    let pool = std::sync::Arc::new(planforge_kernels::pool::ThreadPool::new(1).unwrap());
+    let pool = std::sync::Arc::new(planforge_kernels_cpu::pool::ThreadPool::new(1).unwrap());
     let digits: Vec<(usize, &str)> = text.match_indices(|c: char| c.is_ascii_digit()).collect();
     let mut ran = 0;
     for (at, digit) in digits {

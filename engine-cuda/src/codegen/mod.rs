@@ -17,7 +17,7 @@ pub mod pool;
 pub mod reduce;
 
 use crate::view::Kind;
-use planforge_kernels::cuda::device::Launch;
+use planforge_kernels_cuda::device::Launch;
 use serde::{Deserialize, Serialize};
 
 /// Threads of a block of kernels that have no reason for another number.

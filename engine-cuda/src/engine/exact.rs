@@ -13,7 +13,7 @@ use crate::{
 };
 use bytes::Bytes;
 use planforge_engine_core::native::frontend::{self, Optimized};
-use planforge_kernels::cuda::device::Buffer;
+use planforge_kernels_cuda::device::Buffer;
 use planforge_onnx::Model;
 use planforge_report::Finding;
 use planforge_types::{BackendError, OptimizationProfile};

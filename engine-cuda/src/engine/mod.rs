@@ -24,7 +24,7 @@ use crate::{
 };
 use exact::ExactGraphs;
 use planforge_engine_core::backend::LoadOptions;
-use planforge_kernels::cuda::device::Buffer;
+use planforge_kernels_cuda::device::Buffer;
 use planforge_report::{Finding, OTHER_LIBRARIES};
 use planforge_types::{BackendError, HostTensor, NamedTensors, Port};
 use std::{collections::BTreeMap, path::Path, rc::Rc};

@@ -24,7 +24,7 @@ use crate::{
     view::Kind,
 };
 use planforge_engine_core::backend::{Aside, KeptFile, Meter, StreamSamples, Window, WindowSamples};
-use planforge_kernels::cuda::nvtx::range;
+use planforge_kernels_cuda::nvtx::range;
 use planforge_report::{LatencySplit, LayerTime, Rates};
 use planforge_types::{BackendError, NamedTensors, Port};
 use std::{collections::BTreeMap, path::PathBuf, time::Instant};

@@ -5,7 +5,7 @@ use crate::{
     engine::{Captured, Engine},
     runtime::{Context, Device, RuntimeError},
 };
-use planforge_kernels::cuda::{device::Buffer, pinned::Pinned};
+use planforge_kernels_cuda::{device::Buffer, pinned::Pinned};
 use planforge_report::{LatencySplit, ModeSplit, PartStats};
 use planforge_types::BackendError;
 use std::time::Instant;

@@ -6,7 +6,7 @@ use crate::{
     runtime::{Context, RuntimeError},
 };
 use planforge_engine_core::backend::{StreamSamples, Window};
-use planforge_kernels::cuda::device::Moment;
+use planforge_kernels_cuda::device::Moment;
 use planforge_types::BackendError;
 use std::time::Instant;
 

@@ -50,7 +50,7 @@ pub(super) fn record(engine: &Engine, scratch: &Path) -> Result<KeptFile, Backen
 
 fn stretches(engine: &Engine) -> Result<Vec<Stretch>, BackendError> {
     let captured = engine.current()?;
-    let failed = |error: planforge_kernels::cuda::device::DeviceError| BackendError::from(RuntimeError::from(error));
+    let failed = |error: planforge_kernels_cuda::device::DeviceError| BackendError::from(RuntimeError::from(error));
     let context = &captured.context;
     let stream = context.stream();
     let mut edges = Edges::of(&engine.device, captured)?;

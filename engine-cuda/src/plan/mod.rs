@@ -29,7 +29,7 @@ use planforge_engine_core::native::{
         KIND_WEIGHTS, Section, Writer,
     },
 };
-use planforge_kernels::cuda::{
+use planforge_kernels_cuda::{
     cubin::Cubin,
     nvrtc::{Arch, ArchParseError},
 };

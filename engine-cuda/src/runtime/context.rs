@@ -6,7 +6,7 @@ use crate::{
     program::Program,
     schedule::Schedule,
 };
-use planforge_kernels::cuda::{
+use planforge_kernels_cuda::{
     device::{Buffer, Graph, Moment, Stream},
     nvtx::range,
 };

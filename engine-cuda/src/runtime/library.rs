@@ -6,7 +6,7 @@ use crate::{
     view::{Kind, View},
 };
 use planforge_engine_core::ir::{Activation, GeluForm};
-use planforge_kernels::cuda::{
+use planforge_kernels_cuda::{
     blaslt::{Element, Epilogue, Operands, Product},
     dnn::{self, ConvPattern, DataType, DnnError, Pattern, Plan, ProductPattern, Sdpa, Tensor},
 };

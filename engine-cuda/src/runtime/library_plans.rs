@@ -6,7 +6,7 @@ use crate::{
     program::{Program, Work},
     tune::signature,
 };
-use planforge_kernels::cuda::{
+use planforge_kernels_cuda::{
     dnn::{Engine, Handle, Plan},
     libraries::libraries,
 };

@@ -5,7 +5,7 @@ use crate::{
     program::{Place, Program},
     view::{BufferId, View},
 };
-use planforge_kernels::cuda::device::Buffer;
+use planforge_kernels_cuda::device::Buffer;
 
 /// Device memory of one engine context.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ pub(crate) use timing::median_ms;
 pub use timing::time_us;
 
 use crate::{codegen::Source, plan::source_digest, program::ProgramError};
-use planforge_kernels::cuda::{
+use planforge_kernels_cuda::{
     blaslt::{self, BlasError},
     cubin::Cubin,
     device::{DeviceError, Gpu, Kernel, Stream},

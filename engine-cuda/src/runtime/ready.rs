@@ -6,7 +6,7 @@ use crate::{
     program::{Program, Step, Tactic, Work},
     view::View,
 };
-use planforge_kernels::cuda::{
+use planforge_kernels_cuda::{
     blaslt::{Algorithm, Operands, Prepared},
     device::{Arg, Kernel, Launch, Stream},
     dnn::{Binding, Plan},

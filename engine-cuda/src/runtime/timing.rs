@@ -1,7 +1,7 @@
 //! Device time of one step, and of a whole graph.
 
 use super::{Device, Ready, Result};
-use planforge_kernels::cuda::device::{Graph, Moment, Stream};
+use planforge_kernels_cuda::device::{Graph, Moment, Stream};
 
 /// Runs of a step that are captured together when it is timed: long enough that launching does not count.
 const MIN_TIMED_US: f64 = 200.0;

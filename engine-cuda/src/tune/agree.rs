@@ -9,7 +9,7 @@ use crate::{
     view::Kind,
 };
 use planforge_engine_core::ir::Tensor;
-use planforge_kernels::cuda::device::DeviceError;
+use planforge_kernels_cuda::device::DeviceError;
 
 /// Parts of a result that are compared, evenly from its begin to its end, and elements of each: a tactic can be wrong
 /// in some rows only.

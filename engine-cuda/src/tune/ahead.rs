@@ -7,7 +7,7 @@ use crate::{
     program::{Program, Work},
     runtime::{self, Device, RuntimeError, nvrtc_source},
 };
-use planforge_kernels::cuda::dnn;
+use planforge_kernels_cuda::dnn;
 use planforge_types::Digest;
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -13,7 +13,7 @@ use crate::{
     view::View,
 };
 use planforge_engine_core::ir::Tensor;
-use planforge_kernels::cuda::device::{Arg, Buffer, DeviceError};
+use planforge_kernels_cuda::device::{Arg, Buffer, DeviceError};
 
 /// Of a step's tactics, the quickest that are tried: more than are compared in the whole graph.
 const TRIED: usize = 5;

@@ -17,7 +17,7 @@ use crate::{
     tune::agree::Trial,
     view::View,
 };
-use planforge_kernels::cuda::{blaslt::Prepared, device::Buffer, dnn::Engine};
+use planforge_kernels_cuda::{blaslt::Prepared, device::Buffer, dnn::Engine};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, rc::Rc};
 

@@ -6,7 +6,7 @@ use crate::{
     program::{Program, Work},
     runtime::{Device, Kernels, Memory, Ready, Result, RuntimeError, keep_libraries_behind, median_ms, prepare},
 };
-use planforge_kernels::cuda::device::DeviceError;
+use planforge_kernels_cuda::device::DeviceError;
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},

@@ -5,7 +5,7 @@ use crate::{
     runtime::{Context, Device, Kernels, Result, RuntimeError},
     schedule,
 };
-use planforge_kernels::cuda::device::{Buffer, DeviceError};
+use planforge_kernels_cuda::device::{Buffer, DeviceError};
 use planforge_types::Digest;
 use std::{collections::BTreeMap, rc::Rc};
 

@@ -5,7 +5,7 @@ use planforge_engine_cuda::{
     codegen::Generated,
     view::{BufferId, Kind, View},
 };
-use planforge_kernels::cuda::{
+use planforge_kernels_cuda::{
     cubin::Cubin,
     nvrtc::{self, Arch, Source},
 };

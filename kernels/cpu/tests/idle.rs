@@ -2,7 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
-use planforge_kernels::pool::ThreadPool;
+use planforge_kernels_cpu::pool::ThreadPool;
 use std::{
     fs,
     sync::atomic::{AtomicUsize, Ordering},

@@ -1,6 +1,6 @@
 //! Ranges as a profiler gets them: a recorder built here takes the place of one.
 
-use planforge_kernels::cuda::nvtx::{self, INJECTION_VARIABLE};
+use planforge_kernels_cuda::nvtx::{self, INJECTION_VARIABLE};
 use std::{
     fs,
     path::{Path, PathBuf},

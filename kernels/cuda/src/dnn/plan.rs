@@ -4,7 +4,7 @@ use super::{
     descriptor::{Descriptor, Result, check},
     graph::{Pattern, Uid},
 };
-use crate::cuda::{calls::dnn as calls, device::Stream};
+use crate::{calls::dnn as calls, device::Stream};
 use cudarc::cudnn::sys::{
     cudnnBackendAttributeName_t as Name, cudnnBackendAttributeType_t as Type, cudnnBackendDescriptorType_t as Kind,
     cudnnBackendHeurMode_t as HeurMode,

@@ -1,4 +1,4 @@
-//! Device code behind safe calls. Knows tensors as slices; knows nothing of graphs, plans or jobs.
+//! CPU microkernels per instruction-set level behind safe calls. Knows tensors as slices; knows nothing of graphs, plans or jobs.
 //!
 //! | module | holds |
 //! |---|---|
@@ -12,13 +12,11 @@
 //! | [`pointwise`] | unary and broadcasting binary operators |
 //! | [`rows`] | softmax and layer normalisation over the last axis |
 //! | [`shuffle`] | transpose, gather and layout changes |
-//! | [`cuda`] | NVIDIA devices: libraries found at run time, kernels compiled at run time |
 //!
 //! Invariant: a kernel called with an [`isa::Isa`] of one level executes no instruction above that level.
 
 pub mod conv;
 pub mod cores;
-pub mod cuda;
 pub mod depthwise;
 pub mod gemm;
 pub mod isa;

@@ -1,7 +1,7 @@
 //! Prints the speed of every GEMM kernel of this machine on shapes of ResNet-50 and BERT-base, and of row-wise
 //! kernels, one thread. An argument limits the lines to those that contain it.
 
-use planforge_kernels::{
+use planforge_kernels_cpu::{
     gemm::*,
     isa::Isa,
     pointwise::{Activation, activate},

@@ -1,6 +1,6 @@
 //! The library's objects, owned, and its statuses with their last words.
 
-use crate::cuda::{
+use crate::{
     calls::dnn as calls,
     device::{DeviceError, Stream},
     libraries::{Dnn, Missing},
