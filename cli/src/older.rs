@@ -35,7 +35,8 @@ impl OlderCompiler {
     /// Of an engine that the native compiler built before its revision went up.
     pub fn of(engine: &v1::Engine, devices: &[v1::Device]) -> Option<Self> {
         let built_by = revision(&engine.toolchain_json)?;
-        let alike = devices.iter().filter(|device| device.skus.contains(&engine.sku));
+        // What an agent that is away offered before says nothing of what it will offer.
+        let alike = devices.iter().filter(|device| device.online && device.skus.contains(&engine.sku));
         let offered = alike.flat_map(|device| &device.offers).filter_map(|offer| revision(&offer.toolchain_json)).max();
         let own = || {
             let sku: Sku = engine.sku.parse().ok()?;
@@ -73,7 +74,7 @@ mod tests {
 
     fn device(sku: &str, backend: &str, version: &str) -> v1::Device {
         let offers = vec![v1::Offer { toolchain_json: toolchain(backend, version) }];
-        v1::Device { skus: vec![sku.into()], offers, ..v1::Device::default() }
+        v1::Device { skus: vec![sku.into()], offers, online: true, ..v1::Device::default() }
     }
 
     #[test]
@@ -85,6 +86,14 @@ mod tests {
         assert_eq!(older(&engine("h200-sxm", "native", "10")), None);
         assert_eq!(older(&engine("h200-sxm", "native", "11")), None, "what is offered would build an older one");
         assert_eq!(older(&engine("h200-sxm", "tensorrt", "8.6")), None, "its versions are no revisions");
+    }
+
+    #[test]
+    fn what_was_offered_before_an_upgrade_does_not_count() {
+        let before = v1::Device { online: false, ..device("h200-sxm", "native", &(CUDA_REVISION - 1).to_string()) };
+        let built = engine("h200-sxm", "native", &(CUDA_REVISION - 1).to_string());
+        let found = OlderCompiler::of(&built, &[before]).expect("this program's own revision counts");
+        assert_eq!((found.newest, found.offered), (u64::from(CUDA_REVISION), false));
     }
 
     #[test]
