@@ -232,3 +232,18 @@ async fn nowhere_to_listen_and_a_taken_port_are_clear_errors() {
     assert!(error.to_string().contains(&taken.local_addr().unwrap().to_string()), "{error}");
     assert!(error.hint().contains("another port"));
 }
+
+/// As after a crash between the file and the farm's record of the token.
+#[tokio::test]
+async fn a_first_start_that_was_cut_short_leaves_a_token_that_works() {
+    let folder = TempDir::new().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let secret = format!("pf_{}", "5a".repeat(32));
+    std::fs::write(data.join("admin.token"), format!("{secret}\n")).unwrap();
+    let mut config = CoordinatorConfig::new(&data);
+    config.listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let served = Served::around(Coordinator::start(config).await.unwrap(), folder);
+    assert_eq!(served.admin_token(), secret);
+    assert_eq!(served.get("/api/v1/jobs").await.status.as_u16(), 200);
+}

@@ -8,6 +8,7 @@ use std::{
     fs,
     io::{Seek, SeekFrom, Write},
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 use tempfile::TempDir;
@@ -253,6 +254,28 @@ async fn a_quota_refuses_before_a_byte_is_sent_and_counts_open_uploads() {
 
     let again = LocalBlobs::open(folder.path(), options).unwrap();
     assert_eq!(again.available_bytes().unwrap(), 0, "what is stored and announced counts after a restart");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_blob_that_comes_several_times_at_once_counts_once() {
+    let folder = TempDir::new().unwrap();
+    let options = LocalBlobsOptions { max_bytes: Some(1 << 20), ..Default::default() };
+    let blobs = LocalBlobs::open(folder.path(), options).unwrap();
+    for round in 0..60_u8 {
+        let together = Arc::new(tokio::sync::Barrier::new(4));
+        let upload = |_| {
+            let (blobs, together) = (blobs.clone(), together.clone());
+            tokio::spawn(async move {
+                together.wait().await;
+                blobs.store(vec![round; 100].into()).await.unwrap();
+            })
+        };
+        for upload in (0..4).map(upload).collect::<Vec<_>>() {
+            upload.await.unwrap();
+        }
+        let stored = 100 * (u64::from(round) + 1);
+        assert_eq!(blobs.available_bytes().unwrap(), (1 << 20) - stored, "round {round}");
+    }
 }
 
 #[tokio::test]

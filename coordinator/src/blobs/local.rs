@@ -29,7 +29,7 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -81,7 +81,12 @@ pub(super) struct Inner {
     pub(super) uploads: Uploads,
     /// Makes names of temporary files unique within this process.
     temporary: AtomicU64,
+    /// Taken, by the digest's first digit, while a blob becomes visible: of two uploads of one blob one counts.
+    publishing: [Mutex<()>; PUBLISHING],
 }
+
+/// Blobs that may become visible at once.
+const PUBLISHING: usize = 16;
 
 impl LocalBlobs {
     /// Opens or creates the folder. Uploads that a former process left are offered again, temporary files are removed.
@@ -97,7 +102,14 @@ impl LocalBlobs {
             None => 0,
         };
         let uploads = Uploads::load(&root.join("staging"), options.upload_ttl)?;
-        let inner = Inner { root, options, used_bytes: used_bytes.into(), uploads, temporary: AtomicU64::new(0) };
+        let inner = Inner {
+            root,
+            options,
+            used_bytes: used_bytes.into(),
+            uploads,
+            temporary: AtomicU64::new(0),
+            publishing: Default::default(),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -238,6 +250,8 @@ impl Inner {
     /// Makes a staged file, whose digest was checked, visible.
     pub(super) fn publish(&self, file: &File, staged: &Path, digest: Digest, size: u64) -> Result<(), BlobError> {
         let target = self.path(digest);
+        let turn = &self.publishing[usize::from(digest.as_raw()[0]) % PUBLISHING];
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.size(digest)?.is_some();
         durable::publish(file, staged, &target).map_err(BlobError::io("publish blob", &target))?;
         if !known {

@@ -18,6 +18,7 @@ mod watch;
 pub use clock::{Clock, SystemClock};
 pub use logins::{LoginLink, SESSION_SECONDS};
 pub use stats::{FarmStats, Histogram, LATENCY_BOUNDS_MS, LiveCounts, StoreOp};
+pub use tokens::is_secret;
 
 use crate::{
     auth::Actor,
@@ -291,7 +292,13 @@ impl Farm {
         actor: &Actor,
         request: v1::CreateTokenRequest,
     ) -> Result<v1::CreateTokenReply, ApiError> {
-        self.make_token(actor, request).await
+        self.make_token(actor, request, self.fresh_secret()).await
+    }
+
+    /// The token of whoever may read the data folder, with a secret that lies there already: in a farm without tokens.
+    pub async fn create_first_token(&self, actor: &Actor, secret: String) -> Result<(), ApiError> {
+        let request = v1::CreateTokenRequest { name: "admin".into(), role: "admin".into(), ..Default::default() };
+        self.make_token(actor, request, secret).await.map(drop)
     }
 
     pub async fn list_tokens(&self, actor: &Actor) -> Result<v1::ListTokensReply, ApiError> {

@@ -87,11 +87,23 @@ async fn to_the_end<T: Send + 'static>(
     tokio::spawn(work).await.unwrap_or_else(|_| Err(super::Farm::gone()))
 }
 
+/// Whether a text has the form of the secrets that are made here.
+pub fn is_secret(text: &str) -> bool {
+    let digits = text.strip_prefix(SECRET_PREFIX);
+    digits.is_some_and(|digits| digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
 impl super::Farm {
+    /// A secret that nobody has.
+    pub fn fresh_secret(&self) -> String {
+        format!("{SECRET_PREFIX}{}", hex::encode(self.random_bytes::<32>()))
+    }
+
     pub(super) async fn make_token(
         &self,
         actor: &Actor,
         request: v1::CreateTokenRequest,
+        secret: String,
     ) -> Result<v1::CreateTokenReply, ApiError> {
         admin(actor)?;
         let role: Role = request.role.parse().map_err(convert::invalid)?;
@@ -101,7 +113,6 @@ impl super::Farm {
         }
         let project = if request.project.is_empty() { None } else { Some(convert::project(&request.project)?) };
         self.tokens().with(|known| known.reserve(&request.name))?;
-        let secret = format!("{SECRET_PREFIX}{}", hex::encode(self.random_bytes::<32>()));
         let created_ms = self.clock().wall_ms();
         let token = TokenRecord {
             id: self.fresh_id(),

@@ -14,12 +14,12 @@ use crate::{
     auth::{Actor, Proof},
     blobs::{BlobError, LocalBlobs, LocalBlobsOptions, blob_path},
     durable,
-    farm::{Farm, FarmConfig, LoginLink, SystemClock},
+    farm::{self, Farm, FarmConfig, LoginLink, SystemClock},
     http::Options,
     store::SqliteStore,
     tls::{TlsError, TlsFiles},
 };
-use planforge_proto::{ApiError, v1};
+use planforge_proto::ApiError;
 use planforge_types::Digest;
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -319,21 +319,24 @@ fn lock_data_dir(data_dir: &Path) -> Result<File, StartError> {
     Ok(file)
 }
 
-/// On the first start: a token for whoever may read the data folder.
+/// On the first start: a token for whoever may read the data folder. Its file is durable before the farm knows it; a file
+/// that a first start left which did not come so far is used, so that no farm has a token that nobody can read.
 async fn write_first_token(farm: &Farm, data_dir: &Path) -> Result<(), StartError> {
-    let path = data_dir.join(ADMIN_TOKEN_FILE);
-    if path.exists() {
-        return Ok(());
-    }
     let local = Actor::local();
-    let tokens = farm.list_tokens(&local).await.map_err(StartError::Farm)?.tokens;
-    if !tokens.is_empty() {
+    if !farm.list_tokens(&local).await.map_err(StartError::Farm)?.tokens.is_empty() {
         return Ok(());
     }
-    let request = v1::CreateTokenRequest { name: "admin".into(), role: "admin".into(), ..Default::default() };
-    let reply = farm.create_token(&local, request).await.map_err(StartError::Farm)?;
-    let text = format!("{}\n", reply.secret);
-    durable::write_private(&path, text.as_bytes()).map_err(StartError::io("write", &path))
+    let path = data_dir.join(ADMIN_TOKEN_FILE);
+    let left = fs::read_to_string(&path).ok().map(|text| text.trim().to_owned()).filter(|text| farm::is_secret(text));
+    let secret = match left {
+        Some(secret) => secret,
+        None => {
+            let secret = farm.fresh_secret();
+            durable::write_private(&path, format!("{secret}\n").as_bytes()).map_err(StartError::io("write", &path))?;
+            secret
+        }
+    };
+    farm.create_first_token(&local, secret).await.map_err(StartError::Farm)
 }
 
 /// Where the first administrator's token of a data folder lies.
