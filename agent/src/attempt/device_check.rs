@@ -10,7 +10,6 @@ use super::{
 use crate::host::{
     devices::{DeviceError, DeviceSource},
     lock::DeviceLock,
-    proc,
     state::new_id,
 };
 use nix::sys::signal::Signal;
@@ -104,7 +103,7 @@ async fn follow(mut process: Worker, limit: Duration) -> Option<Result<(), Strin
     };
     let ended = timeout(limit, async { tokio::join!(words, &mut process.ended) }).await;
     let Ok((words, status)) = ended else {
-        proc::signal_group(process.id.pid, Signal::SIGKILL);
+        process.id.signal_group(Signal::SIGKILL);
         let _ = timeout(KILL_GRACE, process.ended).await;
         return None;
     };

@@ -7,7 +7,7 @@ use super::{
     run::{Attempt, Ended, Facts, Measured, stopped},
     uploads::{self, read_document},
 };
-use crate::host::proc::{self, ProcessId};
+use crate::host::proc::ProcessId;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
 use nix::sys::signal::Signal;
 use planforge_proto::v1;
@@ -63,7 +63,7 @@ struct WorkerHandle {
 impl Drop for WorkerHandle {
     fn drop(&mut self) {
         if !self.has_ended {
-            proc::signal_group(self.id.pid, Signal::SIGKILL);
+            self.id.signal_group(Signal::SIGKILL);
         }
         self.stderr.abort();
     }
@@ -123,11 +123,17 @@ impl<'a> Supervision<'a> {
     }
 
     async fn watch(&mut self, order: &WorkOrder) -> Result<LastWord, Ended> {
-        self.send(order).await;
         let limit_ms = order.limit_ms;
         let mut deadline = Instant::now() + Duration::from_millis(limit_ms);
         let attempt = self.attempt;
         let mut stop = attempt.stop.clone();
+        // A worker that does not read it is stopped like any other.
+        tokio::select! {
+            biased;
+            reason = stopped(&mut stop) => return Err(Ended::Stopped(reason)),
+            () = sleep_until(deadline) => return Err(self.too_long(limit_ms)),
+            () = self.send(order) => {}
+        }
         let mut last_word = None;
         let mut upload: Option<BoxFuture<'_, Result<v1::Built, Failed>>> = None;
         let mut output_open = true;
@@ -140,11 +146,7 @@ impl<'a> Supervision<'a> {
                         self.log.note("the worker did not exit after its last word and was killed");
                         return Ok(last_word);
                     }
-                    // It may have waited for a device that no longer answers.
-                    self.facts.suspects_device = true;
-                    let message = format!("the worker took longer than the limit of {} s and was killed", limit_ms / 1000);
-                    let hint = "raise the agent's time limit for a job, or lower the optimization level";
-                    return Err(Failed::new(FailureClass::Resource, message).with_hint(hint).into());
+                    return Err(self.too_long(limit_ms));
                 }
                 result = async { upload.as_mut().expect("guarded").await }, if upload.is_some() => {
                     upload = None;
@@ -257,6 +259,14 @@ impl<'a> Supervision<'a> {
         Ok(Heard::Other)
     }
 
+    /// It may have waited for a device that no longer answers.
+    fn too_long(&mut self, limit_ms: u64) -> Ended {
+        self.facts.suspects_device = true;
+        let message = format!("the worker took longer than the limit of {} s and was killed", limit_ms / 1000);
+        let hint = "raise the agent's time limit for a job, or lower the optimization level";
+        Failed::new(FailureClass::Resource, message).with_hint(hint).into()
+    }
+
     async fn send(&mut self, message: &impl serde::Serialize) {
         let mut line = serde_json::to_vec(message).expect("orders and commands have only JSON types");
         line.push(b'\n');
@@ -276,15 +286,15 @@ impl<'a> Supervision<'a> {
     /// Ends the worker's whole group: politely, then for certain. Returns when nothing of it runs, or when the driver holds
     /// it for good: such a process keeps the device locked, and the device has to be looked at.
     async fn terminate(&mut self) {
-        let pid = self.worker.id.pid;
-        proc::signal_group(pid, Signal::SIGTERM);
+        let id = self.worker.id;
+        id.signal_group(Signal::SIGTERM);
         let grace = Duration::from_millis(self.attempt.shared.limits.kill_grace_ms);
         if timeout(grace, &mut self.worker.ended).await.is_err() {
-            proc::signal_group(pid, Signal::SIGKILL);
+            id.signal_group(Signal::SIGKILL);
             if timeout(KILL_LIMIT, &mut self.worker.ended).await.is_err() {
                 self.facts.suspects_device = true;
                 self.log.note("the worker cannot be killed: its driver holds it, and the device stays locked");
-                tracing::error!(attempt = %self.attempt.key, pid, "a worker cannot be killed; its device stays locked");
+                tracing::error!(attempt = %self.attempt.key, pid = id.pid, "a worker cannot be killed; its device stays locked");
             }
         }
         self.worker.has_ended = true;

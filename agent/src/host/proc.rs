@@ -44,6 +44,14 @@ impl ProcessId {
     pub fn is_alive(&self) -> bool {
         Self::of(self.pid) == Some(*self)
     }
+
+    /// Sends `signal` to the group that this process leads, while it runs. Once it has ended its number may be anybody's;
+    /// what it left behind is swept by whoever waits for it.
+    pub fn signal_group(&self, signal: Signal) {
+        if self.is_alive() {
+            signal_group(self.pid, signal);
+        }
+    }
 }
 
 /// The fields of a stat line from the state on; the command before it may hold anything.
@@ -72,7 +80,8 @@ pub fn marked(marker: &str) -> Vec<i32> {
         .collect()
 }
 
-/// Sends `signal` to a whole process group; a group that is gone is fine.
+/// Sends `signal` to a whole process group; a group that is gone is fine. For a leader that is not reaped yet: otherwise
+/// see [`ProcessId::signal_group`].
 pub fn signal_group(leader: i32, signal: Signal) {
     match killpg(Pid::from_raw(leader), signal) {
         Ok(()) | Err(Errno::ESRCH) => {}
@@ -107,5 +116,18 @@ mod tests {
     fn stat_lines_with_odd_names_are_read() {
         let line = "12 (a) b (c)) S 1 12 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 777 0 0";
         assert_eq!(stat_fields(line).unwrap()[19], "777");
+    }
+
+    #[test]
+    fn a_number_that_another_process_has_now_is_not_signalled() {
+        use std::os::unix::process::CommandExt as _;
+        let mut child = std::process::Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
+        let id = ProcessId::of(child.id().cast_signed()).unwrap();
+        let before = ProcessId { started_ticks: id.started_ticks - 1, ..id };
+        before.signal_group(Signal::SIGKILL);
+        assert!(id.is_alive() && child.try_wait().unwrap().is_none(), "another process was killed");
+        id.signal_group(Signal::SIGKILL);
+        assert!(!child.wait().unwrap().success());
+        id.signal_group(Signal::SIGKILL);
     }
 }

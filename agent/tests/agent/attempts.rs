@@ -124,6 +124,24 @@ async fn a_hanging_worker_is_killed_at_its_limit() {
     assert!(bench.farm.log_of(&finished).await.contains("stuck here"));
 }
 
+/// The order is longer than a pipe holds: writing it waits for ever for a worker that does not read.
+#[tokio::test]
+async fn a_worker_that_never_reads_its_order_is_killed_at_its_limit() {
+    let mut bench = Bench::new("").await;
+    bench.config.worker_command = ["sleep", "600"].map(Into::into).to_vec();
+    bench.config.limits.job_ms = 300;
+    let _agent = bench.start();
+    bench.farm.hello(0).await;
+    let text = "x".repeat(1000);
+    let options: Vec<String> = (0..64).map(|n| format!("\"option-{n:02}-{text}\":\"{text}\"")).collect();
+    let spec = format!("{{\"options\":{{{}}}}}", options.join(","));
+    assert!(spec.len() > 2 * 65_536 - 4_096);
+    bench.farm.assign_with("j1", |assign| assign.job.as_mut().unwrap().spec_json = spec).await;
+    let finished = bench.farm.finished("j1").await;
+    let failure = failure(&finished, FailureClass::Resource);
+    assert!(failure.message.contains("took longer than the limit"), "{failure:?}");
+}
+
 #[tokio::test]
 async fn a_crash_is_told_with_the_last_words() {
     let bench = Bench::new("echo 'about to fall' >&2; kill -SEGV $$").await;

@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_committed_test_set_is_read() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits/digits-test.npz");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/digits-test.npz");
         let tensors = read(&path).unwrap();
         assert_eq!(tensors["labels"].element, ElementType::I64);
         assert_eq!(tensors["image"].shape[1..], [1, 8, 8]);
