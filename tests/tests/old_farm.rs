@@ -1,7 +1,7 @@
 //! A data folder that an earlier release wrote opens with the binary of today, and says what that release said.
 //!
 //! `fixtures/farm-51f5ee2.tar.zst` was made by `fixtures/make-farm.sh` with the binary of that revision: `farm/` is its
-//! data folder with two engines' worth of everything, `said/` what it printed about it.
+//! data folder with five engines and nine jobs, `said/` what it printed about them.
 
 use planforge_identity::npz;
 use planforge_tests::{

@@ -131,7 +131,7 @@ impl Build<'_> {
                 self.context
                     .printer
                     .note("this machine offers other toolchains than before: asking for its present ones");
-                withdraw(self.context.printer, farm, &reply).await;
+                withdraw(self.context.printer, farm, &reply, "the machine offers another toolchain now").await;
                 self.request.idempotency_key = ulid::Ulid::generate().to_string();
                 asked_again = true;
                 continue;
@@ -152,7 +152,7 @@ impl Build<'_> {
             return failure.hint(format!("the jobs go on; planforge cancel {} ends them", ids.join(" ")));
         }
         let cancelled = tokio::select! {
-            result = tokio::time::timeout(CANCEL_LIMIT, withdraw(self.printer(), &farm, &reply)) => result.is_ok(),
+            result = tokio::time::timeout(CANCEL_LIMIT, withdraw(self.printer(), &farm, &reply, "interrupted")) => result.is_ok(),
             () = wait::interrupted() => false,
         };
         if !cancelled {
@@ -181,15 +181,12 @@ impl Build<'_> {
 }
 
 /// Cancels what a request asked for and waits until that has ended.
-async fn withdraw(printer: &Printer, farm: &Farm, reply: &v1::SubmitReply) {
+async fn withdraw(printer: &Printer, farm: &Farm, reply: &v1::SubmitReply, reason: &str) {
     let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
     let mut cancelled = Vec::with_capacity(ids.len());
     for ids in ids.chunks(lists::NAMED_MAX) {
-        let request = v1::CancelJobsRequest {
-            ids: ids.to_vec(),
-            reason: "interrupted".into(),
-            request_id: reply.request_id.clone(),
-        };
+        let request =
+            v1::CancelJobsRequest { ids: ids.to_vec(), reason: reason.into(), request_id: reply.request_id.clone() };
         match farm.rpc().cancel_jobs(request).await {
             Ok(reply) => cancelled.extend(reply.into_inner().jobs),
             Err(status) => return tracing::debug!(%status, "the jobs could not be withdrawn"),
