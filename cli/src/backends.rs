@@ -8,7 +8,8 @@ use planforge_engine_core::{
     backend::{
         Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PLAN_HEAD_BYTES, PlanIdentity,
     },
-    native::{BACKEND, NativeCompiler},
+    native::NativeCompiler,
+    plan::BACKEND,
 };
 use planforge_engine_cuda::CudaCompiler;
 use planforge_onnxruntime::OnnxRuntimeCompiler;
@@ -117,7 +118,7 @@ impl Compiler for NativeBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_engine_core::native::container::{KIND_CUDA_MANIFEST, KIND_MANIFEST, Writer};
+    use planforge_engine_core::plan::container::{KIND_CUDA_MANIFEST, KIND_MANIFEST, Writer};
 
     fn plan_of(folder: &Path, kind: u32) -> std::path::PathBuf {
         let path = folder.join(format!("{kind}.plan"));

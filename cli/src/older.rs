@@ -4,7 +4,7 @@
 //! it again would give another one.
 
 use crate::{farm::Farm, printer::Printer};
-use planforge_engine_core::native::{BACKEND, COMPILER_REVISION};
+use planforge_engine_core::{native::COMPILER_REVISION, plan::BACKEND};
 use planforge_engine_cuda::versions::CUDA_REVISION;
 use planforge_proto::v1;
 use planforge_types::{Sku, Toolchain};

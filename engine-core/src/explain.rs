@@ -3,13 +3,13 @@
 use crate::{
     import::{self, ImportError},
     ir::{Activation, Graph, Op},
-    native::{frontend, lines},
     passes::{
-        self, PassError, Target,
+        self, PassError, Target, frontend,
         layout::{Layout, Layouts},
         memory,
         placement::Placement,
     },
+    plan::lines,
     shape::{is_float, multiply_accumulates},
 };
 use planforge_onnx::Model;
@@ -46,7 +46,7 @@ pub struct GraphExplanation {
     pub imported_nodes: usize,
     pub nodes: usize,
     /// Operators left after the passes, by kind.
-    pub kinds: BTreeMap<&'static str, usize>,
+    pub kinds: BTreeMap<String, usize>,
     pub recovered: Recovered,
     pub fused: Fused,
     /// Passes that changed something.
@@ -132,7 +132,7 @@ fn of_graph(imported: Graph) -> Result<GraphExplanation, PassError> {
     let graph = &optimized.graph;
     let mut kinds = BTreeMap::new();
     for node in &graph.nodes {
-        *kinds.entry(node.op.kind()).or_default() += 1;
+        *kinds.entry(node.op.kind().to_owned()).or_default() += 1;
     }
     let passes = optimized.passes.iter().filter(|record| !record.changes.is_empty()).map(|record| PassCount {
         pass: record.pass,

@@ -3,10 +3,11 @@
 use crate::{
     backend::{Compiler, LoadOptions},
     import::import,
+    infer::check_graph,
+    interpreter,
     ir::{Graph, Tensor},
     native::{self, NativeCompiler, PlanError, Sections},
-    ops, passes,
-    shape::check_graph,
+    passes,
 };
 use planforge_identity::model::identify_open;
 use planforge_onnx::Model;
@@ -45,10 +46,10 @@ pub fn model(bytes: &[u8]) {
     });
     let run = small(&graph);
     let inputs: BTreeMap<String, Tensor> = if run { inputs.collect() } else { BTreeMap::new() };
-    let before = if run { ops::execute(&graph, &inputs).ok() } else { None };
+    let before = if run { interpreter::execute(&graph, &inputs).ok() } else { None };
     let optimized = passes::pipeline(graph, passes::Target::default()).expect("passes keep graphs whole").graph;
     if let Some(before) = before {
-        let after = ops::execute(&optimized, &inputs).expect("what ran before the passes runs after them");
+        let after = interpreter::execute(&optimized, &inputs).expect("what ran before the passes runs after them");
         assert!(before.keys().eq(after.keys()), "passes changed the outputs");
     }
 }

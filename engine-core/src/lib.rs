@@ -21,11 +21,15 @@ pub mod explain;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod import;
+pub mod infer;
+pub mod interpreter;
 pub mod ir;
 pub mod measure;
+pub mod named;
 pub mod native;
-pub mod ops;
 pub mod passes;
+pub mod plan;
+pub mod reference;
 pub mod shape;
 pub mod verify;
 pub mod worker;

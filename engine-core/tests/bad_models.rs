@@ -5,9 +5,9 @@ use planforge_device::{CpuLevel, cpu};
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions},
     import::{ImportError, import},
+    interpreter,
     ir::{Graph, Tensor},
     native::{self, NativeCompiler},
-    ops,
     passes::{self, Target},
 };
 use planforge_onnx::{
@@ -118,7 +118,7 @@ fn refused(proto: &ModelProto) -> Result<String, Failure> {
 
 fn run(graph: &Graph, x: &[f32]) -> Result<Vec<f32>, Failure> {
     let inputs = BTreeMap::from([("x".to_owned(), Tensor::from_vec(vec![x.len()], x.to_vec())?)]);
-    Ok(ops::execute(graph, &inputs)?["y"].values::<f32>()?.into_owned())
+    Ok(interpreter::execute(graph, &inputs)?["y"].values::<f32>()?.into_owned())
 }
 
 struct Silent;
@@ -459,9 +459,10 @@ fn not_a_number_stays_one_through_every_path() -> Result<(), Failure> {
     let proto = model(graph);
     let graph = imported(&proto)??;
     let inputs = BTreeMap::from([("x".to_owned(), Tensor::from_vec(vec![1, 2], vec![1f32, 1.0])?)]);
-    let reference = ops::execute(&graph, &inputs)?["y"].values::<f32>()?.into_owned();
-    let optimized =
-        ops::execute(&passes::pipeline(graph, Target::default())?.graph, &inputs)?["y"].values::<f32>()?.into_owned();
+    let reference = interpreter::execute(&graph, &inputs)?["y"].values::<f32>()?.into_owned();
+    let optimized = interpreter::execute(&passes::pipeline(graph, Target::default())?.graph, &inputs)?["y"]
+        .values::<f32>()?
+        .into_owned();
     let native = Tensor::try_from(native(&proto, host(&[1, 2], &[1.0, 1.0])?)?)?.values::<f32>()?.into_owned();
     for (path, answer) in [("reference", reference), ("optimised", optimized), ("native", native)] {
         assert_eq!(answer[0], 3.0, "{path}");

@@ -4,9 +4,9 @@ use planforge_device::{CpuLevel, cpu};
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter},
     import::import,
+    interpreter,
     ir::Tensor,
     native::{self, NativeCompiler},
-    ops,
     verify::inputs,
 };
 use planforge_modelgen::{Batch, Options, Style, generate};
@@ -93,7 +93,7 @@ impl Built {
         let answers = meter.run()?;
         let given = given.into_iter().map(|(name, tensor)| Ok((name, Tensor::try_from(tensor)?)));
         let given = given.collect::<Result<BTreeMap<_, _>, Failure>>()?;
-        let wanted = ops::execute(&graph, &given)?;
+        let wanted = interpreter::execute(&graph, &given)?;
         assert_eq!(answers.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
         for (name, wanted) in wanted {
             let answer = &answers[&name];

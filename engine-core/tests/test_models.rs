@@ -3,8 +3,8 @@
 use planforge_engine_core::{
     explain::{Recovered, explain},
     import::import,
+    interpreter::execute_observed,
     ir::{Activation, ElementType, Graph, Op, Tensor},
-    ops::execute_observed,
     passes::{Target, pipeline},
 };
 use planforge_modelgen::{Batch, LayerNormForm, MODELS, Options, Precision, Style, generate};

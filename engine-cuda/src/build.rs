@@ -15,10 +15,8 @@ use crate::{
 };
 use planforge_engine_core::{
     ir::Graph,
-    native::{
-        GraphSummary, PassSummary,
-        frontend::{self, Optimized},
-    },
+    passes::frontend::{self, Optimized},
+    plan::{GraphSummary, PassSummary},
 };
 use planforge_kernels_cuda::cubin::Cubin;
 use planforge_onnx::Model;

@@ -14,10 +14,8 @@ use crate::{
 };
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity},
-    native::{
-        container::{self, KIND_CUDA_MANIFEST},
-        frontend,
-    },
+    passes::frontend,
+    plan::container::{self, KIND_CUDA_MANIFEST},
 };
 use planforge_kernels_cuda::nvtx::{Range, range};
 use planforge_onnx::Model;

@@ -6,7 +6,7 @@ use crate::{
     versions::Versions,
 };
 use planforge_device::gpu;
-use planforge_engine_core::native::{
+use planforge_engine_core::plan::{
     GraphSummary, PassSummary,
     container::{MAJOR, MINOR},
     lines::{self, LABEL_WIDTH},

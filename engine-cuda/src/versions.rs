@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Name of the backend in toolchains; the same as that of engines for CPUs.
-pub use planforge_engine_core::native::BACKEND;
+pub use planforge_engine_core::plan::BACKEND;
 
 /// Raised whenever the same input would give another plan, or the same plan would run otherwise; `tests/plan_golden`
 /// holds it to that. Engines for CPUs count for themselves.

@@ -11,9 +11,8 @@ use emulator::{
     host::{Host, kernels},
 };
 use planforge_engine_core::{
-    import,
+    import, interpreter,
     ir::{ElementType, Tensor},
-    ops,
     passes::{self, Target},
 };
 use planforge_engine_cuda::{lower::lower, view::Kind};
@@ -48,7 +47,7 @@ fn check(emulator: &Emulator, name: &str) {
         })
         .collect();
     let begin = Instant::now();
-    let expected = ops::execute(&graph, &inputs).expect("the reference computes it");
+    let expected = interpreter::execute(&graph, &inputs).expect("the reference computes it");
     eprintln!("{name}: reference in {:.1} s", begin.elapsed().as_secs_f64());
     let graph = passes::pipeline(graph, Target::default()).expect("the passes keep the graph").graph;
     let lowered = lower(&graph, Kind::F16).expect("every node has device code");

@@ -4,10 +4,7 @@
 #[path = "common/elf.rs"]
 mod elf;
 
-use planforge_engine_core::{
-    backend::PLAN_HEAD_BYTES,
-    native::{NativeCompiler, container::ContainerError},
-};
+use planforge_engine_core::{backend::PLAN_HEAD_BYTES, native::NativeCompiler, plan::container::ContainerError};
 use planforge_engine_cuda::{
     CudaCompiler, build, inspect,
     plan::{self, Manifest, Parts, PlanError, ProfileProgram, Tried, TunedOn},

@@ -31,14 +31,10 @@ fn from_library(element: TensorElementType) -> Option<ElementType> {
     ELEMENTS.iter().find(|(theirs, _)| *theirs == element).map(|(_, ours)| *ours)
 }
 
-fn model_error(message: String) -> BackendError {
-    BackendError::new(FailureClass::Model, message)
-}
-
 /// An input or output as a port; sequences, maps and text have none.
 pub(crate) fn port(name: &str, dtype: &ValueType) -> Result<Port, BackendError> {
     let refused = || {
-        model_error(format!("'{name}' is {dtype}, which engines neither take nor give"))
+        BackendError::model(format!("'{name}' is {dtype}, which engines neither take nor give"))
             .with_hint("change the model so that its inputs and outputs are tensors of numbers")
     };
     let (ty, shape) = match dtype {
@@ -53,10 +49,14 @@ pub(crate) fn port(name: &str, dtype: &ValueType) -> Result<Port, BackendError> 
 /// Copies a tensor into memory of the library.
 pub(crate) fn to_value(tensor: &HostTensor) -> Result<DynTensor, BackendError> {
     let element = to_library(tensor.element)
-        .ok_or_else(|| model_error(format!("{:?} is no type of onnxruntime", tensor.element)))?;
+        .ok_or_else(|| BackendError::model(format!("{:?} is no type of onnxruntime", tensor.element)))?;
     let count = tensor.shape.iter().try_fold(1usize, |count, size| count.checked_mul(*size));
     if count.and_then(|count| count.checked_mul(tensor.element.bytes())) != Some(tensor.bytes.len()) {
-        return Err(model_error(format!("a tensor of shape {:?} has {} bytes", tensor.shape, tensor.bytes.len())));
+        return Err(BackendError::model(format!(
+            "a tensor of shape {:?} has {} bytes",
+            tensor.shape,
+            tensor.bytes.len()
+        )));
     }
     let shape: Vec<i64> = tensor.shape.iter().map(|size| *size as i64).collect();
     let mut value = DynTensor::new(&Allocator::default(), element, shape).map_err(|error| {
@@ -74,7 +74,7 @@ pub(crate) fn to_value(tensor: &HostTensor) -> Result<DynTensor, BackendError> {
 
 /// Copies an output out of the library; it must lie in the CPU's memory.
 pub(crate) fn from_value(name: &str, value: &DynValue) -> Result<HostTensor, BackendError> {
-    let refused = || model_error(format!("output '{name}' is {}, no tensor of numbers", value.dtype()));
+    let refused = || BackendError::model(format!("output '{name}' is {}, no tensor of numbers", value.dtype()));
     let tensor = value.view().downcast::<DynTensorValueType>().map_err(|_| refused())?;
     let element = from_library(*tensor.data_type()).ok_or_else(refused)?;
     let sizes = tensor.shape().iter().map(|size| usize::try_from(*size).ok()).collect::<Option<Vec<_>>>();
@@ -83,7 +83,7 @@ pub(crate) fn from_value(name: &str, value: &DynValue) -> Result<HostTensor, Bac
     let mut bytes = Vec::new();
     if count > 0 {
         if !tensor.memory_info().is_cpu_accessible() {
-            return Err(model_error(format!("output '{name}' was left on the device")));
+            return Err(BackendError::model(format!("output '{name}' was left on the device")));
         }
         // SAFETY: a dense tensor of `shape` and `element` in CPU memory, alive as long as `value`.
         bytes = unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), count) }.to_vec();

@@ -4,9 +4,8 @@
 use planforge_device::cpu;
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Window},
-    import,
+    import, interpreter,
     ir::Tensor,
-    ops,
     verify::inputs,
 };
 use planforge_onnx::Model;
@@ -79,7 +78,7 @@ fn reference(model: &Path) -> (NamedTensors, NamedTensors) {
     let graph = import::import(&Model::open(model).unwrap(), None).unwrap();
     let inputs = inputs::generate(&inputs::of_graph(&graph).unwrap(), 7);
     let tensors = inputs.iter().map(|(name, t)| (name.clone(), Tensor::try_from(t.clone()).unwrap())).collect();
-    let outputs = ops::execute(&graph, &tensors).unwrap();
+    let outputs = interpreter::execute(&graph, &tensors).unwrap();
     (inputs, outputs.iter().map(|(name, tensor)| (name.clone(), HostTensor::from(tensor))).collect())
 }
 

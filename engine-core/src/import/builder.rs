@@ -7,9 +7,10 @@ use super::{
     nested::{Context, Scope},
 };
 use crate::{
+    infer::infer,
+    interpreter,
     ir::{ElementType, Graph, Node, Op, Output, Tensor, ValueId},
-    ops,
-    shape::{TensorType, check_size, infer},
+    shape::{TensorType, check_size},
 };
 use planforge_onnx::{Model, proto::TensorProto};
 use std::collections::BTreeSet;
@@ -192,7 +193,7 @@ impl Lowering<'_> {
     /// A scalar of a given float or integer type.
     pub fn scalar(&mut self, element: ElementType, value: f64) -> Result<ValueId, Refusal> {
         let ty = [TensorType::new(element, [])];
-        let tensor = ops::run(&Op::Cast { to: element }, &[Some(&Tensor::scalar(value))], &ty)?.remove(0);
+        let tensor = interpreter::run(&Op::Cast { to: element }, &[Some(&Tensor::scalar(value))], &ty)?.remove(0);
         Ok(self.add_constant(tensor))
     }
 
@@ -234,7 +235,7 @@ impl Lowering<'_> {
         }
         if let Some(constants) = self.small_constants(&op, &inputs, &results) {
             let constants: Vec<Option<&Tensor>> = constants.iter().map(Option::as_ref).collect();
-            let computed = ops::run(&op, &constants, &results)?;
+            let computed = interpreter::run(&op, &constants, &results)?;
             return Ok(computed.into_iter().map(|tensor| self.add_constant(tensor)).collect());
         }
         let outputs = results

@@ -1,7 +1,7 @@
 //! Everything that is wrong with a model, listed at once.
 
 use crate::{
-    ops::OpError,
+    reference::OpError,
     shape::{BindError, ShapeError},
 };
 use planforge_types::{BackendError, FailureClass};

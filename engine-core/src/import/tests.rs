@@ -4,11 +4,7 @@ use super::{
     testing::{TestModel, dim, float, int, ints, numbers, text, value_info},
     *,
 };
-use crate::{
-    ir::Op,
-    ops,
-    shape::{BindError, check_graph},
-};
+use crate::{infer::check_graph, interpreter, ir::Op, shape::BindError};
 use planforge_onnx::proto::{OperatorSetIdProto, tensor_shape_proto::dimension::Value as DimValue};
 use planforge_types::{BackendError, DimRange, FailureClass};
 
@@ -21,7 +17,7 @@ fn run(model: &TestModel, shape: &[usize], values: Vec<f32>) -> Tensor {
     graph.check().expect("import keeps the invariants");
     check_graph(&graph).expect("import declares what inference gives");
     let x = Tensor::from_vec(shape.to_vec(), values).expect("values fill the shape");
-    let outputs = ops::execute(&graph, &BTreeMap::from([("x".to_owned(), x)])).expect("the graph runs");
+    let outputs = interpreter::execute(&graph, &BTreeMap::from([("x".to_owned(), x)])).expect("the graph runs");
     outputs["y"].clone()
 }
 

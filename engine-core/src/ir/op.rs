@@ -88,7 +88,7 @@ pub enum Op {
     Trilu { upper: bool, k: i64 },
     /// `[x]` -> values, i64 indices; the k follows from the outputs.
     TopK { axis: usize, largest: bool },
-    /// An operator of [`crate::ops::table`], which says what it takes.
+    /// An operator of [`crate::named`], which says what it takes.
     Tabled(Box<Tabled>),
 
     /// `[q (B,S,heads D), k (B,T,heads D), v (B,T,heads E), mask? (broadcasts to B,heads,S,T)]` -> (B,S,heads E): per
@@ -378,8 +378,16 @@ pub struct Resize {
 
 impl Op {
     /// A short name for lists and statistics.
-    pub fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &str {
         match self {
+            Self::Tabled(tabled) => &tabled.name,
+            own => own.own_kind().unwrap_or_default(),
+        }
+    }
+
+    /// The short name of an operator that has a variant of its own.
+    pub(crate) fn own_kind(&self) -> Option<&'static str> {
+        Some(match self {
             Self::Identity => "identity",
             Self::Unary(_) => "unary",
             Self::Activation(_) => "activation",
@@ -417,12 +425,12 @@ impl Op {
             Self::SpaceToDepth { .. } => "space_to_depth",
             Self::Trilu { .. } => "trilu",
             Self::TopK { .. } => "top_k",
-            Self::Tabled(tabled) => crate::ops::table::kind(&tabled.name),
+            Self::Tabled(_) => return None,
             Self::Attention(_) => "attention",
             Self::Quantize(_) => "quantize",
             Self::Dequantize(_) => "dequantize",
             Self::FakeQuantize(_) => "fake_quantize",
-        }
+        })
     }
 
     /// The epilogue, of operators that have one.

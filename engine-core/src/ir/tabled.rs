@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// An operator of the table in [`crate::ops::table`], with its attributes. The table knows which it reads; what is not
+/// An operator of the table in [`crate::named`], with its attributes. The table knows which it reads; what is not
 /// given has the default that the reading names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

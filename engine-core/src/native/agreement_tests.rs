@@ -12,8 +12,9 @@ use super::{
 };
 use crate::{
     import::testing::{TestModel, int, ints, numbers, text},
+    interpreter,
     ir::{Graph, Tensor},
-    ops, passes,
+    passes,
 };
 use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
 use proptest::prelude::*;
@@ -68,7 +69,7 @@ fn run(
 fn assert_agrees(model: &TestModel) -> (BTreeSet<String>, Vec<&'static str>) {
     let graph = passes::pipeline(model.import(), passes::Target::default()).unwrap().graph;
     let given = inputs(&graph);
-    let want = ops::execute(&graph, &given).unwrap();
+    let want = interpreter::execute(&graph, &given).unwrap();
     let draft = lower(&graph).unwrap();
     let mut names = BTreeSet::new();
     for isa in Isa::available() {

@@ -1,23 +1,26 @@
 //! The native backend: from an ONNX file to a plan file.
 
 use super::{
-    BACKEND, COMPILER_REVISION,
+    COMPILER_REVISION,
     assemble::{WeightPlan, assemble},
     cache::TacticCache,
-    container::MAGIC,
     draft::Draft,
-    frontend::{self, Optimized},
     lower::lower,
-    meter::{NativeMeter, chain},
+    meter::NativeMeter,
     plan::{self, Manifest, isa_level, levels_here},
     shapes::{Shapes, at},
     tactic::{TuneError, Tuner},
 };
-use crate::backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};
+use crate::{
+    backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity},
+    passes::frontend::{self, Optimized},
+    plan::{BACKEND, container::MAGIC},
+};
 use planforge_device::CpuLevel;
 use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
 use planforge_types::{
-    BackendError, Digest, FailureClass, OptimizationProfile, Precision, Toolchain, fingerprint::DiscoveredDevice,
+    BackendError, Digest, FailureClass, OptimizationProfile, Precision, Toolchain, failure::chain,
+    fingerprint::DiscoveredDevice,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 

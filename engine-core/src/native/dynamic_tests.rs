@@ -1,14 +1,15 @@
 //! Engines of varying shapes on small models: right inside the profile, a typed error outside, bounded and repeatable.
 
-use super::{meter::SHAPES_KEPT, takes::InputError, *};
+use super::{meter::SHAPES_KEPT, *};
 use crate::{
     backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter},
     import::{
         import,
         testing::{TestModel, ints, numbers},
     },
+    interpreter,
     ir::Tensor,
-    ops,
+    plan::takes::InputError,
 };
 use planforge_device::{CpuLevel, cpu};
 use planforge_onnx::proto::{tensor_shape_proto::dimension, type_proto};
@@ -92,7 +93,7 @@ fn assert_right(meter: &mut NativeMeter, model: &TestModel, shapes: &[Shaped<'_>
     let answers = meter.run().unwrap();
     let given: BTreeMap<String, Tensor> =
         given.into_iter().map(|(name, tensor)| (name, Tensor::try_from(tensor).unwrap())).collect();
-    for (name, wanted) in ops::execute(&graph, &given).unwrap() {
+    for (name, wanted) in interpreter::execute(&graph, &given).unwrap() {
         let answer = Tensor::try_from(answers[&name].clone()).unwrap();
         assert_eq!((answer.shape(), answer.element()), (wanted.shape(), wanted.element()), "{name} at {shapes:?}");
         let (answer, wanted) = (answer.to_f64s(), wanted.to_f64s());

@@ -5,11 +5,7 @@ use super::{
     prepare::{Prepared, Rows, prepare},
     program::{Buffer, BufferId, Program, ProgramError},
 };
-use crate::{
-    ir::Tensor,
-    ops::{self, OpError},
-    shape::TensorType,
-};
+use crate::{interpreter, ir::Tensor, reference::OpError, shape::TensorType};
 use bytes::Bytes;
 use planforge_kernels_cpu::{
     conv::{self, LineRows, TapRows},
@@ -390,7 +386,7 @@ impl Engine {
                 }
                 let given: Vec<Option<&Tensor>> = tensors.iter().map(Option::as_ref).collect();
                 let types: Vec<TensorType> = outputs.iter().map(TensorType::from).collect();
-                for (tensor, id) in ops::run(op, &given, &types).map_err(failed)?.iter().zip(&step.outputs) {
+                for (tensor, id) in interpreter::run(op, &given, &types).map_err(failed)?.iter().zip(&step.outputs) {
                     // SAFETY: as above.
                     unsafe { this.write::<u8>(*id) }.copy_from_slice(tensor.bytes());
                 }

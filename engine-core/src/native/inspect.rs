@@ -1,11 +1,14 @@
 //! A plan in words and as JSON: graph, steps with their kernels, tactics tried, memory.
 
 use super::{
+    meter::{input_port, output_port},
+    plan::{self, PlanError, isa_level},
+    program::{Place, Program, StepKind},
+};
+use crate::plan::{
+    GraphSummary, PassSummary,
     container::MINOR,
     lines::{self, LABEL_WIDTH},
-    meter::{input_port, output_port},
-    plan::{self, GraphSummary, PassSummary, PlanError, isa_level},
-    program::{Place, Program, StepKind},
     takes::TakenInput,
 };
 use planforge_device::CpuLevel;
@@ -166,7 +169,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
         .collect();
     let without_reuse_bytes = buffers.iter().filter(|buffer| buffer.place == "arena").map(|buffer| buffer.bytes).sum();
     Ok(Inspection {
-        format: format!("{}.{MINOR}", super::container::MAJOR),
+        format: format!("{}.{MINOR}", crate::plan::container::MAJOR),
         instruction_set: isa.name().to_owned(),
         runs_here: plan::level_of(&manifest).is_ok(),
         foreign: manifest.device_class != super::compiler::device_class(),

@@ -11,13 +11,16 @@ use super::{
     program::{Program, ProgramPort, StepKind},
     rates,
     specialize::{SpecializeError, Specializer},
-    takes::{self, InputError, TakenInput},
 };
-use crate::backend::{LoadOptions, Meter, Window, WindowSamples};
+use crate::{
+    backend::{LoadOptions, Meter, Window, WindowSamples},
+    plan::takes::{self, InputError, TakenInput},
+};
 use bytes::Bytes;
 use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
 use planforge_onnx::Model;
 use planforge_report::{LayerTime, Rates};
+use planforge_types::failure::chain;
 use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, OptimizationProfile, Port};
 use std::{
     collections::BTreeMap,
@@ -53,28 +56,13 @@ pub struct NativeMeter {
     bound: bool,
 }
 
-pub(super) fn model_error(message: impl Into<String>) -> BackendError {
-    BackendError::new(FailureClass::Model, message)
-}
-
 /// A plan that does not run: its own fault, unless memory is what is missing.
 fn engine_error(error: &EngineError) -> BackendError {
     match error {
         EngineError::Memory(_) => BackendError::new(FailureClass::Resource, chain(error))
             .with_hint("run it where more memory is free, or at smaller shapes"),
-        _ => model_error(chain(error)).with_hint("build the plan again"),
+        _ => BackendError::model(chain(error)).with_hint("build the plan again"),
     }
-}
-
-/// Words an error with its causes.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(&format!(": {error}"));
-        source = error.source();
-    }
-    text
 }
 
 impl From<PlanError> for BackendError {
@@ -86,14 +74,14 @@ impl From<PlanError> for BackendError {
                 "build the model for a SKU that `planforge devices` lists here"
             }
         };
-        model_error(chain(&error)).with_hint(hint)
+        BackendError::model(chain(&error)).with_hint(hint)
     }
 }
 
 impl From<InputError> for BackendError {
     fn from(error: InputError) -> Self {
         let hint = error.hint();
-        model_error(error.to_string()).with_hint(hint)
+        BackendError::model(error.to_string()).with_hint(hint)
     }
 }
 
@@ -103,7 +91,7 @@ impl From<SpecializeError> for BackendError {
             SpecializeError::Import(_) => "build the model with a profile whose shapes all suit it",
             _ => "report this with the model's structure",
         };
-        model_error(chain(&error)).with_hint(hint)
+        BackendError::model(chain(&error)).with_hint(hint)
     }
 }
 
@@ -115,7 +103,7 @@ impl NativeMeter {
         let (takes, program) = usual(&manifest, profile)?;
         let program = program.clone();
         let level = plan::level_of(&manifest)?;
-        let isa = Isa::new(level).ok_or_else(|| model_error(format!("this CPU lacks {}", level.describe())))?;
+        let isa = Isa::new(level).ok_or_else(|| BackendError::model(format!("this CPU lacks {}", level.describe())))?;
         let threads = options.threads.unwrap_or(manifest.threads) as usize;
         let pool =
             ThreadPool::pinned(threads).map_err(|error| BackendError::new(FailureClass::Resource, chain(&error)))?;
@@ -158,7 +146,7 @@ impl NativeMeter {
     }
 
     fn check_bound(&self) -> Result<(), BackendError> {
-        if self.bound { Ok(()) } else { Err(model_error("no inputs are bound to the engine")) }
+        if self.bound { Ok(()) } else { Err(BackendError::model("no inputs are bound to the engine")) }
     }
 
     /// Runs `body` on the engine in use.
@@ -224,7 +212,7 @@ fn usual(manifest: &Manifest, profile: usize) -> Result<(Vec<TakenInput>, &Progr
     manifest.takes(profile).zip(manifest.program_of(profile)).ok_or_else(|| {
         let profiles = manifest.profiles();
         let number = if profiles == 1 { "one profile".to_owned() } else { format!("{profiles} profiles") };
-        model_error(format!("the plan has {number}, so there is no profile {profile}"))
+        BackendError::model(format!("the plan has {number}, so there is no profile {profile}"))
             .with_hint("profiles are counted from 0")
     })
 }
@@ -236,7 +224,7 @@ fn specializer(
     isa: Isa,
     pool: &ThreadPool,
 ) -> Result<Specializer, BackendError> {
-    let broken = |reason: String| model_error(reason).with_hint("fetch or build the plan again");
+    let broken = |reason: String| BackendError::model(reason).with_hint("fetch or build the plan again");
     let (Some((message, weights)), Some(dynamic)) = (model, &manifest.dynamic) else {
         return Err(broken("the plan holds no model to make other shapes of".into()));
     };
@@ -251,7 +239,7 @@ fn guarded<T>(body: impl FnOnce() -> Result<T, BackendError>) -> Result<T, Backe
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
-        Err(model_error(format!("the engine stopped: {words}")).with_hint("build the plan again"))
+        Err(BackendError::model(format!("the engine stopped: {words}")).with_hint("build the plan again"))
     })
 }
 
@@ -305,7 +293,7 @@ impl Meter for NativeMeter {
 
     fn run(&mut self) -> Result<NamedTensors, BackendError> {
         self.guarded(|engine| {
-            engine.run().map_err(|error| model_error(chain(&error)))?;
+            engine.run().map_err(|error| BackendError::model(chain(&error)))?;
             let outputs = engine.program().outputs.iter().enumerate();
             Ok(outputs
                 .map(|(index, port)| {
@@ -322,7 +310,7 @@ impl Meter for NativeMeter {
             let mut latency_ms = Vec::with_capacity(iterations as usize);
             for _ in 0..iterations {
                 let start = Instant::now();
-                engine.run().map_err(|error| model_error(chain(&error)))?;
+                engine.run().map_err(|error| BackendError::model(chain(&error)))?;
                 latency_ms.push(start.elapsed().as_secs_f64() * 1e3);
             }
             Ok(WindowSamples { latency_ms })
@@ -333,7 +321,9 @@ impl Meter for NativeMeter {
         let iterations = iterations.clamp(1, ITERATIONS_MAX);
         let mut times = vec![Vec::new(); self.program().steps.len()];
         self.guarded(|engine| {
-            (0..iterations).try_for_each(|_| engine.run_timed(&mut times)).map_err(|error| model_error(chain(&error)))
+            (0..iterations)
+                .try_for_each(|_| engine.run_timed(&mut times))
+                .map_err(|error| BackendError::model(chain(&error)))
         })?;
         let (program, isa) = (self.program(), self.isa.level().name());
         let layers = program.steps.iter().zip(&mut times).map(|(step, times)| {

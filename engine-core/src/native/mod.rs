@@ -3,17 +3,16 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`frontend`] | model to optimised graph, for both halves of the compiler |
 //! | [`lower`] | graph to steps: layouts, and which operators have a kernel |
 //! | [`tactic`], [`cache`] | candidates per step, timing, and what is remembered of it |
 //! | [`assemble`], [`memory`] | packed weights and the place of every buffer |
 //! | [`program`] | the steps and buffers of an engine: what a plan's manifest holds |
-//! | [`container`], [`plan`] | the file: written, read and checked |
+//! | [`plan`] | the file: written, read and checked |
 //! | [`prepare`], [`engine`] | a program made ready and run |
-//! | [`shapes`], [`specialize`], [`takes`] | a build's profiles; programs of other shapes than the tuned ones; which shapes an engine takes |
+//! | [`shapes`], [`specialize`] | a build's profiles; programs of other shapes than the tuned ones |
 //! | [`compiler`], [`meter`] | the two backend traits |
 //! | [`rates`] | what the processor reaches |
-//! | [`inspect`], [`lines`] | a plan in words and as JSON |
+//! | [`inspect`] | a plan in words and as JSON |
 //!
 //! Invariant: an engine executes no kernel above its SKU's instruction-set level.
 //! Invariant: whatever a plan file holds, loading and running it is an error or an answer, never undefined.
@@ -23,16 +22,13 @@ mod agreement_tests;
 mod assemble;
 mod cache;
 mod compiler;
-pub mod container;
 mod draft;
 #[cfg(test)]
 mod dynamic_tests;
 mod engine;
-pub mod frontend;
 #[cfg(test)]
 mod golden_tests;
 mod inspect;
-pub mod lines;
 mod lower;
 mod memory;
 mod meter;
@@ -43,19 +39,14 @@ mod rates;
 mod shapes;
 mod specialize;
 mod tactic;
-mod takes;
 #[cfg(test)]
 mod tests;
 
 pub use compiler::{NativeCompiler, OPTION_FORCE_TACTIC, toolchain};
 pub use inspect::{Inspection, inspect};
 pub use meter::NativeMeter;
-pub use plan::{GraphSummary, Manifest, PassSummary, PlanError};
+pub use plan::{Manifest, PlanError};
 pub(crate) use plan::{Sections, seal, unseal};
-pub use takes::{InputError, TakenDim, TakenInput};
-
-/// Name of the backend in toolchains.
-pub const BACKEND: &str = "native";
 
 /// Raised whenever the same input would give another plan; `golden_tests` holds it to that.
 pub const COMPILER_REVISION: u32 = 6;

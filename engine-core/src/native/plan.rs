@@ -1,9 +1,9 @@
 //! What a native plan says of itself, and reading it back with every check.
 
-use super::{
-    assemble::WeightPlan,
+use super::{assemble::WeightPlan, program::Program};
+use crate::plan::{GraphSummary, PassSummary};
+use crate::plan::{
     container::{self, ContainerError, KIND_MANIFEST, KIND_MODEL, KIND_MODEL_WEIGHTS, KIND_WEIGHTS, Section, Writer},
-    program::Program,
     takes::TakenInput,
 };
 use bytes::Bytes;
@@ -22,29 +22,6 @@ use std::{
 
 /// Largest manifest that is parsed.
 const MANIFEST_MAX_BYTES: u64 = 256 << 20;
-
-/// What one pass of the optimiser did.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PassSummary {
-    pub pass: String,
-    pub nodes_before: u64,
-    pub nodes_after: u64,
-    /// One line per change: the model's nodes it concerns.
-    pub changes: Vec<String>,
-}
-
-/// The model in numbers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GraphSummary {
-    pub name: String,
-    /// Nodes as imported, and after the passes.
-    pub imported_nodes: u64,
-    pub nodes: u64,
-    pub parameters: u64,
-    pub constant_bytes: u64,
-}
 
 /// Everything a plan says of itself: how it came about and how it runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

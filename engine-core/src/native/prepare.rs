@@ -8,8 +8,9 @@ use super::program::{
     TypeOf,
 };
 use crate::{
+    infer::infer,
     ir::{self, ElementType, GeluForm, Op, element_count},
-    shape::{TensorType, check_size, infer, taps_are_few},
+    shape::{TensorType, check_size, taps_are_few},
 };
 use planforge_kernels_cpu::{
     conv::{ConvShape, TAP_CHANNELS_MAX},

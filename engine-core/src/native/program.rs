@@ -5,6 +5,7 @@
 
 use crate::{
     ir::{Activation, ElementType, Op},
+    named,
     shape::TensorType,
 };
 use planforge_kernels_cpu::{conv::ConvShape, gemm::AttentionShape};
@@ -284,7 +285,7 @@ impl StepKind {
             Self::Gather { .. } => "gather",
             Self::Move { .. } => "move",
             Self::Copy => "copy",
-            Self::Reference { op, .. } => op.kind(),
+            Self::Reference { op, .. } => named::kind_of(op),
         }
     }
 

@@ -4,18 +4,17 @@
 use super::{
     assemble::{Digests, Shared, WeightPlan, assemble},
     draft::Draft,
-    meter::chain,
     plan::Dynamic,
     program::Program,
     specialize::{draft_at, follow},
-    takes::{TakenDim, TakenInput},
 };
+use crate::plan::takes::{TakenDim, TakenInput};
 use planforge_kernels_cpu::isa::Isa;
 use planforge_onnx::{
     Model,
     proto::{tensor_shape_proto::dimension, type_proto},
 };
-use planforge_types::{BackendError, DimRange, FailureClass, OptimizationProfile};
+use planforge_types::{BackendError, DimRange, FailureClass, OptimizationProfile, failure::chain};
 use std::collections::BTreeMap;
 
 /// The profiles of one build.

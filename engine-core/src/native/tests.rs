@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions},
-    import, ops,
+    import, interpreter,
 };
 use planforge_device::{CpuLevel, cpu};
 use planforge_kernels_cpu::isa::Isa;
@@ -50,7 +50,7 @@ fn image_and_answer() -> (NamedTensors, Vec<f32>) {
     let shape = graph.static_shape(graph.inputs[0]).unwrap();
     let values: Vec<f32> = (0..shape.iter().product()).map(|i: usize| (i * 7 % 17) as f32 / 16.0).collect();
     let tensor = ir_tensor(&shape, &values);
-    let answer = ops::execute(&graph, &[(name.clone(), tensor.clone())].into()).unwrap();
+    let answer = interpreter::execute(&graph, &[(name.clone(), tensor.clone())].into()).unwrap();
     let answer = answer.values().next().unwrap().values::<f32>().unwrap().into_owned();
     ([(name, HostTensor::from(&tensor))].into(), answer)
 }

@@ -7,8 +7,8 @@
 
 use super::edit::{Edit, Replacement, sole_producer, takes_epilogue};
 use crate::{
+    interpreter,
     ir::{Graph, Node, Op, Tensor, ValueId},
-    ops,
     shape::TensorType,
 };
 
@@ -58,7 +58,7 @@ fn folded(graph: &Graph, conv: &Node, norm: &Node, epsilon: f32) -> Option<(Tens
     let rounded = |values: Vec<f64>, shape: &[usize]| {
         let wide = Tensor::from_vec(shape.to_vec(), values).ok()?;
         let to = TensorType::new(weights.element(), shape);
-        Some(ops::run(&Op::Cast { to: to.element }, &[Some(&wide)], &[to]).ok()?.remove(0))
+        Some(interpreter::run(&Op::Cast { to: to.element }, &[Some(&wide)], &[to]).ok()?.remove(0))
     };
     Some((rounded(values, weights.shape())?, rounded(shifts, &[factors.len()])?))
 }

@@ -5,8 +5,8 @@
 //! Results that would be much larger than what they are made of are left alone (an expanded scalar, say).
 
 use crate::{
+    interpreter,
     ir::{Graph, Op, Tensor},
-    ops,
     shape::TensorType,
 };
 
@@ -30,13 +30,13 @@ pub fn run(graph: &mut Graph, changes: &mut Vec<String>) {
                 None => Some(None),
             })
             .collect();
-        let types = ops::output_types(graph, &node);
+        let types = interpreter::output_types(graph, &node);
         // Stored integers of a quantized model may be what a backend computes with.
         let kept = matches!(node.op, Op::Dequantize(_));
         let folded = match (constants, types) {
             (Some(constants), Ok(types)) if !kept && worth(&node.op, &constants, &types) => {
                 // What cannot be computed (a division by zero) stays for whoever runs the graph.
-                ops::run(&node.op, &constants, &types).ok()
+                interpreter::run(&node.op, &constants, &types).ok()
             }
             _ => None,
         };

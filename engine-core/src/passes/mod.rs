@@ -17,6 +17,7 @@ mod constants;
 mod dead;
 mod duplicates;
 mod edit;
+pub mod frontend;
 mod gates;
 mod gelu;
 mod identity;
@@ -35,8 +36,9 @@ mod slices;
 mod tests;
 
 use crate::{
+    infer::check_graph,
     ir::{Graph, GraphError},
-    shape::{ShapeError, check_graph},
+    shape::ShapeError,
 };
 use serde::Serialize;
 

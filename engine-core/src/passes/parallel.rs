@@ -8,8 +8,8 @@
 
 use super::edit::{Edit, joined_origins};
 use crate::{
+    interpreter,
     ir::{DefUse, Graph, Node, Op, Tensor, ValueId},
-    ops,
     shape::TensorType,
 };
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ fn joined(tensors: &[&Tensor], axis: usize) -> Option<Tensor> {
     shape[axis] = tensors.iter().map(|tensor| tensor.shape()[axis]).sum();
     let out = TensorType::new(tensors[0].element(), shape);
     let inputs: Vec<Option<&Tensor>> = tensors.iter().map(|&tensor| Some(tensor)).collect();
-    Some(ops::run(&Op::Concat { axis }, &inputs, &[out]).ok()?.remove(0))
+    Some(interpreter::run(&Op::Concat { axis }, &inputs, &[out]).ok()?.remove(0))
 }
 
 fn replace(graph: &mut Graph, edit: &mut Edit, group: &[usize], changes: &mut Vec<String>) {

@@ -8,8 +8,8 @@
 
 use super::edit::{Edit, joined_origins, producer};
 use crate::{
+    interpreter,
     ir::{DefUse, Graph, Node, Op, Quantization, Tensor, ValueId},
-    ops,
 };
 
 /// Most bytes that dequantised weights of one node may have: room for the largest embedding tables.
@@ -49,10 +49,10 @@ fn dequantize_constants(graph: &mut Graph, changes: &mut Vec<String>) {
     for node in nodes {
         let constants: Option<Vec<Option<&Tensor>>> =
             node.inputs.iter().map(|id| id.map_or(Some(None), |id| graph.constant(id).map(Some))).collect();
-        let folded = match (&node.op, constants, ops::output_types(graph, &node)) {
+        let folded = match (&node.op, constants, interpreter::output_types(graph, &node)) {
             (Op::Dequantize(_), Some(constants), Ok(types)) => {
                 let bytes = types[0].shape.iter().product::<usize>().saturating_mul(types[0].element.bytes());
-                (bytes <= MAX_RESULT_BYTES).then(|| ops::run(&node.op, &constants, &types).ok()).flatten()
+                (bytes <= MAX_RESULT_BYTES).then(|| interpreter::run(&node.op, &constants, &types).ok()).flatten()
             }
             _ => None,
         };

@@ -1,17 +1,15 @@
-//! Types and shapes of every operator's results, and the binding of model inputs to a profile.
-//!
-//! [`infer`] is the one place that knows what an operator gives. Operators whose result follows from data
-//! (`Reshape`, `Slice`, ...) are asked with the shapes the importer resolved, and checked against their inputs.
+//! Types and shapes: what they are, how they broadcast and slide, and the binding of model inputs to a profile. What
+//! each operator makes of them is said in [`crate::infer`].
 
 mod bind;
 mod cost;
-mod infer;
+mod given;
 mod spatial;
 
 pub use bind::{BindError, DeclaredDim, MAX_ELEMENTS, MAX_RANK, bind_input, check_size};
 pub use cost::multiply_accumulates;
-pub(crate) use infer::{Given, attribute, mismatch, require, taps_are_few, wanted_shape};
-pub use infer::{ShapeError, check_graph, infer, is_float};
+pub(crate) use given::{Given, attribute, broadcast_types, mismatch, require, taps_are_few, wanted_shape};
+pub use given::{ShapeError, is_float};
 pub use spatial::{AutoPad, resolve_pads, transposed_pads, window_outputs};
 
 use crate::ir::{ElementType, Tensor};

@@ -17,9 +17,10 @@ pub use check::{Check, Verdict};
 
 use crate::{
     backend::{Cancel, Meter, Oracle},
+    interpreter,
     ir::{Graph, Tensor},
     measure::Clock,
-    ops::{self, OpError},
+    reference::OpError,
 };
 use planforge_report::Numerics;
 use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, Precision};
@@ -76,7 +77,7 @@ pub fn reference(
         true => ControlFlow::Break(()),
         false => ControlFlow::Continue(()),
     };
-    match ops::execute_observed(graph, &tensors, &mut observer) {
+    match interpreter::execute_observed(graph, &tensors, &mut observer) {
         Ok(outputs) => Ok(OracleEnd::Outputs(
             outputs.iter().map(|(name, tensor)| (name.clone(), HostTensor::from(tensor))).collect(),
         )),

@@ -4,8 +4,8 @@
 use super::*;
 use crate::{
     backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, Window, WindowSamples},
+    interpreter,
     ir::{Graph, Tensor},
-    ops,
 };
 use planforge_device::{cpu, telemetry};
 use planforge_report::{LayerTime, Report, card::EngineCard};
@@ -97,7 +97,7 @@ impl Meter for TestMeter {
 
     fn run(&mut self) -> Result<NamedTensors, BackendError> {
         let inputs = self.inputs.iter().map(|(name, t)| (name.clone(), Tensor::try_from(t.clone()).unwrap())).collect();
-        let outputs = ops::execute(&self.graph, &inputs).unwrap();
+        let outputs = interpreter::execute(&self.graph, &inputs).unwrap();
         let spoil = |tensor: &Tensor| {
             let mut values = tensor.values::<f32>().unwrap().into_owned();
             match self.fault {

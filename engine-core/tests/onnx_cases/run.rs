@@ -5,9 +5,10 @@ use planforge_device::{CpuLevel, cpu};
 use planforge_engine_core::{
     backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions},
     import::{Problem, Refusal, import},
+    interpreter,
     ir::Tensor,
     native::{self, NativeCompiler},
-    ops, passes,
+    passes,
 };
 use planforge_onnx::Model;
 use planforge_types::{BuildSpec, Digest, HostTensor, OptimizationLevel, fingerprint::HostFacts};
@@ -117,9 +118,9 @@ fn attempt(root: &Path, case: &Case) -> Result<Outcome, Failure> {
             Ok(outputs) => Some(format!("{path}: {} outputs instead of {}", outputs.len(), expected.len())),
             Err(error) => Some(format!("{path}: {error}")),
         };
-        let reference = compare("reference", ops::execute(&graph, &inputs).map_err(Into::into));
+        let reference = compare("reference", interpreter::execute(&graph, &inputs).map_err(Into::into));
         let optimized = passes::pipeline(graph, passes::Target::default())?.graph;
-        let optimized = || compare("optimised", ops::execute(&optimized, &inputs).map_err(Into::into));
+        let optimized = || compare("optimised", interpreter::execute(&optimized, &inputs).map_err(Into::into));
         let native = || compare("native", native_outputs(&baked, &inputs));
         return Ok(match reference.or_else(optimized).or_else(native) {
             Some(wrong) => Outcome::Wrong(wrong),

@@ -12,7 +12,7 @@ use crate::{
     tune::{Effort, Times, tune},
 };
 use bytes::Bytes;
-use planforge_engine_core::native::frontend::{self, Optimized};
+use planforge_engine_core::passes::frontend::{self, Optimized};
 use planforge_kernels_cuda::device::Buffer;
 use planforge_onnx::Model;
 use planforge_report::Finding;

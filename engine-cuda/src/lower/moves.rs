@@ -7,7 +7,7 @@ use crate::{
 };
 use planforge_engine_core::{
     ir::{Binary, Node, PadMode, Resize, ResizeMode},
-    ops::{
+    reference::{
         padded_position,
         resize::{repeats, taps},
     },

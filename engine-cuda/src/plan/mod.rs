@@ -22,7 +22,7 @@ pub mod weights;
 
 use crate::{codegen::Source, program::Program, tune::Timed, versions::Versions};
 use memmap2::Mmap;
-use planforge_engine_core::native::{
+use planforge_engine_core::plan::{
     GraphSummary, PassSummary,
     container::{
         self, ContainerError, KIND_CUDA_CODE, KIND_CUDA_LIBRARY_PLANS, KIND_CUDA_MANIFEST, KIND_CUDA_MODEL,

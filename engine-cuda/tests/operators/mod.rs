@@ -1,12 +1,12 @@
 //! Graphs of one operator or a few, with random inputs and what the reference operators make of them.
 
 use planforge_engine_core::{
+    interpreter,
     ir::{
         Activation, ArgReduce, Attention, Binary, Conv, ElementType, Epilogue, Graph, MatMul, Node, Op, Output,
         PadMode, Pool, PoolKind, ReduceKind, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, Tensor, Unary,
         ValueId,
     },
-    ops,
 };
 use planforge_engine_cuda::view::Kind;
 use std::collections::BTreeMap;
@@ -73,7 +73,8 @@ impl Bench {
     pub fn finish(mut self, out: ValueId) -> Case {
         self.graph.outputs.push(Output { name: "out".into(), value: out });
         self.graph.check().expect("the test's graph is one");
-        let expected = ops::execute(&self.graph, &self.inputs).expect("the reference computes it").remove("out");
+        let expected =
+            interpreter::execute(&self.graph, &self.inputs).expect("the reference computes it").remove("out");
         let expected = expected.expect("the graph has this output").to_f64s();
         Case { graph: self.graph, inputs: self.inputs, expected }
     }

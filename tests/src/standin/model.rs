@@ -2,8 +2,8 @@
 
 use planforge_engine_core::{
     import::import,
+    interpreter,
     ir::{ElementType, Tensor},
-    ops,
 };
 use planforge_onnx::{
     Model,
@@ -156,7 +156,7 @@ pub fn evaluate(model: &Model, inputs: &Inputs) -> Result<Outputs, String> {
         let shape = dims.iter().map(|size| *size as usize).collect();
         tensors.insert(value.name.clone(), tensor(value.element, shape, values)?);
     }
-    let outputs = ops::execute(&graph, &tensors).map_err(|e| e.to_string())?;
+    let outputs = interpreter::execute(&graph, &tensors).map_err(|e| e.to_string())?;
     Ok(outputs.into_iter().map(|(name, tensor)| (name, (tensor.shape().to_vec(), tensor.to_f64s()))).collect())
 }
 

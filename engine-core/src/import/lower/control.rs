@@ -8,7 +8,7 @@ use super::{super::builder::Lowering, Rule};
 use crate::{
     import::error::Refusal,
     ir::{Binary, ElementType, Op, Tensor, ValueId},
-    ops::OpError,
+    reference::OpError,
 };
 
 pub const RULES: &[Rule] = &[

@@ -4,7 +4,7 @@ use super::{super::builder::Lowering, Rule};
 use crate::{
     import::error::Refusal,
     ir::{ElementType, Op, Tabled, ValueId},
-    ops::table::ACTIVATIONS,
+    named::ACTIVATIONS,
 };
 
 macro_rules! cell {

@@ -81,7 +81,7 @@ fn unique(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         }
     };
     let shape = node.shape(x);
-    let (outer, size, inner) = crate::ops::around(&shape, axis);
+    let (outer, size, inner) = crate::reference::around(&shape, axis);
     // Slices without elements may be any number.
     if size > MAX_FOLDED_ELEMENTS {
         return Err(Refusal::Impossible { what: "the number of slices", value: size.to_string(), shape });

@@ -38,9 +38,9 @@ fn constant(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     } else if let Some(value) = attributes.int("value_int")? {
         Tensor::scalar(value)
     } else if let Some(values) = attributes.floats("value_floats")? {
-        Tensor::from_vec(vec![values.len()], values.to_vec()).map_err(crate::ops::OpError::from)?
+        Tensor::from_vec(vec![values.len()], values.to_vec()).map_err(crate::reference::OpError::from)?
     } else if let Some(values) = attributes.ints("value_ints")? {
-        Tensor::from_vec(vec![values.len()], values.to_vec()).map_err(crate::ops::OpError::from)?
+        Tensor::from_vec(vec![values.len()], values.to_vec()).map_err(crate::reference::OpError::from)?
     } else {
         return Err(Refusal::Unsupported { what: "a constant without a dense number".into() });
     };
@@ -61,7 +61,7 @@ fn constant_of_shape(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
             shape: vec![1],
         });
     }
-    let value = value.reshaped(Vec::new()).map_err(crate::ops::OpError::from)?;
+    let value = value.reshaped(Vec::new()).map_err(crate::reference::OpError::from)?;
     let value = node.add_constant(value);
     Ok(vec![node.emit_as(Op::Expand, &[value], sizes("shape", &shape)?)?])
 }
@@ -78,7 +78,7 @@ fn shape(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     }
     let sizes: Vec<i64> =
         shape.iter().skip(start as usize).take((end - start).max(0) as usize).map(|&size| size as i64).collect();
-    let tensor = Tensor::from_vec(vec![sizes.len()], sizes).map_err(crate::ops::OpError::from)?;
+    let tensor = Tensor::from_vec(vec![sizes.len()], sizes).map_err(crate::reference::OpError::from)?;
     Ok(vec![node.add_constant(tensor)])
 }
 
@@ -104,7 +104,7 @@ fn range(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         return Err(Refusal::Impossible { what: "the range", value, shape: vec![MAX_FOLDED_ELEMENTS] });
     }
     let values: Vec<f64> = (0..count as usize).map(|index| start + index as f64 * delta).collect();
-    let tensor = Tensor::from_vec(vec![values.len()], values).map_err(crate::ops::OpError::from)?;
+    let tensor = Tensor::from_vec(vec![values.len()], values).map_err(crate::reference::OpError::from)?;
     let values = node.add_constant(tensor);
     Ok(vec![node.emit(Op::Cast { to: element }, &[values])?])
 }
@@ -127,7 +127,7 @@ fn eye_like(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let k = node.attributes.int_or("k", 0)?;
     let on = |row: usize, column: usize| u8::from(column as i64 - row as i64 == k);
     let ones = (0..rows).flat_map(|row| (0..columns).map(move |column| on(row, column))).collect();
-    let tensor = Tensor::from_bools(vec![rows, columns], ones).map_err(crate::ops::OpError::from)?;
+    let tensor = Tensor::from_bools(vec![rows, columns], ones).map_err(crate::reference::OpError::from)?;
     let ones = node.add_constant(tensor);
     Ok(vec![node.emit(Op::Cast { to: element }, &[ones])?])
 }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     ir::{Node, Op, Resize, ValueId},
-    ops::resize,
+    reference::resize,
 };
 
 /// Strides of (batch, channels, ...) in a buffer with channels innermost.

@@ -4,12 +4,12 @@ use super::*;
 use crate::ir::ValueId;
 
 /// What a pass leaves of the model in double precision, its scalar constant `name` having another value.
-fn left(model: &TestModel, name: &str, value: f64, pass: Pass) -> Vec<&'static str> {
+fn left(model: &TestModel, name: &str, value: f64, pass: Pass) -> Vec<String> {
     let mut graph = random::in_double(&model.import());
     let at = graph.values.iter().position(|value| value.name == name).expect("the constant has its name");
     graph.constants.insert(ValueId(at as u32), Tensor::scalar(value));
     apply(&mut graph, "test", pass).expect("a pass keeps the invariants");
-    graph.nodes.iter().map(|node| node.op.kind()).collect()
+    graph.nodes.iter().map(|node| node.op.kind().to_owned()).collect()
 }
 
 #[test]

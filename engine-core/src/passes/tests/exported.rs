@@ -147,7 +147,7 @@ fn a_gathered_mask_stays_small_and_its_guard_joins_the_attention() {
     let mut given = inputs(&before);
     let keys = [true, true, false, true, false, false, false, false, false, false];
     given.insert("mask".into(), bools(&[B as usize, S as usize], &keys));
-    let run = |graph| ops::execute(graph, &given).expect("the graph runs")["y"].to_f64s();
+    let run = |graph| interpreter::execute(graph, &given).expect("the graph runs")["y"].to_f64s();
     let (expected, actual) = (run(&before), run(&after));
     assert!(expected.iter().zip(&actual).all(|(e, a)| (e - a).abs() <= BOUND * e.abs().max(1.0)), "{actual:?}");
     assert!(actual[(S * C) as usize..].iter().all(|value| *value == 0.0));

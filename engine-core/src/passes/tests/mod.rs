@@ -12,8 +12,8 @@ mod recovered_attention;
 use super::*;
 use crate::{
     import::testing::{TestModel, float, int, ints, numbers},
+    interpreter,
     ir::{Activation, Conv, Epilogue, GeluForm, MatMul, Op, Tensor},
-    ops,
 };
 use std::collections::BTreeMap;
 
@@ -35,8 +35,8 @@ fn inputs(graph: &Graph) -> BTreeMap<String, Tensor> {
 /// Asserts that both graphs give the same outputs.
 fn assert_same_meaning(before: &Graph, after: &Graph) {
     let inputs = inputs(before);
-    let expected = ops::execute(before, &inputs).expect("the graph before runs");
-    let actual = ops::execute(after, &inputs).expect("the graph after runs");
+    let expected = interpreter::execute(before, &inputs).expect("the graph before runs");
+    let actual = interpreter::execute(after, &inputs).expect("the graph after runs");
     assert_eq!(expected.keys().collect::<Vec<_>>(), actual.keys().collect::<Vec<_>>());
     for (name, expected) in expected {
         let (a, e) = (actual[&name].to_f64s(), expected.to_f64s());
@@ -58,8 +58,8 @@ fn after(model: &TestModel, passes: &[Pass]) -> Vec<Op> {
     graph.nodes.into_iter().map(|node| node.op).collect()
 }
 
-fn kinds(ops: &[Op]) -> Vec<&'static str> {
-    ops.iter().map(Op::kind).collect()
+fn kinds(ops: &[Op]) -> Vec<String> {
+    ops.iter().map(|op| op.kind().to_owned()).collect()
 }
 
 fn conv_model() -> TestModel {

@@ -75,8 +75,8 @@ fn run_in_memory(graph: &Graph, placement: &Placement) -> BTreeMap<String, Tenso
     for node in &graph.nodes {
         let given: Vec<Option<Tensor>> = node.inputs.iter().map(|id| id.map(|id| read(&arena, id))).collect();
         let given: Vec<Option<&Tensor>> = given.iter().map(Option::as_ref).collect();
-        let types = ops::output_types(graph, node).expect("shapes are static");
-        let results = ops::run(&node.op, &given, &types).expect("the node runs");
+        let types = interpreter::output_types(graph, node).expect("shapes are static");
+        let results = interpreter::run(&node.op, &given, &types).expect("the node runs");
         for (&id, result) in node.outputs.iter().zip(results) {
             // Parts of what was there before are there already; writing them again must change nothing.
             let values = result.values::<f32>().expect("values are floats").into_owned();
@@ -89,7 +89,7 @@ fn run_in_memory(graph: &Graph, placement: &Placement) -> BTreeMap<String, Tenso
 #[test]
 fn a_graph_means_the_same_in_planned_memory() {
     let graph = network().import();
-    let expected = ops::execute(&graph, &inputs(&graph)).expect("the graph runs");
+    let expected = interpreter::execute(&graph, &inputs(&graph)).expect("the graph runs");
     for placement in [Placement::none(&graph), Placement::find(&graph)] {
         assert_eq!(run_in_memory(&graph, &placement), expected);
     }

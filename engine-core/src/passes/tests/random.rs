@@ -525,7 +525,8 @@ fn inputs_of(graph: &Graph) -> BTreeMap<String, Tensor> {
         let values: Vec<f16> = numbers(shape.iter().product()).into_iter().map(f16::from_f32).collect();
         let halves = Tensor::from_vec(shape.clone(), values).expect("values fill the shape");
         let to = crate::shape::TensorType::new(graph.value(id).element, shape);
-        let tensor = ops::run(&Op::Cast { to: to.element }, &[Some(&halves)], &[to]).expect("floats convert").remove(0);
+        let tensor =
+            interpreter::run(&Op::Cast { to: to.element }, &[Some(&halves)], &[to]).expect("floats convert").remove(0);
         (graph.value(id).name.clone(), tensor)
     });
     each.collect()
@@ -535,7 +536,7 @@ fn inputs_of(graph: &Graph) -> BTreeMap<String, Tensor> {
 fn compare(seed: u64, target: Target) -> Result<(), String> {
     let before = graph_of(seed);
     let after = pipeline(before.clone(), target).map_err(|error| error.to_string())?.graph;
-    let run = |graph: &Graph| ops::execute(graph, &inputs_of(graph)).map_err(|error| error.to_string());
+    let run = |graph: &Graph| interpreter::execute(graph, &inputs_of(graph)).map_err(|error| error.to_string());
     let (exact, imported, optimised) = (run(&in_double(&before))?, run(&before)?, run(&after)?);
     for (name, exact) in exact {
         let (exact, imported) = (exact.to_f64s(), imported[&name].to_f64s());

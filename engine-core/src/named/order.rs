@@ -1,9 +1,9 @@
 //! Reordering that follows from data.
 
-use super::{Entry, Inputs, OpError};
+use super::Entry;
 use crate::{
     ir::{Tabled, Tensor},
-    ops::{gather::integers, movement::Mover, walk::strides},
+    reference::{Inputs, OpError, gather::integers, movement::Mover, walk::strides},
     shape::{Given, ShapeError, TensorType, attribute, mismatch, require},
 };
 

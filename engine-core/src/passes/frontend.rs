@@ -1,17 +1,14 @@
 //! What both halves of the native compiler do before they lower: model file to graph, the passes, and what a plan says
 //! of both.
 
-use super::{
-    GraphSummary, PassSummary,
-    meter::{chain, model_error},
-};
 use crate::{
     import::{self, ImportError, Problem},
     ir::{Dim, Graph, ValueId},
     passes::{self, Target},
+    plan::{GraphSummary, PassSummary},
 };
 use planforge_onnx::Model;
-use planforge_types::{BackendError, OptimizationProfile, Port};
+use planforge_types::{BackendError, OptimizationProfile, Port, failure::chain};
 use std::path::Path;
 
 /// A graph after all passes, and what plans say of it.
@@ -24,12 +21,13 @@ pub struct Optimized {
 
 /// Reads a model's file.
 pub fn open(path: &Path) -> Result<Model, BackendError> {
-    Model::open(path).map_err(|error| model_error(chain(&error)).with_hint(error.hint()))
+    Model::open(path).map_err(|error| BackendError::model(chain(&error)).with_hint(error.hint()))
 }
 
 /// The graph of `model`, at the usual shapes of `profile`.
 pub fn import(model: &Model, profile: Option<&OptimizationProfile>) -> Result<Graph, BackendError> {
-    import::import(model, profile).map_err(|error| model_error(error.to_string()).with_hint(import_hint(&error)))
+    import::import(model, profile)
+        .map_err(|error| BackendError::model(error.to_string()).with_hint(import_hint(&error)))
 }
 
 /// What to do about a model that cannot be imported.
@@ -47,7 +45,7 @@ fn import_hint(error: &ImportError) -> &'static str {
 pub fn optimize(imported: Graph) -> Result<Optimized, BackendError> {
     let imported_nodes = imported.nodes.len() as u64;
     let optimized = passes::pipeline(imported, Target::default()).map_err(|error| {
-        model_error(error.to_string())
+        BackendError::model(error.to_string())
             .with_hint("this is a fault of the compiler: report it with the model's structure")
     })?;
     let passes = optimized.passes.into_iter().map(|record| PassSummary {

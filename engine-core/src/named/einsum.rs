@@ -1,9 +1,9 @@
 //! Sums of products over named axes.
 
-use super::{Entry, Inputs, OpError};
+use super::Entry;
 use crate::{
     ir::{Tabled, Tensor},
-    ops::{numbers::Numbers, walk::strides},
+    reference::{Inputs, OpError, numbers::Numbers, walk::strides},
     shape::{Given, ShapeError, TensorType, attribute, mismatch, require},
 };
 

@@ -1,153 +1,22 @@
-//! What each operator gives for what it is given.
+//! Types and shapes of every operator's results: the one place that knows what an operator gives.
+//!
+//! Operators whose result follows from data (`Reshape`, `Slice`, ...) are asked with the shapes the importer resolved,
+//! and checked against their inputs.
 
-use super::{TensorType, broadcast, window_outputs};
 use crate::{
     ir::{
         Activation, Attention, Binary, Conv, ConvTranspose, ElementType, Graph, MatMul, Op, PadMode, Pool,
         Quantization, ReduceKind, Unary,
     },
-    ops::table,
+    named,
+    shape::{
+        Given, ShapeError, TensorType, attribute, broadcast, broadcast_types, is_float, mismatch, require,
+        taps_are_few, wanted_shape, window_outputs,
+    },
 };
 
 /// Largest size, stride, pad or dilation of a pooling window: sums of products of two of them stay in 64 bits.
 const WINDOW_SIZE_MAX: usize = 1 << 31;
-
-/// Most taps that all windows of a pooling may have together: kernels visit them one by one.
-const MAX_WINDOW_TAPS: usize = 1 << 36;
-
-/// Why an operator cannot be applied.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ShapeError {
-    #[error("input {position} is missing")]
-    MissingInput { position: usize },
-    #[error("the type {element:?} of input {position} is not supported")]
-    Element { position: usize, element: ElementType },
-    #[error("inputs have the types {first:?} and {second:?}, which must be equal")]
-    ElementsDiffer { first: ElementType, second: ElementType },
-    #[error("input {position} has rank {rank}, but {wanted}")]
-    Rank { position: usize, rank: usize, wanted: String },
-    #[error("the shapes {first:?} and {second:?} do not broadcast")]
-    Broadcast { first: Vec<usize>, second: Vec<usize> },
-    #[error("{what}: {first:?} does not fit {second:?}")]
-    Mismatch { what: &'static str, first: Vec<usize>, second: Vec<usize> },
-    #[error("the attribute {name} is {value}, which is impossible for {shape:?}")]
-    Attribute { name: &'static str, value: String, shape: Vec<usize> },
-    #[error("input {position} has no elements, of which nothing can be computed")]
-    Empty { position: usize },
-    #[error("there is no operator {name} in the table of this version")]
-    Unknown { name: String },
-    #[error("{node}: outputs are declared as {declared}, but are {inferred}")]
-    Declared { node: String, declared: String, inferred: String },
-    #[error("{node}: {source}")]
-    Node { node: String, source: Box<ShapeError> },
-    #[error("the shape of {name} is not bound")]
-    Unbound { name: String },
-}
-
-/// Inputs of one operator by position.
-pub(crate) struct Given<'a>(pub(crate) &'a [Option<&'a TensorType>]);
-
-impl<'a> Given<'a> {
-    pub(crate) fn get(&self, position: usize) -> Result<&'a TensorType, ShapeError> {
-        self.optional(position).ok_or(ShapeError::MissingInput { position })
-    }
-
-    pub(crate) fn optional(&self, position: usize) -> Option<&'a TensorType> {
-        self.0.get(position).copied().flatten()
-    }
-
-    pub(crate) fn float(&self, position: usize) -> Result<&'a TensorType, ShapeError> {
-        let given = self.get(position)?;
-        match is_float(given.element) {
-            true => Ok(given),
-            false => Err(ShapeError::Element { position, element: given.element }),
-        }
-    }
-
-    pub(crate) fn integer(&self, position: usize) -> Result<&'a TensorType, ShapeError> {
-        let given = self.get(position)?;
-        match is_float(given.element) || given.element == ElementType::Bool {
-            true => Err(ShapeError::Element { position, element: given.element }),
-            false => Ok(given),
-        }
-    }
-
-    pub(crate) fn bool(&self, position: usize) -> Result<&'a TensorType, ShapeError> {
-        let given = self.get(position)?;
-        match given.element {
-            ElementType::Bool => Ok(given),
-            element => Err(ShapeError::Element { position, element }),
-        }
-    }
-
-    /// Image-like: batch, channels and at least `spatial` more axes.
-    pub(crate) fn image(&self, position: usize, spatial: usize) -> Result<&'a TensorType, ShapeError> {
-        let given = self.get(position)?;
-        match given.rank() >= 2 + spatial {
-            true => Ok(given),
-            false => Err(self.rank_error(position, format!("at least {} axes are needed", 2 + spatial))),
-        }
-    }
-
-    pub(crate) fn rank_error(&self, position: usize, wanted: String) -> ShapeError {
-        ShapeError::Rank { position, rank: self.0[position].map_or(0, TensorType::rank), wanted }
-    }
-
-    pub(crate) fn same_element(&self, first: usize, second: usize) -> Result<(), ShapeError> {
-        let (first, second) = (self.get(first)?.element, self.get(second)?.element);
-        match first == second {
-            true => Ok(()),
-            false => Err(ShapeError::ElementsDiffer { first, second }),
-        }
-    }
-
-    /// Optional inputs must have exactly this type.
-    pub(crate) fn optional_is(
-        &self,
-        position: usize,
-        what: &'static str,
-        wanted: &TensorType,
-    ) -> Result<(), ShapeError> {
-        let Some(given) = self.optional(position) else { return Ok(()) };
-        if given.shape != wanted.shape {
-            return Err(mismatch(what, &given.shape, &wanted.shape));
-        }
-        match given.element == wanted.element {
-            true => Ok(()),
-            false => Err(ShapeError::ElementsDiffer { first: given.element, second: wanted.element }),
-        }
-    }
-
-    pub(crate) fn axis(&self, axis: usize, position: usize) -> Result<&'a TensorType, ShapeError> {
-        let given = self.get(position)?;
-        match axis < given.rank() {
-            true => Ok(given),
-            false => Err(attribute("axis", axis, &given.shape)),
-        }
-    }
-}
-
-/// Whether values of this type are floats.
-pub fn is_float(element: ElementType) -> bool {
-    matches!(element, ElementType::F32 | ElementType::F16 | ElementType::Bf16 | ElementType::F64)
-}
-
-pub(crate) fn mismatch(what: &'static str, first: &[usize], second: &[usize]) -> ShapeError {
-    ShapeError::Mismatch { what, first: first.to_vec(), second: second.to_vec() }
-}
-
-pub(crate) fn attribute(name: &'static str, value: impl std::fmt::Debug, shape: &[usize]) -> ShapeError {
-    ShapeError::Attribute { name, value: format!("{value:?}"), shape: shape.to_vec() }
-}
-
-pub(crate) fn require(holds: bool, error: impl FnOnce() -> ShapeError) -> Result<(), ShapeError> {
-    if holds { Ok(()) } else { Err(error()) }
-}
-
-pub(crate) fn broadcast_types(first: &TensorType, second: &TensorType) -> Result<Vec<usize>, ShapeError> {
-    broadcast(&first.shape, &second.shape)
-        .ok_or_else(|| ShapeError::Broadcast { first: first.shape.clone(), second: second.shape.clone() })
-}
 
 /// Types of the results. `wanted` gives the output shapes of operators whose result follows from data; others do
 /// not look at it.
@@ -171,7 +40,7 @@ fn takes_empty(op: &Op, element: ElementType) -> bool {
                 || matches!(kind, ReduceKind::Sum | ReduceKind::Prod | ReduceKind::L1 | ReduceKind::SumSquare)
         }
         Op::Concat { .. } | Op::MatMul(_) | Op::Pad { mode: PadMode::Constant, .. } | Op::Split { .. } => true,
-        Op::Tabled(tabled) => table::takes_empty(&tabled.name),
+        Op::Tabled(tabled) => named::takes_empty(&tabled.name),
         _ => false,
     }
 }
@@ -181,7 +50,7 @@ fn infer_filled(op: &Op, inputs: &[Option<&TensorType>], wanted: &[Vec<usize>]) 
     let one = |element: ElementType, shape: &[usize]| Ok(vec![TensorType::new(element, shape)]);
     let like = |given: &TensorType| Ok(vec![given.clone()]);
     match op {
-        Op::Tabled(tabled) => table::infer(tabled, &given, wanted),
+        Op::Tabled(tabled) => named::infer(tabled, &given, wanted),
         Op::Identity => like(given.get(0)?),
         Op::Unary(unary) => unary_type(*unary, &given),
         Op::Activation(Activation::Relu) => {
@@ -418,10 +287,6 @@ fn movement_type(op: &Op, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Ve
     }
 }
 
-pub(crate) fn wanted_shape(wanted: &[Vec<usize>], position: usize) -> Result<&[usize], ShapeError> {
-    wanted.get(position).map(Vec::as_slice).ok_or(ShapeError::MissingInput { position })
-}
-
 /// A shape after the reduction of some axes.
 pub(crate) fn reduced(shape: &[usize], axes: &[usize], keep: bool) -> Vec<usize> {
     let sizes = shape.iter().enumerate();
@@ -580,12 +445,6 @@ fn pool_type(pool: &Pool, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Ve
         (0..spatial).all(|axis| pool.pads[axis] < reach(pool, axis) && pool.pads[spatial + axis] < reach(pool, axis));
     require(inside, || attribute("pads", &pool.pads, &x.shape))?;
     Ok(vec![TensorType::new(x.element, out)])
-}
-
-/// Whether windows with this kernel can be computed for every element of `out`.
-pub(crate) fn taps_are_few(kernel: &[usize], out: &[usize]) -> bool {
-    let taps = kernel.iter().chain(out).try_fold(1usize, |taps, &size| taps.checked_mul(size));
-    taps.is_some_and(|taps| taps <= MAX_WINDOW_TAPS)
 }
 
 fn reach(pool: &Pool, axis: usize) -> usize {

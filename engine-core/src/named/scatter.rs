@@ -1,9 +1,10 @@
 //! Scattering updates into a copy of the data.
 
-use super::{Entry, Inputs, OpError};
+use super::Entry;
 use crate::{
     ir::{ElementType, Tabled, Tensor},
-    ops::{
+    reference::{
+        Inputs, OpError,
         elementwise::{max_nan, min_nan},
         gather::{integers, resolve},
         numbers::Numbers,

@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::{
+    infer::infer,
     ir::{
-        Activation, Binary, Conv, ConvTranspose, Epilogue, MatMul, PadMode, Pool, PoolKind, Resize, ResizeCoordinates,
-        ResizeMode, ResizeNearest, Unary,
+        Activation, Binary, Conv, ConvTranspose, ElementType, Epilogue, MatMul, PadMode, Pool, PoolKind, Resize,
+        ResizeCoordinates, ResizeMode, ResizeNearest, Unary,
     },
-    shape::{infer, window_outputs},
+    shape::window_outputs,
 };
 use proptest::prelude::*;
 use std::ops::ControlFlow;

@@ -5,9 +5,9 @@
 //!
 //! Invariant: `infer` refuses whatever `run` would stumble over, for a plan may say anything.
 
-use super::{Inputs, OpError};
 use crate::{
-    ir::{Tabled, Tensor},
+    ir::{Op, Tabled, Tensor},
+    reference::{Inputs, OpError},
     shape::{Given, ShapeError, TensorType},
 };
 
@@ -53,6 +53,14 @@ fn entry(name: &str) -> Option<&'static Entry> {
 /// The name of an operator, for lists; one that is not in the table is unknown.
 pub fn kind(name: &str) -> &'static str {
     entry(name).map_or("unknown", |entry| entry.name)
+}
+
+/// The short name of any operator, as [`Op::kind`], for what outlives the operator.
+pub fn kind_of(op: &Op) -> &'static str {
+    match op {
+        Op::Tabled(tabled) => kind(&tabled.name),
+        own => own.own_kind().unwrap_or_default(),
+    }
 }
 
 pub(crate) fn takes_empty(name: &str) -> bool {

@@ -1,11 +1,13 @@
 //! Sliding windows apart from the common poolings and convolutions.
 
-use super::{Entry, Inputs, OpError};
+use super::Entry;
 use crate::{
     ir::{Pool, PoolKind, Tabled, Tensor},
-    ops::numbers::Numbers,
-    ops::numbers::floats,
-    ops::pool::slide,
+    reference::{
+        Inputs, OpError,
+        numbers::{Numbers, floats},
+        pool::slide,
+    },
     shape::{Given, ShapeError, TensorType, attribute, mismatch, require, taps_are_few, wanted_shape, window_outputs},
 };
 

@@ -1,9 +1,10 @@
 //! Fourier transforms, as sums.
 
-use super::{Entry, Inputs, OpError};
+use super::Entry;
 use crate::{
     ir::{Tabled, Tensor},
-    ops::{
+    reference::{
+        Inputs, OpError,
         numbers::{Numbers, floats},
         walk::around,
     },

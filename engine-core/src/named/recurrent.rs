@@ -1,9 +1,10 @@
 //! RNN, GRU and LSTM: step by step, as their definitions say.
 
-use super::{Entry, Inputs, OpError};
+use super::Entry;
 use crate::{
     ir::{ElementType, Tabled, Tensor},
-    ops::{
+    reference::{
+        Inputs, OpError,
         gather::integers,
         numbers::{Numbers, floats},
     },

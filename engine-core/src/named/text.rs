@@ -1,6 +1,7 @@
 //! Counting of n-grams.
 
-use super::{Entry, Inputs, OpError};
+use super::Entry;
+use crate::reference::{Inputs, OpError};
 use crate::{
     ir::{ElementType, Tabled, Tensor},
     shape::{Given, ShapeError, TensorType, attribute, mismatch, require},

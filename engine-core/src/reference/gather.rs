@@ -12,7 +12,7 @@ use crate::{
 use bytes::Bytes;
 
 /// Indices counted from the end when negative, checked against the axis.
-pub(super) fn resolve(op: &'static str, index: i64, size: usize) -> Result<usize, OpError> {
+pub(crate) fn resolve(op: &'static str, index: i64, size: usize) -> Result<usize, OpError> {
     let resolved = if index < 0 { index.checked_add(size as i64) } else { Some(index) };
     resolved.and_then(|index| usize::try_from(index).ok()).filter(|&index| index < size).ok_or(OpError::Index {
         op,
@@ -21,7 +21,7 @@ pub(super) fn resolve(op: &'static str, index: i64, size: usize) -> Result<usize
     })
 }
 
-pub(super) fn integers(op: &'static str, tensor: &Tensor) -> Result<Vec<i64>, OpError> {
+pub(crate) fn integers(op: &'static str, tensor: &Tensor) -> Result<Vec<i64>, OpError> {
     tensor.to_i64s().ok_or(OpError::Element { op, element: tensor.element() })
 }
 

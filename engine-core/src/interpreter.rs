@@ -1,90 +1,21 @@
-//! Plain reference implementations of every operator: obviously right first, quick enough to be used second.
-//!
-//! They are the oracle of the tests, fold constants, and verify engines where no other runtime is present. Every
-//! float is computed in f64 and rounded once to the type of the result; sums of products, means and softmax
-//! accumulate in f64. Integers are computed exactly in i128 and wrap to their type.
-//!
-//! Invariant: nothing here is tuned for a device, and nothing depends on the number of threads.
-
-mod attention;
-mod contraction;
-mod elementwise;
-mod gather;
-mod movement;
-mod normalize;
-mod numbers;
-mod pool;
-mod quantize;
-mod reduce;
-pub mod resize;
-pub mod table;
-#[cfg(test)]
-mod tests;
-mod walk;
-
-pub use crate::ir::Tensor;
-pub use movement::padded_position;
-pub(crate) use walk::around;
+//! Runs operators and whole graphs with the reference kernels: the oracle of tests and of `verify`, and how constants are
+//! folded.
 
 use crate::{
-    ir::{ElementType, Graph, Node, Op, TensorError, ValueId},
+    ir::{Graph, Node, Op, Tensor, ValueId},
+    named,
+    reference::{
+        Inputs, OpError, attention, contraction, elementwise, gather, movement, normalize, numbers, pool, quantize,
+        reduce, resize,
+    },
     shape::TensorType,
 };
 use std::{collections::BTreeMap, ops::ControlFlow};
 
-/// Why an operator or a graph could not be executed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OpError {
-    #[error("{op} does not take {element:?}")]
-    Element { op: &'static str, element: ElementType },
-    #[error("{op} lacks input {position}")]
-    MissingInput { op: &'static str, position: usize },
-    #[error("there is no operator {0} in the table of this version")]
-    Unknown(String),
-    #[error("{op} cannot be computed: {reason}")]
-    Impossible { op: &'static str, reason: String },
-    #[error("integer division by zero")]
-    DivisionByZero,
-    #[error("{op}: index {index} is outside of an axis of {size}")]
-    Index { op: &'static str, index: i64, size: usize },
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
-    #[error("input {name} is not given")]
-    InputNotGiven { name: String },
-    #[error("input {name} has no place in this graph; it takes {expected}")]
-    InputUnknown { name: String, expected: String },
-    #[error("input {name} is {actual}, but the graph takes {expected}")]
-    InputDiffers { name: String, actual: String, expected: String },
-    #[error("the shape of {name} is not bound")]
-    Unbound { name: String },
-    #[error("the execution was stopped")]
-    Stopped,
-    #[error("node {node}: {source}")]
-    Node { node: String, source: Box<OpError> },
-}
+#[cfg(test)]
+mod tests;
 
-/// The inputs of one operator by position.
-#[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
-    op: &'static str,
-    tensors: &'a [Option<&'a Tensor>],
-}
-
-impl<'a> Inputs<'a> {
-    fn get(&self, position: usize) -> Result<&'a Tensor, OpError> {
-        self.optional(position).ok_or(OpError::MissingInput { op: self.op, position })
-    }
-
-    fn optional(&self, position: usize) -> Option<&'a Tensor> {
-        self.tensors.get(position).copied().flatten()
-    }
-
-    fn all(&self) -> Result<Vec<&'a Tensor>, OpError> {
-        (0..self.tensors.len()).map(|position| self.get(position)).collect()
-    }
-}
-
-/// Computes one operator. `outputs` are its results' types as [`crate::shape::infer`] gives them.
+/// Computes one operator. `outputs` are its results' types as [`crate::infer::infer`] gives them.
 pub fn run(op: &Op, tensors: &[Option<&Tensor>], outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
     let inputs = Inputs { op: op.kind(), tensors };
     if outputs.iter().all(|out| out.shape.contains(&0)) {
@@ -130,7 +61,7 @@ pub fn run(op: &Op, tensors: &[Option<&Tensor>], outputs: &[TensorType]) -> Resu
         Op::DepthToSpace { block, column_row } => movement::depth_to_space(inputs.get(0)?, *block, *column_row, out)?,
         Op::SpaceToDepth { block } => movement::space_to_depth(inputs.get(0)?, *block, out)?,
         Op::Trilu { upper, k } => movement::trilu(inputs.get(0)?, *upper, *k, out)?,
-        Op::Tabled(tabled) => return table::run(tabled, &inputs, outputs),
+        Op::Tabled(tabled) => return named::run(tabled, &inputs, outputs),
         Op::Attention(attention) => attention::attention(attention, &inputs, out)?,
         Op::Quantize(how) => quantize::quantize(*how, &inputs, out)?,
         Op::Dequantize(how) => quantize::dequantize(*how, &inputs, out)?,
