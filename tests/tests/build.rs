@@ -1,8 +1,9 @@
 //! The first command a newcomer types: `planforge build`, with no coordinator anywhere.
 
 use nix::sys::signal::Signal;
-use planforge_engine_core::{import::import, interpreter, ir::Tensor};
+use planforge_graph::{interpreter, ir::Tensor};
 use planforge_identity::npz;
+use planforge_import::import;
 use planforge_onnx::Model;
 use planforge_tests::{
     eventually, models,

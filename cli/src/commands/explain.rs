@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::{failure::Failure, request::shapes};
-use planforge_engine_core::explain::explain;
+use planforge_cpu::explain::explain;
 use planforge_onnx::Model;
 use planforge_proto::ErrorCode;
 use planforge_types::OptimizationProfile;

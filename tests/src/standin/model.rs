@@ -1,10 +1,10 @@
 //! The ONNX file as the tool needs it: tensors at the edge, layers, and the outputs for given inputs.
 
-use planforge_engine_core::{
-    import::import,
+use planforge_graph::{
     interpreter,
     ir::{ElementType, Tensor},
 };
+use planforge_import::import;
 use planforge_onnx::{
     Model,
     proto::{ValueInfoProto, tensor_shape_proto::dimension, type_proto},

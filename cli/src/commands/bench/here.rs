@@ -5,8 +5,8 @@ use crate::{
     backends, commands::Context, failure::Failure, local::ceilings_folder, local_worker, portability, request::models,
 };
 use planforge_agent::HostDevices;
+use planforge_backend::PlanIdentity;
 use planforge_device::CpuLevel;
-use planforge_engine_core::backend::PlanIdentity;
 use planforge_proto::ErrorCode;
 use planforge_report::{
     Report,
