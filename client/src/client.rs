@@ -2,8 +2,10 @@
 
 use crate::{
     Blobs, Endpoint,
-    connect::{CONNECT_TIMEOUT, Connector, Protocol, TlsError},
+    connect::{CONNECT_TIMEOUT, Connector},
+    tls::TlsError,
 };
+use http::HeaderValue;
 use planforge_proto::{
     ApiError, ErrorCode,
     v1::{farm_client::FarmClient, fleet_client::FleetClient},
@@ -42,8 +44,10 @@ impl Token {
     }
 
     /// The value of an `authorization` header.
-    pub(crate) fn header(&self) -> &str {
-        self.0.to_str().expect("made of a checked string")
+    pub(crate) fn header(&self) -> HeaderValue {
+        let mut value = HeaderValue::from_bytes(self.0.as_bytes()).expect("made of a checked string");
+        value.set_sensitive(true);
+        value
     }
 }
 
@@ -135,7 +139,7 @@ impl Client {
 }
 
 fn prepare(endpoint: &Endpoint) -> Result<(tonic::transport::Endpoint, Connector), ApiError> {
-    let connector = Connector::new(endpoint, Protocol::Http2).map_err(|error| tls_error(endpoint, &error))?;
+    let connector = Connector::new(endpoint).map_err(|error| tls_error(endpoint, &error))?;
     // The connector decides about TLS: this address only fills the request's authority.
     let transport = tonic::transport::Endpoint::from_shared(format!("http://{}", endpoint.authority()))
         .map_err(|error| ApiError::new(ErrorCode::InvalidArgument, format!("cannot use {endpoint}: {error}")))?
@@ -149,7 +153,7 @@ fn prepare(endpoint: &Endpoint) -> Result<(tonic::transport::Endpoint, Connector
 }
 
 fn tls_error(endpoint: &Endpoint, error: &TlsError) -> ApiError {
-    ApiError::new(ErrorCode::InvalidArgument, format!("cannot connect to {endpoint}: {error}"))
+    ApiError::new(ErrorCode::InvalidArgument, format!("cannot connect to {endpoint}: {}", causes(error)))
 }
 
 /// The innermost causes of `error`, joined, without repeating what an outer layer already said.
@@ -170,7 +174,11 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
 fn io_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+        if let Some(mut io) = error.downcast_ref::<std::io::Error>() {
+            // One that wraps another names that one's source as its own, and hides its kind.
+            while let Some(inner) = io.get_ref().and_then(|inner| inner.downcast_ref::<std::io::Error>()) {
+                io = inner;
+            }
             return Some(io);
         }
         next = error.source();

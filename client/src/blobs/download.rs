@@ -1,12 +1,10 @@
 //! Download with verification, resumed by range.
 
-use super::{BlobError, Blobs, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT, empty, number};
+use super::{BlobError, Blobs, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT, number};
 use crate::client::causes;
 use bytes::Bytes;
-use http::{Method, Response, StatusCode, header};
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use planforge_types::{Digest, DigestWriter};
+use reqwest::{Method, Response, StatusCode, header};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File, OpenOptions},
@@ -116,7 +114,7 @@ fn write_pieces(mut part: Part, mut pieces: mpsc::Receiver<Bytes>) -> (Part, Res
 }
 
 /// Start and total of a `Content-Range: bytes START-END/TOTAL`.
-fn content_range(response: &Response<Incoming>) -> Option<(u64, u64)> {
+fn content_range(response: &Response) -> Option<(u64, u64)> {
     let text = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
     let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (start, _) = range.split_once('-')?;
@@ -205,7 +203,7 @@ impl Blobs {
                 .header(header::RANGE, format!("bytes={}-", part.len()))
                 .header(header::IF_RANGE, format!("\"sha256:{digest}\""));
         }
-        let response = match self.send(request.body(empty()), STALL_TIMEOUT).await {
+        let response = match self.send(request, STALL_TIMEOUT).await {
             Ok(response) => response,
             Err(error) => return (part, Err(error)),
         };
@@ -244,7 +242,7 @@ impl Blobs {
     async fn receive(
         &self,
         part: Part,
-        response: Response<Incoming>,
+        mut response: Response,
         url: &str,
         progress: ProgressFn<'_>,
     ) -> (Part, Result<(), BlobError>) {
@@ -252,13 +250,12 @@ impl Blobs {
         progress(at);
         let (sender, pieces) = mpsc::channel::<Bytes>(PIECES_IN_FLIGHT);
         let writer = tokio::task::spawn_blocking(move || write_pieces(part, pieces));
-        let mut body = response.into_body();
         let received = loop {
-            let frame = match tokio::time::timeout(STALL_TIMEOUT, body.frame()).await {
-                Ok(None) => break Ok(()),
-                Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(error))) => {
-                    let reason = format!("at byte {at}: {}", causes(&error));
+            let bytes = match tokio::time::timeout(STALL_TIMEOUT, response.chunk()).await {
+                Ok(Ok(None)) => break Ok(()),
+                Ok(Ok(Some(bytes))) => bytes,
+                Ok(Err(error)) => {
+                    let reason = format!("at byte {at}: {}", causes(&error.without_url()));
                     break Err(BlobError::Cut { url: url.to_owned(), reason });
                 }
                 Err(_) => {
@@ -266,13 +263,11 @@ impl Blobs {
                     break Err(BlobError::Cut { url: url.to_owned(), reason });
                 }
             };
-            if let Ok(bytes) = frame.into_data() {
-                at += bytes.len() as u64;
-                if sender.send(bytes).await.is_err() {
-                    break Ok(()); // the writer failed; its own error says why
-                }
-                progress(at);
+            at += bytes.len() as u64;
+            if sender.send(bytes).await.is_err() {
+                break Ok(()); // the writer failed; its own error says why
             }
+            progress(at);
         };
         drop(sender);
         let (part, written) = writer.await.expect("writing pieces does not panic");
@@ -302,7 +297,7 @@ impl Blobs {
     }
 
     async fn get_bytes_once(&self, path: &str, url: &str, limit_bytes: usize) -> Result<Bytes, BlobError> {
-        let response = self.send(self.request(Method::GET, path).body(empty()), STALL_TIMEOUT).await?;
+        let response = self.send(self.request(Method::GET, path), STALL_TIMEOUT).await?;
         if !response.status().is_success() {
             return Err(self.refusal(response, url).await);
         }

@@ -1,14 +1,12 @@
 //! Upload by offset.
 
 use super::{
-    BlobError, Blobs, Body, COMMIT_TIMEOUT, MAX_ANSWER_BYTES, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT,
-    empty, full, number,
+    BlobError, Blobs, COMMIT_TIMEOUT, MAX_ANSWER_BYTES, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT, number,
 };
 use bytes::{Bytes, BytesMut};
-use http::{Method, StatusCode, header};
-use http_body_util::BodyExt as _;
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use http_body::{Body as HttpBody, Frame, SizeHint};
 use planforge_types::Digest;
+use reqwest::{Body, Method, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
@@ -61,12 +59,12 @@ impl Source {
     /// The bytes from `offset` on; `sent` counts what left.
     fn body(&self, offset: u64, sent: Arc<AtomicU64>) -> Body {
         match self {
-            Self::Bytes(bytes) => full(bytes.slice(usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len())..)),
+            Self::Bytes(bytes) => bytes.slice(usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len())..).into(),
             Self::File { file, path, size_bytes } => {
                 let (sender, pieces) = mpsc::channel(PIECES_IN_FLIGHT);
                 let (file, path, end) = (file.clone(), path.clone(), *size_bytes);
                 tokio::task::spawn_blocking(move || read_ahead(&file, &path, offset..end, &sender));
-                FileBody { pieces, left: end - offset, sent }.boxed_unsync()
+                Body::wrap(FileBody { pieces, left: end - offset, sent })
             }
         }
     }
@@ -234,7 +232,7 @@ impl Blobs {
         let request = self
             .request(Method::POST, UPLOADS_PATH)
             .header(header::CONTENT_TYPE, "application/json")
-            .body(full(order.into()));
+            .body(order);
         let response = self.send(request, STALL_TIMEOUT).await?;
         if !response.status().is_success() {
             return Err(self.refusal(response, &url).await);
@@ -252,7 +250,7 @@ impl Blobs {
 
     async fn upload_offset(&self, path: String) -> Result<Opened, BlobError> {
         let url = self.url(&path);
-        let response = self.send(self.request(Method::HEAD, &path).body(empty()), STALL_TIMEOUT).await?;
+        let response = self.send(self.request(Method::HEAD, &path), STALL_TIMEOUT).await?;
         if !response.status().is_success() {
             return Err(self.refusal(response, &url).await);
         }

@@ -12,6 +12,7 @@
 pub mod digest_cache;
 pub mod graph_digest;
 pub mod model;
+mod npy;
 pub mod npz;
 
 pub use digest_cache::DigestCache;

@@ -24,7 +24,7 @@ impl Report {
     /// As [`Report::render`], with what a foreign plan loses, in words.
     pub fn render_with(&self, loss: Option<&str>) -> String {
         let mut table = Table::new();
-        table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).force_no_tty();
+        table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
         for (name, text) in self.lines(loss) {
             table.add_row([name.to_owned(), text]);
         }

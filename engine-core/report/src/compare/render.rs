@@ -14,7 +14,7 @@ impl Comparison {
     /// The comparison as plain text: the table, then a line for every pair with its reason.
     pub fn render(&self) -> String {
         let mut table = Table::new();
-        table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).force_no_tty();
+        table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(COLUMNS);
         for (index, row) in self.rows.iter().enumerate() {
             table.add_row(cells(index, row, self.against_base(index)));
