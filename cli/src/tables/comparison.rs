@@ -1,48 +1,34 @@
 //! A comparison as a plain table: one row a report, the verdict against the first.
 
-use super::{Comparison, ForeignRow, Pair, Row};
-use crate::format::{bytes, milliseconds, per_second, percent};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
+use super::table;
+use planforge_report::{
+    compare::{Comparison, ForeignRow, Pair, Row},
+    format::{bytes, milliseconds, per_second, percent},
+};
 
 const COLUMNS: [&str; 10] =
-    ["#", "SKU", "TOOLCHAIN", "SPEC", "MEDIAN", "P99", "THROUGHPUT", "PLAN", "TOP-1", "VERDICT"];
+    ["#", "sku", "toolchain", "spec", "median", "p99", "throughput", "plan", "top-1", "verdict"];
 
 /// Columns whose numbers line up on the right.
 const NUMERIC: [usize; 5] = [4, 5, 6, 7, 8];
 
-impl Comparison {
-    /// The comparison as plain text: the table, then a line for every pair with its reason.
-    pub fn render(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-        table.set_header(COLUMNS);
-        for (index, row) in self.rows.iter().enumerate() {
-            table.add_row(cells(index, row, self.against_base(index)));
-        }
-        if let Some(first) = table.column_mut(0) {
-            first.set_padding((0, 1));
-        }
-        for index in NUMERIC {
-            if let Some(column) = table.column_mut(index) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        let mut text = String::new();
-        for line in table.to_string().lines() {
-            text.push_str(line.trim_end());
-            text.push('\n');
-        }
-        text.push('\n');
-        for pair in &self.pairs {
-            text.push_str(&line(pair));
-        }
-        for ForeignRow { row, cell } in &self.portability {
-            let (built_for, measured_on) = (&cell.built_for, &cell.measured_on);
-            let words = cell.words();
-            text.push_str(&format!("{} built for {built_for}, measured on {measured_on}: loss: {words}\n", row + 1));
-        }
-        text
+/// The comparison as plain text: the table, then a line for every pair with its reason.
+pub fn render(comparison: &Comparison) -> String {
+    let mut rows = table(&COLUMNS);
+    for (index, row) in comparison.rows.iter().enumerate() {
+        rows.add_row(cells(index, row, comparison.against_base(index)));
     }
+    let mut text = super::render(rows, &NUMERIC);
+    text.push('\n');
+    for pair in &comparison.pairs {
+        text.push_str(&line(pair));
+    }
+    for ForeignRow { row, cell } in &comparison.portability {
+        let (built_for, measured_on) = (&cell.built_for, &cell.measured_on);
+        let words = cell.words();
+        text.push_str(&format!("{} built for {built_for}, measured on {measured_on}: loss: {words}\n", row + 1));
+    }
+    text
 }
 
 fn cells(index: usize, row: &Row, pair: Option<&Pair>) -> [String; 10] {
@@ -84,4 +70,40 @@ fn line(pair: &Pair) -> String {
     let differences =
         if pair.differences.is_empty() { String::new() } else { format!(" [{}]", pair.differences.join("; ")) };
     format!("{} against {}: {}: {}{differences}\n", pair.other + 1, pair.base + 1, pair.verdict.words(), pair.reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planforge_report::{Report, compare::compare, testing::sample_report};
+
+    #[test]
+    fn a_comparison_is_a_table() {
+        let mut slow = sample_report(2.0);
+        slow.sku = "cpu-x86-64-v2".parse().unwrap();
+        let mut wrong = sample_report(0.1);
+        wrong.accurate = false;
+        wrong.accuracy = None;
+        let comparison = compare(&[sample_report(1.0), slow, wrong]).unwrap();
+        insta::assert_snapshot!(render(&comparison));
+    }
+
+    /// A report of a simulated run on a GPU.
+    fn on(sku: &str, version: &str, centre_ms: f64) -> Report {
+        let mut report = sample_report(centre_ms);
+        report.simulated = true;
+        report.sku = sku.parse().unwrap();
+        report.toolchain.version = version.into();
+        report
+    }
+
+    #[test]
+    fn verdicts_name_what_they_are_against() {
+        let reports =
+            [on("t4", "10", 4.0), on("t4", "11", 3.6), on("h100-sxm", "10", 0.5), on("h100-sxm", "11", 0.55)];
+        let text = render(&compare(&reports).unwrap());
+        assert!(text.contains("slower against 3 (1.10x the time)"), "{text}");
+        assert!(text.contains("another device kind: 0.12x the time of 1"), "{text}");
+        assert!(text.contains("on different device kinds, t4 and h100-sxm") && text.contains("simulated"), "{text}");
+    }
 }

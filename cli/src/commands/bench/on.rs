@@ -94,7 +94,7 @@ async fn measure(
         }
         if let Some(report) = reports::find(context, farm, &job.id).await?.first() {
             let cell = portability(report, &portability::own_engines(farm, [report]).await?);
-            context.printer.data(&report.render_with(cell.as_ref().map(Portability::words).as_deref()))?;
+            context.printer.data(&tables::report::render(report, cell.as_ref().map(Portability::words).as_deref()))?;
             cells.extend(cell.map(|cell| (job.id.clone(), cell)));
         }
     }
