@@ -1,7 +1,7 @@
 //! `planforge compare`: reports side by side, with a verdict for every pair, and a gate for pipelines.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     portability,

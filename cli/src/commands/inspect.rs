@@ -1,7 +1,6 @@
 //! `planforge inspect`: what a plan or an ONNX file holds.
 
-use super::Context;
-use crate::{backends, failure::Failure, request::models, tables};
+use crate::{backends, context::Context, failure::Failure, request::models, tables};
 use planforge_engine_core::{
     backend::PlanIdentity,
     native::{self, PlanError},

@@ -1,7 +1,7 @@
 //! `planforge report`: the measurements of a job, engine or plan.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     plans, portability,

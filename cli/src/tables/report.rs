@@ -63,7 +63,10 @@ impl Facts<'_> {
         lines.extend(self.0.streams.iter().flat_map(stream_lines));
         lines.extend(self.0.batches.iter().flat_map(batch_lines));
         if let Some(build_ms) = self.0.build_ms {
-            lines.push(("build", format!("{}{}", milliseconds(build_ms), self.0.cache.as_ref().map_or("", cache_words))));
+            lines.push((
+                "build",
+                format!("{}{}", milliseconds(build_ms), self.0.cache.as_ref().map_or("", cache_words)),
+            ));
         }
         lines.extend(self.0.lottery.iter().flat_map(lottery_lines));
         lines.push(("outputs", self.outputs_line()));

@@ -1,7 +1,8 @@
 //! Upload by offset.
 
 use super::{
-    BlobError, Blobs, COMMIT_TIMEOUT, MAX_ANSWER_BYTES, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT, number,
+    BlobError, Blobs, COMMIT_TIMEOUT, MAX_ANSWER_BYTES, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT,
+    number,
 };
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -229,10 +230,8 @@ impl Blobs {
     async fn open_upload(&self, digest: Digest, size_bytes: u64) -> Result<Opened, BlobError> {
         let url = self.url(UPLOADS_PATH);
         let order = serde_json::to_vec(&OpenUpload { digest, size_bytes }).expect("plain data");
-        let request = self
-            .request(Method::POST, UPLOADS_PATH)
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(order);
+        let request =
+            self.request(Method::POST, UPLOADS_PATH).header(header::CONTENT_TYPE, "application/json").body(order);
         let response = self.send(request, STALL_TIMEOUT).await?;
         if !response.status().is_success() {
             return Err(self.refusal(response, &url).await);

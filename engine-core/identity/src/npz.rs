@@ -124,7 +124,8 @@ const TYPES: [(ElementType, &str); 12] = [
 fn element_type(descr: &Descr) -> Option<ElementType> {
     let Descr::Plain(found) = descr else { return None };
     // The order of a single byte does not matter; some write it all the same.
-    let same = |name: &str| found == name || (name.starts_with('|') && found.strip_prefix('<') == name.strip_prefix('|'));
+    let same =
+        |name: &str| found == name || (name.starts_with('|') && found.strip_prefix('<') == name.strip_prefix('|'));
     TYPES.iter().find(|(_, name)| same(name)).map(|(element, _)| *element)
 }
 
@@ -221,7 +222,10 @@ mod tests {
             read(&path).unwrap_err().to_string()
         };
         let plain = |name: &str| Descr::Plain(name.into());
-        assert!(told(plain(">f4"), Order::C).contains("array 'x' of") && told(plain(">f4"), Order::C).contains("is '>f4' in C order"));
+        assert!(
+            told(plain(">f4"), Order::C).contains("array 'x' of")
+                && told(plain(">f4"), Order::C).contains("is '>f4' in C order")
+        );
         assert!(told(plain("<U7"), Order::C).contains("is '<U7' in C order"));
         assert!(told(plain("<f4"), Order::Fortran).contains("is '<f4' in Fortran order"));
         assert!(told(Descr::Record("[('a', '<f4')]".into()), Order::C).contains("is [('a', '<f4')] in C order"));

@@ -2,7 +2,7 @@
 
 use super::{Args, FOREIGN};
 use crate::{
-    backends, commands::Context, failure::Failure, local::ceilings_folder, local_worker, portability, request::models,
+    backends, context::Context, failure::Failure, local::ceilings_folder, local_worker, portability, request::models,
     tables,
 };
 use planforge_agent::HostDevices;
