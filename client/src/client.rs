@@ -34,6 +34,10 @@ pub struct Token(MetadataValue<Ascii>);
 
 impl Token {
     /// Wraps a token's text.
+    ///
+    /// # Errors
+    ///
+    /// `Unauthenticated` when the text has a character that no header can hold.
     pub fn new(secret: &str) -> Result<Self, ApiError> {
         let mut value: MetadataValue<Ascii> = format!("Bearer {}", secret.trim()).parse().map_err(|_| {
             ApiError::new(ErrorCode::Unauthenticated, "the token has a character that cannot be sent")
@@ -86,6 +90,11 @@ pub struct Client {
 
 impl Client {
     /// A client that opens its first connection when it is first used.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` when the endpoint cannot be used at all: its CA file cannot be read or holds no certificate, this
+    /// system trusts no root, or its host cannot be a server's name. Whether anybody answers is not known yet.
     pub fn lazy(endpoint: Endpoint, token: Option<Token>) -> Result<Self, ApiError> {
         let (transport, connector) = prepare(&endpoint)?;
         let channel = transport.connect_with_connector_lazy(connector);
@@ -93,6 +102,11 @@ impl Client {
     }
 
     /// Connects now; a coordinator that does not answer is an error that names it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::lazy`], and `Unavailable` when no connection opens within [`CONNECT_TIMEOUT`]: nobody listens, the
+    /// name is not known, or the server's certificate is not to be trusted. Its hint says what to look at.
     pub async fn connect(endpoint: Endpoint, token: Option<Token>) -> Result<Self, ApiError> {
         let (transport, connector) = prepare(&endpoint)?;
         let channel =

@@ -52,6 +52,11 @@ impl std::fmt::Debug for Connector {
 
 impl Connector {
     /// A connector to `endpoint`; reads the CA file now.
+    ///
+    /// # Errors
+    ///
+    /// Where the endpoint uses TLS: its CA file cannot be read or holds no certificate, this system trusts no root, or
+    /// the host cannot be a server's name.
     pub fn new(endpoint: &Endpoint) -> Result<Self, TlsError> {
         let target = match endpoint {
             Endpoint::Http { host, port } => Target::Tcp { host: host.clone(), port: *port },

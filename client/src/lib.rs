@@ -11,6 +11,8 @@
 //!
 //! Invariant: nothing here knows what a job is.
 
+#![warn(clippy::missing_errors_doc)]
+
 pub mod backoff;
 pub mod blobs;
 pub mod client;

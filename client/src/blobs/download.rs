@@ -124,16 +124,32 @@ fn content_range(response: &Response) -> Option<(u64, u64)> {
 impl Blobs {
     /// Downloads a blob to `dest`, replacing what is there in one step once the digest matched and the bytes are
     /// durable. An interrupted download is continued, also by a later process.
+    ///
+    /// # Errors
+    ///
+    /// [`BlobError::NotFound`] when the coordinator has no such blob, [`BlobError::Refused`] when it said no,
+    /// [`BlobError::WrongDigest`] when what came is something else, [`BlobError::Disk`] when this side cannot write,
+    /// [`BlobError::Unreachable`] or [`BlobError::Cut`] when tries without progress ran out (what came stays for a later
+    /// one), [`BlobError::Protocol`] for an answer without sense. `dest` is untouched in every case but an error of the
+    /// last sync.
     pub async fn download(&self, digest: Digest, dest: &Path) -> Result<u64, BlobError> {
         self.download_with(digest, dest, &|_| ()).await
     }
 
     /// As [`Blobs::download`], telling `progress` how far it is. Returns the size in bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Blobs::download`].
     pub async fn download_with(&self, digest: Digest, dest: &Path, progress: ProgressFn<'_>) -> Result<u64, BlobError> {
         self.download_as(digest, dest, true, progress).await
     }
 
     /// As [`Blobs::download`], but a power cut may leave damaged bytes: for caches that verify what they use.
+    ///
+    /// # Errors
+    ///
+    /// As [`Blobs::download`].
     pub async fn download_to_cache(&self, digest: Digest, dest: &Path) -> Result<u64, BlobError> {
         self.download_as(digest, dest, false, &|_| ()).await
     }
@@ -275,6 +291,10 @@ impl Blobs {
     }
 
     /// Reads a small blob into memory, verified.
+    ///
+    /// # Errors
+    ///
+    /// As [`Blobs::download`] without those of the disk, and [`BlobError::TooLarge`] for more than `limit_bytes`.
     pub async fn get_bytes(&self, digest: Digest, limit_bytes: usize) -> Result<Bytes, BlobError> {
         let path = Self::blob_path(digest);
         let url = self.url(&path);

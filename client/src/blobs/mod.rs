@@ -72,6 +72,11 @@ pub struct Blobs {
 
 impl Blobs {
     /// Blobs of the coordinator at `endpoint`.
+    ///
+    /// # Errors
+    ///
+    /// Where the endpoint uses TLS: its CA file cannot be read or holds no certificate, or this system trusts no root.
+    /// Nothing is connected to yet.
     pub fn new(endpoint: &Endpoint, token: Option<Token>) -> Result<Self, TlsError> {
         let config = match endpoint {
             Endpoint::Https { ca_file, .. } => tls::verified(ca_file.as_deref(), tls::HTTP1)?,
@@ -164,6 +169,11 @@ impl Blobs {
     }
 
     /// Size of a blob, `None` when the coordinator has none of that digest.
+    ///
+    /// # Errors
+    ///
+    /// [`BlobError::Unreachable`] or [`BlobError::Cut`] when every try failed, [`BlobError::Refused`] when the coordinator
+    /// said no, [`BlobError::Protocol`] when its answer has no size.
     pub async fn size(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
         let path = Self::blob_path(digest);
         let url = self.url(&path);

@@ -129,11 +129,22 @@ enum Opened {
 impl Blobs {
     /// Uploads the file at `path`, whose SHA-256 the caller knows. Nothing is sent when the coordinator has it.
     /// A cut connection is continued at the coordinator's offset.
+    ///
+    /// # Errors
+    ///
+    /// [`BlobError::Disk`] when the file cannot be opened, [`BlobError::UploadMismatch`] when its bytes are not those that
+    /// `digest` names, [`BlobError::NoRoom`] or [`BlobError::Refused`] when the coordinator takes it not,
+    /// [`BlobError::Unreachable`] or [`BlobError::Cut`] when tries without progress ran out (a file that cannot be read
+    /// to its end cuts the transfer too), [`BlobError::Protocol`] for an answer without sense.
     pub async fn upload(&self, path: &Path, digest: Digest) -> Result<(), BlobError> {
         self.upload_with(path, digest, &|_| ()).await
     }
 
     /// As [`Blobs::upload`], telling `progress` how far it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Blobs::upload`].
     pub async fn upload_with(&self, path: &Path, digest: Digest, progress: ProgressFn<'_>) -> Result<(), BlobError> {
         let file = File::open(path).map_err(BlobError::disk("open", path))?;
         let size_bytes = file.metadata().map_err(BlobError::disk("read", path))?.len();
@@ -141,6 +152,10 @@ impl Blobs {
     }
 
     /// Uploads bytes in memory and returns their digest.
+    ///
+    /// # Errors
+    ///
+    /// As [`Blobs::upload`], without those of the file.
     pub async fn put_bytes(&self, bytes: Bytes) -> Result<Digest, BlobError> {
         let digest = Digest::of(&bytes);
         self.send_all(&Source::Bytes(bytes), digest, &|_| ()).await?;
