@@ -32,9 +32,11 @@ fn reaches_none(package: &str, forbidden: &[&str]) {
 }
 
 /// What finds devices, compiles or runs engines.
-const COMPILERS: [&str; 8] = [
-    "planforge-engine-core",
-    "planforge-engine-cuda",
+const COMPILERS: [&str; 10] = [
+    "planforge-import",
+    "planforge-backend",
+    "planforge-cpu",
+    "planforge-cuda",
     "planforge-tensorrt",
     "planforge-onnxruntime",
     "planforge-kernels-cpu",

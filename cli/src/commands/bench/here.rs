@@ -6,8 +6,8 @@ use crate::{
     tables,
 };
 use planforge_agent::HostDevices;
+use planforge_backend::PlanIdentity;
 use planforge_device::CpuLevel;
-use planforge_engine_core::backend::PlanIdentity;
 use planforge_proto::ErrorCode;
 use planforge_report::{
     Report,
