@@ -2,8 +2,10 @@
 
 use crate::{
     Blobs, Endpoint,
-    connect::{CONNECT_TIMEOUT, Connector, Protocol, TlsError},
+    connect::{CONNECT_TIMEOUT, Connector},
+    tls::TlsError,
 };
+use http::HeaderValue;
 use planforge_proto::{
     ApiError, ErrorCode,
     v1::{farm_client::FarmClient, fleet_client::FleetClient},
@@ -32,6 +34,10 @@ pub struct Token(MetadataValue<Ascii>);
 
 impl Token {
     /// Wraps a token's text.
+    ///
+    /// # Errors
+    ///
+    /// `Unauthenticated` when the text has a character that no header can hold.
     pub fn new(secret: &str) -> Result<Self, ApiError> {
         let mut value: MetadataValue<Ascii> = format!("Bearer {}", secret.trim()).parse().map_err(|_| {
             ApiError::new(ErrorCode::Unauthenticated, "the token has a character that cannot be sent")
@@ -42,8 +48,10 @@ impl Token {
     }
 
     /// The value of an `authorization` header.
-    pub(crate) fn header(&self) -> &str {
-        self.0.to_str().expect("made of a checked string")
+    pub(crate) fn header(&self) -> HeaderValue {
+        let mut value = HeaderValue::from_bytes(self.0.as_bytes()).expect("made of a checked string");
+        value.set_sensitive(true);
+        value
     }
 }
 
@@ -82,6 +90,11 @@ pub struct Client {
 
 impl Client {
     /// A client that opens its first connection when it is first used.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` when the endpoint cannot be used at all: its CA file cannot be read or holds no certificate, this
+    /// system trusts no root, or its host cannot be a server's name. Whether anybody answers is not known yet.
     pub fn lazy(endpoint: Endpoint, token: Option<Token>) -> Result<Self, ApiError> {
         let (transport, connector) = prepare(&endpoint)?;
         let channel = transport.connect_with_connector_lazy(connector);
@@ -89,6 +102,11 @@ impl Client {
     }
 
     /// Connects now; a coordinator that does not answer is an error that names it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::lazy`], and `Unavailable` when no connection opens within [`CONNECT_TIMEOUT`]: nobody listens, the
+    /// name is not known, or the server's certificate is not to be trusted. Its hint says what to look at.
     pub async fn connect(endpoint: Endpoint, token: Option<Token>) -> Result<Self, ApiError> {
         let (transport, connector) = prepare(&endpoint)?;
         let channel =
@@ -135,7 +153,7 @@ impl Client {
 }
 
 fn prepare(endpoint: &Endpoint) -> Result<(tonic::transport::Endpoint, Connector), ApiError> {
-    let connector = Connector::new(endpoint, Protocol::Http2).map_err(|error| tls_error(endpoint, &error))?;
+    let connector = Connector::new(endpoint).map_err(|error| tls_error(endpoint, &error))?;
     // The connector decides about TLS: this address only fills the request's authority.
     let transport = tonic::transport::Endpoint::from_shared(format!("http://{}", endpoint.authority()))
         .map_err(|error| ApiError::new(ErrorCode::InvalidArgument, format!("cannot use {endpoint}: {error}")))?
@@ -149,7 +167,7 @@ fn prepare(endpoint: &Endpoint) -> Result<(tonic::transport::Endpoint, Connector
 }
 
 fn tls_error(endpoint: &Endpoint, error: &TlsError) -> ApiError {
-    ApiError::new(ErrorCode::InvalidArgument, format!("cannot connect to {endpoint}: {error}"))
+    ApiError::new(ErrorCode::InvalidArgument, format!("cannot connect to {endpoint}: {}", causes(error)))
 }
 
 /// The innermost causes of `error`, joined, without repeating what an outer layer already said.
@@ -170,7 +188,11 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
 fn io_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+        if let Some(mut io) = error.downcast_ref::<std::io::Error>() {
+            // One that wraps another names that one's source as its own, and hides its kind.
+            while let Some(inner) = io.get_ref().and_then(|inner| inner.downcast_ref::<std::io::Error>()) {
+                io = inner;
+            }
             return Some(io);
         }
         next = error.source();

@@ -1,7 +1,6 @@
 //! `planforge explain`: what the native compiler would do with a model, and what it cannot. Needs no device.
 
-use super::Context;
-use crate::{failure::Failure, request::shapes};
+use crate::{context::Context, failure::Failure, request::shapes};
 use planforge_cpu::explain::explain;
 use planforge_onnx::Model;
 use planforge_proto::ErrorCode;

@@ -1,7 +1,6 @@
 //! `planforge inspect`: what a plan or an ONNX file holds.
 
-use super::Context;
-use crate::{backends, failure::Failure, request::models, tables};
+use crate::{backends, context::Context, failure::Failure, request::models, tables};
 use planforge_backend::PlanIdentity;
 use planforge_cpu::PlanError;
 use planforge_types::BackendError;

@@ -1,8 +1,7 @@
 //! `planforge probe`: what this machine's GPU reaches, measured now; needs no farm. What was found is kept for the
 //! reports of this machine's farm and of `bench`, whose layers are held against it.
 
-use super::Context;
-use crate::{backends, failure::Failure, local::ceilings_folder};
+use crate::{backends, context::Context, failure::Failure, local::ceilings_folder};
 use planforge_agent::HostDevices;
 use planforge_cuda::{
     probe::{self, Launches, Probe, Transfers},

@@ -1,7 +1,7 @@
 //! `planforge run`: a plan on inputs from a file.
 
-use super::{Context, bench::FOREIGN};
-use crate::{backends, failure::Failure, portability, tables};
+use super::bench::FOREIGN;
+use crate::{backends, context::Context, failure::Failure, portability, tables};
 use planforge_agent::HostDevices;
 use planforge_backend::{Compiler, LoadOptions};
 use planforge_identity::npz::{self, NpzError};

@@ -1,7 +1,7 @@
 //! A real build and benchmark of a small model with every TensorRT that a GPU of this host is offered.
 
 use super::Check;
-use crate::{backends, commands::Context, failure::Failure, reports, request::models};
+use crate::{backends, context::Context, failure::Failure, reports, request::models};
 use planforge_backend::Cancel;
 use planforge_device::telemetry;
 use planforge_proto::ErrorCode;

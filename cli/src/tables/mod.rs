@@ -1,4 +1,7 @@
-//! How jobs, devices and engines look to people: plain tables, one row each, nothing by colour alone.
+//! How jobs, devices, engines and reports look to people: plain tables, one row each, nothing by colour alone.
+
+pub mod comparison;
+pub mod report;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 use planforge_proto::{v1, view};
@@ -10,9 +13,15 @@ const SHORT_DIGEST: usize = 12;
 
 /// A table without lines, so that columns can be cut and pasted.
 pub fn table(columns: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).force_no_tty();
+    let mut table = headless();
     table.set_header(columns.iter().map(|name| name.to_uppercase()));
+    table
+}
+
+/// As [`table`], without names over the columns.
+fn headless() -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table
 }
 

@@ -1,11 +1,11 @@
 //! A report on one screen: what was measured, the numbers, and what to know before trusting them.
 
-use super::{
-    ArtifactRef, BatchPoint, BatchSweep, BuildTrial, CacheUse, Finding, Lottery, ModeSplit, Numerics, ProfilePoint,
-    ProfileSwitch, Report, Roofline, Severity, StopReason, StreamPoint, StreamSweep,
+use super::headless;
+use planforge_report::{
+    ArtifactRef, BatchPoint, BatchSweep, BuildTrial, CacheUse, Finding, LayerTime, Lottery, ModeSplit, Numerics,
+    ProfilePoint, ProfileSwitch, Report, Roofline, Severity, StopReason, StreamPoint, StreamSweep,
     format::{bytes, milliseconds, per_second, percent},
 };
-use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use planforge_stats::MedianInterval;
 use std::collections::BTreeMap;
 
@@ -15,41 +15,30 @@ const SHOWN_LAYERS: usize = 8;
 /// Longest layer name and finding shown.
 const SHOWN_CHARS: usize = 160;
 
-impl Report {
-    /// The report as plain text, one fact a line.
-    pub fn render(&self) -> String {
-        self.render_with(None)
+/// The report as plain text, one fact a line; with what a foreign plan loses, in words.
+pub fn render(report: &Report, loss: Option<&str>) -> String {
+    let mut text = String::new();
+    if report.simulated {
+        text.push_str("SIMULATED: measured on a scripted device, no number is real\n");
     }
+    let mut rows = headless();
+    rows.add_rows(Facts(report).lines(loss).into_iter().map(|(name, text)| [name.to_owned(), text]));
+    text.push_str(&super::render(rows, &[]));
+    text
+}
 
-    /// As [`Report::render`], with what a foreign plan loses, in words.
-    pub fn render_with(&self, loss: Option<&str>) -> String {
-        let mut table = Table::new();
-        table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).force_no_tty();
-        for (name, text) in self.lines(loss) {
-            table.add_row([name.to_owned(), text]);
-        }
-        if let Some(first) = table.column_mut(0) {
-            first.set_padding((0, 1));
-        }
-        let mut text = String::new();
-        if self.simulated {
-            text.push_str("SIMULATED: measured on a scripted device, no number is real\n");
-        }
-        for line in table.to_string().lines() {
-            text.push_str(line.trim_end());
-            text.push('\n');
-        }
-        text
-    }
+/// A report, read line by line.
+struct Facts<'a>(&'a Report);
 
+impl Facts<'_> {
     fn lines(&self, loss: Option<&str>) -> Vec<(&'static str, String)> {
-        let stats = &self.latency_ms;
+        let stats = &self.0.latency_ms;
         let mut lines = vec![
-            ("model", format!("{} ({})", self.model.name, self.model.digest.short())),
-            ("engine", format!("{} for {}, {}", self.plan.digest.short(), self.sku, self.built_with())),
-            ("device", format!("{} on {}", self.device.name, self.provenance.agent)),
+            ("model", format!("{} ({})", self.0.model.name, self.0.model.digest.short())),
+            ("engine", format!("{} for {}, {}", self.0.plan.digest.short(), self.0.sku, self.built_with())),
+            ("device", format!("{} on {}", self.0.device.name, self.0.provenance.agent)),
         ];
-        if let Some(foreign) = &self.foreign {
+        if let Some(foreign) = &self.0.foreign {
             lines.push(("foreign", format!("built for {}, measured on {}", foreign.built_for, foreign.measured_on)));
         }
         lines.extend(loss.map(|words| ("loss", words.to_owned())));
@@ -58,27 +47,30 @@ impl Report {
             format!(
                 "{} median ({}), p90 {}, p95 {}, p99 {}, max {}",
                 milliseconds(stats.median),
-                MedianInterval::words(self.interval(), stats.median),
+                MedianInterval::words(self.0.interval(), stats.median),
                 milliseconds(stats.p90),
                 milliseconds(stats.p95),
                 milliseconds(stats.p99),
                 milliseconds(stats.max),
             ),
         ));
-        lines.push(("throughput", format!("{} at batch {}", per_second(self.throughput_per_s), self.batch)));
+        lines.push(("throughput", format!("{} at batch {}", per_second(self.0.throughput_per_s), self.0.batch)));
         lines.push(("samples", self.samples_line()));
         lines.push(("size", self.size_line()));
         lines.extend(self.split_lines());
-        lines.extend(self.points.iter().map(|point| ("point", point_line(point))));
-        lines.extend(self.switches.iter().map(|switch| ("switch", switch_line(switch))));
-        lines.extend(self.streams.iter().flat_map(stream_lines));
-        lines.extend(self.batches.iter().flat_map(batch_lines));
-        if let Some(build_ms) = self.build_ms {
-            lines.push(("build", format!("{}{}", milliseconds(build_ms), self.cache.as_ref().map_or("", cache_words))));
+        lines.extend(self.0.points.iter().map(|point| ("point", point_line(point))));
+        lines.extend(self.0.switches.iter().map(|switch| ("switch", switch_line(switch))));
+        lines.extend(self.0.streams.iter().flat_map(stream_lines));
+        lines.extend(self.0.batches.iter().flat_map(batch_lines));
+        if let Some(build_ms) = self.0.build_ms {
+            lines.push((
+                "build",
+                format!("{}{}", milliseconds(build_ms), self.0.cache.as_ref().map_or("", cache_words)),
+            ));
         }
-        lines.extend(self.lottery.iter().flat_map(lottery_lines));
+        lines.extend(self.0.lottery.iter().flat_map(lottery_lines));
         lines.push(("outputs", self.outputs_line()));
-        if let Some(accuracy) = &self.accuracy {
+        if let Some(accuracy) = &self.0.accuracy {
             let reference = accuracy.reference_top1.map(|top1| format!(", reference {}", percent(top1)));
             let reference = reference.unwrap_or_default();
             lines.push(("accuracy", format!("{} top-1 of {} rows{reference}", percent(accuracy.top1), accuracy.rows)));
@@ -88,11 +80,11 @@ impl Report {
             shares.sort_by(|a, b| b.1.total_cmp(a.1));
             shares.iter().map(|(name, share)| format!("{name} {}", percent(**share))).collect::<Vec<_>>().join(", ")
         };
-        if !self.precision_time.is_empty() {
-            lines.push(("precision", format!("{} of the layers' time", shares(&self.precision_time))));
+        if !self.0.precision_time.is_empty() {
+            lines.push(("precision", format!("{} of the layers' time", shares(&self.0.precision_time))));
         }
-        if !self.weight_bytes.is_empty() {
-            let types = self.weight_bytes.iter().map(|(name, size)| format!("{name} {}", bytes(*size)));
+        if !self.0.weight_bytes.is_empty() {
+            let types = self.0.weight_bytes.iter().map(|(name, size)| format!("{name} {}", bytes(*size)));
             lines.push(("weights", types.collect::<Vec<_>>().join(", ")));
         }
         lines.extend(self.ceilings_line().map(|text| ("ceilings", text)));
@@ -100,48 +92,48 @@ impl Report {
         let kept = |artifact: &ArtifactRef| {
             format!("{} ({}, {})", cut(&artifact.name), bytes(artifact.bytes), artifact.digest.short())
         };
-        lines.extend(self.artifacts.iter().map(|artifact| ("artifact", kept(artifact))));
-        lines.extend(self.findings.iter().map(|finding| ("finding", finding_line(finding))));
+        lines.extend(self.0.artifacts.iter().map(|artifact| ("artifact", kept(artifact))));
+        lines.extend(self.0.findings.iter().map(|finding| ("finding", finding_line(finding))));
         lines
     }
 
     fn built_with(&self) -> String {
-        let precision = format!("{:?}", self.spec.precision).to_lowercase();
-        let threads = match self.spec.threads {
+        let precision = format!("{:?}", self.0.spec.precision).to_lowercase();
+        let threads = match self.0.spec.threads {
             Some(1) => ", 1 thread".to_owned(),
             Some(count) => format!(", {count} threads"),
             None => String::new(),
         };
-        format!("{}, {precision}{threads}", self.toolchain)
+        format!("{}, {precision}{threads}", self.0.toolchain)
     }
 
     fn split_lines(&self) -> Vec<(&'static str, String)> {
-        let modes = self.split.iter().flat_map(|split| &split.modes);
+        let modes = self.0.split.iter().flat_map(|split| &split.modes);
         modes.map(|mode| ("split", split_line(mode))).collect()
     }
 
     fn samples_line(&self) -> String {
-        let discarded = self.windows.len() - self.counted_windows().len();
-        let stop = match self.experiment.stop {
+        let discarded = self.0.windows.len() - self.0.counted_windows().len();
+        let stop = match self.0.experiment.stop {
             StopReason::Confident => "until confident",
             StopReason::BudgetSpent => "until the budget was spent",
             StopReason::SampleLimit => "up to the sample limit",
         };
         format!(
             "{} in {} windows, {discarded} discarded, {stop} ({})",
-            self.latency_ms.count,
-            self.windows.len() - discarded,
-            milliseconds(self.experiment.elapsed_ms)
+            self.0.latency_ms.count,
+            self.0.windows.len() - discarded,
+            milliseconds(self.0.experiment.elapsed_ms)
         )
     }
 
     fn size_line(&self) -> String {
-        let peak = self.peak_memory_bytes.map(|peak| format!(", worker at most {}", bytes(peak))).unwrap_or_default();
-        format!("plan {}, engine {} in memory{peak}", bytes(self.plan.bytes), bytes(self.engine_memory_bytes))
+        let peak = self.0.peak_memory_bytes.map(|peak| format!(", worker at most {}", bytes(peak))).unwrap_or_default();
+        format!("plan {}, engine {} in memory{peak}", bytes(self.0.plan.bytes), bytes(self.0.engine_memory_bytes))
     }
 
     fn outputs_line(&self) -> String {
-        match &self.numerics {
+        match &self.0.numerics {
             Some(numerics) => match &numerics.skipped {
                 Some(reason) => format!("not compared: {}", cut(reason)),
                 None => format!(
@@ -166,22 +158,22 @@ impl Report {
 
     /// What the layers are held against; nothing where no layer has counts.
     fn ceilings_line(&self) -> Option<String> {
-        self.layers.iter().any(|layer| layer.flops > 0 || layer.bytes > 0).then(|| match &self.ceilings {
+        self.0.layers.iter().any(|layer| layer.flops > 0 || layer.bytes > 0).then(|| match &self.0.ceilings {
             Some(ceilings) => cut(&ceilings.describe()),
             None => "not known: what this device reaches was not measured".into(),
         })
     }
 
     fn slowest_layers(&self) -> Vec<(&'static str, String)> {
-        let total_ms: f64 = self.layers.iter().map(|layer| layer.median_ms).sum();
-        let mut layers: Vec<_> = self.layers.iter().collect();
+        let total_ms: f64 = self.0.layers.iter().map(|layer| layer.median_ms).sum();
+        let mut layers: Vec<_> = self.0.layers.iter().collect();
         layers.sort_by(|a, b| b.median_ms.total_cmp(&a.median_ms));
-        let line = |layer: &&crate::LayerTime| {
+        let line = |layer: &&LayerTime| {
             let share = 100.0 * layer.median_ms / total_ms.max(f64::MIN_POSITIVE);
             let name = cut(&layer.name);
             let precision = layer.precision.as_ref().map(|precision| format!(" in {precision}")).unwrap_or_default();
             let kind = format!("{}{precision} by {}", layer.kind, cut(&layer.tactic));
-            let reached = Roofline::of(layer, self.ceilings.as_ref()).map(|roofline| roofline.describe());
+            let reached = Roofline::of(layer, self.0.ceilings.as_ref()).map(|roofline| roofline.describe());
             let reached = reached.map(|words| format!("  {words}")).unwrap_or_default();
             format!("{share:4.1} %  {}{reached}  {kind}  {name}", milliseconds(layer.median_ms))
         };
@@ -312,4 +304,44 @@ fn cut(text: &str) -> String {
         return line;
     }
     line.chars().take(SHOWN_CHARS).chain("...".chars()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planforge_report::{
+        Foreign, WindowRecord,
+        testing::{sample_report, with_ceilings_and_batches},
+    };
+
+    #[test]
+    fn people_see_the_numbers_on_one_screen() {
+        let mut report = sample_report(1.0);
+        insta::assert_snapshot!(render(&report, None));
+        report.simulated = true;
+        report.foreign = Some(Foreign { built_for: "t4".parse().unwrap(), measured_on: "l4".parse().unwrap() });
+        report.accuracy = None;
+        report.numerics.as_mut().unwrap().passed = false;
+        let message = "line one\nline two ".repeat(20);
+        report.findings.push(Finding { code: "inaccurate".into(), severity: Severity::Error, message });
+        insta::assert_snapshot!(render(&report, None));
+    }
+
+    #[test]
+    fn ceilings_and_batches_are_shown() {
+        let mut report = with_ceilings_and_batches(sample_report(1.0));
+        insta::assert_snapshot!(render(&report, None));
+        report.ceilings = None;
+        let text = render(&report, None);
+        assert!(text.contains("ceilings    not known"), "{text}");
+    }
+
+    #[test]
+    fn of_one_window_no_interval_is_shown() {
+        let mut report = sample_report(1.0);
+        let samples = report.samples.decode().unwrap();
+        report.windows = vec![WindowRecord { iterations: samples.len() as u32, ..report.windows[0].clone() }];
+        let text = render(&report, None);
+        assert!(text.contains("median (no interval: one window)"), "{text}");
+    }
 }
