@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`run`] | the steps: files, device, worker, uploads, result |
+//! | `take_device` | waiting for the device's lock on this host |
 //! | `supervise` | a running worker: its order, its words, its limits and its end |
 //! | `uploads` | what an attempt brings to the blob store |
 //! | [`caches`] | timing and tactic caches: one private copy for each build, published after its success |
@@ -21,6 +22,7 @@ mod order;
 pub mod process;
 pub mod run;
 mod supervise;
+mod take_device;
 mod uploads;
 
 use crate::host::lock::LockError;

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     AttemptKey, Limits,
     host::{
-        lock::{self, DeviceLock, Holder, Taken},
+        lock::Holder,
         proc::ProcessId,
         state::{Outbox, new_id},
     },
@@ -36,9 +36,6 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// How often a held device is tried again, and how soon after its orphans were killed.
-const DEVICE_RETRY: Duration = Duration::from_millis(500);
-const ORPHAN_RETRY: Duration = Duration::from_millis(20);
 /// Waits between tries while the blob store is away or full. Short, so that a finished build is through within seconds of
 /// the store's return; a refused try is one small request.
 const STORE_RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -270,7 +267,7 @@ impl Attempt {
 
         let _turn = self.unless_stopped(self.turn.lock()).await.map_err(Ended::Stopped)?;
         let marker = format!("{}.{}", self.key, new_id());
-        let lock = self.unless_stopped(self.take_device(&marker)).await.map_err(Ended::Stopped)??;
+        let lock = self.unless_stopped(self.take_device(&marker, log)).await.map_err(Ended::Stopped)??;
         if self.suspected {
             let checked = device_check::check(&self.shared, &self.device, &lock).await;
             self.note(Note::Checked(checked.clone())).await;
@@ -291,6 +288,7 @@ impl Attempt {
                 },
             },
             visible: self.device.fingerprint.visibility(),
+            lock_folder: self.shared.lock_folder.clone(),
         };
         let worker = self.shared.spawner.spawn(start, &lock).await.map_err(|error| {
             let program = self.shared.worker_command.first().map(|p| p.to_string_lossy().into_owned());
@@ -394,49 +392,6 @@ impl Attempt {
                 }
                 Err(error) => return Err(error.into()),
             }
-        }
-    }
-
-    fn holder(&self, marker: &str) -> Holder {
-        Holder {
-            agent: self.shared.process,
-            agent_name: self.shared.agent_name.clone(),
-            job: self.key.job.clone(),
-            marker: marker.to_owned(),
-            worker: None,
-        }
-    }
-
-    /// Waits for the device's lock on this host; what a dead agent left on it is killed.
-    async fn take_device(&self, marker: &str) -> Result<DeviceLock, Failed> {
-        let give_up = Instant::now() + Duration::from_millis(self.shared.limits.device_wait_ms);
-        loop {
-            let (folder, device) = (self.shared.lock_folder.clone(), self.device.id.clone());
-            let taken = blocking(move || {
-                let taken = lock::try_take(&folder, &device)?;
-                let orphaned = matches!(&taken, Taken::Held(Some(holder)) if holder.kill_if_orphaned());
-                Ok::<_, lock::LockError>((taken, orphaned))
-            });
-            let pause = match taken.await? {
-                (Taken::Ours(lock), _) => {
-                    lock.name_holder(&self.holder(marker))?;
-                    return Ok(lock);
-                }
-                (Taken::Held(holder), orphaned) => {
-                    let by = holder.map_or_else(
-                        || "another process".to_owned(),
-                        |holder| format!("agent {} (pid {}), job {}", holder.agent_name, holder.agent.pid, holder.job),
-                    );
-                    let detail = format!("device {} of this host is used by {by}", self.device.id);
-                    if Instant::now() >= give_up {
-                        let hint = "end that process, or wait until it is done and submit again";
-                        return Err(Failed::infrastructure(detail).with_hint(hint));
-                    }
-                    self.phase("wait", 0.0, detail).await;
-                    if orphaned { ORPHAN_RETRY } else { DEVICE_RETRY }
-                }
-            };
-            sleep(pause).await;
         }
     }
 }

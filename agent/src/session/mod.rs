@@ -21,7 +21,7 @@ use crate::{
     },
     host::{
         devices::{DeviceError, by_id, to_wire},
-        lock::{self, Taken},
+        lock::{self, Holder, Taken},
         proc::ProcessId,
         state::{Outbox, StateFolder, new_id},
     },
@@ -196,7 +196,9 @@ fn clear_orphans(folder: &Path, devices: &BTreeMap<String, DiscoveredDevice>) ->
     for device in devices.keys() {
         for _ in 0..ORPHAN_ROUNDS {
             match lock::try_take(folder, device)? {
-                Taken::Held(Some(holder)) if holder.kill_if_orphaned() => std::thread::park_timeout(ORPHAN_PAUSE),
+                Taken::Held(held) if held.holder.as_ref().is_some_and(Holder::kill_if_orphaned) => {
+                    std::thread::park_timeout(ORPHAN_PAUSE);
+                }
                 _ => break,
             }
         }
