@@ -4,8 +4,9 @@
 //! may hang or crash whoever asks. The process runs like a worker, under the device's lock, and dies with the agent.
 
 use super::{
+    Shared,
+    blocking::blocking,
     process::{Worker, WorkerLimits, WorkerStart},
-    run::{Shared, blocking},
 };
 use crate::host::{
     devices::{DeviceError, DeviceSource},

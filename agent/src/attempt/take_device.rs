@@ -1,10 +1,6 @@
 //! Waiting for a device's lock on this host: what a dead agent left on it is killed, and who else has it is named.
 
-use super::{
-    Failed,
-    log::AttemptLog,
-    run::{Attempt, blocking},
-};
+use super::{Attempt, Failed, blocking::blocking, log::AttemptLog};
 use crate::host::{
     lock::{self, DeviceLock, Holder, LockError, Taken},
     proc,
