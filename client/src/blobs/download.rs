@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Method, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use planforge_types::{Digest, DigestWriter};
+use planforge_types::{Digest, DigestWriter, durable};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File, OpenOptions},
@@ -80,10 +80,7 @@ impl Part {
         if !durable {
             return fs::rename(&self.path, dest).map_err(BlobError::disk("write", dest));
         }
-        self.file.sync_all().map_err(BlobError::disk("sync", &self.path))?;
-        fs::rename(&self.path, dest).map_err(BlobError::disk("write", dest))?;
-        let folder = dest.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder).and_then(|f| f.sync_all()).map_err(BlobError::disk("sync", folder))
+        durable::publish(&self.file, &self.path, dest).map_err(BlobError::disk("write", dest))
     }
 
     fn discard(self) {

@@ -4,7 +4,7 @@
 //! only saves time. The same inputs and the same cache give the same plan, byte for byte.
 
 use super::{COMPILER_REVISION, program::TimedTactic, tactic::Signature};
-use planforge_types::Digest;
+use planforge_types::{Digest, durable};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -80,9 +80,7 @@ impl TacticCache {
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;
         }
-        let partial = file.with_extension(format!("{}.partial", std::process::id()));
-        fs::write(&partial, serde_json::to_vec(&self.kept).map_err(io::Error::other)?)?;
-        fs::rename(&partial, file)
+        durable::write_cache(file, &serde_json::to_vec(&self.kept).map_err(io::Error::other)?)
     }
 }
 
