@@ -18,6 +18,7 @@ pub mod blobs;
 pub mod client;
 pub mod connect;
 pub mod endpoint;
+mod failure;
 pub mod tls;
 
 pub use blobs::{BlobError, Blobs};

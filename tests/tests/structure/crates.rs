@@ -129,7 +129,8 @@ fn no_crate_is_a_large_part_of_all() {
 }
 
 /// Begins and ends the table in ARCHITECTURE.md.
-const BEGIN: &str = "<!-- crates: written by PLANFORGE_BLESS=1 cargo nextest run -p planforge-tests the_table_of_crates -->\n";
+const BEGIN: &str =
+    "<!-- crates: written by PLANFORGE_BLESS=1 cargo nextest run -p planforge-tests the_table_of_crates -->\n";
 const END: &str = "<!-- /crates -->\n";
 
 #[test]
@@ -228,8 +229,11 @@ fn shared_words_know_nothing_of_who_uses_them() {
     ] {
         let name = format!("planforge-{package}");
         let reached = reached(&name);
-        let ours: Vec<&str> =
-            reached.iter().filter(|other| **other != name).filter_map(|other| other.strip_prefix("planforge-")).collect();
+        let ours: Vec<&str> = reached
+            .iter()
+            .filter(|other| **other != name)
+            .filter_map(|other| other.strip_prefix("planforge-"))
+            .collect();
         assert_eq!(ours, uses, "{name}");
     }
 }

@@ -22,7 +22,8 @@ impl Uses {
             let file = parse(&root);
             let modules: BTreeSet<String> = file.items.iter().filter_map(module_name).collect();
             let exports = exports(&file, &modules);
-            let mut reader = Reader { uses: &mut uses, modules: &modules, exports: &exports, file: root, at: Vec::new() };
+            let mut reader =
+                Reader { uses: &mut uses, modules: &modules, exports: &exports, file: root, at: Vec::new() };
             for item in &file.items {
                 if let Some(name) = module_name(item) {
                     reader.read_module(src, &name);
@@ -250,7 +251,8 @@ fn a_circle_is_found_wherever_it_is_written() {
     let circle = |first: &str, second: &str, root: &str| {
         let folder = tempfile::tempdir().expect("a temporary folder");
         fs::create_dir(folder.path().join("b")).expect("a folder");
-        for (name, text) in [("lib.rs", root), ("a.rs", first), ("b/mod.rs", second), ("b/c.rs", "use crate::a::Item;")] {
+        for (name, text) in [("lib.rs", root), ("a.rs", first), ("b/mod.rs", second), ("b/c.rs", "use crate::a::Item;")]
+        {
             fs::write(folder.path().join(name), text).expect("a file");
         }
         Uses::of(folder.path()).circle()
@@ -269,7 +271,9 @@ fn a_circle_is_found_wherever_it_is_written() {
         let found = circle(uses, "mod c; pub struct Other;", root).unwrap_or_else(|| panic!("not found: {uses}"));
         assert!(found.contains("a uses b in") && found.contains("b uses a in") && found.contains("c.rs"), "{found}");
     }
-    for harmless in ["#[cfg(test)] mod tests { use crate::b::Other; }", "#[cfg(test)] use crate::b::Other;", "// crate::b"] {
+    for harmless in
+        ["#[cfg(test)] mod tests { use crate::b::Other; }", "#[cfg(test)] use crate::b::Other;", "// crate::b"]
+    {
         assert_eq!(circle(harmless, "mod c;", root), None, "{harmless}");
     }
     let below = "#[cfg(test)] mod c;";
