@@ -56,6 +56,13 @@ fn the_coordinator_reaches_no_compiler() {
 }
 
 #[test]
+fn tables_are_drawn_by_the_command_line_alone() {
+    for package in ["planforge-report", "planforge-coordinator", "planforge-agent"] {
+        reaches_none(package, &["comfy-table"]);
+    }
+}
+
+#[test]
 fn shared_words_know_nothing_of_who_uses_them() {
     let ours = |package: &str| {
         let reached = reached(package);
