@@ -3,7 +3,10 @@
 //! A JSON file, read before a build and replaced by rename after it. A cache that cannot be read is an empty one: it
 //! only saves time. The same inputs and the same cache give the same plan, byte for byte.
 
-use super::{COMPILER_REVISION, program::TimedTactic, tactic::Signature};
+use super::{
+    COMPILER_REVISION,
+    program::{StepKind, TimedTactic},
+};
 use planforge_types::Digest;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -20,6 +23,14 @@ const CACHE_MAX_BYTES: u64 = 256 << 20;
 struct Kept {
     /// By digest of everything that decides; see [`TacticCache::key`].
     steps: BTreeMap<String, Vec<TimedTactic>>,
+}
+
+/// What decides a tactic besides the machine.
+#[derive(Debug, Serialize)]
+pub(crate) struct Signature<'a> {
+    pub kind: &'a StepKind,
+    pub bias: bool,
+    pub residual: bool,
 }
 
 /// Tactics known for one device class, level and number of threads.

@@ -7,7 +7,7 @@ use super::{
     draft::Draft,
     lower::lower,
     meter::NativeMeter,
-    plan::{self, Manifest, isa_level, levels_here},
+    plan::{self, Manifest, device_class, isa_level, levels_here},
     shapes::{Shapes, at},
     tactic::{TuneError, Tuner},
 };
@@ -226,9 +226,4 @@ pub(super) fn compile_on(
     });
     events.progress("write", 1.0, "");
     Ok(CompiledPlan { path, facts, findings: Vec::new() })
-}
-
-/// The class of this host's CPU: whose timings may be used again.
-pub(crate) fn device_class() -> Digest {
-    planforge_device::cpu::detect(&planforge_device::cpu::host_facts()).0.class_digest()
 }

@@ -172,7 +172,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
         format: format!("{}.{MINOR}", planforge_plan::container::MAJOR),
         instruction_set: isa.name().to_owned(),
         runs_here: plan::level_of(&manifest).is_ok(),
-        foreign: manifest.device_class != super::compiler::device_class(),
+        foreign: manifest.device_class != crate::plan::device_class(),
         inputs: profiles.first().map(|profile| profile.inputs.iter().map(input_port).collect()).unwrap_or_default(),
         outputs,
         profiles,

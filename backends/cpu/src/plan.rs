@@ -151,6 +151,11 @@ pub(crate) fn isa_level(level: CpuLevel) -> IsaLevel {
     }
 }
 
+/// The class of this host's CPU: whose timings may be used again.
+pub(crate) fn device_class() -> Digest {
+    planforge_device::cpu::detect(&planforge_device::cpu::host_facts()).0.class_digest()
+}
+
 /// The SKUs of this CPU, for messages.
 pub(crate) fn levels_here() -> String {
     let names: Vec<&str> = CpuLevel::detect().into_iter().map(CpuLevel::name).collect();

@@ -5,7 +5,7 @@
 //! of them alike. The quickest run of each counts: whatever else happens on the machine only ever slows a run down.
 
 use super::{
-    cache::TacticCache,
+    cache::{Signature, TacticCache},
     draft::{Draft, DraftStep},
     engine::{Engine, EngineError},
     memory::{AlignedBytes, Weights},
@@ -21,7 +21,6 @@ use planforge_kernels_cpu::{
     pool::ThreadPool,
 };
 use planforge_passes::memory::{Lifetime, place};
-use serde::Serialize;
 use std::{sync::Arc, time::Instant};
 
 /// Runs of every candidate before the best are chosen; the quickest counts. One that takes twice as long as another is
@@ -37,14 +36,6 @@ const TAP_CHANNELS_MIN: usize = 8;
 const DEEP: usize = 512;
 /// Depth of one such pass.
 const DEPTH_BLOCK: usize = 256;
-
-/// What decides a tactic besides the machine.
-#[derive(Debug, Serialize)]
-pub(crate) struct Signature<'a> {
-    pub kind: &'a StepKind,
-    pub bias: bool,
-    pub residual: bool,
-}
 
 fn signature(draft: &DraftStep) -> Signature<'_> {
     let operands = match draft.step.kind {

@@ -4,11 +4,11 @@
 //! with another runtime. The same program on several streams is timed beside it, and its outputs compared. With a lock
 //! file, the GPU is used only while it is held, so that several can be begun at once.
 use planforge_cuda::{
-    codegen::Source,
     lower::lower,
-    program::{Program, Tactic},
+    program::{MAX_STREAMS, Program, Tactic},
     runtime::{Context, Device, Kernels},
-    schedule::{self, MAX_STREAMS},
+    schedule,
+    source::Source,
     tune::{Effort, Timed, Times, tune},
     view::Kind,
 };

@@ -10,6 +10,7 @@ use crate::{
     plan::{self, ProfileProgram, Tried, rows, weights::Pool},
     program::Program,
     runtime::{Device, RuntimeError},
+    source::source_digest,
     tune::{Effort, Streams, Times, choose_streams, tune},
     view::Kind,
 };
@@ -160,7 +161,7 @@ pub fn finish(
         let context = choose_streams(device, &mut program, &weights, &step_us, compares, &mut streams)?;
         finished.device_bytes += context.memory.bytes() - weights.len_bytes() as u64;
         for source in &program.sources {
-            finished.code.insert(plan::source_digest(source), device.cubin(source)?);
+            finished.code.insert(source_digest(source), device.cubin(source)?);
         }
         let tried =
             tuned.tried.iter().map(|(step, timed)| (step.clone(), trimmed(timed).iter().map(Tried::from).collect()));

@@ -188,7 +188,7 @@ fn read(file: &Path) -> Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{codegen::Source, program::Tactic};
+    use crate::{program::Tactic, source::Source};
 
     #[test]
     fn code_beyond_the_bound_goes_and_what_is_used_stays() {

@@ -8,8 +8,8 @@ use crate::{
     inspect,
     meter::CudaMeter,
     plan::{self, Manifest, Parts, TunedOn},
+    program::MAX_WORKSPACE_BYTES,
     runtime::{Device, RuntimeError},
-    tune::MAX_WORKSPACE_BYTES,
     versions::{self, BACKEND, Versions},
 };
 use planforge_backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};

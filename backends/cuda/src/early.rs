@@ -1,10 +1,12 @@
 //! Which kernels let the ones behind them begin early: decided here, held to in `runtime/context`.
 
 use crate::{
-    codegen::EARLY_SINCE,
     program::{Program, Step, Tactic, Work},
     schedule::Schedule,
 };
+
+/// First architecture on which a kernel can begin before the one ahead of it ends.
+pub const EARLY_SINCE: u32 = 90;
 
 /// How a step behaves behind a kernel that lets it begin early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,9 @@
 //! | [`program`] | an engine before it is on a device: buffers, steps, tactics |
 //! | [`lower`] | from the optimised graph to a program |
 //! | [`codegen`] | CUDA C++ of the kernels that are made for one step's exact shapes |
+//! | [`source`] | the text of a generated kernel |
+//! | [`signature`] | what tells steps apart for the tactic cache |
+//! | [`schedule`] | which steps run side by side |
 //! | [`runtime`] | a program on a device: memory, prepared steps, the captured graph |
 //! | [`tune`], [`cache`] | candidates for every step, timed on the device, and what is remembered of it |
 //! | [`early`] | which kernels let the ones behind them begin early |
@@ -38,6 +41,8 @@ pub mod probe;
 pub mod program;
 pub mod runtime;
 pub mod schedule;
+pub mod signature;
+pub mod source;
 pub mod tune;
 pub mod versions;
 pub mod view;

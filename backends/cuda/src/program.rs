@@ -1,16 +1,22 @@
 //! An engine before it is on a device: buffers, the steps that fill them, and which tactic computes each.
 
 use crate::{
-    codegen::Source,
-    lower::ALIGNMENT,
-    schedule::MAX_STREAMS,
-    tune::MAX_WORKSPACE_BYTES,
+    source::Source,
     view::{BufferId, CHANNELS_LAST, Kind, View, strides_in},
 };
 use planforge_graph::ir::Activation;
 use planforge_kernels_cuda::device::ALIGNMENT_BYTES;
 use planforge_types::ElementType;
 use serde::{Deserialize, Serialize};
+
+/// Bytes to which weights and arena buffers are aligned.
+pub(crate) const ALIGNMENT: u64 = 256;
+
+/// Most streams of one program, the first included.
+pub const MAX_STREAMS: u32 = 4;
+
+/// Most workspace that a tactic may use; more means that it unpacks whole images.
+pub const MAX_WORKSPACE_BYTES: u64 = 64 << 20;
 
 /// Where a buffer lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,15 +5,12 @@
 //! memory only where every use of the one is ordered before every use of the other.
 
 use crate::{
-    lower::ALIGNMENT,
-    program::{Place, Program, Step},
+    program::{ALIGNMENT, MAX_STREAMS, Place, Program, Step},
     view::{BufferId, View},
 };
 use planforge_passes::memory::place_apart;
 use std::collections::BTreeMap;
 
-/// Most streams of one program, the first included.
-pub const MAX_STREAMS: u32 = 4;
 /// Programs of more steps stay on one stream: pairs of steps are compared.
 const MAX_STEPS: usize = 3000;
 /// What waiting for another stream costs, in microseconds; less is not worth leaving a stream for.

@@ -6,10 +6,11 @@ mod operators;
 
 use operators::{Case, Conv2d, bound};
 use planforge_cuda::{
-    codegen::{EARLY_SINCE, Source},
+    early::EARLY_SINCE,
     lower::lower,
     program::Program,
     runtime::{Context, Device, Kernels, Memory, Ready, prepare},
+    source::Source,
     tune::{Effort, Times, tune, waits},
     view::Kind,
 };

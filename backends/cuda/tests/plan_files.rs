@@ -63,7 +63,7 @@ fn written(folder: &Path, batch: Batch, spec: BuildSpec) -> (PathBuf, Manifest) 
         }
         plan::drop_unused_sources(&mut program);
         for source in &program.sources {
-            code.insert(plan::source_digest(source), machine_code(&source.text));
+            code.insert(planforge_cuda::source::source_digest(source), machine_code(&source.text));
         }
         programs.push(ProfileProgram { program, rows_apart, tried });
     }

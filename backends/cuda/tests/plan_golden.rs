@@ -17,7 +17,8 @@ use planforge_cuda::{
     plan,
     program::{Program, Tactic, Work},
     schedule::{self, Schedule},
-    tune::{Effort, Timed, Times, Tuned, own_kernels, recall, signature},
+    signature::signature,
+    tune::{Effort, Timed, Times, Tuned, own_kernels, recall},
     versions::{CUDA_REVISION, Versions},
 };
 use planforge_types::{BuildSpec, Digest, DimRange, OptimizationProfile, Precision};

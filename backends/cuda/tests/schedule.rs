@@ -1,8 +1,8 @@
 //! Steps on several streams compute what they compute one after another, in whatever order the schedule lets them run.
 
 use planforge_cuda::{
-    program::{Buffer, Edge, KernelWork, Place, Program, Step, Work},
-    schedule::{self, MAX_STREAMS, Schedule},
+    program::{Buffer, Edge, KernelWork, MAX_STREAMS, Place, Program, Step, Work},
+    schedule::{self, Schedule},
     view::{BufferId, Kind, View},
 };
 use planforge_types::ElementType;

@@ -9,6 +9,7 @@
 //! | [`oracle`] | unoptimised sessions that say what a model's outputs are |
 //! | `session` | the loaded library and the sessions made with it |
 //! | `profile` | the library's profile of a run as times per node |
+//! | `settings` | what a spec asks of a session, and what of it is refused |
 //! | `tensors` | tensors in and out of the library |
 //! | `elf`, `python` | how the library is found |
 //!
@@ -24,6 +25,7 @@ pub mod plan;
 mod profile;
 mod python;
 mod session;
+mod settings;
 mod tensors;
 
 pub use compiler::OnnxRuntimeCompiler;

@@ -1,10 +1,10 @@
 //! A loaded plan: bound, run and timed.
 
 use crate::{
-    compiler::{OnnxRuntimeCompiler, check_level, optimization, provider_of, refuse, spinning, threads},
     plan::{self, PlanManifest},
     profile,
     session::{Runtime, Setup, Spinning},
+    settings::{check_level, optimization, provider_of, refuse, spinning, threads},
     tensors,
 };
 use ort::{
@@ -14,7 +14,7 @@ use ort::{
 };
 use planforge_backend::{LoadOptions, Meter, Window, WindowSamples};
 use planforge_report::LayerTime;
-use planforge_types::{BackendError, FailureClass, NamedTensors, OptimizationProfile, Port};
+use planforge_types::{BackendError, FailureClass, NamedTensors, OptimizationProfile, Port, Toolchain};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -51,9 +51,9 @@ pub struct OrtMeter {
 impl OrtMeter {
     /// Loads a plan file of this backend.
     pub(crate) fn load(
-        compiler: &OnnxRuntimeCompiler,
         path: &Path,
         options: &LoadOptions,
+        runtime: impl FnOnce(&Toolchain) -> Result<Runtime, BackendError>,
     ) -> Result<Self, BackendError> {
         let manifest = plan::read(path)?;
         check_level(&manifest.sku)?;
@@ -65,7 +65,7 @@ impl OrtMeter {
                 "count profiles from 0",
             ));
         }
-        let runtime = compiler.runtime(&manifest.toolchain)?;
+        let runtime = runtime(&manifest.toolchain)?;
         let before_bytes = own_memory_bytes();
         let threads = threads(&manifest.spec, options.threads);
         let spinning = spinning(&manifest.spec)?;

@@ -7,7 +7,6 @@
 //! |---|---|
 //! | [`discover`] | installations on this host, and what is wrong with the broken ones |
 //! | [`log`] | the console log, read while it streams in |
-//! | [`findings`] | what trtexec warns of, as findings |
 //! | [`process`] | one run of a tool that may crash, hang or flood |
 //! | [`exports`] | the JSON files of times, layers and outputs |
 //! | [`plan`] | the header of a serialized engine |
@@ -21,7 +20,6 @@ mod compiler;
 pub mod discover;
 pub mod exports;
 pub mod failure;
-pub mod findings;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod log;

@@ -1,6 +1,7 @@
 //! Attributes of one node, each read by name and type, and all of them read.
 
-use super::{error::Refusal, nested::Bound};
+use super::error::Refusal;
+use crate::scope::Bound;
 use planforge_onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto, attribute_proto::AttributeType};
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -4,8 +4,8 @@ use super::{
     MAX_NODES,
     attributes::Attributes,
     error::{Problem, Refusal},
-    nested::{Context, Scope},
 };
+use crate::scope::{Context, Scope};
 use planforge_graph::{
     infer::infer,
     interpreter,

@@ -10,8 +10,8 @@ mod attributes;
 mod builder;
 mod error;
 mod lower;
-mod nested;
 mod order;
+mod scope;
 
 #[doc(hidden)]
 pub mod testing;
@@ -22,7 +22,7 @@ pub use error::{ImportError, Problem, Refusal};
 pub use lower::{NEWEST_OPSET, OLDEST_OPSET, supported as supported_operators};
 
 use builder::{Builder, MAX_TOTAL_ELEMENTS};
-use nested::{Context, Functions, Scope, function_key, functions, lower_node};
+use lower::lower_node;
 use planforge_graph::{
     ir::{ElementType, Graph, Tensor, ValueId},
     shape::{DeclaredDim, TensorType, bind_input, check_size},
@@ -35,6 +35,7 @@ use planforge_onnx::{
     },
 };
 use planforge_types::OptimizationProfile;
+use scope::{Context, Functions, Scope, function_key, functions};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most nodes a graph may have; unrolled models stay far below.

@@ -1,9 +1,10 @@
 //! Convolutions and products of any type, size, grouping and arrangement, on ordinary cores: what is computed where
 //! tensor cores and libraries have nothing, and products of few rows, which only read their weights once.
 
-use super::{Generated, PRELUDE, Source, c_float, c_type, expr::activation};
+use super::{Generated, PRELUDE, c_float, c_type, expr::activation};
 use crate::{
     program::{ConvWork, ProductWork},
+    source::Source,
     view::{Kind, View},
 };
 use planforge_graph::ir::Activation;

@@ -1,8 +1,9 @@
 //! Attention in one kernel, with or without a mask that is added: for what the library's does not cover.
 
-use super::{Generated, PRELUDE, Source, TENSOR_PRELUDE, blocks, c_float, c_type};
+use super::{Generated, PRELUDE, TENSOR_PRELUDE, blocks, c_float, c_type};
 use crate::{
     program::AttentionWork,
+    source::Source,
     view::{Kind, View},
 };
 use std::fmt::Write as _;

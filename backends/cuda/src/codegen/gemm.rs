@@ -1,9 +1,10 @@
 //! Convolutions and matrix products as one implicit product on tensor cores, with any activation at its end and, on
 //! architectures with clusters, the sum over channels shared by several blocks: for what leaves most of a device idle.
 
-use super::{ALONE_BYTES, Generated, PRELUDE, Source, TENSOR_PRELUDE, blocks, c_float, c_type, expr::activation};
+use super::{ALONE_BYTES, Generated, PRELUDE, TENSOR_PRELUDE, blocks, c_float, c_type, expr::activation};
 use crate::{
     program::{ConvWork, ProductWork},
+    source::Source,
     view::{Kind, View},
 };
 use planforge_graph::ir::Activation;

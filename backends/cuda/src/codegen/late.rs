@@ -1,6 +1,7 @@
 //! A kernel that lets the one behind it begin at once, and only later writes what that one reads.
 
-use super::{BLOCK, Generated, PRELUDE, Source};
+use super::{BLOCK, Generated, PRELUDE};
+use crate::source::Source;
 
 /// Copies that one launch makes.
 pub const COPIES: usize = 6;

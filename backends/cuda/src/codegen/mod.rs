@@ -16,20 +16,14 @@ pub mod pointwise;
 pub mod pool;
 pub mod reduce;
 
-use crate::view::Kind;
+use crate::{
+    source::{Source, WAIT},
+    view::Kind,
+};
 use planforge_kernels_cuda::device::Launch;
-use serde::{Deserialize, Serialize};
 
 /// Threads of a block of kernels that have no reason for another number.
 pub const BLOCK: u32 = 256;
-
-/// A kernel that is to be compiled: its text decides everything, so equal texts are one kernel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
-    /// What it does, for people; the entry point's name too.
-    pub name: String,
-    pub text: String,
-}
 
 /// A source and how it is launched. Its arguments are the addresses of the step's views, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,19 +38,6 @@ pub struct Generated {
 impl Generated {
     pub fn launch(&self) -> Launch {
         Launch { grid: self.grid, block: self.block, shared_bytes: self.shared_bytes }
-    }
-}
-
-/// First architecture on which a kernel can begin before the one ahead of it ends.
-pub const EARLY_SINCE: u32 = 90;
-
-/// What makes a kernel wait for those ahead of it; see the prelude.
-const WAIT: &str = "AFTER_OTHERS;";
-
-impl Source {
-    /// Whether the kernel waits for those ahead of it by itself.
-    pub(crate) fn waits(&self) -> bool {
-        self.text.contains(WAIT)
     }
 }
 

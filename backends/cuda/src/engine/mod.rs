@@ -17,9 +17,9 @@ pub use shapes::{Fit, Shapes, ShapesError};
 use crate::{
     failure::model,
     plan::{self, CheckedPlan, Manifest},
-    program::{Place, Program, Tactic, Work},
+    program::{MAX_WORKSPACE_BYTES, Place, Program, Tactic, Work},
     runtime::{Context, Device, Kernels, Memory, RuntimeError, prepare},
-    tune::{MAX_WORKSPACE_BYTES, first_working},
+    tune::first_working,
     versions::Versions,
 };
 use exact::ExactGraphs;

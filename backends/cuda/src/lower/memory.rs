@@ -1,7 +1,6 @@
 //! Which buffers share the arena: those that never live at the same time.
 
-use super::ALIGNMENT;
-use crate::program::{Place, Program};
+use crate::program::{ALIGNMENT, Place, Program};
 use planforge_passes::memory::{Lifetime, place};
 
 /// Gives every arena buffer its offset, and drops the ones that no step uses.

@@ -25,16 +25,13 @@ mod traffic;
 
 use crate::{
     codegen::{Generated, expr::Expr},
-    program::{Buffer, Edge, KernelWork, Place, Program, Step, Work},
+    program::{ALIGNMENT, Buffer, Edge, KernelWork, Place, Program, Step, Work},
     view::{BufferId, Kind, View},
 };
 use planforge_graph::ir::{DefUse, Graph, Node, Op, Tensor, ValueId};
 use planforge_types::HostTensor;
 use rayon::prelude::*;
 use std::{collections::BTreeMap, fmt};
-
-/// Bytes to which weights and arena buffers are aligned.
-pub(crate) const ALIGNMENT: u64 = 256;
 
 /// A program and the bytes of its constants.
 #[derive(Clone, Debug)]

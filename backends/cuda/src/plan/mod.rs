@@ -20,7 +20,7 @@
 pub mod rows;
 pub mod weights;
 
-use crate::{codegen::Source, program::Program, tune::Timed, versions::Versions};
+use crate::{program::Program, source::source_digest, tune::Timed, versions::Versions};
 use memmap2::Mmap;
 use planforge_kernels_cuda::{
     cubin::Cubin,
@@ -138,11 +138,6 @@ pub struct Parts<'a> {
     pub code: BTreeMap<Digest, Vec<u8>>,
     pub library_plans: BTreeMap<String, String>,
     pub model: Option<&'a [u8]>,
-}
-
-/// The name of a source in a plan.
-pub fn source_digest(source: &Source) -> Digest {
-    Digest::of(format!("{}\n{}", source.name, source.text).as_bytes())
 }
 
 /// Drops sources that no step uses any more, candidates that lost; the others stand in the order of their first use,

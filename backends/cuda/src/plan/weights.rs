@@ -1,8 +1,8 @@
 //! Constants of several programs in one section: equal ones lie there once.
 
 use crate::{
-    lower::{ALIGNMENT, Lowered},
-    program::{Place, Program},
+    lower::Lowered,
+    program::{ALIGNMENT, Place, Program},
 };
 use planforge_types::Digest;
 use std::collections::BTreeMap;

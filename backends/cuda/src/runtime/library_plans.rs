@@ -4,7 +4,7 @@
 use super::Device;
 use crate::{
     program::{Program, Work},
-    tune::signature,
+    signature::signature,
 };
 use planforge_kernels_cuda::{
     dnn::{Engine, Handle, Plan},

@@ -27,7 +27,10 @@ pub use ready::{Kernels, Ready, load_kernel, prepare};
 pub(crate) use timing::median_ms;
 pub use timing::time_us;
 
-use crate::{codegen::Source, plan::source_digest, program::ProgramError};
+use crate::{
+    program::ProgramError,
+    source::{Source, source_digest},
+};
 use planforge_kernels_cuda::{
     blaslt::{self, BlasError},
     cubin::Cubin,

@@ -2,8 +2,10 @@
 
 use super::{Device, Memory, Result, RuntimeError, bind, library::operands, pattern, product};
 use crate::{
-    codegen::{self, ALONE_BYTES, Source},
+    codegen::ALONE_BYTES,
+    early,
     program::{Program, Step, Tactic, Work},
+    source::Source,
     view::View,
 };
 use planforge_kernels_cuda::{
@@ -114,7 +116,7 @@ pub fn load_kernel(device: &Device, sources: &[Source], index: usize, kernels: &
     }
     let source = &sources[index];
     let mut kernel = device.kernel(source)?;
-    if device.gpu.properties().arch.capability >= codegen::EARLY_SINCE && source.waits() {
+    if device.gpu.properties().arch.capability >= early::EARLY_SINCE && source.waits() {
         kernel = kernel.beginning_early();
     }
     kernels.insert(index, kernel.clone());

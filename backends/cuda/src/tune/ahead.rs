@@ -1,11 +1,11 @@
 //! What candidates take to compile, done before any is timed, on all of the host's cores.
 
-use super::{Effort, Times, kernels_for, recalled, rounds, signature};
+use super::{Effort, Times, kernels_for, recalled, rounds};
 use crate::{
-    codegen::Source,
-    plan::source_digest,
     program::{Program, Work},
     runtime::{self, Device, RuntimeError, nvrtc_source},
+    signature::signature,
+    source::{Source, source_digest},
 };
 use planforge_kernels_cuda::dnn;
 use planforge_types::Digest;

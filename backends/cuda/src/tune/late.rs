@@ -6,7 +6,8 @@
 //! follow a kernel of ours that is not done yet; the others wait for its end, which costs a few microseconds each time.
 
 use crate::{
-    codegen::{EARLY_SINCE, late},
+    codegen::late,
+    early::EARLY_SINCE,
     program::{Program, Step},
     runtime::{Device, Kernels, Memory, Ready, Result, RuntimeError, prepare},
     tune::{Timed, agree},

@@ -8,12 +8,14 @@ mod streams;
 
 use crate::{
     codegen::{
-        Generated, Source, any, attention,
+        Generated, any, attention,
         depthwise::{self, Depthwise},
         gemm,
     },
-    program::{ConvWork, Program, Step, Tactic, Work},
+    program::{ConvWork, MAX_WORKSPACE_BYTES, Program, Step, Tactic, Work},
     runtime::{self, Device, Kernels, Memory, RuntimeError, bind, prepare, time_us},
+    signature::signature,
+    source::Source,
     tune::agree::Trial,
     view::View,
 };
@@ -24,9 +26,6 @@ use std::{collections::BTreeMap, rc::Rc};
 pub use late::waits;
 pub use streams::Streams;
 pub(crate) use streams::choose as choose_streams;
-
-/// Most workspace that a tactic may use; more means that it unpacks whole images.
-pub const MAX_WORKSPACE_BYTES: u64 = 64 << 20;
 
 /// A candidate with its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -153,37 +152,6 @@ fn source_index(program: &mut Program, source: &Source) -> usize {
         program.sources.push(source.clone());
         program.sources.len() - 1
     })
-}
-
-/// Everything about a step that decides its time, apart from where its memory lies.
-pub fn signature(program: &Program, work: &Work) -> String {
-    let anonymous = |view: &View| {
-        let view = View { buffer: crate::view::BufferId(0), offset: view.offset % 8, ..view.clone() };
-        serde_json::to_value(view).expect("a view has only JSON types")
-    };
-    let (read, written) = work.views();
-    let views: Vec<_> = read.into_iter().chain([written]).map(anonymous).collect();
-    let how = match work {
-        Work::Conv(conv) => serde_json::json!([
-            conv.strides,
-            conv.pads_before,
-            conv.pads_after,
-            conv.dilations,
-            conv.groups,
-            conv.activation,
-            conv.bias.is_some(),
-            conv.residual.is_some(),
-            conv.taps.is_some()
-        ]),
-        Work::Product(product) => {
-            let constant = program.is_constant(&product.b);
-            let has = [product.bias.is_some(), product.residual.is_some(), constant];
-            serde_json::json!([product.alpha, product.activation, has])
-        }
-        Work::Attention(attention) => serde_json::json!([attention.scale]),
-        Work::Kernel(_) => serde_json::Value::Null,
-    };
-    serde_json::json!([work.kind(), program.tf32, views, how]).to_string()
 }
 
 /// Times every candidate of a step, fastest first.

@@ -1,10 +1,11 @@
 //! The best candidates once more, inside of the whole captured graph: there, weights come from memory instead of a
 //! cache that repeating one step keeps warm, and kernels overlap with their neighbours.
 
-use super::{Timed, Tuned, signature};
+use super::{Timed, Tuned};
 use crate::{
     program::{Program, Work},
     runtime::{Device, Kernels, Memory, Ready, Result, RuntimeError, keep_libraries_behind, median_ms, prepare},
+    signature::signature,
 };
 use planforge_kernels_cuda::device::DeviceError;
 use std::{

@@ -1,7 +1,7 @@
 //! Whether the steps of a program are quicker side by side: the whole graph is timed with several assignments to streams.
 
 use crate::{
-    program::Program,
+    program::{MAX_STREAMS, Program},
     runtime::{Context, Device, Kernels, Result, RuntimeError},
     schedule,
 };
@@ -10,7 +10,7 @@ use planforge_types::Digest;
 use std::{collections::BTreeMap, rc::Rc};
 
 /// Numbers of streams that are tried.
-const TRIED: [u32; 2] = [2, schedule::MAX_STREAMS];
+const TRIED: [u32; 2] = [2, MAX_STREAMS];
 /// What counts as quicker: more than the noise of a median.
 const GAIN: f64 = 0.99;
 /// A step whose time is not known is taken to cost this, and its bytes at this rate.

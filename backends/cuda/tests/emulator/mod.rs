@@ -3,7 +3,7 @@
 
 pub mod host;
 
-use planforge_cuda::{codegen::Generated, plan::source_digest};
+use planforge_cuda::{codegen::Generated, source::source_digest};
 use std::{
     ffi::{CStr, c_char, c_uint, c_void},
     fs,
@@ -106,7 +106,7 @@ impl Emulator {
              operands = given;\nreturn host::launch(body, grid, block, cluster, ranges, count);\n}}\n",
             arguments.join(", ")
         );
-        let digest = source_digest(&planforge_cuda::codegen::Source { name: name.clone(), text: text.clone() });
+        let digest = source_digest(&planforge_cuda::source::Source { name: name.clone(), text: text.clone() });
         let library = self.folder.join(format!("{digest}.so"));
         if library.exists() {
             return Ok(library);

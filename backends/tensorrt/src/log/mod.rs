@@ -5,6 +5,7 @@
 //! explanations that look like results at level `V`, and what the library says carries a tag of its own.
 
 mod facts;
+pub(crate) mod findings;
 mod kept;
 mod line;
 mod number;

@@ -8,7 +8,7 @@ use super::{
     rows,
     table::TableReader,
 };
-use crate::findings;
+use crate::log::findings;
 use std::io::BufRead as _;
 
 /// Longest line that is looked at; the rest of a longer one is dropped. Command lines with many shapes are the longest

@@ -15,6 +15,7 @@ mod math;
 mod microsoft;
 mod microsoft_integer;
 mod movement;
+mod nested;
 mod normalize;
 mod pool;
 mod quantize;
@@ -25,6 +26,8 @@ mod scatter;
 mod select;
 mod signal;
 mod source;
+
+pub use nested::lower_node;
 
 use super::{builder::Lowering, error::Refusal};
 use planforge_graph::ir::ValueId;
