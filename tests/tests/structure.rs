@@ -4,12 +4,19 @@
 
 use std::{collections::BTreeSet, path::Path, process::Command};
 
+/// Most packages from outside that building the binary compiles, build scripts' and macros' included.
+const OUTSIDE_PACKAGES_MAX: usize = 280;
+
 /// Every package that building `package` compiles, itself included, tests and build scripts left out.
 fn reached(package: &str) -> BTreeSet<String> {
+    over_edges(package, "normal")
+}
+
+fn over_edges(package: &str, edges: &str) -> BTreeSet<String> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let output = Command::new(cargo)
-        .args(["tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}", "--package", package])
+        .args(["tree", "--locked", "--edges", edges, "--prefix", "none", "--format", "{p}", "--package", package])
         .arg("--manifest-path")
         .arg(workspace)
         .output()
@@ -60,6 +67,18 @@ fn tables_are_drawn_by_the_command_line_alone() {
     for package in ["planforge-report", "planforge-coordinator", "planforge-agent"] {
         reaches_none(package, &["comfy-table"]);
     }
+}
+
+#[test]
+fn the_binary_is_made_of_a_bounded_number_of_packages() {
+    let all = over_edges("planforge", "normal,build");
+    let outside: Vec<_> = all.iter().filter(|name| !name.starts_with("planforge")).collect();
+    assert!(
+        outside.len() <= OUTSIDE_PACKAGES_MAX,
+        "{} packages from outside, more than {OUTSIDE_PACKAGES_MAX}: leave features out, or say in CHANGELOG.md what \
+         the growth is for and raise the bound: {outside:?}",
+        outside.len()
+    );
 }
 
 #[test]
