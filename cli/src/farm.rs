@@ -57,6 +57,18 @@ impl Farm {
         }
     }
 
+    /// Opens the farm, asks it, and closes it again whatever came of that.
+    pub async fn with<T>(
+        context: &Context<'_>,
+        need: Need,
+        ask: impl AsyncFnOnce(&Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let farm = Self::open(context, need).await?;
+        let answer = ask(&farm).await;
+        farm.close(context.printer).await;
+        answer
+    }
+
     /// Requests, jobs, engines, reports, tokens.
     pub fn rpc(&self) -> FarmService {
         self.client.farm()

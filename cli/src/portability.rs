@@ -78,10 +78,7 @@ async fn at_hand<T>(context: &Context<'_>, ask: impl AsyncFnOnce(&Farm) -> Resul
         {
             return Ok(None);
         }
-        let farm = Farm::open(context, Need::Answers).await?;
-        let answer = ask(&farm).await;
-        farm.close(context.printer).await;
-        answer.map(Some)
+        Farm::with(context, Need::Answers, ask).await.map(Some)
     };
     asked.await.unwrap_or_else(|failure| {
         context.printer.warn(&format!("what a foreign plan loses could not be looked up: {failure}"));

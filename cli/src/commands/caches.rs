@@ -32,10 +32,7 @@ enum Action {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let farm = Farm::open(context, Need::Answers).await?;
-    let result = act(context, &farm, args.action).await;
-    farm.close(context.printer).await;
-    result
+    Farm::with(context, Need::Answers, async |farm| act(context, farm, args.action).await).await
 }
 
 async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), Failure> {

@@ -19,16 +19,19 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let farm = Farm::open(context, Need::Answers).await?;
+    let jobs = Farm::with(context, Need::Answers, async |farm| cancel(farm, &args).await).await?;
+    context.printer.data(&tables::jobs(&jobs, tables::now_ms()))?;
+    let jobs: Vec<_> = jobs.into_iter().map(JobView::from).collect();
+    context.printer.object(&serde_json::json!({ "jobs": jobs }))
+}
+
+async fn cancel(farm: &Farm, args: &Args) -> Result<Vec<v1::Job>, Failure> {
     let mut jobs = Vec::with_capacity(args.ids.len());
     for ids in args.ids.chunks(lists::NAMED_MAX) {
         let request =
             v1::CancelJobsRequest { ids: ids.to_vec(), reason: args.reason.clone(), request_id: String::new() };
         jobs.extend(farm.rpc().cancel_jobs(request).await.map_err(|e| farm.error(e))?.into_inner().jobs);
     }
-    lists::complete(&farm, &mut jobs).await?;
-    farm.close(context.printer).await;
-    context.printer.data(&tables::jobs(&jobs, tables::now_ms()))?;
-    let jobs: Vec<_> = jobs.into_iter().map(JobView::from).collect();
-    context.printer.object(&serde_json::json!({ "jobs": jobs }))
+    lists::complete(farm, &mut jobs).await?;
+    Ok(jobs)
 }

@@ -52,17 +52,11 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         (found, own)
     } else {
         let selection = selection(context, &args)?;
-        context.block_on(async {
-            let farm = Farm::open(context, Need::Answers).await?;
-            let result = async {
-                let found = select(context, &farm, &args, &selection).await?;
-                let own = portability::own_engines(&farm, &found).await?;
-                Ok((found, own))
-            };
-            let result = result.await;
-            farm.close(context.printer).await;
-            result
-        })?
+        context.block_on(Farm::with(context, Need::Answers, async |farm| {
+            let found = select(context, farm, &args, &selection).await?;
+            let own = portability::own_engines(farm, &found).await?;
+            Ok((found, own))
+        }))?
     };
     let comparison = compare::compare_beside(&found, &own).map_err(|error| match &error {
         CompareError::Samples { index, source } => {

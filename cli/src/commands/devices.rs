@@ -16,10 +16,11 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let farm = Farm::open(context, Need::Devices).await?;
-    let request = v1::ListDevicesRequest { online_only: args.online };
-    let devices = farm.rpc().list_devices(request).await.map_err(|e| farm.error(e))?.into_inner().devices;
-    farm.close(context.printer).await;
+    let devices = Farm::with(context, Need::Devices, async |farm| {
+        let request = v1::ListDevicesRequest { online_only: args.online };
+        Ok(farm.rpc().list_devices(request).await.map_err(|e| farm.error(e))?.into_inner().devices)
+    });
+    let devices = devices.await?;
     if devices.is_empty() {
         context.printer.note("no devices: no agent has joined yet");
     } else {

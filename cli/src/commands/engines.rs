@@ -25,7 +25,6 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let farm = Farm::open(context, Need::Answers).await?;
     let request = v1::ListEnginesRequest {
         model: args.model,
         sku: args.sku,
@@ -33,9 +32,10 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         limit: args.limit,
         ..Default::default()
     };
-    let engines = lists::engines(&farm, request).await?;
-    let devices = older::devices(&farm).await;
-    farm.close(context.printer).await;
+    let found = Farm::with(context, Need::Answers, async |farm| {
+        Ok((lists::engines(farm, request).await?, older::devices(farm).await))
+    });
+    let (engines, devices) = found.await?;
     if engines.is_empty() {
         context.printer.note("no engines");
     } else {

@@ -49,12 +49,8 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         return Err(Failure::usage("which engine of the model? no --sku was given")
             .hint("planforge engines lists what is there; planforge devices lists the flags"));
     }
-    context.block_on(async {
-        let farm = Farm::open(context, Need::Answers).await?;
-        let result = fetch(context, &farm, args, wanted).await;
-        farm.close(context.printer).await;
-        result
-    })
+    let fetched = Farm::with(context, Need::Answers, async |farm| fetch(context, farm, args, wanted).await);
+    context.block_on(fetched)
 }
 
 /// The command's JSON object; scripts read its first members line by line.

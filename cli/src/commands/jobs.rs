@@ -39,7 +39,6 @@ fn parse_state(text: &str) -> Result<v1::JobState, String> {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let farm = Farm::open(context, Need::Answers).await?;
     let request = v1::ListJobsRequest {
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
         states: args.state.iter().map(|s| i32::from(*s)).collect(),
@@ -51,8 +50,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         request_id: args.request,
         ..Default::default()
     };
-    let jobs = lists::jobs(&farm, request).await?;
-    farm.close(context.printer).await;
+    let jobs = Farm::with(context, Need::Answers, async |farm| lists::jobs(farm, request).await).await?;
     if jobs.is_empty() {
         context.printer.note("no jobs");
     } else {

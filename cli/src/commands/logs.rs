@@ -22,7 +22,12 @@ pub struct Args {
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let need = if args.follow { Need::Work } else { Need::Answers };
-    let farm = Farm::open(context, need).await?;
+    let (attempt, whole) = Farm::with(context, need, async |farm| read(context, farm, &args).await).await?;
+    context.printer.object(&serde_json::json!({ "job": args.id, "attempt": attempt, "log": whole }))
+}
+
+/// Prints the log as it comes; with `--json` it is given whole. And the attempt that it is of.
+async fn read(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(u32, String), Failure> {
     let request =
         v1::ReadLogRequest { id: args.id.clone(), attempt: args.attempt, follow: args.follow, offset_bytes: 0 };
     let mut chunks = farm.rpc().read_log(request).await.map_err(|e| farm.error(e))?.into_inner();
@@ -36,6 +41,5 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             context.printer.raw(&chunk.data)?;
         }
     }
-    farm.close(context.printer).await;
-    context.printer.object(&serde_json::json!({ "job": args.id, "attempt": attempt, "log": whole }))
+    Ok((attempt, whole))
 }

@@ -11,10 +11,7 @@ use planforge_proto::{ErrorCode, v1};
 pub struct Args {}
 
 pub async fn run(context: &Context<'_>, _args: Args) -> Result<(), Failure> {
-    let farm = Farm::open(context, Need::Lasting).await?;
-    let result = print_link(context, &farm).await;
-    farm.close(context.printer).await;
-    result
+    Farm::with(context, Need::Lasting, async |farm| print_link(context, farm).await).await
 }
 
 async fn print_link(context: &Context<'_>, farm: &Farm) -> Result<(), Failure> {

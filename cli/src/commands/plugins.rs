@@ -37,10 +37,7 @@ enum Action {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let farm = Farm::open(context, Need::Answers).await?;
-    let result = act(context, &farm, args.action).await;
-    farm.close(context.printer).await;
-    result
+    Farm::with(context, Need::Answers, async |farm| act(context, farm, args.action).await).await
 }
 
 /// Digest, and name where it is a file.

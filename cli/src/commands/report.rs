@@ -33,10 +33,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         let own = portability::own_engines_at_hand(context, found.iter().map(|found| &found.report)).await;
         (found, own)
     } else {
-        let farm = Farm::open(context, Need::Answers).await?;
-        let answer = look(context, &farm, &args).await;
-        farm.close(context.printer).await;
-        answer?
+        Farm::with(context, Need::Answers, async |farm| look(context, farm, &args).await).await?
     };
     let cells: Vec<_> = found.iter().map(|found| portability(&found.report, &own)).collect();
     let texts: Vec<_> = found.iter().zip(&cells).map(|(found, cell)| text(found, cell.as_ref())).collect();

@@ -43,8 +43,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         found.push(models::identify(&context.settings, path)?);
     }
     let attached = args.request.attached()?;
-    context.block_on(async {
-        let farm = Farm::open(context, Need::Lasting).await?;
+    context.block_on(Farm::with(context, Need::Lasting, async |farm| {
         let mut files = LocalFiles::new();
         let mut named = Vec::new();
         for local in found {
@@ -52,7 +51,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             named.push(local.model);
         }
         let mut request = match &args.clone {
-            Some(id) => from_template(context, &farm, &args, id, named, &attached).await?,
+            Some(id) => from_template(context, farm, &args, id, named, &attached).await?,
             None => {
                 let skus = args.request.skus(context)?;
                 request::assemble(context, &args.request, named, skus, &BuildSpec::default(), &attached)?
@@ -62,16 +61,14 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         request.wait_for_device = args.wait_for_device;
         request.follow_toolchain = args.follow_toolchain;
         if request.skus.is_empty() {
-            request.skus = request::skus_of_this_host(&farm).await?;
+            request.skus = request::skus_of_this_host(farm).await?;
         }
-        let result = if args.dry_run {
-            dry_run(context, &farm, &request, &files).await
+        if args.dry_run {
+            dry_run(context, farm, &request, &files).await
         } else {
-            submit(context, &farm, &request, &files, args.wait).await
-        };
-        farm.close(context.printer).await;
-        result
-    })
+            submit(context, farm, &request, &files, args.wait).await
+        }
+    }))
 }
 
 /// An earlier job as the template of a request.

@@ -22,13 +22,13 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let farm = Farm::open(context, Need::Work).await?;
-    let result = tokio::select! {
-        result = follow(context, &farm, args) => result,
-        () = signals::interrupted() => Err(Failure::interrupted()),
-    };
-    farm.close(context.printer).await;
-    result
+    let watched = Farm::with(context, Need::Work, async |farm| {
+        tokio::select! {
+            result = follow(context, farm, args) => result,
+            () = signals::interrupted() => Err(Failure::interrupted()),
+        }
+    });
+    watched.await
 }
 
 async fn follow(context: &Context<'_>, farm: &Farm, args: Args) -> Result<(), Failure> {

@@ -5,6 +5,7 @@ pub mod report;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 use planforge_proto::{v1, view};
+use planforge_report::figures::Figures;
 pub use planforge_report::format::{bytes, milliseconds};
 use serde_json::Value;
 
@@ -59,17 +60,16 @@ pub fn short(digest: &str) -> &str {
     digest.get(..SHORT_DIGEST).unwrap_or(digest)
 }
 
-/// A number of a report by path, such as `["latency_ms", "median"]`.
-pub fn report_number(report_json: &str, path: &[&str]) -> Option<f64> {
-    let report: Value = serde_json::from_str(report_json).ok()?;
-    path.iter().try_fold(&report, |value, name| value.get(name))?.as_f64()
+/// The figures of a report; none where there is no report.
+fn figures(report_json: &str) -> Figures {
+    Figures::parse(report_json).unwrap_or_default()
 }
 
-/// Median latency and throughput of a report; dashes where it has none.
-fn headline(report_json: &str) -> [String; 2] {
-    let median = report_number(report_json, &["latency_ms", "median"]);
-    let throughput = report_number(report_json, &["throughput_per_s"]);
-    [median.map_or_else(|| "-".into(), milliseconds), throughput.map_or_else(|| "-".into(), |t| format!("{t:.1}/s"))]
+/// Median latency and throughput; dashes where there are none.
+fn headline(figures: &Figures) -> [String; 2] {
+    let median = figures.latency_ms.median.map_or_else(|| "-".into(), milliseconds);
+    let throughput = figures.throughput_per_s.map_or_else(|| "-".into(), |t| format!("{t:.1}/s"));
+    [median, throughput]
 }
 
 /// Model name of a job or engine.
@@ -79,17 +79,8 @@ pub fn model_name(model: Option<&v1::Model>) -> &str {
 
 /// State and, while a job is under way, what it does or waits for.
 pub fn state(job: &v1::Job) -> String {
-    let simulated = if is_simulated(&job.report_json) { ", simulated" } else { "" };
+    let simulated = if figures(&job.report_json).simulated { ", simulated" } else { "" };
     format!("{}{simulated}", plain_state(job))
-}
-
-/// Whether a report's numbers come from a scripted device.
-fn is_simulated(report_json: &str) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Mark {
-        simulated: bool,
-    }
-    serde_json::from_str::<Mark>(report_json).is_ok_and(|mark| mark.simulated)
 }
 
 fn plain_state(job: &v1::Job) -> String {
@@ -111,7 +102,7 @@ fn plain_state(job: &v1::Job) -> String {
 pub fn jobs(jobs: &[v1::Job], now_ms: u64) -> String {
     let mut rows = table(&["job", "model", "sku", "state", "age", "took", "median", "throughput"]);
     for job in jobs {
-        let [median, throughput] = headline(&job.report_json);
+        let [median, throughput] = headline(&figures(&job.report_json));
         let age = duration(now_ms.saturating_sub(job.created_ms));
         let took = match (job.started_ms, job.ended_ms) {
             (0, _) => "-".into(),
@@ -128,18 +119,24 @@ pub fn jobs(jobs: &[v1::Job], now_ms: u64) -> String {
 pub fn built(jobs: &[v1::Job], views: &[view::JobView]) -> String {
     let mut rows = table(&["model", "sku", "state", "median", "p99", "throughput", "top-1", "build", "size", "plan"]);
     for (job, view) in jobs.iter().zip(views) {
-        let [median, throughput] = headline(&job.report_json);
-        let number = |path: &[&str]| report_number(&job.report_json, path);
+        let figures = figures(&job.report_json);
+        let [median, throughput] = headline(&figures);
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         rows.add_row([
             model_name(job.model.as_ref()).to_owned(),
             job.sku.clone(),
             state(job),
             median,
-            or_dash(number(&["latency_ms", "p99"]).map(milliseconds)),
+            or_dash(figures.latency_ms.p99.map(milliseconds)),
             throughput,
-            or_dash(number(&["accuracy", "top1"]).map(|share| format!("{:.2}%", share * 100.0))),
-            or_dash(number(&["build_ms"]).map(milliseconds)),
+            or_dash(
+                figures
+                    .accuracy
+                    .as_ref()
+                    .and_then(|accuracy| accuracy.top1)
+                    .map(|share| format!("{:.2}%", share * 100.0)),
+            ),
+            or_dash(figures.build_ms.map(milliseconds)),
             if job.plan_bytes == 0 { "-".into() } else { bytes(job.plan_bytes) },
             view.plan_path.clone().unwrap_or_else(|| "-".into()),
         ]);
@@ -247,7 +244,7 @@ pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
         "accurate",
     ]);
     for engine in engines {
-        let [median, throughput] = headline(&engine.report_json);
+        let [median, throughput] = headline(&figures(&engine.report_json));
         rows.add_row([
             model_name(engine.model.as_ref()).to_owned(),
             engine.sku.clone(),

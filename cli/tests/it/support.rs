@@ -6,6 +6,9 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+/// An address without a listener.
+const NO_PROXY_THERE: &str = "http://127.0.0.1:1";
+
 /// An empty world, removed at the end of the test.
 pub struct World {
     root: tempfile::TempDir,
@@ -44,7 +47,11 @@ impl World {
             .env_clear()
             .env("HOME", self.root.path().join("home"))
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("NO_COLOR", "1");
+            .env("NO_COLOR", "1")
+            // Nobody listens there: a command that asked a proxy would fail.
+            .env("http_proxy", NO_PROXY_THERE)
+            .env("https_proxy", NO_PROXY_THERE)
+            .env("all_proxy", NO_PROXY_THERE);
         command
     }
 

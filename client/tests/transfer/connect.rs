@@ -4,7 +4,7 @@ use hyper_util::{
     server::conn::auto,
     service::TowerToHyperService,
 };
-use planforge_client::{Blobs, Client, Endpoint, EndpointOptions, Token, blobs::Retries};
+use planforge_client::{BlobError, Blobs, Client, Endpoint, EndpointOptions, Token, blobs::Retries};
 use planforge_proto::ErrorCode;
 use planforge_types::Digest;
 use std::{path::Path, sync::Arc, time::Duration};
@@ -99,6 +99,28 @@ async fn unix_sockets_carry_blobs() {
     let digest = blobs.put_bytes("over a socket".into()).await.unwrap();
     assert_eq!(digest, Digest::of(b"over a socket"));
     assert_eq!(blobs.get_bytes(digest, 100).await.unwrap(), "over a socket");
+}
+
+#[tokio::test]
+async fn a_token_follows_no_redirect() {
+    let elsewhere = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = format!("http://{}/", elsewhere.local_addr().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let router = axum::Router::new().fallback(async move || axum::response::Redirect::temporary(&target));
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    let endpoint = Endpoint::Http { host: "127.0.0.1".into(), port };
+    let blobs = Blobs::new(&endpoint, Some(Token::new("secret").unwrap())).unwrap().with_retries(once());
+    let asked = async {
+        let error = blobs.get_bytes(Digest::of(b"x"), 10).await.unwrap_err();
+        assert!(matches!(&error, BlobError::Refused { status, .. } if status.as_u16() == 307), "{error}");
+        assert!(matches!(blobs.put_bytes("x".into()).await, Err(BlobError::Refused { .. })));
+    };
+    tokio::select! {
+        biased;
+        came = elsewhere.accept() => panic!("the redirect was followed: {came:?}"),
+        () = asked => {}
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,11 @@ use planforge_proto::{
     v1,
     view::{failure_class_name, is_ended, kind_name, state_name},
 };
-use planforge_report::{BatchSweep, Ceilings, LayerTime, Roofline, StreamSweep, compare::portability::Portability};
+use planforge_report::{
+    BatchSweep, Ceilings, LayerTime, Roofline, StreamSweep,
+    compare::portability::Portability,
+    figures::{Figures, LayerFigures, WindowFigures},
+};
 use planforge_types::Toolchain;
 use serde::Deserialize;
 
@@ -47,103 +51,20 @@ impl Pill {
     }
 }
 
-/// The figures of a report that the page shows. Everything is optional: a report of another version still shows what it
-/// has in common with ours.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Figures {
-    latency_ms: LatencyFigures,
-    windows: Vec<WindowFigures>,
-    throughput_per_s: Option<f64>,
-    batch: Option<u64>,
-    build_ms: Option<f64>,
-    peak_memory_bytes: Option<u64>,
-    engine_memory_bytes: Option<u64>,
-    simulated: bool,
-    numerics: Option<NumericFigures>,
-    accuracy: Option<AccuracyFigures>,
-    layers: Vec<LayerFigures>,
-    /// Read by itself: of another version they are missing, not the whole report.
-    ceilings: serde_json::Value,
-    streams: serde_json::Value,
-    batches: serde_json::Value,
-    findings: Vec<FindingFigures>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct LatencyFigures {
-    count: Option<u64>,
-    median: Option<f64>,
-    min: Option<f64>,
-    p90: Option<f64>,
-    p99: Option<f64>,
-    ci_low: Option<f64>,
-    ci_high: Option<f64>,
-    /// Why there is none; the bounds are then all samples.
-    no_interval: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct WindowFigures {
-    iterations: u64,
-    tainted: Vec<String>,
-    kept_tainted: bool,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct NumericFigures {
-    oracle: String,
-    max_error: Option<f64>,
-    threshold: Option<f64>,
-    passed: bool,
-    skipped: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct AccuracyFigures {
-    rows: u64,
-    top1: Option<f64>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct LayerFigures {
-    name: String,
-    kind: String,
-    tactic: String,
-    median_ms: f64,
-    flops: u64,
-    bytes: u64,
-    precision: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct FindingFigures {
-    severity: String,
-    message: String,
-}
-
-impl Figures {
-    /// `None` when there is no report or it cannot be read.
-    fn parse(report_json: &str) -> Option<Self> {
-        if report_json.is_empty() {
-            return None;
-        }
-        serde_json::from_str(report_json).inspect_err(|error| tracing::debug!(%error, "unreadable report")).ok()
+/// The figures of a report, which may not be there or not be readable.
+fn figures_of(report_json: &str) -> Option<Figures> {
+    if report_json.is_empty() {
+        return None;
     }
+    Figures::parse(report_json).inspect_err(|error| tracing::debug!(%error, "unreadable report")).ok()
+}
 
-    fn median(&self) -> String {
-        self.latency_ms.median.map_or_else(dash, format::milliseconds)
-    }
+fn median(figures: Option<&Figures>) -> String {
+    figures.and_then(|figures| figures.latency_ms.median).map_or_else(dash, format::milliseconds)
+}
 
-    fn throughput(&self) -> String {
-        self.throughput_per_s.map_or_else(dash, format::per_second)
-    }
+fn throughput(figures: Option<&Figures>) -> String {
+    figures.and_then(|figures| figures.throughput_per_s).map_or_else(dash, format::per_second)
 }
 
 fn dash() -> String {
@@ -197,7 +118,7 @@ pub(super) struct JobRow {
 impl JobRow {
     pub(super) fn new(job: &v1::Job) -> Self {
         let state = job.state();
-        let figures = Figures::parse(&job.report_json);
+        let figures = figures_of(&job.report_json);
         Self {
             id: job.id.clone(),
             pill: Pill::of_state(state),
@@ -208,8 +129,8 @@ impl JobRow {
             toolchain: toolchain(&job.toolchain_json, &job.toolchain_constraint),
             detail: detail(job),
             progress: progress(job),
-            median: figures.as_ref().map_or_else(dash, Figures::median),
-            throughput: figures.as_ref().map_or_else(dash, Figures::throughput),
+            median: median(figures.as_ref()),
+            throughput: throughput(figures.as_ref()),
             cached: job.cached,
             simulated: figures.as_ref().is_some_and(|figures| figures.simulated),
             when: [job.ended_ms, job.started_ms, job.created_ms].into_iter().find_map(time),
@@ -324,14 +245,14 @@ pub(super) struct EngineRow {
 
 impl EngineRow {
     pub(super) fn new(engine: &v1::Engine, server: &str) -> Self {
-        let figures = Figures::parse(&engine.report_json);
+        let figures = figures_of(&engine.report_json);
         Self {
             model: model_name(engine.model.as_ref()),
             model_digest: engine.model.as_ref().map(|model| format::short(&model.digest)).unwrap_or_default(),
             sku: engine.sku.clone(),
             toolchain: toolchain(&engine.toolchain_json, ""),
-            median: figures.as_ref().map_or_else(dash, Figures::median),
-            throughput: figures.as_ref().map_or_else(dash, Figures::throughput),
+            median: median(figures.as_ref()),
+            throughput: throughput(figures.as_ref()),
             builds: engine.builds.max(1),
             size: format::bytes(engine.plan_bytes),
             accurate: engine.accurate,
@@ -444,7 +365,7 @@ pub(super) struct Finding {
 impl JobDetail {
     /// `portability` is what a foreign plan loses here.
     pub(super) fn new(job: &v1::Job, portability: Option<&Portability>, server: &str) -> Self {
-        let figures = Figures::parse(&job.report_json).unwrap_or_default();
+        let figures = figures_of(&job.report_json).unwrap_or_default();
         let foreign = portability.map(|cell| Finding {
             severity: "foreign".into(),
             message: format!("built for {}, measured on {}; loss: {}", cell.built_for, cell.measured_on, cell.words()),

@@ -6,6 +6,7 @@ pub mod card;
 mod ceilings;
 pub mod compare;
 mod detail;
+pub mod figures;
 pub mod format;
 mod layer;
 pub mod samples;

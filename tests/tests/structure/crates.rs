@@ -34,6 +34,8 @@ struct Package {
 struct Dependency {
     name: String,
     path: Option<PathBuf>,
+    /// `dev` and `build`; none for what the crate itself uses.
+    kind: Option<String>,
 }
 
 impl Package {
@@ -41,10 +43,12 @@ impl Package {
         self.manifest_path.parent().expect("a manifest lies in a folder")
     }
 
-    /// Other crates of the workspace that it names, tests included.
-    fn uses(&self) -> BTreeSet<&str> {
+    /// Other crates of the workspace that it names, those of its tests among them where they are asked for.
+    fn uses(&self, tests_too: bool) -> BTreeSet<&str> {
         let own = self.dependencies.iter().filter(|dependency| dependency.path.is_some());
-        own.map(|dependency| dependency.name.as_str()).collect()
+        own.filter(|dependency| tests_too || dependency.kind.is_none())
+            .map(|dependency| dependency.name.as_str())
+            .collect()
     }
 
     fn must_not_know(&self) -> Option<&str> {
@@ -92,7 +96,7 @@ fn packages() -> Vec<Package> {
 fn no_crate_leads_back_to_itself() {
     let packages = packages();
     let uses: BTreeMap<&str, BTreeSet<&str>> =
-        packages.iter().map(|package| (package.name.as_str(), package.uses())).collect();
+        packages.iter().map(|package| (package.name.as_str(), package.uses(true))).collect();
     for &start in uses.keys() {
         let mut reached = BTreeSet::new();
         let mut queue = vec![start];
@@ -111,7 +115,7 @@ fn no_crate_leads_back_to_itself() {
 fn no_module_leads_back_to_itself() {
     let circles = packages().into_iter().filter_map(|package| {
         let circle = Uses::of(&package.folder().join("src")).circle()?;
-        Some(format!("{}: {circle}", package.name))
+        Some(format!("{}: {circle}", package.name).replace(&format!("{}/", root().display()), ""))
     });
     let circles: Vec<String> = circles.collect();
     assert!(circles.is_empty(), "modules in a circle:\n{}", circles.join("\n"));
@@ -141,7 +145,7 @@ fn the_table_of_crates_is_what_their_manifests_say() {
         let description = package.description.as_deref().unwrap_or_else(|| panic!("{} is for nothing", package.name));
         let must_not_know = package.must_not_know().unwrap_or("–");
         let short = |name: &str| name.trim_start_matches("planforge-").to_owned();
-        let uses: Vec<String> = package.uses().into_iter().map(short).collect();
+        let uses: Vec<String> = package.uses(false).into_iter().map(short).collect();
         let folder = package.folder().strip_prefix(&root).expect("a folder of the workspace").display().to_string();
         let name = &package.name;
         table += &format!(
@@ -161,10 +165,17 @@ fn the_table_of_crates_is_what_their_manifests_say() {
     }
 }
 
+/// Most packages from outside that building the binary compiles, build scripts' and macros' included.
+const OUTSIDE_PACKAGES_MAX: usize = 280;
+
 /// Every package that building `package` compiles, itself included, tests and build scripts left out.
 fn reached(package: &str) -> BTreeSet<String> {
+    over_edges(package, "normal")
+}
+
+fn over_edges(package: &str, edges: &str) -> BTreeSet<String> {
     let told =
-        cargo(&["tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}", "--package", package]);
+        cargo(&["tree", "--locked", "--edges", edges, "--prefix", "none", "--format", "{p}", "--package", package]);
     let told = String::from_utf8_lossy(&told);
     let names: BTreeSet<String> = told.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect();
     assert!(names.contains(package) && names.len() > 1, "{package}: {told}");
@@ -210,6 +221,26 @@ fn the_coordinator_reaches_no_compiler() {
 fn the_worker_knows_no_backend_by_name() {
     let backends = ["cpu", "cuda", "tensorrt", "onnxruntime", "kernels-cpu", "kernels-cuda"];
     reaches_none("planforge-worker", &backends.map(|name| format!("planforge-{name}")).each_ref().map(String::as_str));
+}
+
+#[test]
+fn tables_are_drawn_by_the_command_line_alone() {
+    for package in ["planforge-report", "planforge-coordinator", "planforge-agent"] {
+        reaches_none(package, &["comfy-table"]);
+    }
+}
+
+#[test]
+fn the_binary_is_made_of_a_bounded_number_of_packages() {
+    let all = over_edges("planforge", "normal,build");
+    let outside: Vec<_> = all.iter().filter(|name| !name.starts_with("planforge")).collect();
+    println!("{} packages from outside", outside.len());
+    assert!(
+        outside.len() <= OUTSIDE_PACKAGES_MAX,
+        "{} packages from outside, more than {OUTSIDE_PACKAGES_MAX}: leave features out, or say in CHANGELOG.md what \
+         the growth is for and raise the bound: {outside:?}",
+        outside.len()
+    );
 }
 
 #[test]

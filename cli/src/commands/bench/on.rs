@@ -24,10 +24,7 @@ pub async fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
     let attached = Attached::of(&ExtraArgs::default(), args.eval.as_deref())?;
     let named = named(&args.plan)?;
     let need = if args.detach { Need::Lasting } else { Need::Work };
-    let farm = Farm::open(context, need).await?;
-    let result = measure(context, &farm, args, named, &attached).await;
-    farm.close(context.printer).await;
-    result
+    Farm::with(context, need, async |farm| measure(context, farm, args, named, &attached).await).await
 }
 
 /// The digest that the argument stands for: of a plan's bytes, or said as it is.
