@@ -4,7 +4,7 @@
     fuzz/seeds.py [FOLDER]     fuzz/corpus/import_model by default
 
 `ok-*` must import, `bad-*` must be refused. Needs the `onnx` package and numpy. The seeds of plans are made from these:
-PLANFORGE_WRITE_CORPUS=1 cargo nextest run -p planforge-engine-core plans_are_refused_or_run
+PLANFORGE_WRITE_CORPUS=1 cargo nextest run -p planforge-cpu plans_are_refused_or_run
 """
 
 import os

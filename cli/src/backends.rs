@@ -4,14 +4,13 @@
 //! the device or SKU, and for a plan by what its file begins with.
 
 use crate::failure::Failure;
-use planforge_engine_core::{
-    backend::{
-        Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PLAN_HEAD_BYTES, PlanIdentity,
-    },
-    native::{BACKEND, NativeCompiler},
+use planforge_backend::{
+    Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PLAN_HEAD_BYTES, PlanIdentity,
 };
-use planforge_engine_cuda::CudaCompiler;
+use planforge_cpu::NativeCompiler;
+use planforge_cuda::CudaCompiler;
 use planforge_onnxruntime::OnnxRuntimeCompiler;
+use planforge_plan::BACKEND;
 use planforge_tensorrt::TensorRtCompiler;
 use planforge_types::{
     BackendError, FailureClass, Sku, Toolchain,
@@ -117,7 +116,7 @@ impl Compiler for NativeBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_engine_core::native::container::{KIND_CUDA_MANIFEST, KIND_MANIFEST, Writer};
+    use planforge_plan::container::{KIND_CUDA_MANIFEST, KIND_MANIFEST, Writer};
 
     fn plan_of(folder: &Path, kind: u32) -> std::path::PathBuf {
         let path = folder.join(format!("{kind}.plan"));

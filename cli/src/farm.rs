@@ -1,31 +1,18 @@
 //! The coordinator that a command talks to: one by URL, or this machine's own.
 
+pub use crate::local::Need;
 use crate::{
-    commands::Context,
+    context::Context,
     credentials::{self, token},
     failure::Failure,
     local::{Local, OwnersWay},
     printer::Printer,
-    request,
     settings::Settings,
 };
 use planforge_client::{BlobError, Blobs, Client, Endpoint, FarmService, Token};
-use planforge_proto::{ErrorCode, v1};
+use planforge_proto::ErrorCode;
 use planforge_types::Digest;
 use std::path::PathBuf;
-
-/// What a command needs of this machine's own farm; a coordinator by URL has it all anyway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
-    /// Answers from what is stored.
-    Answers,
-    /// Known devices: an agent runs, at least once.
-    Devices,
-    /// An agent at work for as long as the command runs.
-    Work,
-    /// A farm that goes on without this command: one that `planforge up` keeps.
-    Lasting,
-}
 
 /// Where commands go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,26 +86,6 @@ impl Farm {
         match &mut self.local {
             Some(local) => local.start_work().await,
             None => Ok(false),
-        }
-    }
-
-    /// The best device kinds of this machine, as its own farm knows them.
-    pub async fn skus_of_this_machine(&mut self) -> Result<Vec<String>, Failure> {
-        let mut agent_has_joined = false;
-        loop {
-            let devices = self.rpc().list_devices(v1::ListDevicesRequest { online_only: false }).await;
-            let devices = devices.map_err(|e| self.error(e))?.into_inner().devices;
-            let skus = request::default_skus(&devices, |_| true);
-            if !skus.is_empty() {
-                return Ok(skus);
-            }
-            if agent_has_joined {
-                return Err(Failure::new(ErrorCode::Refused, "nothing on this machine can be built for")
-                    .hint("planforge devices shows what was found"));
-            }
-            // Another process's agent may join between the look above and this wait, so the list is read once more.
-            self.start_work().await?;
-            agent_has_joined = true;
         }
     }
 

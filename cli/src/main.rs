@@ -7,6 +7,8 @@
 //! | [`local_worker`] | one order done by a worker process, without a farm |
 //! | [`cli`] | the command line's grammar: global flags and one variant per command |
 //! | [`commands`] | one file per command, thin: what it asks, what it prints |
+//! | [`dispatch`] | which of them a command line means |
+//! | [`context`] | what every command gets |
 //! | [`settings`] | flags, environment and files laid over each other; the table of settings |
 //! | [`failure`] | how a command fails, and the table of exit codes |
 //! | [`printer`] | the only place that writes to the terminal |
@@ -16,15 +18,22 @@
 //! | [`lists`] | lists that come in pages, as a whole |
 //! | [`local`] | this machine's own farm: who hosts it, who is its client |
 //! | [`request`] | from flags and model files to a request |
+//! | [`reports`], [`portability`] | reports by name, and what foreign plans lose |
+//! | [`older`] | engines of an older compiler |
 //! | [`wait`] | following jobs to their end, with progress and Ctrl-C |
 //! | [`plans`] | where plans land on this machine |
-//! | [`tables`] | how jobs, devices and engines look to people |
+//! | [`tables`] | how jobs, devices, engines and reports look to people |
+//! | [`signals`], [`telemetry`] | being asked to end; log lines |
+//!
+//! Nothing uses [`commands`] but [`cli`], whose grammar is made of their flags, and [`dispatch`].
 
 mod backends;
 mod cli;
 mod commands;
+mod context;
 mod credentials;
 mod device_check;
+mod dispatch;
 mod doctor;
 mod failure;
 mod farm;
@@ -37,9 +46,9 @@ mod plans;
 mod portability;
 mod printer;
 mod reports;
-
 mod request;
 mod settings;
+mod signals;
 mod tables;
 mod telemetry;
 mod wait;
@@ -57,7 +66,7 @@ fn main() -> ExitCode {
         return device_check::main(device);
     }
     let printer = printer::Printer::new(parsed.global.json, parsed.global.quiet);
-    match commands::run(parsed, &printer) {
+    match dispatch::dispatch(parsed, &printer) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             printer.failure(&failure);

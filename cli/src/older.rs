@@ -4,8 +4,9 @@
 //! it again would give another one.
 
 use crate::{farm::Farm, printer::Printer};
-use planforge_engine_core::native::{BACKEND, COMPILER_REVISION};
-use planforge_engine_cuda::versions::CUDA_REVISION;
+use planforge_cpu::COMPILER_REVISION;
+use planforge_cuda::versions::CUDA_REVISION;
+use planforge_plan::BACKEND;
 use planforge_proto::v1;
 use planforge_types::{Sku, Toolchain};
 use serde::Serialize;

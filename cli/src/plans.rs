@@ -1,6 +1,6 @@
 //! Where plans land on this machine.
 
-use crate::{commands::Context, failure::Failure, farm::Farm, request::models, tables};
+use crate::{context::Context, failure::Failure, farm::Farm, request::models, tables};
 use planforge_proto::{ErrorCode, v1};
 use planforge_types::Digest;
 use std::{

@@ -1,7 +1,7 @@
 //! What foreign plans lose on a device kind that they were not built for, by the reports of the farm that is at hand.
 
 use crate::{
-    commands::Context,
+    context::Context,
     failure::Failure,
     farm::{Farm, Need, Place},
     reports,

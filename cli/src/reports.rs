@@ -1,6 +1,6 @@
 //! Finding reports: by job, engine key, plan or its digest, or in a file.
 
-use crate::{backends, commands::Context, failure::Failure, farm::Farm, lists, request::models, settings::Key};
+use crate::{backends, context::Context, failure::Failure, farm::Farm, lists, request::models, settings::Key};
 use planforge_proto::{ErrorCode, v1, view};
 use planforge_report::{REPORT_SCHEMA_VERSION, Report};
 use planforge_types::{Digest, Sku, ToolchainConstraint};

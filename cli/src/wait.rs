@@ -221,16 +221,3 @@ pub fn tell_failures(printer: &Printer, jobs: &[v1::Job]) -> bool {
     }
     all_succeeded
 }
-
-/// Completes when the user or the system asks this process to end.
-pub async fn interrupted() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = match signal(SignalKind::terminate()) {
-        Ok(stream) => stream,
-        Err(_) => return std::future::pending().await,
-    };
-    tokio::select! {
-        result = tokio::signal::ctrl_c() => if result.is_err() { std::future::pending::<()>().await },
-        _ = terminate.recv() => {}
-    }
-}

@@ -1,9 +1,12 @@
 //! The gRPC clients with credentials, and connection errors that say what to do.
 
+use crate::failure::{causes, unreachable};
 use crate::{
     Blobs, Endpoint,
-    connect::{CONNECT_TIMEOUT, Connector, Protocol, TlsError},
+    connect::{CONNECT_TIMEOUT, Connector},
+    tls::TlsError,
 };
+use http::HeaderValue;
 use planforge_proto::{
     ApiError, ErrorCode,
     v1::{farm_client::FarmClient, fleet_client::FleetClient},
@@ -32,6 +35,10 @@ pub struct Token(MetadataValue<Ascii>);
 
 impl Token {
     /// Wraps a token's text.
+    ///
+    /// # Errors
+    ///
+    /// `Unauthenticated` when the text has a character that no header can hold.
     pub fn new(secret: &str) -> Result<Self, ApiError> {
         let mut value: MetadataValue<Ascii> = format!("Bearer {}", secret.trim()).parse().map_err(|_| {
             ApiError::new(ErrorCode::Unauthenticated, "the token has a character that cannot be sent")
@@ -42,8 +49,10 @@ impl Token {
     }
 
     /// The value of an `authorization` header.
-    pub(crate) fn header(&self) -> &str {
-        self.0.to_str().expect("made of a checked string")
+    pub(crate) fn header(&self) -> HeaderValue {
+        let mut value = HeaderValue::from_bytes(self.0.as_bytes()).expect("made of a checked string");
+        value.set_sensitive(true);
+        value
     }
 }
 
@@ -82,6 +91,11 @@ pub struct Client {
 
 impl Client {
     /// A client that opens its first connection when it is first used.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` when the endpoint cannot be used at all: its CA file cannot be read or holds no certificate, this
+    /// system trusts no root, or its host cannot be a server's name. Whether anybody answers is not known yet.
     pub fn lazy(endpoint: Endpoint, token: Option<Token>) -> Result<Self, ApiError> {
         let (transport, connector) = prepare(&endpoint)?;
         let channel = transport.connect_with_connector_lazy(connector);
@@ -89,6 +103,11 @@ impl Client {
     }
 
     /// Connects now; a coordinator that does not answer is an error that names it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::lazy`], and `Unavailable` when no connection opens within [`CONNECT_TIMEOUT`]: nobody listens, the
+    /// name is not known, or the server's certificate is not to be trusted. Its hint says what to look at.
     pub async fn connect(endpoint: Endpoint, token: Option<Token>) -> Result<Self, ApiError> {
         let (transport, connector) = prepare(&endpoint)?;
         let channel =
@@ -135,7 +154,7 @@ impl Client {
 }
 
 fn prepare(endpoint: &Endpoint) -> Result<(tonic::transport::Endpoint, Connector), ApiError> {
-    let connector = Connector::new(endpoint, Protocol::Http2).map_err(|error| tls_error(endpoint, &error))?;
+    let connector = Connector::new(endpoint).map_err(|error| tls_error(endpoint, &error))?;
     // The connector decides about TLS: this address only fills the request's authority.
     let transport = tonic::transport::Endpoint::from_shared(format!("http://{}", endpoint.authority()))
         .map_err(|error| ApiError::new(ErrorCode::InvalidArgument, format!("cannot use {endpoint}: {error}")))?
@@ -149,56 +168,5 @@ fn prepare(endpoint: &Endpoint) -> Result<(tonic::transport::Endpoint, Connector
 }
 
 fn tls_error(endpoint: &Endpoint, error: &TlsError) -> ApiError {
-    ApiError::new(ErrorCode::InvalidArgument, format!("cannot connect to {endpoint}: {error}"))
-}
-
-/// The innermost causes of `error`, joined, without repeating what an outer layer already said.
-pub(crate) fn causes(error: &dyn std::error::Error) -> String {
-    let mut texts: Vec<String> = Vec::new();
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let text = error.to_string();
-        if !texts.iter().any(|t| t.contains(&text)) {
-            texts.push(text);
-        }
-        next = error.source();
-    }
-    texts.join(": ")
-}
-
-/// The system's own error somewhere under `error`.
-fn io_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(io) = error.downcast_ref::<std::io::Error>() {
-            return Some(io);
-        }
-        next = error.source();
-    }
-    None
-}
-
-/// An `Unavailable` that names the coordinator, the cause, and what to do about that cause.
-pub(crate) fn unreachable(endpoint: &Endpoint, error: &(dyn std::error::Error + 'static)) -> ApiError {
-    let io = io_cause(error);
-    let cause = io.map_or_else(|| causes(error), |io| io.to_string());
-    let mut message = format!("cannot reach the coordinator at {endpoint}: {cause}");
-    let hint = match (endpoint, io.map(std::io::Error::kind)) {
-        (Endpoint::Unix(path), Some(std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)) => {
-            message = format!("cannot reach the coordinator at {endpoint}: nothing listens there");
-            format!("start one whose data folder is {}", path.parent().unwrap_or(path).display())
-        }
-        (_, Some(std::io::ErrorKind::ConnectionRefused)) => {
-            "start it with `planforge coordinator` or `planforge up`, or check host and port".to_owned()
-        }
-        (Endpoint::Https { ca_file, .. }, Some(std::io::ErrorKind::InvalidData)) => match ca_file {
-            Some(path) => format!(
-                "check that {} signed the coordinator's certificate and that it names this host",
-                path.display()
-            ),
-            None => "name the CA file that signed the coordinator's certificate".to_owned(),
-        },
-        _ => "check the address, the network and that the coordinator runs".to_owned(),
-    };
-    ApiError::new(ErrorCode::Unavailable, message).with_hint(hint)
+    ApiError::new(ErrorCode::InvalidArgument, format!("cannot connect to {endpoint}: {}", causes(error)))
 }

@@ -1,6 +1,9 @@
-//! One connector for TCP, TLS and Unix sockets, under gRPC (HTTP/2) and under blobs (HTTP/1.1).
+//! The connector under gRPC: TCP, TLS and Unix sockets. Blobs have connections of their own.
 
-use crate::Endpoint;
+use crate::{
+    Endpoint,
+    tls::{self, TlsError},
+};
 use http::Uri;
 use hyper_util::{
     client::legacy::connect::{Connected, Connection},
@@ -9,7 +12,7 @@ use hyper_util::{
 use std::{
     future::Future,
     io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -19,52 +22,10 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
 };
-use tokio_rustls::{
-    TlsConnector,
-    client::TlsStream,
-    rustls::{
-        ClientConfig, RootCertStore, crypto,
-        pki_types::{CertificateDer, ServerName, pem::PemObject},
-    },
-};
+use tokio_rustls::{TlsConnector, client::TlsStream, rustls::pki_types::ServerName};
 
 /// Longest a connection may take to open, name look-up and TLS handshake included.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Why TLS could not be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    #[error("cannot read the CA file {}: {reason}", path.display())]
-    ReadCa { path: PathBuf, reason: String },
-    #[error("the CA file {} holds no usable certificate", path.display())]
-    EmptyCa { path: PathBuf },
-    #[error("this system has no trusted root certificates; name the coordinator's CA file")]
-    NoRoots,
-    #[error("cannot set up TLS: {0}")]
-    Config(#[from] tokio_rustls::rustls::Error),
-    #[error("'{host}' cannot be a TLS server's name")]
-    ServerName { host: String },
-}
-
-fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, TlsError> {
-    let mut store = RootCertStore::empty();
-    let Some(path) = ca_file else {
-        store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return if store.is_empty() { Err(TlsError::NoRoots) } else { Ok(store) };
-    };
-    let read_error = |reason: String| TlsError::ReadCa { path: path.to_owned(), reason };
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|e| read_error(e.to_string()))? {
-        store.add(certificate.map_err(|e| read_error(e.to_string()))?)?;
-    }
-    if store.is_empty() { Err(TlsError::EmptyCa { path: path.to_owned() }) } else { Ok(store) }
-}
-
-/// What this connection will speak; offered as ALPN under TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    Http1,
-    Http2,
-}
 
 #[derive(Clone)]
 enum Target {
@@ -91,20 +52,17 @@ impl std::fmt::Debug for Connector {
 
 impl Connector {
     /// A connector to `endpoint`; reads the CA file now.
-    pub fn new(endpoint: &Endpoint, protocol: Protocol) -> Result<Self, TlsError> {
+    ///
+    /// # Errors
+    ///
+    /// Where the endpoint uses TLS: its CA file cannot be read or holds no certificate, this system trusts no root, or
+    /// the host cannot be a server's name.
+    pub fn new(endpoint: &Endpoint) -> Result<Self, TlsError> {
         let target = match endpoint {
             Endpoint::Http { host, port } => Target::Tcp { host: host.clone(), port: *port },
             Endpoint::Unix(path) => Target::Unix(path.clone()),
             Endpoint::Https { host, port, ca_file } => {
-                let provider = Arc::new(crypto::ring::default_provider());
-                let mut config = ClientConfig::builder_with_provider(provider)
-                    .with_safe_default_protocol_versions()?
-                    .with_root_certificates(roots(ca_file.as_deref())?)
-                    .with_no_client_auth();
-                config.alpn_protocols = vec![match protocol {
-                    Protocol::Http1 => b"http/1.1".to_vec(),
-                    Protocol::Http2 => b"h2".to_vec(),
-                }];
+                let config = tls::verified(ca_file.as_deref(), tls::HTTP2)?;
                 let name =
                     ServerName::try_from(host.clone()).map_err(|_| TlsError::ServerName { host: host.clone() })?;
                 Target::Tls { host: host.clone(), port: *port, name, tls: TlsConnector::from(Arc::new(config)) }

@@ -49,6 +49,11 @@ fn is_loopback(host: &str) -> bool {
 
 impl Endpoint {
     /// Reads `http://HOST[:PORT]`, `https://HOST[:PORT]` or `unix:/PATH`.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError::Malformed`] for any other text, [`EndpointError::PlainHttp`] for `http://` to another host that
+    /// `options` do not allow, [`EndpointError::UselessCa`] for a CA file where there is no TLS.
     pub fn parse(text: &str, options: &EndpointOptions) -> Result<Self, EndpointError> {
         let malformed =
             |reason: &str| EndpointError::Malformed { text: text.chars().take(200).collect(), reason: reason.into() };

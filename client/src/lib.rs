@@ -3,18 +3,23 @@
 //! | module | holds |
 //! |---|---|
 //! | [`endpoint`] | where a coordinator is: `http(s)://host:port` or `unix:/path` |
-//! | [`connect`] | one connector for TCP, TLS and Unix sockets, under gRPC and under blobs |
+//! | [`connect`] | the connector under gRPC: TCP, TLS and Unix sockets |
+//! | [`tls`] | whom this side believes |
 //! | [`client`] | the gRPC clients with credentials, and connection errors that say what to do |
 //! | [`blobs`] | verified, resumable blob transfer over HTTP/1.1 |
 //! | [`backoff`] | jittered waiting between retries |
 //!
 //! Invariant: nothing here knows what a job is.
 
+#![warn(clippy::missing_errors_doc)]
+
 pub mod backoff;
 pub mod blobs;
 pub mod client;
 pub mod connect;
 pub mod endpoint;
+mod failure;
+pub mod tls;
 
 pub use blobs::{BlobError, Blobs};
 pub use client::{Client, FarmService, FleetService, Token};

@@ -4,5 +4,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(init: planforge_fuzz::report_stack_overflows(), |bytes: &[u8]| {
-    planforge_engine_core::fuzzing::model(bytes)
+    planforge_cpu::fuzzing::model(bytes)
 });

@@ -13,6 +13,6 @@ static SCRATCH: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 fuzz_target!(init: planforge_fuzz::report_stack_overflows(), |bytes: &[u8]| {
-    planforge_engine_core::fuzzing::plan(bytes, &SCRATCH);
+    planforge_cpu::fuzzing::plan(bytes, &SCRATCH);
     let _ = Cubin::parse(bytes);
 });

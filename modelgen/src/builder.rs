@@ -1,27 +1,17 @@
 //! Nodes, values and weights of a graph under construction.
 
 use crate::{
-    Batch, Generated, LayerNormForm, Options, Precision, Style, precision,
+    Batch, LayerNormForm, Style,
     weights::{Draw, Form, Init},
 };
-use planforge_onnx::{
-    OnnxError,
-    proto::{
-        AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
-        TypeProto, ValueInfoProto,
-        attribute_proto::AttributeType,
-        tensor_proto::DataType,
-        tensor_shape_proto::{Dimension, dimension},
-        type_proto,
-    },
-    write::write_model,
+use planforge_onnx::proto::{
+    AttributeProto, GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
+    attribute_proto::AttributeType,
+    tensor_proto::DataType,
+    tensor_shape_proto::{Dimension, dimension},
+    type_proto,
 };
-use std::{collections::BTreeMap, path::Path};
-
-/// IR version 8 and operator set 17: what exporters of the day write by default, and the first with
-/// `LayerNormalization`.
-const IR_VERSION: i64 = 8;
-const OPSET: i64 = 17;
+use std::collections::BTreeMap;
 
 /// Stands in a shape for the batch that the style asks for.
 pub const BATCH: i64 = -1;
@@ -48,7 +38,7 @@ pub struct Graph {
     pub(crate) draws: BTreeMap<String, Draw>,
     /// What nearly all elements of a value lie within, on both sides of zero.
     pub(crate) ranges: BTreeMap<Value, f64>,
-    parameters: u64,
+    pub(crate) parameters: u64,
     style: Style,
 }
 
@@ -166,28 +156,6 @@ impl Graph {
             ..Default::default()
         });
         output.to_owned()
-    }
-
-    /// Writes the model with its weights drawn from the seed.
-    pub(crate) fn write(mut self, options: &Options, path: &Path) -> Result<Generated, OnnxError> {
-        match options.precision {
-            Precision::Fp32 => (),
-            Precision::Fp16 => precision::to_half(&mut self),
-            Precision::Int8 => precision::quantize(&mut self),
-        }
-        let nodes = self.proto.node.len();
-        let model = ModelProto {
-            ir_version: IR_VERSION,
-            producer_name: "planforge-modelgen".to_owned(),
-            opset_import: vec![OperatorSetIdProto { domain: String::new(), version: OPSET }],
-            graph: Some(self.proto),
-            ..Default::default()
-        };
-        let draws = self.draws;
-        let size_bytes = write_model(path, &model, &self.weights, options.storage, &mut |weight, out| {
-            draws[&weight.name].write(out, options.seed)
-        })?;
-        Ok(Generated { size_bytes, nodes, parameters: self.parameters })
     }
 }
 

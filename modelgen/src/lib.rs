@@ -8,6 +8,7 @@
 //! | [`cnn`], [`transformer`] | what those share |
 //! | [`builder`] | nodes, values and weights of a graph under construction |
 //! | [`weights`] | the seeded numbers |
+//! | `file` | a finished graph as a file |
 //! | `precision` | half-precision and int8 files out of single-precision graphs |
 //! | `outliers` | channels of the trained model made large, without a change of what it computes |
 //!
@@ -23,6 +24,7 @@ pub mod bert;
 pub mod builder;
 pub mod cnn;
 pub mod efficientnet;
+mod file;
 pub mod mobilenet;
 mod outliers;
 mod precision;
@@ -223,7 +225,7 @@ pub fn generate(name: &str, options: &Options, path: &Path) -> Result<Generated,
         return Err(GenerateError::NoSequence { name: name.to_owned() });
     }
     let bytes = match info.source {
-        Source::Graph(build) => return Ok(build(&options.style).write(options, path)?),
+        Source::Graph(build) => return Ok(file::write(build(&options.style), options, path)?),
         Source::Trained(bytes) => bytes.into(),
         Source::Outliers(bytes) => outliers::planted(bytes)?,
     };

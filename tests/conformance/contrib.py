@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes cases of `com.microsoft` operators with what ONNX Runtime answers.
 
-    contrib.py [FOLDER]     engine-core/tests/onnx_cases/contrib by default
+    contrib.py [FOLDER]     backends/cpu/tests/onnx_cases/contrib by default
 
 The layout is that of generate.py. Needs onnx, numpy and onnxruntime; the committed cases are of onnxruntime 1.31.1.
 """
@@ -18,7 +18,7 @@ from onnx import helper as h
 from onnx import numpy_helper
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FOLDER = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "../../engine-core/tests/onnx_cases/contrib")
+FOLDER = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "../../backends/cpu/tests/onnx_cases/contrib")
 RNG = np.random.default_rng(11)
 CASES = []
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Everything that docs/measurements says of GPUs, measured anew: all.sh BIN OUT STEP [SECONDS]
 #
-# BIN holds the programs of a release build: planforge, its examples engine_server and contention (of engine-cuda), and
+# BIN holds the programs of a release build: planforge, its examples engine_server and contention (of planforge-cuda), and
 # the test kernels_on_a_device. Every GPU of the host is a lane with its share of the cores; lanes take models in turn.
 # Three steps, each within SECONDS (570), each repeatable: it goes on where it ended.
 #   1  own kernels against the reference and the product's path on the first GPU, while the other lanes compile what

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Contention around timed windows, provoked on a GPU host: contention.sh PLANFORGE CONTENTION OUT
 #
-# CONTENTION is engine-cuda's example of that name. A foreign process that really uses the GPU is there when a window
+# CONTENTION is planforge-cuda's example of that name. A foreign process that really uses the GPU is there when a window
 # starts, when one ends, and only inside one: the first two have to be seen, and whatever is seen has to be measured
 # again; the third is reported as what it is. FOREIGN=torch takes matrix products of PyTorch for the foreign process.
 set -u

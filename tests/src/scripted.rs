@@ -6,12 +6,13 @@
 
 use crate::boards::{Board, board_of};
 use planforge_agent::{AgentConfig, DeviceError, DeviceSource, worker_main};
+use planforge_backend::Compiler;
 use planforge_client::{Endpoint, EndpointOptions, Token};
+use planforge_cpu::NativeCompiler;
 use planforge_device::{
     catalogue,
     telemetry::{Telemetry, unix_ms},
 };
-use planforge_engine_core::{backend::Compiler, native::NativeCompiler};
 use planforge_tensorrt::TensorRtCompiler;
 use planforge_types::{
     fingerprint::{DeviceFingerprint, DeviceKind, DiscoveredDevice, GpuFacts, HostFacts},

@@ -1,8 +1,9 @@
 //! The first command a newcomer types: `planforge build`, with no coordinator anywhere.
 
 use nix::sys::signal::Signal;
-use planforge_engine_core::{import::import, ir::Tensor, ops};
+use planforge_graph::{interpreter, ir::Tensor};
 use planforge_identity::npz;
+use planforge_import::import;
 use planforge_onnx::Model;
 use planforge_tests::{
     eventually, models,
@@ -194,7 +195,7 @@ fn an_engine_of_varying_batch_is_right_inside_its_profile_and_refuses_the_rest()
         let graph = import(&Model::open(&model).expect("the model"), Some(&fixed)).expect("imported");
         let given = npz::read(&input).expect("the inputs").remove("image").expect("images");
         let given = BTreeMap::from([("image".to_owned(), Tensor::try_from(given).expect("a tensor"))]);
-        ops::execute(&graph, &given).expect("run").remove("probabilities").expect("an output").to_f64s()
+        interpreter::execute(&graph, &given).expect("run").remove("probabilities").expect("an output").to_f64s()
     };
     for rows in [1, 5, 32] {
         let ran = run(rows);

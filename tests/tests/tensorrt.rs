@@ -1,10 +1,7 @@
 //! A worker's whole job through the stand-in `trtexec`: command line, process, read-back, report.
 
+use planforge_backend::{Cancel, Compiler};
 use planforge_device::telemetry::Telemetry;
-use planforge_engine_core::{
-    backend::{Cancel, Compiler},
-    worker::{self, RunEnd},
-};
 use planforge_report::{Report, ShapePoint};
 use planforge_tensorrt::{Discovery, TensorRtCompiler, discover::Places, process::Limits};
 use planforge_tests::{
@@ -19,6 +16,7 @@ use planforge_types::{
     order::{MeasureAsk, WorkEvent, WorkKind, WorkOrder},
     telemetry::TelemetrySample,
 };
+use planforge_worker::job::{self, RunEnd};
 use std::{
     collections::BTreeMap,
     fs,
@@ -142,7 +140,7 @@ impl Job {
         let compiler = TensorRtCompiler::new(Discovery::new(places(&self.toolchain), None)).with_limits(self.limits);
         let compilers: Vec<Box<dyn Compiler>> = vec![Box::new(compiler)];
         let mut events = Vec::new();
-        let end = worker::run(
+        let end = job::run(
             &self.order,
             &compilers,
             &|_| Box::new(Quiet),

@@ -1,6 +1,6 @@
 //! The worker program as an agent starts it, without one: what it does when it is told to build only.
 
-use planforge_engine_core::backend::CompileRequest;
+use planforge_backend::CompileRequest;
 use planforge_tests::{models, process};
 use planforge_types::{BuildSpec, Digest, Toolchain, fingerprint::DiscoveredDevice};
 use serde_json::Value;
@@ -56,7 +56,7 @@ fn a_worker_that_is_told_to_build_only_leaves_a_plan() {
     let refusal = &events.last().expect("it says why")["error"];
     let offered = refusal["message"].as_str().unwrap_or_default();
     assert!(offered.contains("native 0"), "another toolchain than the one that is here is refused: {events:?}");
-    let request = CompileRequest { toolchain: planforge_engine_core::native::toolchain(), ..request };
+    let request = CompileRequest { toolchain: planforge_cpu::toolchain(), ..request };
     let (succeeded, events) = said(&request);
     let last = events.last().expect("it says something");
     assert!(succeeded, "{last}");

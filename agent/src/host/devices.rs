@@ -1,7 +1,7 @@
 //! The devices of this host.
 
+use planforge_backend::Compiler;
 use planforge_device::telemetry::{self, Telemetry};
-use planforge_engine_core::backend::Compiler;
 use planforge_proto::v1;
 use planforge_types::{
     Sku,

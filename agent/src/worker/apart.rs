@@ -7,7 +7,7 @@
 use super::{ORPHAN_GRACE, tell};
 use crate::attempt::process::{KILLED_HINT, describe};
 use nix::sys::signal::Signal;
-use planforge_engine_core::backend::{
+use planforge_backend::{
     Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, Oracle, PlanIdentity,
 };
 use planforge_types::{BackendError, FailureClass, Sku, Toolchain, fingerprint::DiscoveredDevice};

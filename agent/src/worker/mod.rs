@@ -10,15 +10,13 @@
 mod apart;
 
 use apart::{Apart, CompileOrder};
+use planforge_backend::{Cancel, Compiler};
 use planforge_device::telemetry::OpenTelemetry;
-use planforge_engine_core::{
-    backend::{Cancel, Compiler},
-    worker::RunEnd,
-};
 use planforge_types::{
     FailureClass,
     order::{WorkCommand, WorkEvent, WorkOrder},
 };
+use planforge_worker::job::RunEnd;
 use std::{
     fs::File,
     io::{self, BufRead as _, Write as _},
@@ -102,7 +100,7 @@ fn work(
         Ok(WorkCommand::Continue) => Ok(()),
         Err(_) => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the agent is gone")),
     };
-    match planforge_engine_core::worker::run(order, &compilers, open_telemetry, &mut emit, &mut wait_continue, cancel) {
+    match planforge_worker::job::run(order, &compilers, open_telemetry, &mut emit, &mut wait_continue, cancel) {
         RunEnd::Succeeded => ExitCode::SUCCESS,
         RunEnd::Failed => ExitCode::FAILURE,
     }

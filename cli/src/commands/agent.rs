@@ -1,13 +1,13 @@
 //! `planforge agent`: this host's devices for a coordinator elsewhere.
 
-use super::Context;
 use crate::{
     backends,
+    context::Context,
     credentials::token,
     failure::Failure,
     farm::Place,
     local::{OwnersWay, state_folder},
-    wait,
+    signals,
 };
 use planforge_agent::{AgentConfig, HostDevices};
 use std::{path::PathBuf, sync::Arc};
@@ -69,6 +69,6 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         (limits.measure_budget_ms, limits.strict_measure_budget) = (asked_s * MS_PER_S, true);
     }
     context.printer.note(&format!("agent {} for {}", config.name, config.endpoint));
-    planforge_agent::run(config, wait::interrupted()).await?;
+    planforge_agent::run(config, signals::interrupted()).await?;
     Ok(())
 }

@@ -4,8 +4,8 @@
 mod here;
 mod on;
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     request::{extras::MeasureArgs, parse_precision, shapes},
 };

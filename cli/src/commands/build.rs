@@ -1,7 +1,8 @@
 //! `planforge build`: the whole way of a model, from file to measured plan on this machine.
 
-use super::{Context, report};
+use super::report;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     lists, plans,
@@ -11,7 +12,7 @@ use crate::{
         self, LocalFiles, RequestArgs,
         models::{self, LocalModel},
     },
-    tables,
+    signals, tables,
     wait::{self, Waiting},
 };
 use planforge_proto::{ErrorCode, v1, view::JobView};
@@ -53,7 +54,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         let mut build = Build { context, request, files, farm: None, submitted: None };
         let jobs = tokio::select! {
             result = build.jobs() => result?,
-            () = wait::interrupted() => return Err(build.interrupted().await),
+            () = signals::interrupted() => return Err(build.interrupted().await),
         };
         build.deliver(jobs, args.output).await
     })
@@ -101,7 +102,7 @@ impl Build<'_> {
         let farm = self.farm.as_mut().expect("opened above");
         if self.request.skus.is_empty() {
             self.request.skus = match farm.is_local() {
-                true => farm.skus_of_this_machine().await?,
+                true => request::skus_of_this_machine(farm).await?,
                 false => request::skus_of_this_host(farm).await?,
             };
         }
@@ -153,7 +154,7 @@ impl Build<'_> {
         }
         let cancelled = tokio::select! {
             result = tokio::time::timeout(CANCEL_LIMIT, withdraw(self.printer(), &farm, &reply, "interrupted")) => result.is_ok(),
-            () = wait::interrupted() => false,
+            () = signals::interrupted() => false,
         };
         if !cancelled {
             self.printer().warn("the jobs did not confirm their end; their processes end with this one");

@@ -1,7 +1,7 @@
 //! `planforge caches`: the timing and tactic caches that the farm keeps.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     tables,

@@ -1,7 +1,7 @@
 //! `planforge cancel`: jobs that shall not go on.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     lists, tables,

@@ -1,12 +1,13 @@
 //! `planforge compare`: reports side by side, with a verdict for every pair, and a gate for pipelines.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     portability,
     reports::{self, Selection},
     request::models,
+    tables,
 };
 use planforge_proto::ErrorCode;
 use planforge_report::{
@@ -71,11 +72,11 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         _ => Failure::usage(error.to_string()),
     })?;
     let Some(allowed_percent) = args.gate else {
-        context.printer.data(&comparison.render())?;
+        context.printer.data(&tables::comparison::render(&comparison))?;
         return context.printer.object(&comparison);
     };
     let gate = gate::judge(&comparison, allowed_percent);
-    context.printer.data(&format!("{}\n{}", comparison.render(), gate.render()))?;
+    context.printer.data(&format!("{}\n{}", tables::comparison::render(&comparison), gate.render()))?;
     let mut document = serde_json::to_value(&comparison)
         .map_err(|e| Failure::new(ErrorCode::Internal, format!("cannot write the comparison as JSON: {e}")))?;
     document["gate"] = serde_json::json!(gate);

@@ -1,8 +1,6 @@
 //! `planforge completions`: a completion script for a shell.
 
-use super::Context;
-use crate::{cli::Cli, failure::Failure};
-use clap::CommandFactory as _;
+use crate::{context::Context, failure::Failure};
 use clap_complete::Shell;
 
 #[derive(Debug, clap::Args)]
@@ -11,8 +9,9 @@ pub struct Args {
     shell: Shell,
 }
 
-pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+/// Writes the script for `grammar`.
+pub fn run(context: &Context<'_>, args: Args, mut grammar: clap::Command) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "planforge", &mut script);
+    clap_complete::generate(args.shell, &mut grammar, "planforge", &mut script);
     context.printer.raw(&script)
 }

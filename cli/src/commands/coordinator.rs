@@ -1,11 +1,11 @@
 //! `planforge coordinator`: the queue, store and page of a farm whose agents run elsewhere.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     local::{DataFolder, Record},
     settings::Key,
-    wait,
+    signals,
 };
 use planforge_coordinator::{
     farm::FarmConfig,
@@ -143,7 +143,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let folder = DataFolder::open(&context.settings.data_folder()?)?;
     let coordinator = args.listen.start(context, &folder).await?;
     let _record = announce(context, &coordinator, &folder)?;
-    wait::interrupted().await;
+    signals::interrupted().await;
     context.printer.note("ending: what was accepted is kept");
     coordinator.shutdown().await;
     Ok(())

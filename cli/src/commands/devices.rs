@@ -1,7 +1,7 @@
 //! `planforge devices`: what the farm can build for; the last column is the flag to paste.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     tables,

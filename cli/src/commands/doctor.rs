@@ -1,8 +1,8 @@
 //! `planforge doctor`: what this machine has, what is wrong with it and what to do. Sets nothing.
 
-use super::Context;
 use crate::{
     backends,
+    context::Context,
     doctor::{Check, State, farm, gpu, host, libraries, locks, room, selftest, toolchains},
     failure::Failure,
     printer::Ink,

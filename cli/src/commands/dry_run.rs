@@ -1,7 +1,6 @@
 //! `planforge submit --dry-run`: what every combination of a request would come to, to the exact commands.
 
-use super::Context;
-use crate::{failure::Failure, farm::Farm, request::LocalFiles, tables};
+use crate::{context::Context, failure::Failure, farm::Farm, request::LocalFiles, tables};
 use planforge_onnx::Model;
 use planforge_proto::{ErrorCode, v1};
 use planforge_tensorrt_rules::{

@@ -1,7 +1,7 @@
 //! `planforge engines`: finished engines, newest first.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     lists,

@@ -1,8 +1,7 @@
 //! `planforge explain`: what the native compiler would do with a model, and what it cannot. Needs no device.
 
-use super::Context;
-use crate::{failure::Failure, request::shapes};
-use planforge_engine_core::explain::explain;
+use crate::{context::Context, failure::Failure, request::shapes};
+use planforge_cpu::explain::explain;
 use planforge_onnx::Model;
 use planforge_proto::ErrorCode;
 use planforge_types::OptimizationProfile;

@@ -1,7 +1,7 @@
 //! `planforge fetch`: a finished engine, verified, complete or not at all.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     older::{self, OlderCompiler},

@@ -1,11 +1,8 @@
 //! `planforge inspect`: what a plan or an ONNX file holds.
 
-use super::Context;
-use crate::{backends, failure::Failure, request::models, tables};
-use planforge_engine_core::{
-    backend::PlanIdentity,
-    native::{self, PlanError},
-};
+use crate::{backends, context::Context, failure::Failure, request::models, tables};
+use planforge_backend::PlanIdentity;
+use planforge_cpu::PlanError;
 use planforge_types::BackendError;
 use std::{
     error::Error,
@@ -26,7 +23,7 @@ pub struct Args {
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     if backends::is_cuda_plan(&args.file)? {
-        let inspection = planforge_engine_cuda::inspect(&args.file).map_err(BackendError::from)?;
+        let inspection = planforge_cuda::inspect(&args.file).map_err(BackendError::from)?;
         context.printer.data(&inspection.to_string())?;
         return context.printer.object(&inspection);
     }
@@ -43,8 +40,8 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
 }
 
 /// What a plan for a CPU holds, all of it checked.
-fn inspect_plan(path: &Path) -> Result<native::Inspection, Failure> {
-    native::inspect(path).map_err(|error| {
+fn inspect_plan(path: &Path) -> Result<planforge_cpu::Inspection, Failure> {
+    planforge_cpu::inspect(path).map_err(|error| {
         let message = match error.source() {
             Some(source) if matches!(error, PlanError::Open { .. }) => format!("{error}: {source}"),
             _ => error.to_string(),

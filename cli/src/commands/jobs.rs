@@ -1,7 +1,7 @@
 //! `planforge jobs`: what is queued, running and done.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     lists,

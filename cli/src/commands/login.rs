@@ -1,7 +1,7 @@
 //! `planforge login` and `planforge logout`: a token kept for one server, and sent to no other.
 
-use super::Context;
 use crate::{
+    context::Context,
     credentials,
     failure::Failure,
     logins,

@@ -1,7 +1,7 @@
 //! `planforge logs`: what an attempt said.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
 };

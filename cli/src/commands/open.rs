@@ -1,7 +1,7 @@
 //! `planforge open`: the way into the page for a browser.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need, Place},
 };

@@ -1,7 +1,7 @@
 //! `planforge plugins`: which plugin libraries, native code, this farm's workers may load.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     request::models,

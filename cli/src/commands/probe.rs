@@ -1,19 +1,18 @@
 //! `planforge probe`: what this machine's GPU reaches, measured now; needs no farm. What was found is kept for the
 //! reports of this machine's farm and of `bench`, whose layers are held against it.
 
-use super::Context;
-use crate::{backends, failure::Failure, local::ceilings_folder};
+use crate::{backends, context::Context, failure::Failure, local::ceilings_folder};
 use planforge_agent::HostDevices;
-use planforge_device::telemetry::{self, Telemetry, contention};
-use planforge_engine_core::worker::CeilingStore;
-use planforge_engine_cuda::{
+use planforge_cuda::{
     probe::{self, Launches, Probe, Transfers},
     runtime::RuntimeError,
     versions::Versions,
 };
+use planforge_device::telemetry::{self, Telemetry, contention};
 use planforge_kernels_cuda::device::{DeviceError, Gpu};
 use planforge_proto::ErrorCode;
 use planforge_types::fingerprint::{DeviceFingerprint, DeviceKind};
+use planforge_worker::job::CeilingStore;
 use std::{fmt::Write as _, time::Instant};
 
 #[derive(Debug, clap::Args)]
@@ -124,7 +123,7 @@ fn text(probe: &Probe) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_engine_cuda::probe::Peak;
+    use planforge_cuda::probe::Peak;
 
     #[test]
     fn what_is_missing_is_said() {

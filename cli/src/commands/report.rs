@@ -1,7 +1,7 @@
 //! `planforge report`: the measurements of a job, engine or plan.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     plans, portability,
@@ -74,7 +74,7 @@ async fn look(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(Vec<Fo
 
 /// A report in words.
 pub fn text(found: &Found, cell: Option<&Portability>) -> String {
-    let mut text = found.report.render_with(cell.map(Portability::words).as_deref());
+    let mut text = tables::report::render(&found.report, cell.map(Portability::words).as_deref());
     for artifact in &found.artifacts {
         text.push_str(&format!("artifact {} ({})\n", artifact.name, tables::bytes(artifact.size_bytes)));
     }

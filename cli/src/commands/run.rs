@@ -1,9 +1,9 @@
 //! `planforge run`: a plan on inputs from a file.
 
-use super::{Context, bench::FOREIGN};
-use crate::{backends, failure::Failure, portability, tables};
+use super::bench::FOREIGN;
+use crate::{backends, context::Context, failure::Failure, portability, tables};
 use planforge_agent::HostDevices;
-use planforge_engine_core::backend::{Compiler, LoadOptions};
+use planforge_backend::{Compiler, LoadOptions};
 use planforge_identity::npz::{self, NpzError};
 use planforge_proto::ErrorCode;
 use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, Port};

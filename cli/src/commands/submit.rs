@@ -1,11 +1,12 @@
 //! `planforge submit`: jobs that go on without this command.
 
-use super::{Context, dry_run::dry_run};
+use super::dry_run::dry_run;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     request::{self, LocalFiles, RequestArgs, extras::Attached, models},
-    tables,
+    signals, tables,
     wait::{self, Waiting},
 };
 use planforge_proto::{ErrorCode, v1, view::JobView};
@@ -123,7 +124,7 @@ async fn submit(
     let mut waiting = Waiting::new(context.printer, &reply.jobs);
     tokio::select! {
         result = waiting.until_ended(farm) => result?,
-        () = wait::interrupted() => {
+        () = signals::interrupted() => {
             waiting.clear();
             return Err(Failure::interrupted().hint(format!("the jobs go on; planforge cancel {} ends them", ids.join(" "))));
         }

@@ -1,7 +1,6 @@
 //! `planforge testmodel`: real architectures to try the farm with, written without any download.
 
-use super::Context;
-use crate::{failure::Failure, plans, tables};
+use crate::{context::Context, failure::Failure, plans, tables};
 use planforge_modelgen::{Batch, GenerateError, LayerNormForm, MODELS, Options, Precision, Style};
 use planforge_onnx::write::Storage;
 use planforge_proto::ErrorCode;

@@ -1,7 +1,7 @@
 //! `planforge token`: who may do what.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     settings::Key,

@@ -1,13 +1,11 @@
 //! `planforge up`: a coordinator and this machine's agent in one process.
 
-use super::{
-    Context,
-    coordinator::{ListenArgs, announce},
-};
+use super::coordinator::{ListenArgs, announce};
 use crate::{
+    context::Context,
     failure::Failure,
     local::{Agent, DataFolder, state_folder},
-    wait,
+    signals,
 };
 use planforge_client::Endpoint;
 use std::time::Duration;
@@ -27,7 +25,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let mut agent = Agent::start(Endpoint::unix(folder.socket_path()), &state_folder(folder.path()))?;
     let _record = announce(context, &coordinator, &folder)?;
     let result = tokio::select! {
-        () = wait::interrupted() => Ok(()),
+        () = signals::interrupted() => Ok(()),
         failure = watch(&mut agent) => Err(failure),
     };
     context.printer.note("ending: what was accepted is kept");

@@ -1,11 +1,11 @@
 //! `planforge watch`: jobs as they change.
 
-use super::Context;
 use crate::{
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     settings::Key,
-    tables,
+    signals, tables,
     wait::{self, Events},
 };
 use planforge_proto::{
@@ -25,7 +25,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let farm = Farm::open(context, Need::Work).await?;
     let result = tokio::select! {
         result = follow(context, &farm, args) => result,
-        () = wait::interrupted() => Err(Failure::interrupted()),
+        () = signals::interrupted() => Err(Failure::interrupted()),
     };
     farm.close(context.printer).await;
     result

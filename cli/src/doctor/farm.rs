@@ -2,7 +2,7 @@
 
 use super::Check;
 use crate::{
-    commands::Context,
+    context::Context,
     credentials::token,
     failure::Failure,
     farm::{self, Place},

@@ -1,9 +1,9 @@
 //! A real build and benchmark of a small model with every TensorRT that a GPU of this host is offered.
 
 use super::Check;
-use crate::{backends, commands::Context, failure::Failure, reports, request::models};
+use crate::{backends, context::Context, failure::Failure, reports, request::models};
+use planforge_backend::Cancel;
 use planforge_device::telemetry;
-use planforge_engine_core::{backend::Cancel, worker};
 use planforge_proto::ErrorCode;
 use planforge_report::Report;
 use planforge_types::{
@@ -11,6 +11,7 @@ use planforge_types::{
     fingerprint::DiscoveredDevice,
     order::{MeasureAsk, WorkEvent, WorkKind, WorkOrder},
 };
+use planforge_worker::job;
 use std::{fs, io, path::Path};
 
 const AREA: &str = "self-test";
@@ -84,7 +85,7 @@ fn build(context: &Context<'_>, device: &DiscoveredDevice, toolchain: &Toolchain
     };
     // Nothing is uploaded.
     let mut upload = || -> io::Result<()> { Ok(()) };
-    worker::run(&order, &backends::compilers(), &telemetry::for_device, &mut listen, &mut upload, &Cancel::default());
+    job::run(&order, &backends::compilers(), &telemetry::for_device, &mut listen, &mut upload, &Cancel::default());
     spinner.finish_and_clear();
     report
 }

@@ -15,7 +15,7 @@ pub use folder::DataFolder;
 pub use host::{Agent, ceilings_folder, state_folder};
 pub use record::{OwnersWay, Record};
 
-use crate::{failure::Failure, farm::Need, printer::Printer, wait};
+use crate::{failure::Failure, printer::Printer, signals};
 use planforge_client::{Client, Endpoint};
 use planforge_coordinator::server::{self, Coordinator, CoordinatorConfig, StartError};
 use planforge_proto::{ErrorCode, v1};
@@ -33,6 +33,19 @@ const AGENT_START_LIMIT: Duration = Duration::from_secs(60);
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 /// Between looks at whether others still need this host.
 const OTHERS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// What a command needs of this machine's own farm; a coordinator by URL has it all anyway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Answers from what is stored.
+    Answers,
+    /// Known devices: an agent runs, at least once.
+    Devices,
+    /// An agent at work for as long as the command runs.
+    Work,
+    /// A farm that goes on without this command: one that `planforge up` keeps.
+    Lasting,
+}
 
 /// This process's part in the farm.
 #[derive(Debug)]
@@ -115,7 +128,7 @@ impl Local {
         if let Some(Host { agent: Some(_), .. }) = &self.host {
             tokio::select! {
                 () = self.others_served(printer) => {}
-                () = wait::interrupted() => {}
+                () = signals::interrupted() => {}
             }
         }
         self.leave().await;

@@ -4,7 +4,7 @@ pub mod extras;
 pub mod models;
 pub mod shapes;
 
-use crate::{commands::Context, failure::Failure, farm::Farm, lists, settings::Key};
+use crate::{context::Context, failure::Failure, farm::Farm, lists, settings::Key};
 use extras::{Attached, ExtraArgs};
 use planforge_device::CpuLevel;
 use planforge_proto::{ErrorCode, v1};
@@ -246,6 +246,26 @@ pub fn default_skus(devices: &[v1::Device], here: impl Fn(&v1::Device) -> bool) 
         skus.retain(|sku| !is_cpu(sku));
     }
     skus
+}
+
+/// The best device kinds of this machine, as its own `farm` knows them.
+pub async fn skus_of_this_machine(farm: &mut Farm) -> Result<Vec<String>, Failure> {
+    let mut agent_has_joined = false;
+    loop {
+        let devices = farm.rpc().list_devices(v1::ListDevicesRequest { online_only: false }).await;
+        let devices = devices.map_err(|e| farm.error(e))?.into_inner().devices;
+        let skus = default_skus(&devices, |_| true);
+        if !skus.is_empty() {
+            return Ok(skus);
+        }
+        if agent_has_joined {
+            return Err(Failure::new(ErrorCode::Refused, "nothing on this machine can be built for")
+                .hint("planforge devices shows what was found"));
+        }
+        // Another process's agent may join between the look above and this wait, so the list is read once more.
+        farm.start_work().await?;
+        agent_has_joined = true;
+    }
 }
 
 /// Device kinds to build for when nobody named any and a coordinator elsewhere has the devices: those of the agent on

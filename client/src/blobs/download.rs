@@ -1,12 +1,10 @@
 //! Download with verification, resumed by range.
 
-use super::{BlobError, Blobs, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT, empty, number};
-use crate::client::causes;
+use super::{BlobError, Blobs, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT, number};
+use crate::failure::causes;
 use bytes::Bytes;
-use http::{Method, Response, StatusCode, header};
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use planforge_types::{Digest, DigestWriter, durable};
+use reqwest::{Method, Response, StatusCode, header};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File, OpenOptions},
@@ -113,7 +111,7 @@ fn write_pieces(mut part: Part, mut pieces: mpsc::Receiver<Bytes>) -> (Part, Res
 }
 
 /// Start and total of a `Content-Range: bytes START-END/TOTAL`.
-fn content_range(response: &Response<Incoming>) -> Option<(u64, u64)> {
+fn content_range(response: &Response) -> Option<(u64, u64)> {
     let text = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
     let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (start, _) = range.split_once('-')?;
@@ -123,16 +121,32 @@ fn content_range(response: &Response<Incoming>) -> Option<(u64, u64)> {
 impl Blobs {
     /// Downloads a blob to `dest`, replacing what is there in one step once the digest matched and the bytes are
     /// durable. An interrupted download is continued, also by a later process.
+    ///
+    /// # Errors
+    ///
+    /// [`BlobError::NotFound`] when the coordinator has no such blob, [`BlobError::Refused`] when it said no,
+    /// [`BlobError::WrongDigest`] when what came is something else, [`BlobError::Disk`] when this side cannot write,
+    /// [`BlobError::Unreachable`] or [`BlobError::Cut`] when tries without progress ran out (what came stays for a later
+    /// one), [`BlobError::Protocol`] for an answer without sense. `dest` is untouched in every case but an error of the
+    /// last sync.
     pub async fn download(&self, digest: Digest, dest: &Path) -> Result<u64, BlobError> {
         self.download_with(digest, dest, &|_| ()).await
     }
 
     /// As [`Blobs::download`], telling `progress` how far it is. Returns the size in bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Blobs::download`].
     pub async fn download_with(&self, digest: Digest, dest: &Path, progress: ProgressFn<'_>) -> Result<u64, BlobError> {
         self.download_as(digest, dest, true, progress).await
     }
 
     /// As [`Blobs::download`], but a power cut may leave damaged bytes: for caches that verify what they use.
+    ///
+    /// # Errors
+    ///
+    /// As [`Blobs::download`].
     pub async fn download_to_cache(&self, digest: Digest, dest: &Path) -> Result<u64, BlobError> {
         self.download_as(digest, dest, false, &|_| ()).await
     }
@@ -202,7 +216,7 @@ impl Blobs {
                 .header(header::RANGE, format!("bytes={}-", part.len()))
                 .header(header::IF_RANGE, format!("\"sha256:{digest}\""));
         }
-        let response = match self.send(request.body(empty()), STALL_TIMEOUT).await {
+        let response = match self.send(request, STALL_TIMEOUT).await {
             Ok(response) => response,
             Err(error) => return (part, Err(error)),
         };
@@ -241,7 +255,7 @@ impl Blobs {
     async fn receive(
         &self,
         part: Part,
-        response: Response<Incoming>,
+        mut response: Response,
         url: &str,
         progress: ProgressFn<'_>,
     ) -> (Part, Result<(), BlobError>) {
@@ -249,13 +263,12 @@ impl Blobs {
         progress(at);
         let (sender, pieces) = mpsc::channel::<Bytes>(PIECES_IN_FLIGHT);
         let writer = tokio::task::spawn_blocking(move || write_pieces(part, pieces));
-        let mut body = response.into_body();
         let received = loop {
-            let frame = match tokio::time::timeout(STALL_TIMEOUT, body.frame()).await {
-                Ok(None) => break Ok(()),
-                Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(error))) => {
-                    let reason = format!("at byte {at}: {}", causes(&error));
+            let bytes = match tokio::time::timeout(STALL_TIMEOUT, response.chunk()).await {
+                Ok(Ok(None)) => break Ok(()),
+                Ok(Ok(Some(bytes))) => bytes,
+                Ok(Err(error)) => {
+                    let reason = format!("at byte {at}: {}", causes(&error.without_url()));
                     break Err(BlobError::Cut { url: url.to_owned(), reason });
                 }
                 Err(_) => {
@@ -263,13 +276,11 @@ impl Blobs {
                     break Err(BlobError::Cut { url: url.to_owned(), reason });
                 }
             };
-            if let Ok(bytes) = frame.into_data() {
-                at += bytes.len() as u64;
-                if sender.send(bytes).await.is_err() {
-                    break Ok(()); // the writer failed; its own error says why
-                }
-                progress(at);
+            at += bytes.len() as u64;
+            if sender.send(bytes).await.is_err() {
+                break Ok(()); // the writer failed; its own error says why
             }
+            progress(at);
         };
         drop(sender);
         let (part, written) = writer.await.expect("writing pieces does not panic");
@@ -277,6 +288,10 @@ impl Blobs {
     }
 
     /// Reads a small blob into memory, verified.
+    ///
+    /// # Errors
+    ///
+    /// As [`Blobs::download`] without those of the disk, and [`BlobError::TooLarge`] for more than `limit_bytes`.
     pub async fn get_bytes(&self, digest: Digest, limit_bytes: usize) -> Result<Bytes, BlobError> {
         let path = Self::blob_path(digest);
         let url = self.url(&path);
@@ -299,7 +314,7 @@ impl Blobs {
     }
 
     async fn get_bytes_once(&self, path: &str, url: &str, limit_bytes: usize) -> Result<Bytes, BlobError> {
-        let response = self.send(self.request(Method::GET, path).body(empty()), STALL_TIMEOUT).await?;
+        let response = self.send(self.request(Method::GET, path), STALL_TIMEOUT).await?;
         if !response.status().is_success() {
             return Err(self.refusal(response, url).await);
         }

@@ -14,15 +14,14 @@ pub use error::BlobError;
 use crate::{
     Endpoint, Token,
     backoff::Backoff,
-    client::causes,
-    connect::{Connector, Protocol, TlsError},
+    connect::CONNECT_TIMEOUT,
+    failure::{causes, unreachable},
+    tls::{self, TlsError},
 };
-use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited, combinators::UnsyncBoxBody};
-use hyper::body::Incoming;
-use hyper_util::{client::legacy::Client as HttpClient, rt::TokioExecutor};
+use bytes::{Bytes, BytesMut};
+use planforge_proto::ApiError;
 use planforge_types::Digest;
+use reqwest::{Method, RequestBuilder, Response, StatusCode, header};
 use std::{io, sync::Arc, time::Duration};
 
 /// Pieces in which files are read and sent: with 256 KiB and more, loopback runs at the speed of memory.
@@ -35,8 +34,6 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Largest error body or JSON answer that is read.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
-
-type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// Told how many bytes of the blob are through, resumed ones included.
 pub type ProgressFn<'a> = &'a (dyn Fn(u64) + Send + Sync);
@@ -67,25 +64,35 @@ impl Retries {
 /// Transfers blobs from and to one coordinator. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Blobs {
-    http: HttpClient<Connector, Body>,
+    http: reqwest::Client,
     endpoint: Arc<Endpoint>,
     token: Option<Token>,
     retries: Retries,
 }
 
-fn empty() -> Body {
-    full(Bytes::new())
-}
-
-fn full(bytes: Bytes) -> Body {
-    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
-}
-
 impl Blobs {
     /// Blobs of the coordinator at `endpoint`.
+    ///
+    /// # Errors
+    ///
+    /// Where the endpoint uses TLS: its CA file cannot be read or holds no certificate, or this system trusts no root.
+    /// Nothing is connected to yet.
     pub fn new(endpoint: &Endpoint, token: Option<Token>) -> Result<Self, TlsError> {
-        let connector = Connector::new(endpoint, Protocol::Http1)?;
-        let http = HttpClient::builder(TokioExecutor::new()).http1_max_buf_size(PIECE_BYTES).build(connector);
+        let config = match endpoint {
+            Endpoint::Https { ca_file, .. } => tls::verified(ca_file.as_deref(), tls::HTTP1)?,
+            Endpoint::Http { .. } | Endpoint::Unix(_) => tls::unused()?,
+        };
+        let mut builder = reqwest::Client::builder()
+            .tls_backend_preconfigured(config)
+            .http1_only()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .connect_timeout(CONNECT_TIMEOUT);
+        if let Endpoint::Unix(path) = endpoint {
+            builder = builder.unix_socket(path.as_path());
+        }
+        let http = builder.build().map_err(TlsError::HttpClient)?;
         Ok(Self { http, endpoint: Arc::new(endpoint.clone()), token, retries: Retries::default() })
     }
 
@@ -99,9 +106,9 @@ impl Blobs {
         format!("/v1/blobs/sha256/{digest}")
     }
 
-    fn request(&self, method: Method, path: &str) -> http::request::Builder {
-        // The connector decides about TLS: the scheme here only makes the address absolute.
-        let builder = Request::builder().method(method).uri(format!("http://{}{path}", self.endpoint.authority()));
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let scheme = if matches!(*self.endpoint, Endpoint::Https { .. }) { "https" } else { "http" };
+        let builder = self.http.request(method, format!("{scheme}://{}{path}", self.endpoint.authority()));
         match &self.token {
             Some(token) => builder.header(header::AUTHORIZATION, token.header()),
             None => builder,
@@ -109,54 +116,70 @@ impl Blobs {
     }
 
     /// Sends a request and waits for the head of its answer.
-    async fn send(
-        &self,
-        request: http::Result<Request<Body>>,
-        wait: Duration,
-    ) -> Result<Response<Incoming>, BlobError> {
-        let request = request.map_err(|error| BlobError::Protocol {
+    async fn send(&self, request: RequestBuilder, wait: Duration) -> Result<Response, BlobError> {
+        let request = request.build().map_err(|error| BlobError::Protocol {
             url: self.endpoint.to_string(),
-            reason: format!("cannot form a request: {error}"),
+            reason: format!("cannot form a request: {}", causes(&error)),
         })?;
-        let url = self.url(request.uri().path());
-        match tokio::time::timeout(wait, self.http.request(request)).await {
+        let url = self.url(request.url().path());
+        match tokio::time::timeout(wait, self.http.execute(request)).await {
             Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) if error.is_connect() => {
-                Err(BlobError::Unreachable(crate::client::unreachable(&self.endpoint, &error)))
-            }
-            Ok(Err(error)) => Err(BlobError::Cut { url, reason: causes(&error) }),
+            Ok(Err(error)) if error.is_connect() => Err(BlobError::Unreachable(self.unreachable(error))),
+            Ok(Err(error)) => Err(BlobError::Cut { url, reason: causes(&error.without_url()) }),
             Err(_) => Err(BlobError::Cut { url, reason: format!("no answer within {} s", wait.as_secs()) }),
         }
+    }
+
+    /// The error for a connection that did not open.
+    fn unreachable(&self, error: reqwest::Error) -> ApiError {
+        if error.is_timeout() {
+            let silence = format!("no connection within {} s", CONNECT_TIMEOUT.as_secs());
+            return unreachable(&self.endpoint, &io::Error::new(io::ErrorKind::TimedOut, silence));
+        }
+        unreachable(&self.endpoint, &error.without_url())
     }
 
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.endpoint)
     }
 
-    /// Reads the whole body of an answer, up to `limit` bytes.
-    async fn body(&self, response: Response<Incoming>, url: &str, limit: usize) -> Result<Bytes, BlobError> {
-        let read = Limited::new(response.into_body(), limit).collect();
+    /// Reads the whole body of an answer, up to `limit_bytes`.
+    async fn body(&self, mut response: Response, url: &str, limit_bytes: usize) -> Result<Bytes, BlobError> {
+        let read = async {
+            let mut body = BytesMut::new();
+            while let Some(piece) = response.chunk().await.map_err(|error| cut(url, error))? {
+                if body.len() + piece.len() > limit_bytes {
+                    return Err(BlobError::TooLarge { url: url.to_owned(), limit_bytes: limit_bytes as u64 });
+                }
+                body.extend_from_slice(&piece);
+            }
+            Ok(body.freeze())
+        };
         match tokio::time::timeout(STALL_TIMEOUT, read).await {
-            Ok(Ok(collected)) => Ok(collected.to_bytes()),
-            Ok(Err(error)) => Err(BlobError::Cut { url: url.to_owned(), reason: causes(&*error) }),
+            Ok(body) => body,
             Err(_) => Err(BlobError::Cut { url: url.to_owned(), reason: "the answer stalled".into() }),
         }
     }
 
     /// The error that a refusing answer stands for.
-    async fn refusal(&self, response: Response<Incoming>, url: &str) -> BlobError {
+    async fn refusal(&self, response: Response, url: &str) -> BlobError {
         let status = response.status();
         let body = self.body(response, url, MAX_ANSWER_BYTES).await.unwrap_or_default();
         BlobError::refused(url, status, &body)
     }
 
     /// Size of a blob, `None` when the coordinator has none of that digest.
+    ///
+    /// # Errors
+    ///
+    /// [`BlobError::Unreachable`] or [`BlobError::Cut`] when every try failed, [`BlobError::Refused`] when the coordinator
+    /// said no, [`BlobError::Protocol`] when its answer has no size.
     pub async fn size(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
         let path = Self::blob_path(digest);
         let url = self.url(&path);
         let mut backoff = self.retries.backoff();
         for attempt in 1.. {
-            let result = self.send(self.request(Method::HEAD, &path).body(empty()), STALL_TIMEOUT).await;
+            let result = self.send(self.request(Method::HEAD, &path), STALL_TIMEOUT).await;
             let error = match result {
                 Ok(response) if response.status() == StatusCode::NOT_FOUND => return Ok(None),
                 Ok(response) if response.status().is_success() => {
@@ -178,6 +201,11 @@ impl Blobs {
 }
 
 /// A header that holds one decimal number.
-fn number(response: &Response<Incoming>, name: &str) -> Option<u64> {
+fn number(response: &Response, name: &str) -> Option<u64> {
     response.headers().get(name)?.to_str().ok()?.trim().parse().ok()
+}
+
+/// An answer's body that ended early.
+fn cut(url: &str, error: reqwest::Error) -> BlobError {
+    BlobError::Cut { url: url.to_owned(), reason: causes(&error.without_url()) }
 }

@@ -1,14 +1,13 @@
 //! Upload by offset.
 
 use super::{
-    BlobError, Blobs, Body, COMMIT_TIMEOUT, MAX_ANSWER_BYTES, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT,
-    empty, full, number,
+    BlobError, Blobs, COMMIT_TIMEOUT, MAX_ANSWER_BYTES, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT,
+    number,
 };
 use bytes::{Bytes, BytesMut};
-use http::{Method, StatusCode, header};
-use http_body_util::BodyExt as _;
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use http_body::{Body as HttpBody, Frame, SizeHint};
 use planforge_types::Digest;
+use reqwest::{Body, Method, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
@@ -61,12 +60,12 @@ impl Source {
     /// The bytes from `offset` on; `sent` counts what left.
     fn body(&self, offset: u64, sent: Arc<AtomicU64>) -> Body {
         match self {
-            Self::Bytes(bytes) => full(bytes.slice(usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len())..)),
+            Self::Bytes(bytes) => bytes.slice(usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len())..).into(),
             Self::File { file, path, size_bytes } => {
                 let (sender, pieces) = mpsc::channel(PIECES_IN_FLIGHT);
                 let (file, path, end) = (file.clone(), path.clone(), *size_bytes);
                 tokio::task::spawn_blocking(move || read_ahead(&file, &path, offset..end, &sender));
-                FileBody { pieces, left: end - offset, sent }.boxed_unsync()
+                Body::wrap(FileBody { pieces, left: end - offset, sent })
             }
         }
     }
@@ -130,11 +129,22 @@ enum Opened {
 impl Blobs {
     /// Uploads the file at `path`, whose SHA-256 the caller knows. Nothing is sent when the coordinator has it.
     /// A cut connection is continued at the coordinator's offset.
+    ///
+    /// # Errors
+    ///
+    /// [`BlobError::Disk`] when the file cannot be opened, [`BlobError::UploadMismatch`] when its bytes are not those that
+    /// `digest` names, [`BlobError::NoRoom`] or [`BlobError::Refused`] when the coordinator takes it not,
+    /// [`BlobError::Unreachable`] or [`BlobError::Cut`] when tries without progress ran out (a file that cannot be read
+    /// to its end cuts the transfer too), [`BlobError::Protocol`] for an answer without sense.
     pub async fn upload(&self, path: &Path, digest: Digest) -> Result<(), BlobError> {
         self.upload_with(path, digest, &|_| ()).await
     }
 
     /// As [`Blobs::upload`], telling `progress` how far it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Blobs::upload`].
     pub async fn upload_with(&self, path: &Path, digest: Digest, progress: ProgressFn<'_>) -> Result<(), BlobError> {
         let file = File::open(path).map_err(BlobError::disk("open", path))?;
         let size_bytes = file.metadata().map_err(BlobError::disk("read", path))?.len();
@@ -142,6 +152,10 @@ impl Blobs {
     }
 
     /// Uploads bytes in memory and returns their digest.
+    ///
+    /// # Errors
+    ///
+    /// As [`Blobs::upload`], without those of the file.
     pub async fn put_bytes(&self, bytes: Bytes) -> Result<Digest, BlobError> {
         let digest = Digest::of(&bytes);
         self.send_all(&Source::Bytes(bytes), digest, &|_| ()).await?;
@@ -231,10 +245,8 @@ impl Blobs {
     async fn open_upload(&self, digest: Digest, size_bytes: u64) -> Result<Opened, BlobError> {
         let url = self.url(UPLOADS_PATH);
         let order = serde_json::to_vec(&OpenUpload { digest, size_bytes }).expect("plain data");
-        let request = self
-            .request(Method::POST, UPLOADS_PATH)
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(full(order.into()));
+        let request =
+            self.request(Method::POST, UPLOADS_PATH).header(header::CONTENT_TYPE, "application/json").body(order);
         let response = self.send(request, STALL_TIMEOUT).await?;
         if !response.status().is_success() {
             return Err(self.refusal(response, &url).await);
@@ -252,7 +264,7 @@ impl Blobs {
 
     async fn upload_offset(&self, path: String) -> Result<Opened, BlobError> {
         let url = self.url(&path);
-        let response = self.send(self.request(Method::HEAD, &path).body(empty()), STALL_TIMEOUT).await?;
+        let response = self.send(self.request(Method::HEAD, &path), STALL_TIMEOUT).await?;
         if !response.status().is_success() {
             return Err(self.refusal(response, &url).await);
         }

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`model`] | a model's files and their digest |
+//! | [`identify`](mod@identify) | the identity of the model at a path, from the cache where it can be |
 //! | [`graph_digest`] | digests of the graph and of its structure, which offer reuse |
 //! | [`digest_cache`] | digests of files that did not change |
 //! | [`npz`] | tensors in numpy's archives: test sets, inputs and outputs |
@@ -11,8 +12,11 @@
 
 pub mod digest_cache;
 pub mod graph_digest;
+pub mod identify;
 pub mod model;
+mod npy;
 pub mod npz;
 
 pub use digest_cache::DigestCache;
-pub use model::{IdentifiedFile, IdentityError, ModelIdentity, identify};
+pub use identify::{IdentityError, identify};
+pub use model::{IdentifiedFile, ModelIdentity};

@@ -1,15 +1,16 @@
 //! Tensors in numpy's `.npz` archives: test sets, inputs and outputs.
 
-use npyz::{
-    DType, Endianness, Order, TypeChar, TypeStr, WriteOptions, WriterBuilder as _,
-    npz::{NpzArchive, NpzWriter, file_name_from_array_name},
-};
+use crate::npy::{Descr, Header, Order};
 use planforge_types::{ElementType, HostTensor, NamedTensors};
 use std::{
     fs::File,
     io::{self, BufReader, BufWriter, Read as _, Write as _},
     path::{Path, PathBuf},
 };
+use zip::{ZipArchive, ZipWriter, write::SimpleFileOptions};
+
+/// What the name of an array's file in the archive ends with.
+const EXTENSION: &str = ".npy";
 
 /// Arrays of one archive; models have a handful of inputs.
 pub const MAX_ARRAYS: usize = 1024;
@@ -42,39 +43,43 @@ pub enum NpzError {
 pub fn read(path: &Path) -> Result<NamedTensors, NpzError> {
     let at = || path.to_owned();
     let file = File::open(path).map_err(|source| NpzError::Open { path: at(), source })?;
-    let mut archive =
-        NpzArchive::new(BufReader::new(file)).map_err(|source| NpzError::Archive { path: at(), source })?;
-    let names: Vec<String> = archive.array_names().map(str::to_owned).collect();
-    if names.len() > MAX_ARRAYS {
-        return Err(NpzError::TooMany { path: at(), count: names.len() });
+    let mut archive = ZipArchive::new(BufReader::new(file))
+        .map_err(|error| NpzError::Archive { path: at(), source: error.into() })?;
+    let count = archive.file_names().filter(|name| name.as_ref().is_ok_and(|name| name.ends_with(EXTENSION))).count();
+    if count > MAX_ARRAYS {
+        return Err(NpzError::TooMany { path: at(), count });
     }
     let mut left = MAX_BYTES;
     let mut tensors = NamedTensors::new();
-    for name in names {
-        let failed = |source| NpzError::Array { path: at(), name: name.clone(), source };
-        let Some(array) = archive.by_name(&name).map_err(failed)? else { continue };
-        let (dtype, order) = (array.dtype(), array.order());
+    for index in 0..archive.len() {
+        let name = archive.by_index_data(index).and_then(|entry| Ok(entry.name()?.into_owned()));
+        let name = name.map_err(|error| NpzError::Archive { path: at(), source: error.into() })?;
+        let Some(name) = name.strip_suffix(EXTENSION) else { continue };
+        let failed = |source| NpzError::Array { path: at(), name: name.to_owned(), source };
+        let mut array = archive.by_index(index).map_err(|error| failed(error.into()))?;
+        let header = Header::read(&mut array).map_err(failed)?;
         let unsupported = || NpzError::Unsupported {
             path: at(),
-            name: name.clone(),
-            found: format!("{} in {order:?} order", dtype.descr()),
+            name: name.to_owned(),
+            found: format!("{} in {:?} order", header.descr, header.order),
         };
-        let element = element_type(&dtype).ok_or_else(unsupported)?;
-        let shape: Vec<u64> = array.shape().to_vec();
+        let element = element_type(&header.descr).ok_or_else(unsupported)?;
         // With one axis at most, both orders are the same bytes.
-        if order == Order::Fortran && shape.iter().filter(|size| **size > 1).count() > 1 {
+        if header.order == Order::Fortran && header.shape.iter().filter(|size| **size > 1).count() > 1 {
             return Err(unsupported());
         }
-        let bytes = shape.iter().try_fold(element.bytes() as u64, |bytes, size| bytes.checked_mul(*size));
+        let bytes = header.shape.iter().try_fold(element.bytes() as u64, |bytes, size| bytes.checked_mul(*size));
         let bytes = bytes.filter(|bytes| *bytes <= left).ok_or_else(|| NpzError::TooLarge { path: at() })?;
         left -= bytes;
         let mut data = Vec::new();
-        array.into_inner().take(bytes).read_to_end(&mut data).map_err(failed)?;
+        array.by_ref().take(bytes).read_to_end(&mut data).map_err(failed)?;
         if data.len() as u64 != bytes {
             return Err(failed(io::ErrorKind::UnexpectedEof.into()));
         }
-        let shape = shape.iter().map(|size| *size as usize).collect();
-        tensors.insert(name, HostTensor { element, shape, bytes: data });
+        // The checksum is compared where the file ends.
+        array.read(&mut [0]).map_err(failed)?;
+        let shape = header.shape.iter().map(|size| *size as usize).collect();
+        tensors.insert(name.to_owned(), HostTensor { element, shape, bytes: data });
     }
     Ok(tensors)
 }
@@ -83,60 +88,49 @@ pub fn read(path: &Path) -> Result<NamedTensors, NpzError> {
 pub fn write(path: &Path, tensors: &NamedTensors) -> Result<(), NpzError> {
     let failed = |source| NpzError::Write { path: path.to_owned(), source };
     let file = BufWriter::new(File::create(path).map_err(failed)?);
-    let mut archive = NpzWriter::new(file);
+    let mut archive = ZipWriter::new(file);
     for (name, tensor) in tensors {
-        let dtype = numpy_type(tensor.element)
+        let descr = numpy_type(tensor.element)
             .ok_or_else(|| NpzError::NoNumpyType { name: name.clone(), element: tensor.element })?;
-        let shape: Vec<u64> = tensor.shape.iter().map(|size| *size as u64).collect();
-        let zip = archive.zip_writer();
-        zip.start_file(file_name_from_array_name(name), Default::default()).map_err(|e| failed(e.into()))?;
-        let header = WriteOptions::new_header_only().dtype(dtype).shape(&shape).writer(&mut *zip);
-        header.write_header_only().map_err(failed)?;
-        zip.write_all(&tensor.bytes).map_err(failed)?;
+        let shape = tensor.shape.iter().map(|size| *size as u64).collect();
+        // An archive's usual fields end at four gigabytes.
+        let large = tensor.bytes.len() as u64 >= u64::from(u32::MAX) / 2;
+        let options = SimpleFileOptions::default().large_file(large);
+        archive.start_file(format!("{name}{EXTENSION}"), options).map_err(|error| failed(error.into()))?;
+        let header = Header { descr: Descr::Plain(descr.to_owned()), order: Order::C, shape };
+        header.write(&mut archive).map_err(failed)?;
+        archive.write_all(&tensor.bytes).map_err(failed)?;
     }
-    let mut file = archive.zip_writer().finish().map_err(|e| failed(e.into()))?;
+    let mut file = archive.finish().map_err(|error| failed(error.into()))?;
     file.flush().map_err(failed)
 }
 
-fn element_type(dtype: &DType) -> Option<ElementType> {
-    let DType::Plain(plain) = dtype else { return None };
-    if plain.endianness() == Endianness::Big {
-        return None;
-    }
-    Some(match (plain.type_char(), plain.size_field()) {
-        (TypeChar::Bool, 1) => ElementType::Bool,
-        (TypeChar::Float, 2) => ElementType::F16,
-        (TypeChar::Float, 4) => ElementType::F32,
-        (TypeChar::Float, 8) => ElementType::F64,
-        (TypeChar::Int, 1) => ElementType::I8,
-        (TypeChar::Int, 2) => ElementType::I16,
-        (TypeChar::Int, 4) => ElementType::I32,
-        (TypeChar::Int, 8) => ElementType::I64,
-        (TypeChar::Uint, 1) => ElementType::U8,
-        (TypeChar::Uint, 2) => ElementType::U16,
-        (TypeChar::Uint, 4) => ElementType::U32,
-        (TypeChar::Uint, 8) => ElementType::U64,
-        _ => return None,
-    })
+/// Every type that is read and written, with numpy's name of it.
+const TYPES: [(ElementType, &str); 12] = [
+    (ElementType::F32, "<f4"),
+    (ElementType::F16, "<f2"),
+    (ElementType::F64, "<f8"),
+    (ElementType::I8, "|i1"),
+    (ElementType::U8, "|u1"),
+    (ElementType::I16, "<i2"),
+    (ElementType::U16, "<u2"),
+    (ElementType::I32, "<i4"),
+    (ElementType::U32, "<u4"),
+    (ElementType::I64, "<i8"),
+    (ElementType::U64, "<u8"),
+    (ElementType::Bool, "|b1"),
+];
+
+fn element_type(descr: &Descr) -> Option<ElementType> {
+    let Descr::Plain(found) = descr else { return None };
+    // The order of a single byte does not matter; some write it all the same.
+    let same =
+        |name: &str| found == name || (name.starts_with('|') && found.strip_prefix('<') == name.strip_prefix('|'));
+    TYPES.iter().find(|(_, name)| same(name)).map(|(element, _)| *element)
 }
 
-fn numpy_type(element: ElementType) -> Option<DType> {
-    let text = match element {
-        ElementType::F32 => "<f4",
-        ElementType::F16 => "<f2",
-        ElementType::F64 => "<f8",
-        ElementType::I8 => "|i1",
-        ElementType::U8 => "|u1",
-        ElementType::I16 => "<i2",
-        ElementType::U16 => "<u2",
-        ElementType::I32 => "<i4",
-        ElementType::U32 => "<u4",
-        ElementType::I64 => "<i8",
-        ElementType::U64 => "<u8",
-        ElementType::Bool => "|b1",
-        ElementType::Bf16 => return None,
-    };
-    Some(DType::new_scalar(text.parse::<TypeStr>().expect("a fixed type name")))
+fn numpy_type(element: ElementType) -> Option<&'static str> {
+    TYPES.iter().find(|(known, _)| *known == element).map(|(_, name)| *name)
 }
 
 #[cfg(test)]
@@ -144,28 +138,13 @@ mod tests {
     use super::*;
     use std::fs;
 
-    const ELEMENTS: [ElementType; 12] = [
-        ElementType::F32,
-        ElementType::F16,
-        ElementType::F64,
-        ElementType::I8,
-        ElementType::U8,
-        ElementType::I16,
-        ElementType::U16,
-        ElementType::I32,
-        ElementType::U32,
-        ElementType::I64,
-        ElementType::U64,
-        ElementType::Bool,
-    ];
-
     #[test]
     fn every_type_comes_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("all.npz");
-        let tensors: NamedTensors = ELEMENTS
+        let tensors: NamedTensors = TYPES
             .iter()
-            .map(|element| {
+            .map(|(element, _)| {
                 let bytes = (0..6 * element.bytes()).map(|i| (i % 2) as u8).collect();
                 (format!("x/{element:?}"), HostTensor { element: *element, shape: vec![2, 3], bytes })
             })
@@ -205,5 +184,65 @@ mod tests {
             let error = read(&path).unwrap_err();
             assert_eq!(matches!(error, NpzError::TooLarge { .. }), huge, "{error}");
         }
+    }
+
+    /// An archive of one file with these bytes.
+    fn archive(path: &Path, name: &str, bytes: &[u8], method: zip::CompressionMethod) {
+        let mut archive = ZipWriter::new(File::create(path).unwrap());
+        archive.start_file(name, SimpleFileOptions::default().compression_method(method)).unwrap();
+        archive.write_all(bytes).unwrap();
+        archive.finish().unwrap();
+    }
+
+    #[test]
+    fn stored_and_deflated_arrays_are_read_and_other_files_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("one.npz");
+        let mut array = Vec::new();
+        let header = Header { descr: Descr::Plain("<i1".into()), order: Order::Fortran, shape: vec![1, 3] };
+        header.write(&mut array).unwrap();
+        array.extend([1, 2, 3]);
+        for method in [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated] {
+            archive(&path, "x.npy", &array, method);
+            let tensors = read(&path).unwrap();
+            assert_eq!(tensors["x"], HostTensor { element: ElementType::I8, shape: vec![1, 3], bytes: vec![1, 2, 3] });
+            archive(&path, "x.txt", &array, method);
+            assert_eq!(read(&path).unwrap().len(), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_no_plain_number_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("odd.npz");
+        let told = |descr: Descr, order: Order| {
+            let mut array = Vec::new();
+            Header { descr, order, shape: vec![2, 2] }.write(&mut array).unwrap();
+            archive(&path, "x.npy", &array, zip::CompressionMethod::Stored);
+            read(&path).unwrap_err().to_string()
+        };
+        let plain = |name: &str| Descr::Plain(name.into());
+        assert!(
+            told(plain(">f4"), Order::C).contains("array 'x' of")
+                && told(plain(">f4"), Order::C).contains("is '>f4' in C order")
+        );
+        assert!(told(plain("<U7"), Order::C).contains("is '<U7' in C order"));
+        assert!(told(plain("<f4"), Order::Fortran).contains("is '<f4' in Fortran order"));
+        assert!(told(Descr::Record("[('a', '<f4')]".into()), Order::C).contains("is [('a', '<f4')] in C order"));
+    }
+
+    #[test]
+    fn an_array_whose_bytes_changed_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("damaged.npz");
+        let mut array = Vec::new();
+        Header { descr: Descr::Plain("|u1".into()), order: Order::C, shape: vec![4] }.write(&mut array).unwrap();
+        array.extend(b"good");
+        archive(&path, "x.npy", &array, zip::CompressionMethod::Stored);
+        assert_eq!(read(&path).unwrap()["x"].bytes, b"good");
+        let bytes = fs::read(&path).unwrap();
+        let at = bytes.windows(4).position(|bytes| bytes == b"good").unwrap();
+        fs::write(&path, [&bytes[..at], b"evil", &bytes[at + 4..]].concat()).unwrap();
+        assert!(matches!(read(&path), Err(NpzError::Array { .. })));
     }
 }

@@ -8,8 +8,9 @@ pub mod compare;
 mod detail;
 pub mod format;
 mod layer;
-mod render;
 pub mod samples;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use ceilings::{Bound, Ceilings, Rates, Roofline};
 pub use detail::{
@@ -325,4 +326,4 @@ pub enum Severity {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

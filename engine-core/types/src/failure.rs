@@ -33,6 +33,11 @@ impl BackendError {
         Self { class, message: message.into(), hint: String::new() }
     }
 
+    /// The model's fault, or its plan's.
+    pub fn model(message: impl Into<String>) -> Self {
+        Self::new(FailureClass::Model, message)
+    }
+
     /// Of the host, not of the model: tried again.
     pub fn infrastructure(message: impl Into<String>) -> Self {
         Self::new(FailureClass::Infrastructure, message)
@@ -61,4 +66,15 @@ impl BackendError {
         self.hint = hint.into();
         self
     }
+}
+
+/// Words an error with its causes.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    text
 }

@@ -35,7 +35,7 @@ pub use key::EngineKey;
 pub use resolve::{ResolveError, resolve_spec, resolve_toolchain};
 pub use sku::Sku;
 pub use spec::{BuildSpec, DimRange, OptimizationLevel, OptimizationProfile, Precision, SpecError};
-pub use tensor::{ElementType, HostTensor, NamedTensors, Port};
+pub use tensor::{ElementType, HostTensor, NamedTensors, Port, element_count};
 pub use toolchain::{Toolchain, ToolchainConstraint};
 
 #[cfg(test)]

@@ -78,3 +78,11 @@ pub struct Port {
     pub element: ElementType,
     pub shape: Vec<Option<u64>>,
 }
+
+/// Product of the dimensions; `None` when it does not fit, or its bytes at 8 an element do not.
+pub fn element_count(shape: &[usize]) -> Option<usize> {
+    // A dimension of zero makes the others no smaller: parts of the shape are multiplied on their own, too.
+    let count = shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size.max(1)))?;
+    let fits = count.checked_mul(8).is_some_and(|bytes| bytes <= isize::MAX as usize);
+    fits.then(|| if shape.contains(&0) { 0 } else { count })
+}

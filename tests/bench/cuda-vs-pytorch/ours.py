@@ -18,7 +18,7 @@ def program():
     given = os.environ.get("PLANFORGE_ENGINE_SERVER")
     if given:
         return pathlib.Path(given)
-    command = ["cargo", "build", "--release", "-p", "planforge-engine-cuda", "--example", "engine_server"]
+    command = ["cargo", "build", "--release", "-p", "planforge-cuda", "--example", "engine_server"]
     subprocess.run(command, cwd=ROOT, check=True)
     return ROOT / "target/release/examples/engine_server"
 

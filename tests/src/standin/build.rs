@@ -10,7 +10,7 @@ use super::{
     scenario::{Behaviour, Gpu, Phase},
     version::Version,
 };
-use planforge_engine_core::import::supported_operators;
+use planforge_import::supported_operators;
 use std::{
     collections::BTreeMap,
     fs,

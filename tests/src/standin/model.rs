@@ -1,10 +1,10 @@
 //! The ONNX file as the tool needs it: tensors at the edge, layers, and the outputs for given inputs.
 
-use planforge_engine_core::{
-    import::import,
+use planforge_graph::{
+    interpreter,
     ir::{ElementType, Tensor},
-    ops,
 };
+use planforge_import::import;
 use planforge_onnx::{
     Model,
     proto::{ValueInfoProto, tensor_shape_proto::dimension, type_proto},
@@ -156,7 +156,7 @@ pub fn evaluate(model: &Model, inputs: &Inputs) -> Result<Outputs, String> {
         let shape = dims.iter().map(|size| *size as usize).collect();
         tensors.insert(value.name.clone(), tensor(value.element, shape, values)?);
     }
-    let outputs = ops::execute(&graph, &tensors).map_err(|e| e.to_string())?;
+    let outputs = interpreter::execute(&graph, &tensors).map_err(|e| e.to_string())?;
     Ok(outputs.into_iter().map(|(name, tensor)| (name, (tensor.shape().to_vec(), tensor.to_f64s()))).collect())
 }
 

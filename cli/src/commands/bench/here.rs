@@ -2,11 +2,12 @@
 
 use super::{Args, FOREIGN};
 use crate::{
-    backends, commands::Context, failure::Failure, local::ceilings_folder, local_worker, portability, request::models,
+    backends, context::Context, failure::Failure, local::ceilings_folder, local_worker, portability, request::models,
+    tables,
 };
 use planforge_agent::HostDevices;
+use planforge_backend::PlanIdentity;
 use planforge_device::CpuLevel;
-use planforge_engine_core::backend::PlanIdentity;
 use planforge_proto::ErrorCode;
 use planforge_report::{
     Report,
@@ -56,7 +57,7 @@ pub fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
     let own = context.block_on(async { Ok(portability::own_engines_at_hand(context, [&report]).await) })?;
     let Some(baseline) = baseline else {
         let cell = portability(&report, &own);
-        context.printer.data(&report.render_with(cell.as_ref().map(Portability::words).as_deref()))?;
+        context.printer.data(&tables::report::render(&report, cell.as_ref().map(Portability::words).as_deref()))?;
         let mut document = as_json(&report)?;
         if let Some(cell) = cell {
             document["portability"] = as_json(&cell)?;
@@ -69,7 +70,7 @@ pub fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
     let reports = [beside, report];
     let comparison =
         compare::compare_beside(&reports, &own).map_err(|e| Failure::new(ErrorCode::Internal, e.to_string()))?;
-    context.printer.data(&comparison.render())?;
+    context.printer.data(&tables::comparison::render(&comparison))?;
     let [baseline, report] = reports;
     context.printer.object(&serde_json::json!({ "report": report, "baseline": baseline, "comparison": comparison }))
 }

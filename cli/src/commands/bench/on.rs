@@ -2,7 +2,7 @@
 
 use super::Args;
 use crate::{
-    commands::Context,
+    context::Context,
     failure::Failure,
     farm::{Farm, Need},
     portability, reports,
@@ -12,7 +12,7 @@ use crate::{
         models,
     },
     settings::Key,
-    tables,
+    signals, tables,
     wait::{self, Waiting},
 };
 use planforge_proto::{ErrorCode, v1, view::JobView};
@@ -81,7 +81,7 @@ async fn measure(
     };
     tokio::select! {
         result = ended => result?,
-        () = wait::interrupted() => {
+        () = signals::interrupted() => {
             let hint = format!("the jobs go on; planforge cancel {} ends them", ids.join(" "));
             return Err(Failure::interrupted().hint(hint));
         }
@@ -94,7 +94,7 @@ async fn measure(
         }
         if let Some(report) = reports::find(context, farm, &job.id).await?.first() {
             let cell = portability(report, &portability::own_engines(farm, [report]).await?);
-            context.printer.data(&report.render_with(cell.as_ref().map(Portability::words).as_deref()))?;
+            context.printer.data(&tables::report::render(report, cell.as_ref().map(Portability::words).as_deref()))?;
             cells.extend(cell.map(|cell| (job.id.clone(), cell)));
         }
     }

@@ -11,7 +11,6 @@
 
 pub mod gate;
 pub mod portability;
-mod render;
 
 use crate::{Report, SamplesError};
 use planforge_stats::{COMPARABLE_WINDOWS, bootstrap};

@@ -149,7 +149,7 @@ fn fit(what: &str, report: &Report) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Finding, Foreign, tests::sample_report};
+    use crate::{Finding, Foreign, testing::sample_report};
 
     const HERE: &str = "cpu-x86-64-v3";
 

@@ -1,0 +1,293 @@
+//! Every tactic of every level on graphs of many shapes, against the reference operators: what a tactic computes may
+//! differ from the others' by rounding only, and the number of threads changes nothing.
+
+use super::{
+    assemble::{WeightPlan, assemble},
+    draft::Draft,
+    engine::Engine,
+    lower::lower,
+    memory::{AlignedBytes, Weights},
+    program::StepKind,
+    tactic::candidates,
+};
+use planforge_graph::{
+    interpreter,
+    ir::{Graph, Tensor},
+};
+use planforge_import::testing::{TestModel, int, ints, numbers, text};
+use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
+use proptest::prelude::*;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Largest difference relative to the largest value of an output.
+const BOUND: f64 = 2e-5;
+
+fn inputs(graph: &Graph) -> BTreeMap<String, Tensor> {
+    let tensor = |shape: Vec<usize>| {
+        let values = numbers(shape.iter().product());
+        Tensor::from_vec(shape, values).unwrap()
+    };
+    graph.inputs.iter().map(|&id| (graph.value(id).name.clone(), tensor(graph.static_shape(id).unwrap()))).collect()
+}
+
+/// The outputs of a draft whose tuned steps take their `choice`th tactic (counted around), by output name.
+fn run(
+    mut draft: Draft,
+    choice: usize,
+    isa: Isa,
+    threads: usize,
+    given: &BTreeMap<String, Tensor>,
+) -> BTreeMap<String, Vec<f32>> {
+    for step in draft.steps.iter_mut().filter(|step| step.step.kind.is_tuned()) {
+        let mut tactics = candidates(&step.step.kind, isa, threads);
+        step.step.tactic = Some(tactics.swap_remove(choice % tactics.len()));
+    }
+    let mut plan = WeightPlan::default();
+    let program = assemble(draft, &mut plan);
+    let mut bytes = Vec::new();
+    plan.write(&mut bytes).unwrap();
+    let mut weights = AlignedBytes::zeroed(bytes.len()).unwrap();
+    weights.bytes_mut().copy_from_slice(&bytes);
+    let pool = Arc::new(ThreadPool::new(threads).unwrap());
+    let mut engine = Engine::new(program.clone(), Weights::owned(weights), isa, pool).unwrap();
+    for (index, port) in program.inputs.iter().enumerate() {
+        engine.set_input(index, given[&port.name].bytes());
+    }
+    engine.run().unwrap();
+    let output = |index: usize| {
+        let bytes = engine.output(index).chunks_exact(4);
+        bytes.map(|raw| f32::from_le_bytes(raw.try_into().unwrap())).collect()
+    };
+    program.outputs.iter().enumerate().map(|(index, port)| (port.name.clone(), output(index))).collect()
+}
+
+/// Runs every tactic of every level; gives the names of the tactics that were run and the kinds of the steps.
+fn assert_agrees(model: &TestModel) -> (BTreeSet<String>, Vec<&'static str>) {
+    let graph = planforge_passes::pipeline(model.import(), planforge_passes::Target::default()).unwrap().graph;
+    let given = inputs(&graph);
+    let want = interpreter::execute(&graph, &given).unwrap();
+    let draft = lower(&graph).unwrap();
+    let mut names = BTreeSet::new();
+    for isa in Isa::available() {
+        let tactics = |threads: usize| {
+            draft.steps.iter().map(move |step| candidates(&step.step.kind, isa, threads)).collect::<Vec<_>>()
+        };
+        let choices = tactics(2).iter().map(Vec::len).max().unwrap_or(0).max(1);
+        names.extend(tactics(2).iter().flatten().map(super::program::Tactic::name));
+        for choice in 0..choices {
+            let got = run(draft.clone(), choice, isa, 2, &given);
+            for (name, want) in &want {
+                let want = want.to_f64s();
+                let scale = want.iter().fold(1e-6f64, |top, value| top.max(value.abs()));
+                assert_eq!(got[name].len(), want.len());
+                for (got, want) in got[name].iter().zip(&want) {
+                    let error = (f64::from(*got) - want).abs();
+                    assert!(error <= BOUND * scale, "{name} at {} by {choice}: {got}, not {want}", isa.level());
+                }
+            }
+        }
+        // One thread cuts the work elsewhere; each sum is made the same way all the same.
+        let (one, two) = (run(draft.clone(), 0, isa, 1, &given), run(draft.clone(), 0, isa, 2, &given));
+        for (name, one) in &one {
+            let scale = one.iter().fold(1e-6f32, |top, value| top.max(value.abs()));
+            for (one, two) in one.iter().zip(&two[name]) {
+                assert!((one - two).abs() <= 1e-5 * scale, "{name}: one thread gives {one}, two give {two}");
+            }
+        }
+    }
+    (names, draft.steps.iter().map(|step| step.step.kind.name()).collect())
+}
+
+fn conv(
+    (batch, channels, height, width): (usize, usize, usize, usize),
+    (out_channels, groups): (usize, usize),
+    kernel: (usize, usize),
+    attributes: (i64, i64, i64),
+    activation: &str,
+) -> TestModel {
+    let (stride, pad, dilation) = attributes;
+    let shape = [batch as i64, channels as i64, height as i64, width as i64];
+    let weights = [out_channels, channels / groups, kernel.0, kernel.1];
+    let attributes = vec![
+        ints("strides", &[stride; 2]),
+        ints("pads", &[pad; 4]),
+        ints("dilations", &[dilation; 2]),
+        int("group", groups as i64),
+    ];
+    TestModel::new(17)
+        .input("x", &shape)
+        .floats("w", &weights, &numbers(weights.iter().product()))
+        .floats("b", &[out_channels], &numbers(out_channels))
+        .node("Conv", &["x", "w", "b"], "c", attributes)
+        .node(activation, &["c"], "y", vec![])
+        .output("y")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn convolutions(
+        batch in 1usize..3, per_group in 1usize..20, size in (1usize..13, 1usize..15), out_per_group in 1usize..40,
+        groups in 1usize..4, kernel in (1usize..5, 1usize..5), stride in 1i64..3, pad in 0i64..3, dilation in 1i64..3,
+        activation in prop::sample::select(vec!["Relu", "Sigmoid", "HardSwish", "Identity"]),
+    ) {
+        let fits = |size: usize, kernel: usize| size as i64 + 2 * pad > (kernel as i64 - 1) * dilation;
+        prop_assume!(fits(size.0, kernel.0) && fits(size.1, kernel.1));
+        let shape = (batch, per_group * groups, size.0, size.1);
+        let attributes = (stride, pad, dilation);
+        assert_agrees(&conv(shape, (out_per_group * groups, groups), kernel, attributes, activation));
+    }
+
+    #[test]
+    fn products(
+        rows in 1usize..60, depth in 1usize..70, columns in 1usize..70, batch in 1usize..3, constant: bool,
+        activation in prop::sample::select(vec!["Relu", "Tanh", "Identity"]),
+    ) {
+        let left = TestModel::new(17).input("a", &[batch as i64, rows as i64, depth as i64]);
+        let both = if constant {
+            left.floats("b", &[depth, columns], &numbers(depth * columns))
+        } else {
+            left.input("b", &[batch as i64, depth as i64, columns as i64])
+        };
+        assert_agrees(&both.node("MatMul", &["a", "b"], "m", vec![]).node(activation, &["m"], "y", vec![]).output("y"));
+    }
+
+    #[test]
+    fn movements(
+        channels in (1usize..9, 1usize..9), size in (1usize..7, 1usize..7), start in 0usize..4, step in 1i64..3,
+        images: bool,
+    ) {
+        let shape = |channels: usize| [1, channels as i64, size.0 as i64, size.1 as i64];
+        let all = (channels.0 + channels.1) as i64;
+        let start = (start as i64).min(all - 1);
+        let model = TestModel::new(17)
+            .input("a", &shape(channels.0))
+            .input("b", &shape(channels.1))
+            .longs("starts", &[start, 0])
+            .longs("ends", &[all, i64::MAX])
+            .longs("axes", &[1, 3])
+            .longs("steps", &[step, step])
+            .longs("parts", &[start, all - start])
+            .floats("scales", &[4], &[1.0, 1.0, 2.0, 3.0])
+            .floats("w", &[channels.0, channels.0, 1, 1], &numbers(channels.0 * channels.0));
+        // Behind a convolution values lie as images, else as the model has them.
+        let model = if images {
+            model.node("Conv", &["a", "w"], "first", vec![])
+        } else {
+            model.node("Relu", &["a"], "first", vec![])
+        };
+        let model = model
+            .node("Concat", &["first", "b"], "both", vec![int("axis", 1)])
+            .node("Slice", &["both", "starts", "ends", "axes", "steps"], "cut", vec![])
+            .node("Resize", &["both", "", "scales"], "large", vec![
+                text("mode", "nearest"),
+                text("coordinate_transformation_mode", "asymmetric"),
+                text("nearest_mode", "floor"),
+            ])
+            .output("cut")
+            .output("large");
+        let model = if start > 0 {
+            model.node_of("Split", &["both", "parts"], &["low", "high"], vec![int("axis", 1)]).output("low").output("high")
+        } else {
+            model
+        };
+        let (_, kinds) = assert_agrees(&model);
+        prop_assert!(kinds.contains(&"move"));
+        for reference in ["concat", "slice", "split", "resize"] {
+            prop_assert!(!kinds.contains(&reference), "{reference} runs by its reference");
+        }
+    }
+}
+
+#[test]
+fn what_each_kind_can_choose_from_is_there() {
+    let words = |model: &TestModel, wanted: &[&str]| {
+        let (names, _) = assert_agrees(model);
+        for word in wanted {
+            assert!(names.iter().any(|name| name.contains(word)), "no tactic is called {word}: {names:?}");
+        }
+        names.len()
+    };
+    assert!(words(&conv((1, 16, 9, 11), (24, 1), (3, 3), (1, 1, 1), "Relu"), &["+taps", "+lines", "+packed"]) > 4);
+    // A pointwise convolution is a product, whichever way its rows are found.
+    let (names, _) = assert_agrees(&conv((1, 16, 9, 11), (24, 1), (1, 1), (1, 0, 1), "Relu"));
+    assert!(names.iter().all(|name| !name.contains("+taps") && !name.contains("+lines")), "{names:?}");
+    let deep = TestModel::new(17)
+        .input("a", &[9, 700])
+        .floats("b", &[700, 33], &numbers(700 * 33))
+        .node("MatMul", &["a", "b"], "y", vec![])
+        .output("y");
+    words(&deep, &["+packed", "+k256"]);
+}
+
+#[test]
+fn attention_is_one_step_and_both_ways_agree() {
+    for (queries, masked) in [(7, false), (33, true)] {
+        let (heads, depth) = (3i64, 8i64);
+        let width = heads * depth;
+        let split = [1, queries, heads, depth];
+        let mut model = TestModel::new(17).input("x", &[1, queries, width]).longs("split", &split);
+        for name in ["q", "k", "v"] {
+            let weights = format!("w{name}");
+            let values: Vec<f32> = numbers((width * width) as usize).iter().map(|value| value * 0.2).collect();
+            let (product, parts) = (format!("{name}_product"), format!("{name}_parts"));
+            let perm: &[i64] = if name == "k" { &[0, 2, 3, 1] } else { &[0, 2, 1, 3] };
+            model = model
+                .floats(&weights, &[width as usize, width as usize], &values)
+                .node("MatMul", &["x", &weights], &product, vec![])
+                .node("Reshape", &[&product, "split"], &parts, vec![])
+                .node("Transpose", &[&parts], name, vec![ints("perm", perm)]);
+        }
+        model = model.floats("scale", &[1], &[0.35]).node("MatMul", &["q", "k"], "products", vec![]).node(
+            "Mul",
+            &["products", "scale"],
+            "scaled",
+            vec![],
+        );
+        let scores = if masked {
+            let mask: Vec<f32> = (0..queries).map(|key| if key % 5 == 4 { -1e4 } else { 0.0 }).collect();
+            model = model.floats("mask", &[1, 1, 1, queries as usize], &mask).node(
+                "Add",
+                &["scaled", "mask"],
+                "scores",
+                vec![],
+            );
+            "scores"
+        } else {
+            "scaled"
+        };
+        model = model
+            .longs("joined", &[1, queries, width])
+            .node("Softmax", &[scores], "weights", vec![int("axis", -1)])
+            .node("MatMul", &["weights", "v"], "heads", vec![])
+            .node("Transpose", &["heads"], "rows", vec![ints("perm", &[0, 2, 1, 3])])
+            .node("Reshape", &["rows", "joined"], "y", vec![])
+            .output("y");
+        let (names, kinds) = assert_agrees(&model);
+        assert_eq!(kinds.iter().filter(|kind| **kind == "attention").count(), 1, "{kinds:?}");
+        assert!(["+heads", "+passes"].iter().all(|way| names.iter().any(|name| name.contains(way))), "{names:?}");
+    }
+}
+
+/// A detection head: an image whose channels are split, brought behind its pixels, is copied once.
+#[test]
+fn split_channels_are_copied_once() {
+    let model = TestModel::new(17)
+        .input("x", &[1, 4, 5, 6])
+        .floats("w", &[21, 4, 1, 1], &numbers(84))
+        .longs("split", &[1, 3, 7, 5, 6])
+        .node("Conv", &["x", "w"], "c", vec![])
+        .node("Reshape", &["c", "split"], "parts", vec![])
+        .node("Transpose", &["parts"], "y", vec![ints("perm", &[0, 1, 3, 4, 2])])
+        .output("y");
+    let graph = planforge_passes::pipeline(model.import(), planforge_passes::Target::default()).unwrap().graph;
+    let draft = lower(&graph).unwrap();
+    let moved = draft.steps.iter().filter(|step| matches!(step.step.kind, StepKind::Move { .. })).count();
+    let kinds: Vec<_> = draft.steps.iter().map(|step| step.step.kind.name()).collect();
+    assert_eq!((moved, kinds.iter().filter(|kind| **kind == "transpose").count()), (1, 1), "{kinds:?}");
+    assert_agrees(&model);
+}

@@ -1,0 +1,229 @@
+//! The native backend: from an ONNX file to a plan file.
+
+use super::{
+    COMPILER_REVISION,
+    assemble::{WeightPlan, assemble},
+    cache::TacticCache,
+    draft::Draft,
+    lower::lower,
+    meter::NativeMeter,
+    plan::{self, Manifest, device_class, isa_level, levels_here},
+    shapes::{Shapes, at},
+    tactic::{TuneError, Tuner},
+};
+use planforge_backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};
+use planforge_device::CpuLevel;
+use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
+use planforge_passes::frontend::{self, Optimized};
+use planforge_plan::{BACKEND, container::MAGIC};
+use planforge_types::{
+    BackendError, Digest, FailureClass, OptimizationProfile, Precision, Toolchain, failure::chain,
+    fingerprint::DiscoveredDevice,
+};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
+
+/// Option of the build spec: only tactics whose name contains its value, where a step has any.
+pub const OPTION_FORCE_TACTIC: &str = "force_tactic";
+
+/// Compiles for CPUs, per instruction-set level.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NativeCompiler;
+
+fn refuse(message: impl Into<String>, hint: &str) -> BackendError {
+    BackendError::new(FailureClass::Model, message).with_hint(hint)
+}
+
+/// The toolchain of this build of the compiler.
+pub fn toolchain() -> Toolchain {
+    Toolchain { backend: BACKEND.into(), version: COMPILER_REVISION.to_string(), components: BTreeMap::new() }
+}
+
+/// The level a request asks for, when this CPU runs it.
+fn level(request: &CompileRequest) -> Result<(CpuLevel, Isa), BackendError> {
+    let sku = &request.sku;
+    let hint = "name one of the SKUs that `planforge devices` lists";
+    let level = CpuLevel::of_sku(sku)
+        .ok_or_else(|| refuse(format!("the native compiler builds for CPU levels, not for {sku}"), hint))?;
+    let isa = Isa::new(isa_level(level)).filter(|_| level.runs_here()).ok_or_else(|| {
+        let needs = isa_level(level).describe();
+        refuse(format!("{sku} needs {needs}; this CPU offers {}", levels_here()), hint)
+    })?;
+    Ok((level, isa))
+}
+
+impl Compiler for NativeCompiler {
+    fn backend(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn toolchains(&self, device: &DiscoveredDevice) -> Vec<Toolchain> {
+        let buildable = |sku| CpuLevel::of_sku(sku).is_some_and(|level| Isa::new(isa_level(level)).is_some());
+        if device.skus.iter().any(buildable) { vec![toolchain()] } else { Vec::new() }
+    }
+
+    fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
+        level(request)?;
+        let spec = &request.spec;
+        if request.toolchain != toolchain() {
+            return Err(refuse(
+                format!("this program holds {}, not {}", toolchain(), request.toolchain),
+                "ask for the toolchain that is offered, or run the other release",
+            ));
+        }
+        let refusals = [
+            (
+                !matches!(spec.precision, Precision::Fp32 | Precision::Best),
+                format!("precision {:?}", spec.precision).to_lowercase(),
+            ),
+            (spec.hardware_compatibility.is_some(), "hardware compatibility levels".into()),
+            (spec.version_compatible, "version-compatible plans".into()),
+            (spec.calibration.is_some(), "calibration".into()),
+            (!spec.plugins.is_empty(), "plugins".into()),
+            (spec.threads == Some(0), "engines of no threads".into()),
+        ];
+        if let Some((_, what)) = refusals.iter().find(|(given, _)| *given) {
+            return Err(refuse(format!("the native compiler does not support {what} yet"), "leave it out of the spec"));
+        }
+        if let Some(name) = spec.options.keys().find(|name| *name != OPTION_FORCE_TACTIC) {
+            return Err(refuse(
+                format!("the native compiler has no option {name}; it has {OPTION_FORCE_TACTIC}"),
+                "leave the option out",
+            ));
+        }
+        Ok(())
+    }
+
+    fn compile(
+        &self,
+        request: &CompileRequest,
+        events: &dyn Events,
+        cancel: &Cancel,
+    ) -> Result<CompiledPlan, BackendError> {
+        compile_on(device_class(), request, events, cancel)
+    }
+
+    fn recognises(&self, head: &[u8]) -> bool {
+        head.starts_with(&MAGIC)
+    }
+
+    fn identify(&self, plan: &Path) -> Result<PlanIdentity, BackendError> {
+        let plan = super::inspect(plan)?;
+        Ok(PlanIdentity {
+            model_name: plan.graph.name,
+            model_digest: plan.model_digest,
+            sku: plan.sku,
+            toolchain: plan.toolchain,
+            spec: plan.spec,
+            threads: Some(plan.threads),
+            foreign: plan.foreign,
+        })
+    }
+
+    fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {
+        Ok(Box::new(NativeMeter::load(plan, options)?))
+    }
+}
+
+/// Compiles on a host of this class; what its tactics are known for.
+pub(super) fn compile_on(
+    device_class: Digest,
+    request: &CompileRequest,
+    events: &dyn Events,
+    cancel: &Cancel,
+) -> Result<CompiledPlan, BackendError> {
+    NativeCompiler.check(request)?;
+    let (level, isa) = level(request)?;
+    let stop = || BackendError::cancelled("the build was cancelled");
+    events.progress("import", 0.0, "");
+    let model = frontend::open(&request.model)?;
+    let graph = frontend::import(&model, request.spec.profiles.first())?;
+    if cancel.is_cancelled() {
+        return Err(stop());
+    }
+    events.progress("optimize", 0.0, "");
+    let Optimized { graph, summary, passes } = frontend::optimize(graph)?;
+    let mut draft = lower(&graph).map_err(|error| refuse(error.to_string(), "give every dimension one size"))?;
+    drop(graph);
+
+    let threads = match request.spec.threads {
+        Some(threads) => threads as usize,
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let resource = |message: String| BackendError::new(FailureClass::Resource, message);
+    let pool = Arc::new(ThreadPool::pinned(threads).map_err(|error| resource(chain(&error)))?);
+    let mut cache = TacticCache::open(request.cache.as_deref(), device_class, level.name(), threads);
+    let mut tuner = Tuner {
+        isa,
+        pool,
+        level: request.spec.optimization_level.0,
+        force: request.spec.options.get(OPTION_FORCE_TACTIC).map(String::as_str),
+        cache: &mut cache,
+        events,
+        cancel,
+    };
+    let mut tuning_seconds = 0.0;
+    let mut tune = |draft: &mut Draft| {
+        let began = Instant::now();
+        tuner.tune(draft).map_err(|error| match error {
+            TuneError::Cancelled => stop(),
+            TuneError::Run { .. } => refuse(chain(&error), "report this with the model's structure"),
+        })?;
+        tuning_seconds += began.elapsed().as_secs_f64();
+        Ok::<_, BackendError>(())
+    };
+    tune(&mut draft)?;
+    let profiles = &request.spec.profiles;
+    let several = profiles.len() > 1 || profiles.iter().any(OptimizationProfile::varies);
+    let (program, dynamic, weights, detached) = if several {
+        let mut shapes = Shapes::of(&model, isa, threads);
+        shapes.add(&profiles[0], draft)?;
+        for profile in &profiles[1..] {
+            let mut draft = at(&model, profile)?;
+            tune(&mut draft)?;
+            shapes.add(profile, draft)?;
+        }
+        let detached = model.detach().map_err(|error| refuse(chain(&error), error.hint()))?;
+        let (program, dynamic, weights) = shapes.finish();
+        (program, Some(dynamic), weights, Some(detached))
+    } else {
+        let mut weights = WeightPlan::default();
+        (assemble(draft, &mut weights), None, weights, None)
+    };
+    if let Err(error) = cache.save() {
+        events.log(&format!("the tactic cache could not be kept: {error}"));
+    }
+    events.log(&format!("{} steps timed, {} known from the tactic cache", cache.misses, cache.hits));
+
+    events.progress("write", 0.0, "");
+    program.check().map_err(|error| refuse(error.to_string(), "report this with the model's structure"))?;
+    let manifest = Manifest {
+        model_digest: request.model_digest,
+        sku: request.sku.clone(),
+        toolchain: request.toolchain.clone(),
+        spec: request.spec.clone().canonical(),
+        device_class,
+        threads: threads as u32,
+        graph: summary,
+        passes,
+        program,
+        dynamic,
+    };
+    let path = request.scratch.join("engine.plan");
+    plan::write(&path, &manifest, &weights, detached.as_ref()).map_err(|error| {
+        resource(format!("plan {}: {}", path.display(), chain(&error)))
+            .with_hint("make room on the disk of the scratch folder")
+    })?;
+    let facts = serde_json::json!({
+        "steps": manifest.program.steps.len(),
+        "reference_steps": manifest.program.steps.iter().filter(|s| matches!(s.kind, super::program::StepKind::Reference { .. })).count(),
+        "passes": manifest.passes.iter().map(|pass| (pass.pass.clone(), pass.changes.len())).collect::<BTreeMap<_, _>>(),
+        "tuning_seconds": tuning_seconds,
+        "tactics_timed": cache.misses,
+        "tactics_known": cache.hits,
+        "arena_bytes": manifest.program.arena_bytes,
+        "weight_bytes": manifest.program.weight_bytes,
+        "profiles": manifest.profiles(),
+    });
+    events.progress("write", 1.0, "");
+    Ok(CompiledPlan { path, facts, findings: Vec::new() })
+}

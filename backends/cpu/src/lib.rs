@@ -1,0 +1,55 @@
+//! The native compiler and its engines: a graph lowered to steps, a tactic timed for each, memory planned ahead, all
+//! of it in one file that is mapped and run.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`lower`] | graph to steps: layouts, and which operators have a kernel |
+//! | [`tactic`], [`cache`] | candidates per step, timing, and what is remembered of it |
+//! | [`assemble`], [`memory`] | packed weights and the place of every buffer |
+//! | [`program`] | the steps and buffers of an engine: what a plan's manifest holds |
+//! | [`plan`] | the file: written, read and checked |
+//! | [`prepare`], [`engine`] | a program made ready and run |
+//! | [`shapes`], [`specialize`] | a build's profiles; programs of other shapes than the tuned ones |
+//! | [`compiler`], [`meter`] | the two backend traits |
+//! | [`rates`] | what the processor reaches |
+//! | [`inspect`] | a plan in words and as JSON |
+//!
+//! Invariant: an engine executes no kernel above its SKU's instruction-set level.
+//! Invariant: whatever a plan file holds, loading and running it is an error or an answer, never undefined.
+
+#[cfg(test)]
+mod agreement_tests;
+mod assemble;
+mod cache;
+mod compiler;
+mod draft;
+#[cfg(test)]
+mod dynamic_tests;
+mod engine;
+pub mod explain;
+#[doc(hidden)]
+pub mod fuzzing;
+#[cfg(test)]
+mod golden_tests;
+mod inspect;
+mod lower;
+mod memory;
+mod meter;
+mod plan;
+mod prepare;
+mod program;
+mod rates;
+mod shapes;
+mod specialize;
+mod tactic;
+#[cfg(test)]
+mod tests;
+
+pub use compiler::{NativeCompiler, OPTION_FORCE_TACTIC, toolchain};
+pub use inspect::{Inspection, inspect};
+pub use meter::NativeMeter;
+pub use plan::{Manifest, PlanError};
+pub(crate) use plan::{Sections, seal, unseal};
+
+/// Raised whenever the same input would give another plan; `golden_tests` holds it to that.
+pub const COMPILER_REVISION: u32 = 6;

@@ -1,0 +1,354 @@
+//! A loaded native plan: bound, run and timed.
+//!
+//! At the usual shapes of its profile a plan runs the program it holds. Any other shape inside the profile gets a
+//! program of its own when it is first bound (see `specialize`), and the last few are kept. All of them share the
+//! plan's packed weights, and one arena, for one of them runs at a time.
+
+use super::{
+    engine::{Engine, EngineError},
+    memory::Weights,
+    plan::{self, Manifest, PlanError},
+    program::{Program, ProgramPort, StepKind},
+    rates,
+    specialize::{SpecializeError, Specializer},
+};
+use bytes::Bytes;
+use planforge_backend::{LoadOptions, Meter, Window, WindowSamples};
+use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
+use planforge_onnx::Model;
+use planforge_plan::takes::{self, TakenInput};
+use planforge_report::{LayerTime, Rates};
+use planforge_types::failure::chain;
+use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, OptimizationProfile, Port};
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::Arc,
+    time::Instant,
+};
+
+/// Most runs of one window or profile: bounds the memory of samples.
+const ITERATIONS_MAX: u32 = 10_000_000;
+
+/// Shapes whose engines are kept, the one in use among them. A server that pads to a handful of sizes keeps them all;
+/// each costs its steps and the few constants that only it has, not weights or activations.
+pub const SHAPES_KEPT: usize = 8;
+
+/// A native engine ready to run.
+#[derive(Debug)]
+pub struct NativeMeter {
+    manifest: Manifest,
+    isa: Isa,
+    pool: Arc<ThreadPool>,
+    weights: Weights,
+    profile: usize,
+    /// What it takes under its profile.
+    takes: Vec<TakenInput>,
+    /// At least one, the one in use last, which alone has memory.
+    engines: Vec<Engine>,
+    /// Message and weights of the model, for other shapes than the usual ones.
+    model: Option<(Bytes, Bytes)>,
+    /// Made of the model when a shape asks for it first.
+    specializer: Option<Specializer>,
+    bound: bool,
+}
+
+/// A plan that does not run: its own fault, unless memory is what is missing.
+fn engine_error(error: &EngineError) -> BackendError {
+    match error {
+        EngineError::Memory(_) => BackendError::new(FailureClass::Resource, chain(error))
+            .with_hint("run it where more memory is free, or at smaller shapes"),
+        _ => BackendError::model(chain(error)).with_hint("build the plan again"),
+    }
+}
+
+impl From<PlanError> for BackendError {
+    fn from(error: PlanError) -> Self {
+        let hint = match &error {
+            PlanError::Open { .. } => "check the path",
+            PlanError::Container { .. } | PlanError::Manifest { .. } => "fetch or build the plan again",
+            PlanError::Sku { .. } | PlanError::Instructions { .. } => {
+                "build the model for a SKU that `planforge devices` lists here"
+            }
+        };
+        BackendError::model(chain(&error)).with_hint(hint)
+    }
+}
+
+impl From<SpecializeError> for BackendError {
+    fn from(error: SpecializeError) -> Self {
+        let hint = match &error {
+            SpecializeError::Import(_) => "build the model with a profile whose shapes all suit it",
+            _ => "report this with the model's structure",
+        };
+        BackendError::model(chain(&error)).with_hint(hint)
+    }
+}
+
+impl NativeMeter {
+    /// Loads a plan file, checking all of it.
+    pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Self, BackendError> {
+        let checked = plan::read(path)?;
+        let (manifest, profile) = (checked.manifest, options.profile);
+        let (takes, program) = usual(&manifest, profile)?;
+        let program = program.clone();
+        let level = plan::level_of(&manifest)?;
+        let isa = Isa::new(level).ok_or_else(|| BackendError::model(format!("this CPU lacks {}", level.describe())))?;
+        let threads = options.threads.unwrap_or(manifest.threads) as usize;
+        let pool =
+            ThreadPool::pinned(threads).map_err(|error| BackendError::new(FailureClass::Resource, chain(&error)))?;
+        let pool = Arc::new(pool);
+        let weights = Weights::new(checked.weights.part(&checked.map));
+        let engine = Engine::new(program, weights.clone(), isa, Arc::clone(&pool)).map_err(|error| {
+            let error = engine_error(&error);
+            BackendError { message: format!("plan {}: {}", path.display(), error.message), ..error }
+        })?;
+        Ok(Self {
+            manifest,
+            isa,
+            pool,
+            weights,
+            profile,
+            takes,
+            engines: vec![engine],
+            model: checked.model,
+            specializer: None,
+            bound: false,
+        })
+    }
+
+    /// What the plan says of itself.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// How many shapes have an engine now; at most [`SHAPES_KEPT`].
+    pub fn shapes_ready(&self) -> usize {
+        self.engines.len()
+    }
+
+    fn engine(&self) -> &Engine {
+        self.engines.last().expect("there is always an engine")
+    }
+
+    fn program(&self) -> &Program {
+        self.engine().program()
+    }
+
+    fn check_bound(&self) -> Result<(), BackendError> {
+        if self.bound { Ok(()) } else { Err(BackendError::model("no inputs are bound to the engine")) }
+    }
+
+    /// Runs `body` on the engine in use.
+    fn guarded<T>(&mut self, body: impl FnOnce(&mut Engine) -> Result<T, BackendError>) -> Result<T, BackendError> {
+        self.check_bound()?;
+        let pool = Arc::clone(&self.pool);
+        let _pinned = pool.pin_caller();
+        guarded(|| body(self.engines.last_mut().expect("there is always an engine")))
+    }
+
+    /// Makes the engine of these shapes, which the profile allows, the one in use.
+    fn select(&mut self, shapes: &[&[usize]]) -> Result<(), BackendError> {
+        let fits = |engine: &Engine| {
+            let ports = engine.program().inputs.iter();
+            ports.map(|port| port.shape.as_slice()).eq(shapes.iter().copied())
+        };
+        let mut next = match self.engines.iter().position(fits) {
+            Some(at) if at + 1 == self.engines.len() => return Ok(()),
+            Some(at) => self.engines.remove(at),
+            None => {
+                let engine = guarded(|| self.specialize(shapes))?;
+                if self.engines.len() == SHAPES_KEPT {
+                    // The one whose use is longest ago. It has no memory to pass on: the last one has.
+                    self.engines.remove(0);
+                }
+                engine
+            }
+        };
+        // Whatever becomes of it, the last engine is the one with memory.
+        let arena = self.engines.last_mut().map(Engine::take_arena).unwrap_or_default();
+        let given = next.give_arena(arena);
+        self.engines.push(next);
+        given.map_err(|error| engine_error(&EngineError::from(error)))
+    }
+
+    /// An engine without memory for these shapes.
+    fn specialize(&mut self, shapes: &[&[usize]]) -> Result<Engine, BackendError> {
+        let fixed = self.takes.iter().zip(shapes).map(|(input, &shape)| (input.name.as_str(), shape));
+        let fixed = OptimizationProfile::of_shapes(fixed);
+        let usual = self
+            .manifest
+            .program_of(self.profile)
+            .filter(|program| program.inputs.iter().map(|port| port.shape.as_slice()).eq(shapes.iter().copied()));
+        let (program, weights) = match usual {
+            Some(program) => (program.clone(), self.weights.clone()),
+            None => {
+                let tuned = self.manifest.program_of(self.profile).unwrap_or(&self.manifest.program);
+                let specializer = match &mut self.specializer {
+                    Some(specializer) => specializer,
+                    none => none.insert(specializer(&self.manifest, self.model.as_ref(), self.isa, &self.pool)?),
+                };
+                let (program, more) = specializer.program(&fixed, tuned)?;
+                (program, self.weights.with(more))
+            }
+        };
+        let engine = Engine::without_arena(program, weights, self.isa, Arc::clone(&self.pool));
+        engine.map_err(|error| engine_error(&error))
+    }
+}
+
+/// What a plan takes under a profile, and its program at the usual shapes.
+fn usual(manifest: &Manifest, profile: usize) -> Result<(Vec<TakenInput>, &Program), BackendError> {
+    manifest.takes(profile).zip(manifest.program_of(profile)).ok_or_else(|| {
+        let profiles = manifest.profiles();
+        let number = if profiles == 1 { "one profile".to_owned() } else { format!("{profiles} profiles") };
+        BackendError::model(format!("the plan has {number}, so there is no profile {profile}"))
+            .with_hint("profiles are counted from 0")
+    })
+}
+
+/// What makes programs of a plan's model.
+fn specializer(
+    manifest: &Manifest,
+    model: Option<&(Bytes, Bytes)>,
+    isa: Isa,
+    pool: &ThreadPool,
+) -> Result<Specializer, BackendError> {
+    let broken = |reason: String| BackendError::model(reason).with_hint("fetch or build the plan again");
+    let (Some((message, weights)), Some(dynamic)) = (model, &manifest.dynamic) else {
+        return Err(broken("the plan holds no model to make other shapes of".into()));
+    };
+    let model = Model::attach(message.clone(), weights.clone())
+        .map_err(|error| broken(format!("the plan's model cannot be read: {}", chain(&error))))?;
+    let section = (manifest.program.weight_bytes, dynamic.packed.clone());
+    Ok(Specializer::new(model, weights.clone(), section, isa, pool.threads()))
+}
+
+/// Runs `body` and turns a panic in it into an error: a plan is input, and kernels check what they are given.
+fn guarded<T>(body: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
+        Err(BackendError::model(format!("the engine stopped: {words}")).with_hint("build the plan again"))
+    })
+}
+
+/// An output whose dimensions of `varies` depend on the inputs'.
+pub(crate) fn output_port(of: &ProgramPort, varies: Option<&Vec<bool>>) -> Port {
+    let size = |(axis, &size): (usize, &usize)| match varies.and_then(|varies| varies.get(axis)) {
+        Some(true) => None,
+        _ => Some(size as u64),
+    };
+    Port { name: of.name.clone(), element: of.element, shape: of.shape.iter().enumerate().map(size).collect() }
+}
+
+/// An input as its profile allows it.
+pub(crate) fn input_port(of: &TakenInput) -> Port {
+    let size = |dim: &takes::TakenDim| (dim.range.min == dim.range.max).then_some(dim.range.opt);
+    Port { name: of.name.clone(), element: of.element, shape: of.dims.iter().map(size).collect() }
+}
+
+impl Meter for NativeMeter {
+    fn switch_profile(&mut self, profile: usize) -> Result<Option<()>, BackendError> {
+        let (takes, program) = usual(&self.manifest, profile)?;
+        let shapes: Vec<Vec<usize>> = program.inputs.iter().map(|port| port.shape.clone()).collect();
+        (self.profile, self.takes, self.bound) = (profile, takes, false);
+        self.select(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+        Ok(Some(()))
+    }
+
+    fn inputs(&self) -> Vec<Port> {
+        self.takes.iter().map(input_port).collect()
+    }
+
+    fn outputs(&self) -> Vec<Port> {
+        let varies = |index: usize| self.manifest.dynamic.as_ref().and_then(|dynamic| dynamic.outputs.get(index));
+        let outputs = self.manifest.program.outputs.iter().enumerate();
+        outputs.map(|(index, port)| output_port(port, varies(index))).collect()
+    }
+
+    fn bind(&mut self, inputs: &NamedTensors) -> Result<(), BackendError> {
+        let tensors = takes::check(&self.takes, inputs)?;
+        // A refused shape leaves nothing bound that could be run by mistake.
+        self.bound = false;
+        let shapes: Vec<&[usize]> = tensors.iter().map(|tensor| tensor.shape.as_slice()).collect();
+        self.select(&shapes)?;
+        let engine = self.engines.last_mut().expect("there is always an engine");
+        for (index, tensor) in tensors.iter().enumerate() {
+            engine.set_input(index, &tensor.bytes);
+        }
+        self.bound = true;
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<NamedTensors, BackendError> {
+        self.guarded(|engine| {
+            engine.run().map_err(|error| BackendError::model(chain(&error)))?;
+            let outputs = engine.program().outputs.iter().enumerate();
+            Ok(outputs
+                .map(|(index, port)| {
+                    let bytes = engine.output(index).to_vec();
+                    (port.name.clone(), HostTensor { element: port.element, shape: port.shape.clone(), bytes })
+                })
+                .collect())
+        })
+    }
+
+    fn window(&mut self, window: Window) -> Result<WindowSamples, BackendError> {
+        let iterations = window.iterations.min(ITERATIONS_MAX);
+        self.guarded(|engine| {
+            let mut latency_ms = Vec::with_capacity(iterations as usize);
+            for _ in 0..iterations {
+                let start = Instant::now();
+                engine.run().map_err(|error| BackendError::model(chain(&error)))?;
+                latency_ms.push(start.elapsed().as_secs_f64() * 1e3);
+            }
+            Ok(WindowSamples { latency_ms })
+        })
+    }
+
+    fn layers(&mut self, iterations: u32) -> Result<Vec<LayerTime>, BackendError> {
+        let iterations = iterations.clamp(1, ITERATIONS_MAX);
+        let mut times = vec![Vec::new(); self.program().steps.len()];
+        self.guarded(|engine| {
+            (0..iterations)
+                .try_for_each(|_| engine.run_timed(&mut times))
+                .map_err(|error| BackendError::model(chain(&error)))
+        })?;
+        let (program, isa) = (self.program(), self.isa.level().name());
+        let layers = program.steps.iter().zip(&mut times).map(|(step, times)| {
+            times.sort_unstable_by(f64::total_cmp);
+            let bytes = step.reads().chain(step.outputs.iter().copied()).map(|id| program.buffer(id).bytes).sum();
+            LayerTime {
+                name: step.origins.join(" + "),
+                kind: step.kind.name().to_owned(),
+                tactic: step.kernel_name(isa),
+                median_ms: times.get(times.len() / 2).copied().unwrap_or(0.0),
+                flops: step.kind.flops(),
+                // A gather touches only the lines it takes.
+                bytes: if let StepKind::Gather { .. } = step.kind {
+                    step.outputs.iter().map(|&id| 2 * program.buffer(id).bytes).sum()
+                } else {
+                    bytes
+                },
+                ..LayerTime::default()
+            }
+        });
+        Ok(layers.collect())
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.engine().held_bytes()
+    }
+
+    fn rate_conditions(&self) -> Option<BTreeMap<String, String>> {
+        let threads = ("threads".to_owned(), self.pool.threads().to_string());
+        Some(BTreeMap::from([("level".to_owned(), self.isa.level().name().to_owned()), threads]))
+    }
+
+    fn rates(&mut self) -> Result<Rates, BackendError> {
+        let _pinned = self.pool.pin_caller();
+        guarded(|| Ok(rates::measure(self.isa, &self.pool)))
+    }
+}

@@ -1,0 +1,550 @@
+//! The program of an engine: buffers, and steps that run one after another. It is what the manifest of a plan holds.
+//!
+//! Images lie NHWC in buffers that convolutions and pools use; every other tensor lies as in the model. Steps know
+//! the layout by their own attributes only: a buffer is bytes.
+
+use planforge_graph::{
+    ir::{Activation, ElementType, Op},
+    named,
+    shape::TensorType,
+};
+use planforge_kernels_cpu::{conv::ConvShape, gemm::AttentionShape};
+use serde::{Deserialize, Serialize};
+
+/// Index of a buffer in its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BufferId(pub u32);
+
+impl BufferId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where a buffer's bytes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// Offset in the memory that a running engine writes.
+    Arena(u64),
+    /// Offset in the plan's weights section.
+    Weights(u64),
+}
+
+/// A stretch of memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Buffer {
+    /// Name of the model's value it holds, or of what a step needs beside it.
+    pub name: String,
+    pub bytes: u64,
+    pub place: Place,
+}
+
+/// An input or output of the program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProgramPort {
+    pub name: String,
+    pub element: ElementType,
+    pub shape: Vec<usize>,
+    pub buffer: BufferId,
+}
+
+/// A two-dimensional convolution or pool over an NHWC image, as [`ConvShape`] has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageShape {
+    pub batch: usize,
+    pub height: usize,
+    pub width: usize,
+    pub channels: usize,
+    pub out_height: usize,
+    pub out_width: usize,
+    pub out_channels: usize,
+    pub kernel: [usize; 2],
+    pub strides: [usize; 2],
+    pub dilations: [usize; 2],
+    /// Above and to the left.
+    pub pads: [usize; 2],
+    pub groups: usize,
+}
+
+impl From<ImageShape> for ConvShape {
+    fn from(s: ImageShape) -> Self {
+        Self {
+            batch: s.batch,
+            height: s.height,
+            width: s.width,
+            channels: s.channels,
+            out_height: s.out_height,
+            out_width: s.out_width,
+            out_channels: s.out_channels,
+            kernel: s.kernel,
+            strides: s.strides,
+            dilations: s.dilations,
+            pads: s.pads,
+            groups: s.groups,
+        }
+    }
+}
+
+/// Strides of a matrix of a batch, in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MatrixStrides {
+    pub row: usize,
+    pub column: usize,
+}
+
+/// Functions of one value that have a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PointFunction {
+    Activation(Activation),
+    Neg,
+    Abs,
+    Exp,
+    Sqrt,
+    Reciprocal,
+    Erf,
+}
+
+/// Functions of two values that have a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PairFunction {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Min,
+    Max,
+}
+
+/// One axis of an element-wise operator of two operands; strides in elements, 0 where an operand repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PairAxis {
+    pub size: usize,
+    pub a: usize,
+    pub b: usize,
+}
+
+/// One axis of a copy; strides in elements, 0 where the input repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MoveAxis {
+    pub size: usize,
+    pub from: usize,
+    pub to: usize,
+}
+
+/// What one input gives to a copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MovePart {
+    /// Position among the step's inputs.
+    pub input: usize,
+    /// First element read and written.
+    pub from: usize,
+    pub to: usize,
+    pub axes: Vec<MoveAxis>,
+}
+
+/// Where the rows of an operand of attention lie: those of all images one after another, every head beside the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeadRows {
+    /// First element.
+    pub offset: usize,
+    /// From one row to the next.
+    pub stride: usize,
+}
+
+/// Sizes of attention, as the kernels have them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttentionSizes {
+    pub batch: usize,
+    pub heads: usize,
+    pub queries: usize,
+    pub keys: usize,
+    pub depth: usize,
+    pub value_depth: usize,
+    pub scale: f32,
+    pub guarded: bool,
+}
+
+impl From<AttentionSizes> for AttentionShape {
+    fn from(s: AttentionSizes) -> Self {
+        Self {
+            batch: s.batch,
+            heads: s.heads,
+            queries: s.queries,
+            keys: s.keys,
+            depth: s.depth,
+            value_depth: s.value_depth,
+            scale: s.scale,
+            guarded: s.guarded,
+        }
+    }
+}
+
+/// What a pool gives; see the kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolFunction {
+    Max,
+    Average { count_pad: bool },
+}
+
+/// What a step computes. Inputs are listed by position, and all are f32 unless said otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepKind {
+    /// `[image, residual?]` with packed weights and bias.
+    Conv { shape: ImageShape, activation: Option<Activation> },
+    /// `[image, residual?]` with weights `[kernel line][kernel column][channel]` and a bias.
+    Depthwise { shape: ImageShape, activation: Option<Activation> },
+    /// `[a (rows x depth), residual?]` with packed weights (depth x columns) and bias.
+    Gemm { rows: usize, columns: usize, depth: usize, alpha: f32, activation: Option<Activation> },
+    /// `[a, b, residual?]`, with bias; `items` are offsets of a, b and c (and residual) in elements.
+    BatchGemm {
+        rows: usize,
+        columns: usize,
+        depth: usize,
+        alpha: f32,
+        activation: Option<Activation>,
+        a: MatrixStrides,
+        b: MatrixStrides,
+        c_row: usize,
+        items: Vec<[usize; 3]>,
+    },
+    /// `[queries, keys, values, mask?]`; the mask's strides are along image, head, query and key.
+    Attention { sizes: AttentionSizes, queries: HeadRows, keys: HeadRows, values: HeadRows, mask: [usize; 4] },
+    /// `[image]`; `padded`: height and width up to which padding counts.
+    Pool { shape: ImageShape, function: PoolFunction, padded: [usize; 2] },
+    /// `[image]` -> one mean per image and channel.
+    GlobalMean { channels: usize },
+    /// `[x]`, rows of `columns`; `guarded`: a row without a softmax becomes zeros.
+    Softmax {
+        columns: usize,
+        #[serde(default)]
+        guarded: bool,
+    },
+    /// `[x, scale?, bias?]`, rows of `columns`.
+    LayerNorm { columns: usize, epsilon: f32 },
+    /// `[x]`.
+    Point { function: PointFunction },
+    /// `[a, b]`; axes of the output, outermost first.
+    Pair { function: PairFunction, axes: Vec<PairAxis> },
+    /// `[x]` of 4-byte elements: output axis i is input axis `perm[i]`.
+    Transpose { shape: Vec<usize>, perm: Vec<usize> },
+    /// `[table, indices (i64 or i32)]`: `outer` times, lines of `line_bytes` out of `size` by index.
+    Gather { outer: usize, size: usize, line_bytes: usize, index: ElementType },
+    /// `[x, ...]`: elements of any type, from places in strides to places in strides.
+    Move { element_bytes: usize, parts: Vec<MovePart> },
+    /// `[x]`, any bytes.
+    Copy,
+    /// Any operator, by its reference implementation.
+    Reference { op: Op, inputs: Vec<Option<TypeOf>>, outputs: Vec<TypeOf> },
+}
+
+/// Type of an operand of a reference step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TypeOf {
+    pub element: ElementType,
+    pub shape: Vec<usize>,
+}
+
+impl From<&TypeOf> for TensorType {
+    fn from(of: &TypeOf) -> Self {
+        Self::new(of.element, of.shape.clone())
+    }
+}
+
+impl StepKind {
+    /// A short name, as reports and statistics use it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Conv { .. } => "conv",
+            Self::Depthwise { .. } => "depthwise",
+            Self::Gemm { .. } => "gemm",
+            Self::BatchGemm { .. } => "batch_gemm",
+            Self::Attention { .. } => "attention",
+            Self::Pool { .. } => "pool",
+            Self::GlobalMean { .. } => "global_mean",
+            Self::Softmax { .. } => "softmax",
+            Self::LayerNorm { .. } => "layer_norm",
+            Self::Point { .. } => "pointwise",
+            Self::Pair { .. } => "binary",
+            Self::Transpose { .. } => "transpose",
+            Self::Gather { .. } => "gather",
+            Self::Move { .. } => "move",
+            Self::Copy => "copy",
+            Self::Reference { op, .. } => named::kind_of(op),
+        }
+    }
+
+    /// Whether tactics of this kind are timed.
+    pub fn is_tuned(&self) -> bool {
+        matches!(self, Self::Conv { .. } | Self::Gemm { .. } | Self::BatchGemm { .. } | Self::Attention { .. })
+    }
+
+    /// Multiplications and additions, counted from shapes; 0 for steps that move or reduce.
+    pub fn flops(&self) -> u64 {
+        let product = |factors: &[usize]| factors.iter().fold(2u64, |n, &f| n.saturating_mul(f as u64));
+        match self {
+            Self::Conv { shape: s, .. } | Self::Depthwise { shape: s, .. } => product(&[
+                s.batch,
+                s.out_height,
+                s.out_width,
+                s.out_channels,
+                s.kernel[0],
+                s.kernel[1],
+                s.channels / s.groups.max(1),
+            ]),
+            Self::Gemm { rows, columns, depth, .. } => product(&[*rows, *columns, *depth]),
+            Self::BatchGemm { rows, columns, depth, items, .. } => product(&[*rows, *columns, *depth, items.len()]),
+            Self::Attention { sizes: s, .. } => {
+                product(&[s.batch, s.heads, s.queries, s.keys, s.depth.saturating_add(s.value_depth)])
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// How the rows of a product are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gather {
+    /// Rows of a matrix.
+    Matrix,
+    /// Pieces per kernel position, in the image itself.
+    Taps,
+    /// Pieces per kernel line, in a copy with a border.
+    Lines,
+    /// Attention head by head, a block of queries at a time.
+    Heads,
+    /// Attention in passes over all heads, every score in memory.
+    Passes,
+}
+
+/// How a product is computed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tactic {
+    /// Kernel by name; begins with its instruction set.
+    pub kernel: String,
+    pub gather: Gather,
+    pub pack_rows: bool,
+    pub row_block: usize,
+    pub column_block: usize,
+    /// 0: the whole depth in one pass.
+    pub depth_block: usize,
+}
+
+impl Tactic {
+    /// The tactic in one word: `avx512_14x32+taps+packed+r112+c256`.
+    pub fn name(&self) -> String {
+        let mut name = self.kernel.clone();
+        match self.gather {
+            Gather::Matrix => {}
+            Gather::Taps => name.push_str("+taps"),
+            Gather::Lines => name.push_str("+lines"),
+            Gather::Heads => name.push_str("+heads"),
+            Gather::Passes => name.push_str("+passes"),
+        }
+        if self.pack_rows {
+            name.push_str("+packed");
+        }
+        name.push_str(&format!("+r{}+c{}", self.row_block, self.column_block));
+        if self.depth_block > 0 {
+            name.push_str(&format!("+k{}", self.depth_block));
+        }
+        name
+    }
+}
+
+/// A tactic and how long it took.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimedTactic {
+    pub tactic: Tactic,
+    /// Quickest of the timed runs in nanoseconds; `None` when the tactic was taken untimed.
+    pub best_ns: Option<u64>,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Names of the model's nodes that this step computes.
+    pub origins: Vec<String>,
+    pub kind: StepKind,
+    pub inputs: Vec<Option<BufferId>>,
+    pub outputs: Vec<BufferId>,
+    /// Packed weights of a product or depthwise convolution.
+    pub weights: Option<BufferId>,
+    /// One value per output channel or column, padded as the kernel reads it.
+    pub bias: Option<BufferId>,
+    /// Memory that only this step uses.
+    pub scratch: Option<BufferId>,
+    /// How it is computed, for kinds that have a choice.
+    pub tactic: Option<Tactic>,
+    /// What was tried, fastest first.
+    pub tried: Vec<TimedTactic>,
+}
+
+impl Step {
+    /// The kernel that computes it, its instruction set first.
+    pub fn kernel_name(&self, isa: &str) -> String {
+        match (&self.tactic, &self.kind) {
+            (Some(tactic), _) => tactic.name(),
+            (None, StepKind::Reference { .. }) => format!("reference_{}", self.kind.name()),
+            (None, _) => format!("{isa}_{}", self.kind.name()),
+        }
+    }
+
+    /// Every buffer the step reads.
+    pub fn reads(&self) -> impl Iterator<Item = BufferId> + '_ {
+        self.inputs.iter().flatten().copied().chain(self.weights).chain(self.bias)
+    }
+
+    /// Every buffer the step writes.
+    pub fn writes(&self) -> impl Iterator<Item = BufferId> + '_ {
+        self.outputs.iter().copied().chain(self.scratch)
+    }
+}
+
+/// Everything a plan says of how to run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Program {
+    pub buffers: Vec<Buffer>,
+    pub inputs: Vec<ProgramPort>,
+    pub outputs: Vec<ProgramPort>,
+    pub steps: Vec<Step>,
+    pub arena_bytes: u64,
+    pub weight_bytes: u64,
+}
+
+/// Alignment of every buffer: a cache line, and the widest vector.
+pub const ALIGNMENT: u64 = 64;
+/// Most memory an engine may ask for, so that a damaged or hostile plan cannot take the machine down: 64 GiB.
+pub const ARENA_MAX_BYTES: u64 = 64 << 30;
+
+/// Why a program cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProgramError {
+    #[error("the program asks for {bytes} bytes of memory; at most {ARENA_MAX_BYTES} are allowed")]
+    Arena { bytes: u64 },
+    #[error("the program asks for {bytes} bytes of memory, of which its buffers take {needed}")]
+    Unneeded { bytes: u64, needed: u64 },
+    #[error("buffer {buffer} ({name}) is used by no step")]
+    Unused { buffer: usize, name: String },
+    #[error("buffer {buffer} ({name}) does not lie within its {bytes} bytes, or not at a multiple of {ALIGNMENT}")]
+    Buffer { buffer: usize, name: String, bytes: u64 },
+    #[error("step {step} names a buffer that does not exist")]
+    NoBuffer { step: usize },
+    #[error("step {step} writes to constant memory")]
+    WritesWeights { step: usize },
+    #[error("step {step} writes where it reads")]
+    Overlap { step: usize },
+    #[error("port {name} does not fit its buffer")]
+    Port { name: String },
+    #[error("step {step} ({kind}): {reason}")]
+    Step { step: usize, kind: &'static str, reason: String },
+}
+
+impl Program {
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.index()]
+    }
+
+    /// Checks that every buffer lies inside its memory and that no step writes to weights or to what it reads, so
+    /// that the slices a running engine makes never alias; and that no memory is asked for but what steps use. What a
+    /// step's kernel needs is checked when it is prepared.
+    pub fn check(&self) -> Result<(), ProgramError> {
+        if self.arena_bytes > ARENA_MAX_BYTES {
+            return Err(ProgramError::Arena { bytes: self.arena_bytes });
+        }
+        for (index, buffer) in self.buffers.iter().enumerate() {
+            let (offset, within) = match buffer.place {
+                Place::Arena(offset) => (offset, self.arena_bytes),
+                Place::Weights(offset) => (offset, self.weight_bytes),
+            };
+            let inside = offset.checked_add(buffer.bytes).is_some_and(|end| end <= within);
+            if !inside || !offset.is_multiple_of(ALIGNMENT) {
+                return Err(ProgramError::Buffer { buffer: index, name: buffer.name.clone(), bytes: within });
+            }
+        }
+        self.check_arena()?;
+        for (index, step) in self.steps.iter().enumerate() {
+            if step.reads().chain(step.writes()).any(|id| id.index() >= self.buffers.len()) {
+                return Err(ProgramError::NoBuffer { step: index });
+            }
+            let mut ranges = Vec::new();
+            for id in step.writes() {
+                let Place::Arena(start) = self.buffer(id).place else {
+                    return Err(ProgramError::WritesWeights { step: index });
+                };
+                ranges.push((start, start + self.buffer(id).bytes, true));
+            }
+            for id in step.reads() {
+                if let Place::Arena(start) = self.buffer(id).place {
+                    ranges.push((start, start + self.buffer(id).bytes, false));
+                }
+            }
+            for (at, (start, end, written)) in ranges.iter().enumerate() {
+                let clash = |(s, e, w): &(u64, u64, bool)| (*written || *w) && s < end && start < e;
+                if ranges[at + 1..].iter().any(clash) {
+                    return Err(ProgramError::Overlap { step: index });
+                }
+            }
+        }
+        for port in self.inputs.iter().chain(&self.outputs) {
+            let bytes =
+                planforge_graph::ir::element_count(&port.shape).map(|count| (count * port.element.bytes()) as u64);
+            let buffer = self.buffers.get(port.buffer.index());
+            if bytes.is_none() || buffer.map(|buffer| buffer.bytes) != bytes {
+                return Err(ProgramError::Port { name: port.name.clone() });
+            }
+        }
+        for port in &self.inputs {
+            if matches!(self.buffer(port.buffer).place, Place::Weights(_)) {
+                return Err(ProgramError::Port { name: port.name.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the arena is as large as its buffers need, whose ends are known to be inside of it, and that each of
+    /// them is there for something.
+    fn check_arena(&self) -> Result<(), ProgramError> {
+        let end = |buffer: &Buffer| match buffer.place {
+            Place::Arena(offset) => offset + buffer.bytes,
+            Place::Weights(_) => 0,
+        };
+        let needed = self.buffers.iter().map(end).max().unwrap_or(0);
+        // Compilers round up to whole lines.
+        if self.arena_bytes > needed.next_multiple_of(ALIGNMENT) {
+            return Err(ProgramError::Unneeded { bytes: self.arena_bytes, needed });
+        }
+        let mut used = vec![false; self.buffers.len()];
+        let ports = self.inputs.iter().chain(&self.outputs).map(|port| port.buffer);
+        for id in self.steps.iter().flat_map(|step| step.reads().chain(step.writes())).chain(ports) {
+            // One that does not exist is told by who names it.
+            if let Some(used) = used.get_mut(id.index()) {
+                *used = true;
+            }
+        }
+        match used.iter().position(|used| !used) {
+            Some(buffer) => Err(ProgramError::Unused { buffer, name: self.buffers[buffer].name.clone() }),
+            None => Ok(()),
+        }
+    }
+}

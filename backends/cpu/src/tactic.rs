@@ -1,0 +1,368 @@
+//! Which tactics a step has, and which of them is fastest here.
+//!
+//! Candidates of one step are timed side by side on made-up operands, in the state a running engine has: activations
+//! just written. Every candidate gets a few runs, then the best ones take turns, so that noise of a moment meets all
+//! of them alike. The quickest run of each counts: whatever else happens on the machine only ever slows a run down.
+
+use super::{
+    cache::{Signature, TacticCache},
+    draft::{Draft, DraftStep},
+    engine::{Engine, EngineError},
+    memory::{AlignedBytes, Weights},
+    program::{
+        ALIGNMENT, AttentionSizes, Buffer, BufferId, Gather, Place, Program, Step, StepKind, Tactic, TimedTactic,
+    },
+};
+use planforge_backend::{Cancel, Events};
+use planforge_kernels_cpu::{
+    conv::ConvShape,
+    gemm::{Kernel, PackedSize, kernel_by_name, kernels, score_count},
+    isa::Isa,
+    pool::ThreadPool,
+};
+use planforge_passes::memory::{Lifetime, place};
+use std::{sync::Arc, time::Instant};
+
+/// Runs of every candidate before the best are chosen; the quickest counts. One that takes twice as long as another is
+/// not run again.
+const SCREEN_RUNS: usize = 2;
+/// Candidates that are timed again.
+const FINALISTS: usize = 3;
+/// Runs of each finalist.
+const FINAL_RUNS: usize = 9;
+/// From this channel count on, pieces per kernel position are long enough to be tried.
+const TAP_CHANNELS_MIN: usize = 8;
+/// Depth beyond which a product is also tried in several passes.
+const DEEP: usize = 512;
+/// Depth of one such pass.
+const DEPTH_BLOCK: usize = 256;
+
+fn signature(draft: &DraftStep) -> Signature<'_> {
+    let operands = match draft.step.kind {
+        StepKind::BatchGemm { .. } => 2,
+        StepKind::Attention { .. } => 3,
+        _ => 1,
+    };
+    Signature { kind: &draft.step.kind, bias: draft.bias.is_some(), residual: draft.step.inputs.len() > operands }
+}
+
+/// Tactics of a product of `rows` x `columns` at `depth`, for every kernel of `isa`.
+fn products(
+    isa: Isa,
+    threads: usize,
+    gathers: &[Gather],
+    (rows, columns, depth): (usize, usize, usize),
+) -> Vec<Tactic> {
+    let mut all: Vec<Tactic> = Vec::new();
+    for kernel in kernels(isa.level()) {
+        // Enough tasks that threads end together: some four each, but whole tiles.
+        let tasks = if threads == 1 { 1 } else { threads * 4 };
+        let by_rows =
+            rows.div_ceil(tasks).next_multiple_of(kernel.mr).clamp(kernel.mr, kernel.mr * 16).min(rows.max(1));
+        let by_columns = columns.div_ceil(tasks).next_multiple_of(kernel.nr);
+        let all_columns = columns.next_multiple_of(kernel.nr);
+        let mut blocks = vec![(by_rows, all_columns)];
+        if rows <= kernel.mr * 64 {
+            blocks.push((rows, by_columns));
+        }
+        for &gather in gathers {
+            for pack_rows in [false, true] {
+                for &(row_block, column_block) in &blocks {
+                    for depth_block in if depth > DEEP { vec![0, DEPTH_BLOCK] } else { vec![0] } {
+                        let kernel = kernel.name.to_owned();
+                        let tactic = Tactic { kernel, gather, pack_rows, row_block, column_block, depth_block };
+                        if !all.contains(&tactic) {
+                            all.push(tactic);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Tactics of attention: by heads in blocks of a few tiles of queries, and in passes.
+fn attentions(isa: Isa, sizes: &AttentionSizes) -> Vec<Tactic> {
+    let mut all: Vec<Tactic> = Vec::new();
+    for kernel in kernels(isa.level()) {
+        for pack_rows in [false, true] {
+            let ways =
+                [(Gather::Heads, kernel.mr * 2), (Gather::Heads, kernel.mr * 4), (Gather::Passes, sizes.queries)];
+            for (gather, row_block) in ways {
+                let row_block = row_block.clamp(1, sizes.queries.max(1));
+                let column_block = sizes.keys.max(sizes.value_depth).next_multiple_of(kernel.nr).max(kernel.nr);
+                let kernel = kernel.name.to_owned();
+                let tactic = Tactic { kernel, gather, pack_rows, row_block, column_block, depth_block: 0 };
+                if !all.contains(&tactic) {
+                    all.push(tactic);
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Every tactic of a step, the one to take untimed first. Empty for kinds without a choice.
+pub(crate) fn candidates(kind: &StepKind, isa: Isa, threads: usize) -> Vec<Tactic> {
+    match kind {
+        StepKind::Conv { shape, .. } => {
+            let shape: ConvShape = (*shape).into();
+            let few = shape.channels / shape.groups < TAP_CHANNELS_MIN;
+            let gathers: &[Gather] = match (shape.is_pointwise(), shape.has_lines() && shape.kernel != [1, 1], few) {
+                (true, ..) => &[Gather::Matrix],
+                (_, true, true) => &[Gather::Lines],
+                (_, true, false) => &[Gather::Taps, Gather::Lines],
+                (_, false, _) => &[Gather::Taps],
+            };
+            products(isa, threads, gathers, (shape.pixels(), shape.out_channels / shape.groups, shape.depth()))
+        }
+        StepKind::Gemm { rows, columns, depth, .. } => {
+            products(isa, threads, &[Gather::Matrix], (*rows, *columns, *depth))
+        }
+        StepKind::BatchGemm { rows, columns, depth, items, .. } => {
+            // Items are tasks already; blocks only when there are fewer than threads.
+            let threads = if items.len() >= threads { 1 } else { threads };
+            let mut all = products(isa, threads, &[Gather::Matrix], (*rows, *columns, *depth));
+            all.retain(|tactic| tactic.depth_block == 0);
+            all
+        }
+        StepKind::Attention { sizes, .. } => attentions(isa, sizes),
+        _ => Vec::new(),
+    }
+}
+
+/// Bytes of the scratch memory a tactic needs.
+pub(crate) fn scratch_bytes(kind: &StepKind, tactic: &Tactic) -> Option<u64> {
+    match (kind, tactic.gather) {
+        (StepKind::Conv { shape, .. }, Gather::Lines) => {
+            let shape: ConvShape = (*shape).into();
+            (!shape.is_inside()).then(|| (shape.bordered_len() * 4) as u64)
+        }
+        (StepKind::Attention { sizes, .. }, Gather::Passes) => {
+            score_count(&(*sizes).into()).and_then(|count| (count as u64).checked_mul(4))
+        }
+        _ => None,
+    }
+}
+
+/// Sizes of packed weights and padded bias in elements, for kinds that have them.
+pub(crate) fn packed_size(draft: &DraftStep, kernel: &Kernel) -> Option<(usize, usize)> {
+    match &draft.step.kind {
+        StepKind::Conv { shape, .. } => {
+            let groups = shape.groups;
+            let shape: ConvShape = (*shape).into();
+            let size = PackedSize::new(kernel, shape.depth(), shape.out_channels / groups)?;
+            Some((size.elements * groups, size.columns * groups))
+        }
+        StepKind::Gemm { columns, depth, .. } => {
+            let size = PackedSize::new(kernel, *depth, *columns)?;
+            Some((size.elements, size.columns))
+        }
+        StepKind::BatchGemm { columns, .. } => Some((0, columns.next_multiple_of(kernel.nr))),
+        _ => None,
+    }
+}
+
+/// How tactics are chosen.
+pub(crate) struct Tuner<'a> {
+    pub isa: Isa,
+    pub pool: Arc<ThreadPool>,
+    /// 0: the first tactic, untimed.
+    pub level: u8,
+    /// Only tactics whose name contains this, where there are any.
+    pub force: Option<&'a str>,
+    pub cache: &'a mut TacticCache,
+    pub events: &'a dyn Events,
+    pub cancel: &'a Cancel,
+}
+
+/// Why tactics could not be timed.
+#[derive(Debug, thiserror::Error)]
+pub enum TuneError {
+    #[error("the build was cancelled")]
+    Cancelled,
+    #[error("tactic {tactic} could not be timed")]
+    Run {
+        tactic: String,
+        #[source]
+        source: EngineError,
+    },
+}
+
+impl Tuner<'_> {
+    /// Chooses a tactic for every step that has a choice.
+    pub(crate) fn tune(&mut self, draft: &mut Draft) -> Result<(), TuneError> {
+        let pool = Arc::clone(&self.pool);
+        let _pinned = pool.pin_caller();
+        let total = draft.steps.iter().filter(|draft| draft.step.kind.is_tuned()).count().max(1);
+        let mut done = 0;
+        for index in 0..draft.steps.len() {
+            if !draft.steps[index].step.kind.is_tuned() {
+                continue;
+            }
+            if self.cancel.is_cancelled() {
+                return Err(TuneError::Cancelled);
+            }
+            let step = &draft.steps[index];
+            let mut tactics = candidates(&step.step.kind, self.isa, self.pool.threads());
+            if let Some(wanted) = self.force
+                && tactics.iter().any(|tactic| tactic.name().contains(wanted))
+            {
+                tactics.retain(|tactic| tactic.name().contains(wanted));
+            }
+            let tried = if self.level == 0 || tactics.len() == 1 {
+                tactics.into_iter().take(1).map(|tactic| TimedTactic { tactic, best_ns: None }).collect()
+            } else {
+                let key = self.cache.key(&signature(step), &tactics);
+                match self.cache.get(&key) {
+                    Some(known) => known,
+                    None => {
+                        let timed = self.time(draft, index, tactics)?;
+                        self.cache.put(key, timed.clone());
+                        timed
+                    }
+                }
+            };
+            let step = &mut draft.steps[index].step;
+            step.tactic = tried.first().map(|timed| timed.tactic.clone());
+            step.tried = tried;
+            done += 1;
+            let name = step.tactic.as_ref().map(Tactic::name).unwrap_or_default();
+            let detail = format!("{}: {name}", step.origins.first().map_or("", String::as_str));
+            self.events.progress("tune", done as f32 / total as f32, &detail);
+        }
+        Ok(())
+    }
+
+    /// Times `tactics` of one step, fastest first in the result.
+    fn time(&self, draft: &Draft, index: usize, tactics: Vec<Tactic>) -> Result<Vec<TimedTactic>, TuneError> {
+        let step = &draft.steps[index];
+        let names: Vec<&'static str> = kernels(self.isa.level()).iter().map(|kernel| kernel.name).collect();
+        let mut engines: Vec<(Engine, Vec<usize>)> = Vec::new();
+        for name in names {
+            let own: Vec<usize> = (0..tactics.len()).filter(|&at| tactics[at].kernel == name).collect();
+            let Some(kernel) = kernel_by_name(name).filter(|_| !own.is_empty()) else { continue };
+            let own_tactics: Vec<&Tactic> = own.iter().map(|&at| &tactics[at]).collect();
+            let engine = trial(draft, step, kernel, &own_tactics, self.isa, Arc::clone(&self.pool))
+                .map_err(|source| TuneError::Run { tactic: name.to_owned(), source })?;
+            engines.push((engine, own));
+        }
+        let mut best_ns = vec![u64::MAX; tactics.len()];
+        let mut quickest_ns = u64::MAX;
+        for (engine, own) in &mut engines {
+            for (position, &at) in own.iter().enumerate() {
+                if self.cancel.is_cancelled() {
+                    return Err(TuneError::Cancelled);
+                }
+                for _ in 0..SCREEN_RUNS {
+                    best_ns[at] = best_ns[at].min(run_ns(engine, position, &tactics[at])?);
+                    if best_ns[at] / 2 > quickest_ns {
+                        break;
+                    }
+                }
+                quickest_ns = quickest_ns.min(best_ns[at]);
+            }
+        }
+        let mut order: Vec<usize> = (0..tactics.len()).collect();
+        order.sort_by_key(|&at| (best_ns[at], at));
+        let finalists = &order[..FINALISTS.min(order.len())];
+        let mut samples = vec![Vec::new(); tactics.len()];
+        for _ in 0..FINAL_RUNS {
+            for &at in finalists {
+                for (engine, own) in &mut engines {
+                    if let Some(position) = own.iter().position(|&other| other == at) {
+                        samples[at].push(run_ns(engine, position, &tactics[at])?);
+                    }
+                }
+            }
+        }
+        let mut timed: Vec<(bool, TimedTactic)> = tactics
+            .into_iter()
+            .enumerate()
+            .map(|(at, tactic)| {
+                let quickest = samples[at].iter().min().copied();
+                (quickest.is_none(), TimedTactic { tactic, best_ns: quickest.or(Some(best_ns[at])) })
+            })
+            .collect();
+        // A tactic that was only screened never wins over one that was timed well.
+        timed.sort_by_key(|(screened, timed)| (*screened, timed.best_ns));
+        Ok(timed.into_iter().map(|(_, timed)| timed).collect())
+    }
+}
+
+fn run_ns(engine: &mut Engine, position: usize, tactic: &Tactic) -> Result<u64, TuneError> {
+    let start = Instant::now();
+    engine.step(position).map_err(|source| TuneError::Run { tactic: tactic.name(), source })?;
+    Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// An engine whose steps are one step of `draft` under several tactics of one kernel, on made-up operands.
+fn trial(
+    draft: &Draft,
+    of: &DraftStep,
+    kernel: &Kernel,
+    tactics: &[&Tactic],
+    isa: Isa,
+    pool: Arc<ThreadPool>,
+) -> Result<Engine, EngineError> {
+    let mut program = Program::default();
+    let mut lives = Vec::new();
+    let mut add = |program: &mut Program, bytes: u64| {
+        lives.push(Lifetime { bytes, first: 0, last: 0 });
+        let id = BufferId(program.buffers.len() as u32);
+        program.buffers.push(Buffer { name: String::new(), bytes, place: Place::Arena(0) });
+        id
+    };
+    let inputs: Vec<Option<BufferId>> =
+        of.step.inputs.iter().map(|id| id.map(|id| add(&mut program, draft.buffers[id.index()].bytes))).collect();
+    let outputs: Vec<BufferId> =
+        of.step.outputs.iter().map(|id| add(&mut program, draft.buffers[id.index()].bytes)).collect();
+    let scratch_bytes: Vec<Option<u64>> = tactics.iter().map(|tactic| scratch_bytes(&of.step.kind, tactic)).collect();
+    let scratch = scratch_bytes.iter().flatten().max().map(|&bytes| add(&mut program, bytes));
+    let (offsets, arena_bytes) = place(&lives, ALIGNMENT);
+    for (buffer, offset) in program.buffers.iter_mut().zip(offsets) {
+        buffer.place = Place::Arena(offset);
+    }
+    program.arena_bytes = arena_bytes;
+    let constant = |program: &mut Program, elements: usize| {
+        let bytes = (elements * 4) as u64;
+        let id = BufferId(program.buffers.len() as u32);
+        program.buffers.push(Buffer { name: String::new(), bytes, place: Place::Weights(program.weight_bytes) });
+        program.weight_bytes = (program.weight_bytes + bytes).next_multiple_of(ALIGNMENT);
+        id
+    };
+    let (weight_len, bias_len) = packed_size(of, kernel).unwrap_or((0, 0));
+    let weights = of.weights.is_some().then(|| constant(&mut program, weight_len));
+    let bias = of.bias.is_some().then(|| constant(&mut program, bias_len));
+    program.steps = tactics
+        .iter()
+        .zip(scratch_bytes)
+        .map(|(tactic, scratch_bytes)| Step {
+            inputs: inputs.clone(),
+            outputs: outputs.clone(),
+            weights,
+            bias,
+            scratch: scratch_bytes.and(scratch),
+            tactic: Some((*tactic).clone()),
+            tried: Vec::new(),
+            ..of.step.clone()
+        })
+        .collect();
+    let mut data = AlignedBytes::zeroed(program.weight_bytes as usize)?;
+    fill(data.bytes_mut());
+    let mut engine = Engine::new(program, Weights::owned(data), isa, pool)?;
+    for id in inputs.into_iter().flatten() {
+        fill(engine.buffer_mut(id));
+    }
+    Ok(engine)
+}
+
+/// Small values of both signs, none of them zero or subnormal.
+fn fill(bytes: &mut [u8]) {
+    let mut state = 0x9e37_79b9u32;
+    for value in bytemuck::cast_slice_mut::<u8, f32>(bytes) {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        *value = ((state >> 9) as f32 / (1 << 23) as f32 - 0.5) * 0.25 + 1e-3;
+    }
+}

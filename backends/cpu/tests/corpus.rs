@@ -1,0 +1,123 @@
+//! Replays the fuzzers' seeds, and whatever they found: an error or an answer, never a panic.
+//!
+//! Models whose names begin with `ok-` must import. `PLANFORGE_WRITE_CORPUS=1` makes the seeds of plans anew, from
+//! those models.
+
+use planforge_backend::{Cancel, CompileRequest, Compiler, Events};
+use planforge_cpu::{NativeCompiler, fuzzing};
+use planforge_device::{CpuLevel, cpu};
+use planforge_import::import;
+use planforge_onnx::{
+    Model,
+    proto::{ModelProto, tensor_shape_proto::dimension, type_proto},
+};
+use planforge_types::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile, fingerprint::HostFacts};
+use prost::Message as _;
+use std::{
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+};
+
+type Failure = Box<dyn Error>;
+
+fn folder(target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target)
+}
+
+/// Names and bytes of a corpus, sorted.
+fn seeds(target: &str) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+    let mut seeds = Vec::new();
+    for entry in fs::read_dir(folder(target))? {
+        let path = entry?.path();
+        seeds.push((path.file_name().unwrap_or_default().to_string_lossy().into_owned(), fs::read(&path)?));
+    }
+    seeds.sort();
+    Ok(seeds)
+}
+
+#[test]
+fn models_are_refused_or_run() -> Result<(), Failure> {
+    let seeds = seeds("import_model")?;
+    for (name, bytes) in &seeds {
+        let imported = Model::from_bytes(bytes.clone().into()).map(|model| import(&model, None));
+        match imported {
+            Ok(Ok(_)) => assert!(!name.starts_with("bad-"), "{name} was imported"),
+            Ok(Err(error)) => assert!(!name.starts_with("ok-"), "{name}: {error}"),
+            Err(error) => assert!(!name.starts_with("ok-"), "{name}: {error}"),
+        }
+        fuzzing::model(bytes);
+    }
+    assert!(seeds.len() >= 20, "{} seeds", seeds.len());
+    Ok(())
+}
+
+struct Silent;
+impl Events for Silent {
+    fn progress(&self, _phase: &str, _fraction: f32, _detail: &str) {}
+    fn log(&self, _line: &str) {}
+}
+
+/// Manifest and weights of a model's plan, with a zero byte between, as the fuzzer takes them.
+fn plan_seed(model: &Path, level: CpuLevel, profiles: Vec<OptimizationProfile>) -> Result<Vec<u8>, Failure> {
+    let scratch = tempfile::tempdir()?;
+    let optimization_level = OptimizationLevel(0);
+    let spec = BuildSpec { threads: Some(1), optimization_level, profiles, ..BuildSpec::default() };
+    let request = CompileRequest {
+        model: model.to_owned(),
+        model_digest: Digest::of(&fs::read(model)?),
+        sku: level.sku(),
+        device: cpu::detect(&HostFacts::default()).0,
+        toolchain: planforge_cpu::toolchain(),
+        spec,
+        scratch: scratch.path().to_owned(),
+        cache: None,
+        calibration: None,
+        plugins: Vec::new(),
+    };
+    let plan = NativeCompiler.compile(&request, &Silent, &Cancel::default())?;
+    Ok(fuzzing::plan_seed(&plan.path)?)
+}
+
+#[test]
+fn plans_are_refused_or_run() -> Result<(), Failure> {
+    let lowest = CpuLevel::detect().first().copied().ok_or("this CPU is below every level")?;
+    if std::env::var_os("PLANFORGE_WRITE_CORPUS").is_some() {
+        fs::create_dir_all(folder("read_plan"))?;
+        for (name, _) in seeds("import_model")?.iter().filter(|(name, _)| name.starts_with("ok-")) {
+            fs::write(folder("read_plan").join(name), plan_seed(&folder("import_model").join(name), lowest, vec![])?)?;
+        }
+        // A plan of varying shapes holds its model.
+        let scratch = tempfile::tempdir()?;
+        let model = scratch.path().join("model.onnx");
+        let mut proto = ModelProto::decode(fs::read(folder("import_model").join("ok-chain"))?.as_slice())?;
+        let graph = proto.graph.as_mut().ok_or("a graph")?;
+        for port in graph.input.iter_mut().chain(&mut graph.output) {
+            let value = port.r#type.as_mut().and_then(|ty| ty.value.as_mut());
+            let Some(type_proto::Value::TensorType(tensor)) = value else { return Err("a tensor".into()) };
+            let first = tensor.shape.as_mut().and_then(|shape| shape.dim.first_mut()).ok_or("a batch")?;
+            first.value = Some(dimension::Value::DimParam("n".into()));
+        }
+        fs::write(&model, proto.encode_to_vec())?;
+        let range = |min, opt, max| DimRange { min, opt, max };
+        let dims = vec![range(1, 2, 3), range(1, 1, 1), range(4, 4, 4), range(4, 4, 4)];
+        let profile = OptimizationProfile { inputs: [("x".to_owned(), dims)].into() };
+        fs::write(folder("read_plan").join("ok-varying"), plan_seed(&model, lowest, vec![profile])?)?;
+    }
+    let scratch = tempfile::tempdir()?;
+    let seeds = seeds("read_plan")?;
+    for (_, bytes) in &seeds {
+        fuzzing::plan(bytes, scratch.path());
+        // Cut short, and with one byte changed, at a few places.
+        for at in [bytes.len() / 7, bytes.len() / 3, bytes.len() / 2] {
+            fuzzing::plan(&bytes[..at], scratch.path());
+            let mut changed = bytes.clone();
+            if let Some(byte) = changed.get_mut(at) {
+                *byte = byte.wrapping_add(1);
+            }
+            fuzzing::plan(&changed, scratch.path());
+        }
+    }
+    assert!(seeds.len() >= 10, "{} seeds", seeds.len());
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! From an ONNX file to the programs of an engine, before and on the device.
+//!
+//! Everything up to [`draft`] needs no device: import at each profile's usual shapes, passes, lowering, constants of
+//! all profiles in one pool. [`finish`] then searches tactics on the device and makes every step ready once.
+
+use crate::{
+    cache::{TacticCache, trimmed},
+    failure::model,
+    lower::lower,
+    plan::{self, ProfileProgram, Tried, rows, weights::Pool},
+    program::Program,
+    runtime::{Device, RuntimeError},
+    source::source_digest,
+    tune::{Effort, Streams, Times, choose_streams, tune},
+    view::Kind,
+};
+use planforge_graph::ir::Graph;
+use planforge_kernels_cuda::cubin::Cubin;
+use planforge_onnx::Model;
+use planforge_passes::frontend::{self, Optimized};
+use planforge_plan::{GraphSummary, PassSummary};
+use planforge_types::{BackendError, BuildSpec, Digest, DimRange, OptimizationProfile, Port, Precision};
+use std::{collections::BTreeMap, rc::Rc};
+
+/// Programs of every profile, without tactics, and all there is to say of the graph.
+#[derive(Debug)]
+pub struct Draft {
+    pub programs: Vec<Program>,
+    /// By program: rows of a batch are computed apart.
+    pub rows_apart: Vec<bool>,
+    pub weights: Vec<u8>,
+    pub inputs: Vec<Port>,
+    pub outputs: Vec<Port>,
+    pub graph: GraphSummary,
+    pub passes: Vec<PassSummary>,
+}
+
+/// What the first profile tells of the whole engine.
+struct Found {
+    graph: GraphSummary,
+    passes: Vec<PassSummary>,
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+}
+
+/// How floats are stored inside an engine of this precision, and whether products of f32 may round.
+pub fn storage(precision: Precision) -> Option<(Kind, bool)> {
+    match precision {
+        Precision::Fp32 => Some((Kind::F32, false)),
+        Precision::Tf32 => Some((Kind::F32, true)),
+        Precision::Fp16 | Precision::Best => Some((Kind::F16, false)),
+        Precision::Bf16 => Some((Kind::Bf16, false)),
+        Precision::Int8 | Precision::Fp8 => None,
+    }
+}
+
+/// Imports, optimises and lowers `model` for every profile of `spec`.
+pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
+    let profiles: Vec<Option<&OptimizationProfile>> = match spec.profiles.is_empty() {
+        true => vec![None],
+        false => spec.profiles.iter().map(Some).collect(),
+    };
+    let mut pool = Pool::default();
+    let mut found: Option<Found> = None;
+    let (mut programs, mut rows_apart) = (Vec::new(), Vec::new());
+    for profile in profiles {
+        let imported = frontend::import(model, profile)?;
+        let (inputs, outputs) = (frontend::inputs(&imported), frontend::outputs(&imported));
+        let Optimized { graph, summary, passes } = frontend::optimize(imported)?;
+        rows_apart.push(rows::computed_apart(&graph));
+        programs.push(lowered(&graph, spec.precision, &mut pool)?);
+        match &mut found {
+            None => found = Some(Found { graph: summary, passes, inputs, outputs }),
+            Some(known) => {
+                vary_where_different(&mut known.inputs, &inputs);
+                vary_where_different(&mut known.outputs, &outputs);
+            }
+        }
+    }
+    let Found { graph, passes, mut inputs, mut outputs } = found.expect("there is at least one profile");
+    // What varies within a profile shows at its ends.
+    for profile in spec.profiles.iter().filter(|_| spec.varies()) {
+        for pick in [|range: &DimRange| range.min, |range: &DimRange| range.max] {
+            let end = frontend::import(model, Some(&profile.fixed(pick)))?;
+            vary_where_different(&mut inputs, &frontend::inputs(&end));
+            vary_where_different(&mut outputs, &frontend::outputs(&end));
+        }
+    }
+    let weights = pool.into_bytes(&mut programs);
+    Ok(Draft { programs, rows_apart, weights, inputs, outputs, graph, passes })
+}
+
+/// The program of a graph, its constants in `pool`.
+pub fn lowered(graph: &Graph, precision: Precision, pool: &mut Pool) -> Result<Program, BackendError> {
+    let (kind, tf32) = storage(precision).ok_or_else(|| {
+        model(format!("there is no {precision:?} engine yet").to_lowercase(), "choose another precision")
+    })?;
+    let mut program = pool.add(lower(graph, kind)?);
+    program.tf32 = tf32;
+    Ok(program)
+}
+
+/// Opens every dimension that has another size in `others`.
+fn vary_where_different(ports: &mut [Port], others: &[Port]) {
+    for (port, other) in ports.iter_mut().zip(others) {
+        for (size, other) in port.shape.iter_mut().zip(&other.shape) {
+            if size != other {
+                *size = None;
+            }
+        }
+    }
+}
+
+/// What building on the device gave.
+#[derive(Debug)]
+pub struct Finished {
+    pub programs: Vec<ProfileProgram>,
+    /// Machine code of every kernel that is used, by digest of its source.
+    pub code: BTreeMap<Digest, Vec<u8>>,
+    pub library_plans: BTreeMap<String, String>,
+    pub timed: usize,
+    pub known: usize,
+    /// Memory of one context of every program, weights counted once.
+    pub device_bytes: u64,
+}
+
+/// Searches tactics for every program, and makes each ready once.
+pub fn finish(
+    device: &Device,
+    draft: &Draft,
+    level: u8,
+    cache: &mut TacticCache,
+    go_on: &mut dyn FnMut(usize, usize, &str) -> bool,
+) -> Result<Finished, RuntimeError> {
+    device.add_library_plans(cache.library_plans());
+    // Code that does not hold together is as good as absent.
+    let known = cache.code().filter(|(_, code)| Cubin::parse(code).is_ok());
+    known.for_each(|(source, code)| device.add_code(source, code));
+    let weights = Rc::new(device.gpu.upload(&draft.weights)?);
+    let (mut times, mut streams): (Times, Streams) = (cache.times(), cache.streams());
+    let mut finished = Finished {
+        programs: Vec::new(),
+        code: BTreeMap::new(),
+        library_plans: BTreeMap::new(),
+        timed: 0,
+        known: 0,
+        device_bytes: weights.len_bytes() as u64,
+    };
+    for (program, &rows_apart) in draft.programs.iter().zip(&draft.rows_apart) {
+        let mut program = program.clone();
+        device.compile_all(&program.sources)?;
+        let tuned = tune(device, &mut program, &weights, Effort::of_level(level), &mut times, go_on)?;
+        finished.timed += tuned.timed;
+        finished.known += tuned.known;
+        plan::drop_unused_sources(&mut program);
+        // Tactics that were known are not compiled yet: all at once, not each when its step is made ready.
+        device.compile_all(&program.sources)?;
+        // Made ready here rather than at the first load, and what cuDNN compiles for it is kept.
+        let step_us = tuned.tried.iter().filter_map(|(step, timed)| Some((step.as_str(), timed.first()?.us))).collect();
+        let compares = Effort::of_level(level).compares;
+        let context = choose_streams(device, &mut program, &weights, &step_us, compares, &mut streams)?;
+        finished.device_bytes += context.memory.bytes() - weights.len_bytes() as u64;
+        for source in &program.sources {
+            finished.code.insert(source_digest(source), device.cubin(source)?);
+        }
+        let tried =
+            tuned.tried.iter().map(|(step, timed)| (step.clone(), trimmed(timed).iter().map(Tried::from).collect()));
+        finished.programs.push(ProfileProgram { tried: tried.collect(), rows_apart, program });
+    }
+    finished.library_plans = device.used_library_plans();
+    cache.learn(&times, streams, finished.library_plans.clone());
+    cache.keep_code(&finished.code);
+    Ok(finished)
+}

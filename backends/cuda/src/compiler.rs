@@ -1,0 +1,288 @@
+//! The compiler for NVIDIA devices: from an ONNX file to a plan file.
+
+use crate::{
+    build::{self, Draft},
+    cache::{self, TacticCache},
+    engine::Engine,
+    failure::{log_lines, model},
+    inspect,
+    meter::CudaMeter,
+    plan::{self, Manifest, Parts, TunedOn},
+    program::MAX_WORKSPACE_BYTES,
+    runtime::{Device, RuntimeError},
+    versions::{self, BACKEND, Versions},
+};
+use planforge_backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};
+use planforge_kernels_cuda::nvtx::{Range, range};
+use planforge_onnx::Model;
+use planforge_passes::frontend;
+use planforge_plan::container::{self, KIND_CUDA_MANIFEST};
+use planforge_types::{
+    BackendError, FailureClass, Precision, Sku, Toolchain,
+    fingerprint::{DeviceKind, DiscoveredDevice, GpuFacts},
+};
+use std::{collections::BTreeMap, fs, io, path::Path, time::Instant};
+
+/// First compute capability, times ten, that has bf16 and TF32.
+const BF16_CAPABILITY: u32 = 80;
+
+const BYTES_PER_MIB: u64 = 1 << 20;
+
+/// Compiles for NVIDIA devices. Looks for libraries only when it is asked about one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CudaCompiler;
+
+/// Compute capability times ten; 0 when it is not known.
+fn capability(gpu: &GpuFacts) -> u32 {
+    let mut parts = gpu.compute_capability.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    parts.next().unwrap_or(0) * 10 + parts.next().unwrap_or(0)
+}
+
+impl CudaCompiler {
+    /// What can be refused without libraries and devices.
+    fn check_spec(request: &CompileRequest) -> Result<(), BackendError> {
+        let sku = &request.sku;
+        let gpu = request.device.gpu.as_ref().filter(|_| request.device.kind == DeviceKind::Gpu && !sku.is_cpu());
+        let gpu = gpu.ok_or_else(|| {
+            model(
+                format!("the CUDA compiler builds on NVIDIA devices, not for {sku}"),
+                "name a SKU that `planforge devices` lists",
+            )
+        })?;
+        let spec = &request.spec;
+        let too_old = matches!(spec.precision, Precision::Bf16 | Precision::Tf32) && capability(gpu) < BF16_CAPABILITY;
+        if too_old {
+            let precision = format!("{:?}", spec.precision).to_lowercase();
+            return Err(model(
+                format!(
+                    "{precision} needs compute capability 8.0; {} has {}",
+                    request.device.name, gpu.compute_capability
+                ),
+                "ask for fp16 or fp32",
+            ));
+        }
+        let workspace_mib = MAX_WORKSPACE_BYTES / BYTES_PER_MIB;
+        let refusals = [
+            (build::storage(spec.precision).is_none(), format!("precision {:?}", spec.precision).to_lowercase()),
+            (spec.hardware_compatibility.is_some(), "hardware compatibility levels".into()),
+            (spec.version_compatible, "version-compatible plans".into()),
+            (spec.calibration.is_some(), "calibration".into()),
+            (!spec.plugins.is_empty(), "plugins".into()),
+            (
+                spec.workspace_mib.is_some_and(|mib| mib < workspace_mib),
+                format!("a workspace below {workspace_mib} MiB"),
+            ),
+        ];
+        if let Some((_, what)) = refusals.iter().find(|(given, _)| *given) {
+            return Err(model(format!("the CUDA compiler does not support {what} yet"), "leave it out of the spec"));
+        }
+        match spec.options.keys().next() {
+            Some(name) => Err(model(format!("the CUDA compiler has no option {name}"), "leave the option out")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Compiler for CudaCompiler {
+    fn backend(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn toolchains(&self, device: &DiscoveredDevice) -> Vec<Toolchain> {
+        let gpu = device.fingerprint.gpu.as_ref().filter(|_| device.fingerprint.kind == DeviceKind::Gpu);
+        // A scripted double has no driver to open.
+        let Some(gpu) = gpu.filter(|_| !device.simulated) else { return Vec::new() };
+        match versions::missing() {
+            None => vec![Versions::here().toolchain(&gpu.driver)],
+            Some(missing) => {
+                tracing::debug!(%missing, device = device.id, "no CUDA engines can be built");
+                Vec::new()
+            }
+        }
+    }
+
+    fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
+        Self::check_spec(request)?;
+        if let Some(missing) = versions::missing() {
+            return Err(RuntimeError::from(planforge_kernels_cuda::device::DeviceError::Missing(missing)).into());
+        }
+        let driver = request.device.gpu.as_ref().map_or("", |gpu| gpu.driver.as_str());
+        let here = Versions::here().toolchain(driver);
+        if request.toolchain != here {
+            return Err(model(
+                format!("this program and its libraries are {here}, not {}", request.toolchain),
+                "ask for the toolchain that is offered, or install the other libraries",
+            ));
+        }
+        Ok(())
+    }
+
+    fn compile(
+        &self,
+        request: &CompileRequest,
+        events: &dyn Events,
+        cancel: &Cancel,
+    ) -> Result<CompiledPlan, BackendError> {
+        self.check(request)?;
+        let phases = Phases::begin("import");
+        events.progress("import", 0.0, "");
+        let file = frontend::open(&request.model)?;
+        let draft = build::draft(&file, &request.spec)?;
+        drop(file);
+        let phases = phases.next("open");
+        if cancel.is_cancelled() {
+            return Err(RuntimeError::Cancelled.into());
+        }
+
+        let device = Device::open(request.device.gpu.as_ref().map(|gpu| gpu.uuid.as_str()), None)?;
+        let phases = phases.next("tune");
+        let versions = Versions::here();
+        let device_class = request.device.class_digest();
+        let level = request.spec.optimization_level.0;
+        let mut cache = TacticCache::open(request.cache.as_deref(), device_class, &versions, level);
+        let mut go_on = |index: usize, count: usize, name: &str| {
+            events.progress("tune", index as f32 / count.max(1) as f32, name);
+            !cancel.is_cancelled()
+        };
+        let finished = build::finish(&device, &draft, level, &mut cache, &mut go_on).map_err(|error| {
+            log_lines(&error).iter().for_each(|line| events.log(line));
+            BackendError::from(error)
+        })?;
+        let phases = phases.next("write");
+        if let Err(error) = cache.save() {
+            events.log(&format!("the tactic cache could not be kept: {error}"));
+        }
+        events.log(&format!("{} steps timed, {} known from the tactic cache", finished.timed, finished.known));
+
+        events.progress("write", 0.0, "");
+        let properties = device.gpu.properties();
+        let Draft { weights, inputs, outputs, graph, passes, .. } = draft;
+        let steps = finished.programs[0].program.steps.len();
+        let mut manifest = Manifest {
+            model_digest: request.model_digest,
+            sku: request.sku.clone(),
+            toolchain: request.toolchain.clone(),
+            versions,
+            spec: request.spec.clone().canonical(),
+            device_class,
+            tuned_on: TunedOn {
+                name: properties.name.clone(),
+                architecture: properties.arch.to_string(),
+                sm_count: properties.sm_count,
+            },
+            graph,
+            passes,
+            inputs,
+            outputs,
+            programs: finished.programs,
+            kernels: Vec::new(),
+        };
+        let varies = manifest.spec.varies();
+        let mut findings = Vec::new();
+        let whole = if varies { whole_model(&request.model, &mut findings) } else { None };
+        let library_plan_bytes: usize = finished.library_plans.values().map(String::len).sum();
+        let parts = Parts {
+            weights: &weights,
+            code: finished.code,
+            library_plans: finished.library_plans,
+            model: whole.as_deref(),
+        };
+        let path = request.scratch.join("engine.plan");
+        plan::write(&path, &mut manifest, &parts).map_err(|error| {
+            BackendError::new(FailureClass::Resource, format!("plan {}: {error}", path.display()))
+                .with_hint("make room on the disk of the scratch folder")
+        })?;
+        let phases_s = phases.end();
+        let facts = serde_json::json!({
+            "steps": steps,
+            "profiles": manifest.programs.len(),
+            "passes": manifest.passes.iter().map(|pass| (pass.pass.clone(), pass.changes.len())).collect::<BTreeMap<_, _>>(),
+            "tactics_timed": finished.timed,
+            "tactics_known": finished.known,
+            "kernels": manifest.kernels.len(),
+            "kernel_bytes": parts.code.values().map(Vec::len).sum::<usize>(),
+            "library_plan_bytes": library_plan_bytes,
+            "arena_bytes": manifest.programs[0].program.arena_bytes,
+            "weight_bytes": manifest.programs[0].program.weight_bytes,
+            "device_memory_bytes": finished.device_bytes,
+            "phases_s": phases_s,
+            "versions": manifest.versions,
+        });
+        events.progress("write", 1.0, "");
+        Ok(CompiledPlan { path, facts, findings })
+    }
+
+    fn builds_apart(&self, _request: &CompileRequest) -> bool {
+        true
+    }
+
+    fn join_caches(&self, _sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
+        cache::join(into, from)?;
+        Ok(true)
+    }
+
+    fn recognises(&self, head: &[u8]) -> bool {
+        container::first_kind(head) == Some(KIND_CUDA_MANIFEST)
+    }
+
+    fn identify(&self, plan: &Path) -> Result<PlanIdentity, BackendError> {
+        let plan = inspect::inspect(plan)?;
+        Ok(PlanIdentity {
+            model_name: plan.graph.name,
+            model_digest: plan.model_digest,
+            sku: plan.sku,
+            toolchain: plan.toolchain,
+            spec: plan.spec,
+            threads: None,
+            foreign: plan.foreign,
+        })
+    }
+
+    fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {
+        let engine = Engine::load(plan, options)?;
+        let scratch = options.site.as_ref().map(|site| site.scratch.clone());
+        Ok(Box::new(CudaMeter::new(engine, scratch)))
+    }
+}
+
+/// The model's file, so that graphs of other shapes can be made from the plan; `None`, and a finding, when its weights
+/// lie in files beside it or it is too large.
+fn whole_model(path: &Path, findings: &mut Vec<planforge_report::Finding>) -> Option<Vec<u8>> {
+    let whole = Model::open(path).is_ok_and(|file| file.files().len() <= 1);
+    let read = || -> io::Result<Vec<u8>> { fs::read(path) };
+    match whole.then(read) {
+        Some(Ok(bytes)) => Some(bytes),
+        Some(Err(_)) | None => {
+            findings.push(planforge_report::Finding::note(
+                "profile-shapes-only",
+                "the model's weights lie in files of their own, which the plan does not hold: it runs at the profiles' usual shapes and smaller batches of them only",
+            ));
+            None
+        }
+    }
+}
+
+/// Seconds of each part of a build; a profiler sees each as a range.
+struct Phases {
+    name: &'static str,
+    since: Instant,
+    seconds: BTreeMap<&'static str, f64>,
+    /// Of the part that runs.
+    _range: Range,
+}
+
+impl Phases {
+    fn begin(name: &'static str) -> Self {
+        Self { name, since: Instant::now(), seconds: BTreeMap::new(), _range: range(name) }
+    }
+
+    /// Ends one part and begins another.
+    fn next(self, name: &'static str) -> Self {
+        Self { seconds: self.end(), ..Self::begin(name) }
+    }
+
+    fn end(mut self) -> BTreeMap<&'static str, f64> {
+        self.seconds.insert(self.name, self.since.elapsed().as_secs_f64());
+        self.seconds
+    }
+}

@@ -1,0 +1,146 @@
+//! What candidates take to compile, done before any is timed, on all of the host's cores.
+
+use super::{Effort, Times, kernels_for, recalled, rounds};
+use crate::{
+    program::{Program, Work},
+    runtime::{self, Device, RuntimeError, nvrtc_source},
+    signature::signature,
+    source::{Source, source_digest},
+};
+use planforge_kernels_cuda::dnn;
+use planforge_types::Digest;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZero,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+/// Most threads; a compiler takes some 100 MiB.
+const MAX_THREADS: usize = 32;
+
+/// One thing to compile.
+enum Job {
+    Kernel(Source),
+    /// A plan of a cuDNN engine that compiles, under its key.
+    Plan {
+        key: String,
+        work: Box<Work>,
+        engine: i64,
+        knobs: Vec<(u32, i64)>,
+    },
+}
+
+/// What became of one.
+enum Done {
+    Kernel { source: Digest, code: Vec<u8> },
+    Plan { key: String, text: String },
+}
+
+/// Compiles what the steps of `program` whose times are not known may be computed by, and what it needs in any case.
+/// What does not compile is left out and told again when it is tried.
+pub(super) fn compile(
+    device: &Device,
+    program: &mut Program,
+    known: &Times,
+    effort: Effort,
+) -> Result<(), RuntimeError> {
+    let mut sources: BTreeMap<String, Source> = BTreeMap::new();
+    let mut plans = Vec::new();
+    let mut seen = BTreeSet::new();
+    for index in 0..program.steps.len() {
+        let work = program.steps[index].work.clone();
+        if let Work::Kernel(kernel) = &work {
+            let source = &program.sources[kernel.source];
+            sources.insert(source.text.clone(), source.clone());
+            continue;
+        }
+        let signature = signature(program, &work);
+        if !seen.insert(signature.clone()) || known.get(&signature).and_then(|timed| recalled(program, timed)).is_some()
+        {
+            continue;
+        }
+        for generated in kernels_for(device, program, &work, effort) {
+            sources.insert(generated.source.text.clone(), generated.source);
+        }
+        plans.extend(plans_of(device, program, &work, effort));
+    }
+    // The slowest first, so that no thread is left with one at the end.
+    let kernels = sources.into_values().filter(|source| !device.has_code(source)).map(Job::Kernel);
+    let jobs: Vec<Job> = plans.into_iter().chain(kernels).collect();
+    for done in run(device, &jobs) {
+        match done {
+            Done::Kernel { source, code } => device.add_code(source, code),
+            Done::Plan { key, text } => device.add_library_plans([(key, text)]),
+        }
+    }
+    Ok(())
+}
+
+/// Engines of a step that compile, as far as the effort goes.
+fn plans_of(device: &Device, program: &Program, work: &Work, effort: Effort) -> Vec<Job> {
+    let Some(Ok(pattern)) = device.dnn.as_ref().and_then(|handle| runtime::pattern(handle, work)) else {
+        return Vec::new();
+    };
+    let engines = pattern.engines().unwrap_or_default().into_iter();
+    let wanted = engines.filter(|engine| !rounds(program, work, engine));
+    let compiled = wanted.filter(|engine| engine.compiles).take(effort.compiled);
+    compiled
+        .filter_map(|engine| {
+            let key = runtime::plan_key(program, work, engine.index, &engine.knobs);
+            let missing = !device.has_library_plan(&key);
+            missing.then(|| Job::Plan {
+                key,
+                work: Box::new(work.clone()),
+                engine: engine.index,
+                knobs: engine.knobs.clone(),
+            })
+        })
+        .collect()
+}
+
+fn run(device: &Device, jobs: &[Job]) -> Vec<Done> {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS).min(jobs.len());
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let (gpu, cubins) = (&device.gpu, device.cubin_cache());
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                // Each thread has a library handle of its own: one must not be used by two at a time.
+                let mut handle = None;
+                while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let result = match job {
+                        Job::Kernel(source) => {
+                            let code = cubins.compile(nvrtc_source(source), gpu.properties().arch);
+                            code.map(|code| Done::Kernel { source: source_digest(source), code })
+                                .map_err(|error| error.to_string())
+                        }
+                        Job::Plan { key, work, engine, knobs } => {
+                            if handle.is_none() {
+                                handle = gpu.use_here().ok().and_then(|()| dnn::Handle::new().ok());
+                            }
+                            let Some(handle) = &handle else { continue };
+                            plan_text(handle, work, *engine, knobs)
+                                .map(|text| Done::Plan { key: key.clone(), text })
+                                .map_err(|e| e.to_string())
+                        }
+                    };
+                    match result {
+                        Ok(one) => done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(one),
+                        Err(error) => tracing::debug!(error, "a candidate does not compile"),
+                    }
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn plan_text(handle: &dnn::Handle, work: &Work, engine: i64, knobs: &[(u32, i64)]) -> Result<String, dnn::DnnError> {
+    let unsupported = || dnn::DnnError::Unsupported { what: "compute a step", reason: "it has no pattern".into() };
+    let pattern = runtime::pattern(handle, work).ok_or_else(unsupported)??;
+    pattern.plan(&pattern.engine(engine, knobs)?)?.to_json()
+}

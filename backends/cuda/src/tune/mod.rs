@@ -1,0 +1,308 @@
+//! Candidates for every step, timed on the device in the state the engine has; equal steps are timed once.
+
+mod agree;
+mod ahead;
+mod late;
+mod refine;
+mod streams;
+
+use crate::{
+    codegen::{
+        Generated, any, attention,
+        depthwise::{self, Depthwise},
+        gemm,
+    },
+    program::{ConvWork, MAX_WORKSPACE_BYTES, Program, Step, Tactic, Work},
+    runtime::{self, Device, Kernels, Memory, RuntimeError, bind, prepare, time_us},
+    signature::signature,
+    source::Source,
+    tune::agree::Trial,
+    view::View,
+};
+use planforge_kernels_cuda::{blaslt::Prepared, device::Buffer, dnn::Engine};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, rc::Rc};
+
+pub use late::waits;
+pub use streams::Streams;
+pub(crate) use streams::choose as choose_streams;
+
+/// A candidate with its time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Timed {
+    pub tactic: Tactic,
+    /// Device time of one run.
+    pub us: f64,
+    /// The source of a generated kernel: its index in the tactic means something in one program only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+}
+
+/// Times by step signature, fastest first; what the tactic cache keeps.
+pub type Times = BTreeMap<String, Vec<Timed>>;
+
+/// What a search found, by step.
+#[derive(Clone, Debug, Default)]
+pub struct Tuned {
+    /// All candidates of every step with a choice, fastest first.
+    pub tried: BTreeMap<String, Vec<Timed>>,
+    /// Steps that were timed, and steps whose times were known.
+    pub timed: usize,
+    pub known: usize,
+}
+
+/// How hard is searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Engines that compile when a plan is made of them, per step.
+    pub compiled: usize,
+    pub algorithms: usize,
+    /// Tiles of our own products, per step.
+    pub tiles: usize,
+    /// The best are compared once more inside of the whole graph.
+    pub compares: bool,
+    /// Libraries' kernels are tried behind one that is late (`late`); they wait for all ahead of them otherwise.
+    pub tries_late: bool,
+}
+
+impl Effort {
+    /// By TensorRT's scale of 0 to 5.
+    pub fn of_level(level: u8) -> Self {
+        match level {
+            0 => Self { compiled: 1, algorithms: 1, tiles: 2, compares: false, tries_late: false },
+            1 => Self { compiled: 3, algorithms: 4, tiles: 4, compares: false, tries_late: true },
+            2 => Self { compiled: 5, algorithms: 8, tiles: 6, compares: false, tries_late: true },
+            3 => Self { compiled: 10, algorithms: 16, tiles: 14, compares: true, tries_late: true },
+            4 => Self { compiled: 16, algorithms: 32, tiles: 20, compares: true, tries_late: true },
+            _ => Self { compiled: 64, algorithms: 64, tiles: 60, compares: true, tries_late: true },
+        }
+    }
+}
+
+/// Gives every step of `program` that has a choice its fastest tactic. `go_on` is asked before every step with its
+/// number, how many there are, and its name.
+pub fn tune(
+    device: &Device,
+    program: &mut Program,
+    weights: &Rc<Buffer>,
+    effort: Effort,
+    known: &mut Times,
+    go_on: &mut dyn FnMut(usize, usize, &str) -> bool,
+) -> Result<Tuned, RuntimeError> {
+    let memory = Memory::new(device, program, weights.clone(), &[MAX_WORKSPACE_BYTES])?;
+    ahead::compile(device, program, known, effort)?;
+    let mut kernels = Kernels::new();
+    let mut tuned = Tuned::default();
+    let count = program.steps.len();
+    for index in 0..count {
+        let step = program.steps[index].clone();
+        if matches!(step.work, Work::Kernel(_)) {
+            continue;
+        }
+        if !go_on(index, count, &step.name) {
+            return Err(RuntimeError::Cancelled);
+        }
+        if recall(program, index, known, &mut tuned) {
+            continue;
+        }
+        if tuned.timed == 0 {
+            memory.fill_with_noise()?;
+        }
+        let timed = time_candidates(device, program, &step, &memory, effort, &mut kernels)?;
+        known.insert(signature(program, &step.work), timed.clone());
+        tuned.timed += 1;
+        let best = timed.first().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
+        program.steps[index].tactic = Some(best.tactic.clone());
+        tuned.tried.insert(step.name, timed);
+    }
+    if tuned.timed > 0 && effort.compares {
+        refine::refine(device, program, &memory, &mut tuned, known, &mut kernels)?;
+    }
+    Ok(tuned)
+}
+
+/// Gives a step the tactic that is known of its like, where one is. Needs no device.
+pub fn recall(program: &mut Program, step: usize, known: &Times, tuned: &mut Tuned) -> bool {
+    let signature = signature(program, &program.steps[step].work);
+    let Some(timed) = known.get(&signature).and_then(|timed| recalled(program, timed)) else { return false };
+    tuned.known += 1;
+    program.steps[step].tactic = timed.first().map(|best| best.tactic.clone());
+    tuned.tried.insert(program.steps[step].name.clone(), timed);
+    true
+}
+
+/// Known candidates as `program` names them; `None` when nothing is known, or of a kernel too little.
+fn recalled(program: &mut Program, timed: &[Timed]) -> Option<Vec<Timed>> {
+    let complete = |timed: &Timed| timed.source.is_some() || !matches!(timed.tactic, Tactic::Kernel { .. });
+    if timed.is_empty() || !timed.iter().all(complete) {
+        return None;
+    }
+    let mut timed = timed.to_vec();
+    for one in &mut timed {
+        if let (Tactic::Kernel { source, .. }, Some(text)) = (&mut one.tactic, &one.source) {
+            *source = source_index(program, text);
+        }
+    }
+    Some(timed)
+}
+
+/// Where a source stands in the program, which it joins when it is new there.
+fn source_index(program: &mut Program, source: &Source) -> usize {
+    program.sources.iter().position(|known| known == source).unwrap_or_else(|| {
+        program.sources.push(source.clone());
+        program.sources.len() - 1
+    })
+}
+
+/// Times every candidate of a step, fastest first.
+fn time_candidates(
+    device: &Device,
+    program: &mut Program,
+    step: &Step,
+    memory: &Memory,
+    effort: Effort,
+    kernels: &mut Kernels,
+) -> Result<Vec<Timed>, RuntimeError> {
+    let mut trial = Trial::new(device, step);
+    if let Some(handle) = &device.dnn
+        && let Some(pattern) = runtime::pattern(handle, &step.work)
+    {
+        match pattern.and_then(|pattern| pattern.engines().map(|engines| (pattern, engines))) {
+            Ok((pattern, engines)) => {
+                let mut compiled = 0;
+                for engine in engines {
+                    if rounds(program, &step.work, &engine) {
+                        continue;
+                    }
+                    if engine.compiles {
+                        compiled += 1;
+                        if compiled > effort.compiled {
+                            continue;
+                        }
+                    }
+                    // An engine that does not build or run here is no candidate.
+                    let ahead = engine.compiles.then(|| device.kept_plan(handle, program, &step.work, &engine));
+                    let Some(plan) = ahead.flatten().or_else(|| pattern.plan(&engine).ok()) else { continue };
+                    let workspace_bytes = plan.workspace_bytes as u64;
+                    if workspace_bytes > MAX_WORKSPACE_BYTES {
+                        continue;
+                    }
+                    device.remember_plan(program, &step.work, &engine, &plan);
+                    let tactic =
+                        Tactic::Dnn { engine: engine.index, knobs: engine.knobs.clone(), workspace_bytes, waits: None };
+                    let address = |view: &View| memory.address_of(program, view);
+                    let ready = bind(plan, &step.work, &address, memory.workspace_address(step.stream), false);
+                    let time = ready.and_then(|ready| time_us(device, &ready));
+                    trial.keep(program, memory, tactic, time)?;
+                }
+            }
+            Err(error) => tracing::debug!(step = step.name, %error, "no cuDNN engines"),
+        }
+    }
+    if let Some(handle) = &device.blas
+        && let Some(product) = runtime::product(&step.work, program.tf32)
+    {
+        let prepared = Prepared::new(handle, product)?;
+        for algorithm in prepared.algorithms(MAX_WORKSPACE_BYTES as usize, effort.algorithms)? {
+            let workspace_bytes = algorithm.workspace_bytes as u64;
+            let tactic = Tactic::Blas { words: algorithm.words, workspace_bytes, waits: None };
+            let ready = prepare(device, program, step, Some(&tactic), memory, kernels);
+            let time = ready.and_then(|ready| time_us(device, &ready));
+            trial.keep(program, memory, tactic, time)?;
+        }
+    }
+    for generated in kernels_for(device, program, &step.work, effort) {
+        let source = source_index(program, &generated.source);
+        let tactic = Tactic::Kernel {
+            source,
+            grid: generated.grid,
+            block: generated.block,
+            shared_bytes: generated.shared_bytes,
+        };
+        let ready = prepare(device, program, step, Some(&tactic), memory, kernels);
+        let time = ready.and_then(|ready| time_us(device, &ready));
+        trial.keep(program, memory, tactic, time)?;
+    }
+    let mut timed = trial.agreed(program.tf32);
+    timed.sort_by(|a, b| a.us.total_cmp(&b.us));
+    for one in &mut timed {
+        if let Tactic::Kernel { source, .. } = &one.tactic {
+            one.source = program.sources.get(*source).cloned();
+        }
+    }
+    if effort.tries_late {
+        late::note(device, program, step, memory, &mut timed, kernels)?;
+    }
+    Ok(timed)
+}
+
+/// A tactic for a step by the libraries' first proposals.
+pub(crate) fn first_working(
+    device: &Device,
+    program: &mut Program,
+    step: &Step,
+    memory: &Memory,
+    kernels: &mut Kernels,
+) -> Result<Tactic, RuntimeError> {
+    let timed = time_candidates(device, program, step, memory, Effort::of_level(0), kernels)?;
+    let best = timed.into_iter().next().ok_or_else(|| RuntimeError::NoTactic { step: step.name.clone() })?;
+    Ok(best.tactic)
+}
+
+/// Whether an engine would round f32 where that was not asked for. Those for products do, whatever they say of it.
+fn rounds(program: &Program, work: &Work, engine: &Engine) -> bool {
+    !program.tf32 && work.is_f32() && (engine.rounds_f32 || matches!(work, Work::Product(_)))
+}
+
+/// Generated kernels that can compute a step here.
+fn kernels_for(device: &Device, program: &Program, work: &Work, effort: Effort) -> Vec<Generated> {
+    let properties = device.gpu.properties();
+    let target = gemm::Device {
+        capability: properties.arch.capability,
+        sm_count: properties.sm_count,
+        shared_block_bytes: properties.shared_block_bytes,
+    };
+    own_kernels(target, program, work, effort.tiles)
+}
+
+/// Generated kernels that can compute a step on such a device; of products at most so many `tiles`.
+pub fn own_kernels(target: gemm::Device, program: &Program, work: &Work, tiles: usize) -> Vec<Generated> {
+    let gemm = |problem: Option<gemm::Problem>| {
+        let Some(problem) = problem else { return Vec::new() };
+        let tiles = gemm::tiles(&problem, target, tiles);
+        tiles.into_iter().map(|tile| gemm::generate(&problem, tile)).collect()
+    };
+    // What tensor cores have no kernel for, and sums of few rows, which gain nothing by them.
+    let with_any = |mut kernels: Vec<Generated>, problem: Option<any::Problem>| {
+        if let Some(problem) = problem.filter(|problem| kernels.is_empty() || problem.is_of_few_rows()) {
+            kernels.extend(any::tiles(&problem).into_iter().map(|tile| any::generate(&problem, tile)));
+        }
+        kernels
+    };
+    match work {
+        Work::Conv(conv) if conv.taps.is_some() => depthwise_kernels(conv),
+        Work::Conv(conv) => with_any(gemm(gemm::Problem::of_conv(conv)), any::Problem::of_conv(conv)),
+        Work::Product(product) => {
+            let kernels = gemm(gemm::Problem::of_product(product, program.is_constant(&product.b)));
+            with_any(kernels, any::Problem::of_product(product))
+        }
+        Work::Attention(work) => {
+            attention::tiles(work, target.capability).into_iter().map(|tile| attention::generate(work, tile)).collect()
+        }
+        Work::Kernel(_) => Vec::new(),
+    }
+}
+
+fn depthwise_kernels(conv: &ConvWork) -> Vec<Generated> {
+    let how = Depthwise {
+        kernel: [conv.w.dims[2], conv.w.dims[3]],
+        strides: conv.strides,
+        pads_before: conv.pads_before,
+        dilations: conv.dilations,
+        bias: conv.bias.is_some(),
+        activation: conv.activation,
+    };
+    let (x, residual, y) = (&conv.x, conv.residual.as_ref(), &conv.y);
+    let tiles = depthwise::tiles(x, residual, y);
+    tiles.into_iter().map(|tile| depthwise::generate(x, residual, y, how, tile)).collect()
+}

@@ -1,0 +1,323 @@
+//! Every generated kernel compiles for every architecture that NVRTC knows, without a toolkit or a GPU.
+
+mod common;
+
+use common::{ARCHITECTURES, compile_for, image, rows, supported};
+use planforge_cuda::{
+    codegen::{
+        Generated, any, attention,
+        depthwise::{self, Depthwise},
+        expr::{Class, Expr, Index, Load},
+        late,
+        norm::{self, Row},
+        pack, pointwise,
+        pool::{self, Window},
+        reduce::{self, How},
+    },
+    program::{AttentionWork, ConvWork, ProductWork},
+    view::{Kind, View},
+};
+use planforge_graph::ir::{Activation, Binary, Compare, GeluForm, ReduceKind, Unary};
+use std::collections::BTreeSet;
+
+/// Compiles where NVRTC is found; says so where it is not.
+fn compile(all: &[Generated]) {
+    let supported = supported();
+    for (index, generated) in all.iter().enumerate() {
+        // Each for Hopper, whose branch is the longest, and in turn for one of the others: they differ in next to nothing.
+        let other = ARCHITECTURES[index % ARCHITECTURES.len()];
+        for capability in BTreeSet::from([90, other]).into_iter().filter(|arch| supported.contains(arch)) {
+            compile_for(capability, generated);
+        }
+    }
+}
+
+fn load(view: View) -> Box<Expr> {
+    Box::new(Expr::Load(Load { view, index: None }))
+}
+
+#[test]
+fn pointwise_kernels() {
+    let dims = [2, 16, 5, 6];
+    let mut all = Vec::new();
+    for kind in [Kind::F16, Kind::Bf16, Kind::F32] {
+        let x = || load(image(kind, &dims));
+        let bias = load(rows(kind, &[16, 1, 1]).broadcast(&dims).unwrap());
+        let activations = [
+            Activation::Relu,
+            Activation::Clip { min: Some(0.0), max: None },
+            Activation::Clip { min: Some(-1.5), max: Some(6.0) },
+            Activation::LeakyRelu { alpha: 0.1 },
+            Activation::Elu { alpha: 1.0 },
+            Activation::Elu { alpha: 0.5 },
+            Activation::Selu { alpha: 1.67, gamma: 1.05 },
+            Activation::Celu { alpha: 2.0 },
+            Activation::ThresholdedRelu { alpha: 1.0 },
+            Activation::Sigmoid,
+            Activation::Tanh,
+            Activation::HardSigmoid { alpha: 0.2, beta: 0.5 },
+            Activation::HardSwish,
+            Activation::Softplus,
+            Activation::Softsign,
+            Activation::Gelu(GeluForm::Erf),
+            Activation::Gelu(GeluForm::Tanh),
+            Activation::Silu,
+            Activation::Mish,
+        ];
+        let mut sum = Expr::Binary(Binary::Add, x(), bias);
+        for activation in activations {
+            sum = Expr::Binary(Binary::Add, Box::new(sum), Box::new(Expr::Activation(activation, x())));
+        }
+        for unary in [
+            Unary::Neg,
+            Unary::Abs,
+            Unary::Exp,
+            Unary::Log,
+            Unary::Sqrt,
+            Unary::Reciprocal,
+            Unary::Floor,
+            Unary::Ceil,
+            Unary::Round,
+            Unary::Sign,
+            Unary::Erf,
+            Unary::Sin,
+            Unary::Cos,
+            Unary::Tan,
+            Unary::Asin,
+            Unary::Acos,
+            Unary::Atan,
+            Unary::Sinh,
+            Unary::Cosh,
+            Unary::Asinh,
+            Unary::Acosh,
+            Unary::Atanh,
+        ] {
+            sum = Expr::Binary(Binary::Mul, Box::new(sum), Box::new(Expr::Unary(unary, x())));
+        }
+        for binary in [Binary::Sub, Binary::Div, Binary::Pow, Binary::Min, Binary::Max, Binary::PRelu, Binary::FMod] {
+            sum = Expr::Binary(binary, Box::new(sum), x());
+        }
+        // To where nothing is aligned: one element at a time is enough text to compile.
+        all.push(pointwise::generate(&sum, &image(kind, &[2, 48, 5, 6]).slice(1, 1, 16)).unwrap());
+        // To another arrangement and another type; a slice of a wider image; one element.
+        all.push(pointwise::generate(&x(), &rows(Kind::F32, &dims)).unwrap());
+        all.push(pointwise::generate(&x(), &image(kind, &[2, 48, 5, 6]).slice(1, 16, 16)).unwrap());
+        all.push(pointwise::generate(&Expr::Float(f32::NEG_INFINITY), &rows(kind, &[1])).unwrap());
+        let condition = Expr::Compare(Compare::LessOrEqual, x(), Box::new(Expr::Float(0.5)));
+        let chosen = Expr::Select(Box::new(condition), x(), Box::new(Expr::Float(f32::NAN)));
+        all.push(pointwise::generate(&chosen, &image(kind, &dims)).unwrap());
+    }
+    let whole = || load(rows(Kind::I64, &[7, 3]));
+    let mut number = Expr::Binary(Binary::Add, whole(), Box::new(Expr::Int(-3)));
+    for binary in [
+        Binary::Sub,
+        Binary::Mul,
+        Binary::Div,
+        Binary::Mod,
+        Binary::FMod,
+        Binary::Min,
+        Binary::Max,
+        Binary::BitwiseAnd,
+        Binary::BitwiseOr,
+        Binary::BitwiseXor,
+        Binary::PRelu,
+    ] {
+        number = Expr::Binary(binary, Box::new(number), whole());
+    }
+    all.push(pointwise::generate(&number, &rows(Kind::I32, &[7, 3])).unwrap());
+    let truth = Expr::Unary(Unary::Not, Box::new(Expr::Cast(Class::Bool, whole())));
+    let truth = Expr::Binary(Binary::And, Box::new(truth), load(rows(Kind::Bool, &[7, 3])));
+    all.push(pointwise::generate(&truth, &rows(Kind::Bool, &[7, 3])).unwrap());
+    all.push(pointwise::generate(&Expr::Cast(Class::Float, Box::new(truth)), &rows(Kind::F16, &[7, 3])).unwrap());
+    compile(&all);
+}
+
+/// Operands that are too long to be repeated have names.
+#[test]
+fn long_chains() {
+    let floats = (0..8).fold(load(rows(Kind::F16, &[7, 16])), |x, _| {
+        let x = Box::new(Expr::Activation(Activation::LeakyRelu { alpha: 0.1 }, x));
+        let x = Box::new(Expr::Activation(Activation::Gelu(GeluForm::Tanh), x));
+        let x = Box::new(Expr::Binary(Binary::Pow, x, Box::new(Expr::Float(2.0))));
+        Box::new(Expr::Binary(Binary::PRelu, Box::new(Expr::Unary(Unary::Sign, x)), load(rows(Kind::F16, &[7, 16]))))
+    });
+    let whole = || load(rows(Kind::I64, &[7, 3]));
+    let numbers = (0..6).fold(whole(), |x, _| {
+        let x = Box::new(Expr::Binary(Binary::Min, x, Box::new(Expr::Unary(Unary::Sign, whole()))));
+        let x = Box::new(Expr::Binary(Binary::Mod, whole(), x));
+        Box::new(Expr::Binary(Binary::Max, Box::new(Expr::Binary(Binary::PRelu, x, whole())), whole()))
+    });
+    let all = [
+        pointwise::generate(&floats, &rows(Kind::F16, &[7, 16])).unwrap(),
+        pointwise::generate(&numbers, &rows(Kind::I64, &[7, 3])).unwrap(),
+    ];
+    assert!(all.iter().all(|generated| generated.source.text.contains("[&](")));
+    compile(&all);
+}
+
+#[test]
+fn gathers_read_rows_by_index() {
+    let (table, indices) = (rows(Kind::F16, &[100, 64]), rows(Kind::I64, &[2, 5]));
+    let dims = vec![2, 5, 64];
+    let index = Index { view: View { dims: dims.clone(), strides: vec![5, 1, 0], ..indices }, stride: 64, rows: 100 };
+    let view = View { dims: dims.clone(), strides: vec![0, 0, 1], ..table };
+    let gather = || Box::new(Expr::Load(Load { view: view.clone(), index: Some(Box::new(index.clone())) }));
+    let sum = Expr::Binary(Binary::Add, gather(), gather());
+    compile(&[pointwise::generate(&sum, &rows(Kind::F16, &dims)).unwrap()]);
+}
+
+/// Anchors of 85 values out of an image of 256 channels, to rows: nothing that could be read in vectors.
+#[test]
+fn scattered_kernels() {
+    let head = image(Kind::F16, &[2, 256, 80, 80]).slice(1, 0, 255);
+    let anchors = head.reshaped(&[2, 3, 85, 80, 80]).expect("channels lie evenly").permuted(&[0, 1, 3, 4, 2]);
+    let sigmoid = Expr::Activation(Activation::Sigmoid, load(anchors));
+    let large = pointwise::generate(&sigmoid, &rows(Kind::F32, &[2, 3, 80, 80, 85])).unwrap();
+    assert!(u64::from(large.grid[0]) * u64::from(large.block[0]) < 2 * 255 * 6400, "several elements a thread");
+    let pairs = pack::pairs(&rows(Kind::F32, &[2, 3, 17, 19]), &image(Kind::F16, &[2, 8, 17, 11]), 1);
+    compile(&[large, pairs]);
+}
+
+#[test]
+fn reductions() {
+    let mut all = Vec::new();
+    for kind in [Kind::F16, Kind::Bf16, Kind::F32, Kind::I64] {
+        // A thread each, a warp each, a block each.
+        for (dims, axes) in [([5000, 3, 7], &[1][..]), ([5, 3, 70], &[2]), ([4, 3, 4000], &[0, 2])] {
+            let x = rows(kind, &dims);
+            let kept: Vec<u64> = (0..3).filter(|axis| !axes.contains(axis)).map(|axis| dims[axis]).collect();
+            for how in [ReduceKind::LogSumExp, ReduceKind::Max, ReduceKind::L1].map(How::Reduce) {
+                if let Ok(generated) = reduce::generate(&x, &rows(kind, &kept), axes, how) {
+                    all.push(generated);
+                }
+            }
+            if let [axis] = axes {
+                let how = How::Arg { largest: kind.is_float(), last: kind == Kind::F16 };
+                all.push(reduce::generate(&x, &rows(Kind::I64, &kept), &[*axis], how).unwrap());
+            }
+        }
+    }
+    for kind in [Kind::F16, Kind::I64] {
+        all.push(reduce::running_sum(&rows(kind, &[5, 3, 70]), &rows(kind, &[5, 3, 70]), 2, true, true).unwrap());
+    }
+    assert_eq!(all.len(), 4 * 11 - 3 + 2, "whole numbers have no logarithm");
+    compile(&all);
+}
+
+#[test]
+fn image_kernels() {
+    let mut all = vec![
+        pack::generate(&rows(Kind::F32, &[2, 3, 17, 19]), &image(Kind::F16, &[2, 8, 17, 19])),
+        pack::generate(&rows(Kind::F16, &[1, 3, 4, 4]), &image(Kind::Bf16, &[1, 4, 4, 4])),
+    ];
+    for (c, is_max, count_pad) in [(64, true, false), (6, false, true), (5, false, false)] {
+        let window = Window {
+            is_max,
+            count_pad,
+            kernel: [3, 2],
+            strides: [2, 1],
+            pads_before: [1, 0],
+            padded: [18, 19],
+            dilations: [1, 2],
+        };
+        all.push(pool::window(&image(Kind::F16, &[2, c, 17, 19]), &image(Kind::F16, &[2, c, 9, 17]), window));
+        all.push(pool::spatial_mean(&image(Kind::Bf16, &[2, c, 17, 19]), &rows(Kind::Bf16, &[2, c])));
+    }
+    for (kind, c) in [(Kind::F16, 240), (Kind::F32, 12), (Kind::Bf16, 7)] {
+        let (x, y) = (image(kind, &[1, c, 14, 15]), image(kind, &[1, c, 7, 15]));
+        let conv = Depthwise {
+            kernel: [5, 3],
+            strides: [2, 1],
+            pads_before: [2, 1],
+            dilations: [1, 1],
+            bias: true,
+            activation: Some(Activation::HardSwish),
+        };
+        let residual = (c == 12).then(|| image(kind, &[1, 3 * c, 7, 15]).slice(1, c, c));
+        let tiles = depthwise::tiles(&x, residual.as_ref(), &y);
+        all.extend(tiles.into_iter().map(|tile| depthwise::generate(&x, residual.as_ref(), &y, conv, tile)));
+    }
+    compile(&all);
+}
+
+#[test]
+fn row_kernels() {
+    let mut all = Vec::new();
+    for (kind, length) in [(Kind::F16, 768), (Kind::F32, 77), (Kind::Bf16, 5000)] {
+        let (x, p) = (rows(kind, &[3, 4, length]), rows(kind, &[length]));
+        for (scale, bias) in [(true, true), (true, false), (false, true), (false, false)] {
+            let parameters: Vec<&View> = [&p, &p].into_iter().take(usize::from(scale) + usize::from(bias)).collect();
+            all.push(norm::rows(&x, &x, &parameters, Row::LayerNorm { epsilon: 1e-5, scale, bias }));
+        }
+        all.push(norm::rows(&x, &x, &[], Row::Softmax { guarded: true }));
+        all.push(norm::rows(&x, &rows(Kind::F32, &[3, 4, length]), &[], Row::LogSoftmax));
+    }
+    compile(&all);
+}
+
+/// Groups, odd channels, batches, sums that run along no row: there is always a kernel.
+#[test]
+fn kernels_of_any_shape() {
+    let mut all = Vec::new();
+    let mut add = |problem: Option<any::Problem>| {
+        let problem = problem.expect("every convolution and product is computed");
+        let tiles = any::tiles(&problem);
+        assert!(!tiles.is_empty());
+        all.extend(tiles.into_iter().map(|tile| any::generate(&problem, tile)));
+    };
+    for kind in [Kind::F16, Kind::Bf16, Kind::F32] {
+        let conv = |channels: u64, out: u64, size: u64, groups: u64| ConvWork {
+            x: image(kind, &[2, channels, size, size]),
+            w: image(kind, &[out, channels / groups, 3, 3]),
+            taps: None,
+            bias: Some(rows(kind, &[out])),
+            residual: (groups > 1).then(|| image(kind, &[2, out, size, size])),
+            y: image(kind, &[2, 2 * out, size, size]).slice(1, out, out),
+            strides: [1, 1],
+            pads_before: [1, 1],
+            pads_after: [1, 1],
+            dilations: [1, 1],
+            groups,
+            activation: Some(Activation::HardSwish),
+        };
+        add(any::Problem::of_conv(&conv(15, 21, 9, 3)));
+        add(any::Problem::of_conv(&conv(32, 10, 1, 1)));
+        let product = |m: u64| ProductWork {
+            a: rows(kind, &[3, 40, m]).permuted(&[0, 2, 1]),
+            b: rows(kind, &[3, 40, 24]),
+            bias: None,
+            residual: Some(rows(kind, &[m, 24]).broadcast(&[3, m, 24]).unwrap()),
+            y: rows(kind, &[3, m, 24]),
+            alpha: 0.5,
+            activation: None,
+        };
+        add(any::Problem::of_product(&product(70)));
+        add(any::Problem::of_product(&product(1)));
+    }
+    compile(&all);
+    let mixed = ProductWork {
+        a: rows(Kind::F16, &[1, 4, 8]),
+        b: rows(Kind::F32, &[1, 8, 4]),
+        bias: None,
+        residual: None,
+        y: rows(Kind::F32, &[1, 4, 4]),
+        alpha: 1.0,
+        activation: None,
+    };
+    assert_eq!(any::Problem::of_product(&mixed), None);
+}
+
+#[test]
+fn a_kernel_that_is_late() {
+    compile(&[late::generate()]);
+}
+
+/// Attention of a few queries fills no tile, and has one all the same.
+#[test]
+fn attention_of_a_few_queries() {
+    let heads = |length: u64| rows(Kind::F16, &[1, 2, length, 16]);
+    let work = AttentionWork { q: heads(5), k: heads(9), v: heads(9), mask: None, o: heads(5), scale: 0.25 };
+    let tiles = attention::tiles(&work, 90);
+    assert_eq!(tiles.len(), 1);
+    compile(&[attention::generate(&work, tiles[0])]);
+}

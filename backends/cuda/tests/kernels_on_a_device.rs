@@ -1,0 +1,320 @@
+//! Every tactic of every kind of step gives what the reference operators give, on the GPU that is there; where there is
+//! none, nothing is tested and that is said. The executable runs by itself, so it can be carried to a GPU host.
+#![expect(clippy::print_stderr, reason = "says loudly when there is nothing to test on, and what was tested")]
+
+mod operators;
+
+use operators::{Case, Conv2d, bound};
+use planforge_cuda::{
+    early::EARLY_SINCE,
+    lower::lower,
+    program::Program,
+    runtime::{Context, Device, Kernels, Memory, Ready, prepare},
+    source::Source,
+    tune::{Effort, Times, tune, waits},
+    view::Kind,
+};
+use planforge_graph::ir::{Activation, GeluForm};
+use planforge_kernels_cuda::device::{Buffer, Launch};
+use std::{
+    ops::Deref,
+    rc::Rc,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// Compares every tactic of every step.
+fn check(device: &Device, what: &str, case: &Case, kinds: &[Kind]) {
+    for &kind in kinds {
+        if kind == Kind::Bf16 && device.gpu.properties().arch.capability < 80 {
+            continue;
+        }
+        let lowered = lower(&case.graph, kind).expect("the operator has device code");
+        let mut program = lowered.program;
+        let weights = Rc::new(device.gpu.upload(&lowered.weights).expect("weights fit"));
+        let effort = Effort { compiled: 3, compares: false, ..Effort::of_level(3) };
+        let tuned = tune(device, &mut program, &weights, effort, &mut Times::new(), &mut |_, _, _| true);
+        let tuned = tuned.unwrap_or_else(|error| panic!("{what} {kind:?}: {error}"));
+        let mut judge = Judge { device, weights, case, what, kind };
+        let mut worst = judge.run(&program, "as tuned");
+        let mut count = 0;
+        for step in 0..program.steps.len() {
+            let Some(tried) = tuned.tried.get(&program.steps[step].name) else { continue };
+            let chosen = program.steps[step].tactic.clone();
+            for timed in tried {
+                program.steps[step].tactic = Some(timed.tactic.clone());
+                worst = worst.max(judge.run(&program, &timed.tactic.name()));
+                count += 1;
+            }
+            program.steps[step].tactic = chosen;
+            let show = |timed: &planforge_cuda::tune::Timed| format!("{:.1} us {}", timed.us, timed.tactic.name());
+            let own = tried.iter().find(|timed| timed.source.is_some()).map(show);
+            eprintln!("    best {}; own {}", show(&tried[0]), own.unwrap_or_default());
+            for timed in tried.iter().filter(|timed| timed.tactic.is_library() && !timed.tactic.waits()) {
+                eprintln!("    kept behind what is ahead of it: {:?}", timed.tactic);
+            }
+        }
+        eprintln!("{what} {kind:?}: {count} tactics, worst relative error {worst:.1e}");
+    }
+}
+
+struct Judge<'a> {
+    device: &'a Device,
+    weights: Rc<Buffer>,
+    case: &'a Case,
+    what: &'a str,
+    kind: Kind,
+}
+
+impl Judge<'_> {
+    fn run(&mut self, program: &Program, tactic: &str) -> f64 {
+        let Self { device, case, what, kind, .. } = *self;
+        let context = Context::new(device, program, self.weights.clone(), &mut Kernels::new());
+        let context = context.unwrap_or_else(|error| panic!("{what} {kind:?} by {tactic}: {error}"));
+        for (edge, buffer) in program.inputs.iter().zip(&context.memory.inputs) {
+            buffer.write(0, case.inputs[&edge.name].bytes()).expect("an input is written");
+        }
+        // What is left from before must not pass for a result.
+        context.memory.outputs[0].fill(0xff).expect("an output is filled");
+        device.gpu.synchronize().expect("the fill is done");
+        context.launch().expect("the graph is launched");
+        context.stream().synchronize().expect("the graph runs");
+        let mut bytes = vec![0; case.expected.len() * 4];
+        context.memory.outputs[0].read(0, &mut bytes).expect("an output is read");
+        let error = case.error(&bytes);
+        let tactics =
+            || -> Vec<_> { program.steps.iter().filter_map(|step| step.tactic.as_ref()).map(|t| t.name()).collect() };
+        assert!(error < bound(kind), "{what} {kind:?} by {tactic}: relative error {error:e} ({:?})", tactics());
+        error
+    }
+}
+
+/// The device, for one test at a time: nothing may be waited for while another thread captures.
+fn device() -> Option<Turn> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    match Device::open(None, None) {
+        Ok(device) => Some(Turn { device, _turn: turn }),
+        Err(error) => {
+            assert!(std::env::var_os("PLANFORGE_NEED_GPU").is_none(), "{error}");
+            eprintln!("SKIPPED, nothing was tested: {error}");
+            None
+        }
+    }
+}
+
+struct Turn {
+    device: Device,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Deref for Turn {
+    type Target = Device;
+
+    fn deref(&self) -> &Device {
+        &self.device
+    }
+}
+
+const HALVES: [Kind; 2] = [Kind::F16, Kind::Bf16];
+const ALL: [Kind; 3] = [Kind::F16, Kind::Bf16, Kind::F32];
+
+#[test]
+fn convolutions() {
+    let Some(device) = device() else { return };
+    let convolution = |what: &str, conv: Conv2d, kinds: &[Kind]| check(&device, what, &conv.case(), kinds);
+    let usual = Conv2d::default;
+    convolution("3x3 with residual", Conv2d { residual: true, ..usual() }, &ALL);
+    let odd = Conv2d { x: [1, 40, 15, 13], out: 24, taps: [1, 1], strides: [2, 2], pads: [0; 4], ..usual() };
+    convolution("1x1 by two", Conv2d { activation: Some(Activation::HardSwish), ..odd }, &HALVES);
+    convolution("3x3 of few pixels", Conv2d { x: [1, 512, 7, 7], out: 512, ..usual() }, &HALVES);
+    let wide = Conv2d { x: [1, 32, 20, 21], out: 64, pads: [2, 1, 3, 2], dilation: 2, ..usual() };
+    convolution("3x3 dilated, padded unevenly", wide, &HALVES);
+    let pixel = Conv2d { x: [3, 960, 1, 1], out: 240, taps: [1, 1], pads: [0; 4], ..usual() };
+    convolution("one pixel", Conv2d { activation: Some(Activation::Silu), ..pixel }, &HALVES);
+    let plain = Conv2d { x: [1, 256, 14, 14], out: 1024, taps: [1, 1], pads: [0; 4], residual: true, ..usual() };
+    convolution("1x1 with residual", plain, &HALVES);
+    let linear = Conv2d { x: [2, 48, 9, 33], out: 40, activation: None, taps: [5, 3], ..usual() };
+    convolution("5x3 without activation", linear, &ALL);
+    let grouped = Conv2d { x: [2, 12, 11, 10], out: 18, groups: 3, residual: true, ..usual() };
+    convolution("3x3 of three groups", grouped, &ALL);
+}
+
+#[test]
+fn stems() {
+    let Some(device) = device() else { return };
+    let stem = |what: &str, taps: usize, pad: usize, width: usize, out: usize, kinds: &[Kind]| {
+        check(&device, what, &Conv2d::stem([2, 3, 30, width], out, taps, pad).case(), kinds);
+    };
+    stem("7x7 by two", 7, 3, 36, 64, &HALVES);
+    stem("6x6 by two", 6, 2, 64, 32, &HALVES);
+    stem("3x3 by two, odd", 3, 1, 35, 16, &ALL);
+    stem("3x3 by two, unpadded", 3, 0, 33, 24, &HALVES);
+    check(&device, "patches", &Conv2d::patches([2, 3, 48, 64], 96, 16).case(), &ALL);
+}
+
+#[test]
+fn depthwise_convolutions() {
+    let Some(device) = device() else { return };
+    let depthwise = |what: &str, channels: usize, taps: usize, stride: usize, kinds: &[Kind]| {
+        check(&device, what, &Conv2d::depthwise([2, channels, 14, 15], taps, stride).case(), kinds);
+    };
+    depthwise("depthwise 3x3", 72, 3, 1, &ALL);
+    depthwise("depthwise 5x5 by two", 96, 5, 2, &HALVES);
+    depthwise("depthwise of odd channels", 7, 3, 1, &HALVES);
+}
+
+#[test]
+fn products() {
+    let Some(device) = device() else { return };
+    for (m, n, k, activation, residual) in [
+        (70, 40, 256, None, false),
+        (1, 1000, 1280, None, false),
+        (128, 768, 3072, None, true),
+        (197, 104, 72, Some(Activation::Gelu(GeluForm::Erf)), false),
+        (33, 64, 64, Some(Activation::HardSwish), true),
+    ] {
+        let what = format!("product {m}x{n}x{k}");
+        check(&device, &what, &operators::product([m, n, k], activation, residual), &ALL);
+    }
+}
+
+/// A kernel that begins before what it reads is written is told from one that waits, whoever made it.
+#[test]
+fn kernels_that_do_not_wait_are_seen() {
+    let Some(device) = device() else { return };
+    if device.gpu.properties().arch.capability < EARLY_SINCE {
+        eprintln!("SKIPPED, no kernel begins early on this device");
+        return;
+    }
+    let case = operators::product([70, 40, 256], None, false);
+    let lowered = lower(&case.graph, Kind::F16).expect("the operator has device code");
+    let mut program = lowered.program;
+    let weights = Rc::new(device.gpu.upload(&lowered.weights).expect("weights fit"));
+    let tuned = tune(&device, &mut program, &weights, Effort::of_level(0), &mut Times::new(), &mut |_, _, _| true);
+    let tried = tuned.expect("tuned").tried;
+    let memory = Memory::new(&device, &program, weights, &[1 << 20]).expect("memory");
+    memory.fill_with_noise().expect("noise");
+    let step = program.steps.iter().find(|step| step.work.kind() == "gemm").expect("a product");
+    let own = tried[&step.name].iter().find(|timed| !timed.tactic.is_library()).expect("a kernel of ours");
+    let (read, written) = step.work.views();
+    let (last, count) = (read.len(), written.dims.iter().product::<u64>());
+    let parameters: Vec<String> = (0..=last).map(|number| format!("unsigned short* p{number}")).collect();
+    let parameters = parameters.join(", ");
+    let verdict = |begin: &str| {
+        let text = format!(
+            "extern \"C\" __global__ void copies({parameters}) {{\n{begin}\n\
+             for (int i = blockIdx.x * 256 + threadIdx.x; i < {count}; i += gridDim.x * 256) p{last}[i] = p0[i];\n}}"
+        );
+        let kernel = device.kernel(&Source { name: "copies".into(), text }).expect("it compiles and loads");
+        let ready = prepare(&device, &program, step, Some(&own.tactic), &memory, &mut Kernels::new());
+        let Ok(Ready::Kernel { args, .. }) = ready else { panic!("no kernel of ours: {ready:?}") };
+        let launch = Launch { grid: [11, 1, 1], block: [256, 1, 1], shared_bytes: 0 };
+        let ready = Ready::Kernel { kernel: kernel.beginning_early(), launch, args };
+        waits(&device, &program, step, &memory, &ready).expect("it is tried")
+    };
+    let wait = "asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");";
+    assert_eq!(verdict(wait), Some(true), "it waits before it reads");
+    assert_eq!(verdict(""), Some(false), "it reads at once");
+    assert_eq!(verdict("return;"), None, "its result says nothing of what it reads");
+    assert_eq!(verdict(&format!("if (blockIdx.x > 5) {wait}")), Some(false), "some of its blocks read at once");
+}
+
+/// A factor that all batches share is not copied for each.
+#[test]
+fn factors_are_repeated() {
+    let Some(device) = device() else { return };
+    for (a, b) in [([1, 37, 64], [3, 64, 48]), ([3, 37, 64], [1, 64, 48]), ([4, 16, 72], [4, 72, 8])] {
+        check(&device, &format!("product of {a:?} and {b:?}"), &operators::repeated(a, b), &ALL);
+    }
+}
+
+#[test]
+fn attention() {
+    let Some(device) = device() else { return };
+    for (batch, heads, queries, keys, size, mask) in [
+        (2, 4, 128, 128, 64, Some(vec![2, 1, 1, 128])),
+        (1, 12, 197, 197, 64, None),
+        (2, 3, 77, 77, 40, Some(vec![1, 1, 77, 77])),
+        (1, 2, 33, 50, 128, Some(vec![2, 33, 50])),
+        (1, 2, 5, 9, 16, None),
+        (2, 3, 33, 35, 12, None),
+    ] {
+        let what = format!("attention of {heads} heads of {size}, {queries} by {keys}");
+        check(&device, &what, &operators::attention(batch, heads, [queries, keys], size, mask), &ALL);
+    }
+}
+
+#[test]
+fn reductions() {
+    let Some(device) = device() else { return };
+    for shape in [[1, 32, 112, 112], [2, 40, 7, 9], [1, 1280, 7, 7], [1, 5, 30, 31], [9, 96, 56, 56]] {
+        check(&device, &format!("mean of {shape:?}"), &operators::mean(shape), &ALL);
+    }
+    for length in [768, 77, 5000] {
+        check(&device, &format!("rows of {length}"), &operators::rows(length), &ALL);
+    }
+}
+
+#[test]
+fn images_are_enlarged_and_joined() {
+    let Some(device) = device() else { return };
+    check(&device, "an enlarged image joined with another", &operators::enlarged_and_joined(), &ALL);
+}
+
+#[test]
+fn anchors_are_taken_apart() {
+    let Some(device) = device() else { return };
+    check(&device, "anchors of a detector", &operators::anchors(80, 70), &HALVES);
+}
+
+/// A convolution of channels that were padded reads them as they lie.
+#[test]
+fn squeezed_channels() {
+    let Some(device) = device() else { return };
+    check(&device, "few channels between many", &operators::squeezed(), &HALVES);
+}
+
+/// Parts of wider values are read as they lie, whatever their rows begin with.
+#[test]
+fn slices_are_read_in_place() {
+    let Some(device) = device() else { return };
+    for (from, channels) in [(16, 16), (17, 16), (3, 7)] {
+        let what = format!("depthwise with channels {from} and on of 40 added");
+        check(&device, &what, &operators::sliced(from, channels), &ALL);
+    }
+}
+
+#[test]
+fn rows_and_columns_are_gathered() {
+    let Some(device) = device() else { return };
+    for (axis, from) in [(0, 0), (0, 5), (1, 8), (1, 4), (2, 0), (2, 5)] {
+        let what = format!("gathered along axis {axis}, from column {from} of 40");
+        check(&device, &what, &operators::gathered(axis, from), &ALL);
+    }
+}
+
+#[test]
+fn any_dimensions_are_reduced() {
+    let Some(device) = device() else { return };
+    let shapes: [(&[usize], &[usize]); 5] = [
+        (&[3, 5, 7], &[1]),
+        (&[64, 3, 400], &[2]),
+        (&[4, 300, 200], &[0, 2]),
+        (&[5, 6000, 50], &[1, 2]),
+        (&[600, 700], &[0, 1]),
+    ];
+    for (what, case, kinds) in operators::reductions(&shapes) {
+        check(&device, &what, &case, kinds);
+    }
+}
+
+#[test]
+fn elements_are_moved_and_mixed() {
+    let Some(device) = device() else { return };
+    for (what, case) in operators::moves() {
+        check(&device, &what, &case, &[Kind::F16, Kind::F32]);
+    }
+    check(&device, "elements by indices of their own", &operators::gathered_elements(), &ALL);
+    check(&device, "normalisation of four groups", &operators::group_norm(Some(4), [2, 24, 5, 7]), &ALL);
+    check(&device, "normalisation of every channel", &operators::group_norm(None, [2, 6, 12, 10]), &ALL);
+}

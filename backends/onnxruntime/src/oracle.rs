@@ -1,0 +1,98 @@
+//! Says what a model's outputs are, for other backends' engines: a session on the CPU that fuses nothing, so that what
+//! it computes is what the model's operators say, one after another.
+
+use crate::{
+    BACKEND,
+    library::Library,
+    session::{Provider, Runtime, Setup, Spinning},
+    tensors,
+};
+use ort::session::{RunOptions, SessionInputValue};
+use planforge_backend::{Cancel, Oracle};
+use planforge_types::{BackendError, FailureClass, NamedTensors};
+use std::{
+    path::Path,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Between looks at whether the work was cancelled.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The library as an oracle.
+#[derive(Clone, Debug)]
+pub struct OrtOracle {
+    library: Library,
+}
+
+impl OrtOracle {
+    pub(crate) fn new(library: Library) -> Self {
+        Self { library }
+    }
+}
+
+impl Oracle for OrtOracle {
+    fn name(&self) -> String {
+        format!("{BACKEND} {}", self.library.version)
+    }
+
+    fn outputs(
+        &self,
+        model: &Path,
+        inputs: &NamedTensors,
+        limit: Duration,
+        cancel: &Cancel,
+    ) -> Result<NamedTensors, BackendError> {
+        let deadline = Instant::now() + limit;
+        let runtime = Runtime::load(&self.library)?;
+        let setup = Setup {
+            provider: Provider::Cpu,
+            threads: thread::available_parallelism().map_or(1, usize::from),
+            optimization: 0,
+            spinning: Spinning::Never,
+            dimensions: &[],
+            optimised: None,
+            profile: None,
+        };
+        let mut session = runtime.session(model, &setup)?;
+        let failed = |error: ort::Error| runtime.error("stopped", error.message());
+        let options = RunOptions::new().map_err(failed)?;
+        let values = inputs.iter().map(|(name, tensor)| Ok((name.clone(), tensors::to_value(tensor)?.into())));
+        let values = values.collect::<Result<Vec<(String, SessionInputValue<'_>)>, BackendError>>()?;
+        let too_long = || {
+            let message = format!("it took longer than {:.0} s", limit.as_secs_f64());
+            BackendError::new(FailureClass::Infrastructure, message)
+        };
+        if Instant::now() >= deadline {
+            return Err(too_long());
+        }
+        let mut late = false;
+        let outputs = thread::scope(|scope| {
+            // Dropped when the run ends, however it ends.
+            let (running, ended) = mpsc::channel::<()>();
+            let options = &options;
+            let watch = scope.spawn(move || {
+                while ended.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    let late = Instant::now() >= deadline;
+                    if late || cancel.is_cancelled() {
+                        // A run that has just ended is no loss.
+                        let _ = options.terminate();
+                        return late;
+                    }
+                }
+                false
+            });
+            let outputs = session.run_with_options(values, options);
+            drop(running);
+            late = watch.join().unwrap_or(false);
+            let outputs = outputs.map_err(failed)?;
+            let tensors = outputs.iter().map(|(name, value)| Ok((name.to_owned(), tensors::from_value(name, &value)?)));
+            tensors.collect::<Result<NamedTensors, BackendError>>()
+        });
+        match outputs {
+            Err(_) if late => Err(too_long()),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! From the command line, once it is parsed, to the command that does it.
+
+use crate::{
+    cli::{Cli, Command},
+    commands::{
+        agent, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor, engines, explain,
+        fetch, inspect, jobs, login, logs, open, plugins, probe, report, run, submit, testmodel, token, up, watch,
+    },
+    context::Context,
+    failure::Failure,
+    printer::Printer,
+    settings::Settings,
+    telemetry::{self, Service},
+};
+use clap::CommandFactory as _;
+
+/// Runs the command that was asked for.
+pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
+    let settings = Settings::of_process(parsed.global.layer())?;
+    let context = Context { printer, settings, verbose: parsed.global.verbose };
+    let service = match parsed.command {
+        Command::Up(_) | Command::Coordinator(_) | Command::Agent(_) => Service::Yes,
+        _ => Service::No,
+    };
+    telemetry::start(&context.settings, context.verbose, service)?;
+    match parsed.command {
+        Command::Up(args) => context.block_on(up::run(&context, args)),
+        Command::Coordinator(args) => context.block_on(coordinator::run(&context, args)),
+        Command::Agent(args) => context.block_on(agent::run(&context, args)),
+        Command::Report(args) => context.block_on(report::run(&context, args)),
+        Command::Compare(args) => compare::run(&context, args),
+        Command::Inspect(args) => inspect::run(&context, args),
+        Command::Explain(args) => explain::run(&context, args),
+        Command::Bench(args) => bench::run(&context, args),
+        Command::Run(args) => run::run(&context, args),
+        Command::Testmodel(args) => testmodel::run(&context, args),
+        Command::Build(args) => build::run(&context, args),
+        Command::Submit(args) => submit::run(&context, args),
+        Command::Fetch(args) => fetch::run(&context, args),
+        Command::Jobs(args) => context.block_on(jobs::run(&context, args)),
+        Command::Watch(args) => context.block_on(watch::run(&context, args)),
+        Command::Logs(args) => context.block_on(logs::run(&context, args)),
+        Command::Cancel(args) => context.block_on(cancel::run(&context, args)),
+        Command::Devices(args) => context.block_on(devices::run(&context, args)),
+        Command::Doctor(args) => doctor::run(&context, args),
+        Command::Engines(args) => context.block_on(engines::run(&context, args)),
+        Command::Caches(args) => context.block_on(caches::run(&context, args)),
+        Command::Probe(args) => probe::run(&context, args),
+        Command::Plugins(args) => context.block_on(plugins::run(&context, args)),
+        Command::Login(args) => context.block_on(login::run(&context, args)),
+        Command::Logout(args) => login::log_out(&context, args),
+        Command::Open(args) => context.block_on(open::run(&context, args)),
+        Command::Token(args) => context.block_on(token::run(&context, args)),
+        Command::Worker | Command::CheckDevice { .. } => unreachable!("main runs what agents start"),
+        Command::Completions(args) => completions::run(&context, args, Cli::command()),
+    }
+}

@@ -1,0 +1,340 @@
+//! How jobs, devices, engines and reports look to people: plain tables, one row each, nothing by colour alone.
+
+pub mod comparison;
+pub mod report;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
+use planforge_proto::{v1, view};
+pub use planforge_report::format::{bytes, milliseconds};
+use serde_json::Value;
+
+/// Digits of a digest that are shown where a unique prefix is enough.
+const SHORT_DIGEST: usize = 12;
+
+/// A table without lines, so that columns can be cut and pasted.
+pub fn table(columns: &[&str]) -> Table {
+    let mut table = headless();
+    table.set_header(columns.iter().map(|name| name.to_uppercase()));
+    table
+}
+
+/// As [`table`], without names over the columns.
+fn headless() -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table
+}
+
+/// The text of a table without trailing blanks.
+pub fn render(mut table: Table, numeric: &[usize]) -> String {
+    if let Some(first) = table.column_mut(0) {
+        first.set_padding((0, 1));
+    }
+    for index in numeric {
+        if let Some(column) = table.column_mut(*index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut text = String::new();
+    for line in table.to_string().lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// `3m12s`, for ages and run times.
+pub fn duration(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..60 => format!("{}.{}s", seconds, ms % 1000 / 100),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+/// The first digits of a digest.
+pub fn short(digest: &str) -> &str {
+    digest.get(..SHORT_DIGEST).unwrap_or(digest)
+}
+
+/// A number of a report by path, such as `["latency_ms", "median"]`.
+pub fn report_number(report_json: &str, path: &[&str]) -> Option<f64> {
+    let report: Value = serde_json::from_str(report_json).ok()?;
+    path.iter().try_fold(&report, |value, name| value.get(name))?.as_f64()
+}
+
+/// Median latency and throughput of a report; dashes where it has none.
+fn headline(report_json: &str) -> [String; 2] {
+    let median = report_number(report_json, &["latency_ms", "median"]);
+    let throughput = report_number(report_json, &["throughput_per_s"]);
+    [median.map_or_else(|| "-".into(), milliseconds), throughput.map_or_else(|| "-".into(), |t| format!("{t:.1}/s"))]
+}
+
+/// Model name of a job or engine.
+pub fn model_name(model: Option<&v1::Model>) -> &str {
+    model.map_or("-", |m| if m.name.is_empty() { short(&m.digest) } else { &m.name })
+}
+
+/// State and, while a job is under way, what it does or waits for.
+pub fn state(job: &v1::Job) -> String {
+    let simulated = if is_simulated(&job.report_json) { ", simulated" } else { "" };
+    format!("{}{simulated}", plain_state(job))
+}
+
+/// Whether a report's numbers come from a scripted device.
+fn is_simulated(report_json: &str) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Mark {
+        simulated: bool,
+    }
+    serde_json::from_str::<Mark>(report_json).is_ok_and(|mark| mark.simulated)
+}
+
+fn plain_state(job: &v1::Job) -> String {
+    use v1::JobState::*;
+    let name = match job.builds {
+        0 | 1 => view::state_name(job.state()),
+        builds => format!("{} ({builds} builds)", view::state_name(job.state())),
+    };
+    match job.state() {
+        Running if !job.phase.is_empty() => format!("{name}: {} {:.0}%", job.phase, job.progress * 100.0),
+        Queued | Blocked | Unplaceable if !job.waiting_reason.is_empty() => format!("{name}: {}", job.waiting_reason),
+        Succeeded if job.cached => "cached".into(),
+        Succeeded if !job.accurate && !job.report_json.is_empty() => "succeeded, inaccurate".into(),
+        _ => name,
+    }
+}
+
+/// One row a job.
+pub fn jobs(jobs: &[v1::Job], now_ms: u64) -> String {
+    let mut rows = table(&["job", "model", "sku", "state", "age", "took", "median", "throughput"]);
+    for job in jobs {
+        let [median, throughput] = headline(&job.report_json);
+        let age = duration(now_ms.saturating_sub(job.created_ms));
+        let took = match (job.started_ms, job.ended_ms) {
+            (0, _) => "-".into(),
+            (started, 0) => duration(now_ms.saturating_sub(started)),
+            (started, ended) => duration(ended.saturating_sub(started)),
+        };
+        let name = model_name(job.model.as_ref()).to_owned();
+        rows.add_row([job.id.clone(), name, job.sku.clone(), state(job), age, took, median, throughput]);
+    }
+    render(rows, &[4, 5, 6, 7])
+}
+
+/// What a build gave: one row a job, with where its plan lies.
+pub fn built(jobs: &[v1::Job], views: &[view::JobView]) -> String {
+    let mut rows = table(&["model", "sku", "state", "median", "p99", "throughput", "top-1", "build", "size", "plan"]);
+    for (job, view) in jobs.iter().zip(views) {
+        let [median, throughput] = headline(&job.report_json);
+        let number = |path: &[&str]| report_number(&job.report_json, path);
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+        rows.add_row([
+            model_name(job.model.as_ref()).to_owned(),
+            job.sku.clone(),
+            state(job),
+            median,
+            or_dash(number(&["latency_ms", "p99"]).map(milliseconds)),
+            throughput,
+            or_dash(number(&["accuracy", "top1"]).map(|share| format!("{:.2}%", share * 100.0))),
+            or_dash(number(&["build_ms"]).map(milliseconds)),
+            if job.plan_bytes == 0 { "-".into() } else { bytes(job.plan_bytes) },
+            view.plan_path.clone().unwrap_or_else(|| "-".into()),
+        ]);
+    }
+    render(rows, &[3, 4, 5, 6, 7, 8])
+}
+
+/// One row a device kind; the last column is the flag to paste.
+pub fn devices(devices: &[v1::Device]) -> String {
+    let mut rows = table(&["agent", "device", "name", "state", "toolchains", "flag"]);
+    for device in devices {
+        let fingerprint: Value = serde_json::from_str(&device.fingerprint_json).unwrap_or_default();
+        let name = fingerprint.get("name").and_then(Value::as_str).unwrap_or("-").to_owned();
+        let mut toolchains: Vec<_> = device.offers.iter().map(|o| toolchain(&o.toolchain_json)).collect();
+        if toolchains.is_empty() {
+            toolchains.push("none: builds nothing".into());
+        }
+        for sku in &device.skus {
+            rows.add_row([
+                device.agent.clone(),
+                device.id.clone(),
+                name.clone(),
+                device_state(device),
+                toolchains.join("; "),
+                format!("--sku {sku}"),
+            ]);
+        }
+    }
+    render(rows, &[])
+}
+
+fn device_state(device: &v1::Device) -> String {
+    let mut words = Vec::new();
+    if !device.online {
+        words.push("offline".to_owned());
+    } else if device.quarantined {
+        words.push(format!("quarantined: {}", device.quarantine_reason));
+    } else if !device.busy_job.is_empty() {
+        words.push(format!("busy: {}", device.busy_job));
+    } else {
+        words.push("idle".to_owned());
+    }
+    if device.draining {
+        words.push("draining".into());
+    }
+    if device.simulated {
+        words.push("simulated".into());
+    }
+    words.join(", ")
+}
+
+/// `native 3` of a toolchain document.
+pub fn toolchain(json: &str) -> String {
+    serde_json::from_str::<planforge_types::Toolchain>(json)
+        .map_or_else(|_| json.to_owned(), |toolchain| toolchain.to_string())
+}
+
+/// One row a timing cache.
+pub fn caches(caches: &[v1::TuningCache], now_ms: u64) -> String {
+    let mut rows = table(&["scope", "sku", "device", "toolchain", "state", "size", "age", "from job", "agent"]);
+    for cache in caches {
+        let dropped = cache.digest.is_empty();
+        rows.add_row([
+            short(&cache.scope).to_owned(),
+            cache.sku.clone(),
+            cache.device_name.clone(),
+            toolchain(&cache.toolchain_json),
+            if dropped { "dropped".to_owned() } else { format!("kept, {}. copy", cache.generation) },
+            if dropped { "-".to_owned() } else { bytes(cache.size_bytes) },
+            duration(now_ms.saturating_sub(cache.published_ms)),
+            cache.job.clone(),
+            cache.agent.clone(),
+        ]);
+    }
+    render(rows, &[5, 6])
+}
+
+/// One row a plugin.
+pub fn plugins(plugins: &[v1::Plugin], now_ms: u64) -> String {
+    let mut rows = table(&["digest", "name", "allowed by", "age"]);
+    for plugin in plugins {
+        let age = match plugin.allowed_ms {
+            0 => "-".to_owned(),
+            since => duration(now_ms.saturating_sub(since)),
+        };
+        let name = if plugin.name.is_empty() { "-" } else { &plugin.name };
+        rows.add_row([plugin.digest.clone(), name.to_owned(), plugin.actor.clone(), age]);
+    }
+    render(rows, &[3])
+}
+
+/// One row an engine.
+pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
+    let mut rows = table(&[
+        "model",
+        "sku",
+        "toolchain",
+        "key",
+        "plan",
+        "builds",
+        "size",
+        "age",
+        "median",
+        "throughput",
+        "accurate",
+    ]);
+    for engine in engines {
+        let [median, throughput] = headline(&engine.report_json);
+        rows.add_row([
+            model_name(engine.model.as_ref()).to_owned(),
+            engine.sku.clone(),
+            toolchain(&engine.toolchain_json),
+            short(&engine.engine_key).to_owned(),
+            short(&engine.plan_digest).to_owned(),
+            engine.builds.max(1).to_string(),
+            bytes(engine.plan_bytes),
+            duration(now_ms.saturating_sub(engine.created_ms)),
+            median,
+            throughput,
+            format!(
+                "{}{}",
+                if engine.accurate { "yes" } else { "no" },
+                if engine.simulated { ", simulated" } else { "" }
+            ),
+        ]);
+    }
+    render(rows, &[5, 6, 7, 8, 9])
+}
+
+/// One row a token; secrets are never shown again.
+pub fn tokens(tokens: &[v1::Token], now_ms: u64) -> String {
+    let mut rows = table(&["id", "name", "role", "project", "state", "created", "last used"]);
+    for token in tokens {
+        let state = match token {
+            t if t.revoked => "revoked".to_owned(),
+            t if t.expires_ms != 0 && t.expires_ms <= now_ms => "expired".to_owned(),
+            t if t.expires_ms != 0 => format!("expires in {}", duration(t.expires_ms - now_ms)),
+            _ => "valid".to_owned(),
+        };
+        let ago =
+            |ms: u64| if ms == 0 { "never".into() } else { format!("{} ago", duration(now_ms.saturating_sub(ms))) };
+        let project = if token.project.is_empty() { "all" } else { &token.project };
+        rows.add_row([
+            token.id.clone(),
+            token.name.clone(),
+            token.role.clone(),
+            project.to_owned(),
+            state,
+            ago(token.created_ms),
+            ago(token.last_used_ms),
+        ]);
+    }
+    render(rows, &[])
+}
+
+/// Milliseconds since 1970 by this machine's clock, only to show ages.
+pub fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_two_units() {
+        assert_eq!(duration(950), "0.9s");
+        assert_eq!(duration(192_000), "3m12s");
+        assert_eq!(duration(90_000_000), "1d01h");
+    }
+
+    #[test]
+    fn a_device_row_ends_in_the_flag_to_paste() {
+        let device = v1::Device {
+            id: "cpu0".into(),
+            agent: "host".into(),
+            skus: vec!["cpu-x86-64-v2".into(), "cpu-x86-64-v3".into()],
+            online: true,
+            ..Default::default()
+        };
+        let text = devices(&[device]);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[1].ends_with("--sku cpu-x86-64-v2") && lines[2].ends_with("--sku cpu-x86-64-v3"), "{text}");
+        assert!(lines[1].contains("idle") && lines[1].contains("none: builds nothing"), "{text}");
+    }
+
+    #[test]
+    fn a_job_row_says_why_it_waits() {
+        let job = v1::Job {
+            state: v1::JobState::Queued.into(),
+            waiting_reason: "the device is busy".into(),
+            ..Default::default()
+        };
+        assert_eq!(state(&job), "queued: the device is busy");
+    }
+}

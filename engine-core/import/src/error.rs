@@ -1,0 +1,150 @@
+//! Everything that is wrong with a model, listed at once.
+
+use planforge_graph::{
+    reference::OpError,
+    shape::{BindError, ShapeError},
+};
+use planforge_types::{BackendError, FailureClass};
+use std::fmt;
+
+/// Problems shown in one message; the rest is counted.
+const MAX_SHOWN: usize = 50;
+
+/// Nodes named for one unsupported operator; the rest is counted.
+const MAX_NODES_NAMED: usize = 8;
+
+/// Why a model cannot be compiled: every problem that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportError {
+    /// Never empty.
+    pub problems: Vec<Problem>,
+}
+
+/// One thing in a model that cannot be compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    #[error("operator {}{op_type} (opset {}) is not supported; used by {}", domain_prefix(domain), version(.opset), list(nodes))]
+    Operator {
+        domain: String,
+        op_type: String,
+        /// The version the model asks for; `None`: it imports no such domain.
+        opset: Option<i64>,
+        nodes: Vec<String>,
+    },
+    #[error("opset {version} of the standard operators is not supported (supported: {oldest} to {newest})")]
+    Opset { version: i64, oldest: i64, newest: i64 },
+    #[error("the model does not say which opset of the standard operators it uses")]
+    NoOpset,
+    #[error("the model uses {what}, which is not supported")]
+    Feature { what: String },
+    #[error("attribute {attribute} of node {node} ({op_type}) {reason}")]
+    Attribute { node: String, op_type: String, attribute: String, reason: String },
+    #[error("{place} has the element type {element}, which is not supported")]
+    Element { place: String, element: String },
+    #[error("tensor {name} cannot be read: {reason}")]
+    Tensor { name: String, reason: String },
+    #[error("the name {name} is defined by {first} and again by {second}")]
+    DefinedTwice { name: String, first: String, second: String },
+    #[error("{place} reads {name}, which nothing defines")]
+    NotDefined { place: String, name: String },
+    #[error("the graph is cyclic: {}", nodes.join(" -> "))]
+    Cycle { nodes: Vec<String> },
+    #[error("node {node} ({op_type}, opset {opset}): {refusal}")]
+    Node { node: String, op_type: String, opset: i64, refusal: Refusal },
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error("the profile names input {name}, which the model does not have (it has {inputs})")]
+    ProfileInput { name: String, inputs: String },
+    #[error("output {name} is declared as {declared}, but is {inferred}")]
+    OutputDiffers { name: String, declared: String, inferred: String },
+    #[error("the graph has {count} {what}, more than the {most} this compiler takes")]
+    TooLarge { what: &'static str, count: u128, most: u128 },
+}
+
+/// Why one node cannot be lowered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("attribute {name} {reason}")]
+    Attribute { name: String, reason: String },
+    #[error("input {position} ({what}) is missing")]
+    MissingInput { position: usize, what: &'static str },
+    #[error("{given} inputs are given, at most {most} are known")]
+    Inputs { given: usize, most: usize },
+    #[error("output {position} is asked for, which is not supported")]
+    Output { position: usize },
+    #[error("{what} must be a constant, for shapes follow from it")]
+    NotConstant { what: &'static str },
+    #[error("{what} is {value}, which is impossible for the shape {shape:?}")]
+    Impossible { what: &'static str, value: String, shape: Vec<usize> },
+    #[error("{what} is not supported")]
+    Unsupported { what: String },
+    #[error("element type {0} is not supported")]
+    Element(String),
+    /// Something inside of a function or subgraph was refused, which is listed apart.
+    #[error("something it needs was refused")]
+    Inner,
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    #[error(transparent)]
+    Size(#[from] BindError),
+    #[error(transparent)]
+    Op(#[from] OpError),
+}
+
+fn domain_prefix(domain: &str) -> String {
+    if domain.is_empty() { String::new() } else { format!("{domain}.") }
+}
+
+fn version(opset: &Option<i64>) -> String {
+    opset.map_or_else(|| "not imported".into(), |opset| opset.to_string())
+}
+
+fn list(nodes: &[String]) -> String {
+    let named = nodes.iter().take(MAX_NODES_NAMED).cloned().collect::<Vec<_>>().join(", ");
+    match nodes.len().saturating_sub(MAX_NODES_NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [problem] = self.problems.as_slice() {
+            return write!(f, "the model cannot be compiled: {problem}");
+        }
+        write!(f, "the model cannot be compiled, for {} reasons:", self.problems.len())?;
+        for problem in self.problems.iter().take(MAX_SHOWN) {
+            write!(f, "\n  {problem}")?;
+        }
+        match self.problems.len().saturating_sub(MAX_SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
+    }
+}
+
+impl std::error::Error for ImportError {}
+
+impl ImportError {
+    /// What to do next, by the first kind of problem that has an answer.
+    pub fn hint(&self) -> String {
+        let any = |matches: fn(&Problem) -> bool| self.problems.iter().any(matches);
+        if any(|problem| matches!(problem, Problem::Bind(BindError::Unknown { .. } | BindError::NoRank { .. }))) {
+            return "give every open dimension a size in a shape profile of the build spec".into();
+        }
+        if any(|problem| matches!(problem, Problem::Operator { .. } | Problem::Opset { .. })) {
+            return "export the model with standard operators of a supported opset, or build with another backend"
+                .into();
+        }
+        if any(|problem| matches!(problem, Problem::Node { refusal: Refusal::NotConstant { .. }, .. })) {
+            return "fold shape arithmetic into constants when exporting the model".into();
+        }
+        "check the model with its exporter's own checker; nothing of it was built".into()
+    }
+}
+
+impl From<ImportError> for BackendError {
+    fn from(error: ImportError) -> Self {
+        BackendError::new(FailureClass::Model, error.to_string()).with_hint(error.hint())
+    }
+}

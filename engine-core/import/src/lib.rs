@@ -1,0 +1,406 @@
+//! ONNX models to graphs, strictly: what is not understood is refused by name, everything at once.
+//!
+//! Import binds open dimensions to the usual sizes of a profile, infers every type and shape, and computes small
+//! constants on the way (shape arithmetic), so that operators whose result follows from data become plain ones.
+//! Nothing is optimised here: the result is the reference that passes are compared with.
+//!
+//! Not consulted: `value_info`, which only repeats what inference finds. Declared outputs are checked.
+
+mod attributes;
+mod builder;
+mod error;
+mod lower;
+mod order;
+mod scope;
+
+#[doc(hidden)]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use error::{ImportError, Problem, Refusal};
+pub use lower::{NEWEST_OPSET, OLDEST_OPSET, supported as supported_operators};
+
+use builder::{Builder, MAX_TOTAL_ELEMENTS};
+use lower::lower_node;
+use planforge_graph::{
+    ir::{ElementType, Graph, Tensor, ValueId},
+    shape::{DeclaredDim, TensorType, bind_input, check_size},
+};
+use planforge_onnx::{
+    Model,
+    proto::{
+        FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, tensor_proto::DataType,
+        tensor_shape_proto::dimension, type_proto,
+    },
+};
+use planforge_types::OptimizationProfile;
+use scope::{Context, Functions, Scope, function_key, functions};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most nodes a graph may have; unrolled models stay far below.
+pub const MAX_NODES: usize = 1 << 18;
+
+/// Imports the model's graph with the shapes of `profile` (its `opt` sizes). An error names every problem found.
+pub fn import(model: &Model, profile: Option<&OptimizationProfile>) -> Result<Graph, ImportError> {
+    let mut importer =
+        Importer { model, builder: Builder::default(), defined_by: BTreeMap::new(), functions: functions(model) };
+    importer.run(profile);
+    match importer.builder.problems.is_empty() {
+        true => Ok(importer.builder.graph),
+        false => Err(ImportError { problems: importer.builder.problems }),
+    }
+}
+
+/// The element type behind ONNX's number for it, or the name of a type that is not supported.
+pub fn element_type(data_type: i32) -> Result<ElementType, String> {
+    Ok(match DataType::try_from(data_type) {
+        Ok(DataType::Float) => ElementType::F32,
+        Ok(DataType::Float16) => ElementType::F16,
+        Ok(DataType::Bfloat16) => ElementType::Bf16,
+        Ok(DataType::Double) => ElementType::F64,
+        Ok(DataType::Int8) => ElementType::I8,
+        Ok(DataType::Uint8) => ElementType::U8,
+        Ok(DataType::Int16) => ElementType::I16,
+        Ok(DataType::Uint16) => ElementType::U16,
+        Ok(DataType::Int32) => ElementType::I32,
+        Ok(DataType::Uint32) => ElementType::U32,
+        Ok(DataType::Int64) => ElementType::I64,
+        Ok(DataType::Uint64) => ElementType::U64,
+        Ok(DataType::Bool) => ElementType::Bool,
+        Ok(other) => return Err(other.as_str_name().to_owned()),
+        Err(_) => return Err(format!("number {data_type}")),
+    })
+}
+
+/// How messages and origins name a node.
+fn label(node: &NodeProto) -> String {
+    if !node.name.is_empty() {
+        return node.name.clone();
+    }
+    match node.output.iter().find(|name| !name.is_empty()) {
+        Some(output) => format!("{}:{output}", node.op_type),
+        None => node.op_type.clone(),
+    }
+}
+
+fn standard(domain: &str) -> bool {
+    domain.is_empty() || domain == "ai.onnx"
+}
+
+/// Nodes by the domain and name of the operator that is not known.
+type Unknown<'a> = BTreeMap<(&'a str, &'a str), Vec<String>>;
+
+struct Importer<'a> {
+    model: &'a Model,
+    builder: Builder,
+    /// What defines each name: an input, an initializer or a node.
+    defined_by: BTreeMap<&'a str, String>,
+    functions: Functions<'a>,
+}
+
+impl<'a> Importer<'a> {
+    fn run(&mut self, profile: Option<&OptimizationProfile>) {
+        let graph = self.model.graph();
+        self.builder.graph.name = graph.name.clone();
+        if graph.node.len() > MAX_NODES {
+            let (count, most) = (graph.node.len() as u128, MAX_NODES as u128);
+            self.builder.problems.push(Problem::TooLarge { what: "nodes", count, most });
+            return;
+        }
+        let opset = self.model.opset();
+        self.check_features(graph);
+        self.check_operators(graph, opset);
+        self.define_names(graph);
+        let order = match order::sort(&graph.node) {
+            Ok(order) => order,
+            Err(cycle) => {
+                let nodes = cycle.into_iter().map(|index| label(&graph.node[index])).collect();
+                self.builder.problems.push(Problem::Cycle { nodes });
+                return;
+            }
+        };
+        self.check_uses(graph);
+        // What follows may assume that names are defined, once, and before their use.
+        let structural =
+            |problem: &Problem| matches!(problem, Problem::DefinedTwice { .. } | Problem::NotDefined { .. });
+        let Some(opset) = opset.filter(|_| !self.builder.problems.iter().any(structural)) else { return };
+        let declared = self.defined_by.keys().map(|&name| name.to_owned()).collect();
+        self.builder.scopes.push(Scope { declared, ..Scope::default() });
+        self.bind_inputs(graph, profile);
+        self.read_initializers(graph);
+        let model = self.model;
+        for index in order {
+            let functions = &self.functions;
+            let context = Context { model, functions, opset, bound: None, calls: &[], depth: 0, prefix: "" };
+            lower_node(&mut self.builder, &graph.node[index], context);
+            if self.builder.total_elements > MAX_TOTAL_ELEMENTS {
+                let count = self.builder.total_elements;
+                self.builder.problems.push(Problem::TooLarge { what: "elements", count, most: MAX_TOTAL_ELEMENTS });
+                return;
+            }
+        }
+        self.give_outputs(graph);
+    }
+
+    /// Refuses parts of the format that would change the meaning if they were skipped.
+    fn check_features(&mut self, graph: &GraphProto) {
+        let proto = &self.model.proto;
+        let twice = proto.functions.len() - self.functions.len();
+        let found = [
+            (twice > 0, "several functions of the same name, domain and overload".to_owned()),
+            (!proto.training_info.is_empty(), "training information".to_owned()),
+            (!graph.sparse_initializer.is_empty(), "sparse initializers".to_owned()),
+            (!graph.quantization_annotation.is_empty(), "quantization annotations".to_owned()),
+            (graph.output.is_empty(), "a graph without outputs".to_owned()),
+        ];
+        let features = found.into_iter().filter(|(is_there, _)| *is_there);
+        self.builder.problems.extend(features.map(|(_, what)| Problem::Feature { what }));
+    }
+
+    /// Lists operators, opsets and attributes that are not known, over the whole model.
+    fn check_operators(&mut self, graph: &'a GraphProto, opset: Option<i64>) {
+        match opset {
+            None => self.builder.problems.push(Problem::NoOpset),
+            Some(version) => self.check_opset(version),
+        }
+        let mut unknown = Unknown::new();
+        self.check_nodes(&graph.node, opset, &mut unknown);
+        let functions: Vec<&FunctionProto> = self.functions.values().copied().collect();
+        for function in functions {
+            let imported = function.opset_import.iter().find(|import| standard(&import.domain));
+            if let Some(import) = imported {
+                self.check_opset(import.version);
+            }
+            self.check_nodes(&function.node, imported.map(|import| import.version).or(opset), &mut unknown);
+        }
+        for ((domain, op_type), nodes) in unknown {
+            let same_domain = |name: &str| name == domain || (domain.is_empty() && standard(name));
+            let imports = &self.model.proto.opset_import;
+            let opset = imports.iter().find(|import| same_domain(&import.domain)).map(|import| import.version);
+            let (domain, op_type) = (domain.to_owned(), op_type.to_owned());
+            self.builder.problems.push(Problem::Operator { domain, op_type, opset, nodes });
+        }
+    }
+
+    fn check_opset(&mut self, version: i64) {
+        if !(OLDEST_OPSET..=NEWEST_OPSET).contains(&version) {
+            let problem = Problem::Opset { version, oldest: OLDEST_OPSET, newest: NEWEST_OPSET };
+            if !self.builder.problems.contains(&problem) {
+                self.builder.problems.push(problem);
+            }
+        }
+    }
+
+    /// Nodes of one graph and of the subgraphs in it.
+    fn check_nodes(&mut self, nodes: &'a [NodeProto], opset: Option<i64>, unknown: &mut Unknown<'a>) {
+        for node in nodes {
+            let subgraphs = node.attribute.iter().filter_map(|attribute| attribute.g.as_deref());
+            let more = node.attribute.iter().flat_map(|attribute| &attribute.graphs);
+            for subgraph in subgraphs.chain(more) {
+                self.check_nodes(&subgraph.node, opset, unknown);
+            }
+            if self.functions.contains_key(&function_key(node)) {
+                continue;
+            }
+            let domain = if standard(&node.domain) { "" } else { node.domain.as_str() };
+            let rule = if node.overload.is_empty() { lower::rule(domain, &node.op_type) } else { None };
+            let old = |rule: &&lower::Rule| {
+                domain.is_empty()
+                    && opset.is_some_and(|version| (OLDEST_OPSET..lower::since(rule.op_type)).contains(&version))
+            };
+            let Some(rule) = rule.filter(|rule| !old(rule)) else {
+                unknown.entry((domain, &node.op_type)).or_default().push(label(node));
+                continue;
+            };
+            for attribute in &node.attribute {
+                if !rule.attributes.contains(&attribute.name.as_str()) {
+                    self.builder.problems.push(Problem::Attribute {
+                        node: label(node),
+                        op_type: node.op_type.clone(),
+                        attribute: attribute.name.clone(),
+                        reason: "is unknown".into(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Notes what defines every name, and refuses a second definition.
+    fn define_names(&mut self, graph: &'a GraphProto) {
+        let initializers: BTreeSet<&str> = graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
+        let inputs = graph.input.iter().map(|input| (input.name.as_str(), format!("input {}", input.name)));
+        // Before IR version 4, initializers were listed as inputs too; they are constants either way.
+        let inputs = inputs.filter(|(name, _)| !initializers.contains(name));
+        let constants =
+            graph.initializer.iter().map(|tensor| (tensor.name.as_str(), format!("initializer {}", tensor.name)));
+        let outputs = graph.node.iter().flat_map(|node| {
+            let names = node.output.iter().filter(|name| !name.is_empty());
+            names.map(|name| (name.as_str(), format!("node {}", label(node))))
+        });
+        for (name, definition) in inputs.chain(constants).chain(outputs) {
+            self.builder.taken.insert(name.to_owned());
+            if let Some(first) = self.defined_by.insert(name, definition.clone()) {
+                self.builder.problems.push(Problem::DefinedTwice { name: name.to_owned(), first, second: definition });
+            }
+        }
+    }
+
+    fn name(&mut self, name: &str, id: ValueId) {
+        if let Some(scope) = self.builder.scopes.first_mut() {
+            scope.named.insert(name.to_owned(), id);
+        }
+    }
+
+    fn check_uses(&mut self, graph: &GraphProto) {
+        let mut missing = BTreeSet::new();
+        for node in &graph.node {
+            for name in node.input.iter().filter(|name| !name.is_empty()) {
+                if !self.defined_by.contains_key(name.as_str()) {
+                    missing.insert((name.clone(), format!("node {}", label(node))));
+                }
+            }
+        }
+        for output in &graph.output {
+            if !self.defined_by.contains_key(output.name.as_str()) {
+                missing.insert((output.name.clone(), "the list of outputs".into()));
+            }
+        }
+        self.builder.problems.extend(missing.into_iter().map(|(name, place)| Problem::NotDefined { place, name }));
+    }
+
+    fn bind_inputs(&mut self, graph: &GraphProto, profile: Option<&OptimizationProfile>) {
+        let initializers: BTreeSet<&str> = graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
+        let inputs: Vec<&ValueInfoProto> =
+            graph.input.iter().filter(|input| !initializers.contains(input.name.as_str())).collect();
+        for name in profile.iter().flat_map(|profile| profile.inputs.keys()) {
+            if !inputs.iter().any(|input| input.name == *name) {
+                let inputs = inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>().join(", ");
+                self.builder.problems.push(Problem::ProfileInput { name: name.clone(), inputs });
+            }
+        }
+        let mut symbols = BTreeMap::new();
+        let mut bound: Vec<Option<(ElementType, Vec<usize>)>> = vec![None; inputs.len()];
+        // A symbol may be bound by an input that comes later: those with a profile go first.
+        let given = |input: &ValueInfoProto| profile.is_some_and(|profile| profile.inputs.contains_key(&input.name));
+        for first in [true, false] {
+            for (place, input) in inputs.iter().enumerate().filter(|(_, input)| given(input) == first) {
+                let Some((element, declared)) = self.declared(input, &format!("input {}", input.name)) else {
+                    continue;
+                };
+                match bind_input(&input.name, declared.as_deref(), profile, &mut symbols) {
+                    Ok(shape) => bound[place] = Some((element, shape)),
+                    Err(error) => self.builder.problems.push(error.into()),
+                }
+            }
+        }
+        for (input, bound) in inputs.iter().zip(bound) {
+            if let Some((element, shape)) = bound {
+                let id = self.builder.add_value(input.name.clone(), TensorType { element, shape });
+                self.name(&input.name, id);
+                self.builder.graph.inputs.push(id);
+            }
+        }
+    }
+
+    /// Element type and dimensions of a declared input or output; notes a problem when it is no dense tensor.
+    fn declared(&mut self, info: &ValueInfoProto, place: &str) -> Option<(ElementType, Option<Vec<DeclaredDim>>)> {
+        let value = info.r#type.as_ref().and_then(|r#type| r#type.value.as_ref());
+        let Some(type_proto::Value::TensorType(tensor)) = value else {
+            let element = if value.is_none() { "none" } else { "a sequence, map, optional or sparse tensor" };
+            self.builder.problems.push(Problem::Element { place: place.into(), element: element.into() });
+            return None;
+        };
+        let element = match element_type(tensor.elem_type) {
+            Ok(element) => element,
+            Err(element) => {
+                self.builder.problems.push(Problem::Element { place: place.into(), element });
+                return None;
+            }
+        };
+        let dims = tensor.shape.as_ref().map(|shape| {
+            let dims = shape.dim.iter().map(|dim| match &dim.value {
+                Some(dimension::Value::DimValue(size)) => DeclaredDim::Size(*size),
+                Some(dimension::Value::DimParam(name)) if !name.is_empty() => DeclaredDim::Symbol(name.clone()),
+                _ => DeclaredDim::Unknown,
+            });
+            dims.collect()
+        });
+        Some((element, dims))
+    }
+
+    fn read_initializers(&mut self, graph: &GraphProto) {
+        for proto in &graph.initializer {
+            match read_tensor(self.model, proto) {
+                Ok(tensor) => {
+                    let id = self.builder.add_constant(proto.name.clone(), tensor);
+                    self.name(&proto.name, id);
+                }
+                Err(reason) => self.builder.problems.push(Problem::Tensor { name: proto.name.clone(), reason }),
+            }
+        }
+    }
+
+    fn give_outputs(&mut self, graph: &GraphProto) {
+        let mut seen = BTreeSet::new();
+        for output in &graph.output {
+            if !seen.insert(output.name.as_str()) {
+                let name = output.name.clone();
+                let (first, second) = ("the list of outputs".into(), "the list of outputs".into());
+                self.builder.problems.push(Problem::DefinedTwice { name, first, second });
+            }
+            // Not there: something it needs was refused, which is already listed.
+            let named = |scope: &Scope| scope.named.get(&output.name).copied();
+            let Some(id) = self.builder.scopes.first().and_then(named) else { continue };
+            self.builder.add_output(&output.name, id);
+            if output.r#type.as_ref().is_some_and(|r#type| r#type.value.is_some()) {
+                self.check_output(output, id);
+            }
+        }
+    }
+
+    /// A declared output must not contradict what was inferred.
+    fn check_output(&mut self, output: &ValueInfoProto, id: ValueId) {
+        let Some((element, dims)) = self.declared(output, &format!("output {}", output.name)) else { return };
+        let inferred = self.builder.ty(id).clone();
+        let fits = dims.as_ref().is_none_or(|dims| {
+            dims.len() == inferred.rank()
+                && dims.iter().zip(&inferred.shape).all(|(dim, &size)| match dim {
+                    DeclaredDim::Size(declared) => i128::from(*declared) == size as i128,
+                    DeclaredDim::Symbol(_) | DeclaredDim::Unknown => true,
+                })
+        });
+        if element != inferred.element || !fits {
+            let dims: Vec<String> = dims
+                .unwrap_or_default()
+                .into_iter()
+                .map(|dim| match dim {
+                    DeclaredDim::Size(size) => size.to_string(),
+                    DeclaredDim::Symbol(name) => name,
+                    DeclaredDim::Unknown => "?".into(),
+                })
+                .collect();
+            self.builder.problems.push(Problem::OutputDiffers {
+                name: output.name.clone(),
+                declared: format!("{element:?} [{}]", dims.join(", ")),
+                inferred: inferred.to_string(),
+            });
+        }
+    }
+}
+
+/// A tensor of the model, its bytes where the file is mapped.
+fn read_tensor(model: &Model, proto: &TensorProto) -> Result<Tensor, String> {
+    let element = element_type(proto.data_type).map_err(|name| format!("element type {name} is not supported"))?;
+    let sizes: Vec<i128> = proto.dims.iter().map(|&size| size.into()).collect();
+    let shape = check_size("it", &sizes).map_err(|error| error.to_string())?;
+    let bytes = model.tensor_bytes(proto).map_err(|error| error.to_string())?;
+    let tensor = match element {
+        // Anything but zero is true; the graph stores 1.
+        ElementType::Bool if bytes.iter().any(|&byte| byte > 1) => {
+            Tensor::from_bools(shape, bytes.iter().map(|&byte| u8::from(byte != 0)).collect())
+        }
+        _ => Tensor::new(element, shape, bytes),
+    };
+    tensor.map_err(|error| error.to_string())
+}

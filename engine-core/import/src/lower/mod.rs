@@ -1,0 +1,148 @@
+//! Operators of the model to operators of the graph, one rule each.
+//!
+//! A rule names every attribute the operator has in any version; one that this version does not have is left
+//! unread, which the importer refuses.
+
+mod attention;
+mod compose;
+mod control;
+mod crop;
+mod einsum;
+mod integer;
+mod linear;
+mod loss;
+mod math;
+mod microsoft;
+mod microsoft_integer;
+mod movement;
+mod nested;
+mod normalize;
+mod pool;
+mod quantize;
+mod recurrent;
+mod reduce;
+mod resize;
+mod scatter;
+mod select;
+mod signal;
+mod source;
+
+pub use nested::lower_node;
+
+use super::{builder::Lowering, error::Refusal};
+use planforge_graph::ir::ValueId;
+
+/// Gives the values of the node's outputs, in order; trailing unwanted outputs may be missing.
+pub type Lower = fn(&mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal>;
+
+/// How one operator is imported.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    pub op_type: &'static str,
+    pub attributes: &'static [&'static str],
+    pub lower: Lower,
+}
+
+/// Oldest opset whose meaning some rule knows.
+pub const OLDEST_OPSET: i64 = 1;
+
+/// Newest opset whose meaning the rules know; what changed up to here are types and attributes that are checked.
+pub const NEWEST_OPSET: i64 = 28;
+
+/// Broadcasting is the same from here on; older operators need an entry in [`SINCE`].
+const SINCE_BROADCASTING: i64 = 7;
+
+/// Operators whose meaning is known from another version on than [`SINCE_BROADCASTING`].
+const SINCE: &[(&str, i64)] = &[
+    // Scan had a batch axis of its own in opset 8.
+    ("Scan", 9),
+    ("Identity", 1),
+    ("Not", 1),
+    ("Shape", 1),
+    ("Size", 1),
+    ("Transpose", 1),
+];
+
+/// The first opset in which a rule knows what its operator means.
+pub fn since(op_type: &str) -> i64 {
+    SINCE.iter().find(|(name, _)| *name == op_type).map_or(SINCE_BROADCASTING, |(_, since)| *since)
+}
+
+const TABLES: &[&[Rule]] = &[
+    attention::RULES,
+    control::RULES,
+    crop::RULES,
+    einsum::RULES,
+    integer::RULES,
+    loss::RULES,
+    recurrent::RULES,
+    scatter::RULES,
+    select::RULES,
+    signal::RULES,
+    linear::RULES,
+    math::RULES,
+    movement::RULES,
+    normalize::RULES,
+    pool::RULES,
+    quantize::RULES,
+    reduce::RULES,
+    resize::RULES,
+    source::RULES,
+];
+
+/// What ONNX Runtime's optimizer and quantizer emit beside standard operators.
+const MICROSOFT: &[&[Rule]] = &[microsoft::RULES, microsoft_integer::RULES];
+
+/// The rule of an operator; the standard domain is empty.
+pub fn rule(domain: &str, op_type: &str) -> Option<&'static Rule> {
+    let tables: &[&[Rule]] = match domain {
+        "" => TABLES,
+        "com.microsoft" => MICROSOFT,
+        _ => return None,
+    };
+    tables.iter().flat_map(|table| table.iter()).find(|rule| rule.op_type == op_type)
+}
+
+/// Names of all supported standard operators, sorted.
+pub fn supported() -> Vec<&'static str> {
+    let mut names: Vec<_> = TABLES.iter().flat_map(|table| table.iter().map(|rule| rule.op_type)).collect();
+    names.sort_unstable();
+    names
+}
+
+/// A list of non-negative sizes from an attribute or input.
+fn sizes(what: &'static str, values: &[i64]) -> Result<Vec<usize>, Refusal> {
+    values.iter().map(|&value| usize::try_from(value)).collect::<Result<_, _>>().map_err(|_| Refusal::Impossible {
+        what,
+        value: format!("{values:?}"),
+        shape: Vec::new(),
+    })
+}
+
+/// A list of positive sizes of known length, or a default for each.
+fn spatial_sizes(
+    what: &'static str,
+    values: Option<&[i64]>,
+    count: usize,
+    default: usize,
+) -> Result<Vec<usize>, Refusal> {
+    let Some(values) = values else { return Ok(vec![default; count]) };
+    let sizes = sizes(what, values)?;
+    match sizes.len() == count && (default == 0 || !sizes.contains(&0)) {
+        true => Ok(sizes),
+        false => Err(Refusal::Impossible { what, value: format!("{values:?}"), shape: vec![count] }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_operator_has_two_rules() {
+        let names = supported();
+        let mut unique = names.clone();
+        unique.dedup();
+        assert_eq!(names, unique);
+    }
+}

@@ -1,0 +1,119 @@
+//! What both halves of the native compiler do before they lower: model file to graph, the passes, and what a plan says
+//! of both.
+
+use crate::Target;
+use planforge_graph::ir::{Dim, Graph, ValueId};
+use planforge_import::{ImportError, Problem};
+use planforge_onnx::Model;
+use planforge_plan::{GraphSummary, PassSummary};
+use planforge_types::{BackendError, OptimizationProfile, Port, failure::chain};
+use std::path::Path;
+
+/// A graph after all passes, and what plans say of it.
+#[derive(Debug)]
+pub struct Optimized {
+    pub graph: Graph,
+    pub summary: GraphSummary,
+    pub passes: Vec<PassSummary>,
+}
+
+/// Reads a model's file.
+pub fn open(path: &Path) -> Result<Model, BackendError> {
+    Model::open(path).map_err(|error| BackendError::model(chain(&error)).with_hint(error.hint()))
+}
+
+/// The graph of `model`, at the usual shapes of `profile`.
+pub fn import(model: &Model, profile: Option<&OptimizationProfile>) -> Result<Graph, BackendError> {
+    planforge_import::import(model, profile)
+        .map_err(|error| BackendError::model(error.to_string()).with_hint(import_hint(&error)))
+}
+
+/// What to do about a model that cannot be imported.
+fn import_hint(error: &ImportError) -> &'static str {
+    use planforge_graph::shape::BindError::{NoRank, Unknown};
+    let open = |problem: &Problem| matches!(problem, Problem::Bind(Unknown { .. } | NoRank { .. }));
+    if error.problems.iter().any(open) {
+        "pass the sizes with --shapes; a range such as 1..4..8 lets a dimension vary"
+    } else {
+        "see the list of supported operators and change the model"
+    }
+}
+
+/// Runs all passes on a graph as it was imported.
+pub fn optimize(imported: Graph) -> Result<Optimized, BackendError> {
+    let imported_nodes = imported.nodes.len() as u64;
+    let optimized = crate::pipeline(imported, Target::default()).map_err(|error| {
+        BackendError::model(error.to_string())
+            .with_hint("this is a fault of the compiler: report it with the model's structure")
+    })?;
+    let passes = optimized.passes.into_iter().map(|record| PassSummary {
+        pass: record.pass.to_owned(),
+        nodes_before: record.nodes_before as u64,
+        nodes_after: record.nodes_after as u64,
+        changes: record.changes,
+    });
+    let graph = optimized.graph;
+    let summary = GraphSummary {
+        name: graph.name.clone(),
+        imported_nodes,
+        nodes: graph.nodes.len() as u64,
+        parameters: graph.constants.values().map(|tensor| tensor.len() as u64).sum(),
+        constant_bytes: graph.constant_bytes(),
+    };
+    Ok(Optimized { graph, summary, passes: passes.collect() })
+}
+
+/// The inputs of a graph; a dimension without size depends on what is bound.
+pub fn inputs(graph: &Graph) -> Vec<Port> {
+    graph.inputs.iter().map(|&id| port(graph, &graph.value(id).name, id)).collect()
+}
+
+/// The outputs of a graph, under the model's names for them.
+pub fn outputs(graph: &Graph) -> Vec<Port> {
+    graph.outputs.iter().map(|output| port(graph, &output.name, output.value)).collect()
+}
+
+fn port(graph: &Graph, name: &str, id: ValueId) -> Port {
+    let value = graph.value(id);
+    let size = |dim: &Dim| match dim {
+        Dim::Static(size) => Some(*size),
+        Dim::Symbol(_) => None,
+    };
+    Port { name: name.to_owned(), element: value.element, shape: value.shape.iter().map(size).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planforge_import::testing::{TestModel, dim, value_info};
+    use planforge_onnx::proto::{tensor_proto::DataType, tensor_shape_proto::dimension};
+
+    #[test]
+    fn a_model_with_open_sizes_is_told_how_to_give_them() {
+        let mut open = TestModel::new(17).node("Relu", &["x"], "y", vec![]).output("y");
+        let rows = dim(dimension::Value::DimParam("rows".into()));
+        open.graph().input.push(value_info("x", DataType::Float as i32, vec![rows]));
+        let error = import(&open.model(), None).unwrap_err();
+        assert!(error.hint.contains("--shapes"), "{error}: {}", error.hint);
+
+        let unknown = TestModel::new(17).input("x", &[2]).node("Rellu", &["x"], "y", vec![]).output("y");
+        let error = import(&unknown.model(), None).unwrap_err();
+        assert!(error.message.contains("Rellu") && error.hint.contains("supported operators"), "{error}");
+    }
+
+    #[test]
+    fn a_plan_tells_what_the_passes_left() {
+        let model = TestModel::new(17)
+            .input("x", &[2, 3])
+            .node("Identity", &["x"], "same", vec![])
+            .node("Relu", &["same"], "y", vec![])
+            .output("y");
+        let imported = import(&model.model(), None).unwrap();
+        let (inputs, outputs) = (inputs(&imported), outputs(&imported));
+        assert_eq!((inputs[0].name.as_str(), &inputs[0].shape[..]), ("x", &[Some(2), Some(3)][..]));
+        assert_eq!(outputs[0].name, "y");
+        let optimized = optimize(imported).unwrap();
+        assert_eq!((optimized.summary.imported_nodes, optimized.summary.nodes), (2, 1));
+        assert!(optimized.passes.iter().any(|pass| !pass.changes.is_empty()));
+    }
+}

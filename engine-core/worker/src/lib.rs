@@ -1,0 +1,13 @@
+//! One job from order to report, for every backend: compile, verify, measure, write down.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`job`] | one order from beginning to end; several builds; what is measured besides |
+//! | [`measure`] | the benchmark as an experiment with a record |
+//! | [`verify`] | are a plan's outputs right? |
+//!
+//! Must not know: networks, databases, which backends there are.
+
+pub mod job;
+pub mod measure;
+pub mod verify;

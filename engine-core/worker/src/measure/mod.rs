@@ -1,0 +1,473 @@
+//! The benchmark as an experiment with a record, once for every backend.
+//!
+//! Warm-up → timed windows until the median's confidence interval is tight or the budget ends → statistics. The usual
+//! budget never ends it before there are windows enough to be compared; one that somebody asked for does. The
+//! device's state is read between windows, never inside one; a window that was disturbed is discarded and measured
+//! again, a bounded number of times, and the record says so.
+//!
+//! Where every window is a process of its own ([`Pacing::Process`]), it warms up by itself and decides how many
+//! executions fit; of more than a report can keep, evenly spread ones are kept.
+
+pub mod sweep;
+
+use planforge_backend::{Cancel, Meter, Pacing, Window};
+use planforge_device::telemetry::{Telemetry, contention};
+use planforge_report::{
+    Experiment, Finding, Severity, StopReason, TelemetryPair, WindowRecord,
+    samples::{MAX_SAMPLES, whole_ns_ms},
+};
+use planforge_stats::COMPARABLE_WINDOWS;
+use planforge_stats::LatencyStats;
+use planforge_types::{
+    BackendError, FailureClass,
+    telemetry::{PassedProcess, TelemetrySample},
+};
+use std::time::Instant;
+
+/// A clock that only moves forward.
+pub trait Clock {
+    /// Milliseconds since some fixed moment.
+    fn now_ms(&self) -> f64;
+}
+
+/// The monotonic clock of this machine.
+#[derive(Debug)]
+pub struct MonotonicClock(Instant);
+
+impl Default for MonotonicClock {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for MonotonicClock {
+    fn now_ms(&self) -> f64 {
+        self.0.elapsed().as_secs_f64() * 1e3
+    }
+}
+
+/// How an experiment is run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeasureConfig {
+    /// Untimed executions go on at least this long, so that caches, clocks and threads settle.
+    pub warm_up_ms: f64,
+    pub warm_up_iterations: u64,
+    /// Usual length of one timed window.
+    pub window_ms: f64,
+    pub min_windows: usize,
+    pub min_samples: u64,
+    /// Timed executions go on at least this long, unless the sample limit comes first.
+    pub min_duration_ms: f64,
+    /// Half-width of the median's confidence interval, relative to the median, that ends the experiment.
+    pub target_relative_ci: f64,
+    /// Longest the whole experiment may take; a window that has begun is finished.
+    pub budget_ms: f64,
+    /// The budget ends the experiment even where it is too little for a comparison.
+    pub strict_budget: bool,
+    /// Disturbed windows that are measured again before they are taken as they are.
+    pub max_discarded_windows: usize,
+    /// Threads the engine runs on; decides how much waiting counts as disturbance.
+    pub threads: u32,
+}
+
+impl MeasureConfig {
+    /// The usual experiment within `budget_ms`, and for as long as it takes to be worth comparing, for an engine of
+    /// `threads` CPU threads (1 for a GPU).
+    pub fn within(budget_ms: f64, threads: u32) -> Self {
+        Self {
+            warm_up_ms: (budget_ms * 0.1).min(200.0),
+            warm_up_iterations: 3,
+            window_ms: 100.0,
+            min_windows: COMPARABLE_WINDOWS,
+            min_samples: 20,
+            min_duration_ms: (budget_ms * 0.25).min(1000.0),
+            target_relative_ci: 0.01,
+            budget_ms,
+            strict_budget: false,
+            max_discarded_windows: 8,
+            threads,
+        }
+    }
+}
+
+/// Most executions of one window: the sample limit then still leaves ten windows to judge drift by.
+const MAX_WINDOW_ITERATIONS: u32 = (MAX_SAMPLES / 10) as u32;
+
+/// Executions that a window of a slow engine has at least, where the window's length is a time.
+const MIN_PROCESS_ITERATIONS: u32 = 10;
+
+/// Share of the budget that warming up may take; slow engines are warm after one execution.
+const WARM_UP_SHARE: f64 = 0.25;
+
+/// Share of the budget after which disturbed windows are taken as they are.
+const DISCARD_SHARE: f64 = 0.5;
+
+/// What an experiment found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measurement {
+    pub stats: LatencyStats,
+    /// Every counted latency in milliseconds, whole nanoseconds, in the order measured.
+    pub samples: Vec<f64>,
+    pub windows: Vec<WindowRecord>,
+    pub experiment: Experiment,
+    pub telemetry: TelemetryPair,
+    pub findings: Vec<Finding>,
+}
+
+/// What to tell before an experiment whose windows cost more than their time: how long the least of it takes.
+pub fn announced(pacing: Pacing, config: &MeasureConfig) -> Option<String> {
+    let Pacing::Process { window_ms, warm_up_ms } = pacing else { return None };
+    let each_s = (window_ms.max(config.window_ms) + warm_up_ms) / 1e3;
+    let least_s = each_s * config.min_windows as f64;
+    let (windows, budget_s) = (config.min_windows, config.budget_ms / 1e3);
+    let ends = match config.strict_budget {
+        true => format!("the {budget_s:.0} s that were asked for may end it before, and then nothing can be compared"),
+        false => format!("also where that is more than the usual budget of {budget_s:.0} s"),
+    };
+    Some(format!(
+        "every timed window is a process of its own: the {windows} that a comparison takes need at least {least_s:.0} s, and \
+         loading the engine {windows} times, {ends}"
+    ))
+}
+
+/// Warms `meter` up and times it; its inputs are bound already.
+pub fn measure(
+    meter: &mut dyn Meter,
+    telemetry: &mut dyn Telemetry,
+    clock: &dyn Clock,
+    config: &MeasureConfig,
+    cancel: &Cancel,
+) -> Result<Measurement, BackendError> {
+    let pacing = meter.pacing();
+    let mut run = Run { meter, clock, config, cancel, pacing, began_ms: clock.now_ms() };
+    let warm_up = run.warm_up()?;
+    let window = run.layout(&warm_up);
+    let timed_from_ms = clock.now_ms();
+
+    let before = run.look(telemetry, &TelemetrySample::default())?;
+    let mut last = before.clone();
+    let mut record = Record::default();
+    let stop = loop {
+        run.check_cancelled()?;
+        let left = (MAX_SAMPLES - record.samples.len()) as u32;
+        let timed = run.window(Window { iterations: window.iterations.min(left), ..window })?;
+        let (timed, executed) = thin(timed, left.min(MAX_WINDOW_ITERATIONS) as usize);
+        let Timed { latencies, duration_ms } = timed;
+        let after = run.look(telemetry, &last)?;
+        let reasons = contention::assess(&last, &after, duration_ms, config.threads);
+        let span = Span { from_unix_ms: last.at_unix_ms, to_unix_ms: after.at_unix_ms };
+        let elapsed_ms = clock.now_ms() - run.began_ms;
+        // Measuring again needs time: near the end of the budget a disturbed window is better than none.
+        let most = if elapsed_ms < config.budget_ms * DISCARD_SHARE { config.max_discarded_windows } else { 0 };
+        record.taint_earlier(&after.passed_processes, most);
+        record.add(Timed { latencies, duration_ms }, executed, span, reasons, most);
+        last = after;
+        let stop = |record: &Record| record.stop(config, elapsed_ms, clock.now_ms() - timed_from_ms);
+        if stop(&record).is_none() {
+            continue;
+        }
+        // What the driver tells late may still take windows away.
+        telemetry.settle();
+        last = run.look(telemetry, &last)?;
+        record.taint_earlier(&last.passed_processes, most);
+        if let Some(reason) = stop(&record) {
+            break reason;
+        }
+    };
+    let stats = record.stats().ok_or_else(|| {
+        BackendError::new(FailureClass::Unstable, "every timed window was disturbed, so nothing was measured")
+    })?;
+    let experiment = Experiment {
+        warm_up_iterations: warm_up.iterations,
+        warm_up_ms: warm_up.duration_ms,
+        min_samples: config.min_samples,
+        min_duration_ms: config.min_duration_ms,
+        target_relative_ci: config.target_relative_ci,
+        budget_ms: config.budget_ms,
+        elapsed_ms: clock.now_ms() - run.began_ms,
+        stop,
+    };
+    let findings = record.findings(&stats, &experiment);
+    let telemetry = TelemetryPair { before, after: last };
+    Ok(Measurement { stats, samples: record.samples, windows: record.windows, experiment, telemetry, findings })
+}
+
+/// One experiment under way.
+struct Run<'a> {
+    meter: &'a mut dyn Meter,
+    clock: &'a dyn Clock,
+    config: &'a MeasureConfig,
+    cancel: &'a Cancel,
+    pacing: Pacing,
+    began_ms: f64,
+}
+
+/// One window: its latencies in whole nanoseconds, and how long it took from outside.
+struct Timed {
+    latencies: Vec<f64>,
+    duration_ms: f64,
+}
+
+/// When a window was, by this host's clock: from the sample before it to the one after it.
+struct Span {
+    from_unix_ms: u64,
+    to_unix_ms: u64,
+}
+
+/// At most `most` of a window's latencies, evenly spread, and how many there were if that left any out.
+fn thin(timed: Timed, most: usize) -> (Timed, Option<u64>) {
+    let executed = timed.latencies.len();
+    if executed <= most {
+        return (timed, None);
+    }
+    let latencies = (0..most).map(|index| timed.latencies[index * executed / most]).collect();
+    (Timed { latencies, ..timed }, Some(executed as u64))
+}
+
+struct WarmUp {
+    iterations: u64,
+    duration_ms: f64,
+    /// Median latency of the last warm-up window.
+    latency_ms: f64,
+}
+
+impl Run<'_> {
+    fn check_cancelled(&self) -> Result<(), BackendError> {
+        if self.cancel.is_cancelled() {
+            return Err(BackendError::new(FailureClass::Infrastructure, "the measurement was cancelled"));
+        }
+        Ok(())
+    }
+
+    /// Reads the device's state after a window. A device that is lost since `before` ends the measurement.
+    fn look(&self, telemetry: &mut dyn Telemetry, before: &TelemetrySample) -> Result<TelemetrySample, BackendError> {
+        let mut sample = telemetry.sample();
+        if let Some(reason) = contention::device_lost(before, &sample) {
+            return Err(BackendError::device_lost(&reason));
+        }
+        // Nobody can tell a window's own process from another one once both are gone.
+        if let Pacing::Process { .. } = self.pacing {
+            sample.passed_processes.clear();
+            sample.looked_in.clear();
+        }
+        Ok(sample)
+    }
+
+    /// Runs growing windows until both minimums are met; always at least one execution.
+    fn warm_up(&mut self) -> Result<WarmUp, BackendError> {
+        if let Pacing::Process { warm_up_ms, .. } = self.pacing {
+            return Ok(WarmUp { iterations: 0, duration_ms: warm_up_ms, latency_ms: 0.0 });
+        }
+        let limit_ms = self.config.budget_ms * WARM_UP_SHARE;
+        let mut iterations = 0;
+        let mut size = 1;
+        loop {
+            self.check_cancelled()?;
+            let Timed { latencies, .. } = self.window(Window { iterations: size, duration_ms: 0.0 })?;
+            iterations += u64::from(size);
+            let duration_ms = self.clock.now_ms() - self.began_ms;
+            let warm = iterations >= self.config.warm_up_iterations && duration_ms >= self.config.warm_up_ms;
+            if warm || duration_ms >= limit_ms || iterations >= MAX_SAMPLES as u64 {
+                return Ok(WarmUp { iterations, duration_ms, latency_ms: planforge_stats::median(&latencies) });
+            }
+            let latency_ms = planforge_stats::median(&latencies).max(1e-6);
+            let fits = (self.config.warm_up_ms / 4.0 / latency_ms) as u32;
+            size = fits.clamp(1, (size * 2).min(MAX_WINDOW_ITERATIONS));
+        }
+    }
+
+    /// How long each timed window is.
+    fn layout(&self, warm_up: &WarmUp) -> Window {
+        match self.pacing {
+            Pacing::Iterations => {
+                let fits = (self.config.window_ms / warm_up.latency_ms.max(1e-6)) as u32;
+                let iterations = fits.clamp(1, MAX_WINDOW_ITERATIONS);
+                Window { iterations, duration_ms: self.config.window_ms }
+            }
+            Pacing::Process { window_ms, .. } => {
+                Window { iterations: MIN_PROCESS_ITERATIONS, duration_ms: window_ms.max(self.config.window_ms) }
+            }
+        }
+    }
+
+    fn window(&mut self, window: Window) -> Result<Timed, BackendError> {
+        let iterations = window.iterations;
+        let from_ms = self.clock.now_ms();
+        let raw = self.meter.window(window)?.latency_ms;
+        let duration_ms = self.clock.now_ms() - from_ms;
+        let count_fits = match self.pacing {
+            Pacing::Iterations => raw.len() == iterations as usize,
+            Pacing::Process { .. } => !raw.is_empty(),
+        };
+        if !count_fits || raw.iter().any(|ms| !ms.is_finite() || *ms < 0.0) {
+            return Err(BackendError::new(
+                FailureClass::Infrastructure,
+                format!(
+                    "the backend returned {} latencies, not all of them sound, for {iterations} executions",
+                    raw.len()
+                ),
+            ));
+        }
+        Ok(Timed { latencies: raw.into_iter().map(whole_ns_ms).collect(), duration_ms })
+    }
+}
+
+/// What was measured so far.
+#[derive(Default)]
+struct Record {
+    samples: Vec<f64>,
+    /// Sizes of the windows whose samples count.
+    counted: Vec<usize>,
+    windows: Vec<WindowRecord>,
+    /// By window.
+    spans: Vec<Span>,
+    discarded: usize,
+}
+
+impl Record {
+    /// Adds a window, which is discarded where it is tainted and fewer than `most_discarded` were so far.
+    fn add(
+        &mut self,
+        timed: Timed,
+        thinned_from: Option<u64>,
+        span: Span,
+        tainted: Vec<String>,
+        most_discarded: usize,
+    ) {
+        let Timed { latencies, duration_ms } = timed;
+        let is_tainted = !tainted.is_empty();
+        let discard = is_tainted && self.discarded < most_discarded;
+        self.spans.push(span);
+        self.windows.push(WindowRecord {
+            iterations: latencies.len() as u32,
+            duration_ms,
+            median_ms: planforge_stats::median(&latencies),
+            tainted,
+            kept_tainted: is_tainted && !discard,
+            thinned_from,
+        });
+        if discard {
+            self.discarded += 1;
+        } else {
+            self.counted.push(latencies.len());
+            self.samples.extend(latencies);
+        }
+    }
+
+    /// Taints windows of which it is known only now that another process may have used the device during them.
+    fn taint_earlier(&mut self, passed: &[PassedProcess], most_discarded: usize) {
+        let (mut counted_before, mut samples_before) = (0, 0);
+        for (window, span) in self.windows.iter_mut().zip(&self.spans) {
+            let counts = window.tainted.is_empty() || window.kept_tainted;
+            let met = passed.iter().filter(|process| process.may_have_met(span.from_unix_ms, span.to_unix_ms));
+            let reasons: Vec<String> =
+                met.map(contention::passed).filter(|reason| !window.tainted.contains(reason)).collect();
+            let was_clean = window.tainted.is_empty();
+            let is_clean = was_clean && reasons.is_empty();
+            window.tainted.extend(reasons);
+            if was_clean && !is_clean && self.discarded < most_discarded {
+                self.discarded += 1;
+                let size = self.counted.remove(counted_before);
+                self.samples.drain(samples_before..samples_before + size);
+                continue;
+            }
+            window.kept_tainted = counts && !is_clean;
+            if counts {
+                samples_before += self.counted[counted_before];
+                counted_before += 1;
+            }
+        }
+    }
+
+    fn stats(&self) -> Option<LatencyStats> {
+        planforge_stats::latency_stats(&self.samples, &self.counted)
+    }
+
+    /// Why to end now, if so. A budget never ends an experiment that has nothing to show.
+    fn stop(&self, config: &MeasureConfig, elapsed_ms: f64, timed_ms: f64) -> Option<StopReason> {
+        let stats = self.stats()?;
+        let full = self.samples.len() >= MAX_SAMPLES;
+        let comparable =
+            self.counted.len() >= config.min_windows && self.samples.len() >= planforge_stats::MIN_FOR_CONFIDENCE;
+        let enough = stats.count >= config.min_samples && comparable && (timed_ms >= config.min_duration_ms || full);
+        if enough && relative_half_width(&stats).is_some_and(|width| width <= config.target_relative_ci) {
+            Some(StopReason::Confident)
+        } else if full {
+            Some(StopReason::SampleLimit)
+        } else {
+            let may_end = comparable || config.strict_budget;
+            (may_end && elapsed_ms >= config.budget_ms).then_some(StopReason::BudgetSpent)
+        }
+    }
+
+    fn findings(&self, stats: &LatencyStats, experiment: &Experiment) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let kept = self.windows.iter().filter(|w| w.kept_tainted).count();
+        let mut reasons: Vec<&str> = self.windows.iter().flat_map(|w| &w.tainted).map(String::as_str).collect();
+        reasons.sort_unstable();
+        reasons.dedup_by(|a, b| reason_kind(a) == reason_kind(b));
+        if kept > 0 {
+            findings.push(Finding {
+                code: "contention".into(),
+                severity: Severity::Warning,
+                message: format!(
+                    "{kept} of {} counted windows were disturbed and kept, after {} were measured again: {}",
+                    self.counted.len(),
+                    self.discarded,
+                    reasons.join("; ")
+                ),
+            });
+        } else if self.discarded > 0 {
+            findings.push(Finding {
+                code: "remeasured".into(),
+                severity: Severity::Note,
+                message: format!(
+                    "{} disturbed windows were discarded and measured again: {}",
+                    self.discarded,
+                    reasons.join("; ")
+                ),
+            });
+        }
+        if experiment.stop != StopReason::Confident {
+            findings.push(Finding {
+                code: "not-confident".into(),
+                severity: Severity::Warning,
+                message: format!(
+                    "the median is known to {}, not to the ±{:.1} % aimed for, when {} ran out",
+                    match relative_half_width(stats) {
+                        Some(width) if width.is_finite() => format!("±{:.1} %", width * 100.0),
+                        _ => "no interval".to_owned(),
+                    },
+                    experiment.target_relative_ci * 100.0,
+                    if experiment.stop == StopReason::BudgetSpent { "the time budget" } else { "room for samples" },
+                ),
+            });
+        }
+        if self.counted.len() < COMPARABLE_WINDOWS {
+            findings.push(Finding {
+                code: "too-few-windows".into(),
+                severity: Severity::Warning,
+                message: format!(
+                    "no comparison is possible with this measurement: {} of the {COMPARABLE_WINDOWS} windows that one \
+                     takes were timed in the {:.0} s that were asked for",
+                    self.counted.len(),
+                    experiment.budget_ms / 1e3
+                ),
+            });
+        }
+        findings
+    }
+}
+
+/// The part of a reason before its figures, so that a list of reasons names each kind once.
+fn reason_kind(reason: &str) -> &str {
+    reason.split(':').next().unwrap_or(reason)
+}
+
+/// Half the width of the median's interval over the median, where it has one.
+fn relative_half_width(stats: &LatencyStats) -> Option<f64> {
+    stats.interval.map(|interval| interval.relative_half_width(stats.median))
+}
+
+#[cfg(test)]
+mod tests;
