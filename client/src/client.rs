@@ -1,20 +1,18 @@
 //! The gRPC clients with credentials, and connection errors that say what to do.
 
-use crate::failure::{causes, unreachable};
 use crate::{
-    Blobs, Endpoint,
+    Blobs, Endpoint, Token,
     connect::{CONNECT_TIMEOUT, Connector},
+    failure::{causes, unreachable},
     tls::TlsError,
 };
-use http::HeaderValue;
 use planforge_proto::{
     ApiError, ErrorCode,
     v1::{farm_client::FarmClient, fleet_client::FleetClient},
 };
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tonic::{
     Request, Status,
-    metadata::{Ascii, MetadataValue},
     service::{Interceptor, interceptor::InterceptedService},
     transport::Channel,
 };
@@ -29,39 +27,6 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 
-/// A secret that proves who calls. Its debug form hides it.
-#[derive(Clone)]
-pub struct Token(MetadataValue<Ascii>);
-
-impl Token {
-    /// Wraps a token's text.
-    ///
-    /// # Errors
-    ///
-    /// `Unauthenticated` when the text has a character that no header can hold.
-    pub fn new(secret: &str) -> Result<Self, ApiError> {
-        let mut value: MetadataValue<Ascii> = format!("Bearer {}", secret.trim()).parse().map_err(|_| {
-            ApiError::new(ErrorCode::Unauthenticated, "the token has a character that cannot be sent")
-                .with_hint("pass the token exactly as `planforge token create` printed it")
-        })?;
-        value.set_sensitive(true);
-        Ok(Self(value))
-    }
-
-    /// The value of an `authorization` header.
-    pub(crate) fn header(&self) -> HeaderValue {
-        let mut value = HeaderValue::from_bytes(self.0.as_bytes()).expect("made of a checked string");
-        value.set_sensitive(true);
-        value
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(***)")
-    }
-}
-
 /// Adds the token to every call.
 #[derive(Clone, Debug)]
 pub struct Authorize(Option<Token>);
@@ -69,7 +34,7 @@ pub struct Authorize(Option<Token>);
 impl Interceptor for Authorize {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         if let Some(token) = &self.0 {
-            request.metadata_mut().insert("authorization", token.0.clone());
+            request.metadata_mut().insert("authorization", token.metadata());
         }
         Ok(request)
     }

@@ -248,8 +248,8 @@ fn shared_words_know_nothing_of_who_uses_them() {
     for (package, uses) in [
         ("types", &[][..]),
         ("stats", &[]),
-        ("kernels-cpu", &[]),
-        ("kernels-cuda", &[]),
+        ("kernels-cpu", &["types"]),
+        ("kernels-cuda", &["types"]),
         ("plan", &["types"]),
         ("device", &["types"]),
         ("identity", &["onnx", "types"]),
