@@ -359,9 +359,9 @@ fn several_builds_keep_the_fastest() {
     job.scenario(|scenario| scenario.timing.between_builds = 0.2);
     job.order.builds = 3;
     let report = job.report();
-    let lottery = report.lottery.as_ref().expect("three builds");
-    assert_eq!((lottery.builds.len(), job.built()), (3, 1));
-    let fastest = lottery.builds.iter().min_by(|a, b| a.median_ms.total_cmp(&b.median_ms)).expect("three");
+    let selection = report.selection.as_ref().expect("three builds");
+    assert_eq!((selection.builds.len(), job.built()), (3, 1));
+    let fastest = selection.builds.iter().min_by(|a, b| a.median_ms.total_cmp(&b.median_ms)).expect("three");
     assert!(fastest.kept && fastest.plan_digest == report.plan.digest);
 }
 

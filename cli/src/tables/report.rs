@@ -2,7 +2,7 @@
 
 use super::headless;
 use planforge_report::{
-    ArtifactRef, BatchPoint, BatchSweep, BuildTrial, CacheUse, Finding, LayerTime, Lottery, ModeSplit, Numerics,
+    ArtifactRef, BatchPoint, BatchSweep, BuildSelection, BuildTrial, CacheUse, Finding, LayerTime, ModeSplit, Numerics,
     ProfilePoint, ProfileSwitch, Report, Roofline, Severity, StopReason, StreamPoint, StreamSweep,
     format::{bytes, milliseconds, per_second, percent},
 };
@@ -68,7 +68,7 @@ impl Facts<'_> {
                 format!("{}{}", milliseconds(build_ms), self.0.cache.as_ref().map_or("", cache_words)),
             ));
         }
-        lines.extend(self.0.lottery.iter().flat_map(lottery_lines));
+        lines.extend(self.0.selection.iter().flat_map(selection_lines));
         lines.push(("outputs", self.outputs_line()));
         if let Some(accuracy) = &self.0.accuracy {
             let reference = accuracy.reference_top1.map(|top1| format!(", reference {}", percent(top1)));
@@ -272,9 +272,9 @@ fn cache_words(cache: &CacheUse) -> &'static str {
     if cache.warm { ", from a warm cache" } else { ", from a cold cache" }
 }
 
-fn lottery_lines(lottery: &Lottery) -> Vec<(&'static str, String)> {
-    let steady = if lottery.unstable { "more than their measurements differ" } else { "within what they measure" };
-    let spread = format!("{} builds, {} apart, {steady}", lottery.builds.len(), percent(lottery.spread));
+fn selection_lines(selection: &BuildSelection) -> Vec<(&'static str, String)> {
+    let steady = if selection.unstable { "more than their measurements differ" } else { "within what they measure" };
+    let spread = format!("{} builds, {} apart, {steady}", selection.builds.len(), percent(selection.spread));
     let line = |build: &BuildTrial| {
         let wrong = if build.accurate { "" } else { ", WRONG outputs" };
         let kept = if build.kept { ", kept" } else { "" };
@@ -283,8 +283,8 @@ fn lottery_lines(lottery: &Lottery) -> Vec<(&'static str, String)> {
         ("trial", format!("{}: {median} median, built in {built}{cache}{wrong}{kept}", build.plan_digest.short()))
     };
     let mut lines = vec![("builds", spread)];
-    lines.extend(lottery.builds.iter().map(line));
-    lines.extend(lottery.failed.iter().map(|reason| ("trial", format!("failed: {}", cut(reason)))));
+    lines.extend(selection.builds.iter().map(line));
+    lines.extend(selection.failed.iter().map(|reason| ("trial", format!("failed: {}", cut(reason)))));
     lines
 }
 

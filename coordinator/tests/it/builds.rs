@@ -147,7 +147,7 @@ async fn a_plan_stored_before_the_failure_keeps_its_builds() {
     agent.say(Say::Built(built)).await;
     agent.fail(&assign, v1::FailureClass::Unstable, "the clocks moved").await;
     agent.acknowledged().await;
-    // The lottery is not drawn again: only the measurement is repeated.
+    // The multi-build selection is not drawn again: only the measurement is repeated.
     let assign = agent.assigned().await;
     assert_eq!(assign.job.as_ref().unwrap().kind(), v1::JobKind::Benchmark);
     agent.succeed(&blobs, &assign).await;

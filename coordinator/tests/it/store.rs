@@ -257,8 +257,8 @@ async fn engines(store: &dyn Store, epoch: u64) {
         ..report("aa1", "plan3", "{\"n\":4}", 14, None)
     };
     let many = PlanRef { builds: 5, ..engine("ab2", "plan2", 11).plan };
-    let lottery = Engine { plan: many, ..engine("ab2", "plan2", 11) };
-    let changes = vec![Change::Report(Box::new(swept.clone())), Change::Engine(Box::new(lottery))];
+    let selection = Engine { plan: many, ..engine("ab2", "plan2", 11) };
+    let changes = vec![Change::Report(Box::new(swept.clone())), Change::Engine(Box::new(selection))];
     store.commit(epoch, changes).await.unwrap();
     let newest = ReportFilter { plan: Some(Digest::of(b"plan3")), limit: 1, ..ReportFilter::default() };
     assert_eq!(store.reports(newest).await.unwrap(), std::slice::from_ref(&swept));

@@ -197,7 +197,7 @@ pub struct BuildTrial {
 
 /// Several builds of the same engine, and how much they differ.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Lottery {
+pub struct BuildSelection {
     /// In the order built.
     pub builds: Vec<BuildTrial>,
     /// Slowest median over the fastest, less one, among the builds judged alike.

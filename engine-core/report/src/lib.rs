@@ -15,8 +15,8 @@ pub mod testing;
 
 pub use ceilings::{Bound, Ceilings, Rates, Roofline};
 pub use detail::{
-    ArtifactRef, BatchPoint, BatchSweep, BuildTrial, CacheState, CacheUse, LatencySplit, Lottery, ModeSplit, PartStats,
-    ProfilePoint, ProfileSwitch, ShapePoint, StreamPoint, StreamSweep, Sweep,
+    ArtifactRef, BatchPoint, BatchSweep, BuildSelection, BuildTrial, CacheState, CacheUse, LatencySplit, ModeSplit,
+    PartStats, ProfilePoint, ProfileSwitch, ShapePoint, StreamPoint, StreamSweep, Sweep,
 };
 pub use layer::LayerTime;
 pub use samples::{Samples, SamplesError};
@@ -88,7 +88,8 @@ pub struct Report {
     pub batches: Option<BatchSweep>,
     /// Set when the engine was built more than once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lottery: Option<Lottery>,
+    #[serde(rename = "lottery")]
+    pub selection: Option<BuildSelection>,
     /// The cache the kept plan was built with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheUse>,

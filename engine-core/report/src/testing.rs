@@ -103,7 +103,7 @@ pub fn sample_report(centre_ms: f64) -> Report {
         switches: Vec::new(),
         streams: None,
         batches: None,
-        lottery: None,
+        selection: None,
         cache: None,
         artifacts: Vec::new(),
         build_ms: Some(1234.0),

@@ -5,7 +5,9 @@ use super::{
     run::{Built, model_ref},
 };
 use crate::{measure::Measurement, verify::Verdict};
-use planforge_report::{ArtifactRef, Finding, Foreign, Lottery, Provenance, REPORT_SCHEMA_VERSION, Report, Samples};
+use planforge_report::{
+    ArtifactRef, BuildSelection, Finding, Foreign, Provenance, REPORT_SCHEMA_VERSION, Report, Samples,
+};
 use planforge_types::{
     NamedTensors, Port,
     fingerprint::DeviceFingerprint,
@@ -32,7 +34,7 @@ pub(super) struct Parts<'a> {
     pub bound: &'a NamedTensors,
     pub engine_memory_bytes: u64,
     pub measurement: Measurement,
-    pub lottery: Option<Lottery>,
+    pub selection: Option<BuildSelection>,
     pub beside: Beside,
     pub artifacts: &'a [Artifact],
     pub verdict: Verdict,
@@ -44,7 +46,7 @@ pub(super) fn assemble(parts: Parts<'_>) -> Report {
     let batch = batch(&inputs);
     let mut findings = verdict.findings;
     findings.extend(measurement.findings);
-    for more in [built.findings, beside.findings, parts.lottery.iter().filter_map(unstable).collect()] {
+    for more in [built.findings, beside.findings, parts.selection.iter().filter_map(unstable).collect()] {
         add_once(&mut findings, more);
     }
     let built_for = order.built_for.clone().filter(|sku| *sku != order.sku);
@@ -82,7 +84,7 @@ pub(super) fn assemble(parts: Parts<'_>) -> Report {
         switches: beside.switches,
         streams: beside.streams,
         batches: beside.batches,
-        lottery: parts.lottery,
+        selection: parts.selection,
         cache: built.cache,
         artifacts: parts.artifacts.iter().map(artifact_ref).collect(),
         build_ms: built.build_ms,
@@ -109,15 +111,15 @@ fn artifact_ref(artifact: &Artifact) -> ArtifactRef {
     ArtifactRef { name: artifact.name.clone(), digest: artifact.digest, bytes: artifact.bytes }
 }
 
-fn unstable(lottery: &Lottery) -> Option<Finding> {
+fn unstable(selection: &BuildSelection) -> Option<Finding> {
     let message = || {
         format!(
             "{} builds differ by {:.1} %, more than their measurements: build several and keep the best",
-            lottery.builds.len(),
-            lottery.spread * 100.0
+            selection.builds.len(),
+            selection.spread * 100.0
         )
     };
-    lottery.unstable.then(|| Finding::warning("build-unstable", message()))
+    selection.unstable.then(|| Finding::warning("build-unstable", message()))
 }
 
 /// Adds findings whose code is not there yet: a tool repeats itself in every window, in other numbers.

@@ -5,9 +5,9 @@ mod beside;
 mod ceilings;
 mod document;
 mod loss;
-mod lottery;
 mod outlet;
 mod run;
+mod selection;
 
 pub use ceilings::CeilingStore;
 pub use run::{RunEnd, run};

@@ -2,15 +2,15 @@
 //!
 //! compile → verify → card → [`WorkEvent::Built`] → wait for the upload → measure → the rest → report →
 //! [`WorkEvent::Done`]. A benchmark starts at verify, with the plan it is given. Where an order asks for several
-//! builds, each is verified and measured, and the one kept is told and uploaded after that (see `lottery`). Whatever
+//! builds, each is verified and measured, and the one kept is told and uploaded after that (see `multi-build selection`). Whatever
 //! goes wrong on the way becomes one [`WorkEvent::Failed`] with the class that decides about a retry.
 
 use super::{
     beside::distinct,
     document,
     loss::Loss,
-    lottery,
     outlet::{CompileEvents, Outlet, log},
+    selection,
 };
 use crate::{
     measure::{self, Clock, MeasureConfig, Measurement, MonotonicClock},
@@ -22,7 +22,7 @@ use planforge_backend::{
 use planforge_device::telemetry::{OpenTelemetry, Telemetry, unix_ms};
 use planforge_graph::ir::Graph;
 use planforge_report::{
-    CacheState, CacheUse, Finding, Lottery, ModelRef, PlanRef, ShapePoint,
+    BuildSelection, CacheState, CacheUse, Finding, ModelRef, PlanRef, ShapePoint,
     card::{CARD_SCHEMA_VERSION, EngineCard},
 };
 use planforge_types::{
@@ -122,7 +122,7 @@ pub(super) struct Measured {
     pub loaded: Loaded,
     pub measurement: Measurement,
     pub measured_unix_ms: u64,
-    pub lottery: Option<Lottery>,
+    pub selection: Option<BuildSelection>,
 }
 
 /// A plan ready to be timed, and what is known of its outputs.
@@ -157,7 +157,7 @@ impl Job<'_> {
         let mut phases = Phases::new();
         let measured = match order.kind {
             WorkKind::Build if order.builds > 1 => {
-                let measured = lottery::run(self, &mut *telemetry, &mut phases)?;
+                let measured = selection::run(self, &mut *telemetry, &mut phases)?;
                 self.hand_over(&measured.built, &mut phases, wait_continue)?;
                 measured
             }
@@ -180,7 +180,7 @@ impl Job<'_> {
     /// What belongs beside the headline, then the report.
     fn finish(&self, measured: Measured, telemetry: &mut dyn Telemetry, phases: Phases) -> Result<(), BackendError> {
         let order = self.order;
-        let Measured { built, mut loaded, measurement, measured_unix_ms, lottery } = measured;
+        let Measured { built, mut loaded, measurement, measured_unix_ms, selection } = measured;
         self.outlet.send(WorkEvent::WindowBegin);
         let beside = self.beside(&mut loaded, &built.path, &measurement, telemetry);
         self.outlet.send(WorkEvent::WindowEnd);
@@ -197,7 +197,7 @@ impl Job<'_> {
             bound: &loaded.inputs,
             engine_memory_bytes: loaded.meter.memory_bytes(),
             measurement,
-            lottery,
+            selection,
             beside,
             artifacts: &artifacts,
             verdict: loaded.verdict,
@@ -442,7 +442,7 @@ impl Job<'_> {
             self.outlet.send(WorkEvent::WindowEnd);
             result
         })?;
-        Ok(Measured { built, loaded, measurement, measured_unix_ms, lottery: None })
+        Ok(Measured { built, loaded, measurement, measured_unix_ms, selection: None })
     }
 
     fn threads(&self) -> u32 {

@@ -298,11 +298,11 @@ fn of_several_builds_the_fastest_is_kept_and_told_once() {
 
     let report = job.report();
     assert_eq!((report.plan.digest, report.latency_ms.median), (*plan_digest, 2.0));
-    let lottery = report.lottery.as_ref().unwrap();
-    let medians: Vec<f64> = lottery.builds.iter().map(|build| build.median_ms).collect();
+    let selection = report.selection.as_ref().unwrap();
+    let medians: Vec<f64> = selection.builds.iter().map(|build| build.median_ms).collect();
     assert_eq!(medians, [6.0, 2.0, 4.0]);
-    assert_eq!(lottery.builds.iter().map(|build| build.kept).collect::<Vec<_>>(), [false, true, false]);
-    assert!(lottery.unstable && (lottery.spread - 2.0).abs() < 1e-9, "{lottery:?}");
+    assert_eq!(selection.builds.iter().map(|build| build.kept).collect::<Vec<_>>(), [false, true, false]);
+    assert!(selection.unstable && (selection.spread - 2.0).abs() < 1e-9, "{selection:?}");
     let codes: Vec<&str> = report.findings.iter().map(|finding| finding.code.as_str()).collect();
     for code in ["build-unstable", "tool-says", "unstable-compute"] {
         assert_eq!(codes.iter().filter(|have| **have == code).count(), 1, "{code} in {codes:?}");
@@ -323,7 +323,7 @@ fn further_builds_time_their_tactics_anew_and_a_full_cache_is_only_added_to() {
     assert_eq!(warm.cache(), "farm+0", "the first build's, which has all that was there");
     let report = warm.report();
     let warmth = |report: &Report| {
-        let builds = report.lottery.iter().flat_map(|lottery| &lottery.builds);
+        let builds = report.selection.iter().flat_map(|selection| &selection.builds);
         builds.map(|build| build.cache.as_ref().unwrap().warm).collect::<Vec<_>>()
     };
     assert_eq!(warmth(&report), [true, false]);
@@ -339,7 +339,7 @@ fn a_single_build_updates_its_cache_in_place_and_says_what_it_found() {
     let report = job.report();
     let cache = report.cache.as_ref().unwrap();
     assert!(cache.warm && cache.before.as_ref().unwrap().digest == Digest::of(b"farm"));
-    assert_eq!((job.cache().as_str(), report.lottery.is_none()), ("farm+0", true));
+    assert_eq!((job.cache().as_str(), report.selection.is_none()), ("farm+0", true));
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn a_fast_build_with_wrong_outputs_is_not_kept() {
     assert_eq!(job.run(), RunEnd::Succeeded);
     let report = job.report();
     assert!(report.accurate && report.plan.digest == Digest::of(b"0"));
-    assert_eq!(report.lottery.unwrap().builds.iter().map(|b| b.accurate).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(report.selection.unwrap().builds.iter().map(|b| b.accurate).collect::<Vec<_>>(), [true, false]);
 
     let mut all_wrong = Fixture::new(&[3.0, 1.0]);
     all_wrong.compiler.script.wrong = vec![0, 1];
@@ -366,8 +366,8 @@ fn a_later_build_that_fails_is_noted_and_a_first_one_ends_the_job() {
     let mut job = Fixture::new(&[2.0]);
     job.order.builds = 2;
     assert_eq!(job.run(), RunEnd::Succeeded);
-    let lottery = job.report().lottery.unwrap();
-    assert_eq!((lottery.builds.len(), lottery.failed), (1, vec!["build 2 of 2: no luck".to_owned()]));
+    let selection = job.report().selection.unwrap();
+    assert_eq!((selection.builds.len(), selection.failed), (1, vec!["build 2 of 2: no luck".to_owned()]));
 
     let mut none = Fixture::new(&[]);
     none.order.builds = 3;

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{measure::Measurement, verify::Verdict};
 use planforge_device::telemetry::Telemetry;
-use planforge_report::{BuildTrial, Lottery};
+use planforge_report::{BuildSelection, BuildTrial};
 use planforge_types::{BackendError, NamedTensors};
 use std::{
     fs, io,
@@ -81,7 +81,7 @@ pub(super) fn run(job: &Job<'_>, telemetry: &mut dyn Telemetry, phases: &mut Pha
     keep_cache(order.cache.as_deref(), &trials[if was_cold { kept } else { 0 }])?;
     let (spread, unstable) = spread(&outcomes);
     let builds = trials.iter().enumerate().map(|(index, trial)| trial.told(index == kept)).collect();
-    let lottery = Lottery { builds, spread, unstable, failed };
+    let selection = BuildSelection { builds, spread, unstable, failed };
     let Trial { built, verdict, inputs, measurement, measured_unix_ms, .. } = trials.swap_remove(kept);
     for trial in trials {
         // Plans are large; a file that stays goes with the scratch folder.
@@ -91,7 +91,7 @@ pub(super) fn run(job: &Job<'_>, telemetry: &mut dyn Telemetry, phases: &mut Pha
     let mut meter = job.load(&built.path, 0)?;
     meter.bind(&inputs)?;
     let loaded = Loaded { meter, inputs, verdict };
-    Ok(Measured { built, loaded, measurement, measured_unix_ms, lottery: Some(lottery) })
+    Ok(Measured { built, loaded, measurement, measured_unix_ms, selection: Some(selection) })
 }
 
 fn trial(job: &Job<'_>, index: u32, telemetry: &mut dyn Telemetry, phases: &mut Phases) -> Result<Trial, BackendError> {
