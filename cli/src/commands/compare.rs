@@ -58,7 +58,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             Ok((found, own))
         }))?
     };
-    let comparison = compare::compare_beside(&found, &own).map_err(|error| match &error {
+    let comparison = compare::compare_among(&found, &own).map_err(|error| match &error {
         CompareError::Samples { index, source } => {
             let name = args.reports.get(*index).map_or("a report", String::as_str);
             Failure::usage(format!("the samples of '{name}' are damaged: {source}"))

@@ -69,7 +69,7 @@ pub fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
     // The engine stands against the baseline: a ratio below 1 says that it is faster.
     let reports = [beside, report];
     let comparison =
-        compare::compare_beside(&reports, &own).map_err(|e| Failure::new(ErrorCode::Internal, e.to_string()))?;
+        compare::compare_among(&reports, &own).map_err(|e| Failure::new(ErrorCode::Internal, e.to_string()))?;
     context.printer.data(&tables::comparison::render(&comparison))?;
     let [baseline, report] = reports;
     context.printer.object(&serde_json::json!({ "report": report, "baseline": baseline, "comparison": comparison }))

@@ -172,11 +172,11 @@ pub enum CompareError {
 
 /// Compares `reports`: within each SKU, and the first with all others.
 pub fn compare(reports: &[Report]) -> Result<Comparison, CompareError> {
-    compare_beside(reports, &[])
+    compare_among(reports, &[])
 }
 
 /// As [`compare`]; foreign plans are held against engines of `others` too, which are not compared otherwise.
-pub fn compare_beside(reports: &[Report], others: &[Report]) -> Result<Comparison, CompareError> {
+pub fn compare_among(reports: &[Report], others: &[Report]) -> Result<Comparison, CompareError> {
     match reports.len() {
         count @ 0..2 => return Err(CompareError::TooFew(count)),
         count if count > MAX_REPORTS => return Err(CompareError::TooMany(count)),

@@ -1,7 +1,7 @@
 //! Puts a report together from what the steps of a job found, and writes documents to disk.
 
 use super::{
-    beside::Beside,
+    extra::Beside,
     run::{Built, model_ref},
 };
 use crate::{measure::Measurement, verify::Verdict};

@@ -1,9 +1,9 @@
 //! One job from order to report, in a process of its own; what is said there and back is in [`planforge_types::order`].
 
 mod batches;
-mod beside;
 mod ceilings;
 mod document;
+mod extra;
 mod loss;
 mod outlet;
 mod run;

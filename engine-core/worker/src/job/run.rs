@@ -6,8 +6,8 @@
 //! goes wrong on the way becomes one [`WorkEvent::Failed`] with the class that decides about a retry.
 
 use super::{
-    beside::distinct,
     document,
+    extra::distinct,
     loss::Loss,
     outlet::{CompileEvents, Outlet, log},
     selection,
@@ -450,7 +450,7 @@ impl Job<'_> {
     }
 
     /// One experiment on what is bound, beside the headline: it has no more than its share of the time.
-    pub fn measure_beside(
+    pub fn measure_extras(
         &self,
         meter: &mut dyn Meter,
         budget_ms: f64,

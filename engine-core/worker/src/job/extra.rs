@@ -269,7 +269,7 @@ impl Job<'_> {
         let graph = self.reference_graph(Some(fixed));
         let inputs: NamedTensors = reference_inputs(graph.as_ref().ok(), meter, Some(fixed));
         meter.bind(&inputs)?;
-        self.measure_beside(meter, budget_ms, telemetry)
+        self.measure_extras(meter, budget_ms, telemetry)
     }
 }
 
