@@ -9,7 +9,7 @@ use planforge_import::{
     testing::{TestModel, ints, numbers},
 };
 use planforge_onnx::proto::{tensor_shape_proto::dimension, type_proto};
-use planforge_plan::takes::InputError;
+use planforge_plan::signature::InputError;
 use planforge_types::{
     BackendError, BuildSpec, Digest, DimRange, ElementType, HostTensor, NamedTensors, OptimizationLevel,
     OptimizationProfile, fingerprint::HostFacts,

@@ -10,7 +10,7 @@ use planforge_plan::{
     GraphSummary, PassSummary,
     container::MINOR,
     lines::{self, LABEL_WIDTH},
-    takes::TakenInput,
+    signature::InputSignature,
 };
 use planforge_report::format::mib;
 use planforge_types::{BuildSpec, Digest, Port, Sku, Toolchain};
@@ -70,7 +70,7 @@ pub struct InspectedTactic {
 /// One optimization profile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InspectedProfile {
-    pub inputs: Vec<TakenInput>,
+    pub inputs: Vec<InputSignature>,
     /// Memory of its activations at the usual shapes.
     pub arena_bytes: u64,
 }
@@ -126,7 +126,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
     let profiles: Vec<InspectedProfile> = (0..manifest.profiles())
         .filter_map(|index| {
             let arena_bytes = manifest.program_of(index)?.arena_bytes;
-            Some(InspectedProfile { inputs: manifest.takes(index)?, arena_bytes })
+            Some(InspectedProfile { inputs: manifest.signature(index)?, arena_bytes })
         })
         .collect();
     let lives = lifetimes(program);
@@ -259,13 +259,13 @@ impl fmt::Display for Inspection {
 impl Inspection {
     /// Whether any dimension varies, or there is more than one profile.
     fn has_profiles(&self) -> bool {
-        let varies = |input: &TakenInput| input.dims.iter().any(|dim| dim.range.min != dim.range.max);
+        let varies = |input: &InputSignature| input.dims.iter().any(|dim| dim.range.min != dim.range.max);
         self.profiles.len() > 1 || self.profiles.iter().flat_map(|profile| &profile.inputs).any(varies)
     }
 }
 
 /// `x:1..4..8x3`, as `--shapes` takes it.
-fn described(input: &TakenInput) -> String {
+fn described(input: &InputSignature) -> String {
     let dims: Vec<String> = input
         .dims
         .iter()

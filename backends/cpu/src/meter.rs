@@ -16,7 +16,7 @@ use bytes::Bytes;
 use planforge_backend::{LoadOptions, Meter, Window, WindowSamples};
 use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
 use planforge_onnx::Model;
-use planforge_plan::takes::{self, TakenInput};
+use planforge_plan::signature::{self, InputSignature};
 use planforge_report::{LayerTime, Rates};
 use planforge_types::failure::chain;
 use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, OptimizationProfile, Port};
@@ -44,7 +44,7 @@ pub struct NativeMeter {
     weights: Weights,
     profile: usize,
     /// What it takes under its profile.
-    takes: Vec<TakenInput>,
+    takes: Vec<InputSignature>,
     /// At least one, the one in use last, which alone has memory.
     engines: Vec<Engine>,
     /// Message and weights of the model, for other shapes than the usual ones.
@@ -199,8 +199,8 @@ impl NativeMeter {
 }
 
 /// What a plan takes under a profile, and its program at the usual shapes.
-fn usual(manifest: &Manifest, profile: usize) -> Result<(Vec<TakenInput>, &Program), BackendError> {
-    manifest.takes(profile).zip(manifest.program_of(profile)).ok_or_else(|| {
+fn usual(manifest: &Manifest, profile: usize) -> Result<(Vec<InputSignature>, &Program), BackendError> {
+    manifest.signature(profile).zip(manifest.program_of(profile)).ok_or_else(|| {
         let profiles = manifest.profiles();
         let number = if profiles == 1 { "one profile".to_owned() } else { format!("{profiles} profiles") };
         BackendError::model(format!("the plan has {number}, so there is no profile {profile}"))
@@ -244,8 +244,8 @@ pub(crate) fn output_port(of: &ProgramPort, varies: Option<&Vec<bool>>) -> Port 
 }
 
 /// An input as its profile allows it.
-pub(crate) fn input_port(of: &TakenInput) -> Port {
-    let size = |dim: &takes::TakenDim| (dim.range.min == dim.range.max).then_some(dim.range.opt);
+pub(crate) fn input_port(of: &InputSignature) -> Port {
+    let size = |dim: &signature::DimSignature| (dim.range.min == dim.range.max).then_some(dim.range.opt);
     Port { name: of.name.clone(), element: of.element, shape: of.dims.iter().map(size).collect() }
 }
 
@@ -269,7 +269,7 @@ impl Meter for NativeMeter {
     }
 
     fn bind(&mut self, inputs: &NamedTensors) -> Result<(), BackendError> {
-        let tensors = takes::check(&self.takes, inputs)?;
+        let tensors = signature::check(&self.takes, inputs)?;
         // A refused shape leaves nothing bound that could be run by mistake.
         self.bound = false;
         let shapes: Vec<&[usize]> = tensors.iter().map(|tensor| tensor.shape.as_slice()).collect();

@@ -9,7 +9,7 @@ use planforge_onnx::Detached;
 use planforge_plan::{
     GraphSummary, PassSummary,
     container::{self, ContainerError, KIND_MANIFEST, KIND_MODEL, KIND_MODEL_WEIGHTS, KIND_WEIGHTS, Section, Writer},
-    takes::TakenInput,
+    signature::InputSignature,
 };
 use planforge_types::{BuildSpec, Digest, Sku, Toolchain, spec::MAX_PROFILES};
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ pub struct Manifest {
 #[serde(deny_unknown_fields)]
 pub struct Dynamic {
     /// The inputs of each profile, in the program's order.
-    pub profiles: Vec<Vec<TakenInput>>,
+    pub profiles: Vec<Vec<InputSignature>>,
     /// Programs at the usual shapes of the profiles after the first.
     pub programs: Vec<Program>,
     /// Which dimensions of each output vary.
@@ -73,12 +73,12 @@ impl Manifest {
     }
 
     /// What the engine takes under a profile.
-    pub fn takes(&self, profile: usize) -> Option<Vec<TakenInput>> {
+    pub fn signature(&self, profile: usize) -> Option<Vec<InputSignature>> {
         match &self.dynamic {
             Some(dynamic) => dynamic.profiles.get(profile).cloned(),
             None if profile == 0 => {
                 let ports = self.program.inputs.iter();
-                Some(ports.map(|port| TakenInput::fixed(&port.name, port.element, &port.shape)).collect())
+                Some(ports.map(|port| InputSignature::fixed(&port.name, port.element, &port.shape)).collect())
             }
             None => None,
         }
@@ -98,7 +98,7 @@ impl Manifest {
             if program.weight_bytes != weight_bytes {
                 return Err("its weights are not as long as it says".into());
             }
-            let takes = self.takes(index).unwrap_or_default();
+            let takes = self.signature(index).unwrap_or_default();
             let fits = takes.len() == program.inputs.len()
                 && takes.iter().zip(&program.inputs).all(|(takes, port)| {
                     let usual = takes.dims.iter().map(|dim| dim.range.opt as usize);

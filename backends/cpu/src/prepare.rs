@@ -217,7 +217,7 @@ impl Checker<'_> {
         self.step.inputs.get(position).copied().flatten()
     }
 
-    fn takes(&self, position: usize, elements: usize) -> Result<(), String> {
+    fn signature(&self, position: usize, elements: usize) -> Result<(), String> {
         self.holds(&format!("input {position}"), self.input(position), elements, 4)
     }
 
@@ -229,7 +229,7 @@ impl Checker<'_> {
     }
 
     fn optional(&self, position: usize, elements: usize) -> Result<(), String> {
-        if self.input(position).is_some() { self.takes(position, elements) } else { Ok(()) }
+        if self.input(position).is_some() { self.signature(position, elements) } else { Ok(()) }
     }
 
     fn tactic(&self) -> Result<&Tactic, String> {
@@ -267,7 +267,7 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             let columns = shape.out_channels / shape.groups;
             let size = PackedSize::new(blocking.kernel, shape.depth(), columns).ok_or("its weights are too large")?;
             let out = product(&[shape.pixels(), shape.out_channels])?;
-            check.takes(0, shape.image_len())?;
+            check.signature(0, shape.image_len())?;
             check.optional(1, out)?;
             check.gives(out)?;
             check.holds("weights", step.weights, product(&[size.elements, shape.groups])?, 4)?;
@@ -303,7 +303,7 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
                 return Err("it is not depthwise".to_owned());
             }
             let out = product(&[shape.pixels(), shape.channels])?;
-            check.takes(0, shape.image_len())?;
+            check.signature(0, shape.image_len())?;
             check.optional(1, out)?;
             check.gives(out)?;
             check.holds("weights", step.weights, shape.kernel[0] * shape.kernel[1] * shape.channels, 4)?;
@@ -314,7 +314,7 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             let blocking = blocking(check.tactic()?, isa)?;
             let size = PackedSize::new(blocking.kernel, *depth, *columns).ok_or("its weights are too large")?;
             let out = product(&[*rows, *columns])?;
-            check.takes(0, product(&[*rows, *depth])?)?;
+            check.signature(0, product(&[*rows, *depth])?)?;
             check.optional(1, out)?;
             check.gives(out)?;
             check.holds("weights", step.weights, size.elements, 4)?;
@@ -430,7 +430,7 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             if !taps_are_few(&shape.kernel, &[shape.pixels(), shape.channels]) {
                 return Err("its windows are too large".to_owned());
             }
-            check.takes(0, shape.image_len())?;
+            check.signature(0, shape.image_len())?;
             check.gives(product(&[shape.pixels(), shape.channels])?)?;
             let kind = match *function {
                 PoolFunction::Max => PoolKind::Max,
@@ -456,7 +456,7 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
         StepKind::Softmax { columns, .. } | StepKind::LayerNorm { columns, .. } => {
             let bytes = check.input(0).map_or(0, |id| program.buffer(id).bytes) as usize;
             check.gives(bytes / 4)?;
-            check.takes(0, bytes / 4)?;
+            check.signature(0, bytes / 4)?;
             if *columns == 0 || !(bytes / 4).is_multiple_of(*columns) {
                 return Err("its rows are not whole".to_owned());
             }
@@ -472,7 +472,7 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
         }
         StepKind::Point { function } => {
             let bytes = check.input(0).map_or(0, |id| program.buffer(id).bytes) as usize;
-            check.takes(0, bytes / 4)?;
+            check.signature(0, bytes / 4)?;
             check.gives(bytes / 4)?;
             Ok(match *function {
                 PointFunction::Activation(of) => Prepared::Activation(activation(Some(of))),
@@ -518,7 +518,7 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
         }
         StepKind::Transpose { shape, perm } => {
             let count = product(shape)?;
-            check.takes(0, count)?;
+            check.signature(0, count)?;
             check.gives(count)?;
             Ok(Prepared::Transpose(Transpose::new(shape, perm).ok_or("its axes are no permutation")?))
         }

@@ -13,7 +13,7 @@ use planforge_onnx::{
     Model,
     proto::{tensor_shape_proto::dimension, type_proto},
 };
-use planforge_plan::takes::{TakenDim, TakenInput};
+use planforge_plan::signature::{DimSignature, InputSignature};
 use planforge_types::{BackendError, DimRange, FailureClass, OptimizationProfile, failure::chain};
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(crate) struct Shapes<'a> {
     weights: WeightPlan,
     /// One per profile.
     programs: Vec<Program>,
-    takes: Vec<Vec<TakenInput>>,
+    takes: Vec<Vec<InputSignature>>,
     /// Output shapes at every point so far.
     outputs: Vec<Vec<Vec<usize>>>,
     symbols: BTreeMap<String, Vec<Option<String>>>,
@@ -74,11 +74,11 @@ impl<'a> Shapes<'a> {
                 .map(|((usual, smallest), largest)| {
                     let symbols = self.symbols.get(&usual.name);
                     let sizes = usual.shape.iter().zip(&smallest.shape).zip(&largest.shape).enumerate();
-                    let dims = sizes.map(|(axis, ((&opt, &min), &max))| TakenDim {
+                    let dims = sizes.map(|(axis, ((&opt, &min), &max))| DimSignature {
                         range: DimRange { min: min as u64, opt: opt as u64, max: max as u64 },
                         symbol: symbols.and_then(|symbols| symbols.get(axis).cloned().flatten()).filter(|_| min != max),
                     });
-                    TakenInput { name: usual.name.clone(), element: usual.element, dims: dims.collect() }
+                    InputSignature { name: usual.name.clone(), element: usual.element, dims: dims.collect() }
                 })
                 .collect(),
         );

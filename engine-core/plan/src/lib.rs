@@ -2,11 +2,11 @@
 
 pub mod container;
 pub mod lines;
+pub mod signature;
 mod summary;
-pub mod takes;
 
+pub use signature::{DimSignature, InputError, InputSignature};
 pub use summary::{GraphSummary, PassSummary};
-pub use takes::{InputError, TakenDim, TakenInput};
 
 /// Name of the native backends in toolchains, of CPUs and of NVIDIA devices alike.
 pub const BACKEND: &str = "native";

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// One dimension of an input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TakenDim {
+pub struct DimSignature {
     pub range: DimRange,
     /// The model's name for it; dimensions of one name have one size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -18,18 +18,18 @@ pub struct TakenDim {
 /// One input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TakenInput {
+pub struct InputSignature {
     pub name: String,
     pub element: ElementType,
-    pub dims: Vec<TakenDim>,
+    pub dims: Vec<DimSignature>,
 }
 
-impl TakenInput {
+impl InputSignature {
     /// An input of one shape.
     pub fn fixed(name: &str, element: ElementType, shape: &[usize]) -> Self {
         let dim = |&size: &usize| {
             let size = size as u64;
-            TakenDim { range: DimRange { min: size, opt: size, max: size }, symbol: None }
+            DimSignature { range: DimRange { min: size, opt: size, max: size }, symbol: None }
         };
         Self { name: name.into(), element, dims: shape.iter().map(dim).collect() }
     }
@@ -80,7 +80,7 @@ impl From<InputError> for BackendError {
 }
 
 /// Compares what is given with what an engine takes; the tensors in the engine's order.
-pub fn check<'a>(takes: &[TakenInput], given: &'a NamedTensors) -> Result<Vec<&'a HostTensor>, InputError> {
+pub fn check<'a>(takes: &[InputSignature], given: &'a NamedTensors) -> Result<Vec<&'a HostTensor>, InputError> {
     let names = || takes.iter().map(|input| input.name.as_str()).collect::<Vec<_>>().join(", ");
     if let Some(name) = given.keys().find(|name| !takes.iter().any(|input| input.name == **name)) {
         return Err(InputError::Unknown { input: name.clone(), takes: names() });
@@ -123,12 +123,12 @@ pub fn check<'a>(takes: &[TakenInput], given: &'a NamedTensors) -> Result<Vec<&'
 mod tests {
     use super::*;
 
-    fn dim(min: u64, max: u64, symbol: Option<&str>) -> TakenDim {
-        TakenDim { range: DimRange { min, opt: min, max }, symbol: symbol.map(str::to_owned) }
+    fn dim(min: u64, max: u64, symbol: Option<&str>) -> DimSignature {
+        DimSignature { range: DimRange { min, opt: min, max }, symbol: symbol.map(str::to_owned) }
     }
 
-    fn takes() -> Vec<TakenInput> {
-        let input = |name: &str, dims| TakenInput { name: name.into(), element: ElementType::F32, dims };
+    fn takes() -> Vec<InputSignature> {
+        let input = |name: &str, dims| InputSignature { name: name.into(), element: ElementType::F32, dims };
         vec![input("x", vec![dim(1, 8, Some("batch")), dim(3, 3, None)]), input("y", vec![dim(1, 8, Some("batch"))])]
     }
 
