@@ -40,7 +40,7 @@ fn takes_empty(op: &Op, element: ElementType) -> bool {
                 || matches!(kind, ReduceKind::Sum | ReduceKind::Prod | ReduceKind::L1 | ReduceKind::SumSquare)
         }
         Op::Concat { .. } | Op::MatMul(_) | Op::Pad { mode: PadMode::Constant, .. } | Op::Split { .. } => true,
-        Op::Tabled(tabled) => named::takes_empty(&tabled.name),
+        Op::Named(named) => named::takes_empty(&named.name),
         _ => false,
     }
 }
@@ -50,7 +50,7 @@ fn infer_filled(op: &Op, inputs: &[Option<&TensorType>], wanted: &[Vec<usize>]) 
     let one = |element: ElementType, shape: &[usize]| Ok(vec![TensorType::new(element, shape)]);
     let like = |given: &TensorType| Ok(vec![given.clone()]);
     match op {
-        Op::Tabled(tabled) => named::infer(tabled, &given, wanted),
+        Op::Named(named) => named::infer(named, &given, wanted),
         Op::Identity => like(given.get(0)?),
         Op::Unary(unary) => unary_type(*unary, &given),
         Op::Activation(Activation::Relu) => {

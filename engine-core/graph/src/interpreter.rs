@@ -61,7 +61,7 @@ pub fn run(op: &Op, tensors: &[Option<&Tensor>], outputs: &[TensorType]) -> Resu
         Op::DepthToSpace { block, column_row } => movement::depth_to_space(inputs.get(0)?, *block, *column_row, out)?,
         Op::SpaceToDepth { block } => movement::space_to_depth(inputs.get(0)?, *block, out)?,
         Op::Trilu { upper, k } => movement::trilu(inputs.get(0)?, *upper, *k, out)?,
-        Op::Tabled(tabled) => return named::run(tabled, &inputs, outputs),
+        Op::Named(named) => return named::run(named, &inputs, outputs),
         Op::Attention(attention) => attention::attention(attention, &inputs, out)?,
         Op::Quantize(how) => quantize::quantize(*how, &inputs, out)?,
         Op::Dequantize(how) => quantize::dequantize(*how, &inputs, out)?,

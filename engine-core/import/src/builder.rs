@@ -271,7 +271,7 @@ impl Lowering<'_> {
         let given = constants.iter().flatten().map(|tensor| tensor.len() as u64);
         let made: u64 = results.iter().map(|ty| count(&ty.shape)).sum();
         let work = match op {
-            Op::MatMul(_) | Op::Conv(_) | Op::ConvTranspose(_) | Op::Pool(_) | Op::Tabled(_) => {
+            Op::MatMul(_) | Op::Conv(_) | Op::ConvTranspose(_) | Op::Pool(_) | Op::Named(_) => {
                 made.saturating_mul(given.max().unwrap_or(1))
             }
             _ => made + given.sum::<u64>(),

@@ -11,16 +11,16 @@
 mod check;
 mod dump;
 mod graph;
+mod named_op;
 mod op;
-mod tabled;
 mod tensor;
 
 pub use check::GraphError;
 pub use graph::{DefUse, Dim, Graph, Node, Output, Value, ValueId};
+pub use named_op::NamedOp;
 pub use op::{
     Activation, ArgReduce, Attention, Binary, Compare, Conv, ConvTranspose, Epilogue, GeluForm, MatMul, Op, PadMode,
     Pool, PoolKind, Quantization, ReduceKind, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, Unary,
 };
 pub use planforge_types::{ElementType, element_count};
-pub use tabled::Tabled;
 pub use tensor::{Element, Tensor, TensorError};

@@ -3,7 +3,7 @@
 //! Sizes that follow from the output's shape are not repeated in attributes. All axes are resolved (0-based,
 //! below the rank); pads are `[begin of each spatial axis, then end of each]`.
 
-use super::{ElementType, Tabled};
+use super::{ElementType, NamedOp};
 use serde::{Deserialize, Serialize};
 
 /// What a node computes. Inputs are listed by position; `?` marks an optional one.
@@ -89,7 +89,7 @@ pub enum Op {
     /// `[x]` -> values, i64 indices; the k follows from the outputs.
     TopK { axis: usize, largest: bool },
     /// An operator of [`crate::named`], which says what it takes.
-    Tabled(Box<Tabled>),
+    NamedOp(Box<NamedOp>),
 
     /// `[q (B,S,heads D), k (B,T,heads D), v (B,T,heads E), mask? (broadcasts to B,heads,S,T)]` -> (B,S,heads E): per
     /// head `softmax(scale q k^T + mask) v`. Heads lie side by side in the last axis.
@@ -380,7 +380,7 @@ impl Op {
     /// A short name for lists and statistics.
     pub fn kind(&self) -> &str {
         match self {
-            Self::Tabled(tabled) => &tabled.name,
+            Self::Named(named) => &named.name,
             own => own.own_kind().unwrap_or_default(),
         }
     }
@@ -425,7 +425,7 @@ impl Op {
             Self::SpaceToDepth { .. } => "space_to_depth",
             Self::Trilu { .. } => "trilu",
             Self::TopK { .. } => "top_k",
-            Self::Tabled(_) => return None,
+            Self::Named(_) => return None,
             Self::Attention(_) => "attention",
             Self::Quantize(_) => "quantize",
             Self::Dequantize(_) => "dequantize",

@@ -2,7 +2,7 @@
 
 use super::Entry;
 use crate::{
-    ir::{Tabled, Tensor},
+    ir::{NamedOp, Tensor},
     reference::{Inputs, OpError, numbers::Numbers, walk::strides},
     shape::{Given, ShapeError, TensorType, attribute, mismatch, require},
 };
@@ -13,10 +13,10 @@ const MAX_PRODUCTS: usize = 1 << 34;
 pub(super) const ENTRIES: &[Entry] = &[Entry { name: "einsum", takes_empty: false, infer: einsum_type, run: einsum }];
 
 /// Labels of every operand's axes, and of the result's, from `labels` (all in a row) and `ranks` (the result's last).
-fn labels(tabled: &Tabled) -> Option<Vec<Vec<usize>>> {
-    let mut all = tabled.sizes("labels")?.into_iter();
+fn labels(named: &NamedOp) -> Option<Vec<Vec<usize>>> {
+    let mut all = named.sizes("labels")?.into_iter();
     let lists: Vec<Vec<usize>> =
-        tabled.sizes("ranks")?.into_iter().map(|rank| all.by_ref().take(rank).collect()).collect();
+        named.sizes("ranks")?.into_iter().map(|rank| all.by_ref().take(rank).collect()).collect();
     all.next().is_none().then_some(lists)
 }
 
@@ -38,10 +38,10 @@ fn sizes(lists: &[Vec<usize>], shapes: &[&[usize]]) -> Option<Vec<usize>> {
     Some(sizes)
 }
 
-fn einsum_type(tabled: &Tabled, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
+fn einsum_type(named: &NamedOp, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
     let first = given.get(0)?;
-    let wrong = || attribute("equation", (tabled.ints("labels"), tabled.ints("ranks")), &first.shape);
-    let lists = labels(tabled).ok_or_else(wrong)?;
+    let wrong = || attribute("equation", (named.ints("labels"), named.ints("ranks")), &first.shape);
+    let lists = labels(named).ok_or_else(wrong)?;
     let (result, operands) = lists.split_last().ok_or_else(wrong)?;
     require(operands.len() == given.0.len(), wrong)?;
     let mut shapes = Vec::new();
@@ -72,9 +72,9 @@ fn visit(sizes: &[usize], strides: &[Vec<isize>], offsets: &mut [isize], each: &
     offsets.iter_mut().zip(strides).for_each(|(offset, strides)| *offset -= strides[axis] * size as isize);
 }
 
-fn einsum(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
+fn einsum(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
     let (tensors, out) = (inputs.all()?, &outputs[0]);
-    let lists = labels(tabled).unwrap_or_default();
+    let lists = labels(named).unwrap_or_default();
     let (Some((result, operands)), Some(first)) = (lists.split_last(), tensors.first()) else { return Ok(Vec::new()) };
     let shapes: Vec<&[usize]> = tensors.iter().map(|tensor| tensor.shape()).collect();
     let sizes = sizes(operands, &shapes).unwrap_or_default();

@@ -6,7 +6,7 @@
 //! Invariant: `infer` refuses whatever `run` would stumble over, for a plan may say anything.
 
 use crate::{
-    ir::{Op, Tabled, Tensor},
+    ir::{NamedOp, Op, Tensor},
     reference::{Inputs, OpError},
     shape::{Given, ShapeError, TensorType},
 };
@@ -22,10 +22,10 @@ mod windows;
 pub use recurrent::ACTIVATIONS;
 
 /// Types of the results; `wanted` gives shapes that follow from data.
-type Infer = fn(&Tabled, &Given<'_>, &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError>;
+type Infer = fn(&NamedOp, &Given<'_>, &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError>;
 
 /// Computes the results, of the types that `Infer` gives.
-type Run = fn(&Tabled, &Inputs<'_>, &[TensorType]) -> Result<Vec<Tensor>, OpError>;
+type Run = fn(&NamedOp, &Inputs<'_>, &[TensorType]) -> Result<Vec<Tensor>, OpError>;
 
 /// One operator.
 struct Entry {
@@ -58,7 +58,7 @@ pub fn kind(name: &str) -> &'static str {
 /// The short name of any operator, as [`Op::kind`], for what outlives the operator.
 pub fn kind_of(op: &Op) -> &'static str {
     match op {
-        Op::Tabled(tabled) => kind(&tabled.name),
+        Op::Named(named) => kind(&named.name),
         own => own.own_kind().unwrap_or_default(),
     }
 }
@@ -67,14 +67,14 @@ pub(crate) fn takes_empty(name: &str) -> bool {
     entry(name).is_some_and(|entry| entry.takes_empty)
 }
 
-pub(crate) fn infer(tabled: &Tabled, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
-    let entry = entry(&tabled.name).ok_or_else(|| ShapeError::Unknown { name: tabled.name.clone() })?;
-    (entry.infer)(tabled, given, wanted)
+pub(crate) fn infer(named: &NamedOp, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
+    let entry = entry(&named.name).ok_or_else(|| ShapeError::Unknown { name: named.name.clone() })?;
+    (entry.infer)(named, given, wanted)
 }
 
-pub(crate) fn run(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
-    let entry = entry(&tabled.name).ok_or_else(|| OpError::Unknown(tabled.name.clone()))?;
-    (entry.run)(tabled, inputs, outputs)
+pub(crate) fn run(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
+    let entry = entry(&named.name).ok_or_else(|| OpError::Unknown(named.name.clone()))?;
+    (entry.run)(named, inputs, outputs)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::Entry;
 use crate::{
-    ir::{Tabled, Tensor},
+    ir::{NamedOp, Tensor},
     reference::{Inputs, OpError, gather::integers, movement::Mover, walk::strides},
     shape::{Given, ShapeError, TensorType, attribute, mismatch, require},
 };
@@ -11,8 +11,8 @@ pub(super) const ENTRIES: &[Entry] =
     &[Entry { name: "reverse_sequence", takes_empty: false, infer: reverse_type, run: reverse }];
 
 /// `[x, lengths (size of the batch axis)]`: the first `length` steps of each sequence turned around.
-fn reverse_type(tabled: &Tabled, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
-    let (time, batch) = (tabled.size("time"), tabled.size("batch"));
+fn reverse_type(named: &NamedOp, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
+    let (time, batch) = (named.size("time"), named.size("batch"));
     given.axis(time, 0)?;
     let (x, lengths) = (given.axis(batch, 0)?, given.integer(1)?);
     require(time != batch, || attribute("time_axis", time, &x.shape))?;
@@ -20,9 +20,9 @@ fn reverse_type(tabled: &Tabled, given: &Given<'_>, _: &[Vec<usize>]) -> Result<
     Ok(vec![x.clone()])
 }
 
-fn reverse(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
+fn reverse(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
     let x = inputs.get(0)?;
-    let (time, batch) = (tabled.size("time"), tabled.size("batch"));
+    let (time, batch) = (named.size("time"), named.size("batch"));
     let own = strides(x.shape());
     let size = x.shape()[time];
     let lengths = integers("reverse_sequence", inputs.get(1)?)?;

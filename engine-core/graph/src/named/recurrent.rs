@@ -2,7 +2,7 @@
 
 use super::Entry;
 use crate::{
-    ir::{ElementType, Tabled, Tensor},
+    ir::{ElementType, NamedOp, Tensor},
     reference::{
         Inputs, OpError,
         gather::integers,
@@ -57,12 +57,12 @@ fn gates(name: &str) -> (usize, usize) {
 
 /// `[x (S,B,I), w (D,G*H,I), r (D,G*H,H), b? (D,2*G*H), lengths? (B), h? (D,B,H)]`, and for LSTM `[c? (D,B,H), p? (D,3*H)]`
 /// -> `[y (S,D,B,H), h (D,B,H)]`, and c for LSTM. `reverse` has one flag per direction.
-fn infer_cell(tabled: &Tabled, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
+fn infer_cell(named: &NamedOp, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
     let x = given.float(0)?;
     let (w, r) = (given.get(1)?, given.get(2)?);
     given.same_element(0, 1)?;
     given.same_element(0, 2)?;
-    let (gates, functions) = gates(&tabled.name);
+    let (gates, functions) = gates(&named.name);
     let ([steps, batch, inputs], [directions, rows, _], [_, _, hidden]) =
         (x.shape.as_slice(), w.shape.as_slice(), r.shape.as_slice())
     else {
@@ -73,9 +73,9 @@ fn infer_cell(tabled: &Tabled, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Ve
     let wide = wide.ok_or_else(|| mismatch("weights", &w.shape, &r.shape))?;
     require(w.shape == [directions, wide, *inputs], || mismatch("weights", &w.shape, &x.shape))?;
     require(r.shape == [directions, wide, hidden], || mismatch("recurrent weights", &r.shape, &w.shape))?;
-    let reverse = tabled.ints("reverse");
+    let reverse = named.ints("reverse");
     require(reverse.len() == directions, || attribute("direction", reverse, &w.shape))?;
-    let names = tabled.texts("activations");
+    let names = named.texts("activations");
     let known = names.iter().all(|name| ACTIVATIONS.contains(&name.as_str()));
     require(known && names.len() == functions * directions, || attribute("activations", names, &w.shape))?;
     let state = TensorType::new(x.element, [directions, batch, hidden]);
@@ -86,7 +86,7 @@ fn infer_cell(tabled: &Tabled, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Ve
     }
     given.optional_is(5, "state", &state)?;
     let y = TensorType::new(x.element, [steps, directions, batch, hidden]);
-    if tabled.name != "lstm" {
+    if named.name != "lstm" {
         return Ok(vec![y, state]);
     }
     given.optional_is(6, "cell state", &state)?;
@@ -178,12 +178,12 @@ impl Cell<'_> {
     }
 }
 
-fn run_cell(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
-    let op = super::kind(&tabled.name);
+fn run_cell(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
+    let op = super::kind(&named.name);
     let (x, w, r) = (inputs.get(0)?, inputs.get(1)?, inputs.get(2)?);
     let [steps, directions, batch, hidden] = outputs[0].shape[..] else { return Ok(Vec::new()) };
     let width = x.shape()[2];
-    let (_, functions) = gates(&tabled.name);
+    let (_, functions) = gates(&named.name);
     let (x, w, r) = (floats(op, x)?, floats(op, w)?, floats(op, r)?);
     let optional = |position: usize| inputs.optional(position).map(|tensor| floats(op, tensor)).transpose();
     let bias = optional(3)?.unwrap_or_default();
@@ -202,23 +202,23 @@ fn run_cell(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Res
         let size = values.len() / directions.max(1);
         direction * size..(direction + 1) * size
     };
-    let clip = tabled.float("clip", f32::INFINITY);
+    let clip = named.float("clip", f32::INFINITY);
     let mut y = vec![0f64; steps * states];
     for direction in 0..directions {
         let cell = Cell {
-            kind: &tabled.name,
+            kind: &named.name,
             inputs: width,
             hidden,
             w: &w[part(&w, direction)],
             r: &r[part(&r, direction)],
             bias: &bias[part(&bias, direction)],
             peepholes: &peepholes[part(&peepholes, direction)],
-            activations: &tabled.texts("activations")[direction * functions..][..functions],
+            activations: &named.texts("activations")[direction * functions..][..functions],
             clip,
-            before_reset: tabled.flag("linear_before_reset"),
-            input_forget: tabled.flag("input_forget"),
+            before_reset: named.flag("linear_before_reset"),
+            input_forget: named.flag("input_forget"),
         };
-        let reverse = tabled.ints("reverse")[direction] != 0;
+        let reverse = named.ints("reverse")[direction] != 0;
         for image in 0..batch {
             let place = (direction * batch + image) * hidden;
             let length = lengths[image] as usize;

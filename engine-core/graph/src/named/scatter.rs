@@ -2,7 +2,7 @@
 
 use super::Entry;
 use crate::{
-    ir::{ElementType, Tabled, Tensor},
+    ir::{ElementType, NamedOp, Tensor},
     reference::{
         Inputs, OpError,
         elementwise::{max_nan, min_nan},
@@ -21,20 +21,20 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry { name: "scatter_nd", takes_empty: true, infer: nd_type, run: nd },
 ];
 
-fn common(tabled: &Tabled, given: &Given<'_>) -> Result<(), ShapeError> {
+fn common(named: &NamedOp, given: &Given<'_>) -> Result<(), ShapeError> {
     let x = given.get(0)?;
     given.integer(1)?;
     given.same_element(0, 2)?;
-    let reduction = tabled.text("reduction");
+    let reduction = named.text("reduction");
     require(REDUCTIONS.contains(&reduction), || attribute("reduction", reduction, &x.shape))?;
     let numbers = reduction == "none" || x.element != ElementType::Bool;
     require(numbers, || ShapeError::Element { position: 0, element: x.element })
 }
 
 /// `[data, indices, updates (as the indices)]`, along `axis`.
-fn elements_type(tabled: &Tabled, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
-    common(tabled, given)?;
-    let axis = tabled.size("axis");
+fn elements_type(named: &NamedOp, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
+    common(named, given)?;
+    let axis = named.size("axis");
     let (x, indices, updates) = (given.axis(axis, 0)?, given.get(1)?, given.get(2)?);
     require(indices.shape == updates.shape, || mismatch("updates", &updates.shape, &indices.shape))?;
     let fits = indices.rank() == x.rank() && (0..x.rank()).all(|at| at == axis || indices.shape[at] <= x.shape[at]);
@@ -43,8 +43,8 @@ fn elements_type(tabled: &Tabled, given: &Given<'_>, _: &[Vec<usize>]) -> Result
 }
 
 /// `[data, indices (.., depth), updates (.., what is left of data)]`.
-fn nd_type(tabled: &Tabled, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
-    common(tabled, given)?;
+fn nd_type(named: &NamedOp, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
+    common(named, given)?;
     let (x, indices, updates) = (given.get(0)?, given.get(1)?, given.get(2)?);
     let wrong = || mismatch("indices", &indices.shape, &x.shape);
     let [lead @ .., depth] = indices.shape.as_slice() else { return Err(wrong()) };
@@ -55,13 +55,13 @@ fn nd_type(tabled: &Tabled, given: &Given<'_>, _: &[Vec<usize>]) -> Result<Vec<T
 }
 
 /// Puts update `i` where `places[i]` says, in order.
-fn put(tabled: &Tabled, x: &Tensor, updates: &Tensor, places: &[usize], out: &TensorType) -> Result<Tensor, OpError> {
+fn put(named: &NamedOp, x: &Tensor, updates: &Tensor, places: &[usize], out: &TensorType) -> Result<Tensor, OpError> {
     fn each<T: Copy>(values: &mut [T], updates: &[T], places: &[usize], meet: impl Fn(T, T) -> T) {
         for (&place, &update) in places.iter().zip(updates) {
             values[place] = meet(values[place], update);
         }
     }
-    let reduction = tabled.text("reduction");
+    let reduction = named.text("reduction");
     match (Numbers::of(x), Numbers::of(updates)) {
         (Numbers::Float(mut values), Numbers::Float(updates)) => {
             each(&mut values, &updates, places, |old, new| match reduction {
@@ -87,9 +87,9 @@ fn put(tabled: &Tabled, x: &Tensor, updates: &Tensor, places: &[usize], out: &Te
     }
 }
 
-fn elements(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
+fn elements(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
     let (x, indices, updates) = (inputs.get(0)?, inputs.get(1)?, inputs.get(2)?);
-    let axis = tabled.size("axis");
+    let axis = named.size("axis");
     let own = strides(x.shape());
     let mut along = own.clone();
     along[axis] = 0;
@@ -100,10 +100,10 @@ fn elements(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Res
         .zip(integers("scatter_elements", indices)?)
         .map(|(offset, index)| Ok(offset + resolve("scatter_elements", index, x.shape()[axis])? * own[axis] as usize));
     let places = places.collect::<Result<Vec<_>, OpError>>()?;
-    Ok(vec![put(tabled, x, updates, &places, &outputs[0])?])
+    Ok(vec![put(named, x, updates, &places, &outputs[0])?])
 }
 
-fn nd(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
+fn nd(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
     let (x, indices, updates) = (inputs.get(0)?, inputs.get(1)?, inputs.get(2)?);
     let depth = indices.shape().last().copied().unwrap_or(0);
     let own = strides(x.shape());
@@ -119,5 +119,5 @@ fn nd(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Ve
         }
         places.extend(place..place + run);
     }
-    Ok(vec![put(tabled, x, updates, &places, &outputs[0])?])
+    Ok(vec![put(named, x, updates, &places, &outputs[0])?])
 }

@@ -2,7 +2,7 @@
 
 use super::Entry;
 use crate::{
-    ir::{Tabled, Tensor},
+    ir::{NamedOp, Tensor},
     reference::{
         Inputs, OpError,
         numbers::{Numbers, floats},
@@ -39,13 +39,13 @@ fn turns(length: usize, inverse: bool) -> Vec<(f64, f64)> {
 }
 
 /// `[x (.., 1 or 2)]`: real and imaginary parts along the last axis, transformed along `axis`.
-fn dft_type(tabled: &Tabled, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
+fn dft_type(named: &NamedOp, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
     let (x, out) = (given.float(0)?, wanted_shape(wanted, 0)?);
-    let (axis, length) = (tabled.size("axis"), tabled.size("length"));
+    let (axis, length) = (named.size("axis"), named.size("length"));
     require((1..=MAX_LENGTH).contains(&length), || attribute("dft_length", length, &x.shape))?;
     let last = x.rank().saturating_sub(1);
     require(axis < last && matches!(x.shape[last], 1 | 2), || attribute("axis", axis, &x.shape))?;
-    let (inverse, onesided) = (tabled.flag("inverse"), tabled.flag("onesided"));
+    let (inverse, onesided) = (named.flag("inverse"), named.flag("onesided"));
     let mut expected = x.shape.clone();
     expected[axis] = if onesided && !inverse { length / 2 + 1 } else { length };
     expected[last] = if onesided && inverse { 1 } else { 2 };
@@ -54,10 +54,10 @@ fn dft_type(tabled: &Tabled, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result
     Ok(vec![TensorType::new(x.element, expected)])
 }
 
-fn dft(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
+fn dft(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
     let (x, out) = (inputs.get(0)?, &outputs[0]);
-    let (axis, length) = (tabled.size("axis"), tabled.size("length"));
-    let (inverse, onesided) = (tabled.flag("inverse"), tabled.flag("onesided"));
+    let (axis, length) = (named.size("axis"), named.size("length"));
+    let (inverse, onesided) = (named.flag("inverse"), named.flag("onesided"));
     let rank = x.rank();
     let parts = x.shape()[rank - 1];
     let (outer, size, inner) = around(&x.shape()[..rank - 1], axis);
@@ -91,16 +91,16 @@ fn dft(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<V
 }
 
 /// `[signal (N,samples) or (N,samples,1 or 2), window? (length)]` -> (N,frames,bins,2).
-fn stft_type(tabled: &Tabled, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
+fn stft_type(named: &NamedOp, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
     let (x, out) = (given.float(0)?, wanted_shape(wanted, 0)?);
-    let (step, length) = (tabled.size("step"), tabled.size("length"));
+    let (step, length) = (named.size("step"), named.size("length"));
     require(step > 0 && (1..=MAX_LENGTH).contains(&length), || attribute("frame_step", [step, length], &x.shape))?;
     let (batch, samples) = match x.shape[..] {
         [batch, samples] | [batch, samples, 1 | 2] => (batch, samples),
         _ => return Err(given.rank_error(0, "2 or 3 axes are needed".into())),
     };
     require(samples >= length, || attribute("frame_length", length, &x.shape))?;
-    let bins = if tabled.flag("onesided") { length / 2 + 1 } else { length };
+    let bins = if named.flag("onesided") { length / 2 + 1 } else { length };
     let expected = [batch, (samples - length) / step + 1, bins, 2];
     require(out == expected, || mismatch("frames", out, &expected))?;
     if given.optional(1).is_some() {
@@ -110,9 +110,9 @@ fn stft_type(tabled: &Tabled, given: &Given<'_>, wanted: &[Vec<usize>]) -> Resul
     Ok(vec![TensorType::new(x.element, expected)])
 }
 
-fn stft(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
+fn stft(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
     let (x, out) = (inputs.get(0)?, &outputs[0]);
-    let (step, length) = (tabled.size("step"), tabled.size("length"));
+    let (step, length) = (named.size("step"), named.size("length"));
     let [batch, frames, bins, _] = out.shape[..] else { return Ok(Vec::new()) };
     let values = floats("stft", x)?;
     let window = inputs.optional(1).map(|window| floats("stft", window)).transpose()?;

@@ -2,7 +2,7 @@
 
 use super::Entry;
 use crate::{
-    ir::{Pool, PoolKind, Tabled, Tensor},
+    ir::{NamedOp, Pool, PoolKind, Tensor},
     reference::{
         Inputs, OpError,
         numbers::{Numbers, floats},
@@ -26,12 +26,12 @@ struct Window {
 
 impl Window {
     /// Reads and checks them; there are `rank` spatial axes.
-    fn of(tabled: &Tabled, rank: usize) -> Result<Self, ShapeError> {
+    fn of(named: &NamedOp, rank: usize) -> Result<Self, ShapeError> {
         let list = |name: &'static str, count: usize, least: usize| {
-            let sizes = tabled.sizes(name).filter(|sizes| sizes.len() == count);
+            let sizes = named.sizes(name).filter(|sizes| sizes.len() == count);
             sizes
                 .filter(|sizes| sizes.iter().all(|&size| (least..=1 << 31).contains(&size)))
-                .ok_or_else(|| attribute(name, tabled.ints(name), &[rank]))
+                .ok_or_else(|| attribute(name, named.ints(name), &[rank]))
         };
         Ok(Self {
             kernel: list("kernel", rank, 1)?,
@@ -42,8 +42,8 @@ impl Window {
     }
 
     /// What `of` has accepted.
-    fn again(tabled: &Tabled) -> Self {
-        let list = |name: &str| tabled.sizes(name).unwrap_or_default();
+    fn again(named: &NamedOp) -> Self {
+        let list = |name: &str| named.sizes(name).unwrap_or_default();
         Self { kernel: list("kernel"), strides: list("strides"), pads: list("pads"), dilations: list("dilations") }
     }
 
@@ -80,13 +80,13 @@ fn each_index(shape: &[usize], mut visit: impl FnMut(&[usize])) {
 }
 
 /// `[x (N, C * window, positions)]` -> (N,C,image..): columns added back into the image they were cut from.
-fn col2im_type(tabled: &Tabled, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
+fn col2im_type(named: &NamedOp, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
     let (x, out) = (given.float(0)?, wanted_shape(wanted, 0)?);
     let [batch, columns, positions] = x.shape[..] else {
         return Err(given.rank_error(0, "3 axes are needed".into()));
     };
     require(out.len() > 2, || mismatch("image", out, &x.shape))?;
-    let window = Window::of(tabled, out.len() - 2)?;
+    let window = Window::of(named, out.len() - 2)?;
     let taps = window.kernel.iter().try_fold(1usize, |taps, &size| taps.checked_mul(size));
     let found = window.outputs(&out[2..]);
     let found = found.and_then(|sizes| sizes.iter().try_fold(1usize, |count, &size| count.checked_mul(size)));
@@ -95,9 +95,9 @@ fn col2im_type(tabled: &Tabled, given: &Given<'_>, wanted: &[Vec<usize>]) -> Res
     Ok(vec![TensorType::new(x.element, out)])
 }
 
-fn col2im(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
+fn col2im(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
     let (x, out) = (inputs.get(0)?, &outputs[0]);
-    let window = Window::again(tabled);
+    let window = Window::again(named);
     let image = &out.shape[2..];
     let steps = window.outputs(image).unwrap_or_default();
     let plane: usize = image.iter().product();
@@ -118,11 +118,11 @@ fn col2im(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Resul
 }
 
 /// `[x (N,C,spatial..)]`: the p-th root of the sum of p-th powers in each window; padding adds nothing.
-fn lp_pool_type(tabled: &Tabled, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
+fn lp_pool_type(named: &NamedOp, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
     given.float(0)?;
     let (x, out) = (given.image(0, 1)?, wanted_shape(wanted, 0)?);
-    let window = Window::of(tabled, x.rank() - 2)?;
-    require((1..=64).contains(&tabled.int("p", 2)), || attribute("p", tabled.int("p", 2), &x.shape))?;
+    let window = Window::of(named, x.rank() - 2)?;
+    require((1..=64).contains(&named.int("p", 2)), || attribute("p", named.int("p", 2), &x.shape))?;
     let sizes =
         |ceil| window_outputs(&x.shape[2..], &window.kernel, &window.strides, &window.pads, &window.dilations, ceil);
     let fits = out.len() == x.rank()
@@ -133,12 +133,12 @@ fn lp_pool_type(tabled: &Tabled, given: &Given<'_>, wanted: &[Vec<usize>]) -> Re
     Ok(vec![TensorType::new(x.element, out)])
 }
 
-fn lp_pool(tabled: &Tabled, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
+fn lp_pool(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
     let (x, out) = (inputs.get(0)?, &outputs[0]);
-    let Window { kernel, strides, pads, dilations } = Window::again(tabled);
+    let Window { kernel, strides, pads, dilations } = Window::again(named);
     // What a window gives is said below.
     let pool = Pool { kind: PoolKind::Max, kernel, strides, pads, dilations };
-    let power = tabled.int("p", 2) as i32;
+    let power = named.int("p", 2) as i32;
     let values = floats("lp_pool", x)?;
     let result = slide(&pool, &values, x.shape(), &out.shape, |plane, taps, _| {
         let sum = taps.iter().map(|&at| plane[at].abs().powi(power)).sum::<f64>();

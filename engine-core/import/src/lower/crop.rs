@@ -2,7 +2,7 @@
 
 use super::{super::builder::Lowering, Rule, sizes, spatial_sizes};
 use crate::error::Refusal;
-use planforge_graph::ir::{Op, PadMode, Tabled, ValueId};
+use planforge_graph::ir::{NamedOp, Op, PadMode, ValueId};
 
 pub const RULES: &[Rule] = &[
     Rule { op_type: "CenterCropPad", attributes: &["axes"], lower: center_crop_pad },
@@ -68,13 +68,13 @@ fn col2im(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let (Some(channels), true) = (channels, kernel.len() == rank && rank > 0) else {
         return Err(Refusal::Impossible { what: "the block", value: format!("{kernel:?}"), shape });
     };
-    let op = Tabled::new("col2im")
+    let op = NamedOp::new("col2im")
         .with_sizes("kernel", &kernel)
         .with_sizes("strides", &spatial_sizes("strides", node.attributes.ints("strides")?, rank, 1)?)
         .with_sizes("pads", &spatial_sizes("pads", node.attributes.ints("pads")?, 2 * rank, 0)?)
         .with_sizes("dilations", &spatial_sizes("dilations", node.attributes.ints("dilations")?, rank, 1)?);
     let out = [&[shape[0], channels], image.as_slice()].concat();
-    Ok(vec![node.emit_as(Op::Tabled(op.into()), &[x], out)?])
+    Ok(vec![node.emit_as(Op::Named(op.into()), &[x], out)?])
 }
 
 fn reverse_sequence(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
@@ -83,8 +83,8 @@ fn reverse_sequence(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let rank = node.ty(inputs[0]).rank();
     let time = node.axis(node.attributes.int_or("time_axis", 0)?, rank, "time_axis")?;
     let batch = node.axis(node.attributes.int_or("batch_axis", 1)?, rank, "batch_axis")?;
-    let op = Tabled::new("reverse_sequence").with_int("time", time as i64).with_int("batch", batch as i64);
-    Ok(vec![node.emit(Op::Tabled(op.into()), &inputs)?])
+    let op = NamedOp::new("reverse_sequence").with_int("time", time as i64).with_int("batch", batch as i64);
+    Ok(vec![node.emit(Op::Named(op.into()), &inputs)?])
 }
 
 fn tf_idf(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
@@ -99,7 +99,7 @@ fn tf_idf(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     if !["TF", "IDF", "TFIDF"].contains(&mode) {
         return Err(Refusal::Attribute { name: "mode".into(), reason: format!("is {mode:?}") });
     }
-    let op = Tabled::new("tf_idf")
+    let op = NamedOp::new("tf_idf")
         .with_ints("ngram_counts", list("ngram_counts")?)
         .with_ints("ngram_indexes", list("ngram_indexes")?)
         .with_ints("pool", list("pool_int64s")?)
@@ -111,5 +111,5 @@ fn tf_idf(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         Some(weights) => op.with_floats("weights", weights),
         None => op,
     };
-    Ok(vec![node.emit(Op::Tabled(op.into()), &[x])?])
+    Ok(vec![node.emit(Op::Named(op.into()), &[x])?])
 }

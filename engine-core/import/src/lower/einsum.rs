@@ -2,7 +2,7 @@
 
 use super::{super::builder::Lowering, Rule};
 use crate::error::Refusal;
-use planforge_graph::ir::{Op, Tabled, ValueId};
+use planforge_graph::ir::{NamedOp, Op, ValueId};
 
 pub const RULES: &[Rule] = &[Rule { op_type: "Einsum", attributes: &["equation"], lower: einsum }];
 
@@ -68,6 +68,6 @@ fn einsum(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let number = |label: &usize| used.binary_search(label).unwrap_or(0);
     let labels: Vec<usize> = terms.iter().flatten().map(number).collect();
     let ranks: Vec<usize> = terms.iter().map(Vec::len).collect();
-    let op = Tabled::new("einsum").with_sizes("labels", &labels).with_sizes("ranks", &ranks);
-    Ok(vec![node.emit(Op::Tabled(op.into()), &inputs)?])
+    let op = NamedOp::new("einsum").with_sizes("labels", &labels).with_sizes("ranks", &ranks);
+    Ok(vec![node.emit(Op::Named(op.into()), &inputs)?])
 }

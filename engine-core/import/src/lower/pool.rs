@@ -8,7 +8,7 @@ use super::{
 };
 use crate::error::Refusal;
 use planforge_graph::{
-    ir::{Op, Pool, PoolKind, ReduceKind, Tabled, ValueId},
+    ir::{NamedOp, Op, Pool, PoolKind, ReduceKind, ValueId},
     shape::{AutoPad, resolve_pads, window_outputs},
 };
 
@@ -54,13 +54,13 @@ fn pool(node: &mut Lowering<'_>, kind: PoolKind) -> Result<Vec<ValueId>, Refusal
 /// Powers summed in each window; the global form takes the whole image as one.
 fn lp_pool(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let (x, pool, out) = windows(node, PoolKind::Max, node.opset >= 18)?;
-    let op = Tabled::new("lp_pool")
+    let op = NamedOp::new("lp_pool")
         .with_sizes("kernel", &pool.kernel)
         .with_sizes("strides", &pool.strides)
         .with_sizes("pads", &pool.pads)
         .with_sizes("dilations", &pool.dilations)
         .with_int("p", node.attributes.int_or("p", 2)?);
-    Ok(vec![node.emit_as(Op::Tabled(op.into()), &[x], out)?])
+    Ok(vec![node.emit_as(Op::Named(op.into()), &[x], out)?])
 }
 
 fn global_lp_pool(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {

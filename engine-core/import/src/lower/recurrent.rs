@@ -3,7 +3,7 @@
 use super::{super::builder::Lowering, Rule};
 use crate::error::Refusal;
 use planforge_graph::{
-    ir::{ElementType, Op, Tabled, ValueId},
+    ir::{ElementType, NamedOp, Op, ValueId},
     named::ACTIVATIONS,
 };
 
@@ -70,7 +70,7 @@ fn cell(
         return Err(Refusal::Attribute { name: "hidden_size".into(), reason });
     }
     let mut op =
-        Tabled::new(&name.to_ascii_lowercase()).with_ints("reverse", reverse).with_texts("activations", &activations);
+        NamedOp::new(&name.to_ascii_lowercase()).with_ints("reverse", reverse).with_texts("activations", &activations);
     if let Some(clip) = node.attributes.float("clip")? {
         if clip.is_nan() || clip < 0.0 {
             return Err(Refusal::Attribute { name: "clip".into(), reason: format!("is {clip}") });
@@ -100,7 +100,7 @@ fn cell(
     {
         return Err(Refusal::Element(format!("{:?} of sequence_lens", node.ty(lengths).element)));
     }
-    let mut results = node.emit_all(Op::Tabled(op.into()), given, &[])?;
+    let mut results = node.emit_all(Op::Named(op.into()), given, &[])?;
     if batch_first {
         results[0] = node.transpose(results[0], &[2, 0, 1, 3])?;
         for state in &mut results[1..] {

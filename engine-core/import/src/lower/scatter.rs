@@ -2,7 +2,7 @@
 
 use super::{super::builder::Lowering, Rule};
 use crate::error::Refusal;
-use planforge_graph::ir::{ElementType, Op, Tabled, ValueId};
+use planforge_graph::ir::{ElementType, NamedOp, Op, ValueId};
 
 pub const RULES: &[Rule] = &[
     Rule { op_type: "ScatterElements", attributes: &["axis", "reduction"], lower: elements },
@@ -33,12 +33,12 @@ fn common(node: &Lowering<'_>) -> Result<([ValueId; 3], String), Refusal> {
 fn elements(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let (inputs, reduction) = common(node)?;
     let axis = node.axis(node.attributes.int_or("axis", 0)?, node.ty(inputs[0]).rank(), "axis")?;
-    let op = Tabled::new("scatter_elements").with_int("axis", axis as i64).with_text("reduction", &reduction);
-    Ok(vec![node.emit(Op::Tabled(op.into()), &inputs)?])
+    let op = NamedOp::new("scatter_elements").with_int("axis", axis as i64).with_text("reduction", &reduction);
+    Ok(vec![node.emit(Op::Named(op.into()), &inputs)?])
 }
 
 fn nd(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let (inputs, reduction) = common(node)?;
-    let op = Tabled::new("scatter_nd").with_text("reduction", &reduction);
-    Ok(vec![node.emit(Op::Tabled(op.into()), &inputs)?])
+    let op = NamedOp::new("scatter_nd").with_text("reduction", &reduction);
+    Ok(vec![node.emit(Op::Named(op.into()), &inputs)?])
 }

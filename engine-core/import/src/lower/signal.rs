@@ -2,7 +2,7 @@
 
 use super::{super::builder::Lowering, Rule, sizes};
 use crate::{builder::MAX_FOLDED_ELEMENTS, element_type, error::Refusal};
-use planforge_graph::ir::{ElementType, Op, Tabled, ValueId};
+use planforge_graph::ir::{ElementType, NamedOp, Op, ValueId};
 use std::f64::consts::{LN_10, PI};
 
 const WINDOW: &[&str] = &["output_datatype", "periodic"];
@@ -112,12 +112,12 @@ fn dft(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     }
     out[axis] = if onesided && !inverse { length / 2 + 1 } else { length };
     out[rank - 1] = if onesided && inverse { 1 } else { 2 };
-    let op = Tabled::new("dft")
+    let op = NamedOp::new("dft")
         .with_int("axis", axis as i64)
         .with_int("length", length as i64)
         .with_int("inverse", inverse.into())
         .with_int("onesided", onesided.into());
-    Ok(vec![node.emit_as(Op::Tabled(op.into()), &[x], out)?])
+    Ok(vec![node.emit_as(Op::Named(op.into()), &[x], out)?])
 }
 
 fn stft(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
@@ -148,10 +148,10 @@ fn stft(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let frames = (samples - length) / step + 1;
     let onesided = node.attributes.flag("onesided", true)?;
     let bins = if onesided { length / 2 + 1 } else { length };
-    let op = Tabled::new("stft")
+    let op = NamedOp::new("stft")
         .with_int("step", step as i64)
         .with_int("length", length as i64)
         .with_int("onesided", onesided.into());
     let inputs = vec![Some(x), window];
-    Ok(vec![node.emit_optional(Op::Tabled(op.into()), inputs, &[vec![batch, frames, bins, 2]])?])
+    Ok(vec![node.emit_optional(Op::Named(op.into()), inputs, &[vec![batch, frames, bins, 2]])?])
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// given has the default that the reading names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tabled {
+pub struct NamedOp {
     pub name: String,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     ints: BTreeMap<String, Vec<i64>>,
@@ -17,7 +17,7 @@ pub struct Tabled {
     texts: BTreeMap<String, Vec<String>>,
 }
 
-impl Tabled {
+impl NamedOp {
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }
