@@ -20,28 +20,28 @@ const DEVICES_WEIGHED_MAX: usize = 32;
 
 impl State {
     /// Gives waiting jobs to the devices that became free, and free devices to the jobs that came.
-    pub(super) fn dispatch(&mut self, now: Now, fx: &mut Effects) -> u64 {
+    pub(super) fn dispatch(&mut self, now: Now, effects: &mut Effects) -> u64 {
         let mut granted = 0;
         while let Some(target) = self.dirty_targets.pop_first() {
             while self.queue.waits_for(&target)
                 && let Some(device) = self.choose_device(&target)
             {
-                if !self.serve(&device, now, fx) {
+                if !self.serve(&device, now, effects) {
                     break;
                 }
                 granted += 1;
             }
         }
         while let Some(device) = self.dirty_devices.pop_first() {
-            granted += u64::from(self.is_idle(&device) && self.serve(&device, now, fx));
+            granted += u64::from(self.is_idle(&device) && self.serve(&device, now, effects));
         }
         granted
     }
 
     /// Looks everywhere, whether or not anything seemed to happen. What it finds is a lost wake-up.
-    pub(super) fn sweep(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn sweep(&mut self, now: Now, effects: &mut Effects) {
         self.dirty_targets = self.queue.targets().cloned().collect();
-        self.counters.rescued_wakeups += self.dispatch(now, fx);
+        self.counters.rescued_wakeups += self.dispatch(now, effects);
     }
 
     /// The free device with the fewest other uses.
@@ -52,10 +52,10 @@ impl State {
     }
 
     /// Grants the free device its next job.
-    fn serve(&mut self, device: &DeviceKey, now: Now, fx: &mut Effects) -> bool {
+    fn serve(&mut self, device: &DeviceKey, now: Now, effects: &mut Effects) -> bool {
         let targets = self.targets_of(device);
         let Some(id) = self.queue.pick(targets.iter(), now.wall_ms, |id| self.may_grant(id)) else { return false };
-        self.grant(&id, device, now, fx);
+        self.grant(&id, device, now, effects);
         true
     }
 
@@ -69,9 +69,9 @@ impl State {
         self.attempts_used(id) < self.config.max_attempts
     }
 
-    fn grant(&mut self, id: &JobId, device: &DeviceKey, now: Now, fx: &mut Effects) {
+    fn grant(&mut self, id: &JobId, device: &DeviceKey, now: Now, effects: &mut Effects) {
         if self.holds.contains_key(id) {
-            self.close_attempt(id, Outcome::Lost, None, None, now, fx);
+            self.close_attempt(id, Outcome::Lost, None, None, now, effects);
         }
         let Some(session) = self.agents.get(&device.agent).and_then(|agent| agent.session) else { return };
         let agent_name = self.agents.get(&device.agent).map(|agent| agent.record.name.clone()).unwrap_or_default();
@@ -113,10 +113,10 @@ impl State {
         self.holds.insert(id.clone(), hold);
         self.busy.insert(device.clone(), id.clone());
         self.refresh_idle(device);
-        self.record(fx, now, id, "coordinator", "leased", format!("to {} of {agent_name}", device.device));
+        self.record(effects, now, id, "coordinator", "leased", format!("to {} of {agent_name}", device.device));
         if let Some(job) = self.jobs.get(id) {
             let lease = LeaseRef { job: id.clone(), attempt: number, device: device.device.clone() };
-            fx.sends.push((session, ToAgent::Assign { lease, job: job.clone(), cache, without_cache }));
+            effects.sends.push((session, ToAgent::Assign { lease, job: job.clone(), cache, without_cache }));
         }
     }
 
@@ -128,7 +128,7 @@ impl State {
         failure: Option<Failure>,
         log: Option<Digest>,
         now: Now,
-        fx: &mut Effects,
+        effects: &mut Effects,
     ) {
         let Some(hold) = self.holds.remove(id) else { return };
         if !hold.expired {
@@ -145,13 +145,13 @@ impl State {
             attempt.failure = failure;
             attempt.log = log;
         }
-        fx.closed.push((id.clone(), hold.attempt, log.is_some()));
+        effects.closed.push((id.clone(), hold.attempt, log.is_some()));
         if outcome == Outcome::Lost {
             self.remember_ended(id.clone(), hold.attempt, false);
             if let Some(session) = self.agents.get(&hold.device.agent).and_then(|agent| agent.session) {
                 let lease = LeaseRef { job: id.clone(), attempt: hold.attempt, device: hold.device.device };
                 let reason = "the lease ran out and the job went on without it".to_owned();
-                fx.sends.push((session, ToAgent::LeaseLost { lease, reason }));
+                effects.sends.push((session, ToAgent::LeaseLost { lease, reason }));
             }
         } else {
             self.remember_ended(id.clone(), hold.attempt, true);
@@ -159,14 +159,14 @@ impl State {
     }
 
     /// Makes a job claimable again, or ends it when its attempts are used up.
-    pub(super) fn retry(&mut self, id: &JobId, why: &Failure, now: Now, fx: &mut Effects) {
+    pub(super) fn retry(&mut self, id: &JobId, why: &Failure, now: Now, effects: &mut Effects) {
         let Some(job) = self.jobs.get(id) else { return };
         if let Some(reason) = job.cancelling.clone() {
-            return self.end(id, JobState::Cancelled, None, "coordinator", reason, now, fx);
+            return self.end(id, JobState::Cancelled, None, "coordinator", reason, now, effects);
         }
         if !self.may_grant(id) {
             let failure = self.evidence(id);
-            return self.end(id, JobState::Failed, Some(failure), "coordinator", "", now, fx);
+            return self.end(id, JobState::Failed, Some(failure), "coordinator", "", now, effects);
         }
         self.set_state(id, |job| {
             job.state = JobState::Queued;
@@ -174,8 +174,8 @@ impl State {
             job.progress = 0.0;
             job.queued_ms = now.wall_ms;
         });
-        self.record(fx, now, id, "coordinator", "requeued", why.message.clone());
-        self.place(id, now, fx);
+        self.record(effects, now, id, "coordinator", "requeued", why.message.clone());
+        self.place(id, now, effects);
     }
 
     /// The failure of a job that used up its attempts: what each of them saw.
@@ -195,7 +195,7 @@ impl State {
     }
 
     /// Believes the end of an attempt only from the holder of the newest one.
-    pub(super) fn finished(&mut self, session: SessionId, finished: FinishedIn, now: Now, fx: &mut Effects) {
+    pub(super) fn finished(&mut self, session: SessionId, finished: FinishedIn, now: Now, effects: &mut Effects) {
         let Some(agent) = self.hear(session, now) else { return };
         let lease = finished.lease.clone();
         let id = lease.job.clone();
@@ -208,13 +208,13 @@ impl State {
                 (None, Some(job)) => ack(false, &format!("attempt {} is the job's newest", job.attempt())),
                 (None, None) => ToAgent::FinishedUnknown { lease: lease.clone() },
             };
-            fx.sends.push((session, answer));
+            effects.sends.push((session, answer));
             return;
         }
-        self.revive(&id, now, fx);
+        self.revive(&id, now, effects);
         let mut remark = String::new();
         match finished.outcome {
-            FinishedOutcome::Succeeded => remark = self.succeeded(&id, &agent, finished, now, fx),
+            FinishedOutcome::Succeeded => remark = self.succeeded(&id, &agent, finished, now, effects),
             FinishedOutcome::Failed(ref failure) => {
                 if finished.suspects_cache
                     && let Some(attempt) = self.job_mut(&id).and_then(|job| job.attempts.last_mut())
@@ -223,16 +223,16 @@ impl State {
                 }
                 // A plan that is stored stays worth something: the next attempt only measures it.
                 self.keep_plan(&id, finished.plan.clone());
-                self.close_attempt(&id, Outcome::Failed, Some(failure.clone()), finished.log, now, fx);
-                self.failed(&id, &agent, failure.clone(), now, fx);
+                self.close_attempt(&id, Outcome::Failed, Some(failure.clone()), finished.log, now, effects);
+                self.failed(&id, &agent, failure.clone(), now, effects);
             }
             FinishedOutcome::Cancelled => {
-                self.close_attempt(&id, Outcome::Cancelled, None, finished.log, now, fx);
+                self.close_attempt(&id, Outcome::Cancelled, None, finished.log, now, effects);
                 let why = Failure::new(FailureClass::Infrastructure, format!("agent {agent} gave it up"), "");
-                self.retry(&id, &why, now, fx);
+                self.retry(&id, &why, now, effects);
             }
         }
-        fx.sends.push((session, ack(true, &remark)));
+        effects.sends.push((session, ack(true, &remark)));
     }
 
     fn keep_plan(&mut self, id: &JobId, plan: Option<PlanRef>) {
@@ -243,32 +243,32 @@ impl State {
         }
     }
 
-    fn failed(&mut self, id: &JobId, agent: &str, failure: Failure, now: Now, fx: &mut Effects) {
+    fn failed(&mut self, id: &JobId, agent: &str, failure: Failure, now: Now, effects: &mut Effects) {
         let Some(job) = self.jobs.get(id).cloned() else { return };
         match failure.class {
-            FailureClass::Infrastructure => self.retry(id, &failure, now, fx),
+            FailureClass::Infrastructure => self.retry(id, &failure, now, effects),
             FailureClass::Unstable if job.only_measures() && job.remeasures < self.config.max_remeasures => {
                 if let Some(job) = self.job_mut(id) {
                     job.remeasures += 1;
                 }
-                self.retry(id, &failure, now, fx);
+                self.retry(id, &failure, now, effects);
             }
             class => {
                 if let (Some(reason), true) = (&job.cancelling, class != FailureClass::Model) {
-                    return self.end(id, JobState::Cancelled, None, agent, reason.clone(), now, fx);
+                    return self.end(id, JobState::Cancelled, None, agent, reason.clone(), now, effects);
                 }
                 if let (FailureClass::Model, JobKind::Build, Some(key)) = (class, job.kind, job.key) {
                     let refusal = Refusal { key, job: id.clone(), failure: failure.clone() };
                     self.refusals.insert(key, refusal.clone());
-                    fx.changes.push(Change::Refusal(refusal));
+                    effects.changes.push(Change::Refusal(refusal));
                 }
-                self.end(id, JobState::Failed, Some(failure), agent, "", now, fx);
+                self.end(id, JobState::Failed, Some(failure), agent, "", now, effects);
             }
         }
     }
 
     /// Takes a success. Returns what the agent should know of it beside that.
-    fn succeeded(&mut self, id: &JobId, agent: &str, finished: FinishedIn, now: Now, fx: &mut Effects) -> String {
+    fn succeeded(&mut self, id: &JobId, agent: &str, finished: FinishedIn, now: Now, effects: &mut Effects) -> String {
         let FinishedIn { plan, report, log, accurate, artifacts, cache, .. } = finished;
         let Some(job) = self.jobs.get(id).cloned() else { return String::new() };
         let device = self.holds.get(id).map(|hold| hold.device.clone());
@@ -279,11 +279,11 @@ impl State {
                 format!("agent {agent} reported success without a plan"),
                 "",
             );
-            self.close_attempt(id, Outcome::Failed, Some(failure.clone()), log, now, fx);
-            self.retry(id, &failure, now, fx);
+            self.close_attempt(id, Outcome::Failed, Some(failure.clone()), log, now, effects);
+            self.retry(id, &failure, now, effects);
             return String::new();
         };
-        self.close_attempt(id, Outcome::Succeeded, None, log, now, fx);
+        self.close_attempt(id, Outcome::Succeeded, None, log, now, effects);
         if job.kind == JobKind::Build {
             self.engines.insert(
                 key,
@@ -295,9 +295,9 @@ impl State {
                 },
             );
             if self.refusals.remove(&key).is_some() {
-                fx.changes.push(Change::ForgetRefusal(key));
+                effects.changes.push(Change::ForgetRefusal(key));
             }
-            fx.changes.push(Change::Engine(Box::new(Engine {
+            effects.changes.push(Change::Engine(Box::new(Engine {
                 key,
                 plan: plan.clone(),
                 model: job.model.clone(),
@@ -313,7 +313,7 @@ impl State {
             })));
         }
         for want in &job.wants {
-            fx.changes.push(Change::EngineProject { key, project: want.project.clone() });
+            effects.changes.push(Change::EngineProject { key, project: want.project.clone() });
         }
         let digest = report.as_ref().map(|report| report.digest);
         if let Some(report) = report {
@@ -333,7 +333,7 @@ impl State {
             if job.built_for.as_ref().is_none_or(|built_for| *built_for == job.sku) {
                 self.learn_report(&report);
             }
-            fx.changes.push(Change::Report(Box::new(report)));
+            effects.changes.push(Change::Report(Box::new(report)));
         }
         if let Some(job) = self.job_mut(id) {
             job.plan = Some(plan);
@@ -344,12 +344,12 @@ impl State {
         // In the transaction that takes the build, so that a cache is never newer than what proves that it works.
         let remark = match (cache, device) {
             (Some(update), Some(device)) if job.kind == JobKind::Build => {
-                self.publish_cache(&job, &device, update, now, fx)
+                self.publish_cache(&job, &device, update, now, effects)
             }
             _ => None,
         };
         let remark = remark.unwrap_or_default();
-        self.end(id, JobState::Succeeded, None, agent, remark.clone(), now, fx);
+        self.end(id, JobState::Succeeded, None, agent, remark.clone(), now, effects);
         remark
     }
 
@@ -363,7 +363,7 @@ impl State {
         actor: &str,
         detail: impl Into<String>,
         now: Now,
-        fx: &mut Effects,
+        effects: &mut Effects,
     ) {
         self.unindex(id);
         let mut detail = detail.into();
@@ -376,7 +376,7 @@ impl State {
             job.ended_ms = now.wall_ms;
             job.cancelling = None;
         }
-        self.record(fx, now, id, actor, state.name(), detail);
+        self.record(effects, now, id, actor, state.name(), detail);
         *self.counters.ended.entry(state.name()).or_default() += 1;
         let Some(job) = self.jobs.remove(id) else { return };
         for need in &job.needs {
@@ -392,16 +392,16 @@ impl State {
             other.needs.retain(|need| need != id);
             if !other.recheck && state != JobState::Succeeded {
                 let detail = format!("job {id}, which it needs, is {}", state.name());
-                self.end(&waiting, JobState::Skipped, None, "coordinator", detail, now, fx);
+                self.end(&waiting, JobState::Skipped, None, "coordinator", detail, now, effects);
             } else if other.needs.is_empty() {
-                self.readmit(&waiting, "unblocked", now, fx);
+                self.readmit(&waiting, "unblocked", now, effects);
             }
         }
     }
 
     /// Ends leases that were not beaten in time.
-    pub(super) fn expire(&mut self, now: Now, fx: &mut Effects) {
-        self.drop_silent_agents(now, fx);
+    pub(super) fn expire(&mut self, now: Now, effects: &mut Effects) {
+        self.drop_silent_agents(now, effects);
         let last_chance_ms = self.config.lease_ms * LAST_CHANCE_LEASES;
         let late: Vec<(JobId, bool)> = self
             .holds
@@ -416,7 +416,7 @@ impl State {
             if expired {
                 // Others could have claimed it long ago; only a job without attempts left is waited for no more.
                 if !self.may_grant(&id) {
-                    self.lose(&id, "its agent did not come back", now, fx);
+                    self.lose(&id, "its agent did not come back", now, effects);
                 }
                 continue;
             }
@@ -426,7 +426,7 @@ impl State {
             let connected = self.agents.get(&hold.device.agent).is_some_and(|agent| agent.session.is_some());
             if cancelling || connected {
                 // A connected agent that does not name the lease does not have it.
-                self.lose(&id, "its agent beats without it", now, fx);
+                self.lose(&id, "its agent beats without it", now, effects);
                 continue;
             }
             hold.expired = true;
@@ -437,21 +437,28 @@ impl State {
                 job.state = JobState::Queued;
                 job.queued_ms = now.wall_ms;
             });
-            self.record(fx, now, &id, "coordinator", "lease-expired", format!("agent {agent} was not heard in time"));
-            self.place(&id, now, fx);
+            self.record(
+                effects,
+                now,
+                &id,
+                "coordinator",
+                "lease-expired",
+                format!("agent {agent} was not heard in time"),
+            );
+            self.place(&id, now, effects);
         }
     }
 
     /// Gives an attempt up.
-    pub(super) fn lose(&mut self, id: &JobId, why: &str, now: Now, fx: &mut Effects) {
+    pub(super) fn lose(&mut self, id: &JobId, why: &str, now: Now, effects: &mut Effects) {
         let agent = self.holds.get(id).map(|hold| hold.device.agent.clone()).unwrap_or_default();
         let failure = Failure::new(FailureClass::Infrastructure, format!("lost agent {agent}: {why}"), "");
-        self.close_attempt(id, Outcome::Lost, Some(failure.clone()), None, now, fx);
-        self.retry(id, &failure, now, fx);
+        self.close_attempt(id, Outcome::Lost, Some(failure.clone()), None, now, effects);
+        self.retry(id, &failure, now, effects);
     }
 
     /// An expired lease whose holder is heard again goes on.
-    pub(super) fn revive(&mut self, id: &JobId, now: Now, fx: &mut Effects) {
+    pub(super) fn revive(&mut self, id: &JobId, now: Now, effects: &mut Effects) {
         let deadline = now.mono_ms + self.config.lease_ms;
         let Some(hold) = self.holds.get_mut(id) else { return };
         hold.deadline_mono_ms = deadline;
@@ -464,7 +471,7 @@ impl State {
         self.refresh_idle(&device);
         self.counters.revivals += 1;
         self.set_state(id, |job| job.state = JobState::Running);
-        self.record(fx, now, id, &agent, "revived", "its agent is back and still works on it");
+        self.record(effects, now, id, &agent, "revived", "its agent is back and still works on it");
     }
 
     /// Whether `agent` holds exactly this lease, expired or not.
@@ -473,14 +480,21 @@ impl State {
     }
 
     /// `ended` is the job as stored when it is not live any more: nothing else changes it then.
-    pub(super) fn log_sealed(&mut self, id: &JobId, number: u32, log: Digest, ended: Option<Job>, fx: &mut Effects) {
+    pub(super) fn log_sealed(
+        &mut self,
+        id: &JobId,
+        number: u32,
+        log: Digest,
+        ended: Option<Job>,
+        effects: &mut Effects,
+    ) {
         let mut ended = ended.filter(|job| job.state.is_terminal());
         let job = match self.jobs.get_mut(id) {
             Some(job) => Arc::make_mut(job),
             None => match &mut ended {
                 Some(job) => job,
                 None => {
-                    fx.reply = Reply::Unknown;
+                    effects.reply = Reply::Unknown;
                     return;
                 }
             },
@@ -488,7 +502,7 @@ impl State {
         if let Some(attempt) = job.attempts.iter_mut().find(|attempt| attempt.number == number && attempt.log.is_none())
         {
             attempt.log = Some(log);
-            fx.changes.push(Change::Job(Arc::new(job.clone())));
+            effects.changes.push(Change::Job(Arc::new(job.clone())));
         }
     }
 }

@@ -42,7 +42,7 @@ impl State {
         device: &DeviceKey,
         update: CacheUpdate,
         now: Now,
-        fx: &mut Effects,
+        effects: &mut Effects,
     ) -> Option<String> {
         let (Some((scope, device_name)), Some(toolchain)) = (self.scope_of(device, job), job.toolchain.clone()) else {
             return Some("the timing cache is not kept: its device cannot be told apart from others".into());
@@ -75,18 +75,18 @@ impl State {
             device: device.device.clone(),
             published_ms: now.wall_ms,
         };
-        fx.changes.push(Change::Cache(Box::new(record.clone())));
+        effects.changes.push(Change::Cache(Box::new(record.clone())));
         self.caches.insert(scope, record);
         None
     }
 
     /// Forgets the cache of a scope, and keeps the fact: copies that agents still have count for nothing.
-    pub(super) fn drop_cache(&mut self, scope: Digest, now: Now, fx: &mut Effects) {
+    pub(super) fn drop_cache(&mut self, scope: Digest, now: Now, effects: &mut Effects) {
         let Some(record) = self.caches.get_mut(&scope).filter(|record| record.cache.is_some()) else { return };
         record.previous = record.cache.take().map(|cache| cache.digest);
         record.generation += 1;
         record.published_ms = now.wall_ms;
-        fx.changes.push(Change::Cache(Box::new(record.clone())));
+        effects.changes.push(Change::Cache(Box::new(record.clone())));
     }
 
     /// The newest cache of every scope, dropped ones too.

@@ -13,7 +13,7 @@ impl State {
         &mut self,
         cancel: Cancel,
         now: Now,
-        fx: &mut Effects,
+        effects: &mut Effects,
     ) -> Result<Vec<(JobRef, String)>, ApiError> {
         // All or nothing: first whether every job may be touched.
         for id in &cancel.jobs {
@@ -24,15 +24,15 @@ impl State {
         }
         let mut replies = Vec::with_capacity(cancel.jobs.len());
         for id in &cancel.jobs {
-            let remark = self.withdraw(id, &cancel, now, fx);
+            let remark = self.withdraw(id, &cancel, now, effects);
             let job = self.jobs.get(id).cloned();
-            let job = job.or_else(|| fx.snapshots.iter().rev().find(|job| job.id == *id).cloned());
+            let job = job.or_else(|| effects.snapshots.iter().rev().find(|job| job.id == *id).cloned());
             replies.push((job.map_or_else(|| JobRef::Stored(id.clone()), JobRef::Live), remark));
         }
         Ok(replies)
     }
 
-    fn withdraw(&mut self, id: &JobId, cancel: &Cancel, now: Now, fx: &mut Effects) -> String {
+    fn withdraw(&mut self, id: &JobId, cancel: &Cancel, now: Now, effects: &mut Effects) -> String {
         let Some(job) = self.jobs.get(id).cloned() else { return String::new() };
         let actor = &cancel.actor;
         let own = job.wants.iter().any(|want| reaches(actor, &want.project) && want.actor == actor.name);
@@ -48,7 +48,7 @@ impl State {
             let projects = projects.into_iter().collect::<Vec<_>>().join(", ");
             let remark = format!("goes on: {} other requests want it (project {projects})", left.len());
             self.set_state(id, |job| job.wants = left);
-            self.record(fx, now, id, &actor.name, "withdrawn", remark.clone());
+            self.record(effects, now, id, &actor.name, "withdrawn", remark.clone());
             return remark;
         }
         let reason =
@@ -56,24 +56,24 @@ impl State {
         if matches!(job.state, JobState::Leased | JobState::Running) {
             if job.cancelling.is_none() {
                 self.set_state(id, |job| job.cancelling = Some(reason.clone()));
-                self.record(fx, now, id, &actor.name, "cancelling", reason.clone());
-                self.send_cancel(id, reason, fx);
+                self.record(effects, now, id, &actor.name, "cancelling", reason.clone());
+                self.send_cancel(id, reason, effects);
             }
             return "its agent was told to stop".into();
         }
         if self.holds.contains_key(id) {
-            self.close_attempt(id, Outcome::Lost, None, None, now, fx);
+            self.close_attempt(id, Outcome::Lost, None, None, now, effects);
         }
-        self.end(id, JobState::Cancelled, None, &actor.name, reason, now, fx);
+        self.end(id, JobState::Cancelled, None, &actor.name, reason, now, effects);
         String::new()
     }
 
     /// Tells the holder to stop, when it is connected; otherwise it hears it when it says hello.
-    pub(super) fn send_cancel(&self, id: &JobId, reason: String, fx: &mut Effects) {
+    pub(super) fn send_cancel(&self, id: &JobId, reason: String, effects: &mut Effects) {
         let Some(hold) = self.holds.get(id) else { return };
         if let Some(session) = self.agents.get(&hold.device.agent).and_then(|agent| agent.session) {
             let lease = LeaseRef { job: id.clone(), attempt: hold.attempt, device: hold.device.device.clone() };
-            fx.sends.push((session, ToAgent::Cancel { lease, reason }));
+            effects.sends.push((session, ToAgent::Cancel { lease, reason }));
         }
     }
 }

@@ -28,7 +28,7 @@ pub struct DeviceView {
 }
 
 impl State {
-    pub(super) fn hello(&mut self, session: SessionId, hello: HelloIn, now: Now, fx: &mut Effects) {
+    pub(super) fn hello(&mut self, session: SessionId, hello: HelloIn, now: Now, effects: &mut Effects) {
         if let Some(entry) = self.agents.get(&hello.agent)
             && let Some(other) = entry.session
         {
@@ -39,15 +39,15 @@ impl State {
                     hello.agent
                 );
                 let hint = "stop the other one, or give this one a state folder of its own".to_owned();
-                fx.sends.push((session, ToAgent::Refused { reason, hint }));
+                effects.sends.push((session, ToAgent::Refused { reason, hint }));
                 return;
             }
-            fx.sends.push((other, ToAgent::Replaced));
+            effects.sends.push((other, ToAgent::Replaced));
             self.sessions.remove(&other);
         }
         if !self.agents.contains_key(&hello.agent) && self.agents.len() >= self.config.max_agents {
             let reason = format!("{} agents are known, which is the limit", self.agents.len());
-            fx.sends.push((session, ToAgent::Refused { reason, hint: "raise the limit of agents".into() }));
+            effects.sends.push((session, ToAgent::Refused { reason, hint: "raise the limit of agents".into() }));
             return;
         }
         let agent = hello.agent.clone();
@@ -68,17 +68,17 @@ impl State {
         };
         self.agents.insert(agent.clone(), entry);
         if changed {
-            self.store_agent(&agent, now, fx);
+            self.store_agent(&agent, now, effects);
         }
         // Before any device counts as free: what it still holds.
         let (resumed, lost): (Vec<_>, Vec<_>) =
             hello.leases.into_iter().partition(|lease| self.holds_lease(&agent, lease));
         for lease in &resumed {
-            self.revive(&lease.job, now, fx);
+            self.revive(&lease.job, now, effects);
         }
-        fx.sends.push((session, ToAgent::Welcome { resumed: resumed.clone(), lost }));
+        effects.sends.push((session, ToAgent::Welcome { resumed: resumed.clone(), lost }));
         for finished in hello.finished {
-            self.finished(session, finished, now, fx);
+            self.finished(session, finished, now, effects);
         }
         let kept: BTreeSet<&JobId> = resumed.iter().map(|lease| &lease.job).collect();
         let dropped: Vec<JobId> = self
@@ -88,38 +88,38 @@ impl State {
             .map(|(id, _)| id.clone())
             .collect();
         for id in dropped {
-            self.lose(&id, "it came back without the job", now, fx);
+            self.lose(&id, "it came back without the job", now, effects);
         }
         if let Some(entry) = self.agents.get_mut(&agent) {
             entry.session = Some(session);
         }
         for lease in &resumed {
             if let Some(reason) = self.jobs.get(&lease.job).and_then(|job| job.cancelling.clone()) {
-                self.send_cancel(&lease.job, reason, fx);
+                self.send_cancel(&lease.job, reason, effects);
             }
         }
         self.reindex_agent(&agent);
         if changed {
-            self.place_all(now, fx);
+            self.place_all(now, effects);
         }
     }
 
-    pub(super) fn inventory(&mut self, session: SessionId, devices: Vec<Device>, now: Now, fx: &mut Effects) {
+    pub(super) fn inventory(&mut self, session: SessionId, devices: Vec<Device>, now: Now, effects: &mut Effects) {
         let Some(agent) = self.hear(session, now) else { return };
         let Some(entry) = self.agents.get_mut(&agent) else { return };
         if entry.record.devices == devices {
             return;
         }
         entry.record.devices = devices;
-        self.store_agent(&agent, now, fx);
+        self.store_agent(&agent, now, effects);
         self.reindex_agent(&agent);
-        self.place_all(now, fx);
+        self.place_all(now, effects);
     }
 
-    fn store_agent(&mut self, agent: &str, now: Now, fx: &mut Effects) {
+    fn store_agent(&mut self, agent: &str, now: Now, effects: &mut Effects) {
         if let Some(entry) = self.agents.get_mut(agent) {
             entry.record.seen_ms = now.wall_ms;
-            fx.changes.push(Change::Agent(Box::new(entry.record.clone())));
+            effects.changes.push(Change::Agent(Box::new(entry.record.clone())));
         }
     }
 
@@ -136,7 +136,7 @@ impl State {
         leases: Vec<LeaseRef>,
         telemetry: Vec<(String, String)>,
         now: Now,
-        fx: &mut Effects,
+        effects: &mut Effects,
     ) {
         let Some(agent) = self.hear(session, now) else { return };
         if let Some(entry) = self.agents.get_mut(&agent) {
@@ -148,31 +148,31 @@ impl State {
             }
         }
         for lease in leases {
-            self.touch(session, &agent, &lease, now, fx);
+            self.touch(session, &agent, &lease, now, effects);
         }
     }
 
     /// Extends a lease that the agent holds, or tells it that it does not.
-    fn touch(&mut self, session: SessionId, agent: &str, lease: &LeaseRef, now: Now, fx: &mut Effects) -> bool {
+    fn touch(&mut self, session: SessionId, agent: &str, lease: &LeaseRef, now: Now, effects: &mut Effects) -> bool {
         if self.holds_lease(agent, lease) {
-            self.revive(&lease.job, now, fx);
+            self.revive(&lease.job, now, effects);
             return true;
         }
         if self.ended.get(&(lease.job.clone(), lease.attempt)) != Some(&true) {
             let reason = "this attempt is not the job's newest, or the job has ended".to_owned();
-            fx.sends.push((session, ToAgent::LeaseLost { lease: lease.clone(), reason }));
+            effects.sends.push((session, ToAgent::LeaseLost { lease: lease.clone(), reason }));
         }
         false
     }
 
-    pub(super) fn started(&mut self, session: SessionId, lease: &LeaseRef, now: Now, fx: &mut Effects) {
+    pub(super) fn started(&mut self, session: SessionId, lease: &LeaseRef, now: Now, effects: &mut Effects) {
         let Some(agent) = self.hear(session, now) else { return };
-        if !self.touch(session, &agent, lease, now, fx) {
+        if !self.touch(session, &agent, lease, now, effects) {
             return;
         }
         if self.jobs.get(&lease.job).is_some_and(|job| job.state == JobState::Leased) {
             self.set_state(&lease.job, |job| job.state = JobState::Running);
-            self.record(fx, now, &lease.job, &agent, "running", "");
+            self.record(effects, now, &lease.job, &agent, "running", "");
         }
     }
 
@@ -185,10 +185,10 @@ impl State {
         fraction: f32,
         detail: &str,
         now: Now,
-        fx: &mut Effects,
+        effects: &mut Effects,
     ) {
         let Some(agent) = self.hear(session, now) else { return };
-        if !self.touch(session, &agent, lease, now, fx) {
+        if !self.touch(session, &agent, lease, now, effects) {
             return;
         }
         let phase: String = phase.chars().take(PHASE_MAX_BYTES).collect();
@@ -196,18 +196,25 @@ impl State {
         job.progress = if fraction.is_finite() { fraction.clamp(0.0, 1.0) } else { 0.0 };
         if job.phase == phase {
             if let Some(job) = self.jobs.get(&lease.job) {
-                fx.progress.push(job.clone());
+                effects.progress.push(job.clone());
             }
             return;
         }
         job.phase = phase;
         let detail: String = detail.chars().take(DETAIL_MAX_BYTES).collect();
-        self.record(fx, now, &lease.job, &agent, "phase", detail);
+        self.record(effects, now, &lease.job, &agent, "phase", detail);
     }
 
-    pub(super) fn built(&mut self, session: SessionId, lease: &LeaseRef, plan: PlanRef, now: Now, fx: &mut Effects) {
+    pub(super) fn built(
+        &mut self,
+        session: SessionId,
+        lease: &LeaseRef,
+        plan: PlanRef,
+        now: Now,
+        effects: &mut Effects,
+    ) {
         let Some(agent) = self.hear(session, now) else { return };
-        if !self.touch(session, &agent, lease, now, fx) {
+        if !self.touch(session, &agent, lease, now, effects) {
             return;
         }
         let detail = format!("plan {} of {} bytes", plan.digest.short(), plan.size_bytes);
@@ -215,7 +222,7 @@ impl State {
         let plan = newer_plan(job, Some(plan));
         if job.kind == super::JobKind::Build && job.plan != plan {
             job.plan = plan;
-            self.record(fx, now, &lease.job, &agent, "built", detail);
+            self.record(effects, now, &lease.job, &agent, "built", detail);
         }
     }
 
@@ -227,19 +234,19 @@ impl State {
         self.refresh_agent(&agent);
     }
 
-    pub(super) fn disconnected(&mut self, session: SessionId, now: Now, fx: &mut Effects) {
+    pub(super) fn disconnected(&mut self, session: SessionId, now: Now, effects: &mut Effects) {
         let Some(agent) = self.sessions.remove(&session) else { return };
         if let Some(entry) = self.agents.get_mut(&agent)
             && entry.session == Some(session)
         {
             entry.session = None;
-            self.store_agent(&agent, now, fx);
+            self.store_agent(&agent, now, effects);
             self.refresh_agent(&agent);
         }
     }
 
     /// Ends sessions that stay open but silent, as after a pulled cable.
-    pub(super) fn drop_silent_agents(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn drop_silent_agents(&mut self, now: Now, effects: &mut Effects) {
         let silent: Vec<SessionId> = self
             .agents
             .values()
@@ -248,8 +255,8 @@ impl State {
             .collect();
         for session in silent {
             let reason = format!("nothing was heard for {} ms", self.config.lease_ms);
-            fx.sends.push((session, ToAgent::Refused { reason, hint: "connect again".into() }));
-            self.disconnected(session, now, fx);
+            effects.sends.push((session, ToAgent::Refused { reason, hint: "connect again".into() }));
+            self.disconnected(session, now, effects);
         }
     }
 
@@ -324,12 +331,12 @@ impl State {
     }
 
     /// After inventories changed: jobs that nobody can run any more, and those that somebody now can.
-    fn place_all(&mut self, now: Now, fx: &mut Effects) {
+    fn place_all(&mut self, now: Now, effects: &mut Effects) {
         let orphaned: Vec<Target> =
             self.queue.targets().filter(|target| !self.offers.contains_key(target)).cloned().collect();
         let orphans: Vec<JobId> = orphaned.iter().flat_map(|target| self.queue.jobs_of(target)).collect();
         for id in orphans {
-            self.place(&id, now, fx);
+            self.place(&id, now, effects);
         }
         for id in self.unplaceable.clone() {
             let Some(job) = self.jobs.get(&id) else { continue };
@@ -339,16 +346,16 @@ impl State {
                         job.state = JobState::Queued;
                         job.queued_ms = now.wall_ms;
                     });
-                    self.record(fx, now, &id, "coordinator", "placeable", "its toolchain is offered again");
+                    self.record(effects, now, &id, "coordinator", "placeable", "its toolchain is offered again");
                 }
                 Some(_) if !job.follow_toolchain => {}
-                _ => self.readmit(&id, "resolved", now, fx),
+                _ => self.readmit(&id, "resolved", now, effects),
             }
         }
     }
 
     /// A queued job whose exact toolchain nobody known offers is unplaceable, or resolved again when it may follow.
-    pub(super) fn place(&mut self, id: &JobId, now: Now, fx: &mut Effects) {
+    pub(super) fn place(&mut self, id: &JobId, now: Now, effects: &mut Effects) {
         let Some(job) = self.jobs.get(id) else { return };
         let Some(target) = Target::of(job) else { return };
         // An expired hold may still be revived; its job keeps its key until the hold is gone.
@@ -360,7 +367,7 @@ impl State {
             if let Some(job) = self.job_mut(id) {
                 job.plan = None;
             }
-            return self.readmit(id, "followed", now, fx);
+            return self.readmit(id, "followed", now, effects);
         }
         let detail = format!(
             "nobody offers {} on {} any more; {}",
@@ -369,12 +376,12 @@ impl State {
             self.alternatives(&target.sku)
         );
         self.set_state(id, |job| job.state = JobState::Unplaceable);
-        self.record(fx, now, id, "coordinator", "unplaceable", detail);
-        self.release_followers(id, now, fx);
+        self.record(effects, now, id, "coordinator", "unplaceable", detail);
+        self.release_followers(id, now, effects);
     }
 
     /// Jobs that only waited for this one to end are decided anew: it may never end.
-    fn release_followers(&mut self, id: &JobId, now: Now, fx: &mut Effects) {
+    fn release_followers(&mut self, id: &JobId, now: Now, effects: &mut Effects) {
         let waiting = self.dependents.get(id).cloned().unwrap_or_default();
         for follower in waiting {
             if !self.jobs.get(&follower).is_some_and(|job| job.recheck) {
@@ -389,7 +396,7 @@ impl State {
             if let Some(job) = self.job_mut(&follower) {
                 job.needs.retain(|need| need != id);
             }
-            self.readmit(&follower, "unblocked", now, fx);
+            self.readmit(&follower, "unblocked", now, effects);
         }
     }
 

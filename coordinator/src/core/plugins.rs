@@ -22,15 +22,15 @@ impl State {
         )))
     }
 
-    pub(super) fn allow_plugin(&mut self, plugin: PluginRecord, fx: &mut Effects) {
-        fx.changes.push(Change::Plugin(plugin.clone()));
+    pub(super) fn allow_plugin(&mut self, plugin: PluginRecord, effects: &mut Effects) {
+        effects.changes.push(Change::Plugin(plugin.clone()));
         self.plugins.insert(plugin.digest, plugin);
     }
 
     /// Takes an allowance back. Jobs that wait with the plugin fail; what runs already goes on.
-    pub(super) fn forbid_plugin(&mut self, plugin: Digest, now: Now, fx: &mut Effects) {
+    pub(super) fn forbid_plugin(&mut self, plugin: Digest, now: Now, effects: &mut Effects) {
         if self.plugins.remove(&plugin).is_some() {
-            fx.changes.push(Change::ForgetPlugin(plugin));
+            effects.changes.push(Change::ForgetPlugin(plugin));
         }
         if self.is_allowed(&plugin) {
             return;
@@ -45,7 +45,7 @@ impl State {
         for id in waiting {
             let message = format!("the plugin sha256:{plugin} is not allowed on this farm any more");
             let failure = Failure::new(FailureClass::Resource, message, "ask the farm's operator");
-            self.end(&id, JobState::Failed, Some(failure), "coordinator", "", now, fx);
+            self.end(&id, JobState::Failed, Some(failure), "coordinator", "", now, effects);
         }
     }
 

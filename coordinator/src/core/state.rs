@@ -554,47 +554,47 @@ impl State {
 
     /// Applies one input. The effects are in causal order.
     pub fn apply(&mut self, input: Input, now: Now) -> Effects {
-        let mut fx = Effects::default();
+        let mut effects = Effects::default();
         let sweep = matches!(input, Input::Tick);
         match input {
-            Input::Submit(submit) => fx.reply = Reply::Submitted(self.submit(*submit, now, &mut fx)),
-            Input::Cancel(cancel) => fx.reply = Reply::Cancelled(self.cancel(cancel, now, &mut fx)),
-            Input::Hello { session, hello } => self.hello(session, *hello, now, &mut fx),
-            Input::Inventory { session, devices } => self.inventory(session, devices, now, &mut fx),
+            Input::Submit(submit) => effects.reply = Reply::Submitted(self.submit(*submit, now, &mut effects)),
+            Input::Cancel(cancel) => effects.reply = Reply::Cancelled(self.cancel(cancel, now, &mut effects)),
+            Input::Hello { session, hello } => self.hello(session, *hello, now, &mut effects),
+            Input::Inventory { session, devices } => self.inventory(session, devices, now, &mut effects),
             Input::Heartbeat { session, leases, telemetry } => {
-                self.heartbeat(session, leases, telemetry, now, &mut fx);
+                self.heartbeat(session, leases, telemetry, now, &mut effects);
             }
-            Input::Started { session, lease } => self.started(session, &lease, now, &mut fx),
+            Input::Started { session, lease } => self.started(session, &lease, now, &mut effects),
             Input::Progress { session, lease, phase, fraction, detail } => {
-                self.progress(session, &lease, &phase, fraction, &detail, now, &mut fx);
+                self.progress(session, &lease, &phase, fraction, &detail, now, &mut effects);
             }
-            Input::Built { session, lease, plan } => self.built(session, &lease, plan, now, &mut fx),
-            Input::Finished { session, finished } => self.finished(session, *finished, now, &mut fx),
-            Input::DropCache { scope } => self.drop_cache(scope, now, &mut fx),
-            Input::AllowPlugin(plugin) => self.allow_plugin(plugin, &mut fx),
-            Input::ForbidPlugin(digest) => self.forbid_plugin(digest, now, &mut fx),
+            Input::Built { session, lease, plan } => self.built(session, &lease, plan, now, &mut effects),
+            Input::Finished { session, finished } => self.finished(session, *finished, now, &mut effects),
+            Input::DropCache { scope } => self.drop_cache(scope, now, &mut effects),
+            Input::AllowPlugin(plugin) => self.allow_plugin(plugin, &mut effects),
+            Input::ForbidPlugin(digest) => self.forbid_plugin(digest, now, &mut effects),
             Input::Goodbye { session } => self.goodbye(session, now),
-            Input::Disconnected { session } => self.disconnected(session, now, &mut fx),
+            Input::Disconnected { session } => self.disconnected(session, now, &mut effects),
             Input::LogSealed { job, attempt, log, ended } => {
-                self.log_sealed(&job, attempt, log, ended.map(|job| *job), &mut fx);
+                self.log_sealed(&job, attempt, log, ended.map(|job| *job), &mut effects);
             }
-            Input::Tick => self.expire(now, &mut fx),
+            Input::Tick => self.expire(now, &mut effects),
         }
-        self.dispatch(now, &mut fx);
+        self.dispatch(now, &mut effects);
         if sweep {
-            self.sweep(now, &mut fx);
+            self.sweep(now, &mut effects);
         }
         let mut patrol = std::mem::take(&mut self.patrol);
-        fx.broken = patrol.look(self, &fx);
+        effects.broken = patrol.look(self, &effects);
         self.patrol = patrol;
         // This crate's own tests break the state on purpose to see what the leader does.
         if cfg!(debug_assertions) && !cfg!(test) {
-            assert!(fx.broken.is_empty(), "{:?}", fx.broken);
+            assert!(effects.broken.is_empty(), "{:?}", effects.broken);
             if self.jobs.len() <= CHECK_LIVE_JOBS {
                 invariants::check(self).unwrap_or_else(|broken| panic!("{broken:?}"));
             }
         }
-        fx
+        effects
     }
 
     /// Forgets a queued job's place, as a bug would.
@@ -607,7 +607,7 @@ impl State {
     /// Records a transition of `id`: one event and the job as it now stands.
     pub(super) fn record(
         &mut self,
-        fx: &mut Effects,
+        effects: &mut Effects,
         now: Now,
         id: &JobId,
         actor: &str,
@@ -616,8 +616,8 @@ impl State {
     ) {
         let Some(job) = self.jobs.get(id) else { return };
         self.last_event += 1;
-        fx.changes.push(Change::Job(job.clone()));
-        fx.changes.push(Change::Event(Event {
+        effects.changes.push(Change::Job(job.clone()));
+        effects.changes.push(Change::Event(Event {
             seq: self.last_event,
             at_ms: now.wall_ms,
             job: id.clone(),
@@ -628,7 +628,7 @@ impl State {
             phase: job.phase.clone(),
             detail: detail.into(),
         }));
-        fx.snapshots.push(job.clone());
+        effects.snapshots.push(job.clone());
     }
 
     pub(super) fn job_mut(&mut self, id: &JobId) -> Option<&mut Job> {

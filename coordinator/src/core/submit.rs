@@ -16,7 +16,7 @@ pub const JOBS_PER_REQUEST_MAX: usize = 4_096;
 const REASONS_LISTED_MAX: usize = 8;
 
 impl State {
-    pub(super) fn submit(&mut self, submit: Submit, now: Now, fx: &mut Effects) -> Result<Submitted, ApiError> {
+    pub(super) fn submit(&mut self, submit: Submit, now: Now, effects: &mut Effects) -> Result<Submitted, ApiError> {
         if !submit.idempotency_key.is_empty()
             && let Some(known) = self.known_request(&submit.project, &submit.idempotency_key)
         {
@@ -69,7 +69,7 @@ impl State {
         for (one, id) in asked.into_iter().zip(&submit.ids) {
             // Judged again: the combination before it may be the same.
             let verdict = self.judge(&one)?;
-            jobs.push(self.admit(one, verdict, id.clone(), &submit, now, fx));
+            jobs.push(self.admit(one, verdict, id.clone(), &submit, now, effects));
         }
         let record = RequestRecord {
             id: submit.request.clone(),
@@ -83,7 +83,7 @@ impl State {
         if !record.idempotency_key.is_empty() {
             self.remember_request(&record);
         }
-        fx.changes.push(Change::Request(record));
+        effects.changes.push(Change::Request(record));
         Ok(Submitted::Jobs { request: submit.request, jobs })
     }
 
@@ -98,7 +98,7 @@ impl State {
         id: JobId,
         submit: &Submit,
         now: Now,
-        fx: &mut Effects,
+        effects: &mut Effects,
     ) -> JobRef {
         let want = Want {
             request: submit.request.clone(),
@@ -107,7 +107,7 @@ impl State {
             priority: submit.priority,
         };
         if let Verdict::Join(other) = &verdict {
-            return self.join(other.clone(), want, &asked, now, fx);
+            return self.join(other.clone(), want, &asked, now, effects);
         }
         let project = want.project.clone();
         let job = Job {
@@ -147,27 +147,27 @@ impl State {
             accurate: false,
             cancelling: None,
         };
-        fx.changes.push(Change::JobProject { project, job: id.clone(), created_ms: now.wall_ms });
+        effects.changes.push(Change::JobProject { project, job: id.clone(), created_ms: now.wall_ms });
         self.jobs.insert(id.clone(), std::sync::Arc::new(job));
-        self.settle(&id, verdict, &submit.actor, "submitted", now, fx);
+        self.settle(&id, verdict, &submit.actor, "submitted", now, effects);
         self.jobs
             .get(&id)
             .cloned()
-            .or_else(|| fx.snapshots.iter().rev().find(|job| job.id == id).cloned())
+            .or_else(|| effects.snapshots.iter().rev().find(|job| job.id == id).cloned())
             .map_or(JobRef::Stored(id), JobRef::Live)
     }
 
     /// Adds one request's interest to work that is under way. Where that asks for more (builds, measurements), the job
     /// is raised to it; it was found joinable, so nobody holds it then. A job that only measures builds nothing: its
     /// plan was chosen from as many builds as anybody who is let in asks for.
-    fn join(&mut self, id: JobId, want: Want, asked: &Asked, now: Now, fx: &mut Effects) -> JobRef {
+    fn join(&mut self, id: JobId, want: Want, asked: &Asked, now: Now, effects: &mut Effects) -> JobRef {
         let Some(job) = self.jobs.get(&id) else { return JobRef::Stored(id) };
         if job.wants.iter().any(|known| known.request == want.request) {
             return JobRef::Live(job.clone());
         }
         let created_ms = job.created_ms;
         if !job.is_in(&want.project) {
-            fx.changes.push(Change::JobProject { project: want.project.clone(), job: id.clone(), created_ms });
+            effects.changes.push(Change::JobProject { project: want.project.clone(), job: id.clone(), created_ms });
         }
         let covered = job.covered();
         let covered =
@@ -184,17 +184,17 @@ impl State {
             (job.eval, job.measure) = (covered.eval, covered.measure);
         });
         self.counters.merged += 1;
-        self.record(fx, now, &id, &actor, "merged", detail);
+        self.record(effects, now, &id, &actor, "merged", detail);
         self.jobs.get(&id).map_or_else(|| JobRef::Stored(id.clone()), |job| JobRef::Live(job.clone()))
     }
 
     /// Brings a job that is in no index to where the verdict puts it.
-    fn settle(&mut self, id: &JobId, verdict: Verdict, actor: &str, what: &str, now: Now, fx: &mut Effects) {
+    fn settle(&mut self, id: &JobId, verdict: Verdict, actor: &str, what: &str, now: Now, effects: &mut Effects) {
         match verdict {
             Verdict::Answer { key, toolchain, spec, engine, report } => {
                 let projects: Vec<String> =
                     self.jobs.get(id).iter().flat_map(|job| &job.wants).map(|want| want.project.clone()).collect();
-                fx.changes.extend(projects.into_iter().map(|project| Change::EngineProject { key, project }));
+                effects.changes.extend(projects.into_iter().map(|project| Change::EngineProject { key, project }));
                 if let Some(job) = self.job_mut(id) {
                     (job.key, job.toolchain, job.spec) = (Some(key), Some(toolchain), spec);
                     job.report = report;
@@ -204,7 +204,7 @@ impl State {
                     job.recheck = false;
                 }
                 self.counters.answered += 1;
-                self.end(id, JobState::Succeeded, None, actor, "answered from the store", now, fx);
+                self.end(id, JobState::Succeeded, None, actor, "answered from the store", now, effects);
             }
             Verdict::Fail { key, toolchain, spec, failure } => {
                 if let Some(job) = self.job_mut(id) {
@@ -213,36 +213,43 @@ impl State {
                     job.recheck = false;
                 }
                 self.counters.answered += 1;
-                self.end(id, JobState::Failed, Some(failure), actor, "known to fail", now, fx);
+                self.end(id, JobState::Failed, Some(failure), actor, "known to fail", now, effects);
             }
-            Verdict::Join(other) => self.block(id, other, actor, what, now, fx),
+            Verdict::Join(other) => self.block(id, other, actor, what, now, effects),
             Verdict::Run { kind, key, toolchain, spec, plan, behind } => {
                 if let Some(job) = self.job_mut(id) {
                     (job.kind, job.key, job.toolchain, job.spec) = (kind, Some(key), Some(toolchain), spec);
                     job.plan = plan.or_else(|| job.plan.take().filter(|_| kind == JobKind::Build));
                 }
                 if let Some(other) = behind {
-                    return self.block(id, other, actor, what, now, fx);
+                    return self.block(id, other, actor, what, now, effects);
                 }
                 self.set_state(id, |job| {
                     job.state = JobState::Queued;
                     job.recheck = false;
                     job.queued_ms = now.wall_ms;
                 });
-                self.record(fx, now, id, actor, what, "");
+                self.record(effects, now, id, actor, what, "");
             }
             Verdict::Wait(error) => {
                 self.set_state(id, |job| {
                     job.state = JobState::Unplaceable;
                     job.recheck = false;
                 });
-                self.record(fx, now, id, actor, if what == "submitted" { what } else { "unplaceable" }, error.message);
+                self.record(
+                    effects,
+                    now,
+                    id,
+                    actor,
+                    if what == "submitted" { what } else { "unplaceable" },
+                    error.message,
+                );
             }
         }
     }
 
     /// Lets a job wait until `other` ended; then it is admitted anew.
-    fn block(&mut self, id: &JobId, other: JobId, actor: &str, what: &str, now: Now, fx: &mut Effects) {
+    fn block(&mut self, id: &JobId, other: JobId, actor: &str, what: &str, now: Now, effects: &mut Effects) {
         self.dependents.entry(other.clone()).or_default().insert(id.clone());
         let detail = format!("waits for job {other}, which does nearly the same");
         self.set_state(id, |job| {
@@ -250,20 +257,20 @@ impl State {
             job.recheck = true;
             job.needs = vec![other];
         });
-        self.record(fx, now, id, actor, what, detail);
+        self.record(effects, now, id, actor, what, detail);
     }
 
     /// Decides anew about a job that waited for a device, a toolchain or another job.
-    pub(super) fn readmit(&mut self, id: &JobId, what: &str, now: Now, fx: &mut Effects) {
+    pub(super) fn readmit(&mut self, id: &JobId, what: &str, now: Now, effects: &mut Effects) {
         self.unindex(id);
         let Some(job) = self.jobs.get(id).cloned() else { return };
         let Some(asked) = Asked::of(&job) else { return };
         match self.judge(&asked) {
             Ok(Verdict::Wait(_)) if job.state == JobState::Unplaceable => self.index(id),
-            Ok(verdict) => self.settle(id, verdict, "coordinator", what, now, fx),
+            Ok(verdict) => self.settle(id, verdict, "coordinator", what, now, effects),
             Err(error) => {
                 let failure = Failure::new(FailureClass::Model, error.message, error.hint);
-                self.end(id, JobState::Failed, Some(failure), "coordinator", "", now, fx);
+                self.end(id, JobState::Failed, Some(failure), "coordinator", "", now, effects);
             }
         }
     }
