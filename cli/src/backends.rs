@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use planforge_backend::{
     Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PLAN_HEAD_BYTES, PlanIdentity,
 };
-use planforge_cpu::NativeCompiler;
+use planforge_cpu::CpuCompiler;
 use planforge_cuda::CudaCompiler;
 use planforge_onnxruntime::OnnxRuntimeCompiler;
 use planforge_plan::BACKEND;
@@ -48,7 +48,7 @@ fn head_of(plan: &Path) -> io::Result<Vec<u8>> {
 /// The native backend. Its CUDA half opens no library before it is asked about an NVIDIA device.
 #[derive(Clone, Copy, Debug, Default)]
 struct NativeBackend {
-    cpu: NativeCompiler,
+    cpu: CpuCompiler,
     cuda: CudaCompiler,
 }
 
@@ -139,7 +139,7 @@ mod tests {
         let words = |plan: &Path| native.identify(plan).unwrap_err().message;
         assert!(words(&cpu).contains("lacks its weights"), "{}", words(&cpu));
         assert!(words(&cuda).contains("lacks its weights"), "{}", words(&cuda));
-        let wrong = NativeCompiler.identify(&cuda).unwrap_err().message;
+        let wrong = CpuCompiler.identify(&cuda).unwrap_err().message;
         assert!(wrong.contains("it is a plan for an NVIDIA device"), "{wrong}");
         assert!(words(Path::new("/nowhere/x.plan")).contains("cannot open"));
     }

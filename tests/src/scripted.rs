@@ -8,7 +8,7 @@ use crate::boards::{Board, board_of};
 use planforge_agent::{AgentConfig, DeviceError, DeviceSource, worker_main};
 use planforge_backend::Compiler;
 use planforge_client::{Endpoint, EndpointOptions, Token};
-use planforge_cpu::NativeCompiler;
+use planforge_cpu::CpuCompiler;
 use planforge_device::{
     catalogue,
     telemetry::{Telemetry, unix_ms},
@@ -121,7 +121,7 @@ fn fingerprint(board: Board, script: &Script) -> DeviceFingerprint {
 
 /// The backends of the product.
 fn compilers() -> Vec<Box<dyn Compiler>> {
-    vec![Box::new(NativeCompiler), Box::new(TensorRtCompiler::default())]
+    vec![Box::new(CpuCompiler), Box::new(TensorRtCompiler::default())]
 }
 
 /// Devices as the script has them.

@@ -6,7 +6,7 @@ use super::{
     cache::TacticCache,
     draft::Draft,
     lower::lower,
-    meter::NativeMeter,
+    meter::CpuSession,
     plan::{self, Manifest, device_class, isa_level, levels_here},
     shapes::{Shapes, at},
     tactic::{TuneError, Tuner},
@@ -27,7 +27,7 @@ pub const OPTION_FORCE_TACTIC: &str = "force_tactic";
 
 /// Compiles for CPUs, per instruction-set level.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NativeCompiler;
+pub struct CpuCompiler;
 
 fn refuse(message: impl Into<String>, hint: &str) -> BackendError {
     BackendError::new(FailureClass::Model, message).with_hint(hint)
@@ -51,7 +51,7 @@ fn level(request: &CompileRequest) -> Result<(CpuLevel, Isa), BackendError> {
     Ok((level, isa))
 }
 
-impl Compiler for NativeCompiler {
+impl Compiler for CpuCompiler {
     fn backend(&self) -> &'static str {
         BACKEND
     }
@@ -120,7 +120,7 @@ impl Compiler for NativeCompiler {
     }
 
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {
-        Ok(Box::new(NativeMeter::load(plan, options)?))
+        Ok(Box::new(CpuSession::load(plan, options)?))
     }
 }
 
@@ -131,7 +131,7 @@ pub(super) fn compile_on(
     events: &dyn Events,
     cancel: &Cancel,
 ) -> Result<CompiledPlan, BackendError> {
-    NativeCompiler.check(request)?;
+    CpuCompiler.check(request)?;
     let (level, isa) = level(request)?;
     let stop = || BackendError::cancelled("the build was cancelled");
     events.progress("import", 0.0, "");

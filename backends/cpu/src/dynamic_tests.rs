@@ -66,9 +66,9 @@ fn request(model: &TestModel, folder: &Path, profiles: Vec<OptimizationProfile>)
     }
 }
 
-fn try_load(request: &CompileRequest, profile: usize) -> Result<NativeMeter, BackendError> {
-    let plan = NativeCompiler.compile(request, &Silent, &Cancel::default())?.path;
-    NativeMeter::load(&plan, &LoadOptions { profile, ..LoadOptions::default() })
+fn try_load(request: &CompileRequest, profile: usize) -> Result<CpuSession, BackendError> {
+    let plan = CpuCompiler.compile(request, &Silent, &Cancel::default())?.path;
+    CpuSession::load(&plan, &LoadOptions { profile, ..LoadOptions::default() })
 }
 
 /// A graph input's name and shape.
@@ -83,7 +83,7 @@ fn inputs(shapes: &[Shaped<'_>]) -> NamedTensors {
 }
 
 /// The engine's answers at `shapes` are those of the reference operators there.
-fn assert_right(meter: &mut NativeMeter, model: &TestModel, shapes: &[Shaped<'_>]) {
+fn assert_right(meter: &mut CpuSession, model: &TestModel, shapes: &[Shaped<'_>]) {
     let graph = import(&model.model(), Some(&OptimizationProfile::of_shapes(shapes.iter().copied()))).unwrap();
     let given = inputs(shapes);
     meter.bind(&given).unwrap();
@@ -149,11 +149,11 @@ fn shapes_that_follow_from_shapes_are_right_everywhere() {
 fn packed_weights_are_there_once() {
     let (model, folder) = (chained(), tempfile::tempdir().unwrap());
     let varying = request(&model, folder.path(), vec![wide(), wide()]);
-    let plan = NativeCompiler.compile(&varying, &Silent, &Cancel::default()).unwrap().path;
+    let plan = CpuCompiler.compile(&varying, &Silent, &Cancel::default()).unwrap().path;
     let manifest = plan::read(&plan).unwrap().manifest;
     let one = profile(&[("x", &[(2, 2, 2), (3, 3, 3), (8, 8, 8), (8, 8, 8)])]);
     let fixed = request(&model, folder.path(), vec![one]);
-    let plan = NativeCompiler.compile(&fixed, &Silent, &Cancel::default()).unwrap().path;
+    let plan = CpuCompiler.compile(&fixed, &Silent, &Cancel::default()).unwrap().path;
     let alone = plan::read(&plan).unwrap().manifest;
     assert!(alone.dynamic.is_none());
     assert_eq!((manifest.profiles(), manifest.program.weight_bytes), (2, alone.program.weight_bytes));
@@ -169,7 +169,7 @@ fn packed_weights_are_there_once() {
 fn few_shapes_are_kept_and_they_share_one_arena() {
     let (model, folder) = (chained(), tempfile::tempdir().unwrap());
     let mut meter = try_load(&request(&model, folder.path(), vec![wide()]), 0).unwrap();
-    let bind = |meter: &mut NativeMeter, n: usize| {
+    let bind = |meter: &mut CpuSession, n: usize| {
         meter.bind(&inputs(&[("x", &[n, 3, 8, 8]), ("y", &[n, 5])])).unwrap();
         meter.memory_bytes()
     };
@@ -270,7 +270,7 @@ fn the_same_cache_gives_the_same_plan_of_varying_shapes() {
     let mut request = request(&model, folder.path(), vec![wide()]);
     request.spec.optimization_level = OptimizationLevel::default();
     request.cache = Some(folder.path().join("cache"));
-    let build = || fs::read(NativeCompiler.compile(&request, &Silent, &Cancel::default()).unwrap().path).unwrap();
+    let build = || fs::read(CpuCompiler.compile(&request, &Silent, &Cancel::default()).unwrap().path).unwrap();
     let first = build();
     assert!(build() == first, "a second build gave another plan");
 }
@@ -278,10 +278,8 @@ fn the_same_cache_gives_the_same_plan_of_varying_shapes() {
 #[test]
 fn damage_to_the_model_inside_a_plan_is_noticed() {
     let (model, folder) = (chained(), tempfile::tempdir().unwrap());
-    let plan = NativeCompiler
-        .compile(&request(&model, folder.path(), vec![wide()]), &Silent, &Cancel::default())
-        .unwrap()
-        .path;
+    let plan =
+        CpuCompiler.compile(&request(&model, folder.path(), vec![wide()]), &Silent, &Cancel::default()).unwrap().path;
     let whole = fs::read(&plan).unwrap();
     let damaged = folder.path().join("damaged.plan");
     let mut refused = 0;
@@ -289,7 +287,7 @@ fn damage_to_the_model_inside_a_plan_is_noticed() {
         let mut bytes = whole.clone();
         bytes[at] ^= 4;
         fs::write(&damaged, bytes).unwrap();
-        assert!(NativeMeter::load(&damaged, &LoadOptions::default()).is_err(), "byte {at} was flipped unnoticed");
+        assert!(CpuSession::load(&damaged, &LoadOptions::default()).is_err(), "byte {at} was flipped unnoticed");
         refused += 1;
     }
     assert!(refused > 20);
@@ -301,7 +299,7 @@ fn inspection_shows_profiles_tactics_fusions_and_lifetimes() {
     let small = profile(&[("x", &[(1, 1, 2), (3, 3, 3), (8, 8, 8), (8, 8, 8)])]);
     let mut request = request(&model, folder.path(), vec![wide(), small]);
     request.spec.optimization_level = OptimizationLevel::default();
-    let plan = NativeCompiler.compile(&request, &Silent, &Cancel::default()).unwrap().path;
+    let plan = CpuCompiler.compile(&request, &Silent, &Cancel::default()).unwrap().path;
     let inspection = inspect(&plan).unwrap();
     let text = inspection.to_string();
     assert!(text.contains("profile 0: x:1..2..40x3x4..8..11x4..8..11, y:1..2..40x5;"), "{text}");

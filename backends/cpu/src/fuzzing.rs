@@ -1,6 +1,6 @@
 //! What the fuzz targets and the tests that replay their corpora do with any bytes.
 
-use crate::{NativeCompiler, PlanError, Sections};
+use crate::{CpuCompiler, PlanError, Sections};
 use planforge_backend::{Compiler, LoadOptions};
 use planforge_graph::{
     infer::check_graph,
@@ -104,7 +104,7 @@ pub fn plan_seed(path: &Path) -> Result<Vec<u8>, PlanError> {
 fn load(path: &Path) {
     let options = LoadOptions { threads: Some(1), ..LoadOptions::default() };
     let takes = crate::inspect(path).ok().and_then(|plan| plan.profiles.into_iter().next());
-    let Ok(mut meter) = NativeCompiler.load(path, &options) else { return };
+    let Ok(mut meter) = CpuCompiler.load(path, &options) else { return };
     let picks: [fn(&DimRange) -> u64; 3] = [|range| range.opt, |range| range.min, |range| range.max];
     for pick in picks {
         let shapes = takes.iter().flat_map(|profile| &profile.inputs).map(|input| {

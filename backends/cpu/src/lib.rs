@@ -45,9 +45,9 @@ mod tactic;
 #[cfg(test)]
 mod tests;
 
-pub use compiler::{NativeCompiler, OPTION_FORCE_TACTIC, toolchain};
+pub use compiler::{CpuCompiler, OPTION_FORCE_TACTIC, toolchain};
 pub use inspect::{Inspection, inspect};
-pub use meter::NativeMeter;
+pub use meter::CpuSession;
 pub use plan::{Manifest, PlanError};
 pub(crate) use plan::{Sections, seal, unseal};
 

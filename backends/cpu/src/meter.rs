@@ -37,7 +37,7 @@ pub const SHAPES_KEPT: usize = 8;
 
 /// A native engine ready to run.
 #[derive(Debug)]
-pub struct NativeMeter {
+pub struct CpuSession {
     manifest: Manifest,
     isa: Isa,
     pool: Arc<ThreadPool>,
@@ -86,7 +86,7 @@ impl From<SpecializeError> for BackendError {
     }
 }
 
-impl NativeMeter {
+impl CpuSession {
     /// Loads a plan file, checking all of it.
     pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Self, BackendError> {
         let checked = plan::read(path)?;
@@ -249,7 +249,7 @@ pub(crate) fn input_port(of: &InputSignature) -> Port {
     Port { name: of.name.clone(), element: of.element, shape: of.dims.iter().map(size).collect() }
 }
 
-impl Meter for NativeMeter {
+impl Meter for CpuSession {
     fn switch_profile(&mut self, profile: usize) -> Result<Option<()>, BackendError> {
         let (takes, program) = usual(&self.manifest, profile)?;
         let shapes: Vec<Vec<usize>> = program.inputs.iter().map(|port| port.shape.clone()).collect();

@@ -38,7 +38,7 @@ fn request(level: CpuLevel, folder: &Path) -> CompileRequest {
 }
 
 fn build(request: &CompileRequest) -> PathBuf {
-    NativeCompiler.compile(request, &Silent, &Cancel::default()).unwrap().path
+    CpuCompiler.compile(request, &Silent, &Cancel::default()).unwrap().path
 }
 
 /// One image and what the reference operators say of it.
@@ -58,7 +58,7 @@ fn ir_tensor(shape: &[usize], values: &[f32]) -> planforge_graph::ir::Tensor {
 }
 
 fn answer_of(plan: &Path, inputs: &NamedTensors) -> Result<Vec<f32>, planforge_types::BackendError> {
-    let mut meter = NativeCompiler.load(plan, &LoadOptions::default())?;
+    let mut meter = CpuCompiler.load(plan, &LoadOptions::default())?;
     meter.bind(inputs)?;
     let outputs = meter.run()?;
     let bytes = &outputs.values().next().unwrap().bytes;
@@ -131,7 +131,7 @@ fn a_cancelled_build_says_nothing_of_the_model() {
         let folder = tempfile::tempdir().unwrap();
         let cancel = Cancel::default();
         let request = request(CpuLevel::detect()[0], folder.path());
-        let error = NativeCompiler.compile(&request, &CancelsAt(phase, &cancel), &cancel).unwrap_err();
+        let error = CpuCompiler.compile(&request, &CancelsAt(phase, &cancel), &cancel).unwrap_err();
         assert!(error.message.contains("cancelled"), "{phase}: {error}");
         // Of class `Model` it would be remembered, and the key refused for ever.
         assert_eq!(error.class, planforge_types::FailureClass::Infrastructure, "{phase}");
@@ -231,7 +231,7 @@ fn a_plan_asks_for_no_memory_but_what_its_steps_use() {
         change(&mut manifest);
         let text = serde_json::to_vec(&manifest).unwrap();
         unseal(&built, |sections| seal(&sealed, &Sections { manifest: &text, ..*sections })).unwrap().unwrap();
-        NativeCompiler.load(&sealed, &LoadOptions::default()).map(drop).map_err(|error| error.message)
+        CpuCompiler.load(&sealed, &LoadOptions::default()).map(drop).map_err(|error| error.message)
     };
     load(&|_| ()).unwrap();
     for more in [ALIGNMENT, 1 << 36] {
@@ -256,7 +256,7 @@ fn wrong_inputs_and_requests_are_refused_in_words() {
     let mut fine = request(level, folder.path());
     fine.spec.optimization_level = OptimizationLevel(0);
     let plan = build(&fine);
-    let mut meter = NativeCompiler.load(&plan, &LoadOptions::default()).unwrap();
+    let mut meter = CpuCompiler.load(&plan, &LoadOptions::default()).unwrap();
     assert!(meter.run().unwrap_err().message.contains("bound"));
     let name = inputs.keys().next().unwrap().clone();
     let mut short = inputs.clone();
@@ -267,18 +267,18 @@ fn wrong_inputs_and_requests_are_refused_in_words() {
 
     let mut gpu = fine.clone();
     gpu.sku = "h100-sxm".parse().unwrap();
-    assert!(NativeCompiler.check(&gpu).unwrap_err().message.contains("h100-sxm"));
+    assert!(CpuCompiler.check(&gpu).unwrap_err().message.contains("h100-sxm"));
     if let Some(missing) = CpuLevel::ALL.into_iter().find(|level| !level.runs_here()) {
         let elsewhere = CompileRequest { sku: missing.sku(), ..fine.clone() };
-        let message = NativeCompiler.check(&elsewhere).unwrap_err().message;
+        let message = CpuCompiler.check(&elsewhere).unwrap_err().message;
         assert!(message.contains(missing.name()) && message.contains(level.name()), "{message}");
     }
     let mut option = fine.clone();
     option.spec.options.insert("turbo".into(), "yes".into());
-    assert!(NativeCompiler.check(&option).unwrap_err().message.contains("turbo"));
+    assert!(CpuCompiler.check(&option).unwrap_err().message.contains("turbo"));
     let mut old = fine;
     old.toolchain.version = "0".into();
-    assert!(NativeCompiler.check(&old).is_err());
+    assert!(CpuCompiler.check(&old).is_err());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! model. What takes quadratic time or unbounded memory here does not end before the runner's own limit.
 
 use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions};
-use planforge_cpu::NativeCompiler;
+use planforge_cpu::CpuCompiler;
 use planforge_device::{CpuLevel, cpu};
 use planforge_graph::{
     interpreter,
@@ -145,8 +145,8 @@ fn native(proto: &ModelProto, x: HostTensor) -> Result<HostTensor, Failure> {
         calibration: None,
         plugins: Vec::new(),
     };
-    let plan = NativeCompiler.compile(&request, &Silent, &Cancel::default())?;
-    let mut meter = NativeCompiler.load(&plan.path, &LoadOptions::default())?;
+    let plan = CpuCompiler.compile(&request, &Silent, &Cancel::default())?;
+    let mut meter = CpuCompiler.load(&plan.path, &LoadOptions::default())?;
     meter.bind(&BTreeMap::from([("x".to_owned(), x)]))?;
     Ok(meter.run()?.remove("y").ok_or("there is no output y")?)
 }

@@ -4,7 +4,7 @@
 //! those models.
 
 use planforge_backend::{Cancel, CompileRequest, Compiler, Events};
-use planforge_cpu::{NativeCompiler, fuzzing};
+use planforge_cpu::{CpuCompiler, fuzzing};
 use planforge_device::{CpuLevel, cpu};
 use planforge_import::import;
 use planforge_onnx::{
@@ -75,7 +75,7 @@ fn plan_seed(model: &Path, level: CpuLevel, profiles: Vec<OptimizationProfile>) 
         calibration: None,
         plugins: Vec::new(),
     };
-    let plan = NativeCompiler.compile(&request, &Silent, &Cancel::default())?;
+    let plan = CpuCompiler.compile(&request, &Silent, &Cancel::default())?;
     Ok(fuzzing::plan_seed(&plan.path)?)
 }
 

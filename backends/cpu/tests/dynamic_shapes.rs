@@ -1,7 +1,7 @@
 //! Engines of varying shapes: right at every shape inside the profile, an error at once outside of it.
 
 use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter};
-use planforge_cpu::NativeCompiler;
+use planforge_cpu::CpuCompiler;
 use planforge_device::{CpuLevel, cpu};
 use planforge_graph::{interpreter, ir::Tensor};
 use planforge_import::import;
@@ -71,13 +71,13 @@ fn build(
     let path = folder.path().join("model.onnx");
     model(&path)?;
     let request = request(&path, folder.path(), profiles)?;
-    let plan = NativeCompiler.compile(&request, &Silent, &Cancel::default())?.path;
+    let plan = CpuCompiler.compile(&request, &Silent, &Cancel::default())?.path;
     Ok(Built { _folder: folder, model: path, plan })
 }
 
 impl Built {
     fn load(&self, profile: usize) -> Result<Box<dyn Meter>, BackendError> {
-        NativeCompiler.load(&self.plan, &LoadOptions { profile, ..LoadOptions::default() })
+        CpuCompiler.load(&self.plan, &LoadOptions { profile, ..LoadOptions::default() })
     }
 
     /// Runs the engine at `shapes` and compares every output with the reference operators.

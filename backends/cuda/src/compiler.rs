@@ -6,7 +6,7 @@ use crate::{
     engine::Engine,
     failure::{log_lines, model},
     inspect,
-    meter::CudaMeter,
+    meter::CudaSession,
     plan::{self, Manifest, Parts, TunedOn},
     program::MAX_WORKSPACE_BYTES,
     runtime::{Device, RuntimeError},
@@ -241,7 +241,7 @@ impl Compiler for CudaCompiler {
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {
         let engine = Engine::load(plan, options)?;
         let scratch = options.site.as_ref().map(|site| site.scratch.clone());
-        Ok(Box::new(CudaMeter::new(engine, scratch)))
+        Ok(Box::new(CudaSession::new(engine, scratch)))
     }
 }
 

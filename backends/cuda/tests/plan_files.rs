@@ -5,7 +5,7 @@
 mod elf;
 
 use planforge_backend::PLAN_HEAD_BYTES;
-use planforge_cpu::NativeCompiler;
+use planforge_cpu::CpuCompiler;
 use planforge_cuda::{
     CudaCompiler, build, inspect,
     plan::{self, Manifest, Parts, PlanError, ProfileProgram, Tried, TunedOn},
@@ -117,7 +117,7 @@ fn what_is_written_is_read_and_the_same_again_is_the_same_bytes() {
     assert_eq!(fs::read(again).expect("read"), bytes);
     use planforge_backend::Compiler as _;
     assert!(CudaCompiler.recognises(&bytes[..PLAN_HEAD_BYTES as usize]));
-    let refused = NativeCompiler.identify(&path).expect_err("a CPU does not run it").message;
+    let refused = CpuCompiler.identify(&path).expect_err("a CPU does not run it").message;
     assert!(refused.contains("it is a plan for an NVIDIA device"), "{refused}");
 }
 

@@ -8,7 +8,7 @@
 //! - `engine numerics MODEL OUTPUTS.npz EXPECTED.npz` says how far apart two sets of outputs are.
 
 use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Window};
-use planforge_cpu::NativeCompiler;
+use planforge_cpu::CpuCompiler;
 use planforge_device::{CpuLevel, cpu};
 use planforge_identity::npz;
 use planforge_onnxruntime::OnnxRuntimeCompiler;
@@ -38,7 +38,7 @@ impl Events for Phases {
 }
 
 fn compilers() -> [Box<dyn Compiler>; 2] {
-    [Box::new(NativeCompiler), Box::new(OnnxRuntimeCompiler::of_environment())]
+    [Box::new(CpuCompiler), Box::new(OnnxRuntimeCompiler::of_environment())]
 }
 
 fn build(

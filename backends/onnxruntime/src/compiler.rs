@@ -7,7 +7,7 @@
 use crate::{
     BACKEND,
     library::{Library, Search},
-    meter::OrtMeter,
+    meter::OrtSession,
     oracle::OrtOracle,
     plan::{self, PlanManifest},
     session::{Provider, Runtime, Setup, Spinning},
@@ -258,7 +258,7 @@ impl Compiler for OnnxRuntimeCompiler {
     }
 
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError> {
-        Ok(Box::new(OrtMeter::load(plan, options, |toolchain| self.runtime(toolchain))?))
+        Ok(Box::new(OrtSession::load(plan, options, |toolchain| self.runtime(toolchain))?))
     }
 
     fn oracle(&self) -> Option<Box<dyn Oracle>> {

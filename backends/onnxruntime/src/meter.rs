@@ -28,7 +28,7 @@ const PROFILED_MAX: u32 = 100;
 
 /// A plan in memory, ready to run.
 #[derive(Debug)]
-pub struct OrtMeter {
+pub struct OrtSession {
     runtime: Runtime,
     path: PathBuf,
     manifest: PlanManifest,
@@ -48,7 +48,7 @@ pub struct OrtMeter {
     held_bytes: u64,
 }
 
-impl OrtMeter {
+impl OrtSession {
     /// Loads a plan file of this backend.
     pub(crate) fn load(
         path: &Path,
@@ -204,7 +204,7 @@ fn check_inputs(
     Ok(())
 }
 
-impl Meter for OrtMeter {
+impl Meter for OrtSession {
     fn inputs(&self) -> Vec<Port> {
         self.inputs.clone()
     }

@@ -9,7 +9,7 @@ use crate::{
     acceptance,
     discover::{Discovery, Installation},
     failure::{FailureKind, Step},
-    meter::TensorRtMeter,
+    meter::TensorRtSession,
     plan::{PlanHeader, PlanLayout},
     process::Limits,
     timing_cache::TimingCacheHeader,
@@ -159,7 +159,7 @@ impl Compiler for TensorRtCompiler {
             limits: self.limits,
             cancel: site.cancel.clone(),
         };
-        Ok(Box::new(TensorRtMeter::load(tool, plan, options.profile, site)?))
+        Ok(Box::new(TensorRtSession::load(tool, plan, options.profile, site)?))
     }
 }
 

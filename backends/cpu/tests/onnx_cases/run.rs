@@ -2,7 +2,7 @@
 
 use crate::case::{Case, Failure, bake, needs_constants, read_protos, tensor};
 use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions};
-use planforge_cpu::NativeCompiler;
+use planforge_cpu::CpuCompiler;
 use planforge_device::{CpuLevel, cpu};
 use planforge_graph::{interpreter, ir::Tensor};
 use planforge_import::{Problem, Refusal, import};
@@ -55,8 +55,8 @@ fn native_outputs(model: &[u8], inputs: &BTreeMap<String, Tensor>) -> Result<BTr
         calibration: None,
         plugins: Vec::new(),
     };
-    let plan = NativeCompiler.compile(&request, &Silent, &Cancel::default())?;
-    let mut meter = NativeCompiler.load(&plan.path, &LoadOptions::default())?;
+    let plan = CpuCompiler.compile(&request, &Silent, &Cancel::default())?;
+    let mut meter = CpuCompiler.load(&plan.path, &LoadOptions::default())?;
     meter.bind(&inputs.iter().map(|(name, tensor)| (name.clone(), HostTensor::from(tensor))).collect())?;
     let outputs = meter.run()?;
     outputs.into_iter().map(|(name, tensor)| Ok((name, Tensor::try_from(tensor)?))).collect()

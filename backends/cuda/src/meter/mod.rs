@@ -36,7 +36,7 @@ const QUEUED: usize = 64;
 
 /// A CUDA engine ready to be timed.
 #[derive(Debug)]
-pub struct CudaMeter {
+pub struct CudaSession {
     engine: Engine,
     /// Folder for files worth keeping; `None`: nobody would keep them.
     scratch: Option<PathBuf>,
@@ -52,7 +52,7 @@ struct Sample {
     enqueue_ms: f64,
 }
 
-impl CudaMeter {
+impl CudaSession {
     pub fn new(engine: Engine, scratch: Option<PathBuf>) -> Self {
         Self { engine, scratch, files: Vec::new() }
     }
@@ -115,7 +115,7 @@ fn layer(program: &Program, step: &Step, median_ms: f64) -> LayerTime {
     }
 }
 
-impl Meter for CudaMeter {
+impl Meter for CudaSession {
     fn inputs(&self) -> Vec<Port> {
         self.engine.inputs()
     }

@@ -37,7 +37,7 @@ const BYTES_PER_MIB: f64 = (1u64 << 20) as f64;
 
 /// A TensorRT plan on the leased device.
 #[derive(Debug)]
-pub(crate) struct TensorRtMeter {
+pub(crate) struct TensorRtSession {
     tool: Tool,
     plan: PathBuf,
     profile: usize,
@@ -71,7 +71,7 @@ struct Timed {
     mode: Mode,
 }
 
-impl TensorRtMeter {
+impl TensorRtSession {
     /// Looks at the plan's header and the tensors at its edge; the first process that loads it proves that it loads.
     pub fn load(tool: Tool, plan: &Path, profile: usize, site: &LoadSite) -> Result<Self, BackendError> {
         PlanHeader::read(plan).map_err(|error| plan_error(plan, &error))?;
@@ -182,7 +182,7 @@ impl TensorRtMeter {
     }
 }
 
-impl Meter for TensorRtMeter {
+impl Meter for TensorRtSession {
     fn inputs(&self) -> Vec<Port> {
         self.edges.inputs.clone()
     }

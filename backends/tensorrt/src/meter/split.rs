@@ -1,6 +1,6 @@
 //! Where the latency goes: the same plan in the comparable mode, with transfers, and without a CUDA graph.
 
-use super::{TensorRtMeter, Timed};
+use super::{TensorRtSession, Timed};
 use crate::{
     exports::QueryTime,
     log::{LatencyRow, Summary},
@@ -14,7 +14,7 @@ use planforge_types::BackendError;
 const ITERATIONS: u32 = 20;
 
 /// The comparable mode from the last window, the two others from a short process each.
-pub(super) fn measure(meter: &mut TensorRtMeter) -> Result<LatencySplit, BackendError> {
+pub(super) fn measure(meter: &mut TensorRtSession) -> Result<LatencySplit, BackendError> {
     let window = Window { iterations: ITERATIONS, duration_ms: WINDOW_MS };
     let comparable = match meter.last.take() {
         Some(timed) => timed,

@@ -1,6 +1,6 @@
 //! A timeline of one benchmark by Nsight Systems, where it is installed.
 
-use super::{TensorRtMeter, tell};
+use super::{TensorRtSession, tell};
 use crate::{acceptance, failure::Step, process, tool::name_of};
 use planforge_backend::KeptFile;
 use planforge_tensorrt_rules::{
@@ -26,7 +26,7 @@ const NAME: &str = "timeline";
 const ENDING: &str = "nsys-rep";
 
 /// Runs one benchmark under the recorder.
-pub(super) fn record(meter: &mut TensorRtMeter) -> Result<(), BackendError> {
+pub(super) fn record(meter: &mut TensorRtSession) -> Result<(), BackendError> {
     let program = find().ok_or_else(|| {
         BackendError::new(FailureClass::Infrastructure, "nsys is not installed on this host")
             .with_hint("install Nsight Systems where the agent runs")

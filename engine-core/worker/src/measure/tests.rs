@@ -431,9 +431,9 @@ fn a_lost_device_ends_the_measurement() {
 }
 
 /// An engine whose every window is a process: it runs as long as asked, in steps of one millisecond.
-struct ProcessMeter<M>(M);
+struct ProcessSession<M>(M);
 
-impl<F: FnMut(u64) -> f64> Meter for ProcessMeter<ScriptedMeter<F>> {
+impl<F: FnMut(u64) -> f64> Meter for ProcessSession<ScriptedMeter<F>> {
     fn inputs(&self) -> Vec<Port> {
         Vec::new()
     }
@@ -470,7 +470,7 @@ impl<F: FnMut(u64) -> f64> Meter for ProcessMeter<ScriptedMeter<F>> {
 fn windows_that_are_processes_warm_themselves_and_keep_evenly_spread_samples() {
     let inner = meter(|n| if n % 2 == 0 { 0.1 } else { 0.1001 });
     let clock = inner.clock.clone();
-    let mut paced = ProcessMeter(inner);
+    let mut paced = ProcessSession(inner);
     let config = MeasureConfig::within(20_000.0, 1);
     let found = measure(&mut paced, &mut quiet(), &clock, &config, &Cancel::default()).unwrap();
     assert_eq!(found.experiment.stop, StopReason::Confident);
@@ -487,7 +487,7 @@ fn windows_that_are_processes_warm_themselves_and_keep_evenly_spread_samples() {
 fn processes_reach_the_least_beyond_the_usual_budget_and_say_so_before() {
     let run = |strict_budget: bool| {
         let inner = meter(|n| 40.0 + (n % 7) as f64);
-        let (clock, mut paced) = (inner.clock.clone(), ProcessMeter(inner));
+        let (clock, mut paced) = (inner.clock.clone(), ProcessSession(inner));
         let config = MeasureConfig { strict_budget, ..MeasureConfig::within(1_000.0, 1) };
         let words = announced(paced.pacing(), &config).unwrap();
         (measure(&mut paced, &mut quiet(), &clock, &config, &Cancel::default()).unwrap(), words)
@@ -511,7 +511,7 @@ fn a_windows_own_process_is_not_taken_for_another() {
         sample.passed_processes.extend(taken.checked_sub(1).map(passed_in));
     };
     let config = MeasureConfig::within(20_000.0, 1);
-    let found = measure(&mut ProcessMeter(inner), &mut gpu(passing), &clock, &config, &Cancel::default()).unwrap();
+    let found = measure(&mut ProcessSession(inner), &mut gpu(passing), &clock, &config, &Cancel::default()).unwrap();
     assert_eq!(tainted_windows(&found), [0; 0]);
     assert!(found.telemetry.after.looked_in.is_empty(), "what was not judged is not said to have been");
 }
