@@ -63,7 +63,7 @@ impl Drop for WorkerHandle {
 }
 
 /// What a line of the worker's output asks of its attempt.
-enum Heard {
+enum WorkerMessage {
     Built { plan: PathBuf, plan_digest: Digest, plan_bytes: u64, card: PathBuf },
     LastWord(LastWord),
     Other,
@@ -154,15 +154,15 @@ impl<'a> Supervision<'a> {
                         return Err(Failed::infrastructure(format!("the worker's output cannot be read: {error}")).into());
                     }
                     Some(Ok(line)) => match self.event(order, &line).await? {
-                        Heard::Built { plan, plan_digest, plan_bytes, card } => {
+                        WorkerMessage::Built { plan, plan_digest, plan_bytes, card } => {
                             upload = Some(attempt.upload_built(plan, plan_digest, plan_bytes, card, order.builds).boxed());
                         }
-                        Heard::LastWord(word) => {
+                        WorkerMessage::LastWord(word) => {
                             last_word = Some(word);
                             self.worker.stdin = None;
                             deadline = deadline.min(Instant::now() + EXIT_GRACE);
                         }
-                        Heard::Other => {}
+                        WorkerMessage::Other => {}
                     },
                 },
                 status = &mut self.worker.ended => {
@@ -176,7 +176,7 @@ impl<'a> Supervision<'a> {
         while output_open {
             match timeout(LAST_OUTPUT, self.worker.lines.next()).await {
                 Ok(Some(Ok(line))) => {
-                    if let Heard::LastWord(word) = self.event(order, &line).await? {
+                    if let WorkerMessage::LastWord(word) = self.event(order, &line).await? {
                         last_word = Some(word);
                     }
                 }
@@ -222,11 +222,11 @@ impl<'a> Supervision<'a> {
     }
 
     /// Reads one line of the worker's output and tells the agent what it says.
-    async fn event(&self, order: &WorkOrder, line: &str) -> Result<Heard, Failed> {
+    async fn event(&self, order: &WorkOrder, line: &str) -> Result<WorkerMessage, Failed> {
         let Ok(event) = serde_json::from_str(line) else {
             // A library that prints to standard output is no reason to fail.
             self.log.append(format!("{line}\n").as_bytes());
-            return Ok(Heard::Other);
+            return Ok(WorkerMessage::Other);
         };
         match event {
             WorkEvent::Progress { phase, fraction, detail } => {
@@ -237,19 +237,19 @@ impl<'a> Supervision<'a> {
             WorkEvent::WindowEnd => self.attempt.note(Note::Window(false)).await,
             WorkEvent::Built { plan, plan_digest, plan_bytes, card } => {
                 let (plan, card) = (own_file(order, &plan)?, own_file(order, &card)?);
-                return Ok(Heard::Built { plan, plan_digest, plan_bytes, card });
+                return Ok(WorkerMessage::Built { plan, plan_digest, plan_bytes, card });
             }
             WorkEvent::Done { report, accurate, artifacts } => {
                 let report = own_file(order, &report)?;
                 let artifacts = uploads::accepted(order, artifacts, &self.log);
-                return Ok(Heard::LastWord(LastWord::Done { report, accurate, artifacts }));
+                return Ok(WorkerMessage::LastWord(LastWord::Done { report, accurate, artifacts }));
             }
             WorkEvent::Failed { class, message, hint } => {
                 let (message, hint) = (bounded(message, MESSAGE_MAX_BYTES), bounded(hint, MESSAGE_MAX_BYTES));
-                return Ok(Heard::LastWord(LastWord::Failed(Failed { class, message, hint })));
+                return Ok(WorkerMessage::LastWord(LastWord::Failed(Failed { class, message, hint })));
             }
         }
-        Ok(Heard::Other)
+        Ok(WorkerMessage::Other)
     }
 
     /// It may have waited for a device that no longer answers.

@@ -36,7 +36,7 @@ impl Attempt {
             let (folder, device) = (self.shared.lock_folder.clone(), self.device.id.clone());
             let taken = blocking(move || {
                 let taken = lock::try_take(&folder, &device)?;
-                let holder = if let Taken::Held(held) = &taken { held.holder.as_ref() } else { None };
+                let holder = if let Taken::Busy(busy) = &taken { busy.holder.as_ref() } else { None };
                 let orphaned = holder.is_some_and(Holder::kill_if_orphaned);
                 Ok::<_, LockError>((taken, orphaned))
             });
@@ -49,7 +49,7 @@ impl Attempt {
                     }
                     return Ok(lock);
                 }
-                (Taken::Held(held), orphaned) => (held.to_string(), orphaned),
+                (Taken::Busy(busy), orphaned) => (busy.to_string(), orphaned),
             };
             let detail = format!("device {} of this host is used by {held}", self.device.id);
             if Instant::now() >= give_up {

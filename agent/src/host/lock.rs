@@ -50,12 +50,12 @@ pub struct DeviceLock {
 #[derive(Debug)]
 pub enum Taken {
     Ours(DeviceLock),
-    Held(Held),
+    Busy(Busy),
 }
 
 /// Somebody else's hold on a device.
 #[derive(Debug)]
-pub struct Held {
+pub struct Busy {
     /// The lock file.
     pub path: PathBuf,
     /// What the file tells of the holder.
@@ -64,7 +64,7 @@ pub struct Held {
     pub owner: Option<Owner>,
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.holder, &self.owner) {
             (Some(holder), owner) => {
@@ -102,7 +102,7 @@ pub fn try_take(folder: &Path, device: &str) -> Result<Taken, LockError> {
             let mut note = Vec::new();
             (&mut file).take(NOTE_MAX_BYTES).read_to_end(&mut note).map_err(LockError::of("read", &path))?;
             let holder = serde_json::from_slice(&note).ok();
-            Ok(Taken::Held(Held { holder, owner: Owner::of(&file), path }))
+            Ok(Taken::Busy(Busy { holder, owner: Owner::of(&file), path }))
         }
     }
 }
@@ -166,9 +166,9 @@ mod tests {
         }
     }
 
-    fn held(folder: &Path, device: &str) -> Held {
+    fn busy(folder: &Path, device: &str) -> Busy {
         match try_take(folder, device).unwrap() {
-            Taken::Held(held) => held,
+            Taken::Busy(busy) => busy,
             Taken::Ours(_) => panic!("{device} is free"),
         }
     }
@@ -178,7 +178,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let Taken::Ours(lock) = try_take(folder.path(), "GPU-1/../x").unwrap() else { panic!("free") };
         lock.name_holder(&holder("a")).unwrap();
-        let seen = held(folder.path(), "GPU-1/../x").holder.unwrap();
+        let seen = busy(folder.path(), "GPU-1/../x").holder.unwrap();
         assert_eq!(seen, holder("a"));
         assert!(!seen.kill_if_orphaned(), "its agent is this very process");
         assert!(matches!(try_take(folder.path(), "cpu0").unwrap(), Taken::Ours(_)));
@@ -191,11 +191,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let Taken::Ours(lock) = try_take(folder.path(), "cpu0").unwrap() else { panic!("free") };
         let (pid, uid) = (std::process::id(), rustix::process::getuid().as_raw());
-        let silent = held(folder.path(), "cpu0").to_string();
+        let silent = busy(folder.path(), "cpu0").to_string();
         assert!(silent.contains(&format!("process {pid} (")) && silent.contains(&format!("uid {uid}")), "{silent}");
         assert!(silent.ends_with("device-cpu0.lock"), "{silent}");
         lock.name_holder(&holder("a")).unwrap();
-        let named = held(folder.path(), "cpu0").to_string();
+        let named = busy(folder.path(), "cpu0").to_string();
         assert!(named.starts_with(&format!("agent host (pid {pid}, uid {uid}), job j, by the lock file ")), "{named}");
     }
 
@@ -212,7 +212,7 @@ mod tests {
         note.as_object_mut().unwrap().remove("pid_namespace");
         let before: Holder = serde_json::from_value(note).unwrap();
         assert!(before.kill_if_orphaned());
-        let held = Held { path: "device-x.lock".into(), holder: Some(elsewhere), owner: None };
-        assert!(held.to_string().contains("of another container"), "{held}");
+        let busy = Busy { path: "device-x.lock".into(), holder: Some(elsewhere), owner: None };
+        assert!(busy.to_string().contains("of another container"), "{busy}");
     }
 }

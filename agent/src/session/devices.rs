@@ -25,7 +25,7 @@ pub fn clear_orphans(folder: &Path, devices: &BTreeMap<String, DiscoveredDevice>
     for device in devices.keys() {
         for _ in 0..ORPHAN_ROUNDS {
             match lock::try_take(folder, device)? {
-                Taken::Held(held) if held.holder.as_ref().is_some_and(Holder::kill_if_orphaned) => {
+                Taken::Busy(busy) if busy.holder.as_ref().is_some_and(Holder::kill_if_orphaned) => {
                     std::thread::park_timeout(ORPHAN_PAUSE);
                 }
                 _ => break,
@@ -97,7 +97,7 @@ impl Agent {
                 let (folder, id) = (shared.lock_folder.clone(), device.id.clone());
                 let lock = match blocking(move || lock::try_take(&folder, &id)).await {
                     Ok(Taken::Ours(lock)) => lock,
-                    Ok(Taken::Held(_)) => return,
+                    Ok(Taken::Busy(_)) => return,
                     Err(error) => return tracing::warn!(device = device.id, %error, "cannot look at a device again"),
                 };
                 let result = device_check::check(&shared, &device, &lock).await;

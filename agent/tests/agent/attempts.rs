@@ -94,7 +94,7 @@ async fn cancelling_kills_everything_the_attempt_started() {
     let lease = bench.farm.assign("j1").await;
     let family = family(&bench).await;
     assert!(
-        matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Held(held) if held.holder.as_ref().unwrap().job == "j1")
+        matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Busy(busy) if busy.holder.as_ref().unwrap().job == "j1")
     );
     bench.farm.say(Say::Cancel(v1::CancelLease { lease: Some(lease), reason: "nobody wants it".into() })).await;
     let finished = bench.farm.finished("j1").await;

@@ -117,7 +117,7 @@ async fn a_killed_agents_family_is_killed_by_the_next_one() {
     // Its children do not, and they keep the device.
     assert!(deaf.is_alive() && gone.is_alive());
     assert!(
-        matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Held(held) if held.holder.as_ref().unwrap().job == "j1")
+        matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Busy(busy) if busy.holder.as_ref().unwrap().job == "j1")
     );
     std::fs::write(bench.path("again"), "").unwrap();
     let _second = bench.start();
@@ -150,7 +150,7 @@ async fn an_orphan_on_a_device_is_killed_before_the_device_is_offered() {
     lock.name_holder(&holder).unwrap();
     drop(lock);
     assert!(
-        matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Held(held) if held.holder.as_ref() == Some(&holder))
+        matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Busy(busy) if busy.holder.as_ref() == Some(&holder))
     );
     let _agent = bench.start_and_assign("j1").await;
     assert_eq!(bench.farm.finished("j1").await.outcome, "succeeded");

@@ -31,7 +31,7 @@ pub enum LowerError {
 
 /// What is known of a value while lowering.
 #[derive(Clone, Debug, Default)]
-struct Held {
+struct Placed {
     /// Lies as in the model.
     row: Option<BufferId>,
     /// Lies with its second axis innermost (NHWC).
@@ -48,7 +48,7 @@ struct Lowering<'a> {
     graph: &'a Graph,
     uses: DefUse,
     draft: Draft,
-    held: Vec<Held>,
+    placed: Vec<Placed>,
     /// Nodes that an earlier step already computes.
     done: Vec<bool>,
 }
@@ -70,13 +70,13 @@ pub(crate) fn lower(graph: &Graph) -> Lowered<Draft> {
         graph,
         uses: graph.def_use(),
         draft: Draft::default(),
-        held: vec![Held::default(); graph.values.len()],
+        placed: vec![Placed::default(); graph.values.len()],
         done: vec![false; graph.nodes.len()],
     };
     for &id in &graph.inputs {
         let (name, bytes) = (graph.value(id).name.clone(), lowering.bytes(id)?);
         let buffer = lowering.draft.add_buffer(&name, bytes, Role::Input);
-        lowering.held[id.index()].row = Some(buffer);
+        lowering.placed[id.index()].row = Some(buffer);
         let (element, shape) = (graph.value(id).element, lowering.shape(id)?);
         lowering.draft.inputs.push(ProgramPort { name, element, shape, buffer });
     }
@@ -135,13 +135,13 @@ impl Lowering<'_> {
 
     /// The buffer that holds `id` as the model has it.
     fn row(&mut self, id: ValueId) -> Lowered<BufferId> {
-        if let Some(buffer) = self.held[id.index()].row {
+        if let Some(buffer) = self.placed[id.index()].row {
             return Ok(buffer);
         }
         let buffer = if let Some(constant) = self.graph.constant(id) {
             let (name, bytes) = (self.graph.value(id).name.clone(), constant.bytes().clone());
             self.draft.add_buffer(name, bytes.len() as u64, Role::Constant(bytes))
-        } else if let Some(image) = self.held[id.index()].image {
+        } else if let Some(image) = self.placed[id.index()].image {
             let shape = self.shape(id)?;
             let (channels, pixels) = (shape[1], shape[2..].iter().product::<usize>());
             if channels == 1 || pixels == 1 {
@@ -152,9 +152,9 @@ impl Lowering<'_> {
                 self.emit(&self.layout_origin(id, "NCHW"), kind, vec![Some(image)], vec![buffer]);
                 buffer
             }
-        } else if let Some((from, strides)) = self.held[id.index()].strided.clone() {
+        } else if let Some((from, strides)) = self.placed[id.index()].strided.clone() {
             self.copied(id, from, 0, &strides)?
-        } else if let Some((source, perm)) = self.held[id.index()].view.clone() {
+        } else if let Some((source, perm)) = self.placed[id.index()].view.clone() {
             let from = self.row(source)?;
             let shape = self.shape(source)?;
             let buffer = self.temporary(id, "")?;
@@ -164,7 +164,7 @@ impl Lowering<'_> {
             };
             self.emit(&origins, StepKind::Transpose { shape, perm }, vec![Some(from)], vec![buffer]);
             buffer
-        } else if let Some((source, starts)) = self.held[id.index()].part.clone() {
+        } else if let Some((source, starts)) = self.placed[id.index()].part.clone() {
             let strides = strides_of(&self.shape(source)?);
             let first = starts.iter().zip(&strides).map(|(start, stride)| start * stride).sum();
             let from = self.row(source)?;
@@ -172,13 +172,13 @@ impl Lowering<'_> {
         } else {
             return Err(LowerError::Undefined { name: self.graph.value(id).name.clone() });
         };
-        self.held[id.index()].row = Some(buffer);
+        self.placed[id.index()].row = Some(buffer);
         Ok(buffer)
     }
 
     /// The buffer that holds `id` (rank 3 or more, f32) as an NHWC image.
     fn image(&mut self, id: ValueId) -> Lowered<BufferId> {
-        if let Some(buffer) = self.held[id.index()].image {
+        if let Some(buffer) = self.placed[id.index()].image {
             return Ok(buffer);
         }
         let shape = self.shape(id)?;
@@ -186,8 +186,8 @@ impl Lowering<'_> {
         let rank = shape.len();
         // A transpose to channels second of what has channels last is that very image.
         let channels_first: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
-        let viewed = self.held[id.index()].view.clone().filter(|(_, perm)| *perm == channels_first);
-        let buffer = if let (Some((source, _)), None) = (viewed, self.held[id.index()].row) {
+        let viewed = self.placed[id.index()].view.clone().filter(|(_, perm)| *perm == channels_first);
+        let buffer = if let (Some((source, _)), None) = (viewed, self.placed[id.index()].row) {
             self.row(source)?
         } else {
             let row = self.row(id)?;
@@ -200,22 +200,22 @@ impl Lowering<'_> {
                 buffer
             }
         };
-        self.held[id.index()].image = Some(buffer);
+        self.placed[id.index()].image = Some(buffer);
         Ok(buffer)
     }
 
     /// Whether `id` lies as an image now, and only so.
     fn is_image(&self, id: ValueId) -> bool {
-        let held = &self.held[id.index()];
-        held.image.is_some() && held.row.is_none()
+        let placed = &self.placed[id.index()];
+        placed.image.is_some() && placed.row.is_none()
     }
 
     /// Buffer and strides of `id` without moving it.
     fn view(&mut self, id: ValueId) -> Lowered<(BufferId, Vec<usize>)> {
-        if let (None, Some(strided)) = (self.held[id.index()].row, self.held[id.index()].strided.clone()) {
+        if let (None, Some(strided)) = (self.placed[id.index()].row, self.placed[id.index()].strided.clone()) {
             return Ok(strided);
         }
-        if let (None, Some((source, perm))) = (self.held[id.index()].row, self.held[id.index()].view.clone()) {
+        if let (None, Some((source, perm))) = (self.placed[id.index()].row, self.placed[id.index()].view.clone()) {
             let strides = strides_of(&self.shape(source)?);
             return Ok((self.row(source)?, perm.iter().map(|&axis| strides[axis]).collect()));
         }
@@ -260,14 +260,14 @@ impl Lowering<'_> {
         if matches!(node.op, Op::Identity) {
             // Lies wherever the input lies; made a row only when someone asks for one.
             if !self.graph.constants.contains_key(&input) {
-                self.held[output.index()] = self.held[input.index()].clone();
+                self.placed[output.index()] = self.placed[input.index()].clone();
                 return Ok(true);
             }
         } else if self.split_axes(node)? {
             return Ok(true);
         }
         let row = self.row(input)?;
-        self.held[output.index()].row = Some(row);
+        self.placed[output.index()].row = Some(row);
         Ok(true)
     }
 
@@ -291,7 +291,7 @@ impl Lowering<'_> {
         let mut output_types = Vec::new();
         for &id in &node.outputs {
             let buffer = self.temporary(id, "")?;
-            self.held[id.index()].row = Some(buffer);
+            self.placed[id.index()].row = Some(buffer);
             outputs.push(buffer);
             output_types.push(TypeOf { element: self.graph.value(id).element, shape: self.shape(id)? });
         }
@@ -330,7 +330,7 @@ impl Lowering<'_> {
         let from = self.image(x)?;
         let residual = node.input(3).map(|id| self.image(id)).transpose()?;
         let to = self.temporary(output, " (NHWC)")?;
-        self.held[output.index()].image = Some(to);
+        self.placed[output.index()].image = Some(to);
         let activation = conv.epilogue.activation;
         let depthwise = image.groups > 1 && image.groups == image.channels && image.out_channels == image.channels;
         let inputs = if residual.is_some() { vec![Some(from), residual] } else { vec![Some(from)] };
@@ -397,7 +397,7 @@ impl Lowering<'_> {
             let from = self.row(a)?;
             let residual = node.input(3).map(|id| self.row(id)).transpose()?;
             let to = self.temporary(output, "")?;
-            self.held[output.index()].row = Some(to);
+            self.placed[output.index()].row = Some(to);
             let inputs = if residual.is_some() { vec![Some(from), residual] } else { vec![Some(from)] };
             self.emit(&node.origins, StepKind::Gemm { rows, columns, depth, alpha, activation }, inputs, vec![to]);
             if let Some(last) = self.draft.steps.last_mut() {
@@ -429,7 +429,7 @@ impl Lowering<'_> {
             origins.extend(self.graph.nodes[*user].origins.iter().cloned());
         }
         let to = self.temporary(target, "")?;
-        self.held[target.index()].row = Some(to);
+        self.placed[target.index()].row = Some(to);
         let mut items = Vec::new();
         for index in 0..batch.iter().product::<usize>() {
             let (mut rest, mut at) = (index, [0, 0, 0]);
@@ -493,7 +493,7 @@ impl Lowering<'_> {
         };
         let from = self.image(x)?;
         let to = self.temporary(output, " (NHWC)")?;
-        self.held[output.index()].image = Some(to);
+        self.placed[output.index()].image = Some(to);
         self.emit(&node.origins, StepKind::Pool { shape: image, function, padded }, vec![Some(from)], vec![to]);
         Ok(true)
     }
@@ -508,7 +508,7 @@ impl Lowering<'_> {
         let from = self.image(x)?;
         let output = node.outputs[0];
         let to = self.temporary(output, "")?;
-        self.held[output.index()].row = Some(to);
+        self.placed[output.index()].row = Some(to);
         self.emit(&node.origins, StepKind::GlobalMean { channels: shape[1] }, vec![Some(from)], vec![to]);
         Ok(true)
     }
@@ -547,7 +547,7 @@ impl Lowering<'_> {
         inputs.extend(more);
         let output = node.outputs[0];
         let to = self.temporary(output, "")?;
-        self.held[output.index()].row = Some(to);
+        self.placed[output.index()].row = Some(to);
         self.emit(&node.origins, kind, inputs, vec![to]);
         Ok(true)
     }
@@ -561,8 +561,8 @@ impl Lowering<'_> {
         let as_image = self.is_image(x);
         let from = if as_image { self.image(x)? } else { self.row(x)? };
         let to = self.temporary(output, if as_image { " (NHWC)" } else { "" })?;
-        let held = &mut self.held[output.index()];
-        *(if as_image { &mut held.image } else { &mut held.row }) = Some(to);
+        let placed = &mut self.placed[output.index()];
+        *(if as_image { &mut placed.image } else { &mut placed.row }) = Some(to);
         self.emit(&node.origins, StepKind::Point { function }, vec![Some(from)], vec![to]);
         Ok(true)
     }
@@ -622,8 +622,8 @@ impl Lowering<'_> {
             return Ok(false);
         }
         let to = self.temporary(output, if as_image { " (NHWC)" } else { "" })?;
-        let held = &mut self.held[output.index()];
-        *(if as_image { &mut held.image } else { &mut held.row }) = Some(to);
+        let placed = &mut self.placed[output.index()];
+        *(if as_image { &mut placed.image } else { &mut placed.row }) = Some(to);
         self.emit(&node.origins, StepKind::Pair { function, axes }, buffers, vec![to]);
         Ok(true)
     }
@@ -639,18 +639,18 @@ impl Lowering<'_> {
         let channels_last: Vec<usize> = (0..1).chain(2..rank).chain(1..rank.min(2)).collect();
         if rank >= 3 && perm == channels_last && self.is_image(x) {
             let image = self.image(x)?;
-            self.held[output.index()].row = Some(image);
+            self.placed[output.index()].row = Some(image);
             return Ok(true);
         }
-        if let (None, Some((buffer, strides))) = (self.held[x.index()].row, self.held[x.index()].strided.clone()) {
-            self.held[output.index()].strided = Some((buffer, perm.iter().map(|&axis| strides[axis]).collect()));
+        if let (None, Some((buffer, strides))) = (self.placed[x.index()].row, self.placed[x.index()].strided.clone()) {
+            self.placed[output.index()].strided = Some((buffer, perm.iter().map(|&axis| strides[axis]).collect()));
             return Ok(true);
         }
-        let (source, perm) = match (self.held[x.index()].row, self.held[x.index()].view.clone()) {
+        let (source, perm) = match (self.placed[x.index()].row, self.placed[x.index()].view.clone()) {
             (None, Some((source, inner))) => (source, perm.iter().map(|&axis| inner[axis]).collect()),
             _ => (x, perm.to_vec()),
         };
-        self.held[output.index()].view = Some((source, perm));
+        self.placed[output.index()].view = Some((source, perm));
         Ok(true)
     }
 
@@ -667,7 +667,7 @@ impl Lowering<'_> {
         }
         let inputs = vec![Some(self.row(x)?), Some(self.row(indices)?)];
         let to = self.temporary(output, "")?;
-        self.held[output.index()].row = Some(to);
+        self.placed[output.index()].row = Some(to);
         let outer = shape[..axis].iter().product();
         let kind = StepKind::Gather { outer, size: shape[axis], line_bytes, index };
         self.emit(&node.origins, kind, inputs, vec![to]);

@@ -12,13 +12,14 @@ mod rule;
 use planforge_cuda::{
     build,
     cache::TacticCache,
+    codegen::candidates::own_kernels,
     codegen::{Generated, gemm},
     early::{self, Behind},
     plan,
     program::{Program, Tactic, Work},
     schedule::{self, Schedule},
     signature::signature,
-    tune::{Effort, Timed, Times, Tuned, own_kernels, recall},
+    tune::{Effort, Timed, Times, Tuned, recall},
     versions::{CUDA_REVISION, Versions},
 };
 use planforge_types::{BuildSpec, Digest, DimRange, OptimizationProfile, Precision};

@@ -32,7 +32,7 @@ impl State {
         if let Some(entry) = self.agents.get(&hello.agent)
             && let Some(other) = entry.session
         {
-            let silent_ms = now.mono_ms.saturating_sub(entry.heard_mono_ms);
+            let silent_ms = now.mono_ms.saturating_sub(entry.last_message_mono_ms);
             if entry.incarnation != hello.incarnation && silent_ms <= self.config.lease_ms {
                 let reason = format!(
                     "agent {} is connected already: another process with the same identity was heard {silent_ms} ms ago",
@@ -62,7 +62,7 @@ impl State {
             // Set below: what it no longer holds is no news to it, and nothing is granted before that is known.
             session: None,
             incarnation: hello.incarnation,
-            heard_mono_ms: now.mono_ms,
+            last_message_mono_ms: now.mono_ms,
             draining: hello.draining,
             telemetry: BTreeMap::new(),
         };
@@ -126,7 +126,7 @@ impl State {
     /// Notes that a session is alive; `None` when it is not one of ours any more.
     pub(super) fn hear(&mut self, session: SessionId, now: Now) -> Option<String> {
         let agent = self.sessions.get(&session)?.clone();
-        self.agents.get_mut(&agent)?.heard_mono_ms = now.mono_ms;
+        self.agents.get_mut(&agent)?.last_message_mono_ms = now.mono_ms;
         Some(agent)
     }
 
@@ -250,7 +250,7 @@ impl State {
         let silent: Vec<SessionId> = self
             .agents
             .values()
-            .filter(|entry| now.mono_ms.saturating_sub(entry.heard_mono_ms) > self.config.lease_ms)
+            .filter(|entry| now.mono_ms.saturating_sub(entry.last_message_mono_ms) > self.config.lease_ms)
             .filter_map(|entry| entry.session)
             .collect();
         for session in silent {
@@ -405,7 +405,7 @@ impl State {
         let mut views = Vec::new();
         for entry in self.agents.values() {
             let online = entry.session.is_some();
-            let silent_ms = now.mono_ms.saturating_sub(entry.heard_mono_ms);
+            let silent_ms = now.mono_ms.saturating_sub(entry.last_message_mono_ms);
             for device in &entry.record.devices {
                 let key = DeviceKey { agent: entry.record.id.clone(), device: device.id.clone() };
                 views.push(DeviceView {

@@ -383,7 +383,7 @@ pub(super) struct AgentEntry {
     pub record: Agent,
     pub session: Option<SessionId>,
     pub incarnation: String,
-    pub heard_mono_ms: u64,
+    pub last_message_mono_ms: u64,
     pub draining: bool,
     /// By device id, JSON text.
     pub telemetry: BTreeMap<String, String>,
@@ -472,7 +472,7 @@ impl State {
                 record,
                 session: None,
                 incarnation: String::new(),
-                heard_mono_ms: now.mono_ms,
+                last_message_mono_ms: now.mono_ms,
                 draining: false,
                 telemetry: BTreeMap::new(),
             };
@@ -540,7 +540,7 @@ impl State {
     /// Begins every deadline anew: nobody could be heard while the store took no writes.
     pub fn begin_deadlines_anew(&mut self, now: Now) {
         for entry in self.agents.values_mut() {
-            entry.heard_mono_ms = now.mono_ms;
+            entry.last_message_mono_ms = now.mono_ms;
         }
         for hold in self.holds.values_mut() {
             hold.deadline_mono_ms = now.mono_ms + self.config.lease_ms;

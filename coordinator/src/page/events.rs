@@ -50,7 +50,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const IN_FLIGHT: usize = 16;
 
 /// The other end is gone.
-struct Gone;
+struct Closed;
 
 /// Sends fragments that differ from what this browser has.
 struct Sender {
@@ -62,7 +62,7 @@ struct Sender {
 }
 
 impl Sender {
-    async fn fragment(&mut self, id: &'static str, template: &impl Template) -> Result<(), Gone> {
+    async fn fragment(&mut self, id: &'static str, template: &impl Template) -> Result<(), Closed> {
         let Some(html) = render(template) else { return Ok(()) };
         let mut hasher = DefaultHasher::new();
         html.hash(&mut hasher);
@@ -73,15 +73,15 @@ impl Sender {
         self.send("fragment", id, &html).await
     }
 
-    async fn append(&mut self, id: &'static str, template: &impl Template) -> Result<(), Gone> {
+    async fn append(&mut self, id: &'static str, template: &impl Template) -> Result<(), Closed> {
         let Some(html) = render(template) else { return Ok(()) };
         self.send("append", id, &html).await
     }
 
-    async fn send(&self, kind: &'static str, id: &str, html: &str) -> Result<(), Gone> {
+    async fn send(&self, kind: &'static str, id: &str, html: &str) -> Result<(), Closed> {
         let data = serde_json::json!({ "id": id, "html": html }).to_string();
         let event = Event::default().event(kind).id(self.seq.to_string()).data(data);
-        self.to.send(event).await.map_err(|_| Gone)
+        self.to.send(event).await.map_err(|_| Closed)
     }
 }
 
@@ -90,7 +90,7 @@ fn render(template: &impl Template) -> Option<String> {
 }
 
 /// Runs `feed` until it ends, the browser goes or is not the caller's any more, or the server closes.
-fn respond<F: Future<Output = Result<(), Gone>> + Send + 'static>(
+fn respond<F: Future<Output = Result<(), Closed>> + Send + 'static>(
     app: &App,
     caller: &Caller,
     seq: u64,
@@ -133,7 +133,7 @@ async fn feed_overview(
     server: String,
     mut events: broadcast::Receiver<FarmEvent>,
     mut sender: Sender,
-) -> Result<(), Gone> {
+) -> Result<(), Closed> {
     loop {
         // The page was rendered before it subscribed: the first round brings what happened in between.
         match Overview::load(&app, &actor, &server).await {
@@ -187,7 +187,7 @@ async fn feed_job(
     id: String,
     events: impl Stream<Item = Result<v1::JobEvent, ApiError>> + Send + Unpin,
     mut sender: Sender,
-) -> Result<(), Gone> {
+) -> Result<(), Closed> {
     // A first empty batch brings what happened between the page and this stream.
     let mut batches = stream::iter([Vec::new()]).chain(gather(events));
     while let Some(batch) = batches.next().await {

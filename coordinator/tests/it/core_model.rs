@@ -126,7 +126,7 @@ struct World {
     agents: [Puppet; AGENTS],
     sessions: SessionId,
     /// When each agent last said anything, monotonic.
-    heard_ms: [u64; AGENTS],
+    last_message_ms: [u64; AGENTS],
     /// When each attempt's lease was given, monotonic.
     granted_ms: BTreeMap<(JobId, u32), u64>,
     ids: u32,
@@ -166,7 +166,7 @@ impl World {
             history: invariants::History::default(),
             agents: Default::default(),
             sessions: 0,
-            heard_ms: [0; AGENTS],
+            last_message_ms: [0; AGENTS],
             granted_ms: BTreeMap::new(),
             ids: 0,
             acknowledged: BTreeSet::new(),
@@ -183,7 +183,7 @@ impl World {
         let speaker =
             self.agents.iter().position(|agent| agent.session.is_some() && agent.session == session_of(&input));
         if let Some(index) = speaker {
-            self.heard_ms[index] = self.now.mono_ms;
+            self.last_message_ms[index] = self.now.mono_ms;
         }
         let effects = self.state.apply(input, self.now);
         invariants::check(&self.state).expect("the state is sound");
@@ -381,7 +381,7 @@ impl World {
         invariants::check(&self.state).expect("the loaded state is sound");
         self.agents.iter_mut().for_each(|agent| agent.session = None);
         // Open attempts get a fresh lease to be resumed in.
-        self.heard_ms = [self.now.mono_ms; AGENTS];
+        self.last_message_ms = [self.now.mono_ms; AGENTS];
     }
 
     fn step(&mut self, op: &Op) {
@@ -462,7 +462,7 @@ impl World {
             let attempt = job.attempts.last().expect("somebody holds it");
             let agent: usize = attempt.agent.trim_start_matches("agent").parse().unwrap();
             let granted_ms = self.granted_ms[&(job.id.clone(), attempt.number)];
-            let silent_ms = self.now.mono_ms - self.heard_ms[agent].max(granted_ms);
+            let silent_ms = self.now.mono_ms - self.last_message_ms[agent].max(granted_ms);
             assert!(
                 silent_ms < LEASE_MS + SWEEP_MS,
                 "{} is still with {}, silent for {silent_ms} ms",

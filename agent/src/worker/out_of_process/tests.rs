@@ -40,9 +40,9 @@ impl Compiler for Elsewhere {
 }
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<String>>);
+struct Recorded(Mutex<Vec<String>>);
 
-impl Events for Heard {
+impl Events for Recorded {
     fn progress(&self, phase: &str, fraction: f32, detail: &str) {
         self.0.lock().unwrap().push(format!("{phase} {fraction} {detail}"));
     }
@@ -79,9 +79,9 @@ fn build(script: &str, cancel: &Cancel) -> (Result<CompiledPlan, BackendError>, 
     let script = format!("read -r order\n{script}");
     let apart =
         OutOfProcess { inner: Box::new(Elsewhere), command: ["/bin/sh", "-c", &script].map(OsString::from).to_vec() };
-    let heard = Heard::default();
-    let result = apart.compile(&request(), &heard, cancel);
-    (result, heard.0.into_inner().unwrap())
+    let recorded = Recorded::default();
+    let result = apart.compile(&request(), &recorded, cancel);
+    (result, recorded.0.into_inner().unwrap())
 }
 
 #[test]
@@ -93,10 +93,10 @@ fn a_build_elsewhere_is_told_as_if_it_were_here() {
         echo '{"event":"log","line":"3 steps timed"}'
         echo '{"event":"compiled","plan":{"path":"scratch/engine.plan","facts":{"steps":3},"findings":[]}}'
         kill -SEGV $$"#;
-    let (result, heard) = build(script, &Cancel::default());
+    let (result, recorded) = build(script, &Cancel::default());
     let plan = result.expect("it was complete before its process died");
     assert_eq!((plan.path.to_str(), &plan.facts["steps"]), (Some("scratch/engine.plan"), &3.into()));
-    assert_eq!(heard, ["tune 0.5 conv", "a library prints", "3 steps timed"]);
+    assert_eq!(recorded, ["tune 0.5 conv", "a library prints", "3 steps timed"]);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn its_refusal_and_its_death_keep_their_class() {
         assert_eq!((error.class, error.message.as_str()), (class, said), "{script}");
     }
     let lost = OutOfProcess { inner: Box::new(Elsewhere), command: vec!["/no/such/program".into()] };
-    let error = lost.compile(&request(), &Heard::default(), &Cancel::default()).unwrap_err();
+    let error = lost.compile(&request(), &Recorded::default(), &Cancel::default()).unwrap_err();
     assert!(error.message.starts_with("cannot start the build's process"), "{error}");
 }
 
@@ -140,5 +140,5 @@ fn a_cancelled_build_ends() {
 fn what_needs_no_process_of_its_own_is_built_here() {
     let apart = OutOfProcess { inner: Box::new(Elsewhere), command: vec!["/no/such/program".into()] };
     let request = CompileRequest { calibration: Some("a.cache".into()), ..request() };
-    let _ = apart.compile(&request, &Heard::default(), &Cancel::default());
+    let _ = apart.compile(&request, &Recorded::default(), &Cancel::default());
 }

@@ -27,7 +27,7 @@ impl Lowering<'_> {
             starts[axis] = start;
             start += shape[axis];
             if parts {
-                self.held[output.index()].part = Some((x, starts));
+                self.placed[output.index()].part = Some((x, starts));
             } else if !self.cut(node, output, &starts, &vec![1; shape.len()])? {
                 return Ok(false);
             }
@@ -42,7 +42,7 @@ impl Lowering<'_> {
         if !lead || steps.iter().any(|&step| step != 1) || !self.stays_part(x, output, axis) {
             return self.cut(node, output, starts, steps);
         }
-        self.held[output.index()].part = Some((x, starts.to_vec()));
+        self.placed[output.index()].part = Some((x, starts.to_vec()));
         Ok(true)
     }
 
@@ -63,7 +63,7 @@ impl Lowering<'_> {
 
     fn operand(&mut self, id: ValueId) -> Lowered<Operand> {
         let shape = self.shape(id)?;
-        if let (None, Some((source, starts))) = (self.held[id.index()].row, self.held[id.index()].part.clone()) {
+        if let (None, Some((source, starts))) = (self.placed[id.index()].row, self.placed[id.index()].part.clone()) {
             let whole = self.shape(source)?;
             let offset = starts.iter().zip(strides_of(&whole)).map(|(start, stride)| start * stride).sum();
             return Ok(Operand { buffer: self.row(source)?, offset, stride: whole[2] });
@@ -90,7 +90,7 @@ impl Lowering<'_> {
         };
         let mask = node.input(3).map(|mask| self.row(mask)).transpose()?;
         let to = self.temporary(output, "")?;
-        self.held[output.index()].row = Some(to);
+        self.placed[output.index()].row = Some(to);
         let rows = |of: &Operand| HeadRows { offset: of.offset, stride: of.stride };
         let kind = StepKind::Attention {
             sizes: AttentionSizes {

@@ -26,8 +26,8 @@ fn axes(sizes: &[usize], from: &[usize], to: &[usize]) -> Vec<MoveAxis> {
 impl Lowering<'_> {
     /// Buffer and strides of `id`, image or not, without moving it.
     fn lies(&mut self, id: ValueId) -> Lowered<(BufferId, Vec<usize>)> {
-        let held = &self.held[id.index()];
-        match (held.row, held.image) {
+        let placed = &self.placed[id.index()];
+        match (placed.row, placed.image) {
             (None, Some(image)) => Ok((image, image_strides(&self.shape(id)?))),
             _ => self.view(id),
         }
@@ -43,8 +43,8 @@ impl Lowering<'_> {
     fn destination(&mut self, id: ValueId, as_image: bool) -> Lowered<(BufferId, Vec<usize>)> {
         let shape = self.shape(id)?;
         let buffer = self.temporary(id, if as_image { " (NHWC)" } else { "" })?;
-        let held = &mut self.held[id.index()];
-        *(if as_image { &mut held.image } else { &mut held.row }) = Some(buffer);
+        let placed = &mut self.placed[id.index()];
+        *(if as_image { &mut placed.image } else { &mut placed.row }) = Some(buffer);
         Ok((buffer, if as_image { image_strides(&shape) } else { strides_of(&shape) }))
     }
 
@@ -72,7 +72,7 @@ impl Lowering<'_> {
         };
         let last = perm.last().copied();
         let (from, to) = (self.shape(x)?, self.shape(output)?);
-        let Some(image) = self.held[x.index()].image else { return Ok(false) };
+        let Some(image) = self.placed[x.index()].image else { return Ok(false) };
         let mut strides = Vec::with_capacity(to.len());
         let mut sizes = to.iter().copied();
         for (size, stride) in from.iter().copied().zip(image_strides(&from)) {
@@ -95,7 +95,7 @@ impl Lowering<'_> {
         if last.is_none_or(|axis| strides[axis] != 1) {
             return Ok(false);
         }
-        self.held[output.index()].strided = Some((image, strides));
+        self.placed[output.index()].strided = Some((image, strides));
         Ok(true)
     }
 

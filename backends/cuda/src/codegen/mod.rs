@@ -6,6 +6,7 @@
 
 pub mod any;
 pub mod attention;
+pub mod candidates;
 pub mod depthwise;
 pub mod expr;
 pub mod gemm;

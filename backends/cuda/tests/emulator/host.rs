@@ -2,9 +2,9 @@
 
 use super::{As, Emulator, Range};
 use planforge_cuda::{
+    codegen::candidates::own_kernels,
     codegen::{Generated, gemm},
     program::{Place, Program, Step, Work},
-    tune::own_kernels,
     view::View,
 };
 use planforge_graph::ir::Tensor;

@@ -151,7 +151,7 @@ pub fn run(invocation: &Invocation, tell: &mut dyn FnMut(&str), cancel: &Cancel)
     loop {
         match pieces.recv_timeout(POLL) {
             Ok((stream, bytes)) => {
-                watch.heard();
+                watch.saw_output();
                 log.feed(stream, &bytes);
                 forward.feed(stream, &bytes, tell);
             }
@@ -292,7 +292,7 @@ impl Watch {
         }
     }
 
-    fn heard(&mut self) {
+    fn saw_output(&mut self) {
         self.idle_since = Instant::now();
         self.idle_ticks = None;
     }
@@ -337,7 +337,7 @@ impl Watch {
         }
         let computed_s = now.cpu_ticks.abs_diff(ticks_before) as f64 / self.ticks_per_s;
         if computed_s > IDLE_SHARE * silent.as_secs_f64() {
-            self.heard();
+            self.saw_output();
             return None;
         }
         Some(Stopped::Hang { silence })

@@ -89,7 +89,8 @@ pub enum Op {
     /// `[x]` -> values, i64 indices; the k follows from the outputs.
     TopK { axis: usize, largest: bool },
     /// An operator of [`crate::named`], which says what it takes.
-    NamedOp(Box<NamedOp>),
+    #[serde(rename = "Tabled")]
+    Named(Box<NamedOp>),
 
     /// `[q (B,S,heads D), k (B,T,heads D), v (B,T,heads E), mask? (broadcasts to B,heads,S,T)]` -> (B,S,heads E): per
     /// head `softmax(scale q k^T + mask) v`. Heads lie side by side in the last axis.

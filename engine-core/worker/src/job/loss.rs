@@ -11,7 +11,7 @@ pub(super) struct Loss(Arc<OnceLock<String>>);
 
 impl Loss {
     /// What `inner` tells, looked through for a loss.
-    pub fn heard_by(&self, inner: Box<dyn Telemetry>) -> Box<dyn Telemetry> {
+    pub fn watching(&self, inner: Box<dyn Telemetry>) -> Box<dyn Telemetry> {
         Box::new(Listening { inner, last: TelemetrySample::default(), loss: self.clone() })
     }
 

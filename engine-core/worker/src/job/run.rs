@@ -69,7 +69,7 @@ pub fn run(
         })?;
         // Opened before anything touches the device, so that later processes on it are told from this one.
         let loss = Loss::default();
-        let telemetry = loss.heard_by(open_telemetry(&device));
+        let telemetry = loss.watching(open_telemetry(&device));
         let job = Job {
             order,
             compiler: &**compiler,

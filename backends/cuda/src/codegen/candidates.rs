@@ -1,0 +1,50 @@
+//! Which generated kernels can compute a step.
+
+use super::{
+    Generated, any, attention,
+    depthwise::{self, Depthwise},
+    gemm,
+};
+use crate::program::{ConvWork, Program, Work};
+
+/// Generated kernels that can compute a step on such a device; of products at most so many `tiles`.
+pub fn own_kernels(target: gemm::Device, program: &Program, work: &Work, tiles: usize) -> Vec<Generated> {
+    let gemm = |problem: Option<gemm::Problem>| {
+        let Some(problem) = problem else { return Vec::new() };
+        let tiles = gemm::tiles(&problem, target, tiles);
+        tiles.into_iter().map(|tile| gemm::generate(&problem, tile)).collect()
+    };
+    // What tensor cores have no kernel for, and sums of few rows, which gain nothing by them.
+    let with_any = |mut kernels: Vec<Generated>, problem: Option<any::Problem>| {
+        if let Some(problem) = problem.filter(|problem| kernels.is_empty() || problem.is_of_few_rows()) {
+            kernels.extend(any::tiles(&problem).into_iter().map(|tile| any::generate(&problem, tile)));
+        }
+        kernels
+    };
+    match work {
+        Work::Conv(conv) if conv.taps.is_some() => depthwise_kernels(conv),
+        Work::Conv(conv) => with_any(gemm(gemm::Problem::of_conv(conv)), any::Problem::of_conv(conv)),
+        Work::Product(product) => {
+            let kernels = gemm(gemm::Problem::of_product(product, program.is_constant(&product.b)));
+            with_any(kernels, any::Problem::of_product(product))
+        }
+        Work::Attention(work) => {
+            attention::tiles(work, target.capability).into_iter().map(|tile| attention::generate(work, tile)).collect()
+        }
+        Work::Kernel(_) => Vec::new(),
+    }
+}
+
+fn depthwise_kernels(conv: &ConvWork) -> Vec<Generated> {
+    let how = Depthwise {
+        kernel: [conv.w.dims[2], conv.w.dims[3]],
+        strides: conv.strides,
+        pads_before: conv.pads_before,
+        dilations: conv.dilations,
+        bias: conv.bias.is_some(),
+        activation: conv.activation,
+    };
+    let (x, residual, y) = (&conv.x, conv.residual.as_ref(), &conv.y);
+    let tiles = depthwise::tiles(x, residual, y);
+    tiles.into_iter().map(|tile| depthwise::generate(x, residual, y, how, tile)).collect()
+}

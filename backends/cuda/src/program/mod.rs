@@ -1,0 +1,306 @@
+//! An engine before it is on a device: buffers, the steps that fill them, and which tactic computes each.
+
+mod tactic;
+mod work;
+
+pub use tactic::Tactic;
+pub use work::{AttentionWork, ConvWork, KernelWork, ProductWork, Work};
+
+use crate::{
+    source::Source,
+    view::{BufferId, Kind, View},
+};
+use planforge_kernels_cuda::device::ALIGNMENT_BYTES;
+use planforge_types::ElementType;
+use serde::{Deserialize, Serialize};
+
+/// Bytes to which weights and arena buffers are aligned.
+pub(crate) const ALIGNMENT: u64 = 256;
+
+/// Most streams of one program, the first included.
+pub const MAX_STREAMS: u32 = 4;
+
+/// Most workspace that a tactic may use; more means that it unpacks whole images.
+pub const MAX_WORKSPACE_BYTES: u64 = 64 << 20;
+
+/// Where a buffer lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// Shared with buffers that live at other times, at this byte.
+    Arena(u64),
+    /// Among the constants, at this byte.
+    Weights(u64),
+    /// Memory of its own, which the caller fills.
+    Input(u32),
+    /// Memory of its own, which the caller reads.
+    Output(u32),
+}
+
+/// A range of device memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffer {
+    pub name: String,
+    pub bytes: u64,
+    pub place: Place,
+}
+
+/// An input or output as the caller sees it: dense rows of the model's own type.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Edge {
+    pub name: String,
+    pub element: ElementType,
+    pub shape: Vec<u64>,
+    pub buffer: BufferId,
+}
+
+/// One kernel launch, or what a library makes of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Unique in the program.
+    pub name: String,
+    /// Names of the model's nodes that it computes.
+    pub origins: Vec<String>,
+    pub work: Work,
+    /// Chosen by the tuner, where there is a choice.
+    pub tactic: Option<Tactic>,
+    /// Which of the graph's streams it runs on.
+    #[serde(default, skip_serializing_if = "is_first_stream")]
+    pub stream: u32,
+    /// Counted from shapes; multiply and add apart.
+    pub flops: u64,
+    /// Read and written, counted from shapes.
+    pub bytes: u64,
+}
+
+fn is_first_stream(stream: &u32) -> bool {
+    *stream == 0
+}
+
+impl Step {
+    /// The source of the generated kernel that computes it, where one does.
+    pub fn source(&self) -> Option<usize> {
+        match (&self.work, &self.tactic) {
+            (Work::Kernel(kernel), _) => Some(kernel.source),
+            (_, Some(Tactic::Kernel { source, .. })) => Some(*source),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn source_mut(&mut self) -> Option<&mut usize> {
+        match (&mut self.work, &mut self.tactic) {
+            (Work::Kernel(kernel), _) => Some(&mut kernel.source),
+            (_, Some(Tactic::Kernel { source, .. })) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// More than any device has: 4 TiB.
+const MAX_BYTES: u64 = 1 << 42;
+
+/// A whole engine for one set of shapes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    pub buffers: Vec<Buffer>,
+    pub inputs: Vec<Edge>,
+    pub outputs: Vec<Edge>,
+    /// In an order that respects every dependence.
+    pub steps: Vec<Step>,
+    /// Kernels' sources; steps name them by index.
+    pub sources: Vec<Source>,
+    pub arena_bytes: u64,
+    pub weight_bytes: u64,
+    /// Products of f32 may round their factors to TF32.
+    #[serde(default)]
+    pub tf32: bool,
+}
+
+/// What is wrong with a program, so that it never runs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProgramError {
+    #[error("step '{step}' names buffer {buffer}, of {count}")]
+    NoBuffer { step: String, buffer: u32, count: usize },
+    #[error("step '{step}' reaches beyond buffer '{buffer}' of {bytes} bytes")]
+    Beyond { step: String, buffer: String, bytes: u64 },
+    #[error("buffer '{buffer}' reaches beyond its {place} of {bytes} bytes")]
+    Outside { buffer: String, place: &'static str, bytes: u64 },
+    #[error("step '{step}' writes constants or an input")]
+    Writes { step: String },
+    #[error("step '{step}' names kernel {source_index}, of {count}")]
+    NoKernel { step: String, source_index: usize, count: usize },
+    #[error("'{edge}' is not the whole of its buffer")]
+    Edge { edge: String },
+    #[error("buffer '{buffer}' is not where such buffers lie: {why}")]
+    Misplaced { buffer: String, why: &'static str },
+    #[error("step '{step}' has a shape it cannot have: {why}")]
+    Shape { step: String, why: &'static str },
+    #[error("step '{step}' runs on stream {stream}, of {MAX_STREAMS}")]
+    NoStream { step: String, stream: u32 },
+    #[error("it wants {bytes} bytes of {what}, more than any device has")]
+    TooLarge { what: &'static str, bytes: u64 },
+    #[error("it wants an arena of {bytes} bytes, of which its buffers take {needed}")]
+    Unneeded { bytes: u64, needed: u64 },
+    #[error("buffer '{buffer}' of {bytes} bytes is used by no step")]
+    Unused { buffer: String, bytes: u64 },
+    #[error("step '{step}' has a tactic it cannot have: {why}")]
+    Tactic { step: String, why: &'static str },
+}
+
+impl Program {
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.0 as usize]
+    }
+
+    /// Whether a view is of the weights, which no step writes.
+    pub fn is_constant(&self, view: &View) -> bool {
+        matches!(self.buffer(view.buffer).place, Place::Weights(_))
+    }
+
+    /// Largest workspace that any step's tactic wants, by stream: steps that run at once have one each.
+    pub fn workspaces_bytes(&self) -> Vec<u64> {
+        let mut bytes = vec![0];
+        for step in &self.steps {
+            let stream = step.stream as usize;
+            if bytes.len() <= stream {
+                bytes.resize(stream + 1, 0);
+            }
+            bytes[stream] = bytes[stream].max(step.tactic.as_ref().map_or(0, Tactic::workspace_bytes));
+        }
+        bytes
+    }
+
+    /// All workspaces together.
+    pub fn workspace_bytes(&self) -> u64 {
+        self.workspaces_bytes().iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    /// Every address that a step uses lies inside its buffer, and every buffer inside its place.
+    pub fn check(&self) -> Result<(), ProgramError> {
+        if let Some(step) = self.steps.iter().find(|step| step.stream >= MAX_STREAMS) {
+            return Err(ProgramError::NoStream { step: step.name.clone(), stream: step.stream });
+        }
+        for (what, bytes) in
+            [("arena", self.arena_bytes), ("constants", self.weight_bytes), ("workspace", self.workspace_bytes())]
+        {
+            if bytes > MAX_BYTES {
+                return Err(ProgramError::TooLarge { what, bytes });
+            }
+        }
+        for (index, buffer) in self.buffers.iter().enumerate() {
+            let misplaced = |why| ProgramError::Misplaced { buffer: buffer.name.clone(), why };
+            let (at, place, bytes) = match buffer.place {
+                Place::Arena(at) => (at, "arena", self.arena_bytes),
+                Place::Weights(at) => (at, "constants", self.weight_bytes),
+                Place::Input(number) | Place::Output(number) => {
+                    let edges = if matches!(buffer.place, Place::Input(_)) { &self.inputs } else { &self.outputs };
+                    let edge = edges.get(number as usize).ok_or_else(|| misplaced("there is no such edge"))?;
+                    if edge.buffer.0 as usize != index || buffer.bytes > MAX_BYTES {
+                        return Err(misplaced("the edge has other memory"));
+                    }
+                    continue;
+                }
+            };
+            if at % ALIGNMENT_BYTES as u64 != 0 {
+                return Err(misplaced("it is not aligned"));
+            }
+            if at.checked_add(buffer.bytes).is_none_or(|end| end > bytes) {
+                return Err(ProgramError::Outside { buffer: buffer.name.clone(), place, bytes });
+            }
+        }
+        for edge in self.inputs.iter().chain(&self.outputs) {
+            let kind = Kind::of(edge.element);
+            let bytes = kind.and_then(|kind| edge.shape.iter().try_fold(kind.bytes(), |a, b| a.checked_mul(*b)));
+            let buffer = self.buffers.get(edge.buffer.0 as usize);
+            // Rounded up to where the next could begin.
+            let whole = |bytes: u64, held: u64| bytes <= held && held <= bytes.max(1).next_multiple_of(ALIGNMENT);
+            if buffer.is_none_or(|buffer| bytes.is_none_or(|bytes| !whole(bytes, buffer.bytes))) {
+                return Err(ProgramError::Edge { edge: edge.name.clone() });
+            }
+        }
+        for step in &self.steps {
+            let name = || step.name.clone();
+            let shape = |why| ProgramError::Shape { step: step.name.clone(), why };
+            step.work.check_shapes().map_err(shape)?;
+            let tactic = step.tactic.as_ref().map_or(Ok(()), Tactic::check);
+            tactic.map_err(|why| ProgramError::Tactic { step: step.name.clone(), why })?;
+            let (read, written) = step.work.views();
+            for view in read.into_iter().chain([written]) {
+                let count = self.buffers.len();
+                let Some(buffer) = self.buffers.get(view.buffer.0 as usize) else {
+                    return Err(ProgramError::NoBuffer { step: name(), buffer: view.buffer.0, count });
+                };
+                if view.dims.len() != view.strides.len() || view.end_bytes().is_none_or(|end| end > buffer.bytes) {
+                    return Err(ProgramError::Beyond {
+                        step: name(),
+                        buffer: buffer.name.clone(),
+                        bytes: buffer.bytes,
+                    });
+                }
+            }
+            if matches!(self.buffer(written.buffer).place, Place::Weights(_) | Place::Input(_)) {
+                return Err(ProgramError::Writes { step: name() });
+            }
+            if let Some(source_index) = step.source().filter(|index| *index >= self.sources.len()) {
+                return Err(ProgramError::NoKernel { step: name(), source_index, count: self.sources.len() });
+            }
+        }
+        self.check_arena()
+    }
+
+    /// The arena is as large as its buffers need, whose ends are known to be inside of it, and none of them is there for
+    /// nothing; the steps are known to name buffers that exist.
+    fn check_arena(&self) -> Result<(), ProgramError> {
+        let end = |buffer: &Buffer| match buffer.place {
+            Place::Arena(at) => at + buffer.bytes,
+            _ => 0,
+        };
+        let needed = self.buffers.iter().map(end).max().unwrap_or(0);
+        if self.arena_bytes > needed.next_multiple_of(ALIGNMENT) {
+            return Err(ProgramError::Unneeded { bytes: self.arena_bytes, needed });
+        }
+        let mut used = vec![false; self.buffers.len()];
+        for step in &self.steps {
+            let (read, written) = step.work.views();
+            read.into_iter().chain([written]).for_each(|view| used[view.buffer.0 as usize] = true);
+        }
+        // Lowering leaves values that nobody uses in their place, with the least of room.
+        let in_vain = |(buffer, used): &(&Buffer, bool)| {
+            !used && buffer.bytes > ALIGNMENT && matches!(buffer.place, Place::Arena(_))
+        };
+        match self.buffers.iter().zip(used).find(in_vain) {
+            Some((buffer, _)) => Err(ProgramError::Unused { buffer: buffer.name.clone(), bytes: buffer.bytes }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_has_the_workspace_that_a_rebuilt_tactic_wants() {
+        let view = || View::rows(BufferId(0), Kind::F16, &[1, 8, 8]);
+        let step = |stream: u32, workspace_bytes: u64| Step {
+            name: stream.to_string(),
+            origins: Vec::new(),
+            work: Work::Product(ProductWork {
+                a: view(),
+                b: view(),
+                bias: None,
+                residual: None,
+                y: view(),
+                alpha: 1.0,
+                activation: None,
+            }),
+            tactic: Some(Tactic::Dnn { engine: 1, knobs: Vec::new(), workspace_bytes, waits: None }),
+            stream,
+            flops: 0,
+            bytes: 0,
+        };
+        let mut program = Program { steps: vec![step(0, 512), step(1, 256)], ..Program::default() };
+        program.steps[1].tactic.as_mut().expect("it has one").set_workspace_bytes(4096);
+        assert_eq!(program.workspaces_bytes(), [512, 4096]);
+    }
+}

@@ -1,0 +1,261 @@
+//! Every kind of work a step can be: what it reads and writes, what its operands must be like, and what tells two of it
+//! apart.
+
+use crate::view::{CHANNELS_LAST, Kind, View, strides_in};
+use planforge_graph::ir::Activation;
+use serde::{Deserialize, Serialize};
+
+/// What a step computes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Work {
+    Kernel(KernelWork),
+    Conv(ConvWork),
+    Product(ProductWork),
+    Attention(AttentionWork),
+}
+
+impl Work {
+    /// A short name for lists.
+    pub fn kind(&self) -> &str {
+        match self {
+            Self::Kernel(kernel) => &kernel.role,
+            Self::Conv(conv) if conv.is_depthwise() => "depthwise_conv",
+            Self::Conv(_) => "conv",
+            Self::Product(_) => "gemm",
+            Self::Attention(_) => "attention",
+        }
+    }
+
+    /// Whether its result is stored in f32.
+    pub fn is_f32(&self) -> bool {
+        self.views().1.kind == Kind::F32
+    }
+
+    /// Everything it reads, then what it writes.
+    pub fn views(&self) -> (Vec<&View>, &View) {
+        match self {
+            Self::Kernel(kernel) => {
+                let (out, read) = kernel.operands.split_last().expect("a kernel writes something");
+                (read.iter().collect(), out)
+            }
+            Self::Conv(conv) => {
+                let rest = [&conv.taps, &conv.bias, &conv.residual];
+                ([&conv.x, &conv.w].into_iter().chain(rest.into_iter().flatten()).collect(), &conv.y)
+            }
+            Self::Product(product) => {
+                let rest = [&product.bias, &product.residual];
+                ([&product.a, &product.b].into_iter().chain(rest.into_iter().flatten()).collect(), &product.y)
+            }
+            Self::Attention(attention) => {
+                let read = [&attention.q, &attention.k, &attention.v].into_iter().chain(&attention.mask);
+                (read.collect(), &attention.o)
+            }
+        }
+    }
+}
+
+/// A generated kernel; its arguments are the operands' addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelWork {
+    /// `pointwise`, `pool`, `layer_norm`, ...
+    pub role: String,
+    /// Index of its source in the program.
+    pub source: usize,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// The last one is written.
+    pub operands: Vec<View>,
+}
+
+/// `y = activation(conv(x, w) + residual + bias)` over channels-last images.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConvWork {
+    pub x: View,
+    /// Logical `K C R S`, lying `K R S C`.
+    pub w: View,
+    /// The weights of a depthwise convolution once more, as `[R][S][C]`.
+    pub taps: Option<View>,
+    pub bias: Option<View>,
+    pub residual: Option<View>,
+    pub y: View,
+    /// Height, then width.
+    pub strides: [u64; 2],
+    pub pads_before: [u64; 2],
+    pub pads_after: [u64; 2],
+    pub dilations: [u64; 2],
+    pub groups: u64,
+    pub activation: Option<Activation>,
+}
+
+impl ConvWork {
+    /// Every channel by itself.
+    pub fn is_depthwise(&self) -> bool {
+        self.groups > 1 && self.groups == self.x.dims[1] && self.groups == self.y.dims[1]
+    }
+
+    /// A matrix product over pixels.
+    pub fn is_pointwise(&self) -> bool {
+        self.groups == 1
+            && self.w.dims[2..] == [1, 1]
+            && self.strides == [1, 1]
+            && self.pads_before == [0, 0]
+            && self.pads_after == [0, 0]
+    }
+
+    /// Whether its operands are as large as a library takes them to be from each other's sizes.
+    fn operands_fit(&self) -> bool {
+        let (x, w, y) = (&self.x, &self.w, &self.y);
+        w.dims[1].checked_mul(self.groups) == Some(x.dims[1])
+            && (x.dims[0], w.dims[0]) == (y.dims[0], y.dims[1])
+            && (!self.is_pointwise() || x.dims[2..] == y.dims[2..])
+            && w.has_strides(&strides_in(&w.dims, &CHANNELS_LAST))
+            && (w.kind, y.kind) == (x.kind, x.kind)
+            && self.bias.as_ref().is_none_or(|bias| is_bias(bias, y.dims[1], x.kind))
+            && self.residual.as_ref().is_none_or(|residual| residual.kind == x.kind && residual.dims == y.dims)
+    }
+}
+
+/// `y = activation(alpha a · b + residual + bias)`: `[batch][m][k] · [batch][k][n]`, in any strides that have one
+/// dimension of 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProductWork {
+    pub a: View,
+    pub b: View,
+    pub bias: Option<View>,
+    pub residual: Option<View>,
+    pub y: View,
+    pub alpha: f32,
+    pub activation: Option<Activation>,
+}
+
+impl ProductWork {
+    /// Whether its operands are as large as a library takes them to be from each other's sizes.
+    fn operands_fit(&self) -> bool {
+        let [batch, m, k] = [0, 1, 2].map(|axis| self.a.dims[axis]);
+        let n = self.b.dims[2];
+        let kind = self.a.kind;
+        let dense = |view: &View, axis: usize| view.dims[axis] == 1 || view.strides[axis] == 1;
+        let in_rows = |view: &View| view.kind == kind && view.dims == [batch, m, n] && dense(view, 2);
+        self.b.dims == [batch, k, n]
+            && self.b.kind == kind
+            && dense(&self.a, 2)
+            && (dense(&self.b, 1) || dense(&self.b, 2))
+            && in_rows(&self.y)
+            && self.residual.as_ref().is_none_or(in_rows)
+            && self.bias.as_ref().is_none_or(|bias| is_bias(bias, n, kind))
+    }
+}
+
+/// `o = softmax(scale q · kᵀ + mask) · v` over `[batch][heads][sequence][size]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttentionWork {
+    pub q: View,
+    pub k: View,
+    pub v: View,
+    /// `[batch][heads][queries][keys]`, mostly by strides of 0.
+    #[serde(default)]
+    pub mask: Option<View>,
+    pub o: View,
+    pub scale: f32,
+}
+
+/// What a launch may ask for on any device: blocks along each axis, threads along each axis and of a block.
+const GRID_MAX: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+
+const BLOCK_MAX: [u32; 3] = [1024, 1024, 64];
+
+const BLOCK_THREADS_MAX: u64 = 1024;
+
+/// Most elements of one view, so that no product of sizes overflows.
+const MAX_VIEW_ELEMENTS: u64 = 1 << 40;
+
+impl Work {
+    /// Ranks and sizes that everything else relies on.
+    pub(super) fn check_shapes(&self) -> Result<(), &'static str> {
+        if let Self::Kernel(kernel) = self {
+            if kernel.operands.is_empty() {
+                return Err("a kernel that writes nothing");
+            }
+            check_launch(kernel.grid, kernel.block)?;
+        }
+        let (read, written) = self.views();
+        for view in read.into_iter().chain([written]) {
+            let elements = view.dims.iter().try_fold(1u64, |count, &size| count.checked_mul(size.max(1)));
+            if elements.is_none_or(|count| count > MAX_VIEW_ELEMENTS) || view.dims.len() != view.strides.len() {
+                return Err("more elements than any device has");
+            }
+        }
+        let whole = |views: &[&View], rank: usize| views.iter().all(|view| view.rank() == rank && view.elements() > 0);
+        let right = match self {
+            Self::Kernel(_) => true,
+            Self::Conv(conv) => {
+                let image = |view: &View| view.rank() == 4 && view.elements() > 0 && view.is_channels_last();
+                image(&conv.x)
+                    && image(&conv.y)
+                    && conv.residual.as_ref().is_none_or(image)
+                    && whole(&[&conv.w], 4)
+                    && conv.groups > 0
+                    && conv.strides.iter().chain(&conv.dilations).all(|&size| size > 0)
+            }
+            Self::Product(product) => {
+                whole(&[&product.a, &product.b, &product.y], 3)
+                    && product.residual.as_ref().is_none_or(|view| whole(&[view], 3))
+            }
+            Self::Attention(attention) => whole(&[&attention.q, &attention.k, &attention.v, &attention.o], 4),
+        };
+        if !right {
+            return Err("a rank, a size or strides that its kind of step never has");
+        }
+        let fit = match self {
+            Self::Conv(conv) => conv.operands_fit(),
+            Self::Product(product) => product.operands_fit(),
+            Self::Kernel(_) | Self::Attention(_) => true,
+        };
+        if fit { Ok(()) } else { Err("operands that do not fit each other") }
+    }
+}
+
+/// Whether any device launches so many blocks of so many threads.
+pub(super) fn check_launch(grid: [u32; 3], block: [u32; 3]) -> Result<(), &'static str> {
+    if grid.iter().chain(&block).any(|&size| size == 0) {
+        return Err("a launch of no threads");
+    }
+    let within = |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).all(|(size, most)| *size <= most);
+    let threads: u64 = block.iter().map(|&size| u64::from(size)).product();
+    if !within(grid, GRID_MAX) || !within(block, BLOCK_MAX) || threads > BLOCK_THREADS_MAX {
+        return Err("a launch of more threads than any device has");
+    }
+    Ok(())
+}
+
+/// A bias as libraries read it: as many elements, one after another.
+fn is_bias(view: &View, elements: u64, kind: Kind) -> bool {
+    view.kind == kind && view.dims == [elements] && view.is_rows()
+}
+
+impl Work {
+    /// What besides its views decides how long it takes.
+    pub(crate) fn decides(&self, is_constant: impl Fn(&View) -> bool) -> serde_json::Value {
+        match self {
+            Self::Conv(conv) => serde_json::json!([
+                conv.strides,
+                conv.pads_before,
+                conv.pads_after,
+                conv.dilations,
+                conv.groups,
+                conv.activation,
+                conv.bias.is_some(),
+                conv.residual.is_some(),
+                conv.taps.is_some()
+            ]),
+            Self::Product(product) => {
+                let constant = is_constant(&product.b);
+                let has = [product.bias.is_some(), product.residual.is_some(), constant];
+                serde_json::json!([product.alpha, product.activation, has])
+            }
+            Self::Attention(attention) => serde_json::json!([attention.scale]),
+            Self::Kernel(_) => serde_json::Value::Null,
+        }
+    }
+}
