@@ -30,6 +30,8 @@ pub struct Limits {
     pub store_patience_ms: u64,
     /// How long an attempt waits for a device that another agent of this host uses.
     pub device_wait_ms: u64,
+    /// How long it waits before logs name who has it.
+    pub device_wait_told_ms: u64,
     /// First and longest wait between tries to reach the coordinator.
     pub reconnect_first_ms: u64,
     pub reconnect_longest_ms: u64,
@@ -58,6 +60,7 @@ impl Default for Limits {
             model_cache_bytes: 32 << 30,
             store_patience_ms: 10 * 60 * 1000,
             device_wait_ms: 60 * 60 * 1000,
+            device_wait_told_ms: 3_000,
             reconnect_first_ms: 100,
             reconnect_longest_ms: 3_000,
             refusal_patience_ms: 30_000,
@@ -81,7 +84,8 @@ pub struct AgentConfig {
     pub worker_command: Vec<OsString>,
     /// Program and arguments that look at a device, whose id is added: it succeeds, or says why it cannot be used.
     pub check_command: Vec<OsString>,
-    /// Folder of the device locks: the same for every agent of the host, whoever runs it.
+    /// Folder of the locks of devices and cores: the same for every agent of the host, whoever runs it, in a container or
+    /// not.
     pub lock_dir: PathBuf,
     pub devices: Arc<dyn DeviceSource>,
     pub limits: Limits,

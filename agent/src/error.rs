@@ -43,7 +43,7 @@ impl From<AgentError> for ApiError {
             }
             AgentError::State(_) => (ErrorCode::InvalidArgument, "check the state folder and its permissions".into()),
             AgentError::Lock(_) => {
-                (ErrorCode::InvalidArgument, "every user's agents need to read and write the lock folder".into())
+                (ErrorCode::InvalidArgument, "every user's agents need to read and write the lock folder, which --lock-dir or PLANFORGE_LOCK_DIR names".into())
             }
             AgentError::Refused { hint, .. } => (ErrorCode::Conflict, hint),
             AgentError::Devices(_) | AgentError::OwnProgram(_) | AgentError::Thread(_) | AgentError::NoProc => {

@@ -6,8 +6,8 @@
 
 use crate::{failure::Failure, settings};
 use planforge_client::{Endpoint, EndpointOptions};
-use planforge_coordinator::durable;
 use planforge_proto::ErrorCode;
+use planforge_types::durable;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,

@@ -1,19 +1,18 @@
 //! The gRPC clients with credentials, and connection errors that say what to do.
 
 use crate::{
-    Blobs, Endpoint,
+    Blobs, Endpoint, Token,
     connect::{CONNECT_TIMEOUT, Connector},
+    failure::{causes, unreachable},
     tls::TlsError,
 };
-use http::HeaderValue;
 use planforge_proto::{
     ApiError, ErrorCode,
     v1::{farm_client::FarmClient, fleet_client::FleetClient},
 };
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tonic::{
     Request, Status,
-    metadata::{Ascii, MetadataValue},
     service::{Interceptor, interceptor::InterceptedService},
     transport::Channel,
 };
@@ -28,39 +27,6 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 
-/// A secret that proves who calls. Its debug form hides it.
-#[derive(Clone)]
-pub struct Token(MetadataValue<Ascii>);
-
-impl Token {
-    /// Wraps a token's text.
-    ///
-    /// # Errors
-    ///
-    /// `Unauthenticated` when the text has a character that no header can hold.
-    pub fn new(secret: &str) -> Result<Self, ApiError> {
-        let mut value: MetadataValue<Ascii> = format!("Bearer {}", secret.trim()).parse().map_err(|_| {
-            ApiError::new(ErrorCode::Unauthenticated, "the token has a character that cannot be sent")
-                .with_hint("pass the token exactly as `planforge token create` printed it")
-        })?;
-        value.set_sensitive(true);
-        Ok(Self(value))
-    }
-
-    /// The value of an `authorization` header.
-    pub(crate) fn header(&self) -> HeaderValue {
-        let mut value = HeaderValue::from_bytes(self.0.as_bytes()).expect("made of a checked string");
-        value.set_sensitive(true);
-        value
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(***)")
-    }
-}
-
 /// Adds the token to every call.
 #[derive(Clone, Debug)]
 pub struct Authorize(Option<Token>);
@@ -68,7 +34,7 @@ pub struct Authorize(Option<Token>);
 impl Interceptor for Authorize {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         if let Some(token) = &self.0 {
-            request.metadata_mut().insert("authorization", token.0.clone());
+            request.metadata_mut().insert("authorization", token.metadata());
         }
         Ok(request)
     }
@@ -168,59 +134,4 @@ fn prepare(endpoint: &Endpoint) -> Result<(tonic::transport::Endpoint, Connector
 
 fn tls_error(endpoint: &Endpoint, error: &TlsError) -> ApiError {
     ApiError::new(ErrorCode::InvalidArgument, format!("cannot connect to {endpoint}: {}", causes(error)))
-}
-
-/// The innermost causes of `error`, joined, without repeating what an outer layer already said.
-pub(crate) fn causes(error: &dyn std::error::Error) -> String {
-    let mut texts: Vec<String> = Vec::new();
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let text = error.to_string();
-        if !texts.iter().any(|t| t.contains(&text)) {
-            texts.push(text);
-        }
-        next = error.source();
-    }
-    texts.join(": ")
-}
-
-/// The system's own error somewhere under `error`.
-fn io_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(mut io) = error.downcast_ref::<std::io::Error>() {
-            // One that wraps another names that one's source as its own, and hides its kind.
-            while let Some(inner) = io.get_ref().and_then(|inner| inner.downcast_ref::<std::io::Error>()) {
-                io = inner;
-            }
-            return Some(io);
-        }
-        next = error.source();
-    }
-    None
-}
-
-/// An `Unavailable` that names the coordinator, the cause, and what to do about that cause.
-pub(crate) fn unreachable(endpoint: &Endpoint, error: &(dyn std::error::Error + 'static)) -> ApiError {
-    let io = io_cause(error);
-    let cause = io.map_or_else(|| causes(error), |io| io.to_string());
-    let mut message = format!("cannot reach the coordinator at {endpoint}: {cause}");
-    let hint = match (endpoint, io.map(std::io::Error::kind)) {
-        (Endpoint::Unix(path), Some(std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)) => {
-            message = format!("cannot reach the coordinator at {endpoint}: nothing listens there");
-            format!("start one whose data folder is {}", path.parent().unwrap_or(path).display())
-        }
-        (_, Some(std::io::ErrorKind::ConnectionRefused)) => {
-            "start it with `planforge coordinator` or `planforge up`, or check host and port".to_owned()
-        }
-        (Endpoint::Https { ca_file, .. }, Some(std::io::ErrorKind::InvalidData)) => match ca_file {
-            Some(path) => format!(
-                "check that {} signed the coordinator's certificate and that it names this host",
-                path.display()
-            ),
-            None => "name the CA file that signed the coordinator's certificate".to_owned(),
-        },
-        _ => "check the address, the network and that the coordinator runs".to_owned(),
-    };
-    ApiError::new(ErrorCode::Unavailable, message).with_hint(hint)
 }

@@ -18,8 +18,11 @@ pub mod blobs;
 pub mod client;
 pub mod connect;
 pub mod endpoint;
+mod failure;
 pub mod tls;
+mod token;
 
 pub use blobs::{BlobError, Blobs};
-pub use client::{Client, FarmService, FleetService, Token};
+pub use client::{Client, FarmService, FleetService};
 pub use endpoint::{Endpoint, EndpointError, EndpointOptions};
+pub use token::Token;

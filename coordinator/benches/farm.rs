@@ -1,6 +1,7 @@
-//! How fast the farm is: durable cycles at the store, durable cycles over gRPC, the time from a call to the lease on an idle farm, and what a thousand beating agents cost.
+//! How fast the farm is: what checking its own rules costs the scheduler, durable cycles at the store, durable cycles over
+//! gRPC, the time from a call to the lease on an idle farm, and what a thousand beating agents cost.
 //!
-//! `cargo bench -p planforge-coordinator --bench farm [-- store|grpc|latency|agents]` prints one table; every durable
+//! `cargo bench -p planforge-coordinator --bench farm [-- rules|store|grpc|latency|agents]` prints one table; every durable
 //! number stands beside the fsync rate of the same minute. `PLANFORGE_BENCH_CALLS` sets how many idle submissions are
 //! timed (10,000 by default).
 
@@ -8,14 +9,14 @@
 
 use planforge_coordinator::{
     blobs::BlobStore as _,
-    core::{Change, Event, JobState},
+    core::{Change, CoreConfig, Event, Input, Job, JobKind, JobState, Model, Now, Snapshot, State, Want, invariants},
     server::{Coordinator, CoordinatorConfig, admin_token_file},
     store::{SqliteStore, Store},
 };
 use planforge_proto::v1::{
     self, agent_message::Kind as Say, coordinator_message::Kind, farm_client::FarmClient, fleet_client::FleetClient,
 };
-use planforge_types::Digest;
+use planforge_types::{BuildSpec, Digest, EngineKey, Toolchain, order::MeasureAsk};
 use std::{
     fs::File,
     os::unix::fs::FileExt as _,
@@ -87,6 +88,9 @@ fn main() -> Outcome {
         return runtime.block_on(fleet(&way));
     }
     let wanted = |name: &str| words.is_empty() || words.iter().any(|word| word == name);
+    if wanted("rules") {
+        rules()?;
+    }
     if wanted("store") {
         runtime.block_on(store())?;
     }
@@ -134,6 +138,77 @@ fn transition(seq: u64, what: &str, state: JobState) -> Change {
         phase: String::new(),
         detail: String::new(),
     })
+}
+
+/// A job that waits for a device.
+fn waiting(number: usize) -> Result<Job, Box<dyn std::error::Error + Send + Sync>> {
+    let (id, name) = (format!("job{number:06}"), "m".to_owned());
+    let digest = Digest::of(id.as_bytes());
+    Ok(Job {
+        id: id.as_str().into(),
+        kind: JobKind::Build,
+        state: JobState::Queued,
+        key: Some(id_key(&id)?),
+        model: Model { digest, graph_digest: None, structure_digest: None, name, files: Vec::new() },
+        sku: SKU.parse()?,
+        constraint: String::new(),
+        toolchain: Some(Toolchain { backend: "native".into(), version: "1".into(), components: Default::default() }),
+        asked_threads: None,
+        spec: BuildSpec::default(),
+        force: false,
+        follow_toolchain: false,
+        wait_for_device: true,
+        allow_inaccurate: false,
+        eval: None,
+        builds: 1,
+        measure: MeasureAsk::default(),
+        wants: vec![Want { request: id, actor: "bench".into(), project: "bench".into(), priority: 0 }],
+        needs: Vec::new(),
+        recheck: false,
+        attempts: Vec::new(),
+        remeasures: 0,
+        phase: String::new(),
+        progress: 0.0,
+        created_ms: 1,
+        queued_ms: 1,
+        started_ms: 0,
+        ended_ms: 0,
+        failure: None,
+        plan: None,
+        built_for: None,
+        report: None,
+        cached: false,
+        accurate: false,
+        cancelling: None,
+    })
+}
+
+fn id_key(id: &str) -> Result<EngineKey, Box<dyn std::error::Error + Send + Sync>> {
+    Ok(Digest::of(id.as_bytes()).to_string().parse()?)
+}
+
+/// What the rules that are checked after every input cost, beside a check of the whole state.
+fn rules() -> Outcome {
+    const INPUTS: u32 = 200_000;
+    for live in [100, 10_000, 100_000] {
+        let jobs = (0..live).map(waiting).collect::<Result<Vec<_>, _>>()?;
+        let now = Now { mono_ms: 0, wall_ms: 1 };
+        let mut state = State::new(CoreConfig::default(), Snapshot { jobs, ..Snapshot::default() }, now);
+        // Of a session that nobody has: all that is left to do is the check.
+        let begin = Instant::now();
+        for _ in 0..INPUTS {
+            let effects = state.apply(Input::Heartbeat { session: 1, leases: Vec::new(), telemetry: Vec::new() }, now);
+            if !effects.broken.is_empty() {
+                return Err(effects.broken.join("; ").into());
+            }
+        }
+        let input_us = begin.elapsed().as_secs_f64() * 1e6 / f64::from(INPUTS);
+        let begin = Instant::now();
+        invariants::check(&state).map_err(|broken| broken.join("; "))?;
+        let whole_ms = begin.elapsed().as_secs_f64() * 1e3;
+        println!("rules: {live} live jobs: {input_us:.2} us an input, {whole_ms:.2} ms the whole state");
+    }
+    Ok(())
 }
 
 /// Submit, lease and finish with their events, each its own durable commit, by 64 callers.

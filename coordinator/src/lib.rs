@@ -2,10 +2,10 @@
 //!
 //! Invariant: the coordinator never builds or measures anything itself.
 
+mod app;
 pub mod auth;
 pub mod blobs;
 pub mod core;
-pub mod durable;
 pub mod farm;
 mod http;
 mod metrics;

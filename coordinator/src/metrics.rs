@@ -180,6 +180,7 @@ impl Collector for Snapshot {
         counter(to, "lease_expiries", "Leases that ran out", farm.lease_expiries)?;
         counter(to, "lease_revivals", "Expired leases whose holder came back in time", farm.revivals)?;
         counter(to, "wakeups_rescued", "Jobs that only the sweep gave to a device", farm.rescued_wakeups)?;
+        counter(to, "broken_states", "Times that the scheduler broke its own rules", farm.broken_states)?;
         counter(to, "requests_merged", "Requests that joined a job in flight", farm.merged)?;
         counter(to, "requests_answered_from_store", "Requests answered with a finished engine", farm.answered)?;
         gauge(to, "agents_connected", "Agents connected now", farm.agents_up)?;

@@ -7,13 +7,15 @@
 //! |---|---|
 //! | [`process`] | one started program: its log, its death, its whole group |
 //! | [`farm`] | a coordinator with agents, as processes |
-//! | [`fleet`] | GPUs that are not there, and toolchains for them |
+//! | [`boards`] | GPUs that are not there |
+//! | [`fleet`] | hosts with such GPUs, and toolchains for them |
 //! | [`models`] | model files the tests build |
 //! | [`scripted`] | an agent with such GPUs |
 //! | [`standin`] | a program that behaves like `trtexec` |
 //!
 //! Invariant: nothing here reaches into the product's memory; what a test knows it learned as a user would.
 
+pub mod boards;
 pub mod farm;
 pub mod fleet;
 pub mod models;

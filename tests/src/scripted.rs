@@ -4,7 +4,7 @@
 //! follows the script too. Everything it makes is marked as simulated. Only a test binary holds it; nothing of the
 //! product leads here.
 
-use crate::fleet::{Board, board_of};
+use crate::boards::{Board, board_of};
 use planforge_agent::{AgentConfig, DeviceError, DeviceSource, worker_main};
 use planforge_backend::Compiler;
 use planforge_client::{Endpoint, EndpointOptions, Token};

@@ -2,7 +2,8 @@
 //! say them. The product is not asked anything here.
 
 use planforge_tests::{
-    fleet::{Toolchain, board_of, program},
+    boards::board_of,
+    fleet::{Toolchain, program},
     models,
     standin::{
         plan::Plan,

@@ -5,7 +5,8 @@ use planforge_device::telemetry::Telemetry;
 use planforge_report::{Report, ShapePoint};
 use planforge_tensorrt::{Discovery, TensorRtCompiler, discover::Places, process::Limits};
 use planforge_tests::{
-    fleet::{Board, Toolchain, board_of, program},
+    boards::{Board, board_of},
+    fleet::{Toolchain, program},
     models,
     standin::scenario::{Behaviour, Gpu, Phase, Rule, Scenario, Selects},
 };

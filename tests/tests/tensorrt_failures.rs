@@ -5,9 +5,10 @@ use nix::{
     unistd::Pid,
 };
 use planforge_tests::{
+    boards::board_of,
     eventually,
     farm::{Farm, Link, id_of},
-    fleet::{Host, HostLimits, board_of},
+    fleet::{Host, HostLimits},
     models, process,
     standin::scenario::{Behaviour, Phase, Rule, Selects},
 };

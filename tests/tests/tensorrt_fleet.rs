@@ -2,8 +2,9 @@
 //! CPU of this machine beside them. Nothing of the five GPUs is there: every report says so.
 
 use planforge_tests::{
+    boards::BOARDS,
     farm::{Farm, Link, id_of},
-    fleet::{BOARDS, Host, HostLimits},
+    fleet::{Host, HostLimits},
     models, process,
 };
 use serde_json::Value;

@@ -8,22 +8,22 @@
 //! Crash safety: data lies under its digest; `SCOPE.json`, replaced by rename, says which data is a scope's newest here.
 //! What is used is checked against its digest first.
 
-use super::{joins::Joins, log::AttemptLog, models::is_sound, run::blocking};
+use super::{blocking::blocking, joins::Joins, log::AttemptLog, models::is_sound};
 use planforge_client::Blobs;
 use planforge_proto::v1;
 use planforge_types::{
-    Digest, DigestWriter, Sku,
+    Digest, DigestWriter, Sku, durable,
     order::{CacheOrigin, TUNING_CACHE_MAX_BYTES},
 };
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, PoisonError},
     time::SystemTime,
 };
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 /// Name of a build's own copy in its scratch folder.
 pub(super) const CACHE_FILE: &str = "tuning.cache";
@@ -37,8 +37,8 @@ const PIECE_BYTES: usize = 64 << 10;
 pub struct Caches {
     folder: PathBuf,
     joins: Joins,
-    /// One build's cache is kept at a time.
-    turn: Arc<Mutex<()>>,
+    /// One build's cache of a scope is kept and published at a time, so that each grows from the one before.
+    turns: Arc<std::sync::Mutex<BTreeMap<Digest, Arc<Mutex<()>>>>>,
 }
 
 /// What a build may begin with.
@@ -77,7 +77,7 @@ pub(super) struct TakenCache {
 
 impl Caches {
     pub fn new(folder: PathBuf, joins: Joins) -> Self {
-        Self { folder, joins, turn: Arc::default() }
+        Self { folder, joins, turns: Arc::default() }
     }
 
     fn data(&self, digest: Digest) -> PathBuf {
@@ -193,21 +193,34 @@ impl Caches {
         .await;
     }
 
+    async fn turn(&self, scope: Digest) -> OwnedMutexGuard<()> {
+        let turn = self.turns.lock().unwrap_or_else(PoisonError::into_inner).entry(scope).or_default().clone();
+        turn.lock_owned().await
+    }
+
     /// After a success: keeps what the build left, by rename, and uploads it. Returns what the coordinator is to
     /// publish; `None` when there is nothing new, or nothing that may be published.
+    ///
+    /// May be dropped at any time, the upload included: others of the scope have their turn then. What was begun on this
+    /// host's disk ends first, since it has the turn with it.
     pub(super) async fn keep(
         &self,
         blobs: &Blobs,
-        taken: &TakenCache,
+        taken: TakenCache,
         (job, agent): (&str, &str),
-        log: &AttemptLog,
+        log: &Arc<AttemptLog>,
     ) -> Option<v1::CacheUpdate> {
-        let _turn = self.turn.lock().await;
-        let previous = self.join(taken, log).await;
-        let (caches, scope, file) = (self.clone(), taken.scope, taken.file.clone());
-        let before = taken.origin.as_ref().map(|origin| origin.digest);
+        let (scope, only_here) = (taken.scope, taken.only_here);
+        let turn = self.turn(scope).await;
+        let (caches, notes) = (self.clone(), log.clone());
         let (job, agent) = (job.to_owned(), agent.to_owned());
-        let kept = match blocking(move || caches.keep_file(scope, &file, before, job, agent)).await {
+        let work = blocking(move || {
+            let previous = caches.join(&taken, &notes);
+            let before = taken.origin.as_ref().map(|origin| origin.digest);
+            (caches.keep_file(scope, &taken.file, before, job, agent), previous, turn)
+        });
+        let (kept, previous, _turn) = work.await;
+        let kept = match kept {
             Ok(Kept::New(kept)) => kept,
             Ok(Kept::Same) => return None,
             Ok(Kept::Refused(why)) => {
@@ -219,7 +232,7 @@ impl Caches {
                 return None;
             }
         };
-        if taken.only_here {
+        if only_here {
             log.note("the timing cache is kept on this host only: the build did not begin with the farm's");
             return None;
         }
@@ -237,22 +250,21 @@ impl Caches {
     }
 
     /// Adds to what a build left what others of this host published since it began; returns what the result grew from.
-    async fn join(&self, taken: &TakenCache, log: &AttemptLog) -> Option<Digest> {
+    fn join(&self, taken: &TakenCache, log: &AttemptLog) -> Option<Digest> {
         let newer = self.joins.published(taken.scope).filter(|newer| Some(*newer) != taken.published);
         let Some(newer) = newer.filter(|_| !taken.only_here && !taken.shuns) else { return taken.previous };
-        let (caches, from, into) = (self.clone(), self.data(newer), taken.file.clone());
-        let (backend, sku) = (taken.backend.clone(), taken.sku.clone());
+        let (from, into) = (self.data(newer), &taken.file);
         let before = taken.origin.as_ref().map(|origin| origin.digest);
-        let joined = blocking(move || {
+        let join = || -> io::Result<bool> {
             // A build that learnt nothing has nothing to publish.
-            let learnt = fs::symlink_metadata(&into).is_ok_and(|file| file.is_file())
-                && Some(DigestWriter::of_file(&into)?.0) != before;
+            let learnt = fs::symlink_metadata(into).is_ok_and(|file| file.is_file())
+                && Some(DigestWriter::of_file(into)?.0) != before;
             if !learnt || !is_sound(&from, newer) {
                 return Ok(false);
             }
-            caches.joins.join(&backend, &sku, &into, &from)
-        });
-        match joined.await {
+            self.joins.join(&taken.backend, &taken.sku, into, &from)
+        };
+        match join() {
             Ok(true) => {
                 log.note("the timing cache was joined with that of a build that ended meanwhile on this host");
                 Some(newer)
@@ -289,7 +301,7 @@ impl Caches {
             fs::remove_file(&staged)?;
             return Ok(Kept::Same);
         }
-        fs::rename(&staged, self.data(digest))?;
+        durable::rename(&staged, &self.data(digest))?;
         let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let published_unix_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         let kept = CacheOrigin { digest, bytes, job, agent, published_unix_ms };
@@ -299,13 +311,7 @@ impl Caches {
 
     /// Makes `newest`, whose data is here, the scope's newest on this host.
     fn remember(&self, scope: Digest, newest: &CacheOrigin) -> io::Result<()> {
-        let record = self.record(scope);
-        let beside = self.folder.join(format!("{}.partial", crate::host::state::new_id()));
-        let mut out = File::create(&beside)?;
-        out.write_all(&serde_json::to_vec(newest).map_err(io::Error::other)?)?;
-        out.sync_all()?;
-        fs::rename(&beside, &record)?;
-        File::open(&self.folder)?.sync_all()?;
+        durable::write(&self.record(scope), &serde_json::to_vec(newest).map_err(io::Error::other)?)?;
         if let Err(error) = self.tidy() {
             tracing::warn!(folder = %self.folder.display(), %error, "cannot tidy the folder of timing caches");
         }
@@ -486,17 +492,17 @@ mod tests {
         };
         let (first, second) = (begun("first", None), begun("second", None));
         left(&first, "one\n");
-        assert_eq!(caches.join(&first, &log).await, first.previous, "nothing was published meanwhile");
+        assert_eq!(caches.join(&first, &log), first.previous, "nothing was published meanwhile");
         let published = kept(&first);
         left(&second, "two\n");
-        assert_eq!(caches.join(&second, &log).await, Some(published), "it grew from the first's");
+        assert_eq!(caches.join(&second, &log), Some(published), "it grew from the first's");
         assert_eq!(fs::read_to_string(&second.file).unwrap(), "two\none\n");
         let published = kept(&second);
 
         // One that has to leave it alone, or has nothing to add, is as it was.
         let untouched = async |taken: TakenCache, why: &str| {
             left(&taken, "three\n");
-            assert_eq!(caches.join(&taken, &log).await, taken.previous, "{why}");
+            assert_eq!(caches.join(&taken, &log), taken.previous, "{why}");
             assert_eq!(fs::read_to_string(&taken.file).unwrap(), "three\n", "{why}");
         };
         untouched(begun("later", Some(published)), "it began after that").await;

@@ -4,8 +4,9 @@
 //! may hang or crash whoever asks. The process runs like a worker, under the device's lock, and dies with the agent.
 
 use super::{
+    Shared,
+    blocking::blocking,
     process::{Worker, WorkerLimits, WorkerStart},
-    run::{Shared, blocking},
 };
 use crate::host::{
     devices::{DeviceError, DeviceSource},
@@ -73,7 +74,8 @@ pub async fn check(shared: &Shared, device: &DiscoveredDevice, lock: &DeviceLock
     command.push(device.id.clone().into());
     let limits = WorkerLimits { file_bytes: shared.limits.file_bytes, address_space_bytes: None };
     let visible = device.fingerprint.visibility();
-    let start = WorkerStart { command, scratch: scratch.clone(), marker, limits, visible };
+    let lock_folder = shared.lock_folder.clone();
+    let start = WorkerStart { command, scratch: scratch.clone(), marker, limits, visible, lock_folder };
     let made = fs::create_dir_all(&scratch);
     let spawned = match made {
         Ok(()) => shared.spawner.spawn(start, lock).await,

@@ -2,7 +2,9 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`run`] | the steps: files, device, worker, uploads, result |
+//! | `blocking` | work that may wait for a disk |
+//! | `run` | the steps: files, device, worker, uploads, result |
+//! | `take_device` | waiting for the device's lock on this host |
 //! | `supervise` | a running worker: its order, its words, its limits and its end |
 //! | `uploads` | what an attempt brings to the blob store |
 //! | [`caches`] | timing and tactic caches: one private copy for each build, published after its success |
@@ -12,6 +14,7 @@
 //! | [`log`] | the attempt's bounded log |
 //! | [`models`] | model files by digest, kept between attempts |
 
+mod blocking;
 pub mod caches;
 pub mod device_check;
 pub mod joins;
@@ -19,17 +22,108 @@ pub mod log;
 pub mod models;
 mod order;
 pub mod process;
-pub mod run;
+mod run;
 mod supervise;
+mod take_device;
 mod uploads;
 
-use crate::host::lock::LockError;
+pub(crate) use blocking::blocking;
+
+use crate::{
+    AttemptKey, Limits,
+    host::{lock::LockError, proc::ProcessId, state::Outbox},
+};
+use bytes::Bytes;
+use caches::{Caches, TakenCache};
+use device_check::DeviceCheck;
 use log::AttemptLog;
-use models::ModelError;
-use planforge_client::BlobError;
+use models::{ModelCache, ModelError};
+use planforge_client::{BlobError, Blobs};
 use planforge_proto::v1;
-use planforge_types::FailureClass;
-use std::{io, sync::Arc};
+use planforge_types::{FailureClass, fingerprint::DiscoveredDevice, order::Artifact};
+use process::Spawner;
+use std::{ffi::OsString, io, path::PathBuf, sync::Arc};
+use tokio::sync::{Mutex, mpsc, watch};
+
+/// What all attempts of an agent share.
+#[derive(Debug)]
+pub struct Shared {
+    pub agent_name: String,
+    pub process: ProcessId,
+    pub worker_command: Vec<OsString>,
+    pub blobs: Blobs,
+    pub models: ModelCache,
+    pub scratch: PathBuf,
+    /// Timing and tactic caches that this host keeps.
+    pub caches: Caches,
+    /// Folder of what this host's devices were measured to reach; workers read and write it.
+    pub ceilings: PathBuf,
+    pub refuse_plugins: bool,
+    pub outbox: Outbox,
+    pub lock_folder: PathBuf,
+    pub spawner: Spawner,
+    pub check: DeviceCheck,
+    pub limits: Limits,
+}
+
+/// One attempt, ready to run.
+#[derive(Debug)]
+pub struct Attempt {
+    pub shared: Arc<Shared>,
+    pub key: AttemptKey,
+    pub lease: v1::Lease,
+    pub job: v1::Job,
+    /// The newest timing cache of the job's scope, as the coordinator knows it.
+    pub cache: Option<v1::TuningCache>,
+    /// An earlier attempt broke down with the cache.
+    pub without_cache: bool,
+    pub device: DiscoveredDevice,
+    /// The driver told what may make the device unusable: it is looked at first.
+    pub suspected: bool,
+    /// This agent's own attempts on the device take turns here, before they ask for the host's lock.
+    pub turn: Arc<Mutex<()>>,
+    pub stop: watch::Receiver<Option<Stop>>,
+    pub notes: mpsc::Sender<(AttemptKey, Note)>,
+}
+
+/// How the work ended, other than well.
+enum Ended {
+    Failed(Failed),
+    Stopped(Stop),
+}
+
+impl<E: Into<Failed>> From<E> for Ended {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// A finished measurement.
+struct Measured {
+    pub report: Bytes,
+    pub accurate: bool,
+    pub artifacts: Vec<Artifact>,
+}
+
+/// What became of an attempt's parts, however it ended.
+#[derive(Default)]
+struct Facts {
+    pub built: Option<v1::Built>,
+    /// For a build: what its timing cache was when it began.
+    pub cache: Option<TakenCache>,
+    /// The worker, or what it ran, broke down.
+    pub broke_down: bool,
+    /// The failure may be the device's.
+    pub suspects_device: bool,
+}
+
+/// Waits until the attempt is to stop. An agent that is gone stops it too.
+async fn stopped(stop: &mut watch::Receiver<Option<Stop>>) -> Stop {
+    match stop.wait_for(Option::is_some).await {
+        Ok(reason) => reason.clone().expect("waited for it"),
+        Err(_) => Stop::LeaseLost { reason: "the agent has ended".into() },
+    }
+}
 
 /// What an attempt tells its agent while it runs.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 //! names the model knows its external data by. The cache is bounded; the longest unused files go first, and a file
 //! that is in use lives on through its links.
 
+use super::blocking::blocking;
 use planforge_client::{BlobError, Blobs};
 use planforge_types::{Digest, DigestWriter};
 use std::{
@@ -178,10 +179,6 @@ fn safe_name(name: &str) -> Result<PathBuf, ModelError> {
         && path.components().all(|part| matches!(part, Component::Normal(_)))
         && path.components().count() > 0;
     if below { Ok(path.to_owned()) } else { Err(ModelError::BadName { name: name.chars().take(200).collect() }) }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work).await.expect("disk work does not panic")
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use nix::{
     },
     unistd::Pid,
 };
+use planforge_types::host_lock;
 use std::{
     ffi::OsString,
     io,
@@ -48,6 +49,8 @@ pub struct WorkerStart {
     pub limits: WorkerLimits,
     /// Lets CUDA show it its own GPU and no other; needed to use a slice of one at all.
     pub visible: Option<(&'static str, String)>,
+    /// Where it finds the locks of this host's cores: where its agent finds those of the devices.
+    pub lock_folder: PathBuf,
 }
 
 /// A started worker.
@@ -150,6 +153,7 @@ fn command(start: &WorkerStart, lock: &DeviceLock) -> io::Result<Command> {
         .current_dir(&start.scratch)
         .env_remove("PLANFORGE_TOKEN")
         .env(MARKER_VARIABLE, &start.marker)
+        .env(host_lock::FOLDER_VARIABLE, std::path::absolute(&start.lock_folder)?)
         .env("TMPDIR", temporary)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -4,125 +4,28 @@
 //! given back as soon as the worker and everything it started are dead, before report and log are uploaded.
 
 use super::{
-    Failed, Note, Stop,
-    caches::{CACHE_FILE, Caches, Offered, TakenCache},
-    device_check::{self, DeviceCheck},
+    Attempt, Ended, Facts, Failed, Measured, Note, Stop,
+    blocking::blocking,
+    caches::{CACHE_FILE, Offered, TakenCache},
+    device_check,
     log::AttemptLog,
-    models::ModelCache,
     order::{Bounds, JobOrder, OrderPaths, Scratch},
-    process::{Spawner, WorkerLimits, WorkerStart},
+    process::{WorkerLimits, WorkerStart},
+    stopped,
     supervise::Supervision,
 };
-use crate::{
-    AttemptKey, Limits,
-    host::{
-        lock::{self, DeviceLock, Holder, Taken},
-        proc::ProcessId,
-        state::{Outbox, new_id},
-    },
-};
-use bytes::Bytes;
+use crate::host::{lock::Holder, state::new_id};
 use futures::FutureExt as _;
-use planforge_client::{BlobError, Blobs, backoff::Backoff};
+use planforge_client::{BlobError, backoff::Backoff};
 use planforge_proto::v1;
-use planforge_types::{
-    Digest, FailureClass,
-    fingerprint::{DeviceKind, DiscoveredDevice},
-    order::{Artifact, WorkKind},
-};
-use std::{ffi::OsString, future::Future, panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
-use tokio::{
-    sync::{Mutex, mpsc, watch},
-    time::{Instant, sleep},
-};
+use planforge_types::{Digest, FailureClass, fingerprint::DeviceKind, order::WorkKind};
+use std::{future::Future, panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
+use tokio::time::{Instant, sleep};
 
-/// How often a held device is tried again, and how soon after its orphans were killed.
-const DEVICE_RETRY: Duration = Duration::from_millis(500);
-const ORPHAN_RETRY: Duration = Duration::from_millis(20);
 /// Waits between tries while the blob store is away or full. Short, so that a finished build is through within seconds of
 /// the store's return; a refused try is one small request.
 const STORE_RETRY_FIRST: Duration = Duration::from_secs(1);
 const STORE_RETRY_LONGEST: Duration = Duration::from_secs(3);
-
-/// What all attempts of an agent share.
-#[derive(Debug)]
-pub struct Shared {
-    pub agent_name: String,
-    pub process: ProcessId,
-    pub worker_command: Vec<OsString>,
-    pub blobs: Blobs,
-    pub models: ModelCache,
-    pub scratch: PathBuf,
-    /// Timing and tactic caches that this host keeps.
-    pub caches: Caches,
-    /// Folder of what this host's devices were measured to reach; workers read and write it.
-    pub ceilings: PathBuf,
-    pub refuse_plugins: bool,
-    pub outbox: Outbox,
-    pub lock_folder: PathBuf,
-    pub spawner: Spawner,
-    pub check: DeviceCheck,
-    pub limits: Limits,
-}
-
-/// One attempt, ready to run.
-#[derive(Debug)]
-pub struct Attempt {
-    pub shared: Arc<Shared>,
-    pub key: AttemptKey,
-    pub lease: v1::Lease,
-    pub job: v1::Job,
-    /// The newest timing cache of the job's scope, as the coordinator knows it.
-    pub cache: Option<v1::TuningCache>,
-    /// An earlier attempt broke down with the cache.
-    pub without_cache: bool,
-    pub device: DiscoveredDevice,
-    /// The driver told what may make the device unusable: it is looked at first.
-    pub suspected: bool,
-    /// This agent's own attempts on the device take turns here, before they ask for the host's lock.
-    pub turn: Arc<Mutex<()>>,
-    pub stop: watch::Receiver<Option<Stop>>,
-    pub notes: mpsc::Sender<(AttemptKey, Note)>,
-}
-
-/// How the work ended, other than well.
-pub(super) enum Ended {
-    Failed(Failed),
-    Stopped(Stop),
-}
-
-impl<E: Into<Failed>> From<E> for Ended {
-    fn from(error: E) -> Self {
-        Self::Failed(error.into())
-    }
-}
-
-/// A finished measurement.
-pub(super) struct Measured {
-    pub report: Bytes,
-    pub accurate: bool,
-    pub artifacts: Vec<Artifact>,
-}
-
-/// What became of an attempt's parts, however it ended.
-#[derive(Default)]
-pub(super) struct Facts {
-    pub built: Option<v1::Built>,
-    /// For a build: what its timing cache was when it began.
-    pub cache: Option<TakenCache>,
-    /// The worker, or what it ran, broke down.
-    pub broke_down: bool,
-    /// The failure may be the device's.
-    pub suspects_device: bool,
-}
-
-/// Waits until the attempt is to stop. An agent that is gone stops it too.
-pub(super) async fn stopped(stop: &mut watch::Receiver<Option<Stop>>) -> Stop {
-    match stop.wait_for(Option::is_some).await {
-        Ok(reason) => reason.clone().expect("waited for it"),
-        Err(_) => Stop::LeaseLost { reason: "the agent has ended".into() },
-    }
-}
 
 impl Attempt {
     /// Runs the attempt to its end and says how it ended.
@@ -197,7 +100,11 @@ impl Attempt {
             finished.suspects_cache = facts.broke_down && taken.origin.is_some();
             if result.is_ok() {
                 let by = (self.key.job.as_str(), self.shared.agent_name.as_str());
-                finished.cache = self.shared.caches.keep(&self.shared.blobs, &taken, by, &log).await;
+                let keep = self.shared.caches.keep(&self.shared.blobs, taken, by, &log);
+                match self.unless_stopped(keep).await {
+                    Ok(update) => finished.cache = update,
+                    Err(stop) => result = Err(Ended::Stopped(stop)),
+                }
             }
         }
         match result {
@@ -270,7 +177,7 @@ impl Attempt {
 
         let _turn = self.unless_stopped(self.turn.lock()).await.map_err(Ended::Stopped)?;
         let marker = format!("{}.{}", self.key, new_id());
-        let lock = self.unless_stopped(self.take_device(&marker)).await.map_err(Ended::Stopped)??;
+        let lock = self.unless_stopped(self.take_device(&marker, log)).await.map_err(Ended::Stopped)??;
         if self.suspected {
             let checked = device_check::check(&self.shared, &self.device, &lock).await;
             self.note(Note::Checked(checked.clone())).await;
@@ -291,6 +198,7 @@ impl Attempt {
                 },
             },
             visible: self.device.fingerprint.visibility(),
+            lock_folder: self.shared.lock_folder.clone(),
         };
         let worker = self.shared.spawner.spawn(start, &lock).await.map_err(|error| {
             let program = self.shared.worker_command.first().map(|p| p.to_string_lossy().into_owned());
@@ -396,49 +304,6 @@ impl Attempt {
             }
         }
     }
-
-    fn holder(&self, marker: &str) -> Holder {
-        Holder {
-            agent: self.shared.process,
-            agent_name: self.shared.agent_name.clone(),
-            job: self.key.job.clone(),
-            marker: marker.to_owned(),
-            worker: None,
-        }
-    }
-
-    /// Waits for the device's lock on this host; what a dead agent left on it is killed.
-    async fn take_device(&self, marker: &str) -> Result<DeviceLock, Failed> {
-        let give_up = Instant::now() + Duration::from_millis(self.shared.limits.device_wait_ms);
-        loop {
-            let (folder, device) = (self.shared.lock_folder.clone(), self.device.id.clone());
-            let taken = blocking(move || {
-                let taken = lock::try_take(&folder, &device)?;
-                let orphaned = matches!(&taken, Taken::Held(Some(holder)) if holder.kill_if_orphaned());
-                Ok::<_, lock::LockError>((taken, orphaned))
-            });
-            let pause = match taken.await? {
-                (Taken::Ours(lock), _) => {
-                    lock.name_holder(&self.holder(marker))?;
-                    return Ok(lock);
-                }
-                (Taken::Held(holder), orphaned) => {
-                    let by = holder.map_or_else(
-                        || "another process".to_owned(),
-                        |holder| format!("agent {} (pid {}), job {}", holder.agent_name, holder.agent.pid, holder.job),
-                    );
-                    let detail = format!("device {} of this host is used by {by}", self.device.id);
-                    if Instant::now() >= give_up {
-                        let hint = "end that process, or wait until it is done and submit again";
-                        return Err(Failed::infrastructure(detail).with_hint(hint));
-                    }
-                    self.phase("wait", 0.0, detail).await;
-                    if orphaned { ORPHAN_RETRY } else { DEVICE_RETRY }
-                }
-            };
-            sleep(pause).await;
-        }
-    }
 }
 
 /// Errors of which some are worth another try.
@@ -461,8 +326,4 @@ impl Retryable for super::models::ModelError {
 
 async fn remove_scratch(scratch: Scratch) {
     blocking(move || drop(scratch)).await;
-}
-
-pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work).await.expect("disk work does not panic")
 }

@@ -1,11 +1,11 @@
 //! A running worker: its order, its words, its limits and its end.
 
 use super::{
-    Failed, Note,
+    Attempt, Ended, Facts, Failed, Measured, Note,
     log::AttemptLog,
     process::{KILLED_HINT, Worker, describe},
-    run::{Attempt, Ended, Facts, Measured, stopped},
-    uploads::{self, read_document},
+    stopped,
+    uploads::{self, own_file, read_document},
 };
 use crate::host::proc::ProcessId;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
@@ -15,14 +15,7 @@ use planforge_types::{
     Digest, FailureClass,
     order::{Artifact, WorkCommand, WorkEvent, WorkOrder},
 };
-use std::{
-    io,
-    os::unix::process::ExitStatusExt as _,
-    path::{Path, PathBuf},
-    process::ExitStatus,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, os::unix::process::ExitStatusExt as _, path::PathBuf, process::ExitStatus, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     time::{Instant, sleep_until, timeout},
@@ -300,16 +293,6 @@ impl<'a> Supervision<'a> {
         self.worker.has_ended = true;
         let _ = timeout(LAST_OUTPUT, &mut self.worker.stderr).await;
     }
-}
-
-/// A file the worker names must lie in its scratch folder: nothing else is read for it.
-pub(super) fn own_file(order: &WorkOrder, path: &Path) -> Result<PathBuf, Failed> {
-    let refuse =
-        |reason: String| Failed::infrastructure(format!("the worker named the file {}, {reason}", path.display()));
-    let real = path.canonicalize().map_err(|error| refuse(format!("which cannot be read: {error}")))?;
-    let scratch =
-        order.scratch.canonicalize().map_err(|error| refuse(format!("but its scratch folder is gone: {error}")))?;
-    if real.starts_with(&scratch) { Ok(real) } else { Err(refuse("which is not in its scratch folder".into())) }
 }
 
 /// `text`, cut at a character where it exceeds `limit` bytes.

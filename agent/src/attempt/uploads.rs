@@ -1,11 +1,6 @@
 //! What an attempt brings to the blob store: plan, card, report, artifacts, log.
 
-use super::{
-    Failed,
-    log::AttemptLog,
-    run::{Attempt, Ended, Measured, blocking},
-    supervise::own_file,
-};
+use super::{Attempt, Ended, Failed, Measured, blocking::blocking, log::AttemptLog};
 use bytes::Bytes;
 use planforge_proto::v1;
 use planforge_types::{
@@ -155,4 +150,14 @@ pub(super) async fn read_document(path: &Path) -> Result<Bytes, Failed> {
         read().map(Bytes::from).map_err(|error| Failed::disk(&format!("read {}", path.display()), &error))
     })
     .await
+}
+
+/// A file the worker names must lie in its scratch folder: nothing else is read for it.
+pub(super) fn own_file(order: &WorkOrder, path: &Path) -> Result<PathBuf, Failed> {
+    let refuse =
+        |reason: String| Failed::infrastructure(format!("the worker named the file {}, {reason}", path.display()));
+    let real = path.canonicalize().map_err(|error| refuse(format!("which cannot be read: {error}")))?;
+    let scratch =
+        order.scratch.canonicalize().map_err(|error| refuse(format!("but its scratch folder is gone: {error}")))?;
+    if real.starts_with(&scratch) { Ok(real) } else { Err(refuse("which is not in its scratch folder".into())) }
 }

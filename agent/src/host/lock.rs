@@ -5,35 +5,23 @@
 //! names the holder; when the holder's agent is dead, its processes are orphans and are killed.
 //! The folder is the host's, not the user's: agents of two users must meet on the same file.
 
-use super::proc::{self, ProcessId};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use super::{
+    owner::Owner,
+    proc::{self, ProcessId},
+};
+use planforge_types::host_lock::{self, Tried};
+pub use planforge_types::host_lock::{LockError, host_folder, prepare_folder};
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::{self, File},
-    io::{self, Read as _, Seek as _, Write as _},
-    os::{
-        fd::{AsRawFd as _, RawFd},
-        unix::fs::PermissionsExt as _,
-    },
+    fmt,
+    fs::File,
+    io::{Read as _, Seek as _, Write as _},
+    os::fd::{AsRawFd as _, RawFd},
     path::{Path, PathBuf},
 };
 
-/// Where locks live, best first. `/run/lock` is emptied at boot and shared by all users.
-const FOLDERS: [&str; 2] = ["/run/lock/planforge", "/tmp/planforge-locks"];
-/// Everyone may make files, nobody may remove another's.
-const FOLDER_MODE: u32 = 0o1777;
-const FILE_MODE: u32 = 0o666;
 /// Largest note in a lock file that is read.
 const NOTE_MAX_BYTES: u64 = 16 << 10;
-
-/// Why a device could not be guarded.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {action} the device lock {}: {source}", path.display())]
-pub struct LockError {
-    pub action: &'static str,
-    pub path: PathBuf,
-    pub source: io::Error,
-}
 
 /// Who holds a device, as its lock file says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +34,9 @@ pub struct Holder {
     pub marker: String,
     /// Leader of the attempt's process group, once it runs.
     pub worker: Option<ProcessId>,
+    /// Where these numbers count; containers that share a lock folder number their processes each for itself.
+    #[serde(default)]
+    pub pid_namespace: Option<u64>,
 }
 
 /// A device that is ours until this and every inherited descriptor are closed.
@@ -59,32 +50,38 @@ pub struct DeviceLock {
 #[derive(Debug)]
 pub enum Taken {
     Ours(DeviceLock),
-    /// Somebody has it; who, when the file tells.
-    Held(Option<Holder>),
+    Held(Held),
 }
 
-/// The lock folder of this host: the first that exists or can be made and takes files of ours.
-pub fn host_folder() -> Result<PathBuf, LockError> {
-    let mut last = None;
-    for folder in FOLDERS.map(Path::new) {
-        match prepare_folder(folder) {
-            Ok(()) => return Ok(folder.to_owned()),
-            Err(error) => last = Some(error),
+/// Somebody else's hold on a device.
+#[derive(Debug)]
+pub struct Held {
+    /// The lock file.
+    pub path: PathBuf,
+    /// What the file tells of the holder.
+    pub holder: Option<Holder>,
+    /// What the kernel tells of the process that took the lock.
+    pub owner: Option<Owner>,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.holder, &self.owner) {
+            (Some(holder), owner) => {
+                write!(f, "agent {} (pid {}", holder.agent_name, holder.agent.pid)?;
+                if holder.is_elsewhere() {
+                    f.write_str(" of another container")?;
+                }
+                if let Some(uid) = owner.as_ref().and_then(|owner| owner.uid) {
+                    write!(f, ", uid {uid}")?;
+                }
+                write!(f, "), job {}", holder.job)?;
+            }
+            (None, Some(owner)) => write!(f, "{owner}")?,
+            (None, None) => f.write_str("a process that cannot be seen from here")?,
         }
+        write!(f, ", by the lock file {}", self.path.display())
     }
-    Err(last.expect("there is at least one folder"))
-}
-
-/// Makes `folder` usable by every user of the host.
-pub fn prepare_folder(folder: &Path) -> Result<(), LockError> {
-    let fail = |action| move |source| LockError { action, path: folder.to_owned(), source };
-    match fs::create_dir(folder) {
-        Ok(()) => fs::set_permissions(folder, fs::Permissions::from_mode(FOLDER_MODE)).map_err(fail("share"))?,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(fail("make the folder of")(error)),
-    }
-    rustix::fs::access(folder, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
-        .map_err(|error| fail("write in the folder of")(error.into()))
 }
 
 fn file_name(device: &str) -> String {
@@ -92,55 +89,21 @@ fn file_name(device: &str) -> String {
     format!("device-{}.lock", device.chars().map(safe).collect::<String>())
 }
 
-/// Opens the lock file. Another user's file is opened without the create flag, which sticky folders refuse.
-fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    loop {
-        match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(fd) => return Ok(fd.into()),
-            Err(rustix::io::Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
-        match rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(FILE_MODE)) {
-            Ok(fd) => {
-                let file = File::from(fd);
-                file.set_permissions(fs::Permissions::from_mode(FILE_MODE))?;
-                return Ok(file);
-            }
-            Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
 /// Tries to take `device` now.
 pub fn try_take(folder: &Path, device: &str) -> Result<Taken, LockError> {
     let path = folder.join(file_name(device));
-    let fail = |action| LockErrorAt { action, path: path.clone() };
-    let mut file = open(&path).map_err(|source| fail("open").with(source))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {
+    match host_lock::try_lock(&path)? {
+        Tried::Ours(file) => {
             let lock = DeviceLock { file, path };
             lock.write_note(b"")?;
             Ok(Taken::Ours(lock))
         }
-        Err(rustix::io::Errno::WOULDBLOCK) => {
+        Tried::Taken(mut file) => {
             let mut note = Vec::new();
-            (&mut file).take(NOTE_MAX_BYTES).read_to_end(&mut note).map_err(|source| fail("read").with(source))?;
-            Ok(Taken::Held(serde_json::from_slice(&note).ok()))
+            (&mut file).take(NOTE_MAX_BYTES).read_to_end(&mut note).map_err(LockError::of("read", &path))?;
+            let holder = serde_json::from_slice(&note).ok();
+            Ok(Taken::Held(Held { holder, owner: Owner::of(&file), path }))
         }
-        Err(error) => Err(fail("take").with(error.into())),
-    }
-}
-
-struct LockErrorAt {
-    action: &'static str,
-    path: PathBuf,
-}
-
-impl LockErrorAt {
-    fn with(self, source: io::Error) -> LockError {
-        LockError { action: self.action, path: self.path, source }
     }
 }
 
@@ -156,18 +119,22 @@ impl DeviceLock {
     }
 
     fn write_note(&self, note: &[u8]) -> Result<(), LockError> {
-        let fail = |source| LockError { action: "write", path: self.path.clone(), source };
         let mut file = &self.file;
-        file.set_len(0).map_err(fail)?;
-        file.rewind().map_err(fail)?;
-        file.write_all(note).map_err(fail)
+        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(note));
+        written.map_err(LockError::of("write", &self.path))
     }
 }
 
 impl Holder {
-    /// Kills what a dead agent left running; `false` when its agent lives and the device is rightly held.
+    /// Whether its processes are numbered elsewhere, where nothing of them can be seen or ended from here.
+    fn is_elsewhere(&self) -> bool {
+        self.pid_namespace.is_some_and(|namespace| proc::pid_namespace() != Some(namespace))
+    }
+
+    /// Kills what a dead agent left running; `false` when its agent lives, or lives where nobody here can tell, and the
+    /// device is rightly held.
     pub fn kill_if_orphaned(&self) -> bool {
-        if self.agent.is_alive() {
+        if self.is_elsewhere() || self.agent.is_alive() {
             return false;
         }
         // Anybody may have written the note: only what was started for this very attempt is killed.
@@ -195,6 +162,14 @@ mod tests {
             job: "j".into(),
             marker: marker.into(),
             worker: None,
+            pid_namespace: proc::pid_namespace(),
+        }
+    }
+
+    fn held(folder: &Path, device: &str) -> Held {
+        match try_take(folder, device).unwrap() {
+            Taken::Held(held) => held,
+            Taken::Ours(_) => panic!("{device} is free"),
         }
     }
 
@@ -203,7 +178,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let Taken::Ours(lock) = try_take(folder.path(), "GPU-1/../x").unwrap() else { panic!("free") };
         lock.name_holder(&holder("a")).unwrap();
-        let Taken::Held(Some(seen)) = try_take(folder.path(), "GPU-1/../x").unwrap() else { panic!("held") };
+        let seen = held(folder.path(), "GPU-1/../x").holder.unwrap();
         assert_eq!(seen, holder("a"));
         assert!(!seen.kill_if_orphaned(), "its agent is this very process");
         assert!(matches!(try_take(folder.path(), "cpu0").unwrap(), Taken::Ours(_)));
@@ -212,13 +187,32 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_and_files_are_everyones() {
+    fn whoever_holds_a_device_is_named_with_or_without_a_note() {
         let folder = tempfile::tempdir().unwrap();
-        let locks = folder.path().join("locks");
-        prepare_folder(&locks).unwrap();
-        prepare_folder(&locks).unwrap();
-        let _lock = try_take(&locks, "cpu0").unwrap();
-        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
-        assert_eq!((mode(&locks), mode(&locks.join("device-cpu0.lock"))), (0o1777, 0o666));
+        let Taken::Ours(lock) = try_take(folder.path(), "cpu0").unwrap() else { panic!("free") };
+        let (pid, uid) = (std::process::id(), rustix::process::getuid().as_raw());
+        let silent = held(folder.path(), "cpu0").to_string();
+        assert!(silent.contains(&format!("process {pid} (")) && silent.contains(&format!("uid {uid}")), "{silent}");
+        assert!(silent.ends_with("device-cpu0.lock"), "{silent}");
+        lock.name_holder(&holder("a")).unwrap();
+        let named = held(folder.path(), "cpu0").to_string();
+        assert!(named.starts_with(&format!("agent host (pid {pid}, uid {uid}), job j, by the lock file ")), "{named}");
+    }
+
+    /// Its numbers mean nothing here: the agent of another container is neither dead nor to be killed.
+    #[test]
+    fn a_holder_of_another_container_is_left_alone() {
+        let dead = ProcessId { started_ticks: 1, ..ProcessId::current().unwrap() };
+        let here = Holder { agent: dead, ..holder("nobody-carries-it") };
+        assert!(here.kill_if_orphaned());
+        let elsewhere = Holder { pid_namespace: Some(1), ..here.clone() };
+        assert!(!elsewhere.kill_if_orphaned());
+        // Agents before this one did not say where their numbers count.
+        let mut note = serde_json::to_value(&here).unwrap();
+        note.as_object_mut().unwrap().remove("pid_namespace");
+        let before: Holder = serde_json::from_value(note).unwrap();
+        assert!(before.kill_if_orphaned());
+        let held = Held { path: "device-x.lock".into(), holder: Some(elsewhere), owner: None };
+        assert!(held.to_string().contains("of another container"), "{held}");
     }
 }

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`devices`] | the devices and what is known of them, behind a trait so that tests bring scripted ones |
 //! | [`lock`] | one job per device, guarded for the whole host |
+//! | [`owner`] | which process has a file's lock, by the kernel's word |
 //! | [`proc`] | processes and how ours are found and ended |
 //! | [`state`] | the agent's own folder: identity, results not yet acknowledged, caches, scratch |
 
 pub mod devices;
 pub mod lock;
+pub mod owner;
 pub mod proc;
 pub mod state;

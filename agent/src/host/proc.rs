@@ -54,6 +54,12 @@ impl ProcessId {
     }
 }
 
+/// Tells this process's numbering of processes from that of other containers.
+pub fn pid_namespace() -> Option<u64> {
+    use std::os::unix::fs::MetadataExt as _;
+    Some(fs::metadata("/proc/self/ns/pid").ok()?.ino())
+}
+
 /// The fields of a stat line from the state on; the command before it may hold anything.
 fn stat_fields(stat: &str) -> Option<Vec<&str>> {
     Some(stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace().collect())

@@ -8,11 +8,12 @@
 //! end it would have if this process died, so the next process reports it instead of leaving it to a lease's expiry.
 
 use planforge_proto::v1;
+use planforge_types::durable;
 use prost::Message as _;
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File},
-    io::{self, Write as _},
+    io,
     path::{Path, PathBuf},
 };
 use ulid::Ulid;
@@ -142,7 +143,7 @@ fn identity(path: &Path) -> Result<String, StateError> {
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let id = new_id();
-            write_durably(path, id.as_bytes()).map_err(StateError::io("write", path))?;
+            durable::write(path, id.as_bytes()).map_err(StateError::io("write", path))?;
             Ok(id)
         }
         Err(error) => Err(StateError::io("read", path)(error)),
@@ -152,16 +153,6 @@ fn identity(path: &Path) -> Result<String, StateError> {
 /// A new random name for an agent, a process or an attempt.
 pub fn new_id() -> String {
     Ulid::generate().to_string()
-}
-
-/// Writes beside `path`, syncs, renames, syncs the folder.
-fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let beside = path.with_extension("tmp");
-    let mut file = File::create(&beside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&beside, path)?;
-    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Ends of attempts that the coordinator has not acknowledged.
@@ -215,7 +206,7 @@ impl Outbox {
     /// Keeps how the attempt ended until it is acknowledged.
     pub fn end(&self, key: &AttemptKey, finished: &v1::Finished) -> Result<(), StateError> {
         let path = self.ended_path(key);
-        write_durably(&path, &finished.encode_to_vec()).map_err(StateError::io("write", &path))?;
+        durable::write(&path, &finished.encode_to_vec()).map_err(StateError::io("write", &path))?;
         remove(&self.running_path(key));
         Ok(())
     }

@@ -1,16 +1,33 @@
-//! One stream to the coordinator, from opening to its end.
+//! One stream to the coordinator, from opening to its end, and what the agent says and hears on it.
 
+use super::{Agent, devices::Checked};
+use crate::{AgentError, attempt::Stop};
 use futures::StreamExt as _;
 use planforge_client::Client;
-use planforge_proto::{ApiError, v1};
+use planforge_proto::{
+    ApiError, ErrorCode,
+    v1::{self, agent_message::Kind as Say, coordinator_message::Kind as Hear},
+};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior, interval},
+};
 use tokio_stream::wrappers::ReceiverStream;
 
 /// Messages that may wait for the network. A stream that lags by more is as good as cut.
 pub const OUTGOING: usize = 1024;
 /// Longest wait for the coordinator to take the stream.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Ends that one hello tells of; the rest follows after the welcome.
+const ENDS_IN_HELLO: usize = 128;
+/// How long a coordinator may take to answer a hello.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bounds of the heartbeat interval a coordinator may ask for.
+const HEARTBEAT_MIN_MS: u32 = 50;
+const HEARTBEAT_MAX_MS: u32 = 60_000;
+pub const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(3);
 
 /// What a stream tells the agent; `generation` tells streams apart.
 #[derive(Debug)]
@@ -78,7 +95,7 @@ async fn carry(
         Ok(Err(status)) => return client.error(status),
         Err(_) => {
             let message = format!("the coordinator at {} did not take the session", client.endpoint());
-            return ApiError::new(planforge_proto::ErrorCode::Unavailable, message);
+            return ApiError::new(ErrorCode::Unavailable, message);
         }
     };
     loop {
@@ -90,13 +107,168 @@ async fn carry(
                     Some(kind) => LinkEventKind::Message(Box::new(kind)),
                 };
                 if events.send(LinkEvent { generation, kind }).await.is_err() {
-                    return ApiError::new(planforge_proto::ErrorCode::Unavailable, "the agent has ended");
+                    return ApiError::new(ErrorCode::Unavailable, "the agent has ended");
                 }
             }
             Some(Err(status)) => return client.error(status),
             None => {
-                return ApiError::new(planforge_proto::ErrorCode::Unavailable, "the coordinator ended the session");
+                return ApiError::new(ErrorCode::Unavailable, "the coordinator ended the session");
             }
         }
     }
+}
+
+impl Agent {
+    pub(super) fn open_link(&mut self) {
+        self.generation += 1;
+        self.welcomed = false;
+        self.told_in_hello = self.ended.keys().take(ENDS_IN_HELLO).cloned().collect();
+        self.welcome_by = Instant::now() + WELCOME_TIMEOUT;
+        let hello = v1::Hello {
+            agent_id: self.state.agent_id().to_owned(),
+            incarnation: self.incarnation.clone(),
+            name: self.config.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            devices: self.wire_devices(),
+            leases: self.leases(),
+            draining: self.draining,
+            finished: self.ended.values().take(ENDS_IN_HELLO).cloned().collect(),
+        };
+        self.link = Some(Link::open(&self.client, hello, self.generation, self.link_events.clone()));
+    }
+
+    pub(super) fn leases(&self) -> Vec<v1::Lease> {
+        self.running.values().map(|running| running.lease.clone()).collect()
+    }
+
+    /// Sends on an accepted stream; what cannot be sent is told by the next hello or resent after the next welcome.
+    pub(super) fn say(&mut self, kind: Say) {
+        let Some(link) = self.link.as_ref().filter(|_| self.welcomed) else { return };
+        if link.outgoing.try_send(v1::AgentMessage { kind: Some(kind) }).is_err() {
+            self.lose_link("the stream takes no more messages");
+        }
+    }
+
+    pub(super) fn lose_link(&mut self, reason: &str) {
+        let delay = self.backoff.next_delay();
+        if self.welcomed {
+            tracing::warn!(reason, running = self.running.len(), "lost the coordinator; jobs go on, reconnecting");
+        } else {
+            tracing::debug!(reason, ?delay, "not connected, will try again");
+        }
+        self.link = None;
+        self.welcomed = false;
+        self.reconnect_at = Instant::now() + delay;
+    }
+
+    pub(super) fn on_link(&mut self, event: LinkEvent) -> Result<(), AgentError> {
+        if self.link.as_ref().is_none_or(|link| link.generation != event.generation) {
+            return Ok(());
+        }
+        match event.kind {
+            LinkEventKind::Down(error) => self.on_down(error),
+            LinkEventKind::Refused(refused) => {
+                tracing::warn!(reason = refused.reason, hint = refused.hint, "the coordinator refused this agent");
+                let error = AgentError::Refused { reason: refused.reason, hint: refused.hint };
+                self.lose_link("refused");
+                self.bear_refusal(error)
+            }
+            LinkEventKind::Message(message) => {
+                self.on_message(*message);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn on_down(&mut self, error: ApiError) -> Result<(), AgentError> {
+        let denied = matches!(error.code, ErrorCode::Unauthenticated | ErrorCode::PermissionDenied);
+        if self.generation == 1 && !denied {
+            tracing::warn!(error = error.message, hint = error.hint, "cannot join the farm yet, trying on");
+        }
+        self.lose_link(&error.message);
+        if !denied {
+            return Ok(());
+        }
+        if self.ever_welcomed { self.bear_refusal(AgentError::Denied(error)) } else { Err(AgentError::Denied(error)) }
+    }
+
+    /// Refusals are retried for a while: the coordinator may not know yet that the process before this one is dead.
+    pub(super) fn bear_refusal(&mut self, error: AgentError) -> Result<(), AgentError> {
+        let since = *self.refused_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < Duration::from_millis(self.config.limits.refusal_patience_ms) {
+            return Ok(());
+        }
+        self.stop_all(&Stop::Drained);
+        Err(error)
+    }
+
+    pub(super) fn on_message(&mut self, message: Hear) {
+        match message {
+            Hear::Welcome(welcome) => self.on_welcome(welcome),
+            Hear::Assign(assign) => self.on_assign(assign),
+            Hear::Cancel(v1::CancelLease { lease: Some(lease), reason }) => {
+                self.stop(&lease, Stop::Cancelled { reason });
+            }
+            Hear::LeaseLost(v1::LeaseLost { lease: Some(lease), reason }) => self.lose(&lease, reason),
+            Hear::FinishedAck(v1::FinishedAck { lease: Some(lease), accepted, reason }) => {
+                if !accepted {
+                    tracing::warn!(job = lease.job, attempt = lease.attempt, reason, "a result was not accepted");
+                } else if !reason.is_empty() {
+                    tracing::info!(job = lease.job, attempt = lease.attempt, reason, "a result was accepted");
+                }
+                self.forget(&lease);
+            }
+            Hear::Cancel(_) | Hear::LeaseLost(_) | Hear::FinishedAck(_) => {
+                tracing::warn!("a message of the coordinator names no lease");
+            }
+            // Told apart by the stream.
+            Hear::Refused(_) => {}
+        }
+    }
+
+    pub(super) fn on_welcome(&mut self, welcome: v1::Welcome) {
+        tracing::info!(epoch = welcome.epoch, resumed = welcome.resumed.len(), lost = welcome.lost.len(), "joined");
+        self.welcomed = true;
+        self.ever_welcomed = true;
+        self.refused_since = None;
+        self.backoff.reset();
+        let beat_ms = welcome.heartbeat_ms.clamp(HEARTBEAT_MIN_MS, HEARTBEAT_MAX_MS);
+        self.heartbeat = heartbeat_every(Duration::from_millis(beat_ms.into()));
+        for lease in &welcome.lost {
+            self.lose(lease, "the job was given to another attempt meanwhile".into());
+        }
+        let mut again = Vec::new();
+        for running in self.running.values_mut() {
+            running.progress_waits = running.progress.is_some();
+            // A coordinator that restarted may have nothing of it; repeated bytes change nothing.
+            running.log_sent = 0;
+            if running.started {
+                again.push(Say::Started(v1::Started { lease: Some(running.lease.clone()) }));
+            }
+            again.extend(running.built.clone().map(Say::Built));
+        }
+        for (key, finished) in &self.ended {
+            if !self.told_in_hello.contains(key) {
+                again.push(Say::Finished(finished.clone()));
+            }
+        }
+        for message in again {
+            self.say(message);
+        }
+        self.pump();
+    }
+
+    pub(super) fn beat(&mut self, checked: &mpsc::Sender<Checked>) {
+        self.hear_of_suspects();
+        self.look_at(self.suspects.iter().cloned().collect(), checked);
+        self.sampler.start_round(self.devices.keys().cloned().collect());
+        let beat = v1::Heartbeat { leases: self.leases(), telemetry: self.sampler.latest() };
+        self.say(Say::Heartbeat(beat));
+    }
+}
+
+pub fn heartbeat_every(period: Duration) -> tokio::time::Interval {
+    let mut beat = interval(period);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    beat
 }

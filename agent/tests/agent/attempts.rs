@@ -93,7 +93,9 @@ async fn cancelling_kills_everything_the_attempt_started() {
     bench.farm.hello(0).await;
     let lease = bench.farm.assign("j1").await;
     let family = family(&bench).await;
-    assert!(matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Held(Some(h)) if h.job == "j1"));
+    assert!(
+        matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Held(held) if held.holder.as_ref().unwrap().job == "j1")
+    );
     bench.farm.say(Say::Cancel(v1::CancelLease { lease: Some(lease), reason: "nobody wants it".into() })).await;
     let finished = bench.farm.finished("j1").await;
     assert_eq!(finished.outcome, "cancelled");
@@ -279,16 +281,36 @@ async fn one_device_runs_one_job_at_a_time() {
 
 #[tokio::test]
 async fn a_device_that_another_agent_holds_is_waited_for() {
-    let bench = Bench::new("build\nfinish").await;
+    let mut bench = Bench::new("build\nfinish").await;
+    bench.config.limits.device_wait_told_ms = 0;
     std::fs::create_dir(&bench.config.lock_dir).unwrap();
     let Taken::Ours(held) = lock::try_take(&bench.config.lock_dir, "cpu0").unwrap() else { panic!("free") };
     let _agent = bench.start_and_assign("j1").await;
-    let waits =
-        |s: &Said| matches!(s, Said::Progress(p) if p.phase == "wait" && p.detail.contains("cpu0")).then_some(());
-    bench.farm.hear("it says that it waits", waits).await;
+    // It left no note, as another program would: it is named by what the kernel knows.
+    let (pid, uid) = (std::process::id(), rustix::process::getuid().as_raw());
+    let waits = |s: &Said| match s {
+        Said::Progress(p) if p.phase == "wait" => Some(p.detail.clone()),
+        _ => None,
+    };
+    let detail = bench.farm.hear("it says that it waits", waits).await;
+    for part in ["cpu0", &format!("process {pid} ("), &format!("uid {uid}"), "locks/device-cpu0.lock"] {
+        assert!(detail.contains(part), "{part} in: {detail}");
+    }
     assert!(!bench.farm.said().iter().any(|s| matches!(s, Said::Started(_))));
     drop(held);
+    let finished = bench.farm.finished("j1").await;
+    assert_eq!(finished.outcome, "succeeded");
+    let log = bench.farm.log_of(&finished).await;
+    assert!(log.contains(&format!("waiting: {detail}")) && log.contains("device cpu0 is free after"), "{log}");
+}
+
+#[tokio::test]
+async fn workers_claim_cores_where_their_agent_claims_devices() {
+    let bench = Bench::new("printf %s \"$PLANFORGE_LOCK_DIR\" > \"$OUT/locks-of-worker\"\nbuild\nfinish").await;
+    let _agent = bench.start_and_assign("j1").await;
     assert_eq!(bench.farm.finished("j1").await.outcome, "succeeded");
+    let told = std::fs::read_to_string(bench.path("locks-of-worker")).unwrap();
+    assert_eq!(std::path::Path::new(&told), bench.config.lock_dir);
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
 //! What an attempt brings to its worker and takes from it beside the plan: timing caches, artifacts, calibration,
 //! plugins.
 
-use crate::farm::{Bench, OneCpu};
+use crate::farm::{Bench, OneCpu, eventually};
 use planforge_agent::DeviceSource as _;
-use planforge_proto::v1::{self, FailureClass};
+use planforge_proto::v1::{self, FailureClass, coordinator_message::Kind as Say};
 use planforge_types::{Digest, Toolchain, order::WorkOrder};
 use std::collections::BTreeMap;
 
@@ -83,6 +83,29 @@ async fn what_a_build_learnt_is_published_after_it_and_handed_to_the_next() {
     assert!(bench.farm.finished("j4").await.cache.is_some());
     assert_eq!(before(&bench), None);
     assert!(bench.files_in("state/scratch").is_empty());
+}
+
+/// A blob store that never answers keeps neither the attempt nor, afterwards, the next one of its kind.
+#[tokio::test]
+async fn a_cache_that_does_not_get_through_can_be_given_up() {
+    let bench = Bench::new(LEARNS).await;
+    let stuck = Digest::of(b"learnt,");
+    bench.farm.store.hang(stuck);
+    let _agent = bench.start();
+    bench.farm.hello(0).await;
+    let lease = bench.farm.assign("j1").await;
+    eventually("its cache is being uploaded", || (bench.farm.store.hanging() > 0).then_some(())).await;
+    // Of the same scope: it waits until the one before has kept and published its own.
+    bench.farm.assign("j2").await;
+    bench.farm.started("j2").await;
+    let reason = "nobody wants it any more".to_owned();
+    bench.farm.say(Say::Cancel(v1::CancelLease { lease: Some(lease), reason })).await;
+    let cancelled = bench.farm.finished("j1").await;
+    assert_eq!((cancelled.outcome.as_str(), cancelled.cache.as_ref()), ("cancelled", None));
+    // It began with what the first one kept here, and has its turn now.
+    let second = bench.farm.finished("j2").await;
+    assert_eq!(second.outcome, "succeeded");
+    assert_eq!(second.cache.unwrap().digest, Digest::of(b"learnt,learnt,").to_string());
 }
 
 #[tokio::test]

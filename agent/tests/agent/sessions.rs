@@ -116,7 +116,9 @@ async fn a_killed_agents_family_is_killed_by_the_next_one() {
     eventually("the worker dies with its agent", || (!worker.is_alive()).then_some(())).await;
     // Its children do not, and they keep the device.
     assert!(deaf.is_alive() && gone.is_alive());
-    assert!(matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Held(Some(h)) if h.job == "j1"));
+    assert!(
+        matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Held(held) if held.holder.as_ref().unwrap().job == "j1")
+    );
     std::fs::write(bench.path("again"), "").unwrap();
     let _second = bench.start();
     let hello = bench.farm.hello(1).await;
@@ -137,11 +139,19 @@ async fn an_orphan_on_a_device_is_killed_before_the_device_is_offered() {
     rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty()).unwrap();
     let mut orphan = Command::new("sleep").arg("1000").env(MARKER_VARIABLE, "old-1.x").spawn().unwrap();
     let dead = ProcessId { started_ticks: 1, ..ProcessId::current().unwrap() };
-    let holder =
-        Holder { agent: dead, agent_name: "dead".into(), job: "old".into(), marker: "old-1.x".into(), worker: None };
+    let holder = Holder {
+        agent: dead,
+        agent_name: "dead".into(),
+        job: "old".into(),
+        marker: "old-1.x".into(),
+        worker: None,
+        pid_namespace: None,
+    };
     lock.name_holder(&holder).unwrap();
     drop(lock);
-    assert!(matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Held(Some(h)) if h == holder));
+    assert!(
+        matches!(lock::try_take(&bench.config.lock_dir, "cpu0").unwrap(), Taken::Held(held) if held.holder.as_ref() == Some(&holder))
+    );
     let _agent = bench.start_and_assign("j1").await;
     assert_eq!(bench.farm.finished("j1").await.outcome, "succeeded");
     use std::os::unix::process::ExitStatusExt as _;

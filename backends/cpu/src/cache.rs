@@ -7,7 +7,7 @@ use super::{
     COMPILER_REVISION,
     program::{StepKind, TimedTactic},
 };
-use planforge_types::Digest;
+use planforge_types::{Digest, durable};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -91,9 +91,7 @@ impl TacticCache {
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;
         }
-        let partial = file.with_extension(format!("{}.partial", std::process::id()));
-        fs::write(&partial, serde_json::to_vec(&self.kept).map_err(io::Error::other)?)?;
-        fs::rename(&partial, file)
+        durable::write_cache(file, &serde_json::to_vec(&self.kept).map_err(io::Error::other)?)
     }
 }
 

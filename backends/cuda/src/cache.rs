@@ -7,7 +7,7 @@ use crate::{
     tune::{Streams, Timed, Times},
     versions::{CUDA_REVISION, Versions},
 };
-use planforge_types::Digest;
+use planforge_types::{Digest, durable};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -144,9 +144,7 @@ impl Kept {
         if bytes.len() as u64 > CACHE_MAX_BYTES {
             return Err(io::Error::other(format!("{} bytes are more than {CACHE_MAX_BYTES}", bytes.len())));
         }
-        let draft = file.with_extension(format!("{}.partial", std::process::id()));
-        fs::write(&draft, bytes)?;
-        fs::rename(&draft, file)
+        durable::write_cache(file, &bytes)
     }
 }
 

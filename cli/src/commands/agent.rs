@@ -20,7 +20,7 @@ pub struct Args {
     /// Folder of this agent's own state; DATA/agent by default
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Folder of the locks that keep devices exclusive; the same for every agent of one host
+    /// Folder of the locks of devices and cores, the same for every agent and container of one host; PLANFORGE_LOCK_DIR names it too
     #[arg(long, value_name = "DIR")]
     lock_dir: Option<PathBuf>,
     /// Fail jobs that need plugins, which are native code, whatever the farm allows

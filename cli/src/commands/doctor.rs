@@ -3,7 +3,7 @@
 use crate::{
     backends,
     context::Context,
-    doctor::{Check, State, farm, gpu, host, libraries, room, selftest, toolchains},
+    doctor::{Check, State, farm, gpu, host, libraries, locks, room, selftest, toolchains},
     failure::Failure,
     printer::Ink,
     tables,
@@ -23,6 +23,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let has_gpu = devices.iter().any(|device| device.fingerprint.gpu.is_some());
     let cpu = devices.iter().find(|device| device.fingerprint.cpu.is_some()).map(|device| &device.fingerprint);
     let mut checks = host::checks(cpu, has_gpu);
+    checks.push(locks::check());
     let mut folders = vec![("scratch", std::env::temp_dir())];
     match context.settings.data_folder() {
         Ok(folder) => folders.push(("data", folder)),

@@ -6,6 +6,7 @@ pub mod farm;
 pub mod gpu;
 pub mod host;
 pub mod libraries;
+pub mod locks;
 pub mod room;
 pub mod selftest;
 pub mod toolchains;

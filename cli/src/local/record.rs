@@ -16,12 +16,13 @@ use crate::{
 };
 use planforge_client::Endpoint;
 use planforge_proto::ErrorCode;
+use planforge_types::durable;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::{self, DirBuilder, Metadata, OpenOptions},
-    io::{self, Write as _},
+    fs::{self, Metadata},
+    io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
 };
 use tokio::net::UnixStream;
@@ -66,15 +67,11 @@ impl Record {
     }
 
     fn write(servers: &Path, address: SocketAddr, data: &Path) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(servers)?;
+        durable::create_private_dir(servers)?;
         is_private(&fs::symlink_metadata(servers)?).map_err(io::Error::other)?;
         let path = servers.join(file_name(address.ip(), address.port()));
         let text = serde_json::to_string(&Contents { data: data.to_owned(), pid: std::process::id() })?;
-        let staged = servers.join(format!(".{}.new", std::process::id()));
-        let _ = fs::remove_file(&staged);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&staged)?;
-        file.write_all(text.as_bytes())?;
-        fs::rename(&staged, &path)?;
+        durable::write_private(&path, text.as_bytes())?;
         Ok(Self { path, text })
     }
 }

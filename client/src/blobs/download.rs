@@ -1,9 +1,9 @@
 //! Download with verification, resumed by range.
 
 use super::{BlobError, Blobs, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT, number};
-use crate::client::causes;
+use crate::failure::causes;
 use bytes::Bytes;
-use planforge_types::{Digest, DigestWriter};
+use planforge_types::{Digest, DigestWriter, durable};
 use reqwest::{Method, Response, StatusCode, header};
 use rustix::fs::{FlockOperation, flock};
 use std::{
@@ -78,10 +78,7 @@ impl Part {
         if !durable {
             return fs::rename(&self.path, dest).map_err(BlobError::disk("write", dest));
         }
-        self.file.sync_all().map_err(BlobError::disk("sync", &self.path))?;
-        fs::rename(&self.path, dest).map_err(BlobError::disk("write", dest))?;
-        let folder = dest.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder).and_then(|f| f.sync_all()).map_err(BlobError::disk("sync", folder))
+        durable::publish(&self.file, &self.path, dest).map_err(BlobError::disk("write", dest))
     }
 
     fn discard(self) {

@@ -14,8 +14,8 @@ pub use error::BlobError;
 use crate::{
     Endpoint, Token,
     backoff::Backoff,
-    client::{causes, unreachable},
     connect::CONNECT_TIMEOUT,
+    failure::{causes, unreachable},
     tls::{self, TlsError},
 };
 use bytes::{Bytes, BytesMut};

@@ -2,4 +2,5 @@
 
 mod blobs;
 mod connect;
+#[expect(dead_code, reason = "shared with the agent's tests, which use the rest")]
 mod server;

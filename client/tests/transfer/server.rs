@@ -35,6 +35,10 @@ struct Inner {
     ranges: Vec<u64>,
     full: bool,
     refused: u64,
+    /// An upload of this digest is never answered.
+    stuck: Option<String>,
+    /// Such uploads that were asked for.
+    stuck_asked: u64,
 }
 
 #[derive(serde::Deserialize)]
@@ -58,6 +62,16 @@ impl Store {
 
     pub fn set_full(&self, full: bool) {
         self.inner.lock().unwrap().full = full;
+    }
+
+    /// Uploads of `name` hang from now on.
+    pub fn hang(&self, name: Digest) {
+        self.inner.lock().unwrap().stuck = Some(name.to_string());
+    }
+
+    /// Uploads that hang.
+    pub fn hanging(&self) -> u64 {
+        self.inner.lock().unwrap().stuck_asked
     }
 
     /// Uploads that were refused for want of room.
@@ -113,6 +127,15 @@ async fn get_blob(State(store): State<Store>, Path(digest): Path<String>, header
 }
 
 async fn open(State(store): State<Store>, Json(order): Json<Open>) -> Response {
+    let stuck = {
+        let mut inner = store.inner.lock().unwrap();
+        let stuck = inner.stuck.as_ref() == Some(&order.digest);
+        inner.stuck_asked += u64::from(stuck);
+        stuck
+    };
+    if stuck {
+        std::future::pending::<()>().await;
+    }
     let mut inner = store.inner.lock().unwrap();
     if inner.full {
         inner.refused += 1;

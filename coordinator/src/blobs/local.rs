@@ -16,13 +16,13 @@
 use super::{
     BlobStore,
     error::BlobError,
+    published,
     upload::{UploadSlot, Uploads},
 };
-use crate::durable;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use planforge_proto::ApiError;
-use planforge_types::{Digest, DigestWriter};
+use planforge_types::{Digest, DigestWriter, durable};
 use std::{
     fs::{self, File},
     io::{self, Write},
@@ -201,7 +201,7 @@ impl Inner {
         let path = self.path(digest);
         let file = self.open(digest, &path)?;
         let metadata = file.metadata().map_err(BlobError::io("look up blob", &path))?;
-        if !durable::is_unmodified(&metadata) {
+        if !published::is_unmodified(&metadata) {
             self.verify(digest)?;
         }
         Ok((file, path))
@@ -219,7 +219,7 @@ impl Inner {
         let file = self.open(digest, &path)?;
         let (found, size) = hash_file(&file).map_err(BlobError::io("read blob", &path))?;
         if found == digest {
-            return durable::mark_unmodified(&file).map_err(BlobError::io("mark blob", &path));
+            return published::mark_unmodified(&file).map_err(BlobError::io("mark blob", &path));
         }
         let target = self.root.join("quarantine").join(digest.to_string());
         fs::rename(&path, &target).map_err(BlobError::io("move to quarantine", &path))?;
@@ -253,7 +253,7 @@ impl Inner {
         let turn = &self.publishing[usize::from(digest.as_raw()[0]) % PUBLISHING];
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.size(digest)?.is_some();
-        durable::publish(file, staged, &target).map_err(BlobError::io("publish blob", &target))?;
+        published::publish(file, staged, &target).map_err(BlobError::io("publish blob", &target))?;
         if !known {
             self.used_bytes.fetch_add(size, Ordering::Relaxed);
         }

@@ -2,6 +2,7 @@
 
 mod error;
 mod local;
+mod published;
 mod upload;
 
 pub use error::BlobError;

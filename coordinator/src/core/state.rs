@@ -1,7 +1,7 @@
 //! The state, what goes in and what comes out.
 
 use super::{
-    invariants,
+    invariants::{self, Patrol},
     model::{
         Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Device, Engine, EngineRef, Event, Failure, Job,
         JobId, JobState, Model, Outcome, PlanRef, PluginRecord, Refusal, Report, RequestRecord,
@@ -318,6 +318,8 @@ pub struct Effects {
     pub progress: Vec<Arc<Job>>,
     /// Attempts that ended, and whether their agent stored the log.
     pub closed: Vec<(JobId, u32, bool)>,
+    /// Rules that the state breaks now: nothing of these effects may be believed, nor the state.
+    pub broken: Vec<String>,
 }
 
 /// Numbers for the metrics, since start.
@@ -429,6 +431,9 @@ pub struct State {
     pub(super) ended: BTreeMap<(JobId, u32), bool>,
     ended_order: VecDeque<(JobId, u32)>,
     pub(super) counters: Counters,
+    patrol: Patrol,
+    /// What was wrong with the jobs that were loaded.
+    loaded_broken: Vec<String>,
 }
 
 impl State {
@@ -459,6 +464,8 @@ impl State {
             ended: BTreeMap::new(),
             ended_order: VecDeque::new(),
             counters: Counters::default(),
+            patrol: Patrol::default(),
+            loaded_broken: Vec::new(),
         };
         for record in snapshot.agents {
             let entry = AgentEntry {
@@ -506,7 +513,13 @@ impl State {
         for agent in agents {
             state.reindex_agent(&agent);
         }
+        (state.patrol, state.loaded_broken) = Patrol::begin(&state);
         state
+    }
+
+    /// Rules that jobs broke when they were loaded; they are left as they are.
+    pub fn loaded_broken(&self) -> &[String] {
+        &self.loaded_broken
     }
 
     /// Carries over from `before` who is connected, after the store refused changes and the state was loaded anew.
@@ -571,12 +584,24 @@ impl State {
         if sweep {
             self.sweep(now, &mut fx);
         }
-        debug_assert!(
-            self.jobs.len() > CHECK_LIVE_JOBS || invariants::check(self).is_ok(),
-            "{:?}",
-            invariants::check(self)
-        );
+        let mut patrol = std::mem::take(&mut self.patrol);
+        fx.broken = patrol.look(self, &fx);
+        self.patrol = patrol;
+        // This crate's own tests break the state on purpose to see what the leader does.
+        if cfg!(debug_assertions) && !cfg!(test) {
+            assert!(fx.broken.is_empty(), "{:?}", fx.broken);
+            if self.jobs.len() <= CHECK_LIVE_JOBS {
+                invariants::check(self).unwrap_or_else(|broken| panic!("{broken:?}"));
+            }
+        }
         fx
+    }
+
+    /// Forgets a queued job's place, as a bug would.
+    #[cfg(test)]
+    pub fn lose_place(&mut self, id: &JobId) {
+        let job = self.jobs.get(id).cloned().expect("a live job");
+        self.queue.remove(&job);
     }
 
     /// Records a transition of `id`: one event and the job as it now stands.

@@ -7,19 +7,33 @@
 //! Crash safety: nothing is acknowledged before it is committed. When the store refuses a commit, every answer that
 //! depended on it is an error, and the state is loaded anew: memory never runs ahead of the store.
 //!
+//! A state that breaks one of its own rules (`core/invariants.rs`) is believed in nothing: what the input caused, and what
+//! waited for the next commit with it, is refused as an internal error, every session ends, and the state is loaded anew
+//! from the store, which holds only what was sound before. What is committed already is released. When that has happened
+//! three times within an hour, the coordinator stops leading instead: it answers nothing but the
+//! reason, and `/readyz` says so.
+//!
 //! A store that takes no writes, as on a full disk, is asked once a second whether it does again. Until then callers are
 //! refused with the reason, what agents say waits in their streams, and no lease runs out.
 
-use super::{FarmConfig, FarmEvent, clock::Clock, logs::Logs, seal::Sealer, stats::Histogram, watch};
+use super::{
+    FarmConfig, FarmEvent,
+    clock::Clock,
+    logs::Logs,
+    reload::{broken_rules, refuse, refuse_message},
+    seal::Sealer,
+    stats::Histogram,
+    watch,
+};
 use crate::{
     core::{Change, CoreConfig, Event, Input, Job, JobId, Now, Reply, SessionId, State, ToAgent},
     store::{self, Store, StoreError},
 };
 use planforge_proto::{ApiError, ErrorCode};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch as watch_channel};
@@ -32,8 +46,6 @@ const BURST_MAX: usize = 256;
 pub(super) const OUTBOX_MAX: usize = 256;
 /// How often the sweep looks for what was missed.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Pause between tries to load the store after it refused a commit.
-const RELOAD_PAUSE: Duration = Duration::from_millis(500);
 /// Events that a slow watcher may be behind before it has to read the store again.
 pub(super) const EVENTS_KEPT: usize = 4_096;
 
@@ -93,6 +105,8 @@ pub(super) struct Shared {
     pub trouble: watch_channel::Sender<Option<ApiError>>,
     pub claims: Mutex<Histogram>,
     pub logs: Logs,
+    /// How often the state broke its own rules.
+    pub broken: AtomicU64,
 }
 
 impl Shared {
@@ -112,15 +126,15 @@ impl Shared {
 
 /// What waits for one commit.
 #[derive(Default)]
-struct Batch {
-    changes: Vec<Change>,
-    events: Vec<LiveEvent>,
-    sends: Vec<(SessionId, ToAgent)>,
-    replies: Vec<(oneshot::Sender<Result<Reply, ApiError>>, Reply)>,
-    commits: Vec<oneshot::Sender<Result<(), ApiError>>>,
-    closed: Vec<(JobId, u32, bool)>,
+pub(super) struct Batch {
+    pub changes: Vec<Change>,
+    pub events: Vec<LiveEvent>,
+    pub sends: Vec<(SessionId, ToAgent)>,
+    pub replies: Vec<(oneshot::Sender<Result<Reply, ApiError>>, Reply)>,
+    pub commits: Vec<oneshot::Sender<Result<(), ApiError>>>,
+    pub closed: Vec<(JobId, u32, bool)>,
     /// Whose inputs are lost when the commit is refused.
-    sessions: BTreeSet<SessionId>,
+    pub sessions: BTreeSet<SessionId>,
 }
 
 impl Batch {
@@ -145,12 +159,17 @@ pub(super) struct Leader {
     pub sealer: Sealer,
     /// The store refused the last write.
     pub ailing: bool,
+    /// The state breaks its own rules: nothing is applied to it any more.
+    pub broken: Option<ApiError>,
+    /// When that was, on the monotonic hand.
+    pub broken_at_ms: VecDeque<u64>,
 }
 
 /// Why the loop ended.
-enum End {
+pub(super) enum End {
     Closed(oneshot::Sender<()>),
     Fenced(StoreError),
+    Broken(ApiError),
     Abandoned,
 }
 
@@ -164,6 +183,10 @@ impl Leader {
             End::Fenced(error) => {
                 tracing::error!(%error, "the coordinator stopped leading");
                 (None, error.into())
+            }
+            End::Broken(error) => {
+                tracing::error!(%error, "the coordinator stopped leading");
+                (None, error)
             }
             End::Abandoned => (None, ApiError::new(ErrorCode::Unavailable, "the coordinator is shutting down")),
         };
@@ -186,7 +209,7 @@ impl Leader {
         }
     }
 
-    fn now(&self) -> Now {
+    pub(super) fn now(&self) -> Now {
         Now { mono_ms: self.clock.mono_ms(), wall_ms: self.clock.wall_ms() }
     }
 
@@ -199,6 +222,12 @@ impl Leader {
         let mut closing: Option<oneshot::Sender<()>> = None;
         let mut burst = Vec::with_capacity(BURST_MAX);
         loop {
+            if in_flight.is_none()
+                && let Some(error) = self.broken.take()
+                && let Err(end) = self.begin_anew(error, std::mem::take(&mut pending), inbox).await
+            {
+                return end;
+            }
             if in_flight.is_none() && !pending.is_empty() {
                 let mut batch = std::mem::take(&mut pending);
                 if batch.changes.is_empty() {
@@ -231,8 +260,9 @@ impl Leader {
                             self.release(batch.unwrap_or_default());
                         }
                         (Err(error @ StoreError::Fenced { .. }), batch) => {
-                            refuse(batch.unwrap_or_default(), &error);
-                            refuse(std::mem::take(&mut pending), &error);
+                            let why = ApiError::from(error.clone());
+                            refuse(batch.unwrap_or_default(), &why);
+                            refuse(std::mem::take(&mut pending), &why);
                             return End::Fenced(error);
                         }
                         (Err(error), None) => self.shared.set_trouble(Some(error.into())),
@@ -244,19 +274,21 @@ impl Leader {
                         }
                     }
                 }
-                count = inbox.recv_many(&mut burst, BURST_MAX), if closing.is_none() => {
+                count = inbox.recv_many(&mut burst, BURST_MAX), if closing.is_none() && self.broken.is_none() => {
                     if count == 0 {
                         return End::Abandoned;
                     }
                     for message in burst.drain(..) {
                         if let Message::Close { answer } = message {
                             closing = Some(answer);
+                        } else if let Some(error) = &self.broken {
+                            refuse_message(message, error);
                         } else {
                             self.take(message, &mut pending);
                         }
                     }
                 }
-                _ = sweep.tick() => {
+                _ = sweep.tick(), if self.broken.is_none() => {
                     if !self.ailing {
                         self.apply(Input::Tick, None, &mut pending);
                     } else if in_flight.is_none() {
@@ -292,6 +324,14 @@ impl Leader {
         }
         let now = self.now();
         let mut effects = self.state.apply(input, now);
+        if !effects.broken.is_empty() {
+            let error = broken_rules(effects.broken);
+            if let Some(answer) = answer {
+                let _ = answer.send(Err(error.clone()));
+            }
+            self.broken = Some(error);
+            return;
+        }
         if !effects.changes.is_empty() {
             batch.sessions.extend(session);
         }
@@ -371,75 +411,10 @@ impl Leader {
         }
         self.shared.set_trouble(None);
     }
-
-    /// The store refused a commit: nothing of it holds, so the state is what the store says.
-    async fn recover(
-        &mut self,
-        error: StoreError,
-        lost: [Batch; 2],
-        inbox: &mut mpsc::Receiver<Message>,
-    ) -> Result<(), End> {
-        if !std::mem::replace(&mut self.ailing, true) {
-            tracing::error!(%error, "the store refused a commit; what depended on it was refused too");
-        }
-        self.shared.set_trouble(Some(error.clone().into()));
-        let mut sessions = BTreeSet::new();
-        for batch in lost {
-            sessions.extend(batch.sessions.iter().copied());
-            refuse(batch, &error);
-        }
-        let snapshot = loop {
-            match self.store.load().await {
-                Ok(snapshot) => break snapshot,
-                // Waiting changes nothing about these.
-                Err(error @ (StoreError::Corrupt { .. } | StoreError::NewerSchema { .. })) => {
-                    return Err(End::Fenced(error));
-                }
-                Err(error) => {
-                    tracing::error!(%error, "the store cannot be read; trying again");
-                    self.shared.set_trouble(Some(error.clone().into()));
-                    self.refuse_inbox(inbox, &error, &mut sessions)?;
-                    tokio::time::sleep(RELOAD_PAUSE).await;
-                }
-            }
-        };
-        let now = self.now();
-        let mut state = State::new(core_config(&self.config), snapshot, now);
-        state.adopt_sessions(&self.state, &sessions);
-        self.state = state;
-        // Who was not adopted says hello again.
-        let adopted: BTreeSet<SessionId> = self.state.sessions().collect();
-        self.outboxes.retain(|session, _| adopted.contains(session));
-        Ok(())
-    }
-
-    /// Refuses what came while there is no state to apply it to; `sessions` are those that said something.
-    fn refuse_inbox(
-        &mut self,
-        inbox: &mut mpsc::Receiver<Message>,
-        error: &StoreError,
-        sessions: &mut BTreeSet<SessionId>,
-    ) -> Result<(), End> {
-        while let Ok(message) = inbox.try_recv() {
-            match message {
-                Message::Input { input, answer } => {
-                    sessions.extend(session_of(&input));
-                    if let Some(answer) = answer {
-                        let _ = answer.send(Err(error.clone().into()));
-                    }
-                }
-                Message::Commit { answer, .. } => drop(answer.send(Err(error.clone().into()))),
-                Message::Close { answer } => return Err(End::Closed(answer)),
-                // A session that attaches now is not adopted and connects again; who asks hears the trouble.
-                Message::Attach { .. } | Message::Ask(_) => {}
-            }
-        }
-        Ok(())
-    }
 }
 
 /// The session that an input came from.
-fn session_of(input: &Input) -> Option<SessionId> {
+pub(super) fn session_of(input: &Input) -> Option<SessionId> {
     match input {
         Input::Hello { session, .. }
         | Input::Inventory { session, .. }
@@ -457,15 +432,6 @@ fn session_of(input: &Input) -> Option<SessionId> {
         | Input::ForbidPlugin(_)
         | Input::LogSealed { .. }
         | Input::Tick => None,
-    }
-}
-
-fn refuse(batch: Batch, error: &StoreError) {
-    for (answer, _) in batch.replies {
-        let _ = answer.send(Err(error.clone().into()));
-    }
-    for answer in batch.commits {
-        let _ = answer.send(Err(error.clone().into()));
     }
 }
 

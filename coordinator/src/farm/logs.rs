@@ -6,6 +6,9 @@
 //! Invariant: lines are taken only from the session that holds the attempt, which must be the job's newest. The leader
 //! says which session that is, as it sends the lease to it.
 //!
+//! Invariant: nothing waits for a disk but who writes or reads that very log. The table of logs is locked for look-ups
+//! alone, every log has a lock of its own, and file work runs on threads that may block; the leader never does any.
+//!
 //! A disk that takes no lines costs those lines and nothing else: a line says how many are missing, once there is room.
 
 use crate::core::{JobId, SessionId};
@@ -15,7 +18,7 @@ use std::{
     io,
     os::unix::fs::FileExt as _,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::watch;
 
@@ -27,51 +30,148 @@ const MEMORY_LOG_MAX_BYTES: u64 = 1024 * 1024;
 #[derive(Debug)]
 enum Bytes {
     Memory(Vec<u8>),
-    File(File, PathBuf),
+    /// Opened by whoever writes or reads it first: the leader, who begins logs, opens no files.
+    Unopened(PathBuf),
+    File(File),
 }
 
+/// What an attempt's log holds. Locked while its disk works.
 #[derive(Debug)]
-struct Live {
+struct Body {
     bytes: Bytes,
-    length: watch::Sender<u64>,
-    /// Whose lines are taken; `None`: the attempt has ended.
-    holder: Option<SessionId>,
-    /// Where the holder's next line begins, by the holder's own count. Beside `length` when lines were lost.
+    /// Where the holder's next line begins, by the holder's own count. Beside the length when lines were lost.
     next: u64,
     /// The holder's bytes that the disk did not take since it last took some, and why.
     lost: Option<(u64, io::Error)>,
 }
 
+/// One attempt's log.
+#[derive(Debug)]
+struct Live {
+    /// Removed when the log is closed.
+    path: Option<PathBuf>,
+    /// Bytes that can be read.
+    length: watch::Sender<u64>,
+    /// Whose lines are taken; `None`: the attempt has ended.
+    holder: Mutex<Option<SessionId>>,
+    body: Mutex<Body>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Live {
+    /// A log in `path`, in memory without one.
+    fn new(path: Option<PathBuf>) -> Self {
+        let bytes = path.clone().map_or_else(|| Bytes::Memory(Vec::new()), Bytes::Unopened);
+        let body = Body { bytes, next: 0, lost: None };
+        Self { path, length: watch::Sender::new(0), holder: Mutex::new(None), body: Mutex::new(body) }
+    }
+
     fn length(&self) -> u64 {
         *self.length.borrow()
     }
 
-    fn write(&mut self, data: &[u8]) -> io::Result<()> {
+    /// Runs `work` on what the log holds, where it may wait for a disk.
+    async fn work<T: Send + 'static>(self: &Arc<Self>, work: impl FnOnce(&Self, &mut Body) -> T + Send + 'static) -> T {
+        if self.path.is_none() {
+            return work(self, &mut locked(&self.body));
+        }
+        let log = self.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let mut body = locked(&log.body);
+            log.open(&mut body);
+            work(&log, &mut body)
+        });
+        done.await.expect("work on a log does not panic")
+    }
+
+    /// Goes on with what an earlier session or process left, if anything.
+    fn open(&self, body: &mut Body) {
+        let Bytes::Unopened(path) = &body.bytes else { return };
+        let file = File::options().create(true).truncate(false).read(true).write(true).open(path);
+        let opened = file.and_then(|file| file.metadata().map(|facts| (file, facts.len())));
+        let (bytes, length) = opened.map(|(file, length)| (Bytes::File(file), length)).unwrap_or_else(|error| {
+            let path = path.display();
+            tracing::warn!(%path, %error, "the live log has no file; its beginning is kept in memory");
+            (Bytes::Memory(Vec::new()), 0)
+        });
+        (body.bytes, body.next) = (bytes, length);
+        self.length.send_replace(length);
+    }
+
+    fn append(&self, body: &mut Body, session: SessionId, offset: u64, data: &[u8]) {
+        if *locked(&self.holder) != Some(session) {
+            tracing::debug!(session, "log lines of a session that does not hold the attempt");
+            return;
+        }
+        if offset > body.next {
+            tracing::debug!(offset, next = body.next, "log lines beyond the end were dropped");
+            return;
+        }
+        let max = if matches!(body.bytes, Bytes::Memory(_)) { MEMORY_LOG_MAX_BYTES } else { LOG_MAX_BYTES };
+        let fresh = data.get((body.next - offset) as usize..).unwrap_or_default();
+        let fresh = &fresh[..fresh.len().min(max.saturating_sub(self.length()) as usize)];
+        if fresh.is_empty() {
+            return;
+        }
+        body.next += fresh.len() as u64;
+        let written = self.write_loss(body).and_then(|()| self.write(body, fresh));
+        if let Err(error) = written {
+            if body.lost.is_none() {
+                let path = self.path.as_ref().map(|path| path.display().to_string());
+                tracing::warn!(path, %error, "log lines are lost");
+            }
+            let before = body.lost.take().map_or(0, |(bytes, _)| bytes);
+            body.lost = Some((before + fresh.len() as u64, error));
+        }
+    }
+
+    fn write(&self, body: &mut Body, data: &[u8]) -> io::Result<()> {
         let length = self.length();
-        match &mut self.bytes {
+        match &mut body.bytes {
             Bytes::Memory(bytes) => bytes.extend_from_slice(data),
-            Bytes::File(file, _) => file.write_all_at(data, length)?,
+            Bytes::File(file) => file.write_all_at(data, length)?,
+            Bytes::Unopened(_) => return Err(io::Error::other("the log is not open")),
         }
         self.length.send_replace(length + data.len() as u64);
         Ok(())
     }
 
     /// Writes a line in the place of those that were lost.
-    fn write_loss(&mut self) -> io::Result<()> {
-        let Some((lost_bytes, why)) = &self.lost else { return Ok(()) };
+    fn write_loss(&self, body: &mut Body) -> io::Result<()> {
+        let Some((lost_bytes, why)) = &body.lost else { return Ok(()) };
         let line = format!("\ncoordinator: {lost_bytes} bytes of log could not be kept here: {why}\n");
-        self.write(line.as_bytes())?;
-        self.lost = None;
+        self.write(body, line.as_bytes())?;
+        body.lost = None;
         Ok(())
     }
+
+    fn read(&self, body: &Body, offset: u64, most: usize) -> io::Result<Vec<u8>> {
+        let count = self.length().saturating_sub(offset).min(most as u64) as usize;
+        match &body.bytes {
+            Bytes::Memory(bytes) => {
+                let from = (offset as usize).min(bytes.len());
+                Ok(bytes[from..from + count].to_vec())
+            }
+            Bytes::File(file) => {
+                let mut bytes = vec![0; count];
+                file.read_exact_at(&mut bytes, offset).map(|()| bytes)
+            }
+            Bytes::Unopened(_) => Ok(Vec::new()),
+        }
+    }
 }
+
+type Table = BTreeMap<(JobId, u32), Arc<Live>>;
 
 /// Live logs by job and attempt.
 #[derive(Clone, Debug)]
 pub(super) struct Logs {
     folder: Option<PathBuf>,
-    live: Arc<Mutex<BTreeMap<(JobId, u32), Live>>>,
+    /// Never held while a file is worked on.
+    live: Arc<Mutex<Table>>,
 }
 
 impl Logs {
@@ -83,108 +183,64 @@ impl Logs {
         Ok(Self { folder, live: Arc::default() })
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<(JobId, u32), Live>) -> T) -> T {
-        work(&mut self.live.lock().unwrap_or_else(PoisonError::into_inner))
+    fn find(&self, job: &JobId, attempt: u32) -> Option<Arc<Live>> {
+        locked(&self.live).get(&(job.clone(), attempt)).cloned()
     }
 
     /// Takes lines of an attempt from the session it was granted to. Begins its log, or goes on with what an earlier
-    /// session or process left of it.
+    /// session or process left of it. Touches no file.
     pub fn open(&self, job: &JobId, attempt: u32, holder: SessionId) {
-        let key = (job.clone(), attempt);
-        let known = self.with(|live| live.get_mut(&key).map(|log| log.holder = Some(holder)).is_some());
-        if known {
-            return;
-        }
-        let in_memory = || (Bytes::Memory(Vec::new()), 0);
-        let (bytes, length) = match &self.folder {
-            None => in_memory(),
-            Some(folder) => {
-                let path = folder.join(format!("{job}-{attempt}.log"));
-                let file = File::options().create(true).truncate(false).read(true).write(true).open(&path);
-                let opened = file.and_then(|file| file.metadata().map(|meta| (Bytes::File(file, path), meta.len())));
-                opened.unwrap_or_else(|error| {
-                    tracing::warn!(%job, attempt, %error, "the live log has no file; its beginning is kept in memory");
-                    in_memory()
-                })
-            }
-        };
-        let log = Live { bytes, length: watch::Sender::new(length), holder: Some(holder), next: length, lost: None };
-        self.with(|live| live.insert(key, log));
+        let path = || self.folder.as_ref().map(|folder| folder.join(format!("{job}-{attempt}.log")));
+        let mut live = locked(&self.live);
+        let log = live.entry((job.clone(), attempt)).or_insert_with(|| Arc::new(Live::new(path())));
+        *locked(&log.holder) = Some(holder);
     }
 
     /// Takes what `session` says that an attempt wrote at `offset`; repeated bytes change nothing, a gap is refused, what
     /// exceeds the bound is dropped. Lines of attempts that the session does not hold are ignored.
-    pub fn append(&self, session: SessionId, job: &JobId, attempt: u32, offset: u64, data: &[u8]) {
-        self.with(|live| {
-            let Some(log) = live.get_mut(&(job.clone(), attempt)) else { return };
-            if log.holder != Some(session) {
-                tracing::debug!(%job, attempt, session, "log lines of a session that does not hold the attempt");
-                return;
-            }
-            if offset > log.next {
-                tracing::debug!(%job, attempt, offset, next = log.next, "log lines beyond the end were dropped");
-                return;
-            }
-            let max = if matches!(log.bytes, Bytes::Memory(_)) { MEMORY_LOG_MAX_BYTES } else { LOG_MAX_BYTES };
-            let fresh = data.get((log.next - offset) as usize..).unwrap_or_default();
-            let fresh = &fresh[..fresh.len().min(max.saturating_sub(log.length()) as usize)];
-            if fresh.is_empty() {
-                return;
-            }
-            log.next += fresh.len() as u64;
-            let written = log.write_loss().and_then(|()| log.write(fresh));
-            if let Err(error) = written {
-                if log.lost.is_none() {
-                    tracing::warn!(%job, attempt, %error, "log lines are lost");
-                }
-                let before = log.lost.take().map_or(0, |(bytes, _)| bytes);
-                log.lost = Some((before + fresh.len() as u64, error));
-            }
-        });
+    pub async fn append(&self, session: SessionId, job: &JobId, attempt: u32, offset: u64, data: Vec<u8>) {
+        let Some(log) = self.find(job, attempt) else { return };
+        log.work(move |log, body| log.append(body, session, offset, &data)).await;
     }
 
     /// The attempt has ended: takes no more lines.
     pub fn end(&self, job: &JobId, attempt: u32) {
-        self.with(|live| {
-            let Some(log) = live.get_mut(&(job.clone(), attempt)) else { return };
-            log.holder = None;
-            if let Err(error) = log.write_loss() {
-                tracing::debug!(%job, attempt, %error, "the end of a log does not say what is missing");
-            }
-        });
+        if let Some(log) = self.find(job, attempt) {
+            *locked(&log.holder) = None;
+        }
+    }
+
+    /// Has the log of an attempt that has ended say what is missing of it.
+    pub async fn tell_loss(&self, job: &JobId, attempt: u32) {
+        let Some(log) = self.find(job, attempt) else { return };
+        if let Err(error) = log.work(|log, body| log.write_loss(body)).await {
+            tracing::debug!(%job, attempt, %error, "the end of a log does not say what is missing");
+        }
     }
 
     /// At most `most` bytes from `offset`; `None` when the attempt's log is not live.
-    pub fn read(&self, job: &JobId, attempt: u32, offset: u64, most: usize) -> Option<io::Result<Vec<u8>>> {
-        self.with(|live| {
-            let log = live.get(&(job.clone(), attempt))?;
-            let count = log.length.borrow().saturating_sub(offset).min(most as u64) as usize;
-            Some(match &log.bytes {
-                Bytes::Memory(bytes) => {
-                    let from = (offset as usize).min(bytes.len());
-                    Ok(bytes[from..from + count].to_vec())
-                }
-                Bytes::File(file, _) => {
-                    let mut bytes = vec![0; count];
-                    file.read_exact_at(&mut bytes, offset).map(|()| bytes)
-                }
-            })
-        })
+    pub async fn read(&self, job: &JobId, attempt: u32, offset: u64, most: usize) -> Option<io::Result<Vec<u8>>> {
+        let log = self.find(job, attempt)?;
+        Some(log.work(move |log, body| log.read(body, offset, most)).await)
     }
 
     /// Tells when the log grows; ends when it is closed.
     pub fn follow(&self, job: &JobId, attempt: u32) -> Option<watch::Receiver<u64>> {
-        self.with(|live| live.get(&(job.clone(), attempt)).map(|log| log.length.subscribe()))
+        self.find(job, attempt).map(|log| log.length.subscribe())
     }
 
-    /// The log is kept elsewhere, or nowhere: forgets it.
+    /// The log is kept elsewhere, or nowhere: forgets it. Its file goes once nobody works on it any more.
     pub fn close(&self, job: &JobId, attempt: u32) {
-        let closed = self.with(|live| live.remove(&(job.clone(), attempt)));
-        if let Some(Live { bytes: Bytes::File(_, path), .. }) = closed
-            && let Err(error) = std::fs::remove_file(&path)
-        {
-            tracing::debug!(path = %path.display(), %error, "a live log could not be removed");
-        }
+        let Some(log) = locked(&self.live).remove(&(job.clone(), attempt)) else { return };
+        let Some(path) = log.path.clone() else { return };
+        tokio::task::spawn_blocking(move || {
+            let _body = locked(&log.body);
+            if let Err(error) = std::fs::remove_file(&path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::debug!(path = %path.display(), %error, "a live log could not be removed");
+            }
+        });
     }
 }
 
@@ -192,45 +248,103 @@ impl Logs {
 mod tests {
     use super::*;
 
-    fn text(logs: &Logs, job: &JobId) -> String {
-        String::from_utf8(logs.read(job, 1, 0, 1 << 20).unwrap().unwrap()).unwrap()
+    async fn text(logs: &Logs, job: &JobId) -> String {
+        String::from_utf8(logs.read(job, 1, 0, 1 << 20).await.unwrap().unwrap()).unwrap()
     }
 
-    #[test]
-    fn lines_are_taken_from_the_newest_holder_alone() {
-        let (logs, job) = (Logs::new(None).unwrap(), JobId::from("job"));
-        logs.append(7, &job, 1, 0, b"nobody holds it\n");
+    async fn append(logs: &Logs, session: SessionId, job: &JobId, offset: u64, data: &str) {
+        logs.append(session, job, 1, offset, data.as_bytes().to_vec()).await;
+    }
+
+    #[tokio::test]
+    async fn lines_are_taken_from_the_newest_holder_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        for folder in [None, Some(folder.path().to_owned())] {
+            let (logs, job) = (Logs::new(folder).unwrap(), JobId::from("job"));
+            append(&logs, 7, &job, 0, "nobody holds it\n").await;
+            logs.open(&job, 1, 7);
+            append(&logs, 7, &job, 0, "one\n").await;
+            append(&logs, 8, &job, 4, "a stranger\n").await;
+            // Its agent came back: the stream before is not believed any more, even if it is still there.
+            logs.open(&job, 1, 8);
+            append(&logs, 7, &job, 4, "late\n").await;
+            append(&logs, 8, &job, 0, "one\ntwo\n").await;
+            logs.end(&job, 1);
+            append(&logs, 8, &job, 8, "after the end\n").await;
+            assert_eq!(text(&logs, &job).await, "one\ntwo\n");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_log_goes_on_where_an_earlier_process_left_it_and_goes_when_it_is_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, job) = (folder.path().join("job-1.log"), JobId::from("job"));
+        std::fs::write(&path, "one\n").unwrap();
+        let logs = Logs::new(Some(folder.path().to_owned())).unwrap();
         logs.open(&job, 1, 7);
-        logs.append(7, &job, 1, 0, b"one\n");
-        logs.append(8, &job, 1, 4, b"a stranger\n");
-        // Its agent came back: the stream before is not believed any more, even if it is still there.
-        logs.open(&job, 1, 8);
-        logs.append(7, &job, 1, 4, b"late\n");
-        logs.append(8, &job, 1, 0, b"one\ntwo\n");
-        logs.end(&job, 1);
-        logs.append(8, &job, 1, 8, b"after the end\n");
-        assert_eq!(text(&logs, &job), "one\ntwo\n");
+        append(&logs, 7, &job, 0, "one\ntwo\n").await;
+        assert_eq!((text(&logs, &job).await, *logs.follow(&job, 1).unwrap().borrow()), ("one\ntwo\n".into(), 8));
+        let mut growth = logs.follow(&job, 1).unwrap();
+        logs.close(&job, 1);
+        assert!(logs.read(&job, 1, 0, 1).await.is_none());
+        while path.exists() {
+            tokio::task::yield_now().await;
+        }
+        growth.borrow_and_update();
+        assert!(growth.changed().await.is_err(), "who follows hears that it is closed");
     }
 
-    #[test]
-    fn lines_that_the_disk_did_not_take_are_counted_in_the_log() {
+    /// On one thread, as the worst runtime has: a disk that hangs under one log leaves every other alone.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_disk_that_hangs_holds_up_its_own_log_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let logs = Logs::new(Some(folder.path().to_owned())).unwrap();
+        let (stuck, other) = (JobId::from("stuck"), JobId::from("other"));
+        logs.open(&stuck, 1, 7);
+        logs.open(&other, 1, 7);
+        let log = logs.find(&stuck, 1).unwrap();
+        let (hangs, hanging) = std::sync::mpsc::channel();
+        let (goes_on, until) = std::sync::mpsc::channel::<()>();
+        let disk = std::thread::spawn(move || {
+            let _body = locked(&log.body);
+            hangs.send(()).unwrap();
+            until.recv().unwrap();
+        });
+        hanging.recv().unwrap();
+        let appending = tokio::spawn({
+            let (logs, stuck) = (logs.clone(), stuck.clone());
+            async move { append(&logs, 7, &stuck, 0, "late\n").await }
+        });
+        // What the leader does with any log, and what others do with theirs.
+        logs.open(&stuck, 1, 7);
+        append(&logs, 7, &other, 0, "in time\n").await;
+        assert_eq!(text(&logs, &other).await, "in time\n");
+        logs.end(&other, 1);
+        logs.close(&other, 1);
+        assert!(!appending.is_finished());
+        goes_on.send(()).unwrap();
+        appending.await.unwrap();
+        disk.join().unwrap();
+        assert_eq!(text(&logs, &stuck).await, "late\n");
+    }
+
+    #[tokio::test]
+    async fn lines_that_the_disk_did_not_take_are_counted_in_the_log() {
         let folder = tempfile::tempdir().unwrap();
         let (logs, job) = (Logs::new(Some(folder.path().to_owned())).unwrap(), JobId::from("job"));
         logs.open(&job, 1, 7);
-        logs.append(7, &job, 1, 0, b"one\n");
+        append(&logs, 7, &job, 0, "one\n").await;
         // A handle that takes no writes, as a full disk takes none.
         let path = folder.path().join("job-1.log");
-        let swap = |file: File| {
-            logs.with(|live| live.get_mut(&(job.clone(), 1)).unwrap().bytes = Bytes::File(file, path.clone()));
-        };
+        let swap = |file: File| locked(&logs.find(&job, 1).unwrap().body).bytes = Bytes::File(file);
         swap(File::open(&path).unwrap());
-        logs.append(7, &job, 1, 4, b"two\n");
-        logs.append(7, &job, 1, 8, b"three\n");
+        append(&logs, 7, &job, 4, "two\n").await;
+        append(&logs, 7, &job, 8, "three\n").await;
         swap(File::options().read(true).write(true).open(&path).unwrap());
-        logs.append(7, &job, 1, 14, b"four\n");
-        logs.append(7, &job, 1, 0, b"one\ntwo\nthree\nfour\nfive\n");
-        let text = text(&logs, &job);
-        let (before, after) = text.split_once("\ncoordinator: 10 bytes of log could not be kept here: ").unwrap();
+        append(&logs, 7, &job, 14, "four\n").await;
+        append(&logs, 7, &job, 0, "one\ntwo\nthree\nfour\nfive\n").await;
+        let all = text(&logs, &job).await;
+        let (before, after) = all.split_once("\ncoordinator: 10 bytes of log could not be kept here: ").unwrap();
         assert_eq!(before, "one\n");
         assert!(after.ends_with("\nfour\nfive\n"), "{after}");
     }

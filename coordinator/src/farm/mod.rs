@@ -8,12 +8,16 @@ mod logs;
 mod operator;
 mod pages;
 mod portability;
+mod reload;
 mod requests;
 mod seal;
 mod session;
 pub mod stats;
 mod tokens;
 mod watch;
+
+#[cfg(test)]
+mod reload_tests;
 
 pub use clock::{Clock, SystemClock};
 pub use logins::{LoginLink, SESSION_SECONDS};
@@ -35,7 +39,7 @@ use planforge_types::Digest;
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
 use seal::Sealer;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     future::Future,
     path::PathBuf,
     sync::{
@@ -141,12 +145,14 @@ impl Farm {
         let tokens = Tokens::new(store.tokens().await?);
         let now = Now { mono_ms: clock.mono_ms(), wall_ms: clock.wall_ms() };
         let state = State::new(leader::core_config(&config), snapshot, now);
+        reload::tell_loaded(&state);
         let shared = Arc::new(Shared {
             events: broadcast::channel(leader::EVENTS_KEPT).0,
             page: broadcast::channel(leader::EVENTS_KEPT).0,
             trouble: watch_channel::Sender::new(None),
             claims: Mutex::default(),
             logs,
+            broken: AtomicU64::new(0),
         });
         let (inbox, messages) = mpsc::channel(leader::INBOX_MAX);
         let leader = Leader {
@@ -159,6 +165,8 @@ impl Farm {
             outboxes: BTreeMap::new(),
             sealer: Sealer::new(&shared, &blobs, &store, inbox.downgrade()),
             ailing: false,
+            broken: None,
+            broken_at_ms: VecDeque::new(),
         };
         tokio::spawn(leader.run(messages));
         // With a seed, every epoch still draws its own numbers: ids must not repeat after a restart.
@@ -372,6 +380,7 @@ impl Farm {
             .await?;
         stats.epoch = self.inner.epoch;
         stats.inbox = inbox as u64;
+        stats.broken_states = self.inner.shared.broken.load(Ordering::Relaxed);
         let shared = &self.inner.shared;
         stats.watchers = (shared.events.receiver_count() + shared.page.receiver_count()) as u64;
         stats.claim_latency = self.inner.shared.claims.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -68,7 +68,8 @@ impl Sealer {
         if let Some(trouble) = self.shared.trouble() {
             return Err(trouble);
         }
-        let bytes = match self.shared.logs.read(job, attempt, 0, LOG_MAX_BYTES as usize) {
+        self.shared.logs.tell_loss(job, attempt).await;
+        let bytes = match self.shared.logs.read(job, attempt, 0, LOG_MAX_BYTES as usize).await {
             Some(Ok(bytes)) if !bytes.is_empty() => bytes,
             Some(Err(error)) => {
                 let message = format!("the live log of job {job} cannot be read: {error}");

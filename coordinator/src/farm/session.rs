@@ -115,7 +115,7 @@ async fn understand(farm: &Farm, session: SessionId, message: v1::AgentMessage) 
         },
         Kind::Log(lines) => {
             let LeaseRef { job, attempt, .. } = convert::lease(lines.lease)?;
-            farm.shared().logs.append(session, &job, attempt, lines.offset_bytes, &lines.data);
+            farm.shared().logs.append(session, &job, attempt, lines.offset_bytes, lines.data).await;
             return Ok(None);
         }
         Kind::Built(built) => {

@@ -53,6 +53,8 @@ pub struct FarmStats {
     pub revivals: u64,
     /// Jobs that only the sweep gave to a device: a lost wake-up each. Stays 0.
     pub rescued_wakeups: u64,
+    /// How often the scheduler's state broke its own rules and was loaded anew. Stays 0.
+    pub broken_states: u64,
     /// Requests that joined a job in flight.
     pub merged: u64,
     /// Requests answered from the store.

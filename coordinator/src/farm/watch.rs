@@ -226,7 +226,7 @@ impl Log {
         if let Some(mut growth) = logs.follow(&self.job, self.attempt) {
             loop {
                 growth.borrow_and_update();
-                match logs.read(&self.job, self.attempt, self.at, LOG_CHUNK_BYTES) {
+                match logs.read(&self.job, self.attempt, self.at, LOG_CHUNK_BYTES).await {
                     Some(Ok(bytes)) if !bytes.is_empty() => {
                         self.send(bytes).await?;
                         continue;

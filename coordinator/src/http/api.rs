@@ -1,6 +1,6 @@
 //! The JSON API below `/api/v1`: the views of `planforge_proto::view`, errors as problem documents.
 
-use super::{App, Caller, Refusal};
+use crate::app::{App, Caller, Refusal};
 use axum::{
     Json, Router,
     body::Body,

@@ -6,8 +6,11 @@
 //! PATCH /v1/uploads/ID         Upload-Offset, Upload-Complete: ?0|?1; body = bytes from that offset on
 //! ```
 
-use super::{App, Caller, Refusal, api::JsonBody, range};
-use crate::blobs::{Begun, BlobError, UploadStatus};
+use super::{api::JsonBody, range};
+use crate::{
+    app::{App, Caller, Refusal},
+    blobs::{Begun, BlobError, UploadStatus},
+};
 use axum::{
     Json, Router,
     body::Body,

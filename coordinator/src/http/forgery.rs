@@ -8,7 +8,7 @@
 //!
 //! gRPC is no browser's: HTTP/2, POST and its own content type, or no service hears of it.
 
-use super::{App, Refusal};
+use crate::app::{App, Refusal};
 use axum::{
     extract::{Request, State},
     http::{HeaderMap, Method, StatusCode, Uri, Version, header, uri::Authority},

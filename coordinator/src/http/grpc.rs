@@ -1,10 +1,9 @@
 //! The services of `planforge.v1` over the farm handle: who calls was found out before; here words are only passed on.
 
-use super::App;
 use crate::{
+    app::{App, Peer},
     auth::{Actor, Proof},
     farm::Reply,
-    server::Peer,
 };
 use axum::{Router, response::Response};
 use futures::{StreamExt, stream::BoxStream};

@@ -7,69 +7,26 @@ mod forgery;
 mod grpc;
 mod range;
 
-use crate::{blobs::LocalBlobs, farm::Farm, metrics::Metrics, page};
+use crate::{
+    app::{App, Options, Refusal, is_grpc, wants_page},
+    blobs::LocalBlobs,
+    farm::Farm,
+    metrics::Metrics,
+    page,
+};
 use axum::{
-    Json, Router,
+    Router,
     extract::{DefaultBodyLimit, State},
     http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header},
     middleware,
-    response::{IntoResponse, Response},
+    response::{IntoResponse as _, Response},
     routing::get,
 };
-use planforge_proto::{ApiError, ErrorCode, view::Problem};
-use std::{ops::Deref, sync::Arc};
+use planforge_proto::{ApiError, ErrorCode};
 use tokio_util::sync::CancellationToken;
-
-pub(crate) use access::{Caller, SESSION_COOKIE, authenticate, cookie};
 
 /// Largest JSON body: a submission of a thousand specs fits; blobs go elsewhere.
 const MAX_JSON_BYTES: usize = 8 << 20;
-
-/// Who may come in, and how the page names this coordinator.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Agents must show a client certificate.
-    pub require_agent_certificate: bool,
-    /// What people type to reach this coordinator; stands in commands on the page. Empty: taken from the request.
-    pub public_url: String,
-    /// Where this coordinator's own machine reaches it; empty without a port.
-    pub own_url: String,
-    /// Name of the cookie of browsers that are signed in.
-    pub session_cookie: String,
-}
-
-impl Options {
-    /// The cookie's name for a coordinator on `port`.
-    pub fn session_cookie_on(port: u16) -> String {
-        format!("{}{port}", access::SESSION_COOKIE)
-    }
-
-    /// The URL under which people open the page.
-    pub fn page_url(&self) -> &str {
-        if self.public_url.is_empty() { &self.own_url } else { self.public_url.trim_end_matches('/') }
-    }
-}
-
-/// What every handler may use.
-#[derive(Clone)]
-pub(crate) struct App(Arc<Inner>);
-
-pub(crate) struct Inner {
-    pub(crate) farm: Farm,
-    pub(crate) blobs: LocalBlobs,
-    pub(crate) options: Options,
-    pub(crate) metrics: Metrics,
-    /// Ends streams that would never end by themselves.
-    pub(crate) closing: CancellationToken,
-}
-
-impl Deref for App {
-    type Target = Inner;
-
-    fn deref(&self) -> &Inner {
-        &self.0
-    }
-}
 
 pub(crate) fn router(
     farm: Farm,
@@ -78,7 +35,7 @@ pub(crate) fn router(
     metrics: Metrics,
     closing: CancellationToken,
 ) -> Router {
-    let app = App(Arc::new(Inner { farm, blobs, options, metrics, closing }));
+    let app = App::new(farm, blobs, options, metrics, closing);
     let guarded = Router::new()
         .merge(api::routes())
         .merge(blobs::routes())
@@ -108,44 +65,13 @@ pub(crate) fn router(
         .layer(middleware::from_fn_with_state(app, observe))
 }
 
-/// An error on its way out as `application/problem+json`.
-#[derive(Debug)]
-pub(crate) struct Refusal {
-    pub(crate) error: ApiError,
-    pub(crate) status: StatusCode,
-}
-
-impl<E: Into<ApiError>> From<E> for Refusal {
-    fn from(error: E) -> Self {
-        let error = error.into();
-        let status = StatusCode::from_u16(error.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Self { error, status }
-    }
-}
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        if self.status.is_server_error() && self.error.code == ErrorCode::Internal {
-            tracing::error!(error = %self.error, "request failed");
-        }
-        let problem = Problem { status: self.status.as_u16(), ..Problem::from(&self.error) };
-        let mut response = (self.status, Json(problem)).into_response();
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if self.status == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        response
-    }
-}
-
 fn nothing_here(_method: &Method, uri: &Uri, headers: &HeaderMap) -> Response {
     let path: String = uri.path().chars().take(200).collect();
     let error = ApiError::new(ErrorCode::NotFound, format!("nothing is served at {path}"));
-    if access::is_grpc(headers) {
+    if is_grpc(headers) {
         return grpc::refused(error);
     }
-    if access::wants_page(headers) {
+    if wants_page(headers) {
         return page::error_page(StatusCode::NOT_FOUND, &error);
     }
     Refusal::from(error.with_hint("the page is at /, the JSON API below /api/v1")).into_response()

@@ -13,9 +13,9 @@ use super::{
     rows::{EventRow, JobDetail},
 };
 use crate::{
+    app::{App, Caller, Refusal},
     auth::Actor,
     farm::FarmEvent,
-    http::{App, Caller, Refusal},
 };
 use askama::Template;
 use axum::{

@@ -5,10 +5,9 @@
 
 use super::{Frame, html};
 use crate::{
+    app::{App, Peer, authenticate, cookie},
     auth::Proof,
     farm::SESSION_SECONDS,
-    http::{App, authenticate, cookie},
-    server::Peer,
 };
 use askama::Template;
 use axum::{

@@ -11,10 +11,9 @@ mod login;
 mod rows;
 
 use crate::{
+    app::{App, Caller, Peer, Refusal, SESSION_COOKIE},
     auth::Actor,
     farm::LiveCounts,
-    http::{App, Caller, Refusal, SESSION_COOKIE},
-    server::Peer,
 };
 use askama::Template;
 use axum::{

@@ -7,7 +7,13 @@ mod start;
 
 pub use start::{Coordinator, CoordinatorConfig, StartError, admin_token_file, blob_file};
 
-use crate::{blobs::LocalBlobs, farm::Farm, http, metrics::Metrics};
+use crate::{
+    app::{Options, Peer, Via},
+    blobs::LocalBlobs,
+    farm::Farm,
+    http,
+    metrics::Metrics,
+};
 use axum::{Router, body::Body};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{
@@ -72,30 +78,12 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
-/// How a request reached us; decides whether it may come without a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Via {
-    /// The Unix socket, by a process of the data folder's owner.
-    Unix,
-    /// A port. Whatever its address, anybody may stand behind it: every user of this machine, every page in a browser.
-    Port,
-}
-
-/// What is known of the other end of a connection.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer {
-    pub via: Via,
-    pub encrypted: bool,
-    /// It showed a client certificate that our authorities signed.
-    pub certified: bool,
-}
-
 /// Serves until `closing` is cancelled, then ends streams at once and lets other requests finish within the grace.
 pub async fn serve(
     listeners: Vec<Listener>,
     farm: Farm,
     blobs: LocalBlobs,
-    options: http::Options,
+    options: Options,
     limits: ServerLimits,
     closing: CancellationToken,
 ) {

@@ -11,16 +11,15 @@
 
 use super::{Listener, ServerLimits, is_loopback, serve};
 use crate::{
+    app::Options,
     auth::{Actor, Proof},
     blobs::{BlobError, LocalBlobs, LocalBlobsOptions, blob_path},
-    durable,
     farm::{self, Farm, FarmConfig, LoginLink, SystemClock},
-    http::Options,
     store::SqliteStore,
     tls::{TlsError, TlsFiles},
 };
 use planforge_proto::ApiError;
-use planforge_types::Digest;
+use planforge_types::{Digest, durable};
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read, Seek, Write},

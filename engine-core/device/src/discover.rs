@@ -3,7 +3,7 @@
 
 use super::{CpuLevel, catalogue, cpu, gpu};
 use planforge_types::{
-    Digest,
+    Digest, durable,
     fingerprint::{DeviceFingerprint, DiscoveredDevice, HostFacts},
 };
 use serde::{Deserialize, Serialize};
@@ -82,9 +82,7 @@ fn kept_or(file: &Path, stamp: Digest, detect: impl FnOnce() -> Vec<DeviceFinger
 }
 
 fn keep(file: &Path, kept: &Kept) -> std::io::Result<()> {
-    let draft = file.with_extension(format!("{}.tmp", std::process::id()));
-    fs::write(&draft, serde_json::to_vec(kept)?)?;
-    fs::rename(&draft, file)
+    durable::write_cache(file, &serde_json::to_vec(kept)?)
 }
 
 /// Everything that can change which GPUs there are, without opening the library.

@@ -10,7 +10,7 @@
 //! than [`SETTLED`] before it was hashed is not stored: a second change could leave the same stamp.
 
 use super::model::ModelIdentity;
-use planforge_types::Digest;
+use planforge_types::{Digest, durable};
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -161,15 +161,7 @@ impl DigestCache {
         }
         fs::create_dir_all(&self.folder)?;
         self.trim()?;
-        let path = self.file_of(place);
-        // The name is this process's and thread's own until the rename.
-        let own = format!("{}-{:?}.tmp", std::process::id(), std::thread::current().id());
-        let temporary = self.folder.join(own);
-        let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
-        if written.is_err() {
-            let _ = fs::remove_file(&temporary);
-        }
-        written
+        durable::write_cache(&self.file_of(place), text.as_bytes())
     }
 
     /// Makes room for one entry: removes the oldest tenth when the folder is full.

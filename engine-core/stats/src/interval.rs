@@ -4,10 +4,7 @@
 //! interval here treats each timed window as one cluster: when windows disagree about which side of the median their
 //! samples fall on, the interval widens accordingly. One window has nothing to disagree with: there is no interval then.
 
-use crate::{LatencyStats, MedianInterval};
-
-/// Confidence of the median's interval.
-pub const CI_CONFIDENCE: f64 = 0.95;
+use crate::latency::{CI_CONFIDENCE, LatencyStats, MedianInterval};
 
 /// Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom; beyond the table the normal's is close.
 const STUDENT_T: [f64; 30] = [

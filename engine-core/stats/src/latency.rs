@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 /// Why a single window gives no interval, as reports say it.
 const ONE_WINDOW: &str = "one window";
 
+/// Confidence of the median's interval.
+pub const CI_CONFIDENCE: f64 = 0.95;
+
 /// Statistics over all counted samples; percentiles by linear interpolation between closest ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Stored", into = "Stored")]
@@ -44,7 +47,7 @@ impl MedianInterval {
 
     /// Half the width over `median`. An interval without the usual confidence counts as endless.
     pub fn relative_half_width(self, median: f64) -> f64 {
-        if self.confidence < crate::CI_CONFIDENCE {
+        if self.confidence < CI_CONFIDENCE {
             return f64::INFINITY;
         }
         (self.high - self.low) / 2.0 / median.max(f64::MIN_POSITIVE)

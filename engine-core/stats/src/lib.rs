@@ -12,8 +12,8 @@ pub mod bootstrap;
 pub mod interval;
 pub mod latency;
 
-pub use interval::{CI_CONFIDENCE, MIN_FOR_CONFIDENCE, latency_stats, median, quantile};
-pub use latency::{LatencyStats, MedianInterval};
+pub use interval::{MIN_FOR_CONFIDENCE, latency_stats, median, quantile};
+pub use latency::{CI_CONFIDENCE, LatencyStats, MedianInterval};
 
 /// Windows that a report has at least where it is compared with another. With fewer nobody can tell how much of a
 /// difference is only that between windows.

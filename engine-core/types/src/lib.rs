@@ -10,12 +10,16 @@
 //! | [`tensor`] | tensors at an engine's edge |
 //! | [`failure`] | what went wrong, with the class that decides about a retry |
 //! | [`order`] | what an agent tells a worker process and hears from it |
+//! | [`durable`] | files that are whole or not there |
+//! | [`host_lock`] | lock files on which every process of a host meets |
 //!
 //! Must not know: how anything of this is found, built, measured or stored.
 
 pub mod digest;
+pub mod durable;
 pub mod failure;
 pub mod fingerprint;
+pub mod host_lock;
 pub mod key;
 pub mod order;
 pub mod resolve;

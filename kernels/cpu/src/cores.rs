@@ -3,9 +3,11 @@
 //! An engine wants one core per thread. Its process may use those of its affinity mask, so `taskset`, cpusets and
 //! containers are respected. Of these it takes the ones that no other engine on this machine has taken, first threads
 //! of physical cores that nobody uses, then their siblings; so two engines never share a core while others are idle.
-//! A core is taken by binding a socket name: the kernel gives a name to one process at a time and takes it back when
-//! that process ends, however it ends. When fewer cores are free than there are threads, nothing is pinned and the
-//! operating system places the threads. So it is on systems other than Linux, too.
+//! A core is taken twice: by locking `core-N.lock` in the host's lock folder, which containers may share, and by binding a
+//! socket name, which processes of one network namespace share whatever folder they were given. The kernel gives either
+//! to one process at a time and takes it back when that process ends, however it ends. When fewer cores are free than
+//! there are threads, nothing is pinned and the operating system places the threads. So it is on systems other than
+//! Linux, too.
 
 use std::fmt;
 
@@ -15,7 +17,7 @@ pub struct Cores {
     /// One per thread; empty when threads are not pinned.
     cpus: Vec<usize>,
     #[cfg(target_os = "linux")]
-    _names: Vec<std::os::unix::net::UnixDatagram>,
+    _claims: Vec<linux::Claim>,
 }
 
 impl fmt::Debug for Cores {
@@ -34,15 +36,17 @@ impl Cores {
 #[cfg(target_os = "linux")]
 mod linux {
     use super::Cores;
+    use planforge_types::host_lock::{self, Tried};
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     use std::{
         collections::BTreeMap,
-        fs,
+        fs::{self, File},
         marker::PhantomData,
         os::{
             linux::net::SocketAddrExt as _,
             unix::net::{SocketAddr, UnixDatagram},
         },
+        path::Path,
     };
 
     /// The lowest processor that shares a physical core with `cpu`: the core's name.
@@ -68,23 +72,49 @@ mod linux {
         ranked.into_iter().map(|(_, cpu)| cpu).collect()
     }
 
-    fn take(cpu: usize) -> Option<UnixDatagram> {
+    /// What keeps a core ours until it is dropped.
+    pub(super) struct Claim {
+        _name: UnixDatagram,
+        /// Absent where the host's lock folder cannot be used.
+        _file: Option<File>,
+    }
+
+    /// Takes one core; `None` when somebody has it. Without a folder only processes of the same network namespace see it.
+    fn take(locks: Option<&Path>, cpu: usize) -> Option<Claim> {
         let name = SocketAddr::from_abstract_name(format!("planforge-core-{cpu}")).ok()?;
-        UnixDatagram::bind_addr(&name).ok()
+        let name = UnixDatagram::bind_addr(&name).ok()?;
+        let file = match locks.map(|folder| host_lock::try_lock(&folder.join(format!("core-{cpu}.lock")))) {
+            Some(Ok(Tried::Ours(file))) => Some(file),
+            Some(Ok(Tried::Taken(_))) => return None,
+            Some(Err(error)) => {
+                tracing::debug!(%error, cpu, "a core is taken within this network namespace only");
+                None
+            }
+            None => None,
+        };
+        Some(Claim { _name: name, _file: file })
     }
 
     impl Cores {
         /// Takes `threads` cores; none when fewer are free.
         pub fn take(threads: usize) -> Self {
+            let locks = host_lock::host_folder();
+            if let Err(error) = &locks {
+                tracing::warn!(%error, "other containers of this host may pin the same cores");
+            }
+            Self::take_in(locks.ok().as_deref(), threads)
+        }
+
+        fn take_in(locks: Option<&Path>, threads: usize) -> Self {
             let Ok(allowed) = sched_getaffinity(None) else { return Self::default() };
             let mut taken = Self::default();
             for cpu in in_order(&allowed, physical_core) {
                 if taken.cpus.len() == threads {
                     break;
                 }
-                if let Some(name) = take(cpu) {
+                if let Some(claim) = take(locks, cpu) {
                     taken.cpus.push(cpu);
-                    taken._names.push(name);
+                    taken._claims.push(claim);
                 }
             }
             if taken.cpus.len() < threads {
@@ -139,13 +169,36 @@ mod linux {
             // Other engines may hold every core; then nothing is pinned.
             let Some(cpu) = cores.of(0) else { return };
             assert!(before.is_set(cpu));
-            assert!(take(cpu).is_none(), "a second engine took the same core");
+            assert!(take(None, cpu).is_none(), "a second engine took the same core");
             let pinned = cores.pin(0);
             let now = sched_getaffinity(None).unwrap();
             assert!(now.is_set(cpu) && now.count() == 1);
             drop(pinned);
             assert!(sched_getaffinity(None).unwrap() == before);
             drop(cores);
+        }
+
+        /// A container with a network namespace of its own binds any socket name: the lock file keeps it away.
+        #[test]
+        fn a_core_that_another_container_took_is_left_alone() {
+            let folder = tempfile::tempdir().unwrap();
+            let allowed = sched_getaffinity(None).unwrap();
+            let elsewhere = |cpu: usize| match host_lock::try_lock(&folder.path().join(format!("core-{cpu}.lock"))) {
+                Ok(Tried::Ours(file)) => file,
+                other => panic!("{other:?}"),
+            };
+            let held: Vec<_> = in_order(&allowed, physical_core).into_iter().map(elsewhere).collect();
+            assert_eq!(Cores::take_in(Some(folder.path()), 1).of(0), None);
+            drop(held);
+            // Other engines of this machine may hold every core.
+            let Some(cpu) = Cores::take_in(None, 1).of(0) else { return };
+            assert!(take(Some(folder.path()), cpu).is_some(), "it is free again");
+        }
+
+        #[test]
+        fn a_folder_that_cannot_be_used_costs_nothing_but_the_view_of_other_containers() {
+            let Some(cpu) = Cores::take_in(None, 1).of(0) else { return };
+            assert!(take(Some(Path::new("/nowhere")), cpu).is_some());
         }
 
         #[test]

@@ -8,6 +8,7 @@ use super::{
     libraries::{Nvrtc, libraries},
 };
 use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult as Status};
+use planforge_types::durable;
 use sha2::{Digest as _, Sha256};
 use std::{
     ffi::{CStr, CString, c_char, c_int},
@@ -263,11 +264,9 @@ fn unseal(bytes: &[u8]) -> Option<&[u8]> {
 
 fn keep(folder: &Path, file: &Path, cubin: &[u8]) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    let draft = file.with_extension(format!("{}.tmp", std::process::id()));
     let mut sealed = Sha256::digest(cubin).to_vec();
     sealed.extend_from_slice(cubin);
-    fs::write(&draft, sealed)?;
-    fs::rename(&draft, file)
+    durable::write_cache(file, &sealed)
 }
 
 #[cfg(test)]

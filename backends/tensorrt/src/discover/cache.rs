@@ -1,6 +1,7 @@
 //! What programs answered, by the stamp of their file.
 
 use super::Answer;
+use planforge_types::durable;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -105,7 +106,5 @@ fn read(file: &Path) -> Option<Kept> {
 }
 
 fn write(file: &Path, kept: &Kept) -> std::io::Result<()> {
-    let draft = file.with_extension(format!("{}.tmp", std::process::id()));
-    fs::write(&draft, serde_json::to_vec(kept)?)?;
-    fs::rename(&draft, file)
+    durable::write_cache(file, &serde_json::to_vec(kept)?)
 }

@@ -12,7 +12,7 @@ use planforge_backend::Meter;
 use planforge_device::telemetry::{Telemetry, contention, unix_ms};
 use planforge_report::{Ceilings, Rates};
 use planforge_types::{
-    BackendError, Digest,
+    BackendError, Digest, durable,
     fingerprint::{DeviceFingerprint, DeviceKind, HostFacts},
 };
 use std::{
@@ -80,9 +80,7 @@ impl CeilingStore {
         fs::create_dir_all(&self.folder)?;
         let path = self.path(&ceilings.conditions);
         // Several workers of this host may get here at once, each with a device of its own.
-        let fresh = path.with_extension(format!("new-{}", std::process::id()));
-        fs::write(&fresh, serde_json::to_vec_pretty(ceilings)?)?;
-        fs::rename(&fresh, &path)
+        durable::write_cache(&path, &serde_json::to_vec_pretty(ceilings)?)
     }
 }
 

@@ -1,0 +1,116 @@
+//! Who is calling, once a request was let in.
+
+use super::{App, Refusal};
+use crate::auth::{Actor, Proof, Role};
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, header, request::Parts},
+};
+use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::Digest;
+use std::{ops::Deref, time::Duration};
+
+/// The cookie of a browser that is signed in; behind it comes the port, because browsers send one port's cookies to all
+/// others of a host. Accepted for reading only, so that no other site can make a browser change anything.
+pub const SESSION_COOKIE: &str = "planforge_session_";
+
+/// How often a stream looks whether its caller may still have it.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// The caller of a guarded route.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub actor: Actor,
+    standing: Standing,
+}
+
+/// What a request was let in by.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    pub proof: Proof,
+    /// Secret of the browser's session, where it came by one.
+    pub session: Option<String>,
+}
+
+impl Deref for Caller {
+    type Target = Actor;
+
+    fn deref(&self) -> &Actor {
+        &self.actor
+    }
+}
+
+impl Caller {
+    /// Refuses whoever may only read.
+    pub fn may_write(&self) -> Result<(), ApiError> {
+        match self.actor.role {
+            Role::Read => Err(self.lacks("store anything", "submit, agent or admin")),
+            Role::Submit | Role::Agent | Role::Admin => Ok(()),
+        }
+    }
+
+    /// Refuses everybody but administrators.
+    pub fn must_be_admin(&self) -> Result<(), ApiError> {
+        match self.actor.role {
+            Role::Admin => Ok(()),
+            _ => Err(self.lacks("do this", "admin")),
+        }
+    }
+
+    /// The end of a stream that this caller is sent: the server closes, or what let the caller in is worth nothing any
+    /// more (a revoked token, a browser that was signed out).
+    pub fn stream_end(&self, app: &App) -> impl Future<Output = ()> + Send + use<> {
+        let (app, Standing { proof, session }) = (app.clone(), self.standing.clone());
+        async move {
+            let mut looks = tokio::time::interval(LOOK_AGAIN);
+            while app.closing.run_until_cancelled(looks.tick()).await.is_some() {
+                let over = session.as_ref().is_some_and(|secret| app.farm.session_proof(secret).is_none());
+                if over || app.farm.actor_of(proof).is_none() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn lacks(&self, what: &str, needed: &str) -> ApiError {
+        let message = format!("the token '{}' with role {} may not {what}", self.actor.name, self.actor.role);
+        ApiError::new(ErrorCode::PermissionDenied, message).with_hint(format!("use a token with role {needed}"))
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
+        let missing = || ApiError::new(ErrorCode::Internal, "a route is not guarded").into();
+        let (actor, standing) = (parts.extensions.get::<Actor>(), parts.extensions.get::<Standing>());
+        actor
+            .zip(standing)
+            .map(|(actor, standing)| Self { actor: actor.clone(), standing: standing.clone() })
+            .ok_or_else(missing)
+    }
+}
+
+/// The actor of a secret; whatever is wrong with it, the answer is the same.
+pub async fn authenticate(app: &App, secret: &str) -> Result<(Actor, Proof), ApiError> {
+    let actor = app.farm.authenticate(secret).await?.ok_or_else(|| {
+        ApiError::new(ErrorCode::Unauthenticated, "the token is unknown, expired or revoked")
+            .with_hint("ask an administrator for a new one (planforge token create) and set PLANFORGE_TOKEN")
+    })?;
+    Ok((actor, Proof::Token(Digest::of(secret.as_bytes()))))
+}
+
+/// The value of a cookie.
+pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let pairs = headers.get_all(header::COOKIE).into_iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(';'));
+    pairs.filter_map(|pair| pair.trim().split_once('=')).find(|(found, _)| *found == name).map(|(_, value)| value)
+}
+
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|v| v.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// Whether a person's browser asks.
+pub fn wants_page(headers: &HeaderMap) -> bool {
+    headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).is_some_and(|accept| accept.contains("text/html"))
+}

@@ -1,0 +1,6 @@
+//! The structure of the workspace, held to what ARCHITECTURE.md says of it: no circle between crates or between the
+//! top-level modules of one, who may reach whom, how large a crate may be, and that what the pages name is there.
+
+mod crates;
+mod documents;
+mod modules;
