@@ -4,8 +4,9 @@
 //!     transfer --beside OTHER [--rounds 12] [--mib 1024] [--folder DIR]
 //!
 //! OTHER is this example built from another state of the crate. The two take turns, each in a process of its own; what
-//! is printed is how this one's speed stands to the other's (above 1 it is faster), with the 95 % interval of the ratio
-//! of medians. The server is a small one in the same process, the same on both sides: it makes up what is downloaded and
+//! is printed is how this one's speed stands to the other's (above 1 it is faster): the median over the rounds with its
+//! 95 % interval. Only what was measured within one round is held against each other, for a shared machine is busier at
+//! one time than at another. The server is a small one in the same process, the same on both sides: it makes up what is downloaded and
 //! throws away what is uploaded, so that the client is what is seen. A file lies in the folder at either end.
 
 use axum::{
@@ -78,9 +79,9 @@ fn digest_of(mib: usize) -> Digest {
 }
 
 /// Sizes by digest, and what they are made of.
-type Blobses = Arc<(HashMap<String, usize>, Bytes)>;
+type Stored = Arc<(HashMap<String, usize>, Bytes)>;
 
-async fn download(State(blobs): State<Blobses>, Segment(digest): Segment<String>) -> Response {
+async fn download(State(blobs): State<Stored>, Segment(digest): Segment<String>) -> Response {
     let Some(mib) = blobs.0.get(&digest).copied() else { return StatusCode::NOT_FOUND.into_response() };
     let blocks = tokio_stream::iter(std::iter::repeat_n(blobs.1.clone(), mib)).map(Ok::<_, io::Error>);
     ([(header::CONTENT_LENGTH, (mib * MIB).to_string())], Body::from_stream(blocks)).into_response()
@@ -155,15 +156,17 @@ fn compare(options: &Options, other: &Path) -> Outcome<()> {
             (run(&this, options)?, their)
         };
         for way in 0..2 {
-            ours[way].push(vec![our[way]]);
-            theirs[way].push(vec![their[way]]);
+            ours[way].push(our[way]);
+            theirs[way].push(their[way]);
         }
     }
     for (way, name) in ["down", "up"].into_iter().enumerate() {
-        let rate = |seconds: &[Vec<f64>]| options.mib as f64 / planforge_stats::median(&seconds.concat());
+        let rate = |seconds: &[f64]| options.mib as f64 / planforge_stats::median(seconds);
         let (our, their) = (rate(&ours[way]), rate(&theirs[way]));
         // Seconds of the other over ours: the ratio of the speeds.
-        let interval = ratio_interval(&ours[way], &theirs[way]).ok_or("no rounds")?;
+        let pairs = theirs[way].iter().zip(&ours[way]);
+        let ratios: Vec<Vec<f64>> = pairs.map(|(their_s, our_s)| vec![their_s / our_s]).collect();
+        let interval = ratio_interval(&[vec![1.0]], &ratios).ok_or("no rounds")?;
         let (ratio, low, high) = (interval.ratio, interval.low, interval.high);
         writeln!(
             io::stdout(),
