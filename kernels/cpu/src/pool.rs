@@ -5,7 +5,7 @@
 //! an idle engine uses no CPU. The caller, too, looks that long for the last worker to be done. Threads of a pinned
 //! pool stay on cores of their own; see [`crate::cores`].
 //!
-//! `tests/pool_model.rs` takes this file with doubles of locks, atomics and threads in place of [`crate::sync`] and tries
+//! `tests/pool_model.rs` takes this file with doubles of locks, atomics and threads in place of `crate::sync` and tries
 //! the orders in which they can meet.
 
 use crate::{
