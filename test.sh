@@ -85,6 +85,20 @@ if [ -d "$nvrtc" ]; then
     export PLANFORGE_CUDA_LIBS PLANFORGE_NEED_NVRTC=1
 fi
 
+# Tests that lack a device, a library or a right pass all the same: each leaves its reasons here, and all are told at the
+# end, however that comes.
+export PLANFORGE_SKIPPED_TESTS="$PWD/target/skipped-tests"
+rm -rf "$PLANFORGE_SKIPPED_TESTS"
+mkdir -p "$PLANFORGE_SKIPPED_TESTS"
+tell_skipped() {
+    count=$(find "$PLANFORGE_SKIPPED_TESTS" -type f | wc -l)
+    [ "$count" -gt 0 ] || { echo "test.sh: no test skipped anything"; return; }
+    echo "test.sh: $count tests skipped what they need a device, a library or a right for; how often, and why:"
+    cat "$PLANFORGE_SKIPPED_TESTS"/* | sort | uniq -c | sort -rn
+    echo "test.sh: which: ls $PLANFORGE_SKIPPED_TESTS"
+}
+trap tell_skipped EXIT
+
 cargo build --locked --workspace --all-targets
 # The end-to-end tests start this binary; one built for them alone has other features of its dependencies, which takes
 # minutes.

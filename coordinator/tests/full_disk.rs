@@ -64,12 +64,7 @@ fn on_a_small_disk<F: Future<Output = ()>>(disk: Disk, name: &str, work: impl Fn
         Err(error) => Some(error.to_string()),
     };
     if let Some(reason) = refusal {
-        // Said aloud, because a machine that cannot mount proves nothing here.
-        #[expect(clippy::print_stdout, reason = "a test that covers less must say so")]
-        {
-            println!("SKIPPED: no small disk can be mounted here: {}", reason.trim());
-        }
-        return;
+        return planforge_skipped::skipped(format_args!("no small disk can be mounted here: {reason}"));
     }
     let script = format!("{} && exec \"$2\" --exact \"$3\" --nocapture", disk.mount());
     let output = disk

@@ -7,7 +7,7 @@
 set -u
 planforge=$(realpath "$1"); contention=$(realpath "$2"); out=$3; mkdir -p "$out"; out=$(realpath "$out")
 log=$out/contention.txt
-work=$(mktemp -d); cd "$work"
+work=$(mktemp -d); cd "$work" || exit 1
 export PLANFORGE_DATA=$work/data NO_COLOR=1
 "$planforge" testmodel digits -o . >/dev/null
 timeout 40 "$planforge" build digits.onnx --precision fp16 --optimization-level 0 -o digits.plan >build.txt 2>&1 ||

@@ -7,7 +7,7 @@
 set -u
 here=$(dirname "$(realpath "$0")"); planforge=$(realpath "$1"); out=$2; mkdir -p "$out"
 log=$out/failures.txt; : >"$log"
-work=$(mktemp -d); cd "$work"
+work=$(mktemp -d); cd "$work" || exit 1
 export PLANFORGE_DATA=$work/data NO_COLOR=1 PLANFORGE_SKUS=${SKU:-h200-sxm}
 shim=$work/shim; mkdir -p "$shim" "$work/stub"
 if [ -n "${LIBS:-}" ]; then cp "$LIBS/libnvrtc.so.13" "$shim/"; cp "$LIBS/libcudnn.so.9" "$work/stub/"; else

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the scripts beside it: a farm of this host's devices, with PLANFORGE_DATA, until the script ends.
 
 # start_farm PLANFORGE LOG: returns once a GPU is online, whose SKU is then in $sku. end_farm ends it.

@@ -6,7 +6,7 @@
 set -u
 . "$(dirname "$0")/farm.sh"
 planforge=$(realpath "$1"); out=$(realpath "$2")
-work=$(mktemp -d); cd "$work"
+work=$(mktemp -d); cd "$work" || exit 1
 export PLANFORGE_DATA=$work/data NO_COLOR=1
 failed=0
 fail() { echo "FAILED: $*"; failed=1; }

@@ -7,7 +7,7 @@ set -u
 . "$(dirname "$0")/farm.sh"
 planforge=$(realpath "$1"); out=$2; shift 2
 models=${*:-resnet50}
-work=$(mktemp -d); cd "$work"
+work=$(mktemp -d); cd "$work" || exit 1
 log=$out/transcript.txt; mkdir -p "$out"
 export PLANFORGE_DATA=$work/data NO_COLOR=1
 say() { echo "$@" | tee -a "$log"; }

@@ -33,12 +33,7 @@ fn a_farm_whose_disk_was_full_goes_on_by_itself() {
         .arg(folder.path())
         .output();
     if !probe.as_ref().is_ok_and(|output| output.status.success()) {
-        // Said aloud, because a machine that cannot mount proves nothing here.
-        #[expect(clippy::print_stdout, reason = "a test that covers less must say so")]
-        {
-            println!("SKIPPED: no small disk can be mounted here: {probe:?}");
-        }
-        return;
+        return planforge_skipped::skipped(format_args!("no small disk can be mounted here: {probe:?}"));
     }
     let output = Command::new("unshare")
         .arg("-rm")

@@ -25,10 +25,7 @@ fn home() -> Option<TempDir> {
     }
     let required = env::var_os("PLANFORGE_TEST_ONNXRUNTIME").is_some_and(|value| value == "required");
     assert!(!required, "no device offers onnxruntime: {devices}");
-    #[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]
-    {
-        eprintln!("SKIPPED: no libonnxruntime was found");
-    }
+    planforge_skipped::skipped("no libonnxruntime was found");
     None
 }
 

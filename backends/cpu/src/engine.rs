@@ -153,7 +153,8 @@ impl Engine {
     /// # Safety
     /// As [`Memory::read`].
     unsafe fn read<T: bytemuck::Pod>(&self, id: BufferId) -> &[T] {
-        // SAFETY: the caller's promise. Buffers are aligned to cache lines.
+        // SAFETY: the caller's promise. (`cast_slice` panics where elements are not aligned; `Program::check` found that
+        // buffers begin at cache lines.)
         bytemuck::cast_slice(unsafe { self.memory.read(self.buffer(id)) })
     }
 
@@ -172,8 +173,9 @@ impl Engine {
         let step = &self.program.steps[index];
         let this = &*self;
         let (isa, pool) = (this.isa, &this.pool);
-        // SAFETY: `&mut self` keeps other runs and borrowers away; `Program::check` found that what this step writes
-        // overlaps neither what it reads nor what else it writes. All accesses below rest on this.
+        // SAFETY: `&mut self` keeps other runs and borrowers away; `Program::check`, which `without_arena` calls, found
+        // that what this step writes overlaps neither what it reads nor what else it writes. All accesses below rest on
+        // this, and on nothing that a kernel promises: kernels are handed slices and check their lengths.
         let input =
             |position: usize| step.inputs.get(position).copied().flatten().map(|id| unsafe { this.read::<f32>(id) });
         let first = || input(0).unwrap_or(&[]);
@@ -243,7 +245,7 @@ impl Engine {
                 let b = (weights(), *columns);
                 gemm::multiply(isa, pool, &this.workspace, blocking, &a, b, (output(), place), &epilogue);
             }
-            Prepared::Batch { shape, items, alpha, activation, blocking } => {
+            Prepared::Batch { products, alpha, activation, blocking } => {
                 let epilogue = Epilogue {
                     alpha: *alpha,
                     bias: bias(),
@@ -251,17 +253,7 @@ impl Engine {
                     activation: *activation,
                 };
                 let operands = (first(), input(1).unwrap_or(&[]));
-                gemm::multiply_batch(
-                    isa,
-                    pool,
-                    &this.workspace,
-                    blocking,
-                    *shape,
-                    items,
-                    operands,
-                    output(),
-                    &epilogue,
-                );
+                gemm::multiply_batch(isa, pool, &this.workspace, blocking, products, operands, output(), &epilogue);
             }
             Prepared::Attention { shape, rows, mask, blocking, passes } => {
                 let operand = |position: usize| gemm::HeadRows {

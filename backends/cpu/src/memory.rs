@@ -124,6 +124,17 @@ impl Memory {
         (self.arena_len + self.weights.len()) as u64
     }
 
+    /// Where a buffer begins, which lies in the arena.
+    ///
+    /// # Panics
+    /// When it does not. `Program::check` refuses such programs; an engine whose arena was taken away has none either.
+    fn inside(&self, offset: u64, len: usize) -> usize {
+        let offset = offset as usize;
+        let end = offset.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.arena_len), "a buffer leaves the arena");
+        offset
+    }
+
     /// The bytes of a buffer.
     ///
     /// # Safety
@@ -133,9 +144,9 @@ impl Memory {
         match buffer.place {
             Place::Weights(offset) => self.weights.slice(offset as usize, len),
             Place::Arena(offset) => {
-                let offset = offset as usize;
-                assert!(offset + len <= self.arena_len, "a buffer leaves the arena");
-                // SAFETY: inside the arena; nobody writes it, by the caller's promise.
+                let offset = self.inside(offset, len);
+                // SAFETY: inside the arena (`inside`), whose lines are `arena_len` bytes or more, all of them zeroed or
+                // written; nobody writes it, by the caller's promise.
                 unsafe { std::slice::from_raw_parts((*self.arena.get()).lines.as_ptr().cast::<u8>().add(offset), len) }
             }
         }
@@ -149,9 +160,8 @@ impl Memory {
     pub(crate) unsafe fn write(&self, buffer: &Buffer) -> &mut [u8] {
         let len = buffer.bytes as usize;
         let Place::Arena(offset) = buffer.place else { panic!("a buffer of weights is written") };
-        let offset = offset as usize;
-        assert!(offset + len <= self.arena_len, "a buffer leaves the arena");
-        // SAFETY: inside the arena, and lent to this caller alone, by its promise.
+        let offset = self.inside(offset, len);
+        // SAFETY: inside the arena (`inside`), and lent to this caller alone, by its promise.
         unsafe { std::slice::from_raw_parts_mut((*self.arena.get()).lines.as_mut_ptr().cast::<u8>().add(offset), len) }
     }
 }

@@ -14,7 +14,7 @@ use planforge_graph::{
 };
 use planforge_kernels_cpu::{
     conv::{ConvShape, TAP_CHANNELS_MAX},
-    gemm::{AttentionShape, BatchItem, BatchShape, Blocking, PackedSize, Place, View, kernel_by_name, kernels},
+    gemm::{AttentionShape, Batch, BatchItem, BatchShape, Blocking, PackedSize, Place, View, kernel_by_name, kernels},
     isa::Isa,
     pointwise::{Activation, Binary, Unary},
     shuffle::{self, Transpose},
@@ -60,8 +60,7 @@ pub(crate) enum Prepared {
         blocking: Blocking,
     },
     Batch {
-        shape: BatchShape,
-        items: Vec<BatchItem>,
+        products: Batch,
         alpha: f32,
         activation: Activation,
         blocking: Blocking,
@@ -339,43 +338,19 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Result<Prepar
             if step.bias.is_some() {
                 check.holds("bias", step.bias, columns.next_multiple_of(blocking.kernel.nr), 4)?;
             }
-            let outside = || "an item lies outside of its operands".to_owned();
-            let within = |offset: usize, (rows, row): (usize, usize), (columns, column): (usize, usize), len: usize| {
-                let end = || {
-                    (rows - 1).checked_mul(row)?.checked_add((columns - 1).checked_mul(column)?)?.checked_add(offset)
-                };
-                if end().is_some_and(|end| end < len) { Ok(()) } else { Err(outside()) }
-            };
-            if *c_row < *columns {
-                return Err("rows of its result overlap".to_owned());
-            }
-            let mut placed = Vec::with_capacity(items.len());
-            // As large as the result, whose size the plan says.
-            let mut seen = Vec::new();
-            seen.try_reserve_exact(out).map_err(|_| "its result has no room".to_owned())?;
-            seen.resize(out, false);
-            for &[a_at, b_at, c_at] in items {
-                within(a_at, (*rows, a.row), (*depth, a.column), a_len)?;
-                within(b_at, (*depth, b.row), (*columns, b.column), b_len)?;
-                within(c_at, (*rows, *c_row), (*columns, 1), out)?;
-                // Threads write items side by side, so each element may belong to one item only.
-                for row in 0..*rows {
-                    for seen in &mut seen[c_at + row * c_row..][..*columns] {
-                        if std::mem::replace(seen, true) {
-                            return Err("two items write the same element".to_owned());
-                        }
-                    }
-                }
+            let shape = BatchShape { rows: *rows, columns: *columns, depth: *depth };
+            let items = items.iter().map(|&[a_at, b_at, c_at]| {
                 let place = Place { offset: c_at, stride: *c_row };
-                placed.push(BatchItem {
+                BatchItem {
                     a: View { offset: a_at, row_stride: a.row, column_stride: a.column },
                     b: View { offset: b_at, row_stride: b.row, column_stride: b.column },
                     c: place,
                     residual: place,
-                });
-            }
-            let shape = BatchShape { rows: *rows, columns: *columns, depth: *depth };
-            Ok(Prepared::Batch { shape, items: placed, alpha: *alpha, activation: activation(*of), blocking })
+                }
+            });
+            let products =
+                Batch::new(shape, items.collect(), [a_len, b_len, out]).map_err(|error| error.to_string())?;
+            Ok(Prepared::Batch { products, alpha: *alpha, activation: activation(*of), blocking })
         }
         StepKind::Attention { sizes, queries, keys, values, mask } => {
             let tactic = check.tactic()?;

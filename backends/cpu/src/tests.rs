@@ -286,7 +286,9 @@ fn a_plan_for_instructions_this_cpu_lacks_names_both() {
     let folder = tempfile::tempdir().unwrap();
     let mut made = request(CpuLevel::detect()[0], folder.path());
     made.spec.optimization_level = OptimizationLevel(0);
-    let Some(missing) = CpuLevel::ALL.into_iter().find(|level| !level.runs_here()) else { return };
+    let Some(missing) = CpuLevel::ALL.into_iter().find(|level| !level.runs_here()) else {
+        return planforge_skipped::skipped("this processor runs every level");
+    };
     let mut manifest = plan::read(&build(&made)).unwrap().manifest;
     manifest.sku = missing.sku();
     let message = plan::level_of(&manifest).unwrap_err().to_string();

@@ -1,6 +1,6 @@
 //! Every tactic of every kind of step gives what the reference operators give, on the GPU that is there; where there is
 //! none, nothing is tested and that is said. The executable runs by itself, so it can be carried to a GPU host.
-#![expect(clippy::print_stderr, reason = "says loudly when there is nothing to test on, and what was tested")]
+#![expect(clippy::print_stderr, reason = "says what was tested")]
 
 mod operators;
 
@@ -96,7 +96,7 @@ fn device() -> Option<Turn> {
         Ok(device) => Some(Turn { device, _turn: turn }),
         Err(error) => {
             assert!(std::env::var_os("PLANFORGE_NEED_GPU").is_none(), "{error}");
-            eprintln!("SKIPPED, nothing was tested: {error}");
+            planforge_skipped::skipped(error);
             None
         }
     }
@@ -183,8 +183,7 @@ fn products() {
 fn kernels_that_do_not_wait_are_seen() {
     let Some(device) = device() else { return };
     if device.gpu.properties().arch.capability < EARLY_SINCE {
-        eprintln!("SKIPPED, no kernel begins early on this device");
-        return;
+        return planforge_skipped::skipped("no kernel begins early on this device");
     }
     let case = operators::product([70, 40, 256], None, false);
     let lowered = lower(&case.graph, Kind::F16).expect("the operator has device code");

@@ -25,9 +25,8 @@ fn found() -> Option<OnnxRuntimeCompiler> {
         Err(error) if std::env::var_os("PLANFORGE_TEST_ONNXRUNTIME").is_some_and(|value| value == "required") => {
             panic!("{error} {}", error.hint)
         }
-        #[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]
         Err(error) => {
-            eprintln!("SKIPPED: {error}");
+            planforge_skipped::skipped(error);
             None
         }
     }

@@ -89,6 +89,9 @@ impl DigestWriter {
     }
 
     /// The digest of a file's bytes, and how many there are.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or read.
     pub fn of_file(path: &Path) -> io::Result<(Digest, u64)> {
         let mut writer = Self::new();
         let bytes = io::copy(&mut File::open(path)?, &mut writer)?;

@@ -15,6 +15,8 @@
 //!
 //! Must not know: how anything of this is found, built, measured or stored.
 
+#![warn(clippy::missing_errors_doc)]
+
 pub mod digest;
 pub mod durable;
 pub mod failure;

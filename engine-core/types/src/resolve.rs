@@ -47,7 +47,10 @@ fn newest_first(left: &Toolchain, right: &Toolchain) -> Ordering {
         .then_with(|| right.cmp(left))
 }
 
-/// The newest of `offers` that satisfies `constraint`, or an error that lists what exists.
+/// The newest of `offers` that satisfies `constraint`.
+///
+/// # Errors
+/// [`ResolveError::NoToolchain`] when none does; it lists what exists.
 pub fn resolve_toolchain(constraint: &ToolchainConstraint, offers: &[Toolchain]) -> Result<Toolchain, ResolveError> {
     let mut known = offers.to_vec();
     known.sort_by(newest_first);
@@ -60,6 +63,9 @@ pub fn resolve_toolchain(constraint: &ToolchainConstraint, offers: &[Toolchain])
 
 /// Completes `spec` for `sku`: a CPU spec that names no threads gets the cores of the smallest known device, so that
 /// every device which offers the SKU can run the job. `device_threads` holds the cores of the devices offering `sku`.
+///
+/// # Errors
+/// When a spec for a GPU names threads, or no known device offers the CPU whose threads are to be chosen.
 pub fn resolve_spec(
     spec: &BuildSpec,
     sku: &Sku,

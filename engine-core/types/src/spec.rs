@@ -149,6 +149,9 @@ fn bounded(what: &'static str, found: u64, most: u64) -> Result<(), SpecError> {
 
 impl BuildSpec {
     /// Reads a spec document, in which fields may be left out, into its one canonical form.
+    ///
+    /// # Errors
+    /// [`SpecError::Json`] when it is no such document, else as [`Self::validate`].
     pub fn parse(json: &str) -> Result<Self, SpecError> {
         let spec: Self = serde_json::from_str(json).map_err(|error| SpecError::Json(error.to_string()))?;
         let spec = spec.canonical();
@@ -182,6 +185,10 @@ impl BuildSpec {
     }
 
     /// Refuses what no engine could be built from. Whether a model and a backend can do it is theirs to say.
+    ///
+    /// # Errors
+    /// The first thing that is wrong: something above its bound, a size of nothing, a dimension out of order, an option
+    /// without a name, a compatibility that no toolchain knows.
     pub fn validate(&self) -> Result<(), SpecError> {
         bounded("the number of profiles", self.profiles.len() as u64, MAX_PROFILES as u64)?;
         for (index, profile) in self.profiles.iter().enumerate() {

@@ -11,6 +11,8 @@ use crate::{
 };
 
 /// Sizes of a two-dimensional convolution (a one-dimensional one has height 1). Images are NHWC.
+///
+/// Sizes may come from anywhere: what is worked out of them is checked, and panics where it does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvShape {
     pub batch: usize,
@@ -35,35 +37,60 @@ static ZEROS: [f32; TAP_CHANNELS_MAX] = [0.0; TAP_CHANNELS_MAX];
 
 impl ConvShape {
     /// Output pixels: rows of the product.
+    ///
+    /// # Panics
+    /// When they are too many to count.
     pub fn pixels(&self) -> usize {
-        self.batch * self.out_height * self.out_width
+        product(&[self.batch, self.out_height, self.out_width])
+    }
+
+    /// Elements of the output.
+    ///
+    /// # Panics
+    /// When they are too many to count.
+    pub fn output_len(&self) -> usize {
+        product(&[self.pixels(), self.out_channels])
     }
 
     /// Depth of the product of one group.
+    ///
+    /// # Panics
+    /// When it is too large to count, or there is no group.
     pub fn depth(&self) -> usize {
-        self.kernel[0] * self.kernel[1] * (self.channels / self.groups)
+        product(&[self.kernel[0], self.kernel[1], self.channels / self.groups])
     }
 
     /// Elements of the input image.
+    ///
+    /// # Panics
+    /// When they are too many to count.
     pub fn image_len(&self) -> usize {
-        self.batch * self.height * self.width * self.channels
+        product(&[self.batch, self.height, self.width, self.channels])
     }
 
-    /// Height and width of the image with the border [`LineRows`] needs.
+    /// Height and width of the image with the border [`LineRows`] needs: no position of the kernel lies beyond.
+    ///
+    /// # Panics
+    /// When they are too large to count, or the kernel has no positions.
     pub fn bordered(&self) -> [usize; 2] {
-        let extent = |axis: usize, out: usize| {
-            (out.max(1) - 1) * self.strides[axis] + (self.kernel[axis] - 1) * self.dilations[axis] + 1
+        let extent = |axis: usize, size: usize, out: usize| {
+            let steps = out.saturating_sub(1).checked_mul(self.strides[axis])?;
+            let reach = self.kernel[axis].checked_sub(1)?.checked_mul(self.dilations[axis])?;
+            let needed = steps.checked_add(reach)?.checked_add(1)?;
+            Some(needed.max(self.pads[axis].checked_add(size)?))
         };
-        [
-            extent(0, self.out_height).max(self.pads[0] + self.height),
-            extent(1, self.out_width).max(self.pads[1] + self.width),
-        ]
+        let both = extent(0, self.height, self.out_height).zip(extent(1, self.width, self.out_width));
+        let Some((height, width)) = both else { panic!("a kernel without positions, or that reaches too far") };
+        [height, width]
     }
 
     /// Elements of the image with that border.
+    ///
+    /// # Panics
+    /// As [`Self::bordered`].
     pub fn bordered_len(&self) -> usize {
         let [height, width] = self.bordered();
-        self.batch * height * width * self.channels
+        product(&[self.batch, height, width, self.channels])
     }
 
     /// Whether the kernel never leaves the image, so that [`LineRows`] needs no copy.
@@ -76,13 +103,18 @@ impl ConvShape {
         self.groups == 1 && self.dilations[1] == 1
     }
 
-    fn check(&self, image: &[f32]) {
+    /// What every kernel over images rests on: groups are whole, the image is as large as its shape, and nothing that
+    /// is worked out of a position of output and kernel overflows.
+    pub(crate) fn check(&self, image: &[f32]) {
         assert!(
             self.groups > 0
                 && self.channels.is_multiple_of(self.groups)
-                && self.out_channels.is_multiple_of(self.groups)
+                && self.out_channels.is_multiple_of(self.groups),
+            "channels are not shared out evenly among the groups"
         );
         assert_eq!(image.len(), self.image_len(), "the image is not as large as its shape");
+        // Both are worked out for their checks: the furthest position in each axis, and the number of positions.
+        let _ = (self.bordered(), self.depth());
     }
 
     /// Image, line and column of an output pixel.
@@ -143,8 +175,9 @@ impl<'a> TapRows<'a> {
     }
 }
 
-// SAFETY: pointers are either into the image, at a pixel inside it (`check` compared its length with the shape) and
-// `count` channels from `first` on, which is within a pixel; or to `ZEROS`, which is as long as `count` may be.
+// SAFETY: pointers are either into the image, at a pixel inside it (`check` compared its length with the shape, whose
+// products do not overflow) and `count` channels from `first` on, which is within a pixel; or to `ZEROS`, which is as
+// long as `count` may be.
 unsafe impl Rows for TapRows<'_> {
     fn count(&self) -> usize {
         self.shape.pixels()
@@ -200,7 +233,7 @@ impl<'a> LineRows<'a> {
 }
 
 // SAFETY: `bordered()` is large enough that the kernel at every output pixel lies inside, and `new` compared the
-// buffer's length with it; a line of the kernel is contiguous because the dilation is 1.
+// buffer's length with it, both without overflow; a line of the kernel is contiguous because the dilation is 1.
 unsafe impl Rows for LineRows<'_> {
     fn count(&self) -> usize {
         self.shape.pixels()
@@ -224,6 +257,15 @@ unsafe impl Rows for LineRows<'_> {
             shape.advance(&mut image, &mut y, &mut x);
         }
     }
+}
+
+/// The product of sizes.
+///
+/// # Panics
+/// When it overflows: nothing is that large.
+fn product(sizes: &[usize]) -> usize {
+    let product = sizes.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
+    product.unwrap_or_else(|| panic!("sizes {sizes:?} are out of bounds"))
 }
 
 /// Copies the image into `to` with the zeros around it that [`LineRows`] needs.

@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Tasks per thread, so that threads end together.
 const TASKS_PER_THREAD: usize = 4;
 
-/// Operands of a depthwise convolution. Images are NHWC, as large as the shape says.
+/// Operands of a depthwise convolution. Images are NHWC, as large as the shape says; [`depthwise`] compares all.
 #[derive(Clone, Copy, Debug)]
 pub struct Depthwise<'a> {
     pub image: &'a [f32],
@@ -245,15 +245,20 @@ unsafe fn run(level: IsaLevel, block: &Block<'_>) {
 /// Depthwise convolution: as many groups as channels, one output channel each.
 ///
 /// # Panics
-/// When the shape is not depthwise or a buffer's length is not that of the shape.
+/// When the shape is not depthwise, its sizes are out of bounds, or a buffer's length is not that of the shape.
 pub fn depthwise(isa: Isa, pool: &ThreadPool, shape: &ConvShape, of: &Depthwise<'_>, to: &mut [f32]) {
     let channels = shape.channels;
     assert!(shape.groups == channels && shape.out_channels == channels, "the convolution is not depthwise");
-    assert_eq!(of.image.len(), shape.image_len(), "the image is not as large as its shape");
-    assert_eq!(of.weights.len(), shape.kernel[0] * shape.kernel[1] * channels);
-    assert_eq!(of.bias.len(), channels);
-    assert_eq!(to.len(), shape.pixels() * channels);
-    assert!(of.residual.is_none_or(|residual| residual.len() == to.len()));
+    shape.check(of.image);
+    // A group has one channel: its depth is the number of kernel positions.
+    let weights = shape.depth().checked_mul(channels);
+    assert_eq!(Some(of.weights.len()), weights, "the weights are not as many as kernel positions and channels");
+    assert_eq!(of.bias.len(), channels, "the bias is not one value per channel");
+    assert_eq!(to.len(), shape.output_len(), "the result is not as large as its shape");
+    assert!(
+        of.residual.is_none_or(|residual| residual.len() == to.len()),
+        "the residual is not as large as the result"
+    );
     let line_len = shape.out_width * channels;
     if line_len == 0 {
         return;
@@ -264,7 +269,8 @@ pub fn depthwise(isa: Isa, pool: &ThreadPool, shape: &ConvShape, of: &Depthwise<
         let (first, lines) = (task * per_task, part.len() / line_len);
         let block = Block { shape, of, first, lines, channel: 0, count: 0, to: part.as_mut_ptr() };
         // SAFETY: an `Isa` of a level exists only where the machine runs it. The lengths were compared with the shape
-        // above, `part` holds `lines` whole lines, and kernel positions outside of the image are left out.
+        // above, whose `check` found that no position overflows; `part` holds `lines` whole lines, and kernel positions
+        // outside of the image are left out.
         unsafe { run(isa.level(), &block) };
         if !matches!(of.activation, Activation::None | Activation::Relu | Activation::Clip { .. }) {
             activate(isa, of.activation, part);

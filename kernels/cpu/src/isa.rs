@@ -63,6 +63,7 @@ impl IsaLevel {
                     && is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
+                    && is_x86_feature_detected!("bmi1")
                     && is_x86_feature_detected!("bmi2")
             }
             #[cfg(target_arch = "x86_64")]

@@ -25,5 +25,6 @@ pub mod pointwise;
 pub mod pool;
 pub mod rows;
 pub mod shuffle;
+mod sync;
 mod vector;
 pub mod window;

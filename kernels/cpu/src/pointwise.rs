@@ -64,7 +64,7 @@ impl Each for Lines {
     #[inline(always)]
     fn each(self, f: impl Fn(f32) -> f32) {
         for line in 0..self.count {
-            // SAFETY: `new`'s caller vouches for every line.
+            // SAFETY: `new`'s caller vouches for every line, so also for its place.
             let line = unsafe { std::slice::from_raw_parts_mut(self.first.add(line * self.stride), self.len) };
             map(line, &f);
         }
@@ -245,7 +245,10 @@ per_level! {
 }
 
 per_level! {
-    /// `function` of each line of `left` and all of `right`, which is not empty; `to` and `left` are whole lines.
+    /// `function` of each line of `left` and all of `right`; what is no whole line of `left` and `to` is left as it is.
+    ///
+    /// # Panics
+    /// When `right` is empty.
     pub fn binary_lines(function: Binary, left: &[f32], right: &[f32], to: &mut [f32]) {
         with_function!(function, |f| {
             for (to, left) in to.chunks_exact_mut(right.len()).zip(left.chunks_exact(right.len())) {

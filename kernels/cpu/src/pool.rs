@@ -4,23 +4,27 @@
 //! for some microseconds (steps of one inference follow each other closely) and then sleeps on a condition variable:
 //! an idle engine uses no CPU. The caller, too, looks that long for the last worker to be done. Threads of a pinned
 //! pool stay on cores of their own; see [`crate::cores`].
+//!
+//! `tests/pool_model.rs` takes this file with doubles of locks, atomics and threads in place of `crate::sync` and tries
+//! the orders in which they can meet.
 
-use crate::cores::{Cores, Pinned};
+use crate::{
+    cores::{Cores, Pinned},
+    sync::{
+        Arc, AtomicBool, AtomicUsize, Builder, Condvar, JoinHandle, LOOKS_BEFORE_SLEEP, Mutex, MutexGuard, Ordering,
+        spin_loop,
+    },
+};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    thread::{self, JoinHandle},
+    sync::PoisonError,
 };
 
 /// Most threads of one pool: far above any machine this runs on, low enough to refuse nonsense in a plan.
 pub const THREADS_MAX: usize = 1024;
 
-/// How many times a thread looks for the next loop, or the end of this one, before it sleeps: some 20 to 50 µs, about
-/// what waking it costs. On a machine with fewer cores than threads that is time taken from others, so it is no more.
-const LOOKS_BEFORE_SLEEP: u32 = 1000;
+/// Most tasks of one loop: every thread counts one beyond the last, and the counter must not come round.
+const TASKS_MAX: usize = usize::MAX - THREADS_MAX;
 
 /// A pool that cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +47,8 @@ struct Loop {
     tasks: usize,
 }
 
-// SAFETY: `context` points to a closure that is `Sync` and outlives the loop (see `ThreadPool::run`).
+// SAFETY: `context` points to a closure that is `Sync` and outlives the loop: `ThreadPool::run` returns, or passes a
+// panic on, only when no worker is inside and none can join.
 unsafe impl Send for Loop {}
 
 struct State {
@@ -121,7 +126,7 @@ impl ThreadPool {
         let mut pool = Self { shared, workers: Vec::with_capacity(threads - 1), turn: Mutex::new(()), cores };
         for index in 1..threads {
             let (shared, cores) = (Arc::clone(&pool.shared), Arc::clone(&pool.cores));
-            let worker = thread::Builder::new()
+            let worker = Builder::new()
                 .name(format!("engine-{index}"))
                 .spawn(move || {
                     let _pinned = cores.pin(index);
@@ -139,8 +144,11 @@ impl ThreadPool {
     }
 
     /// Calls `body(task, thread)` for every task in `0..tasks`, spread over the threads, and returns when all are
-    /// done. `thread` is below [`Self::threads`] and differs between calls that run at the same time. A panic of
-    /// `body` is passed on. `body` must not call `run` on the same pool.
+    /// done. `thread` is below [`Self::threads`] and differs between calls of this loop that run at the same time.
+    /// `body` must not call `run` on the same pool, which would wait for itself.
+    ///
+    /// # Panics
+    /// When `body` does: with its panic if it was the caller's own. Also when `tasks` are too many to count.
     pub fn run<F: Fn(usize, usize) + Sync>(&self, tasks: usize, body: F) {
         if tasks == 0 {
             return;
@@ -150,9 +158,10 @@ impl ThreadPool {
             return;
         }
         unsafe fn call<F: Fn(usize, usize) + Sync>(context: *const (), task: usize, thread: usize) {
-            // SAFETY: `context` is the `&F` below, alive until `run` returns.
+            // SAFETY: `context` is the `&F` below, alive until `run` returns or unwinds.
             unsafe { (*context.cast::<F>())(task, thread) }
         }
+        assert!(tasks <= TASKS_MAX, "a loop has too many tasks");
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
         let current = Loop { context: (&raw const body).cast(), call: call::<F>, tasks };
@@ -167,7 +176,7 @@ impl ThreadPool {
         let mine = catch_unwind(AssertUnwindSafe(|| drain(shared, current, 0)));
         let mut looks = 0;
         while shared.inside.load(Ordering::Acquire) > 0 && looks < LOOKS_BEFORE_SLEEP {
-            std::hint::spin_loop();
+            spin_loop();
             looks += 1;
         }
         // No worker joins after `current` is taken away; those inside are waited for, so `body` outlives its calls.
@@ -236,7 +245,7 @@ fn work(shared: &Shared, thread: usize) {
     loop {
         let mut looks = 0;
         while shared.generation.load(Ordering::Acquire) == seen && looks < LOOKS_BEFORE_SLEEP {
-            std::hint::spin_loop();
+            spin_loop();
             looks += 1;
         }
         let mut state = lock(&shared.state);
@@ -260,45 +269,5 @@ fn work(shared: &Shared, thread: usize) {
         if state.inside == 0 {
             shared.left.notify_one();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_task_runs_once_and_no_two_share_a_thread_slot() {
-        for threads in [1, 2, 3, 8] {
-            let pool = ThreadPool::new(threads).unwrap();
-            let busy: Vec<AtomicBool> = (0..threads).map(|_| AtomicBool::new(false)).collect();
-            for tasks in [0, 1, 2, 7, 100] {
-                let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
-                pool.run(tasks, |task, thread| {
-                    assert!(!busy[thread].swap(true, Ordering::SeqCst));
-                    counts[task].fetch_add(1, Ordering::Relaxed);
-                    busy[thread].store(false, Ordering::SeqCst);
-                });
-                assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
-            }
-        }
-    }
-
-    #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
-        let pool = ThreadPool::new(2).unwrap();
-        let failed = catch_unwind(AssertUnwindSafe(|| pool.run(64, |task, _| assert!(task != 33, "planted"))));
-        assert!(failed.is_err());
-        let sum = AtomicUsize::new(0);
-        pool.run(10, |task, _| {
-            sum.fetch_add(task, Ordering::Relaxed);
-        });
-        assert_eq!(sum.load(Ordering::Relaxed), 45);
-    }
-
-    #[test]
-    fn nonsense_thread_counts_are_refused() {
-        assert!(ThreadPool::new(0).is_err());
-        assert!(ThreadPool::new(THREADS_MAX + 1).is_err());
     }
 }

@@ -72,7 +72,7 @@ pub fn softmax(isa: Isa, pool: &ThreadPool, columns: usize, guarded: bool, to: &
     if to.is_empty() {
         return;
     }
-    assert_eq!(to.len() % columns, 0, "the rows are not whole");
+    assert!(columns > 0 && to.len().is_multiple_of(columns), "the rows are not whole");
     for_parts(pool, to, columns * rows_per_task(columns), |_, part| softmax_rows(isa, columns, guarded, part));
 }
 
@@ -123,8 +123,8 @@ pub fn layer_norm(
     if to.is_empty() {
         return;
     }
-    assert_eq!(to.len() % columns, 0, "the rows are not whole");
-    assert_eq!(from.len(), to.len());
+    assert!(columns > 0 && to.len().is_multiple_of(columns), "the rows are not whole");
+    assert_eq!(from.len(), to.len(), "the result is not as large as what it is made of");
     for given in [parameters.scale, parameters.bias].into_iter().flatten() {
         assert_eq!(given.len(), columns, "scale or bias is not as long as a row");
     }

@@ -35,7 +35,8 @@ impl Transpose {
         for &axis in perm.iter().filter(|&&axis| shape[axis] != 1) {
             let (size, stride) = (shape[axis], strides[axis]);
             match axes.last_mut() {
-                Some(last) if last.1 == stride * size => *last = (last.0 * size, stride),
+                // Where some other axis is of no size, the product of these may overflow.
+                Some(last) if Some(last.1) == stride.checked_mul(size) => *last = (last.0.checked_mul(size)?, stride),
                 _ => axes.push((size, stride)),
             }
         }
@@ -145,9 +146,9 @@ pub struct Move {
 const MOVE_TASK_BYTES: usize = 65_536;
 
 impl Move {
-    /// Copies one element to `to` plus strides for every index over `axes`. `None` when sizes overflow, elements are
-    /// not of 1, 2, 4 or 8 bytes, there are more than [`AXES_MAX`] axes left after merging, or two elements would be
-    /// copied to the same place.
+    /// Copies one element to `to` plus strides for every index over `axes`. `None` when sizes overflow or no buffer is
+    /// as long, elements are not of 1, 2, 4 or 8 bytes, there are more than [`AXES_MAX`] axes left after merging, or two
+    /// elements would be copied to the same place.
     pub fn new(element_bytes: usize, (from, to): (usize, usize), axes: &[MoveAxis]) -> Option<Self> {
         if !matches!(element_bytes, 1 | 2 | 4 | 8) {
             return None;
@@ -182,6 +183,11 @@ impl Move {
         if count == 0 {
             (from_len, to_len, merged) = (0, 0, vec![MoveAxis { size: 0, from: 1, to: 1 }]);
         }
+        // So that offsets in bytes, and the step beyond the end of an axis, can be counted.
+        let fits = |len: usize| len.checked_mul(element_bytes).is_some_and(|bytes| bytes <= isize::MAX as usize);
+        if !fits(from_len) || !fits(to_len) {
+            return None;
+        }
         let inner = merged.pop().unwrap_or(MoveAxis { size: 1, from: 1, to: 1 });
         (merged.len() < AXES_MAX).then_some(Self { element_bytes, from, to, outer: merged, inner, from_len, to_len })
     }
@@ -202,7 +208,7 @@ impl Move {
             return;
         }
         struct Base(*mut u8);
-        // SAFETY: tasks write disjoint places; see `new`.
+        // SAFETY: tasks write disjoint places: `new` refuses axes that lead to one place twice.
         unsafe impl Sync for Base {}
         impl Base {
             fn at(&self, offset: usize) -> *mut u8 {
@@ -223,8 +229,8 @@ impl Move {
                 at_to += *index * axis.to;
             }
             for _ in first..(first + per_task).min(runs) {
-                // SAFETY: `needs` covers every index over the axes and was compared with both lengths; no two runs
-                // write the same place.
+                // SAFETY: `needs` covers every index over the axes, in bytes too (`new`), and was compared with both
+                // lengths above; no two runs write the same place (`new`).
                 unsafe { self.run_of(from.as_ptr().add(at_from * bytes), base.at(at_to * bytes)) };
                 for (axis, index) in self.outer.iter().zip(&mut index).rev() {
                     *index += 1;

@@ -74,7 +74,7 @@ per_level! {
 /// Pools an image. `padded`: height and width of the padded image, counted from the first line of its padding.
 ///
 /// # Panics
-/// When a buffer's length is not that of the shape.
+/// When a buffer's length is not that of the shape, or its sizes are out of bounds.
 pub fn pool(
     isa: Isa,
     threads: &ThreadPool,
@@ -84,9 +84,9 @@ pub fn pool(
     image: &[f32],
     to: &mut [f32],
 ) {
-    assert_eq!(image.len(), shape.image_len());
-    assert_eq!(shape.channels, shape.out_channels);
-    assert_eq!(to.len(), shape.pixels() * shape.channels);
+    shape.check(image);
+    assert_eq!(shape.channels, shape.out_channels, "a pool keeps its channels");
+    assert_eq!(to.len(), shape.output_len(), "the result is not as large as its shape");
     for_parts(threads, to, shape.out_width * shape.channels, |task, line| {
         let at = (task / shape.out_height, task % shape.out_height);
         pool_line(isa, &Line { shape, kind, image, padded, at }, line);
@@ -117,9 +117,12 @@ pub fn global_mean(isa: Isa, pool: &ThreadPool, channels: usize, from: &[f32], t
     if to.is_empty() {
         return;
     }
-    assert_eq!(to.len() % channels, 0);
+    assert!(channels > 0 && to.len().is_multiple_of(channels), "means are not whole pixels");
     let image = from.len() / (to.len() / channels);
-    assert!(image > 0 && image.is_multiple_of(channels) && from.len() == image * (to.len() / channels));
+    assert!(
+        image > 0 && image.is_multiple_of(channels) && from.len() == image * (to.len() / channels),
+        "images are not whole pixels"
+    );
     // Images are tasks, or parts of the channels of one after the other where there are fewer images than threads.
     let images = to.len() / channels;
     if images >= pool.threads() {

@@ -9,7 +9,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 rounds=${1:-3} jobs=${2:-4000} callers=64
 work=$(mktemp -d); chmod 755 "$work"
-pg=$(ls -d /usr/lib/postgresql/*/bin | tail -1)
+pg=$(find /usr/lib/postgresql -mindepth 2 -maxdepth 2 -name bin | sort -V | tail -1)
 as_pg() { if [ "$(id -u)" = 0 ]; then su postgres -s /bin/sh -c "$1"; else sh -c "$1"; fi; }
 cleanup() { as_pg "$pg/pg_ctl -D $work/pg/data -m immediate stop" >/dev/null 2>&1 || true; rm -rf "$work"; }
 trap cleanup EXIT

@@ -48,7 +48,7 @@ fn backend_cases_pass_or_are_refused_by_name() -> Result<(), Failure> {
     let Some(root) = cases_folder() else {
         let command = "python3 tests/conformance/generate.py target/onnx-cases";
         assert!(!in_ci(), "there are no ONNX backend cases; make them with: {command}");
-        eprintln!("SKIPPED: there are no ONNX backend cases; make them with: {command}");
+        planforge_skipped::skipped(format_args!("there are no ONNX backend cases; make them with: {command}"));
         return Ok(());
     };
     let only = env::var("PLANFORGE_ONNX_CASE").ok();

@@ -1,5 +1,4 @@
 //! What tests of generated kernels share.
-#![expect(clippy::print_stderr, reason = "says loudly when there is nothing to compile with")]
 
 use planforge_cuda::{
     codegen::Generated,
@@ -17,7 +16,7 @@ pub const ARCHITECTURES: [u32; 6] = [75, 80, 86, 89, 90, 100];
 pub fn supported() -> Vec<u32> {
     nvrtc::supported().unwrap_or_else(|error| {
         assert!(std::env::var_os("PLANFORGE_NEED_NVRTC").is_none(), "{error}");
-        eprintln!("SKIPPED, nothing was compiled: {error}");
+        planforge_skipped::skipped(error);
         Vec::new()
     })
 }

@@ -57,7 +57,7 @@ impl Emulator {
         });
         let Some(compiler) = compiler.clone() else {
             assert!(std::env::var_os("CI").is_none(), "there is no C++ compiler");
-            eprintln!("SKIPPED, nothing was emulated: there is no C++ compiler");
+            planforge_skipped::skipped("there is no C++ compiler to emulate kernels with");
             return None;
         };
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated");

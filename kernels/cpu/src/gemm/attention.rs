@@ -5,8 +5,8 @@
 //! heads, with every score in memory.
 
 use super::{
-    BatchItem, BatchShape, Block, Blocking, Epilogue, MatrixRows, Place, Shared, ThreadScratch, View, Workspace,
-    check_call, grow, multiply_batch, pack::pack_strided, run_block,
+    Batch, BatchItem, BatchShape, Block, Blocking, Epilogue, MatrixRows, Place, Shared, ThreadScratch, View, Workspace,
+    check_call, grow, multiply_batch, pack::pack_strided, run_block, times,
 };
 use crate::{
     isa::Isa,
@@ -66,13 +66,14 @@ pub struct Attention<'a> {
 }
 
 impl Attention<'_> {
-    /// Checks the operands and the number of elements of the result.
+    /// Checks the operands and the number of elements of the result, so that no place within them overflows.
     fn check(&self, to: usize) {
         let AttentionShape { batch, heads, queries, keys, depth, value_depth, .. } = self.shape;
-        self.queries.check(batch * queries, heads * depth);
-        self.keys.check(batch * keys, heads * depth);
-        self.values.check(batch * keys, heads * value_depth);
-        assert_eq!(to, batch * queries * heads * value_depth, "the result is not as large as its shape");
+        let value_width = times(heads, value_depth);
+        self.queries.check(times(batch, queries), times(heads, depth));
+        self.keys.check(times(batch, keys), times(heads, depth));
+        self.values.check(times(batch, keys), value_width);
+        assert_eq!(to, times(times(batch, queries), value_width), "the result is not as large as its shape");
         if let Some(mask) = self.mask {
             let last = [batch, heads, queries, keys]
                 .iter()
@@ -123,7 +124,9 @@ pub fn attention(
     let parts = if pool.threads() == 1 { 1 } else { (pool.threads() * 2).div_ceil(batch * heads) };
     let per_part = queries.div_ceil(parts.max(1)).next_multiple_of(row_block);
     let parts = queries.div_ceil(per_part);
-    let (key_len, value_len) = (keys.next_multiple_of(nr) * depth, value_depth.next_multiple_of(nr) * keys);
+    let (key_len, value_len) = (times(keys.next_multiple_of(nr), depth), times(value_depth.next_multiple_of(nr), keys));
+    let scratch_len = key_len.checked_add(value_len).and_then(|len| len.checked_add(times(row_block, keys)));
+    let scratch_len = scratch_len.expect("sizes of an attention are out of bounds");
     let width = heads * value_depth;
     let result = Shared(to.as_mut_ptr());
     pool.run(batch * heads * parts, |task, thread| {
@@ -131,7 +134,7 @@ pub fn attention(
         let (start, end) = (task % parts * per_part, (task % parts * per_part + per_part).min(queries));
         workspace.with(thread, |scratch| {
             let ThreadScratch { pointers, rows: packed, columns: buffer } = scratch;
-            let buffer = grow(buffer, key_len + value_len + row_block * keys, 0.0);
+            let buffer = grow(buffer, scratch_len, 0.0);
             let (key_panels, rest) = buffer.split_at_mut(key_len);
             let (value_panels, scores) = rest.split_at_mut(value_len);
             let at = |rows: &HeadRows<'_>, count: usize, depth: usize| {
@@ -165,8 +168,8 @@ pub fn attention(
                 let block = Block { rows: 0..count, columns: 0..value_depth };
                 let place = Place { offset: 0, stride: width };
                 let c = result.at((image * queries + row) * width + head * value_depth);
-                // SAFETY: `check` compared the result's length with the shape; tasks write other heads, images or
-                // queries of it. The operands are covered as above.
+                // SAFETY: `check` compared the result's length with the shape, whose products do not overflow; tasks
+                // write other heads, images or queries of it. The operands are covered as above.
                 unsafe { run_block(isa, blocking, &source, value_panels, block, c, place, &epilogue, pointers, packed) }
                 row += count;
             }
@@ -225,17 +228,19 @@ pub fn attention_in_passes(
         };
         (0..batch * heads).map(item).collect::<Vec<_>>()
     };
+    // SAFETY: each item has a square of scores, or the columns of a head in the rows of an image, to itself.
+    let batch_of = |shape, values| unsafe { Batch::apart(shape, items(values)) }.expect("`check` counted all places");
     let epilogue = Epilogue { alpha: scale, ..Epilogue::default() };
     let shape = BatchShape { rows: queries, columns: keys, depth };
     let operands = (of.queries.data, of.keys.data);
-    multiply_batch(isa, pool, workspace, blocking, shape, &items(false), operands, scores, &epilogue);
+    multiply_batch(isa, pool, workspace, blocking, &batch_of(shape, false), operands, scores, &epilogue);
     if of.mask.is_some() {
         for_parts(pool, scores, square, |index, part| of.add_mask(index / heads, index % heads, 0, part));
     }
     softmax(isa, pool, keys, guarded, scores);
     let shape = BatchShape { rows: queries, columns: value_depth, depth: keys };
     let operands = (&*scores, of.values.data);
-    multiply_batch(isa, pool, workspace, blocking, shape, &items(true), operands, to, &Epilogue::default());
+    multiply_batch(isa, pool, workspace, blocking, &batch_of(shape, true), operands, to, &Epilogue::default());
 }
 
 #[cfg(test)]

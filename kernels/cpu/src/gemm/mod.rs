@@ -6,10 +6,12 @@
 //! `depth_block` cuts it.
 
 mod attention;
+mod batch;
 mod pack;
 mod tile;
 
 pub use attention::{Attention, AttentionShape, HeadRows, Mask, attention, attention_in_passes, score_count};
+pub use batch::{Batch, BatchError, BatchItem, BatchShape, View, multiply_batch};
 pub use pack::{PackedSize, pack_columns, pack_with};
 pub use tile::{Kernel, kernel_by_name, kernels};
 
@@ -18,14 +20,15 @@ use crate::{
     pointwise::{Activation, Lines, activate_lines},
     pool::ThreadPool,
 };
-use pack::{pack_rows, pack_strided};
+use pack::pack_rows;
 use std::sync::{Mutex, PoisonError};
 use tile::{Finish, Tile};
 
 /// The rows of a left operand: each is `taps` pieces of `tap_len` contiguous elements.
 ///
 /// # Safety
-/// Every pointer that [`Rows::pointers`] writes is valid for reads of `tap_len` elements while `self` lives.
+/// [`Rows::pointers`] writes all the pointers it is asked for, and each is valid for reads of `tap_len` elements while
+/// `self` lives. `count`, `taps` and `tap_len` always give the same.
 pub unsafe trait Rows: Sync {
     /// How many rows there are.
     fn count(&self) -> usize;
@@ -51,12 +54,14 @@ impl<'a> MatrixRows<'a> {
     /// # Panics
     /// When `data` is shorter than that.
     pub fn new(data: &'a [f32], rows: usize, columns: usize, stride: usize) -> Self {
-        assert!(rows == 0 || (rows - 1) * stride + columns <= data.len(), "the matrix is longer than its data");
+        // Rows that are only read may overlap.
+        let end = rows.checked_sub(1).map_or(Some(0), |last| last.checked_mul(stride)?.checked_add(columns));
+        assert!(end.is_some_and(|end| end <= data.len()), "the matrix is longer than its data");
         Self { data, rows, columns, stride }
     }
 }
 
-// SAFETY: `new` checked that every row lies within `data`.
+// SAFETY: `new` checked, without overflow, that every row lies within `data`.
 unsafe impl Rows for MatrixRows<'_> {
     fn count(&self) -> usize {
         self.rows
@@ -82,6 +87,19 @@ pub struct Place {
     pub offset: usize,
     /// From one row to the next.
     pub stride: usize,
+}
+
+impl Place {
+    /// One beyond the last element of `rows` rows of `columns`; `None` when rows overlap or that overflows.
+    fn end(self, rows: usize, columns: usize) -> Option<usize> {
+        if rows == 0 || columns == 0 {
+            return Some(0);
+        }
+        if rows > 1 && self.stride < columns {
+            return None;
+        }
+        (rows - 1).checked_mul(self.stride)?.checked_add(columns)?.checked_add(self.offset)
+    }
 }
 
 /// How a product is cut up: a tactic.
@@ -162,7 +180,8 @@ fn grow<T: Clone>(vector: &mut Vec<T>, len: usize, value: T) -> &mut [T] {
 /// The output, shared between threads that write disjoint blocks.
 #[derive(Clone, Copy)]
 struct Shared(*mut f32);
-// SAFETY: tasks write disjoint ranges; see the drivers.
+// SAFETY: the tasks of one loop write disjoint ranges: blocks of one product in `multiply`, of products that do not
+// overlap in `multiply_batch`, of other heads, images or queries in `attention`.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -175,11 +194,16 @@ impl Shared {
 }
 
 fn check_place(place: Place, rows: usize, columns: usize, len: usize) {
-    assert!(place.stride >= columns || rows <= 1, "rows of a matrix overlap");
-    assert!(
-        rows == 0 || columns == 0 || place.offset + (rows - 1) * place.stride + columns <= len,
-        "a matrix is longer than its data"
-    );
+    let end = place.end(rows, columns);
+    assert!(end.is_some_and(|end| end <= len), "a matrix is longer than its data, or its rows overlap");
+}
+
+/// `a * b`, of sizes whose product is that of something in memory.
+///
+/// # Panics
+/// When it overflows, so that no later check compares with what is left of it.
+fn times(a: usize, b: usize) -> usize {
+    a.checked_mul(b).expect("sizes of a product are out of bounds")
 }
 
 /// `C = act(alpha A B + bias + residual)`, where `b` holds `columns` columns packed for the blocking's kernel.
@@ -198,7 +222,7 @@ pub fn multiply(
     epilogue: &Epilogue<'_>,
 ) {
     let (count, kernel) = (rows.count(), blocking.kernel);
-    let depth = rows.taps() * rows.tap_len();
+    let depth = times(rows.taps(), rows.tap_len());
     check_call(isa, kernel, (b, columns), depth, epilogue);
     check_place(place, count, columns, c.len());
     if let Some((residual, place)) = epilogue.residual {
@@ -208,7 +232,7 @@ pub fn multiply(
         return;
     }
     let row_block = blocking.row_block.clamp(1, count);
-    let column_block = blocking.column_block.max(1).next_multiple_of(kernel.nr);
+    let column_block = blocking.column_block.clamp(1, columns).next_multiple_of(kernel.nr);
     let row_tasks = count.div_ceil(row_block);
     let tasks = row_tasks * columns.div_ceil(column_block);
     let c = Shared(c.as_mut_ptr());
@@ -233,10 +257,10 @@ fn check_call(isa: Isa, kernel: &Kernel, (b, columns): (&[f32], usize), depth: u
         kernel.name,
         isa.level()
     );
-    let panels = columns.div_ceil(kernel.nr);
-    assert!(b.len() >= panels * kernel.nr * depth, "the packed operand is too short");
+    let padded = times(columns.div_ceil(kernel.nr), kernel.nr);
+    assert!(b.len() >= times(padded, depth), "the packed operand is too short");
     if let Some(bias) = epilogue.bias {
-        assert!(bias.len() >= panels * kernel.nr, "the bias is not padded to whole panels");
+        assert!(bias.len() >= padded, "the bias is not padded to whole panels");
     }
 }
 
@@ -249,8 +273,9 @@ struct Block {
 /// Computes one block on this thread.
 ///
 /// # Safety
-/// `c` (row 0, column 0), bias and residual cover the whole product, `b` all panels at the depth of `rows`; nobody
-/// else writes the block; the machine runs the kernel's level. The block's columns begin at a panel.
+/// `c` (row 0, column 0), bias and residual cover the whole product ([`check_place`]), `b` all panels at the depth of
+/// `source` and the machine runs the kernel's level ([`check_call`]); nobody else reads or writes the block. Its columns
+/// begin at a panel.
 #[expect(clippy::too_many_arguments, reason = "a product has that many operands")]
 unsafe fn run_block(
     isa: Isa,
@@ -266,21 +291,21 @@ unsafe fn run_block(
 ) {
     let kernel = blocking.kernel;
     let (taps, tap_len) = (source.taps(), source.tap_len());
-    let depth = taps * tap_len;
+    let depth = times(taps, tap_len);
     let row_count = block.rows.len();
     // One table per tile of rows: [tap][row of the tile].
-    let table = grow(&mut pointers.0, row_count * taps, std::ptr::null());
+    let table = grow(&mut pointers.0, times(row_count, taps), std::ptr::null());
     for first in (0..row_count).step_by(kernel.mr) {
         let rows = kernel.mr.min(row_count - first);
         let to = &mut table[first * taps..(first + rows) * taps];
         source.pointers(block.rows.start + first, rows, to);
     }
     if blocking.pack_rows {
-        let packed = grow(packed, row_count * depth, 0.0);
+        let packed = grow(packed, times(row_count, depth), 0.0);
         for first in (0..row_count).step_by(kernel.mr) {
             let rows = kernel.mr.min(row_count - first);
             let table = &table[first * taps..(first + rows) * taps];
-            // SAFETY: the pointers come from `Rows::pointers`, valid for `tap_len` elements.
+            // SAFETY: the pointers come from `Rows::pointers`, whose contract makes them valid for `tap_len` elements.
             unsafe { pack_rows(table, rows, tap_len, &mut packed[first * depth..(first + rows) * depth]) };
         }
     }
@@ -345,7 +370,8 @@ unsafe fn run_block(
                     finish,
                 };
                 let family = if blocking.pack_rows { kernel.packed_by_rows } else { kernel.by_rows };
-                // SAFETY: the caller's promise, cut to this tile.
+                // SAFETY: the caller's promise, cut to this tile. Operands are sliced above where the tile begins, and
+                // pointers of A are `Rows::pointers`' or lie in `packed`.
                 unsafe { family[rows - 1](&tile) };
                 if last && !clip && epilogue.activation != Activation::None {
                     // SAFETY: within the block, which is this thread's alone.
@@ -355,115 +381,6 @@ unsafe fn run_block(
             }
         }
     }
-}
-
-/// A matrix inside a larger buffer, with any strides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct View {
-    pub offset: usize,
-    pub row_stride: usize,
-    pub column_stride: usize,
-}
-
-impl View {
-    fn check(self, rows: usize, columns: usize, len: usize) {
-        let end = (rows.max(1) - 1) * self.row_stride + (columns.max(1) - 1) * self.column_stride;
-        assert!(rows == 0 || columns == 0 || self.offset + end < len, "a view is longer than its data");
-    }
-}
-
-/// One product of a batch.
-#[derive(Clone, Copy, Debug)]
-pub struct BatchItem {
-    pub a: View,
-    pub b: View,
-    pub c: Place,
-    pub residual: Place,
-}
-
-/// Sizes of every product of a batch: `rows x depth` by `depth x columns`.
-#[derive(Clone, Copy, Debug)]
-pub struct BatchShape {
-    pub rows: usize,
-    pub columns: usize,
-    pub depth: usize,
-}
-
-/// Many products whose right operands are not known ahead of time; each task packs what it needs. The residual of
-/// `epilogue`, if any, is placed by each item. Items must not overlap in C.
-///
-/// # Panics
-/// When an operand is shorter than its shape says, or the kernel's level is above `isa`'s.
-#[expect(clippy::too_many_arguments, reason = "a product has that many operands")]
-pub fn multiply_batch(
-    isa: Isa,
-    pool: &ThreadPool,
-    workspace: &Workspace,
-    blocking: &Blocking,
-    shape: BatchShape,
-    items: &[BatchItem],
-    (a, b): (&[f32], &[f32]),
-    c: &mut [f32],
-    epilogue: &Epilogue<'_>,
-) {
-    let kernel = blocking.kernel;
-    let BatchShape { rows, columns, depth } = shape;
-    if rows == 0 || columns == 0 {
-        return;
-    }
-    for item in items {
-        item.a.check(rows, depth, a.len());
-        item.b.check(depth, columns, b.len());
-        check_place(item.c, rows, columns, c.len());
-        if let Some((residual, _)) = epilogue.residual {
-            check_place(item.residual, rows, columns, residual.len());
-        }
-    }
-    let row_block = blocking.row_block.clamp(1, rows);
-    let column_block = blocking.column_block.clamp(1, columns).next_multiple_of(kernel.nr);
-    let row_tasks = rows.div_ceil(row_block);
-    let column_tasks = columns.div_ceil(column_block);
-    let c = Shared(c.as_mut_ptr());
-    pool.run(items.len() * row_tasks * column_tasks, |task, thread| {
-        let row = task % row_tasks * row_block;
-        let column = task / row_tasks % column_tasks * column_block;
-        let item = &items[task / row_tasks / column_tasks];
-        let row_count = row_block.min(rows - row);
-        let column_count = column_block.min(columns - column);
-        workspace.with(thread, |scratch| {
-            let ThreadScratch { pointers, rows: packed, columns: panels } = scratch;
-            let padded = column_count.next_multiple_of(kernel.nr);
-            // Beside the panels: rows of A made contiguous, when they are not.
-            let gathered = if item.a.column_stride == 1 || depth <= 1 { 0 } else { row_count * depth };
-            let buffer = grow(panels, padded * depth + gathered, 0.0);
-            let (panels, gathered) = buffer.split_at_mut(padded * depth);
-            let b_view = View { offset: item.b.offset + column * item.b.column_stride, ..item.b };
-            pack_strided(&b[b_view.offset.min(b.len())..], b_view, depth, column_count, kernel.nr, panels);
-            let a_offset = item.a.offset + row * item.a.row_stride;
-            let source = if gathered.is_empty() {
-                MatrixRows::new(&a[a_offset.min(a.len())..], row_count, depth, item.a.row_stride)
-            } else {
-                for (row, line) in gathered.chunks_exact_mut(depth).enumerate() {
-                    for (step, value) in line.iter_mut().enumerate() {
-                        *value = a[a_offset + row * item.a.row_stride + step * item.a.column_stride];
-                    }
-                }
-                MatrixRows::new(gathered, row_count, depth, depth)
-            };
-            let residual = epilogue.residual.map(|(data, _)| {
-                let offset = item.residual.offset + row * item.residual.stride + column;
-                (data, Place { offset, stride: item.residual.stride })
-            });
-            let epilogue = Epilogue { residual, bias: epilogue.bias.map(|bias| &bias[column..]), ..*epilogue };
-            check_call(isa, kernel, (panels, column_count), depth, &epilogue);
-            let block = Block { rows: 0..row_count, columns: 0..column_count };
-            let place = Place { offset: 0, stride: item.c.stride };
-            let c = c.at(item.c.offset + row * item.c.stride + column);
-            // SAFETY: views and places were checked for every item; tasks write disjoint blocks of items that do not
-            // overlap.
-            unsafe { run_block(isa, blocking, &source, panels, block, c, place, &epilogue, pointers, packed) }
-        });
-    });
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub fn pack_with(
     mut value: impl FnMut(usize, usize) -> f32,
 ) {
     assert_eq!(Some(to.len()), PackedSize::new(kernel, depth, columns).map(|size| size.elements));
-    if depth == 0 {
+    if to.is_empty() {
         return;
     }
     for (panel, to) in to.chunks_exact_mut(kernel.nr * depth).enumerate() {
@@ -57,13 +57,13 @@ pub fn pack_columns(
 ) {
     assert_eq!(Some(to.len()), PackedSize::new(kernel, depth, columns).map(|size| size.elements));
     let view = View { offset: 0, row_stride: step_stride, column_stride };
-    view.check(depth, columns, data.len());
+    assert!(view.end(depth, columns).is_some_and(|end| end <= data.len()), "a view is longer than its data");
     pack_strided(data, view, depth, columns, kernel.nr, to);
 }
 
-/// Packs a view (its offset already applied to `data`) into panels of `nr` columns.
+/// Packs a view (its offset already applied to `data`) into panels of `nr` columns: as many as `to` holds.
 pub(super) fn pack_strided(data: &[f32], view: View, depth: usize, columns: usize, nr: usize, to: &mut [f32]) {
-    if depth == 0 {
+    if to.is_empty() {
         return;
     }
     for (panel, to) in to.chunks_exact_mut(nr * depth).enumerate() {

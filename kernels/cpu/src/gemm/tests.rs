@@ -116,11 +116,12 @@ proptest! {
         let pool = ThreadPool::new(threads).unwrap();
         let workspace = Workspace::new(threads);
         let shape = BatchShape { rows: m, columns: n, depth: k };
+        let products = Batch::new(shape, items, [a.len(), b.len(), batch * m * n]).unwrap();
         for (isa, kernel) in every_kernel() {
             for blocking in blockings(kernel, rng) {
                 let mut c = vec![f32::NAN; batch * m * n];
                 let epilogue = Epilogue { residual: Some((&residual, Place { offset: 0, stride: 0 })), ..Epilogue::default() };
-                multiply_batch(isa, &pool, &workspace, &blocking, shape, &items, (&a, &b), &mut c, &epilogue);
+                multiply_batch(isa, &pool, &workspace, &blocking, &products, (&a, &b), &mut c, &epilogue);
                 assert_close(&c, &want, k, &format!("{blocking:?}"));
             }
         }
