@@ -92,8 +92,8 @@ impl Compiler for NativeBackend {
         self.of_sku(&request.sku).compile(request, events, cancel)
     }
 
-    fn builds_apart(&self, request: &CompileRequest) -> bool {
-        self.of_sku(&request.sku).builds_apart(request)
+    fn builds_out_of_process(&self, request: &CompileRequest) -> bool {
+        self.of_sku(&request.sku).builds_out_of_process(request)
     }
 
     fn join_caches(&self, sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {

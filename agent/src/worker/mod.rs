@@ -5,11 +5,11 @@
 //! the process is ended.
 //!
 //! A build that needs a process of its own is done by this program started once more, with the same words on its command
-//! line and a [`Task::Compile`] as its first line; see `apart`.
+//! line and a [`Task::Compile`] as its first line; see `out_of_process`.
 
-mod apart;
+mod out_of_process;
 
-use apart::{Apart, CompileOrder};
+use out_of_process::{CompileOrder, OutOfProcess};
 use planforge_backend::{Cancel, Compiler};
 use planforge_device::telemetry::OpenTelemetry;
 use planforge_types::{
@@ -48,8 +48,8 @@ impl Task {
     }
 
     fn of(line: &[u8]) -> serde_json::Result<Self> {
-        match line.starts_with(apart::PREFIX) {
-            true => serde_json::from_slice(&line[apart::PREFIX.len()..]).map(Self::Compile),
+        match line.starts_with(out_of_process::PREFIX) {
+            true => serde_json::from_slice(&line[out_of_process::PREFIX.len()..]).map(Self::Compile),
             false => serde_json::from_slice(line).map(Self::Work),
         }
     }
@@ -76,7 +76,7 @@ pub fn worker_main(compilers: Vec<Box<dyn Compiler>>, open_telemetry: &OpenTelem
         Ok(Task::Work(order)) => work(&order, compilers, open_telemetry, out, &cancel),
         Ok(Task::Compile(order)) => {
             let _commands = listen(cancel.clone());
-            apart::compile(&order, &compilers, out, &cancel)
+            out_of_process::compile(&order, &compilers, out, &cancel)
         }
         Err(message) => {
             tell(&mut out, &WorkEvent::Failed { class: FailureClass::Infrastructure, message, hint: String::new() });
@@ -93,7 +93,7 @@ fn work(
     cancel: &Cancel,
 ) -> ExitCode {
     let compilers: Vec<Box<dyn Compiler>> =
-        compilers.into_iter().map(|compiler| Box::new(Apart::of(compiler)) as Box<dyn Compiler>).collect();
+        compilers.into_iter().map(|compiler| Box::new(OutOfProcess::of(compiler)) as Box<dyn Compiler>).collect();
     let mut emit = move |event: WorkEvent| tell(&mut out, &event);
     let commands = listen(cancel.clone());
     let mut wait_continue = || match commands.recv() {

@@ -212,7 +212,7 @@ impl Compiler for CudaCompiler {
         Ok(CompiledPlan { path, facts, findings })
     }
 
-    fn builds_apart(&self, _request: &CompileRequest) -> bool {
+    fn builds_out_of_process(&self, _request: &CompileRequest) -> bool {
         true
     }
 

@@ -95,7 +95,7 @@ pub trait Compiler: Send + Sync {
 
     /// Whether such a build needs a process of its own: what it leaves in one (contexts, loaded code, freed memory) would
     /// be measured with the engine, which users load where nothing was built.
-    fn builds_apart(&self, request: &CompileRequest) -> bool {
+    fn builds_out_of_process(&self, request: &CompileRequest) -> bool {
         let _ = request;
         false
     }

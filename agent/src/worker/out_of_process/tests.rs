@@ -26,7 +26,7 @@ impl Compiler for Elsewhere {
         panic!("built in the process that measures");
     }
 
-    fn builds_apart(&self, request: &CompileRequest) -> bool {
+    fn builds_out_of_process(&self, request: &CompileRequest) -> bool {
         request.calibration.is_none()
     }
 
@@ -77,9 +77,10 @@ fn request() -> CompileRequest {
 /// What comes of a build whose process is this script, which has read its order into `$order`.
 fn build(script: &str, cancel: &Cancel) -> (Result<CompiledPlan, BackendError>, Vec<String>) {
     let script = format!("read -r order\n{script}");
-    let apart = Apart { inner: Box::new(Elsewhere), command: ["/bin/sh", "-c", &script].map(OsString::from).to_vec() };
+    let compiler =
+        OutOfProcess { inner: Box::new(Elsewhere), command: ["/bin/sh", "-c", &script].map(OsString::from).to_vec() };
     let heard = Heard::default();
-    let result = apart.compile(&request(), &heard, cancel);
+    let result = compiler.compile(&request(), &heard, cancel);
     (result, heard.0.into_inner().unwrap())
 }
 
@@ -116,7 +117,7 @@ fn its_refusal_and_its_death_keep_their_class() {
         let error = build(script, &Cancel::default()).0.unwrap_err();
         assert_eq!((error.class, error.message.as_str()), (class, said), "{script}");
     }
-    let lost = Apart { inner: Box::new(Elsewhere), command: vec!["/no/such/program".into()] };
+    let lost = OutOfProcess { inner: Box::new(Elsewhere), command: vec!["/no/such/program".into()] };
     let error = lost.compile(&request(), &Heard::default(), &Cancel::default()).unwrap_err();
     assert!(error.message.starts_with("cannot start the build's process"), "{error}");
 }
@@ -137,7 +138,7 @@ fn a_cancelled_build_ends() {
 #[test]
 #[should_panic(expected = "built in the process that measures")]
 fn what_needs_no_process_of_its_own_is_built_here() {
-    let apart = Apart { inner: Box::new(Elsewhere), command: vec!["/no/such/program".into()] };
+    let compiler = OutOfProcess { inner: Box::new(Elsewhere), command: vec!["/no/such/program".into()] };
     let request = CompileRequest { calibration: Some("a.cache".into()), ..request() };
-    let _ = apart.compile(&request, &Heard::default(), &Cancel::default());
+    let _ = compiler.compile(&request, &Heard::default(), &Cancel::default());
 }

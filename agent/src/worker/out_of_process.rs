@@ -90,13 +90,13 @@ impl Events for Telling {
 }
 
 /// A compiler whose builds run in processes of their own where they need to.
-pub(super) struct Apart {
+pub(super) struct OutOfProcess {
     inner: Box<dyn Compiler>,
     /// How this program is started once more.
     command: Vec<OsString>,
 }
 
-impl Apart {
+impl OutOfProcess {
     pub fn of(inner: Box<dyn Compiler>) -> Self {
         let program = env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
         let command = [program.into()].into_iter().chain(env::args_os().skip(1)).collect();
@@ -108,7 +108,7 @@ impl Apart {
     }
 }
 
-impl Compiler for Apart {
+impl Compiler for OutOfProcess {
     fn backend(&self) -> &'static str {
         self.inner.backend()
     }
@@ -127,7 +127,7 @@ impl Compiler for Apart {
         events: &dyn Events,
         cancel: &Cancel,
     ) -> Result<CompiledPlan, BackendError> {
-        if !self.inner.builds_apart(request) {
+        if !self.inner.builds_out_of_process(request) {
             return self.inner.compile(request, events, cancel);
         }
         let order = CompileOrder { backend: self.backend().to_owned(), request: request.clone() };
