@@ -77,10 +77,10 @@ fn request() -> CompileRequest {
 /// What comes of a build whose process is this script, which has read its order into `$order`.
 fn build(script: &str, cancel: &Cancel) -> (Result<CompiledPlan, BackendError>, Vec<String>) {
     let script = format!("read -r order\n{script}");
-    let apart =
+    let compiler =
         OutOfProcess { inner: Box::new(Elsewhere), command: ["/bin/sh", "-c", &script].map(OsString::from).to_vec() };
     let recorded = Recorded::default();
-    let result = apart.compile(&request(), &recorded, cancel);
+    let result = compiler.compile(&request(), &recorded, cancel);
     (result, recorded.0.into_inner().unwrap())
 }
 
@@ -138,7 +138,7 @@ fn a_cancelled_build_ends() {
 #[test]
 #[should_panic(expected = "built in the process that measures")]
 fn what_needs_no_process_of_its_own_is_built_here() {
-    let apart = OutOfProcess { inner: Box::new(Elsewhere), command: vec!["/no/such/program".into()] };
+    let compiler = OutOfProcess { inner: Box::new(Elsewhere), command: vec!["/no/such/program".into()] };
     let request = CompileRequest { calibration: Some("a.cache".into()), ..request() };
-    let _ = apart.compile(&request, &Recorded::default(), &Cancel::default());
+    let _ = compiler.compile(&request, &Recorded::default(), &Cancel::default());
 }
