@@ -7,8 +7,7 @@
 #
 # libFuzzer needs coverage counters only, which are flags of LLVM. FUZZ_SANITIZER=address adds AddressSanitizer, a flag
 # that a stable compiler has but does not let one use; RUSTC_BOOTSTRAP=1 says that we know. It takes minutes more to
-# build, and makes inputs fewer. Tests of the CPU kernels are then run in the same build (tests/kernels.rs).
-# What a run finds lies in fuzz/artifacts/TARGET.
+# build, and makes inputs fewer. What a run finds lies in fuzz/artifacts/TARGET.
 set -eu
 cd "$(dirname "$0")"
 
@@ -32,8 +31,6 @@ bins=""
 for target in $targets; do bins="$bins --bin $target"; done
 # shellcheck disable=SC2086
 cargo build --release --target "$host" $bins
-
-[ -z "${FUZZ_SANITIZER:-}" ] || cargo test --quiet --release --target "$host" --test kernels
 
 # Plans are files: in memory, where there is such a place.
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm

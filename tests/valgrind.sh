@@ -5,7 +5,7 @@
 #   tests/valgrind.sh [TEST...]       one test of each by default
 #
 # Valgrind knows instructions up to AVX2 and says so to the program, which stays below: kernels of higher levels are
-# watched by AddressSanitizer (fuzz/run.sh).
+# watched by AddressSanitizer (fuzz/sanitize.sh).
 set -eu
 
 # As the runner of a test binary: what only lists its tests need not be watched.

@@ -1,5 +1,5 @@
 //! Every kernel of every level on sizes around its registers and blocks, in buffers exactly as long as they must be: what
-//! reads or writes one element too many is seen under AddressSanitizer, with which `fuzz/run.sh` builds this. That results
+//! reads or writes one element too many is seen under AddressSanitizer, with which `fuzz/sanitize.sh` builds this. That results
 //! are right is for the kernels' own tests; here each kind is only held to one number that is easily told.
 
 use planforge_kernels_cpu::{

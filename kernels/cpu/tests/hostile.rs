@@ -1,5 +1,5 @@
 //! Arguments that no engine gives: sizes that overflow, buffers that are too short, places that overlap. Every kernel
-//! refuses them, in builds without overflow checks too (`.ci/run` runs this under AddressSanitizer in such a build), so
+//! refuses them, in builds without overflow checks too (`fuzz/sanitize.sh` runs this under AddressSanitizer in such a build), so
 //! that safe callers can do no harm with them.
 
 use planforge_kernels_cpu::{
