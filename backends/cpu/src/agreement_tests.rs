@@ -8,7 +8,7 @@ use super::{
     lower::lower,
     memory::{AlignedBytes, Weights},
     program::StepKind,
-    tactic::candidates,
+    steps::candidates,
 };
 use planforge_graph::{
     interpreter,

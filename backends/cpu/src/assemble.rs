@@ -4,7 +4,7 @@
 use super::{
     draft::{Draft, DraftStep, Role, WeightSource},
     program::{ALIGNMENT, Buffer, BufferId, Place, Program, Step},
-    tactic::{packed_size, scratch_bytes},
+    steps::{packed_size, scratch_bytes},
 };
 use bytes::Bytes;
 use planforge_kernels_cpu::gemm::{Kernel, kernel_by_name, pack_columns, pack_with};
@@ -128,7 +128,7 @@ pub(crate) fn assemble(draft: Draft, weights: &mut WeightPlan) -> Program {
                 scratches.insert(id, index);
                 step.scratch = Some(id);
             }
-            let (weight_len, bias_len) = packed_size(&of, kernel).unwrap_or((0, 0));
+            let (weight_len, bias_len) = packed_size(&of.step.kind, kernel).unwrap_or((0, 0));
             let DraftStep { weights, bias, .. } = of;
             let groups = match &weights {
                 Some(WeightSource::Conv { groups, .. }) => *groups,

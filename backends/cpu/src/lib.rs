@@ -4,11 +4,12 @@
 //! | module | holds |
 //! |---|---|
 //! | [`lower`] | graph to steps: layouts, and which operators have a kernel |
-//! | [`tactic`], [`cache`] | candidates per step, timing, and what is remembered of it |
+//! | [`tactic`], [`cache`] | timing of every step's candidates, and what is remembered of it |
 //! | [`assemble`], [`memory`] | packed weights and the place of every buffer |
 //! | [`program`] | the steps and buffers of an engine: what a plan's manifest holds |
 //! | [`plan`] | the file: written, read and checked |
-//! | [`prepare`], [`engine`] | a program made ready and run |
+//! | [`steps`] | each kind of step: its candidates, its checks, how it runs |
+//! | [`engine`], [`error`] | a program made ready and run |
 //! | [`shapes`], [`specialize`] | a build's profiles; programs of other shapes than the tuned ones |
 //! | [`compiler`], [`meter`] | the two backend traits |
 //! | [`rates`] | what the processor reaches |
@@ -26,6 +27,7 @@ mod draft;
 #[cfg(test)]
 mod dynamic_tests;
 mod engine;
+mod error;
 pub mod explain;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -36,11 +38,11 @@ mod lower;
 mod memory;
 mod meter;
 mod plan;
-mod prepare;
 mod program;
 mod rates;
 mod shapes;
 mod specialize;
+mod steps;
 mod tactic;
 #[cfg(test)]
 mod tests;

@@ -5,10 +5,11 @@
 //! plan's packed weights, and one arena, for one of them runs at a time.
 
 use super::{
-    engine::{Engine, EngineError},
+    engine::Engine,
+    error::EngineError,
     memory::Weights,
     plan::{self, Manifest, PlanError},
-    program::{Program, ProgramPort, StepKind},
+    program::{Program, ProgramPort},
     rates,
     specialize::{SpecializeError, Specializer},
 };
@@ -319,19 +320,13 @@ impl Meter for CpuSession {
         let (program, isa) = (self.program(), self.isa.level().name());
         let layers = program.steps.iter().zip(&mut times).map(|(step, times)| {
             times.sort_unstable_by(f64::total_cmp);
-            let bytes = step.reads().chain(step.outputs.iter().copied()).map(|id| program.buffer(id).bytes).sum();
             LayerTime {
                 name: step.origins.join(" + "),
                 kind: step.kind.name().to_owned(),
                 tactic: step.kernel_name(isa),
                 median_ms: times.get(times.len() / 2).copied().unwrap_or(0.0),
                 flops: step.kind.flops(),
-                // A gather touches only the lines it takes.
-                bytes: if let StepKind::Gather { .. } = step.kind {
-                    step.outputs.iter().map(|&id| 2 * program.buffer(id).bytes).sum()
-                } else {
-                    bytes
-                },
+                bytes: program.moved_bytes(step),
                 ..LayerTime::default()
             }
         });

@@ -294,6 +294,15 @@ impl StepKind {
         matches!(self, Self::Conv { .. } | Self::Gemm { .. } | Self::BatchGemm { .. } | Self::Attention { .. })
     }
 
+    /// How many inputs a tuned kind always has; behind them it may have one more, a residual or a mask.
+    pub fn operands(&self) -> usize {
+        match self {
+            Self::BatchGemm { .. } => 2,
+            Self::Attention { .. } => 3,
+            _ => 1,
+        }
+    }
+
     /// Multiplications and additions, counted from shapes; 0 for steps that move or reduce.
     pub fn flops(&self) -> u64 {
         let product = |factors: &[usize]| factors.iter().fold(2u64, |n, &f| n.saturating_mul(f as u64));
@@ -463,6 +472,17 @@ pub enum ProgramError {
 impl Program {
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.index()]
+    }
+
+    /// Bytes that a step reads and writes.
+    pub fn moved_bytes(&self, step: &Step) -> u64 {
+        let bytes = |id: BufferId| self.buffer(id).bytes;
+        let written = step.outputs.iter().copied().map(bytes);
+        match step.kind {
+            // It touches only the lines it takes.
+            StepKind::Gather { .. } => written.map(|bytes| 2 * bytes).sum(),
+            _ => step.reads().map(bytes).chain(written).sum(),
+        }
     }
 
     /// Checks that every buffer lies inside its memory and that no step writes to weights or to what it reads, so

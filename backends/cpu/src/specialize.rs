@@ -12,7 +12,7 @@ use super::{
     lower::{LowerError, lower},
     memory::{AlignedBytes, OutOfMemory},
     program::{Program, ProgramError, Step, Tactic},
-    tactic::candidates,
+    steps::candidates,
 };
 use planforge_import::{ImportError, import};
 use planforge_kernels_cpu::isa::Isa;

@@ -1,4 +1,4 @@
-//! Which tactics a step has, and which of them is fastest here.
+//! Which of a step's tactics is fastest here.
 //!
 //! Candidates of one step are timed side by side on made-up operands, in the state a running engine has: activations
 //! just written. Every candidate gets a few runs, then the best ones take turns, so that noise of a moment meets all
@@ -7,16 +7,15 @@
 use super::{
     cache::{Signature, TacticCache},
     draft::{Draft, DraftStep},
-    engine::{Engine, EngineError},
+    engine::Engine,
+    error::EngineError,
     memory::{AlignedBytes, Weights},
-    program::{
-        ALIGNMENT, AttentionSizes, Buffer, BufferId, Gather, Place, Program, Step, StepKind, Tactic, TimedTactic,
-    },
+    program::{ALIGNMENT, Buffer, BufferId, Place, Program, Step, Tactic, TimedTactic},
+    steps::{candidates, packed_size, scratch_bytes},
 };
 use planforge_backend::{Cancel, Events};
 use planforge_kernels_cpu::{
-    conv::ConvShape,
-    gemm::{Kernel, PackedSize, kernel_by_name, kernels, score_count},
+    gemm::{Kernel, kernel_by_name, kernels},
     isa::Isa,
     pool::ThreadPool,
 };
@@ -30,138 +29,10 @@ const SCREEN_RUNS: usize = 2;
 const FINALISTS: usize = 3;
 /// Runs of each finalist.
 const FINAL_RUNS: usize = 9;
-/// From this channel count on, pieces per kernel position are long enough to be tried.
-const TAP_CHANNELS_MIN: usize = 8;
-/// Depth beyond which a product is also tried in several passes.
-const DEEP: usize = 512;
-/// Depth of one such pass.
-const DEPTH_BLOCK: usize = 256;
 
 fn signature(draft: &DraftStep) -> Signature<'_> {
-    let operands = match draft.step.kind {
-        StepKind::BatchGemm { .. } => 2,
-        StepKind::Attention { .. } => 3,
-        _ => 1,
-    };
-    Signature { kind: &draft.step.kind, bias: draft.bias.is_some(), residual: draft.step.inputs.len() > operands }
-}
-
-/// Tactics of a product of `rows` x `columns` at `depth`, for every kernel of `isa`.
-fn products(
-    isa: Isa,
-    threads: usize,
-    gathers: &[Gather],
-    (rows, columns, depth): (usize, usize, usize),
-) -> Vec<Tactic> {
-    let mut all: Vec<Tactic> = Vec::new();
-    for kernel in kernels(isa.level()) {
-        // Enough tasks that threads end together: some four each, but whole tiles.
-        let tasks = if threads == 1 { 1 } else { threads * 4 };
-        let by_rows =
-            rows.div_ceil(tasks).next_multiple_of(kernel.mr).clamp(kernel.mr, kernel.mr * 16).min(rows.max(1));
-        let by_columns = columns.div_ceil(tasks).next_multiple_of(kernel.nr);
-        let all_columns = columns.next_multiple_of(kernel.nr);
-        let mut blocks = vec![(by_rows, all_columns)];
-        if rows <= kernel.mr * 64 {
-            blocks.push((rows, by_columns));
-        }
-        for &gather in gathers {
-            for pack_rows in [false, true] {
-                for &(row_block, column_block) in &blocks {
-                    for depth_block in if depth > DEEP { vec![0, DEPTH_BLOCK] } else { vec![0] } {
-                        let kernel = kernel.name.to_owned();
-                        let tactic = Tactic { kernel, gather, pack_rows, row_block, column_block, depth_block };
-                        if !all.contains(&tactic) {
-                            all.push(tactic);
-                        }
-                    }
-                }
-            }
-        }
-    }
-    all
-}
-
-/// Tactics of attention: by heads in blocks of a few tiles of queries, and in passes.
-fn attentions(isa: Isa, sizes: &AttentionSizes) -> Vec<Tactic> {
-    let mut all: Vec<Tactic> = Vec::new();
-    for kernel in kernels(isa.level()) {
-        for pack_rows in [false, true] {
-            let ways =
-                [(Gather::Heads, kernel.mr * 2), (Gather::Heads, kernel.mr * 4), (Gather::Passes, sizes.queries)];
-            for (gather, row_block) in ways {
-                let row_block = row_block.clamp(1, sizes.queries.max(1));
-                let column_block = sizes.keys.max(sizes.value_depth).next_multiple_of(kernel.nr).max(kernel.nr);
-                let kernel = kernel.name.to_owned();
-                let tactic = Tactic { kernel, gather, pack_rows, row_block, column_block, depth_block: 0 };
-                if !all.contains(&tactic) {
-                    all.push(tactic);
-                }
-            }
-        }
-    }
-    all
-}
-
-/// Every tactic of a step, the one to take untimed first. Empty for kinds without a choice.
-pub(crate) fn candidates(kind: &StepKind, isa: Isa, threads: usize) -> Vec<Tactic> {
-    match kind {
-        StepKind::Conv { shape, .. } => {
-            let shape: ConvShape = (*shape).into();
-            let few = shape.channels / shape.groups < TAP_CHANNELS_MIN;
-            let gathers: &[Gather] = match (shape.is_pointwise(), shape.has_lines() && shape.kernel != [1, 1], few) {
-                (true, ..) => &[Gather::Matrix],
-                (_, true, true) => &[Gather::Lines],
-                (_, true, false) => &[Gather::Taps, Gather::Lines],
-                (_, false, _) => &[Gather::Taps],
-            };
-            products(isa, threads, gathers, (shape.pixels(), shape.out_channels / shape.groups, shape.depth()))
-        }
-        StepKind::Gemm { rows, columns, depth, .. } => {
-            products(isa, threads, &[Gather::Matrix], (*rows, *columns, *depth))
-        }
-        StepKind::BatchGemm { rows, columns, depth, items, .. } => {
-            // Items are tasks already; blocks only when there are fewer than threads.
-            let threads = if items.len() >= threads { 1 } else { threads };
-            let mut all = products(isa, threads, &[Gather::Matrix], (*rows, *columns, *depth));
-            all.retain(|tactic| tactic.depth_block == 0);
-            all
-        }
-        StepKind::Attention { sizes, .. } => attentions(isa, sizes),
-        _ => Vec::new(),
-    }
-}
-
-/// Bytes of the scratch memory a tactic needs.
-pub(crate) fn scratch_bytes(kind: &StepKind, tactic: &Tactic) -> Option<u64> {
-    match (kind, tactic.gather) {
-        (StepKind::Conv { shape, .. }, Gather::Lines) => {
-            let shape: ConvShape = (*shape).into();
-            (!shape.is_inside()).then(|| (shape.bordered_len() * 4) as u64)
-        }
-        (StepKind::Attention { sizes, .. }, Gather::Passes) => {
-            score_count(&(*sizes).into()).and_then(|count| (count as u64).checked_mul(4))
-        }
-        _ => None,
-    }
-}
-
-/// Sizes of packed weights and padded bias in elements, for kinds that have them.
-pub(crate) fn packed_size(draft: &DraftStep, kernel: &Kernel) -> Option<(usize, usize)> {
-    match &draft.step.kind {
-        StepKind::Conv { shape, .. } => {
-            let groups = shape.groups;
-            let shape: ConvShape = (*shape).into();
-            let size = PackedSize::new(kernel, shape.depth(), shape.out_channels / groups)?;
-            Some((size.elements * groups, size.columns * groups))
-        }
-        StepKind::Gemm { columns, depth, .. } => {
-            let size = PackedSize::new(kernel, *depth, *columns)?;
-            Some((size.elements, size.columns))
-        }
-        StepKind::BatchGemm { columns, .. } => Some((0, columns.next_multiple_of(kernel.nr))),
-        _ => None,
-    }
+    let kind = &draft.step.kind;
+    Signature { kind, bias: draft.bias.is_some(), residual: draft.step.inputs.len() > kind.operands() }
 }
 
 /// How tactics are chosen.
@@ -332,7 +203,7 @@ fn trial(
         program.weight_bytes = (program.weight_bytes + bytes).next_multiple_of(ALIGNMENT);
         id
     };
-    let (weight_len, bias_len) = packed_size(of, kernel).unwrap_or((0, 0));
+    let (weight_len, bias_len) = packed_size(&of.step.kind, kernel).unwrap_or((0, 0));
     let weights = of.weights.is_some().then(|| constant(&mut program, weight_len));
     let bias = of.bias.is_some().then(|| constant(&mut program, bias_len));
     program.steps = tactics

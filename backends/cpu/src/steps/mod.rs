@@ -1,0 +1,122 @@
+//! What each kind of step takes and does: checked and made ready once, then run, and its tactics where it has a choice.
+//!
+//! | module | kinds |
+//! |---|---|
+//! | [`products`] | products of matrices, one or a batch |
+//! | [`attention`] | attention |
+//! | [`images`] | convolutions and pools |
+//! | [`rows`] | softmax and normalization |
+//! | [`points`] | element-wise operators |
+//! | [`moves`] | what copies and computes nothing |
+//! | [`reference`] | any operator without a kernel |
+//! | [`checker`], [`operands`] | for all of them: comparing sizes with buffers; the memory that a running step sees |
+//!
+//! A plan is input like any other: everything is checked before it runs, so that a program that passes may give a wrong
+//! answer at worst.
+
+mod attention;
+mod checker;
+mod images;
+mod moves;
+mod operands;
+mod points;
+mod products;
+mod reference;
+mod rows;
+
+pub(crate) use operands::Operands;
+
+use self::checker::Checker;
+use super::{
+    error::EngineError,
+    program::{Program, Step, StepKind, Tactic},
+};
+use planforge_graph::ir::{self, GeluForm};
+use planforge_kernels_cpu::{gemm::Kernel, isa::Isa, pointwise::Activation};
+use std::fmt::Debug;
+
+/// A step ready to run: kernels looked up, sizes compared with buffers.
+pub(crate) trait Ready: Debug + Send + Sync {
+    /// Runs it on what it reads and writes.
+    fn run(&self, on: &mut Operands<'_>) -> Result<(), EngineError>;
+}
+
+/// A step made ready; the error completes "step N: ...".
+type Prepared = Result<Box<dyn Ready>, String>;
+
+/// Checks a step against its buffers and looks up what it runs; the error completes "step N: ...".
+pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Prepared {
+    let check = &Checker { program, step, isa };
+    match &step.kind {
+        StepKind::Conv { shape, activation } => images::conv(check, shape, *activation),
+        StepKind::Depthwise { shape, activation } => images::depthwise(check, shape, *activation),
+        StepKind::Gemm { rows, columns, depth, alpha, activation } => {
+            products::gemm(check, [*rows, *columns, *depth], *alpha, *activation)
+        }
+        StepKind::BatchGemm { rows, columns, depth, alpha, activation, a, b, c_row, items } => {
+            let sizes = [*rows, *columns, *depth];
+            products::batch_gemm(check, sizes, *alpha, *activation, [*a, *b], *c_row, items)
+        }
+        StepKind::Attention { sizes, queries, keys, values, mask } => {
+            attention::attention(check, sizes, [*queries, *keys, *values], *mask)
+        }
+        StepKind::Pool { shape, function, padded } => images::pool(check, shape, *function, *padded),
+        StepKind::GlobalMean { channels } => images::global_mean(check, *channels),
+        StepKind::Softmax { columns, guarded } => rows::softmax(check, *columns, *guarded),
+        StepKind::LayerNorm { columns, epsilon } => rows::layer_norm(check, *columns, *epsilon),
+        StepKind::Point { function } => points::point(check, *function),
+        StepKind::Pair { function, axes } => points::pair(check, *function, axes),
+        StepKind::Transpose { shape, perm } => moves::transpose(check, shape, perm),
+        StepKind::Gather { outer, size, line_bytes, index } => {
+            moves::gather(check, [*outer, *size, *line_bytes], *index)
+        }
+        StepKind::Move { element_bytes, parts } => moves::strided(check, *element_bytes, parts),
+        StepKind::Copy => moves::copy(check),
+        StepKind::Reference { op, inputs, outputs } => reference::reference(check, op, inputs, outputs),
+    }
+}
+
+/// Every tactic of a step, the one to take untimed first. Empty for kinds without a choice.
+pub(crate) fn candidates(kind: &StepKind, isa: Isa, threads: usize) -> Vec<Tactic> {
+    products::candidates(kind, isa, threads)
+        .or_else(|| images::candidates(kind, isa, threads))
+        .or_else(|| attention::candidates(kind, isa))
+        .unwrap_or_default()
+}
+
+/// Bytes of the scratch memory a tactic needs.
+pub(crate) fn scratch_bytes(kind: &StepKind, tactic: &Tactic) -> Option<u64> {
+    images::scratch_bytes(kind, tactic).or_else(|| attention::scratch_bytes(kind, tactic))
+}
+
+/// Sizes of packed weights and padded bias in elements, for kinds that have them.
+pub(crate) fn packed_size(kind: &StepKind, kernel: &Kernel) -> Option<(usize, usize)> {
+    products::packed_size(kind, kernel).or_else(|| images::packed_size(kind, kernel))
+}
+
+/// The kernels' form of an activation.
+fn activation(of: Option<ir::Activation>) -> Activation {
+    use ir::Activation as From;
+    match of {
+        None => Activation::None,
+        Some(From::Relu) => Activation::Relu,
+        Some(From::Clip { min, max }) => {
+            Activation::Clip { low: min.unwrap_or(f32::NEG_INFINITY), high: max.unwrap_or(f32::INFINITY) }
+        }
+        Some(From::LeakyRelu { alpha }) => Activation::LeakyRelu { alpha },
+        Some(From::Elu { alpha }) => Activation::Elu { alpha },
+        Some(From::Selu { alpha, gamma }) => Activation::Selu { alpha, gamma },
+        Some(From::Celu { alpha }) => Activation::Celu { alpha },
+        Some(From::ThresholdedRelu { alpha }) => Activation::ThresholdedRelu { alpha },
+        Some(From::Sigmoid) => Activation::Sigmoid,
+        Some(From::Tanh) => Activation::Tanh,
+        Some(From::HardSigmoid { alpha, beta }) => Activation::HardSigmoid { alpha, beta },
+        Some(From::HardSwish) => Activation::HardSwish,
+        Some(From::Softplus) => Activation::Softplus,
+        Some(From::Softsign) => Activation::Softsign,
+        Some(From::Gelu(GeluForm::Erf)) => Activation::Gelu,
+        Some(From::Gelu(GeluForm::Tanh)) => Activation::GeluTanh,
+        Some(From::Silu) => Activation::Silu,
+        Some(From::Mish) => Activation::Mish,
+    }
+}
