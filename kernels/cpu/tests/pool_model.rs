@@ -27,12 +27,12 @@ mod sync {
 /// Cores are no part of the model.
 mod cores {
     #[derive(Default)]
-    pub(crate) struct Cores;
+    pub(crate) struct Cores {}
     pub(crate) struct Pinned;
 
     impl Cores {
         pub(crate) fn take(_threads: usize) -> Self {
-            Self
+            Self {}
         }
         pub(crate) fn pin(&self, _thread: usize) -> Pinned {
             Pinned
