@@ -5,7 +5,7 @@
 //! the process is ended.
 //!
 //! A build that needs a process of its own is done by this program started once more, with the same words on its command
-//! line and a [`Task::Compile`] as its first line; see `out_of_process`.
+//! line and a `Task::Compile` as its first line; see `out_of_process`.
 
 mod out_of_process;
 

@@ -3,16 +3,16 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`lower`] | graph to steps: layouts, and which operators have a kernel |
-//! | [`tactic`], [`cache`] | timing of every step's candidates, and what is remembered of it |
-//! | [`assemble`], [`memory`] | packed weights and the place of every buffer |
-//! | [`program`] | the steps and buffers of an engine: what a plan's manifest holds |
-//! | [`plan`] | the file: written, read and checked |
-//! | [`steps`] | each kind of step: its candidates, its checks, how it runs |
-//! | [`engine`], [`error`] | a program made ready and run |
-//! | [`shapes`], [`specialize`] | a build's profiles; programs of other shapes than the tuned ones |
-//! | [`compiler`], [`meter`] | the two backend traits |
-//! | [`rates`] | what the processor reaches |
+//! | `lower` | graph to steps: layouts, and which operators have a kernel |
+//! | `tactic`, `cache` | timing of every step's candidates, and what is remembered of it |
+//! | `assemble`, `memory` | packed weights and the place of every buffer |
+//! | `program` | the steps and buffers of an engine: what a plan's manifest holds |
+//! | `plan` | the file: written, read and checked |
+//! | `steps` | each kind of step: its candidates, its checks, how it runs |
+//! | `engine`, `error` | a program made ready and run |
+//! | `shapes`, `specialize` | a build's profiles; programs of other shapes than the tuned ones |
+//! | `compiler`, `meter` | the two backend traits |
+//! | `rates` | what the processor reaches |
 //! | [`inspect`] | a plan in words and as JSON |
 //!
 //! Invariant: an engine executes no kernel above its SKU's instruction-set level.

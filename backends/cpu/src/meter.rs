@@ -124,7 +124,7 @@ impl CpuSession {
         &self.manifest
     }
 
-    /// How many shapes have an engine now; at most [`SHAPES_KEPT`].
+    /// How many shapes have an engine now; at most `SHAPES_KEPT`.
     pub fn shapes_ready(&self) -> usize {
         self.engines.len()
     }

@@ -2,7 +2,7 @@
 //!
 //! | when | what is checked |
 //! |---|---|
-//! | after each input, in every build | the jobs that it touched, with their devices ([`Patrol`]), and the next few jobs, holds and agents in turn |
+//! | after each input, in every build | the jobs that it touched, with their devices (`Patrol`), and the next few jobs, holds and agents in turn |
 //! | when a state is loaded | every job: one that the store holds in a shape that breaks a rule is told and left alone |
 //! | after each input of a debug build, while few jobs are live; in property tests | everything |
 //!

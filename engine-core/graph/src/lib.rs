@@ -5,7 +5,7 @@
 //! | [`ir`] | typed values, nodes in topological order, constants |
 //! | [`shape`] | types and shapes, binding to a profile, how much a graph computes |
 //! | [`infer`] | types and shapes of every operator's results |
-//! | [`reference`] | plain implementations of operators |
+//! | [`mod@reference`] | plain implementations of operators |
 //! | [`named`] | operators known by name alone, each with shapes and implementation in one entry |
 //! | [`interpreter`] | running operators and graphs with them |
 //!

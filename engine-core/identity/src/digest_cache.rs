@@ -7,7 +7,7 @@
 //! absent. Processes share the folder without locks: they write the same content.
 //!
 //! Invariant: a changed file is never taken for the old one. Timestamps tick coarsely, so a file that was changed less
-//! than [`SETTLED`] before it was hashed is not stored: a second change could leave the same stamp.
+//! than `SETTLED` before it was hashed is not stored: a second change could leave the same stamp.
 
 use super::model::ModelIdentity;
 use planforge_types::{Digest, durable};

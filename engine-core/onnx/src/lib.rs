@@ -7,7 +7,7 @@
 //! | [`tensor`] | element types, sizes, and a tensor's bytes whatever field it is stored in |
 //! | [`external`] | files beside the model that hold tensor data |
 //! | [`parts`] | a model as a message and its weights, to travel inside another file |
-//! | [`write`] | streams a model to disk, with or without external data |
+//! | [`mod@write`] | streams a model to disk, with or without external data |
 //! | [`error`] | what can be wrong with a file, and what to do about it |
 //!
 //! ```no_run

@@ -207,7 +207,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 /// The kind of a plan's first section, which says what device it is for, from the file's first
-/// [`PLAN_HEAD_BYTES`](planforge_backend::PLAN_HEAD_BYTES); `None` when it is no plan. Nothing is checked.
+/// `planforge_backend::PLAN_HEAD_BYTES`; `None` when it is no plan. Nothing is checked.
 pub fn first_kind(head: &[u8]) -> Option<u32> {
     head.starts_with(&MAGIC).then(|| head.get(HEADER_BYTES..HEADER_BYTES + 4).map(|kind| number(kind) as u32))?
 }

@@ -3,7 +3,7 @@
 //!
 //! | function | a reader sees old or new, never a part | survives a power cut once it returned |
 //! |---|---|---|
-//! | [`write`], [`write_private`], [`publish`], [`rename`] | yes | yes |
+//! | [`write()`], [`write_private`], [`publish`], [`rename`] | yes | yes |
 //! | [`write_cache`] | yes | maybe not, and then the file may be empty or old: for what is checked and can be made again |
 //!
 //! Crash safety: a process that dies in between leaves `.NAME.PID-NUMBER.new` beside the file, which nobody reads.
@@ -35,7 +35,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// The same for a file that only its owner may read.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     staged(path, PRIVATE_MODE, bytes, File::sync_all)?;
     sync_folder_of(path)
@@ -44,7 +44,7 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// The same without waiting for the disk: for caches, whose readers check what they read.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_cache(path: &Path, bytes: &[u8]) -> io::Result<()> {
     staged(path, MODE, bytes, |_| Ok(()))
 }

@@ -1,6 +1,6 @@
 //! The graph every backend compiles: typed values, nodes in topological order, constants.
 //!
-//! A graph comes out of [`planforge_import`] with the shapes of one optimization profile bound, so that every value
+//! A graph comes out of `planforge-import` with the shapes of one optimization profile bound, so that every value
 //! has a type and a shape. What ONNX passes as tensors but needs before anything runs (target shapes, axes, pads,
 //! slice bounds) is resolved into attributes; spellings that mean the same arrive as one operator (`Gemm` is a
 //! [`MatMul`], `Flatten` a [`Op::Reshape`], `GlobalAveragePool` a [`Op::Reduce`]).

@@ -7,7 +7,7 @@
 //!
 //! Reports of one model on one SKU form a group, whose first report is the group's base: that is how toolchains,
 //! specs and weights are compared. Between SKUs there is a ratio, but the verdict says that the devices differ. What a
-//! foreign plan loses is said apart ([`portability`]).
+//! foreign plan loses is said apart ([`mod@portability`]).
 
 pub mod gate;
 pub mod portability;

@@ -59,7 +59,7 @@ pub fn compare(
 }
 
 /// Whether all outputs are right within `threshold`: every element of an output, or its relative root mean square
-/// error while no element is off by more than [`WORST`] times as much. Probabilities of a row must add up besides.
+/// error while no element is off by more than `WORST` times as much. Probabilities of a row must add up besides.
 pub fn passes(outputs: &[OutputNumerics], threshold: f64) -> bool {
     outputs.iter().all(|output| {
         // Integers, which are equal or not, have no mean square.
