@@ -2,6 +2,8 @@
 //!
 //! Warm-up, stopping rule, numerics and statistics live above these, once, for every backend.
 
+#![warn(clippy::missing_errors_doc)]
+
 use planforge_report::{Finding, LatencySplit, LayerTime, Rates};
 use planforge_types::{
     BackendError, BuildSpec, Digest, FailureClass, NamedTensors, Port, Sku, Toolchain,
@@ -83,9 +85,17 @@ pub trait Compiler: Send + Sync {
     fn toolchains(&self, device: &DiscoveredDevice) -> Vec<Toolchain>;
 
     /// Refuses what cannot be built, before anything runs. Returns quickly.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be built, of class *model*; what this host lacks, of class *infrastructure* or *resource*.
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError>;
 
     /// Builds the plan into `request.scratch`.
+    ///
+    /// # Errors
+    ///
+    /// Of the class that says whose fault it is: the model's, this host's, its memory's; cancelled, when `cancel` says so.
     fn compile(
         &self,
         request: &CompileRequest,
@@ -104,6 +114,10 @@ pub trait Compiler: Send + Sync {
     fn recognises(&self, head: &[u8]) -> bool;
 
     /// What a plan of this backend's says it was built as. An error where its plans do not tell.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read, is no plan of this backend's, or does not say.
     fn identify(&self, plan: &Path) -> Result<PlanIdentity, BackendError> {
         let backend = self.backend();
         let message = format!("{} is a plan of {backend}, which does not say what it was built from", plan.display());
@@ -111,10 +125,18 @@ pub trait Compiler: Send + Sync {
     }
 
     /// Loads a plan on this host's device to run and time it.
+    ///
+    /// # Errors
+    ///
+    /// When the plan is damaged, is for another device, asks for more memory than there is, or a library is missing.
     fn load(&self, plan: &Path, options: &LoadOptions) -> Result<Box<dyn Meter>, BackendError>;
 
     /// Adds to the cache file `into`, which a build for `sku` left, what `from` knows beyond it, so that builds side by
     /// side lose nothing; `false` where such caches cannot be joined. A file that cannot be understood knows nothing.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be read or written.
     fn join_caches(&self, sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
         let _ = (sku, into, from);
         Ok(false)
@@ -147,6 +169,10 @@ pub trait Oracle: Send + Sync {
     fn name(&self) -> String;
 
     /// The outputs of the ONNX file `model` on `inputs`, in at most `limit`; an error when it cannot say.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot say: the model is not supported, the time is over, or `cancel` says so.
     fn outputs(
         &self,
         model: &Path,
@@ -249,17 +275,37 @@ pub trait Meter {
     fn inputs(&self) -> Vec<Port>;
     fn outputs(&self) -> Vec<Port>;
     /// Makes `inputs` current; shapes outside the profile are an error at once.
+    ///
+    /// # Errors
+    ///
+    /// When a name, type or shape is none that the engine takes.
     fn bind(&mut self, inputs: &NamedTensors) -> Result<(), BackendError>;
     /// Runs once on the bound inputs and returns every output.
+    ///
+    /// # Errors
+    ///
+    /// When nothing is bound, or the device fails.
     fn run(&mut self) -> Result<NamedTensors, BackendError>;
     /// Times executions on the bound inputs.
+    ///
+    /// # Errors
+    ///
+    /// When nothing is bound, or the device fails.
     fn window(&mut self, window: Window) -> Result<WindowSamples, BackendError>;
     /// Per-layer times over `iterations` profiled runs.
+    ///
+    /// # Errors
+    ///
+    /// When nothing is bound, or the device fails.
     fn layers(&mut self, iterations: u32) -> Result<Vec<LayerTime>, BackendError>;
     /// Memory this engine holds: weights, activations, scratch; 0 where it is not told.
     fn memory_bytes(&self) -> u64;
 
     /// Makes another optimization profile current; nothing is bound then. `None` where an engine has one profile only.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such profile, or no memory for it.
     fn switch_profile(&mut self, _profile: usize) -> Result<Option<()>, BackendError> {
         Ok(None)
     }
@@ -268,14 +314,26 @@ pub trait Meter {
         Pacing::Iterations
     }
     /// The parts of the latency in several modes of running; `None` where the backend cannot tell them apart.
+    ///
+    /// # Errors
+    ///
+    /// When nothing is bound, or the device fails.
     fn split(&mut self) -> Result<Option<LatencySplit>, BackendError> {
         Ok(None)
     }
     /// Runs `streams` contexts at once; `None` where the backend cannot.
+    ///
+    /// # Errors
+    ///
+    /// When nothing is bound, there is no memory for so many, or the device fails.
     fn streams(&mut self, _streams: u32, _window: Window) -> Result<Option<StreamSamples>, BackendError> {
         Ok(None)
     }
     /// Records a timeline of one window; `None` where the backend cannot. It comes back as a file of [`Meter::aside`].
+    ///
+    /// # Errors
+    ///
+    /// When nothing is bound, or the tool that records fails.
     fn trace(&mut self) -> Result<Option<()>, BackendError> {
         Ok(None)
     }
@@ -291,6 +349,10 @@ pub trait Meter {
     }
     /// Measures what the device reaches, this engine apart; only asked where [`Meter::rate_conditions`] tells
     /// something. Takes seconds at most.
+    ///
+    /// # Errors
+    ///
+    /// When this backend measures none, or the device fails.
     fn rates(&mut self) -> Result<Rates, BackendError> {
         Err(BackendError::new(FailureClass::Infrastructure, "this backend measures no rates of the device"))
     }

@@ -20,6 +20,10 @@ const WINDOW_SIZE_MAX: usize = 1 << 31;
 
 /// Types of the results. `wanted` gives the output shapes of operators whose result follows from data; others do
 /// not look at it.
+///
+/// # Errors
+///
+/// When the operator cannot be applied to such inputs, or to `wanted`.
 pub fn infer(op: &Op, inputs: &[Option<&TensorType>], wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
     let results = infer_filled(op, inputs, wanted)?;
     let empty = |ty: &TensorType| ty.shape.contains(&0);
@@ -496,6 +500,10 @@ fn gather_nd_type(x: &TensorType, indices: &TensorType, batch_dims: usize) -> Re
 }
 
 /// Checks that every node's outputs are declared as what [`infer`] gives; passes are tested with it.
+///
+/// # Errors
+///
+/// The first node whose outputs are declared otherwise, or that cannot be applied.
 pub fn check_graph(graph: &Graph) -> Result<(), ShapeError> {
     let types: Vec<TensorType> = (0..graph.values.len() as u32)
         .map(crate::ir::ValueId)

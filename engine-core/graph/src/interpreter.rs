@@ -16,6 +16,11 @@ use std::{collections::BTreeMap, ops::ControlFlow};
 mod tests;
 
 /// Computes one operator. `outputs` are its results' types as [`crate::infer::infer`] gives them.
+///
+/// # Errors
+///
+/// When an input is missing, of a type without such an operator, or holds what cannot be computed (an index outside,
+/// an integer divided by zero).
 pub fn run(op: &Op, tensors: &[Option<&Tensor>], outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
     let inputs = Inputs { op: op.kind(), tensors };
     if outputs.iter().all(|out| out.shape.contains(&0)) {
@@ -72,6 +77,10 @@ pub fn run(op: &Op, tensors: &[Option<&Tensor>], outputs: &[TensorType]) -> Resu
 }
 
 /// Types of a node's outputs, as its graph declares them.
+///
+/// # Errors
+///
+/// When a shape is not bound.
 pub fn output_types(graph: &Graph, node: &Node) -> Result<Vec<TensorType>, OpError> {
     node.outputs.iter().map(|&id| declared_type(graph, id)).collect()
 }
@@ -83,12 +92,20 @@ fn declared_type(graph: &Graph, id: ValueId) -> Result<TensorType, OpError> {
 }
 
 /// Runs the graph on named inputs and gives its outputs by name.
+///
+/// # Errors
+///
+/// When inputs are not those of the graph, or a node fails, which is then named.
 pub fn execute(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, OpError> {
     execute_observed(graph, inputs, &mut |_, _| ControlFlow::Continue(()))
 }
 
 /// As [`execute`], and hands `observer` every value a node computes, right after it is computed; breaking there ends
 /// the execution with [`OpError::Stopped`].
+///
+/// # Errors
+///
+/// As [`execute`].
 pub fn execute_observed(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,

@@ -11,6 +11,8 @@
 //!
 //! Must not know: ONNX, devices, plans.
 
+#![warn(clippy::missing_errors_doc)]
+
 pub mod infer;
 pub mod interpreter;
 pub mod ir;

@@ -1,4 +1,8 @@
 //! The interval of a ratio of medians, by resampling windows and then samples within them.
+//!
+//! Sources: the percentile bootstrap (Efron and Tibshirani, *An Introduction to the Bootstrap*, chapter 13), drawn in two
+//! stages because samples of one window resemble each other (Davison and Hinkley, *Bootstrap Methods and their
+//! Application*, section 3.8).
 
 use crate::quantile;
 use rand::{RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus};

@@ -3,6 +3,11 @@
 //! Latencies taken back to back resemble each other, so a textbook interval over all samples is too narrow. The
 //! interval here treats each timed window as one cluster: when windows disagree about which side of the median their
 //! samples fall on, the interval widens accordingly. One window has nothing to disagree with: there is no interval then.
+//!
+//! Sources: order statistics bound a quantile whatever the distribution (Conover, *Practical Nonparametric Statistics*,
+//! 3rd edition, section 3.2); percentiles are interpolated as definition 7 of Hyndman and Fan, *Sample Quantiles in
+//! Statistical Packages* (1996); windows are clusters, whose spread takes the place of that of independent samples
+//! (Woodruff, *Confidence Intervals for Medians and Other Position Measures*, 1952), with Student's t for few of them.
 
 use crate::latency::{CI_CONFIDENCE, LatencyStats, MedianInterval};
 

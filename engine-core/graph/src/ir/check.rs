@@ -21,6 +21,10 @@ pub enum GraphError {
 impl Graph {
     /// Checks that ids exist, every value is defined once and before it is read, names are unique and constants
     /// are what their values declare.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and at which node.
     pub fn check(&self) -> Result<(), GraphError> {
         let count = self.values.len();
         let exists = |id: ValueId, place: &dyn Fn() -> String| match self.values.get(id.index()) {

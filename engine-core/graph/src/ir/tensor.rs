@@ -50,6 +50,10 @@ impl<T: bytemuck::Pod> AsRef<[u8]> for Owner<T> {
 
 impl Tensor {
     /// A tensor over `bytes`, which must be exactly as long as type and shape say.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are not as many as the shape takes, or more than can be addressed.
     pub fn new(element: ElementType, shape: Vec<usize>, bytes: Bytes) -> Result<Self, TensorError> {
         let Some(count) = element_count(&shape) else { return Err(TensorError::Overflow(shape)) };
         let expected = count * element.bytes();
@@ -60,6 +64,10 @@ impl Tensor {
     }
 
     /// A tensor of `values`, without copying them.
+    ///
+    /// # Errors
+    ///
+    /// When the values do not fill the shape.
     pub fn from_vec<T: Element>(shape: Vec<usize>, values: Vec<T>) -> Result<Self, TensorError> {
         Self::new(T::ELEMENT, shape, Bytes::from_owner(Owner(values)))
     }
@@ -70,6 +78,10 @@ impl Tensor {
     }
 
     /// A bool tensor; elements are one byte, 0 or 1.
+    ///
+    /// # Errors
+    ///
+    /// When the values do not fill the shape.
     pub fn from_bools(shape: Vec<usize>, values: Vec<u8>) -> Result<Self, TensorError> {
         Self::new(ElementType::Bool, shape, Bytes::from(values))
     }
@@ -99,6 +111,10 @@ impl Tensor {
     }
 
     /// The elements; copied only when their bytes are not aligned.
+    ///
+    /// # Errors
+    ///
+    /// When the elements are of another type.
     pub fn values<T: Element>(&self) -> Result<Cow<'_, [T]>, TensorError> {
         if self.element != T::ELEMENT {
             return Err(TensorError::Element { wanted: T::ELEMENT, actual: self.element });
@@ -107,6 +123,10 @@ impl Tensor {
     }
 
     /// The bytes of a bool or 8-bit tensor.
+    ///
+    /// # Errors
+    ///
+    /// When the elements are no bools.
     pub fn bools(&self) -> Result<&[u8], TensorError> {
         match self.element {
             ElementType::Bool => Ok(&self.bytes),
@@ -122,6 +142,10 @@ impl Tensor {
     }
 
     /// The same bytes in another shape of as many elements.
+    ///
+    /// # Errors
+    ///
+    /// When the shape has another number of elements.
     pub fn reshaped(&self, shape: Vec<usize>) -> Result<Self, TensorError> {
         Self::new(self.element, shape, self.bytes.clone())
     }

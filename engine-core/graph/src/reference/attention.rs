@@ -12,6 +12,12 @@ use crate::{
 };
 use rayon::prelude::*;
 
+/// `softmax(scale q·kᵀ + mask)·v`: queries `[n, l, heads·d]`, keys `[n, s, heads·d]`, values `[n, s, heads·e]`, mask
+/// `[n, heads, l, s]` by broadcasting; gives `[n, l, heads·e]`.
+///
+/// # Errors
+///
+/// When an input is missing or no float, or the result cannot hold what comes out.
 pub fn attention(attention: &Attention, inputs: &Inputs<'_>, out: &TensorType) -> Result<Tensor, OpError> {
     let (q, k, v) = (inputs.get(0)?, inputs.get(1)?, inputs.get(2)?);
     let (batch, queries, width) = (q.shape()[0], q.shape()[1], q.shape()[2]);

@@ -41,6 +41,12 @@ impl Operand {
     }
 }
 
+/// Matrices `[.., m, k]` and `[.., k, n]`, stacked axes by broadcasting, or vectors `[k]`; gives `[.., m, n]`. Bias
+/// `[n]`, residual as the result.
+///
+/// # Errors
+///
+/// When an input is missing, or the types have no product.
 pub fn matmul(product: &MatMul, inputs: &Inputs<'_>, out: &TensorType) -> Result<Tensor, OpError> {
     let (a, b) = (inputs.get(0)?, inputs.get(1)?);
     // numpy: a vector on the left is a row, on the right a column; the axis added is not in the output.
@@ -174,6 +180,12 @@ fn reach(out: usize, input: usize, stride: usize, offset: isize) -> Reach {
     Reach { first, end, start: (first * stride).wrapping_add_signed(offset) }
 }
 
+/// Images `[n, c, spatial..]` and filters `[k, c / groups, spatial..]`, bias `[k]`, residual as the result; gives
+/// `[n, k, spatial..]`.
+///
+/// # Errors
+///
+/// When an input is missing or no float.
 pub fn conv(conv: &Conv, inputs: &Inputs<'_>, out: &TensorType) -> Result<Tensor, OpError> {
     let (x, w) = (inputs.get(0)?, inputs.get(1)?);
     let (x_shape, w_shape) = (x.shape(), w.shape());
@@ -254,6 +266,11 @@ fn add_rows(conv: &Conv, reaches: &[Reach], x: &[f64], spatial: &[usize], w: f64
     }
 }
 
+/// Images `[n, c, spatial..]` and filters `[c, k / groups, spatial..]`, bias `[k]`; gives `[n, k, spatial..]`.
+///
+/// # Errors
+///
+/// When an input is missing or no float.
 pub fn conv_transpose(conv: &ConvTranspose, inputs: &Inputs<'_>, out: &TensorType) -> Result<Tensor, OpError> {
     let (x, w) = (inputs.get(0)?, inputs.get(1)?);
     let (x_shape, w_shape) = (x.shape().to_vec(), w.shape().to_vec());

@@ -79,6 +79,11 @@ pub fn activate_one(activation: &Activation, x: f64) -> f64 {
     }
 }
 
+/// Element by element, in the shape of `x`.
+///
+/// # Errors
+///
+/// When the type has no such activation.
 pub fn activate(activation: &Activation, x: &Tensor, out: &TensorType) -> Result<Tensor, OpError> {
     let values = match Numbers::of(x) {
         Numbers::Float(values) => Numbers::Float(values.iter().map(|&x| activate_one(activation, x)).collect()),
@@ -91,6 +96,11 @@ pub fn activate(activation: &Activation, x: &Tensor, out: &TensorType) -> Result
     values.into_tensor(out)
 }
 
+/// Element by element, in the shape of `x`.
+///
+/// # Errors
+///
+/// When the type has no such function.
 pub fn unary(op: Unary, x: &Tensor, out: &TensorType) -> Result<Tensor, OpError> {
     let wrong = || OpError::Element { op: "unary", element: x.element() };
     let result = match Numbers::of(x) {
@@ -171,6 +181,11 @@ fn integer_power(base: i128, exponent: i128) -> i128 {
     result
 }
 
+/// Two operands of any shapes that broadcast; gives the shape they broadcast to.
+///
+/// # Errors
+///
+/// When the type has no such function, or an integer is divided by zero.
 pub fn binary(op: Binary, a: &Tensor, b: &Tensor, out: &TensorType) -> Result<Tensor, OpError> {
     let to = &out.shape;
     let wrong = OpError::Element { op: "binary", element: a.element() };
@@ -243,6 +258,11 @@ fn float_binary(
     Numbers::Float(result).into_tensor(out)
 }
 
+/// Two operands of any shapes that broadcast; gives bools of the shape they broadcast to.
+///
+/// # Errors
+///
+/// When the type has no such order.
 pub fn compare(op: Compare, a: &Tensor, b: &Tensor, out: &TensorType) -> Result<Tensor, OpError> {
     fn all<T: PartialOrd + Copy>(op: Compare, a: (&[usize], &[T]), b: (&[usize], &[T]), to: &[usize]) -> Vec<u8> {
         let mut result = Vec::with_capacity(to.iter().product());
@@ -275,6 +295,10 @@ pub fn activate_all(activation: Option<&Activation>, values: &mut [f64]) {
 }
 
 /// Elements of an optional per-channel parameter.
+///
+/// # Errors
+///
+/// When it is no tensor of floats.
 pub fn optional_floats(op: &'static str, tensor: Option<&Tensor>) -> Result<Option<Vec<f64>>, OpError> {
     tensor.map(|tensor| floats(op, tensor)).transpose()
 }

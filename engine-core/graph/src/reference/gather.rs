@@ -25,6 +25,11 @@ pub(crate) fn integers(op: &'static str, tensor: &Tensor) -> Result<Vec<i64>, Op
     tensor.to_i64s().ok_or(OpError::Element { op, element: tensor.element() })
 }
 
+/// `x [a.., size, b..]` and `indices [i..]`; gives `[a.., i.., b..]`.
+///
+/// # Errors
+///
+/// When an index is outside of the axis, or the indices are no integers.
 pub fn gather(x: &Tensor, indices: &Tensor, axis: usize, out: &TensorType) -> Result<Tensor, OpError> {
     let (outer, size, inner) = around(x.shape(), axis);
     let indices: Vec<usize> = integers("gather", indices)?
@@ -40,6 +45,11 @@ pub fn gather(x: &Tensor, indices: &Tensor, axis: usize, out: &TensorType) -> Re
     Ok(mover.finish(out)?)
 }
 
+/// `x` and `indices` of the same rank; gives the shape of `indices`.
+///
+/// # Errors
+///
+/// When an index is outside of the axis, or the indices are no integers.
 pub fn gather_elements(x: &Tensor, indices: &Tensor, axis: usize, out: &TensorType) -> Result<Tensor, OpError> {
     let indices = integers("gather_elements", indices)?;
     let own = strides(x.shape());
@@ -55,6 +65,11 @@ pub fn gather_elements(x: &Tensor, indices: &Tensor, axis: usize, out: &TensorTy
     Ok(mover.finish(out)?)
 }
 
+/// `x [batch.., a.., b..]` and `indices [batch.., i.., axes of a]`; gives `[batch.., i.., b..]`.
+///
+/// # Errors
+///
+/// When an index is outside of its axis, or the indices are no integers.
 pub fn gather_nd(x: &Tensor, indices: &Tensor, batch_dims: usize, out: &TensorType) -> Result<Tensor, OpError> {
     let Some(&depth) = indices.shape().last() else {
         return Err(OpError::Tensor(TensorError::Overflow(indices.shape().to_vec())));
@@ -79,6 +94,11 @@ pub fn gather_nd(x: &Tensor, indices: &Tensor, batch_dims: usize, out: &TensorTy
     Ok(mover.finish(out)?)
 }
 
+/// `indices [i..]` and `values [2]` (off, on); gives `i` with an axis of the depth at `axis`.
+///
+/// # Errors
+///
+/// When the indices are no integers.
 pub fn one_hot(indices: &Tensor, values: &Tensor, axis: usize, out: &TensorType) -> Result<Tensor, OpError> {
     let depth = out.shape[axis];
     // Indices may be floats that hold integers.

@@ -34,6 +34,9 @@ impl<'a> Mover<'a> {
         self.moved.extend_from_slice(element);
     }
 
+    /// # Errors
+    ///
+    /// When the elements do not fill the output.
     pub fn finish(self, out: &TensorType) -> Result<Tensor, TensorError> {
         Tensor::new(out.element, out.shape.clone(), Bytes::from(self.moved))
     }
@@ -46,12 +49,22 @@ fn read_strided(x: &Tensor, base: isize, strides: &[isize], out: &TensorType) ->
     Ok(mover.finish(out)?)
 }
 
+/// Output axis `i` is input axis `perm[i]`.
+///
+/// # Errors
+///
+/// When the elements do not fill the output.
 pub fn transpose(x: &Tensor, perm: &[usize], out: &TensorType) -> Result<Tensor, OpError> {
     let own = strides(x.shape());
     let permuted: Vec<isize> = perm.iter().map(|&axis| own[axis]).collect();
     read_strided(x, 0, &permuted, out)
 }
 
+/// `x` of a shape that broadcasts to the output's.
+///
+/// # Errors
+///
+/// When the elements do not fill the output.
 pub fn expand(x: &Tensor, out: &TensorType) -> Result<Tensor, OpError> {
     read_strided(x, 0, &broadcast_strides(x.shape(), &out.shape), out)
 }
@@ -69,6 +82,11 @@ pub fn slice(x: &Tensor, starts: &[usize], steps: &[i64], out: &TensorType) -> R
     read_strided(x, base, &stepped, out)
 }
 
+/// `condition`, `a` and `b` of shapes that broadcast together to the output's.
+///
+/// # Errors
+///
+/// When the condition is no tensor of bools.
 pub fn select(condition: &Tensor, a: &Tensor, b: &Tensor, out: &TensorType) -> Result<Tensor, OpError> {
     let size = out.element.bytes();
     let chosen = condition.bools()?;
@@ -82,6 +100,11 @@ pub fn select(condition: &Tensor, a: &Tensor, b: &Tensor, out: &TensorType) -> R
     Ok(Tensor::new(out.element, to.clone(), Bytes::from(moved))?)
 }
 
+/// Parts that differ along `axis` alone, one after another.
+///
+/// # Errors
+///
+/// When the elements do not fill the output.
 pub fn concat(parts: &[&Tensor], axis: usize, out: &TensorType) -> Result<Tensor, OpError> {
     let size = out.element.bytes();
     let outer: usize = out.shape[..axis].iter().product();
@@ -95,6 +118,11 @@ pub fn concat(parts: &[&Tensor], axis: usize, out: &TensorType) -> Result<Tensor
     Ok(Tensor::new(out.element, out.shape.clone(), Bytes::from(moved))?)
 }
 
+/// `x` cut along `axis` into outputs of the sizes they declare.
+///
+/// # Errors
+///
+/// When the elements do not fill the outputs.
 pub fn split(x: &Tensor, axis: usize, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
     let (outer, size, inner) = around(x.shape(), axis);
     let mut begin = 0;
@@ -130,6 +158,11 @@ pub fn padded_position(mode: PadMode, at: i64, size: i64) -> Option<i64> {
     }
 }
 
+/// `x [size..]` with `begins` and as much behind as the output has; `value` is a scalar.
+///
+/// # Errors
+///
+/// When the value cannot be read, or the elements do not fill the output.
 pub fn pad(
     x: &Tensor,
     fill: Option<&Tensor>,
@@ -167,6 +200,11 @@ pub fn pad(
     Ok(mover.finish(out)?)
 }
 
+/// `x` repeated along each axis as often as the output's size is a multiple of its own.
+///
+/// # Errors
+///
+/// When the elements do not fill the output.
 pub fn tile(x: &Tensor, out: &TensorType) -> Result<Tensor, OpError> {
     // Tiling is an expand of (1, size) pairs seen as one axis of repeats x size.
     let own = strides(x.shape());
@@ -186,6 +224,11 @@ fn regroup(x: &Tensor, seen: Vec<usize>, perm: [usize; 6], out: &TensorType) -> 
     Ok(transpose(&x, &perm, &permuted)?.reshaped(out.shape.clone())?)
 }
 
+/// `[n, c·block², h, w]` to `[n, c, h·block, w·block]`.
+///
+/// # Errors
+///
+/// When the elements do not fill the output.
 pub fn depth_to_space(x: &Tensor, block: usize, column_row: bool, out: &TensorType) -> Result<Tensor, OpError> {
     let [n, c, h, w] = x.shape()[..] else { return Err(rank_error(x)) };
     let depth = c / (block * block);
@@ -195,6 +238,11 @@ pub fn depth_to_space(x: &Tensor, block: usize, column_row: bool, out: &TensorTy
     }
 }
 
+/// `[n, c, h·block, w·block]` to `[n, c·block², h, w]`.
+///
+/// # Errors
+///
+/// When the elements do not fill the output.
 pub fn space_to_depth(x: &Tensor, block: usize, out: &TensorType) -> Result<Tensor, OpError> {
     let [n, c, h, w] = x.shape()[..] else { return Err(rank_error(x)) };
     regroup(x, vec![n, c, h / block, block, w / block, block], [0, 3, 5, 1, 2, 4], out)
@@ -204,6 +252,11 @@ fn rank_error(x: &Tensor) -> OpError {
     OpError::Tensor(TensorError::Overflow(x.shape().to_vec()))
 }
 
+/// Matrices `[.., m, n]`; what is below (above) diagonal `k` becomes zero.
+///
+/// # Errors
+///
+/// When the elements do not fill the output.
 pub fn trilu(x: &Tensor, upper: bool, k: i64, out: &TensorType) -> Result<Tensor, OpError> {
     let [.., rows, columns] = x.shape()[..] else { return Err(rank_error(x)) };
     let zeros = [0u8; 8];

@@ -8,6 +8,11 @@ use super::{
 };
 use crate::{ir::Tensor, shape::TensorType};
 
+/// `[x (n, c, ..), scale (c), bias (c), mean (c), variance (c)]`; gives the shape of `x`.
+///
+/// # Errors
+///
+/// When an input is missing or no float.
 pub fn batch_norm(inputs: &Inputs<'_>, epsilon: f32, out: &TensorType) -> Result<Tensor, OpError> {
     let x = inputs.get(0)?;
     let channels = if x.rank() > 1 { x.shape()[1] } else { 1 };
@@ -34,6 +39,11 @@ fn standardize(values: &mut [f64], chunk: usize, epsilon: f32) {
     }
 }
 
+/// `[x, scale?, bias?]` over the axes from `axis` on; gives the shape of `x`.
+///
+/// # Errors
+///
+/// When an input is missing or no float.
 pub fn layer_norm(inputs: &Inputs<'_>, axis: usize, epsilon: f32, out: &TensorType) -> Result<Tensor, OpError> {
     let x = inputs.get(0)?;
     let mut values = floats("layer_norm", x)?;
@@ -56,6 +66,12 @@ pub fn layer_norm(inputs: &Inputs<'_>, axis: usize, epsilon: f32, out: &TensorTy
 }
 
 /// `groups` of `None`: every channel by itself.
+///
+/// `[x (n, c, ..), scale (c), bias (c)]`; gives the shape of `x`.
+///
+/// # Errors
+///
+/// When an input is missing or no float.
 pub fn group_norm(
     inputs: &Inputs<'_>,
     groups: Option<usize>,
@@ -76,6 +92,10 @@ pub fn group_norm(
 }
 
 /// `x / (bias + alpha/size * sum of squares of neighbouring channels)^beta`.
+///
+/// # Errors
+///
+/// When it is no tensor of floats.
 pub fn lrn(x: &Tensor, [alpha, beta, bias]: [f32; 3], size: usize, out: &TensorType) -> Result<Tensor, OpError> {
     let (outer, channels, inner) = around(x.shape(), 1);
     let values = floats("lrn", x)?;
@@ -94,6 +114,11 @@ pub fn lrn(x: &Tensor, [alpha, beta, bias]: [f32; 3], size: usize, out: &TensorT
     Numbers::Float(result).into_tensor(out)
 }
 
+/// Along `axis`; gives the shape of `x`.
+///
+/// # Errors
+///
+/// When it is no tensor of floats.
 pub fn softmax(x: &Tensor, axis: usize, log: bool, out: &TensorType) -> Result<Tensor, OpError> {
     let (outer, size, inner) = around(x.shape(), axis);
     let mut values = floats("softmax", x)?;

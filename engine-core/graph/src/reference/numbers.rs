@@ -26,6 +26,9 @@ impl Numbers {
         }
     }
 
+    /// # Errors
+    ///
+    /// When it is no tensor of floats.
     pub fn floats(&self) -> Option<&[f64]> {
         match self {
             Self::Float(values) => Some(values),
@@ -41,6 +44,10 @@ impl Numbers {
     }
 
     /// Rounds (floats), truncates (float to integer, saturating) or wraps (integers) to the wanted type.
+    ///
+    /// # Errors
+    ///
+    /// When there are not as many numbers as the shape has places.
     pub fn into_tensor(self, out: &TensorType) -> Result<Tensor, OpError> {
         let shape = out.shape.clone();
         macro_rules! convert {
@@ -91,6 +98,10 @@ impl Numbers {
 }
 
 /// Elements as f64 of a tensor that must be a float one.
+///
+/// # Errors
+///
+/// When it is no tensor of floats.
 pub fn floats(op: &'static str, tensor: &Tensor) -> Result<Vec<f64>, OpError> {
     match is_float(tensor.element()) {
         true => Ok(tensor.to_f64s()),

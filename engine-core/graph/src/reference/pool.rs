@@ -71,6 +71,11 @@ pub fn slide<T: Copy + Default>(
     result
 }
 
+/// Images `[n, c, spatial..]`; gives `[n, c, spatial..]`, a window each.
+///
+/// # Errors
+///
+/// When the type has no such pooling.
 pub fn pool(pool: &Pool, x: &Tensor, out: &TensorType) -> Result<Tensor, OpError> {
     match (Numbers::of(x), pool.kind) {
         (Numbers::Float(values), kind) => {

@@ -59,6 +59,11 @@ fn integers(how: Quantization, inputs: &Inputs<'_>, steps: &Steps) -> Result<Vec
     Ok(floats("quantize", x)?.into_iter().enumerate().map(whole).collect())
 }
 
+/// `[x, scale, zero?]`, the parameters scalars or one per place of the axis; gives integers of the shape of `x`.
+///
+/// # Errors
+///
+/// When an input is missing or of a type that is not quantized.
 pub fn quantize(how: Quantization, inputs: &Inputs<'_>, out: &TensorType) -> Result<Tensor, OpError> {
     let steps = Steps::of(how, inputs, &out.shape)?;
     Numbers::Float(integers(how, inputs, &steps)?).into_tensor(out)
@@ -72,6 +77,11 @@ fn scaled(mut integers: Vec<f64>, steps: &Steps, out: &TensorType) -> Result<Ten
     Numbers::Float(integers).into_tensor(out)
 }
 
+/// `[x, scale, zero?]`, the parameters scalars or one per place of the axis; gives floats of the shape of `x`.
+///
+/// # Errors
+///
+/// When an input is missing or of a type that is not quantized.
 pub fn dequantize(how: Quantization, inputs: &Inputs<'_>, out: &TensorType) -> Result<Tensor, OpError> {
     let steps = Steps::of(how, inputs, &out.shape)?;
     scaled(inputs.get(0)?.to_f64s(), &steps, out)

@@ -66,6 +66,11 @@ fn reduce_integers(kind: ReduceKind, values: &[i128]) -> i128 {
     }
 }
 
+/// Over `axes`, which the output lacks or has as 1.
+///
+/// # Errors
+///
+/// When the type has no such reduction.
 pub fn reduce(kind: ReduceKind, axes: &[usize], x: &Tensor, out: &TensorType) -> Result<Tensor, OpError> {
     match Numbers::of(x) {
         Numbers::Float(values) => {
@@ -78,6 +83,11 @@ pub fn reduce(kind: ReduceKind, axes: &[usize], x: &Tensor, out: &TensorType) ->
     .into_tensor(out)
 }
 
+/// Places along one axis, which the output lacks or has as 1.
+///
+/// # Errors
+///
+/// When the type has no order.
 pub fn arg_reduce(arg: &ArgReduce, x: &Tensor, out: &TensorType) -> Result<Tensor, OpError> {
     fn best<T: PartialOrd + Copy>(arg: &ArgReduce, values: &[T]) -> i64 {
         let mut best = 0;
@@ -101,6 +111,11 @@ pub fn arg_reduce(arg: &ArgReduce, x: &Tensor, out: &TensorType) -> Result<Tenso
     Ok(Tensor::from_vec(out.shape.clone(), result)?)
 }
 
+/// Sums along `axis`; gives the shape of `x`.
+///
+/// # Errors
+///
+/// When the type has no sum.
 pub fn cum_sum(x: &Tensor, axis: usize, exclusive: bool, reverse: bool, out: &TensorType) -> Result<Tensor, OpError> {
     fn run<T: Copy + Default + std::ops::Add<Output = T>>(
         values: &mut [T],
@@ -136,6 +151,12 @@ pub fn cum_sum(x: &Tensor, axis: usize, exclusive: bool, reverse: bool, out: &Te
 }
 
 /// Largest (or smallest) first; of equal ones the lower index first.
+///
+/// Values and their places (i64): the shape of `x` with `k` along `axis`.
+///
+/// # Errors
+///
+/// When the type has no order.
 pub fn top_k(x: &Tensor, axis: usize, largest: bool, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
     let (outer, size, inner) = around(x.shape(), axis);
     let k = outputs[0].shape[axis];

@@ -63,6 +63,11 @@ pub fn repeats(resize: &Resize, input: &[usize], out: &[usize]) -> Option<Vec<us
     (0..out.len()).map(factor).collect()
 }
 
+/// Axis by axis from the shape of `x` to the output's.
+///
+/// # Errors
+///
+/// When it is no tensor of floats where values are mixed.
 pub fn resize(resize: &Resize, x: &Tensor, out: &TensorType) -> Result<Tensor, OpError> {
     if !is_float(x.element()) && resize.mode == ResizeMode::Linear {
         return Err(OpError::Element { op: "resize", element: x.element() });

@@ -37,6 +37,10 @@ pub enum BindError {
 }
 
 /// Refuses shapes with negative, too many or too large dimensions.
+///
+/// # Errors
+///
+/// When there are too many axes or elements.
 pub fn check_size(place: &str, shape: &[i128]) -> Result<Vec<usize>, BindError> {
     let impossible = |reason| BindError::Impossible { place: place.into(), shape: format!("{shape:?}"), reason };
     if shape.len() > MAX_RANK {
@@ -58,6 +62,10 @@ pub fn check_size(place: &str, shape: &[i128]) -> Result<Vec<usize>, BindError> 
 }
 
 /// The shape of one model input at the profile's usual sizes. `symbols` collects what each named dimension became.
+///
+/// # Errors
+///
+/// When a dimension is not known, or does not fit the profile.
 pub fn bind_input(
     input: &str,
     declared: Option<&[DeclaredDim]>,

@@ -5,6 +5,10 @@
 //! device's state is read between windows, never inside one; a window that was disturbed is discarded and measured
 //! again, a bounded number of times, and the record says so.
 //!
+//! The stopping rule is that of a sequential interval of fixed relative width (Chow and Robbins, *On the Asymptotic Theory
+//! of Fixed-Width Sequential Confidence Intervals for the Mean*, 1965), with floors on windows, samples and time, for
+//! looking again and again favours a width that is small by chance.
+//!
 //! Where every window is a process of its own ([`Pacing::Process`]), it warms up by itself and decides how many
 //! executions fit; of more than a report can keep, evenly spread ones are kept.
 
