@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 /// Lines that are passed on at once: a usual run is far shorter, a flood is cut.
 const FIRST_BYTES: usize = 512 << 10;
 
-/// Lines that are kept from the end of a longer run: the verdict and what led to it.
+/// Lines that are kept from the end of each stream of a longer run: the verdict and what led to it. Each has its own
+/// room, for the two pipes are read at their own speed: what is left of one may well come after the other's verdict.
 const LAST_BYTES: usize = 64 << 10;
 
 /// Longest line that is passed on whole.
@@ -18,9 +19,17 @@ pub(super) struct Forward {
     /// Unfinished line of standard output and of standard error.
     partial: [Vec<u8>; 2],
     told_bytes: usize,
-    last: VecDeque<String>,
-    last_bytes: usize,
+    last: [Last; 2],
+    /// Lines that came after the first ones.
+    later: u64,
     left_out: u64,
+}
+
+/// The last lines of one stream, each with its place among those of both.
+#[derive(Debug, Default)]
+struct Last {
+    lines: VecDeque<(u64, String)>,
+    bytes: usize,
 }
 
 impl Forward {
@@ -48,7 +57,9 @@ impl Forward {
         if self.left_out > 0 {
             tell(&format!("... {} lines left out", self.left_out));
         }
-        self.last.iter().for_each(|line| tell(line));
+        let mut last: Vec<_> = self.last.into_iter().flat_map(|last| last.lines).collect();
+        last.sort_unstable_by_key(|(place, _)| *place);
+        last.iter().for_each(|(_, line)| tell(line));
     }
 
     fn line(&mut self, slot: usize, tell: &mut dyn FnMut(&str)) {
@@ -60,12 +71,14 @@ impl Forward {
             tell(text);
             return;
         }
-        self.last_bytes += text.len() + 1;
-        self.last.push_back(text.to_owned());
-        while self.last_bytes > LAST_BYTES
-            && let Some(oldest) = self.last.pop_front()
+        let last = &mut self.last[slot];
+        last.bytes += text.len() + 1;
+        last.lines.push_back((self.later, text.to_owned()));
+        self.later += 1;
+        while last.bytes > LAST_BYTES
+            && let Some((_, oldest)) = last.lines.pop_front()
         {
-            self.last_bytes -= oldest.len() + 1;
+            last.bytes -= oldest.len() + 1;
             self.left_out += 1;
         }
     }
@@ -111,6 +124,22 @@ mod tests {
         assert_eq!(lines.iter().filter(|line| line.ends_with("lines left out")).count(), 1);
         let bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
         assert!(bytes < FIRST_BYTES + LAST_BYTES + 200, "{bytes}");
+    }
+
+    #[test]
+    fn one_streams_flood_does_not_push_out_the_others_verdict() {
+        let flood = "y".repeat(200) + "\n";
+        let lines = lines_of(|forward, tell| {
+            let pour = |forward: &mut Forward, bytes, tell: &mut dyn FnMut(&str)| {
+                (0..bytes / flood.len()).for_each(|_| forward.feed(Stream::Stderr, flood.as_bytes(), tell));
+            };
+            pour(forward, FIRST_BYTES + LAST_BYTES, tell);
+            forward.feed(Stream::Stdout, b"&&&& PASSED\n", tell);
+            pour(forward, 2 * LAST_BYTES, tell);
+        });
+        let verdict = lines.iter().position(|line| line == "&&&& PASSED").unwrap();
+        let left_out = lines.iter().position(|line| line.ends_with("lines left out")).unwrap();
+        assert!(left_out < verdict && verdict < lines.len() - 1, "{left_out} {verdict} of {}", lines.len());
     }
 
     #[test]

@@ -104,7 +104,8 @@ fn a_flood_on_both_streams_is_read_to_its_end_and_kept_within_bounds() {
     let (finished, lines) = script.run();
     assert_eq!((finished.stopped, finished.status.code()), (None, Some(0)));
     assert!(lines.iter().map(String::len).sum::<usize>() < 1 << 20);
-    assert!(lines.iter().rev().take(400).any(|line| line == "&&&& the end"));
+    // What was left in the other pipe may come after it.
+    assert!(lines.iter().any(|line| line == "&&&& the end"));
 }
 
 #[test]
