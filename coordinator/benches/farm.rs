@@ -9,14 +9,14 @@
 
 use planforge_coordinator::{
     blobs::BlobStore as _,
-    core::{Change, CoreConfig, Event, Input, Job, JobKind, JobState, Model, Now, Snapshot, State, Want, invariants},
+    core::{Change, CoreConfig, Event, Input, Job, JobState, Model, Now, Snapshot, State, Want, invariants},
     server::{Coordinator, CoordinatorConfig, admin_token_file},
     store::{SqliteStore, Store},
 };
 use planforge_proto::v1::{
     self, agent_message::Kind as Say, coordinator_message::Kind, farm_client::FarmClient, fleet_client::FleetClient,
 };
-use planforge_types::{BuildSpec, Digest, EngineKey, Toolchain, order::MeasureAsk};
+use planforge_types::{BuildSpec, Digest, EngineKey, Toolchain};
 use std::{
     fs::File,
     os::unix::fs::FileExt as _,
@@ -144,43 +144,12 @@ fn transition(seq: u64, what: &str, state: JobState) -> Change {
 fn waiting(number: usize) -> Result<Job, Box<dyn std::error::Error + Send + Sync>> {
     let (id, name) = (format!("job{number:06}"), "m".to_owned());
     let digest = Digest::of(id.as_bytes());
-    Ok(Job {
-        id: id.as_str().into(),
-        kind: JobKind::Build,
-        state: JobState::Queued,
-        key: Some(id_key(&id)?),
-        model: Model { digest, graph_digest: None, structure_digest: None, name, files: Vec::new() },
-        sku: SKU.parse()?,
-        constraint: String::new(),
-        toolchain: Some(Toolchain { backend: "native".into(), version: "1".into(), components: Default::default() }),
-        asked_threads: None,
-        spec: BuildSpec::default(),
-        force: false,
-        follow_toolchain: false,
-        wait_for_device: true,
-        allow_inaccurate: false,
-        eval: None,
-        builds: 1,
-        measure: MeasureAsk::default(),
-        wants: vec![Want { request: id, actor: "bench".into(), project: "bench".into(), priority: 0 }],
-        needs: Vec::new(),
-        recheck: false,
-        attempts: Vec::new(),
-        remeasures: 0,
-        phase: String::new(),
-        progress: 0.0,
-        created_ms: 1,
-        queued_ms: 1,
-        started_ms: 0,
-        ended_ms: 0,
-        failure: None,
-        plan: None,
-        built_for: None,
-        report: None,
-        cached: false,
-        accurate: false,
-        cancelling: None,
-    })
+    let model = Model { digest, graph_digest: None, structure_digest: None, name, files: Vec::new() };
+    let toolchain = Toolchain { backend: "native".into(), version: "1".into(), components: Default::default() };
+    let key = Some(id_key(&id)?);
+    let want = Want { request: id.clone(), actor: "bench".into(), project: "bench".into(), priority: 0 };
+    let job = Job::queued(id.as_str().into(), model, SKU.parse()?, BuildSpec::default(), want, 1);
+    Ok(Job { key, toolchain: Some(toolchain), wait_for_device: true, ..job })
 }
 
 fn id_key(id: &str) -> Result<EngineKey, Box<dyn std::error::Error + Send + Sync>> {

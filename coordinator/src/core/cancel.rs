@@ -36,11 +36,11 @@ impl State {
         let Some(job) = self.jobs.get(id).cloned() else { return String::new() };
         let actor = &cancel.actor;
         let own = job.wants.iter().any(|want| reaches(actor, &want.project) && want.actor == actor.name);
-        let (gone, left): (Vec<_>, Vec<_>) = job.wants.iter().cloned().partition(|want| {
+        let (withdrawn, left): (Vec<_>, Vec<_>) = job.wants.iter().cloned().partition(|want| {
             let named = cancel.request.as_ref().map_or(!own || want.actor == actor.name, |r| *r == want.request);
             named && reaches(actor, &want.project)
         });
-        if gone.is_empty() {
+        if withdrawn.is_empty() {
             return "this request does not want it any more".into();
         }
         if !left.is_empty() {

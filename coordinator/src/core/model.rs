@@ -315,6 +315,47 @@ pub struct Job {
 }
 
 impl Job {
+    /// One that nothing was decided about: queued since `at_ms`, to build `model` for `sku` as `spec` says.
+    pub fn queued(id: JobId, model: Model, sku: Sku, spec: BuildSpec, want: Want, at_ms: u64) -> Self {
+        Self {
+            id,
+            kind: JobKind::Build,
+            state: JobState::Queued,
+            key: None,
+            model,
+            sku,
+            constraint: String::new(),
+            toolchain: None,
+            asked_threads: spec.threads,
+            spec,
+            force: false,
+            follow_toolchain: false,
+            wait_for_device: false,
+            allow_inaccurate: false,
+            eval: None,
+            builds: once(),
+            measure: MeasureAsk::default(),
+            wants: vec![want],
+            needs: Vec::new(),
+            recheck: false,
+            attempts: Vec::new(),
+            remeasures: 0,
+            phase: String::new(),
+            progress: 0.0,
+            created_ms: at_ms,
+            queued_ms: at_ms,
+            started_ms: 0,
+            ended_ms: 0,
+            failure: None,
+            plan: None,
+            built_for: None,
+            report: None,
+            cached: false,
+            accurate: false,
+            cancelling: None,
+        }
+    }
+
     /// Number of the newest attempt, 0 when none.
     pub fn attempt(&self) -> u32 {
         self.attempts.last().map_or(0, |attempt| attempt.number)

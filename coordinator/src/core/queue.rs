@@ -160,7 +160,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::model::{JobKind, JobState, Model, Want};
+    use crate::core::model::{Model, Want};
     use planforge_types::{BuildSpec, Digest};
 
     const START_MS: u64 = 1_700_000_000_000;
@@ -175,45 +175,16 @@ mod tests {
 
     /// A job of `project` that has waited since `at_ms`.
     fn job(id: &str, project: &str, priority: i32, at_ms: u64) -> Job {
-        let digest = Digest::of(id.as_bytes());
-        let (project, name) = (project.to_owned(), id.to_owned());
-        Job {
-            id: id.into(),
-            kind: JobKind::Build,
-            state: JobState::Queued,
-            key: None,
-            model: Model { digest, graph_digest: None, structure_digest: None, name, files: Vec::new() },
-            sku: target().sku,
-            constraint: String::new(),
-            toolchain: Some(toolchain()),
-            asked_threads: None,
-            spec: BuildSpec::default(),
-            force: false,
-            follow_toolchain: false,
-            wait_for_device: false,
-            allow_inaccurate: false,
-            eval: None,
-            builds: 1,
-            measure: planforge_types::order::MeasureAsk::default(),
-            wants: vec![Want { request: id.into(), actor: project.clone(), project, priority }],
-            needs: Vec::new(),
-            recheck: false,
-            attempts: Vec::new(),
-            remeasures: 0,
-            phase: String::new(),
-            progress: 0.0,
-            created_ms: at_ms,
-            queued_ms: at_ms,
-            started_ms: 0,
-            ended_ms: 0,
-            failure: None,
-            plan: None,
-            built_for: None,
-            report: None,
-            cached: false,
-            accurate: false,
-            cancelling: None,
-        }
+        let model = Model {
+            digest: Digest::of(id.as_bytes()),
+            graph_digest: None,
+            structure_digest: None,
+            name: id.to_owned(),
+            files: Vec::new(),
+        };
+        let want = Want { request: id.into(), actor: project.into(), project: project.into(), priority };
+        let job = Job::queued(id.into(), model, target().sku, BuildSpec::default(), want, at_ms);
+        Job { toolchain: Some(toolchain()), ..job }
     }
 
     fn queue(jobs: &[Job]) -> Queue {

@@ -95,7 +95,7 @@ pub struct Submit {
     /// Blobs the request names that are not in the blob store.
     pub missing: Vec<Digest>,
     /// Plans of stored engines that are not in the blob store any more: they answer nothing. `None`: nobody looked yet.
-    pub gone: Option<Vec<Digest>>,
+    pub missing_plans: Option<Vec<Digest>>,
     /// One fresh id per combination.
     pub ids: Vec<JobId>,
 }

@@ -23,8 +23,8 @@ impl State {
             return repeat(known, submit.fingerprint, |id| self.job_ref(id));
         }
         // The store keeps their rows, as the record of what was built, until they are built again.
-        if let Some(gone) = submit.gone.as_ref().filter(|gone| !gone.is_empty()) {
-            self.engines.retain(|_, engine| !gone.contains(&engine.plan.digest));
+        if let Some(missing) = submit.missing_plans.as_ref().filter(|missing| !missing.is_empty()) {
+            self.engines.retain(|_, engine| !missing.contains(&engine.plan.digest));
         }
         let asked = expand(&submit)?;
         if asked.len() > submit.ids.len() {
@@ -49,7 +49,7 @@ impl State {
         if !refused.is_empty() {
             return Err(refusal_of_all(refused, asked.len()));
         }
-        if submit.gone.is_none() && !plans.is_empty() {
+        if submit.missing_plans.is_none() && !plans.is_empty() {
             return Ok(Submitted::Look { plans, submit: Box::new(submit) });
         }
         if runs > 0 && !submit.missing.is_empty() {
@@ -111,16 +111,11 @@ impl State {
         }
         let project = want.project.clone();
         let job = Job {
-            id: id.clone(),
             kind: if asked.existing.is_some() { JobKind::Benchmark } else { JobKind::Build },
             state: JobState::Unplaceable,
             key: asked.existing.as_ref().map(|existing| existing.key),
-            model: asked.model,
-            sku: asked.sku,
             constraint: asked.constraint,
             toolchain: asked.existing.as_ref().map(|existing| existing.toolchain.clone()),
-            asked_threads: asked.spec.threads,
-            spec: asked.spec,
             force: asked.force,
             follow_toolchain: submit.follow_toolchain,
             wait_for_device: submit.wait_for_device,
@@ -128,24 +123,9 @@ impl State {
             eval: asked.covered.eval,
             builds: asked.builds,
             measure: asked.covered.measure,
-            wants: vec![want],
-            needs: Vec::new(),
-            recheck: false,
-            attempts: Vec::new(),
-            remeasures: 0,
-            phase: String::new(),
-            progress: 0.0,
-            created_ms: now.wall_ms,
-            queued_ms: now.wall_ms,
-            started_ms: 0,
-            ended_ms: 0,
-            failure: None,
             built_for: asked.existing.as_ref().map(|existing| existing.built_for.clone()),
             plan: asked.existing.map(|existing| existing.plan),
-            report: None,
-            cached: false,
-            accurate: false,
-            cancelling: None,
+            ..Job::queued(id.clone(), asked.model, asked.sku, asked.spec, want, now.wall_ms)
         };
         effects.changes.push(Change::JobProject { project, job: id.clone(), created_ms: now.wall_ms });
         self.jobs.insert(id.clone(), std::sync::Arc::new(job));

@@ -3,7 +3,7 @@
 use super::{Farm, FarmConfig, leader::Message};
 use crate::{
     blobs::{LocalBlobs, LocalBlobsOptions},
-    core::{Change, Input, Job, JobId, JobKind, JobState, Model, Now, PluginRecord, State, Want},
+    core::{Change, Input, Job, JobId, Model, Now, PluginRecord, State, Want},
     farm::SystemClock,
     store::{MemStore, Store},
 };
@@ -14,43 +14,12 @@ use tokio::sync::oneshot;
 
 fn queued(id: &str) -> Job {
     let digest = Digest::of(id.as_bytes());
-    Job {
-        id: id.into(),
-        kind: JobKind::Build,
-        state: JobState::Queued,
-        key: None,
-        model: Model { digest, graph_digest: None, structure_digest: None, name: id.into(), files: Vec::new() },
-        sku: "cpu-x86-64-v3".parse().unwrap(),
-        constraint: String::new(),
-        toolchain: Some(Toolchain { backend: "native".into(), version: "1".into(), components: BTreeMap::new() }),
-        asked_threads: None,
-        spec: BuildSpec::default(),
-        force: false,
-        follow_toolchain: false,
-        wait_for_device: true,
-        allow_inaccurate: false,
-        eval: None,
-        builds: 1,
-        measure: planforge_types::order::MeasureAsk::default(),
-        wants: vec![Want { request: id.into(), actor: "a".into(), project: "p".into(), priority: 0 }],
-        needs: Vec::new(),
-        recheck: false,
-        attempts: Vec::new(),
-        remeasures: 0,
-        phase: String::new(),
-        progress: 0.0,
-        created_ms: 1,
-        queued_ms: 1,
-        started_ms: 0,
-        ended_ms: 0,
-        failure: None,
-        plan: None,
-        built_for: None,
-        report: None,
-        cached: false,
-        accurate: false,
-        cancelling: None,
-    }
+    let model = Model { digest, graph_digest: None, structure_digest: None, name: id.into(), files: Vec::new() };
+    let want = Want { request: id.into(), actor: "a".into(), project: "p".into(), priority: 0 };
+    let toolchain = Toolchain { backend: "native".into(), version: "1".into(), components: BTreeMap::new() };
+    let sku = "cpu-x86-64-v3".parse().unwrap();
+    let job = Job::queued(id.into(), model, sku, BuildSpec::default(), want, 1);
+    Job { toolchain: Some(toolchain), wait_for_device: true, ..job }
 }
 
 struct World {

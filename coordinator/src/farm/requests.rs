@@ -127,13 +127,13 @@ impl Farm {
             builds,
             measure,
             missing,
-            gone: None,
+            missing_plans: None,
             ids: (0..jobs.min(core::JOBS_PER_REQUEST_MAX)).map(|_| JobId::from(self.fresh_id())).collect(),
         };
         let submitted = match self.submitted(submit).await? {
             Submitted::Look { plans, submit } => {
-                let gone = Some(self.gone_of(plans).await?);
-                self.submitted(Submit { gone, ..*submit }).await?
+                let missing_plans = Some(self.missing_of(plans).await?);
+                self.submitted(Submit { missing_plans, ..*submit }).await?
             }
             done => done,
         };
@@ -211,15 +211,15 @@ impl Farm {
     }
 
     /// Those of `plans` that the blob store has no more.
-    async fn gone_of(&self, plans: BTreeSet<Digest>) -> Result<Vec<Digest>, ApiError> {
-        let mut gone = Vec::new();
+    async fn missing_of(&self, plans: BTreeSet<Digest>) -> Result<Vec<Digest>, ApiError> {
+        let mut missing = Vec::new();
         for plan in plans {
             if self.blobs().size(plan).await?.is_none() {
                 tracing::warn!(%plan, "a stored engine's plan is gone; its engine is built again");
-                gone.push(plan);
+                missing.push(plan);
             }
         }
-        Ok(gone)
+        Ok(missing)
     }
 
     async fn missing_blobs(&self, what: &SubmitWhat, eval: Option<Digest>) -> Result<Vec<Digest>, ApiError> {

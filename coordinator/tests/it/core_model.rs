@@ -534,7 +534,7 @@ fn asked(sku: u8, eval: bool, sweep: u8) -> Submit {
         builds: 1,
         measure: MeasureAsk { streams, ..MeasureAsk::default() },
         missing: Vec::new(),
-        gone: Some(Vec::new()),
+        missing_plans: Some(Vec::new()),
         ids: Vec::new(),
     }
 }

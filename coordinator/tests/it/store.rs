@@ -3,8 +3,8 @@
 use crate::support::SKU;
 use planforge_coordinator::{
     core::{
-        Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Engine, Event, Failure, Job, JobId, JobKind,
-        JobState, Model, ModelFile, PlanRef, PluginRecord, Refusal, Report, RequestRecord, TokenRecord, Want,
+        Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Engine, Event, Failure, Job, JobId, JobState,
+        Model, ModelFile, PlanRef, PluginRecord, Refusal, Report, RequestRecord, TokenRecord, Want,
     },
     store::{EngineFilter, EventFilter, JobFilter, MemStore, ReportFilter, SqliteStore, Store, StoreError},
 };
@@ -13,48 +13,21 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 pub(crate) fn job(id: &str, state: JobState, created_ms: u64) -> Job {
     let digest = Digest::of(id.as_bytes());
+    let model = Model {
+        digest,
+        graph_digest: None,
+        structure_digest: None,
+        name: format!("{id}.onnx"),
+        files: vec![ModelFile { name: id.into(), digest, size_bytes: 1 }],
+    };
+    let want = Want { request: "r".into(), project: "red".into(), actor: "me".into(), priority: 1 };
     Job {
-        id: id.into(),
-        kind: JobKind::Build,
         state,
         key: Some(key(id)),
-        model: Model {
-            digest,
-            graph_digest: None,
-            structure_digest: None,
-            name: format!("{id}.onnx"),
-            files: vec![ModelFile { name: id.into(), digest, size_bytes: 1 }],
-        },
-        sku: SKU.parse().unwrap(),
         constraint: "native".into(),
         toolchain: Some(toolchain()),
-        asked_threads: None,
-        spec: BuildSpec::default(),
-        force: false,
-        follow_toolchain: false,
-        wait_for_device: false,
-        allow_inaccurate: false,
-        eval: None,
-        builds: 1,
-        measure: MeasureAsk::default(),
-        wants: vec![Want { request: "r".into(), project: "red".into(), actor: "me".into(), priority: 1 }],
-        needs: Vec::new(),
-        recheck: false,
-        attempts: Vec::new(),
-        remeasures: 0,
-        phase: String::new(),
-        progress: 0.0,
-        created_ms,
-        queued_ms: created_ms,
-        started_ms: 0,
         ended_ms: if state.is_terminal() { created_ms + 1 } else { 0 },
-        failure: None,
-        plan: None,
-        report: None,
-        built_for: None,
-        cached: false,
-        accurate: false,
-        cancelling: None,
+        ..Job::queued(id.into(), model, SKU.parse().unwrap(), BuildSpec::default(), want, created_ms)
     }
 }
 
