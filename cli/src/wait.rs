@@ -27,7 +27,7 @@ pub struct Waiting<'a> {
     /// Durable event to go on after: every stream has brought what came before it.
     seen: u64,
     /// Events that came: whether a coordinator was there since it was last looked for.
-    heard: u64,
+    changes_seen: u64,
 }
 
 /// Events that may wait to be shown.
@@ -90,7 +90,7 @@ impl Events {
 impl<'a> Waiting<'a> {
     pub fn new(printer: &'a Printer, jobs: &[v1::Job]) -> Self {
         let jobs = jobs.iter().map(|job| (job.id.clone(), job.clone())).collect();
-        Self { printer, jobs, bars: BTreeMap::new(), said: BTreeMap::new(), seen: 0, heard: 0 }
+        Self { printer, jobs, bars: BTreeMap::new(), said: BTreeMap::new(), seen: 0, changes_seen: 0 }
     }
 
     /// Ids of the jobs that have not ended.
@@ -103,10 +103,10 @@ impl<'a> Waiting<'a> {
         let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
         let mut away: Option<Instant> = None;
         loop {
-            let heard = self.heard;
+            let before = self.changes_seen;
             match self.follow(farm).await {
                 Err(failure) if failure.is_unavailable() => {
-                    if self.heard > heard {
+                    if self.changes_seen > before {
                         (away, backoff) = (None, Backoff::new(RETRY_FIRST, RETRY_LONGEST));
                     }
                     let since = *away.get_or_insert_with(|| {
@@ -171,7 +171,7 @@ impl<'a> Waiting<'a> {
     }
 
     fn take(&mut self, event: v1::JobEvent) {
-        self.heard += 1;
+        self.changes_seen += 1;
         if let Some(job) = event.job {
             self.update(job);
         }

@@ -119,7 +119,7 @@ struct Range<'a> {
 impl Range<'_> {
     fn meets(&self, other: &Self) -> bool {
         if self.view.buffer == other.view.buffer {
-            return !apart(self.view, other.view);
+            return !disjoint(self.view, other.view);
         }
         match (self.at, other.at) {
             (Some((kind, begin, end)), Some((other_kind, other_begin, other_end))) => {
@@ -155,7 +155,7 @@ fn touches(program: &Program, by_address: bool) -> Vec<Touched<'_>> {
 }
 
 /// Whether two views of one buffer certainly have no byte in common.
-fn apart(a: &View, b: &View) -> bool {
+fn disjoint(a: &View, b: &View) -> bool {
     let end = |view: &View| view.end_bytes().unwrap_or(u64::MAX);
     let begin = |view: &View| view.offset * view.kind.bytes();
     if end(a) <= begin(b) || end(b) <= begin(a) {

@@ -1,7 +1,7 @@
 //! Puts a report together from what the steps of a job found, and writes documents to disk.
 
 use super::{
-    extra::Beside,
+    extra::ExtraMeasurements,
     run::{Built, model_ref},
 };
 use crate::{measure::Measurement, verify::Verdict};
@@ -35,18 +35,18 @@ pub(super) struct Parts<'a> {
     pub engine_memory_bytes: u64,
     pub measurement: Measurement,
     pub selection: Option<BuildSelection>,
-    pub beside: Beside,
+    pub extra: ExtraMeasurements,
     pub artifacts: &'a [Artifact],
     pub verdict: Verdict,
 }
 
 pub(super) fn assemble(parts: Parts<'_>) -> Report {
-    let Parts { order, built, measurement, beside, verdict, .. } = parts;
+    let Parts { order, built, measurement, extra, verdict, .. } = parts;
     let inputs = parts.inputs.into_iter().map(|port| bound_port(port, parts.bound)).collect::<Vec<_>>();
     let batch = batch(&inputs);
     let mut findings = verdict.findings;
     findings.extend(measurement.findings);
-    for more in [built.findings, beside.findings, parts.selection.iter().filter_map(unstable).collect()] {
+    for more in [built.findings, extra.findings, parts.selection.iter().filter_map(unstable).collect()] {
         add_once(&mut findings, more);
     }
     let built_for = order.built_for.clone().filter(|sku| *sku != order.sku);
@@ -75,15 +75,15 @@ pub(super) fn assemble(parts: Parts<'_>) -> Report {
         experiment: measurement.experiment,
         windows: measurement.windows,
         samples: Samples::encode(&measurement.samples),
-        layers: beside.layers,
-        ceilings: beside.ceilings,
-        precision_time: beside.precision_time,
-        weight_bytes: beside.weight_bytes,
-        split: beside.split,
-        points: beside.points,
-        switches: beside.switches,
-        streams: beside.streams,
-        batches: beside.batches,
+        layers: extra.layers,
+        ceilings: extra.ceilings,
+        precision_time: extra.precision_time,
+        weight_bytes: extra.weight_bytes,
+        split: extra.split,
+        points: extra.points,
+        switches: extra.switches,
+        streams: extra.streams,
+        batches: extra.batches,
         selection: parts.selection,
         cache: built.cache,
         artifacts: parts.artifacts.iter().map(artifact_ref).collect(),

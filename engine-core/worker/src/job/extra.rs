@@ -28,9 +28,9 @@ const SWITCHES: usize = 10;
 /// Longest the profiled executions may take, as far as the measured latency tells.
 const LAYER_BUDGET_MS: f64 = 3_000.0;
 
-/// Everything beside the headline.
+/// What is measured besides the headline.
 #[derive(Default)]
-pub(super) struct Beside {
+pub(super) struct ExtraMeasurements {
     pub layers: Vec<LayerTime>,
     pub precision_time: BTreeMap<String, f64>,
     pub weight_bytes: BTreeMap<String, u64>,
@@ -43,7 +43,7 @@ pub(super) struct Beside {
     pub findings: Vec<Finding>,
 }
 
-impl Beside {
+impl ExtraMeasurements {
     /// The value, or a finding that says why there is none.
     fn take<T>(&mut self, code: &str, what: &str, result: Result<T, BackendError>) -> Option<T> {
         result
@@ -57,35 +57,35 @@ impl Beside {
 
 impl Job<'_> {
     /// Measures all of it; only cancellation and the loss of the device are errors.
-    pub fn beside(
+    pub fn measure_extra(
         &self,
         loaded: &mut Loaded,
         plan: &Path,
         headline: &Measurement,
         telemetry: &mut dyn Telemetry,
-    ) -> Result<Beside, BackendError> {
+    ) -> Result<ExtraMeasurements, BackendError> {
         let order = self.order;
-        let mut beside = Beside::default();
+        let mut extra = ExtraMeasurements::default();
         let split = loaded.meter.split();
-        beside.split = beside.take("no-split", "the parts of the latency are not known", split).flatten();
+        extra.split = extra.take("no-split", "the parts of the latency are not known", split).flatten();
         self.may_go_on("the layers' times")?;
         let fits = (LAYER_BUDGET_MS / headline.stats.median.max(1e-6)) as u32;
         let layers = loaded.meter.layers(LAYER_ITERATIONS.min(fits).max(1));
-        beside.layers = beside.take("no-layers", "the backend gave no per-layer times", layers).unwrap_or_default();
-        beside.precision_time = precision_time(&beside.layers);
-        beside.weight_bytes = loaded.meter.weight_bytes();
+        extra.layers = extra.take("no-layers", "the backend gave no per-layer times", layers).unwrap_or_default();
+        extra.precision_time = precision_time(&extra.layers);
+        extra.weight_bytes = loaded.meter.weight_bytes();
         self.may_go_on("the other shapes")?;
-        let (points, mut bound) = self.points(loaded, plan, headline, telemetry, &mut beside.findings)?;
-        beside.points = points;
+        let (points, mut bound) = self.points(loaded, plan, headline, telemetry, &mut extra.findings)?;
+        extra.points = points;
         if bound {
             let switches = self.switches(loaded);
             self.may_go_on("the change of profiles")?;
-            bound = switches.is_ok() || self.bind_again(loaded, &mut beside.findings)?;
-            let switches = beside.take("no-switch", "a change of profiles was not timed", switches);
-            beside.switches = switches.unwrap_or_default();
+            bound = switches.is_ok() || self.bind_again(loaded, &mut extra.findings)?;
+            let switches = extra.take("no-switch", "a change of profiles was not timed", switches);
+            extra.switches = switches.unwrap_or_default();
         }
         if !bound {
-            return Ok(beside);
+            return Ok(extra);
         }
         if !order.measure.streams.is_empty() {
             let batch = document::batch_of(&loaded.inputs);
@@ -101,36 +101,35 @@ impl Job<'_> {
                     Some(sweep) => format!("the sweep ended after {} streams", sweep.points.len()),
                     None => "parallel streams were not measured".to_owned(),
                 };
-                beside.findings.push(Finding::warning("no-streams", format!("{what}: {error}")));
+                extra.findings.push(Finding::warning("no-streams", format!("{what}: {error}")));
             } else if swept.is_none() {
                 let message = format!("backend {} has no parallel streams to sweep", order.toolchain.backend);
-                beside.findings.push(Finding::note("no-streams", message));
+                extra.findings.push(Finding::note("no-streams", message));
             }
-            beside.streams = swept;
+            extra.streams = swept;
         }
         if !order.measure.batches.is_empty() {
-            let (batches, bound) = self.batches(loaded, headline, telemetry, &mut beside.findings)?;
-            beside.batches = batches;
+            let (batches, bound) = self.batches(loaded, headline, telemetry, &mut extra.findings)?;
+            extra.batches = batches;
             if !bound {
-                return Ok(beside);
+                return Ok(extra);
             }
         }
         self.may_go_on("the timeline")?;
         if order.measure.trace {
             let traced = loaded.meter.trace();
-            if let Some(None) = beside.take("no-trace", "no timeline was recorded", traced) {
+            if let Some(None) = extra.take("no-trace", "no timeline was recorded", traced) {
                 let message = format!("backend {} records no timelines", order.toolchain.backend);
-                beside.findings.push(Finding::note("no-trace", message));
+                extra.findings.push(Finding::note("no-trace", message));
             }
         }
         self.may_go_on("the device's ceilings")?;
-        if beside.layers.iter().any(|layer| layer.flops > 0 || layer.bytes > 0) {
+        if extra.layers.iter().any(|layer| layer.flops > 0 || layer.bytes > 0) {
             let ceilings = self.ceilings(&mut *loaded.meter, telemetry);
-            beside.ceilings =
-                beside.take("no-ceilings", "what the device reaches was not measured", ceilings).flatten();
+            extra.ceilings = extra.take("no-ceilings", "what the device reaches was not measured", ceilings).flatten();
         }
         self.may_go_on("the report")?;
-        Ok(beside)
+        Ok(extra)
     }
 
     /// Binds the headline's inputs again and says whether they are bound. Where they are not, what would be measured on

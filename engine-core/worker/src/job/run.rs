@@ -182,11 +182,11 @@ impl Job<'_> {
         let order = self.order;
         let Measured { built, mut loaded, measurement, measured_unix_ms, selection } = measured;
         self.outlet.send(WorkEvent::WindowBegin);
-        let beside = self.beside(&mut loaded, &built.path, &measurement, telemetry);
+        let extra = self.measure_extra(&mut loaded, &built.path, &measurement, telemetry);
         self.outlet.send(WorkEvent::WindowEnd);
-        let mut beside = beside?;
+        let mut extra = extra?;
         let aside = loaded.meter.aside();
-        let artifacts = self.artifacts(aside, &mut beside.findings);
+        let artifacts = self.artifacts(aside, &mut extra.findings);
         let report = document::assemble(document::Parts {
             order,
             device: &self.device,
@@ -198,7 +198,7 @@ impl Job<'_> {
             engine_memory_bytes: loaded.meter.memory_bytes(),
             measurement,
             selection,
-            beside,
+            extra,
             artifacts: &artifacts,
             verdict: loaded.verdict,
         });

@@ -229,7 +229,8 @@ pub fn attention_in_passes(
         (0..batch * heads).map(item).collect::<Vec<_>>()
     };
     // SAFETY: each item has a square of scores, or the columns of a head in the rows of an image, to itself.
-    let batch_of = |shape, values| unsafe { Batch::apart(shape, items(values)) }.expect("`check` counted all places");
+    let batch_of =
+        |shape, values| unsafe { Batch::disjoint(shape, items(values)) }.expect("`check` counted all places");
     let epilogue = Epilogue { alpha: scale, ..Epilogue::default() };
     let shape = BatchShape { rows: queries, columns: keys, depth };
     let operands = (of.queries.data, of.keys.data);

@@ -96,7 +96,7 @@ impl Batch {
     ///
     /// # Safety
     /// No two items have an element of C in common.
-    pub(super) unsafe fn apart(shape: BatchShape, items: Vec<BatchItem>) -> Option<Self> {
+    pub(super) unsafe fn disjoint(shape: BatchShape, items: Vec<BatchItem>) -> Option<Self> {
         Self::counted(shape, items)
     }
 
