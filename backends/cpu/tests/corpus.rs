@@ -16,6 +16,7 @@ use prost::Message as _;
 use std::{
     error::Error,
     fs,
+    ops::Range,
     path::{Path, PathBuf},
 };
 
@@ -119,5 +120,43 @@ fn plans_are_refused_or_run() -> Result<(), Failure> {
         }
     }
     assert!(seeds.len() >= 10, "{} seeds", seeds.len());
+    Ok(())
+}
+
+/// Where the numbers of a manifest stand that are no part of a string.
+fn numbers(manifest: &[u8]) -> Vec<Range<usize>> {
+    let (mut found, mut quoted, mut at) = (Vec::new(), false, 0);
+    while let Some(byte) = manifest.get(at) {
+        let length = manifest[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        match byte {
+            b'"' => quoted = !quoted,
+            _ if length > 0 && !quoted => found.push(at..at + length),
+            _ => {}
+        }
+        at += length.max(1);
+    }
+    found
+}
+
+/// Offsets, sizes, counts and indices that a plan's reader must not believe: each number of every seed, made another.
+#[test]
+fn plans_with_another_number_are_refused_or_run() -> Result<(), Failure> {
+    let others = |number: &[u8]| -> [String; 5] {
+        let value = String::from_utf8_lossy(number).parse::<u64>().unwrap_or(u64::MAX);
+        [0, value.wrapping_add(1), value.wrapping_sub(1), u64::from(u32::MAX), u64::MAX].map(|other| other.to_string())
+    };
+    let scratch = tempfile::tempdir()?;
+    let mut tried = 0;
+    for (_, bytes) in seeds("read_plan")? {
+        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+        for place in numbers(&bytes[..end]) {
+            // One of the others each: all of them together take minutes.
+            let other = &others(&bytes[place.clone()])[tried % 5];
+            let changed = [&bytes[..place.start], other.as_bytes(), &bytes[place.end..]].concat();
+            fuzzing::plan(&changed, scratch.path());
+            tried += 1;
+        }
+    }
+    assert!(tried >= 500, "{tried} numbers");
     Ok(())
 }

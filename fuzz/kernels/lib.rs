@@ -1,1 +1,0 @@
-//! Nothing: the tests are the kernels' own.
