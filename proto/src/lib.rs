@@ -7,8 +7,8 @@ pub mod view;
 
 pub use error::{ApiError, ErrorCode};
 
-/// Messages and services of `planforge.v1`.
+/// Messages and services of `planforge.v1`, generated from the schema beside this crate by a test: `tests/tests/generated.rs`.
 #[allow(missing_debug_implementations, clippy::all, clippy::allow_attributes_without_reason, reason = "generated code")]
 pub mod v1 {
-    tonic::include_proto!("planforge.v1");
+    include!("../generated/planforge.v1.rs");
 }

@@ -281,8 +281,7 @@ fn serve(flags: &BTreeMap<String, String>) -> Result<ExitCode, String> {
     if let Some(ms) = number("device-retry-ms")? {
         config.limits.device_retry_ms = ms;
     }
-    let filter = tracing_subscriber::EnvFilter::try_from_env("PLANFORGE_LOG").unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| e.to_string())?;
     runtime.block_on(planforge_agent::run(config, told_to_end())).map_err(|e| e.to_string())?;
     Ok(ExitCode::SUCCESS)

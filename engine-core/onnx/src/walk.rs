@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-include!(concat!(env!("OUT_DIR"), "/schema.rs"));
+include!("../generated/schema.rs");
 
 /// Deepest nesting of messages. Each level of subgraphs costs three; prost's own limit is 100.
 pub const MAX_DEPTH: usize = 96;

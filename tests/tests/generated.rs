@@ -1,27 +1,70 @@
-//! Compiles `onnx.proto` without protoc: the message types, and a table of every field for the strict reader.
+//! The Rust code of the two protobuf schemas, generated here and committed, so that building the product compiles no
+//! protobuf compiler. `PLANFORGE_BLESS=1 cargo nextest run -p planforge-tests generated` writes it anew.
 
 use prost_types::{DescriptorProto, FileDescriptorSet, field_descriptor_proto::Type};
-use std::{collections::BTreeMap, env, error::Error, fmt::Write as _, fs, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
 
-/// Attribute fields that hold at most one message: boxed, for most attributes hold a number.
-const BOXED: [&str; 4] = ["t", "g", "tp", "sparse_tensor"];
+type Failure = Box<dyn Error>;
 
-fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo:rerun-if-changed=onnx.proto");
-    let descriptors = protox::compile(["onnx.proto"], ["."])?;
-    let out = PathBuf::from(env::var("OUT_DIR")?);
-    fs::write(out.join("schema.rs"), schema(&descriptors)?)?;
+/// Holds what stands in `folder` to what was generated into `fresh`, or replaces it.
+fn hold(folder: &Path, fresh: &Path) -> Result<(), Failure> {
+    let names = |folder: &Path| -> Result<Vec<_>, Failure> {
+        let mut names =
+            fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>, Failure>>()?;
+        names.sort();
+        Ok(names)
+    };
+    if std::env::var_os("PLANFORGE_BLESS").is_some() {
+        for name in names(fresh)? {
+            fs::copy(fresh.join(&name), folder.join(&name))?;
+        }
+    }
+    assert_eq!(names(folder)?, names(fresh)?, "{}", folder.display());
+    for name in names(fresh)? {
+        let same = fs::read(folder.join(&name))? == fs::read(fresh.join(&name))?;
+        assert!(same, "{} is not what its schema gives; PLANFORGE_BLESS=1 writes it", folder.join(&name).display());
+    }
+    Ok(())
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+#[test]
+fn the_contract_is_generated_from_its_schema() -> Result<(), Failure> {
+    let fresh = tempfile::tempdir()?;
+    let files = ["planforge/v1/common.proto", "planforge/v1/farm.proto", "planforge/v1/fleet.proto"];
+    let descriptors = protox::compile(files, [root().join("proto")])?;
+    tonic_prost_build::configure().out_dir(fresh.path()).compile_fds(descriptors)?;
+    hold(&root().join("proto/generated"), fresh.path())
+}
+
+/// The message types, and a table of every field for the strict reader.
+#[test]
+fn onnx_is_generated_from_its_schema() -> Result<(), Failure> {
+    /// Attribute fields that hold at most one message: boxed, for most attributes hold a number.
+    const BOXED: [&str; 4] = ["t", "g", "tp", "sparse_tensor"];
+    let fresh = tempfile::tempdir()?;
+    let descriptors = protox::compile(["onnx.proto"], [root().join("engine-core/onnx")])?;
+    fs::write(fresh.path().join("schema.rs"), schema(&descriptors)?)?;
     let mut config = prost_build::Config::new();
-    config.bytes(["."]);
+    config.bytes(["."]).out_dir(fresh.path());
     for field in BOXED {
         config.boxed(format!(".onnx.AttributeProto.{field}"));
     }
     config.compile_fds(descriptors)?;
-    Ok(())
+    hold(&root().join("engine-core/onnx/generated"), fresh.path())
 }
 
 /// Rust source of `MESSAGES`, one entry per message with its fields sorted by number.
-fn schema(descriptors: &FileDescriptorSet) -> Result<String, Box<dyn Error>> {
+fn schema(descriptors: &FileDescriptorSet) -> Result<String, Failure> {
     let mut messages = BTreeMap::new();
     for file in &descriptors.file {
         let package = format!(".{}", file.package());
