@@ -5,7 +5,7 @@ use crate::{
     settings::{Key, Settings},
 };
 use std::io::{self, IsTerminal as _};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 /// Whether this process serves others: services say what they do, commands only what goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,15 +25,15 @@ pub fn start(settings: &Settings, verbose: u8, service: Service) -> Result<(), F
         _ => "trace",
     };
     let wanted = settings.get(Key::Log).unwrap_or(usual);
-    let filter = EnvFilter::try_new(wanted).map_err(|e| {
+    let filter: Targets = wanted.parse().map_err(|e| {
         Failure::usage(format!("'{wanted}' is not a log filter: {e}"))
             .hint("write for example --log info,planforge_agent=debug")
     })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let (filtered, lines) = (tracing_subscriber::registry().with(filter), fmt::layer().with_writer(io::stderr));
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     match settings.get(Key::LogFormat).unwrap_or("text") {
-        "text" => builder.with_ansi(colour).init(),
-        "json" => builder.json().flatten_event(true).init(),
+        "text" => filtered.with(lines.with_ansi(colour)).init(),
+        "json" => filtered.with(lines.json().flatten_event(true)).init(),
         other => {
             return Err(Failure::usage(format!("'{other}' is not a log format")).hint("formats are text and json"));
         }

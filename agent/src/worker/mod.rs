@@ -25,7 +25,8 @@ use std::{
     thread,
     time::Duration,
 };
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::{filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 /// Largest order; a fingerprint and a spec with hundreds of profiles stay far below.
 const ORDER_MAX_BYTES: u64 = 16 << 20;
@@ -61,9 +62,11 @@ impl Task {
 ///
 /// The process does nothing else: no other thread may use standard input or output.
 pub fn worker_main(compilers: Vec<Box<dyn Compiler>>, open_telemetry: &OpenTelemetry<'_>) -> ExitCode {
-    let filter = EnvFilter::try_from_env("PLANFORGE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let wanted = std::env::var("PLANFORGE_LOG").ok().and_then(|wanted| wanted.parse().ok());
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let lines = fmt::layer().with_writer(io::stderr).with_ansi(false);
     // An embedding program may have set up its own.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).try_init();
+    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
     let mut out = match take_stdout() {
         Ok(out) => out,
         Err(error) => {
