@@ -73,7 +73,7 @@ fn ids(document: &Value) -> Vec<&str> {
 fn six_hundred_jobs_are_submitted_waited_for_listed_watched_and_cancelled() {
     let world = World::new();
     let farm = Coordinator::start(&world);
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits/digits.onnx");
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/digits.onnx");
     // Nobody has such devices: the jobs wait until they are cancelled.
     let skus = (0..JOBS).map(|number| format!("gpu-{number}")).collect::<Vec<_>>().join(",");
     let args = ["submit", model.to_str().unwrap(), "--sku", &skus, "--wait-for-device", "--wait", "--json"];

@@ -1,4 +1,4 @@
-//! The `planforge` binary: parses the command line, resolves settings, runs one command, ends with its exit code.
+//! The command line: parsed, settings resolved, one command run, ended with its exit code.
 //!
 //! | module | holds |
 //! |---|---|
@@ -56,7 +56,8 @@ mod wait;
 use clap::Parser as _;
 use std::process::ExitCode;
 
-fn main() -> ExitCode {
+/// What the process does, from its arguments to its exit code.
+pub fn main() -> ExitCode {
     let parsed = cli::Cli::parse();
     // A worker reads its order from standard input and nothing else: no settings of its user may change it.
     if let cli::Command::Worker = parsed.command {

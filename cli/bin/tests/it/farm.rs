@@ -14,7 +14,7 @@ use std::{
 const LIMIT: Duration = Duration::from_secs(240);
 
 fn digits() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits/digits.onnx")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/digits.onnx")
 }
 
 #[expect(clippy::disallowed_methods, reason = "looks at a foreign process until a deadline")]
@@ -254,7 +254,7 @@ fn the_ci_script_fetches_engines_and_fails_when_one_is_missing() {
     let world = World::new();
     let up = Up::start(&world);
     let sku = up.sku(&world);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/ci/fetch-engine.sh");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/ci/fetch-engine.sh");
     let fetch = |skus: &[&str], token: &str| {
         let mut command = Command::new("sh");
         command.arg(&script).args(["-o", "engines"]).arg(digits()).args(skus).current_dir(world.path(""));

@@ -138,7 +138,7 @@ fn the_server_of_a_project_file_gets_no_secret_that_is_meant_for_another() {
     clone.user_file("");
     clone
         .world
-        .write("m.onnx", fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/digits/digits.onnx")).unwrap());
+        .write("m.onnx", fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits.onnx")).unwrap());
     let commands: [&[&str]; 9] = [
         &["agent"],
         &["submit", "m.onnx", "--sku", "cpu-x86-64-v3"],

@@ -1,0 +1,5 @@
+//! The `planforge` binary.
+
+fn main() -> std::process::ExitCode {
+    planforge_cli::main()
+}
