@@ -262,7 +262,7 @@ fn place(report: &Report, confidence: f64) -> Result<Result<Place, NoInterval>, 
     Ok(Place::of(&report.samples.decode()?, &report.counted_windows(), confidence))
 }
 
-/// Why a report whose samples say nothing of their median is compared with none.
+/// Why nothing is known of the ratio to a report whose samples do not tell where their median lies.
 fn unknown(report: &Report, reason: NoInterval) -> String {
     format!(
         "where the median of the report for {} lies is not known: {} (measure it again, with more time)",
@@ -321,10 +321,15 @@ fn untold(base: usize, other: usize, reports: &[Report], reason: String) -> Pair
 fn pair(base: usize, other: usize, reports: &[Report], places: &[Result<Place, NoInterval>], basis: &Basis) -> Pair {
     let untold = |reason: String| untold(base, other, reports, reason);
     let (left, right) = (&reports[base], &reports[other]);
+    // As where the interval is too wide: there is a ratio, and nothing says how far it may be off.
+    let unbounded = |report: &Report, reason: NoInterval| {
+        let ratio = Some(right.latency_ms.median / left.latency_ms.median).filter(|ratio| ratio.is_finite());
+        Pair { verdict: Verdict::Ambiguous, ratio, ..untold(unknown(report, reason)) }
+    };
     let (below, above) = match (places[base], places[other]) {
         (Ok(below), Ok(above)) => (below, above),
-        (Err(reason), _) => return untold(unknown(left, reason)),
-        (_, Err(reason)) => return untold(unknown(right, reason)),
+        (Err(reason), _) => return unbounded(left, reason),
+        (_, Err(reason)) => return unbounded(right, reason),
     };
     let Some(interval) = ratio_interval(&below, &above) else {
         return untold("a report holds no latency to divide by".into());
