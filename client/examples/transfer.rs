@@ -19,7 +19,7 @@ use axum::{
 };
 use bytes::Bytes;
 use planforge_client::{Blobs, Endpoint};
-use planforge_stats::bootstrap::ratio_interval;
+use planforge_stats::{CI_CONFIDENCE, NoInterval, median_interval};
 use planforge_types::{Digest, DigestWriter};
 use std::{
     collections::HashMap,
@@ -165,9 +165,10 @@ fn compare(options: &Options, other: &Path) -> Outcome<()> {
         let (our, their) = (rate(&ours[way]), rate(&theirs[way]));
         // Seconds of the other over ours: the ratio of the speeds.
         let pairs = theirs[way].iter().zip(&ours[way]);
-        let ratios: Vec<Vec<f64>> = pairs.map(|(their_s, our_s)| vec![their_s / our_s]).collect();
-        let interval = ratio_interval(&[vec![1.0]], &ratios).ok_or("no rounds")?;
-        let (ratio, low, high) = (interval.ratio, interval.low, interval.high);
+        let ratios: Vec<f64> = pairs.map(|(their_s, our_s)| their_s / our_s).collect();
+        let ratio = planforge_stats::median(&ratios);
+        let interval = median_interval(&ratios, &vec![1; ratios.len()], CI_CONFIDENCE).map_err(NoInterval::words)?;
+        let (low, high) = (interval.low, interval.high);
         writeln!(
             io::stdout(),
             "{name}: {our:.0} MiB/s, beside {their:.0} MiB/s: {ratio:.3} ({low:.3} to {high:.3}), {} rounds",

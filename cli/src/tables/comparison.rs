@@ -23,6 +23,9 @@ pub fn render(comparison: &Comparison) -> String {
     for pair in &comparison.pairs {
         text.push_str(&line(pair));
     }
+    if let Some(basis) = &comparison.basis {
+        text.push_str(&format!("{}\n", basis.words()));
+    }
     for ForeignRow { row, cell } in &comparison.portability {
         let (built_for, measured_on) = (&cell.built_for, &cell.measured_on);
         let words = cell.words();
@@ -69,7 +72,12 @@ fn cells(index: usize, row: &Row, pair: Option<&Pair>) -> [String; 10] {
 fn line(pair: &Pair) -> String {
     let differences =
         if pair.differences.is_empty() { String::new() } else { format!(" [{}]", pair.differences.join("; ")) };
-    format!("{} against {}: {}: {}{differences}\n", pair.other + 1, pair.base + 1, pair.verdict.words(), pair.reason)
+    // Which device is the faster one is no verdict on engines.
+    let verdict = match (pair.across_devices, pair.ratio) {
+        (true, Some(_)) => "not judged",
+        _ => pair.verdict.words(),
+    };
+    format!("{} against {}: {verdict}: {}{differences}\n", pair.other + 1, pair.base + 1, pair.reason)
 }
 
 #[cfg(test)]
@@ -103,6 +111,9 @@ mod tests {
         let text = render(&compare(&reports).unwrap());
         assert!(text.contains("slower against 3 (1.10x the time)"), "{text}");
         assert!(text.contains("another device kind: 0.12x the time of 1"), "{text}");
+        assert!(text.contains("3 against 1: not judged: on different device kinds, t4 and h100-sxm"), "{text}");
+        let across = text.lines().filter(|line| line.contains("on different device kinds"));
+        assert!(across.clone().count() == 2 && across.clone().all(|line| !line.contains("aster:")), "{text}");
         assert!(text.contains("on different device kinds, t4 and h100-sxm") && text.contains("simulated"), "{text}");
     }
 }

@@ -274,7 +274,13 @@ fn cache_words(cache: &CacheUse) -> &'static str {
 
 fn selection_lines(selection: &BuildSelection) -> Vec<(&'static str, String)> {
     let steady = if selection.unstable { "more than their measurements differ" } else { "within what they measure" };
-    let spread = format!("{} builds, {} apart, {steady}", selection.builds.len(), percent(selection.spread));
+    let disturbed = match selection.disturbed {
+        0 => String::new(),
+        some => format!("; {some} measured on a device that was disturbed all the time"),
+    };
+    let anew = if selection.remeasured { "; the kept one was measured anew after the choice" } else { "" };
+    let apart = percent(selection.spread);
+    let spread = format!("{} builds, {apart} apart, {steady}{disturbed}{anew}", selection.builds.len());
     let line = |build: &BuildTrial| {
         let wrong = if build.accurate { "" } else { ", WRONG outputs" };
         let kept = if build.kept { ", kept" } else { "" };

@@ -183,7 +183,7 @@ pub struct BuildTrial {
     pub bytes: u64,
     pub build_ms: f64,
     pub median_ms: f64,
-    /// Where its median lies; absent where one window was timed.
+    /// Where its median lies; absent where the samples do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci_low_ms: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -204,9 +204,19 @@ pub struct BuildSelection {
     pub spread: f64,
     /// The builds differ by more than their measurements could.
     pub unstable: bool,
+    /// Builds whose every window was disturbed: how fast they are says nothing of the builds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub disturbed: usize,
+    /// The kept plan was measured once more after the choice, and the report is about that measurement.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub remeasured: bool,
     /// Why builds that are missing are missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<String>,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// The tactic or timing cache of one build.

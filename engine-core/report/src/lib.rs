@@ -21,7 +21,7 @@ pub use detail::{
 pub use layer::LayerTime;
 pub use samples::{Samples, SamplesError};
 
-use planforge_stats::{LatencyStats, MedianInterval};
+use planforge_stats::{INTERVAL_RULE, LatencyStats, MedianInterval, NoInterval};
 use planforge_types::{
     BuildSpec, Digest, EngineKey, Port, Sku, Toolchain, fingerprint::DeviceFingerprint, telemetry::TelemetrySample,
 };
@@ -126,18 +126,26 @@ impl Report {
         counted.map(|window| window.iterations as usize).collect()
     }
 
-    /// Whether the numbers are those of the raw samples.
+    /// Whether the numbers are those of the raw samples. An interval that was found by the rule of another version is left
+    /// out of it.
     pub fn is_consistent(&self) -> Result<bool, SamplesError> {
         let samples = self.samples.decode()?;
         let sizes = self.counted_windows();
         let covered = sizes.iter().try_fold(0usize, |sum, size| sum.checked_add(*size)) == Some(samples.len());
-        let told = LatencyStats { interval: self.interval(), ..self.latency_ms };
-        Ok(covered && planforge_stats::latency_stats(&samples, &sizes) == Some(told))
+        if !covered {
+            return Ok(false);
+        }
+        let derived =
+            planforge_stats::latency_stats(&samples, &sizes).map(|stats| match self.latency_ms.interval_rule {
+                INTERVAL_RULE => stats,
+                interval_rule => LatencyStats { interval: self.latency_ms.interval, interval_rule, ..stats },
+            });
+        Ok(derived == Some(self.latency_ms))
     }
 
     /// The median's interval. Reports of old have one for a single window too; it told nothing, and is left out.
-    pub fn interval(&self) -> Option<MedianInterval> {
-        self.latency_ms.interval.filter(|_| self.window_count() > 1)
+    pub fn interval(&self) -> Result<MedianInterval, NoInterval> {
+        if self.window_count() > 1 { self.latency_ms.interval } else { Err(NoInterval::OneWindow) }
     }
 
     /// Windows whose samples count.

@@ -71,10 +71,28 @@ fn an_older_report_of_one_window_opens_and_has_no_interval() {
     for (field, value) in [("ci_low", 1.0), ("ci_high", 1.01), ("ci_confidence", 0.95)] {
         stats.insert(field.into(), value.into());
     }
+    assert!(stats.remove("ci_rule").is_some());
     let old: Report = serde_json::from_value(document).unwrap();
-    assert_eq!(old.interval(), None);
+    assert_eq!(old.interval(), Err(NoInterval::OneWindow));
     assert!(old.is_consistent().unwrap());
-    assert_eq!(report.interval(), None);
+    assert_eq!(report.interval(), Err(NoInterval::OneWindow));
+}
+
+#[test]
+fn the_interval_of_an_older_rule_is_kept_as_it_was_told() {
+    let report = sample_report(1.0);
+    let mut document = serde_json::to_value(&report).unwrap();
+    let stats = document["latency_ms"].as_object_mut().unwrap();
+    assert!(stats.remove("ci_rule").is_some());
+    stats.insert("ci_low".into(), 1.009.into());
+    let old: Report = serde_json::from_value(document.clone()).unwrap();
+    assert_eq!(old.interval().unwrap().low, 1.009);
+    assert!(old.is_consistent().unwrap(), "nobody can derive it again");
+    document["latency_ms"]["median"] = 1.005.into();
+    assert!(!serde_json::from_value::<Report>(document.clone()).unwrap().is_consistent().unwrap(), "the rest can");
+    document["latency_ms"]["median"] = report.latency_ms.median.into();
+    document["latency_ms"]["ci_rule"] = planforge_stats::INTERVAL_RULE.into();
+    assert!(!serde_json::from_value::<Report>(document).unwrap().is_consistent().unwrap(), "of this rule it can");
 }
 
 #[test]

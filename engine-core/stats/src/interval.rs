@@ -1,25 +1,56 @@
 //! Statistics of latencies: percentiles, spread, and an interval for the median that does not flatter itself.
 //!
-//! Latencies taken back to back resemble each other, so a textbook interval over all samples is too narrow. The
-//! interval here treats each timed window as one cluster: when windows disagree about which side of the median their
-//! samples fall on, the interval widens accordingly. One window has nothing to disagree with: there is no interval then.
+//! Latencies taken back to back resemble each other, so a textbook interval over all samples is too narrow. Each timed
+//! window is one cluster here; what is counted is the share of its samples above a value. A value may be the median unless
+//! the shares of all windows say otherwise: the interval is all values that are not refused by a t test of these shares.
+//! The test is made anew at every value, so that nothing is squared around an estimated median, and bounds are order
+//! statistics whatever the distribution, with two modes as well as with one. One window has nothing to disagree with: there
+//! is no interval then.
+//!
+//! Four things widen it beyond the textbook:
+//!
+//! - **Neighbours** that resemble each other ([`alike`](crate::alike)); what they do is judged for single windows, and for
+//!   blocks of two, four, eight and so on as long as there are ten, and the widest counts. Where they resemble each other
+//!   too much there is no interval.
+//! - **Few windows**: shares of 0 and 1 alone are signs, and of a handful of signs all agree by chance more often than the
+//!   confidence allows. Then the interval reaches as far as Student's t for the windows' medians, too.
+//! - **Looks**: a measurement that ends when its interval is narrow ends on one that is narrow by chance. An interval
+//!   narrow enough for that ([`NARROW`]) has its share of the error alone: after every window there was a look, of which
+//!   ten count, for later ones see nearly the same samples. One that is wider ended nothing.
+//! - **Independence** of all samples, which no interval is narrower than.
+//!
+//! What the interval holds in the end is simulated under the very stopping rule, in `coverage_tests.rs`; the band and the
+//! assumed correlation of [`alike`](crate::alike) and the ten looks are set so that it holds there, everything else follows.
 //!
 //! Sources: order statistics bound a quantile whatever the distribution (Conover, *Practical Nonparametric Statistics*,
 //! 3rd edition, section 3.2); percentiles are interpolated as definition 7 of Hyndman and Fan, *Sample Quantiles in
-//! Statistical Packages* (1996); windows are clusters, whose spread takes the place of that of independent samples
-//! (Woodruff, *Confidence Intervals for Medians and Other Position Measures*, 1952), with Student's t for few of them.
+//! Statistical Packages* (1996); windows are clusters, by whose shares a median's interval is found (Woodruff, *Confidence
+//! Intervals for Medians and Other Position Measures*, 1952); testing at every value rather than at the estimate (Francisco
+//! and Fuller, *Quantile Estimation with a Complex Survey Design*, 1991); blocks (Flyvbjerg and Petersen, *Error Estimates
+//! on Averages of Correlated Data*, 1989); what looks do to the error (Armitage, McPherson and Rowe, *Repeated Significance
+//! Tests on Accumulating Data*, 1969) and to intervals of fixed width (Chow and Robbins, *On the Asymptotic Theory of
+//! Fixed-Width Sequential Confidence Intervals for the Mean*, 1965).
 
-use crate::latency::{CI_CONFIDENCE, LatencyStats, MedianInterval};
-
-/// Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom; beyond the table the normal's is close.
-const STUDENT_T: [f64; 30] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-];
-const NORMAL_QUANTILE: f64 = 1.960;
+use crate::{
+    alike,
+    latency::{CI_CONFIDENCE, INTERVAL_RULE, LatencyStats, MedianInterval, NoInterval},
+    student::student_t,
+};
 
 /// Fewer samples than this cannot bound a median with [`CI_CONFIDENCE`]: the interval is then all of them.
 pub const MIN_FOR_CONFIDENCE: usize = 6;
+
+/// Half-width of a median's interval over the median at which measurements end. Intervals up to it pay for the looks.
+pub const NARROW: f64 = 0.01;
+
+/// Windows before the first look at an interval.
+const BEFORE_LOOKS: usize = 4;
+
+/// Looks that count.
+const MOST_LOOKS: usize = 10;
+
+/// Fewest blocks of windows that the spread is judged by.
+const MIN_BLOCKS: usize = alike::MIN_TO_JUDGE;
 
 /// The `q`-quantile (0..=1) of ascending `sorted`, interpolated between closest ranks; 0 when empty.
 pub fn quantile(sorted: &[f64], q: f64) -> f64 {
@@ -50,7 +81,6 @@ pub fn latency_stats(samples: &[f64], window_sizes: &[usize]) -> Option<LatencyS
     let squares: f64 = samples.iter().map(|x| (x - mean).powi(2)).sum();
     let stddev = if count > 1 { (squares / (count - 1) as f64).sqrt() } else { 0.0 };
     let middle = quantile(&sorted, 0.5);
-    let interval = median_interval(samples, &sorted, middle, window_sizes);
     Some(LatencyStats {
         count: count as u64,
         median: middle,
@@ -62,51 +92,183 @@ pub fn latency_stats(samples: &[f64], window_sizes: &[usize]) -> Option<LatencyS
         p90: quantile(&sorted, 0.90),
         p95: quantile(&sorted, 0.95),
         p99: quantile(&sorted, 0.99),
-        interval,
+        interval: median_interval(samples, window_sizes, CI_CONFIDENCE),
+        interval_rule: INTERVAL_RULE,
     })
 }
 
-/// Bounds of the median as order statistics, and the confidence they have; `None` for a single window.
-fn median_interval(samples: &[f64], sorted: &[f64], middle: f64, window_sizes: &[usize]) -> Option<MedianInterval> {
-    let windows = window_sizes.iter().filter(|size| **size > 0).count();
-    let quantile = student_t(windows.checked_sub(1)?)?;
-    let count = sorted.len();
-    if count < MIN_FOR_CONFIDENCE {
-        let confidence = 1.0 - 2.0 * 0.5f64.powi(count as i32);
-        return Some(MedianInterval { low: sorted[0], high: sorted[count - 1], confidence });
+/// Where the median of what was sampled lies, with `confidence` (0..1); `samples` are the windows of `window_sizes` one
+/// after another.
+///
+/// # Errors
+///
+/// Why the samples do not tell.
+pub fn median_interval(samples: &[f64], window_sizes: &[usize], confidence: f64) -> Result<MedianInterval, NoInterval> {
+    let windows = cut(samples, window_sizes);
+    if windows.len() < 2 {
+        return Err(NoInterval::OneWindow);
     }
-    let spread = (count as f64 * dependence(samples, middle, window_sizes)).sqrt() / 2.0;
-    let reach = quantile * spread;
-    let centre = (count - 1) as f64 / 2.0;
-    let low = (centre - reach).floor().max(0.0) as usize;
-    let high = ((centre + reach).ceil() as usize).min(count - 1);
-    Some(MedianInterval { low: sorted[low], high: sorted[high], confidence: CI_CONFIDENCE })
+    let sampled = Sampled::new(&windows);
+    let (first, last) = (sampled.sorted[0].0, sampled.sorted[sampled.sorted.len() - 1].0);
+    if sampled.sorted.len() < MIN_FOR_CONFIDENCE {
+        let confidence = 1.0 - 2.0 * 0.5f64.powi(sampled.sorted.len() as i32);
+        return Ok(MedianInterval { low: first, high: last, confidence });
+    }
+    // Without the looks it would be narrow: it may be the one that ended the measurement.
+    let usual = sampled.interval(CI_CONFIDENCE)?;
+    let looks = match usual.relative_half_width(sampled.median()) <= NARROW {
+        true => windows.len().saturating_sub(BEFORE_LOOKS).clamp(1, MOST_LOOKS),
+        false => 1,
+    };
+    let found = sampled.interval(1.0 - (1.0 - confidence) / looks as f64)?;
+    Ok(MedianInterval { low: found.low.max(0.0), confidence, ..found })
 }
 
-/// How many times larger than for independent samples the variance of "how many lie above the median" is, judged by
-/// the windows; at least 1. Samples equal to the median count half.
-fn dependence(samples: &[f64], middle: f64, window_sizes: &[usize]) -> f64 {
+/// Cuts `samples` into their windows. One of less than half the samples of the one before, as a limit leaves it at the
+/// end, belongs to that: its own median would say little.
+fn cut<'a>(samples: &'a [f64], sizes: &[usize]) -> Vec<&'a [f64]> {
+    let mut whole: Vec<usize> = Vec::with_capacity(sizes.len());
+    for size in sizes.iter().copied().filter(|size| *size > 0) {
+        match whole.last_mut() {
+            Some(before) if size * 2 < *before => *before += size,
+            _ => whole.push(size),
+        }
+    }
     let mut rest = samples;
-    let mut squares = 0.0;
-    for size in window_sizes {
-        let (window, after) = rest.split_at((*size).min(rest.len()));
+    let mut cut = Vec::with_capacity(whole.len());
+    for size in whole {
+        let (window, after) = rest.split_at(size.min(rest.len()));
+        cut.push(window);
         rest = after;
-        let excess: f64 = window.iter().map(|x| 0.5 * (x.partial_cmp(&middle).map_or(0, |o| o as i8) as f64)).sum();
-        squares += excess * excess;
     }
-    (squares / (samples.len() as f64 / 4.0)).max(1.0)
+    cut.retain(|window| !window.is_empty());
+    cut
 }
 
-/// `None` without a degree of freedom: nothing then says how much what was sampled varies.
-fn student_t(degrees_of_freedom: usize) -> Option<f64> {
-    let row = degrees_of_freedom.checked_sub(1)?;
-    Some(STUDENT_T.get(row).copied().unwrap_or(NORMAL_QUANTILE))
+/// Windows, ready to be asked for intervals.
+struct Sampled {
+    /// Every sample and its window, ascending.
+    sorted: Vec<(f64, usize)>,
+    sizes: Vec<f64>,
+    medians: Vec<f64>,
+}
+
+/// Windows taken together, several to a block.
+struct Blocks {
+    /// By window.
+    block: Vec<usize>,
+    sizes: Vec<f64>,
+    /// Mean of the windows' medians.
+    middles: Vec<f64>,
+}
+
+impl Sampled {
+    fn new(windows: &[&[f64]]) -> Self {
+        let mut sorted = Vec::with_capacity(windows.iter().map(|window| window.len()).sum());
+        for (index, window) in windows.iter().enumerate() {
+            sorted.extend(window.iter().map(|value| (*value, index)));
+        }
+        sorted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let sizes = windows.iter().map(|window| window.len() as f64).collect();
+        Self { sorted, sizes, medians: windows.iter().map(|window| median(window)).collect() }
+    }
+
+    fn median(&self) -> f64 {
+        let last = self.sorted.len() - 1;
+        f64::midpoint(self.sorted[last / 2].0, self.sorted[last.div_ceil(2)].0)
+    }
+
+    /// The widest that windows, and blocks of them, ask for.
+    fn interval(&self, confidence: f64) -> Result<MedianInterval, NoInterval> {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        let mut together = 1;
+        while together == 1 || self.sizes.len() / together >= MIN_BLOCKS {
+            let (from, to) = self.blocks(together).bounds(&self.sorted, confidence)?;
+            (low, high) = (low.min(from), high.max(to));
+            together *= 2;
+        }
+        Ok(MedianInterval { low, high, confidence })
+    }
+
+    /// Blocks of `together` windows; what is left over belongs to the last.
+    fn blocks(&self, together: usize) -> Blocks {
+        let count = self.sizes.len() / together;
+        let block: Vec<usize> = (0..self.sizes.len()).map(|window| (window / together).min(count - 1)).collect();
+        let (mut sizes, mut middles) = (vec![0.0; count], vec![0.0; count]);
+        for ((block, size), median) in block.iter().zip(&self.sizes).zip(&self.medians) {
+            sizes[*block] += size;
+            middles[*block] += size * median;
+        }
+        middles.iter_mut().zip(&sizes).for_each(|(middle, size)| *middle /= size);
+        Blocks { block, sizes, middles }
+    }
+}
+
+impl Blocks {
+    fn bounds(&self, sorted: &[(f64, usize)], confidence: f64) -> Result<(f64, f64), NoInterval> {
+        let correlation = alike::to_reckon_with(&self.middles).ok_or(NoInterval::Alike)?;
+        let count = self.middles.len() as f64;
+        let effect = alike::effect(correlation, self.middles.len());
+        let student = student_t(confidence, effect.degrees_of_freedom);
+        let (low, high) = self.not_refused(sorted, student, effect.variance);
+        // As many independent signs as this would all agree too often. Of ten windows and more a slow one says less by its
+        // median, which knows no bounds, than by its share.
+        let signs_agree = (1.0 - count / effect.variance).exp2() > 1.0 - confidence;
+        if !signs_agree || self.middles.len() >= alike::MIN_TO_JUDGE {
+            return Ok((low, high));
+        }
+        let mean = self.middles.iter().sum::<f64>() / count;
+        let squares: f64 = self.middles.iter().map(|middle| (middle - mean).powi(2)).sum();
+        let half = student * (squares / (count - 1.0) * effect.variance / count).sqrt();
+        Ok((low.min(mean - half), high.max(mean + half)))
+    }
+
+    /// The smallest and the largest sample that bound values at which the samples above are not too many or too few.
+    /// `widened` is how many times larger than of independent blocks the variance is.
+    fn not_refused(&self, sorted: &[(f64, usize)], student: f64, widened: f64) -> (f64, f64) {
+        let (samples, count) = (sorted.len() as f64, self.sizes.len() as f64);
+        let size_squares: f64 = self.sizes.iter().map(|size| size * size).sum();
+        // Of each block, how many samples more than half of them lie above; at first all do.
+        let mut above: Vec<f64> = self.sizes.iter().map(|size| size / 2.0).collect();
+        let mut total = samples / 2.0;
+        let mut squares = size_squares / 4.0;
+        let mut products = size_squares / 2.0;
+        let holds = |total: f64, squares: f64, products: f64| {
+            let share = total / samples;
+            let residual = (squares - 2.0 * share * products + share * share * size_squares).max(0.0);
+            let variance = (residual * count / (count - 1.0) * widened).max(samples / 4.0);
+            total * total <= student * student * variance
+        };
+        let (first, last) = (sorted[0].0, sorted[sorted.len() - 1].0);
+        let mut low = holds(total, squares, products).then_some(first);
+        let mut high = first;
+        let mut groups = sorted.chunk_by(|a, b| a.0 == b.0).peekable();
+        while let Some(tied) = groups.next() {
+            let was_above = total >= 0.0;
+            for (_, window) in tied {
+                let block = self.block[*window];
+                squares += 1.0 - 2.0 * above[block];
+                above[block] -= 1.0;
+                products -= self.sizes[block];
+                total -= 1.0;
+            }
+            let value = tied[0].0;
+            if holds(total, squares, products) {
+                low.get_or_insert(value);
+                high = groups.peek().map_or(last, |next| next[0].0);
+            } else if was_above && total <= 0.0 {
+                // The median itself, where many samples are equal to it.
+                low.get_or_insert(value);
+                high = value;
+            }
+        }
+        (low.unwrap_or(first), high)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
     #[test]
     fn percentiles_interpolate() {
@@ -122,71 +284,70 @@ mod tests {
     #[test]
     fn few_samples_claim_little() {
         let one = latency_stats(&[5.0], &[1]).unwrap();
-        assert_eq!((one.interval, one.stddev), (None, 0.0));
+        assert_eq!((one.interval, one.stddev), (Err(NoInterval::OneWindow), 0.0));
         let three = latency_stats(&[5.0, 6.0, 7.0], &[2, 1]).unwrap();
-        assert_eq!(three.interval, Some(MedianInterval { low: 5.0, high: 7.0, confidence: 0.75 }));
+        assert_eq!(three.interval, Ok(MedianInterval { low: 5.0, high: 7.0, confidence: 0.75 }));
     }
 
     #[test]
     fn one_window_has_no_interval_however_many_samples() {
         let samples: Vec<f64> = (0..1000).map(|i| 10.0 + f64::from(i % 7)).collect();
         for sizes in [&[1000][..], &[0, 1000, 0]] {
-            assert_eq!(latency_stats(&samples, sizes).unwrap().interval, None, "{sizes:?}");
+            assert_eq!(latency_stats(&samples, sizes).unwrap().interval, Err(NoInterval::OneWindow), "{sizes:?}");
         }
         let two = latency_stats(&samples, &[500, 500]).unwrap().interval.unwrap();
         assert_eq!(two.confidence, CI_CONFIDENCE);
-        assert_eq!(
-            (student_t(0), student_t(1), student_t(4), student_t(1000)),
-            (None, Some(12.706), Some(2.776), Some(1.96))
-        );
-    }
-
-    /// Counts how often the interval holds the true median of a distribution, over many seeded experiments.
-    fn coverage(mut draw: impl FnMut(&mut StdRng) -> Vec<Vec<f64>>, truth: f64) -> f64 {
-        let mut rng = StdRng::seed_from_u64(7);
-        let trials = 600;
-        let held = (0..trials).filter(|_| {
-            let windows = draw(&mut rng);
-            let sizes: Vec<usize> = windows.iter().map(Vec::len).collect();
-            let stats = latency_stats(&windows.concat(), &sizes).unwrap();
-            stats.interval.is_some_and(|interval| interval.low <= truth && truth <= interval.high)
-        });
-        held.count() as f64 / f64::from(trials)
-    }
-
-    #[test]
-    fn the_interval_holds_the_median_of_independent_samples() {
-        let rate =
-            coverage(|rng| (0..8).map(|_| (0..40).map(|_| rng.random::<f64>().powi(3)).collect()).collect(), 0.125);
-        assert!(rate > 0.94, "{rate}");
-    }
-
-    #[test]
-    fn the_interval_holds_the_median_when_windows_drift() {
-        // Every window has an offset of its own as large as the noise inside it.
-        let rate = coverage(
-            |rng| {
-                (0..8)
-                    .map(|_| {
-                        let offset = rng.random::<f64>() - 0.5;
-                        (0..40).map(|_| 10.0 + offset + rng.random::<f64>() - 0.5).collect()
-                    })
-                    .collect()
-            },
-            10.0,
-        );
-        assert!(rate > 0.90, "{rate}");
     }
 
     #[test]
     fn disagreeing_windows_widen_the_interval() {
-        let calm: Vec<f64> = (0..400).map(|i| 10.0 + f64::from(i % 20) / 20.0).collect();
-        let mut drifting = calm.clone();
-        drifting.sort_unstable_by(f64::total_cmp);
+        let calm: Vec<f64> = (0..400).map(|i| 10.0 + f64::from(i * 7 % 20) / 20.0).collect();
+        // As many of each value, but every window has its own.
+        let mut apart: Vec<f64> = Vec::new();
+        for window in [3, 0, 6, 1, 7, 2, 5, 4] {
+            let mut sorted = calm.clone();
+            sorted.sort_unstable_by(f64::total_cmp);
+            apart.extend(&sorted[window * 50..][..50]);
+        }
         let width = |samples: &[f64]| {
             let interval = latency_stats(samples, &[50; 8]).unwrap().interval.unwrap();
             interval.high - interval.low
         };
-        assert!(width(&drifting) > 3.0 * width(&calm));
+        assert!(width(&apart) > 3.0 * width(&calm), "{} {}", width(&apart), width(&calm));
+    }
+
+    #[test]
+    fn windows_that_rise_all_the_time_do_not_tell_where_their_median_lies() {
+        let rising: Vec<f64> = (0..2000).map(|i| 10.0 + f64::from(i) / 1000.0).collect();
+        assert_eq!(latency_stats(&rising, &[100; 20]).unwrap().interval, Err(NoInterval::Alike));
+    }
+
+    #[test]
+    fn equal_samples_have_the_median_they_all_are() {
+        let mostly: Vec<f64> = (0..600).map(|i| if i % 5 < 3 { 10.0 } else { 11.0 }).collect();
+        let found = latency_stats(&mostly, &[60; 10]).unwrap();
+        let interval = found.interval.unwrap();
+        assert_eq!((found.median, interval.low, interval.high), (10.0, 10.0, 10.0));
+        let all = latency_stats(&[7.0; 100], &[10; 10]).unwrap().interval.unwrap();
+        assert_eq!((all.low, all.high), (7.0, 7.0));
+    }
+
+    #[test]
+    fn more_confidence_takes_a_wider_interval() {
+        let samples: Vec<f64> = (0..1000).map(|i| 10.0 + f64::from(i * 7919 % 997) / 100.0).collect();
+        let at = |confidence: f64| median_interval(&samples, &[50; 20], confidence).unwrap();
+        let (usual, sure) = (at(0.95), at(0.9999));
+        assert!(sure.low < usual.low && usual.high < sure.high, "{usual:?} {sure:?}");
+        assert_eq!((usual.confidence, sure.confidence), (0.95, 0.9999));
+    }
+
+    #[test]
+    fn a_window_that_was_cut_short_counts_for_what_it_holds() {
+        let mut samples: Vec<f64> = (0..1000).map(|i| 10.0 + f64::from(i * 7919 % 97) / 1000.0).collect();
+        let whole = latency_stats(&samples, &[100; 10]).unwrap().interval.unwrap();
+        samples.push(99.0);
+        let sizes: Vec<usize> = [100; 10].into_iter().chain([1]).collect();
+        let cut = median_interval(&samples, &sizes, CI_CONFIDENCE).unwrap();
+        assert!((cut.low - whole.low).abs() < 0.05, "{cut:?} {whole:?}");
     }
 }

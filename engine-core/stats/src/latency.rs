@@ -2,8 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Why a single window gives no interval, as reports say it.
-const ONE_WINDOW: &str = "one window";
+/// The rule by which intervals are found, raised when the same samples get other bounds: what is stored of an older rule
+/// cannot be derived again. 1: order statistics, whose spread is that of the windows around their own median.
+pub const INTERVAL_RULE: u32 = 2;
+
+/// The rule of statistics that name none.
+fn first_rule() -> u32 {
+    1
+}
 
 /// Confidence of the median's interval.
 pub const CI_CONFIDENCE: f64 = 0.95;
@@ -23,11 +29,39 @@ pub struct LatencyStats {
     pub p90: f64,
     pub p95: f64,
     pub p99: f64,
-    /// Where the median lies; `None`: the samples are of one window, which does not tell.
-    pub interval: Option<MedianInterval>,
+    /// Where the median lies, or why the samples do not tell.
+    pub interval: Result<MedianInterval, NoInterval>,
+    /// How the interval was found: [`INTERVAL_RULE`], or that of an older version.
+    pub interval_rule: u32,
 }
 
-/// Confidence interval of a median, from order statistics.
+/// Why samples do not tell where their median lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoInterval {
+    /// A single window says nothing of how much windows differ.
+    OneWindow,
+    /// Neighbouring windows are so alike that they may all be off to the same side.
+    Alike,
+    /// A reason that this version does not know.
+    Untold,
+}
+
+impl NoInterval {
+    /// As reports say it.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::OneWindow => "one window",
+            Self::Alike => "neighbouring windows resemble each other too much",
+            Self::Untold => "not told",
+        }
+    }
+
+    fn of(words: &str) -> Self {
+        [Self::OneWindow, Self::Alike].into_iter().find(|reason| reason.words() == words).unwrap_or(Self::Untold)
+    }
+}
+
+/// Confidence interval of a median.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MedianInterval {
     pub low: f64,
@@ -38,10 +72,10 @@ pub struct MedianInterval {
 
 impl MedianInterval {
     /// How far the median is known, for people: `±1.2 %`, or why it is not.
-    pub fn words(interval: Option<Self>, median: f64) -> String {
+    pub fn words(interval: Result<Self, NoInterval>, median: f64) -> String {
         match interval {
-            Some(interval) => format!("±{:.1} %", (interval.relative_half_width(median) * 100.0).min(999.9)),
-            None => format!("no interval: {ONE_WINDOW}"),
+            Ok(interval) => format!("±{:.1} %", (interval.relative_half_width(median) * 100.0).min(999.9)),
+            Err(reason) => format!("no interval: {}", reason.words()),
         }
     }
 
@@ -71,6 +105,8 @@ struct Stored {
     ci_low: f64,
     ci_high: f64,
     ci_confidence: f64,
+    #[serde(default = "first_rule")]
+    ci_rule: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     no_interval: Option<String>,
 }
@@ -78,23 +114,40 @@ struct Stored {
 impl From<Stored> for LatencyStats {
     fn from(stored: Stored) -> Self {
         let Stored { count, median, mean, stddev, min, max, p50, p90, p95, p99, .. } = stored;
-        let told = stored.no_interval.is_none() && stored.ci_confidence > 0.0;
-        let interval = told.then_some(MedianInterval {
-            low: stored.ci_low,
-            high: stored.ci_high,
-            confidence: stored.ci_confidence,
-        });
-        Self { count, median, mean, stddev, min, max, p50, p90, p95, p99, interval }
+        let bounds = MedianInterval { low: stored.ci_low, high: stored.ci_high, confidence: stored.ci_confidence };
+        let interval = match &stored.no_interval {
+            Some(reason) => Err(NoInterval::of(reason)),
+            None if bounds.confidence > 0.0 => Ok(bounds),
+            None => Err(NoInterval::Untold),
+        };
+        let interval_rule = stored.ci_rule;
+        Self { count, median, mean, stddev, min, max, p50, p90, p95, p99, interval, interval_rule }
     }
 }
 
 impl From<LatencyStats> for Stored {
     fn from(stats: LatencyStats) -> Self {
-        let LatencyStats { count, median, mean, stddev, min, max, p50, p90, p95, p99, interval } = stats;
-        let no_interval = interval.is_none().then(|| ONE_WINDOW.to_owned());
+        let LatencyStats { count, median, mean, stddev, min, max, p50, p90, p95, p99, interval, .. } = stats;
+        let no_interval = interval.err().map(|reason| reason.words().to_owned());
         let MedianInterval { low: ci_low, high: ci_high, confidence: ci_confidence } =
             interval.unwrap_or(MedianInterval { low: min, high: max, confidence: 0.0 });
-        Self { count, median, mean, stddev, min, max, p50, p90, p95, p99, ci_low, ci_high, ci_confidence, no_interval }
+        Self {
+            count,
+            median,
+            mean,
+            stddev,
+            min,
+            max,
+            p50,
+            p90,
+            p95,
+            p99,
+            ci_low,
+            ci_high,
+            ci_confidence,
+            ci_rule: stats.interval_rule,
+            no_interval,
+        }
     }
 }
 
@@ -118,7 +171,7 @@ mod tests {
 
         let several = latency_stats(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], &[3, 2, 2]).unwrap();
         let json = serde_json::to_value(several).unwrap();
-        assert!(several.interval.is_some() && json.get("no_interval").is_none());
+        assert!(several.interval.is_ok() && json.get("no_interval").is_none());
         assert_eq!(serde_json::from_value::<LatencyStats>(json).unwrap(), several);
     }
 }

@@ -3,18 +3,26 @@
 //! | module | holds |
 //! |---|---|
 //! | [`interval`] | quantiles, and an interval for the median that counts windows |
+//! | [`alike`] | how much neighbouring windows resemble each other, and what that does to their spread |
+//! | [`student`] | Student's t |
 //! | [`latency`] | the statistics of one measurement, and how they are written |
-//! | [`bootstrap`] | the interval of a ratio of medians, by resampling windows and then samples within them |
+//! | [`ratio`] | the interval of a ratio of medians, the same from either side |
 //!
 //! Must not know: where samples come from, what is compared, what a verdict is.
 
-pub mod bootstrap;
+pub mod alike;
 pub mod interval;
 pub mod latency;
+pub mod ratio;
+pub mod student;
 
-pub use interval::{MIN_FOR_CONFIDENCE, latency_stats, median, quantile};
-pub use latency::{CI_CONFIDENCE, LatencyStats, MedianInterval};
+pub use interval::{MIN_FOR_CONFIDENCE, NARROW, latency_stats, median, median_interval, quantile};
+pub use latency::{CI_CONFIDENCE, INTERVAL_RULE, LatencyStats, MedianInterval, NoInterval};
+pub use ratio::{Place, RatioInterval, ratio_interval};
 
 /// Windows that a report has at least where it is compared with another. With fewer nobody can tell how much of a
 /// difference is only that between windows.
 pub const COMPARABLE_WINDOWS: usize = 5;
+
+#[cfg(test)]
+mod coverage_tests;

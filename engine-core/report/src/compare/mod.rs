@@ -2,8 +2,13 @@
 //!
 //! Five verdicts: *faster*, *slower*, *same*, *ambiguous* (the interval of the ratio is too wide), *cannot tell* (the
 //! reports do not measure the same thing, or one of them too little of it: fewer windows than
-//! [`COMPARABLE_WINDOWS`] say nothing of how much windows differ). The ratio of medians gets its interval by a seeded bootstrap that first
-//! draws windows and then samples within them, so that drift between windows counts as what it is.
+//! [`COMPARABLE_WINDOWS`] say nothing of how much windows differ). The interval of a ratio of medians follows from those
+//! of the two medians, which count windows and how alike neighbours are. Whoever swaps two reports gets the opposite
+//! verdict with the inverse ratio and bounds, always.
+//!
+//! 64 reports are 2,016 pairs, of which a hundred would be told apart by chance if each were wrong once in twenty times.
+//! The intervals of one comparison therefore hold *together* with 95 %: each pair has its share of the remaining 5 %
+//! (Bonferroni; Dunn, *Multiple Comparisons among Means*, 1961).
 //!
 //! Reports of one model on one SKU form a group, whose first report is the group's base: that is how toolchains,
 //! specs and weights are compared. Between SKUs there is a ratio, but the verdict says that the devices differ. What a
@@ -13,7 +18,7 @@ pub mod gate;
 pub mod portability;
 
 use crate::{Report, SamplesError};
-use planforge_stats::{COMPARABLE_WINDOWS, bootstrap};
+use planforge_stats::{CI_CONFIDENCE, COMPARABLE_WINDOWS, NoInterval, Place, RatioInterval, ratio_interval};
 use planforge_types::Sku;
 use portability::{Portability, portability};
 use serde::{Deserialize, Serialize};
@@ -25,10 +30,11 @@ pub const COMPARISON_SCHEMA_VERSION: u32 = 1;
 pub const MAX_REPORTS: usize = 64;
 
 /// Ratios this close to 1 make no difference that anybody would act on; two measurements of one plan differ as much.
-const SAME_MARGIN: f64 = 0.02;
+/// Ratios are close from 1 / (1 + margin) to 1 + margin, so that neither report has the better of it.
+pub const SAME_MARGIN: f64 = 0.02;
 
 /// The same for reports of which one was measured on a disturbed device.
-const DISTURBED_MARGIN: f64 = 0.10;
+pub const DISTURBED_MARGIN: f64 = 0.10;
 
 /// Samples below which a median has no interval worth the name.
 const MIN_SAMPLES: u64 = 6;
@@ -71,6 +77,51 @@ pub struct Comparison {
     /// What each foreign plan among the rows loses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub portability: Vec<ForeignRow>,
+    /// What the verdicts rest on; absent in comparisons of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub basis: Option<Basis>,
+}
+
+/// What the verdicts of a comparison rest on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Basis {
+    /// How far from 1 a ratio of undisturbed measurements has to be: up to 1 + margin and down to 1 / (1 + margin) count as
+    /// none.
+    pub margin: f64,
+    /// The same where one of the two was disturbed.
+    pub disturbed_margin: f64,
+    /// Pairs that have an interval.
+    pub pairs: usize,
+    /// Confidence with which all of them hold at once.
+    pub together: f64,
+    /// Confidence that each has for that.
+    pub each: f64,
+}
+
+impl Basis {
+    fn of(pairs: usize) -> Self {
+        let each = 1.0 - (1.0 - CI_CONFIDENCE) / pairs.max(1) as f64;
+        Self { margin: SAME_MARGIN, disturbed_margin: DISTURBED_MARGIN, pairs, together: CI_CONFIDENCE, each }
+    }
+
+    /// As people read it, a line.
+    pub fn words(&self) -> String {
+        let percent = |share: f64| format!("{:.0} %", share * 100.0);
+        let (margin, disturbed) = (percent(self.margin), percent(self.disturbed_margin));
+        let together = match self.pairs {
+            0 | 1 => String::new(),
+            pairs => format!("; the intervals of all {pairs} pairs hold at once with {}", percent(self.together)),
+        };
+        format!("differences within {margin} count as none, within {disturbed} where a device was disturbed{together}")
+    }
+
+    /// The confidence of each interval, to as many digits as set it apart from 100 %.
+    fn each_words(&self) -> String {
+        let places = (-((1.0 - self.each) * 10.0).log10()).ceil().max(0.0) as usize;
+        let digits = format!("{:.places$}", self.each * 100.0);
+        let digits = if places > 0 { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits };
+        format!("{digits} %")
+    }
 }
 
 /// A foreign plan among the rows.
@@ -116,7 +167,7 @@ pub struct Row {
     pub threads: Option<u32>,
     pub batch: u64,
     pub median_ms: f64,
-    /// Where the median lies; absent where one window was timed.
+    /// Where the median lies; absent where the samples do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci_low_ms: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -182,30 +233,42 @@ pub fn compare_among(reports: &[Report], others: &[Report]) -> Result<Comparison
         count if count > MAX_REPORTS => return Err(CompareError::TooMany(count)),
         _ => {}
     }
-    let read = |(index, report)| windows(report).map_err(|source| CompareError::Samples { index, source });
-    let windows = reports.iter().enumerate().map(read).collect::<Result<Vec<_>, CompareError>>()?;
     let groups = groups(reports);
     let grouped = |base: usize, other: usize| groups.iter().any(|g| g.rows.contains(&base) && g.rows.contains(&other));
-    let mut pairs = Vec::new();
-    for base in 0..reports.len() {
-        for other in base + 1..reports.len() {
-            if base == 0 || grouped(base, other) {
-                pairs.push(pair(base, other, reports, &windows));
-            }
-        }
-    }
+    let all = (0..reports.len()).flat_map(|base| (base + 1..reports.len()).map(move |other| (base, other)));
+    let wanted = all.filter(|(base, other)| *base == 0 || grouped(*base, *other));
+    let wanted: Vec<(usize, usize, Option<String>)> =
+        wanted.map(|(base, other)| (base, other, incomparable(&reports[base], &reports[other]))).collect();
+    let basis = Basis::of(wanted.iter().filter(|(_, _, hindrance)| hindrance.is_none()).count());
+    let read = |(index, report)| place(report, basis.each).map_err(|source| CompareError::Samples { index, source });
+    let places = reports.iter().enumerate().map(read).collect::<Result<Vec<_>, CompareError>>()?;
+    let pairs = wanted.into_iter().map(|(base, other, hindrance)| match hindrance {
+        Some(reason) => untold(base, other, reports, reason),
+        None => pair(base, other, reports, &places, &basis),
+    });
+    let pairs = pairs.collect();
     let rows = reports.iter().map(row).collect();
     let foreign = reports.iter().enumerate().filter(|(_, report)| report.foreign.is_some());
     let known: Vec<&Report> = reports.iter().chain(others).collect();
     let portability =
         foreign.filter_map(|(row, report)| Some(ForeignRow { row, cell: portability(report, known.iter().copied())? }));
     let portability = portability.collect();
-    Ok(Comparison { schema_version: COMPARISON_SCHEMA_VERSION, rows, pairs, groups, portability })
+    let basis = Some(basis);
+    Ok(Comparison { schema_version: COMPARISON_SCHEMA_VERSION, rows, pairs, groups, portability, basis })
 }
 
-/// The raw samples of a report, cut into the windows that count.
-fn windows(report: &Report) -> Result<Vec<Vec<f64>>, SamplesError> {
-    Ok(bootstrap::windows(&report.samples.decode()?, &report.counted_windows()))
+/// Where the raw samples of a report say that its median lies.
+fn place(report: &Report, confidence: f64) -> Result<Result<Place, NoInterval>, SamplesError> {
+    Ok(Place::of(&report.samples.decode()?, &report.counted_windows(), confidence))
+}
+
+/// Why nothing is known of the ratio to a report whose samples do not tell where their median lies.
+fn unknown(report: &Report, reason: NoInterval) -> String {
+    format!(
+        "where the median of the report for {} lies is not known: {} (measure it again, with more time)",
+        report.sku,
+        reason.words()
+    )
 }
 
 /// Reports of one model (or of one structure) on one SKU.
@@ -239,11 +302,10 @@ fn same_work(left: &Report, right: &Report) -> bool {
     left.model.digest == right.model.digest || matches!(structure, (Some(a), Some(b)) if a == b)
 }
 
-fn pair(base: usize, other: usize, reports: &[Report], windows: &[Vec<Vec<f64>>]) -> Pair {
+/// A pair that nothing can be told of.
+fn untold(base: usize, other: usize, reports: &[Report], reason: String) -> Pair {
     let (left, right) = (&reports[base], &reports[other]);
-    let differences = differences(left, right);
-    let across_devices = measured_on(left) != measured_on(right);
-    let nothing = |reason: String| Pair {
+    Pair {
         base,
         other,
         verdict: Verdict::CannotTell,
@@ -251,21 +313,39 @@ fn pair(base: usize, other: usize, reports: &[Report], windows: &[Vec<Vec<f64>>]
         ratio_low: None,
         ratio_high: None,
         reason,
-        differences: differences.clone(),
-        across_devices,
-    };
-    if let Some(reason) = incomparable(left, right) {
-        return nothing(reason);
+        differences: differences(left, right),
+        across_devices: measured_on(left) != measured_on(right),
     }
-    let Some(interval) = bootstrap::ratio_interval(&windows[base], &windows[other]) else {
-        return nothing("a report holds no latency to divide by".into());
+}
+
+fn pair(base: usize, other: usize, reports: &[Report], places: &[Result<Place, NoInterval>], basis: &Basis) -> Pair {
+    let untold = |reason: String| untold(base, other, reports, reason);
+    let (left, right) = (&reports[base], &reports[other]);
+    // As where the interval is too wide: there is a ratio, and nothing says how far it may be off.
+    let unbounded = |report: &Report, reason: NoInterval| {
+        let ratio = Some(right.latency_ms.median / left.latency_ms.median).filter(|ratio| ratio.is_finite());
+        Pair { verdict: Verdict::Ambiguous, ratio, ..untold(unknown(report, reason)) }
     };
-    let (verdict, mut reason) = judge(&interval, disturbed(left) || disturbed(right));
-    if across_devices {
+    let (below, above) = match (places[base], places[other]) {
+        (Ok(below), Ok(above)) => (below, above),
+        (Err(reason), _) => return unbounded(left, reason),
+        (_, Err(reason)) => return unbounded(right, reason),
+    };
+    let Some(interval) = ratio_interval(&below, &above) else {
+        return untold("a report holds no latency to divide by".into());
+    };
+    let (verdict, mut reason) = judge(&interval, disturbed(left) || disturbed(right), basis);
+    if measured_on(left) != measured_on(right) {
         reason = format!("on different device kinds, {} and {}: {reason}", measured_on(left), measured_on(right));
     }
-    let (ratio, low, high) = (Some(interval.ratio), Some(interval.low), Some(interval.high));
-    Pair { verdict, ratio, ratio_low: low, ratio_high: high, ..nothing(reason) }
+    let bound = |value: f64| Some(value).filter(|value| value.is_finite());
+    Pair {
+        verdict,
+        ratio: Some(interval.ratio()),
+        ratio_low: bound(interval.low()),
+        ratio_high: bound(interval.high()),
+        ..untold(reason)
+    }
 }
 
 /// Why the two do not measure the same thing; `None` when they do.
@@ -319,21 +399,24 @@ fn incomparable(left: &Report, right: &Report) -> Option<String> {
     None
 }
 
-fn judge(interval: &bootstrap::RatioInterval, disturbed: bool) -> (Verdict, String) {
-    let margin = if disturbed { DISTURBED_MARGIN } else { SAME_MARGIN };
-    let bootstrap::RatioInterval { ratio, low, high } = *interval;
-    let range = format!("the ratio of medians is {ratio:.3}, 95 % interval {low:.3} to {high:.3}");
-    let note = if disturbed { "; a device was disturbed, so only differences above 10 % count" } else { "" };
-    let verdict = if high < 1.0 && ratio <= 1.0 - margin {
+/// Judged by logarithms, of which those of the other way round are the negatives: so are the verdicts.
+fn judge(interval: &RatioInterval, disturbed: bool, basis: &Basis) -> (Verdict, String) {
+    let margin = if disturbed { basis.disturbed_margin } else { basis.margin };
+    let edge = margin.ln_1p();
+    let RatioInterval { log_ratio, log_low, log_high } = *interval;
+    let verdict = if log_high < 0.0 && log_ratio <= -edge {
         Verdict::Faster
-    } else if low > 1.0 && ratio >= 1.0 + margin {
+    } else if log_low > 0.0 && log_ratio >= edge {
         Verdict::Slower
-    } else if low >= 1.0 - margin && high <= 1.0 + margin {
+    } else if log_low >= -edge && log_high <= edge {
         Verdict::Same
     } else {
         Verdict::Ambiguous
     };
-    (verdict, format!("{range}{note}"))
+    let (ratio, low, high) = (interval.ratio(), interval.low(), interval.high());
+    let range = format!("the ratio of medians is {ratio:.3}, {} interval {low:.3} to {high:.3}", basis.each_words());
+    let why = if disturbed { "a device was disturbed, so differences" } else { "differences" };
+    (verdict, format!("{range}; {why} within {:.0} % count as none", margin * 100.0))
 }
 
 /// What is being compared: everything that differs and may explain the ratio.
@@ -416,8 +499,8 @@ fn row(report: &Report) -> Row {
         threads: report.spec.threads,
         batch: report.batch,
         median_ms: report.latency_ms.median,
-        ci_low_ms: report.interval().map(|interval| interval.low),
-        ci_high_ms: report.interval().map(|interval| interval.high),
+        ci_low_ms: report.interval().ok().map(|interval| interval.low),
+        ci_high_ms: report.interval().ok().map(|interval| interval.high),
         windows: report.window_count(),
         p99_ms: report.latency_ms.p99,
         throughput_per_s: report.throughput_per_s,

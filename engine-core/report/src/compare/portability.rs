@@ -3,12 +3,12 @@
 //! The cell is filled only where both were measured under the same conditions on B: the foreign plan, and the engine of
 //! the same model, spec and toolchain that was built for B. Otherwise it says why it is empty.
 
-use super::{disturbed, incomparable, measured_on, windows};
+use super::{disturbed, incomparable, measured_on, place, unknown};
 use crate::{
     OTHER_LIBRARIES, Report,
     format::{milliseconds, percent},
 };
-use planforge_stats::bootstrap;
+use planforge_stats::{CI_CONFIDENCE, ratio_interval};
 use planforge_types::{Digest, EngineKey, Sku};
 use serde::{Deserialize, Serialize};
 
@@ -122,12 +122,16 @@ fn against(report: &Report, own: &Report) -> Result<Loss, String> {
         return Err(reason);
     }
     let damaged = |_| "the samples of a report are damaged".to_owned();
-    let (below, above) = (windows(own).map_err(damaged)?, windows(report).map_err(damaged)?);
-    let interval = bootstrap::ratio_interval(&below, &above).ok_or("a report holds no latency to divide by")?;
+    let place =
+        |report: &Report| place(report, CI_CONFIDENCE).map_err(damaged)?.map_err(|reason| unknown(report, reason));
+    let interval = ratio_interval(&place(own)?, &place(report)?).ok_or("a report holds no latency to divide by")?;
+    if !interval.log_high.is_finite() || !interval.log_low.is_finite() {
+        return Err("the windows differ so much that the loss has no bounds".into());
+    }
     Ok(Loss {
-        relative: interval.ratio - 1.0,
-        low: interval.low - 1.0,
-        high: interval.high - 1.0,
+        relative: interval.ratio() - 1.0,
+        low: interval.low() - 1.0,
+        high: interval.high() - 1.0,
         foreign_ms: report.latency_ms.median,
         own_ms: own.latency_ms.median,
         own_plan: own.plan.digest,
@@ -167,8 +171,7 @@ mod tests {
         let cell = portability(&foreign, &[foreign.clone(), own.clone()]).unwrap();
         let loss = cell.loss.clone().unwrap();
         let expected = foreign.latency_ms.median / own.latency_ms.median - 1.0;
-        // The bootstrap takes one of two middle samples, the report their mean.
-        assert!((loss.relative - expected).abs() < 0.02 && loss.low <= loss.relative && loss.relative <= loss.high);
+        assert!((loss.relative - expected).abs() < 1e-12 && loss.low < loss.relative && loss.relative < loss.high);
         assert_eq!((loss.foreign_ms, loss.own_ms), (foreign.latency_ms.median, own.latency_ms.median));
         assert_eq!((loss.own_plan, &loss.own_job), (own.plan.digest, &own.provenance.job));
         assert!(cell.words().ends_with("of the engine built for cpu-x86-64-v3"), "{}", cell.words());

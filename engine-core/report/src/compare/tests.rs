@@ -62,7 +62,7 @@ fn drift_between_windows_is_not_taken_for_a_difference() {
             matches!(found, Verdict::Faster | Verdict::Slower)
         })
         .count();
-    assert!(wrong <= 9, "{wrong} of {trials} called a difference that is not there");
+    assert!(wrong <= 3, "{wrong} of {trials} called a difference that is not there");
 }
 
 #[test]
@@ -128,6 +128,88 @@ fn the_verdict_turns_with_the_order_and_repeats() {
     assert_eq!(compare(&[left.clone(), right.clone()]).unwrap(), compare(&[left, right]).unwrap());
 }
 
+/// A verdict, with what it is for whoever swaps the two reports.
+fn swapped(verdict: Verdict) -> Verdict {
+    match verdict {
+        Verdict::Faster => Verdict::Slower,
+        Verdict::Slower => Verdict::Faster,
+        other => other,
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config::with_cases(16))]
+
+    #[test]
+    fn the_other_way_round_everything_is_the_mirror_image(
+        seed in 0..1000u64,
+        percent in -15..15i32,
+        drift in 0.0..0.1f64,
+        noise in 0.001..0.1f64,
+        disturbed in proptest::bool::ANY,
+    ) {
+        let left = noisy(2 * seed, 10.0, drift, noise);
+        let mut right = noisy(2 * seed + 1, 10.0 * (1.0 + f64::from(percent) / 100.0), drift, noise);
+        right.windows[0].kept_tainted = disturbed;
+        if disturbed {
+            right.windows[0].tainted = vec!["waited for a processor: 9 %".into()];
+        }
+        let pair = |left: &Report, right: &Report| compare(&[left.clone(), right.clone()]).unwrap().pairs.remove(0);
+        let (there, back) = (pair(&left, &right), pair(&right, &left));
+        proptest::prop_assert_eq!(there.verdict, swapped(back.verdict));
+        let of = |pair: &Pair| (pair.ratio.unwrap(), pair.ratio_low.unwrap(), pair.ratio_high.unwrap());
+        let ((ratio, low, high), (back_ratio, back_low, back_high)) = (of(&there), of(&back));
+        for (value, inverse) in [(ratio, back_ratio), (low, back_high), (high, back_low)] {
+            proptest::prop_assert!((value * inverse - 1.0).abs() < 1e-12, "{} and {}", value, inverse);
+        }
+    }
+}
+
+#[test]
+fn margins_are_as_far_from_one_on_either_side() {
+    let interval = |log_ratio: f64| RatioInterval { log_ratio, log_low: log_ratio - 1e-3, log_high: log_ratio + 1e-3 };
+    let basis = Basis::of(1);
+    for (margin, disturbed) in [(SAME_MARGIN, false), (DISTURBED_MARGIN, true)] {
+        let verdict = |log_ratio: f64| judge(&interval(log_ratio), disturbed, &basis).0;
+        let edge = (1.0 + margin).ln();
+        assert_eq!((verdict(edge), verdict(-edge)), (Verdict::Slower, Verdict::Faster));
+        let within = edge - 1.1e-3;
+        assert_eq!((verdict(within), verdict(-within)), (Verdict::Same, Verdict::Same));
+        // 1 - margin is farther from 1 than 1 + margin is: it was the edge once.
+        assert_eq!(verdict((1.0 - margin).ln() + 1e-9), Verdict::Faster);
+    }
+}
+
+#[test]
+fn many_pairs_share_the_error_and_say_so() {
+    let reports: Vec<Report> = (0..10).map(|seed| noisy(seed, 10.0, 0.002, 0.02)).collect();
+    let width = |reports: &[Report]| {
+        let comparison = compare(reports).unwrap();
+        let pair = comparison.pairs[0].clone();
+        (pair.ratio_high.unwrap() - pair.ratio_low.unwrap(), pair.reason, comparison.basis.unwrap())
+    };
+    let ((two, reason, alone), (ten, shared, together)) = (width(&reports[..2]), width(&reports));
+    assert!(reason.contains("95 % interval") && shared.contains("99.89 % interval"), "{reason}, {shared}");
+    assert!(ten > 1.2 * two, "{ten} {two}");
+    assert_eq!((alone.pairs, together.pairs, together.together), (1, 45, 0.95));
+    let words = together.words();
+    assert!(words.contains("within 2 %") && words.contains("within 10 %") && words.contains("all 45 pairs"), "{words}");
+    // Pairs that nothing is told of take no share.
+    let mut odd = reports[2].clone();
+    odd.accurate = false;
+    let basis = compare(&[reports[0].clone(), reports[1].clone(), odd]).unwrap().basis.unwrap();
+    assert_eq!((basis.pairs, basis.each), (1, 0.95));
+}
+
+#[test]
+fn the_ratio_to_a_median_that_is_not_known_has_no_bounds() {
+    let rising: Vec<Vec<f64>> = (0..20).map(|window| vec![10.0 + f64::from(window) / 10.0; 20]).collect();
+    let pair = compare(&[noisy(1, 10.0, 0.002, 0.02), report_of(&rising)]).unwrap().pairs.remove(0);
+    assert_eq!((pair.verdict, pair.ratio_low, pair.ratio_high), (Verdict::Ambiguous, None, None));
+    let reason = &pair.reason;
+    assert!(pair.ratio.is_some() && reason.contains("neighbouring windows resemble each other too much"), "{reason}");
+}
+
 #[test]
 fn numbers_of_reports_are_bounded_and_damage_is_told() {
     let one = sample_report(1.0);
@@ -180,6 +262,7 @@ fn an_upgrade_is_judged_per_sku() {
     assert_eq!(verdict(3), Some((2, Verdict::Slower, false)));
     let reason = &comparison.against_base(2).unwrap().reason;
     assert!(reason.contains("on different device kinds, t4 and h100-sxm"), "{reason}");
+    assert!(!reason.contains("aster") && !reason.contains("lower"), "{reason}");
 }
 
 #[test]
@@ -220,7 +303,7 @@ fn a_gate_passes_only_what_is_shown_to_be_fast_enough() {
         let outcome = |allowed| judge(&comparison, allowed).lines.remove(0).outcome;
         (comparison.pairs[0].verdict, outcome(0.5), outcome(5.0))
     };
-    let (verdict, narrow, wide) = outcome(1.015, 0.002);
+    let (verdict, narrow, wide) = outcome(1.01, 0.002);
     assert_eq!((verdict, wide), (Verdict::Same, Outcome::Passed));
     assert_ne!(narrow, Outcome::Passed, "what is the same for a verdict may be slower than a narrow gate allows");
     let outcome = |centre_ms: f64, drift: f64| outcome(centre_ms, drift).2;

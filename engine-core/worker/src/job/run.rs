@@ -2,7 +2,7 @@
 //!
 //! compile → verify → card → [`WorkEvent::Built`] → wait for the upload → measure → the rest → report →
 //! [`WorkEvent::Done`]. A benchmark starts at verify, with the plan it is given. Where an order asks for several
-//! builds, each is verified and measured, and the one kept is told and uploaded after that (see `multi-build selection`). Whatever
+//! builds, each is verified and measured, and the one kept is told, uploaded and measured anew (see `selection`). Whatever
 //! goes wrong on the way becomes one [`WorkEvent::Failed`] with the class that decides about a retry.
 
 use super::{
@@ -157,9 +157,11 @@ impl Job<'_> {
         let mut phases = Phases::new();
         let measured = match order.kind {
             WorkKind::Build if order.builds > 1 => {
-                let measured = selection::run(self, &mut *telemetry, &mut phases)?;
-                self.hand_over(&measured.built, &mut phases, wait_continue)?;
-                measured
+                let selection::Chosen { built, loaded, selection } =
+                    selection::run(self, &mut *telemetry, &mut phases)?;
+                self.hand_over(&built, &mut phases, wait_continue)?;
+                let measured = self.measured(built, loaded, &mut *telemetry, &mut phases)?;
+                Measured { selection: Some(selection), ..measured }
             }
             WorkKind::Build => {
                 let built =

@@ -1,8 +1,11 @@
 //! Several builds of one engine, of which the fastest right one is kept.
 //!
 //! Builders that time their tactics do not make the same plan twice. An order for N builds compiles, verifies and
-//! measures N times under one lease. Only the plan that is kept is told to the agent and uploaded, after the last
-//! measurement: with one build a plan is safe before it is measured, with several the choice comes first.
+//! measures N times under one lease. Only the plan that is kept is told to the agent and uploaded.
+//!
+//! The fastest of several medians is fast by luck as well, the more so the more there are: a median that was chosen for
+//! being low says too little. So the kept plan is measured once more after the choice, and that is what its report is
+//! about; the medians by which it was chosen stand beside.
 //!
 //! # Caches
 //!
@@ -14,9 +17,10 @@
 //! # Stability
 //!
 //! *Spread* is the slowest median over the fastest, less one, among builds with right outputs. A model is
-//! *build-unstable* when the spread is above 2 % and the confidence intervals of the slowest and the fastest median do
-//! not meet: then it is the builds that differ, not their measurements. A median of one window has no interval, and says
-//! nothing of this.
+//! *build-unstable* when the ratio of the two would be a verdict of [`compare`](planforge_report::compare): its interval
+//! leaves 1 out, and it is above 2 %, or above 10 % where windows of one of the two were disturbed. The interval is as wide
+//! as the slowest and the fastest of all pairs take. A build whose every window was disturbed says nothing of this, nor
+//! does a median without an interval.
 
 use super::{
     document,
@@ -25,15 +29,16 @@ use super::{
 };
 use crate::{measure::Measurement, verify::Verdict};
 use planforge_device::telemetry::Telemetry;
-use planforge_report::{BuildSelection, BuildTrial};
+use planforge_report::{
+    BuildSelection, BuildTrial,
+    compare::{DISTURBED_MARGIN, SAME_MARGIN},
+};
+use planforge_stats::{CI_CONFIDENCE, Place, ratio_interval};
 use planforge_types::{BackendError, NamedTensors};
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-
-/// Spread that nobody would act on; two measurements of one plan differ as much.
-const SPREAD_MARGIN: f64 = 0.02;
 
 /// One build that was measured.
 struct Trial {
@@ -41,12 +46,18 @@ struct Trial {
     verdict: Verdict,
     inputs: NamedTensors,
     measurement: Measurement,
-    measured_unix_ms: u64,
     cache: Option<PathBuf>,
 }
 
-/// Builds, verifies and measures as often as the order says and returns the build that is kept, loaded again.
-pub(super) fn run(job: &Job<'_>, telemetry: &mut dyn Telemetry, phases: &mut Phases) -> Result<Measured, BackendError> {
+/// The build that is kept, loaded again, and how it was chosen.
+pub(super) struct Chosen {
+    pub built: Built,
+    pub loaded: Loaded,
+    pub selection: BuildSelection,
+}
+
+/// Builds, verifies and measures as often as the order says and returns the build that is kept.
+pub(super) fn run(job: &Job<'_>, telemetry: &mut dyn Telemetry, phases: &mut Phases) -> Result<Chosen, BackendError> {
     let order = job.order;
     let was_cold = order.cache.as_deref().is_none_or(|cache| !holds_something(cache));
     let mut trials: Vec<Trial> = Vec::new();
@@ -71,7 +82,7 @@ pub(super) fn run(job: &Job<'_>, telemetry: &mut dyn Telemetry, phases: &mut Pha
             }
         }
     }
-    let outcomes: Vec<Outcome> = trials.iter().map(Outcome::of).collect();
+    let outcomes: Vec<Outcome> = trials.iter().map(|trial| Outcome::of(trial, trials.len())).collect();
     let Some(kept) = choose(&outcomes) else {
         return Err(last_error.unwrap_or_else(|| BackendError::infrastructure("the order asks for no build")));
     };
@@ -81,8 +92,9 @@ pub(super) fn run(job: &Job<'_>, telemetry: &mut dyn Telemetry, phases: &mut Pha
     keep_cache(order.cache.as_deref(), &trials[if was_cold { kept } else { 0 }])?;
     let (spread, unstable) = spread(&outcomes);
     let builds = trials.iter().enumerate().map(|(index, trial)| trial.told(index == kept)).collect();
-    let selection = BuildSelection { builds, spread, unstable, failed };
-    let Trial { built, verdict, inputs, measurement, measured_unix_ms, .. } = trials.swap_remove(kept);
+    let disturbed = outcomes.iter().filter(|outcome| outcome.disturbed == Disturbed::Wholly).count();
+    let selection = BuildSelection { builds, spread, unstable, disturbed, remeasured: true, failed };
+    let Trial { built, verdict, inputs, .. } = trials.swap_remove(kept);
     for trial in trials {
         // Plans are large; a file that stays goes with the scratch folder.
         let _ = fs::remove_file(&trial.built.path);
@@ -90,8 +102,7 @@ pub(super) fn run(job: &Job<'_>, telemetry: &mut dyn Telemetry, phases: &mut Pha
     // The engine was let go so that the builds after it had the device to themselves.
     let mut meter = job.load(&built.path, 0)?;
     meter.bind(&inputs)?;
-    let loaded = Loaded { meter, inputs, verdict };
-    Ok(Measured { built, loaded, measurement, measured_unix_ms, selection: Some(selection) })
+    Ok(Chosen { built, loaded: Loaded { meter, inputs, verdict }, selection })
 }
 
 fn trial(job: &Job<'_>, index: u32, telemetry: &mut dyn Telemetry, phases: &mut Phases) -> Result<Trial, BackendError> {
@@ -104,10 +115,10 @@ fn trial(job: &Job<'_>, index: u32, telemetry: &mut dyn Telemetry, phases: &mut 
     let built = job.phase("compile", phases, || job.compile(&folder, cache.as_deref()))?;
     let loaded = job.phase("verify", phases, || job.verify(&built))?;
     let measured = job.measured(built, loaded, telemetry, phases)?;
-    let Measured { built, loaded, measurement, measured_unix_ms, .. } = measured;
+    let Measured { built, loaded, measurement, .. } = measured;
     let Loaded { mut meter, inputs, mut verdict } = loaded;
     document::add_once(&mut verdict.findings, meter.aside().findings);
-    Ok(Trial { built, verdict, inputs, measurement, measured_unix_ms, cache })
+    Ok(Trial { built, verdict, inputs, measurement, cache })
 }
 
 /// This build's own cache file: a copy of `start` for the first build, a name that does not exist yet for the others.
@@ -138,8 +149,8 @@ impl Trial {
             bytes: self.built.plan.bytes,
             build_ms: self.built.build_ms.unwrap_or(0.0),
             median_ms: stats.median,
-            ci_low_ms: stats.interval.map(|interval| interval.low),
-            ci_high_ms: stats.interval.map(|interval| interval.high),
+            ci_low_ms: stats.interval.ok().map(|interval| interval.low),
+            ci_high_ms: stats.interval.ok().map(|interval| interval.high),
             accurate: self.verdict.accurate,
             kept,
             cache: self.built.cache.clone(),
@@ -151,16 +162,34 @@ impl Trial {
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
     median: f64,
-    /// Ends of the median's interval; none where one window was timed.
-    bounds: Option<(f64, f64)>,
+    /// Where the median lies, with the confidence that the slowest and the fastest of all builds take; none where the
+    /// samples do not tell.
+    place: Option<Place>,
     accurate: bool,
+    disturbed: Disturbed,
+}
+
+/// How many of a measurement's windows something disturbed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Disturbed {
+    No,
+    Partly,
+    Wholly,
 }
 
 impl Outcome {
-    fn of(trial: &Trial) -> Self {
-        let stats = &trial.measurement.stats;
-        let bounds = stats.interval.map(|interval| (interval.low, interval.high));
-        Self { median: stats.median, bounds, accurate: trial.verdict.accurate }
+    fn of(trial: &Trial, builds: usize) -> Self {
+        let Measurement { stats, samples, windows, .. } = &trial.measurement;
+        let counted = || windows.iter().filter(|window| window.tainted.is_empty() || window.kept_tainted);
+        let sizes: Vec<usize> = counted().map(|window| window.iterations as usize).collect();
+        let pairs = (builds * builds.saturating_sub(1) / 2).max(1);
+        let place = Place::of(samples, &sizes, 1.0 - (1.0 - CI_CONFIDENCE) / pairs as f64).ok();
+        let disturbed = match counted().filter(|window| window.kept_tainted).count() {
+            0 => Disturbed::No,
+            count if count < sizes.len() => Disturbed::Partly,
+            _ => Disturbed::Wholly,
+        };
+        Self { median: stats.median, place, accurate: trial.verdict.accurate, disturbed }
     }
 }
 
@@ -173,16 +202,21 @@ fn choose(outcomes: &[Outcome]) -> Option<usize> {
 }
 
 /// Spread, and whether it is the builds that differ; see the module's words. Builds with wrong outputs are left out
-/// where others are right.
+/// where others are right, wholly disturbed ones where two others are not.
 fn spread(outcomes: &[Outcome]) -> (f64, bool) {
     let any_accurate = outcomes.iter().any(|outcome| outcome.accurate);
-    let judged = || outcomes.iter().filter(|outcome| outcome.accurate == any_accurate);
-    let fastest = judged().min_by(|a, b| a.median.total_cmp(&b.median));
-    let slowest = judged().max_by(|a, b| a.median.total_cmp(&b.median));
-    let (Some(fastest), Some(slowest)) = (fastest, slowest) else { return (0.0, false) };
+    let mut judged: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.accurate == any_accurate).collect();
+    let tells = |outcome: &Outcome| outcome.disturbed != Disturbed::Wholly;
+    let enough_tell = judged.iter().filter(|outcome| tells(outcome)).count() > 1;
+    judged.retain(|outcome| !enough_tell || tells(outcome));
+    judged.sort_by(|a, b| a.median.total_cmp(&b.median));
+    let [fastest, .., slowest] = judged[..] else { return (0.0, false) };
     let spread = slowest.median / fastest.median.max(f64::MIN_POSITIVE) - 1.0;
-    let apart = matches!((slowest.bounds, fastest.bounds), (Some((low, _)), Some((_, high))) if low > high);
-    (spread, spread > SPREAD_MARGIN && apart)
+    let quiet = [fastest, slowest].iter().all(|outcome| outcome.disturbed == Disturbed::No);
+    let margin = if quiet { SAME_MARGIN } else { DISTURBED_MARGIN };
+    let interval = fastest.place.zip(slowest.place).and_then(|(fastest, slowest)| ratio_interval(&fastest, &slowest));
+    let differ = interval.is_some_and(|interval| interval.log_low > 0.0 && interval.log_ratio >= margin.ln_1p());
+    (spread, enough_tell && differ)
 }
 
 #[cfg(test)]
@@ -190,7 +224,8 @@ mod tests {
     use super::*;
 
     fn outcome(median: f64, half_width: f64, accurate: bool) -> Outcome {
-        Outcome { median, bounds: Some((median - half_width, median + half_width)), accurate }
+        let place = Some(Place { median, low: median - half_width, high: median + half_width });
+        Outcome { median, place, accurate, disturbed: Disturbed::No }
     }
 
     #[test]
@@ -206,13 +241,26 @@ mod tests {
     fn unstable_are_builds_that_differ_by_more_than_their_measurements_could() {
         let judge = |outcomes: &[Outcome]| spread(outcomes).1;
         assert!(judge(&[outcome(1.0, 0.01, true), outcome(1.10, 0.01, true)]));
-        assert!(!judge(&[outcome(1.0, 0.06, true), outcome(1.10, 0.06, true)]), "the intervals meet");
+        assert!(!judge(&[outcome(1.0, 0.08, true), outcome(1.10, 0.08, true)]), "the intervals meet");
         assert!(!judge(&[outcome(1.0, 0.001, true), outcome(1.01, 0.001, true)]), "nobody would act on it");
         assert!(!judge(&[outcome(1.0, 0.01, true), outcome(2.0, 0.01, false)]), "wrong outputs do not count");
         assert!(judge(&[outcome(1.0, 0.01, false), outcome(2.0, 0.01, false)]), "unless all are wrong");
         assert!(!judge(&[outcome(1.0, 0.0, true)]) && !judge(&[]));
-        let one_window = Outcome { bounds: None, ..outcome(2.0, 0.0, true) };
+        let one_window = Outcome { place: None, ..outcome(2.0, 0.0, true) };
         assert!(!judge(&[outcome(1.0, 0.01, true), one_window]), "one window says nothing of its own spread");
         assert!((spread(&[outcome(1.0, 0.01, true), outcome(1.5, 0.01, true)]).0 - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_disturbed_the_device_is_not_told_of_the_builds() {
+        let outcome = |median: f64, disturbed| Outcome { disturbed, ..outcome(median, 0.01, true) };
+        use Disturbed::{No, Partly, Wholly};
+        assert!(!spread(&[outcome(1.0, Wholly), outcome(1.58, Wholly)]).1, "nothing was measured undisturbed");
+        assert!(!spread(&[outcome(1.0, No), outcome(1.58, Wholly)]).1, "one alone tells no difference");
+        let (quiet, unstable) = spread(&[outcome(1.0, No), outcome(1.01, No), outcome(1.58, Wholly)]);
+        assert!((quiet - 0.01).abs() < 1e-12 && !unstable, "{quiet}");
+        assert!(spread(&[outcome(1.0, No), outcome(1.2, Partly), outcome(9.0, Wholly)]).1);
+        assert!(!spread(&[outcome(1.0, No), outcome(1.05, Partly)]).1, "partly disturbed: 10 % count");
+        assert!(spread(&[outcome(1.0, No), outcome(1.05, No)]).1);
     }
 }

@@ -6,8 +6,10 @@
 //! again, a bounded number of times, and the record says so.
 //!
 //! The stopping rule is that of a sequential interval of fixed relative width (Chow and Robbins, *On the Asymptotic Theory
-//! of Fixed-Width Sequential Confidence Intervals for the Mean*, 1965), with floors on windows, samples and time, for
-//! looking again and again favours a width that is small by chance.
+//! of Fixed-Width Sequential Confidence Intervals for the Mean*, 1965), with floors on windows, samples and time. Looking
+//! again and again favours a width that is small by chance: intervals narrow enough to end a measurement pay for the looks
+//! (`planforge_stats::interval`). Where windows resemble each other so much that there is no interval, the measurement
+//! goes on as where it is too wide.
 //!
 //! Where every window is a process of its own ([`Pacing::Process`]), it warms up by itself and decides how many
 //! executions fit; of more than a report can keep, evenly spread ones are kept.
@@ -20,8 +22,7 @@ use planforge_report::{
     Experiment, Finding, Severity, StopReason, TelemetryPair, WindowRecord,
     samples::{MAX_SAMPLES, whole_ns_ms},
 };
-use planforge_stats::COMPARABLE_WINDOWS;
-use planforge_stats::LatencyStats;
+use planforge_stats::{CI_CONFIDENCE, COMPARABLE_WINDOWS, LatencyStats};
 use planforge_types::{
     BackendError, FailureClass,
     telemetry::{PassedProcess, TelemetrySample},
@@ -85,7 +86,7 @@ impl MeasureConfig {
             min_windows: COMPARABLE_WINDOWS,
             min_samples: 20,
             min_duration_ms: (budget_ms * 0.25).min(1000.0),
-            target_relative_ci: 0.01,
+            target_relative_ci: planforge_stats::NARROW,
             budget_ms,
             strict_budget: false,
             max_discarded_windows: 8,
@@ -438,9 +439,12 @@ impl Record {
                 severity: Severity::Warning,
                 message: format!(
                     "the median is known to {}, not to the ±{:.1} % aimed for, when {} ran out",
-                    match relative_half_width(stats) {
-                        Some(width) if width.is_finite() => format!("±{:.1} %", width * 100.0),
-                        _ => "no interval".to_owned(),
+                    match stats.interval {
+                        Ok(interval) if interval.confidence >= CI_CONFIDENCE => {
+                            format!("±{:.1} %", interval.relative_half_width(stats.median) * 100.0)
+                        }
+                        Ok(_) => "no interval (too few samples)".to_owned(),
+                        Err(reason) => format!("no interval ({})", reason.words()),
                     },
                     experiment.target_relative_ci * 100.0,
                     if experiment.stop == StopReason::BudgetSpent { "the time budget" } else { "room for samples" },
@@ -470,7 +474,7 @@ fn reason_kind(reason: &str) -> &str {
 
 /// Half the width of the median's interval over the median, where it has one.
 fn relative_half_width(stats: &LatencyStats) -> Option<f64> {
-    stats.interval.map(|interval| interval.relative_half_width(stats.median))
+    stats.interval.ok().map(|interval| interval.relative_half_width(stats.median))
 }
 
 #[cfg(test)]

@@ -121,6 +121,30 @@ fn a_steady_engine_is_measured_until_confident() {
 }
 
 #[test]
+fn intervals_hold_the_median_where_windows_resemble_their_neighbours() {
+    use rand::{RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus};
+    // Twenty executions a window; each window's level is half the one before and something new, 0.6 % of the whole.
+    let (trials, centre) = (100, 5.0);
+    let held = (0..trials).filter(|seed| {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(*seed);
+        let mut normal = move || (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0;
+        let mut level = normal();
+        let mut scripted = meter(move |n| {
+            if n % 20 == 0 {
+                level = 0.5 * level + 0.75f64.sqrt() * normal();
+            }
+            centre * (1.0 + 0.006 * level + 0.006 * normal())
+        });
+        let clock = scripted.clock.clone();
+        let config = MeasureConfig::within(20_000.0, 1);
+        let found = measure(&mut scripted, &mut quiet(), &clock, &config, &Cancel::default()).unwrap();
+        found.stats.interval.is_ok_and(|interval| interval.low <= centre && centre <= interval.high)
+    });
+    let held = held.count();
+    assert!(held >= 94, "{held} of {trials}");
+}
+
+#[test]
 fn the_slow_first_executions_never_count() {
     let mut warm = steady(1.0);
     let found = experiment(meter(move |n| if n < 5 { 30.0 } else { warm(n) }), &mut quiet(), 60_000.0).unwrap();
@@ -166,7 +190,10 @@ fn codes(found: &Measurement) -> Vec<&str> {
 fn an_execution_longer_than_a_budget_that_was_asked_for_still_gives_a_sample() {
     let found = strict_experiment(meter(|_| 5_000.0), &mut quiet(), 1_000.0).unwrap();
     assert_eq!((found.stats.count, found.experiment.stop), (1, StopReason::BudgetSpent));
-    assert_eq!((found.experiment.warm_up_iterations, found.stats.interval), (1, None));
+    assert_eq!(
+        (found.experiment.warm_up_iterations, found.stats.interval),
+        (1, Err(planforge_stats::NoInterval::OneWindow))
+    );
     assert_eq!(codes(&found), ["not-confident", "too-few-windows"]);
     assert!(found.findings[0].message.starts_with("the median is known to no interval"), "{:?}", found.findings);
     let words = &found.findings[1].message;
@@ -180,7 +207,7 @@ fn the_usual_budget_never_ends_before_there_is_something_to_compare() {
     assert_eq!(found.experiment.stop, StopReason::BudgetSpent);
     // Six samples: fewer have no interval worth the name, and cannot be compared either.
     assert_eq!((found.windows.len(), found.stats.count), (6, 6));
-    assert!(found.stats.interval.is_some_and(|interval| interval.confidence >= planforge_stats::CI_CONFIDENCE));
+    assert!(found.stats.interval.is_ok_and(|interval| interval.confidence >= planforge_stats::CI_CONFIDENCE));
     assert_eq!(codes(&found), ["not-confident"]);
 }
 
