@@ -12,8 +12,8 @@
 //! - **Neighbours** that resemble each other ([`alike`](crate::alike)); what they do is judged for single windows, and for
 //!   blocks of two, four, eight and so on as long as there are ten, and the widest counts. Where they resemble each other
 //!   too much there is no interval.
-//! - **Few windows**: shares of 0 and 1 alone are signs, and of a handful of signs all agree by chance more often than the
-//!   confidence allows. Then the interval reaches as far as Student's t for the windows' medians, too.
+//! - **Fewer than ten windows**: shares of 0 and 1 alone are signs, and a handful of signs all agree by chance more often
+//!   than the confidence allows. Then the interval reaches as far as Student's t for the windows' medians, too.
 //! - **Looks**: a measurement that ends when its interval is narrow ends on one that is narrow by chance. An interval
 //!   narrow enough for that ([`NARROW`]) has its share of the error alone: after every window there was a look, of which
 //!   ten count, for later ones see nearly the same samples. One that is wider ended nothing.
