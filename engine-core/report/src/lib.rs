@@ -4,21 +4,26 @@
 
 pub mod card;
 mod ceilings;
+pub mod check;
 pub mod compare;
 mod detail;
+pub mod disturbance;
 pub mod figures;
 pub mod format;
 mod layer;
+mod read;
 pub mod samples;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use ceilings::{Bound, Ceilings, Rates, Roofline};
+pub use check::Contradiction;
 pub use detail::{
     ArtifactRef, BatchPoint, BatchSweep, BuildSelection, BuildTrial, CacheState, CacheUse, LatencySplit, ModeSplit,
     PartStats, ProfilePoint, ProfileSwitch, ShapePoint, StreamPoint, StreamSweep, Sweep,
 };
 pub use layer::LayerTime;
+pub use read::ReadError;
 pub use samples::{Samples, SamplesError};
 
 use planforge_stats::{LatencyStats, MedianInterval};
@@ -126,13 +131,9 @@ impl Report {
         counted.map(|window| window.iterations as usize).collect()
     }
 
-    /// Whether the numbers are those of the raw samples.
+    /// Whether the numbers are those of the raw samples; see [`mod@check`].
     pub fn is_consistent(&self) -> Result<bool, SamplesError> {
-        let samples = self.samples.decode()?;
-        let sizes = self.counted_windows();
-        let covered = sizes.iter().try_fold(0usize, |sum, size| sum.checked_add(*size)) == Some(samples.len());
-        let told = LatencyStats { interval: self.interval(), ..self.latency_ms };
-        Ok(covered && planforge_stats::latency_stats(&samples, &sizes) == Some(told))
+        Ok(self.contradiction()?.is_none())
     }
 
     /// The median's interval. Reports of old have one for a single window too; it told nothing, and is left out.

@@ -137,6 +137,15 @@ pub fn sample_report(centre_ms: f64) -> Report {
     }
 }
 
+/// The report with every window kept although it was disturbed.
+pub fn disturbed(mut report: Report) -> Report {
+    for window in &mut report.windows {
+        window.tainted.push("other processes used: 60 % of the processors".into());
+        window.kept_tainted = true;
+    }
+    report
+}
+
 /// Ceilings, and a sweep of three batches of which one is not possible.
 pub fn with_ceilings_and_batches(mut report: Report) -> Report {
     let tflop_s = BTreeMap::from([("fp32".to_owned(), 0.25)]);
@@ -144,7 +153,7 @@ pub fn with_ceilings_and_batches(mut report: Report) -> Report {
         measured_unix_ms: 1_763_600_000_000,
         conditions: BTreeMap::from([("threads".to_owned(), "2".to_owned())]),
         rates: Rates { copy_gb_s: 20.0, tflop_s },
-        disturbed: Vec::new(),
+        ..Ceilings::default()
     });
     report.layers[0].flops = 150_000_000;
     report.layers[1].bytes = 2_500_000;
@@ -152,6 +161,7 @@ pub fn with_ceilings_and_batches(mut report: Report) -> Report {
         batch,
         latency_ms: problem.is_none().then_some(report.latency_ms),
         throughput_per_s: problem.is_none().then_some(f64::from(batch) * 1e3 / report.latency_ms.mean),
+        disturbed: false,
         headline: batch == 1,
         problem: problem.map(str::to_owned),
     };

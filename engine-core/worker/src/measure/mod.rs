@@ -17,7 +17,7 @@ pub mod sweep;
 use planforge_backend::{Cancel, Meter, Pacing, Window};
 use planforge_device::telemetry::{Telemetry, contention};
 use planforge_report::{
-    Experiment, Finding, Severity, StopReason, TelemetryPair, WindowRecord,
+    Experiment, Finding, Severity, StopReason, TelemetryPair, WindowRecord, disturbance,
     samples::{MAX_SAMPLES, whole_ns_ms},
 };
 use planforge_stats::COMPARABLE_WINDOWS;
@@ -116,6 +116,13 @@ pub struct Measurement {
     pub experiment: Experiment,
     pub telemetry: TelemetryPair,
     pub findings: Vec<Finding>,
+}
+
+impl Measurement {
+    /// Whether not one of the windows that count was quiet.
+    pub fn wholly_disturbed(&self) -> bool {
+        disturbance::first_reason(&self.windows).is_some()
+    }
 }
 
 /// What to tell before an experiment whose windows cost more than their time: how long the least of it takes.
