@@ -490,6 +490,9 @@ pub struct SubmitRequest {
     pub builds: u32,
     #[prost(message, optional, tag = "16")]
     pub measure: ::core::option::Option<MeasureAsk>,
+    /// Build again, once and without the timing cache, where every window of the stored engine's measurement was disturbed.
+    #[prost(bool, tag = "17")]
+    pub refresh_disturbed: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SubmitReply {

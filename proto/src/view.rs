@@ -484,6 +484,8 @@ pub struct SubmitView {
     /// Build and measure this often under one lease and keep the best plan; 0: once.
     pub builds: u32,
     pub measure: MeasureView,
+    /// Build again where every window of the stored engine's measurement was disturbed.
+    pub refresh_disturbed: bool,
 }
 
 impl TryFrom<SubmitView> for v1::SubmitRequest {
@@ -516,6 +518,7 @@ impl TryFrom<SubmitView> for v1::SubmitRequest {
             plan_digest: view.plan_digest,
             builds: view.builds,
             measure: Some(view.measure.into()),
+            refresh_disturbed: view.refresh_disturbed,
         })
     }
 }
