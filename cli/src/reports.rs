@@ -43,7 +43,8 @@ pub fn read_file(path: &Path) -> Result<Vec<Report>, Failure> {
     }
     let text = fs::read(path).map_err(|e| Failure::io("read", path, &e))?;
     Report::parse_all(&text).map_err(|(number, error)| {
-        let name = if number > 1 { format!("report {number} of {}", path.display()) } else { path.display().to_string() };
+        let name =
+            if number > 1 { format!("report {number} of {}", path.display()) } else { path.display().to_string() };
         Failure::usage(refusal(&name, &error)).hint(error.hint())
     })
 }

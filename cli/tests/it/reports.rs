@@ -31,7 +31,8 @@ fn what_report_prints_is_shown_compared_and_gated_again() {
 
     let all = json!({ "reports": reports, "artifacts": [[], [], []], "portability": [null, null, null] });
     let lines = reports.iter().map(|report| serde_json::to_string(report).unwrap() + "\n").collect::<String>();
-    for (name, text) in [("all.json", all.to_string()), ("list.json", json!(reports).to_string()), ("lines.json", lines)]
+    for (name, text) in
+        [("all.json", all.to_string()), ("list.json", json!(reports).to_string()), ("lines.json", lines)]
     {
         world.write(name, text);
         let shown = printed(&world.run(&["report", name, "--json"]));

@@ -141,7 +141,8 @@ impl Farm {
         let submitted = match self.submitted(submit).await? {
             Submitted::Look { plans, submit } => {
                 let asked = Covered { eval: submit.eval, measure: submit.measure.clone() };
-                let disturbed = if request.refresh_disturbed { self.disturbed_of(&plans, &asked).await? } else { BTreeSet::new() };
+                let disturbed =
+                    if request.refresh_disturbed { self.disturbed_of(&plans, &asked).await? } else { BTreeSet::new() };
                 let (missing_plans, disturbed_plans) = (Some(self.missing_of(plans).await?), Arc::new(disturbed));
                 self.submitted(Submit { missing_plans, disturbed_plans, ..*submit }).await?
             }

@@ -105,7 +105,10 @@ impl Ceilings {
                     format!("its bytes come from a cache, or the ceiling was measured too low{}", self.tries())
                 }
                 (true, _) => {
-                    format!("it takes fewer operations than are counted, or the ceiling was measured too low{}", self.tries())
+                    format!(
+                        "it takes fewer operations than are counted, or the ceiling was measured too low{}",
+                        self.tries()
+                    )
                 }
             };
             let message = format!(
@@ -312,10 +315,8 @@ mod tests {
     #[test]
     fn of_two_measurements_the_higher_rates_count() {
         let quiet = ceilings();
-        let low = Rates {
-            copy_gb_s: 5000.0,
-            tflop_s: BTreeMap::from([("fp16".to_owned(), 1.0), ("bf16".to_owned(), 2.0)]),
-        };
+        let low =
+            Rates { copy_gb_s: 5000.0, tflop_s: BTreeMap::from([("fp16".to_owned(), 1.0), ("bf16".to_owned(), 2.0)]) };
         let busy = Ceilings { rates: low, disturbed: vec!["throttled: thermal".into()], ..quiet.clone() };
         let told = |ceilings: Ceilings| (ceilings.rates.copy_gb_s, ceilings.disturbed.len(), ceilings.remeasured);
         assert_eq!(told(quiet.clone().joined(busy.clone())), (5000.0, 0, 0));
