@@ -148,17 +148,30 @@ pub struct MeasureView {
     /// Batches to sweep, ascending.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub batches: Vec<u32>,
+    /// Least time that the headline warms up, in milliseconds; 0: the usual.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub warm_up_ms: u32,
+    /// Least number of timed windows that the headline counts; 0: the usual.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub min_windows: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_usual(least: &u32) -> bool {
+    *least == 0
 }
 
 impl From<v1::MeasureAsk> for MeasureView {
     fn from(ask: v1::MeasureAsk) -> Self {
-        Self { streams: ask.streams, trace: ask.trace, batches: ask.batches }
+        let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows } = ask;
+        Self { streams, trace, batches, warm_up_ms, min_windows }
     }
 }
 
 impl From<MeasureView> for v1::MeasureAsk {
     fn from(view: MeasureView) -> Self {
-        Self { streams: view.streams, trace: view.trace, batches: view.batches }
+        let MeasureView { streams, trace, batches, warm_up_ms, min_windows } = view;
+        Self { streams, trace, batches, warm_up_ms, min_windows }
     }
 }
 

@@ -136,7 +136,12 @@ impl Facts<'_> {
     }
 
     fn size_line(&self) -> String {
-        let peak = self.0.peak_memory_bytes.map(|peak| format!(", worker at most {}", bytes(peak))).unwrap_or_default();
+        let parts = [("building", self.0.build_memory_bytes), ("running", self.0.run_memory_bytes)];
+        let parts = parts.iter().filter_map(|(what, peak)| Some(format!("{} {what}", bytes((*peak)?))));
+        let parts = parts.collect::<Vec<_>>().join(", ");
+        let parts = if parts.is_empty() { parts } else { format!(" ({parts})") };
+        let peak = self.0.peak_memory_bytes.map(|peak| format!(", worker at most {}{parts}", bytes(peak)));
+        let peak = peak.unwrap_or_default();
         format!("plan {}, engine {} in memory{peak}", bytes(self.0.plan.bytes), bytes(self.0.engine_memory_bytes))
     }
 

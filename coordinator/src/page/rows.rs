@@ -455,7 +455,10 @@ fn also_measured(ask: Option<&v1::MeasureAsk>) -> String {
     let streams = (!ask.streams.is_empty()).then(|| format!("{} streams", numbers(&ask.streams)));
     let batches = (!ask.batches.is_empty()).then(|| format!("batches {}", numbers(&ask.batches)));
     let trace = ask.trace.then(|| "a timeline".to_owned());
-    streams.into_iter().chain(batches).chain(trace).collect::<Vec<_>>().join("; ")
+    let warm_up = (ask.warm_up_ms > 0).then(|| format!("warm-up of {} ms at least", ask.warm_up_ms));
+    let windows = (ask.min_windows > 0).then(|| format!("{} windows at least", ask.min_windows));
+    let parts = [streams, batches, trace, warm_up, windows];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 fn pretty(json: &str) -> String {
@@ -517,6 +520,8 @@ fn headline(figures: &Figures, job: &v1::Job) -> Vec<Fact> {
         fact("Build time", figures.build_ms.map(format::milliseconds).unwrap_or_default()),
         fact("Plan size", if job.plan_bytes > 0 { format::bytes(job.plan_bytes) } else { String::new() }),
         fact("Peak memory", size(figures.peak_memory_bytes)),
+        fact("Memory to build", size(figures.build_memory_bytes)),
+        fact("Memory to run", size(figures.run_memory_bytes)),
         fact("Engine memory", size(figures.engine_memory_bytes.filter(|bytes| *bytes > 0))),
         fact("Numeric error", numerics.unwrap_or_default()),
         fact("Top-1 accuracy", accuracy.unwrap_or_default()),

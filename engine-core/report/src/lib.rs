@@ -110,6 +110,13 @@ pub struct Report {
     /// Highest resident memory of the worker process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
+    /// Of building alone, in whichever process that was; absent when the plan was only measured, or nobody could tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_memory_bytes: Option<u64>,
+    /// Of loading the engine and running it for the headline, inputs and whatever the worker held before included; absent
+    /// where nobody could tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_memory_bytes: Option<u64>,
     /// Weights, activations and scratch the loaded engine holds.
     pub engine_memory_bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -190,6 +197,12 @@ pub struct Experiment {
     pub warm_up_ms: f64,
     pub min_samples: u64,
     pub min_duration_ms: f64,
+    /// Least time it had to warm up, unless an engine this slow is warm before; absent: an older version measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_warm_up_ms: Option<f64>,
+    /// Least number of windows that had to count; absent: an older version measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_windows: Option<u64>,
     /// Half-width of the median's confidence interval, relative to the median, that was aimed for.
     pub target_relative_ci: f64,
     pub budget_ms: f64,

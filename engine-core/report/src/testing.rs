@@ -68,6 +68,8 @@ pub fn sample_report(centre_ms: f64) -> Report {
             warm_up_ms: 200.0,
             min_samples: 20,
             min_duration_ms: 1000.0,
+            min_warm_up_ms: Some(200.0),
+            min_windows: Some(5),
             target_relative_ci: 0.01,
             budget_ms: 10_000.0,
             elapsed_ms: 1500.0,
@@ -109,6 +111,8 @@ pub fn sample_report(centre_ms: f64) -> Report {
         build_ms: Some(1234.0),
         phases_ms: BTreeMap::from([("compile".to_owned(), 1234.0), ("measure".to_owned(), 1500.0)]),
         peak_memory_bytes: Some(40 << 20),
+        build_memory_bytes: Some(40 << 20),
+        run_memory_bytes: Some(24 << 20),
         engine_memory_bytes: 1 << 20,
         numerics: Some(Numerics {
             oracle: "reference operators".into(),
