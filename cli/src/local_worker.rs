@@ -53,7 +53,7 @@ fn follow(mut child: Child, order: &WorkOrder, progress: &mut dyn FnMut(String))
             Ok(WorkEvent::Progress { phase, fraction, detail }) => {
                 progress(format!("{phase} {:.0}% {detail}", fraction * 100.0));
             }
-            Ok(WorkEvent::Done { report: path, .. }) => report = Some(reports::read_file(&path)),
+            Ok(WorkEvent::Done { report: path, .. }) => report = Some(reports::of_worker(&path)),
             Ok(WorkEvent::Failed { class, message, hint }) => {
                 report = Some(Err(BackendError::new(class, message).with_hint(hint).into()));
             }

@@ -2,7 +2,7 @@
 
 use crate::{backends, context::Context, failure::Failure, farm::Farm, lists, request::models, settings::Key};
 use planforge_proto::{ErrorCode, v1, view};
-use planforge_report::{REPORT_SCHEMA_VERSION, Report};
+use planforge_report::{ReadError, Report};
 use planforge_types::{Digest, Sku, ToolchainConstraint};
 use std::{fs, path::Path};
 
@@ -35,30 +35,41 @@ fn is_plan_file(path: &Path) -> bool {
     path.is_file() && backends::of_plan(path).is_ok_and(|backend| backend.is_some())
 }
 
-/// The report in a file.
-pub fn read_file(path: &Path) -> Result<Report, Failure> {
+/// Every report in a file, at least one: alone, or as `--json` printed it.
+pub fn read_file(path: &Path) -> Result<Vec<Report>, Failure> {
     let bytes = fs::metadata(path).map_err(|e| Failure::io("read", path, &e))?.len();
     if bytes > REPORT_MAX_BYTES {
         return Err(Failure::usage(format!("{} is no report: it has {bytes} bytes", path.display())));
     }
     let text = fs::read(path).map_err(|e| Failure::io("read", path, &e))?;
-    parse(&text).map_err(|reason| Failure::usage(format!("{} is no report: {reason}", path.display())))
+    Report::parse_all(&text).map_err(|(number, error)| {
+        let name =
+            if number > 1 { format!("report {number} of {}", path.display()) } else { path.display().to_string() };
+        Failure::usage(refusal(&name, &error)).hint(error.hint())
+    })
 }
 
-/// Reads a report, or says why it cannot be one.
-fn parse(text: &[u8]) -> Result<Report, String> {
-    #[derive(serde::Deserialize)]
-    struct Version {
-        schema_version: u32,
+/// The one report that a worker left.
+pub fn of_worker(path: &Path) -> Result<Report, Failure> {
+    let report = read_file(path)?.into_iter().next();
+    report.ok_or_else(|| Failure::new(ErrorCode::Internal, format!("{} holds no report", path.display())))
+}
+
+/// Why the document called `name` is not read.
+fn refusal(name: &str, error: &ReadError) -> String {
+    match error {
+        ReadError::Contradiction(found) => format!("the report {name} contradicts itself: {found}"),
+        other => format!("{name} is no report: {other}"),
     }
-    let version: Version = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-    if version.schema_version > REPORT_SCHEMA_VERSION {
-        return Err(format!(
-            "its schema version is {}, this planforge reads up to {REPORT_SCHEMA_VERSION}",
-            version.schema_version
-        ));
-    }
-    serde_json::from_slice(text).map_err(|e| e.to_string())
+}
+
+/// Why a report that the farm keeps of `name` is not read.
+fn unreadable(name: &str, error: &ReadError) -> Failure {
+    let message = match error {
+        ReadError::Contradiction(found) => format!("the report of '{name}' contradicts itself: {found}"),
+        other => format!("a report of '{name}' cannot be read: {other}"),
+    };
+    Failure::new(ErrorCode::Internal, message).hint(error.hint())
 }
 
 /// A report and the files that its measurement left.
@@ -68,10 +79,20 @@ pub struct Found {
     pub artifacts: Vec<v1::Artifact>,
 }
 
-/// The report that a job tells of itself, of one that has it and that this planforge can read.
-pub fn of_job(job: &v1::Job) -> Option<Found> {
-    let report = parse(job.report_json.as_bytes()).ok()?;
-    Some(Found { report, artifacts: job.artifacts.clone() })
+impl Found {
+    /// One of a file, where nothing lies beside it.
+    pub fn alone(report: Report) -> Self {
+        Self { report, artifacts: Vec::new() }
+    }
+}
+
+/// The report that a job tells of itself; `None` where it has none.
+pub fn of_job(job: &v1::Job) -> Result<Option<Found>, Failure> {
+    if job.report_json.is_empty() {
+        return Ok(None);
+    }
+    let report = Report::parse(job.report_json.as_bytes()).map_err(|error| unreadable(&job.id, &error))?;
+    Ok(Some(Found { report, artifacts: job.artifacts.clone() }))
 }
 
 /// Every report that `name` stands for, newest first; at least one.
@@ -83,7 +104,7 @@ pub async fn find(context: &Context<'_>, farm: &Farm, name: &str) -> Result<Vec<
 pub async fn find_all(context: &Context<'_>, farm: &Farm, name: &str) -> Result<Vec<Found>, Failure> {
     let path = Path::new(name);
     if is_report_file(path) {
-        return Ok(vec![Found { report: read_file(path)?, artifacts: Vec::new() }]);
+        return Ok(read_file(path)?.into_iter().map(Found::alone).collect());
     }
     let named = match is_plan_file(path) {
         true => Some(models::hash(path)?.0),
@@ -118,9 +139,7 @@ pub async fn listed(farm: &Farm, request: v1::ListReportsRequest, name: &str) ->
     let mut facts = reply.facts.into_iter();
     let mut reports = Vec::with_capacity(reply.reports_json.len());
     for text in &reply.reports_json {
-        let report = parse(text.as_bytes()).map_err(|reason| {
-            Failure::new(ErrorCode::Internal, format!("a report of '{name}' cannot be read: {reason}"))
-        })?;
+        let report = Report::parse(text.as_bytes()).map_err(|error| unreadable(name, &error))?;
         // A coordinator of an older version tells no facts.
         let artifacts = facts.next().unwrap_or_default().artifacts;
         reports.push(Found { report, artifacts });
@@ -153,7 +172,7 @@ pub async fn of_request(context: &Context<'_>, farm: &Farm, id: &str, all: bool)
             context.printer.warn(&message);
             continue;
         }
-        found.push(parse(job.report_json.as_bytes()).map_err(|reason| unreadable(&job.id, &reason))?);
+        found.push(Report::parse(job.report_json.as_bytes()).map_err(|error| unreadable(&job.id, &error))?);
     }
     sort_by_age(&mut found);
     Ok(found)
@@ -177,7 +196,8 @@ pub async fn of_model(
     let engines = lists::engines(farm, request).await?;
     let mut reports = Vec::new();
     for engine in engines.iter().filter(|engine| !engine.report_json.is_empty()) {
-        reports.push(parse(engine.report_json.as_bytes()).map_err(|reason| unreadable(&engine.engine_key, &reason))?);
+        let report = Report::parse(engine.report_json.as_bytes());
+        reports.push(report.map_err(|error| unreadable(&engine.engine_key, &error))?);
     }
     reports.sort_by_key(|report| std::cmp::Reverse(report.provenance.measured_unix_ms));
     let mut wanted: Vec<Sku> = skus.to_vec();
@@ -220,10 +240,6 @@ pub async fn of_model(
     }
 }
 
-fn unreadable(name: &str, reason: &str) -> Failure {
-    Failure::new(ErrorCode::Internal, format!("the report of '{name}' cannot be read: {reason}"))
-}
-
 /// Older toolchains first, then plainer specs; otherwise as they were.
 fn sort_by_age(reports: &mut [Report]) {
     let version = |report: &Report| -> Vec<u64> {
@@ -250,7 +266,7 @@ mod tests {
             assert_eq!(failure.exit_code, 2);
             failure.to_string()
         };
-        assert!(failure("{}").contains("r.json is no report: missing field `schema_version`"));
+        assert!(failure("{}").contains("r.json is no report: no report is in it"));
         assert!(failure("{\"schema_version\": 99}").contains("its schema version is 99"));
         assert!(failure("nothing").contains("is no report"));
     }

@@ -40,6 +40,10 @@ async fn submit(served: &Served, name: &str) -> String {
 
 /// Lets the agent finish what it was given, with [`REPORT`].
 async fn succeed(served: &Served, agent: &mut Agent, assign: &v1::Assign) {
+    succeed_with(served, agent, assign, REPORT).await;
+}
+
+async fn succeed_with(served: &Served, agent: &mut Agent, assign: &v1::Assign, report: &'static str) {
     let store = |bytes: &'static str| served.coordinator.blobs().store(Bytes::from_static(bytes.as_bytes()));
     let plan = Bytes::from(format!("plan of {}", assign.lease.as_ref().unwrap().job));
     let finished = v1::Finished {
@@ -48,7 +52,7 @@ async fn succeed(served: &Served, agent: &mut Agent, assign: &v1::Assign) {
         plan_bytes: plan.len() as u64,
         plan_digest: served.coordinator.blobs().store(plan).await.unwrap().to_string(),
         card_digest: store("{}").await.unwrap().to_string(),
-        report_digest: store(REPORT).await.unwrap().to_string(),
+        report_digest: store(report).await.unwrap().to_string(),
         log_digest: store("compiling <fast>\ndone\n").await.unwrap().to_string(),
         accurate: true,
         ..Default::default()
@@ -117,6 +121,28 @@ async fn names_are_escaped_wherever_they_show() {
     let missing =
         served.send(served.request(Method::GET, "/jobs/%3Cscript%3E").header("accept", "text/html"), "").await;
     assert!(missing.status.is_client_error() && !missing.text().contains("<script>"), "{}", missing.text());
+}
+
+#[tokio::test]
+async fn a_median_of_disturbed_windows_alone_is_marked_in_lists_and_on_its_job() {
+    const DISTURBED: &str = r#"{"schema_version":1,"latency_ms":{"median":1.25},"windows":[
+        {"iterations":40,"tainted":["throttled: thermal"]},
+        {"iterations":40,"tainted":["hypervisor took: 9 %"],"kept_tainted":true}],
+        "batches":{"points":[{"batch":1,"throughput_per_s":802.0}]}}"#;
+    let served = Served::start().await;
+    let mut agent = Agent::usual(farm(&served), "a").await;
+    for (name, report, marks) in [("quiet.onnx", REPORT, 0), ("disturbed.onnx", DISTURBED, 1)] {
+        let id = submit(&served, name).await;
+        let assign = agent.assigned().await;
+        succeed_with(&served, &mut agent, &assign, report).await;
+        support::until_state(farm(&served), &id, v1::JobState::Succeeded).await;
+        let overview = served.get("/").await.text();
+        assert_eq!(overview.matches("1.25 ms*").count(), 2 * marks, "in the jobs and in the engines: {overview}");
+        assert_eq!(overview.matches("* every window of this measurement was disturbed").count(), 2 * marks);
+        let detail = served.get(&format!("/jobs/{id}")).await.text();
+        assert_eq!(detail.matches("1.25 ms*").count(), marks, "{detail}");
+        assert_eq!(detail.matches("* every window of this measurement").count(), marks, "{detail}");
+    }
 }
 
 #[tokio::test]

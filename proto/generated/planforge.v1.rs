@@ -50,6 +50,12 @@ pub struct MeasureAsk {
     /// batches to sweep within the first profile, ascending; none: no sweep
     #[prost(uint32, repeated, tag = "3")]
     pub batches: ::prost::alloc::vec::Vec<u32>,
+    /// least time that the headline warms up; 0: the usual
+    #[prost(uint32, tag = "4")]
+    pub warm_up_ms: u32,
+    /// least number of timed windows that the headline counts; 0: the usual
+    #[prost(uint32, tag = "5")]
+    pub min_windows: u32,
 }
 /// A file that a measurement left beside its report: a profile export, a timeline. A blob by its digest.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -490,6 +496,9 @@ pub struct SubmitRequest {
     pub builds: u32,
     #[prost(message, optional, tag = "16")]
     pub measure: ::core::option::Option<MeasureAsk>,
+    /// Build again, once and without the timing cache, where every window of the stored engine's measurement was disturbed.
+    #[prost(bool, tag = "17")]
+    pub refresh_disturbed: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SubmitReply {

@@ -148,17 +148,30 @@ pub struct MeasureView {
     /// Batches to sweep, ascending.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub batches: Vec<u32>,
+    /// Least time that the headline warms up, in milliseconds; 0: the usual.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub warm_up_ms: u32,
+    /// Least number of timed windows that the headline counts; 0: the usual.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub min_windows: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_usual(least: &u32) -> bool {
+    *least == 0
 }
 
 impl From<v1::MeasureAsk> for MeasureView {
     fn from(ask: v1::MeasureAsk) -> Self {
-        Self { streams: ask.streams, trace: ask.trace, batches: ask.batches }
+        let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows } = ask;
+        Self { streams, trace, batches, warm_up_ms, min_windows }
     }
 }
 
 impl From<MeasureView> for v1::MeasureAsk {
     fn from(view: MeasureView) -> Self {
-        Self { streams: view.streams, trace: view.trace, batches: view.batches }
+        let MeasureView { streams, trace, batches, warm_up_ms, min_windows } = view;
+        Self { streams, trace, batches, warm_up_ms, min_windows }
     }
 }
 
@@ -484,6 +497,8 @@ pub struct SubmitView {
     /// Build and measure this often under one lease and keep the best plan; 0: once.
     pub builds: u32,
     pub measure: MeasureView,
+    /// Build again where every window of the stored engine's measurement was disturbed.
+    pub refresh_disturbed: bool,
 }
 
 impl TryFrom<SubmitView> for v1::SubmitRequest {
@@ -516,6 +531,7 @@ impl TryFrom<SubmitView> for v1::SubmitRequest {
             plan_digest: view.plan_digest,
             builds: view.builds,
             measure: Some(view.measure.into()),
+            refresh_disturbed: view.refresh_disturbed,
         })
     }
 }

@@ -109,7 +109,7 @@ impl Caches {
             None
         });
         if without {
-            log.note("an earlier attempt broke down with the timing cache: this one begins without it");
+            log.note("begins without the timing cache: an earlier attempt broke down with it, or it was timed while disturbed");
         }
         let origin = match newest {
             Some(Newest::Dropped) => {

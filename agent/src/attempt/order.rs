@@ -101,8 +101,9 @@ impl JobOrder {
         if kind == WorkKind::Benchmark && plan.is_none() {
             return Err(unreadable("plan digest", "it is missing"));
         }
-        let asked = job.measure.clone().unwrap_or_default();
-        let measure = MeasureAsk { streams: asked.streams, trace: asked.trace, batches: asked.batches };
+        let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows } =
+            job.measure.clone().unwrap_or_default();
+        let measure = MeasureAsk { streams, trace, batches, warm_up_ms, min_windows };
         measure.validate().map_err(|error| unreadable("measurement", error))?;
         Ok(Self {
             kind,

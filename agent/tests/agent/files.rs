@@ -228,7 +228,9 @@ async fn calibration_and_plugins_are_laid_out_in_the_order_of_the_spec() {
             let change = |assign: &mut v1::Assign| {
                 let job = assign.job.as_mut().unwrap();
                 (job.spec_json, job.builds) = (spec, 3);
-                job.measure = Some(v1::MeasureAsk { streams: vec![1, 4], trace: true, batches: vec![1, 8] });
+                let (streams, batches) = (vec![1, 4], vec![1, 8]);
+                let ask = v1::MeasureAsk { streams, trace: true, batches, warm_up_ms: 500, min_windows: 20 };
+                job.measure = Some(ask);
             };
             farm.assign_with(&job, change).await
         }
@@ -251,6 +253,7 @@ async fn calibration_and_plugins_are_laid_out_in_the_order_of_the_spec() {
     assert_eq!((order.builds, order.limit_ms), (3, 3 * bench.config.limits.job_ms));
     assert_eq!((order.measure.streams.as_slice(), order.measure.trace), ([1, 4].as_slice(), true));
     assert_eq!(order.measure.batches, [1, 8]);
+    assert_eq!((order.measure.warm_up_ms, order.measure.min_windows), (500, 20));
 
     // Another host's operator wants no native code from anybody.
     let other = Bench::new("build\nfinish").await;

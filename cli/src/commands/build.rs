@@ -171,8 +171,10 @@ impl Build<'_> {
         let (jobs, views) = result?;
         let printer = self.context.printer;
         printer.data(&tables::built(&jobs, &views))?;
-        if let Some(report) = only_report(&jobs) {
-            printer.data(&format!("\n{report}"))?;
+        match only_report(&jobs) {
+            Ok(Some(report)) => printer.data(&format!("\n{report}"))?,
+            Ok(None) => {}
+            Err(failure) => printer.warn(&failure.to_string()),
         }
         let succeeded = wait::tell_failures(printer, &jobs);
         let request_id = self.submitted.map(|reply| reply.request_id);
@@ -207,9 +209,9 @@ async fn any_unplaceable(farm: &Farm, ids: Vec<String>) -> Result<bool, Failure>
 }
 
 /// The report of the one engine that was asked for; of several the table has to do.
-fn only_report(jobs: &[v1::Job]) -> Option<String> {
-    let [job] = jobs else { return None };
-    Some(report::text(&reports::of_job(job)?, None))
+fn only_report(jobs: &[v1::Job]) -> Result<Option<String>, Failure> {
+    let [job] = jobs else { return Ok(None) };
+    Ok(reports::of_job(job)?.map(|found| report::text(&found, None)))
 }
 
 async fn deliver(

@@ -12,7 +12,7 @@ use crate::{
 use planforge_proto::ErrorCode;
 use planforge_report::{
     Report,
-    compare::{self, CompareError, gate},
+    compare::{self, gate},
 };
 use planforge_types::{Sku, ToolchainConstraint};
 use std::path::Path;
@@ -46,8 +46,8 @@ fn allowance(text: &str) -> Result<f64, String> {
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let (found, own) = if !args.reports.is_empty() && reports::all_are_files(&args.reports) {
-        let found =
-            args.reports.iter().map(|name| reports::read_file(Path::new(name))).collect::<Result<Vec<_>, _>>()?;
+        let read = args.reports.iter().map(|name| reports::read_file(Path::new(name)));
+        let found = read.collect::<Result<Vec<_>, _>>()?.concat();
         let own = context.block_on(async { Ok(portability::own_engines_at_hand(context, &found).await) })?;
         (found, own)
     } else {
@@ -58,13 +58,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             Ok((found, own))
         }))?
     };
-    let comparison = compare::compare_among(&found, &own).map_err(|error| match &error {
-        CompareError::Samples { index, source } => {
-            let name = args.reports.get(*index).map_or("a report", String::as_str);
-            Failure::usage(format!("the samples of '{name}' are damaged: {source}"))
-        }
-        _ => Failure::usage(error.to_string()),
-    })?;
+    let comparison = compare::compare_among(&found, &own).map_err(|error| Failure::usage(error.to_string()))?;
     let Some(allowed_percent) = args.gate else {
         context.printer.data(&tables::comparison::render(&comparison))?;
         return context.printer.object(&comparison);
@@ -102,7 +96,9 @@ async fn select(
         Selection::Names => {
             let mut found = Vec::new();
             for name in &args.reports {
-                found.extend(reports::find(context, farm, name).await?.into_iter().next());
+                // The newest of what the farm has; of a file what it holds.
+                let most = if reports::is_report_file(Path::new(name)) { usize::MAX } else { 1 };
+                found.extend(reports::find(context, farm, name).await?.into_iter().take(most));
             }
             Ok(found)
         }

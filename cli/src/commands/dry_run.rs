@@ -156,8 +156,12 @@ async fn would(
         ..Default::default()
     };
     match farm.rpc().find_engine(wanted).await.map_err(|e| farm.error(e)) {
-        Ok(engine) if !request.force => {
-            return Ok(format!("answer with the stored engine {}", tables::short(&engine.into_inner().engine_key)));
+        Ok(engine) => {
+            let engine = engine.into_inner();
+            let refreshed = request.refresh_disturbed && tables::is_disturbed(&engine.report_json);
+            if !request.force && !refreshed {
+                return Ok(format!("answer with the stored engine {}", tables::short(&engine.engine_key)));
+            }
         }
         Err(failure) if ![ErrorCode::NotFound, ErrorCode::Gone].map(ErrorCode::name).contains(&failure.name) => {
             return Err(failure);

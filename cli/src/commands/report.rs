@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     /// Job, engine key, plan file or its digest, or report file
     what: String,
-    /// Every measurement, newest first; only the newest by default
+    /// Every measurement, newest first; only the newest by default, but all that a file holds
     #[arg(long)]
     all: bool,
     /// Bring the files that the measurement left (a timeline, profile exports) to this folder
@@ -29,7 +29,7 @@ pub struct Args {
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let (found, own) = if reports::is_report_file(Path::new(&args.what)) {
-        let found = vec![Found { report: reports::read_file(Path::new(&args.what))?, artifacts: Vec::new() }];
+        let found: Vec<_> = reports::read_file(Path::new(&args.what))?.into_iter().map(Found::alone).collect();
         let own = portability::own_engines_at_hand(context, found.iter().map(|found| &found.report)).await;
         (found, own)
     } else {

@@ -49,10 +49,11 @@ fn check(context: &Context<'_>, device: &DiscoveredDevice, toolchain: &Toolchain
 
 fn judge(name: String, report: &Report) -> Check {
     let seen = format!(
-        "built in {:.1} s, median latency {:.4} ms over {} samples",
+        "built in {:.1} s, median latency {:.4} ms over {} samples{}",
         report.build_ms.unwrap_or_default() / 1e3,
         report.latency_ms.median,
-        report.latency_ms.count
+        report.latency_ms.count,
+        if report.wholly_disturbed().is_some() { ", every window disturbed" } else { "" }
     );
     let check = Check::ok(AREA, name, seen);
     if !report.accurate {
@@ -77,7 +78,7 @@ fn build(context: &Context<'_>, device: &DiscoveredDevice, toolchain: &Toolchain
     let mut report = Err(Failure::new(ErrorCode::Internal, "the self-test ended without a word"));
     let mut listen = |event: WorkEvent| match event {
         WorkEvent::Progress { phase, detail, .. } => spinner.set_message(format!("self-test: {phase} {detail}")),
-        WorkEvent::Done { report: path, .. } => report = reports::read_file(&path),
+        WorkEvent::Done { report: path, .. } => report = reports::of_worker(&path),
         WorkEvent::Failed { class, message, hint } => {
             report = Err(BackendError::new(class, message).with_hint(hint).into());
         }

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use planforge_proto::{ErrorCode, v1};
 use planforge_types::{
     BuildSpec, Digest,
-    order::{BUILDS_MAX, MeasureAsk, in_order},
+    order::{BUILDS_MAX, MeasureAsk, WARM_UP_MAX_MS, WINDOWS_MAX, in_order},
 };
 use std::path::{Path, PathBuf};
 
@@ -21,13 +21,20 @@ pub struct MeasureArgs {
     /// Record a timeline of one measurement and keep it beside the report
     #[arg(long)]
     trace: bool,
+    /// Warm up at least this long before the first timed window
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(..=i64::from(WARM_UP_MAX_MS)))]
+    warm_up_ms: Option<u32>,
+    /// Time at least this many windows, whatever the usual budget
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(WINDOWS_MAX)))]
+    min_windows: Option<u32>,
 }
 
 impl MeasureArgs {
     /// What is asked for, in the one form it travels in.
     pub fn ask(&self) -> Result<MeasureAsk, Failure> {
         let (streams, batches) = (in_order(self.sweep_streams.clone()), in_order(self.sweep_batch.clone()));
-        let ask = MeasureAsk { streams, trace: self.trace, batches };
+        let (warm_up_ms, min_windows) = (self.warm_up_ms.unwrap_or(0), self.min_windows.unwrap_or(0));
+        let ask = MeasureAsk { streams, trace: self.trace, batches, warm_up_ms, min_windows };
         let example = "for example --sweep-streams 1,2,4,8, --sweep-batch 1,8,32";
         ask.validate().map_err(|why| Failure::usage(why).hint(example))?;
         Ok(ask)
@@ -40,6 +47,8 @@ pub fn ask_out(ask: &MeasureAsk) -> Option<v1::MeasureAsk> {
         streams: ask.streams.clone(),
         trace: ask.trace,
         batches: ask.batches.clone(),
+        warm_up_ms: ask.warm_up_ms,
+        min_windows: ask.min_windows,
     })
 }
 

@@ -72,6 +72,9 @@ pub struct RequestArgs {
     /// Build even when an engine is stored or being built
     #[arg(long)]
     pub force: bool,
+    /// Build again, its tactics timed anew, where every window of the stored engine's measurement was disturbed
+    #[arg(long)]
+    pub refresh_disturbed: bool,
     /// Higher goes first
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-100..=100))]
     pub priority: Option<i32>,
@@ -225,6 +228,7 @@ pub fn assemble(
         toolchains: args.toolchains(),
         priority: args.priority.unwrap_or(0),
         force: args.force,
+        refresh_disturbed: args.refresh_disturbed,
         allow_inaccurate: args.allow_inaccurate,
         kind: v1::JobKind::Build.into(),
         eval_digest: attached.eval.map(|eval| eval.to_string()).unwrap_or_default(),

@@ -3,6 +3,7 @@
 use super::table;
 use planforge_report::{
     compare::{Comparison, ForeignRow, Pair, Row},
+    disturbance,
     format::{bytes, milliseconds, per_second, percent},
 };
 
@@ -18,7 +19,8 @@ pub fn render(comparison: &Comparison) -> String {
     for (index, row) in comparison.rows.iter().enumerate() {
         rows.add_row(cells(index, row, comparison.against_base(index)));
     }
-    let mut text = super::render(rows, &NUMERIC);
+    let is_marked = comparison.rows.iter().any(|row| row.wholly_disturbed);
+    let mut text = super::explained(super::render(rows, &NUMERIC), is_marked);
     text.push('\n');
     for pair in &comparison.pairs {
         text.push_str(&line(pair));
@@ -60,7 +62,7 @@ fn cells(index: usize, row: &Row, pair: Option<&Pair>) -> [String; 10] {
         row.sku.clone(),
         row.toolchain.clone(),
         format!("{} b{}{threads}{marks}", row.precision, row.batch),
-        milliseconds(row.median_ms),
+        disturbance::marked(milliseconds(row.median_ms), row.wholly_disturbed),
         milliseconds(row.p99_ms),
         per_second(row.throughput_per_s),
         bytes(row.plan_bytes),
@@ -83,7 +85,11 @@ fn line(pair: &Pair) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_report::{Report, compare::compare, testing::sample_report};
+    use planforge_report::{
+        Report,
+        compare::compare,
+        testing::{disturbed, sample_report},
+    };
 
     #[test]
     fn a_comparison_is_a_table() {
@@ -94,6 +100,14 @@ mod tests {
         wrong.accuracy = None;
         let comparison = compare(&[sample_report(1.0), slow, wrong]).unwrap();
         insta::assert_snapshot!(render(&comparison));
+    }
+
+    #[test]
+    fn a_median_of_disturbed_windows_alone_is_marked() {
+        let reports = [sample_report(1.0), disturbed(sample_report(1.5))];
+        let text = render(&compare(&reports).unwrap());
+        assert_eq!(text.matches('*').count(), 2, "at the median and where it is explained: {text}");
+        assert!(text.contains("1.515 ms*") && text.contains("* every window of this measurement"), "{text}");
     }
 
     /// A report of a simulated run on a GPU.

@@ -5,8 +5,8 @@ pub mod report;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 use planforge_proto::{v1, view};
-use planforge_report::figures::Figures;
 pub use planforge_report::format::{bytes, milliseconds};
+use planforge_report::{disturbance, figures::Figures};
 use serde_json::Value;
 
 /// Digits of a digest that are shown where a unique prefix is enough.
@@ -65,9 +65,21 @@ fn figures(report_json: &str) -> Figures {
     Figures::parse(report_json).unwrap_or_default()
 }
 
-/// Median latency and throughput; dashes where there are none.
+/// Whether a report comes from disturbed windows alone.
+pub fn is_disturbed(report_json: &str) -> bool {
+    figures(report_json).wholly_disturbed().is_some()
+}
+
+/// A table with what the mark at a median means below it, where one has it.
+fn explained(table: String, is_marked: bool) -> String {
+    if is_marked { format!("{table}{}\n", disturbance::legend(true)) } else { table }
+}
+
+/// Median latency, marked where every window was disturbed, and throughput; dashes where there are none.
 fn headline(figures: &Figures) -> [String; 2] {
-    let median = figures.latency_ms.median.map_or_else(|| "-".into(), milliseconds);
+    let disturbed = figures.wholly_disturbed().is_some();
+    let median = figures.latency_ms.median.map(milliseconds).map(|median| disturbance::marked(median, disturbed));
+    let median = median.unwrap_or_else(|| "-".into());
     let throughput = figures.throughput_per_s.map_or_else(|| "-".into(), |t| format!("{t:.1}/s"));
     [median, throughput]
 }
@@ -101,8 +113,11 @@ fn plain_state(job: &v1::Job) -> String {
 /// One row a job.
 pub fn jobs(jobs: &[v1::Job], now_ms: u64) -> String {
     let mut rows = table(&["job", "model", "sku", "state", "age", "took", "median", "throughput"]);
+    let mut is_marked = false;
     for job in jobs {
-        let [median, throughput] = headline(&figures(&job.report_json));
+        let figures = figures(&job.report_json);
+        is_marked |= figures.wholly_disturbed().is_some();
+        let [median, throughput] = headline(&figures);
         let age = duration(now_ms.saturating_sub(job.created_ms));
         let took = match (job.started_ms, job.ended_ms) {
             (0, _) => "-".into(),
@@ -112,14 +127,16 @@ pub fn jobs(jobs: &[v1::Job], now_ms: u64) -> String {
         let name = model_name(job.model.as_ref()).to_owned();
         rows.add_row([job.id.clone(), name, job.sku.clone(), state(job), age, took, median, throughput]);
     }
-    render(rows, &[4, 5, 6, 7])
+    explained(render(rows, &[4, 5, 6, 7]), is_marked)
 }
 
 /// What a build gave: one row a job, with where its plan lies.
 pub fn built(jobs: &[v1::Job], views: &[view::JobView]) -> String {
     let mut rows = table(&["model", "sku", "state", "median", "p99", "throughput", "top-1", "build", "size", "plan"]);
+    let mut is_marked = false;
     for (job, view) in jobs.iter().zip(views) {
         let figures = figures(&job.report_json);
+        is_marked |= figures.wholly_disturbed().is_some();
         let [median, throughput] = headline(&figures);
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         rows.add_row([
@@ -141,7 +158,7 @@ pub fn built(jobs: &[v1::Job], views: &[view::JobView]) -> String {
             view.plan_path.clone().unwrap_or_else(|| "-".into()),
         ]);
     }
-    render(rows, &[3, 4, 5, 6, 7, 8])
+    explained(render(rows, &[3, 4, 5, 6, 7, 8]), is_marked)
 }
 
 /// One row a device kind; the last column is the flag to paste.
@@ -243,8 +260,11 @@ pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
         "throughput",
         "accurate",
     ]);
+    let mut is_marked = false;
     for engine in engines {
-        let [median, throughput] = headline(&figures(&engine.report_json));
+        let figures = figures(&engine.report_json);
+        is_marked |= figures.wholly_disturbed().is_some();
+        let [median, throughput] = headline(&figures);
         rows.add_row([
             model_name(engine.model.as_ref()).to_owned(),
             engine.sku.clone(),
@@ -263,7 +283,7 @@ pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
             ),
         ]);
     }
-    render(rows, &[5, 6, 7, 8, 9])
+    explained(render(rows, &[5, 6, 7, 8, 9]), is_marked)
 }
 
 /// One row a token; secrets are never shown again.
@@ -301,6 +321,7 @@ pub fn now_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use planforge_report::testing::{disturbed, sample_report};
 
     #[test]
     fn durations_have_two_units() {
@@ -323,6 +344,28 @@ mod tests {
         assert_eq!(lines.len(), 3);
         assert!(lines[1].ends_with("--sku cpu-x86-64-v2") && lines[2].ends_with("--sku cpu-x86-64-v3"), "{text}");
         assert!(lines[1].contains("idle") && lines[1].contains("none: builds nothing"), "{text}");
+    }
+
+    #[test]
+    fn every_list_marks_a_median_of_disturbed_windows_alone_and_says_so() {
+        let quiet = serde_json::to_string(&sample_report(1.0)).unwrap();
+        let disturbed = serde_json::to_string(&disturbed(sample_report(1.5))).unwrap();
+        let job = |report: &String| v1::Job { report_json: report.clone(), ..Default::default() };
+        let engine = |report: &String| v1::Engine { report_json: report.clone(), ..Default::default() };
+        let lists = |reports: &[&String]| {
+            let listed: Vec<_> = reports.iter().map(|report| job(report)).collect();
+            let views: Vec<_> = listed.iter().cloned().map(view::JobView::from).collect();
+            let engines_of: Vec<_> = reports.iter().map(|report| engine(report)).collect();
+            [jobs(&listed, 0), built(&listed, &views), engines(&engines_of, 0)]
+        };
+        for text in lists(&[&quiet, &disturbed]) {
+            let marked: Vec<_> = text.lines().filter(|line| line.contains('*')).collect();
+            assert!(marked.len() == 2 && marked[0].contains("1.515 ms*"), "{text}");
+            assert_eq!(marked[1], disturbance::legend(true));
+        }
+        for text in lists(&[&quiet]) {
+            assert!(!text.contains('*'), "{text}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::headless;
 use planforge_report::{
     ArtifactRef, BatchPoint, BatchSweep, BuildSelection, BuildTrial, CacheUse, Finding, LayerTime, ModeSplit, Numerics,
-    ProfilePoint, ProfileSwitch, Report, Roofline, Severity, StopReason, StreamPoint, StreamSweep,
+    ProfilePoint, ProfileSwitch, Report, Roofline, Severity, StopReason, StreamPoint, StreamSweep, disturbance,
     format::{bytes, milliseconds, per_second, percent},
 };
 use planforge_stats::MedianInterval;
@@ -46,7 +46,7 @@ impl Facts<'_> {
             "latency",
             format!(
                 "{} median ({}), p90 {}, p95 {}, p99 {}, max {}",
-                milliseconds(stats.median),
+                disturbance::marked(milliseconds(stats.median), self.0.wholly_disturbed().is_some()),
                 MedianInterval::words(self.0.interval(), stats.median),
                 milliseconds(stats.p90),
                 milliseconds(stats.p95),
@@ -94,7 +94,15 @@ impl Facts<'_> {
         };
         lines.extend(self.0.artifacts.iter().map(|artifact| ("artifact", kept(artifact))));
         lines.extend(self.0.findings.iter().map(|finding| ("finding", finding_line(finding))));
+        lines.extend(self.is_marked().then(|| (disturbance::MARK, disturbance::MEANING.to_owned())));
         lines
+    }
+
+    /// Whether one of the medians comes from disturbed windows alone.
+    fn is_marked(&self) -> bool {
+        let of_points = self.0.points.iter().map(|point| point.disturbed);
+        let of_batches = self.0.batches.iter().flat_map(|sweep| &sweep.points).map(|point| point.disturbed);
+        self.0.wholly_disturbed().is_some() || of_points.chain(of_batches).any(|disturbed| disturbed)
     }
 
     fn built_with(&self) -> String {
@@ -128,7 +136,12 @@ impl Facts<'_> {
     }
 
     fn size_line(&self) -> String {
-        let peak = self.0.peak_memory_bytes.map(|peak| format!(", worker at most {}", bytes(peak))).unwrap_or_default();
+        let parts = [("building", self.0.build_memory_bytes), ("running", self.0.run_memory_bytes)];
+        let parts = parts.iter().filter_map(|(what, peak)| Some(format!("{} {what}", bytes((*peak)?))));
+        let parts = parts.collect::<Vec<_>>().join(", ");
+        let parts = if parts.is_empty() { parts } else { format!(" ({parts})") };
+        let peak = self.0.peak_memory_bytes.map(|peak| format!(", worker at most {}{parts}", bytes(peak)));
+        let peak = peak.unwrap_or_default();
         format!("plan {}, engine {} in memory{peak}", bytes(self.0.plan.bytes), bytes(self.0.engine_memory_bytes))
     }
 
@@ -222,7 +235,7 @@ fn point_line(point: &ProfilePoint) -> String {
     match (&point.latency_ms, &point.problem) {
         (Some(stats), _) => format!(
             "{place}: {} median ({}), {} at batch {}",
-            milliseconds(stats.median),
+            disturbance::marked(milliseconds(stats.median), point.disturbed),
             MedianInterval::words(stats.interval, stats.median),
             per_second(point.throughput_per_s.unwrap_or(0.0)),
             point.batch,
@@ -246,7 +259,7 @@ fn batch_lines(sweep: &BatchSweep) -> Vec<(&'static str, String)> {
         let words = match (&point.latency_ms, &point.problem) {
             (Some(stats), _) => format!(
                 "{} median ({}), p99 {}, {}{}",
-                milliseconds(stats.median),
+                disturbance::marked(milliseconds(stats.median), point.disturbed),
                 MedianInterval::words(stats.interval, stats.median),
                 milliseconds(stats.p99),
                 per_second(point.throughput_per_s.unwrap_or(0.0)),
@@ -317,7 +330,7 @@ mod tests {
     use super::*;
     use planforge_report::{
         Foreign, WindowRecord,
-        testing::{sample_report, with_ceilings_and_batches},
+        testing::{disturbed, sample_report, with_ceilings_and_batches},
     };
 
     #[test]
@@ -340,6 +353,18 @@ mod tests {
         report.ceilings = None;
         let text = render(&report, None);
         assert!(text.contains("ceilings    not known"), "{text}");
+    }
+
+    #[test]
+    fn medians_of_disturbed_windows_alone_are_marked() {
+        let text = render(&disturbed(sample_report(1.0)), None);
+        assert!(text.contains("1.010 ms* median") && text.contains("*           every window"), "{text}");
+        let mut report = with_ceilings_and_batches(sample_report(1.0));
+        assert!(!render(&report, None).contains("* "));
+        report.batches.as_mut().unwrap().points[1].disturbed = true;
+        let text = render(&report, None);
+        assert!(text.contains("8: 1.010 ms* median") && text.contains("*           every window"), "{text}");
+        assert_eq!(text.matches('*').count(), 2, "{text}");
     }
 
     #[test]

@@ -6,7 +6,8 @@ use super::{
     submit::JOBS_PER_REQUEST_MAX,
 };
 use planforge_proto::{ApiError, ErrorCode};
-use planforge_types::{BuildSpec, EngineKey, Sku, Toolchain, ToolchainConstraint};
+use planforge_types::{BuildSpec, Digest, EngineKey, Sku, Toolchain, ToolchainConstraint};
+use std::{collections::BTreeSet, sync::Arc};
 
 /// One combination of a request, before anything is decided about it.
 pub(super) struct Asked {
@@ -21,6 +22,8 @@ pub(super) struct Asked {
     pub builds: u32,
     /// What its report is to have beside the usual.
     pub covered: Covered,
+    /// Stored plans that are no answer: every window of their measurement was disturbed.
+    pub stale: Arc<BTreeSet<Digest>>,
     /// For a benchmark.
     pub existing: Option<Existing>,
 }
@@ -59,6 +62,7 @@ impl Asked {
             allow_inaccurate: job.allow_inaccurate,
             builds: job.builds,
             covered: job.covered(),
+            stale: Arc::new(job.replaces.into_iter().collect()),
             existing,
         })
     }
@@ -90,6 +94,7 @@ pub(super) fn expand(submit: &Submit) -> Result<Vec<Asked>, ApiError> {
         allow_inaccurate: submit.allow_inaccurate,
         builds: submit.builds,
         covered: Covered { eval: submit.eval, measure: submit.measure.clone() },
+        stale: Arc::clone(&submit.disturbed_plans),
         existing: None,
     };
     match &submit.what {

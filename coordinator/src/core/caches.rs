@@ -31,7 +31,8 @@ impl State {
         }
         let newest = self.scope_of(device, job).and_then(|(scope, _)| self.caches.get(&scope));
         let suspected = job.attempts.iter().any(|attempt| attempt.outcome == Outcome::Failed && attempt.suspects_cache);
-        (newest.cloned().map(Box::new), suspected)
+        // What was timed beside something else would be chosen again without being timed.
+        (newest.cloned().map(Box::new), suspected || job.replaces.is_some())
     }
 
     /// Publishes what a build learnt. Returns why it is not kept, in words, when somebody else was first or it is not

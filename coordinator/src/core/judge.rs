@@ -25,6 +25,8 @@ pub(super) enum Verdict {
         toolchain: Toolchain,
         spec: BuildSpec,
         plan: Option<PlanRef>,
+        /// The stored plan that is no answer although it has the key.
+        replaces: Option<Digest>,
         behind: Option<JobId>,
     },
     /// Nobody known could run it; it waits until somebody can.
@@ -46,7 +48,8 @@ impl State {
         let (toolchain, spec) = (resolved.toolchain, resolved.spec);
         let key = EngineKey::new(&asked.model.digest, &asked.sku, &toolchain, &spec);
         if asked.force {
-            return Ok(Verdict::Run { kind: JobKind::Build, key, toolchain, spec, plan: None, behind: None });
+            let (kind, plan, replaces, behind) = (JobKind::Build, None, None, None);
+            return Ok(Verdict::Run { kind, key, toolchain, spec, plan, replaces, behind });
         }
         if let Some(refusal) = self.refusals.get(&key) {
             let failure = Failure::new(
@@ -56,8 +59,11 @@ impl State {
             );
             return Ok(Verdict::Fail { key, toolchain, spec, failure });
         }
+        let stored = self.engines.get(&key);
+        let replaces = stored.map(|engine| engine.plan.digest).filter(|plan| asked.stale.contains(plan));
         // An engine chosen from fewer builds is no answer; what is built now takes its place.
-        if let Some(engine) = self.engines.get(&key).filter(|engine| engine.plan.builds >= asked.builds) {
+        let answers = |engine: &&EngineRef| replaces.is_none() && engine.plan.builds >= asked.builds;
+        if let Some(engine) = stored.filter(answers) {
             if !engine.accurate && !asked.allow_inaccurate {
                 let failure = Failure::new(
                     FailureClass::Model,
@@ -77,14 +83,14 @@ impl State {
                 ending => ending.map(|(other, _)| other),
             };
             let plan = Some(engine.plan.clone());
-            return Ok(Verdict::Run { kind: JobKind::Benchmark, key, toolchain, spec, plan, behind });
+            return Ok(Verdict::Run { kind: JobKind::Benchmark, key, toolchain, spec, plan, replaces, behind });
         }
         let other = self.flights.get(&Flight::Build(key)).and_then(|id| self.jobs.get(id));
         let behind = match other {
             Some(other) if self.may_join(asked, other) => return Ok(Verdict::Join(other.id.clone())),
             other => other.map(|other| other.id.clone()),
         };
-        Ok(Verdict::Run { kind: JobKind::Build, key, toolchain, spec, plan: None, behind })
+        Ok(Verdict::Run { kind: JobKind::Build, key, toolchain, spec, plan: None, replaces, behind })
     }
 
     /// Whether what `other`, a live build of the same key, leads to answers `asked` too. A job that nobody holds can
@@ -129,6 +135,7 @@ impl State {
             toolchain: made_by.clone(),
             spec: asked.spec.clone(),
             plan: Some(plan.clone()),
+            replaces: None,
             behind,
         })
     }

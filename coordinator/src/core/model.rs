@@ -278,6 +278,10 @@ pub struct Job {
     /// somebody asks for more; nothing changes it while the job is held.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub builds: u32,
+    /// The stored plan that it takes the place of, because every window of its measurement was disturbed: it is no answer
+    /// to this job, nor are timings of that time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<Digest>,
     /// What is measured beside the usual; no part of the key. It grows while the job waits, like `builds`.
     #[serde(default, skip_serializing_if = "MeasureAsk::is_empty")]
     pub measure: MeasureAsk,
@@ -334,6 +338,7 @@ impl Job {
             allow_inaccurate: false,
             eval: None,
             builds: once(),
+            replaces: None,
             measure: MeasureAsk::default(),
             wants: vec![want],
             needs: Vec::new(),

@@ -96,6 +96,8 @@ pub struct Submit {
     pub missing: Vec<Digest>,
     /// Plans of stored engines that are not in the blob store any more: they answer nothing. `None`: nobody looked yet.
     pub missing_plans: Option<Vec<Digest>>,
+    /// Plans of stored engines whose every window was disturbed, where the request wants such built again.
+    pub disturbed_plans: Arc<BTreeSet<Digest>>,
     /// One fresh id per combination.
     pub ids: Vec<JobId>,
 }

@@ -196,9 +196,10 @@ impl State {
                 self.end(id, JobState::Failed, Some(failure), actor, "known to fail", now, effects);
             }
             Verdict::Join(other) => self.block(id, other, actor, what, now, effects),
-            Verdict::Run { kind, key, toolchain, spec, plan, behind } => {
+            Verdict::Run { kind, key, toolchain, spec, plan, replaces, behind } => {
                 if let Some(job) = self.job_mut(id) {
                     (job.kind, job.key, job.toolchain, job.spec) = (kind, Some(key), Some(toolchain), spec);
+                    job.replaces = replaces;
                     job.plan = plan.or_else(|| job.plan.take().filter(|_| kind == JobKind::Build));
                 }
                 if let Some(other) = behind {

@@ -480,8 +480,8 @@ pub(super) fn builds(asked: u32) -> Result<u32, ApiError> {
 }
 
 pub(super) fn measure(asked: Option<v1::MeasureAsk>) -> Result<MeasureAsk, ApiError> {
-    let asked = asked.unwrap_or_default();
-    let ask = MeasureAsk { streams: asked.streams, trace: asked.trace, batches: asked.batches };
+    let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows } = asked.unwrap_or_default();
+    let ask = MeasureAsk { streams, trace, batches, warm_up_ms, min_windows };
     ask.validate().map_err(invalid)?;
     Ok(ask)
 }
@@ -491,6 +491,8 @@ fn measure_out(ask: &MeasureAsk) -> Option<v1::MeasureAsk> {
         streams: ask.streams.clone(),
         trace: ask.trace,
         batches: ask.batches.clone(),
+        warm_up_ms: ask.warm_up_ms,
+        min_windows: ask.min_windows,
     })
 }
 

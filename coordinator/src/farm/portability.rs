@@ -29,5 +29,5 @@ impl Farm {
 }
 
 fn parse(document: &str) -> Option<Report> {
-    serde_json::from_str(document).inspect_err(|error| tracing::debug!(%error, "unreadable report")).ok()
+    Report::parse(document.as_bytes()).inspect_err(|error| tracing::debug!(%error, "unreadable report")).ok()
 }

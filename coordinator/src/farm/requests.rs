@@ -11,8 +11,12 @@ use crate::{
     store::{EngineFilter, JobFilter, ReportFilter},
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
+use planforge_report::figures::Figures;
 use planforge_types::{BuildSpec, Digest, EngineKey, ToolchainConstraint};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// The project of requests that name none.
 const DEFAULT_PROJECT: &str = "default";
@@ -109,6 +113,9 @@ impl Farm {
         if builds > 1 && matches!(what, SubmitWhat::Benchmark(_)) {
             return Err(invalid("a benchmark measures a plan that exists and builds nothing; leave the builds out"));
         }
+        if request.refresh_disturbed && matches!(what, SubmitWhat::Benchmark(_)) {
+            return Err(invalid("a benchmark measures anew whatever is stored; leave the refresh out"));
+        }
         let missing = self.missing_blobs(&what, eval).await?;
         let submit = Submit {
             actor: actor.name.clone(),
@@ -128,12 +135,16 @@ impl Farm {
             measure,
             missing,
             missing_plans: None,
+            disturbed_plans: Arc::default(),
             ids: (0..jobs.min(core::JOBS_PER_REQUEST_MAX)).map(|_| JobId::from(self.fresh_id())).collect(),
         };
         let submitted = match self.submitted(submit).await? {
             Submitted::Look { plans, submit } => {
-                let missing_plans = Some(self.missing_of(plans).await?);
-                self.submitted(Submit { missing_plans, ..*submit }).await?
+                let asked = Covered { eval: submit.eval, measure: submit.measure.clone() };
+                let disturbed =
+                    if request.refresh_disturbed { self.disturbed_of(&plans, &asked).await? } else { BTreeSet::new() };
+                let (missing_plans, disturbed_plans) = (Some(self.missing_of(plans).await?), Arc::new(disturbed));
+                self.submitted(Submit { missing_plans, disturbed_plans, ..*submit }).await?
             }
             done => done,
         };
@@ -222,6 +233,32 @@ impl Farm {
         Ok(missing)
     }
 
+    /// Those of `plans` whose answer to `asked` is a measurement of which every window was disturbed.
+    async fn disturbed_of(&self, plans: &BTreeSet<Digest>, asked: &Covered) -> Result<BTreeSet<Digest>, ApiError> {
+        let mut disturbed = BTreeSet::new();
+        for plan in plans {
+            let filter = EngineFilter { plan: Some(*plan), limit: 1, ..EngineFilter::default() };
+            let Some(engine) = self.timed("engines", self.store().engines(filter)).await?.pop() else { continue };
+            let report = self.answering_report(*plan, engine.sku.as_str(), asked).await?;
+            let figures = report.and_then(|report| Figures::parse(&report.document).ok());
+            if figures.is_some_and(|figures| figures.wholly_disturbed().is_some()) {
+                disturbed.insert(*plan);
+            }
+        }
+        Ok(disturbed)
+    }
+
+    /// The report that is shown of a plan where the store answers: the newest on its own SKU, before all others one that has
+    /// everything that was asked for.
+    async fn answering_report(&self, plan: Digest, sku: &str, asked: &Covered) -> Result<Option<Report>, ApiError> {
+        let (plan, sku) = (Some(plan), Some(sku.to_owned()));
+        let filter = ReportFilter { plan, sku, limit: LIST_DEFAULT as usize, ..ReportFilter::default() };
+        let mut found = self.timed("reports", self.store().reports(filter)).await?;
+        let covers = |report: &Report| !asked.is_usual() && Covered::of(report).covers(asked);
+        let at = found.iter().position(covers).unwrap_or(0);
+        Ok((at < found.len()).then(|| found.swap_remove(at)))
+    }
+
     async fn missing_blobs(&self, what: &SubmitWhat, eval: Option<Digest>) -> Result<Vec<Digest>, ApiError> {
         let mut wanted: BTreeSet<Digest> = eval.into_iter().collect();
         if let SubmitWhat::Build { models, specs, .. } = what {
@@ -274,22 +311,15 @@ impl Farm {
     async fn fill_reports(&self, jobs: &mut [v1::Job]) -> Result<(), ApiError> {
         for job in jobs.iter_mut().filter(|job| !job.plan_digest.is_empty() && job.report_json.is_empty()) {
             let filter = ReportFilter { job: Some(job.id.as_str().into()), limit: 1, ..ReportFilter::default() };
-            let mut found = self.timed("reports", self.store().reports(filter)).await?;
-            if found.is_empty() && job.cached {
-                // Answered from the store: the newest report of its plan on its own SKU.
-                let (plan, sku) = (job.plan_digest.parse().ok(), Some(job.sku.clone()));
-                let filter = ReportFilter { plan, sku, limit: LIST_DEFAULT as usize, ..ReportFilter::default() };
-                found = self.timed("reports", self.store().reports(filter)).await?;
+            let mut found = self.timed("reports", self.store().reports(filter)).await?.pop();
+            if let (None, true, Ok(plan)) = (&found, job.cached, job.plan_digest.parse()) {
                 let asked = Covered {
                     eval: job.eval_digest.parse().ok(),
                     measure: convert::measure(job.measure.clone()).unwrap_or_default(),
                 };
-                let covers = |report: &Report| !asked.is_usual() && Covered::of(report).covers(&asked);
-                if let Some(at) = found.iter().position(covers) {
-                    found.swap(0, at);
-                }
+                found = self.answering_report(plan, &job.sku, &asked).await?;
             }
-            if let Some(report) = found.into_iter().next() {
+            if let Some(report) = found {
                 job.artifacts = convert::artifacts_out(&report.artifacts);
                 job.report_json = report.document;
             }

@@ -13,6 +13,7 @@ use planforge_proto::{
     ApiError, ErrorCode,
     v1::{self, agent_message::Kind, coordinator_message},
 };
+use planforge_report::check;
 use planforge_types::{Digest, FailureClass, order::TUNING_CACHE_MAX_BYTES};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -149,12 +150,18 @@ async fn missing(farm: &Farm, plan: &PlanRef) -> Result<Option<String>, ApiError
     Ok(None)
 }
 
+/// What to do about a success that names what is not there.
+const NOT_UPLOADED: &str = "the agent must upload plan, card and report before it reports success";
+
+/// What to do about a report whose figures are not those of its samples.
+const CONTRADICTORY: &str = "look at the agent's host: run 'planforge doctor' there, and the same planforge as here";
+
 /// Reads what a finished attempt refers to. What is missing or makes no sense turns a success into a failed attempt.
 async fn finished(farm: &Farm, message: &v1::Finished) -> Result<FinishedIn, ApiError> {
     let mut finished = convert::finished(message)?;
     let mut problem = None;
     if let Some(plan) = &finished.plan {
-        problem = missing(farm, plan).await?;
+        problem = missing(farm, plan).await?.map(|problem| (problem, NOT_UPLOADED));
     }
     if problem.is_some() {
         finished.plan = None;
@@ -184,12 +191,17 @@ async fn finished(farm: &Farm, message: &v1::Finished) -> Result<FinishedIn, Api
     }
     if let Some(digest) = convert::optional_digest("the report's digest", &message.report_digest)? {
         match report(farm, digest).await? {
-            Ok(report) => finished.report = Some(report),
-            Err(reason) => problem = problem.or(Some(reason)),
+            Ok(report) => match check::check_document(&report.document) {
+                Ok(()) => finished.report = Some(report),
+                Err(reason) => {
+                    let message = format!("the report of job {} contradicts itself: {reason}", finished.lease.job);
+                    problem = problem.or(Some((message, CONTRADICTORY)));
+                }
+            },
+            Err(reason) => problem = problem.or(Some((reason, NOT_UPLOADED))),
         }
     }
-    if let (Some(problem), FinishedOutcome::Succeeded) = (problem, &finished.outcome) {
-        let hint = "the agent must upload plan, card and report before it reports success";
+    if let (Some((problem, hint)), FinishedOutcome::Succeeded) = (problem, &finished.outcome) {
         finished.outcome = FinishedOutcome::Failed(Failure::new(FailureClass::Infrastructure, problem, hint));
     }
     Ok(finished)

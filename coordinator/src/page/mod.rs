@@ -26,6 +26,7 @@ use axum::{
 use futures::StreamExt;
 pub(crate) use login::to_login;
 use planforge_proto::{ApiError, ErrorCode, v1};
+use planforge_report::disturbance;
 use rows::{DeviceCard, EngineRow, JobDetail, JobRow};
 
 const POLICY: HeaderValue = HeaderValue::from_static(
@@ -137,6 +138,18 @@ struct EngineList {
 impl JobList {
     fn submit_command(&self) -> String {
         format!("planforge submit digits.onnx --sku cpu-x86-64-v3 --server {}", self.server)
+    }
+
+    /// What the mark at a median means; empty where none has it.
+    fn legend(&self) -> String {
+        disturbance::legend(self.rows.iter().any(|row| row.is_marked))
+    }
+}
+
+impl EngineList {
+    /// As [`JobList::legend`].
+    fn legend(&self) -> String {
+        disturbance::legend(self.rows.iter().any(|row| row.is_marked))
     }
 }
 

@@ -7,7 +7,9 @@ use planforge_proto::{
 };
 use planforge_report::{
     BatchSweep, Ceilings, LayerTime, Roofline, StreamSweep,
+    check::check_document,
     compare::portability::Portability,
+    disturbance,
     figures::{Figures, LayerFigures, WindowFigures},
 };
 use planforge_types::Toolchain;
@@ -59,8 +61,14 @@ fn figures_of(report_json: &str) -> Option<Figures> {
     Figures::parse(report_json).inspect_err(|error| tracing::debug!(%error, "unreadable report")).ok()
 }
 
+/// The median, marked where every window was disturbed.
 fn median(figures: Option<&Figures>) -> String {
-    figures.and_then(|figures| figures.latency_ms.median).map_or_else(dash, format::milliseconds)
+    let known = figures.and_then(|figures| Some((figures.latency_ms.median?, is_marked(figures))));
+    known.map_or_else(dash, |(ms, marked)| disturbance::marked(format::milliseconds(ms), marked))
+}
+
+fn is_marked(figures: &Figures) -> bool {
+    figures.wholly_disturbed().is_some()
 }
 
 fn throughput(figures: Option<&Figures>) -> String {
@@ -108,6 +116,8 @@ pub(super) struct JobRow {
     /// 0..=100 while it runs.
     pub(super) progress: Option<u32>,
     pub(super) median: String,
+    /// The median comes from disturbed windows alone.
+    pub(super) is_marked: bool,
     pub(super) throughput: String,
     pub(super) cached: bool,
     pub(super) simulated: bool,
@@ -130,6 +140,7 @@ impl JobRow {
             detail: detail(job),
             progress: progress(job),
             median: median(figures.as_ref()),
+            is_marked: figures.as_ref().is_some_and(is_marked),
             throughput: throughput(figures.as_ref()),
             cached: job.cached,
             simulated: figures.as_ref().is_some_and(|figures| figures.simulated),
@@ -233,6 +244,8 @@ pub(super) struct EngineRow {
     pub(super) sku: String,
     pub(super) toolchain: String,
     pub(super) median: String,
+    /// The median comes from disturbed windows alone.
+    pub(super) is_marked: bool,
     pub(super) throughput: String,
     pub(super) builds: u32,
     pub(super) size: String,
@@ -252,6 +265,7 @@ impl EngineRow {
             sku: engine.sku.clone(),
             toolchain: toolchain(&engine.toolchain_json, ""),
             median: median(figures.as_ref()),
+            is_marked: figures.as_ref().is_some_and(is_marked),
             throughput: throughput(figures.as_ref()),
             builds: engine.builds.max(1),
             size: format::bytes(engine.plan_bytes),
@@ -315,6 +329,8 @@ pub(super) struct SweepRow {
     /// `4 streams`, `batch 8`.
     pub(super) what: String,
     pub(super) median: String,
+    /// The median comes from disturbed windows alone.
+    pub(super) is_marked: bool,
     pub(super) p99: String,
     pub(super) throughput: String,
     /// Knee, best, or why there are no numbers.
@@ -336,6 +352,10 @@ pub(super) struct JobDetail {
     /// What the layers are held against; empty where they have no counts.
     pub(super) ceilings: String,
     pub(super) sweeps: Vec<SweepRow>,
+    /// What the mark at a median means; empty where none has it.
+    pub(super) legend: String,
+    /// Why the report is not shown although there is one.
+    pub(super) refused: String,
     pub(super) findings: Vec<Finding>,
     pub(super) artifacts: Vec<ArtifactRow>,
     pub(super) simulated: bool,
@@ -365,7 +385,15 @@ pub(super) struct Finding {
 impl JobDetail {
     /// `portability` is what a foreign plan loses here.
     pub(super) fn new(job: &v1::Job, portability: Option<&Portability>, server: &str) -> Self {
-        let figures = figures_of(&job.report_json).unwrap_or_default();
+        // Older coordinators took reports without looking.
+        let refused = match job.report_json.as_str() {
+            "" => String::new(),
+            document => check_document(document).err().unwrap_or_default(),
+        };
+        let readable = figures_of(&job.report_json).filter(|_| refused.is_empty());
+        let figures = readable.unwrap_or_default();
+        let sweeps = sweep_rows(&figures);
+        let legend = disturbance::legend(is_marked(&figures) || sweeps.iter().any(|row| row.is_marked));
         let foreign = portability.map(|cell| Finding {
             severity: "foreign".into(),
             message: format!("built for {}, measured on {}; loss: {}", cell.built_for, cell.measured_on, cell.words()),
@@ -398,7 +426,9 @@ impl JobDetail {
             attempts: job.attempts.iter().rev().map(attempt_row).collect(),
             figures: headline(&figures, job),
             ceilings: ceilings_words(&figures),
-            sweeps: sweep_rows(&figures),
+            sweeps,
+            legend,
+            refused,
             layers: layer_rows(&figures),
             findings: foreign
                 .into_iter()
@@ -425,7 +455,10 @@ fn also_measured(ask: Option<&v1::MeasureAsk>) -> String {
     let streams = (!ask.streams.is_empty()).then(|| format!("{} streams", numbers(&ask.streams)));
     let batches = (!ask.batches.is_empty()).then(|| format!("batches {}", numbers(&ask.batches)));
     let trace = ask.trace.then(|| "a timeline".to_owned());
-    streams.into_iter().chain(batches).chain(trace).collect::<Vec<_>>().join("; ")
+    let warm_up = (ask.warm_up_ms > 0).then(|| format!("warm-up of {} ms at least", ask.warm_up_ms));
+    let windows = (ask.min_windows > 0).then(|| format!("{} windows at least", ask.min_windows));
+    let parts = [streams, batches, trace, warm_up, windows];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 fn pretty(json: &str) -> String {
@@ -476,7 +509,7 @@ fn headline(figures: &Figures, job: &v1::Job) -> Vec<Fact> {
     });
     let size = |bytes: Option<u64>| bytes.map(format::bytes).unwrap_or_default();
     let all = [
-        fact("Latency, median", format::milliseconds(median)),
+        fact("Latency, median", disturbance::marked(format::milliseconds(median), is_marked(figures))),
         fact("Throughput", figures.throughput_per_s.map(format::per_second).unwrap_or_default()),
         fact("p90", ms(latency.p90)),
         fact("p99", ms(latency.p99)),
@@ -487,6 +520,8 @@ fn headline(figures: &Figures, job: &v1::Job) -> Vec<Fact> {
         fact("Build time", figures.build_ms.map(format::milliseconds).unwrap_or_default()),
         fact("Plan size", if job.plan_bytes > 0 { format::bytes(job.plan_bytes) } else { String::new() }),
         fact("Peak memory", size(figures.peak_memory_bytes)),
+        fact("Memory to build", size(figures.build_memory_bytes)),
+        fact("Memory to run", size(figures.run_memory_bytes)),
         fact("Engine memory", size(figures.engine_memory_bytes.filter(|bytes| *bytes > 0))),
         fact("Numeric error", numerics.unwrap_or_default()),
         fact("Top-1 accuracy", accuracy.unwrap_or_default()),
@@ -517,6 +552,7 @@ fn sweep_rows(figures: &Figures) -> Vec<SweepRow> {
         rows.extend(sweep.points.iter().map(|point| SweepRow {
             what: format!("{} streams", point.streams),
             median: format::milliseconds(point.median_ms),
+            is_marked: false,
             p99: format::milliseconds(point.p99_ms),
             throughput: format::per_second(point.throughput_per_s),
             note: note(point.streams, sweep.knee, sweep.best),
@@ -526,7 +562,11 @@ fn sweep_rows(figures: &Figures) -> Vec<SweepRow> {
         let shown = |value: Option<f64>, show: fn(f64) -> String| value.map_or_else(|| "–".into(), show);
         rows.extend(sweep.points.iter().map(|point| SweepRow {
             what: format!("batch {}", point.batch),
-            median: shown(point.latency_ms.map(|stats| stats.median), format::milliseconds),
+            median: disturbance::marked(
+                shown(point.latency_ms.map(|stats| stats.median), format::milliseconds),
+                point.disturbed,
+            ),
+            is_marked: point.disturbed,
             p99: shown(point.latency_ms.map(|stats| stats.p99), format::milliseconds),
             throughput: shown(point.throughput_per_s, format::per_second),
             note: point.problem.clone().unwrap_or_else(|| note(point.batch, sweep.knee, sweep.best)),
@@ -597,6 +637,18 @@ mod tests {
             format!(r#"{{"latency_ms":{{"median":1.25,"ci_low":1.2,"ci_high":1.3{latency}}},"windows":{windows}}}"#);
         let facts = headline(&Figures::parse(&report).unwrap(), &v1::Job::default());
         facts.into_iter().find(|fact| fact.name == "Confidence interval").unwrap().value
+    }
+
+    #[test]
+    fn a_report_that_contradicts_itself_is_not_shown() {
+        let samples = serde_json::to_string(&planforge_report::Samples::encode(&[1.0, 2.0, 3.0])).unwrap();
+        let detail = |median: f64| {
+            let report_json = format!(r#"{{"latency_ms":{{"median":{median:?}}},"samples":{samples}}}"#);
+            JobDetail::new(&v1::Job { report_json, ..Default::default() }, None, "")
+        };
+        let (good, wrong) = (detail(2.0), detail(0.5));
+        assert!(good.refused.is_empty() && !good.figures.is_empty());
+        assert!(wrong.figures.is_empty() && wrong.refused.contains("latency_ms.median is stated as 0.5"));
     }
 
     #[test]

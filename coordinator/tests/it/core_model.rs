@@ -535,6 +535,7 @@ fn asked(sku: u8, eval: bool, sweep: u8) -> Submit {
         measure: MeasureAsk { streams, ..MeasureAsk::default() },
         missing: Vec::new(),
         missing_plans: Some(Vec::new()),
+        disturbed_plans: std::sync::Arc::default(),
         ids: Vec::new(),
     }
 }

@@ -364,6 +364,32 @@ async fn a_success_without_its_blobs_is_a_failed_attempt() {
 }
 
 #[tokio::test]
+async fn a_success_whose_report_contradicts_its_samples_is_a_failed_attempt() {
+    let (farm, blobs) = farm().await;
+    let mut agent = Agent::usual(&farm, "a").await;
+    let job = submit(&farm, request(model(&blobs, "m"))).await;
+    let samples = serde_json::to_string(&planforge_report::Samples::encode(&[1.0, 2.0, 3.0])).unwrap();
+    let report = |median: f64| {
+        format!(r#"{{"schema_version":1,"latency_ms":{{"count":3,"median":{median:?}}},"samples":{samples}}}"#)
+    };
+    for (attempt, median) in [(1, 1.5), (2, 2.0)] {
+        let assign = agent.assigned().await;
+        assert_eq!(assign.lease.as_ref().unwrap().attempt, attempt);
+        let report_digest = blobs.insert(report(median).as_bytes()).to_string();
+        let finished = v1::Finished { report_digest, ..support::agent::success(&blobs, &assign) };
+        agent.say(v1::agent_message::Kind::Finished(finished)).await;
+        agent.acknowledged().await;
+    }
+    let view = until_state(&farm, &job.id, JobState::Succeeded).await;
+    assert_eq!(view.report_json, report(2.0), "nothing is kept of the first");
+    let failure = farm.get_job(&Actor::local(), &job.id).await.unwrap().attempts[0].failure.clone().unwrap();
+    for said in [job.id.as_str(), "latency_ms.median is stated as 1.5", "come to 2"] {
+        assert!(failure.message.contains(said), "{said}: {}", failure.message);
+    }
+    assert!(failure.hint.contains("planforge doctor"), "{}", failure.hint);
+}
+
+#[tokio::test]
 async fn repeating_a_request_changes_nothing() {
     let blobs = MemBlobs::default();
     let store = Arc::new(MemStore::new());

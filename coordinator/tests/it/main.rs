@@ -6,6 +6,7 @@ mod farm;
 mod faults;
 mod holders;
 mod many_jobs;
+mod refresh;
 mod simulation;
 mod store;
 mod support;

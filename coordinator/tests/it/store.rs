@@ -222,7 +222,8 @@ async fn engines(store: &dyn Store, epoch: u64) {
     assert_eq!(known.plan.digest, Digest::of(b"plan3"));
     assert_eq!(known.reports.keys().map(|covered| covered.eval).collect::<Vec<_>>(), [Some(eval)]);
     assert_eq!(known.report, Some(Digest::of(b"{\"n\":2}")));
-    let measure = MeasureAsk { streams: vec![1, 4], trace: true, batches: vec![1, 32] };
+    let measure =
+        MeasureAsk { streams: vec![1, 4], trace: true, batches: vec![1, 32], warm_up_ms: 500, min_windows: 9 };
     let artifact = ArtifactRef { name: "t.nsys-rep".into(), digest: Digest::of(b"t"), size_bytes: 9 };
     let swept = Report {
         measure: measure.clone(),

@@ -2,10 +2,11 @@
 //!
 //! A step that takes t for f operations and b bytes could take no less than max(f / highest rate of its type, b / rate
 //! of a copy): the larger of the two *binds*, and its share of t is how much of the device the step uses. Operations
-//! and bytes are counted from shapes, so shares are estimates: bytes that a cache holds may bring one above 100 %.
+//! and bytes are counted from shapes, so shares are estimates: bytes that a cache holds, products that take fewer
+//! operations than are counted, or a ceiling that was measured too low bring one above 100 %. Such a share always says so.
 
 use super::format::{date, operations_per_second};
-use crate::LayerTime;
+use crate::{Finding, LayerTime};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -41,6 +42,14 @@ pub struct Ceilings {
     /// Why they may be too low; empty when nothing speaks against them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disturbed: Vec<String>,
+    /// How often they were measured again, undisturbed, because a step came above them: the highest rates count.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub remeasured: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Ceilings {
@@ -52,10 +61,71 @@ impl Ceilings {
         let rates = [format!("copy {:.0} GB/s", self.rates.copy_gb_s)].into_iter().chain(products);
         let conditions = self.conditions.iter().map(|(name, value)| format!("{name} {value}"));
         let measured = [format!("measured {}", date(self.measured_unix_ms))].into_iter().chain(conditions);
-        let disturbed =
-            if self.disturbed.is_empty() { String::new() } else { format!("; {}", self.disturbed.join(", ")) };
+        let disturbed = match self.disturbed.is_empty() {
+            true => String::new(),
+            false => format!("; disturbed, so they may be too low: {}", self.disturbed.join(", ")),
+        };
         let join = |parts: &mut dyn Iterator<Item = String>| parts.collect::<Vec<_>>().join(", ");
         format!("{} ({}{disturbed})", join(&mut rates.into_iter()), join(&mut measured.into_iter()))
+    }
+
+    /// Together with a later measurement under the same conditions. What was reached once can be reached: the higher
+    /// rates count, and they are disturbed only where both measurements were.
+    pub fn joined(mut self, later: Self) -> Self {
+        let quiet = [self.disturbed.is_empty(), later.disturbed.is_empty()];
+        self.remeasured += u32::from(quiet == [true, true]);
+        self.disturbed = if quiet == [false, false] { later.disturbed } else { Vec::new() };
+        self.measured_unix_ms = later.measured_unix_ms;
+        self.rates.copy_gb_s = self.rates.copy_gb_s.max(later.rates.copy_gb_s);
+        for (element, rate) in later.rates.tflop_s {
+            let known = self.rates.tflop_s.entry(element).or_default();
+            *known = known.max(rate);
+        }
+        self
+    }
+
+    /// What a reader should know of them before trusting a share of them.
+    pub fn findings(&self, layers: &[LayerTime]) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let disturbed = self.disturbed.join(", ");
+        if !disturbed.is_empty() {
+            let message = format!(
+                "what the device reaches was measured while something disturbed it ({disturbed}), so shares of it are too \
+                 high; it is not kept, and the next job measures it again"
+            );
+            findings.push(Finding::warning("ceilings-disturbed", message));
+        }
+        let lines = layers.iter().filter_map(|layer| Some((layer, Roofline::of(layer, Some(self))?)));
+        let mut above: Vec<_> = lines.filter(|(_, line)| line.is_above()).collect();
+        above.sort_by(|(_, a), (_, b)| b.share().total_cmp(&a.share()));
+        if let Some((layer, line)) = above.first() {
+            let why = match (disturbed.is_empty(), line.ceiling) {
+                (false, _) => "the ceiling was measured on a disturbed device".to_owned(),
+                (true, Some((Bound::Memory, _))) => {
+                    format!("its bytes come from a cache, or the ceiling was measured too low{}", self.tries())
+                }
+                (true, _) => {
+                    format!(
+                        "it takes fewer operations than are counted, or the ceiling was measured too low{}",
+                        self.tries()
+                    )
+                }
+            };
+            let message = format!(
+                "{} of {} layers come above what the device was measured to reach, {} with {}: {why}",
+                above.len(),
+                layers.len(),
+                layer.name,
+                line.of_ceiling().unwrap_or_default(),
+            );
+            let told = if disturbed.is_empty() { Finding::note } else { Finding::warning };
+            findings.push(told("above-ceiling", message));
+        }
+        findings
+    }
+
+    fn tries(&self) -> String {
+        if self.remeasured > 0 { format!(", {} times again", self.remeasured) } else { String::new() }
     }
 }
 
@@ -112,9 +182,23 @@ impl Roofline {
         operations.into_iter().chain(bytes).collect::<Vec<_>>().join(", ")
     }
 
-    /// `45 % of memory`.
+    fn share(&self) -> f64 {
+        self.ceiling.map_or(0.0, |(_, share)| share)
+    }
+
+    fn percent(&self) -> f64 {
+        (self.share() * 100.0).round()
+    }
+
+    /// Whether it comes above its ceiling, as far as a share is shown.
+    pub fn is_above(&self) -> bool {
+        self.percent() > 100.0
+    }
+
+    /// `45 % of memory`, `116 % of memory, above the ceiling`.
     pub fn of_ceiling(&self) -> Option<String> {
-        self.ceiling.map(|(bound, share)| format!("{:.0} % of {}", share * 100.0, bound.name()))
+        let above = if self.is_above() { ", above the ceiling" } else { "" };
+        self.ceiling.map(|(bound, _)| format!("{:.0} % of {}{above}", self.percent(), bound.name()))
     }
 
     /// Both.
@@ -141,6 +225,7 @@ mod tests {
                 tflop_s: BTreeMap::from([("fp16".to_owned(), 800.0), ("int8".to_owned(), 1500.0)]),
             },
             disturbed: Vec::new(),
+            remeasured: 0,
         }
     }
 
@@ -191,8 +276,54 @@ mod tests {
             "copy 4000 GB/s, fp16 800 TFLOP/s, int8 1500 TOP/s (measured 2025-11-20, driver 580.1)"
         );
         ceilings.disturbed = vec!["throttled: thermal".into()];
-        assert!(ceilings.describe().ends_with("driver 580.1; throttled: thermal)"));
+        assert!(ceilings.describe().ends_with("driver 580.1; disturbed, so they may be too low: throttled: thermal)"));
         let text = serde_json::to_string(&ceilings).unwrap();
         assert_eq!(serde_json::from_str::<Ceilings>(&text).unwrap(), ceilings);
+    }
+    #[test]
+    fn no_share_above_the_ceiling_stands_without_a_word() {
+        let mut ceilings = ceilings();
+        let within = layer(1.0, 0, 4_010_000_000, None);
+        assert_eq!(Roofline::of(&within, Some(&ceilings)).unwrap().of_ceiling().as_deref(), Some("100 % of memory"));
+        assert!(ceilings.findings(std::slice::from_ref(&within)).is_empty());
+
+        let cached = LayerTime { name: "pool".into(), ..layer(1.0, 0, 4_640_000_000, None) };
+        let line = Roofline::of(&cached, Some(&ceilings)).unwrap();
+        assert!(line.describe().ends_with("116 % of memory, above the ceiling"), "{}", line.describe());
+        let told = |ceilings: &Ceilings, layer: &LayerTime| {
+            let findings = ceilings.findings(&[layer.clone(), within.clone()]);
+            findings.into_iter().map(|finding| (finding.code, finding.message)).collect::<Vec<_>>()
+        };
+        let [(code, message)] = &told(&ceilings, &cached)[..] else { panic!("one finding") };
+        assert_eq!(code, "above-ceiling");
+        assert!(message.starts_with("1 of 2 layers") && message.contains("pool with 116 % of memory"), "{message}");
+        assert!(message.ends_with("its bytes come from a cache, or the ceiling was measured too low"), "{message}");
+        ceilings.remeasured = 2;
+        let product = layer(1.0, 1_000_000_000_000, 0, Some("fp16"));
+        let message = &told(&ceilings, &product)[0].1;
+        assert!(message.contains("125 % of compute, above the ceiling: it takes fewer operations"), "{message}");
+        assert!(message.ends_with("measured too low, 2 times again"), "{message}");
+
+        ceilings.disturbed = vec!["hypervisor took: 9 % of the processors".into()];
+        let [(marked, why), (above, message)] = &told(&ceilings, &cached)[..] else { panic!("two findings") };
+        assert_eq!((marked.as_str(), above.as_str()), ("ceilings-disturbed", "above-ceiling"));
+        assert!(why.contains("hypervisor took: 9 %") && why.contains("measures it again"), "{why}");
+        assert!(message.ends_with("the ceiling was measured on a disturbed device"), "{message}");
+        assert_eq!(told(&ceilings, &within).len(), 1, "disturbed ceilings are marked whatever they are held against");
+    }
+
+    #[test]
+    fn of_two_measurements_the_higher_rates_count() {
+        let quiet = ceilings();
+        let low =
+            Rates { copy_gb_s: 5000.0, tflop_s: BTreeMap::from([("fp16".to_owned(), 1.0), ("bf16".to_owned(), 2.0)]) };
+        let busy = Ceilings { rates: low, disturbed: vec!["throttled: thermal".into()], ..quiet.clone() };
+        let told = |ceilings: Ceilings| (ceilings.rates.copy_gb_s, ceilings.disturbed.len(), ceilings.remeasured);
+        assert_eq!(told(quiet.clone().joined(busy.clone())), (5000.0, 0, 0));
+        assert_eq!(told(busy.clone().joined(quiet.clone())), (5000.0, 0, 0));
+        assert_eq!(told(busy.clone().joined(busy.clone())), (5000.0, 1, 0));
+        assert_eq!(told(quiet.clone().joined(quiet.clone())), (4000.0, 0, 1));
+        let both = quiet.joined(busy).rates.tflop_s;
+        assert_eq!((both["fp16"], both["int8"], both["bf16"]), (800.0, 1500.0, 2.0));
     }
 }

@@ -106,6 +106,9 @@ pub struct ProfilePoint {
     /// Items per second: batch over the mean latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput_per_s: Option<f64>,
+    /// Every window of it was disturbed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disturbed: bool,
     /// The headline is this very measurement.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub headline: bool,
@@ -168,6 +171,9 @@ pub struct BatchPoint {
     /// Items per second: batch over the mean latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput_per_s: Option<f64>,
+    /// Every window of it was disturbed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disturbed: bool,
     /// The headline is this very measurement.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub headline: bool,

@@ -14,6 +14,8 @@ pub struct Figures {
     pub batch: Option<u64>,
     pub build_ms: Option<f64>,
     pub peak_memory_bytes: Option<u64>,
+    pub build_memory_bytes: Option<u64>,
+    pub run_memory_bytes: Option<u64>,
     pub engine_memory_bytes: Option<u64>,
     pub simulated: bool,
     pub numerics: Option<NumericFigures>,

@@ -4,24 +4,29 @@
 
 pub mod card;
 mod ceilings;
+pub mod check;
 pub mod compare;
 mod detail;
+pub mod disturbance;
 pub mod figures;
 pub mod format;
 mod layer;
+mod read;
 pub mod samples;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use ceilings::{Bound, Ceilings, Rates, Roofline};
+pub use check::Contradiction;
 pub use detail::{
     ArtifactRef, BatchPoint, BatchSweep, BuildSelection, BuildTrial, CacheState, CacheUse, LatencySplit, ModeSplit,
     PartStats, ProfilePoint, ProfileSwitch, ShapePoint, StreamPoint, StreamSweep, Sweep,
 };
 pub use layer::LayerTime;
+pub use read::ReadError;
 pub use samples::{Samples, SamplesError};
 
-use planforge_stats::{INTERVAL_RULE, LatencyStats, MedianInterval, NoInterval};
+use planforge_stats::{LatencyStats, MedianInterval, NoInterval};
 use planforge_types::{
     BuildSpec, Digest, EngineKey, Port, Sku, Toolchain, fingerprint::DeviceFingerprint, telemetry::TelemetrySample,
 };
@@ -105,6 +110,13 @@ pub struct Report {
     /// Highest resident memory of the worker process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
+    /// Of building alone, in whichever process that was; absent when the plan was only measured, or nobody could tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_memory_bytes: Option<u64>,
+    /// Of loading the engine and running it for the headline, inputs and whatever the worker held before included; absent
+    /// where nobody could tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_memory_bytes: Option<u64>,
     /// Weights, activations and scratch the loaded engine holds.
     pub engine_memory_bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -126,21 +138,9 @@ impl Report {
         counted.map(|window| window.iterations as usize).collect()
     }
 
-    /// Whether the numbers are those of the raw samples. An interval that was found by the rule of another version is left
-    /// out of it.
+    /// Whether the numbers are those of the raw samples; see [`mod@check`].
     pub fn is_consistent(&self) -> Result<bool, SamplesError> {
-        let samples = self.samples.decode()?;
-        let sizes = self.counted_windows();
-        let covered = sizes.iter().try_fold(0usize, |sum, size| sum.checked_add(*size)) == Some(samples.len());
-        if !covered {
-            return Ok(false);
-        }
-        let derived =
-            planforge_stats::latency_stats(&samples, &sizes).map(|stats| match self.latency_ms.interval_rule {
-                INTERVAL_RULE => stats,
-                interval_rule => LatencyStats { interval: self.latency_ms.interval, interval_rule, ..stats },
-            });
-        Ok(derived == Some(self.latency_ms))
+        Ok(self.contradiction()?.is_none())
     }
 
     /// The median's interval. Reports of old have one for a single window too; it told nothing, and is left out.
@@ -197,6 +197,12 @@ pub struct Experiment {
     pub warm_up_ms: f64,
     pub min_samples: u64,
     pub min_duration_ms: f64,
+    /// Least time it had to warm up, unless an engine this slow is warm before; absent: an older version measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_warm_up_ms: Option<f64>,
+    /// Least number of windows that had to count; absent: an older version measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_windows: Option<u64>,
     /// Half-width of the median's confidence interval, relative to the median, that was aimed for.
     pub target_relative_ci: f64,
     pub budget_ms: f64,

@@ -68,6 +68,8 @@ pub fn sample_report(centre_ms: f64) -> Report {
             warm_up_ms: 200.0,
             min_samples: 20,
             min_duration_ms: 1000.0,
+            min_warm_up_ms: Some(200.0),
+            min_windows: Some(5),
             target_relative_ci: 0.01,
             budget_ms: 10_000.0,
             elapsed_ms: 1500.0,
@@ -109,6 +111,8 @@ pub fn sample_report(centre_ms: f64) -> Report {
         build_ms: Some(1234.0),
         phases_ms: BTreeMap::from([("compile".to_owned(), 1234.0), ("measure".to_owned(), 1500.0)]),
         peak_memory_bytes: Some(40 << 20),
+        build_memory_bytes: Some(40 << 20),
+        run_memory_bytes: Some(24 << 20),
         engine_memory_bytes: 1 << 20,
         numerics: Some(Numerics {
             oracle: "reference operators".into(),
@@ -137,6 +141,15 @@ pub fn sample_report(centre_ms: f64) -> Report {
     }
 }
 
+/// The report with every window kept although it was disturbed.
+pub fn disturbed(mut report: Report) -> Report {
+    for window in &mut report.windows {
+        window.tainted.push("other processes used: 60 % of the processors".into());
+        window.kept_tainted = true;
+    }
+    report
+}
+
 /// Ceilings, and a sweep of three batches of which one is not possible.
 pub fn with_ceilings_and_batches(mut report: Report) -> Report {
     let tflop_s = BTreeMap::from([("fp32".to_owned(), 0.25)]);
@@ -144,7 +157,7 @@ pub fn with_ceilings_and_batches(mut report: Report) -> Report {
         measured_unix_ms: 1_763_600_000_000,
         conditions: BTreeMap::from([("threads".to_owned(), "2".to_owned())]),
         rates: Rates { copy_gb_s: 20.0, tflop_s },
-        disturbed: Vec::new(),
+        ..Ceilings::default()
     });
     report.layers[0].flops = 150_000_000;
     report.layers[1].bytes = 2_500_000;
@@ -152,6 +165,7 @@ pub fn with_ceilings_and_batches(mut report: Report) -> Report {
         batch,
         latency_ms: problem.is_none().then_some(report.latency_ms),
         throughput_per_s: problem.is_none().then_some(f64::from(batch) * 1e3 / report.latency_ms.mean),
+        disturbed: false,
         headline: batch == 1,
         problem: problem.map(str::to_owned),
     };

@@ -62,7 +62,8 @@ fn reports_from_before_ceilings_and_batch_sweeps_are_read() {
 fn an_older_report_of_one_window_opens_and_has_no_interval() {
     let mut report = sample_report(1.0);
     let samples = report.samples.decode().unwrap();
-    report.windows = vec![WindowRecord { iterations: samples.len() as u32, ..report.windows[0].clone() }];
+    let median_ms = planforge_stats::median(&samples);
+    report.windows = vec![WindowRecord { iterations: samples.len() as u32, median_ms, ..report.windows[0].clone() }];
     report.latency_ms = latency_stats(&samples, &[samples.len()]).unwrap();
     let mut document = serde_json::to_value(&report).unwrap();
     // As it was written once: with bounds from a single window, and a confidence they never had.

@@ -93,6 +93,12 @@ pub const SWEEP_POINTS_MAX: usize = 16;
 
 pub const STREAMS_MAX: u32 = 64;
 
+/// Longest warm-up that somebody may ask for.
+pub const WARM_UP_MAX_MS: u32 = 60_000;
+
+/// Most timed windows that somebody may ask for.
+pub const WINDOWS_MAX: u32 = 100;
+
 /// Largest batch of a sweep.
 pub const BATCH_MAX: u32 = 65_536;
 
@@ -122,6 +128,17 @@ pub struct MeasureAsk {
     /// Batches to sweep within the first optimization profile, ascending; empty: no sweep.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub batches: Vec<u32>,
+    /// Least time that the headline warms up, in milliseconds; 0: the usual.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub warm_up_ms: u32,
+    /// Least number of timed windows that the headline counts; 0: the usual.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub min_windows: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_usual(least: &u32) -> bool {
+    *least == 0
 }
 
 impl MeasureAsk {
@@ -133,7 +150,9 @@ impl MeasureAsk {
     /// Whether a measurement made for this ask has everything that `other` asks for.
     pub fn covers(&self, other: &Self) -> bool {
         let has = |own: &[u32], asked: &[u32]| asked.iter().all(|number| own.contains(number));
-        (self.trace || !other.trace) && has(&self.streams, &other.streams) && has(&self.batches, &other.batches)
+        let long_enough = self.warm_up_ms >= other.warm_up_ms && self.min_windows >= other.min_windows;
+        let swept = has(&self.streams, &other.streams) && has(&self.batches, &other.batches);
+        (self.trace || !other.trace) && swept && long_enough
     }
 
     /// Everything that either asks for.
@@ -143,10 +162,12 @@ impl MeasureAsk {
             streams: both(&self.streams, &other.streams),
             trace: self.trace || other.trace,
             batches: both(&self.batches, &other.batches),
+            warm_up_ms: self.warm_up_ms.max(other.warm_up_ms),
+            min_windows: self.min_windows.max(other.min_windows),
         }
     }
 
-    /// Refuses sweeps that are too long, too wide or out of order.
+    /// Refuses sweeps that are too long, too wide or out of order, and a headline that would take too long.
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -162,6 +183,12 @@ impl MeasureAsk {
             if !numbers.windows(2).all(|pair| pair[0] < pair[1]) {
                 return Err(format!("a {name} sweep names each number once, in ascending order"));
             }
+        }
+        if self.warm_up_ms > WARM_UP_MAX_MS {
+            return Err(format!("a warm-up takes at most {WARM_UP_MAX_MS} ms, not {}", self.warm_up_ms));
+        }
+        if self.min_windows > WINDOWS_MAX {
+            return Err(format!("a measurement takes at most {WINDOWS_MAX} windows, not {}", self.min_windows));
         }
         Ok(())
     }
@@ -224,4 +251,38 @@ pub enum WorkEvent {
 #[serde(tag = "command", rename_all = "snake_case")]
 pub enum WorkCommand {
     Continue,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn least(warm_up_ms: u32, min_windows: u32) -> MeasureAsk {
+        MeasureAsk { warm_up_ms, min_windows, ..MeasureAsk::default() }
+    }
+
+    #[test]
+    fn a_longer_measurement_answers_a_shorter_one() {
+        assert!(least(0, 0).is_empty() && !least(1, 0).is_empty());
+        assert!(least(500, 20).covers(&least(200, 20)) && least(500, 20).covers(&least(0, 0)));
+        assert!(!least(500, 20).covers(&least(501, 0)) && !least(500, 20).covers(&least(0, 21)));
+        assert_eq!(least(500, 5).union(&least(200, 20)), least(500, 20));
+    }
+
+    #[test]
+    fn how_long_a_headline_takes_is_bounded() {
+        least(WARM_UP_MAX_MS, WINDOWS_MAX).validate().unwrap();
+        assert!(least(WARM_UP_MAX_MS + 1, 0).validate().unwrap_err().contains("60000 ms"));
+        assert!(least(0, WINDOWS_MAX + 1).validate().unwrap_err().contains("100 windows"));
+    }
+
+    #[test]
+    fn asks_of_older_versions_are_read_and_the_usual_is_written_as_they_write_it() {
+        let older = r#"{"streams":[1,4],"trace":true}"#;
+        let ask: MeasureAsk = serde_json::from_str(older).unwrap();
+        assert_eq!((ask.warm_up_ms, ask.min_windows), (0, 0));
+        assert_eq!(serde_json::to_string(&ask).unwrap(), older);
+        let asked = least(500, 20);
+        assert_eq!(serde_json::from_str::<MeasureAsk>(&serde_json::to_string(&asked).unwrap()).unwrap(), asked);
+    }
 }

@@ -6,4 +6,5 @@ mod farm;
 mod help;
 mod many_jobs;
 mod owner;
+mod reports;
 mod support;

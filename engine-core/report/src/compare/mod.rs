@@ -187,6 +187,9 @@ pub struct Row {
     pub simulated: bool,
     /// Measured while something else used the device.
     pub disturbed: bool,
+    /// All of the windows that count were.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wholly_disturbed: bool,
     pub foreign: bool,
 }
 
@@ -392,7 +395,7 @@ fn incomparable(left: &Report, right: &Report) -> Option<String> {
                 report.sku
             ));
         }
-        if let Some(reason) = wholly_disturbed(report) {
+        if let Some(reason) = report.wholly_disturbed() {
             return Some(format!("every window of the report for {} was disturbed ({reason})", report.sku));
         }
     }
@@ -471,13 +474,6 @@ fn extras(report: &Report) -> Vec<String> {
     extras
 }
 
-/// What disturbed every single window that counts; `None` when one of them was quiet.
-fn wholly_disturbed(report: &Report) -> Option<String> {
-    let mut counted = report.windows.iter().filter(|window| window.tainted.is_empty() || window.kept_tainted);
-    let first = counted.next()?.tainted.first()?.clone();
-    counted.all(|window| window.kept_tainted).then_some(first)
-}
-
 fn precision(report: &Report) -> String {
     format!("{:?}", report.spec.precision).to_lowercase()
 }
@@ -513,6 +509,7 @@ fn row(report: &Report) -> Row {
         accurate: report.accurate,
         simulated: report.simulated,
         disturbed: disturbed(report),
+        wholly_disturbed: report.wholly_disturbed().is_some(),
         foreign: report.foreign.is_some(),
     }
 }

@@ -54,12 +54,13 @@ impl Job<'_> {
 }
 
 fn point(batch: u32, headline: bool, found: Result<Measurement, String>) -> BatchPoint {
-    let (measured, problem) = match found {
-        Ok(measured) => (Some(measured.stats), None),
-        Err(problem) => (None, Some(problem)),
+    let (measured, disturbed, problem) = match found {
+        Ok(measured) => (Some(measured.stats), measured.wholly_disturbed(), None),
+        Err(problem) => (None, false, Some(problem)),
     };
     let throughput = |stats: &planforge_stats::LatencyStats| f64::from(batch) * 1e3 / stats.mean.max(f64::MIN_POSITIVE);
-    BatchPoint { batch, latency_ms: measured, throughput_per_s: measured.as_ref().map(throughput), headline, problem }
+    let throughput_per_s = measured.as_ref().map(throughput);
+    BatchPoint { batch, latency_ms: measured, throughput_per_s, disturbed, headline, problem }
 }
 
 /// The first profile and the batches it allows: the first dimension, where all inputs have one that varies alike.

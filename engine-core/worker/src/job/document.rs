@@ -2,6 +2,7 @@
 
 use super::{
     extra::ExtraMeasurements,
+    memory::PeakMemory,
     run::{Built, model_ref},
 };
 use crate::{measure::Measurement, verify::Verdict};
@@ -16,12 +17,10 @@ use planforge_types::{
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs::File,
     io::{self, BufWriter, Write as _},
     path::Path,
 };
-
-const BYTES_PER_KIB: u64 = 1024;
 
 /// Everything a report is made of.
 pub(super) struct Parts<'a> {
@@ -38,6 +37,7 @@ pub(super) struct Parts<'a> {
     pub extra: ExtraMeasurements,
     pub artifacts: &'a [Artifact],
     pub verdict: Verdict,
+    pub memory: &'a PeakMemory,
 }
 
 pub(super) fn assemble(parts: Parts<'_>) -> Report {
@@ -89,7 +89,9 @@ pub(super) fn assemble(parts: Parts<'_>) -> Report {
         artifacts: parts.artifacts.iter().map(artifact_ref).collect(),
         build_ms: built.build_ms,
         phases_ms: parts.phases_ms,
-        peak_memory_bytes: peak_memory_bytes(),
+        peak_memory_bytes: parts.memory.of_process(),
+        build_memory_bytes: parts.memory.of_builds(),
+        run_memory_bytes: parts.memory.of_runs(),
         engine_memory_bytes: parts.engine_memory_bytes,
         numerics: verdict.numerics,
         accuracy: verdict.accuracy,
@@ -153,16 +155,6 @@ pub(super) fn shared_first(mut firsts: impl Iterator<Item = Option<u64>>) -> u64
     }
 }
 
-/// Highest resident memory of this process so far, as the kernel counted it.
-fn peak_memory_bytes() -> Option<u64> {
-    parse_peak(&fs::read_to_string("/proc/self/status").ok()?)
-}
-
-fn parse_peak(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * BYTES_PER_KIB)
-}
-
 /// Writes `document` as JSON, whole or not at all as far as the disk tells.
 pub(super) fn write_json(path: &Path, document: &impl Serialize) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
@@ -185,13 +177,5 @@ mod tests {
         assert_eq!(batch(&[port(&[Some(8)]), port(&[Some(4)])]), 1);
         assert_eq!(batch(&[port(&[])]), 1);
         assert_eq!(batch(&[]), 1);
-    }
-
-    #[test]
-    fn peak_memory_is_read_in_bytes() {
-        assert_eq!(parse_peak("Name:\tx\nVmPeak:\t 9 kB\nVmHWM:\t    2048 kB\n"), Some(2 << 20));
-        assert_eq!(parse_peak("VmHWM: x"), None);
-        #[cfg(target_os = "linux")]
-        assert!(peak_memory_bytes().is_some_and(|bytes| bytes > 100 * BYTES_PER_KIB));
     }
 }

@@ -125,8 +125,10 @@ impl Job<'_> {
         }
         self.may_go_on("the device's ceilings")?;
         if extra.layers.iter().any(|layer| layer.flops > 0 || layer.bytes > 0) {
-            let ceilings = self.ceilings(&mut *loaded.meter, telemetry);
+            let ceilings = self.ceilings(&mut *loaded.meter, &extra.layers, telemetry);
             extra.ceilings = extra.take("no-ceilings", "what the device reaches was not measured", ceilings).flatten();
+            let told = extra.ceilings.as_ref().map(|ceilings| ceilings.findings(&extra.layers));
+            extra.findings.extend(told.unwrap_or_default());
         }
         self.may_go_on("the report")?;
         Ok(extra)
@@ -276,6 +278,7 @@ fn fill(point: &mut ProfilePoint, measurement: &Measurement) {
     point.latency_ms = Some(measurement.stats);
     let mean_ms = measurement.stats.mean.max(f64::MIN_POSITIVE);
     point.throughput_per_s = Some(point.batch as f64 * 1e3 / mean_ms);
+    point.disturbed = measurement.wholly_disturbed();
 }
 
 fn point_name(point: &ProfilePoint) -> String {
@@ -294,6 +297,7 @@ fn described(profile: usize, at: ShapePoint, fixed: &OptimizationProfile) -> Pro
         batch,
         latency_ms: None,
         throughput_per_s: None,
+        disturbed: false,
         headline: false,
         problem: None,
     }

@@ -5,6 +5,7 @@ mod ceilings;
 mod document;
 mod extra;
 mod loss;
+mod memory;
 mod outlet;
 mod run;
 mod selection;

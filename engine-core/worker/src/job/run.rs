@@ -9,6 +9,7 @@ use super::{
     document,
     extra::distinct,
     loss::Loss,
+    memory::PeakMemory,
     outlet::{CompileEvents, Outlet, log},
     selection,
 };
@@ -79,6 +80,7 @@ pub fn run(
             loss,
             device,
             clock: MonotonicClock::default(),
+            memory: PeakMemory::default(),
         };
         job.run(telemetry, wait_continue)
     };
@@ -145,6 +147,7 @@ pub(super) struct Job<'a> {
     pub loss: Loss,
     pub device: DeviceFingerprint,
     pub clock: MonotonicClock,
+    pub memory: PeakMemory,
 }
 
 impl Job<'_> {
@@ -203,6 +206,7 @@ impl Job<'_> {
             extra,
             artifacts: &artifacts,
             verdict: loaded.verdict,
+            memory: &self.memory,
         });
         let path = order.scratch.join("report.json");
         document::write_json(&path, &report).map_err(|error| file_error("write the report", &path, &error))?;
@@ -254,7 +258,8 @@ impl Job<'_> {
         self.compiler.check(&request)?;
         let before = cache.and_then(cache_state);
         let began_ms = self.clock.now_ms();
-        let compiled = self.compiler.compile(&request, &CompileEvents(self.outlet), self.cancel)?;
+        let compile = || self.compiler.compile(&request, &CompileEvents(self.outlet), self.cancel);
+        let compiled = self.memory.of_build(compile)?;
         let build_ms = self.clock.now_ms() - began_ms;
         let plan = plan_ref(&compiled.path)?;
         log(&format!("built plan {} of {} bytes", plan.digest, plan.bytes));
@@ -301,7 +306,9 @@ impl Job<'_> {
     /// Loads the plan, makes its inputs and checks its outputs.
     pub fn verify(&self, built: &Built) -> Result<Loaded, BackendError> {
         let order = self.order;
-        let mut meter = self.load(&built.path, 0)?;
+        let elsewhere =
+            |loaded: &Result<Box<dyn Meter>, _>| loaded.as_ref().is_ok_and(|meter| runs_elsewhere(&**meter));
+        let mut meter = self.memory.of_run(elsewhere, || self.load(&built.path, 0))?;
         let profile = order.spec.profiles.first();
         let graph = self.reference_graph(profile);
         let inputs = reference_inputs(graph.as_ref().ok(), &*meter, profile);
@@ -434,13 +441,16 @@ impl Job<'_> {
         let config = MeasureConfig {
             strict_budget: self.order.strict_measure_budget,
             ..MeasureConfig::within(self.order.measure_budget_ms as f64, self.threads())
-        };
+        }
+        .at_least(self.order.measure.warm_up_ms, self.order.measure.min_windows);
         if let Some(words) = measure::announced(loaded.meter.pacing(), &config) {
             log(&words);
         }
         let measurement = self.phase("measure", phases, || {
             self.outlet.send(WorkEvent::WindowBegin);
-            let result = measure::measure(&mut *loaded.meter, telemetry, &self.clock, &config, self.cancel);
+            let elsewhere = runs_elsewhere(&*loaded.meter);
+            let timed = || measure::measure(&mut *loaded.meter, telemetry, &self.clock, &config, self.cancel);
+            let result = self.memory.of_run(|_| elsewhere, timed);
             self.outlet.send(WorkEvent::WindowEnd);
             result
         })?;
@@ -489,6 +499,11 @@ impl Job<'_> {
         }
         artifacts
     }
+}
+
+/// Whether executions are processes of their own.
+fn runs_elsewhere(meter: &dyn Meter) -> bool {
+    meter.pacing() != Pacing::Iterations
 }
 
 /// Longest the oracles may take for all shapes of all profiles besides the usual ones of the first: a model whose

@@ -19,7 +19,7 @@ pub mod sweep;
 use planforge_backend::{Cancel, Meter, Pacing, Window};
 use planforge_device::telemetry::{Telemetry, contention};
 use planforge_report::{
-    Experiment, Finding, Severity, StopReason, TelemetryPair, WindowRecord,
+    Experiment, Finding, Severity, StopReason, TelemetryPair, WindowRecord, disturbance,
     samples::{MAX_SAMPLES, whole_ns_ms},
 };
 use planforge_stats::{CI_CONFIDENCE, COMPARABLE_WINDOWS, LatencyStats};
@@ -57,6 +57,8 @@ pub struct MeasureConfig {
     /// Untimed executions go on at least this long, so that caches, clocks and threads settle.
     pub warm_up_ms: f64,
     pub warm_up_iterations: u64,
+    /// Least warm-up that somebody asked for, however few executions that is of a slow engine, or many of a quick one.
+    pub asked_warm_up_ms: f64,
     /// Usual length of one timed window.
     pub window_ms: f64,
     pub min_windows: usize,
@@ -82,6 +84,7 @@ impl MeasureConfig {
         Self {
             warm_up_ms: (budget_ms * 0.1).min(200.0),
             warm_up_iterations: 3,
+            asked_warm_up_ms: 0.0,
             window_ms: 100.0,
             min_windows: COMPARABLE_WINDOWS,
             min_samples: 20,
@@ -93,10 +96,23 @@ impl MeasureConfig {
             threads,
         }
     }
+
+    /// At least as long a warm-up and as many windows as somebody asked for.
+    pub fn at_least(mut self, warm_up_ms: u32, windows: u32) -> Self {
+        self.asked_warm_up_ms = f64::from(warm_up_ms);
+        self.warm_up_ms = self.warm_up_ms.max(self.asked_warm_up_ms);
+        self.min_windows = self.min_windows.max(windows as usize);
+        self
+    }
+
+    /// Most executions of one window: the sample limit then leaves enough windows to judge drift by.
+    fn max_window_iterations(&self) -> u32 {
+        (MAX_SAMPLES / self.min_windows.max(USUAL_MOST_WINDOWS)).max(1) as u32
+    }
 }
 
-/// Most executions of one window: the sample limit then still leaves ten windows to judge drift by.
-const MAX_WINDOW_ITERATIONS: u32 = (MAX_SAMPLES / 10) as u32;
+/// Windows that the sample limit has room for, where nobody asks for more.
+const USUAL_MOST_WINDOWS: usize = 10;
 
 /// Executions that a window of a slow engine has at least, where the window's length is a time.
 const MIN_PROCESS_ITERATIONS: u32 = 10;
@@ -117,6 +133,13 @@ pub struct Measurement {
     pub experiment: Experiment,
     pub telemetry: TelemetryPair,
     pub findings: Vec<Finding>,
+}
+
+impl Measurement {
+    /// Whether not one of the windows that count was quiet.
+    pub fn wholly_disturbed(&self) -> bool {
+        disturbance::first_reason(&self.windows).is_some()
+    }
 }
 
 /// What to tell before an experiment whose windows cost more than their time: how long the least of it takes.
@@ -156,7 +179,7 @@ pub fn measure(
         run.check_cancelled()?;
         let left = (MAX_SAMPLES - record.samples.len()) as u32;
         let timed = run.window(Window { iterations: window.iterations.min(left), ..window })?;
-        let (timed, executed) = thin(timed, left.min(MAX_WINDOW_ITERATIONS) as usize);
+        let (timed, executed) = thin(timed, left.min(config.max_window_iterations()) as usize);
         let Timed { latencies, duration_ms } = timed;
         let after = run.look(telemetry, &last)?;
         let reasons = contention::assess(&last, &after, duration_ms, config.threads);
@@ -187,6 +210,8 @@ pub fn measure(
         warm_up_ms: warm_up.duration_ms,
         min_samples: config.min_samples,
         min_duration_ms: config.min_duration_ms,
+        min_warm_up_ms: Some(warm_up.least_ms),
+        min_windows: Some(config.min_windows as u64),
         target_relative_ci: config.target_relative_ci,
         budget_ms: config.budget_ms,
         elapsed_ms: clock.now_ms() - run.began_ms,
@@ -232,6 +257,8 @@ fn thin(timed: Timed, most: usize) -> (Timed, Option<u64>) {
 struct WarmUp {
     iterations: u64,
     duration_ms: f64,
+    /// What it had to take at least.
+    least_ms: f64,
     /// Median latency of the last warm-up window.
     latency_ms: f64,
 }
@@ -261,8 +288,9 @@ impl Run<'_> {
     /// Runs growing windows until both minimums are met; always at least one execution.
     fn warm_up(&mut self) -> Result<WarmUp, BackendError> {
         if let Pacing::Process { warm_up_ms, .. } = self.pacing {
-            return Ok(WarmUp { iterations: 0, duration_ms: warm_up_ms, latency_ms: 0.0 });
+            return Ok(WarmUp { iterations: 0, duration_ms: warm_up_ms, least_ms: warm_up_ms, latency_ms: 0.0 });
         }
+        let MeasureConfig { asked_warm_up_ms: asked_ms, warm_up_ms: least_ms, .. } = *self.config;
         let limit_ms = self.config.budget_ms * WARM_UP_SHARE;
         let mut iterations = 0;
         let mut size = 1;
@@ -271,13 +299,15 @@ impl Run<'_> {
             let Timed { latencies, .. } = self.window(Window { iterations: size, duration_ms: 0.0 })?;
             iterations += u64::from(size);
             let duration_ms = self.clock.now_ms() - self.began_ms;
-            let warm = iterations >= self.config.warm_up_iterations && duration_ms >= self.config.warm_up_ms;
-            if warm || duration_ms >= limit_ms || iterations >= MAX_SAMPLES as u64 {
-                return Ok(WarmUp { iterations, duration_ms, latency_ms: planforge_stats::median(&latencies) });
+            let warm = iterations >= self.config.warm_up_iterations && duration_ms >= least_ms;
+            let is_enough = duration_ms >= limit_ms || iterations >= MAX_SAMPLES as u64;
+            if warm || (is_enough && duration_ms >= asked_ms) {
+                let latency_ms = planforge_stats::median(&latencies);
+                return Ok(WarmUp { iterations, duration_ms, least_ms, latency_ms });
             }
             let latency_ms = planforge_stats::median(&latencies).max(1e-6);
             let fits = (self.config.warm_up_ms / 4.0 / latency_ms) as u32;
-            size = fits.clamp(1, (size * 2).min(MAX_WINDOW_ITERATIONS));
+            size = fits.clamp(1, (size * 2).min(self.config.max_window_iterations()));
         }
     }
 
@@ -286,7 +316,7 @@ impl Run<'_> {
         match self.pacing {
             Pacing::Iterations => {
                 let fits = (self.config.window_ms / warm_up.latency_ms.max(1e-6)) as u32;
-                let iterations = fits.clamp(1, MAX_WINDOW_ITERATIONS);
+                let iterations = fits.clamp(1, self.config.max_window_iterations());
                 Window { iterations, duration_ms: self.config.window_ms }
             }
             Pacing::Process { window_ms, .. } => {

@@ -133,6 +133,7 @@ mod tests {
             batch,
             latency_ms: None,
             throughput_per_s,
+            disturbed: false,
             headline: false,
             problem: None,
         };

@@ -506,8 +506,9 @@ fn windows_that_are_processes_warm_themselves_and_keep_evenly_spread_samples() {
     let window = &found.windows[0];
     // 500 ms of 0.1 ms are thousands of executions; a tenth of the room for samples is kept of each window.
     assert!(window.thinned_from.is_some_and(|all| all > 4900), "{window:?}");
-    assert_eq!(window.iterations, MAX_WINDOW_ITERATIONS);
-    assert_eq!(found.samples.len(), found.windows.len() * MAX_WINDOW_ITERATIONS as usize);
+    let most = config.max_window_iterations();
+    assert_eq!((window.iterations, most as usize), (most, MAX_SAMPLES / 10));
+    assert_eq!(found.samples.len(), found.windows.len() * most as usize);
 }
 
 #[test]
@@ -541,4 +542,25 @@ fn a_windows_own_process_is_not_taken_for_another() {
     let found = measure(&mut ProcessSession(inner), &mut gpu(passing), &clock, &config, &Cancel::default()).unwrap();
     assert_eq!(tainted_windows(&found), [0; 0]);
     assert!(found.telemetry.after.looked_in.is_empty(), "what was not judged is not said to have been");
+}
+
+#[test]
+fn a_warm_up_and_windows_that_are_asked_for_are_reached_and_recorded() {
+    // A quick engine, whose samples would fill a report before, and one that is slower than the whole budget.
+    for latency_ms in [0.01, 2.0, 400.0] {
+        let mut meter = meter(steady(latency_ms));
+        let clock = meter.clock.clone();
+        let config = MeasureConfig::within(1_000.0, 1).at_least(2_000, 30);
+        let found = measure(&mut meter, &mut quiet(), &clock, &config, &Cancel::default()).unwrap();
+        let told = &found.experiment;
+        assert!(told.warm_up_ms >= 2_000.0, "{latency_ms}: {told:?}");
+        assert_eq!((told.min_warm_up_ms, told.min_windows), (Some(2_000.0), Some(30)));
+        assert!(found.windows.len() >= 30 && found.samples.len() <= MAX_SAMPLES, "{latency_ms}: {told:?}");
+    }
+    let usual = experiment(meter(steady(2.0)), &mut quiet(), 1_000.0).unwrap().experiment;
+    assert_eq!((usual.min_warm_up_ms, usual.min_windows), (Some(100.0), Some(COMPARABLE_WINDOWS as u64)));
+    // Asking for less than the usual changes nothing.
+    let config = MeasureConfig::within(1_000.0, 1);
+    assert_eq!(config.at_least(0, 0), config);
+    assert_eq!(config.at_least(1, 1).min_windows, config.min_windows);
 }

@@ -1,0 +1,80 @@
+//! Report files: what `--json` prints is read again, and figures that contradict their samples are not.
+
+use crate::support::{World, transcript};
+use planforge_report::{Report, testing::sample_report};
+use serde_json::{Value, json};
+use std::process::Output;
+
+fn printed(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+fn medians(reports: &[Report]) -> Vec<f64> {
+    reports.iter().map(|report| report.latency_ms.median).collect()
+}
+
+fn told(document: &Value, list: &str, figure: &str) -> Vec<f64> {
+    let rows = document[list].as_array().unwrap_or_else(|| panic!("no {list} in {document:#}"));
+    rows.iter().map(|row| row.pointer(figure).and_then(Value::as_f64).unwrap()).collect()
+}
+
+#[test]
+fn what_report_prints_is_shown_compared_and_gated_again() {
+    let world = World::new();
+    let reports = [sample_report(1.0), sample_report(1.004), sample_report(2.0)];
+    world.write("one.json", serde_json::to_vec(&reports[0]).unwrap());
+    // Printed once: the very document of `planforge report FILE --json`.
+    let one = world.run(&["report", "one.json", "--json"]);
+    world.write("printed.json", &one.stdout);
+    assert_eq!(printed(&world.run(&["report", "printed.json", "--json"])), printed(&one));
+    assert!(world.run(&["report", "printed.json"]).status.success());
+
+    let all = json!({ "reports": reports, "artifacts": [[], [], []], "portability": [null, null, null] });
+    let lines = reports.iter().map(|report| serde_json::to_string(report).unwrap() + "\n").collect::<String>();
+    for (name, text) in
+        [("all.json", all.to_string()), ("list.json", json!(reports).to_string()), ("lines.json", lines)]
+    {
+        world.write(name, text);
+        let shown = printed(&world.run(&["report", name, "--json"]));
+        assert_eq!(told(&shown, "reports", "/latency_ms/median"), medians(&reports), "{name}");
+        let compared = printed(&world.run(&["compare", name, "--json"]));
+        assert_eq!(told(&compared, "rows", "/median_ms"), medians(&reports), "{name}");
+        let both = printed(&world.run(&["compare", "printed.json", name, "--json"]));
+        assert_eq!(both["rows"].as_array().unwrap().len(), 4, "{name}");
+    }
+    let passed = world.run(&["compare", "printed.json", "one.json", "--gate", "5"]);
+    assert_eq!(passed.status.code(), Some(0), "{}", transcript(world.root(), &passed));
+    let failed = world.run(&["compare", "all.json", "--gate", "5"]);
+    assert_eq!(failed.status.code(), Some(9), "{}", transcript(world.root(), &failed));
+}
+
+#[test]
+fn figures_that_contradict_their_samples_are_refused() {
+    let world = World::new();
+    world.write("good.json", serde_json::to_vec(&sample_report(1.0)).unwrap());
+    let mut wrong = sample_report(1.0);
+    wrong.latency_ms.median = 0.25;
+    world.write("wrong.json", serde_json::to_vec(&wrong).unwrap());
+    world.write("both.json", json!({ "reports": [sample_report(1.0), wrong] }).to_string());
+    let commands: [&[&str]; 4] = [
+        &["report", "wrong.json"],
+        &["compare", "good.json", "wrong.json"],
+        &["compare", "good.json", "wrong.json", "--gate", "5"],
+        &["report", "both.json"],
+    ];
+    for command in commands {
+        let output = world.run(command);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(2), &b""[..]), "{command:?}: {said}");
+        let name = if command.contains(&"both.json") { "report 2 of both.json" } else { "wrong.json" };
+        for words in [name, "latency_ms.median is stated as 0.25", "come to 1.0", "hint: ", "planforge bench"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+    }
+    let mut throughput = sample_report(1.0);
+    throughput.throughput_per_s *= 1.16;
+    world.write("throughput.json", serde_json::to_vec(&throughput).unwrap());
+    let refused = printed(&world.run(&["report", "throughput.json", "--json"]));
+    assert_eq!(refused["error"]["exit_code"], 2, "{refused:#}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("throughput_per_s"), "{refused:#}");
+}
