@@ -111,6 +111,30 @@ pub fn execute_observed(
     inputs: &BTreeMap<String, Tensor>,
     observer: &mut dyn FnMut(ValueId, &Tensor) -> ControlFlow<()>,
 ) -> Result<BTreeMap<String, Tensor>, OpError> {
+    let mut compute = |node: &Node, tensors: &[Option<&Tensor>], types: &[TensorType]| {
+        let results = run(&node.op, tensors, types)?;
+        match node.outputs.iter().zip(&results).any(|(&id, tensor)| observer(id, tensor).is_break()) {
+            true => Err(OpError::Stopped),
+            false => Ok(results),
+        }
+    };
+    execute_by(graph, inputs, &mut compute)
+}
+
+/// Computes one node, of which it is given the inputs and the types of its outputs; [`OpError::Stopped`] ends the
+/// execution.
+pub type Compute<'a> = dyn FnMut(&Node, &[Option<&Tensor>], &[TensorType]) -> Result<Vec<Tensor>, OpError> + 'a;
+
+/// As [`execute`], with `compute` in place of [`run`]: what differs from it in a way that is to be studied.
+///
+/// # Errors
+///
+/// As [`execute`].
+pub fn execute_by(
+    graph: &Graph,
+    inputs: &BTreeMap<String, Tensor>,
+    compute: &mut Compute<'_>,
+) -> Result<BTreeMap<String, Tensor>, OpError> {
     let mut values: Vec<Option<Tensor>> = vec![None; graph.values.len()];
     bind_inputs(graph, inputs, &mut values)?;
     for (&id, tensor) in &graph.constants {
@@ -127,18 +151,18 @@ pub fn execute_observed(
         last_use[output.value.index()] = None;
     }
     for (index, node) in graph.nodes.iter().enumerate() {
-        let named = |source: OpError| OpError::Node {
-            node: format!("{} ({})", node.origins.join(" + "), node.op.kind()),
-            source: Box::new(source),
+        let named = |source: OpError| match source {
+            OpError::Stopped => OpError::Stopped,
+            source => OpError::Node {
+                node: format!("{} ({})", node.origins.join(" + "), node.op.kind()),
+                source: Box::new(source),
+            },
         };
         let types = output_types(graph, node)?;
         let tensors: Vec<Option<&Tensor>> =
             node.inputs.iter().map(|id| id.and_then(|id| values[id.index()].as_ref())).collect();
-        let results = run(&node.op, &tensors, &types).map_err(named)?;
+        let results = compute(node, &tensors, &types).map_err(named)?;
         for (&id, tensor) in node.outputs.iter().zip(results) {
-            if observer(id, &tensor).is_break() {
-                return Err(OpError::Stopped);
-            }
             values[id.index()] = Some(tensor);
         }
         for id in node.inputs.iter().flatten().chain(&node.outputs) {

@@ -268,7 +268,7 @@ pub struct Numerics {
 }
 
 /// One output against the reference.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OutputNumerics {
     pub name: String,
     pub elements: u64,
@@ -291,6 +291,30 @@ pub struct OutputNumerics {
     /// Why nothing could be compared: missing, another shape.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// Integers and bools, which have to be equal: largest difference. Absent for floats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole_difference: Option<f64>,
+    /// What the output may be off beyond the threshold; absent where it was right without, or nothing could say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<Allowed>,
+}
+
+/// How far an output may be off on these inputs, and why.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Allowed {
+    /// As the output's `max_error`, threshold included; of integers the share that may differ.
+    pub max_error: f64,
+    /// As the output's `relative_rms`, threshold included; 0 for integers.
+    pub relative_rms: f64,
+    /// The output is right within this.
+    pub within: bool,
+    /// Elements that nothing can be said of on these inputs; they are in none of the output's errors.
+    pub unjudged: u64,
+    pub reason: String,
+    /// Largest difference allowed, in steps of the quantization that the output comes out of; absent where it comes out
+    /// of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<f64>,
 }
 
 fn is_zero(value: &f64) -> bool {

@@ -127,7 +127,7 @@ pub fn sample_report(centre_ms: f64) -> Report {
                 before_softmax: true,
                 total_error: 0.0,
                 not_finite: 0,
-                problem: None,
+                ..OutputNumerics::default()
             }],
             max_error: 3e-7,
             threshold: 1e-3,

@@ -72,7 +72,8 @@ pub fn activate_one(activation: &Activation, x: f64) -> f64 {
         Activation::HardSwish => x * min_nan(max_nan(x / 6.0 + 0.5, 0.0), 1.0),
         Activation::Softplus => softplus(x),
         Activation::Softsign => x / (1.0 + x.abs()),
-        Activation::Gelu(GeluForm::Erf) => 0.5 * x * (1.0 + libm::erf(x * FRAC_1_SQRT_2)),
+        // 1 + erf would cancel below zero.
+        Activation::Gelu(GeluForm::Erf) => 0.5 * x * libm::erfc(-x * FRAC_1_SQRT_2),
         Activation::Gelu(GeluForm::Tanh) => 0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x * x * x)).tanh()),
         Activation::Silu => x * sigmoid(x),
         Activation::Mish => x * softplus(x).tanh(),

@@ -21,6 +21,7 @@ pub(crate) mod walk;
 
 pub use crate::ir::Tensor;
 pub use movement::padded_position;
+pub use quantize::steps;
 pub use walk::around;
 
 use crate::ir::{ElementType, TensorError};

@@ -87,6 +87,18 @@ pub fn dequantize(how: Quantization, inputs: &Inputs<'_>, out: &TensorType) -> R
     scaled(inputs.get(0)?.to_f64s(), &steps, out)
 }
 
+/// The size of one step of `x` at every element: inputs as of [`quantize`].
+///
+/// # Errors
+///
+/// When the scale is missing or no float.
+pub fn steps(how: Quantization, tensors: &[Option<&Tensor>]) -> Result<Vec<f64>, OpError> {
+    let inputs = Inputs { op: "quantize", tensors };
+    let x = inputs.get(0)?;
+    let steps = Steps::of(how, &inputs, x.shape())?;
+    Ok((0..x.len()).map(|index| steps.at(index).0).collect())
+}
+
 pub fn fake_quantize(how: Quantization, inputs: &Inputs<'_>, out: &TensorType) -> Result<Tensor, OpError> {
     let steps = Steps::of(how, inputs, &out.shape)?;
     scaled(integers(how, inputs, &steps)?, &steps, out)

@@ -4,7 +4,7 @@ use super::{Independent, accuracy, numerics};
 use crate::measure::Clock;
 use planforge_backend::{Cancel, Meter};
 use planforge_graph::ir::Graph;
-use planforge_report::{Accuracy, Finding, Numerics, Severity};
+use planforge_report::{Accuracy, Finding, Numerics, OutputNumerics, Severity};
 use planforge_types::{BackendError, FailureClass, NamedTensors, Precision};
 use std::path::Path;
 
@@ -83,6 +83,7 @@ impl Check<'_> {
                 let (error, oracle) = (numerics.max_error, &numerics.oracle);
                 let message = format!("{at}: outputs are right, off by {error:.1e} of their scale ({oracle})");
                 verdict.add("verified", Severity::Note, message);
+                verdict.note_allowances(&numerics, &format!("{at}: "));
             }
         }
         Ok(())
@@ -120,6 +121,32 @@ impl Verdict {
         } else if !numerics.passed {
             self.accurate = false;
             self.add("inaccurate", Severity::Error, describe(numerics));
+        } else {
+            self.note_allowances(numerics, "");
+        }
+    }
+
+    /// Says which outputs are right only because of what their model does to small errors, and of what nothing can be
+    /// said.
+    fn note_allowances(&mut self, numerics: &Numerics, at: &str) {
+        for output in &numerics.outputs {
+            let Some(allowed) = &output.allowed else { continue };
+            let (name, elements) = (&output.name, output.elements);
+            match allowed.unjudged {
+                0 => {
+                    let off = off_by(output);
+                    let message = format!("{at}output '{name}' {off}, which counts as right: {}", allowed.reason);
+                    self.add("allowance", Severity::Note, message);
+                }
+                unjudged => {
+                    let message = format!(
+                        "{at}{unjudged} of the {elements} elements of output '{name}' cannot be judged on these inputs: {}; \
+                         hint: give real inputs with --inputs",
+                        allowed.reason
+                    );
+                    self.add("unverified", Severity::Warning, message);
+                }
+            }
         }
     }
 
@@ -148,6 +175,35 @@ impl Verdict {
     }
 }
 
+/// How far an output is from the reference's.
+fn off_by(output: &OutputNumerics) -> String {
+    match output.whole_difference {
+        Some(difference) => {
+            format!("has {:.2} % of its elements wrong, by up to {difference}", output.max_error * 100.0)
+        }
+        None => {
+            format!("is off by {:.2e} of its scale, by root mean square {:.2e}", output.max_error, output.relative_rms)
+        }
+    }
+}
+
+/// What an output's error was held against.
+fn held_against(output: &OutputNumerics, threshold: f64) -> String {
+    match (&output.allowed, output.whole_difference) {
+        (Some(allowed), Some(_)) => format!(
+            "of integers {:.2} % may differ by what was seen to, and no others: {}",
+            allowed.max_error * 100.0,
+            allowed.reason
+        ),
+        (Some(allowed), None) => format!(
+            "more than {:.1e} and, on the whole, {:.1e} explain: {}",
+            allowed.max_error, allowed.relative_rms, allowed.reason
+        ),
+        (None, Some(_)) => "integers have to be equal".to_owned(),
+        (None, None) => format!("more than {threshold:.0e} explains"),
+    }
+}
+
 /// The outputs that are wrong, and how.
 fn describe(numerics: &Numerics) -> String {
     let wrong =
@@ -159,10 +215,9 @@ fn describe(numerics: &Numerics) -> String {
                 "probabilities of output '{}' add up to a total that is off by {:.2e}: more than {:.0e} explains",
                 output.name, output.total_error, numerics.threshold
             ),
-            (None, 0) => format!(
-                "output '{}' is off by {:.2e} of its scale, by root mean square {:.2e}: more than {:.0e} explains",
-                output.name, output.max_error, output.relative_rms, numerics.threshold
-            ),
+            (None, 0) => {
+                format!("output '{}' {}: {}", output.name, off_by(output), held_against(output, numerics.threshold))
+            }
             (None, count) if numerics.skipped.is_some() => {
                 format!("output '{}' has {count} values that are NaN or infinite", output.name)
             }
@@ -208,8 +263,7 @@ mod tests {
             scale: 4.0,
             before_softmax: false,
             total_error: 0.0,
-            not_finite: 0,
-            problem: None,
+            ..planforge_report::OutputNumerics::default()
         };
         let numerics =
             Numerics { outputs: vec![output], skipped: None, ..crate::verify::not_compared(String::new(), 1e-3) };

@@ -58,51 +58,179 @@ pub fn compare(
     expected.chain(unknown).collect()
 }
 
-/// Whether all outputs are right within `threshold`: every element of an output, or its relative root mean square
-/// error while no element is off by more than `WORST` times as much. Probabilities of a row must add up besides.
+/// Whether all outputs are right within `threshold`, or within what they were allowed besides. Probabilities of a row
+/// must add up, too.
 pub fn passes(outputs: &[OutputNumerics], threshold: f64) -> bool {
     outputs.iter().all(|output| {
-        // Integers, which are equal or not, have no mean square.
-        let on_the_whole = (f64::MIN_POSITIVE..=threshold).contains(&output.relative_rms);
-        let near = output.max_error <= threshold || (on_the_whole && output.max_error <= WORST * threshold);
+        let near = match (&output.allowed, output.whole_difference) {
+            (Some(allowed), _) => allowed.within,
+            (None, Some(_)) => output.max_error == 0.0,
+            (None, None) => near(output.max_error, output.relative_rms, threshold),
+        };
         output.problem.is_none() && output.not_finite == 0 && output.total_error <= threshold && near
     })
 }
 
-fn output(name: &str, plan: Option<&HostTensor>, expected: &HostTensor, softmax: Option<usize>) -> OutputNumerics {
-    let mut found = OutputNumerics { before_softmax: softmax.is_some(), ..blank(name, expected) };
-    let values = |tensor: &HostTensor| Tensor::try_from(tensor.clone()).map(|tensor| tensor.to_f64s());
-    let (actual, reference) = match plan.map(|tensor| (tensor, values(tensor), values(expected))) {
-        None => {
-            found.problem = Some("the plan does not give this output".into());
-            return found;
+/// Whether floats are near enough: every element, or all of them on the whole while none is off by more than `WORST`
+/// times as much.
+pub(super) fn near(max_error: f64, relative_rms: f64, threshold: f64) -> bool {
+    // Squares of the smallest numbers vanish, and then say nothing of the whole.
+    let on_the_whole = (f64::MIN_POSITIVE..=threshold).contains(&relative_rms);
+    max_error <= threshold || (on_the_whole && max_error <= WORST * threshold)
+}
+
+/// By how much an output differs from the reference's.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Differences {
+    /// Place and size of the difference, for every element that has one: of floats all that are finite on both sides, of
+    /// integers those that differ.
+    pub errors: Vec<(usize, f64)>,
+    /// Places where one side is NaN or infinite and the other is not, or otherwise.
+    pub not_finite: Vec<usize>,
+    /// Largest absolute value of the reference.
+    pub scale: f64,
+    pub squared_reference: f64,
+    /// Values below zero where probabilities stand.
+    pub negative: u64,
+    /// How far the worst row of probabilities adds up to another total.
+    pub total_error: f64,
+    /// Integers or bools.
+    pub whole: bool,
+    pub elements: usize,
+}
+
+impl Differences {
+    /// Compares both, behind a softmax along that axis; an error says why they cannot be compared.
+    pub fn between(actual: &HostTensor, expected: &HostTensor, softmax: Option<usize>) -> Result<Self, String> {
+        if actual.shape != expected.shape {
+            return Err(format!("shape {:?}, where the reference gives {:?}", actual.shape, expected.shape));
         }
-        Some((tensor, _, _)) if tensor.shape != expected.shape => {
-            found.problem = Some(format!("shape {:?}, where the reference gives {:?}", tensor.shape, expected.shape));
-            return found;
-        }
-        Some((_, Ok(actual), Ok(reference))) => (actual, reference),
-        Some((_, Err(error), _) | (_, _, Err(error))) => {
-            found.problem = Some(error.to_string());
-            return found;
-        }
-    };
-    if is_float(expected.element) {
+        let values = |tensor: &HostTensor| Tensor::try_from(tensor.clone()).map_err(|error| error.to_string());
+        let (a, r) = (values(actual)?, values(expected)?);
+        let mut found = Self { elements: r.len(), whole: !is_float(expected.element), ..Self::default() };
         match softmax {
-            Some(axis) => probabilities(&actual, &reference, &expected.shape, axis, &mut found),
-            None => floats(&actual.into_iter().zip(reference).collect::<Vec<_>>(), &mut found),
-        }
-    } else {
-        let differing = match plan.filter(|tensor| tensor.element == expected.element) {
-            // Beyond 2^53 neighbours are one and the same f64.
-            Some(tensor) => {
-                let size = expected.element.bytes();
-                tensor.bytes.chunks(size).zip(expected.bytes.chunks(size)).filter(|(a, r)| a != r).count()
+            _ if found.whole && actual.element == expected.element => found.integers(actual, expected, &r.to_f64s()),
+            _ if found.whole => {
+                let (a, r) = (a.to_f64s(), r.to_f64s());
+                found.scale = r.iter().fold(0.0, |scale, x| scale.max(x.abs()));
+                let pairs = a.iter().zip(&r).enumerate();
+                found.errors = pairs.filter(|(_, (a, r))| a != r).map(|(at, (a, r))| (at, (a - r).abs())).collect();
             }
-            None => actual.iter().zip(&reference).filter(|(a, r)| a != r).count(),
+            Some(axis) => found.probabilities(&a.to_f64s(), &r.to_f64s(), &expected.shape, axis),
+            None => {
+                let pairs = a.to_f64s().into_iter().zip(r.to_f64s()).enumerate();
+                pairs.for_each(|(at, (a, r))| found.float(at, a, r));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Beyond 2^53 neighbours are one and the same f64: bytes tell which differ.
+    fn integers(&mut self, actual: &HostTensor, expected: &HostTensor, reference: &[f64]) {
+        let wide = |bytes: &[u8]| match expected.element {
+            ElementType::U64 => bytes.try_into().map_or(0, |bytes| i128::from(u64::from_le_bytes(bytes))),
+            ElementType::I64 => bytes.try_into().map_or(0, |bytes| i128::from(i64::from_le_bytes(bytes))),
+            element => {
+                let tensor = HostTensor { element, shape: vec![1], bytes: bytes.to_vec() };
+                Tensor::try_from(tensor).ok().and_then(|tensor| tensor.to_i64s()).map_or(0, |values| values[0].into())
+            }
         };
-        found.scale = reference.iter().fold(0.0, |scale, x| scale.max(x.abs()));
-        found.max_error = differing as f64 / reference.len().max(1) as f64;
+        self.scale = reference.iter().fold(0.0, |scale, x| scale.max(x.abs()));
+        let size = expected.element.bytes();
+        let pairs = actual.bytes.chunks(size).zip(expected.bytes.chunks(size)).enumerate();
+        let differ = pairs.filter(|(_, (a, r))| a != r);
+        // What differs in its bytes alone, as a bool of 2, is no number apart; it differs all the same.
+        self.errors = differ.map(|(at, (a, r))| (at, ((wide(a) - wide(r)).abs() as f64).max(1.0))).collect();
+    }
+
+    fn float(&mut self, at: usize, actual: f64, reference: f64) {
+        if let Some(agree) = beyond_numbers(actual, reference) {
+            if !agree {
+                self.not_finite.push(at);
+            }
+            return;
+        }
+        self.scale = self.scale.max(reference.abs());
+        self.squared_reference += reference * reference;
+        self.errors.push((at, (actual - reference).abs()));
+    }
+
+    /// Compares what stood before softmax, as far as probabilities tell: their logarithms, counted from the row's most
+    /// probable element. What logarithms cannot tell is looked at as it is: values that are NaN, infinite or negative,
+    /// probabilities too small to have one, and whether a row adds up to what it should, which a shift of all its
+    /// logarithms hides.
+    fn probabilities(&mut self, actual: &[f64], reference: &[f64], shape: &[usize], axis: usize) {
+        let size = shape.get(axis).copied().unwrap_or(1);
+        let inner: usize = shape.iter().skip(axis + 1).product();
+        let rows = if size * inner == 0 { 0 } else { reference.len() / size };
+        for row in 0..rows {
+            let at = |k: usize| (row / inner * size + k) * inner + row % inner;
+            let (beyond, numbers): (Vec<usize>, Vec<usize>) =
+                (0..size).map(at).partition(|i| beyond_numbers(actual[*i], reference[*i]).is_some());
+            // As they are: their logarithms would be NaN too, whatever the other side holds.
+            beyond.iter().for_each(|i| self.float(*i, actual[*i], reference[*i]));
+            let Some(top) = numbers.iter().copied().max_by(|a, b| reference[*a].total_cmp(&reference[*b])) else {
+                continue;
+            };
+            let log = |p: f64| p.max(ZERO_PROBABILITY).ln();
+            let (actual_top, reference_top) = (log(actual[top]), log(reference[top]));
+            for i in &numbers {
+                self.negative += u64::from(actual[*i] < 0.0);
+                if reference[*i] >= MIN_PROBABILITY {
+                    self.float(*i, log(actual[*i]) - actual_top, log(reference[*i]) - reference_top);
+                } else if actual[*i] > MIN_PROBABILITY {
+                    self.float(*i, log(actual[*i]) - actual_top, MIN_PROBABILITY.ln() - reference_top);
+                }
+            }
+            let total = |values: &[f64]| numbers.iter().map(|i| values[*i]).sum::<f64>();
+            let error = (total(actual) - total(reference)).abs().min(f64::MAX);
+            self.total_error = self.total_error.max(error);
+        }
+    }
+
+    /// What errors are counted in: an output of zeros has no scale of its own; then differences count as they are.
+    pub fn unit(&self) -> f64 {
+        if self.scale > 0.0 { self.scale } else { 1.0 }
+    }
+
+    pub fn worst(&self) -> f64 {
+        self.errors.iter().fold(0.0, |worst: f64, (_, error)| worst.max(*error))
+    }
+
+    /// Root of the mean of the squared errors, counted in the reference's; squares of an output of zeros are not divided
+    /// by their number.
+    pub fn relative_rms(&self, errors: impl Iterator<Item = f64>) -> f64 {
+        let squared: f64 = errors.map(|error| error * error).sum();
+        let rms = if self.squared_reference > 0.0 { (squared / self.squared_reference).sqrt() } else { squared.sqrt() };
+        // Squares of the largest numbers overflow, and a report holds no infinity and no NaN.
+        rms.min(f64::MAX)
+    }
+
+    /// Writes down what there is, with nothing allowed beyond the threshold.
+    fn into_record(self, found: &mut OutputNumerics) {
+        found.not_finite = self.not_finite.len() as u64;
+        found.total_error = self.total_error;
+        found.scale = self.scale;
+        if self.whole {
+            found.max_error = self.errors.len() as f64 / self.elements.max(1) as f64;
+            found.whole_difference = Some(self.worst().min(f64::MAX));
+        } else {
+            found.max_error = (self.worst() / self.unit()).min(f64::MAX);
+            found.relative_rms = self.relative_rms(self.errors.iter().map(|(_, error)| *error));
+        }
+        if self.negative > 0 {
+            found.problem = Some(format!("{} values are negative, which no probability is", self.negative));
+        }
+    }
+}
+
+fn output(name: &str, plan: Option<&HostTensor>, expected: &HostTensor, softmax: Option<usize>) -> OutputNumerics {
+    let softmax = softmax.filter(|_| is_float(expected.element));
+    let mut found = OutputNumerics { before_softmax: softmax.is_some(), ..blank(name, expected) };
+    match plan.map(|plan| Differences::between(plan, expected, softmax)) {
+        None => found.problem = Some("the plan does not give this output".into()),
+        Some(Err(problem)) => found.problem = Some(problem),
+        Some(Ok(differences)) => differences.into_record(&mut found),
     }
     found
 }
@@ -122,89 +250,18 @@ pub fn scan(plan: &NamedTensors) -> Vec<OutputNumerics> {
 
 /// The record of an output of which nothing was found yet.
 fn blank(name: &str, expected: &HostTensor) -> OutputNumerics {
-    OutputNumerics {
-        name: name.to_owned(),
-        elements: expected.shape.iter().product::<usize>() as u64,
-        max_error: 0.0,
-        relative_rms: 0.0,
-        scale: 0.0,
-        before_softmax: false,
-        total_error: 0.0,
-        not_finite: 0,
-        problem: None,
-    }
+    let elements = expected.shape.iter().product::<usize>() as u64;
+    OutputNumerics { name: name.to_owned(), elements, ..OutputNumerics::default() }
 }
 
 fn is_float(element: ElementType) -> bool {
     matches!(element, ElementType::F32 | ElementType::F16 | ElementType::Bf16 | ElementType::F64)
 }
 
-fn floats(pairs: &[(f64, f64)], found: &mut OutputNumerics) {
-    let mut squared_error = 0.0;
-    let mut squared_reference = 0.0;
-    let mut largest: f64 = 0.0;
-    for (actual, reference) in pairs {
-        if let Some(agree) = beyond_numbers(*actual, *reference) {
-            found.not_finite += u64::from(!agree);
-            continue;
-        }
-        let error = (actual - reference).abs();
-        largest = largest.max(error);
-        found.scale = found.scale.max(reference.abs());
-        squared_error += error * error;
-        squared_reference += reference * reference;
-    }
-    // An output of zeros has no scale of its own; then differences count as they are.
-    let scale = if found.scale > 0.0 { found.scale } else { 1.0 };
-    let rms = if squared_reference > 0.0 { (squared_error / squared_reference).sqrt() } else { squared_error.sqrt() };
-    // Squares of the largest numbers overflow, and a report holds no infinity and no NaN.
-    found.max_error = (largest / scale).min(f64::MAX);
-    found.relative_rms = rms.min(f64::MAX);
-}
-
 /// Where either is NaN or infinite, whether they agree: NaN with NaN, and an infinity with itself.
 fn beyond_numbers(actual: f64, reference: f64) -> Option<bool> {
     let numbers = actual.is_finite() && reference.is_finite();
     (!numbers).then(|| actual == reference || (actual.is_nan() && reference.is_nan()))
-}
-
-/// Compares what stood before softmax, as far as probabilities tell: their logarithms, counted from the row's most
-/// probable element. What logarithms cannot tell is looked at as it is: values that are NaN, infinite or negative,
-/// probabilities too small to have one, and whether a row adds up to what it should, which a shift of all its
-/// logarithms hides.
-fn probabilities(actual: &[f64], reference: &[f64], shape: &[usize], axis: usize, found: &mut OutputNumerics) {
-    let size = shape.get(axis).copied().unwrap_or(1);
-    let inner: usize = shape.iter().skip(axis + 1).product();
-    let rows = if size * inner == 0 { 0 } else { reference.len() / size };
-    let mut pairs = Vec::with_capacity(reference.len());
-    let mut negative = 0u64;
-    for row in 0..rows {
-        let at = |k: usize| (row / inner * size + k) * inner + row % inner;
-        let (beyond, numbers): (Vec<usize>, Vec<usize>) =
-            (0..size).map(at).partition(|i| beyond_numbers(actual[*i], reference[*i]).is_some());
-        // As they are: their logarithms would be NaN too, whatever the other side holds.
-        pairs.extend(beyond.iter().map(|i| (actual[*i], reference[*i])));
-        let Some(top) = numbers.iter().copied().max_by(|a, b| reference[*a].total_cmp(&reference[*b])) else {
-            continue;
-        };
-        let log = |p: f64| p.max(ZERO_PROBABILITY).ln();
-        let (actual_top, reference_top) = (log(actual[top]), log(reference[top]));
-        for i in &numbers {
-            negative += u64::from(actual[*i] < 0.0);
-            if reference[*i] >= MIN_PROBABILITY {
-                pairs.push((log(actual[*i]) - actual_top, log(reference[*i]) - reference_top));
-            } else if actual[*i] > MIN_PROBABILITY {
-                pairs.push((log(actual[*i]) - actual_top, MIN_PROBABILITY.ln() - reference_top));
-            }
-        }
-        let total = |values: &[f64]| numbers.iter().map(|i| values[*i]).sum::<f64>();
-        let error = (total(actual) - total(reference)).abs().min(f64::MAX);
-        found.total_error = found.total_error.max(error);
-    }
-    floats(&pairs, found);
-    if negative > 0 {
-        found.problem = Some(format!("{negative} values are negative, which no probability is"));
-    }
 }
 
 #[cfg(test)]
@@ -305,8 +362,10 @@ mod tests {
             NamedTensors::from([("y".to_owned(), tensor)])
         };
         let found = compare(&ints(&[1, 2, 3, 9]), &ints(&[1, 2, 3, 4]), &BTreeMap::new()).remove(0);
-        assert_eq!(found.max_error, 0.25);
-        assert!(passes(std::slice::from_ref(&found), 0.25) && !passes(&[found], 0.2));
+        assert_eq!((found.max_error, found.whole_difference), (0.25, Some(5.0)));
+        assert!(!passes(std::slice::from_ref(&found), 0.5), "no threshold of floats explains a wrong integer");
+        let same = compare(&ints(&[1, 2]), &ints(&[1, 2]), &BTreeMap::new());
+        assert!(passes(&same, 0.0));
     }
 
     #[test]
