@@ -140,8 +140,7 @@ impl Verdict {
                 }
                 unjudged => {
                     let message = format!(
-                        "{at}{unjudged} of the {elements} elements of output '{name}' cannot be judged on these inputs: {}; \
-                         hint: give real inputs with --inputs",
+                        "{at}{unjudged} of the {elements} elements of output '{name}' cannot be judged on these inputs: {}",
                         allowed.reason
                     );
                     self.add("unverified", Severity::Warning, message);

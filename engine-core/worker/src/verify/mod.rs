@@ -13,6 +13,7 @@ mod check;
 mod every_element_tests;
 pub mod inputs;
 pub mod numerics;
+mod places;
 #[cfg(test)]
 mod quantized_tests;
 mod rounding;
@@ -24,7 +25,7 @@ use crate::measure::Clock;
 use planforge_backend::{Cancel, Meter, Oracle};
 use planforge_graph::{
     interpreter,
-    ir::{Graph, Tensor},
+    ir::{Graph, Tensor, TensorError},
     reference::OpError,
 };
 use planforge_report::Numerics;
@@ -64,6 +65,11 @@ pub enum OracleEnd {
     Silent(String),
 }
 
+/// As the reference operators take them.
+fn tensors(inputs: &NamedTensors) -> Result<BTreeMap<String, Tensor>, TensorError> {
+    inputs.iter().map(|(name, tensor)| Ok((name.clone(), Tensor::try_from(tensor.clone())?))).collect()
+}
+
 /// Runs the reference operators on `inputs`, for at most `budget_ms`.
 pub fn reference(
     graph: &Graph,
@@ -74,8 +80,7 @@ pub fn reference(
 ) -> Result<OracleEnd, BackendError> {
     let began_ms = clock.now_ms();
     let over = || clock.now_ms() - began_ms > budget_ms;
-    let tensors = inputs.iter().map(|(name, tensor)| Ok((name.clone(), Tensor::try_from(tensor.clone())?)));
-    let tensors = match tensors.collect::<Result<_, planforge_graph::ir::TensorError>>() {
+    let tensors = match tensors(inputs) {
         Ok(tensors) => tensors,
         Err(error) => return Ok(OracleEnd::Silent(error.to_string())),
     };
@@ -146,6 +151,11 @@ pub(crate) fn numerics(meter: &mut dyn Meter, check: &Check<'_>) -> Result<(Nume
     let softmaxes = check.graph.map(numerics::final_softmaxes).unwrap_or_default();
     let given = meter.run()?;
     let mut outputs = numerics::compare(&given, &expected, &softmaxes);
+    if let (Ok(graph), None, Ok(inputs)) = (check.graph, &instead, tensors(check.inputs)) {
+        let until_ms = began_ms + check.budget_ms;
+        let stop = || check.cancel.is_cancelled() || check.clock.now_ms() > until_ms;
+        places::judge(&mut outputs, graph, &inputs, [&given, &expected], threshold, &stop);
+    }
     if !numerics::passes(&outputs, threshold) {
         let spread = spread(check, instead.is_some(), &expected, &softmaxes)?;
         spread.judge(&mut outputs, &given, &expected, &softmaxes, threshold);
@@ -186,10 +196,7 @@ fn spread(
         graph.is_some_and(rounding::is_quantized),
         graph.map(rounding::output_steps).unwrap_or_default(),
     );
-    let tensors = check.inputs.iter().map(|(name, tensor)| Ok((name.clone(), Tensor::try_from(tensor.clone())?)));
-    let Ok(tensors) = tensors.collect::<Result<BTreeMap<_, _>, planforge_graph::ir::TensorError>>() else {
-        return Ok(spread);
-    };
+    let Ok(tensors) = tensors(check.inputs) else { return Ok(spread) };
     for run in 0..spread::RUNS {
         let seed = inputs::REFERENCE_SEED.wrapping_add(run);
         let outputs = match (check.independent.filter(|_| independently), graph) {
