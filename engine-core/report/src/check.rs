@@ -64,7 +64,7 @@ impl Report {
     /// When the samples cannot be read.
     pub fn contradiction(&self) -> Result<Option<Contradiction>, SamplesError> {
         let stats = &self.latency_ms;
-        let interval = self.interval();
+        let interval = self.interval().ok();
         let latency_ms = StatedLatency {
             count: Some(stats.count),
             median: Some(stats.median),

@@ -121,7 +121,9 @@ pub fn median_interval(samples: &[f64], window_sizes: &[usize], confidence: f64)
         false => 1,
     };
     let found = sampled.interval(1.0 - (1.0 - confidence) / looks as f64)?;
-    Ok(MedianInterval { low: found.low.max(0.0), confidence, ..found })
+    // Whatever the blocks say, what was found in the middle is no less likely than its neighbours.
+    let middle = sampled.median();
+    Ok(MedianInterval { low: found.low.max(0.0).min(middle), high: found.high.max(middle), confidence })
 }
 
 /// Cuts `samples` into their windows. One of less than half the samples of the one before, as a limit leaves it at the
