@@ -2744,7 +2744,7 @@ pub struct Assign {
     /// the newest of the build's scope; absent: none was ever published
     #[prost(message, optional, tag = "3")]
     pub cache: ::core::option::Option<TuningCache>,
-    /// an earlier attempt failed with the cache: begin from nothing
+    /// an earlier attempt failed with the cache, or it was timed while disturbed: begin from nothing
     #[prost(bool, tag = "4")]
     pub without_cache: bool,
 }

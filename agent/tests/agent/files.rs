@@ -173,7 +173,7 @@ async fn a_breakdown_publishes_nothing_and_casts_suspicion_on_the_cache() {
         .await;
     let finished = bench.farm.finished("crash-2").await;
     assert!(!finished.suspects_cache);
-    assert!(bench.farm.log_of(&finished).await.contains("begins without it"));
+    assert!(bench.farm.log_of(&finished).await.contains("begins without the timing cache"));
 }
 
 #[tokio::test]

@@ -121,7 +121,8 @@ mod tests {
 
     #[test]
     fn verdicts_name_what_they_are_against() {
-        let reports = [on("t4", "10", 4.0), on("t4", "11", 3.6), on("h100-sxm", "10", 0.5), on("h100-sxm", "11", 0.55)];
+        let reports =
+            [on("t4", "10", 4.0), on("t4", "11", 3.6), on("h100-sxm", "10", 0.48), on("h100-sxm", "11", 0.528)];
         let text = render(&compare(&reports).unwrap());
         assert!(text.contains("slower against 3 (1.10x the time)"), "{text}");
         assert!(text.contains("another device kind: 0.12x the time of 1"), "{text}");

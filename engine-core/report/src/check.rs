@@ -78,6 +78,7 @@ impl Report {
             p99: Some(stats.p99),
             ci_low: interval.map(|interval| interval.low),
             ci_high: interval.map(|interval| interval.high),
+            ci_rule: Some(stats.interval_rule),
         };
         let window = |window: &crate::WindowRecord| StatedWindow {
             iterations: u64::from(window.iterations),
@@ -122,6 +123,7 @@ struct StatedLatency {
     p99: Option<f64>,
     ci_low: Option<f64>,
     ci_high: Option<f64>,
+    ci_rule: Option<u32>,
 }
 
 #[derive(Default, Deserialize)]
@@ -188,11 +190,26 @@ impl Stated {
         ];
         let field = |name: &'static str| move || format!("latency_ms.{name}");
         let wrong = figures.into_iter().find_map(|(name, stated, computed)| held(field(name), stated, computed));
-        wrong.or_else(|| self.interval_contradicts(own.median)).or_else(|| self.throughput_contradicts(own.mean))
+        wrong
+            .or_else(|| self.interval_contradicts(samples, own.median))
+            .or_else(|| self.throughput_contradicts(own.mean))
     }
 
-    fn interval_contradicts(&self, median: f64) -> Option<Contradiction> {
+    /// An interval holds its median; one of today's rule is found again.
+    fn interval_contradicts(&self, samples: &[f64], median: f64) -> Option<Contradiction> {
         let (low, high) = (self.latency_ms.ci_low?, self.latency_ms.ci_high?);
+        if self.latency_ms.ci_rule == Some(planforge_stats::INTERVAL_RULE)
+            && let Some(windows) = &self.windows
+        {
+            let counted = windows.iter().filter(|window| window.counts());
+            let sizes: Vec<usize> = counted.map(|window| window.iterations as usize).collect();
+            let interval = planforge_stats::median_interval(samples, &sizes, planforge_stats::CI_CONFIDENCE);
+            if let Ok(interval) = interval {
+                let field = |name: &'static str| move || format!("latency_ms.{name}");
+                return held(field("ci_low"), Some(low), interval.low)
+                    .or_else(|| held(field("ci_high"), Some(high), interval.high));
+            }
+        }
         let holds = low <= median + tolerance_ms(median) && median <= high + tolerance_ms(median);
         let told = || Contradiction::new("latency_ms.ci", format!("{low} to {high}"), format!("a median of {median}"));
         (!holds).then(told)
@@ -287,14 +304,15 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_holds_its_median() {
+    fn an_interval_of_todays_rule_is_found_again_and_any_holds_its_median() {
         let mut report = sample_report(1.0);
         let interval = report.latency_ms.interval.as_mut().unwrap();
         (interval.low, interval.high) = (interval.high * 1.1, interval.high * 1.2);
+        assert_eq!(report.contradiction().unwrap().unwrap().field, "latency_ms.ci_low");
+        // How wide it is changed with the rule.
+        report.latency_ms.interval_rule = planforge_stats::INTERVAL_RULE - 1;
         assert_eq!(report.contradiction().unwrap().unwrap().field, "latency_ms.ci");
-        // How wide it is may change with the version that computes it.
-        let interval = report.latency_ms.interval.as_mut().unwrap();
-        interval.low = 0.0;
+        report.latency_ms.interval.as_mut().unwrap().low = 0.0;
         assert_eq!(report.contradiction().unwrap(), None);
     }
 

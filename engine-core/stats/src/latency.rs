@@ -11,6 +11,11 @@ fn first_rule() -> u32 {
     1
 }
 
+/// Reports that never named a rule go on naming none.
+fn is_first_rule(rule: &u32) -> bool {
+    *rule == first_rule()
+}
+
 /// Confidence of the median's interval.
 pub const CI_CONFIDENCE: f64 = 0.95;
 
@@ -105,7 +110,7 @@ struct Stored {
     ci_low: f64,
     ci_high: f64,
     ci_confidence: f64,
-    #[serde(default = "first_rule")]
+    #[serde(default = "first_rule", skip_serializing_if = "is_first_rule")]
     ci_rule: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     no_interval: Option<String>,

@@ -27,7 +27,7 @@ impl Checker<'_> {
     pub(super) fn holds(&self, what: &str, id: Option<BufferId>, elements: usize, bytes: usize) -> Result<(), String> {
         let id = id.ok_or_else(|| format!("it lacks its {what}"))?;
         let actual = self.program.buffer(id).bytes;
-        let expected = (elements * bytes) as u64;
+        let expected = (elements as u64).saturating_mul(bytes as u64);
         if actual == expected { Ok(()) } else { Err(format!("its {what} has {actual} bytes, not {expected}")) }
     }
 

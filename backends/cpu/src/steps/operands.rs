@@ -35,24 +35,27 @@ impl<'a> Operands<'a> {
         Self { program, memory, step, isa, pool, workspace }
     }
 
-    /// The elements of a buffer that the step reads. (`cast_slice` panics where elements are not aligned;
-    /// `Program::check` found that buffers begin at cache lines.)
+    /// The whole elements of a buffer that the step reads. (`cast_slice` panics where elements are not aligned;
+    /// `Program::check` found that buffers begin at cache lines, not that they end with an element.)
     ///
     /// # Safety
     /// `id` is one of [`Step::reads`].
     unsafe fn read<T: bytemuck::Pod>(&self, id: BufferId) -> &'a [T] {
         // SAFETY: nobody else writes the arena, and what the step writes lies elsewhere, by the promise of `new`.
-        bytemuck::cast_slice(unsafe { self.memory.read(self.program.buffer(id)) })
+        let bytes = unsafe { self.memory.read(self.program.buffer(id)) };
+        bytemuck::cast_slice(&bytes[..bytes.len() - bytes.len() % size_of::<T>().max(1)])
     }
 
-    /// The elements of a buffer that the step writes.
+    /// The whole elements of a buffer that the step writes.
     ///
     /// # Safety
     /// `id` is one of [`Step::writes`], and no other slice of it lives as long as the result.
     unsafe fn write<T: bytemuck::Pod>(&self, id: BufferId) -> &'a mut [T] {
         // SAFETY: nobody else uses the arena, and the buffer overlaps no other one of the step, by the promise of `new`;
         // the caller promises the rest.
-        bytemuck::cast_slice_mut(unsafe { self.memory.write(self.program.buffer(id)) })
+        let bytes = unsafe { self.memory.write(self.program.buffer(id)) };
+        let whole = bytes.len() - bytes.len() % size_of::<T>().max(1);
+        bytemuck::cast_slice_mut(&mut bytes[..whole])
     }
 
     /// The elements of an input, where there is one.

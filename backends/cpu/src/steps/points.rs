@@ -96,7 +96,7 @@ pub(super) fn pair(check: &Checker<'_>, function: PairFunction, axes: &[PairAxis
     for (position, last) in [extent(|axis| axis.a), extent(|axis| axis.b)].into_iter().enumerate() {
         let last = last.ok_or("its sizes are out of bounds")?;
         let bytes = check.input_bytes(position);
-        if sizes.iter().all(|&size| size > 0) && bytes < (last as u64 + 1).saturating_mul(4) {
+        if sizes.iter().all(|&size| size > 0) && bytes < (last as u64).saturating_add(1).saturating_mul(4) {
             return Err(format!("its input {position} is too short"));
         }
     }
