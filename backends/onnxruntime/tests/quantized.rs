@@ -33,11 +33,10 @@ fn quantized_models_are_right_on_the_runtime_they_were_made_for() {
         DiscoveredDevice { id: "cpu0".into(), fingerprint, skus, threads: 1, offers: Vec::new(), simulated: false };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/quantized");
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    // Static quantization of attention is left out: the runtime computes the softmax between integers on integers, up to
-    // whole steps away from what the operators say, which nothing here tells from a fault yet.
+    // Static quantization of attention is left out: the runtime was seen to be up to two steps away from what the operators
+    // say, perhaps by a softmax on integers, which nothing here tells from a fault yet.
     files.retain(|file| !["tokens-qdq", "tokens-qoperator"].iter().any(|name| file.ends_with(format!("{name}.onnx"))));
     files.sort();
-    let mut beyond = Vec::new();
     for model in files {
         let graph = planforge_import::import(&planforge_onnx::Model::open(&model).unwrap(), None).unwrap();
         let scratch = tempfile::tempdir().unwrap();
@@ -71,9 +70,6 @@ fn quantized_models_are_right_on_the_runtime_they_were_made_for() {
             let verdict = check.run(&mut *meter).unwrap();
             let name = model.file_stem().unwrap().to_string_lossy().into_owned();
             assert!(verdict.accurate, "{name} {seed}: {:?}", verdict.findings);
-            let numerics = verdict.numerics.unwrap();
-            beyond.extend((numerics.max_error > numerics.threshold).then_some((name, seed, numerics.max_error)));
         }
     }
-    println!("beyond what single precision explains: {beyond:?}");
 }
