@@ -2,30 +2,30 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`backends`] | the compilers this program knows, in one list |
-//! | [`doctor`] | what is checked on this machine, one file per area |
-//! | [`local_worker`] | one order done by a worker process, without a farm |
-//! | [`cli`] | the command line's grammar: global flags and one variant per command |
-//! | [`commands`] | one file per command, thin: what it asks, what it prints |
-//! | [`dispatch`] | which of them a command line means |
-//! | [`context`] | what every command gets |
-//! | [`settings`] | flags, environment and files laid over each other; the table of settings |
-//! | [`failure`] | how a command fails, and the table of exit codes |
-//! | [`printer`] | the only place that writes to the terminal |
-//! | [`credentials`] | which credentials go to which server |
-//! | [`logins`] | what `planforge login` keeps |
-//! | [`farm`] | the coordinator that a command talks to: one by URL, or this machine's own |
-//! | [`lists`] | lists that come in pages, as a whole |
-//! | [`local`] | this machine's own farm: who hosts it, who is its client |
-//! | [`request`] | from flags and model files to a request |
-//! | [`reports`], [`portability`] | reports by name, and what foreign plans lose |
-//! | [`older`] | engines of an older compiler |
-//! | [`wait`] | following jobs to their end, with progress and Ctrl-C |
-//! | [`plans`] | where plans land on this machine |
-//! | [`tables`] | how jobs, devices, engines and reports look to people |
-//! | [`signals`], [`telemetry`] | being asked to end; log lines |
+//! | `backends` | the compilers this program knows, in one list |
+//! | `doctor` | what is checked on this machine, one file per area |
+//! | `local_worker` | one order done by a worker process, without a farm |
+//! | `cli` | the command line's grammar: global flags and one variant per command |
+//! | `commands` | one file per command, thin: what it asks, what it prints |
+//! | `dispatch` | which of them a command line means |
+//! | `context` | what every command gets |
+//! | `settings` | flags, environment and files laid over each other; the table of settings |
+//! | `failure` | how a command fails, and the table of exit codes |
+//! | `printer` | the only place that writes to the terminal |
+//! | `credentials` | which credentials go to which server |
+//! | `logins` | what `planforge login` keeps |
+//! | `farm` | the coordinator that a command talks to: one by URL, or this machine's own |
+//! | `lists` | lists that come in pages, as a whole |
+//! | `local` | this machine's own farm: who hosts it, who is its client |
+//! | `request` | from flags and model files to a request |
+//! | `reports`, `portability` | reports by name, and what foreign plans lose |
+//! | `older` | engines of an older compiler |
+//! | `wait` | following jobs to their end, with progress and Ctrl-C |
+//! | `plans` | where plans land on this machine |
+//! | `tables` | how jobs, devices, engines and reports look to people |
+//! | `signals`, `telemetry` | being asked to end; log lines |
 //!
-//! Nothing uses [`commands`] but [`cli`], whose grammar is made of their flags, and [`dispatch`].
+//! Nothing uses `commands` but `cli`, whose grammar is made of their flags, and `dispatch`.
 
 mod backends;
 mod cli;

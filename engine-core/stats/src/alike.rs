@@ -16,7 +16,7 @@
 //! if it were known leaves intervals too narrow for short series (Zwiers and von Storch, *Taking Serial Correlation into
 //! Account in Tests of the Mean*, 1995).
 
-/// Values below which nobody can tell from them how alike neighbours are: [`ASSUMED`] is taken.
+/// Values below which nobody can tell from them how alike neighbours are: `ASSUMED` is taken.
 pub const MIN_TO_JUDGE: usize = 10;
 
 /// Correlation of neighbours that few values are taken to have: a little more than the 0.5 up to which intervals hold

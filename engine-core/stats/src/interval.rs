@@ -9,7 +9,7 @@
 //!
 //! Four things widen it beyond the textbook:
 //!
-//! - **Neighbours** that resemble each other ([`alike`](crate::alike)); what they do is judged for single windows, and for
+//! - **Neighbours** that resemble each other ([`alike`]); what they do is judged for single windows, and for
 //!   blocks of two, four, eight and so on as long as there are ten, and the widest counts. Where they resemble each other
 //!   too much there is no interval.
 //! - **Fewer than ten windows**: shares of 0 and 1 alone are signs, and a handful of signs all agree by chance more often
@@ -20,7 +20,7 @@
 //! - **Independence** of all samples, which no interval is narrower than.
 //!
 //! What the interval holds in the end is simulated under the very stopping rule, in `coverage_tests.rs`; the band and the
-//! assumed correlation of [`alike`](crate::alike) and the ten looks are set so that it holds there, everything else follows.
+//! assumed correlation of [`alike`] and the ten looks are set so that it holds there, everything else follows.
 //!
 //! Sources: order statistics bound a quantile whatever the distribution (Conover, *Practical Nonparametric Statistics*,
 //! 3rd edition, section 3.2); percentiles are interpolated as definition 7 of Hyndman and Fan, *Sample Quantiles in

@@ -113,7 +113,7 @@ fn bell<const FUSED: bool>(a: f32) -> f32 {
     exp_of_parts::<FUSED>(shifted, multiply_add::<FUSED>(-0.5, rest, r))
 }
 
-/// `x * (1 + erf(x / sqrt 2)) / 2`; relative error under 2e-6 also in the negative tail, as far as [`GELU_END`].
+/// `x * (1 + erf(x / sqrt 2)) / 2`; relative error under 2e-6 also in the negative tail, as far as `GELU_END`.
 #[inline(always)]
 pub fn gelu<const FUSED: bool>(x: f32) -> f32 {
     let a = if x.abs() > GELU_END { GELU_END } else { x.abs() };

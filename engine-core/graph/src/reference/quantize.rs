@@ -87,7 +87,7 @@ pub fn dequantize(how: Quantization, inputs: &Inputs<'_>, out: &TensorType) -> R
     scaled(inputs.get(0)?.to_f64s(), &steps, out)
 }
 
-/// The size of one step of `x` at every element: inputs as of [`quantize`].
+/// The size of one step of `x` at every element: inputs as of `quantize`.
 ///
 /// # Errors
 ///
