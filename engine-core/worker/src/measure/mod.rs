@@ -464,22 +464,19 @@ impl Record {
             });
         }
         if experiment.stop != StopReason::Confident {
-            findings.push(Finding {
-                code: "not-confident".into(),
-                severity: Severity::Warning,
-                message: format!(
-                    "the median is known to {}, not to the ±{:.1} % aimed for, when {} ran out",
-                    match stats.interval {
-                        Ok(interval) if interval.confidence >= CI_CONFIDENCE => {
-                            format!("±{:.1} %", interval.relative_half_width(stats.median) * 100.0)
-                        }
-                        Ok(_) => "no interval (too few samples)".to_owned(),
-                        Err(reason) => format!("no interval ({})", reason.words()),
-                    },
-                    experiment.target_relative_ci * 100.0,
-                    if experiment.stop == StopReason::BudgetSpent { "the time budget" } else { "room for samples" },
-                ),
-            });
+            let aim = format!("±{:.1} % aimed for", experiment.target_relative_ci * 100.0);
+            let spent = if experiment.stop == StopReason::BudgetSpent { "the time budget" } else { "room for samples" };
+            let untold =
+                |why: &str| format!("the median has no interval, let alone the {aim}, when {spent} ran out: {why}");
+            let message = match stats.interval {
+                Ok(interval) if interval.confidence >= CI_CONFIDENCE => {
+                    let width = interval.relative_half_width(stats.median) * 100.0;
+                    format!("the median is known to ±{width:.1} %, not to the {aim}, when {spent} ran out")
+                }
+                Ok(_) => untold("too few samples"),
+                Err(reason) => untold(reason.words()),
+            };
+            findings.push(Finding { code: "not-confident".into(), severity: Severity::Warning, message });
         }
         if self.counted.len() < COMPARABLE_WINDOWS {
             findings.push(Finding {

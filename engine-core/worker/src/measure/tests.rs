@@ -195,7 +195,7 @@ fn an_execution_longer_than_a_budget_that_was_asked_for_still_gives_a_sample() {
         (1, Err(planforge_stats::NoInterval::OneWindow))
     );
     assert_eq!(codes(&found), ["not-confident", "too-few-windows"]);
-    assert!(found.findings[0].message.starts_with("the median is known to no interval"), "{:?}", found.findings);
+    assert!(found.findings[0].message.starts_with("the median has no interval"), "{:?}", found.findings);
     let words = &found.findings[1].message;
     assert!(words.starts_with("no comparison is possible") && words.contains("1 of the 5 windows"), "{words}");
 }
