@@ -10,7 +10,7 @@ Every pair is two processes of its own, of which none is used twice; which of th
 last line until there are --pairs of this plan, slowdown and budget. At its end, and with --summary alone, the counts
 are printed with their 95 % bounds (Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934).
 
-Builds the program with `cargo build --release -p planforge --example statistics` unless --statistics names it.
+Builds the program with `cargo build --release -p planforge-cli --example statistics` unless --statistics names it.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def covers(line, ratio):
 
 
 def program():
-    command = ["cargo", "build", "--release", "-p", "planforge", "--example", "statistics"]
+    command = ["cargo", "build", "--release", "-p", "planforge-cli", "--example", "statistics"]
     subprocess.run(command, check=True, cwd=ROOT)
     return ROOT / "target/release/examples/statistics"
 

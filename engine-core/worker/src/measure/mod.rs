@@ -11,8 +11,9 @@
 //! (`planforge_stats::interval`). Where windows resemble each other so much that there is no interval, the measurement
 //! goes on as where it is too wide.
 //!
-//! Where every window is a process of its own ([`Pacing::Process`]), it warms up by itself and decides how many
-//! executions fit; of more than a report can keep, evenly spread ones are kept.
+//! Windows are long enough for what disturbs neighbours alike to pass, however quick the engine: of more executions
+//! than a report has room for, evenly spread ones are kept of each window, and the record says of how many. Where every
+//! window is a process of its own ([`Pacing::Process`]), it warms up by itself and decides how many executions fit.
 
 pub mod sweep;
 
@@ -105,14 +106,17 @@ impl MeasureConfig {
         self
     }
 
-    /// Most executions of one window: the sample limit then leaves enough windows to judge drift by.
-    fn max_window_iterations(&self) -> u32 {
-        (MAX_SAMPLES / self.min_windows.max(USUAL_MOST_WINDOWS)).max(1) as u32
+    /// Most samples kept of one window: the sample limit then has room for windows enough to know the median by.
+    fn max_kept(&self) -> usize {
+        (MAX_SAMPLES / self.min_windows.max(USUAL_MOST_WINDOWS)).max(1)
     }
 }
 
 /// Windows that the sample limit has room for, where nobody asks for more.
-const USUAL_MOST_WINDOWS: usize = 10;
+const USUAL_MOST_WINDOWS: usize = 50;
+
+/// Most executions of one window, so that what is thinned out of the quickest engine's takes some MiB at most.
+const MAX_WINDOW_ITERATIONS: u32 = 1_000_000;
 
 /// Executions that a window of a slow engine has at least, where the window's length is a time.
 const MIN_PROCESS_ITERATIONS: u32 = 10;
@@ -177,9 +181,8 @@ pub fn measure(
     let mut record = Record::default();
     let stop = loop {
         run.check_cancelled()?;
-        let left = (MAX_SAMPLES - record.samples.len()) as u32;
-        let timed = run.window(Window { iterations: window.iterations.min(left), ..window })?;
-        let (timed, executed) = thin(timed, left.min(config.max_window_iterations()) as usize);
+        let timed = run.window(window)?;
+        let (timed, executed) = thin(timed, config.max_kept().min(MAX_SAMPLES - record.samples.len()));
         let Timed { latencies, duration_ms } = timed;
         let after = run.look(telemetry, &last)?;
         let reasons = contention::assess(&last, &after, duration_ms, config.threads);
@@ -259,8 +262,8 @@ struct WarmUp {
     duration_ms: f64,
     /// What it had to take at least.
     least_ms: f64,
-    /// Median latency of the last warm-up window.
-    latency_ms: f64,
+    /// What an execution of the last warm-up window took, with what is spent between two of them.
+    each_ms: f64,
 }
 
 impl Run<'_> {
@@ -288,7 +291,7 @@ impl Run<'_> {
     /// Runs growing windows until both minimums are met; always at least one execution.
     fn warm_up(&mut self) -> Result<WarmUp, BackendError> {
         if let Pacing::Process { warm_up_ms, .. } = self.pacing {
-            return Ok(WarmUp { iterations: 0, duration_ms: warm_up_ms, least_ms: warm_up_ms, latency_ms: 0.0 });
+            return Ok(WarmUp { iterations: 0, duration_ms: warm_up_ms, least_ms: warm_up_ms, each_ms: 0.0 });
         }
         let MeasureConfig { asked_warm_up_ms: asked_ms, warm_up_ms: least_ms, .. } = *self.config;
         let limit_ms = self.config.budget_ms * WARM_UP_SHARE;
@@ -296,18 +299,18 @@ impl Run<'_> {
         let mut size = 1;
         loop {
             self.check_cancelled()?;
-            let Timed { latencies, .. } = self.window(Window { iterations: size, duration_ms: 0.0 })?;
+            let window = self.window(Window { iterations: size, duration_ms: 0.0 })?;
+            let latency_ms = planforge_stats::median(&window.latencies);
+            let each_ms = latency_ms.max(window.duration_ms / f64::from(size)).max(1e-6);
             iterations += u64::from(size);
             let duration_ms = self.clock.now_ms() - self.began_ms;
             let warm = iterations >= self.config.warm_up_iterations && duration_ms >= least_ms;
-            let is_enough = duration_ms >= limit_ms || iterations >= MAX_SAMPLES as u64;
+            let is_enough = duration_ms >= limit_ms || iterations >= u64::from(MAX_WINDOW_ITERATIONS);
             if warm || (is_enough && duration_ms >= asked_ms) {
-                let latency_ms = planforge_stats::median(&latencies);
-                return Ok(WarmUp { iterations, duration_ms, least_ms, latency_ms });
+                return Ok(WarmUp { iterations, duration_ms, least_ms, each_ms });
             }
-            let latency_ms = planforge_stats::median(&latencies).max(1e-6);
-            let fits = (self.config.warm_up_ms / 4.0 / latency_ms) as u32;
-            size = fits.clamp(1, (size * 2).min(self.config.max_window_iterations()));
+            let fits = (self.config.warm_up_ms / 4.0 / each_ms) as u32;
+            size = fits.clamp(1, (size * 2).min(MAX_WINDOW_ITERATIONS));
         }
     }
 
@@ -315,8 +318,8 @@ impl Run<'_> {
     fn layout(&self, warm_up: &WarmUp) -> Window {
         match self.pacing {
             Pacing::Iterations => {
-                let fits = (self.config.window_ms / warm_up.latency_ms.max(1e-6)) as u32;
-                let iterations = fits.clamp(1, self.config.max_window_iterations());
+                let fits = (self.config.window_ms / warm_up.each_ms) as u32;
+                let iterations = fits.clamp(1, MAX_WINDOW_ITERATIONS);
                 Window { iterations, duration_ms: self.config.window_ms }
             }
             Pacing::Process { window_ms, .. } => {

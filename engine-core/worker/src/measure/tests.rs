@@ -230,9 +230,32 @@ fn windows_that_are_taken_away_later_do_not_count_for_the_least() {
 
 #[test]
 fn a_very_fast_engine_stops_at_the_sample_limit() {
-    let found = experiment(meter(|n| if n % 1000 < 500 { 0.001 } else { 0.002 }), &mut quiet(), 60_000.0).unwrap();
-    assert!(found.samples.len() <= MAX_SAMPLES);
-    assert_ne!(found.experiment.stop, StopReason::BudgetSpent);
+    // Windows of alternating speed: the median stays unknown.
+    let windows = Arc::<AtomicUsize>::default();
+    let counter = windows.clone();
+    let alternating = meter(move |_| if counter.load(Ordering::Relaxed) % 2 == 0 { 0.001 } else { 0.002 });
+    let found = experiment(ScriptedMeter { windows, ..alternating }, &mut quiet(), 60_000.0).unwrap();
+    assert_eq!(found.experiment.stop, StopReason::SampleLimit);
+    assert_eq!((found.samples.len(), found.windows.len()), (MAX_SAMPLES, 50));
+    assert_consistent(&found);
+}
+
+#[test]
+fn windows_of_very_fast_engines_are_as_long_as_any() {
+    // A tenth of the executions waits for something: for 8 ms each time, so that short windows would be alike.
+    let mut scripted = meter(|n| if n % 16_000 < 1_600 { 0.01 } else { 0.005 });
+    let clock = scripted.clock.clone();
+    let config = MeasureConfig::within(20_000.0, 1);
+    let found = measure(&mut scripted, &mut quiet(), &clock, &config, &Cancel::default()).unwrap();
+    let executed: Vec<u64> = found.windows.iter().filter_map(|window| window.thinned_from).collect();
+    assert_eq!(executed.len(), found.windows.len());
+    assert!(found.windows.iter().all(|window| window.duration_ms >= 80.0), "{:?}", found.windows);
+    assert!(found.windows.iter().all(|window| window.iterations as usize == config.max_kept()));
+    // What is kept is what there was: a tenth of it slow.
+    let slow = found.samples.iter().filter(|ms| **ms > 0.007).count() as f64 / found.samples.len() as f64;
+    assert!((0.05..0.15).contains(&slow), "{slow}");
+    assert_eq!(found.experiment.stop, StopReason::Confident);
+    assert_consistent(&found);
 }
 
 #[test]
@@ -504,11 +527,11 @@ fn windows_that_are_processes_warm_themselves_and_keep_evenly_spread_samples() {
     assert_eq!((found.experiment.warm_up_iterations, found.experiment.warm_up_ms), (0, 200.0));
     assert!(found.windows.len() >= COMPARABLE_WINDOWS);
     let window = &found.windows[0];
-    // 500 ms of 0.1 ms are thousands of executions; a tenth of the room for samples is kept of each window.
+    // 500 ms of 0.1 ms are thousands of executions; a fiftieth of the room for samples is kept of each window.
     assert!(window.thinned_from.is_some_and(|all| all > 4900), "{window:?}");
-    let most = config.max_window_iterations();
-    assert_eq!((window.iterations, most as usize), (most, MAX_SAMPLES / 10));
-    assert_eq!(found.samples.len(), found.windows.len() * most as usize);
+    let most = config.max_kept();
+    assert_eq!((window.iterations as usize, most), (most, MAX_SAMPLES / 50));
+    assert_eq!(found.samples.len(), found.windows.len() * most);
 }
 
 #[test]
