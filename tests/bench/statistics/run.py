@@ -115,7 +115,9 @@ def pair(statistics, plan, slower, budget_s, index, folder):
     sides = [(folder / "base.json", 0), (folder / "other.json", slower)]
     for report, percent in sides if index % 2 == 0 else sides[::-1]:
         words = [statistics, "measure", plan, report, percent, budget_s]
-        subprocess.run([str(word) for word in words], check=True, stderr=subprocess.PIPE)
+        done = subprocess.run([str(word) for word in words], stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(f"a measurement failed: {done.stderr.strip()}")
     words = [str(statistics), "judge", str(sides[0][0]), str(sides[1][0])]
     return json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout)
 

@@ -2,8 +2,9 @@
 //!
 //! Warm-up → timed windows until the median's confidence interval is tight or the budget ends → statistics. The usual
 //! budget never ends it before there are windows enough to be compared; one that somebody asked for does. The
-//! device's state is read between windows, never inside one; a window that was disturbed is discarded and measured
-//! again, a bounded number of times, and the record says so.
+//! device's state is read between windows, never inside one, and so is the pace of the CPU cores that the engine runs on
+//! (what a fixed piece of work takes there). A window that was disturbed is discarded and measured again, a bounded
+//! number of times, and the record says so ([`record`]).
 //!
 //! The stopping rule is that of a sequential interval of fixed relative width (Chow and Robbins, *On the Asymptotic Theory
 //! of Fixed-Width Sequential Confidence Intervals for the Mean*, 1965), with floors on windows, samples and time. Looking
@@ -15,19 +16,18 @@
 //! than a report has room for, evenly spread ones are kept of each window, and the record says of how many. Where every
 //! window is a process of its own ([`Pacing::Process`]), it warms up by itself and decides how many executions fit.
 
+mod record;
 pub mod sweep;
 
 use planforge_backend::{Cancel, Meter, Pacing, Window};
 use planforge_device::telemetry::{Telemetry, contention};
 use planforge_report::{
-    Experiment, Finding, Severity, StopReason, TelemetryPair, WindowRecord, disturbance,
+    Experiment, Finding, TelemetryPair, WindowRecord, disturbance,
     samples::{MAX_SAMPLES, whole_ns_ms},
 };
-use planforge_stats::{CI_CONFIDENCE, COMPARABLE_WINDOWS, LatencyStats};
-use planforge_types::{
-    BackendError, FailureClass,
-    telemetry::{PassedProcess, TelemetrySample},
-};
+use planforge_stats::{COMPARABLE_WINDOWS, LatencyStats};
+use planforge_types::{BackendError, FailureClass, telemetry::TelemetrySample};
+use record::{Measured, Record, Span};
 use std::time::Instant;
 
 /// A clock that only moves forward.
@@ -124,6 +124,9 @@ const MIN_PROCESS_ITERATIONS: u32 = 10;
 /// Share of the budget that warming up may take; slow engines are warm after one execution.
 const WARM_UP_SHARE: f64 = 0.25;
 
+/// How often the cores' pace is taken before the first window, so that one disturbance does not pass for their best.
+const PACES_BEFORE: usize = 5;
+
 /// Share of the budget after which disturbed windows are taken as they are.
 const DISCARD_SHARE: f64 = 0.5;
 
@@ -179,19 +182,26 @@ pub fn measure(
     let before = run.look(telemetry, &TelemetrySample::default())?;
     let mut last = before.clone();
     let mut record = Record::default();
+    let mut pace_ns = None;
+    for _ in 0..PACES_BEFORE {
+        pace_ns = run.meter.pace_ns();
+        record.saw_pace(pace_ns);
+    }
     let stop = loop {
         run.check_cancelled()?;
+        let pace_before_ns = pace_ns;
         let timed = run.window(window)?;
-        let (timed, executed) = thin(timed, config.max_kept().min(MAX_SAMPLES - record.samples.len()));
-        let Timed { latencies, duration_ms } = timed;
+        pace_ns = run.meter.pace_ns();
+        let slower_ns = [pace_before_ns, pace_ns].into_iter().flatten().reduce(f64::max);
+        let (timed, thinned_from) = thin(timed, config.max_kept().min(MAX_SAMPLES - record.sample_count()));
         let after = run.look(telemetry, &last)?;
-        let reasons = contention::assess(&last, &after, duration_ms, config.threads);
+        let tainted = contention::assess(&last, &after, timed.duration_ms, config.threads);
         let span = Span { from_unix_ms: last.at_unix_ms, to_unix_ms: after.at_unix_ms };
         let elapsed_ms = clock.now_ms() - run.began_ms;
         // Measuring again needs time: near the end of the budget a disturbed window is better than none.
         let most = if elapsed_ms < config.budget_ms * DISCARD_SHARE { config.max_discarded_windows } else { 0 };
-        record.taint_earlier(&after.passed_processes, most);
-        record.add(Timed { latencies, duration_ms }, executed, span, reasons, most);
+        record.taint_earlier(&after.passed_processes, config, most);
+        record.add(Measured { timed, thinned_from, span, tainted, pace_ns: slower_ns }, config, most);
         last = after;
         let stop = |record: &Record| record.stop(config, elapsed_ms, clock.now_ms() - timed_from_ms);
         if stop(&record).is_none() {
@@ -200,7 +210,7 @@ pub fn measure(
         // What the driver tells late may still take windows away.
         telemetry.settle();
         last = run.look(telemetry, &last)?;
-        record.taint_earlier(&last.passed_processes, most);
+        record.taint_earlier(&last.passed_processes, config, most);
         if let Some(reason) = stop(&record) {
             break reason;
         }
@@ -222,7 +232,7 @@ pub fn measure(
     };
     let findings = record.findings(&stats, &experiment);
     let telemetry = TelemetryPair { before, after: last };
-    Ok(Measurement { stats, samples: record.samples, windows: record.windows, experiment, telemetry, findings })
+    Ok(Measurement { stats, samples: record.samples(), windows: record.windows(), experiment, telemetry, findings })
 }
 
 /// One experiment under way.
@@ -239,12 +249,6 @@ struct Run<'a> {
 struct Timed {
     latencies: Vec<f64>,
     duration_ms: f64,
-}
-
-/// When a window was, by this host's clock: from the sample before it to the one after it.
-struct Span {
-    from_unix_ms: u64,
-    to_unix_ms: u64,
 }
 
 /// At most `most` of a window's latencies, evenly spread, and how many there were if that left any out.
@@ -350,161 +354,9 @@ impl Run<'_> {
     }
 }
 
-/// What was measured so far.
-#[derive(Default)]
-struct Record {
-    samples: Vec<f64>,
-    /// Sizes of the windows whose samples count.
-    counted: Vec<usize>,
-    windows: Vec<WindowRecord>,
-    /// By window.
-    spans: Vec<Span>,
-    discarded: usize,
-}
-
-impl Record {
-    /// Adds a window, which is discarded where it is tainted and fewer than `most_discarded` were so far.
-    fn add(
-        &mut self,
-        timed: Timed,
-        thinned_from: Option<u64>,
-        span: Span,
-        tainted: Vec<String>,
-        most_discarded: usize,
-    ) {
-        let Timed { latencies, duration_ms } = timed;
-        let is_tainted = !tainted.is_empty();
-        let discard = is_tainted && self.discarded < most_discarded;
-        self.spans.push(span);
-        self.windows.push(WindowRecord {
-            iterations: latencies.len() as u32,
-            duration_ms,
-            median_ms: planforge_stats::median(&latencies),
-            tainted,
-            kept_tainted: is_tainted && !discard,
-            thinned_from,
-        });
-        if discard {
-            self.discarded += 1;
-        } else {
-            self.counted.push(latencies.len());
-            self.samples.extend(latencies);
-        }
-    }
-
-    /// Taints windows of which it is known only now that another process may have used the device during them.
-    fn taint_earlier(&mut self, passed: &[PassedProcess], most_discarded: usize) {
-        let (mut counted_before, mut samples_before) = (0, 0);
-        for (window, span) in self.windows.iter_mut().zip(&self.spans) {
-            let counts = window.tainted.is_empty() || window.kept_tainted;
-            let met = passed.iter().filter(|process| process.may_have_met(span.from_unix_ms, span.to_unix_ms));
-            let reasons: Vec<String> =
-                met.map(contention::passed).filter(|reason| !window.tainted.contains(reason)).collect();
-            let was_clean = window.tainted.is_empty();
-            let is_clean = was_clean && reasons.is_empty();
-            window.tainted.extend(reasons);
-            if was_clean && !is_clean && self.discarded < most_discarded {
-                self.discarded += 1;
-                let size = self.counted.remove(counted_before);
-                self.samples.drain(samples_before..samples_before + size);
-                continue;
-            }
-            window.kept_tainted = counts && !is_clean;
-            if counts {
-                samples_before += self.counted[counted_before];
-                counted_before += 1;
-            }
-        }
-    }
-
-    fn stats(&self) -> Option<LatencyStats> {
-        planforge_stats::latency_stats(&self.samples, &self.counted)
-    }
-
-    /// Why to end now, if so. A budget never ends an experiment that has nothing to show.
-    fn stop(&self, config: &MeasureConfig, elapsed_ms: f64, timed_ms: f64) -> Option<StopReason> {
-        let stats = self.stats()?;
-        let full = self.samples.len() >= MAX_SAMPLES;
-        let comparable =
-            self.counted.len() >= config.min_windows && self.samples.len() >= planforge_stats::MIN_FOR_CONFIDENCE;
-        let enough = stats.count >= config.min_samples && comparable && (timed_ms >= config.min_duration_ms || full);
-        if enough && relative_half_width(&stats).is_some_and(|width| width <= config.target_relative_ci) {
-            Some(StopReason::Confident)
-        } else if full {
-            Some(StopReason::SampleLimit)
-        } else {
-            let may_end = comparable || config.strict_budget;
-            (may_end && elapsed_ms >= config.budget_ms).then_some(StopReason::BudgetSpent)
-        }
-    }
-
-    fn findings(&self, stats: &LatencyStats, experiment: &Experiment) -> Vec<Finding> {
-        let mut findings = Vec::new();
-        let kept = self.windows.iter().filter(|w| w.kept_tainted).count();
-        let mut reasons: Vec<&str> = self.windows.iter().flat_map(|w| &w.tainted).map(String::as_str).collect();
-        reasons.sort_unstable();
-        reasons.dedup_by(|a, b| reason_kind(a) == reason_kind(b));
-        if kept > 0 {
-            findings.push(Finding {
-                code: "contention".into(),
-                severity: Severity::Warning,
-                message: format!(
-                    "{kept} of {} counted windows were disturbed and kept, after {} were measured again: {}",
-                    self.counted.len(),
-                    self.discarded,
-                    reasons.join("; ")
-                ),
-            });
-        } else if self.discarded > 0 {
-            findings.push(Finding {
-                code: "remeasured".into(),
-                severity: Severity::Note,
-                message: format!(
-                    "{} disturbed windows were discarded and measured again: {}",
-                    self.discarded,
-                    reasons.join("; ")
-                ),
-            });
-        }
-        if experiment.stop != StopReason::Confident {
-            let aim = format!("±{:.1} % aimed for", experiment.target_relative_ci * 100.0);
-            let spent = if experiment.stop == StopReason::BudgetSpent { "the time budget" } else { "room for samples" };
-            let untold =
-                |why: &str| format!("the median has no interval, let alone the {aim}, when {spent} ran out: {why}");
-            let message = match stats.interval {
-                Ok(interval) if interval.confidence >= CI_CONFIDENCE => {
-                    let width = interval.relative_half_width(stats.median) * 100.0;
-                    format!("the median is known to ±{width:.1} %, not to the {aim}, when {spent} ran out")
-                }
-                Ok(_) => untold("too few samples"),
-                Err(reason) => untold(reason.words()),
-            };
-            findings.push(Finding { code: "not-confident".into(), severity: Severity::Warning, message });
-        }
-        if self.counted.len() < COMPARABLE_WINDOWS {
-            findings.push(Finding {
-                code: "too-few-windows".into(),
-                severity: Severity::Warning,
-                message: format!(
-                    "no comparison is possible with this measurement: {} of the {COMPARABLE_WINDOWS} windows that one \
-                     takes were timed in the {:.0} s that were asked for",
-                    self.counted.len(),
-                    experiment.budget_ms / 1e3
-                ),
-            });
-        }
-        findings
-    }
-}
-
 /// The part of a reason before its figures, so that a list of reasons names each kind once.
 fn reason_kind(reason: &str) -> &str {
     reason.split(':').next().unwrap_or(reason)
-}
-
-/// Half the width of the median's interval over the median, where it has one.
-fn relative_half_width(stats: &LatencyStats) -> Option<f64> {
-    stats.interval.ok().map(|interval| interval.relative_half_width(stats.median))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Experiments on a scripted engine, clock and device state: nothing here depends on real time.
 
 use super::*;
-use planforge_report::{LayerTime, Samples};
+use planforge_report::{LayerTime, Samples, Severity, StopReason};
 use planforge_types::{
     NamedTensors, Port,
     telemetry::{CpuTime, ForeignProcess, PassedProcess, TelemetrySample},
@@ -31,6 +31,8 @@ struct ScriptedMeter<F> {
     latency: F,
     executions: u64,
     windows: Arc<AtomicUsize>,
+    /// The cores' pace while the n-th window is the last one.
+    pace_ns: Option<fn(usize) -> f64>,
 }
 
 impl<F: FnMut(u64) -> f64> Meter for ScriptedMeter<F> {
@@ -63,6 +65,9 @@ impl<F: FnMut(u64) -> f64> Meter for ScriptedMeter<F> {
     fn memory_bytes(&self) -> u64 {
         0
     }
+    fn pace_ns(&mut self) -> Option<f64> {
+        self.pace_ns.map(|pace_ns| pace_ns(self.windows.load(Ordering::Relaxed)))
+    }
 }
 
 /// A device whose n-th sample says that the engine had waited in the window before it, when `disturbed(n)`.
@@ -92,7 +97,7 @@ fn disturbed_when<F: FnMut(usize) -> bool + Send>(disturbed: F) -> ScriptedTelem
 }
 
 fn meter<F: FnMut(u64) -> f64>(latency: F) -> ScriptedMeter<F> {
-    ScriptedMeter { clock: ScriptedClock::default(), latency, executions: 0, windows: Arc::default() }
+    ScriptedMeter { clock: ScriptedClock::default(), latency, executions: 0, windows: Arc::default(), pace_ns: None }
 }
 
 fn experiment<F: FnMut(u64) -> f64>(
@@ -586,4 +591,51 @@ fn a_warm_up_and_windows_that_are_asked_for_are_reached_and_recorded() {
     let config = MeasureConfig::within(1_000.0, 1);
     assert_eq!(config.at_least(0, 0), config);
     assert_eq!(config.at_least(1, 1).min_windows, config.min_windows);
+}
+
+#[test]
+fn windows_on_slower_cores_do_not_count() {
+    // Every third window the cores are slower, and so is the engine; no counter of the system tells.
+    fn slow(window: usize) -> bool {
+        window % 3 == 0
+    }
+    let windows = Arc::<AtomicUsize>::default();
+    let counter = windows.clone();
+    let mut usual = steady(2.0);
+    let engine = meter(move |n| if slow(counter.load(Ordering::Relaxed)) { 1.5 } else { 1.0 } * usual(n));
+    let pace_ns: fn(usize) -> f64 = |window| if slow(window) { 45_000.0 } else { 30_000.0 };
+    let engine = ScriptedMeter { windows, pace_ns: Some(pace_ns), ..engine };
+    let found = experiment(engine, &mut quiet(), 20_000.0).unwrap();
+    assert!(found.stats.max < 2.1, "{:?}", found.stats);
+    assert!(found.windows.iter().any(|window| !window.tainted.is_empty()));
+    for window in &found.windows {
+        assert!(!window.kept_tainted);
+        let tainted = window.pace_ns.is_some_and(|pace_ns| pace_ns > 40_000.0);
+        assert_eq!(window.tainted.iter().any(|reason| reason.starts_with("cores ran slower: ")), tainted, "{window:?}");
+    }
+    assert_eq!(codes(&found), ["remeasured"]);
+    assert_consistent(&found);
+}
+
+#[test]
+fn a_better_pace_that_comes_late_taints_what_was_before() {
+    let mut engine = meter(steady(2.0));
+    engine.pace_ns = Some(|window| if window < 12 { 45_000.0 } else { 30_000.0 });
+    let clock = engine.clock.clone();
+    let config = MeasureConfig { min_duration_ms: 3_000.0, ..MeasureConfig::within(20_000.0, 1) };
+    let found = measure(&mut engine, &mut quiet(), &clock, &config, &Cancel::default()).unwrap();
+    let counts = |window: &WindowRecord| window.tainted.is_empty() || window.kept_tainted;
+    assert!(found.windows.iter().all(|window| counts(window) == (window.pace_ns == Some(30_000.0))));
+    assert!(!found.wholly_disturbed());
+    assert_consistent(&found);
+}
+
+#[test]
+fn quiet_windows_alone_count_once_there_are_enough() {
+    // Two of three windows are disturbed, far more than are measured again.
+    let found = experiment(meter(|n| 3.0 + (n % 40) as f64 / 10.0), &mut disturbed_when(|n| n % 3 != 0), 60_000.0);
+    let found = found.unwrap();
+    assert!(found.windows.iter().filter(|window| !window.tainted.is_empty()).count() > 8);
+    assert!(found.windows.iter().all(|window| !window.kept_tainted), "{:?}", found.windows);
+    assert_consistent(&found);
 }
