@@ -181,6 +181,7 @@ fn measure(plan: &Path, report: &Path, slower_percent: f64, budget_s: u64) -> Ou
         plan: Some(std::path::absolute(plan)?),
         built_for: None,
         eval: None,
+        inputs: None,
         calibration: None,
         plugins: Vec::new(),
         builds: 1,

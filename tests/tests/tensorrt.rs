@@ -106,6 +106,7 @@ impl Job {
             plan: None,
             built_for: None,
             eval: None,
+            inputs: None,
             calibration: None,
             plugins: Vec::new(),
             builds: 1,

@@ -249,6 +249,7 @@ impl Attempt {
         };
         let plan = place(order.plan, "engine.plan").await?;
         let eval = place(order.eval, "eval.npz").await?;
+        let given = place(order.measure.inputs, "inputs.npz").await?;
         let calibration = place(order.spec.calibration, "calibration.cache").await?;
         let mut plugins = Vec::with_capacity(order.spec.plugins.len());
         for (index, digest) in order.spec.plugins.iter().enumerate() {
@@ -271,7 +272,10 @@ impl Attempt {
         };
         let cache = taken.as_ref().map(|taken| (taken.file.clone(), taken.origin.clone()));
         let ceilings = self.shared.ceilings.clone();
-        Ok((OrderPaths { model, scratch: work, ceilings, cache, plan, eval, calibration, plugins }, taken))
+        Ok((
+            OrderPaths { model, scratch: work, ceilings, cache, plan, eval, inputs: given, calibration, plugins },
+            taken,
+        ))
     }
 
     /// Repeats store work while the coordinator is away or has no room: neither must cost a finished build.

@@ -229,7 +229,14 @@ async fn calibration_and_plugins_are_laid_out_in_the_order_of_the_spec() {
                 let job = assign.job.as_mut().unwrap();
                 (job.spec_json, job.builds) = (spec, 3);
                 let (streams, batches) = (vec![1, 4], vec![1, 8]);
-                let ask = v1::MeasureAsk { streams, trace: true, batches, warm_up_ms: 500, min_windows: 20 };
+                let ask = v1::MeasureAsk {
+                    streams,
+                    trace: true,
+                    batches,
+                    warm_up_ms: 500,
+                    min_windows: 20,
+                    ..v1::MeasureAsk::default()
+                };
                 job.measure = Some(ask);
             };
             farm.assign_with(&job, change).await

@@ -125,6 +125,7 @@ fn order(
         plan: None,
         built_for: None,
         eval: None,
+        inputs: None,
         calibration: None,
         plugins: Vec::new(),
         builds: 1,

@@ -70,6 +70,7 @@ impl Facts<'_> {
         }
         lines.extend(self.0.selection.iter().flat_map(selection_lines));
         lines.push(("outputs", self.outputs_line()));
+        lines.extend(self.0.given_inputs.iter().map(|given| ("inputs", cut(&given.words()))));
         if let Some(accuracy) = &self.0.accuracy {
             let reference = accuracy.reference_top1.map(|top1| format!(", reference {}", percent(top1)));
             let reference = reference.unwrap_or_default();

@@ -10,6 +10,7 @@ mod detail;
 pub mod disturbance;
 pub mod figures;
 pub mod format;
+mod given;
 mod layer;
 mod read;
 pub mod samples;
@@ -22,6 +23,7 @@ pub use detail::{
     ArtifactRef, BatchPoint, BatchSweep, BuildSelection, BuildTrial, CacheState, CacheUse, LatencySplit, ModeSplit,
     PartStats, ProfilePoint, ProfileSwitch, ShapePoint, StreamPoint, StreamSweep, Sweep,
 };
+pub use given::GivenInputs;
 pub use layer::LayerTime;
 pub use read::ReadError;
 pub use samples::{Samples, SamplesError};
@@ -57,6 +59,9 @@ pub struct Report {
     pub foreign: Option<Foreign>,
     /// Inputs as they were bound for the measurement, every dimension fixed.
     pub inputs: Vec<Port>,
+    /// Real inputs that outputs were compared on; absent where made ones were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_inputs: Option<GivenInputs>,
     /// First dimension that all bound inputs share; 1 when they share none.
     pub batch: u64,
     pub latency_ms: LatencyStats,

@@ -60,6 +60,7 @@ pub fn sample_report(centre_ms: f64) -> Report {
         spec,
         foreign: None,
         inputs: vec![Port { name: "image".into(), element: ElementType::F32, shape: vec![Some(1), Some(64)] }],
+        given_inputs: None,
         batch: 1,
         latency_ms,
         throughput_per_s: 1e3 / latency_ms.mean,

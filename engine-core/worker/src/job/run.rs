@@ -32,6 +32,7 @@ use planforge_types::{
     order::{Artifact, WorkEvent, WorkKind, WorkOrder},
 };
 use std::{
+    cell::OnceCell,
     collections::BTreeMap,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -81,6 +82,7 @@ pub fn run(
             device,
             clock: MonotonicClock::default(),
             memory: PeakMemory::default(),
+            given: OnceCell::new(),
         };
         job.run(telemetry, wait_continue)
     };
@@ -148,6 +150,8 @@ pub(super) struct Job<'a> {
     pub device: DeviceFingerprint,
     pub clock: MonotonicClock,
     pub memory: PeakMemory,
+    /// What the order's file of inputs gives the engine, once it was read.
+    pub given: OnceCell<NamedTensors>,
 }
 
 impl Job<'_> {
@@ -157,6 +161,7 @@ impl Job<'_> {
         wait_continue: &mut dyn FnMut() -> io::Result<()>,
     ) -> Result<(), BackendError> {
         let order = self.order;
+        self.check_given()?;
         let mut phases = Phases::new();
         let measured = match order.kind {
             WorkKind::Build if order.builds > 1 => {
@@ -207,6 +212,7 @@ impl Job<'_> {
             artifacts: &artifacts,
             verdict: loaded.verdict,
             memory: &self.memory,
+            given: self.given_inputs(),
         });
         let path = order.scratch.join("report.json");
         document::write_json(&path, &report).map_err(|error| file_error("write the report", &path, &error))?;
@@ -311,12 +317,17 @@ impl Job<'_> {
         let mut meter = self.memory.of_run(elsewhere, || self.load(&built.path, 0))?;
         let profile = order.spec.profiles.first();
         let graph = self.reference_graph(profile);
-        let inputs = reference_inputs(graph.as_ref().ok(), &*meter, profile);
-        meter.bind(&inputs)?;
+        let made = reference_inputs(graph.as_ref().ok(), &*meter, profile);
+        let given = self.given(&*meter)?;
+        // Given inputs may have shapes of their own.
+        let own = given.filter(|given| !same_shapes(given, &made)).map(shapes_of);
+        let graph = own.as_ref().map_or(graph, |shapes| self.reference_graph(Some(shapes)));
+        let compared = given.unwrap_or(&made);
+        meter.bind(compared)?;
         let check = verify::Check {
             graph: graph.as_ref().map_err(String::as_str),
             independent: self.independent(),
-            inputs: &inputs,
+            inputs: compared,
             eval: order.eval.as_deref(),
             precision: order.spec.precision,
             budget_ms: verify::ORACLE_BUDGET_MS,
@@ -328,7 +339,10 @@ impl Job<'_> {
         if graph.is_ok() && meter.pacing() == Pacing::Iterations {
             self.verify_ends(&mut *meter, &built.path, &mut verdict)?;
         }
-        // The accuracy check bound its own rows.
+        let told = self.given_inputs().map(|given| Finding::note("given-inputs", given.words()));
+        verdict.findings.extend(told);
+        let inputs = given.filter(|_| order.measure.time_inputs).cloned().unwrap_or(made);
+        // The accuracy check bound its own rows, and what is compared need not be what is timed.
         meter.bind(&inputs)?;
         for finding in &verdict.findings {
             log(&format!("{}: {}", finding.code, finding.message));
@@ -364,7 +378,8 @@ impl Job<'_> {
                     None => &mut *meter,
                 };
                 let graph = self.reference_graph(Some(&fixed));
-                let inputs = reference_inputs(graph.as_ref().ok(), meter, Some(&fixed));
+                let made = reference_inputs(graph.as_ref().ok(), meter, Some(&fixed));
+                let inputs = self.with_controls(made);
                 meter.bind(&inputs)?;
                 let check = verify::Check {
                     graph: graph.as_ref().map_err(String::as_str),
@@ -521,6 +536,14 @@ pub(super) fn reference_inputs(
 ) -> NamedTensors {
     let specs = graph.and_then(inputs::of_graph).unwrap_or_else(|| inputs::of_ports(&meter.inputs(), profile));
     inputs::generate(&specs, inputs::REFERENCE_SEED)
+}
+
+fn same_shapes(given: &NamedTensors, made: &NamedTensors) -> bool {
+    given.iter().all(|(name, tensor)| made.get(name).is_some_and(|made| made.shape == tensor.shape))
+}
+
+fn shapes_of(inputs: &NamedTensors) -> OptimizationProfile {
+    OptimizationProfile::of_shapes(inputs.iter().map(|(name, tensor)| (name.as_str(), &tensor.shape[..])))
 }
 
 pub(super) fn model_ref(order: &WorkOrder) -> ModelRef {

@@ -250,6 +250,7 @@ impl Fixture {
             plan: None,
             built_for: None,
             eval: None,
+            inputs: None,
             calibration: None,
             plugins: Vec::new(),
             builds: row_ms.len() as u32,

@@ -140,7 +140,8 @@ impl Verdict {
                 }
                 unjudged => {
                     let message = format!(
-                        "{at}{unjudged} of the {elements} elements of output '{name}' cannot be judged on these inputs: {}",
+                        "{at}{unjudged} of the {elements} elements of output '{name}' cannot be judged on these inputs: {}; \
+                         others may tell more (--inputs)",
                         allowed.reason
                     );
                     self.add("unverified", Severity::Warning, message);

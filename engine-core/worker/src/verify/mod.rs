@@ -11,6 +11,7 @@ pub mod accuracy;
 mod check;
 #[cfg(test)]
 mod every_element_tests;
+pub mod given;
 pub mod inputs;
 pub mod numerics;
 mod places;
