@@ -178,6 +178,7 @@ fn measure(plan: &Path, report: &Path, slower_percent: f64, budget_s: u64) -> Ou
         cache: None,
         cache_origin: None,
         ceilings: None,
+        oracles: None,
         plan: Some(std::path::absolute(plan)?),
         built_for: None,
         eval: None,

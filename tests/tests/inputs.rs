@@ -28,8 +28,11 @@ fn build(home: &Path, model: &Path, extra: &[&str]) -> Value {
     jobs[0].clone()
 }
 
-fn archive(home: &Path, file: &str, arrays: &[(&str, &[usize], f64)]) -> PathBuf {
-    let array = |(name, shape, value): &(&str, &[usize], f64)| {
+/// Name, shape, and what stands in it throughout.
+type Array<'a> = (&'a str, &'a [usize], f64);
+
+fn archive(home: &Path, file: &str, arrays: &[Array<'_>]) -> PathBuf {
+    let array = |(name, shape, value): &Array<'_>| {
         let values = vec![*value; shape.iter().product()];
         ((*name).to_owned(), HostTensor::of_values(ElementType::F64, shape.to_vec(), &values))
     };
@@ -76,7 +79,7 @@ fn an_engine_built_on_given_inputs_answers_those_who_give_them() {
 fn inputs_that_do_not_fit_are_refused_before_anything_is_asked_of_a_farm() {
     let home = home();
     let model = models::digits();
-    let cases: [(&str, &[(&str, &[usize], f64)], &str); 4] = [
+    let cases: [(&str, &[Array<'_>], &str); 4] = [
         ("more.npz", &[("image", &[7, 1, 8, 8], 0.0)], "input 'image' takes f32 [1, 1, 8, 8]"),
         ("other.npz", &[("picture", &[1, 1, 8, 8], 0.0)], "array 'picture' of the given inputs is no input"),
         ("nan.npz", &[("image", &[1, 1, 8, 8], f64::NAN)], "is NaN at [0, 0, 0, 0]"),
@@ -93,7 +96,7 @@ fn inputs_that_do_not_fit_are_refused_before_anything_is_asked_of_a_farm() {
             assert!(said.contains(words) && said.contains("hint"), "{name} {file}: {said}");
         }
     }
-    assert!(!home.path().join("data").exists(), "no farm was opened");
+    assert!(!home.path().join("data/coordinator.lock").exists(), "no farm was opened");
 }
 
 #[test]

@@ -102,6 +102,7 @@ impl Job {
             cache: Some(scratch.join("timing.cache")),
             cache_origin: None,
             ceilings: None,
+            oracles: None,
             scratch,
             plan: None,
             built_for: None,

@@ -50,6 +50,7 @@ pub(super) struct OrderPaths {
     pub scratch: PathBuf,
     /// Folder of what this host's devices were measured to reach.
     pub ceilings: PathBuf,
+    pub oracles: PathBuf,
     /// For a build: the cache's file, and where its content came from.
     pub cache: Option<(PathBuf, Option<CacheOrigin>)>,
     pub plan: Option<PathBuf>,
@@ -154,6 +155,7 @@ impl JobOrder {
             cache,
             cache_origin: cache_origin.flatten(),
             ceilings: Some(paths.ceilings),
+            oracles: Some(paths.oracles),
             built_for: self.built_for,
             plan: paths.plan,
             eval: paths.eval,

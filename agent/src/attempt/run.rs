@@ -271,9 +271,20 @@ impl Attempt {
             WorkKind::Benchmark => None,
         };
         let cache = taken.as_ref().map(|taken| (taken.file.clone(), taken.origin.clone()));
-        let ceilings = self.shared.ceilings.clone();
+        let (ceilings, oracles) = (self.shared.ceilings.clone(), self.shared.oracles.clone());
         Ok((
-            OrderPaths { model, scratch: work, ceilings, cache, plan, eval, inputs: given, calibration, plugins },
+            OrderPaths {
+                model,
+                scratch: work,
+                ceilings,
+                oracles,
+                cache,
+                plan,
+                eval,
+                inputs: given,
+                calibration,
+                plugins,
+            },
             taken,
         ))
     }

@@ -122,6 +122,7 @@ fn order(
         cache: None,
         cache_origin: None,
         ceilings: None,
+        oracles: None,
         plan: None,
         built_for: None,
         eval: None,

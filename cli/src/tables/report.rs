@@ -151,12 +151,13 @@ impl Facts<'_> {
             Some(numerics) => match &numerics.skipped {
                 Some(reason) => format!("not compared: {}", cut(reason)),
                 None => format!(
-                    "{}: off by {:.1e} of their scale{}, {:.0e} allowed ({})",
+                    "{}: off by {:.1e} of their scale{}, {:.0e} allowed ({}){}",
                     if numerics.passed { "right" } else { "WRONG" },
                     numerics.max_error,
                     self.root_mean_square(numerics),
                     numerics.threshold,
-                    numerics.oracle
+                    numerics.oracle,
+                    numerics.independent.as_ref().map_or(String::new(), |held| format!("; {}", cut(&held.words())))
                 ),
             },
             None => "not compared".into(),

@@ -2,6 +2,7 @@
 //!
 //! A report is a document of its own that names the plan's digest: measurements keep coming after the build.
 
+mod agreement;
 pub mod card;
 mod ceilings;
 pub mod check;
@@ -17,6 +18,7 @@ pub mod samples;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
+pub use agreement::Agreement;
 pub use ceilings::{Bound, Ceilings, Rates, Roofline};
 pub use check::Contradiction;
 pub use detail::{
@@ -270,6 +272,10 @@ pub struct Numerics {
     pub threshold: f64,
     pub passed: bool,
     pub oracle_ms: f64,
+    /// What was compared with, held against an independent runtime; absent where that runtime was compared with itself,
+    /// and in reports of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub independent: Option<Agreement>,
 }
 
 /// One output against the reference.

@@ -134,6 +134,7 @@ pub fn sample_report(centre_ms: f64) -> Report {
             threshold: 1e-3,
             passed: true,
             oracle_ms: 5.0,
+            independent: None,
         }),
         accuracy: Some(Accuracy { rows: 450, correct: 445, top1: 445.0 / 450.0, reference_top1: Some(445.0 / 450.0) }),
         accurate: true,

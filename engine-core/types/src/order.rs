@@ -48,6 +48,9 @@ pub struct WorkOrder {
     /// any.
     #[serde(default)]
     pub ceilings: Option<PathBuf>,
+    /// Folder of this host with what independent runtimes said of models; `None`: nothing is remembered.
+    #[serde(default)]
+    pub oracles: Option<PathBuf>,
     /// For `benchmark`: the plan to measure.
     pub plan: Option<PathBuf>,
     /// For `benchmark`: what the plan was built for, where that may differ from `sku`; its results are then marked.

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     measure::{self, Clock, MeasureConfig, Measurement, MonotonicClock},
-    verify::{self, Independent, Verdict, inputs},
+    verify::{self, Agreements, Independent, Second, Verdict, inputs},
 };
 use planforge_backend::{
     Aside, Cancel, CompileRequest, Compiler, KeptFile, LoadOptions, LoadSite, Meter, Oracle, Pacing,
@@ -76,6 +76,8 @@ pub fn run(
             order,
             compiler: &**compiler,
             oracle: compilers.iter().filter(|other| other.backend() != backend).find_map(|other| other.oracle()),
+            second: compilers.iter().find_map(|compiler| compiler.oracle()),
+            known: order.oracles.as_deref().map(Agreements::new),
             outlet: &outlet,
             cancel,
             loss,
@@ -144,6 +146,10 @@ pub(super) struct Job<'a> {
     pub compiler: &'a dyn Compiler,
     /// Of another backend, when one has any.
     pub oracle: Option<Box<dyn Oracle>>,
+    /// Of any backend: the reference is held against it, not the engine.
+    pub second: Option<Box<dyn Oracle>>,
+    /// What this host compared before.
+    pub known: Option<Agreements>,
     pub outlet: &'a Outlet<'a>,
     pub cancel: &'a Cancel,
     pub loss: Loss,
@@ -327,6 +333,7 @@ impl Job<'_> {
         let check = verify::Check {
             graph: graph.as_ref().map_err(String::as_str),
             independent: self.independent(),
+            second: self.second(),
             inputs: compared,
             eval: order.eval.as_deref(),
             precision: order.spec.precision,
@@ -384,6 +391,7 @@ impl Job<'_> {
                 let check = verify::Check {
                     graph: graph.as_ref().map_err(String::as_str),
                     independent: self.independent(),
+                    second: self.second(),
                     inputs: &inputs,
                     eval: None,
                     precision: order.spec.precision,
@@ -401,6 +409,16 @@ impl Job<'_> {
     fn independent(&self) -> Option<Independent<'_>> {
         let oracle = self.oracle.as_deref().filter(|_| self.order.model.is_file())?;
         Some(Independent { oracle, model: &self.order.model })
+    }
+
+    /// What the reference operators are held against.
+    fn second(&self) -> Option<Second<'_>> {
+        self.order.model.is_file().then(|| Second {
+            runtime: self.second.as_deref(),
+            model: &self.order.model,
+            model_digest: self.order.model_digest,
+            known: self.known.as_ref(),
+        })
     }
 
     /// Tells the agent of the plan and waits until it has it.

@@ -246,6 +246,7 @@ impl Fixture {
             cache: Some(scratch.path().join("cache")),
             cache_origin: None,
             ceilings: None,
+            oracles: None,
             limit_ms: 0,
             plan: None,
             built_for: None,

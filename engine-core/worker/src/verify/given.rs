@@ -252,7 +252,7 @@ fn converted(port: &Port, array: &HostTensor) -> Result<HostTensor, GivenError> 
 }
 
 /// Where the element stands, by axis.
-fn place(mut index: usize, shape: &[usize]) -> Vec<usize> {
+pub(super) fn place(mut index: usize, shape: &[usize]) -> Vec<usize> {
     let mut at = vec![0; shape.len()];
     for (axis, size) in shape.iter().enumerate().rev() {
         (at[axis], index) = (index % size.max(&1), index / size.max(&1));
