@@ -93,9 +93,10 @@ def summary(lines):
                 print(told("interval holds the slowdown", held, len(some)))
             for allowed in some[0]["gates"]:
                 outcomes = collections.Counter(line["gates"][allowed] for line in some)
-                # Slower by more than is allowed: to pass is wrong. By less: to fail is.
+                # Slower by more than is allowed: to pass is wrong. By less: to fail is. By as much: neither.
                 error = "passed" if slower > float(allowed) else "failed"
-                print(told(f"gate {allowed} %: wrongly {error}", outcomes[error], len(some)))
+                if slower != float(allowed):
+                    print(told(f"gate {allowed} %: wrongly {error}", outcomes[error], len(some)))
                 print(told(f"gate {allowed} %: undecided", outcomes["undecided"], len(some)))
             spent = sum(side["elapsed_ms"] for line in some for side in line["sides"]) / 2e3 / len(some)
             print(f"  {spent:.2f} s a measurement")
