@@ -280,7 +280,7 @@ async fn connect(way: &Way, number: usize) -> Result<Agent, Box<dyn std::error::
         agent_id: format!("agent{number}"),
         incarnation: "1".into(),
         name: format!("host{number}"),
-        version: "0".into(),
+        version: planforge_proto::protocol::RELEASE.into(),
         devices: vec![device],
         ..v1::Hello::default()
     };

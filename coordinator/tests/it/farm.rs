@@ -8,7 +8,7 @@ use crate::support::{
 };
 use futures::StreamExt as _;
 use planforge_coordinator::{
-    auth::Actor,
+    auth::{Actor, Proof},
     farm::{Farm, FarmConfig, SystemClock},
     store::MemStore,
 };
@@ -521,7 +521,7 @@ async fn roles_and_projects_hold() {
         assert_eq!(error.code, ErrorCode::PermissionDenied, "{role}");
     }
     let inbound = futures::stream::pending().boxed();
-    assert_eq!(farm.session(&red, inbound).await.err().unwrap().code, ErrorCode::PermissionDenied);
+    assert_eq!(farm.session(&red, Proof::Owner, inbound).await.err().unwrap().code, ErrorCode::PermissionDenied);
     assert_eq!(farm.list_tokens(&red).await.unwrap_err().code, ErrorCode::PermissionDenied);
 }
 

@@ -1,5 +1,6 @@
 //! The farm's tests: behaviour, store conformance, a model of the core, and the seeded simulation.
 
+mod agent_tokens;
 mod builds;
 mod core_model;
 mod farm;

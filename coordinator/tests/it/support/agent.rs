@@ -3,13 +3,14 @@
 use super::{DEADLINE, SKU, blobs::MemBlobs};
 use futures::StreamExt as _;
 use planforge_coordinator::{
-    auth::Actor,
+    auth::{Actor, Proof},
     farm::{Farm, Reply},
 };
 use planforge_proto::{
-    ApiError,
+    ApiError, protocol,
     v1::{self, agent_message, coordinator_message::Kind},
 };
+use planforge_types::Digest;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -39,7 +40,9 @@ pub fn hello(id: &str, devices: Vec<v1::Device>) -> v1::Hello {
         agent_id: id.into(),
         incarnation: format!("{id}-1"),
         name: format!("host-{id}"),
-        version: "0".into(),
+        version: protocol::RELEASE.into(),
+        protocol: protocol::PROTOCOL,
+        oldest_protocol: protocol::OLDEST_PROTOCOL,
         devices,
         ..v1::Hello::default()
     }
@@ -48,14 +51,26 @@ pub fn hello(id: &str, devices: Vec<v1::Device>) -> v1::Hello {
 impl Agent {
     /// Connects and says `hello`; the first answer is still to be read.
     pub async fn connect(farm: &Farm, hello: v1::Hello) -> Self {
-        let (out, messages) = mpsc::channel(16);
-        let id = hello.agent_id.clone();
+        let id = &hello.agent_id;
         let actor =
             Actor { name: format!("token-{id}"), role: planforge_coordinator::auth::Role::Agent, project: None };
-        let inbound = farm.session(&actor, ReceiverStream::new(messages).boxed()).await.expect("the session begins");
+        Self::open(farm, &actor, Proof::Owner, hello).await.expect("the session begins")
+    }
+
+    /// Connects as the holder of a token and says `hello`; the first answer is still to be read.
+    pub async fn with_token(farm: &Farm, secret: &str, hello: v1::Hello) -> Result<Self, ApiError> {
+        let actor = farm.authenticate(secret).await?;
+        let refused = || ApiError::new(planforge_proto::ErrorCode::Unauthenticated, "the token is worth nothing");
+        Self::open(farm, &actor.ok_or_else(refused)?, Proof::Token(Digest::of(secret.as_bytes())), hello).await
+    }
+
+    async fn open(farm: &Farm, actor: &Actor, proof: Proof, hello: v1::Hello) -> Result<Self, ApiError> {
+        let (out, messages) = mpsc::channel(16);
+        let id = hello.agent_id.clone();
+        let inbound = farm.session(actor, proof, ReceiverStream::new(messages).boxed()).await?;
         let agent = Self { id, out, inbound };
         agent.say(agent_message::Kind::Hello(hello)).await;
-        agent
+        Ok(agent)
     }
 
     /// A connected agent with one device of the usual kind, already welcomed.
