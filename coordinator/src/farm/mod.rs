@@ -10,6 +10,7 @@ mod logins;
 mod logs;
 mod operator;
 mod pages;
+mod plan_check;
 mod portability;
 mod reload;
 mod requests;

@@ -4,6 +4,7 @@ use super::{
     Farm, Reply, convert,
     gate::{HELLO_WITHIN_MS, Pass, Rate},
     leader::{Message, OUTBOX_MAX},
+    plan_check,
 };
 use crate::{
     auth::{Actor, Proof, Role},
@@ -219,6 +220,10 @@ async fn understand(farm: &Farm, session: SessionId, kind: Kind) -> Result<Optio
             if let Some(problem) = missing(farm, &plan).await? {
                 return Err(convert::invalid(problem));
             }
+            // Its end will say the same, and fail the attempt; until then it is as if nothing had been built.
+            if plan_check::unfit(farm, &lease, &plan).await?.is_some() {
+                return Ok(None);
+            }
             Input::Built { session, lease, plan }
         }
         Kind::Finished(message) => Input::Finished { session, finished: Box::new(finished(farm, &message).await?) },
@@ -246,6 +251,10 @@ async fn missing(farm: &Farm, plan: &PlanRef) -> Result<Option<String>, ApiError
 /// What to do about a success that names what is not there.
 const NOT_UPLOADED: &str = "the agent must upload plan, card and report before it reports success";
 
+/// What to do about a plan that is not what was asked for.
+const ANOTHER_PLAN: &str = "run the same planforge on the agent's host as here; where it is the same, nobody may trust that host: \
+                            planforge token revoke, planforge agents forget";
+
 /// What to do about a report whose figures are not those of its samples.
 const CONTRADICTORY: &str = "look at the agent's host: run 'planforge doctor' there, and the same planforge as here";
 
@@ -255,6 +264,10 @@ async fn finished(farm: &Farm, message: &v1::Finished) -> Result<FinishedIn, Api
     let mut problem = None;
     if let Some(plan) = &finished.plan {
         problem = missing(farm, plan).await?.map(|problem| (problem, NOT_UPLOADED));
+        if problem.is_none() {
+            let unfit = plan_check::unfit(farm, &finished.lease, plan).await?;
+            problem = unfit.map(|problem| (problem, ANOTHER_PLAN));
+        }
     }
     if problem.is_some() {
         finished.plan = None;

@@ -234,11 +234,11 @@ async fn an_unstable_measurement_is_repeated_alone_and_not_for_ever() {
     for _ in 0..3 {
         let assign = agent.assigned().await;
         kinds.push(assign.job.as_ref().unwrap().kind());
-        let plan = blobs.insert(b"plan");
+        let plan = support::agent::plan_of(&assign, "one");
         let built = v1::Built {
             lease: assign.lease.clone(),
-            plan_digest: plan.to_string(),
-            plan_bytes: 4,
+            plan_digest: blobs.insert(&plan).to_string(),
+            plan_bytes: plan.len() as u64,
             ..v1::Built::default()
         };
         agent.say(v1::agent_message::Kind::Built(built)).await;
