@@ -81,7 +81,7 @@ pub async fn hold(path: &Path, said: &Said) -> Result<(), Failure> {
         Err(CheckError::Read(error)) => Err(unreadable(error)),
         Err(CheckError::Unfit(problem)) => {
             let message = format!("what the coordinator calls an engine for {sku} by {toolchain} is none: {problem}");
-            Err(Failure::new(ErrorCode::Refused, message).hint(
+            Err(Failure::new(ErrorCode::Gone, message).hint(
                 "nothing was kept; build it again with planforge submit --force, and look at the agent that built it",
             ))
         }
@@ -113,10 +113,10 @@ mod tests {
         writer.finish().unwrap();
         hold(&path, &said("cpu-x86-64-v3")).await.unwrap();
         let other = hold(&path, &said("cpu-x86-64-v2")).await.unwrap_err();
-        assert!(other.message.contains("cpu-x86-64-v3, not cpu-x86-64-v2"), "{}", other.message);
-        assert_eq!(other.exit_code, ErrorCode::Refused.exit_code());
+        assert!(other.to_string().contains("cpu-x86-64-v3, not cpu-x86-64-v2"), "{other}");
+        assert_eq!(other.exit_code, ErrorCode::Gone.exit_code());
         std::fs::write(&path, vec![0x5a; 5_000]).unwrap();
         let random = hold(&path, &said("cpu-x86-64-v3")).await.unwrap_err();
-        assert!(random.message.contains("no plan file"), "{}", random.message);
+        assert!(random.to_string().contains("no plan file"), "{random}");
     }
 }

@@ -152,7 +152,15 @@ impl Reader {
             Kind::Hello(_) if self.agent.is_some() => {
                 return Err(convert::invalid("the agent said hello twice on one stream").into());
             }
-            Kind::Hello(_) | Kind::Inventory(_) => self.pass.describe()?,
+            Kind::Hello(hello) => {
+                self.pass.describe()?;
+                // Before anything else that it says is looked at: it may be nobody's business here.
+                let agent = convert::agent_id(&hello.agent_id)?;
+                if let Some(error) = self.farm.shut_out(self.proof, agent.as_deref()) {
+                    return Err(error.into());
+                }
+            }
+            Kind::Inventory(_) => self.pass.describe()?,
             _ => {}
         }
         let Some(mut input) = understand(&self.farm, self.session, kind).await? else { return Ok(()) };

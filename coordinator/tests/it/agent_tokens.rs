@@ -248,6 +248,20 @@ async fn an_expired_token_ends_what_rests_on_it() {
 }
 
 #[tokio::test]
+async fn a_stream_that_never_says_who_it_is_ends() {
+    let clock = Arc::new(TestClock(AtomicU64::new(1_000_000)));
+    let config = FarmConfig { seed: Some(3), ..FarmConfig::default() };
+    let store = Arc::new(MemStore::new());
+    let farm = Farm::open(store, Arc::new(MemBlobs::default()), config, clock.clone()).await.unwrap();
+    let silent = futures::stream::pending().boxed();
+    let mut outbound = farm.session(&Actor::local(), Proof::Owner, silent).await.unwrap();
+    clock.0.fetch_add(11_000, Ordering::SeqCst);
+    let told = tokio::time::timeout(DEADLINE, outbound.next()).await.unwrap().unwrap().unwrap();
+    assert!(matches!(told.kind, Some(Hear::Refused(refused)) if refused.reason.contains("no hello within 10000 ms")));
+    assert!(tokio::time::timeout(DEADLINE, outbound.next()).await.unwrap().is_none());
+}
+
+#[tokio::test]
 async fn one_token_has_so_many_sessions_and_hellos_and_no_more() {
     let (farm, _) = farm().await;
     let secret = token(&farm, "builder", "agent").await;
