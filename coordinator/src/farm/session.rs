@@ -41,7 +41,8 @@ pub(super) async fn session(
     let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
     farm.tell(Message::Attach { session, outbox }).await?;
     let over = CancellationToken::new();
-    let reader = Reader { farm: farm.clone(), proof, pass, session, agent: None };
+    let opened_ms = farm.clock().mono_ms();
+    let reader = Reader { farm: farm.clone(), proof, pass, session, opened_ms, agent: None };
     tokio::spawn(reader.run(inbound, over.clone()));
     // When the transport drops the outbound half, the guard ends the inbound one.
     let guard = over.drop_guard();
@@ -63,6 +64,8 @@ struct Reader {
     proof: Proof,
     pass: Pass,
     session: SessionId,
+    /// On the monotonic hand.
+    opened_ms: u64,
     /// Who said hello on it.
     agent: Option<String>,
 }
@@ -111,7 +114,6 @@ impl Reader {
         let mut trouble = self.farm.shared().trouble.subscribe();
         let mut looks = tokio::time::interval(LOOK_AGAIN);
         let mut rate = Rate::of_messages();
-        let opened_ms = self.farm.clock().mono_ms();
         loop {
             let message = tokio::select! {
                 biased;
@@ -120,7 +122,7 @@ impl Reader {
                     if let Some(error) = self.farm.shut_out(self.proof, self.agent.as_deref()) {
                         return Over::ShutOut(error);
                     }
-                    if self.agent.is_none() && self.farm.clock().mono_ms() - opened_ms > HELLO_WITHIN_MS {
+                    if self.agent.is_none() && self.farm.clock().mono_ms().saturating_sub(self.opened_ms) > HELLO_WITHIN_MS {
                         let message = format!("the stream said no hello within {HELLO_WITHIN_MS} ms");
                         return Over::Refused(ApiError::new(ErrorCode::InvalidArgument, message));
                     }
@@ -136,7 +138,7 @@ impl Reader {
             }
             // What an agent says is not thrown away because the store takes no writes just now: it waits in its stream.
             let writes = over.run_until_cancelled(trouble.wait_for(Option::is_none)).await;
-            if !writes.is_some_and(|writes| writes.is_ok()) {
+            if writes.is_none_or(|writes| writes.is_err()) {
                 return Over::Gone;
             }
             if let Err(over) = self.hear(message).await {

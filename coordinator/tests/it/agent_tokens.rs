@@ -235,12 +235,13 @@ async fn an_expired_token_ends_what_rests_on_it() {
     let blobs = MemBlobs::default();
     let config = FarmConfig { seed: Some(3), ..FarmConfig::default() };
     let farm = Farm::open(Arc::new(MemStore::new()), Arc::new(blobs.clone()), config, clock.clone()).await.unwrap();
-    let ask = v1::CreateTokenRequest { name: "builder".into(), role: "agent".into(), ttl_s: 60, ..Default::default() };
+    let ask = v1::CreateTokenRequest { name: "builder".into(), role: "agent".into(), ttl_s: 5, ..Default::default() };
     let secret = farm.create_token(&Actor::local(), ask).await.unwrap().secret;
     let mut agent = join(&farm, &secret, "a").await;
     let job = submit(&farm, &blobs, "m").await;
     let assign = agent.assigned().await;
-    clock.0.fetch_add(61_000, Ordering::SeqCst);
+    // Sooner than an agent counts as silent.
+    clock.0.fetch_add(6_000, Ordering::SeqCst);
     // Nothing is believed from then on, whether or not the stream was looked at meanwhile.
     agent.succeed(&blobs, &assign).await;
     assert!(refusal(&mut agent).await.reason.contains("expired"));
