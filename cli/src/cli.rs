@@ -2,8 +2,9 @@
 
 use crate::{
     commands::{
-        agent, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor, engines, explain,
-        fetch, inspect, jobs, login, logs, open, plugins, probe, report, run, submit, testmodel, token, up, watch,
+        agent, agents, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor, engines,
+        explain, fetch, inspect, jobs, login, logs, open, plugins, probe, report, run, submit, testmodel, token, up,
+        watch,
     },
     failure,
     settings::{self, Key, Layer},
@@ -116,6 +117,8 @@ pub enum Command {
     Compare(compare::Args),
     /// List devices, and the flag that names each
     Devices(devices::Args),
+    /// List, drain, resume and forget agents
+    Agents(agents::Args),
     /// Look for what is wrong with this machine; sets nothing
     Doctor(doctor::Args),
     /// Measure what this machine's GPU reaches: copies, products, transfers, launches
@@ -140,7 +143,7 @@ pub enum Command {
     Logout(login::LogoutArgs),
     /// Print a link that signs a browser in to the page, once
     Open(open::Args),
-    /// Create, list and revoke tokens
+    /// Create, list, rebind and revoke tokens
     Token(token::Args),
     /// Write a model to try the farm with
     Testmodel(testmodel::Args),

@@ -42,6 +42,7 @@ mod local;
 mod local_worker;
 mod logins;
 mod older;
+mod plan_check;
 mod plans;
 mod portability;
 mod printer;

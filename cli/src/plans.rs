@@ -1,6 +1,13 @@
 //! Where plans land on this machine.
 
-use crate::{context::Context, failure::Failure, farm::Farm, request::models, tables};
+use crate::{
+    context::Context,
+    failure::Failure,
+    farm::Farm,
+    plan_check::{self, Said},
+    request::models,
+    tables,
+};
 use planforge_proto::{ErrorCode, v1};
 use planforge_types::Digest;
 use std::{
@@ -39,17 +46,42 @@ pub async fn keep(context: &Context<'_>, farm: &Farm, job: &v1::Job) -> Result<P
     let path = folder.join(file_name(job.model.as_ref(), &job.sku));
     let digest = plan_digest(job)?;
     match farm.stored_blob(digest) {
-        Some(blob) => link(&blob, &path)?,
+        Some(blob) => {
+            plan_check::hold(&blob, &Said::from(job)).await?;
+            link(&blob, &path)?;
+        }
         None if is_whole(&path, job) => {}
-        None => download(context, farm, digest, job.plan_bytes, &path).await?,
+        None => download_plan(context, farm, digest, job.plan_bytes, &Said::from(job), &path).await?,
     }
     Ok(path)
 }
 
 /// Copies a job's plan to `path`, verified.
 pub async fn copy(context: &Context<'_>, farm: &Farm, job: &v1::Job, path: PathBuf) -> Result<PathBuf, Failure> {
-    download(context, farm, plan_digest(job)?, job.plan_bytes, &path).await?;
+    download_plan(context, farm, plan_digest(job)?, job.plan_bytes, &Said::from(job), &path).await?;
     Ok(std::path::absolute(&path).unwrap_or(path))
+}
+
+/// Downloads a plan to `path`, where it appears only once it was found to be what it is said to be.
+pub async fn download_plan(
+    context: &Context<'_>,
+    farm: &Farm,
+    digest: Digest,
+    bytes: u64,
+    said: &Said,
+    path: &Path,
+) -> Result<(), Failure> {
+    // A name that stays, so that an interrupted download is continued.
+    let mut unchecked = path.as_os_str().to_owned();
+    unchecked.push(".unchecked");
+    let unchecked = PathBuf::from(unchecked);
+    download(context, farm, digest, bytes, &unchecked).await?;
+    if let Err(failure) = plan_check::hold(&unchecked, said).await {
+        // What it leaves behind is named as what it is.
+        let _ = fs::remove_file(&unchecked);
+        return Err(failure);
+    }
+    fs::rename(&unchecked, path).map_err(|e| Failure::io("write the plan", path, &e))
 }
 
 /// Downloads a blob to `path`: verified while it streams, there whole or not at all.

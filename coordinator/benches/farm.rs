@@ -13,6 +13,7 @@ use planforge_coordinator::{
     server::{Coordinator, CoordinatorConfig, admin_token_file},
     store::{SqliteStore, Store},
 };
+use planforge_plan::container;
 use planforge_proto::v1::{
     self, agent_message::Kind as Say, coordinator_message::Kind, farm_client::FarmClient, fleet_client::FleetClient,
 };
@@ -236,10 +237,24 @@ struct Bench {
     coordinator: Coordinator,
     way: Way,
     request: v1::SubmitRequest,
-    plan: Digest,
+    /// Digest and bytes.
+    plan: (Digest, u64),
 }
 
-const PLAN: &[u8] = b"a plan";
+/// A plan of the native backend with nothing in it but what it says of itself.
+fn plan(folder: &Path, model_digest: &str) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    let manifest = serde_json::json!({
+        "model_digest": model_digest,
+        "sku": SKU,
+        "toolchain": { "backend": "native", "version": "1" },
+        "spec": { "threads": 2 },
+    });
+    let path = folder.join("bench.plan");
+    let mut writer = container::Writer::create(&path, 1)?;
+    writer.section::<std::io::Error>(container::KIND_MANIFEST, |out| out.write_all(manifest.to_string().as_bytes()))?;
+    writer.finish()?;
+    Ok(std::fs::read(path)?)
+}
 
 impl Bench {
     async fn start(folder: &Path) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
@@ -250,7 +265,9 @@ impl Bench {
         let secret = std::fs::read_to_string(admin_token_file(folder))?.trim().to_owned();
         let way = Way { url, secret };
         let digest = coordinator.blobs().put("a model".into()).await?.to_string();
-        let plan = coordinator.blobs().put(PLAN.into()).await?;
+        let plan = plan(folder, &digest)?;
+        let plan_bytes = plan.len() as u64;
+        let plan = (coordinator.blobs().put(plan.into()).await?, plan_bytes);
         let file = v1::ModelFile { name: "m.onnx".into(), digest: digest.clone(), size_bytes: 7 };
         let model = v1::Model { digest, name: "m.onnx".into(), files: vec![file], ..v1::Model::default() };
         // Forced, so that every request is work.
@@ -280,7 +297,7 @@ async fn connect(way: &Way, number: usize) -> Result<Agent, Box<dyn std::error::
         agent_id: format!("agent{number}"),
         incarnation: "1".into(),
         name: format!("host{number}"),
-        version: "0".into(),
+        version: planforge_proto::protocol::RELEASE.into(),
         devices: vec![device],
         ..v1::Hello::default()
     };
@@ -307,12 +324,12 @@ impl Agent {
         }
     }
 
-    async fn finish(&self, assign: v1::Assign, plan: Digest) -> Outcome {
+    async fn finish(&self, assign: v1::Assign, plan: (Digest, u64)) -> Outcome {
         let finished = v1::Finished {
             lease: assign.lease,
             outcome: "succeeded".into(),
-            plan_digest: plan.to_string(),
-            plan_bytes: PLAN.len() as u64,
+            plan_digest: plan.0.to_string(),
+            plan_bytes: plan.1,
             accurate: true,
             ..v1::Finished::default()
         };

@@ -164,6 +164,25 @@ async fn grpc_hears_the_same_refusal_with_its_hint() {
 }
 
 #[tokio::test]
+async fn open_streams_end_with_an_error_when_their_token_is_revoked() {
+    use planforge_proto::v1::farm_client::FarmClient;
+    let served = Served::start().await;
+    let ask = v1::CreateTokenRequest { name: "reader".into(), role: "read".into(), ..Default::default() };
+    let made = served.coordinator.farm().create_token(&Actor::local(), ask).await.unwrap();
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", served.address())).unwrap();
+    let mut client = FarmClient::new(channel.connect().await.unwrap());
+    let mut request = tonic::Request::new(v1::WatchJobsRequest::default());
+    request.metadata_mut().insert("authorization", format!("Bearer {}", made.secret).parse().unwrap());
+    let mut watched = client.watch_jobs(request).await.unwrap().into_inner();
+    served.coordinator.farm().revoke_token(&Actor::local(), &made.id).await.unwrap();
+    // An end without a word would be taken for the end of the jobs.
+    let end = tokio::time::timeout(served::DEADLINE, watched.message()).await.expect("the stream ends");
+    let error = ApiError::from(end.unwrap_err());
+    assert_eq!(error.code, ErrorCode::Unauthenticated);
+    assert!(error.message.contains("revoked") && !error.hint.is_empty(), "{error:?}");
+}
+
+#[tokio::test]
 async fn the_unix_socket_is_its_owners_and_asks_for_no_token() {
     let folder = TempDir::new().unwrap();
     let mut config = CoordinatorConfig::new(folder.path().join("data"));

@@ -45,7 +45,7 @@ async fn succeed(served: &Served, agent: &mut Agent, assign: &v1::Assign) {
 
 async fn succeed_with(served: &Served, agent: &mut Agent, assign: &v1::Assign, report: &'static str) {
     let store = |bytes: &'static str| served.coordinator.blobs().store(Bytes::from_static(bytes.as_bytes()));
-    let plan = Bytes::from(format!("plan of {}", assign.lease.as_ref().unwrap().job));
+    let plan = Bytes::from(support::agent::plan_of(assign, &assign.lease.as_ref().unwrap().job));
     let finished = v1::Finished {
         lease: assign.lease.clone(),
         outcome: "succeeded".into(),

@@ -105,6 +105,7 @@ impl Files {
                 agent_id: "a".into(),
                 incarnation: "1".into(),
                 name: "host".into(),
+                version: planforge_proto::protocol::RELEASE.into(),
                 ..Default::default()
             })),
         };

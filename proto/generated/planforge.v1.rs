@@ -754,6 +754,12 @@ pub struct Token {
     pub revoked: bool,
     #[prost(uint64, tag = "8")]
     pub last_used_ms: u64,
+    /// id of the agent that it belongs to; empty: none yet, or no agent's token
+    #[prost(string, tag = "9")]
+    pub agent: ::prost::alloc::string::String,
+    /// that agent's host, where it is known
+    #[prost(string, tag = "10")]
+    pub agent_name: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListTokensRequest {}
@@ -771,6 +777,94 @@ pub struct RevokeTokenRequest {
 pub struct RevokeTokenReply {
     #[prost(message, optional, tag = "1")]
     pub token: ::core::option::Option<Token>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RebindTokenRequest {
+    /// or name
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// id of the agent that it is to belong to; empty: the next one that uses it
+    #[prost(string, tag = "2")]
+    pub agent: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RebindTokenReply {
+    #[prost(message, optional, tag = "1")]
+    pub token: ::core::option::Option<Token>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Agent {
+    /// stable across restarts
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// its host
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub version: ::prost::alloc::string::String,
+    /// spoken with it; 0: it has not joined since protocols are numbered
+    #[prost(uint32, tag = "4")]
+    pub protocol: u32,
+    #[prost(bool, tag = "5")]
+    pub online: bool,
+    /// it is being shut down
+    #[prost(bool, tag = "6")]
+    pub draining: bool,
+    /// by an admin: no more leases until it is resumed
+    #[prost(bool, tag = "7")]
+    pub drained: bool,
+    #[prost(uint32, tag = "8")]
+    pub devices: u32,
+    #[prost(string, repeated, tag = "9")]
+    pub skus: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// that it holds
+    #[prost(string, repeated, tag = "10")]
+    pub jobs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint64, tag = "11")]
+    pub last_seen_ms: u64,
+    /// name of the token it joined with; empty: over the owner's socket, or unknown
+    #[prost(string, tag = "12")]
+    pub token: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListAgentsRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListAgentsReply {
+    #[prost(message, repeated, tag = "1")]
+    pub agents: ::prost::alloc::vec::Vec<Agent>,
+}
+/// `agent` is an id, a unique beginning of one, or a unique name.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DrainAgentRequest {
+    #[prost(string, tag = "1")]
+    pub agent: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DrainAgentReply {
+    #[prost(message, optional, tag = "1")]
+    pub agent: ::core::option::Option<Agent>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResumeAgentRequest {
+    #[prost(string, tag = "1")]
+    pub agent: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResumeAgentReply {
+    #[prost(message, optional, tag = "1")]
+    pub agent: ::core::option::Option<Agent>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForgetAgentRequest {
+    #[prost(string, tag = "1")]
+    pub agent: ::prost::alloc::string::String,
+    #[prost(bool, tag = "2")]
+    pub force: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForgetAgentReply {
+    #[prost(message, optional, tag = "1")]
+    pub agent: ::core::option::Option<Agent>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CreateLoginLinkRequest {}
@@ -1232,6 +1326,7 @@ pub mod farm_client {
                 .insert(GrpcMethod::new("planforge.v1.Farm", "ListTokens"));
             self.inner.unary(req, path, codec).await
         }
+        /// Ends the sessions and streams that rest on it, too; leases of an agent that joined with it are taken back.
         pub async fn revoke_token(
             &mut self,
             request: impl tonic::IntoRequest<super::RevokeTokenRequest>,
@@ -1254,6 +1349,130 @@ pub mod farm_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("planforge.v1.Farm", "RevokeToken"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// An agent's token belongs to the agent that used it first; this gives it to another. Needs role admin.
+        pub async fn rebind_token(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RebindTokenRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RebindTokenReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/RebindToken",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "RebindToken"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Agents, those that are away too. These four need role admin.
+        pub async fn list_agents(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListAgentsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListAgentsReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/ListAgents",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "ListAgents"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// No more leases until it is resumed; what runs goes on. Holds across restarts.
+        pub async fn drain_agent(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DrainAgentRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DrainAgentReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/DrainAgent",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "DrainAgent"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn resume_agent(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ResumeAgentRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ResumeAgentReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/ResumeAgent",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "ResumeAgent"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What it offered is offered no more. Refused while it is connected, unless it is drained and idle, or with `force`.
+        pub async fn forget_agent(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ForgetAgentRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ForgetAgentReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/ForgetAgent",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "ForgetAgent"));
             self.inner.unary(req, path, codec).await
         }
         /// A link that signs one browser in, once, as who asks for it. Needs role admin.
@@ -1493,11 +1712,45 @@ pub mod farm_server {
             &self,
             request: tonic::Request<super::ListTokensRequest>,
         ) -> std::result::Result<tonic::Response<super::ListTokensReply>, tonic::Status>;
+        /// Ends the sessions and streams that rest on it, too; leases of an agent that joined with it are taken back.
         async fn revoke_token(
             &self,
             request: tonic::Request<super::RevokeTokenRequest>,
         ) -> std::result::Result<
             tonic::Response<super::RevokeTokenReply>,
+            tonic::Status,
+        >;
+        /// An agent's token belongs to the agent that used it first; this gives it to another. Needs role admin.
+        async fn rebind_token(
+            &self,
+            request: tonic::Request<super::RebindTokenRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RebindTokenReply>,
+            tonic::Status,
+        >;
+        /// Agents, those that are away too. These four need role admin.
+        async fn list_agents(
+            &self,
+            request: tonic::Request<super::ListAgentsRequest>,
+        ) -> std::result::Result<tonic::Response<super::ListAgentsReply>, tonic::Status>;
+        /// No more leases until it is resumed; what runs goes on. Holds across restarts.
+        async fn drain_agent(
+            &self,
+            request: tonic::Request<super::DrainAgentRequest>,
+        ) -> std::result::Result<tonic::Response<super::DrainAgentReply>, tonic::Status>;
+        async fn resume_agent(
+            &self,
+            request: tonic::Request<super::ResumeAgentRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ResumeAgentReply>,
+            tonic::Status,
+        >;
+        /// What it offered is offered no more. Refused while it is connected, unless it is drained and idle, or with `force`.
+        async fn forget_agent(
+            &self,
+            request: tonic::Request<super::ForgetAgentRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ForgetAgentReply>,
             tonic::Status,
         >;
         /// A link that signs one browser in, once, as who asks for it. Needs role admin.
@@ -2227,6 +2480,221 @@ pub mod farm_server {
                     };
                     Box::pin(fut)
                 }
+                "/planforge.v1.Farm/RebindToken" => {
+                    #[allow(non_camel_case_types)]
+                    struct RebindTokenSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::RebindTokenRequest>
+                    for RebindTokenSvc<T> {
+                        type Response = super::RebindTokenReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RebindTokenRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::rebind_token(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RebindTokenSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/ListAgents" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListAgentsSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::ListAgentsRequest>
+                    for ListAgentsSvc<T> {
+                        type Response = super::ListAgentsReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListAgentsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::list_agents(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListAgentsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/DrainAgent" => {
+                    #[allow(non_camel_case_types)]
+                    struct DrainAgentSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::DrainAgentRequest>
+                    for DrainAgentSvc<T> {
+                        type Response = super::DrainAgentReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DrainAgentRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::drain_agent(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DrainAgentSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/ResumeAgent" => {
+                    #[allow(non_camel_case_types)]
+                    struct ResumeAgentSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::ResumeAgentRequest>
+                    for ResumeAgentSvc<T> {
+                        type Response = super::ResumeAgentReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ResumeAgentRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::resume_agent(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ResumeAgentSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/ForgetAgent" => {
+                    #[allow(non_camel_case_types)]
+                    struct ForgetAgentSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::ForgetAgentRequest>
+                    for ForgetAgentSvc<T> {
+                        type Response = super::ForgetAgentReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ForgetAgentRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::forget_agent(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ForgetAgentSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/planforge.v1.Farm/CreateLoginLink" => {
                     #[allow(non_camel_case_types)]
                     struct CreateLoginLinkSvc<T: Farm>(pub Arc<T>);
@@ -2592,6 +3060,12 @@ pub struct Hello {
     /// ended while away, not yet acknowledged
     #[prost(message, repeated, tag = "8")]
     pub finished: ::prost::alloc::vec::Vec<Finished>,
+    /// newest protocol that the agent speaks; 0: a release from before protocols were numbered
+    #[prost(uint32, tag = "9")]
+    pub protocol: u32,
+    /// oldest one that it speaks
+    #[prost(uint32, tag = "10")]
+    pub oldest_protocol: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Inventory {
@@ -2742,6 +3216,9 @@ pub struct Welcome {
     pub resumed: ::prost::alloc::vec::Vec<Lease>,
     #[prost(message, repeated, tag = "5")]
     pub lost: ::prost::alloc::vec::Vec<Lease>,
+    /// spoken from now on: the newest that both know; 0: a release from before protocols were numbered
+    #[prost(uint32, tag = "6")]
+    pub protocol: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Assign {
@@ -2779,6 +3256,9 @@ pub struct Refused {
     pub reason: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub hint: ::prost::alloc::string::String,
+    /// trying again changes nothing before somebody does what the hint says
+    #[prost(bool, tag = "3")]
+    pub lasting: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseLost {

@@ -263,6 +263,46 @@ impl From<v1::TuningCache> for CacheView {
     }
 }
 
+/// An agent. `token` is the name of the one it joined with, `null` over the owner's socket.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgentView {
+    pub id: String,
+    pub name: String,
+    pub version: String,
+    /// Protocol that is spoken with it; `null` when it has not joined since protocols are numbered.
+    pub protocol: Option<u64>,
+    pub online: bool,
+    /// It is being shut down.
+    pub draining: bool,
+    /// An administrator lets it get no more leases.
+    pub drained: bool,
+    pub devices: u32,
+    pub skus: Vec<String>,
+    /// That it holds.
+    pub jobs: Vec<String>,
+    pub last_seen_ms: Option<u64>,
+    pub token: Option<String>,
+}
+
+impl From<v1::Agent> for AgentView {
+    fn from(agent: v1::Agent) -> Self {
+        Self {
+            id: agent.id,
+            name: agent.name,
+            version: agent.version,
+            protocol: some_number(agent.protocol.into()),
+            online: agent.online,
+            draining: agent.draining,
+            drained: agent.drained,
+            devices: agent.devices,
+            skus: agent.skus,
+            jobs: agent.jobs,
+            last_seen_ms: some_number(agent.last_seen_ms),
+            token: some_text(agent.token),
+        }
+    }
+}
+
 /// A plugin library that jobs may load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PluginView {

@@ -10,10 +10,10 @@ use std::fs;
 #[test]
 fn three_agents_join_by_url_ca_and_token_and_a_reader_fetches_what_they_built() {
     let farm = Farm::start(Link::Tls);
-    let agent_token = farm.token("builders", "agent");
-    let _agents: Vec<_> =
-        ["one", "two", "three"].iter().map(|name| farm.start_agent(name, name, Some(&agent_token))).collect();
+    let tokens = ["one", "two", "three"].map(|name| (name, farm.token(name, "agent")));
+    let _agents = tokens.each_ref().map(|(name, token)| farm.start_agent(name, name, Some(token)));
     farm.wait_agents(3);
+    let agent_token = tokens[0].1.clone();
 
     let submitter = farm.token("pipeline", "submit");
     let reader = farm.token("reader", "read");
@@ -89,6 +89,31 @@ fn a_client_without_the_ca_trusts_nothing() {
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).to_lowercase();
     assert!(said.contains("certificate") && said.contains("hint"), "{said}");
+}
+
+/// What an operator sees: every refusal is a reason and a hint on the agent's own output, and its process ends with it.
+#[test]
+fn an_agents_token_is_one_agents_and_ends_with_its_revocation() {
+    let farm = Farm::start(Link::Loopback);
+    let token = farm.token("builder", "agent");
+    let mut first = farm.start_agent("one", "host-a", Some(&token));
+    farm.wait_agents(1);
+    let mut second = farm.start_agent("two", "host-b", Some(&token));
+    let said = second.wait_for_line("belongs to agent");
+    assert!(said.contains("builder"), "{said}");
+    second.wait_for_line("planforge token rebind builder");
+    assert!(!second.wait().success());
+    farm.json(&["token", "revoke", "builder"]);
+    first.wait_for_line("was revoked");
+    assert!(!first.wait().success());
+    let agents = farm.json(&["agents", "list"]);
+    assert_eq!(agents["agents"][0]["online"], false, "{agents}");
+    farm.json(&["agents", "forget", "one"]);
+    assert_eq!(farm.json(&["agents", "list"])["agents"].as_array().map(Vec::len), Some(0));
+    let model = models::convolutions(&farm.path().join("m.onnx"), 2, 16, 14, 7);
+    let model = model.to_str().expect("UTF-8");
+    let output = process::run(farm.cli(&["submit", model, "--sku", "cpu-x86-64-v2"]));
+    assert_eq!(output.status.code(), Some(6), "nobody offers it any more: {output:?}");
 }
 
 #[test]

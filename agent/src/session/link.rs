@@ -5,7 +5,7 @@ use crate::{AgentError, attempt::Stop};
 use futures::StreamExt as _;
 use planforge_client::Client;
 use planforge_proto::{
-    ApiError, ErrorCode,
+    ApiError, ErrorCode, protocol,
     v1::{self, agent_message::Kind as Say, coordinator_message::Kind as Hear},
 };
 use std::time::Duration;
@@ -133,6 +133,8 @@ impl Agent {
             leases: self.leases(),
             draining: self.draining,
             finished: self.ended.values().take(ENDS_IN_HELLO).cloned().collect(),
+            protocol: protocol::PROTOCOL,
+            oldest_protocol: protocol::OLDEST_PROTOCOL,
         };
         self.link = Some(Link::open(&self.client, hello, self.generation, self.link_events.clone()));
     }
@@ -171,12 +173,15 @@ impl Agent {
                 tracing::warn!(reason = refused.reason, hint = refused.hint, "the coordinator refused this agent");
                 let error = AgentError::Refused { reason: refused.reason, hint: refused.hint };
                 self.lose_link("refused");
-                self.bear_refusal(error)
+                if refused.lasting { self.give_up(error) } else { self.bear_refusal(error) }
             }
-            LinkEventKind::Message(message) => {
-                self.on_message(*message);
-                Ok(())
-            }
+            LinkEventKind::Message(message) => match *message {
+                Hear::Welcome(welcome) => self.on_welcome(welcome),
+                message => {
+                    self.on_message(message);
+                    Ok(())
+                }
+            },
         }
     }
 
@@ -198,13 +203,16 @@ impl Agent {
         if since.elapsed() < Duration::from_millis(self.config.limits.refusal_patience_ms) {
             return Ok(());
         }
+        self.give_up(error)
+    }
+
+    fn give_up(&mut self, error: AgentError) -> Result<(), AgentError> {
         self.stop_all(&Stop::Drained);
         Err(error)
     }
 
     pub(super) fn on_message(&mut self, message: Hear) {
         match message {
-            Hear::Welcome(welcome) => self.on_welcome(welcome),
             Hear::Assign(assign) => self.on_assign(assign),
             Hear::Cancel(v1::CancelLease { lease: Some(lease), reason }) => {
                 self.stop(&lease, Stop::Cancelled { reason });
@@ -221,12 +229,19 @@ impl Agent {
             Hear::Cancel(_) | Hear::LeaseLost(_) | Hear::FinishedAck(_) => {
                 tracing::warn!("a message of the coordinator names no lease");
             }
-            // Told apart by the stream.
-            Hear::Refused(_) => {}
+            // Told apart before.
+            Hear::Welcome(_) | Hear::Refused(_) => {}
         }
     }
 
-    pub(super) fn on_welcome(&mut self, welcome: v1::Welcome) {
+    pub(super) fn on_welcome(&mut self, welcome: v1::Welcome) -> Result<(), AgentError> {
+        // A coordinator chooses what both speak; one of before protocols were numbered names none.
+        if let Err(skew) = protocol::common(welcome.protocol, welcome.protocol) {
+            return self.give_up(AgentError::Refused {
+                reason: format!("the coordinator does not work with this agent: {skew}"),
+                hint: "run the same release of planforge on every host".into(),
+            });
+        }
         tracing::info!(epoch = welcome.epoch, resumed = welcome.resumed.len(), lost = welcome.lost.len(), "joined");
         self.welcomed = true;
         self.ever_welcomed = true;
@@ -256,6 +271,7 @@ impl Agent {
             self.say(message);
         }
         self.pump();
+        Ok(())
     }
 
     pub(super) fn beat(&mut self, checked: &mpsc::Sender<Checked>) {

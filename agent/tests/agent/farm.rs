@@ -53,6 +53,10 @@ pub struct Manner {
     pub holds_acks: bool,
     /// Every agent is refused.
     pub refuses: bool,
+    /// Trying again is said to be of no use.
+    pub lasting: bool,
+    /// Protocol that agents are welcomed with.
+    pub protocol: u32,
 }
 
 #[derive(Clone, Default)]
@@ -101,6 +105,7 @@ impl Farm {
                 self.say(Say::Refused(v1::Refused {
                     reason: "this agent is connected already".into(),
                     hint: "end it".into(),
+                    lasting: manner.lasting,
                 }))
                 .await;
                 self.cut();
@@ -113,6 +118,7 @@ impl Farm {
                     lease_ms: 15_000,
                     resumed: hello.leases,
                     lost: Vec::new(),
+                    protocol: manner.protocol,
                 };
                 self.say(Say::Welcome(welcome)).await;
                 hello.finished

@@ -7,7 +7,10 @@ use planforge_agent::{
         state::StateError,
     },
 };
-use planforge_proto::v1::{self, FailureClass, agent_message::Kind as Said, coordinator_message::Kind as Say};
+use planforge_proto::{
+    protocol,
+    v1::{self, FailureClass, agent_message::Kind as Said, coordinator_message::Kind as Say},
+};
 use std::{path::Path, process::Command};
 
 /// Builds once told to.
@@ -219,6 +222,33 @@ async fn a_refused_agent_gives_up_with_the_reason() {
         other => panic!("{other:?}"),
     }
     assert!(bench.farm.hello(1).await.leases.is_empty(), "it tried more than once");
+}
+
+#[tokio::test]
+async fn a_refusal_that_lasts_ends_the_agent_at_once() {
+    let mut bench = Bench::new("").await;
+    bench.config.limits.refusal_patience_ms = 24 * 60 * 60 * 1_000;
+    bench.farm.behave(Manner { refuses: true, lasting: true, ..Manner::default() });
+    assert!(matches!(bench.start().ended().await, Err(AgentError::Refused { hint, .. }) if hint == "end it"));
+}
+
+#[tokio::test]
+async fn an_agent_says_which_protocols_it_speaks_and_ends_where_a_coordinator_speaks_another() {
+    let bench = Bench::new("").await;
+    // Of before protocols were numbered.
+    let mut agent = bench.start();
+    let hello = bench.farm.hello(0).await;
+    assert_eq!((hello.oldest_protocol, hello.protocol), (protocol::OLDEST_PROTOCOL, protocol::PROTOCOL));
+    assert_eq!(hello.version, protocol::RELEASE);
+    agent.shut_down();
+    agent.ended().await.unwrap();
+    bench.farm.behave(Manner { protocol: protocol::PROTOCOL + 1, ..Manner::default() });
+    match bench.start().ended().await {
+        Err(AgentError::Refused { reason, hint }) => {
+            assert!(reason.contains("too new") && !hint.is_empty(), "{reason}: {hint}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ pub mod command;
 pub mod flags;
 pub mod model;
 pub mod options;
+pub mod plan;
 pub mod preflight;
 pub mod refusal;
 pub mod version;

@@ -24,7 +24,7 @@ pub mod failure;
 pub mod fuzzing;
 pub mod log;
 mod meter;
-pub mod plan;
+pub use planforge_tensorrt_rules::plan;
 pub mod process;
 pub mod selected;
 mod tensors;

@@ -5,6 +5,7 @@ use crate::{
     failure::Failure,
     farm::{Farm, Need},
     older::{self, OlderCompiler},
+    plan_check::Said,
     plans,
     request::models,
     settings::Key,
@@ -115,7 +116,7 @@ async fn fetch(context: &Context<'_>, farm: &Farm, args: Args, wanted: Wanted) -
     })?;
     let name = plans::file_name(engine.model.as_ref(), &engine.sku);
     let path = plans::destination(args.output.as_deref().unwrap_or(Path::new("./")), &name);
-    plans::download(context, farm, digest, engine.plan_bytes, &path).await?;
+    plans::download_plan(context, farm, digest, engine.plan_bytes, &Said::from(&engine), &path).await?;
     let mut card_path = None;
     if args.card {
         let digest = engine.card_digest.parse().map_err(|_| {

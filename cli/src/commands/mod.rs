@@ -1,6 +1,7 @@
 //! One file per command; each is thin: what it asks of the farm and what it prints.
 
 pub mod agent;
+pub mod agents;
 pub mod bench;
 pub mod build;
 pub mod caches;

@@ -32,10 +32,18 @@ enum Action {
     },
     /// List tokens, without their secrets
     List,
-    /// Make a token worthless at once
+    /// Make a token worthless at once; an agent that joined with it loses what it works on
     Revoke {
-        /// Id of the token, as `list` shows it
+        /// Id or name of the token, as `list` shows it
         id: String,
+    },
+    /// Give an agent's token, which belongs to the agent that used it first, to another agent
+    Rebind {
+        /// Id or name of the token, as `list` shows it
+        id: String,
+        /// Id of the agent; the next one that uses the token by default
+        #[arg(long, value_name = "ID")]
+        agent: Option<String>,
     },
 }
 
@@ -78,6 +86,17 @@ async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), F
             context.printer.note(&format!("token {} ({}) is revoked", token.id, token.name));
             context.printer.object(&serde_json::json!({ "token": token_json(&token) }))
         }
+        Action::Rebind { id, agent } => {
+            let request = v1::RebindTokenRequest { id, agent: agent.unwrap_or_default() };
+            let reply = farm.rpc().rebind_token(request).await.map_err(|e| farm.error(e))?.into_inner();
+            let token = reply.token.unwrap_or_default();
+            let owner = match token.agent.as_str() {
+                "" => "the next agent that uses it".to_owned(),
+                agent => format!("agent {agent}"),
+            };
+            context.printer.note(&format!("token {} ({}) belongs to {owner}", token.id, token.name));
+            context.printer.object(&serde_json::json!({ "token": token_json(&token) }))
+        }
     }
 }
 
@@ -92,5 +111,7 @@ fn token_json(token: &v1::Token) -> serde_json::Value {
         "expires_ms": time(token.expires_ms),
         "last_used_ms": time(token.last_used_ms),
         "revoked": token.revoked,
+        "agent": (!token.agent.is_empty()).then_some(&token.agent),
+        "agent_name": (!token.agent_name.is_empty()).then_some(&token.agent_name),
     })
 }

@@ -287,9 +287,42 @@ pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
     explained(render(rows, &[5, 6, 7, 8, 9]), is_marked)
 }
 
+/// One row an agent.
+pub fn agents(agents: &[v1::Agent], now_ms: u64) -> String {
+    let mut rows = table(&["id", "name", "release", "state", "devices", "skus", "seen", "token"]);
+    for agent in agents {
+        let mut state = vec![match (agent.online, agent.jobs.as_slice()) {
+            (_, [_, ..]) => format!("busy: {}", agent.jobs.join(" ")),
+            (true, []) => "idle".to_owned(),
+            (false, []) => "offline".to_owned(),
+        }];
+        if !agent.online && !agent.jobs.is_empty() {
+            state.push("offline".into());
+        }
+        if agent.drained || agent.draining {
+            state.push(if agent.drained { "drained".into() } else { "ending".into() });
+        }
+        let seen = match agent.online {
+            true => "now".to_owned(),
+            false => format!("{} ago", duration(now_ms.saturating_sub(agent.last_seen_ms))),
+        };
+        rows.add_row([
+            agent.id.clone(),
+            agent.name.clone(),
+            agent.version.clone(),
+            state.join(", "),
+            agent.devices.to_string(),
+            agent.skus.join(" "),
+            seen,
+            if agent.token.is_empty() { "-".into() } else { agent.token.clone() },
+        ]);
+    }
+    render(rows, &[4])
+}
+
 /// One row a token; secrets are never shown again.
 pub fn tokens(tokens: &[v1::Token], now_ms: u64) -> String {
-    let mut rows = table(&["id", "name", "role", "project", "state", "created", "last used"]);
+    let mut rows = table(&["id", "name", "role", "project", "agent", "state", "created", "last used"]);
     for token in tokens {
         let state = match token {
             t if t.revoked => "revoked".to_owned(),
@@ -305,6 +338,11 @@ pub fn tokens(tokens: &[v1::Token], now_ms: u64) -> String {
             token.name.clone(),
             token.role.clone(),
             project.to_owned(),
+            match token.agent_name.as_str() {
+                "" if token.agent.is_empty() => "-".to_owned(),
+                "" => token.agent.clone(),
+                name => name.to_owned(),
+            },
             state,
             ago(token.created_ms),
             ago(token.last_used_ms),

@@ -1,11 +1,15 @@
 //! Who is calling, once a request was let in.
 
 use super::{App, Refusal};
-use crate::auth::{Actor, Proof, Role};
+use crate::{
+    auth::{Actor, Proof, Role},
+    farm::Reply,
+};
 use axum::{
     extract::FromRequestParts,
     http::{HeaderMap, header, request::Parts},
 };
+use futures::{FutureExt as _, StreamExt as _, stream};
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::Digest;
 use std::{ops::Deref, time::Duration};
@@ -14,8 +18,11 @@ use std::{ops::Deref, time::Duration};
 /// others of a host. Accepted for reading only, so that no other site can make a browser change anything.
 pub const SESSION_COOKIE: &str = "planforge_session_";
 
-/// How often a stream looks whether its caller may still have it.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// What to do about a token that is worth nothing.
+const NEW_TOKEN: &str = "ask an administrator for a new one (planforge token create) and set PLANFORGE_TOKEN";
+
+/// How often a stream looks whether its caller may still have it: within a second a revocation ends it.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The caller of a guarded route.
 #[derive(Clone, Debug)]
@@ -30,6 +37,39 @@ pub struct Standing {
     pub proof: Proof,
     /// Secret of the browser's session, where it came by one.
     pub session: Option<String>,
+}
+
+impl Standing {
+    /// Waits until the server closes, or until this is worth nothing any more: then it says so.
+    fn over(&self, app: &App) -> impl Future<Output = Option<ApiError>> + Send + use<> {
+        let (app, Self { proof, session }) = (app.clone(), self.clone());
+        async move {
+            let mut looks = tokio::time::interval(LOOK_AGAIN);
+            while app.closing.run_until_cancelled(looks.tick()).await.is_some() {
+                let over = session.as_ref().is_some_and(|secret| app.farm.session_proof(secret).is_none());
+                if over || app.farm.actor_of(proof).is_none() {
+                    let message = "the token was revoked or has expired meanwhile";
+                    return Some(ApiError::new(ErrorCode::Unauthenticated, message).with_hint(NEW_TOKEN));
+                }
+            }
+            None
+        }
+    }
+
+    /// What a stream brings until the server closes. Who may not have it any more gets an error as its end, so that a
+    /// part is not taken for the whole.
+    pub fn guard<T: Send + 'static>(&self, app: &App, items: Reply<T>) -> Reply<T> {
+        let over = self.over(app).boxed();
+        let guarded = stream::unfold(Some((items, over)), |both| async move {
+            let (mut items, mut over) = both?;
+            tokio::select! {
+                biased;
+                end = &mut over => end.map(|error| (Err(error), None)),
+                item = items.next() => item.map(|item| (item, Some((items, over)))),
+            }
+        });
+        guarded.boxed()
+    }
 }
 
 impl Deref for Caller {
@@ -60,16 +100,13 @@ impl Caller {
     /// The end of a stream that this caller is sent: the server closes, or what let the caller in is worth nothing any
     /// more (a revoked token, a browser that was signed out).
     pub fn stream_end(&self, app: &App) -> impl Future<Output = ()> + Send + use<> {
-        let (app, Standing { proof, session }) = (app.clone(), self.standing.clone());
-        async move {
-            let mut looks = tokio::time::interval(LOOK_AGAIN);
-            while app.closing.run_until_cancelled(looks.tick()).await.is_some() {
-                let over = session.as_ref().is_some_and(|secret| app.farm.session_proof(secret).is_none());
-                if over || app.farm.actor_of(proof).is_none() {
-                    return;
-                }
-            }
-        }
+        let over = self.standing.over(app);
+        async move { drop(over.await) }
+    }
+
+    /// What a stream brings, with an error at its end where this caller may not have it any more.
+    pub fn guard<T: Send + 'static>(&self, app: &App, items: Reply<T>) -> Reply<T> {
+        self.standing.guard(app, items)
     }
 
     fn lacks(&self, what: &str, needed: &str) -> ApiError {
@@ -94,8 +131,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 /// The actor of a secret; whatever is wrong with it, the answer is the same.
 pub async fn authenticate(app: &App, secret: &str) -> Result<(Actor, Proof), ApiError> {
     let actor = app.farm.authenticate(secret).await?.ok_or_else(|| {
-        ApiError::new(ErrorCode::Unauthenticated, "the token is unknown, expired or revoked")
-            .with_hint("ask an administrator for a new one (planforge token create) and set PLANFORGE_TOKEN")
+        ApiError::new(ErrorCode::Unauthenticated, "the token is unknown, expired or revoked").with_hint(NEW_TOKEN)
     })?;
     Ok((actor, Proof::Token(Digest::of(secret.as_bytes()))))
 }

@@ -3,14 +3,12 @@
 //! Invariant: a job has at most one hold, and only the holder of its newest attempt is believed.
 
 use super::{
+    effects::{Effects, Reply, ToAgent},
     model::{
         Attempt, Change, Engine, EngineRef, Failure, Job, JobId, JobKind, JobState, Outcome, PlanRef, Refusal, Report,
     },
     queue::{DeviceKey, Target},
-    state::{
-        Effects, FinishedIn, FinishedOutcome, Hold, LAST_CHANCE_LEASES, LeaseRef, Now, Ordered, Reply, SessionId,
-        State, ToAgent,
-    },
+    state::{FinishedIn, FinishedOutcome, Hold, LAST_CHANCE_LEASES, LeaseRef, Now, Ordered, SessionId, State},
 };
 use planforge_types::{Digest, FailureClass};
 use std::{collections::BTreeMap, sync::Arc};
@@ -61,7 +59,7 @@ impl State {
 
     /// Attempts that count against the limit.
     fn attempts_used(&self, id: &JobId) -> u32 {
-        self.jobs.get(id).map_or(0, |job| (job.attempts.len() as u32).saturating_sub(job.remeasures))
+        self.jobs.get(id).map_or(0, |job| (job.attempts_counted() as u32).saturating_sub(job.remeasures))
     }
 
     /// Whether another attempt is allowed.
@@ -99,6 +97,8 @@ impl State {
                 failure: None,
                 log: None,
                 suspects_cache: false,
+                built: None,
+                taken_back: false,
             });
         });
         self.queue.served(&project, now.wall_ms);
@@ -109,6 +109,7 @@ impl State {
             expired: false,
             project,
             ordered,
+            reports: 0,
         };
         self.holds.insert(id.clone(), hold);
         self.busy.insert(device.clone(), id.clone());
@@ -131,6 +132,7 @@ impl State {
         effects: &mut Effects,
     ) {
         let Some(hold) = self.holds.remove(id) else { return };
+        let why = failure.as_ref().map(|failure| failure.message.clone());
         if !hold.expired {
             self.queue.ended(&hold.project);
         }
@@ -150,7 +152,7 @@ impl State {
             self.remember_ended(id.clone(), hold.attempt, false);
             if let Some(session) = self.agents.get(&hold.device.agent).and_then(|agent| agent.session) {
                 let lease = LeaseRef { job: id.clone(), attempt: hold.attempt, device: hold.device.device };
-                let reason = "the lease ran out and the job went on without it".to_owned();
+                let reason = why.unwrap_or_else(|| "the lease ran out and the job went on without it".to_owned());
                 effects.sends.push((session, ToAgent::LeaseLost { lease, reason }));
             }
         } else {

@@ -8,9 +8,10 @@
 //! time and nothing else, and both are told.
 
 use super::{
+    effects::Effects,
     model::{CacheRecord, Change, Job, JobKind, Outcome},
     queue::DeviceKey,
-    state::{CacheUpdate, Effects, Now, State},
+    state::{CacheUpdate, Now, State},
 };
 use planforge_types::{Digest, fingerprint::DeviceFingerprint};
 

@@ -1,8 +1,9 @@
 //! Withdrawal of requests: a job ends only when nobody wants it any more.
 
 use super::{
+    effects::{Effects, JobRef, ToAgent},
     model::{JobId, JobState, Outcome},
-    state::{Cancel, Effects, JobRef, LeaseRef, Now, State, ToAgent},
+    state::{Cancel, LeaseRef, Now, State},
 };
 use crate::auth::Actor;
 use planforge_proto::{ApiError, ErrorCode};

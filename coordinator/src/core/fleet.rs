@@ -1,13 +1,18 @@
 //! Agents: sessions, inventories, heartbeats, and which devices are free.
 
 use super::{
+    agents::Farewell,
     attempts::newer_plan,
-    model::{Agent, Change, Device, JobId, JobState, PlanRef},
+    effects::{Effects, ToAgent},
+    model::{Agent, Change, Device, JobId, JobState, JoinedBy, PlanRef},
     queue::{DeviceKey, Target},
-    state::{AgentEntry, Effects, HelloIn, LeaseRef, Now, SessionId, State, ToAgent},
+    state::{AgentEntry, HelloIn, LeaseRef, Now, SessionId, State},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Phases and plans that one attempt may report, each of which is an event. A build has some ten phases, and one attempt
+/// builds and measures 32 times at most.
+pub const ATTEMPT_REPORTS_MAX: u32 = 1_024;
 /// Longest phase name or progress detail that is kept.
 const PHASE_MAX_BYTES: usize = 64;
 const DETAIL_MAX_BYTES: usize = 1_024;
@@ -29,6 +34,13 @@ pub struct DeviceView {
 
 impl State {
     pub(super) fn hello(&mut self, session: SessionId, hello: HelloIn, now: Now, effects: &mut Effects) {
+        if let JoinedBy::Token(token) = &hello.joined_by
+            && self.revoked_tokens.contains(token)
+        {
+            let why = Farewell::lasting("the agent's token was revoked", "ask an administrator for a new one");
+            effects.sends.push((session, ToAgent::Refused(why)));
+            return;
+        }
         if let Some(entry) = self.agents.get(&hello.agent)
             && let Some(other) = entry.session
         {
@@ -39,7 +51,7 @@ impl State {
                     hello.agent
                 );
                 let hint = "stop the other one, or give this one a state folder of its own".to_owned();
-                effects.sends.push((session, ToAgent::Refused { reason, hint }));
+                effects.sends.push((session, ToAgent::Refused(Farewell::passing(reason, hint))));
                 return;
             }
             effects.sends.push((other, ToAgent::Replaced));
@@ -47,15 +59,24 @@ impl State {
         }
         if !self.agents.contains_key(&hello.agent) && self.agents.len() >= self.config.max_agents {
             let reason = format!("{} agents are known, which is the limit", self.agents.len());
-            effects.sends.push((session, ToAgent::Refused { reason, hint: "raise the limit of agents".into() }));
+            let hint = "forget agents that are gone: planforge agents list, planforge agents forget AGENT";
+            effects.sends.push((session, ToAgent::Refused(Farewell::passing(reason, hint))));
             return;
         }
         let agent = hello.agent.clone();
         self.sessions.insert(session, agent.clone());
         let before = self.agents.get(&agent).map(|entry| entry.record.clone());
         let seen_ms = before.as_ref().map_or(now.wall_ms, |record| record.seen_ms);
-        let record =
-            Agent { id: agent.clone(), name: hello.name, version: hello.version, devices: hello.devices, seen_ms };
+        let record = Agent {
+            id: agent.clone(),
+            name: hello.name,
+            version: hello.version,
+            devices: hello.devices,
+            seen_ms,
+            joined_by: hello.joined_by,
+            protocol: hello.protocol,
+            drained: before.as_ref().is_some_and(|record| record.drained),
+        };
         let changed = before.as_ref() != Some(&record);
         let entry = AgentEntry {
             record,
@@ -76,7 +97,7 @@ impl State {
         for lease in &resumed {
             self.revive(&lease.job, now, effects);
         }
-        effects.sends.push((session, ToAgent::Welcome { resumed: resumed.clone(), lost }));
+        effects.sends.push((session, ToAgent::Welcome { resumed: resumed.clone(), lost, protocol: hello.protocol }));
         for finished in hello.finished {
             self.finished(session, finished, now, effects);
         }
@@ -191,7 +212,7 @@ impl State {
         if !self.touch(session, &agent, lease, now, effects) {
             return;
         }
-        let phase: String = phase.chars().take(PHASE_MAX_BYTES).collect();
+        let phase = clipped(phase, PHASE_MAX_BYTES);
         let Some(job) = self.job_mut(&lease.job) else { return };
         job.progress = if fraction.is_finite() { fraction.clamp(0.0, 1.0) } else { 0.0 };
         if job.phase == phase {
@@ -200,9 +221,25 @@ impl State {
             }
             return;
         }
-        job.phase = phase;
-        let detail: String = detail.chars().take(DETAIL_MAX_BYTES).collect();
+        if !self.may_report(&lease.job, now, effects) {
+            return;
+        }
+        let Some(job) = self.job_mut(&lease.job) else { return };
+        phase.clone_into(&mut job.phase);
+        let detail = clipped(detail, DETAIL_MAX_BYTES);
         self.record(effects, now, &lease.job, &agent, "phase", detail);
+    }
+
+    /// Counts what an attempt reports; one that reports without end is given up.
+    fn may_report(&mut self, id: &JobId, now: Now, effects: &mut Effects) -> bool {
+        let Some(hold) = self.holds.get_mut(id) else { return false };
+        hold.reports += 1;
+        let within = hold.reports <= ATTEMPT_REPORTS_MAX;
+        if !within {
+            let why = format!("it reported more than {ATTEMPT_REPORTS_MAX} phases and plans of one attempt, the limit");
+            self.lose(id, &why, now, effects);
+        }
+        within
     }
 
     pub(super) fn built(
@@ -218,9 +255,13 @@ impl State {
             return;
         }
         let detail = format!("plan {} of {} bytes", plan.digest.short(), plan.size_bytes);
-        let Some(job) = self.job_mut(&lease.job) else { return };
+        let Some(job) = self.jobs.get(&lease.job) else { return };
         let plan = newer_plan(job, Some(plan));
-        if job.kind == super::JobKind::Build && job.plan != plan {
+        if job.kind == super::JobKind::Build && job.plan != plan && self.may_report(&lease.job, now, effects) {
+            let Some(job) = self.job_mut(&lease.job) else { return };
+            if let Some(attempt) = job.attempts.last_mut() {
+                attempt.built = plan.as_ref().map(|plan| plan.digest);
+            }
             job.plan = plan;
             self.record(effects, now, &lease.job, &agent, "built", detail);
         }
@@ -255,7 +296,7 @@ impl State {
             .collect();
         for session in silent {
             let reason = format!("nothing was heard for {} ms", self.config.lease_ms);
-            effects.sends.push((session, ToAgent::Refused { reason, hint: "connect again".into() }));
+            effects.sends.push((session, ToAgent::Refused(Farewell::passing(reason, "connect again"))));
             self.disconnected(session, now, effects);
         }
     }
@@ -294,7 +335,7 @@ impl State {
         }
     }
 
-    fn refresh_agent(&mut self, agent: &str) {
+    pub(super) fn refresh_agent(&mut self, agent: &str) {
         let devices: Vec<String> = self
             .agents
             .get(agent)
@@ -309,7 +350,8 @@ impl State {
     pub(super) fn is_idle(&self, key: &DeviceKey) -> bool {
         let Some(entry) = self.agents.get(&key.agent) else { return false };
         let willing = self.device(key).is_some_and(|device| !device.draining && !device.quarantined);
-        willing && entry.session.is_some() && !entry.draining && !self.busy.contains_key(key)
+        let willing = willing && !entry.draining && !entry.record.drained;
+        willing && entry.session.is_some() && !self.busy.contains_key(key)
     }
 
     /// Keeps the index of free devices; a device that is free now gets looked at.
@@ -331,7 +373,7 @@ impl State {
     }
 
     /// After inventories changed: jobs that nobody can run any more, and those that somebody now can.
-    fn place_all(&mut self, now: Now, effects: &mut Effects) {
+    pub(super) fn place_all(&mut self, now: Now, effects: &mut Effects) {
         let orphaned: Vec<Target> =
             self.queue.targets().filter(|target| !self.offers.contains_key(target)).cloned().collect();
         let orphans: Vec<JobId> = orphaned.iter().flat_map(|target| self.queue.jobs_of(target)).collect();
@@ -413,7 +455,7 @@ impl State {
                     agent_name: entry.record.name.clone(),
                     device: device.clone(),
                     online,
-                    draining: entry.draining || device.draining,
+                    draining: entry.draining || entry.record.drained || device.draining,
                     busy: self.busy.get(&key).cloned(),
                     telemetry: entry.telemetry.get(&device.id).cloned().unwrap_or_default(),
                     seen_ms: if online { now.wall_ms.saturating_sub(silent_ms) } else { entry.record.seen_ms },
@@ -427,4 +469,9 @@ impl State {
     pub fn agent_counts(&self) -> (u64, u64) {
         (self.agents.len() as u64, self.sessions.len() as u64)
     }
+}
+
+/// The beginning of a text that an agent sent, of at most so many bytes.
+fn clipped(text: &str, max_bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(max_bytes)]
 }

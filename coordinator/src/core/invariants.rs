@@ -9,9 +9,10 @@
 //! What the leader does about a broken rule stands in `farm/leader.rs`.
 
 use super::{
+    effects::{Effects, ToAgent},
     model::{Event, Job, JobId, JobState},
     queue::{DeviceKey, Target},
-    state::{Effects, Hold, Ordered, State, ToAgent, flight_of},
+    state::{Hold, Ordered, State, flight_of},
 };
 use planforge_types::order::BUILDS_MAX;
 use std::{
@@ -107,8 +108,8 @@ fn check_job(state: &State, job: &Job, broken: &mut Vec<String>) {
         }
     }
     let limit = state.config.max_attempts + state.config.max_remeasures;
-    if job.attempts.len() as u32 > limit {
-        broken.push(format!("{id} had {} attempts, more than {limit}", job.attempts.len()));
+    if job.attempts_counted() as u32 > limit {
+        broken.push(format!("{id} had {} attempts, more than {limit}", job.attempts_counted()));
     }
     if job.state == JobState::Queued && Target::of(job).is_none() {
         broken.push(format!("{id} is queued without a toolchain"));

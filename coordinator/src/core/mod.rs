@@ -7,11 +7,13 @@
 //! | module | holds |
 //! |---|---|
 //! | [`model`] | jobs, attempts, agents, engines, events and the changes made of them |
-//! | [`state`] | the state, what goes in and what comes out |
+//! | [`state`] | the state, and what goes in |
+//! | `effects` | what comes out |
 //! | `ask` | what a request asks for, one combination at a time |
 //! | `judge` | what is to happen to a combination: answered, joined, run, refused, kept waiting |
 //! | `submit` | requests: admission, merging, answers from the store |
 //! | `fleet` | agents: sessions, inventories, heartbeats, revival, the sweep |
+//! | `agents` | agents as their administrator sees them, and what ends their stay from outside |
 //! | `attempts` | leases and how attempts end: success, failure classes, requeue, expiry |
 //! | `cancel` | withdrawal of requests |
 //! | `caches` | timing and tactic caches: what a build begins with, whose result is kept |
@@ -23,10 +25,12 @@
 //!
 //! Invariant: nothing here knows tokio, SQL or gRPC streams.
 
+mod agents;
 mod ask;
 mod attempts;
 mod caches;
 mod cancel;
+mod effects;
 mod fleet;
 pub mod invariants;
 mod judge;
@@ -38,14 +42,16 @@ pub mod state;
 mod submit;
 mod waiting;
 
-pub use fleet::DeviceView;
+pub use agents::{AgentView, Farewell};
+pub use effects::{Counters, Effects, JobRef, Reply, Submitted, ToAgent};
+pub use fleet::{ATTEMPT_REPORTS_MAX, DeviceView};
 pub use model::{
     Agent, ArtifactRef, Attempt, CacheRecord, CacheRef, Change, Covered, Device, Engine, EngineRef, Event, Failure,
-    Job, JobId, JobKind, JobState, Model, ModelFile, Outcome, PlanRef, PluginRecord, Refusal, Report, RequestRecord,
-    TokenRecord, Told, Want,
+    Job, JobId, JobKind, JobState, JoinedBy, Model, ModelFile, Outcome, PlanRef, PluginRecord, Refusal, Report,
+    RequestRecord, TokenRecord, Told, Want,
 };
 pub use state::{
-    CacheUpdate, Cancel, CoreConfig, Counters, Effects, FinishedIn, FinishedOutcome, HelloIn, Input, JobRef, LeaseRef,
-    Now, Reply, ReportIn, SessionId, Snapshot, State, Submit, SubmitWhat, Submitted, ToAgent,
+    CacheUpdate, Cancel, CoreConfig, FinishedIn, FinishedOutcome, HelloIn, Input, LeaseRef, Now, ReportIn, SessionId,
+    Snapshot, State, Submit, SubmitWhat,
 };
 pub use submit::{JOBS_PER_REQUEST_MAX, repeat};

@@ -222,6 +222,13 @@ pub struct Attempt {
     /// It broke down while it used a timing cache: the next attempt goes without.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspects_cache: bool,
+    /// The plan that it said it built.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built: Option<Digest>,
+    /// The lease was taken back for what has nothing to do with the job (its agent's token was revoked, say): it is none
+    /// of the attempts that the job may have.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub taken_back: bool,
 }
 
 /// A plan in the blob store.
@@ -361,6 +368,11 @@ impl Job {
         }
     }
 
+    /// Attempts but for those whose lease was taken back.
+    pub fn attempts_counted(&self) -> usize {
+        self.attempts.iter().filter(|attempt| !attempt.taken_back).count()
+    }
+
     /// Number of the newest attempt, 0 when none.
     pub fn attempt(&self) -> u32 {
         self.attempts.last().map_or(0, |attempt| attempt.number)
@@ -408,6 +420,19 @@ pub struct Device {
     pub threads: u32,
 }
 
+/// By what an agent joined: decides who else may join under its identity, and whose end is its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JoinedBy {
+    /// Before this was kept.
+    #[default]
+    Unknown,
+    /// The owner's socket.
+    Owner,
+    /// The token of this id.
+    Token(String),
+}
+
 /// An agent as it last described itself. Kept when it goes away: requests are resolved against it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agent {
@@ -417,6 +442,14 @@ pub struct Agent {
     pub devices: Vec<Device>,
     /// When its last session began or ended; sessions that live are newer.
     pub seen_ms: u64,
+    #[serde(default)]
+    pub joined_by: JoinedBy,
+    /// Protocol that was spoken with it; 0: it has not joined since protocols are numbered.
+    #[serde(default)]
+    pub protocol: u32,
+    /// An administrator wants it to get no more leases.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drained: bool,
 }
 
 /// A finished engine.
@@ -560,6 +593,9 @@ pub struct TokenRecord {
     pub revoked: bool,
     /// Coarse: written at most once in a while.
     pub last_used_ms: u64,
+    /// The agent that it belongs to, for a token of role agent. `None` until its first use, and after a rebinding.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
 }
 
 /// One durable change. A list of them is committed as a whole or not at all.
@@ -582,6 +618,7 @@ pub enum Change {
     },
     Report(Box<Report>),
     Agent(Box<Agent>),
+    ForgetAgent(String),
     Request(RequestRecord),
     Refusal(Refusal),
     ForgetRefusal(EngineKey),
@@ -598,6 +635,11 @@ pub enum Change {
     TokenUsed {
         id: String,
         at_ms: u64,
+    },
+    /// It belongs to that agent from now on; `None`: to the next one that uses it.
+    TokenBound {
+        id: String,
+        agent: Option<String>,
     },
 }
 

@@ -1,8 +1,9 @@
 //! Plugins: native code that runs in workers, so only what the farm's operator allowed is accepted.
 
 use super::{
+    effects::Effects,
     model::{Change, Failure, JobId, JobState, PluginRecord},
-    state::{Effects, Now, State},
+    state::{Now, State},
 };
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::{BuildSpec, Digest, FailureClass};

@@ -1,15 +1,16 @@
-//! The state, what goes in and what comes out.
+//! The state, and what goes in.
 
 use super::{
+    agents::Farewell,
+    effects::{Counters, Effects, Reply},
     invariants::{self, Patrol},
     model::{
         Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Device, Engine, EngineRef, Event, Failure, Job,
-        JobId, JobState, Model, Outcome, PlanRef, PluginRecord, Refusal, Report, RequestRecord,
+        JobId, JobState, JoinedBy, Model, Outcome, PlanRef, PluginRecord, Refusal, Report, RequestRecord,
     },
     queue::{DeviceKey, Queue, Target},
 };
 use crate::auth::Actor;
-use planforge_proto::ApiError;
 use planforge_types::{BuildSpec, Digest, EngineKey, Sku, ToolchainConstraint, order::MeasureAsk};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -129,6 +130,9 @@ pub struct HelloIn {
     pub leases: Vec<LeaseRef>,
     pub draining: bool,
     pub finished: Vec<FinishedIn>,
+    pub joined_by: JoinedBy,
+    /// Protocol that is spoken from now on.
+    pub protocol: u32,
 }
 
 /// The end of an attempt, its documents already read and checked.
@@ -225,6 +229,35 @@ pub enum Input {
     Disconnected {
         session: SessionId,
     },
+    /// The stream said what makes no sense, or too much, and is to end. What its agent holds stays with it.
+    Refuse {
+        session: SessionId,
+        why: Farewell,
+    },
+    /// Who is behind the stream may not be an agent any more: what it holds is taken back.
+    Expel {
+        session: SessionId,
+        why: Farewell,
+    },
+    /// Ends a token and the stay of the agents that joined with it.
+    RevokeToken {
+        token: String,
+        why: Farewell,
+    },
+    /// Gives an agent's token to another agent, or to the next one that uses it.
+    RebindToken {
+        token: String,
+        agent: Option<String>,
+        why: Farewell,
+    },
+    DrainAgent {
+        agent: String,
+        drained: bool,
+    },
+    ForgetAgent {
+        agent: String,
+        force: bool,
+    },
     /// The log of an attempt that ended without its agent's help was stored.
     LogSealed {
         job: JobId,
@@ -234,110 +267,6 @@ pub enum Input {
     },
     /// The sweep: once a second.
     Tick,
-}
-
-/// What the core tells an agent.
-#[derive(Clone, Debug)]
-pub enum ToAgent {
-    Welcome {
-        resumed: Vec<LeaseRef>,
-        lost: Vec<LeaseRef>,
-    },
-    Assign {
-        lease: LeaseRef,
-        job: Arc<Job>,
-        /// For an attempt that builds: the newest of its scope, dropped or not; `None`: nothing was ever published.
-        cache: Option<Box<CacheRecord>>,
-        /// An earlier attempt broke down with the cache: this one is to begin from nothing.
-        without_cache: bool,
-    },
-    Cancel {
-        lease: LeaseRef,
-        reason: String,
-    },
-    FinishedAck {
-        lease: LeaseRef,
-        accepted: bool,
-        reason: String,
-    },
-    /// The job is not live and its end is not remembered here: the store decides how to answer.
-    FinishedUnknown {
-        lease: LeaseRef,
-    },
-    LeaseLost {
-        lease: LeaseRef,
-        reason: String,
-    },
-    /// The session ends after it.
-    Refused {
-        reason: String,
-        hint: String,
-    },
-    /// A newer stream of the same process took over: end quietly.
-    Replaced,
-}
-
-/// What became of a request.
-#[derive(Clone, Debug)]
-pub enum Submitted {
-    /// In the order of the combinations.
-    Jobs { request: String, jobs: Vec<JobRef> },
-    /// Nothing was submitted: these blobs are not there.
-    Missing(Vec<Digest>),
-    /// Nothing was submitted: stored engines would answer it if these plans are still in the blob store. To be given
-    /// again with those of them that are gone.
-    Look { plans: BTreeSet<Digest>, submit: Box<Submit> },
-}
-
-/// A job of a reply: as it stands, or one that ended before and is only in the store.
-#[derive(Clone, Debug)]
-pub enum JobRef {
-    Live(Arc<Job>),
-    Stored(JobId),
-}
-
-/// The answer to the caller.
-#[derive(Clone, Debug, Default)]
-pub enum Reply {
-    #[default]
-    None,
-    /// The job is not live, and nobody said how it ended.
-    Unknown,
-    Submitted(Result<Submitted, ApiError>),
-    /// The jobs as they stand, each with a remark when it goes on.
-    Cancelled(Result<Vec<(JobRef, String)>, ApiError>),
-}
-
-/// What one input causes.
-#[derive(Debug, Default)]
-pub struct Effects {
-    /// To be made durable together.
-    pub changes: Vec<Change>,
-    /// The jobs of the event changes, as they stood after each: same order.
-    pub snapshots: Vec<Arc<Job>>,
-    /// To be sent once the changes are durable.
-    pub sends: Vec<(SessionId, ToAgent)>,
-    pub reply: Reply,
-    /// Jobs whose progress moved without an event.
-    pub progress: Vec<Arc<Job>>,
-    /// Attempts that ended, and whether their agent stored the log.
-    pub closed: Vec<(JobId, u32, bool)>,
-    /// Rules that the state breaks now: nothing of these effects may be believed, nor the state.
-    pub broken: Vec<String>,
-}
-
-/// Numbers for the metrics, since start.
-#[derive(Clone, Debug, Default)]
-pub struct Counters {
-    pub merged: u64,
-    pub answered: u64,
-    pub lease_expiries: u64,
-    pub revivals: u64,
-    pub rescued_wakeups: u64,
-    pub ended: BTreeMap<&'static str, u64>,
-    pub attempts: BTreeMap<&'static str, u64>,
-    /// From claimable to leased, wall milliseconds, since they were last taken.
-    pub claims_ms: Vec<u64>,
 }
 
 /// What the store gives at start.
@@ -364,6 +293,8 @@ pub(super) struct Hold {
     pub expired: bool,
     /// Whose share it counts against.
     pub project: String,
+    /// Phases and plans that its agent reported: each is an event.
+    pub reports: u32,
     /// What its attempt was told to do; the job asks for just that as long as it is held.
     pub ordered: Ordered,
 }
@@ -433,6 +364,8 @@ pub struct State {
     requests: BTreeMap<(String, String), RequestRecord>,
     request_order: VecDeque<(String, String)>,
     pub(super) ended: BTreeMap<(JobId, u32), bool>,
+    /// Tokens that were revoked since this state was loaded: a hello that was on its way meanwhile comes too late.
+    pub(super) revoked_tokens: BTreeSet<String>,
     ended_order: VecDeque<(JobId, u32)>,
     pub(super) counters: Counters,
     patrol: Patrol,
@@ -466,6 +399,7 @@ impl State {
             requests: BTreeMap::new(),
             request_order: VecDeque::new(),
             ended: BTreeMap::new(),
+            revoked_tokens: BTreeSet::new(),
             ended_order: VecDeque::new(),
             counters: Counters::default(),
             patrol: Patrol::default(),
@@ -500,6 +434,7 @@ impl State {
                     deadline_mono_ms: now.mono_ms + config.lease_ms,
                     expired,
                     project: job.project().to_owned(),
+                    reports: 0,
                     ordered: Ordered::of(&job),
                 };
                 if !expired {
@@ -579,6 +514,12 @@ impl State {
             Input::ForbidPlugin(digest) => self.forbid_plugin(digest, now, &mut effects),
             Input::Goodbye { session } => self.goodbye(session, now),
             Input::Disconnected { session } => self.disconnected(session, now, &mut effects),
+            Input::Refuse { session, why } => self.refuse(session, why, now, &mut effects),
+            Input::Expel { session, why } => self.expel_session(session, why, now, &mut effects),
+            Input::RevokeToken { token, why } => self.revoke_token(token, &why, now, &mut effects),
+            Input::RebindToken { token, agent, why } => self.rebind_token(token, agent, &why, now, &mut effects),
+            Input::DrainAgent { agent, drained } => self.drain_agent(&agent, drained, now, &mut effects),
+            Input::ForgetAgent { agent, force } => self.forget_agent(&agent, force, now, &mut effects),
             Input::LogSealed { job, attempt, log, ended } => {
                 self.log_sealed(&job, attempt, log, ended.map(|job| *job), &mut effects);
             }

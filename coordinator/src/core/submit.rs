@@ -2,9 +2,10 @@
 
 use super::{
     ask::{Asked, expand},
+    effects::{Effects, JobRef, Submitted},
     judge::Verdict,
     model::{Change, Failure, Job, JobId, JobKind, JobState, RequestRecord, Want},
-    state::{Effects, JobRef, Now, State, Submit, Submitted},
+    state::{Now, State, Submit},
 };
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::{Digest, FailureClass};

@@ -1,12 +1,12 @@
 //! Between the contract's messages and the core's records. What comes in is checked and bounded here.
 
 use crate::core::{
-    ArtifactRef, Attempt, CacheRecord, CacheRef, CacheUpdate, Device, DeviceView, Engine, Event, Failure, FinishedIn,
-    FinishedOutcome, HelloIn, Job, JobId, JobKind, JobState, LeaseRef, Model, ModelFile, PlanRef, PluginRecord, Report,
-    TokenRecord,
+    AgentView, ArtifactRef, Attempt, CacheRecord, CacheRef, CacheUpdate, Device, DeviceView, Engine, Event, Failure,
+    FinishedIn, FinishedOutcome, HelloIn, Job, JobId, JobKind, JobState, JoinedBy, LeaseRef, Model, ModelFile, PlanRef,
+    PluginRecord, Report, TokenRecord,
 };
 use planforge_identity::model::model_digest;
-use planforge_proto::{ApiError, ErrorCode, v1};
+use planforge_proto::{ApiError, ErrorCode, protocol, v1};
 use planforge_types::{
     BuildSpec, Digest, FailureClass, Sku, Toolchain,
     order::{BUILDS_MAX, MeasureAsk},
@@ -29,6 +29,9 @@ const OFFERS_MAX: usize = 64;
 const SKUS_MAX: usize = 32;
 /// Largest fingerprint document of a device.
 const FINGERPRINT_MAX_BYTES: usize = 64 * 1024;
+/// Largest toolchain document of an offer, and all that one agent says of its devices together.
+const OFFER_MAX_BYTES: usize = 16 * 1024;
+const DESCRIPTION_MAX_BYTES: usize = 1024 * 1024;
 /// Artifacts of one report; agents keep fewer.
 const ARTIFACTS_MAX: usize = 256;
 /// Leases or finished attempts in one message.
@@ -322,6 +325,9 @@ fn device(device: v1::Device) -> Result<Device, ApiError> {
     let skus = device.skus.iter().map(|text| sku(text)).collect::<Result<_, _>>()?;
     let mut offers = Vec::with_capacity(device.offers.len());
     for offer in device.offers {
+        if offer.toolchain_json.len() > OFFER_MAX_BYTES {
+            return Err(invalid(format!("a toolchain of device '{id}' is larger than {OFFER_MAX_BYTES} bytes")));
+        }
         let toolchain: Toolchain = serde_json::from_str(&offer.toolchain_json)
             .map_err(|error| invalid(format!("a toolchain of device '{id}': {error}")))?;
         offers.push(toolchain);
@@ -344,6 +350,15 @@ fn device(device: v1::Device) -> Result<Device, ApiError> {
 pub(super) fn devices(devices: Vec<v1::Device>) -> Result<Vec<Device>, ApiError> {
     if devices.len() > DEVICES_MAX {
         return Err(invalid(format!("an agent has at most {DEVICES_MAX} devices, this one says {}", devices.len())));
+    }
+    let bytes = devices.iter().map(|device| {
+        device.fingerprint_json.len() + device.offers.iter().map(|offer| offer.toolchain_json.len()).sum::<usize>()
+    });
+    let bytes: usize = bytes.sum();
+    if bytes > DESCRIPTION_MAX_BYTES {
+        let limit =
+            format!("an agent describes its devices in at most {DESCRIPTION_MAX_BYTES} bytes, this one in {bytes}");
+        return Err(invalid(limit));
     }
     let mut known = devices.into_iter().map(device).collect::<Result<Vec<_>, _>>()?;
     known.sort_by(|left, right| left.id.cmp(&right.id));
@@ -404,21 +419,31 @@ pub(super) fn finished(finished: &v1::Finished) -> Result<FinishedIn, ApiError> 
     })
 }
 
-/// Everything but the finished attempts, whose reports are read first.
+/// Everything but the finished attempts, whose reports are read first, and who it is that joins.
 pub(super) fn hello(hello: v1::Hello) -> Result<HelloIn, ApiError> {
     let agent = name("the agent's id", &hello.agent_id)?;
     if agent.is_empty() || hello.incarnation.is_empty() {
         return Err(invalid("an agent says its id and its incarnation first"));
     }
+    let (host, version) = (name("the agent's name", &hello.name)?, name("the agent's version", &hello.version)?);
+    let protocol = protocol::check_release(&version)
+        .and_then(|()| protocol::common(hello.oldest_protocol, hello.protocol))
+        .map_err(|skew| {
+            let message = format!("the agent on {host} does not work with this coordinator: {skew}");
+            ApiError::new(ErrorCode::Refused, message)
+                .with_hint("run the same release on every host; the coordinator first, when upgrading")
+        })?;
     Ok(HelloIn {
         agent,
         incarnation: name("the agent's incarnation", &hello.incarnation)?,
-        name: name("the agent's name", &hello.name)?,
-        version: name("the agent's version", &hello.version)?,
+        name: host,
+        version,
         devices: devices(hello.devices)?,
         leases: leases(hello.leases)?,
         draining: hello.draining,
         finished: Vec::new(),
+        joined_by: JoinedBy::Unknown,
+        protocol,
     })
 }
 
@@ -537,5 +562,32 @@ pub(super) fn token_out(token: &TokenRecord) -> v1::Token {
         expires_ms: token.expires_ms,
         revoked: token.revoked,
         last_used_ms: token.last_used_ms,
+        agent: token.agent.clone().unwrap_or_default(),
+        agent_name: String::new(),
+    }
+}
+
+/// The id of an agent; empty: none.
+pub(super) fn agent_id(text: &str) -> Result<Option<String>, ApiError> {
+    name("an agent's id", text).map(|id| Some(id).filter(|id| !id.is_empty()))
+}
+
+pub(super) fn agent_out(view: &AgentView) -> v1::Agent {
+    let AgentView { agent, online, draining, jobs, seen_ms } = view;
+    let skus: BTreeSet<String> =
+        agent.devices.iter().flat_map(|device| device.skus.iter().map(Sku::to_string)).collect();
+    v1::Agent {
+        id: agent.id.clone(),
+        name: agent.name.clone(),
+        version: agent.version.clone(),
+        protocol: agent.protocol,
+        online: *online,
+        draining: *draining,
+        drained: agent.drained,
+        devices: agent.devices.len() as u32,
+        skus: skus.into_iter().collect(),
+        jobs: jobs.iter().map(|job| job.as_str().into()).collect(),
+        last_seen_ms: *seen_ms,
+        token: String::new(),
     }
 }

@@ -393,7 +393,7 @@ impl Leader {
             }
             _ => {}
         }
-        let last = matches!(message, ToAgent::Refused { .. } | ToAgent::Replaced);
+        let last = matches!(message, ToAgent::Refused(_) | ToAgent::Replaced);
         let Some(outbox) = self.outboxes.get(&session) else { return };
         let sent = outbox.try_send(message).is_ok();
         if last || !sent {
@@ -424,12 +424,18 @@ pub(super) fn session_of(input: &Input) -> Option<SessionId> {
         | Input::Built { session, .. }
         | Input::Finished { session, .. }
         | Input::Goodbye { session }
+        | Input::Refuse { session, .. }
+        | Input::Expel { session, .. }
         | Input::Disconnected { session } => Some(*session),
         Input::Submit(_)
         | Input::Cancel(_)
         | Input::DropCache { .. }
         | Input::AllowPlugin(_)
         | Input::ForbidPlugin(_)
+        | Input::RevokeToken { .. }
+        | Input::RebindToken { .. }
+        | Input::DrainAgent { .. }
+        | Input::ForgetAgent { .. }
         | Input::LogSealed { .. }
         | Input::Tick => None,
     }

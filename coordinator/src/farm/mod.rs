@@ -1,12 +1,16 @@
 //! The farm: the leader's loop around the sans-IO core and the store, behind one handle.
 
+mod agents;
+mod binding;
 pub mod clock;
 mod convert;
+mod gate;
 mod leader;
 mod logins;
 mod logs;
 mod operator;
 mod pages;
+mod plan_check;
 mod portability;
 mod reload;
 mod requests;
@@ -25,12 +29,13 @@ pub use stats::{FarmStats, Histogram, LATENCY_BOUNDS_MS, LiveCounts, StoreOp};
 pub use tokens::is_secret;
 
 use crate::{
-    auth::Actor,
+    auth::{Actor, Proof},
     blobs::BlobStore,
     core::{Change, Input, Now, SessionId, State},
     store::{Store, StoreError},
 };
 use futures::stream::BoxStream;
+use gate::Gate;
 use leader::{Leader, Message, Shared};
 use logins::Logins;
 use logs::Logs;
@@ -109,6 +114,7 @@ struct Inner {
     config: FarmConfig,
     epoch: u64,
     tokens: Tokens,
+    gate: Gate,
     logins: Mutex<Logins>,
     sessions: AtomicU64,
     random: Mutex<StdRng>,
@@ -183,6 +189,7 @@ impl Farm {
             config,
             epoch,
             tokens,
+            gate: Gate::default(),
             logins: Mutex::default(),
             sessions: AtomicU64::new(1),
             random: Mutex::new(random),
@@ -310,10 +317,10 @@ impl Farm {
     }
 
     pub async fn list_tokens(&self, actor: &Actor) -> Result<v1::ListTokensReply, ApiError> {
-        self.tokens_out(actor)
+        self.tokens_out(actor).await
     }
 
-    /// Ends a token at once, by id or by name. Needs role admin.
+    /// Ends a token at once, by id or by name, and the sessions of agents that joined with it. Needs role admin.
     pub async fn revoke_token(&self, actor: &Actor, id: &str) -> Result<v1::RevokeTokenReply, ApiError> {
         self.end_token(actor, id).await
     }
@@ -323,13 +330,15 @@ impl Farm {
         Ok(self.holder(secret))
     }
 
-    /// Speaks `Fleet.Session` with one agent until either side ends. `inbound` errors count as a lost connection.
+    /// Speaks `Fleet.Session` with one agent until either side ends, or what it showed (`proof`) is worth nothing any
+    /// more. `inbound` errors count as a lost connection.
     pub async fn session(
         &self,
         actor: &Actor,
+        proof: Proof,
         inbound: Reply<v1::AgentMessage>,
     ) -> Result<Reply<v1::CoordinatorMessage>, ApiError> {
-        session::session(self, actor, inbound).await
+        session::session(self, actor, proof, inbound).await
     }
 
     /// Every event of every project, progress included, for the page; a slow reader is told that it lagged and looks at
@@ -485,5 +494,9 @@ impl Farm {
 
     fn tokens(&self) -> &Tokens {
         &self.inner.tokens
+    }
+
+    fn gate(&self) -> &Gate {
+        &self.inner.gate
     }
 }

@@ -2,11 +2,13 @@
 
 use super::{
     Farm, Reply, convert,
+    gate::{HELLO_WITHIN_MS, Pass, Rate},
     leader::{Message, OUTBOX_MAX},
+    plan_check,
 };
 use crate::{
-    auth::{Actor, Role},
-    core::{Failure, FinishedIn, FinishedOutcome, Input, LeaseRef, PlanRef, ReportIn, SessionId, ToAgent},
+    auth::{Actor, Proof, Role},
+    core::{Failure, Farewell, FinishedIn, FinishedOutcome, Input, LeaseRef, PlanRef, ReportIn, SessionId, ToAgent},
 };
 use futures::{StreamExt as _, TryStreamExt as _};
 use planforge_proto::{
@@ -15,6 +17,7 @@ use planforge_proto::{
 };
 use planforge_report::check;
 use planforge_types::{Digest, FailureClass, order::TUNING_CACHE_MAX_BYTES};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -25,17 +28,22 @@ const REPORT_MAX_BYTES: u64 = 8 * 1024 * 1024;
 pub(super) async fn session(
     farm: &Farm,
     actor: &Actor,
+    proof: Proof,
     inbound: Reply<v1::AgentMessage>,
 ) -> Result<Reply<v1::CoordinatorMessage>, ApiError> {
     if !matches!(actor.role, Role::Agent | Role::Admin) {
         let message = format!("token '{}' has role {}; joining as an agent needs role agent", actor.name, actor.role);
-        return Err(ApiError::new(ErrorCode::PermissionDenied, message));
+        return Err(ApiError::new(ErrorCode::PermissionDenied, message)
+            .with_hint("have an administrator make one: planforge token create NAME --role agent"));
     }
+    let pass = Pass::enter(farm, proof)?;
     let session = farm.next_session();
     let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
     farm.tell(Message::Attach { session, outbox }).await?;
     let over = CancellationToken::new();
-    tokio::spawn(read(farm.clone(), session, inbound, over.clone()));
+    let opened_ms = farm.clock().mono_ms();
+    let reader = Reader { farm: farm.clone(), proof, pass, session, opened_ms, agent: None };
+    tokio::spawn(reader.run(inbound, over.clone()));
     // When the transport drops the outbound half, the guard ends the inbound one.
     let guard = over.drop_guard();
     let farm = farm.clone();
@@ -47,47 +55,143 @@ pub(super) async fn session(
     Ok(Box::pin(outbound))
 }
 
-async fn read(farm: Farm, session: SessionId, mut inbound: Reply<v1::AgentMessage>, over: CancellationToken) {
-    let mut trouble = farm.shared().trouble.subscribe();
-    let mut greeted = false;
-    loop {
-        let message = tokio::select! {
-            biased;
-            () = over.cancelled() => break,
-            message = inbound.next() => message,
-        };
-        let Some(Ok(message)) = message else { break };
-        if matches!(message.kind, Some(Kind::Hello(_))) && std::mem::replace(&mut greeted, true) {
-            // One stream is one agent: with a second name it could speak for both.
-            tracing::warn!(session, "an agent said hello twice on one stream");
-            break;
-        }
-        // What an agent says is not thrown away because the store takes no writes just now: it waits in its stream.
-        tokio::select! {
-            biased;
-            () = over.cancelled() => break,
-            writes = trouble.wait_for(Option::is_none) => if writes.is_err() { break },
-        }
-        match understand(&farm, session, message).await {
-            Ok(Some(input)) => {
-                if farm.tell(Message::Input { input, answer: None }).await.is_err() {
-                    break;
-                }
+/// How often a stream is looked at beside its messages: what it rests on may have ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// Reads one stream to its end.
+struct Reader {
+    farm: Farm,
+    proof: Proof,
+    pass: Pass,
+    session: SessionId,
+    /// On the monotonic hand.
+    opened_ms: u64,
+    /// Who said hello on it.
+    agent: Option<String>,
+}
+
+/// Why a stream is read no further.
+enum Over {
+    /// Its other end, or the farm, is gone.
+    Gone,
+    /// It said what makes no sense, or too much: going on could lose what it meant. What its agent holds stays with it.
+    Refused(ApiError),
+    /// Who is behind it may not be an agent any more.
+    ShutOut(ApiError),
+}
+
+impl From<ApiError> for Over {
+    fn from(error: ApiError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl Reader {
+    async fn run(mut self, inbound: Reply<v1::AgentMessage>, over: CancellationToken) {
+        let end = self.read(inbound, &over).await;
+        let session = self.session;
+        // The leader may be gone already; then there is nothing to tell.
+        let told = match end {
+            Over::Refused(error) => {
+                tracing::warn!(session, %error, hint = error.hint, "an agent sent a message that was refused");
+                Some(Input::Refuse { session, why: farewell(error) })
             }
-            Ok(None) => {}
-            Err(error) => {
-                // A message that makes no sense ends the session: going on could lose what it meant.
-                tracing::warn!(session, %error, "an agent sent a message that was refused");
-                break;
+            Over::ShutOut(error) => {
+                tracing::warn!(session, agent = self.agent, %error, "an agent is let in no longer");
+                Some(Input::Expel { session, why: farewell(error) })
+            }
+            Over::Gone => None,
+        };
+        if let Some(input) = told {
+            let _ = self.farm.tell(Message::Input { input, answer: None }).await;
+            // The refusal is on its way out; the other end closes when it has read it, and is not waited for long.
+            let _ = tokio::time::timeout(REFUSAL_LEAVES_WITHIN, over.cancelled()).await;
+        }
+        let _ = self.farm.tell(Message::Input { input: Input::Disconnected { session }, answer: None }).await;
+    }
+
+    async fn read(&mut self, mut inbound: Reply<v1::AgentMessage>, over: &CancellationToken) -> Over {
+        let mut trouble = self.farm.shared().trouble.subscribe();
+        let mut looks = tokio::time::interval(LOOK_AGAIN);
+        let mut rate = Rate::of_messages();
+        loop {
+            let message = tokio::select! {
+                biased;
+                () = over.cancelled() => return Over::Gone,
+                _ = looks.tick() => {
+                    if let Some(error) = self.farm.shut_out(self.proof, self.agent.as_deref()) {
+                        return Over::ShutOut(error);
+                    }
+                    if self.agent.is_none() && self.farm.clock().mono_ms().saturating_sub(self.opened_ms) > HELLO_WITHIN_MS {
+                        let message = format!("the stream said no hello within {HELLO_WITHIN_MS} ms");
+                        return Over::Refused(ApiError::new(ErrorCode::InvalidArgument, message));
+                    }
+                    continue;
+                }
+                message = inbound.next() => message,
+            };
+            let Some(Ok(message)) = message else { return Over::Gone };
+            if self.pass.is_counted()
+                && let Err(wait_ms) = rate.take(self.farm.clock().mono_ms())
+            {
+                tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+            }
+            // What an agent says is not thrown away because the store takes no writes just now: it waits in its stream.
+            let writes = over.run_until_cancelled(trouble.wait_for(Option::is_none)).await;
+            if writes.is_none_or(|writes| writes.is_err()) {
+                return Over::Gone;
+            }
+            if let Err(over) = self.hear(message).await {
+                return over;
             }
         }
     }
-    // The leader may be gone already; then there is nothing to tell.
-    let _ = farm.tell(Message::Input { input: Input::Disconnected { session }, answer: None }).await;
+
+    async fn hear(&mut self, message: v1::AgentMessage) -> Result<(), Over> {
+        let Some(kind) = message.kind else { return Ok(()) };
+        match &kind {
+            // One stream is one agent: with a second name it could speak for both.
+            Kind::Hello(_) if self.agent.is_some() => {
+                return Err(convert::invalid("the agent said hello twice on one stream").into());
+            }
+            Kind::Hello(hello) => {
+                self.pass.describe()?;
+                // Before anything else that it says is looked at: it may be nobody's business here.
+                let agent = convert::agent_id(&hello.agent_id)?;
+                if let Some(error) = self.farm.shut_out(self.proof, agent.as_deref()) {
+                    return Err(error.into());
+                }
+            }
+            Kind::Inventory(_) => self.pass.describe()?,
+            _ => {}
+        }
+        let Some(mut input) = understand(&self.farm, self.session, kind).await? else { return Ok(()) };
+        if let Input::Hello { hello, .. } = &mut input {
+            hello.joined_by = self.farm.bind(self.proof, &hello.agent).await?;
+            self.agent = Some(hello.agent.clone());
+        }
+        // What it rests on may have ended while its message was understood.
+        if let Some(error) = self.farm.shut_out(self.proof, self.agent.as_deref()) {
+            return Err(Over::ShutOut(error));
+        }
+        self.farm.tell(Message::Input { input, answer: None }).await.map_err(|_| Over::Gone)
+    }
 }
 
-async fn understand(farm: &Farm, session: SessionId, message: v1::AgentMessage) -> Result<Option<Input>, ApiError> {
-    let Some(kind) = message.kind else { return Ok(None) };
+/// How long a refused stream is kept for its other end to read why.
+const REFUSAL_LEAVES_WITHIN: Duration = Duration::from_secs(5);
+
+fn farewell(error: ApiError) -> Farewell {
+    // What a coordinator lacks passes; what the agent is, or says, does not.
+    let passing = matches!(error.code, ErrorCode::Unavailable | ErrorCode::ResourceExhausted | ErrorCode::Internal);
+    let hint = match error.hint.is_empty() {
+        true => "run the same release of planforge on both sides; the coordinator's log says more".to_owned(),
+        false => error.hint,
+    };
+    Farewell { reason: error.message, hint, lasting: !passing }
+}
+
+async fn understand(farm: &Farm, session: SessionId, kind: Kind) -> Result<Option<Input>, ApiError> {
     Ok(Some(match kind {
         Kind::Hello(mut hello) => {
             let ended = std::mem::take(&mut hello.finished);
@@ -126,6 +230,10 @@ async fn understand(farm: &Farm, session: SessionId, message: v1::AgentMessage) 
             if let Some(problem) = missing(farm, &plan).await? {
                 return Err(convert::invalid(problem));
             }
+            // Its end will say the same, and fail the attempt; until then it is as if nothing had been built.
+            if plan_check::unfit(farm, &lease, &plan).await?.is_some() {
+                return Ok(None);
+            }
             Input::Built { session, lease, plan }
         }
         Kind::Finished(message) => Input::Finished { session, finished: Box::new(finished(farm, &message).await?) },
@@ -153,6 +261,10 @@ async fn missing(farm: &Farm, plan: &PlanRef) -> Result<Option<String>, ApiError
 /// What to do about a success that names what is not there.
 const NOT_UPLOADED: &str = "the agent must upload plan, card and report before it reports success";
 
+/// What to do about a plan that is not what was asked for.
+const ANOTHER_PLAN: &str = "run the same planforge on the agent's host as here; where it is the same, nobody may trust that host: \
+                            planforge token revoke, planforge agents forget";
+
 /// What to do about a report whose figures are not those of its samples.
 const CONTRADICTORY: &str = "look at the agent's host: run 'planforge doctor' there, and the same planforge as here";
 
@@ -162,6 +274,10 @@ async fn finished(farm: &Farm, message: &v1::Finished) -> Result<FinishedIn, Api
     let mut problem = None;
     if let Some(plan) = &finished.plan {
         problem = missing(farm, plan).await?.map(|problem| (problem, NOT_UPLOADED));
+        if problem.is_none() {
+            let unfit = plan_check::unfit(farm, &finished.lease, plan).await?;
+            problem = unfit.map(|problem| (problem, ANOTHER_PLAN));
+        }
     }
     if problem.is_some() {
         finished.plan = None;
@@ -244,12 +360,13 @@ async fn answer(farm: &Farm, message: ToAgent) -> Option<v1::CoordinatorMessage>
         Kind::FinishedAck(v1::FinishedAck { lease: Some(convert::lease_out(lease)), accepted, reason })
     };
     let kind = match message {
-        ToAgent::Welcome { resumed, lost } => Kind::Welcome(v1::Welcome {
+        ToAgent::Welcome { resumed, lost, protocol } => Kind::Welcome(v1::Welcome {
             epoch: farm.epoch(),
             heartbeat_ms: farm.config().heartbeat_ms,
             lease_ms: farm.config().lease_ms,
             resumed: resumed.into_iter().map(convert::lease_out).collect(),
             lost: lost.into_iter().map(convert::lease_out).collect(),
+            protocol,
         }),
         ToAgent::Assign { lease, job, cache, without_cache } => Kind::Assign(v1::Assign {
             lease: Some(convert::lease_out(lease)),
@@ -277,10 +394,10 @@ async fn answer(farm: &Farm, message: ToAgent) -> Option<v1::CoordinatorMessage>
         ToAgent::LeaseLost { lease, reason } => {
             Kind::LeaseLost(v1::LeaseLost { lease: Some(convert::lease_out(lease)), reason })
         }
-        ToAgent::Refused { reason, hint } => Kind::Refused(v1::Refused { reason, hint }),
+        ToAgent::Refused(Farewell { reason, hint, lasting }) => Kind::Refused(v1::Refused { reason, hint, lasting }),
         ToAgent::Replaced => {
             let reason = "a newer connection of this agent took over".to_owned();
-            Kind::Refused(v1::Refused { reason, hint: String::new() })
+            Kind::Refused(v1::Refused { reason, ..v1::Refused::default() })
         }
     };
     Some(v1::CoordinatorMessage { kind: Some(kind) })

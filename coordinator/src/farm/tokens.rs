@@ -3,7 +3,7 @@
 use super::{convert, leader::Message};
 use crate::{
     auth::{Actor, Role},
-    core::{Change, TokenRecord},
+    core::{Change, Farewell, Input, TokenRecord},
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_types::Digest;
@@ -25,9 +25,9 @@ const SECRET_MAX_BYTES: usize = 256;
 /// The tokens in memory. What happens to one is a change of its own in the store and one field here, so that a use and a
 /// revocation cannot undo each other.
 #[derive(Debug, Default)]
-struct Known {
+pub(super) struct Known {
     /// By the hash of their secret: looking up a hash tells an attacker nothing about secrets.
-    by_hash: BTreeMap<Digest, TokenRecord>,
+    pub by_hash: BTreeMap<Digest, TokenRecord>,
     /// Names of tokens that are being made durable: taken, and counted, until that is decided.
     making: BTreeSet<String>,
 }
@@ -43,7 +43,7 @@ impl Tokens {
         Self { known: Mutex::new(Known { by_hash, making: BTreeSet::new() }) }
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
+    pub fn with<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
         work(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -65,6 +65,10 @@ impl Known {
         Ok(())
     }
 
+    pub fn name_of(&self, id: &str) -> Option<String> {
+        self.by_hash.values().find(|token| token.id == id).map(|token| token.name.clone())
+    }
+
     /// The only token with that id, or that name among those not revoked.
     fn find(&self, id: &str) -> Option<&TokenRecord> {
         let mut fits = self.by_hash.values().filter(|token| token.id == id || (!token.revoked && token.name == id));
@@ -76,12 +80,13 @@ pub(super) fn admin(actor: &Actor) -> Result<(), ApiError> {
     if actor.role == Role::Admin {
         return Ok(());
     }
-    let message = format!("token '{}' has role {}; tokens are managed with role admin", actor.name, actor.role);
-    Err(ApiError::new(ErrorCode::PermissionDenied, message))
+    let message = format!("the token '{}' has role {}; this needs role admin", actor.name, actor.role);
+    let hint = "use an administrator's token, or run it as the owner of the coordinator's data folder, on its machine";
+    Err(ApiError::new(ErrorCode::PermissionDenied, message).with_hint(hint))
 }
 
 /// Runs `work` to its end even when the caller goes away meanwhile: what the store was told, memory must follow.
-async fn to_the_end<T: Send + 'static>(
+pub(super) async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
 ) -> Result<T, ApiError> {
     tokio::spawn(work).await.unwrap_or_else(|_| Err(super::Farm::gone()))
@@ -128,6 +133,7 @@ impl super::Farm {
             },
             revoked: false,
             last_used_ms: 0,
+            agent: None,
         };
         let id = token.id.clone();
         let farm = self.clone();
@@ -145,23 +151,47 @@ impl super::Farm {
         Ok(v1::CreateTokenReply { id, secret })
     }
 
-    pub(super) fn tokens_out(&self, actor: &Actor) -> Result<v1::ListTokensReply, ApiError> {
+    pub(super) async fn tokens_out(&self, actor: &Actor) -> Result<v1::ListTokensReply, ApiError> {
         admin(actor)?;
-        let mut tokens: Vec<v1::Token> =
-            self.tokens().with(|known| known.by_hash.values().map(convert::token_out).collect());
+        let mut tokens: Vec<TokenRecord> = self.tokens().with(|known| known.by_hash.values().cloned().collect());
         tokens.sort_by(|left, right| (left.created_ms, &left.id).cmp(&(right.created_ms, &right.id)));
-        Ok(v1::ListTokensReply { tokens })
+        Ok(v1::ListTokensReply { tokens: self.tokens_named(tokens).await? })
+    }
+
+    /// Tokens for people: with the hosts of the agents that they belong to.
+    pub(super) async fn tokens_named(&self, tokens: Vec<TokenRecord>) -> Result<Vec<v1::Token>, ApiError> {
+        let agents: Vec<String> = tokens.iter().filter_map(|token| token.agent.clone()).collect();
+        let names: BTreeMap<String, String> = match agents.is_empty() {
+            true => BTreeMap::new(),
+            false => self.ask(move |state, _| state.agent_names(&agents)).await?,
+        };
+        let named = |token: &TokenRecord| {
+            let name = token.agent.as_ref().and_then(|agent| names.get(agent)).cloned().unwrap_or_default();
+            v1::Token { agent_name: name, ..convert::token_out(token) }
+        };
+        Ok(tokens.iter().map(named).collect())
+    }
+
+    /// Id and hash of the token of that id or name.
+    pub(super) fn token_of(&self, id: &str) -> Result<(String, Digest), ApiError> {
+        self.tokens().with(|known| known.find(id).map(|token| (token.id.clone(), token.secret_hash))).ok_or_else(|| {
+            let message = format!("no token has the id or name '{}'", id.escape_debug());
+            ApiError::new(ErrorCode::NotFound, message).with_hint("'planforge token list' shows them")
+        })
     }
 
     pub(super) async fn end_token(&self, actor: &Actor, id: &str) -> Result<v1::RevokeTokenReply, ApiError> {
         admin(actor)?;
-        let Some((id, hash)) = self.tokens().with(|known| known.find(id).map(|t| (t.id.clone(), t.secret_hash))) else {
-            let message = format!("no token has the id or name '{}'", id.escape_debug());
-            return Err(ApiError::new(ErrorCode::NotFound, message));
-        };
+        let (id, hash) = self.token_of(id)?;
+        let name = self.tokens().with(|known| known.by_hash.get(&hash).map(|token| token.name.clone()));
+        let why = Farewell::lasting(
+            format!("the token '{}' was revoked", name.unwrap_or_default()),
+            "ask an administrator for a new one: planforge token create NAME --role agent",
+        );
         let farm = self.clone();
         let token = to_the_end(async move {
-            farm.commit(vec![Change::TokenRevoked { id }]).await?;
+            // One transaction with the end of what rests on it: whatever an agent said after that is heard from nobody.
+            farm.input(Input::RevokeToken { token: id, why }).await?;
             Ok(farm.tokens().with(|known| {
                 let token = known.by_hash.get_mut(&hash)?;
                 token.revoked = true;

@@ -12,7 +12,9 @@ use axum::{
 use futures::StreamExt;
 use planforge_proto::{
     ApiError, ErrorCode, v1,
-    view::{CacheView, DeviceView, EngineView, JobView, PluginView, ReportFactsView, SubmitView, state_from_name},
+    view::{
+        AgentView, CacheView, DeviceView, EngineView, JobView, PluginView, ReportFactsView, SubmitView, state_from_name,
+    },
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -31,6 +33,10 @@ pub(super) fn routes() -> Router<App> {
         .route("/api/v1/caches", get(list_caches))
         .route("/api/v1/caches/{scope}/drop", post(drop_cache))
         .route("/api/v1/plugins", get(list_plugins))
+        .route("/api/v1/agents", get(list_agents))
+        .route("/api/v1/agents/{agent}/drain", post(drain_agent))
+        .route("/api/v1/agents/{agent}/resume", post(resume_agent))
+        .route("/api/v1/agents/{agent}/forget", post(forget_agent))
 }
 
 /// A JSON body; what is wrong with it becomes a problem document.
@@ -198,8 +204,7 @@ async fn log(
     let LogQuery { attempt, follow, offset_bytes } = query;
     let request = v1::ReadLogRequest { id, attempt, follow, offset_bytes };
     let chunks = app.farm.read_log(&caller, request).await?;
-    let end = Box::pin(caller.stream_end(&app));
-    let bytes = chunks.map(|chunk| chunk.map(|chunk| chunk.data)).take_until(end);
+    let bytes = caller.guard(&app, chunks).map(|chunk| chunk.map(|chunk| chunk.data));
     let headers = [(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"))];
     Ok((headers, Body::from_stream(bytes)).into_response())
 }
@@ -311,4 +316,43 @@ async fn drop_cache(
 async fn list_plugins(State(app): State<App>, caller: Caller) -> JsonAnswer {
     let reply = app.farm.list_plugins(&caller).await?;
     Ok(views::<_, PluginView>("plugins", reply.plugins))
+}
+
+async fn list_agents(State(app): State<App>, caller: Caller) -> JsonAnswer {
+    let reply = app.farm.list_agents(&caller).await?;
+    Ok(views::<_, AgentView>("agents", reply.agents))
+}
+
+async fn drain_agent(
+    State(app): State<App>,
+    caller: Caller,
+    Path(agent): Path<String>,
+) -> Result<Json<AgentView>, Refusal> {
+    let reply = app.farm.drain_agent(&caller, v1::DrainAgentRequest { agent }).await?;
+    Ok(Json(reply.agent.unwrap_or_default().into()))
+}
+
+async fn resume_agent(
+    State(app): State<App>,
+    caller: Caller,
+    Path(agent): Path<String>,
+) -> Result<Json<AgentView>, Refusal> {
+    let reply = app.farm.resume_agent(&caller, v1::ResumeAgentRequest { agent }).await?;
+    Ok(Json(reply.agent.unwrap_or_default().into()))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ForgetBody {
+    force: bool,
+}
+
+async fn forget_agent(
+    State(app): State<App>,
+    caller: Caller,
+    Path(agent): Path<String>,
+    JsonBody(body): JsonBody<ForgetBody>,
+) -> Result<Json<AgentView>, Refusal> {
+    let reply = app.farm.forget_agent(&caller, v1::ForgetAgentRequest { agent, force: body.force }).await?;
+    Ok(Json(reply.agent.unwrap_or_default().into()))
 }

@@ -1,7 +1,7 @@
 //! The services of `planforge.v1` over the farm handle: who calls was found out before; here words are only passed on.
 
 use crate::{
-    app::{App, Peer},
+    app::{App, Peer, Standing},
     auth::{Actor, Proof},
     farm::Reply,
 };
@@ -46,10 +46,24 @@ fn actor<T>(request: &Request<T>) -> Result<Actor, Status> {
     request.extensions().get::<Actor>().cloned().ok_or_else(missing)
 }
 
+fn proof<T>(request: &Request<T>) -> Result<Proof, Status> {
+    standing(request).map(|standing| standing.proof)
+}
+
+fn standing<T>(request: &Request<T>) -> Result<Standing, Status> {
+    let missing = || ApiError::new(ErrorCode::Internal, "a service is not guarded").into();
+    request.extensions().get::<Standing>().cloned().ok_or_else(missing)
+}
+
 impl Rpc {
-    /// Ends with the farm or with the server, whichever is first.
+    /// Ends with the farm or with the server, whichever is first; an agent's own stream, which the farm looks after.
     fn stream<T: Send + 'static>(&self, reply: Reply<T>) -> Stream<T> {
         reply.map(|item| item.map_err(Status::from)).take_until(self.app.closing.clone().cancelled_owned()).boxed()
+    }
+
+    /// Ends, with an error, when what its caller showed is worth nothing any more, too.
+    fn stream_for<T: Send + 'static>(&self, standing: Standing, reply: Reply<T>) -> Stream<T> {
+        standing.guard(&self.app, reply).map(|item| item.map_err(Status::from)).boxed()
     }
 }
 
@@ -82,17 +96,17 @@ impl FarmRpc for Rpc {
         &self,
         request: Request<v1::WatchJobsRequest>,
     ) -> Result<Answer<Self::WatchJobsStream>, Status> {
-        let actor = actor(&request)?;
+        let (actor, standing) = (actor(&request)?, standing(&request)?);
         let events = self.app.farm.watch(&actor, request.into_inner()).await?;
-        Ok(Answer::new(self.stream(events)))
+        Ok(Answer::new(self.stream_for(standing, events)))
     }
 
     type ReadLogStream = Stream<v1::LogChunk>;
 
     async fn read_log(&self, request: Request<v1::ReadLogRequest>) -> Result<Answer<Self::ReadLogStream>, Status> {
-        let actor = actor(&request)?;
+        let (actor, standing) = (actor(&request)?, standing(&request)?);
         let chunks = self.app.farm.read_log(&actor, request.into_inner()).await?;
-        Ok(Answer::new(self.stream(chunks)))
+        Ok(Answer::new(self.stream_for(standing, chunks)))
     }
 
     async fn cancel_jobs(
@@ -154,13 +168,50 @@ impl FarmRpc for Rpc {
         Ok(Answer::new(self.app.farm.revoke_token(&actor(&request)?, &request.get_ref().id).await?))
     }
 
+    async fn rebind_token(
+        &self,
+        request: Request<v1::RebindTokenRequest>,
+    ) -> Result<Answer<v1::RebindTokenReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.rebind_token(&actor, request.into_inner()).await?))
+    }
+
+    async fn list_agents(
+        &self,
+        request: Request<v1::ListAgentsRequest>,
+    ) -> Result<Answer<v1::ListAgentsReply>, Status> {
+        Ok(Answer::new(self.app.farm.list_agents(&actor(&request)?).await?))
+    }
+
+    async fn drain_agent(
+        &self,
+        request: Request<v1::DrainAgentRequest>,
+    ) -> Result<Answer<v1::DrainAgentReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.drain_agent(&actor, request.into_inner()).await?))
+    }
+
+    async fn resume_agent(
+        &self,
+        request: Request<v1::ResumeAgentRequest>,
+    ) -> Result<Answer<v1::ResumeAgentReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.resume_agent(&actor, request.into_inner()).await?))
+    }
+
+    async fn forget_agent(
+        &self,
+        request: Request<v1::ForgetAgentRequest>,
+    ) -> Result<Answer<v1::ForgetAgentReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.forget_agent(&actor, request.into_inner()).await?))
+    }
+
     async fn create_login_link(
         &self,
         request: Request<v1::CreateLoginLinkRequest>,
     ) -> Result<Answer<v1::CreateLoginLinkReply>, Status> {
-        let actor = actor(&request)?;
-        let missing = || ApiError::new(ErrorCode::Internal, "a service is not guarded");
-        let proof = request.extensions().get::<Proof>().copied().ok_or_else(missing)?;
+        let (actor, proof) = (actor(&request)?, proof(&request)?);
         let link = self.app.farm.make_login_link(&actor, proof)?;
         let url = self.app.options.page_url().to_owned();
         Ok(Answer::new(v1::CreateLoginLinkReply { path: link.path, url, expires_in_s: link.life.as_secs() }))
@@ -211,7 +262,7 @@ impl FleetRpc for Rpc {
         &self,
         request: Request<Streaming<v1::AgentMessage>>,
     ) -> Result<Answer<Self::SessionStream>, Status> {
-        let actor = actor(&request)?;
+        let (actor, proof) = (actor(&request)?, proof(&request)?);
         let certified = request.extensions().get::<Peer>().is_some_and(|peer| peer.certified);
         if self.app.options.require_agent_certificate && !certified {
             return Err(ApiError::new(ErrorCode::Unauthenticated, "agents must show a client certificate here")
@@ -219,7 +270,7 @@ impl FleetRpc for Rpc {
                 .into());
         }
         let inbound = request.into_inner().map(|item| item.map_err(ApiError::from)).boxed();
-        let outbound = self.app.farm.session(&actor, inbound).await?;
+        let outbound = self.app.farm.session(&actor, proof, inbound).await?;
         Ok(Answer::new(self.stream(outbound)))
     }
 }

@@ -81,6 +81,7 @@ impl Tables {
             Change::EngineProject { key, project } => drop(self.engine_projects.insert((key, project))),
             Change::Report(report) => drop(self.reports.insert(report.digest, *report)),
             Change::Agent(agent) => drop(self.agents.insert(agent.id.clone(), *agent)),
+            Change::ForgetAgent(id) => drop(self.agents.remove(&id)),
             Change::Request(request) => drop(self.requests.insert(request.id.clone(), request)),
             Change::Refusal(refusal) => drop(self.refusals.insert(refusal.key, refusal)),
             Change::ForgetRefusal(key) => drop(self.refusals.remove(&key)),
@@ -96,6 +97,11 @@ impl Tables {
             Change::TokenUsed { id, at_ms } => {
                 if let Some(token) = self.tokens.get_mut(&id) {
                     token.last_used_ms = token.last_used_ms.max(at_ms);
+                }
+            }
+            Change::TokenBound { id, agent } => {
+                if let Some(token) = self.tokens.get_mut(&id) {
+                    token.agent = agent;
                 }
             }
         }

@@ -154,8 +154,10 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     let mut engines = BTreeMap::new();
     let mut agents = BTreeMap::new();
     let (mut tokens_made, mut tokens_revoked) = (Vec::new(), BTreeSet::new());
+    let mut tokens_bound: BTreeMap<String, Option<String>> = BTreeMap::new();
     let mut tokens_used: BTreeMap<String, u64> = BTreeMap::new();
     let mut reports = BTreeMap::new();
+    let mut agents_forgotten = BTreeSet::new();
     // `None`: forgotten.
     let mut refusals = BTreeMap::new();
     let mut plugins = BTreeMap::new();
@@ -184,7 +186,14 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
                 engine_projects.push(vec![key.to_string().into(), project.into()])
             }
             Change::Report(report) => drop(reports.insert(report.digest, report)),
-            Change::Agent(agent) => drop(agents.insert(agent.id.clone(), agent)),
+            Change::Agent(agent) => {
+                agents_forgotten.remove(&agent.id);
+                agents.insert(agent.id.clone(), agent);
+            }
+            Change::ForgetAgent(id) => {
+                agents.remove(&id);
+                agents_forgotten.insert(id);
+            }
             Change::Request(request) => requests.push(vec![
                 request.id.clone().into(),
                 request.project.clone().into(),
@@ -203,6 +212,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
                 let newest = tokens_used.entry(id).or_default();
                 *newest = at_ms.max(*newest);
             }
+            Change::TokenBound { id, agent } => drop(tokens_bound.insert(id, agent)),
         }
     }
     let mut all = Vec::new();
@@ -240,6 +250,11 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     insert(&mut all, &REPORTS, reports.collect());
     let agents = agents.values().map(|agent| vec![agent.id.clone().into(), agent.seen_ms.into(), json(agent)]);
     insert(&mut all, &AGENTS, agents.collect());
+    all.extend(
+        agents_forgotten
+            .into_iter()
+            .map(|id| Statement { sql: "DELETE FROM agents WHERE id = $1".into(), values: vec![id.into()] }),
+    );
     insert(&mut all, &REQUESTS, requests);
     for (key, refusal) in &refusals {
         match refusal {
@@ -268,6 +283,10 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     all.extend(tokens_used.into_iter().map(|(id, at_ms)| Statement {
         sql: "UPDATE tokens SET last_used_ms = $1 WHERE id = $2 AND last_used_ms < $1".into(),
         values: vec![at_ms.into(), id.into()],
+    }));
+    all.extend(tokens_bound.into_iter().map(|(id, agent)| Statement {
+        sql: "UPDATE tokens SET agent = $1 WHERE id = $2".into(),
+        values: vec![agent.unwrap_or_default().into(), id.into()],
     }));
     all.extend(
         tokens_revoked

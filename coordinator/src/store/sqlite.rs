@@ -27,11 +27,12 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Forward-only; a database that has more than these is refused.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("../../../migrations/sqlite/0001_farm.sql"),
     include_str!("../../../migrations/sqlite/0002_caches_plugins.sql"),
     include_str!("../../../migrations/sqlite/0003_engine_seq.sql"),
     include_str!("../../../migrations/sqlite/0004_token_changes.sql"),
+    include_str!("../../../migrations/sqlite/0005_token_agents.sql"),
 ];
 /// Commits that may wait for the writer.
 const WRITER_QUEUE: usize = 1_024;
@@ -354,12 +355,13 @@ impl Store for SqliteStore {
 
     fn tokens(&self) -> Answer<'_, Vec<TokenRecord>> {
         Box::pin(async move {
-            let rows = self.rows(plain("SELECT doc, revoked, last_used_ms FROM tokens ORDER BY id")).await?;
+            let rows = self.rows(plain("SELECT doc, revoked, last_used_ms, agent FROM tokens ORDER BY id")).await?;
             let token = |row: &SqliteRow| {
                 let mut token: TokenRecord = parse("a token", &text(row, "doc")?)?;
                 // Older versions wrote both into the document.
                 token.revoked |= number(row, "revoked")? != 0;
                 token.last_used_ms = token.last_used_ms.max(number(row, "last_used_ms")?);
+                token.agent = Some(text(row, "agent")?).filter(|agent| !agent.is_empty());
                 Ok(token)
             };
             rows.iter().map(token).collect()

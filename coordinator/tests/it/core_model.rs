@@ -5,8 +5,8 @@ use planforge_coordinator::{
     auth::{Actor, Role},
     core::{
         self, Cancel, Change, CoreConfig, Device, Engine, Failure, FinishedIn, FinishedOutcome, HelloIn, Input, Job,
-        JobId, JobRef, JobState, LeaseRef, Model, ModelFile, Now, PlanRef, Reply, ReportIn, SessionId, State, Submit,
-        SubmitWhat, Submitted, ToAgent, invariants,
+        JobId, JobRef, JobState, JoinedBy, LeaseRef, Model, ModelFile, Now, PlanRef, Reply, ReportIn, SessionId, State,
+        Submit, SubmitWhat, Submitted, ToAgent, invariants,
     },
     store::{MemStore, Store},
 };
@@ -226,7 +226,7 @@ impl World {
             }
             ToAgent::LeaseLost { lease, .. } => agent.leases.retain(|held| *held != lease),
             ToAgent::Welcome { lost, .. } => agent.leases.retain(|held| !lost.contains(held)),
-            ToAgent::Refused { .. } | ToAgent::Replaced => agent.session = None,
+            ToAgent::Refused(_) | ToAgent::Replaced => agent.session = None,
             _ => {}
         }
     }
@@ -311,6 +311,8 @@ impl World {
             leases: agent.leases.clone(),
             draining: false,
             finished: Vec::new(),
+            joined_by: JoinedBy::Unknown,
+            protocol: 1,
         };
         self.apply(Input::Hello { session, hello: Box::new(hello) });
     }
@@ -551,11 +553,17 @@ fn session_of(input: &Input) -> Option<SessionId> {
         | Input::Progress { session, .. }
         | Input::Built { session, .. }
         | Input::Finished { session, .. }
+        | Input::Refuse { session, .. }
+        | Input::Expel { session, .. }
         | Input::Goodbye { session } => Some(*session),
         Input::Submit(_) | Input::Cancel(_) | Input::Disconnected { .. } | Input::LogSealed { .. } | Input::Tick => {
             None
         }
         Input::DropCache { .. } | Input::AllowPlugin(_) | Input::ForbidPlugin(_) => None,
+        Input::RevokeToken { .. }
+        | Input::RebindToken { .. }
+        | Input::DrainAgent { .. }
+        | Input::ForgetAgent { .. } => None,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::support::{
 };
 use futures::StreamExt as _;
 use planforge_coordinator::{
-    auth::Actor,
+    auth::{Actor, Proof},
     farm::{Farm, FarmConfig, SystemClock},
     store::MemStore,
 };
@@ -234,11 +234,11 @@ async fn an_unstable_measurement_is_repeated_alone_and_not_for_ever() {
     for _ in 0..3 {
         let assign = agent.assigned().await;
         kinds.push(assign.job.as_ref().unwrap().kind());
-        let plan = blobs.insert(b"plan");
+        let plan = support::agent::plan_of(&assign, "one");
         let built = v1::Built {
             lease: assign.lease.clone(),
-            plan_digest: plan.to_string(),
-            plan_bytes: 4,
+            plan_digest: blobs.insert(&plan).to_string(),
+            plan_bytes: plan.len() as u64,
             ..v1::Built::default()
         };
         agent.say(v1::agent_message::Kind::Built(built)).await;
@@ -521,7 +521,7 @@ async fn roles_and_projects_hold() {
         assert_eq!(error.code, ErrorCode::PermissionDenied, "{role}");
     }
     let inbound = futures::stream::pending().boxed();
-    assert_eq!(farm.session(&red, inbound).await.err().unwrap().code, ErrorCode::PermissionDenied);
+    assert_eq!(farm.session(&red, Proof::Owner, inbound).await.err().unwrap().code, ErrorCode::PermissionDenied);
     assert_eq!(farm.list_tokens(&red).await.unwrap_err().code, ErrorCode::PermissionDenied);
 }
 

@@ -1,5 +1,7 @@
 //! The farm's tests: behaviour, store conformance, a model of the core, and the seeded simulation.
 
+mod agent_tokens;
+mod agent_words;
 mod builds;
 mod core_model;
 mod farm;

@@ -1,7 +1,7 @@
 //! Engines whose every window was disturbed, built again where a request wants it.
 
 use crate::support::{
-    agent::{Agent, success},
+    agent::{Agent, plan_of, success},
     blobs::MemBlobs,
     model, open, request, until_state,
 };
@@ -47,9 +47,9 @@ impl Bench {
         let report_digest = self.blobs.insert(report.as_bytes()).to_string();
         let mut finished = v1::Finished { report_digest, ..success(&self.blobs, &assign) };
         if assign.job.as_ref().unwrap().kind() == v1::JobKind::Build {
-            let plan = format!("plan by {id}");
+            let plan = plan_of(&assign, id);
             finished.plan_bytes = plan.len() as u64;
-            finished.plan_digest = self.blobs.insert(plan.as_bytes()).to_string();
+            finished.plan_digest = self.blobs.insert(&plan).to_string();
         }
         self.agent.say(Say::Finished(finished)).await;
         assert!(self.agent.acknowledged().await.accepted);

@@ -4,7 +4,7 @@ use crate::support::SKU;
 use planforge_coordinator::{
     core::{
         Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Engine, Event, Failure, Job, JobId, JobState,
-        Model, ModelFile, PlanRef, PluginRecord, Refusal, Report, RequestRecord, TokenRecord, Told, Want,
+        JoinedBy, Model, ModelFile, PlanRef, PluginRecord, Refusal, Report, RequestRecord, TokenRecord, Told, Want,
     },
     store::{EngineFilter, EventFilter, JobFilter, MemStore, ReportFilter, SqliteStore, Store, StoreError},
 };
@@ -298,7 +298,16 @@ async fn records(store: &dyn Store, epoch: u64) {
     let silent = |id: &str| RequestRecord { id: id.into(), idempotency_key: String::new(), ..request.clone() };
     let failure = Failure::new(FailureClass::Model, "no", "");
     let refusal = |id: &str| Refusal { key: key(id), job: id.into(), failure: failure.clone() };
-    let agent = Agent { id: "a".into(), name: "host".into(), version: "0".into(), devices: Vec::new(), seen_ms: 5 };
+    let agent = Agent {
+        id: "a".into(),
+        name: "host".into(),
+        version: "0".into(),
+        devices: Vec::new(),
+        seen_ms: 5,
+        joined_by: JoinedBy::Token("t".into()),
+        protocol: 2,
+        drained: true,
+    };
     let token = TokenRecord {
         id: "t".into(),
         name: "ci".into(),
@@ -309,6 +318,7 @@ async fn records(store: &dyn Store, epoch: u64) {
         expires_ms: 0,
         revoked: false,
         last_used_ms: 0,
+        agent: None,
     };
     let changes = vec![
         Change::Request(request.clone()),
@@ -488,6 +498,7 @@ async fn tokens_of_an_older_database_stand_as_they_did() {
         expires_ms: 0,
         revoked,
         last_used_ms,
+        agent: None,
     };
     let before = [token("a", false, 7), token("b", true, 8)];
     {

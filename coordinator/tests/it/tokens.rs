@@ -1,9 +1,9 @@
 //! Tokens under many hands at once: what was acknowledged holds, also after a restart.
 
-use crate::support::{DEADLINE, blobs::MemBlobs, open};
+use crate::support::{DEADLINE, TestClock, blobs::MemBlobs, open};
 use planforge_coordinator::{
     auth::Actor,
-    farm::{Clock, Farm, FarmConfig},
+    farm::{Farm, FarmConfig},
     store::{MemStore, SqliteStore, Store, StoreError},
 };
 use planforge_proto::{ErrorCode, v1};
@@ -15,20 +15,6 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
-
-/// A clock that the test moves.
-#[derive(Debug, Default)]
-struct TestClock(AtomicU64);
-
-impl Clock for TestClock {
-    fn wall_ms(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
-    }
-
-    fn mono_ms(&self) -> u64 {
-        self.wall_ms()
-    }
-}
 
 /// Longer than the step in which last uses are written.
 const TWO_HOURS_MS: u64 = 2 * 60 * 60 * 1_000;

@@ -84,6 +84,11 @@ pub struct Section {
 }
 
 impl Section {
+    /// What the section's bytes have to be.
+    pub fn digest(self) -> Digest {
+        self.digest
+    }
+
     /// The section's bytes in `file`, which is the one it was read from; shared with it.
     pub fn part(self, file: &Bytes) -> Bytes {
         file.slice(self.offset as usize..(self.offset + self.length) as usize)
@@ -212,15 +217,17 @@ pub fn first_kind(head: &[u8]) -> Option<u32> {
     head.starts_with(&MAGIC).then(|| head.get(HEADER_BYTES..HEADER_BYTES + 4).map(|kind| number(kind) as u32))?
 }
 
-/// Reads and checks the whole file: header, table, every section's digest, and the zeros between. Required sections
-/// must be of a `known` kind.
-pub fn read(file: &[u8], known: &[u32]) -> Result<Vec<Section>, ContainerError> {
-    let actual = file.len() as u64;
-    if file.len() < MAGIC.len() || file[..MAGIC.len()] != MAGIC {
+/// The header and the longest table.
+pub const HEAD_MAX_BYTES: u64 = (HEADER_BYTES + SECTIONS_MAX * ENTRY_BYTES) as u64;
+
+/// Reads and checks header and table from the first bytes (up to [`HEAD_MAX_BYTES`]) of a file of `actual` bytes: every
+/// section lies where it should, and the last one ends with the file. Nothing is said of what the sections hold.
+pub fn table(first: &[u8], actual: u64) -> Result<Vec<Section>, ContainerError> {
+    if !first.starts_with(&MAGIC) {
         return Err(ContainerError::Magic);
     }
     let truncated = |expected: u64| ContainerError::Truncated { expected, actual };
-    let head = file.get(..HEADER_BYTES).ok_or_else(|| truncated(HEADER_BYTES as u64))?;
+    let head = first.get(..HEADER_BYTES).ok_or_else(|| truncated(HEADER_BYTES as u64))?;
     let (major, minor) = (number(&head[8..10]) as u16, number(&head[10..12]) as u16);
     if major != MAJOR {
         return Err(ContainerError::Version { major, minor });
@@ -232,7 +239,7 @@ pub fn read(file: &[u8], known: &[u32]) -> Result<Vec<Section>, ContainerError> 
         });
     }
     let table_end = HEADER_BYTES + count * ENTRY_BYTES;
-    let table = file.get(HEADER_BYTES..table_end).ok_or_else(|| truncated(table_end as u64))?;
+    let table = first.get(HEADER_BYTES..table_end).ok_or_else(|| truncated(table_end as u64))?;
     if Digest::of(&[&head[..16], table].concat()).as_raw() != &head[16..48] {
         return Err(ContainerError::Damaged { what: "the header".into() });
     }
@@ -256,7 +263,23 @@ pub fn read(file: &[u8], known: &[u32]) -> Result<Vec<Section>, ContainerError> 
         let Some(section_end) = section_end else {
             return Err(truncated(section.offset.saturating_add(section.length)));
         };
-        if file[end as usize..section.offset as usize].iter().any(|&byte| byte != 0) {
+        end = section_end;
+        sections.push(section);
+    }
+    if end != actual {
+        return Err(ContainerError::Malformed { what: format!("it goes on for {} bytes after its end", actual - end) });
+    }
+    Ok(sections)
+}
+
+/// Reads and checks the whole file: header, table, every section's digest, and the zeros between. Required sections
+/// must be of a `known` kind.
+pub fn read(file: &[u8], known: &[u32]) -> Result<Vec<Section>, ContainerError> {
+    let sections = table(file, file.len() as u64)?;
+    let mut end = HEADER_BYTES + sections.len() * ENTRY_BYTES;
+    for section in &sections {
+        let kind = section.kind;
+        if file[end..section.offset as usize].iter().any(|&byte| byte != 0) {
             return Err(ContainerError::Malformed { what: format!("bytes before section {kind} are not zero") });
         }
         if !known.contains(&kind) && section.flags & FLAG_REQUIRED != 0 {
@@ -269,11 +292,7 @@ pub fn read(file: &[u8], known: &[u32]) -> Result<Vec<Section>, ContainerError> 
         if Digest::of(section.bytes(file)) != section.digest {
             return Err(ContainerError::Damaged { what: format!("section {kind}") });
         }
-        end = section_end;
-        sections.push(section);
-    }
-    if end != actual {
-        return Err(ContainerError::Malformed { what: format!("it goes on for {} bytes after its end", actual - end) });
+        end = (section.offset + section.length) as usize;
     }
     Ok(sections)
 }

@@ -56,11 +56,11 @@ impl Puppet {
             agent_id: format!("agent{}", self.index),
             incarnation: self.incarnation.to_string(),
             name: format!("host{}", self.index),
-            version: "0".into(),
+            version: planforge_proto::protocol::RELEASE.into(),
             devices,
             leases: self.leases(),
-            draining: false,
             finished: self.ended.clone(),
+            ..v1::Hello::default()
         }
     }
 

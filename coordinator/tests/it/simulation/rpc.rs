@@ -2,7 +2,10 @@
 
 use futures::{StreamExt as _, stream::BoxStream};
 use hyper_util::rt::TokioIo;
-use planforge_coordinator::{auth::Actor, farm::Farm};
+use planforge_coordinator::{
+    auth::{Actor, Proof},
+    farm::Farm,
+};
 use planforge_proto::v1::{
     self,
     farm_client::FarmClient,
@@ -36,7 +39,7 @@ impl Fleet for Rpc {
 
     async fn session(&self, request: Request<Streaming<v1::AgentMessage>>) -> Answer<Self::SessionStream> {
         let inbound = request.into_inner().map(|message| message.map_err(Into::into)).boxed();
-        let outbound = self.0.session(&Actor::local(), inbound).await?;
+        let outbound = self.0.session(&Actor::local(), Proof::Owner, inbound).await?;
         Ok(Response::new(outbound.map(|message| message.map_err(Into::into)).boxed()))
     }
 }
@@ -87,6 +90,11 @@ impl FarmRpc for Rpc {
         revoke_token(v1::RevokeTokenRequest) -> v1::RevokeTokenReply;
         create_login_link(v1::CreateLoginLinkRequest) -> v1::CreateLoginLinkReply;
         list_caches(v1::ListCachesRequest) -> v1::ListCachesReply;
+        rebind_token(v1::RebindTokenRequest) -> v1::RebindTokenReply;
+        list_agents(v1::ListAgentsRequest) -> v1::ListAgentsReply;
+        drain_agent(v1::DrainAgentRequest) -> v1::DrainAgentReply;
+        resume_agent(v1::ResumeAgentRequest) -> v1::ResumeAgentReply;
+        forget_agent(v1::ForgetAgentRequest) -> v1::ForgetAgentReply;
         drop_cache(v1::DropCacheRequest) -> v1::DropCacheReply;
         list_plugins(v1::ListPluginsRequest) -> v1::ListPluginsReply;
         allow_plugin(v1::AllowPluginRequest) -> v1::AllowPluginReply;

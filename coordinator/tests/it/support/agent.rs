@@ -3,13 +3,15 @@
 use super::{DEADLINE, SKU, blobs::MemBlobs};
 use futures::StreamExt as _;
 use planforge_coordinator::{
-    auth::Actor,
+    auth::{Actor, Proof},
     farm::{Farm, Reply},
 };
+use planforge_plan::container;
 use planforge_proto::{
-    ApiError,
+    ApiError, protocol,
     v1::{self, agent_message, coordinator_message::Kind},
 };
+use planforge_types::Digest;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -39,7 +41,9 @@ pub fn hello(id: &str, devices: Vec<v1::Device>) -> v1::Hello {
         agent_id: id.into(),
         incarnation: format!("{id}-1"),
         name: format!("host-{id}"),
-        version: "0".into(),
+        version: protocol::RELEASE.into(),
+        protocol: protocol::PROTOCOL,
+        oldest_protocol: protocol::OLDEST_PROTOCOL,
         devices,
         ..v1::Hello::default()
     }
@@ -48,14 +52,26 @@ pub fn hello(id: &str, devices: Vec<v1::Device>) -> v1::Hello {
 impl Agent {
     /// Connects and says `hello`; the first answer is still to be read.
     pub async fn connect(farm: &Farm, hello: v1::Hello) -> Self {
-        let (out, messages) = mpsc::channel(16);
-        let id = hello.agent_id.clone();
+        let id = &hello.agent_id;
         let actor =
             Actor { name: format!("token-{id}"), role: planforge_coordinator::auth::Role::Agent, project: None };
-        let inbound = farm.session(&actor, ReceiverStream::new(messages).boxed()).await.expect("the session begins");
+        Self::open(farm, &actor, Proof::Owner, hello).await.expect("the session begins")
+    }
+
+    /// Connects as the holder of a token and says `hello`; the first answer is still to be read.
+    pub async fn with_token(farm: &Farm, secret: &str, hello: v1::Hello) -> Result<Self, ApiError> {
+        let actor = farm.authenticate(secret).await?;
+        let refused = || ApiError::new(planforge_proto::ErrorCode::Unauthenticated, "the token is worth nothing");
+        Self::open(farm, &actor.ok_or_else(refused)?, Proof::Token(Digest::of(secret.as_bytes())), hello).await
+    }
+
+    async fn open(farm: &Farm, actor: &Actor, proof: Proof, hello: v1::Hello) -> Result<Self, ApiError> {
+        let (out, messages) = mpsc::channel(16);
+        let id = hello.agent_id.clone();
+        let inbound = farm.session(actor, proof, ReceiverStream::new(messages).boxed()).await?;
         let agent = Self { id, out, inbound };
         agent.say(agent_message::Kind::Hello(hello)).await;
-        agent
+        Ok(agent)
     }
 
     /// A connected agent with one device of the usual kind, already welcomed.
@@ -121,12 +137,43 @@ impl Agent {
     }
 }
 
+/// A plan of the native backend with nothing in it but what it says of itself; plans of different lots differ.
+pub fn native_plan(model_digest: &str, sku: &str, toolchain_json: &str, spec_json: &str, lot: &str) -> Vec<u8> {
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+    let manifest = serde_json::json!({
+        "model_digest": model_digest,
+        "sku": sku,
+        "toolchain": json(toolchain_json),
+        "spec": json(spec_json),
+        "lot": lot,
+    });
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("plan");
+    let kind = if sku.starts_with("cpu-") { container::KIND_MANIFEST } else { container::KIND_CUDA_MANIFEST };
+    let mut writer = container::Writer::create(&path, 1).expect("a plan");
+    writer.section::<std::io::Error>(kind, |out| out.write_all(manifest.to_string().as_bytes())).expect("a section");
+    writer.finish().expect("a plan");
+    std::fs::read(&path).expect("a plan")
+}
+
+/// Of an attempt's job.
+pub fn plan_of(assign: &v1::Assign, lot: &str) -> Vec<u8> {
+    let job = assign.job.as_ref().expect("a job");
+    let model = job.model.as_ref().expect("a model");
+    let toolchain: planforge_types::Toolchain = serde_json::from_str(&job.toolchain_json).expect("a toolchain");
+    match toolchain.backend.as_str() {
+        "native" => native_plan(&model.digest, &job.sku, &job.toolchain_json, &job.spec_json, lot),
+        // Of before 8.6: a magic and a number, and whatever comes then.
+        _ => [b"ptrt\xe8\0\0\0", lot.as_bytes()].concat(),
+    }
+}
+
 pub fn success(blobs: &MemBlobs, assign: &v1::Assign) -> v1::Finished {
     let job = assign.job.as_ref().expect("a job");
     let lease = assign.lease.clone().expect("a lease");
-    let plan = format!("plan of {} by attempt {}", job.engine_key, lease.attempt);
     let measured = if job.kind() == v1::JobKind::Benchmark { job.plan_digest.clone() } else { String::new() };
-    let plan_digest = if measured.is_empty() { blobs.insert(plan.as_bytes()).to_string() } else { measured };
+    let plan = plan_of(assign, &format!("{} by attempt {}", job.engine_key, lease.attempt));
+    let plan_digest = if measured.is_empty() { blobs.insert(&plan).to_string() } else { measured };
     let plan_bytes = if job.plan_bytes > 0 { job.plan_bytes } else { plan.len() as u64 };
     let accuracy = if job.eval_digest.is_empty() { "null" } else { r#"{"rows":2,"correct":1,"top1":0.5}"# };
     let asked = job.measure.as_ref().map(|measure| measure.inputs_digest.as_str()).unwrap_or_default();

@@ -6,12 +6,33 @@ pub mod blobs;
 
 use planforge_coordinator::{
     auth::Actor,
-    farm::{Farm, FarmConfig, SystemClock},
+    farm::{Clock, Farm, FarmConfig, SystemClock},
     store::Store,
 };
 use planforge_proto::v1;
 use planforge_types::Digest;
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// A clock that the test moves.
+#[derive(Debug, Default)]
+pub struct TestClock(pub AtomicU64);
+
+impl Clock for TestClock {
+    fn wall_ms(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn mono_ms(&self) -> u64 {
+        self.wall_ms()
+    }
+}
 
 /// Long enough for a loaded machine; a test that waits this long has failed.
 pub const DEADLINE: Duration = Duration::from_secs(30);

@@ -3,7 +3,7 @@
 //! Only the first bytes are looked at; nothing in a plan is run or trusted. The layout is an observation on real files,
 //! not a contract, so one that is not known is reported as such, never refused.
 
-use planforge_tensorrt_rules::version::Version;
+use crate::version::Version;
 use std::{
     fs::File,
     io::{self, Read as _},
@@ -22,7 +22,7 @@ const INNER_ARCHIVE_AT: usize = 56;
 /// Longest description that a wrapped plan may carry in front.
 const MAX_WRAPPER_BYTES: usize = 1 << 20;
 /// All that is ever read of a file.
-const MAX_HEAD_BYTES: u64 = (4 + MAX_WRAPPER_BYTES + INNER_TAG_AT + 4) as u64;
+pub const HEAD_MAX_BYTES: u64 = (4 + MAX_WRAPPER_BYTES + INNER_TAG_AT + 4) as u64;
 
 /// How a plan is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl PlanHeader {
         let file = File::open(path)?;
         let file_bytes = file.metadata()?.len();
         let mut head = Vec::new();
-        file.take(MAX_HEAD_BYTES).read_to_end(&mut head)?;
+        file.take(HEAD_MAX_BYTES).read_to_end(&mut head)?;
         Self::parse(&head, file_bytes)
     }
 
