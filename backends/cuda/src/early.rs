@@ -21,9 +21,7 @@ impl Behind {
     pub fn of(step: &Step) -> Self {
         match (&step.work, &step.tactic) {
             (Work::Kernel(_), _) | (_, None) => Self { waits: true, is_library: false },
-            (_, Some(tactic)) => {
-                Self { waits: tactic.waits(), is_library: tactic.is_library() }
-            }
+            (_, Some(tactic)) => Self { waits: tactic.waits(), is_library: tactic.is_library() },
         }
     }
 }

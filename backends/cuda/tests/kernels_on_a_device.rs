@@ -334,12 +334,14 @@ fn activations_of_every_number() {
             let kernel = device.kernel(&generated.source).expect("it compiles and loads");
             let buffer = device.gpu.upload(&bytes).expect("it fits");
             // SAFETY: the buffer lives, and is as large as the view that the kernel was made for.
-            unsafe { kernel.launch(&device.stream, generated.launch(), &[Arg::Address(buffer.address())]) }.expect("queued");
+            unsafe { kernel.launch(&device.stream, generated.launch(), &[Arg::Address(buffer.address())]) }
+                .expect("queued");
             device.stream.synchronize().expect("it runs");
             let mut got = vec![0; bytes.len()];
             buffer.read(0, &mut got).expect("it is read");
             let want = every_number::expected(activation, &x);
-            let worst = every_number::worst(kind, activation, &x, &got, &want, every_number::own_slack(kind, activation));
+            let worst =
+                every_number::worst(kind, activation, &x, &got, &want, every_number::own_slack(kind, activation));
             eprintln!("{activation:?} {kind:?}: {worst}");
             if worst.ulps > 1 {
                 wrong.push(format!("{activation:?} {kind:?}: {worst}"));
@@ -369,13 +371,16 @@ fn ends_of_products_of_every_number() {
         for kind in HALVES {
             let finite = |x: f64| if x.is_finite() { x } else { 0.0 };
             let all = every_number::numbers(kind, &every_number::bytes());
-            let case = operators::of_identity(activation, &all.into_iter().map(finite).collect::<Vec<_>>(), by_convolution);
-            let what = format!("{activation:?} of a {} {kind:?}", if by_convolution { "convolution" } else { "product" });
+            let case =
+                operators::of_identity(activation, &all.into_iter().map(finite).collect::<Vec<_>>(), by_convolution);
+            let what =
+                format!("{activation:?} of a {} {kind:?}", if by_convolution { "convolution" } else { "product" });
             let mut program = lower(&case.graph, kind).expect("the operator has device code");
             let weights = Rc::new(device.gpu.upload(&program.weights).expect("weights fit"));
             let program = &mut program.program;
             let effort = Effort { compares: false, ..Effort::of_level(3) };
-            let tuned = tune(&device, program, &weights, effort, &mut Times::new(), &mut |_, _, _| true).expect("tuned");
+            let tuned =
+                tune(&device, program, &weights, effort, &mut Times::new(), &mut |_, _, _| true).expect("tuned");
             let step = program.steps.iter().position(|step| step.work.activation().is_some()).expect("it ends so");
             for timed in &tuned.tried[&program.steps[step].name] {
                 program.steps[step].tactic = Some(timed.tactic.clone());
@@ -415,7 +420,8 @@ impl Ends<'_> {
         let mut got = vec![0; case.expected.len() * 4];
         context.memory.outputs[0].read(0, &mut got).expect("the output is read");
         // The result was stored in 16 bits before it became f32.
-        let got = HostTensor::of_values(kind.element(), vec![case.expected.len()], &every_number::numbers(Kind::F32, &got));
+        let got =
+            HostTensor::of_values(kind.element(), vec![case.expected.len()], &every_number::numbers(Kind::F32, &got));
         let by_cudnn = program.steps.iter().any(|step| matches!(step.tactic, Some(Tactic::Dnn { .. })));
         let own = every_number::own_slack(kind, activation);
         let slack = |x: f64, want: f64| if by_cudnn { ONE_AND_ERF * x.abs() } else { own(x, want) };

@@ -26,32 +26,26 @@ fn digest() -> impl Strategy<Value = Digest> {
 fn spec() -> impl Strategy<Value = BuildSpec> {
     (
         (precision(), proptest::collection::vec(profile(), 0..3), option::of(1..5000u64), 0..=5u8),
-        (
-            option::of(select(vec!["ampere+", "same_compute_capability"])),
-            any::<[bool; 2]>(),
-            option::of(digest()),
-        ),
+        (option::of(select(vec!["ampere+", "same_compute_capability"])), any::<[bool; 2]>(), option::of(digest())),
         (proptest::collection::vec(digest(), 0..4), option::of(1..64u32), btree_map("[a-z]{1,6}", "[ -~]{0,8}", 0..4)),
     )
-        .prop_map(
-            |((precision, profiles, workspace_mib, level), (compatibility, switches, calibration), rest)| {
-                let (plugins, threads, options) = rest;
-                let [version_compatible, approximate_gelu] = switches;
-                BuildSpec {
-                    precision,
-                    profiles,
-                    workspace_mib,
-                    optimization_level: OptimizationLevel(level),
-                    hardware_compatibility: compatibility.map(str::to_owned),
-                    version_compatible,
-                    approximate_gelu,
-                    calibration,
-                    plugins,
-                    threads,
-                    options,
-                }
-            },
-        )
+        .prop_map(|((precision, profiles, workspace_mib, level), (compatibility, switches, calibration), rest)| {
+            let (plugins, threads, options) = rest;
+            let [version_compatible, approximate_gelu] = switches;
+            BuildSpec {
+                precision,
+                profiles,
+                workspace_mib,
+                optimization_level: OptimizationLevel(level),
+                hardware_compatibility: compatibility.map(str::to_owned),
+                version_compatible,
+                approximate_gelu,
+                calibration,
+                plugins,
+                threads,
+                options,
+            }
+        })
 }
 
 fn sku() -> Sku {

@@ -1,6 +1,10 @@
 //! Depthwise convolution over images with channels last, with bias and activation.
 
-use super::{Generated, blocks, c_type, expr::{Digits, activation}, kernel};
+use super::{
+    Generated, blocks, c_type,
+    expr::{Digits, activation},
+    kernel,
+};
 use crate::view::View;
 use planforge_graph::ir::Activation;
 

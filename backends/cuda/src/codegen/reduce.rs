@@ -1,6 +1,10 @@
 //! Sums, extremes and their places over any dimensions of any view, and running sums along one.
 
-use super::{BLOCK, Generated, blocks, c_float, c_type, expr::{Class, Digits, NoCode}, kernel};
+use super::{
+    BLOCK, Generated, blocks, c_float, c_type,
+    expr::{Class, Digits, NoCode},
+    kernel,
+};
 use crate::view::View;
 use planforge_graph::ir::ReduceKind;
 

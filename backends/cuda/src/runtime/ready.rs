@@ -68,7 +68,8 @@ impl Ready {
     /// Whether the kernel behind may begin before this one has ended.
     pub fn let_next_begin_early(&mut self, may: bool) -> Result<()> {
         // The last kernel of the step, where that is ours.
-        if let Self::Kernel { kernel, launch, .. } | Self::Blas { after: Some(Following { kernel, launch, .. }), .. } = self
+        if let Self::Kernel { kernel, launch, .. } | Self::Blas { after: Some(Following { kernel, launch, .. }), .. } =
+            self
         {
             launch.shared_bytes &= !ALONE_BYTES;
             if !may {

@@ -305,7 +305,11 @@ mod tests {
         let mut approximate = Program { approximate_gelu: true, ..Program::default() };
         let (product, after) = blas_product(&mut approximate, &gelu()).expect("a product");
         assert_eq!((product.epilogue, after), (Epilogue::GeluTanh, None));
-        assert_ne!(signature(&exact, &gelu()), signature(&approximate, &gelu()), "what is known of one is not the other's");
+        assert_ne!(
+            signature(&exact, &gelu()),
+            signature(&approximate, &gelu()),
+            "what is known of one is not the other's"
+        );
     }
 
     /// What is known of a step names its kernel by the source, which stands elsewhere in another program.
