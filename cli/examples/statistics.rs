@@ -13,8 +13,7 @@
 
 use planforge_agent::HostDevices;
 use planforge_backend::{
-    Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PLAN_HEAD_BYTES, PlanIdentity, Window,
-    WindowSamples,
+    Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity, Window, WindowSamples,
 };
 use planforge_cpu::CpuCompiler;
 use planforge_cuda::CudaCompiler;
@@ -31,9 +30,9 @@ use planforge_types::{
 use planforge_worker::job::{RunEnd, run};
 use std::{
     error::Error,
-    fs::{self, File},
+    fs,
     hint::spin_loop,
-    io::{self, Read as _, Write as _},
+    io::{self, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
     time::Instant,
@@ -130,6 +129,10 @@ impl Meter for SlowedMeter {
         Ok(WindowSamples { latency_ms })
     }
 
+    fn pace_ns(&mut self) -> Option<f64> {
+        self.inner.pace_ns()
+    }
+
     fn layers(&mut self, _: u32) -> Result<Vec<LayerTime>, BackendError> {
         Ok(Vec::new())
     }
@@ -141,11 +144,10 @@ impl Meter for SlowedMeter {
 
 /// The native half whose plan it is, and the kind of device it is for.
 fn compiler_of(plan: &Path) -> Outcome<(Box<dyn Compiler>, DeviceKind)> {
-    let mut head = Vec::new();
-    File::open(plan)?.take(PLAN_HEAD_BYTES).read_to_end(&mut head)?;
     let halves: [(Box<dyn Compiler>, DeviceKind); 2] =
         [(Box::new(CpuCompiler), DeviceKind::Cpu), (Box::new(CudaCompiler), DeviceKind::Gpu)];
-    let found = halves.into_iter().find(|(compiler, _)| compiler.recognises(&head));
+    // Both know plans by the same container: whose it is stands inside.
+    let found = halves.into_iter().find(|(compiler, _)| compiler.identify(plan).is_ok());
     found.ok_or_else(|| format!("{} is no native plan", plan.display()).into())
 }
 

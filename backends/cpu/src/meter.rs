@@ -16,7 +16,7 @@ use super::{
 };
 use bytes::Bytes;
 use planforge_backend::{LoadOptions, Meter, Window, WindowSamples};
-use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
+use planforge_kernels_cpu::{isa::Isa, pace::pace_ns, pool::ThreadPool};
 use planforge_onnx::Model;
 use planforge_plan::signature::{self, InputSignature};
 use planforge_report::{LayerTime, Rates};
@@ -308,6 +308,12 @@ impl Meter for CpuSession {
             }
             Ok(WindowSamples { latency_ms })
         })
+    }
+
+    fn pace_ns(&mut self) -> Option<f64> {
+        let pool = Arc::clone(&self.pool);
+        let _pinned = pool.pin_caller();
+        Some(pace_ns(&pool))
     }
 
     fn layers(&mut self, iterations: u32) -> Result<Vec<LayerTime>, BackendError> {

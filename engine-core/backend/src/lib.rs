@@ -313,6 +313,11 @@ pub trait Meter {
     fn pacing(&self) -> Pacing {
         Pacing::Iterations
     }
+    /// Nanoseconds that a fixed piece of work takes right now on the slowest core that the engine runs on; `None` where
+    /// the device tells its state itself. Asked between windows, never inside one.
+    fn pace_ns(&mut self) -> Option<f64> {
+        None
+    }
     /// The parts of the latency in several modes of running; `None` where the backend cannot tell them apart.
     ///
     /// # Errors

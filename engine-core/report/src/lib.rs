@@ -243,6 +243,10 @@ pub struct WindowRecord {
     /// Executions that were timed, when more than the `iterations` whose samples are kept, evenly spread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinned_from: Option<u64>,
+    /// Nanoseconds that a fixed piece of work took on the slowest of the engine's cores, before or after the window,
+    /// whichever was longer. Absent where the device tells its state itself, and in reports of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace_ns: Option<f64>,
 }
 
 /// State of the device before the first and after the last window.

@@ -22,6 +22,7 @@ pub fn sample_report(centre_ms: f64) -> Report {
         tainted: Vec::new(),
         kept_tainted: false,
         thinned_from: None,
+        pace_ns: None,
     };
     let windows: Vec<WindowRecord> = (0..5).map(window).collect();
     let latency_ms = latency_stats(&samples, &[40; 5]).unwrap();

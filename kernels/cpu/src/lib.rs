@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`isa`] | instruction-set levels, and the token without which no kernel of a level can be called |
 //! | [`pool`], [`cores`] | the engine's own threads, and the cores they stay on |
+//! | [`pace`] | how fast those cores are right now |
 //! | [`gemm`] | packed f32 GEMM microkernels and drivers with a fused epilogue |
 //! | [`conv`] | convolution as GEMM over gathered rows |
 //! | [`depthwise`] | depthwise convolution |
@@ -21,6 +22,7 @@ pub mod depthwise;
 pub mod gemm;
 pub mod isa;
 pub mod math;
+pub mod pace;
 pub mod pointwise;
 pub mod pool;
 pub mod rows;

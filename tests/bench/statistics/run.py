@@ -10,7 +10,7 @@ Every pair is two processes of its own, of which none is used twice; which of th
 last line until there are --pairs of this plan, slowdown and budget. At its end, and with --summary alone, the counts
 are printed with their 95 % bounds (Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934).
 
-Builds the program with `cargo build --release -p planforge --example statistics` unless --statistics names it.
+Builds the program with `cargo build --release -p planforge-cli --example statistics` unless --statistics names it.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def covers(line, ratio):
 
 
 def program():
-    command = ["cargo", "build", "--release", "-p", "planforge", "--example", "statistics"]
+    command = ["cargo", "build", "--release", "-p", "planforge-cli", "--example", "statistics"]
     subprocess.run(command, check=True, cwd=ROOT)
     return ROOT / "target/release/examples/statistics"
 
@@ -115,7 +115,9 @@ def pair(statistics, plan, slower, budget_s, index, folder):
     sides = [(folder / "base.json", 0), (folder / "other.json", slower)]
     for report, percent in sides if index % 2 == 0 else sides[::-1]:
         words = [statistics, "measure", plan, report, percent, budget_s]
-        subprocess.run([str(word) for word in words], check=True, stderr=subprocess.PIPE)
+        done = subprocess.run([str(word) for word in words], stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(f"a measurement failed: {done.stderr.strip()}")
     words = [str(statistics), "judge", str(sides[0][0]), str(sides[1][0])]
     return json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout)
 

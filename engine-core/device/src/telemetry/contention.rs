@@ -13,6 +13,9 @@ const MAX_STEAL_SHARE: f64 = 0.02;
 /// Share of all processors other processes may use before they are felt through memory bandwidth and boost clocks.
 const MAX_OTHERS_SHARE: f64 = 0.25;
 
+/// How much longer than at best a fixed piece of work may take on the cores.
+const MAX_PACE_SHARE: f64 = 0.05;
+
 /// The kernel counts busy time in steps of 10 ms a processor: shorter windows say nothing about others.
 const MIN_CAPACITY_MS: f64 = 150.0;
 
@@ -51,6 +54,14 @@ pub fn assess(before: &TelemetrySample, after: &TelemetrySample, duration_ms: f6
         cpu_reasons(earlier, later, duration_ms, threads, &mut reasons);
     }
     reasons
+}
+
+/// Why a window should not count around which the cores took `pace_ns` for what they had done in `best_ns`.
+pub fn slow_cores(best_ns: f64, pace_ns: f64) -> Option<String> {
+    (pace_ns > best_ns * (1.0 + MAX_PACE_SHARE)).then(|| {
+        let times = pace_ns / best_ns;
+        format!("cores ran slower: a fixed piece of work took {times:.2} x its best time (a neighbour on the same cores, or a lower clock)")
+    })
 }
 
 /// What is said of a process that the driver's buffers tell of afterwards.
@@ -111,6 +122,13 @@ mod tests {
     fn a_quiet_window_counts() {
         let before = cpu(10_000.0, 500.0, 3.0, 400.0, 7.0);
         assert_eq!(assess(&before, &cpu(10_200.0, 700.0, 3.0, 600.0, 8.0), 100.0, 2), Vec::<String>::new());
+    }
+
+    #[test]
+    fn cores_that_are_slower_than_they_can_be_taint() {
+        assert_eq!(slow_cores(30_000.0, 31_000.0), None);
+        let reason = slow_cores(30_000.0, 45_000.0).unwrap();
+        assert!(reason.starts_with("cores ran slower: a fixed piece of work took 1.50 x"), "{reason}");
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! foreign plan loses is said apart ([`mod@portability`]).
 
 pub mod gate;
+mod pace;
 pub mod portability;
 
 use crate::{Report, SamplesError};
@@ -337,7 +338,8 @@ fn pair(base: usize, other: usize, reports: &[Report], places: &[Result<Place, N
     let Some(interval) = ratio_interval(&below, &above) else {
         return untold("a report holds no latency to divide by".into());
     };
-    let (verdict, mut reason) = judge(&interval, disturbed(left) || disturbed(right), basis);
+    let apart = pace::apart(left, right).unwrap_or(0.0);
+    let (verdict, mut reason) = judge(&interval, disturbed(left) || disturbed(right), apart, basis);
     if measured_on(left) != measured_on(right) {
         reason = format!("on different device kinds, {} and {}: {reason}", measured_on(left), measured_on(right));
     }
@@ -399,13 +401,15 @@ fn incomparable(left: &Report, right: &Report) -> Option<String> {
             return Some(format!("every window of the report for {} was disturbed ({reason})", report.sku));
         }
     }
-    None
+    pace::hindrance(left, right)
 }
 
 /// Judged by logarithms, of which those of the other way round are the negatives: so are the verdicts.
-fn judge(interval: &RatioInterval, disturbed: bool, basis: &Basis) -> (Verdict, String) {
+///
+/// `apart` is how far apart the cores' paces were: as much of a difference may come from there.
+fn judge(interval: &RatioInterval, disturbed: bool, apart: f64, basis: &Basis) -> (Verdict, String) {
     let margin = if disturbed { basis.disturbed_margin } else { basis.margin };
-    let edge = margin.ln_1p();
+    let edge = margin.ln_1p() + apart;
     let RatioInterval { log_ratio, log_low, log_high } = *interval;
     let verdict = if log_high < 0.0 && log_ratio <= -edge {
         Verdict::Faster
@@ -419,7 +423,11 @@ fn judge(interval: &RatioInterval, disturbed: bool, basis: &Basis) -> (Verdict, 
     let (ratio, low, high) = (interval.ratio(), interval.low(), interval.high());
     let range = format!("the ratio of medians is {ratio:.3}, {} interval {low:.3} to {high:.3}", basis.each_words());
     let why = if disturbed { "a device was disturbed, so differences" } else { "differences" };
-    (verdict, format!("{range}; {why} within {:.0} % count as none", margin * 100.0))
+    let cores = match apart.exp_m1() * 100.0 {
+        percent if percent >= 0.5 => format!(", and {percent:.0} % more, for the cores were so much faster beside one"),
+        _ => String::new(),
+    };
+    (verdict, format!("{range}; {why} within {:.0} % count as none{cores}", margin * 100.0))
 }
 
 /// What is being compared: everything that differs and may explain the ratio.

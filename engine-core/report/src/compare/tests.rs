@@ -170,7 +170,7 @@ fn margins_are_as_far_from_one_on_either_side() {
     let interval = |log_ratio: f64| RatioInterval { log_ratio, log_low: log_ratio - 1e-3, log_high: log_ratio + 1e-3 };
     let basis = Basis::of(1);
     for (margin, disturbed) in [(SAME_MARGIN, false), (DISTURBED_MARGIN, true)] {
-        let verdict = |log_ratio: f64| judge(&interval(log_ratio), disturbed, &basis).0;
+        let verdict = |log_ratio: f64| judge(&interval(log_ratio), disturbed, 0.0, &basis).0;
         let edge = (1.0 + margin).ln();
         assert_eq!((verdict(edge), verdict(-edge)), (Verdict::Slower, Verdict::Faster));
         let within = edge - 1.1e-3;

@@ -2,8 +2,9 @@
 //!
 //! Warm-up → timed windows until the median's confidence interval is tight or the budget ends → statistics. The usual
 //! budget never ends it before there are windows enough to be compared; one that somebody asked for does. The
-//! device's state is read between windows, never inside one; a window that was disturbed is discarded and measured
-//! again, a bounded number of times, and the record says so.
+//! device's state is read between windows, never inside one, and so is the pace of the CPU cores that the engine runs on
+//! (what a fixed piece of work takes there). A window that was disturbed is discarded and measured again, a bounded
+//! number of times, and the record says so ([`record`]).
 //!
 //! The stopping rule is that of a sequential interval of fixed relative width (Chow and Robbins, *On the Asymptotic Theory
 //! of Fixed-Width Sequential Confidence Intervals for the Mean*, 1965), with floors on windows, samples and time. Looking
@@ -11,22 +12,22 @@
 //! (`planforge_stats::interval`). Where windows resemble each other so much that there is no interval, the measurement
 //! goes on as where it is too wide.
 //!
-//! Where every window is a process of its own ([`Pacing::Process`]), it warms up by itself and decides how many
-//! executions fit; of more than a report can keep, evenly spread ones are kept.
+//! Windows are long enough for what disturbs neighbours alike to pass, however quick the engine: of more executions
+//! than a report has room for, evenly spread ones are kept of each window, and the record says of how many. Where every
+//! window is a process of its own ([`Pacing::Process`]), it warms up by itself and decides how many executions fit.
 
+mod record;
 pub mod sweep;
 
 use planforge_backend::{Cancel, Meter, Pacing, Window};
 use planforge_device::telemetry::{Telemetry, contention};
 use planforge_report::{
-    Experiment, Finding, Severity, StopReason, TelemetryPair, WindowRecord, disturbance,
+    Experiment, Finding, TelemetryPair, WindowRecord, disturbance,
     samples::{MAX_SAMPLES, whole_ns_ms},
 };
-use planforge_stats::{CI_CONFIDENCE, COMPARABLE_WINDOWS, LatencyStats};
-use planforge_types::{
-    BackendError, FailureClass,
-    telemetry::{PassedProcess, TelemetrySample},
-};
+use planforge_stats::{COMPARABLE_WINDOWS, LatencyStats};
+use planforge_types::{BackendError, FailureClass, telemetry::TelemetrySample};
+use record::{Measured, Record, Span};
 use std::time::Instant;
 
 /// A clock that only moves forward.
@@ -105,20 +106,26 @@ impl MeasureConfig {
         self
     }
 
-    /// Most executions of one window: the sample limit then leaves enough windows to judge drift by.
-    fn max_window_iterations(&self) -> u32 {
-        (MAX_SAMPLES / self.min_windows.max(USUAL_MOST_WINDOWS)).max(1) as u32
+    /// Most samples kept of one window: the sample limit then has room for windows enough to know the median by.
+    fn max_kept(&self) -> usize {
+        (MAX_SAMPLES / self.min_windows.max(USUAL_MOST_WINDOWS)).max(1)
     }
 }
 
 /// Windows that the sample limit has room for, where nobody asks for more.
-const USUAL_MOST_WINDOWS: usize = 10;
+const USUAL_MOST_WINDOWS: usize = 50;
+
+/// Most executions of one window, so that what is thinned out of the quickest engine's takes some MiB at most.
+const MAX_WINDOW_ITERATIONS: u32 = 1_000_000;
 
 /// Executions that a window of a slow engine has at least, where the window's length is a time.
 const MIN_PROCESS_ITERATIONS: u32 = 10;
 
 /// Share of the budget that warming up may take; slow engines are warm after one execution.
 const WARM_UP_SHARE: f64 = 0.25;
+
+/// How often the cores' pace is taken before the first window, so that one disturbance does not pass for their best.
+const PACES_BEFORE: usize = 5;
 
 /// Share of the budget after which disturbed windows are taken as they are.
 const DISCARD_SHARE: f64 = 0.5;
@@ -175,20 +182,26 @@ pub fn measure(
     let before = run.look(telemetry, &TelemetrySample::default())?;
     let mut last = before.clone();
     let mut record = Record::default();
+    let mut pace_ns = None;
+    for _ in 0..PACES_BEFORE {
+        pace_ns = run.meter.pace_ns();
+        record.saw_pace(pace_ns);
+    }
     let stop = loop {
         run.check_cancelled()?;
-        let left = (MAX_SAMPLES - record.samples.len()) as u32;
-        let timed = run.window(Window { iterations: window.iterations.min(left), ..window })?;
-        let (timed, executed) = thin(timed, left.min(config.max_window_iterations()) as usize);
-        let Timed { latencies, duration_ms } = timed;
+        let pace_before_ns = pace_ns;
+        let timed = run.window(window)?;
+        pace_ns = run.meter.pace_ns();
+        let slower_ns = [pace_before_ns, pace_ns].into_iter().flatten().reduce(f64::max);
+        let (timed, thinned_from) = thin(timed, config.max_kept().min(MAX_SAMPLES - record.sample_count()));
         let after = run.look(telemetry, &last)?;
-        let reasons = contention::assess(&last, &after, duration_ms, config.threads);
+        let tainted = contention::assess(&last, &after, timed.duration_ms, config.threads);
         let span = Span { from_unix_ms: last.at_unix_ms, to_unix_ms: after.at_unix_ms };
         let elapsed_ms = clock.now_ms() - run.began_ms;
         // Measuring again needs time: near the end of the budget a disturbed window is better than none.
         let most = if elapsed_ms < config.budget_ms * DISCARD_SHARE { config.max_discarded_windows } else { 0 };
-        record.taint_earlier(&after.passed_processes, most);
-        record.add(Timed { latencies, duration_ms }, executed, span, reasons, most);
+        record.taint_earlier(&after.passed_processes, config, most);
+        record.add(Measured { timed, thinned_from, span, tainted, pace_ns: slower_ns }, config, most);
         last = after;
         let stop = |record: &Record| record.stop(config, elapsed_ms, clock.now_ms() - timed_from_ms);
         if stop(&record).is_none() {
@@ -197,7 +210,7 @@ pub fn measure(
         // What the driver tells late may still take windows away.
         telemetry.settle();
         last = run.look(telemetry, &last)?;
-        record.taint_earlier(&last.passed_processes, most);
+        record.taint_earlier(&last.passed_processes, config, most);
         if let Some(reason) = stop(&record) {
             break reason;
         }
@@ -219,7 +232,7 @@ pub fn measure(
     };
     let findings = record.findings(&stats, &experiment);
     let telemetry = TelemetryPair { before, after: last };
-    Ok(Measurement { stats, samples: record.samples, windows: record.windows, experiment, telemetry, findings })
+    Ok(Measurement { stats, samples: record.samples(), windows: record.windows(), experiment, telemetry, findings })
 }
 
 /// One experiment under way.
@@ -238,12 +251,6 @@ struct Timed {
     duration_ms: f64,
 }
 
-/// When a window was, by this host's clock: from the sample before it to the one after it.
-struct Span {
-    from_unix_ms: u64,
-    to_unix_ms: u64,
-}
-
 /// At most `most` of a window's latencies, evenly spread, and how many there were if that left any out.
 fn thin(timed: Timed, most: usize) -> (Timed, Option<u64>) {
     let executed = timed.latencies.len();
@@ -259,8 +266,8 @@ struct WarmUp {
     duration_ms: f64,
     /// What it had to take at least.
     least_ms: f64,
-    /// Median latency of the last warm-up window.
-    latency_ms: f64,
+    /// What an execution of the last warm-up window took, with what is spent between two of them.
+    each_ms: f64,
 }
 
 impl Run<'_> {
@@ -288,7 +295,7 @@ impl Run<'_> {
     /// Runs growing windows until both minimums are met; always at least one execution.
     fn warm_up(&mut self) -> Result<WarmUp, BackendError> {
         if let Pacing::Process { warm_up_ms, .. } = self.pacing {
-            return Ok(WarmUp { iterations: 0, duration_ms: warm_up_ms, least_ms: warm_up_ms, latency_ms: 0.0 });
+            return Ok(WarmUp { iterations: 0, duration_ms: warm_up_ms, least_ms: warm_up_ms, each_ms: 0.0 });
         }
         let MeasureConfig { asked_warm_up_ms: asked_ms, warm_up_ms: least_ms, .. } = *self.config;
         let limit_ms = self.config.budget_ms * WARM_UP_SHARE;
@@ -296,18 +303,18 @@ impl Run<'_> {
         let mut size = 1;
         loop {
             self.check_cancelled()?;
-            let Timed { latencies, .. } = self.window(Window { iterations: size, duration_ms: 0.0 })?;
+            let window = self.window(Window { iterations: size, duration_ms: 0.0 })?;
+            let latency_ms = planforge_stats::median(&window.latencies);
+            let each_ms = latency_ms.max(window.duration_ms / f64::from(size)).max(1e-6);
             iterations += u64::from(size);
             let duration_ms = self.clock.now_ms() - self.began_ms;
             let warm = iterations >= self.config.warm_up_iterations && duration_ms >= least_ms;
-            let is_enough = duration_ms >= limit_ms || iterations >= MAX_SAMPLES as u64;
+            let is_enough = duration_ms >= limit_ms || iterations >= u64::from(MAX_WINDOW_ITERATIONS);
             if warm || (is_enough && duration_ms >= asked_ms) {
-                let latency_ms = planforge_stats::median(&latencies);
-                return Ok(WarmUp { iterations, duration_ms, least_ms, latency_ms });
+                return Ok(WarmUp { iterations, duration_ms, least_ms, each_ms });
             }
-            let latency_ms = planforge_stats::median(&latencies).max(1e-6);
-            let fits = (self.config.warm_up_ms / 4.0 / latency_ms) as u32;
-            size = fits.clamp(1, (size * 2).min(self.config.max_window_iterations()));
+            let fits = (self.config.warm_up_ms / 4.0 / each_ms) as u32;
+            size = fits.clamp(1, (size * 2).min(MAX_WINDOW_ITERATIONS));
         }
     }
 
@@ -315,8 +322,8 @@ impl Run<'_> {
     fn layout(&self, warm_up: &WarmUp) -> Window {
         match self.pacing {
             Pacing::Iterations => {
-                let fits = (self.config.window_ms / warm_up.latency_ms.max(1e-6)) as u32;
-                let iterations = fits.clamp(1, self.config.max_window_iterations());
+                let fits = (self.config.window_ms / warm_up.each_ms) as u32;
+                let iterations = fits.clamp(1, MAX_WINDOW_ITERATIONS);
                 Window { iterations, duration_ms: self.config.window_ms }
             }
             Pacing::Process { window_ms, .. } => {
@@ -347,161 +354,9 @@ impl Run<'_> {
     }
 }
 
-/// What was measured so far.
-#[derive(Default)]
-struct Record {
-    samples: Vec<f64>,
-    /// Sizes of the windows whose samples count.
-    counted: Vec<usize>,
-    windows: Vec<WindowRecord>,
-    /// By window.
-    spans: Vec<Span>,
-    discarded: usize,
-}
-
-impl Record {
-    /// Adds a window, which is discarded where it is tainted and fewer than `most_discarded` were so far.
-    fn add(
-        &mut self,
-        timed: Timed,
-        thinned_from: Option<u64>,
-        span: Span,
-        tainted: Vec<String>,
-        most_discarded: usize,
-    ) {
-        let Timed { latencies, duration_ms } = timed;
-        let is_tainted = !tainted.is_empty();
-        let discard = is_tainted && self.discarded < most_discarded;
-        self.spans.push(span);
-        self.windows.push(WindowRecord {
-            iterations: latencies.len() as u32,
-            duration_ms,
-            median_ms: planforge_stats::median(&latencies),
-            tainted,
-            kept_tainted: is_tainted && !discard,
-            thinned_from,
-        });
-        if discard {
-            self.discarded += 1;
-        } else {
-            self.counted.push(latencies.len());
-            self.samples.extend(latencies);
-        }
-    }
-
-    /// Taints windows of which it is known only now that another process may have used the device during them.
-    fn taint_earlier(&mut self, passed: &[PassedProcess], most_discarded: usize) {
-        let (mut counted_before, mut samples_before) = (0, 0);
-        for (window, span) in self.windows.iter_mut().zip(&self.spans) {
-            let counts = window.tainted.is_empty() || window.kept_tainted;
-            let met = passed.iter().filter(|process| process.may_have_met(span.from_unix_ms, span.to_unix_ms));
-            let reasons: Vec<String> =
-                met.map(contention::passed).filter(|reason| !window.tainted.contains(reason)).collect();
-            let was_clean = window.tainted.is_empty();
-            let is_clean = was_clean && reasons.is_empty();
-            window.tainted.extend(reasons);
-            if was_clean && !is_clean && self.discarded < most_discarded {
-                self.discarded += 1;
-                let size = self.counted.remove(counted_before);
-                self.samples.drain(samples_before..samples_before + size);
-                continue;
-            }
-            window.kept_tainted = counts && !is_clean;
-            if counts {
-                samples_before += self.counted[counted_before];
-                counted_before += 1;
-            }
-        }
-    }
-
-    fn stats(&self) -> Option<LatencyStats> {
-        planforge_stats::latency_stats(&self.samples, &self.counted)
-    }
-
-    /// Why to end now, if so. A budget never ends an experiment that has nothing to show.
-    fn stop(&self, config: &MeasureConfig, elapsed_ms: f64, timed_ms: f64) -> Option<StopReason> {
-        let stats = self.stats()?;
-        let full = self.samples.len() >= MAX_SAMPLES;
-        let comparable =
-            self.counted.len() >= config.min_windows && self.samples.len() >= planforge_stats::MIN_FOR_CONFIDENCE;
-        let enough = stats.count >= config.min_samples && comparable && (timed_ms >= config.min_duration_ms || full);
-        if enough && relative_half_width(&stats).is_some_and(|width| width <= config.target_relative_ci) {
-            Some(StopReason::Confident)
-        } else if full {
-            Some(StopReason::SampleLimit)
-        } else {
-            let may_end = comparable || config.strict_budget;
-            (may_end && elapsed_ms >= config.budget_ms).then_some(StopReason::BudgetSpent)
-        }
-    }
-
-    fn findings(&self, stats: &LatencyStats, experiment: &Experiment) -> Vec<Finding> {
-        let mut findings = Vec::new();
-        let kept = self.windows.iter().filter(|w| w.kept_tainted).count();
-        let mut reasons: Vec<&str> = self.windows.iter().flat_map(|w| &w.tainted).map(String::as_str).collect();
-        reasons.sort_unstable();
-        reasons.dedup_by(|a, b| reason_kind(a) == reason_kind(b));
-        if kept > 0 {
-            findings.push(Finding {
-                code: "contention".into(),
-                severity: Severity::Warning,
-                message: format!(
-                    "{kept} of {} counted windows were disturbed and kept, after {} were measured again: {}",
-                    self.counted.len(),
-                    self.discarded,
-                    reasons.join("; ")
-                ),
-            });
-        } else if self.discarded > 0 {
-            findings.push(Finding {
-                code: "remeasured".into(),
-                severity: Severity::Note,
-                message: format!(
-                    "{} disturbed windows were discarded and measured again: {}",
-                    self.discarded,
-                    reasons.join("; ")
-                ),
-            });
-        }
-        if experiment.stop != StopReason::Confident {
-            let aim = format!("±{:.1} % aimed for", experiment.target_relative_ci * 100.0);
-            let spent = if experiment.stop == StopReason::BudgetSpent { "the time budget" } else { "room for samples" };
-            let untold =
-                |why: &str| format!("the median has no interval, let alone the {aim}, when {spent} ran out: {why}");
-            let message = match stats.interval {
-                Ok(interval) if interval.confidence >= CI_CONFIDENCE => {
-                    let width = interval.relative_half_width(stats.median) * 100.0;
-                    format!("the median is known to ±{width:.1} %, not to the {aim}, when {spent} ran out")
-                }
-                Ok(_) => untold("too few samples"),
-                Err(reason) => untold(reason.words()),
-            };
-            findings.push(Finding { code: "not-confident".into(), severity: Severity::Warning, message });
-        }
-        if self.counted.len() < COMPARABLE_WINDOWS {
-            findings.push(Finding {
-                code: "too-few-windows".into(),
-                severity: Severity::Warning,
-                message: format!(
-                    "no comparison is possible with this measurement: {} of the {COMPARABLE_WINDOWS} windows that one \
-                     takes were timed in the {:.0} s that were asked for",
-                    self.counted.len(),
-                    experiment.budget_ms / 1e3
-                ),
-            });
-        }
-        findings
-    }
-}
-
 /// The part of a reason before its figures, so that a list of reasons names each kind once.
 fn reason_kind(reason: &str) -> &str {
     reason.split(':').next().unwrap_or(reason)
-}
-
-/// Half the width of the median's interval over the median, where it has one.
-fn relative_half_width(stats: &LatencyStats) -> Option<f64> {
-    stats.interval.ok().map(|interval| interval.relative_half_width(stats.median))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Experiments on a scripted engine, clock and device state: nothing here depends on real time.
 
 use super::*;
-use planforge_report::{LayerTime, Samples};
+use planforge_report::{LayerTime, Samples, Severity, StopReason};
 use planforge_types::{
     NamedTensors, Port,
     telemetry::{CpuTime, ForeignProcess, PassedProcess, TelemetrySample},
@@ -31,6 +31,8 @@ struct ScriptedMeter<F> {
     latency: F,
     executions: u64,
     windows: Arc<AtomicUsize>,
+    /// The cores' pace while the n-th window is the last one.
+    pace_ns: Option<fn(usize) -> f64>,
 }
 
 impl<F: FnMut(u64) -> f64> Meter for ScriptedMeter<F> {
@@ -63,6 +65,9 @@ impl<F: FnMut(u64) -> f64> Meter for ScriptedMeter<F> {
     fn memory_bytes(&self) -> u64 {
         0
     }
+    fn pace_ns(&mut self) -> Option<f64> {
+        self.pace_ns.map(|pace_ns| pace_ns(self.windows.load(Ordering::Relaxed)))
+    }
 }
 
 /// A device whose n-th sample says that the engine had waited in the window before it, when `disturbed(n)`.
@@ -92,7 +97,7 @@ fn disturbed_when<F: FnMut(usize) -> bool + Send>(disturbed: F) -> ScriptedTelem
 }
 
 fn meter<F: FnMut(u64) -> f64>(latency: F) -> ScriptedMeter<F> {
-    ScriptedMeter { clock: ScriptedClock::default(), latency, executions: 0, windows: Arc::default() }
+    ScriptedMeter { clock: ScriptedClock::default(), latency, executions: 0, windows: Arc::default(), pace_ns: None }
 }
 
 fn experiment<F: FnMut(u64) -> f64>(
@@ -230,9 +235,32 @@ fn windows_that_are_taken_away_later_do_not_count_for_the_least() {
 
 #[test]
 fn a_very_fast_engine_stops_at_the_sample_limit() {
-    let found = experiment(meter(|n| if n % 1000 < 500 { 0.001 } else { 0.002 }), &mut quiet(), 60_000.0).unwrap();
-    assert!(found.samples.len() <= MAX_SAMPLES);
-    assert_ne!(found.experiment.stop, StopReason::BudgetSpent);
+    // Windows of alternating speed: the median stays unknown.
+    let windows = Arc::<AtomicUsize>::default();
+    let counter = windows.clone();
+    let alternating = meter(move |_| if counter.load(Ordering::Relaxed) % 2 == 0 { 0.001 } else { 0.002 });
+    let found = experiment(ScriptedMeter { windows, ..alternating }, &mut quiet(), 60_000.0).unwrap();
+    assert_eq!(found.experiment.stop, StopReason::SampleLimit);
+    assert_eq!((found.samples.len(), found.windows.len()), (MAX_SAMPLES, 50));
+    assert_consistent(&found);
+}
+
+#[test]
+fn windows_of_very_fast_engines_are_as_long_as_any() {
+    // A tenth of the executions waits for something: for 8 ms each time, so that short windows would be alike.
+    let mut scripted = meter(|n| if n % 16_000 < 1_600 { 0.01 } else { 0.005 });
+    let clock = scripted.clock.clone();
+    let config = MeasureConfig::within(20_000.0, 1);
+    let found = measure(&mut scripted, &mut quiet(), &clock, &config, &Cancel::default()).unwrap();
+    let executed: Vec<u64> = found.windows.iter().filter_map(|window| window.thinned_from).collect();
+    assert_eq!(executed.len(), found.windows.len());
+    assert!(found.windows.iter().all(|window| window.duration_ms >= 80.0), "{:?}", found.windows);
+    assert!(found.windows.iter().all(|window| window.iterations as usize == config.max_kept()));
+    // What is kept is what there was: a tenth of it slow.
+    let slow = found.samples.iter().filter(|ms| **ms > 0.007).count() as f64 / found.samples.len() as f64;
+    assert!((0.05..0.15).contains(&slow), "{slow}");
+    assert_eq!(found.experiment.stop, StopReason::Confident);
+    assert_consistent(&found);
 }
 
 #[test]
@@ -504,11 +532,11 @@ fn windows_that_are_processes_warm_themselves_and_keep_evenly_spread_samples() {
     assert_eq!((found.experiment.warm_up_iterations, found.experiment.warm_up_ms), (0, 200.0));
     assert!(found.windows.len() >= COMPARABLE_WINDOWS);
     let window = &found.windows[0];
-    // 500 ms of 0.1 ms are thousands of executions; a tenth of the room for samples is kept of each window.
+    // 500 ms of 0.1 ms are thousands of executions; a fiftieth of the room for samples is kept of each window.
     assert!(window.thinned_from.is_some_and(|all| all > 4900), "{window:?}");
-    let most = config.max_window_iterations();
-    assert_eq!((window.iterations, most as usize), (most, MAX_SAMPLES / 10));
-    assert_eq!(found.samples.len(), found.windows.len() * most as usize);
+    let most = config.max_kept();
+    assert_eq!((window.iterations as usize, most), (most, MAX_SAMPLES / 50));
+    assert_eq!(found.samples.len(), found.windows.len() * most);
 }
 
 #[test]
@@ -563,4 +591,51 @@ fn a_warm_up_and_windows_that_are_asked_for_are_reached_and_recorded() {
     let config = MeasureConfig::within(1_000.0, 1);
     assert_eq!(config.at_least(0, 0), config);
     assert_eq!(config.at_least(1, 1).min_windows, config.min_windows);
+}
+
+#[test]
+fn windows_on_slower_cores_do_not_count() {
+    // Every third window the cores are slower, and so is the engine; no counter of the system tells.
+    fn slow(window: usize) -> bool {
+        window % 3 == 0
+    }
+    let windows = Arc::<AtomicUsize>::default();
+    let counter = windows.clone();
+    let mut usual = steady(2.0);
+    let engine = meter(move |n| if slow(counter.load(Ordering::Relaxed)) { 1.5 } else { 1.0 } * usual(n));
+    let pace_ns: fn(usize) -> f64 = |window| if slow(window) { 45_000.0 } else { 30_000.0 };
+    let engine = ScriptedMeter { windows, pace_ns: Some(pace_ns), ..engine };
+    let found = experiment(engine, &mut quiet(), 20_000.0).unwrap();
+    assert!(found.stats.max < 2.1, "{:?}", found.stats);
+    assert!(found.windows.iter().any(|window| !window.tainted.is_empty()));
+    for window in &found.windows {
+        assert!(!window.kept_tainted);
+        let tainted = window.pace_ns.is_some_and(|pace_ns| pace_ns > 40_000.0);
+        assert_eq!(window.tainted.iter().any(|reason| reason.starts_with("cores ran slower: ")), tainted, "{window:?}");
+    }
+    assert_eq!(codes(&found), ["remeasured"]);
+    assert_consistent(&found);
+}
+
+#[test]
+fn a_better_pace_that_comes_late_taints_what_was_before() {
+    let mut engine = meter(steady(2.0));
+    engine.pace_ns = Some(|window| if window < 12 { 45_000.0 } else { 30_000.0 });
+    let clock = engine.clock.clone();
+    let config = MeasureConfig { min_duration_ms: 3_000.0, ..MeasureConfig::within(20_000.0, 1) };
+    let found = measure(&mut engine, &mut quiet(), &clock, &config, &Cancel::default()).unwrap();
+    let counts = |window: &WindowRecord| window.tainted.is_empty() || window.kept_tainted;
+    assert!(found.windows.iter().all(|window| counts(window) == (window.pace_ns == Some(30_000.0))));
+    assert!(!found.wholly_disturbed());
+    assert_consistent(&found);
+}
+
+#[test]
+fn quiet_windows_alone_count_once_there_are_enough() {
+    // Two of three windows are disturbed, far more than are measured again.
+    let found = experiment(meter(|n| 3.0 + (n % 40) as f64 / 10.0), &mut disturbed_when(|n| n % 3 != 0), 60_000.0);
+    let found = found.unwrap();
+    assert!(found.windows.iter().filter(|window| !window.tainted.is_empty()).count() > 8);
+    assert!(found.windows.iter().all(|window| !window.kept_tainted), "{:?}", found.windows);
+    assert_consistent(&found);
 }
