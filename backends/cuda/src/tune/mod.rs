@@ -283,7 +283,7 @@ fn kernels_for(device: &Device, program: &Program, work: &Work, effort: Effort) 
 mod tests {
     use super::*;
     use crate::{
-        program::ProductWork,
+        program::{self, Place, ProductWork},
         view::{BufferId, Kind},
     };
     use planforge_graph::ir::{Activation, GeluForm};
@@ -296,13 +296,19 @@ mod tests {
         Work::Product(ProductWork { a, b, bias: None, residual: None, y, alpha: 1.0, activation })
     }
 
+    /// A program with the buffer that the product's views are of.
+    fn a_program(approximate_gelu: bool) -> Program {
+        let buffer = program::Buffer { name: "all".into(), bytes: 1 << 10, place: Place::Arena(0) };
+        Program { buffers: vec![buffer], approximate_gelu, ..Program::default() }
+    }
+
     #[test]
     fn a_gelu_by_erf_has_a_kernel_behind_the_library_unless_the_approximation_is_allowed() {
-        let mut exact = Program::default();
+        let mut exact = a_program(false);
         let (product, after) = blas_product(&mut exact, &gelu()).expect("a product");
         assert_eq!((product.epilogue, after.map(|after| after.source)), (Epilogue::None, Some(0)));
         assert!(exact.sources[0].text.contains("gelu_f16"));
-        let mut approximate = Program { approximate_gelu: true, ..Program::default() };
+        let mut approximate = a_program(true);
         let (product, after) = blas_product(&mut approximate, &gelu()).expect("a product");
         assert_eq!((product.epilogue, after), (Epilogue::GeluTanh, None));
         assert_ne!(
