@@ -140,7 +140,7 @@ const GELU_TANH_END: f32 = 10.0;
 pub fn gelu_tanh<const FUSED: bool>(x: f32) -> f32 {
     let x = if x < -GELU_TANH_END { -GELU_TANH_END } else { x };
     // Half of 1 + tanh is the sigmoid of twice the angle; the sum would leave the tail no digits.
-    x * sigmoid::<FUSED>(1.595_769_1 * (x + 0.044_715 * x * x * x))
+    x * sigmoid::<FUSED>(1.595_769 * (x + 0.044_715 * x * x * x))
 }
 
 /// `x * sigmoid(x)`.
