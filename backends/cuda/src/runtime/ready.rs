@@ -35,7 +35,7 @@ pub enum Ready {
         operands: Operands,
         waits: bool,
         /// What makes the activation, in place.
-        after: Option<Following>,
+        after: Option<Box<Following>>,
     },
 }
 
@@ -68,9 +68,12 @@ impl Ready {
     /// Whether the kernel behind may begin before this one has ended.
     pub fn let_next_begin_early(&mut self, may: bool) -> Result<()> {
         // The last kernel of the step, where that is ours.
-        if let Self::Kernel { kernel, launch, .. } | Self::Blas { after: Some(Following { kernel, launch, .. }), .. } =
-            self
-        {
+        let ours = match self {
+            Self::Kernel { kernel, launch, .. } => Some((kernel, launch)),
+            Self::Blas { after: Some(after), .. } => Some((&mut after.kernel, &mut after.launch)),
+            Self::Blas { .. } | Self::Dnn { .. } => None,
+        };
+        if let Some((kernel, launch)) = ours {
             launch.shared_bytes &= !ALONE_BYTES;
             if !may {
                 launch.shared_bytes |= ALONE_BYTES;
@@ -114,8 +117,8 @@ impl Ready {
                 Self::Dnn { plan, binding, .. } => plan.run(stream, binding)?,
                 Self::Blas { prepared, algorithm, operands, after, .. } => {
                     prepared.run(stream, algorithm, *operands)?;
-                    if let Some(Following { kernel, launch, args }) = after {
-                        kernel.launch(stream, *launch, args)?;
+                    if let Some(after) = after {
+                        after.kernel.launch(stream, after.launch, &after.args)?;
                     }
                 }
             }
@@ -209,11 +212,11 @@ pub fn prepare(
             let operands =
                 operands(&step.work, &address, memory.workspace_address(step.stream)).ok_or_else(|| wrong(tactic))?;
             let after = match after {
-                Some(After { source, grid, block }) => Some(Following {
+                Some(After { source, grid, block }) => Some(Box::new(Following {
                     kernel: load_kernel(device, &program.sources, *source, kernels)?,
                     launch: Launch { grid: *grid, block: *block, shared_bytes: 0 },
                     args: addresses(&[step.work.views().1]),
-                }),
+                })),
                 None => None,
             };
             Ok(Ready::Blas { prepared, algorithm, operands, waits, after })
