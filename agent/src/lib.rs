@@ -21,6 +21,6 @@ pub mod worker;
 pub use config::{AgentConfig, Limits};
 pub use error::AgentError;
 pub use host::devices::{DeviceError, DeviceSource, HostDevices};
-pub use host::state::{AttemptKey, CEILINGS};
+pub use host::state::{AttemptKey, CEILINGS, ORACLES};
 pub use session::run;
 pub use worker::worker_main;

@@ -56,6 +56,12 @@ pub struct MeasureAsk {
     /// least number of timed windows that the headline counts; 0: the usual
     #[prost(uint32, tag = "5")]
     pub min_windows: u32,
+    /// real inputs (.npz blob by input name) that outputs are compared on; none: made up
+    #[prost(string, tag = "6")]
+    pub inputs_digest: ::prost::alloc::string::String,
+    /// those inputs are what is timed, too
+    #[prost(bool, tag = "7")]
+    pub time_inputs: bool,
 }
 /// A file that a measurement left beside its report: a profile export, a timeline. A blob by its digest.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -298,6 +304,9 @@ pub struct Engine {
     /// from how many builds the plan was chosen
     #[prost(uint32, tag = "15")]
     pub builds: u32,
+    /// given inputs that its build was verified on; empty: made ones
+    #[prost(string, tag = "16")]
+    pub inputs_digest: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

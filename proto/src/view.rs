@@ -154,6 +154,12 @@ pub struct MeasureView {
     /// Least number of timed windows that the headline counts; 0: the usual.
     #[serde(skip_serializing_if = "is_usual")]
     pub min_windows: u32,
+    /// Real inputs that outputs are compared on.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub inputs_digest: String,
+    /// They are what is timed, too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub time_inputs: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -163,15 +169,15 @@ fn is_usual(least: &u32) -> bool {
 
 impl From<v1::MeasureAsk> for MeasureView {
     fn from(ask: v1::MeasureAsk) -> Self {
-        let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows } = ask;
-        Self { streams, trace, batches, warm_up_ms, min_windows }
+        let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs } = ask;
+        Self { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs }
     }
 }
 
 impl From<MeasureView> for v1::MeasureAsk {
     fn from(view: MeasureView) -> Self {
-        let MeasureView { streams, trace, batches, warm_up_ms, min_windows } = view;
-        Self { streams, trace, batches, warm_up_ms, min_windows }
+        let MeasureView { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs } = view;
+        Self { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs }
     }
 }
 
@@ -450,6 +456,9 @@ pub struct EngineView {
     /// From how many builds the plan was chosen.
     #[serde(default = "once")]
     pub builds: u32,
+    /// Given inputs that its build was verified on; absent: made ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs_digest: Option<String>,
 }
 
 impl From<v1::Engine> for EngineView {
@@ -470,6 +479,7 @@ impl From<v1::Engine> for EngineView {
             simulated: engine.simulated,
             project: engine.project,
             builds: engine.builds.max(1),
+            inputs_digest: some_text(engine.inputs_digest),
         }
     }
 }

@@ -50,6 +50,10 @@ fn a_model_becomes_an_onnxruntime_plan_that_is_verified_inspected_and_run() {
     assert_eq!(text(&report["toolchain"], "backend"), "onnxruntime");
     assert_eq!(report["numerics"]["oracle"], "reference operators", "{report}");
     assert_eq!(report["numerics"]["passed"], true, "{report}");
+    // The reference itself is held against the runtime, operator by operator.
+    let independent = &report["numerics"]["independent"];
+    assert_eq!(independent["agrees"], true, "{independent}");
+    assert!(text(independent, "runtime").starts_with("onnxruntime "), "{independent}");
     let expected = models::digits_training_facts()["test_top1"].as_f64().expect("a number");
     let accuracy = report["accuracy"]["top1"].as_f64().expect("a number");
     assert!((accuracy - expected).abs() < 1e-9, "{accuracy} {expected}");
@@ -78,6 +82,9 @@ fn native_and_onnxruntime_stand_side_by_side() {
     let jobs = jobs(&document);
     assert_eq!(jobs.len(), 2, "{document}");
     assert!(jobs.iter().all(|job| job["state"] == "succeeded"), "{document}");
+    // Of one model the comparison was made once, and both reports tell of it.
+    let compared = |job: &Value| job["report"]["numerics"]["independent"]["compared_unix_ms"].clone();
+    assert!(compared(&jobs[0]).is_u64() && compared(&jobs[0]) == compared(&jobs[1]), "{document}");
     let names: Vec<&str> = jobs.iter().map(|job| text(job, "id")).collect();
     let comparison = process::run_json(command(home.path(), &["compare", names[0], names[1]]));
     let pair = &comparison["pairs"][0];

@@ -58,6 +58,8 @@ pub struct Shared {
     pub caches: Caches,
     /// Folder of what this host's devices were measured to reach; workers read and write it.
     pub ceilings: PathBuf,
+    /// Folder of how the reference stood against independent runtimes; workers read and write it.
+    pub oracles: PathBuf,
     pub refuse_plugins: bool,
     pub outbox: Outbox,
     pub lock_folder: PathBuf,

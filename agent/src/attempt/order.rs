@@ -50,10 +50,12 @@ pub(super) struct OrderPaths {
     pub scratch: PathBuf,
     /// Folder of what this host's devices were measured to reach.
     pub ceilings: PathBuf,
+    pub oracles: PathBuf,
     /// For a build: the cache's file, and where its content came from.
     pub cache: Option<(PathBuf, Option<CacheOrigin>)>,
     pub plan: Option<PathBuf>,
     pub eval: Option<PathBuf>,
+    pub inputs: Option<PathBuf>,
     pub calibration: Option<PathBuf>,
     pub plugins: Vec<PathBuf>,
 }
@@ -101,9 +103,10 @@ impl JobOrder {
         if kind == WorkKind::Benchmark && plan.is_none() {
             return Err(unreadable("plan digest", "it is missing"));
         }
-        let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows } =
+        let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs } =
             job.measure.clone().unwrap_or_default();
-        let measure = MeasureAsk { streams, trace, batches, warm_up_ms, min_windows };
+        let inputs = optional("inputs", &inputs_digest)?;
+        let measure = MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs, time_inputs };
         measure.validate().map_err(|error| unreadable("measurement", error))?;
         Ok(Self {
             kind,
@@ -152,9 +155,11 @@ impl JobOrder {
             cache,
             cache_origin: cache_origin.flatten(),
             ceilings: Some(paths.ceilings),
+            oracles: Some(paths.oracles),
             built_for: self.built_for,
             plan: paths.plan,
             eval: paths.eval,
+            inputs: paths.inputs,
             calibration: paths.calibration,
             plugins: paths.plugins,
             builds: self.builds,

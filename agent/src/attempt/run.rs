@@ -249,6 +249,7 @@ impl Attempt {
         };
         let plan = place(order.plan, "engine.plan").await?;
         let eval = place(order.eval, "eval.npz").await?;
+        let given = place(order.measure.inputs, "inputs.npz").await?;
         let calibration = place(order.spec.calibration, "calibration.cache").await?;
         let mut plugins = Vec::with_capacity(order.spec.plugins.len());
         for (index, digest) in order.spec.plugins.iter().enumerate() {
@@ -270,8 +271,22 @@ impl Attempt {
             WorkKind::Benchmark => None,
         };
         let cache = taken.as_ref().map(|taken| (taken.file.clone(), taken.origin.clone()));
-        let ceilings = self.shared.ceilings.clone();
-        Ok((OrderPaths { model, scratch: work, ceilings, cache, plan, eval, calibration, plugins }, taken))
+        let (ceilings, oracles) = (self.shared.ceilings.clone(), self.shared.oracles.clone());
+        Ok((
+            OrderPaths {
+                model,
+                scratch: work,
+                ceilings,
+                oracles,
+                cache,
+                plan,
+                eval,
+                inputs: given,
+                calibration,
+                plugins,
+            },
+            taken,
+        ))
     }
 
     /// Repeats store work while the coordinator is away or has no room: neither must cost a finished build.

@@ -2,7 +2,8 @@
 //!
 //! What is kept: `agent-id`, who this agent is across restarts; `outbox/`, the end of every attempt until the
 //! coordinator has acknowledged it; `models/`, files by digest; `caches/`, timing caches by device class and toolchain;
-//! `ceilings/`, what the devices were measured to reach; `scratch/`, the folders of running attempts.
+//! `ceilings/`, what the devices were measured to reach; `oracles/`, how the reference stood against independent runtimes;
+//! `scratch/`, the folders of running attempts.
 //!
 //! Crash safety: an attempt's end is durable before it is sent. While an attempt runs, the outbox already holds the
 //! end it would have if this process died, so the next process reports it instead of leaving it to a lease's expiry.
@@ -20,6 +21,9 @@ use ulid::Ulid;
 
 /// Folder of what the devices were measured to reach, within an agent's own; other commands of its user share it.
 pub const CEILINGS: &str = "ceilings";
+
+/// Folder of how the reference stood against independent runtimes, within an agent's own.
+pub const ORACLES: &str = "oracles";
 
 /// Longest job id that is taken; ids become file names.
 const JOB_ID_MAX_BYTES: usize = 64;
@@ -76,7 +80,7 @@ pub struct StateFolder {
 impl StateFolder {
     /// Opens the folder, making it and an identity when there is none. Scratch of dead attempts is removed.
     pub fn open(root: &Path) -> Result<Self, StateError> {
-        for folder in ["", "outbox", "models", "caches", CEILINGS, "scratch"] {
+        for folder in ["", "outbox", "models", "caches", CEILINGS, ORACLES, "scratch"] {
             let path = root.join(folder);
             fs::create_dir_all(&path).map_err(StateError::io("make", &path))?;
         }
@@ -109,6 +113,10 @@ impl StateFolder {
 
     pub fn ceilings(&self) -> PathBuf {
         self.root.join(CEILINGS)
+    }
+
+    pub fn oracles(&self) -> PathBuf {
+        self.root.join(ORACLES)
     }
 
     pub fn caches(&self) -> PathBuf {

@@ -190,6 +190,7 @@ impl Agent {
             scratch: state.scratch(),
             caches: Caches::new(state.caches(), Joins::new(config.devices.clone())),
             ceilings: state.ceilings(),
+            oracles: state.oracles(),
             refuse_plugins: config.refuse_plugins,
             outbox: state.outbox(),
             lock_folder: config.lock_dir.clone(),

@@ -221,15 +221,24 @@ async fn calibration_and_plugins_are_laid_out_in_the_order_of_the_spec() {
     let mut plugins = [stored(&bench, b"one."), stored(&bench, b"two.")];
     plugins.sort();
     let calibration = stored(&bench, b"scales");
+    let inputs_digest = stored(&bench, b"inputs");
     let spec = format!(r#"{{"calibration":"{calibration}","plugins":["{}","{}"]}}"#, plugins[0], plugins[1]);
     let assign = |bench: &Bench, job: &str, spec: String| {
-        let (farm, job) = (bench.farm.clone(), job.to_owned());
+        let (farm, job, inputs_digest) = (bench.farm.clone(), job.to_owned(), inputs_digest.clone());
         async move {
             let change = |assign: &mut v1::Assign| {
                 let job = assign.job.as_mut().unwrap();
                 (job.spec_json, job.builds) = (spec, 3);
                 let (streams, batches) = (vec![1, 4], vec![1, 8]);
-                let ask = v1::MeasureAsk { streams, trace: true, batches, warm_up_ms: 500, min_windows: 20 };
+                let ask = v1::MeasureAsk {
+                    streams,
+                    trace: true,
+                    batches,
+                    warm_up_ms: 500,
+                    min_windows: 20,
+                    inputs_digest,
+                    time_inputs: true,
+                };
                 job.measure = Some(ask);
             };
             farm.assign_with(&job, change).await
@@ -254,6 +263,8 @@ async fn calibration_and_plugins_are_laid_out_in_the_order_of_the_spec() {
     assert_eq!((order.measure.streams.as_slice(), order.measure.trace), ([1, 4].as_slice(), true));
     assert_eq!(order.measure.batches, [1, 8]);
     assert_eq!((order.measure.warm_up_ms, order.measure.min_windows), (500, 20));
+    assert_eq!((order.measure.inputs, order.measure.time_inputs), (Some(Digest::of(b"inputs")), true));
+    assert!(order.inputs.is_some_and(|path| path.ends_with("inputs.npz")), "the file lies beside the model");
 
     // Another host's operator wants no native code from anybody.
     let other = Bench::new("build\nfinish").await;

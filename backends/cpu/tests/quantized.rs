@@ -49,6 +49,7 @@ fn quantized_models_are_right_on_every_level() {
                 let check = Check {
                     graph: Ok(&graph),
                     independent: None,
+                    second: None,
                     inputs: &inputs,
                     eval: None,
                     precision: Precision::Fp32,

@@ -40,6 +40,7 @@ pub struct Args {
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let found =
         args.models.iter().map(|path| models::identify(&context.settings, path)).collect::<Result<Vec<_>, _>>()?;
+    request::check_inputs(&args.request, &args.models, &BuildSpec::default())?;
     let attached = args.request.attached()?;
     let mut files = LocalFiles::new();
     let mut named = Vec::new();

@@ -104,6 +104,12 @@ async fn fetch(context: &Context<'_>, farm: &Farm, args: Args, wanted: Wanted) -
         true => OlderCompiler::of(&engine, &older::devices(farm).await),
         false => None,
     };
+    if !engine.inputs_digest.is_empty() {
+        context.printer.warn(&format!(
+            "this engine's outputs were compared on given inputs sha256:{} when it was built, not on made ones",
+            tables::short(&engine.inputs_digest)
+        ));
+    }
     let digest = engine.plan_digest.parse().map_err(|e| {
         Failure::new(ErrorCode::Internal, format!("the coordinator names the plan by something else: {e}"))
     })?;

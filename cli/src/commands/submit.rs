@@ -42,6 +42,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     for path in &args.models {
         found.push(models::identify(&context.settings, path)?);
     }
+    request::check_inputs(&args.request, &args.models, &BuildSpec::default())?;
     let attached = args.request.attached()?;
     context.block_on(Farm::with(context, Need::Lasting, async |farm| {
         let mut files = LocalFiles::new();

@@ -21,6 +21,11 @@ pub fn ceilings_folder(settings: &Settings) -> Option<PathBuf> {
     settings.data_folder().ok().map(|data| state_folder(&data).join(planforge_agent::CEILINGS))
 }
 
+/// Where it keeps what independent runtimes said of models.
+pub fn oracles_folder(settings: &Settings) -> Option<PathBuf> {
+    settings.data_folder().ok().map(|data| state_folder(&data).join(planforge_agent::ORACLES))
+}
+
 /// An agent at work in this process.
 #[derive(Debug)]
 pub struct Agent {

@@ -12,7 +12,7 @@ mod host;
 mod record;
 
 pub use folder::DataFolder;
-pub use host::{Agent, ceilings_folder, state_folder};
+pub use host::{Agent, ceilings_folder, oracles_folder, state_folder};
 pub use record::{OwnersWay, Record};
 
 use crate::{failure::Failure, printer::Printer, signals};

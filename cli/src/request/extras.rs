@@ -7,6 +7,7 @@ use planforge_types::{
     BuildSpec, Digest,
     order::{BUILDS_MAX, MeasureAsk, WARM_UP_MAX_MS, WINDOWS_MAX, in_order},
 };
+use planforge_worker::verify::given::{self, GivenError};
 use std::path::{Path, PathBuf};
 
 /// Flags that say what is measured beside the usual.
@@ -27,6 +28,12 @@ pub struct MeasureArgs {
     /// Time at least this many windows, whatever the usual budget
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(WINDOWS_MAX)))]
     min_windows: Option<u32>,
+    /// Real inputs (.npz with an array per input, by its name) to compare outputs on, in place of made ones
+    #[arg(long, value_name = "FILE.npz")]
+    pub inputs: Option<PathBuf>,
+    /// Time those inputs too
+    #[arg(long, requires = "inputs")]
+    time_inputs: bool,
 }
 
 impl MeasureArgs {
@@ -34,7 +41,8 @@ impl MeasureArgs {
     pub fn ask(&self) -> Result<MeasureAsk, Failure> {
         let (streams, batches) = (in_order(self.sweep_streams.clone()), in_order(self.sweep_batch.clone()));
         let (warm_up_ms, min_windows) = (self.warm_up_ms.unwrap_or(0), self.min_windows.unwrap_or(0));
-        let ask = MeasureAsk { streams, trace: self.trace, batches, warm_up_ms, min_windows };
+        let (inputs, time_inputs) = (self.inputs.as_deref().map(digest_of).transpose()?, self.time_inputs);
+        let ask = MeasureAsk { streams, trace: self.trace, batches, warm_up_ms, min_windows, inputs, time_inputs };
         let example = "for example --sweep-streams 1,2,4,8, --sweep-batch 1,8,32";
         ask.validate().map_err(|why| Failure::usage(why).hint(example))?;
         Ok(ask)
@@ -49,6 +57,8 @@ pub fn ask_out(ask: &MeasureAsk) -> Option<v1::MeasureAsk> {
         batches: ask.batches.clone(),
         warm_up_ms: ask.warm_up_ms,
         min_windows: ask.min_windows,
+        inputs_digest: ask.inputs.map(|inputs| inputs.to_string()).unwrap_or_default(),
+        time_inputs: ask.time_inputs,
     })
 }
 
@@ -68,6 +78,17 @@ pub struct ExtraArgs {
     plugins: Vec<PathBuf>,
 }
 
+fn digest_of(path: &Path) -> Result<Digest, Failure> {
+    let (text, _) = models::hash(path)?;
+    text.parse().map_err(|e| Failure::new(ErrorCode::Internal, format!("the digest of {}: {e}", path.display())))
+}
+
+/// Refuses a file of inputs that cannot be read.
+pub fn readable_inputs(path: &Path) -> Result<(), Failure> {
+    let told = |error: GivenError| Failure::usage(format!("{}: {}", path.display(), error.words())).hint(error.hint());
+    given::readable(path).map_err(told)
+}
+
 /// Files that a request names by digest.
 #[derive(Debug, Default)]
 pub struct Attached {
@@ -80,19 +101,23 @@ pub struct Attached {
 impl Attached {
     /// Hashes the files that `args` and `eval` name.
     pub fn of(args: &ExtraArgs, eval: Option<&Path>) -> Result<Self, Failure> {
-        let mut attached = Self::default();
+        let mut attached = Self::measuring(&args.measure, eval)?;
         attached.calibration = args.calibration.as_deref().map(|path| attached.add(path)).transpose()?;
         attached.plugins = args.plugins.iter().map(|path| attached.add(path)).collect::<Result<_, _>>()?;
+        Ok(attached)
+    }
+
+    /// Hashes the files that `measure` and `eval` name.
+    pub fn measuring(measure: &MeasureArgs, eval: Option<&Path>) -> Result<Self, Failure> {
+        let mut attached = Self::default();
         attached.eval = eval.map(|path| attached.add(path)).transpose()?;
+        measure.inputs.as_deref().map(|path| attached.add(path)).transpose()?;
         Ok(attached)
     }
 
     fn add(&mut self, path: &Path) -> Result<Digest, Failure> {
-        let (text, _) = models::hash(path)?;
-        let digest = text
-            .parse()
-            .map_err(|e| Failure::new(ErrorCode::Internal, format!("the digest of {}: {e}", path.display())))?;
-        self.files.insert(text, path.to_owned());
+        let digest = digest_of(path)?;
+        self.files.insert(digest.to_string(), path.to_owned());
         Ok(digest)
     }
 

@@ -11,6 +11,7 @@ use planforge_proto::{ErrorCode, v1};
 use planforge_types::{
     BuildSpec, Digest, OptimizationProfile, Precision, Sku, ToolchainConstraint, spec::OptimizationLevel,
 };
+use planforge_worker::verify::given;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::Read as _,
@@ -213,6 +214,28 @@ pub fn spec_documents(specs: &[BuildSpec]) -> Result<Vec<String>, Failure> {
 /// Files on this machine by digest: what can be uploaded when the coordinator lacks it.
 pub type LocalFiles = BTreeMap<String, PathBuf>;
 
+/// Refuses given inputs that do not fit one of the `models` as it is to be built, before anybody is asked for a device.
+/// Of a model that is not on this machine the file is only read.
+pub fn check_inputs(args: &RequestArgs, models: &[PathBuf], base: &BuildSpec) -> Result<(), Failure> {
+    let Some(inputs) = &args.extra.measure.inputs else { return Ok(()) };
+    if models.is_empty() {
+        return extras::readable_inputs(inputs);
+    }
+    let profiles: BTreeSet<_> = args.specs(base)?.iter().map(|spec| spec.profiles.first().cloned()).collect();
+    for (model, profile) in models.iter().flat_map(|model| profiles.iter().map(move |profile| (model, profile))) {
+        check_fit(inputs, model, profile.as_ref())?;
+    }
+    Ok(())
+}
+
+/// Refuses given inputs that do not fit `model` as it is built for `profile`.
+pub fn check_fit(inputs: &Path, model: &Path, profile: Option<&OptimizationProfile>) -> Result<(), Failure> {
+    given::check(inputs, model, profile).map_err(|error| {
+        let message = format!("{} does not fit {}: {}", inputs.display(), model.display(), error.words());
+        Failure::usage(message).hint(error.hint())
+    })
+}
+
 /// The request that `args` asks for: `models` by their digests, `skus` and specs as they are.
 pub fn assemble(
     context: &Context<'_>,
@@ -316,6 +339,7 @@ pub async fn submit(
     loop {
         let mut reply = farm.rpc().submit(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
         if reply.missing_blobs.is_empty() {
+            took_notice_of_inputs(request, &reply)?;
             lists::complete(farm, &mut reply.jobs).await?;
             return Ok(reply);
         }
@@ -330,6 +354,21 @@ pub async fn submit(
             }
             upload(context, farm, text, path).await?;
         }
+    }
+}
+
+/// A coordinator of an older version leaves out what it does not know.
+fn took_notice_of_inputs(request: &v1::SubmitRequest, reply: &v1::SubmitReply) -> Result<(), Failure> {
+    let given = |ask: &Option<v1::MeasureAsk>| ask.as_ref().map(|ask| ask.inputs_digest.clone()).unwrap_or_default();
+    let asked = given(&request.measure);
+    match reply.jobs.iter().find(|job| given(&job.measure) != asked) {
+        Some(job) if !asked.is_empty() => {
+            let message =
+                format!("the coordinator took no notice of the given inputs: job {} runs without them", job.id);
+            Err(Failure::new(ErrorCode::Refused, message)
+                .hint(format!("its version is older; update it, and end the job with planforge cancel {}", job.id)))
+        }
+        _ => Ok(()),
     }
 }
 

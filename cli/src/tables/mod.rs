@@ -277,8 +277,9 @@ pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
             median,
             throughput,
             format!(
-                "{}{}",
+                "{}{}{}",
                 if engine.accurate { "yes" } else { "no" },
+                if engine.inputs_digest.is_empty() { "" } else { ", on given inputs" },
                 if engine.simulated { ", simulated" } else { "" }
             ),
         ]);

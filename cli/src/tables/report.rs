@@ -71,6 +71,7 @@ impl Facts<'_> {
         }
         lines.extend(self.0.selection.iter().flat_map(selection_lines));
         lines.push(("outputs", self.outputs_line()));
+        lines.extend(self.0.given_inputs.iter().map(|given| ("inputs", cut(&given.words()))));
         if let Some(accuracy) = &self.0.accuracy {
             let reference = accuracy.reference_top1.map(|top1| format!(", reference {}", percent(top1)));
             let reference = reference.unwrap_or_default();
@@ -152,12 +153,13 @@ impl Facts<'_> {
             Some(numerics) => match &numerics.skipped {
                 Some(reason) => format!("not compared: {}", cut(reason)),
                 None => format!(
-                    "{}: off by {:.1e} of their scale{}, {:.0e} allowed ({})",
+                    "{}: off by {:.1e} of their scale{}, {:.0e} allowed ({}){}",
                     if numerics.passed { "right" } else { "WRONG" },
                     numerics.max_error,
                     self.root_mean_square(numerics),
                     numerics.threshold,
-                    numerics.oracle
+                    numerics.oracle,
+                    numerics.independent.as_ref().map_or(String::new(), |held| format!("; {}", cut(&held.words())))
                 ),
             },
             None => "not compared".into(),

@@ -257,7 +257,9 @@ impl State {
                 if let (Some(reason), true) = (&job.cancelling, class != FailureClass::Model) {
                     return self.end(id, JobState::Cancelled, None, agent, reason.clone(), now, effects);
                 }
-                if let (FailureClass::Model, JobKind::Build, Some(key)) = (class, job.kind, job.key) {
+                // What one request's own inputs showed says nothing to those who give none.
+                let remembered = job.key.filter(|_| job.measure.inputs.is_none());
+                if let (FailureClass::Model, JobKind::Build, Some(key)) = (class, job.kind, remembered) {
                     let refusal = Refusal { key, job: id.clone(), failure: failure.clone() };
                     self.refusals.insert(key, refusal.clone());
                     effects.changes.push(Change::Refusal(refusal));
@@ -283,6 +285,20 @@ impl State {
             self.retry(id, &failure, now, effects);
             return String::new();
         };
+        if let Some(wanted) = job.measure.inputs
+            && report.as_ref().is_some_and(|report| report.inputs != Some(wanted))
+        {
+            let message =
+                format!("agent {agent} reported success, but did not compare outputs on the inputs given to the job");
+            let failure = Failure::new(
+                FailureClass::Infrastructure,
+                message,
+                "update planforge on its host: older versions know no given inputs",
+            );
+            self.close_attempt(id, Outcome::Failed, Some(failure.clone()), log, now, effects);
+            self.retry(id, &failure, now, effects);
+            return String::new();
+        }
         self.close_attempt(id, Outcome::Succeeded, None, log, now, effects);
         if job.kind == JobKind::Build {
             self.engines.insert(
@@ -290,11 +306,13 @@ impl State {
                 EngineRef {
                     plan: plan.clone(),
                     accurate,
+                    inputs: job.measure.inputs,
                     report: report.as_ref().map(|report| report.digest),
                     reports: BTreeMap::new(),
                 },
             );
-            if self.refusals.remove(&key).is_some() {
+            // What was found right on given inputs says nothing of a refusal on made ones.
+            if job.measure.inputs.is_none() && self.refusals.remove(&key).is_some() {
                 effects.changes.push(Change::ForgetRefusal(key));
             }
             effects.changes.push(Change::Engine(Box::new(Engine {
@@ -305,6 +323,7 @@ impl State {
                 toolchain,
                 spec: job.spec.clone(),
                 accurate,
+                inputs: job.measure.inputs,
                 created_ms: now.wall_ms,
                 seq: self.last_event,
                 job: id.clone(),
@@ -331,7 +350,7 @@ impl State {
             };
             // What another SKU's device measured answers nobody who asks for the SKU it was built for.
             if job.built_for.as_ref().is_none_or(|built_for| *built_for == job.sku) {
-                self.learn_report(&report);
+                self.learn_report(&report, accurate);
             }
             effects.changes.push(Change::Report(Box::new(report)));
         }

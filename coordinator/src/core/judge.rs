@@ -2,7 +2,7 @@
 
 use super::{
     ask::{Asked, Existing},
-    model::{EngineRef, Failure, Job, JobId, JobKind, PlanRef},
+    model::{EngineRef, Failure, Job, JobId, JobKind, PlanRef, Told},
     queue::Target,
     resolve::Unresolved,
     state::{Flight, State},
@@ -13,7 +13,7 @@ use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Toolchain};
 /// What is to happen to a combination.
 pub(super) enum Verdict {
     /// A stored engine answers it.
-    Answer { key: EngineKey, toolchain: Toolchain, spec: BuildSpec, engine: EngineRef, report: Option<Digest> },
+    Answer { key: EngineKey, toolchain: Toolchain, spec: BuildSpec, engine: EngineRef, told: Told },
     /// It is known to fail.
     Fail { key: EngineKey, toolchain: Toolchain, spec: BuildSpec, failure: Failure },
     /// The same work is under way.
@@ -51,7 +51,8 @@ impl State {
             let (kind, plan, replaces, behind) = (JobKind::Build, None, None, None);
             return Ok(Verdict::Run { kind, key, toolchain, spec, plan, replaces, behind });
         }
-        if let Some(refusal) = self.refusals.get(&key) {
+        // On the inputs that this request gives it may be right.
+        if let Some(refusal) = self.refusals.get(&key).filter(|_| asked.covered.measure.inputs.is_none()) {
             let failure = Failure::new(
                 refusal.failure.class,
                 format!("job {} tried this already: {}", refusal.job, refusal.failure.message),
@@ -64,7 +65,9 @@ impl State {
         // An engine chosen from fewer builds is no answer; what is built now takes its place.
         let answers = |engine: &&EngineRef| replaces.is_none() && engine.plan.builds >= asked.builds;
         if let Some(engine) = stored.filter(answers) {
-            if !engine.accurate && !asked.allow_inaccurate {
+            let told = engine.answer(&asked.covered);
+            let is_wrong = told.is_some_and(|told| !told.accurate) || engine.is_wrong_on(asked.covered.measure.inputs);
+            if is_wrong && !asked.allow_inaccurate {
                 let failure = Failure::new(
                     FailureClass::Model,
                     "the stored engine's outputs are too far from the reference's",
@@ -72,8 +75,8 @@ impl State {
                 );
                 return Ok(Verdict::Fail { key, toolchain, spec, failure });
             }
-            if let Some(report) = engine.answer(&asked.covered) {
-                return Ok(Verdict::Answer { key, toolchain, spec, engine: engine.clone(), report });
+            if let Some(told) = told {
+                return Ok(Verdict::Answer { key, toolchain, spec, engine: engine.clone(), told });
             }
             // What is missing is measured; nothing is built for it.
             let flight =

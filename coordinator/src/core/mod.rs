@@ -42,7 +42,7 @@ pub use fleet::DeviceView;
 pub use model::{
     Agent, ArtifactRef, Attempt, CacheRecord, CacheRef, Change, Covered, Device, Engine, EngineRef, Event, Failure,
     Job, JobId, JobKind, JobState, Model, ModelFile, Outcome, PlanRef, PluginRecord, Refusal, Report, RequestRecord,
-    TokenRecord, Want,
+    TokenRecord, Told, Want,
 };
 pub use state::{
     CacheUpdate, Cancel, CoreConfig, Counters, Effects, FinishedIn, FinishedOutcome, HelloIn, Input, JobRef, LeaseRef,

@@ -429,6 +429,9 @@ pub struct Engine {
     pub toolchain: Toolchain,
     pub spec: BuildSpec,
     pub accurate: bool,
+    /// Given inputs that its build was verified on; `None`: made ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<Digest>,
     pub created_ms: u64,
     /// The newest event when it was stored. Of a key's engines the highest is the one that is fetched: the clock may
     /// stand still between two of them, or be set back. 0 in records of versions that did not keep it.
@@ -602,11 +605,15 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineRef {
     pub plan: PlanRef,
+    /// Its build was found right, on `inputs`.
     pub accurate: bool,
+    /// Given inputs that its build was verified on; `None`: made ones. What they showed says nothing of others.
+    pub inputs: Option<Digest>,
     /// Report of its first measurement.
     pub report: Option<Digest>,
-    /// Its reports that have more than the usual, by what they have; the newest of each.
-    pub reports: BTreeMap<Covered, Digest>,
+    /// Its reports that have more than the usual, by what they have; the newest of each. Of an engine that was built on
+    /// given inputs the usual ones, too.
+    pub reports: BTreeMap<Covered, Told>,
 }
 
 /// What a report has beside the usual.
@@ -632,8 +639,8 @@ impl Covered {
         if self.eval.is_some() && other.eval.is_some() && self.eval != other.eval {
             return None;
         }
-        let measure = self.measure.union(&other.measure);
-        measure.validate().is_ok().then_some(Self { eval: self.eval.or(other.eval), measure })
+        let measure = self.measure.joined(&other.measure)?;
+        Some(Self { eval: self.eval.or(other.eval), measure })
     }
 
     /// Whether a report that has this has everything that `asked` asks for.
@@ -642,19 +649,35 @@ impl Covered {
     }
 }
 
+/// What a stored report tells those whom it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// `None`: the engine is from a version that kept none.
+    pub report: Option<Digest>,
+    /// It found nothing wrong.
+    pub accurate: bool,
+}
+
 impl EngineRef {
-    /// The report that answers a request: `None` when no report has all that is asked for.
-    pub fn answer(&self, asked: &Covered) -> Option<Option<Digest>> {
-        if asked.is_usual() {
-            return Some(self.report);
+    /// What answers a request: `None` when no report has all that is asked for, on the inputs that are asked for.
+    pub fn answer(&self, asked: &Covered) -> Option<Told> {
+        if asked.is_usual() && self.inputs.is_none() {
+            return Some(Told { report: self.report, accurate: self.accurate });
         }
-        self.reports.iter().find(|(has, _)| has.covers(asked)).map(|(_, report)| Some(*report))
+        let (_, told) = self.reports.iter().find(|(has, _)| has.covers(asked))?;
+        Some(Told { accurate: told.accurate && !self.is_wrong_on(asked.measure.inputs), ..*told })
     }
 
-    /// Learns what a report of its plan on its own SKU has.
-    pub fn learn(&mut self, covered: Covered, report: Digest) {
-        if !covered.is_usual() {
-            self.reports.insert(covered, report);
+    /// Whether its build was found wrong on the very inputs that are asked for.
+    pub fn is_wrong_on(&self, inputs: Option<Digest>) -> bool {
+        !self.accurate && self.inputs == inputs
+    }
+
+    /// Learns what a report of its plan on its own SKU has. What its first measurement tells those who ask for nothing
+    /// beside the usual stands apart, unless that was made on inputs which they do not give.
+    pub fn learn(&mut self, covered: Covered, report: Digest, accurate: bool) {
+        if !covered.is_usual() || self.inputs.is_some() {
+            self.reports.insert(covered, Told { report: Some(report), accurate });
         }
     }
 }

@@ -168,6 +168,8 @@ pub struct ReportIn {
     pub digest: Digest,
     /// It has an accuracy: counted on the job's test set.
     pub has_accuracy: bool,
+    /// Digest of the given inputs that outputs were compared on, as it says.
+    pub inputs: Option<Digest>,
     pub simulated: bool,
     pub document: String,
 }
@@ -706,10 +708,10 @@ impl State {
     }
 
     /// Adds what a report tells to what requests are answered from.
-    pub(super) fn learn_report(&mut self, report: &Report) {
+    pub(super) fn learn_report(&mut self, report: &Report, accurate: bool) {
         let Some(engine) = report.key.and_then(|key| self.engines.get_mut(&key)) else { return };
         if engine.plan.digest == report.plan {
-            engine.learn(Covered::of(report), report.digest);
+            engine.learn(Covered::of(report), report.digest, accurate);
         }
     }
 

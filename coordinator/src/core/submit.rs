@@ -171,15 +171,15 @@ impl State {
     /// Brings a job that is in no index to where the verdict puts it.
     fn settle(&mut self, id: &JobId, verdict: Verdict, actor: &str, what: &str, now: Now, effects: &mut Effects) {
         match verdict {
-            Verdict::Answer { key, toolchain, spec, engine, report } => {
+            Verdict::Answer { key, toolchain, spec, engine, told } => {
                 let projects: Vec<String> =
                     self.jobs.get(id).iter().flat_map(|job| &job.wants).map(|want| want.project.clone()).collect();
                 effects.changes.extend(projects.into_iter().map(|project| Change::EngineProject { key, project }));
                 if let Some(job) = self.job_mut(id) {
                     (job.key, job.toolchain, job.spec) = (Some(key), Some(toolchain), spec);
-                    job.report = report;
+                    job.report = told.report;
                     job.plan = Some(engine.plan);
-                    job.accurate = engine.accurate;
+                    job.accurate = told.accurate;
                     job.cached = true;
                     job.recheck = false;
                 }

@@ -286,6 +286,7 @@ pub(super) fn engine_out(engine: &Engine, report_json: String) -> v1::Engine {
         simulated: engine.simulated,
         project: engine.project.clone(),
         builds: engine.plan.builds,
+        inputs_digest: engine.inputs.map(|inputs| inputs.to_string()).unwrap_or_default(),
     }
 }
 
@@ -480,8 +481,10 @@ pub(super) fn builds(asked: u32) -> Result<u32, ApiError> {
 }
 
 pub(super) fn measure(asked: Option<v1::MeasureAsk>) -> Result<MeasureAsk, ApiError> {
-    let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows } = asked.unwrap_or_default();
-    let ask = MeasureAsk { streams, trace, batches, warm_up_ms, min_windows };
+    let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs } =
+        asked.unwrap_or_default();
+    let inputs = optional_digest("the inputs' digest", &inputs_digest)?;
+    let ask = MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs, time_inputs };
     ask.validate().map_err(invalid)?;
     Ok(ask)
 }
@@ -493,6 +496,8 @@ fn measure_out(ask: &MeasureAsk) -> Option<v1::MeasureAsk> {
         batches: ask.batches.clone(),
         warm_up_ms: ask.warm_up_ms,
         min_windows: ask.min_windows,
+        inputs_digest: ask.inputs.map(|inputs| inputs.to_string()).unwrap_or_default(),
+        time_inputs: ask.time_inputs,
     })
 }
 

@@ -116,7 +116,7 @@ impl Farm {
         if request.refresh_disturbed && matches!(what, SubmitWhat::Benchmark(_)) {
             return Err(invalid("a benchmark measures anew whatever is stored; leave the refresh out"));
         }
-        let missing = self.missing_blobs(&what, eval).await?;
+        let missing = self.missing_blobs(&what, eval.into_iter().chain(measure.inputs)).await?;
         let submit = Submit {
             actor: actor.name.clone(),
             project: project.clone(),
@@ -248,19 +248,24 @@ impl Farm {
         Ok(disturbed)
     }
 
-    /// The report that is shown of a plan where the store answers: the newest on its own SKU, before all others one that has
-    /// everything that was asked for.
+    /// The report that is shown of a plan where the store answers: on its own SKU, the newest that has everything that was
+    /// asked for, else the newest that compared and timed the same inputs.
     async fn answering_report(&self, plan: Digest, sku: &str, asked: &Covered) -> Result<Option<Report>, ApiError> {
         let (plan, sku) = (Some(plan), Some(sku.to_owned()));
         let filter = ReportFilter { plan, sku, limit: LIST_DEFAULT as usize, ..ReportFilter::default() };
         let mut found = self.timed("reports", self.store().reports(filter)).await?;
-        let covers = |report: &Report| !asked.is_usual() && Covered::of(report).covers(asked);
-        let at = found.iter().position(covers).unwrap_or(0);
-        Ok((at < found.len()).then(|| found.swap_remove(at)))
+        let covers = |report: &Report| Covered::of(report).covers(asked);
+        let alike = |report: &Report| report.measure.same_inputs(&asked.measure);
+        let at = found.iter().position(covers).or_else(|| found.iter().position(alike));
+        Ok(at.map(|at| found.swap_remove(at)))
     }
 
-    async fn missing_blobs(&self, what: &SubmitWhat, eval: Option<Digest>) -> Result<Vec<Digest>, ApiError> {
-        let mut wanted: BTreeSet<Digest> = eval.into_iter().collect();
+    async fn missing_blobs(
+        &self,
+        what: &SubmitWhat,
+        attached: impl Iterator<Item = Digest>,
+    ) -> Result<Vec<Digest>, ApiError> {
+        let mut wanted: BTreeSet<Digest> = attached.collect();
         if let SubmitWhat::Build { models, specs, .. } = what {
             wanted.extend(models.iter().flat_map(|model| &model.files).map(|file| file.digest));
             wanted.extend(specs.iter().flat_map(|spec| spec.plugins.iter().copied().chain(spec.calibration)));
@@ -492,9 +497,14 @@ impl Farm {
     }
 
     async fn engine_view(&self, engine: &core::Engine) -> Result<v1::Engine, ApiError> {
-        let (plan, sku) = (Some(engine.plan.digest), Some(engine.sku.to_string()));
-        let filter = ReportFilter { plan, sku, limit: 1, ..ReportFilter::default() };
-        let own = self.timed("reports", self.store().reports(filter)).await?.pop();
+        let sku = engine.sku.to_string();
+        let mut own = self.answering_report(engine.plan.digest, &sku, &Covered::default()).await?;
+        if own.is_none() {
+            // Of given inputs alone, which it says.
+            let (plan, sku) = (Some(engine.plan.digest), Some(sku));
+            let filter = ReportFilter { plan, sku, limit: 1, ..ReportFilter::default() };
+            own = self.timed("reports", self.store().reports(filter)).await?.pop();
+        }
         Ok(convert::engine_out(engine, own.map(|report| report.document).unwrap_or_default()))
     }
 
@@ -608,6 +618,7 @@ impl Farm {
         request: v1::ListReportsRequest,
     ) -> Result<v1::ListReportsReply, ApiError> {
         let mut filter = ReportFilter { limit: LIST_DEFAULT as usize, ..ReportFilter::default() };
+        let mut answered = None;
         if !request.plan_digest.is_empty() {
             filter.plan = Some(convert::digest("the plan's digest", &request.plan_digest)?);
         }
@@ -618,9 +629,10 @@ impl Farm {
             let job = self.find_job(actor, &request.job).await?;
             filter.job = Some(job.id.clone());
             if job.cached {
-                // Nothing ran for it: the reports are those of the plan it was answered with.
+                // Nothing ran for it: the reports are those of the plan it was answered with, on its own inputs.
                 filter.job = None;
                 filter.plan = job.plan.map(|plan| plan.digest);
+                answered = Some(job.measure);
             }
         }
         if filter.plan.is_none() && filter.key.is_none() && filter.job.is_none() {
@@ -639,7 +651,8 @@ impl Farm {
             let full = found.len() == filter.limit;
             for report in found {
                 let here = (report.created_ms, report.digest);
-                if self.may_see(actor, &report).await? && !page.push(report) {
+                let fits = answered.as_ref().is_none_or(|asked| report.measure.same_inputs(asked));
+                if fits && self.may_see(actor, &report).await? && !page.push(report) {
                     if let Some((created_ms, digest)) = filter.behind {
                         next_cursor = Cursor { created_ms, names: [&*digest.to_string()] }.write();
                     }

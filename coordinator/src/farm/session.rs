@@ -232,6 +232,7 @@ async fn report(farm: &Farm, digest: Digest) -> Result<Result<ReportIn, String>,
     Ok(Ok(ReportIn {
         digest,
         has_accuracy: parsed.get("accuracy").is_some_and(|accuracy| !accuracy.is_null()),
+        inputs: parsed.pointer("/given_inputs/digest").and_then(|digest| digest.as_str()?.parse().ok()),
         simulated: parsed.get("simulated").and_then(serde_json::Value::as_bool).unwrap_or(false),
         document,
     }))

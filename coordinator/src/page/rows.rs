@@ -250,6 +250,8 @@ pub(super) struct EngineRow {
     pub(super) builds: u32,
     pub(super) size: String,
     pub(super) accurate: bool,
+    /// Its build was verified on given inputs alone.
+    pub(super) given_inputs: bool,
     pub(super) simulated: bool,
     pub(super) job: Option<String>,
     pub(super) created: Option<String>,
@@ -270,6 +272,7 @@ impl EngineRow {
             builds: engine.builds.max(1),
             size: format::bytes(engine.plan_bytes),
             accurate: engine.accurate,
+            given_inputs: !engine.inputs_digest.is_empty(),
             simulated: engine.simulated || figures.is_some_and(|figures| figures.simulated),
             job: (!engine.job.is_empty()).then(|| engine.job.clone()),
             created: time(engine.created_ms),
@@ -457,7 +460,9 @@ fn also_measured(ask: Option<&v1::MeasureAsk>) -> String {
     let trace = ask.trace.then(|| "a timeline".to_owned());
     let warm_up = (ask.warm_up_ms > 0).then(|| format!("warm-up of {} ms at least", ask.warm_up_ms));
     let windows = (ask.min_windows > 0).then(|| format!("{} windows at least", ask.min_windows));
-    let parts = [streams, batches, trace, warm_up, windows];
+    let inputs = (!ask.inputs_digest.is_empty())
+        .then(|| if ask.time_inputs { "given inputs, timed too" } else { "given inputs" }.to_owned());
+    let parts = [streams, batches, trace, warm_up, windows, inputs];
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 

@@ -121,6 +121,7 @@ impl Tables {
             let reports = reports.into_iter().map(|report| ReportOf {
                 digest: report.digest,
                 covered: Covered::of(report),
+                accurate: found_right(&report.document),
                 sku: report.sku.clone(),
                 job: report.job.clone(),
             });
@@ -143,24 +144,34 @@ impl Tables {
 pub(super) struct ReportOf {
     pub digest: Digest,
     pub covered: Covered,
+    /// As its document says.
+    pub accurate: bool,
     pub sku: Sku,
     pub job: JobId,
 }
 
 /// What the core must know of an engine and its reports, given oldest first. Its own is that of the job that built it.
 pub(super) fn engine_ref(engine: &Engine, reports: impl Iterator<Item = ReportOf>) -> EngineRef {
-    let mut known =
-        EngineRef { plan: engine.plan.clone(), accurate: engine.accurate, report: None, reports: BTreeMap::new() };
+    let Engine { plan, accurate, inputs, .. } = engine.clone();
+    let mut known = EngineRef { plan, accurate, inputs, report: None, reports: BTreeMap::new() };
     let (mut own, mut first) = (None, None);
     for report in reports.filter(|report| report.sku == engine.sku) {
         if report.job == engine.job {
             own.get_or_insert(report.digest);
         }
-        first.get_or_insert(report.digest);
-        known.learn(report.covered, report.digest);
+        if report.covered.measure.inputs.is_none() {
+            first.get_or_insert(report.digest);
+        }
+        known.learn(report.covered, report.digest, report.accurate);
     }
     known.report = own.or(first);
     known
+}
+
+/// Whether the document of a report finds nothing wrong.
+fn found_right(document: &str) -> bool {
+    let document: serde_json::Value = serde_json::from_str(document).unwrap_or_default();
+    document.get("accurate").and_then(serde_json::Value::as_bool) != Some(false)
 }
 
 fn is_model(name: &str, digest: Digest, asked: Option<&String>) -> bool {

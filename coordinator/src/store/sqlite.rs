@@ -202,8 +202,12 @@ impl Store for SqliteStore {
                 .collect();
             let mut reports: BTreeMap<String, Vec<ReportOf>> = BTreeMap::new();
             let rows = plain(
-                "SELECT digest, plan_digest, eval_digest, sku, measure, job FROM reports WHERE engine_key <> '' \
-                 ORDER BY created_ms, digest",
+                // What usual reports of usual builds found stands in their engines: other documents alone are looked into.
+                "SELECT digest, plan_digest, eval_digest, sku, measure, job, \
+                 CASE WHEN (eval_digest <> '' OR measure LIKE '%\"inputs\":%' OR plan_digest IN \
+                 (SELECT plan_digest FROM engines WHERE doc LIKE '%\"inputs\":\"%')) AND json_valid(document) \
+                 THEN json_extract(document, '$.accurate') IS NOT 0 ELSE 1 END AS accurate \
+                 FROM reports WHERE engine_key <> '' ORDER BY created_ms, digest",
             );
             for row in self.rows(rows).await? {
                 let sku = text(&row, "sku")?;
@@ -213,8 +217,8 @@ impl Store for SqliteStore {
                 let digest = digest("a report", &text(&row, "digest")?)?;
                 let eval = digest_or_none("a report", &text(&row, "eval_digest")?)?;
                 let measure = parse("a report", &text(&row, "measure")?)?;
-                let report =
-                    ReportOf { digest, covered: Covered { eval, measure }, sku, job: text(&row, "job")?.into() };
+                let (accurate, job) = (number(&row, "accurate")? != 0, text(&row, "job")?.into());
+                let report = ReportOf { digest, covered: Covered { eval, measure }, accurate, sku, job };
                 reports.entry(text(&row, "plan_digest")?).or_default().push(report);
             }
             let known = |engine: &Engine| reports.get(&engine.plan.digest.to_string()).cloned().unwrap_or_default();

@@ -333,6 +333,7 @@ impl World {
         let report = ReportIn {
             digest: Digest::of(report.as_bytes()),
             has_accuracy: true,
+            inputs: self.state.job(&lease.job).and_then(|job| job.measure.inputs),
             simulated: true,
             document: "{}".into(),
         };

@@ -5,6 +5,7 @@ mod core_model;
 mod farm;
 mod faults;
 mod holders;
+mod inputs;
 mod many_jobs;
 mod refresh;
 mod simulation;

@@ -4,7 +4,7 @@ use crate::support::SKU;
 use planforge_coordinator::{
     core::{
         Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Engine, Event, Failure, Job, JobId, JobState,
-        Model, ModelFile, PlanRef, PluginRecord, Refusal, Report, RequestRecord, TokenRecord, Want,
+        Model, ModelFile, PlanRef, PluginRecord, Refusal, Report, RequestRecord, TokenRecord, Told, Want,
     },
     store::{EngineFilter, EventFilter, JobFilter, MemStore, ReportFilter, SqliteStore, Store, StoreError},
 };
@@ -62,6 +62,7 @@ pub(crate) fn engine(id: &str, plan: &str, created_ms: u64) -> Engine {
         toolchain: toolchain(),
         spec: BuildSpec::default(),
         accurate: true,
+        inputs: None,
         created_ms,
         seq: 0,
         job: id.into(),
@@ -222,8 +223,9 @@ async fn engines(store: &dyn Store, epoch: u64) {
     assert_eq!(known.plan.digest, Digest::of(b"plan3"));
     assert_eq!(known.reports.keys().map(|covered| covered.eval).collect::<Vec<_>>(), [Some(eval)]);
     assert_eq!(known.report, Some(Digest::of(b"{\"n\":2}")));
+    let (streams, batches, inputs) = (vec![1, 4], vec![1, 32], Some(Digest::of(b"inputs")));
     let measure =
-        MeasureAsk { streams: vec![1, 4], trace: true, batches: vec![1, 32], warm_up_ms: 500, min_windows: 9 };
+        MeasureAsk { streams, trace: true, batches, warm_up_ms: 500, min_windows: 9, inputs, time_inputs: true };
     let artifact = ArtifactRef { name: "t.nsys-rep".into(), digest: Digest::of(b"t"), size_bytes: 9 };
     let swept = Report {
         measure: measure.clone(),
@@ -239,9 +241,31 @@ async fn engines(store: &dyn Store, epoch: u64) {
     let snapshot = store.load().await.unwrap();
     let known = |id: &str| snapshot.engines.iter().find(|(known, _)| *known == key(id)).unwrap().1.clone();
     let covered = Covered { eval: None, measure };
-    assert_eq!(known("aa1").reports.get(&covered), Some(&swept.digest));
+    let told = Told { report: Some(swept.digest), accurate: true };
+    assert_eq!(known("aa1").reports.get(&covered), Some(&told));
     assert_eq!((known("aa1").plan.builds, known("ab2").plan.builds), (1, 5));
     an_engine_stored_later_is_newer_whatever_the_clock_says(store, epoch).await;
+    what_reports_found_is_known_by_the_inputs_they_were_made_on(store, epoch).await;
+}
+
+async fn what_reports_found_is_known_by_the_inputs_they_were_made_on(store: &dyn Store, epoch: u64) {
+    let given = |inputs: &str| MeasureAsk { inputs: Some(Digest::of(inputs.as_bytes())), ..MeasureAsk::default() };
+    let built = Engine { inputs: given("a").inputs, ..engine("ad4", "plan4", 40) };
+    let of = |measure: MeasureAsk, text: &str, at_ms| Report { measure, ..report("ad4", "plan4", text, at_ms, None) };
+    let own = of(given("a"), "{\"accurate\":true,\"n\":40}", 40);
+    let other = of(given("b"), "{\"accurate\":false,\"n\":41}", 41);
+    let usual = of(MeasureAsk::default(), "{\"accurate\":false,\"n\":42}", 42);
+    let reports = [&own, &other, &usual].map(|report| Change::Report(Box::new(report.clone())));
+    store.commit(epoch, [vec![Change::Engine(Box::new(built))], reports.to_vec()].concat()).await.unwrap();
+    let snapshot = store.load().await.unwrap();
+    let (_, known) = snapshot.engines.iter().find(|(known, _)| *known == key("ad4")).unwrap();
+    let told = |measure: MeasureAsk| known.answer(&Covered { eval: None, measure });
+    let report = |report: &Report, accurate| Some(Told { report: Some(report.digest), accurate });
+    assert_eq!(told(given("a")), report(&own, true));
+    assert_eq!(told(given("b")), report(&other, false));
+    assert_eq!(told(MeasureAsk::default()), report(&usual, false));
+    assert_eq!(told(given("c")), None);
+    assert_eq!(told(MeasureAsk { time_inputs: true, ..given("a") }), None, "timed on them is another figure");
 }
 
 async fn an_engine_stored_later_is_newer_whatever_the_clock_says(store: &dyn Store, epoch: u64) {

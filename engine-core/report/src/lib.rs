@@ -2,6 +2,7 @@
 //!
 //! A report is a document of its own that names the plan's digest: measurements keep coming after the build.
 
+mod agreement;
 pub mod card;
 mod ceilings;
 pub mod check;
@@ -11,18 +12,21 @@ pub mod disturbance;
 pub mod figures;
 pub mod format;
 pub mod gelu;
+mod given;
 mod layer;
 mod read;
 pub mod samples;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
+pub use agreement::Agreement;
 pub use ceilings::{Bound, Ceilings, Rates, Roofline};
 pub use check::Contradiction;
 pub use detail::{
     ArtifactRef, BatchPoint, BatchSweep, BuildSelection, BuildTrial, CacheState, CacheUse, LatencySplit, ModeSplit,
     PartStats, ProfilePoint, ProfileSwitch, ShapePoint, StreamPoint, StreamSweep, Sweep,
 };
+pub use given::GivenInputs;
 pub use layer::LayerTime;
 pub use read::ReadError;
 pub use samples::{Samples, SamplesError};
@@ -58,6 +62,9 @@ pub struct Report {
     pub foreign: Option<Foreign>,
     /// Inputs as they were bound for the measurement, every dimension fixed.
     pub inputs: Vec<Port>,
+    /// Real inputs that outputs were compared on; absent where made ones were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_inputs: Option<GivenInputs>,
     /// First dimension that all bound inputs share; 1 when they share none.
     pub batch: u64,
     pub latency_ms: LatencyStats,
@@ -243,8 +250,8 @@ pub struct WindowRecord {
     /// Executions that were timed, when more than the `iterations` whose samples are kept, evenly spread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinned_from: Option<u64>,
-    /// Nanoseconds that a fixed piece of work took on the slowest of the engine's cores, before or after the window,
-    /// whichever was longer. Absent where the device tells its state itself, and in reports of older versions.
+    /// Nanoseconds that a fixed piece of work took on the slowest of the engine's cores, before, between the parts of or
+    /// after the window, whichever was longest. Absent where the device tells its state itself, and in reports of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace_ns: Option<f64>,
 }
@@ -274,6 +281,10 @@ pub struct Numerics {
     pub threshold: f64,
     pub passed: bool,
     pub oracle_ms: f64,
+    /// What was compared with, held against an independent runtime; absent where that runtime was compared with itself,
+    /// and in reports of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub independent: Option<Agreement>,
 }
 
 /// One output against the reference.

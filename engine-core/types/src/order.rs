@@ -48,6 +48,9 @@ pub struct WorkOrder {
     /// any.
     #[serde(default)]
     pub ceilings: Option<PathBuf>,
+    /// Folder of this host with what independent runtimes said of models; `None`: nothing is remembered.
+    #[serde(default)]
+    pub oracles: Option<PathBuf>,
     /// For `benchmark`: the plan to measure.
     pub plan: Option<PathBuf>,
     /// For `benchmark`: what the plan was built for, where that may differ from `sku`; its results are then marked.
@@ -55,6 +58,9 @@ pub struct WorkOrder {
     pub built_for: Option<Sku>,
     /// Labelled test set for top-1 accuracy.
     pub eval: Option<PathBuf>,
+    /// Real inputs by name (`.npz`), which outputs are compared on in place of made ones.
+    #[serde(default)]
+    pub inputs: Option<PathBuf>,
     /// Calibration cache that the spec names by digest.
     #[serde(default)]
     pub calibration: Option<PathBuf>,
@@ -134,6 +140,12 @@ pub struct MeasureAsk {
     /// Least number of timed windows that the headline counts; 0: the usual.
     #[serde(skip_serializing_if = "is_usual")]
     pub min_windows: u32,
+    /// Real inputs by name (an `.npz`), which outputs are compared on in place of made ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<Digest>,
+    /// Those inputs are what is timed, too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub time_inputs: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -152,11 +164,22 @@ impl MeasureAsk {
         let has = |own: &[u32], asked: &[u32]| asked.iter().all(|number| own.contains(number));
         let long_enough = self.warm_up_ms >= other.warm_up_ms && self.min_windows >= other.min_windows;
         let swept = has(&self.streams, &other.streams) && has(&self.batches, &other.batches);
-        (self.trace || !other.trace) && swept && long_enough
+        (self.trace || !other.trace) && swept && long_enough && self.same_inputs(other)
     }
 
-    /// Everything that either asks for.
-    pub fn union(&self, other: &Self) -> Self {
+    /// Whether both compare, and time, the same inputs: what was found right, wrong or fast on some says nothing of
+    /// others.
+    pub fn same_inputs(&self, other: &Self) -> bool {
+        (self.inputs, self.time_inputs) == (other.inputs, other.time_inputs)
+    }
+
+    /// Everything that either asks for; `None` when no single measurement has it.
+    pub fn joined(&self, other: &Self) -> Option<Self> {
+        let both = self.same_inputs(other).then(|| self.union(other))?;
+        both.validate().is_ok().then_some(both)
+    }
+
+    fn union(&self, other: &Self) -> Self {
         let both = |own: &[u32], others: &[u32]| in_order([own, others].concat());
         Self {
             streams: both(&self.streams, &other.streams),
@@ -164,6 +187,8 @@ impl MeasureAsk {
             batches: both(&self.batches, &other.batches),
             warm_up_ms: self.warm_up_ms.max(other.warm_up_ms),
             min_windows: self.min_windows.max(other.min_windows),
+            inputs: self.inputs,
+            time_inputs: self.time_inputs,
         }
     }
 
@@ -172,6 +197,9 @@ impl MeasureAsk {
     /// # Errors
     /// What is wrong, in words.
     pub fn validate(&self) -> Result<(), String> {
+        if self.time_inputs && self.inputs.is_none() {
+            return Err("inputs are to be timed, but none are given".into());
+        }
         let sweeps = [("stream", "streams", &self.streams, STREAMS_MAX), ("batch", "items", &self.batches, BATCH_MAX)];
         for (name, what, numbers, most) in sweeps {
             if numbers.len() > SWEEP_POINTS_MAX {

@@ -48,15 +48,14 @@ pairs() {
 }
 
 running=()
-python3 "$here/busy.py" 0.25 12 13 16 17 &
+python3 "$here/busy.py" 0.25 12 13 14 15 &
 neighbours=$!
 trap 'pkill -P $neighbours; kill $neighbours' EXIT
-pairs quiet-equal cpu 300 0 4,5
-pairs quiet-slower cpu 100 5 6,7
-pairs tiny-equal tiny 300 0 8,9
-pairs tiny-slower tiny 100 5 10,11
-pairs busy-equal cpu 300 0 12,13
-pairs busy-slower cpu 100 15 16,17
+pairs quiet-equal tiny 300 0 8,9
+pairs quiet-slower tiny 100 5 10,11
+pairs busy-equal tiny 300 0 12,13
+pairs busy-slower tiny 100 15 14,15
+pairs two-threads-equal cpu 300 0 4,5
 if ((gpus >= 1)); then
     pairs gpu-equal cuda 300 0 0,1 0
 fi

@@ -2,7 +2,12 @@
 
 use super::{Args, FOREIGN};
 use crate::{
-    backends, context::Context, failure::Failure, local::ceilings_folder, local_worker, portability, request::models,
+    backends,
+    context::Context,
+    failure::Failure,
+    local::{ceilings_folder, oracles_folder},
+    local_worker, portability,
+    request::{self, models},
     tables,
 };
 use planforge_agent::HostDevices;
@@ -182,6 +187,9 @@ impl Bench<'_> {
             threads: (self.device.threads > 0).then(|| self.args.threads.unwrap_or(self.device.threads)),
             ..BuildSpec::default()
         };
+        if let Some(inputs) = &self.args.measure.inputs {
+            request::check_fit(inputs, &subject.path, spec.profiles.first())?;
+        }
         let order = self.build(&subject, &self.args.toolchain.clone().unwrap_or_default(), spec)?;
         Ok((order, subject))
     }
@@ -244,9 +252,11 @@ impl Bench<'_> {
             cache: None,
             cache_origin: None,
             ceilings: ceilings_folder(&self.context.settings),
+            oracles: oracles_folder(&self.context.settings),
             plan: None,
             built_for: None,
             eval: self.args.eval.as_deref().map(absolute).transpose()?,
+            inputs: self.args.measure.inputs.as_deref().map(absolute).transpose()?,
             calibration: None,
             plugins: Vec::new(),
             builds: 1,

@@ -8,7 +8,7 @@ use crate::{
     portability, reports,
     request::{
         self,
-        extras::{Attached, ExtraArgs, ask_out},
+        extras::{Attached, ask_out, readable_inputs},
         models,
     },
     settings::Key,
@@ -16,12 +16,16 @@ use crate::{
     wait::{self, Waiting},
 };
 use planforge_proto::{ErrorCode, v1, view::JobView};
-use planforge_report::compare::portability::{Portability, portability};
-use planforge_types::Digest;
+use planforge_report::{
+    Report,
+    compare::portability::{Portability, portability},
+};
+use planforge_types::{BuildSpec, Digest, Port};
+use planforge_worker::verify::given;
 use std::{collections::BTreeMap, path::Path};
 
 pub async fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
-    let attached = Attached::of(&ExtraArgs::default(), args.eval.as_deref())?;
+    let attached = Attached::measuring(&args.measure, args.eval.as_deref())?;
     let named = named(&args.plan)?;
     let need = if args.detach { Need::Lasting } else { Need::Work };
     Farm::with(context, need, async |farm| measure(context, farm, args, named, &attached).await).await
@@ -48,6 +52,9 @@ async fn measure(
     attached: &Attached,
 ) -> Result<(), Failure> {
     let engine = find(context, farm, named).await?;
+    if let Some(inputs) = &args.measure.inputs {
+        fits(inputs, &engine)?;
+    }
     let request = v1::SubmitRequest {
         idempotency_key: ulid::Ulid::generate().to_string(),
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
@@ -98,6 +105,24 @@ async fn measure(
     let succeeded = wait::tell_failures(context.printer, &jobs);
     object(context, &reply.request_id, jobs, &cells)?;
     if succeeded { Ok(()) } else { Err(Failure::jobs_failed()) }
+}
+
+/// Refuses given inputs that do not fit the engine, as far as its newest report and its profile tell what it takes.
+fn fits(inputs: &Path, engine: &v1::Engine) -> Result<(), Failure> {
+    let spec: Option<BuildSpec> = serde_json::from_str(&engine.spec_json).ok();
+    let profile = spec.and_then(|spec| spec.profiles.into_iter().next());
+    let Ok(report) = Report::parse(engine.report_json.as_bytes()) else { return readable_inputs(inputs) };
+    // Of what varies the report has the sizes that were measured; the profile has all of them.
+    let varies = |port: &Port| profile.as_ref().is_some_and(|profile| profile.inputs.contains_key(&port.name));
+    let open = |port: Port| match varies(&port) {
+        true => Port { shape: vec![None; port.shape.len()], ..port },
+        false => port,
+    };
+    let ports: Vec<Port> = report.inputs.into_iter().map(open).collect();
+    given::read(inputs, &ports, profile.as_ref()).map(drop).map_err(|error| {
+        let message = format!("{} does not fit the engine: {}", inputs.display(), error.words());
+        Failure::usage(message).hint(error.hint())
+    })
 }
 
 /// The engine whose plan or key `named` is.

@@ -129,8 +129,10 @@ pub fn success(blobs: &MemBlobs, assign: &v1::Assign) -> v1::Finished {
     let plan_digest = if measured.is_empty() { blobs.insert(plan.as_bytes()).to_string() } else { measured };
     let plan_bytes = if job.plan_bytes > 0 { job.plan_bytes } else { plan.len() as u64 };
     let accuracy = if job.eval_digest.is_empty() { "null" } else { r#"{"rows":2,"correct":1,"top1":0.5}"# };
+    let asked = job.measure.as_ref().map(|measure| measure.inputs_digest.as_str()).unwrap_or_default();
+    let given = if asked.is_empty() { "null".to_owned() } else { format!(r#"{{"digest":"{asked}"}}"#) };
     let report = format!(
-        r#"{{"schema_version":1,"simulated":true,"job":"{}","attempt":{},"latency_ms":{{"median":1.5}},"accuracy":{accuracy}}}"#,
+        r#"{{"schema_version":1,"simulated":true,"job":"{}","attempt":{},"latency_ms":{{"median":1.5}},"accuracy":{accuracy},"given_inputs":{given}}}"#,
         lease.job, lease.attempt
     );
     v1::Finished {

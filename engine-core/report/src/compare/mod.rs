@@ -376,6 +376,10 @@ fn incomparable(left: &Report, right: &Report) -> Option<String> {
     if left.inputs != right.inputs {
         return differ("inputs", shapes(left), shapes(right));
     }
+    let (a, b) = (timed_on(left), timed_on(right));
+    if a != b {
+        return differ("the values that were timed", a, b);
+    }
     if let (Some(a), Some(b)) = (mode(left), mode(right))
         && a != b
     {
@@ -402,6 +406,14 @@ fn incomparable(left: &Report, right: &Report) -> Option<String> {
         }
     }
     pace::hindrance(left, right)
+}
+
+/// Whose values were timed, where an engine's time may depend on them.
+fn timed_on(report: &Report) -> String {
+    match report.given_inputs.as_ref().filter(|given| given.timed) {
+        Some(given) => format!("given inputs sha256:{}", given.digest.short()),
+        None => "made inputs".into(),
+    }
 }
 
 /// Judged by logarithms, of which those of the other way round are the negatives: so are the verdicts.

@@ -37,7 +37,8 @@ impl Job<'_> {
             self.may_go_on("the batch sweep")?;
             self.outlet.progress("batches", points.len() as f32 / asked.len() as f32, &format!("batch {batch}"));
             let size = u64::from(batch);
-            let headline_of = (size == usual).then(|| headline.clone());
+            let is_headline = size == usual && !self.times_given();
+            let headline_of = is_headline.then(|| headline.clone());
             let found = match (headline_of, (range.min..=range.max).contains(&size)) {
                 (Some(headline), _) => Ok(headline),
                 (None, true) => self
@@ -45,7 +46,7 @@ impl Job<'_> {
                     .map_err(|error| error.to_string()),
                 (None, false) => Err(format!("the profile allows {} to {}", range.min, range.max)),
             };
-            points.push(point(batch, size == usual, found));
+            points.push(point(batch, is_headline, found));
         }
         self.may_go_on("the batch sweep")?;
         let bound = self.bind_again(loaded, findings)?;

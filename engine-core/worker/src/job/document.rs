@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{measure::Measurement, verify::Verdict};
 use planforge_report::{
-    ArtifactRef, BuildSelection, Finding, Foreign, Provenance, REPORT_SCHEMA_VERSION, Report, Samples,
+    ArtifactRef, BuildSelection, Finding, Foreign, GivenInputs, Provenance, REPORT_SCHEMA_VERSION, Report, Samples,
 };
 use planforge_types::{
     NamedTensors, Port,
@@ -38,6 +38,7 @@ pub(super) struct Parts<'a> {
     pub artifacts: &'a [Artifact],
     pub verdict: Verdict,
     pub memory: &'a PeakMemory,
+    pub given: Option<GivenInputs>,
 }
 
 pub(super) fn assemble(parts: Parts<'_>) -> Report {
@@ -69,6 +70,7 @@ pub(super) fn assemble(parts: Parts<'_>) -> Report {
         spec: order.spec.clone(),
         foreign: built_for.map(|built_for| Foreign { built_for, measured_on: order.sku.clone() }),
         inputs,
+        given_inputs: parts.given,
         batch,
         latency_ms: measurement.stats,
         throughput_per_s: batch as f64 * 1e3 / measurement.stats.mean.max(f64::MIN_POSITIVE),

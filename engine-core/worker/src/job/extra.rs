@@ -148,8 +148,7 @@ impl Job<'_> {
     }
 
     /// Every optimization profile at its smallest, usual and largest shapes, and whether the usual inputs are bound again
-    /// afterwards. The headline is profile 0 at the usual
-    /// ones and is not measured again; points of equal shapes are measured once.
+    /// afterwards. The headline is profile 0 at the usual ones and is not measured again, unless given inputs were timed; points of equal shapes are measured once.
     fn points(
         &self,
         loaded: &mut Loaded,
@@ -175,7 +174,7 @@ impl Job<'_> {
         for (index, at, fixed) in wanted {
             self.may_go_on("the other shapes")?;
             let mut point = described(index, at, &fixed);
-            if (index, at) == (0, ShapePoint::Opt) {
+            if (index, at) == (0, ShapePoint::Opt) && !self.times_given() {
                 point.headline = true;
                 fill(&mut point, headline);
                 points.push(point);
@@ -270,8 +269,8 @@ impl Job<'_> {
         telemetry: &mut dyn Telemetry,
     ) -> Result<Measurement, BackendError> {
         let graph = self.reference_graph(Some(fixed));
-        let inputs: NamedTensors = reference_inputs(graph.as_ref().ok(), meter, Some(fixed));
-        meter.bind(&inputs)?;
+        let made: NamedTensors = reference_inputs(graph.as_ref().ok(), meter, Some(fixed));
+        meter.bind(&if self.times_given() { self.with_controls(made) } else { made })?;
         self.measure_extras(meter, budget_ms, telemetry)
     }
 }

@@ -4,6 +4,7 @@ mod batches;
 mod ceilings;
 mod document;
 mod extra;
+mod given;
 mod loss;
 mod memory;
 mod outlet;

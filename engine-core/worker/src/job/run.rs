@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     measure::{self, Clock, MeasureConfig, Measurement, MonotonicClock},
-    verify::{self, Independent, Verdict, inputs},
+    verify::{self, Agreements, Independent, Second, Verdict, inputs},
 };
 use planforge_backend::{
     Aside, Cancel, CompileRequest, Compiler, KeptFile, LoadOptions, LoadSite, Meter, Oracle, Pacing,
@@ -32,6 +32,7 @@ use planforge_types::{
     order::{Artifact, WorkEvent, WorkKind, WorkOrder},
 };
 use std::{
+    cell::OnceCell,
     collections::BTreeMap,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -75,12 +76,15 @@ pub fn run(
             order,
             compiler: &**compiler,
             oracle: compilers.iter().filter(|other| other.backend() != backend).find_map(|other| other.oracle()),
+            second: compilers.iter().find_map(|compiler| compiler.oracle()),
+            known: order.oracles.as_deref().map(Agreements::new),
             outlet: &outlet,
             cancel,
             loss,
             device,
             clock: MonotonicClock::default(),
             memory: PeakMemory::default(),
+            given: OnceCell::new(),
         };
         job.run(telemetry, wait_continue)
     };
@@ -142,12 +146,18 @@ pub(super) struct Job<'a> {
     pub compiler: &'a dyn Compiler,
     /// Of another backend, when one has any.
     pub oracle: Option<Box<dyn Oracle>>,
+    /// Of any backend: the reference is held against it, not the engine.
+    pub second: Option<Box<dyn Oracle>>,
+    /// What this host compared before.
+    pub known: Option<Agreements>,
     pub outlet: &'a Outlet<'a>,
     pub cancel: &'a Cancel,
     pub loss: Loss,
     pub device: DeviceFingerprint,
     pub clock: MonotonicClock,
     pub memory: PeakMemory,
+    /// What the order's file of inputs gives the engine, once it was read.
+    pub given: OnceCell<NamedTensors>,
 }
 
 impl Job<'_> {
@@ -157,6 +167,7 @@ impl Job<'_> {
         wait_continue: &mut dyn FnMut() -> io::Result<()>,
     ) -> Result<(), BackendError> {
         let order = self.order;
+        self.check_given()?;
         let mut phases = Phases::new();
         let measured = match order.kind {
             WorkKind::Build if order.builds > 1 => {
@@ -207,6 +218,7 @@ impl Job<'_> {
             artifacts: &artifacts,
             verdict: loaded.verdict,
             memory: &self.memory,
+            given: self.given_inputs(),
         });
         let path = order.scratch.join("report.json");
         document::write_json(&path, &report).map_err(|error| file_error("write the report", &path, &error))?;
@@ -311,12 +323,18 @@ impl Job<'_> {
         let mut meter = self.memory.of_run(elsewhere, || self.load(&built.path, 0))?;
         let profile = order.spec.profiles.first();
         let graph = self.reference_graph(profile);
-        let inputs = reference_inputs(graph.as_ref().ok(), &*meter, profile);
-        meter.bind(&inputs)?;
+        let made = reference_inputs(graph.as_ref().ok(), &*meter, profile);
+        let given = self.given(&*meter)?;
+        // Given inputs may have shapes of their own.
+        let own = given.filter(|given| !same_shapes(given, &made)).map(shapes_of);
+        let graph = own.as_ref().map_or(graph, |shapes| self.reference_graph(Some(shapes)));
+        let compared = given.unwrap_or(&made);
+        meter.bind(compared)?;
         let check = verify::Check {
             graph: graph.as_ref().map_err(String::as_str),
             independent: self.independent(),
-            inputs: &inputs,
+            second: self.second(),
+            inputs: compared,
             eval: order.eval.as_deref(),
             precision: order.spec.precision,
             budget_ms: verify::ORACLE_BUDGET_MS,
@@ -328,7 +346,10 @@ impl Job<'_> {
         if graph.is_ok() && meter.pacing() == Pacing::Iterations {
             self.verify_ends(&mut *meter, &built.path, &mut verdict)?;
         }
-        // The accuracy check bound its own rows.
+        let told = self.given_inputs().map(|given| Finding::note("given-inputs", given.words()));
+        verdict.findings.extend(told);
+        let inputs = given.filter(|_| order.measure.time_inputs).cloned().unwrap_or(made);
+        // The accuracy check bound its own rows, and what is compared need not be what is timed.
         meter.bind(&inputs)?;
         for finding in &verdict.findings {
             log(&format!("{}: {}", finding.code, finding.message));
@@ -364,11 +385,13 @@ impl Job<'_> {
                     None => &mut *meter,
                 };
                 let graph = self.reference_graph(Some(&fixed));
-                let inputs = reference_inputs(graph.as_ref().ok(), meter, Some(&fixed));
+                let made = reference_inputs(graph.as_ref().ok(), meter, Some(&fixed));
+                let inputs = self.with_controls(made);
                 meter.bind(&inputs)?;
                 let check = verify::Check {
                     graph: graph.as_ref().map_err(String::as_str),
                     independent: self.independent(),
+                    second: self.second(),
                     inputs: &inputs,
                     eval: None,
                     precision: order.spec.precision,
@@ -386,6 +409,16 @@ impl Job<'_> {
     fn independent(&self) -> Option<Independent<'_>> {
         let oracle = self.oracle.as_deref().filter(|_| self.order.model.is_file())?;
         Some(Independent { oracle, model: &self.order.model })
+    }
+
+    /// What the reference operators are held against.
+    fn second(&self) -> Option<Second<'_>> {
+        self.order.model.is_file().then(|| Second {
+            runtime: self.second.as_deref(),
+            model: &self.order.model,
+            model_digest: self.order.model_digest,
+            known: self.known.as_ref(),
+        })
     }
 
     /// Tells the agent of the plan and waits until it has it.
@@ -521,6 +554,14 @@ pub(super) fn reference_inputs(
 ) -> NamedTensors {
     let specs = graph.and_then(inputs::of_graph).unwrap_or_else(|| inputs::of_ports(&meter.inputs(), profile));
     inputs::generate(&specs, inputs::REFERENCE_SEED)
+}
+
+fn same_shapes(given: &NamedTensors, made: &NamedTensors) -> bool {
+    given.iter().all(|(name, tensor)| made.get(name).is_some_and(|made| made.shape == tensor.shape))
+}
+
+fn shapes_of(inputs: &NamedTensors) -> OptimizationProfile {
+    OptimizationProfile::of_shapes(inputs.iter().map(|(name, tensor)| (name.as_str(), &tensor.shape[..])))
 }
 
 pub(super) fn model_ref(order: &WorkOrder) -> ModelRef {

@@ -16,7 +16,10 @@ use planforge_types::{
     fingerprint::DiscoveredDevice,
     order::{MeasureAsk, WorkEvent, WorkKind, WorkOrder},
 };
-use std::{fs, io, path::Path, time::Instant};
+use std::{cell::Cell, fs, io, path::Path, time::Instant};
+
+mod given;
+mod oracle;
 
 /// What the compiler does wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +31,11 @@ enum Fault {
     Refuse,
     Panic,
     NoLayers,
+}
+
+thread_local! {
+    /// First value of what was timed last.
+    static TIMED: Cell<f32> = const { Cell::new(0.0) };
 }
 
 struct TestCompiler(Fault);
@@ -114,6 +122,8 @@ impl Meter for TestMeter {
 
     fn window(&mut self, window: Window) -> Result<WindowSamples, BackendError> {
         let mut latency_ms = Vec::new();
+        let bound = self.inputs.values().next().map(|tensor| Tensor::try_from(tensor.clone()).unwrap());
+        TIMED.set(bound.map_or(0.0, |tensor| tensor.values::<f32>().unwrap()[0]));
         for _ in 0..window.iterations {
             let began = Instant::now();
             self.run()?;
@@ -183,9 +193,11 @@ impl Fixture {
             cache: None,
             cache_origin: None,
             ceilings: None,
+            oracles: None,
             plan: None,
             built_for: None,
             eval: None,
+            inputs: None,
             calibration: None,
             plugins: Vec::new(),
             builds: 1,

@@ -127,6 +127,12 @@ const WARM_UP_SHARE: f64 = 0.25;
 /// How often the cores' pace is taken before the first window, so that one disturbance does not pass for their best.
 const PACES_BEFORE: usize = 5;
 
+/// Parts of a window between which the cores' pace is taken: neighbours come and go within tenths of a second.
+const PACED_PARTS: u32 = 4;
+
+/// How long quiet windows are waited for while disturbed ones count, where the budget allows.
+const QUIET_WAIT_MS: f64 = 3000.0;
+
 /// Share of the budget after which disturbed windows are taken as they are.
 const DISCARD_SHARE: f64 = 0.5;
 
@@ -189,10 +195,7 @@ pub fn measure(
     }
     let stop = loop {
         run.check_cancelled()?;
-        let pace_before_ns = pace_ns;
-        let timed = run.window(window)?;
-        pace_ns = run.meter.pace_ns();
-        let slower_ns = [pace_before_ns, pace_ns].into_iter().flatten().reduce(f64::max);
+        let (timed, slowest_ns) = run.paced_window(window, &mut pace_ns)?;
         let (timed, thinned_from) = thin(timed, config.max_kept().min(MAX_SAMPLES - record.sample_count()));
         let after = run.look(telemetry, &last)?;
         let tainted = contention::assess(&last, &after, timed.duration_ms, config.threads);
@@ -201,7 +204,7 @@ pub fn measure(
         // Measuring again needs time: near the end of the budget a disturbed window is better than none.
         let most = if elapsed_ms < config.budget_ms * DISCARD_SHARE { config.max_discarded_windows } else { 0 };
         record.taint_earlier(&after.passed_processes, config, most);
-        record.add(Measured { timed, thinned_from, span, tainted, pace_ns: slower_ns }, config, most);
+        record.add(Measured { timed, thinned_from, span, tainted, pace_ns: slowest_ns }, config, most);
         last = after;
         let stop = |record: &Record| record.stop(config, elapsed_ms, clock.now_ms() - timed_from_ms);
         if stop(&record).is_none() {
@@ -330,6 +333,27 @@ impl Run<'_> {
                 Window { iterations: MIN_PROCESS_ITERATIONS, duration_ms: window_ms.max(self.config.window_ms) }
             }
         }
+    }
+
+    /// A timed window, and the slowest pace that the cores had within it, taken between its parts. `pace_ns` is the one
+    /// before it, and the last one afterwards.
+    fn paced_window(
+        &mut self,
+        window: Window,
+        pace_ns: &mut Option<f64>,
+    ) -> Result<(Timed, Option<f64>), BackendError> {
+        let Some(mut slowest_ns) = *pace_ns else { return Ok((self.window(window)?, None)) };
+        let parts = PACED_PARTS.min(window.iterations);
+        let upto = |part: u32| (u64::from(window.iterations) * u64::from(part) / u64::from(parts)) as u32;
+        let mut whole = Timed { latencies: Vec::with_capacity(window.iterations as usize), duration_ms: 0.0 };
+        for part in 0..parts {
+            let timed = self.window(Window { iterations: upto(part + 1) - upto(part), ..window })?;
+            whole.latencies.extend(timed.latencies);
+            whole.duration_ms += timed.duration_ms;
+            *pace_ns = self.meter.pace_ns();
+            slowest_ns = slowest_ns.max(pace_ns.unwrap_or_default());
+        }
+        Ok((whole, Some(slowest_ns)))
     }
 
     fn window(&mut self, window: Window) -> Result<Timed, BackendError> {

@@ -3,7 +3,7 @@
 //! A disturbed window is measured again, a bounded number of times; after that such windows count for want of better
 //! ones. As soon as there are quiet windows enough for a comparison, those alone count, however many were disturbed.
 
-use super::{MeasureConfig, Timed};
+use super::{MeasureConfig, QUIET_WAIT_MS, Timed};
 use planforge_device::telemetry::contention;
 use planforge_report::{Experiment, Finding, Severity, StopReason, WindowRecord, samples::MAX_SAMPLES};
 use planforge_stats::{CI_CONFIDENCE, COMPARABLE_WINDOWS, LatencyStats, MIN_FOR_CONFIDENCE};
@@ -149,7 +149,10 @@ impl Record {
         let count = self.sample_count();
         let full = count >= MAX_SAMPLES;
         let comparable = self.counted().count() >= config.min_windows && count >= MIN_FOR_CONFIDENCE;
-        let enough = stats.count >= config.min_samples && comparable && (timed_ms >= config.min_duration_ms || full);
+        let quiet = self.counted().all(|window| window.tainted.is_empty());
+        let quiet = quiet || elapsed_ms >= QUIET_WAIT_MS.min(config.budget_ms);
+        let long = timed_ms >= config.min_duration_ms || full;
+        let enough = stats.count >= config.min_samples && comparable && long && quiet;
         if enough && relative_half_width(&stats).is_some_and(|width| width <= config.target_relative_ci) {
             Some(StopReason::Confident)
         } else if full {

@@ -1,12 +1,15 @@
 //! Both checks of one engine, and what follows from them.
 
-use super::{Independent, accuracy, numerics};
+use super::{Independent, Second, accuracy, numerics};
 use crate::measure::Clock;
 use planforge_backend::{Cancel, Meter};
 use planforge_graph::ir::Graph;
 use planforge_report::{Accuracy, Finding, Numerics, OutputNumerics, Severity};
 use planforge_types::{BackendError, FailureClass, NamedTensors, Precision};
 use std::path::Path;
+
+/// Code of the finding that the reference and an independent runtime disagree.
+const DISAGREEMENT: &str = "oracles-disagree";
 
 /// What there is to check an engine with.
 #[derive(Clone, Copy)]
@@ -15,6 +18,8 @@ pub struct Check<'a> {
     pub graph: Result<&'a Graph, &'a str>,
     /// Says what is right when the reference operators do not.
     pub independent: Option<Independent<'a>>,
+    /// What the reference operators are held against, once per model; `None`: nobody asks.
+    pub second: Option<Second<'a>>,
     /// Reference inputs, bound already.
     pub inputs: &'a NamedTensors,
     /// Labelled test set.
@@ -53,6 +58,7 @@ impl Check<'_> {
             verdict.add("oracle", Severity::Note, message);
         }
         verdict.judge_numerics(&numerics);
+        verdict.judge_reference(&numerics, "");
         verdict.numerics = Some(numerics);
         if let Some(eval) = self.eval {
             match accuracy::TestSet::read(eval, &meter.inputs(), self.inputs) {
@@ -72,6 +78,7 @@ impl Check<'_> {
     /// names the shapes.
     pub fn also(&self, meter: &mut dyn Meter, at: &str, verdict: &mut Verdict) -> Result<(), BackendError> {
         let (numerics, _) = super::numerics(meter, self)?;
+        verdict.judge_reference(&numerics, &format!("{at}: "));
         let fine = numerics::passes(&numerics.outputs, numerics.threshold);
         match &numerics.skipped {
             _ if !fine => {
@@ -126,6 +133,16 @@ impl Verdict {
         }
     }
 
+    /// An engine is right by a reference that an independent runtime contradicts: nobody knows then whether it is.
+    fn judge_reference(&mut self, numerics: &Numerics, at: &str) {
+        let Some(agreement) = numerics.independent.as_ref().filter(|agreement| agreement.agrees == Some(false)) else {
+            return;
+        };
+        self.accurate = false;
+        let message = format!("{at}{}: {}", agreement.words(), agreement.disagreements.join("; "));
+        self.add(DISAGREEMENT, Severity::Error, message);
+    }
+
     /// Says which outputs are right only because of what their model does to small errors, and of what nothing can be
     /// said.
     fn note_allowances(&mut self, numerics: &Numerics, at: &str) {
@@ -140,7 +157,8 @@ impl Verdict {
                 }
                 unjudged => {
                     let message = format!(
-                        "{at}{unjudged} of the {elements} elements of output '{name}' cannot be judged on these inputs: {}",
+                        "{at}{unjudged} of the {elements} elements of output '{name}' cannot be judged on these inputs: {}; \
+                         others may tell more (--inputs)",
                         allowed.reason
                     );
                     self.add("unverified", Severity::Warning, message);
@@ -167,9 +185,16 @@ impl Verdict {
 
     /// The error an inaccurate engine ends its job with.
     pub fn refusal(&self) -> BackendError {
-        let reasons: Vec<&str> =
-            self.findings.iter().filter(|f| f.code == "inaccurate").map(|f| f.message.as_str()).collect();
-        BackendError::new(FailureClass::Model, format!("the engine's outputs are wrong: {}", reasons.join("; ")))
+        let of = |code: &str| -> Vec<&str> {
+            self.findings.iter().filter(|f| f.code == code).map(|f| f.message.as_str()).collect()
+        };
+        let (wrong, unknown) = (of("inaccurate"), of(DISAGREEMENT));
+        let what = if wrong.is_empty() {
+            "nobody knows whether the engine's outputs are right"
+        } else {
+            "the engine's outputs are wrong"
+        };
+        BackendError::new(FailureClass::Model, format!("{what}: {}", [wrong, unknown].concat().join("; ")))
             .with_hint("pass --allow-inaccurate to keep it; its report will say that it is inaccurate")
     }
 }

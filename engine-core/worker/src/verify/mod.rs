@@ -5,12 +5,16 @@
 //!
 //! What is right say the reference operators; where they refuse the model or are too slow, another backend that has an
 //! oracle says it. Outputs that differ by more than the precision explains are held against the same oracle rounded in
-//! other ways (`rounding`): what those runs differ by among themselves is no fault of the engine's (`spread`).
+//! other ways (`rounding`): what those runs differ by among themselves is no fault of the engine's (`spread`). That the
+//! reference reads the model as others do is compared once per model, where an independent runtime is present
+//! (`agreement`).
 
 pub mod accuracy;
+mod agreement;
 mod check;
 #[cfg(test)]
 mod every_element_tests;
+pub mod given;
 pub mod inputs;
 pub mod numerics;
 mod places;
@@ -19,6 +23,7 @@ mod quantized_tests;
 mod rounding;
 mod spread;
 
+pub use agreement::{Agreements, Second};
 pub use check::{Check, Verdict};
 
 use crate::measure::Clock;
@@ -57,6 +62,10 @@ impl std::fmt::Debug for Independent<'_> {
     }
 }
 
+fn cancelled() -> BackendError {
+    BackendError::new(FailureClass::Infrastructure, "verification was cancelled")
+}
+
 /// How the reference's run ended.
 #[derive(Debug)]
 pub enum OracleEnd {
@@ -92,9 +101,7 @@ pub fn reference(
         Ok(outputs) => Ok(OracleEnd::Outputs(
             outputs.iter().map(|(name, tensor)| (name.clone(), HostTensor::from(tensor))).collect(),
         )),
-        Err(OpError::Stopped) if cancel.is_cancelled() => {
-            Err(BackendError::new(FailureClass::Infrastructure, "verification was cancelled"))
-        }
+        Err(OpError::Stopped) if cancel.is_cancelled() => Err(cancelled()),
         Err(OpError::Stopped) => {
             Ok(OracleEnd::Silent(format!("the {ORACLE} took longer than {:.0} s", budget_ms / 1e3)))
         }
@@ -125,9 +132,7 @@ fn expected(check: &Check<'_>) -> Result<Expected, BackendError> {
     let limit = Duration::from_secs_f64(check.budget_ms.max(0.0) / 1e3);
     match oracle.outputs(model, check.inputs, limit, check.cancel) {
         Ok(outputs) => Ok(Expected { oracle: oracle.name(), end: OracleEnd::Outputs(outputs), instead: Some(reason) }),
-        Err(_) if check.cancel.is_cancelled() => {
-            Err(BackendError::new(FailureClass::Infrastructure, "verification was cancelled"))
-        }
+        Err(_) if check.cancel.is_cancelled() => Err(cancelled()),
         Err(error) => {
             let reason = format!("{reason}; nor could {} say: {error}", oracle.name());
             Ok(Expected { oracle: ORACLE.into(), end: OracleEnd::Silent(reason), instead: None })
@@ -149,6 +154,11 @@ pub(crate) fn numerics(meter: &mut dyn Meter, check: &Check<'_>) -> Result<(Nume
         }
     };
     let softmaxes = check.graph.map(numerics::final_softmaxes).unwrap_or_default();
+    // Where the runtime itself says what is right, there is nothing to hold it against.
+    let independent = match (&instead, &check.second) {
+        (None, Some(second)) => Some(agreement::held(check, second, &expected, &softmaxes)?),
+        _ => None,
+    };
     let given = meter.run()?;
     let mut outputs = numerics::compare(&given, &expected, &softmaxes);
     if let (Ok(graph), None, Ok(inputs)) = (check.graph, &instead, tensors(check.inputs)) {
@@ -157,7 +167,7 @@ pub(crate) fn numerics(meter: &mut dyn Meter, check: &Check<'_>) -> Result<(Nume
         places::judge(&mut outputs, graph, &inputs, [&given, &expected], threshold, &stop);
     }
     if !numerics::passes(&outputs, threshold) {
-        let spread = spread(check, instead.is_some(), &expected, &softmaxes)?;
+        let spread = spread(check, instead.is_some(), false, &expected, &softmaxes)?;
         spread.judge(&mut outputs, &given, &expected, &softmaxes, threshold);
     }
     let passed = numerics::passes(&outputs, threshold);
@@ -169,6 +179,7 @@ pub(crate) fn numerics(meter: &mut dyn Meter, check: &Check<'_>) -> Result<(Nume
         max_error,
         passed,
         skipped: None,
+        independent,
         ..not_compared(String::new(), threshold)
     };
     Ok((compared, instead))
@@ -181,6 +192,7 @@ const NUDGE: f64 = 4e-6;
 fn spread(
     check: &Check<'_>,
     independently: bool,
+    integer_softmax: bool,
     reference: &NamedTensors,
     softmaxes: &BTreeMap<String, usize>,
 ) -> Result<Spread, BackendError> {
@@ -208,12 +220,12 @@ fn spread(
             }
             (None, Some(graph)) => {
                 let stop = || check.cancel.is_cancelled() || left_ms() <= 0.0;
-                rounding::outputs(graph, &tensors, check.precision, seed, &stop).ok()
+                rounding::outputs(graph, &tensors, check.precision, integer_softmax, seed, &stop).ok()
             }
             (None, None) => None,
         };
         if check.cancel.is_cancelled() {
-            return Err(BackendError::new(FailureClass::Infrastructure, "verification was cancelled"));
+            return Err(cancelled());
         }
         match outputs {
             Some(outputs) => spread.add(&outputs, reference, softmaxes),
@@ -242,6 +254,7 @@ fn not_compared(reason: String, threshold: f64) -> Numerics {
         threshold,
         passed: false,
         oracle_ms: 0.0,
+        independent: None,
     }
 }
 
@@ -309,6 +322,7 @@ mod tests {
         let check = Check {
             graph: Err("operator Foo is unknown"),
             independent,
+            second: None,
             inputs: &NamedTensors::new(),
             eval: None,
             precision: Precision::Fp32,

@@ -71,6 +71,7 @@ impl Model {
         let check = Check {
             graph: Ok(&self.graph),
             independent: None,
+            second: None,
             inputs: &self.inputs,
             eval: None,
             precision: Precision::Fp32,
@@ -146,7 +147,8 @@ fn an_engine_that_rounds_otherwise_is_right() {
     let mut beyond = 0;
     for model in Model::all() {
         for seed in 100..116 {
-            let answers = rounding::outputs(&model.graph, &model.tensors(), Precision::Fp32, seed, &|| false).unwrap();
+            let answers =
+                rounding::outputs(&model.graph, &model.tensors(), Precision::Fp32, false, seed, &|| false).unwrap();
             let verdict = model.verdict(answers);
             let numerics = verdict.numerics.as_ref().unwrap();
             assert!(verdict.accurate, "{} {seed}: {:?}", model.name, verdict.findings);

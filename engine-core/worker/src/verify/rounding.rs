@@ -5,12 +5,15 @@
 //! what becomes of that. A well conditioned model hides it in the last digits; a norm of values that hardly differ makes
 //! it large, and a quantized tensor turns it into whole steps, of which each travels on as the model lets it.
 //!
-//! What is exact in every engine is left alone: whole numbers, results that only move elements, and whatever follows from
-//! constants.
+//! A result is moved by as much of itself, and where it is a sum, each of its terms by as much of itself too: of terms that
+//! take each other away the sum says nothing of how they were rounded.
+//!
+//! What is exact in every engine is left alone: whole numbers and sums of them, results that only move elements, and
+//! whatever follows from constants.
 
 use planforge_graph::{
     interpreter::{self, run},
-    ir::{ElementType, Graph, Node, Op, Output, ReduceKind, Tensor, Unary, ValueId},
+    ir::{ElementType, Graph, Node, Op, Output, PoolKind, ReduceKind, Tensor, Unary, ValueId},
     reference::{OpError, steps},
     shape::TensorType,
 };
@@ -64,7 +67,40 @@ fn only_moves(op: &Op) -> bool {
             | Op::Tile
             | Op::Where
             | Op::TopK { .. }
+            | Op::Gather { .. }
+            | Op::GatherElements { .. }
+            | Op::GatherNd { .. }
+            | Op::DepthToSpace { .. }
+            | Op::SpaceToDepth { .. }
+            | Op::Trilu { .. }
+            | Op::Reduce { kind: ReduceKind::Max | ReduceKind::Min, .. }
     )
+}
+
+/// Whether the node adds up terms that follow from its first two inputs.
+fn adds_up(op: &Op) -> bool {
+    match op {
+        Op::Conv(_)
+        | Op::ConvTranspose(_)
+        | Op::MatMul(_)
+        | Op::BatchNorm { .. }
+        | Op::Lrn { .. }
+        | Op::CumSum { .. }
+        | Op::Resize(_)
+        | Op::Attention(_)
+        | Op::Named(_) => true,
+        Op::Pool(pool) => matches!(pool.kind, PoolKind::Average { .. }),
+        Op::Reduce { kind, .. } => !matches!(kind, ReduceKind::Max | ReduceKind::Min),
+        _ => false,
+    }
+}
+
+/// Whether every element is a whole number: sums of products of such numbers are exact everywhere.
+fn is_whole(tensor: &Tensor) -> bool {
+    match tensor.values::<f32>() {
+        Ok(values) => values.iter().all(|value| *value == value.trunc() && f64::from(value.abs()) <= WHOLE_MAX),
+        Err(_) => tensor.to_f64s().iter().all(|value| *value == value.trunc() && value.abs() <= WHOLE_MAX),
+    }
 }
 
 /// Whether the node computes a mean on its way, which is no whole number even where everything it is made of is.
@@ -97,6 +133,18 @@ pub(super) fn is_quantized(graph: &Graph) -> bool {
     graph.nodes.iter().any(rounded)
 }
 
+/// Which values are what a softmax gave, moved at most.
+fn probabilities(graph: &Graph) -> Vec<bool> {
+    let mut of_softmax = vec![false; graph.values.len()];
+    for node in &graph.nodes {
+        let moved = only_moves(&node.op) && node.input(0).is_some_and(|id| of_softmax[id.index()]);
+        if moved || matches!(node.op, Op::Softmax { log: false, .. }) {
+            node.outputs.iter().for_each(|id| of_softmax[id.index()] = true);
+        }
+    }
+    of_softmax
+}
+
 /// Size of a step of every output that comes right out of a quantization by one scale.
 pub(super) fn output_steps(graph: &Graph) -> BTreeMap<String, f64> {
     let definitions = graph.def_use().definition;
@@ -119,15 +167,22 @@ pub(super) fn output_steps(graph: &Graph) -> BTreeMap<String, f64> {
 }
 
 /// One run of the reference, rounded in the way that `seed` says; [`OpError::Stopped`] as soon as `stop` says so.
+/// `integer_softmax`: half of the runs compute a softmax that is rounded to steps at once as runtimes on integers do (ONNX
+/// Runtime's `QLinearSoftmax` multiplies by the scale's reciprocal, cut to a whole number, and is up to a step low).
 pub(super) fn outputs(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,
     precision: Precision,
+    integer_softmax: bool,
     seed: u64,
     stop: &dyn Fn() -> bool,
 ) -> Result<NamedTensors, OpError> {
-    let mut shaker =
-        Shaker { noise: noise(precision), random: Xoshiro256PlusPlus::seed_from_u64(seed), varies: varying(graph) };
+    let mut shaker = Shaker {
+        noise: noise(precision),
+        random: Xoshiro256PlusPlus::seed_from_u64(seed),
+        varies: varying(graph),
+        probabilities: if integer_softmax { probabilities(graph) } else { vec![false; graph.values.len()] },
+    };
     let inputs: BTreeMap<String, Tensor> = inputs
         .iter()
         .map(|(name, tensor)| Ok((name.clone(), shaker.nudged(tensor, false)?)))
@@ -142,7 +197,8 @@ pub(super) fn outputs(
 
 /// The same inputs, floats moved by a few units of their last place.
 pub(super) fn nudged(inputs: &NamedTensors, noise: f64, seed: u64) -> Result<NamedTensors, OpError> {
-    let mut shaker = Shaker { noise, random: Xoshiro256PlusPlus::seed_from_u64(seed), varies: Vec::new() };
+    let random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut shaker = Shaker { noise, random, varies: Vec::new(), probabilities: Vec::new() };
     let nudge = |(name, tensor): (&String, &HostTensor)| {
         let tensor = shaker.nudged(&Tensor::try_from(tensor.clone())?, false)?;
         Ok((name.clone(), HostTensor::from(&tensor)))
@@ -154,6 +210,7 @@ struct Shaker {
     noise: f64,
     random: Xoshiro256PlusPlus,
     varies: Vec<bool>,
+    probabilities: Vec<bool>,
 }
 
 impl Shaker {
@@ -162,18 +219,26 @@ impl Shaker {
         if !node.outputs.iter().any(|id| self.varies[id.index()]) {
             return run(&node.op, tensors, types);
         }
-        let (first, behind) = match tensors.split_first() {
-            Some((Some(first), behind)) if varies(node.input(0)) => (*first, behind),
+        let varying =
+            |position: usize| tensors.get(position).copied().flatten().filter(|_| varies(node.input(position)));
+        let (at, other) = match (varying(0), varying(1)) {
+            (Some(first), _) if is_rounding(&node.op) => {
+                let integer_softmax = node.input(0).is_some_and(|id| self.probabilities[id.index()]);
+                (0, self.rounded_otherwise(&node.op, first, tensors, integer_softmax)?)
+            }
+            (Some(first), _) if has_a_mean(&node.op) => (0, self.nudged(first, true)?),
+            (first, second) if adds_up(&node.op) && (first.is_some() || second.is_some()) => {
+                let exact = tensors.iter().take(2).flatten().all(|tensor| is_whole(tensor));
+                let (at, terms) = first.map_or((1, second), |first| (0, Some(first)));
+                let Some(terms) = terms.filter(|_| !exact) else {
+                    return self.nudged_all(&node.op, run(&node.op, tensors, types)?);
+                };
+                (at, self.nudged(terms, true)?)
+            }
             _ => return self.nudged_all(&node.op, run(&node.op, tensors, types)?),
         };
-        let other = if is_rounding(&node.op) {
-            self.rounded_otherwise(&node.op, first, tensors)?
-        } else if has_a_mean(&node.op) {
-            self.nudged(first, true)?
-        } else {
-            return self.nudged_all(&node.op, run(&node.op, tensors, types)?);
-        };
-        let tensors: Vec<Option<&Tensor>> = [Some(&other)].into_iter().chain(behind.iter().copied()).collect();
+        let mut tensors = tensors.to_vec();
+        tensors[at] = Some(&other);
         let results = run(&node.op, &tensors, types)?;
         // What was rounded to steps is exactly that.
         if is_rounding(&node.op) { Ok(results) } else { self.nudged_all(&node.op, results) }
@@ -214,13 +279,27 @@ impl Shaker {
     }
 
     /// `x` such that it rounds as it might elsewhere: moved by noise, and a few elements that lie next to a half on the
-    /// other side of it.
-    fn rounded_otherwise(&mut self, op: &Op, x: &Tensor, tensors: &[Option<&Tensor>]) -> Result<Tensor, OpError> {
+    /// other side of it; of an integer softmax with a whole number of steps to 1, or not.
+    fn rounded_otherwise(
+        &mut self,
+        op: &Op,
+        x: &Tensor,
+        tensors: &[Option<&Tensor>],
+        integer_softmax: bool,
+    ) -> Result<Tensor, OpError> {
         let steps = match op {
             Op::Quantize(how) | Op::FakeQuantize(how) => steps(*how, tensors)?,
             _ => vec![1.0; x.len()],
         };
         let mut values = x.to_f64s();
+        if integer_softmax && self.random.random::<bool>() {
+            let whole = |step: f64| (1.0 / step).floor() * step;
+            values
+                .iter_mut()
+                .zip(&steps)
+                .filter(|(_, step)| **step < 1.0)
+                .for_each(|(value, step)| *value *= whole(*step));
+        }
         let noise = self.noise_of(x.element()).unwrap_or(self.noise);
         let mut close: Vec<(f64, usize)> = Vec::new();
         for (index, (value, step)) in values.iter_mut().zip(&steps).enumerate() {
@@ -275,8 +354,13 @@ mod tests {
     }
 
     fn shaken(graph: &Graph, x: &[f32], seed: u64) -> Vec<f64> {
+        shaken_by(graph, x, false, seed)
+    }
+
+    fn shaken_by(graph: &Graph, x: &[f32], integer_softmax: bool, seed: u64) -> Vec<f64> {
         let x = Tensor::from_vec(vec![x.len()], x.to_vec()).unwrap();
-        let outputs = outputs(graph, &[("x".to_owned(), x)].into(), Precision::Fp32, seed, &|| false).unwrap();
+        let outputs =
+            outputs(graph, &[("x".to_owned(), x)].into(), Precision::Fp32, integer_softmax, seed, &|| false).unwrap();
         Tensor::try_from(outputs["y"].clone()).unwrap().to_f64s()
     }
 
@@ -299,6 +383,31 @@ mod tests {
     }
 
     #[test]
+    fn a_softmax_on_integers_may_take_a_whole_number_of_steps() {
+        let how = Quantization { element: ElementType::U8, axis: None };
+        let graph = |scale: f32| {
+            let mut graph = single(Op::Softmax { axis: 0, log: false }, &[2], ElementType::F32, None);
+            let scale = graph.add_constant("s", Tensor::scalar(scale));
+            let (soft, q) = (graph.outputs[0].value, graph.add_value("q", ElementType::U8, &[2]));
+            graph.nodes.push(node(Op::Quantize(how), &[soft, scale], q));
+            graph.outputs = vec![Output { name: "y".into(), value: q }];
+            graph
+        };
+        let seen = |scale: f32, integers: bool| -> Vec<Vec<f64>> {
+            // 0.88 and 0.12 of 1.
+            let mut seen: Vec<Vec<f64>> =
+                (0..32).map(|seed| shaken_by(&graph(scale), &[2.0, 0.0], integers, seed)).collect();
+            seen.sort_by(|a, b| a.partial_cmp(b).unwrap());
+            seen.dedup();
+            seen
+        };
+        // 254.99998 steps to 1, which is cut to 254; 256 stay.
+        assert_eq!(seen(1.0 / 255.0, true), [[224.0, 30.0], [225.0, 30.0]]);
+        assert_eq!(seen(1.0 / 256.0, true), [[225.0, 31.0]]);
+        assert_eq!(seen(1.0 / 255.0, false), [[225.0, 30.0]], "an engine is not excused by it");
+    }
+
+    #[test]
     fn whole_numbers_stay_and_others_move_by_noise() {
         let graph = single(Op::Binary(Binary::Add), &[3], ElementType::F32, Some(Tensor::scalar(1.0f32)));
         assert!(!is_quantized(&graph));
@@ -306,6 +415,35 @@ mod tests {
         assert_eq!(y[..2], [2.0, 1.0]);
         let error = (y[2] / f64::from(1.3f32) - 1.0).abs();
         assert!(error > 0.0 && error < 4.0 * noise(Precision::Fp32), "{error}");
+    }
+
+    #[test]
+    fn terms_that_take_each_other_away_leave_their_roundings() {
+        let reduce = |kind| Op::Reduce { kind, axes: vec![0], keep: false };
+        let of = |op: Op, weights: Option<&[f32]>, x: &[f32]| -> Vec<f64> {
+            let mut graph = Graph::default();
+            let input = graph.add_value("x", ElementType::F32, &[x.len()]);
+            let weights =
+                weights.map(|w| graph.add_constant("w", Tensor::from_vec(vec![w.len()], w.to_vec()).unwrap()));
+            let y = graph.add_value("y", ElementType::F32, &[]);
+            graph.inputs = vec![input];
+            graph.outputs = vec![Output { name: "y".into(), value: y }];
+            graph.nodes = vec![node(op, &[Some(input), weights].into_iter().flatten().collect::<Vec<_>>(), y)];
+            (0..16).flat_map(|seed| shaken(&graph, x, seed)).collect()
+        };
+        let largest = |y: Vec<f64>| y.into_iter().fold(0.0, |most: f64, y| most.max(y.abs()));
+        let product = || Op::MatMul(planforge_graph::ir::MatMul::default());
+        let ones = [1.0f32; 4];
+        // Exact, or nearly so, by what is left; not by what it is left of.
+        let weights = [1000.1f32, -1000.1, 700.3, -700.3];
+        let off = largest(of(product(), Some(&weights), &ones));
+        assert!((1e-4..1e-1).contains(&off), "{off}");
+        let sum = largest(of(reduce(ReduceKind::Sum), None, &weights));
+        assert!((1e-4..1e-1).contains(&sum), "{sum}");
+        // Whole numbers add up to what they are, and the largest of some is one of them.
+        assert_eq!(largest(of(product(), Some(&[3.0, -3.0, 2.0, -2.0]), &ones)), 0.0);
+        assert_eq!(largest(of(reduce(ReduceKind::Sum), None, &[3.0, -3.0, 2.0, -2.0])), 0.0);
+        assert_eq!(of(reduce(ReduceKind::Max), None, &[3.0, 1.0]), [3.0; 16]);
     }
 
     #[test]
