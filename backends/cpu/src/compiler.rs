@@ -81,6 +81,12 @@ impl Compiler for CpuCompiler {
             (!spec.plugins.is_empty(), "plugins".into()),
             (spec.threads == Some(0), "engines of no threads".into()),
         ];
+        if spec.approximate_gelu {
+            return Err(refuse(
+                "an approximate GELU is for native engines of NVIDIA devices; on processors GELU is as the model has it",
+                "leave --approximate-gelu out",
+            ));
+        }
         if let Some((_, what)) = refusals.iter().find(|(given, _)| *given) {
             return Err(refuse(format!("the native compiler does not support {what} yet"), "leave it out of the spec"));
         }
@@ -217,6 +223,7 @@ pub(super) fn compile_on(
         "steps": manifest.program.steps.len(),
         "reference_steps": manifest.program.steps.iter().filter(|s| matches!(s.kind, super::program::StepKind::Reference { .. })).count(),
         "passes": manifest.passes.iter().map(|pass| (pass.pass.clone(), pass.changes.len())).collect::<BTreeMap<_, _>>(),
+        "gelu": super::gelus::of(&manifest.program),
         "tuning_seconds": tuning_seconds,
         "tactics_timed": cache.misses,
         "tactics_known": cache.hits,

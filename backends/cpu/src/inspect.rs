@@ -12,7 +12,7 @@ use planforge_plan::{
     lines::{self, LABEL_WIDTH},
     signature::InputSignature,
 };
-use planforge_report::format::mib;
+use planforge_report::{format::mib, gelu};
 use planforge_types::{BuildSpec, Digest, Port, Sku, Toolchain};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, path::Path};
@@ -44,6 +44,9 @@ pub struct Inspection {
     pub steps: Vec<InspectedStep>,
     /// How many steps each kernel computes.
     pub kernels: BTreeMap<String, usize>,
+    /// How many GELUs are computed in which form.
+    #[serde(default)]
+    pub gelu: BTreeMap<String, u64>,
     pub memory: InspectedMemory,
 }
 
@@ -178,6 +181,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
         profiles,
         steps,
         kernels,
+        gelu: crate::gelus::of(program),
         memory: InspectedMemory {
             arena_bytes: program.arena_bytes,
             without_reuse_bytes,
@@ -229,6 +233,9 @@ impl fmt::Display for Inspection {
             writeln!(f, "profile {index}: {}; {arena} activations at usual shapes", inputs.join(", "))?;
         }
         lines::passes(f, LABEL_WIDTH, &self.passes)?;
+        if let Some(words) = gelu::words(&self.gelu) {
+            writeln!(f, "GELU    {words}")?;
+        }
         for (kernel, count) in &self.kernels {
             writeln!(f, "kernel  {kernel} x {count}")?;
         }

@@ -31,6 +31,7 @@ mod error;
 pub mod explain;
 #[doc(hidden)]
 pub mod fuzzing;
+mod gelus;
 #[cfg(test)]
 mod golden_tests;
 mod inspect;

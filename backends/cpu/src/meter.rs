@@ -7,6 +7,7 @@
 use super::{
     engine::Engine,
     error::EngineError,
+    gelus,
     memory::Weights,
     plan::{self, Manifest, PlanError},
     program::{Program, ProgramPort},
@@ -341,6 +342,10 @@ impl Meter for CpuSession {
 
     fn memory_bytes(&self) -> u64 {
         self.engine().held_bytes()
+    }
+
+    fn gelus(&self) -> BTreeMap<String, u64> {
+        gelus::of(self.program())
     }
 
     fn rate_conditions(&self) -> Option<BTreeMap<String, String>> {

@@ -276,6 +276,11 @@ fn wrong_inputs_and_requests_are_refused_in_words() {
     let mut option = fine.clone();
     option.spec.options.insert("turbo".into(), "yes".into());
     assert!(CpuCompiler.check(&option).unwrap_err().message.contains("turbo"));
+    let mut approximate = fine.clone();
+    approximate.spec.approximate_gelu = true;
+    let refusal = CpuCompiler.check(&approximate).unwrap_err();
+    assert!(refusal.message.contains("approximate GELU is for native engines of NVIDIA devices"), "{refusal}");
+    assert!(refusal.hint.contains("--approximate-gelu"), "{refusal}");
     let mut old = fine;
     old.toolchain.version = "0".into();
     assert!(CpuCompiler.check(&old).is_err());

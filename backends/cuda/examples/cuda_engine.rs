@@ -10,6 +10,7 @@ use planforge_cuda::{
     schedule,
     source::Source,
     tune::{Effort, Timed, Times, tune},
+    versions::CUDA_REVISION,
     view::Kind,
 };
 use planforge_graph::ir::ElementType;
@@ -50,10 +51,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let device = Device::open(None, Some(folder.join("cubins")))?;
     let weights = Rc::new(device.gpu.upload(&lowered.weights)?);
     let began = Instant::now();
+    // What an older compiler timed may have been something else.
+    let times_file = folder.join(format!("times-{CUDA_REVISION}.json"));
     let mut known: Times =
-        std::fs::read(folder.join("times.json")).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
+        std::fs::read(&times_file).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
     let tuned = tune(&device, &mut program, &weights, Effort::of_level(3), &mut known, &mut |_, _, _| true)?;
-    std::fs::write(folder.join("times.json"), serde_json::to_vec(&known)?)?;
+    std::fs::write(&times_file, serde_json::to_vec(&known)?)?;
     writeln!(
         out,
         "tuned in {:.1} s, {} candidates",

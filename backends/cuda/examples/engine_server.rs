@@ -2,12 +2,14 @@
 //! (`tests/bench/cuda-vs-pytorch`).
 //!
 //!     engine_server MODEL.onnx BATCH CACHE [--level 0..5] [--contexts N] [--libraries-behind]
+//!                   [--approximate-gelu]
 //!     engine_server MODEL.onnx BATCH --steps
 //!
 //! Open dimensions get the size BATCH. Times of tactics and compiled kernels are kept in the folder CACHE. With
 //! `--steps` nothing touches a device: the engine's steps are listed. With `--libraries-behind` every kernel of a library
-//! waits for the end of what is ahead of it, whether that is needed or not: for measuring what an early begin gives. Else
-//! one line of JSON says what was built, and every command on standard input is answered by one line of JSON:
+//! waits for the end of what is ahead of it, whether that is needed or not: for measuring what an early begin gives. With
+//! `--approximate-gelu` GELU by tanh may stand in for GELU by erf: for measuring what exactness costs. Else one line of
+//! JSON says what was built, and every command on standard input is answered by one line of JSON:
 //!
 //! | command | answer |
 //! |---|---|
@@ -25,6 +27,7 @@ use planforge_cuda::{
     program::{Edge, Program},
     runtime::{Context, Device, Kernels},
     tune::{Effort, Times, tune},
+    versions::CUDA_REVISION,
     view::Kind,
 };
 use planforge_identity::npz;
@@ -54,11 +57,13 @@ struct Arguments {
     level: u8,
     contexts: usize,
     libraries_behind: bool,
+    approximate_gelu: bool,
 }
 
 fn arguments() -> Outcome<Arguments> {
     let mut positional = Vec::new();
-    let (mut level, mut contexts, mut steps, mut libraries_behind) = (3, 1, false, false);
+    let (mut level, mut contexts, mut steps) = (3, 1, false);
+    let (mut libraries_behind, mut approximate_gelu) = (false, false);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number =
@@ -68,6 +73,7 @@ fn arguments() -> Outcome<Arguments> {
             "--contexts" => contexts = usize::from(number()?.max(1)),
             "--steps" => steps = true,
             "--libraries-behind" => libraries_behind = true,
+            "--approximate-gelu" => approximate_gelu = true,
             _ => positional.push(word),
         }
     }
@@ -80,8 +86,10 @@ fn arguments() -> Outcome<Arguments> {
             level,
             contexts,
             libraries_behind,
+            approximate_gelu,
         }),
-        _ => Err("usage: engine_server MODEL.onnx BATCH CACHE [--level N] [--contexts N] [--libraries-behind], \
+        _ => Err("usage: engine_server MODEL.onnx BATCH CACHE [--level N] [--contexts N] [--libraries-behind] \
+              [--approximate-gelu], \
               or MODEL.onnx BATCH --steps"
             .into()),
     }
@@ -132,7 +140,9 @@ fn main() -> Outcome<()> {
     std::fs::create_dir_all(cache)?;
     let device = Device::open(None, Some(cache.join("cubins")))?;
     let weights = Rc::new(device.gpu.upload(&weights)?);
-    let times_file = cache.join("times.json");
+    program.approximate_gelu = arguments.approximate_gelu;
+    // What an older compiler timed may have been something else.
+    let times_file = cache.join(format!("times-{CUDA_REVISION}.json"));
     let mut known: Times = match std::fs::read(&times_file) {
         Ok(bytes) => serde_json::from_slice(&bytes)?,
         Err(_) => Times::default(),
@@ -159,7 +169,7 @@ fn main() -> Outcome<()> {
     let built = json!({
         "ready": true, "steps": program.steps.len(), "kinds": by_kind(&program), "imported_s": imported_s,
         "tuned_s": tuned_s, "timed": tuned.timed, "known": tuned.known, "device_mib": device_bytes >> 20,
-        "plan_mib": plan_bytes >> 20, "weights_mib": program.weight_bytes >> 20, "arena_mib": program.arena_bytes >> 20,
+        "gelu": program.gelus(), "plan_mib": plan_bytes >> 20, "weights_mib": program.weight_bytes >> 20, "arena_mib": program.arena_bytes >> 20,
         "driver": version(&libraries.driver), "cudnn": version(&libraries.dnn), "cublaslt": version(&libraries.blaslt),
     });
     writeln!(out, "{built}")?;

@@ -68,7 +68,7 @@ pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
         let (inputs, outputs) = (frontend::inputs(&imported), frontend::outputs(&imported));
         let Optimized { graph, summary, passes } = frontend::optimize(imported)?;
         rows_apart.push(rows::computed_apart(&graph));
-        programs.push(lowered(&graph, spec.precision, &mut pool)?);
+        programs.push(lowered(&graph, spec, &mut pool)?);
         match &mut found {
             None => found = Some(Found { graph: summary, passes, inputs, outputs }),
             Some(known) => {
@@ -90,13 +90,14 @@ pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
     Ok(Draft { programs, rows_apart, weights, inputs, outputs, graph, passes })
 }
 
-/// The program of a graph, its constants in `pool`.
-pub fn lowered(graph: &Graph, precision: Precision, pool: &mut Pool) -> Result<Program, BackendError> {
-    let (kind, tf32) = storage(precision).ok_or_else(|| {
-        model(format!("there is no {precision:?} engine yet").to_lowercase(), "choose another precision")
+/// The program of a graph as `spec` asks for it, its constants in `pool`.
+pub fn lowered(graph: &Graph, spec: &BuildSpec, pool: &mut Pool) -> Result<Program, BackendError> {
+    let (kind, tf32) = storage(spec.precision).ok_or_else(|| {
+        model(format!("there is no {:?} engine yet", spec.precision).to_lowercase(), "choose another precision")
     })?;
     let mut program = pool.add(lower(graph, kind)?);
     program.tf32 = tf32;
+    program.approximate_gelu = spec.approximate_gelu;
     Ok(program)
 }
 

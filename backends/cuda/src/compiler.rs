@@ -197,6 +197,7 @@ impl Compiler for CudaCompiler {
             "steps": steps,
             "profiles": manifest.programs.len(),
             "passes": manifest.passes.iter().map(|pass| (pass.pass.clone(), pass.changes.len())).collect::<BTreeMap<_, _>>(),
+            "gelu": manifest.programs[0].program.gelus(),
             "tactics_timed": finished.timed,
             "tactics_known": finished.known,
             "kernels": manifest.kernels.len(),

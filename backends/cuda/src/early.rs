@@ -1,7 +1,7 @@
 //! Which kernels let the ones behind them begin early: decided here, held to in `runtime/context`.
 
 use crate::{
-    program::{Program, Step, Tactic, Work},
+    program::{Program, Step, Work},
     schedule::Schedule,
 };
 
@@ -21,9 +21,7 @@ impl Behind {
     pub fn of(step: &Step) -> Self {
         match (&step.work, &step.tactic) {
             (Work::Kernel(_), _) | (_, None) => Self { waits: true, is_library: false },
-            (_, Some(tactic)) => {
-                Self { waits: tactic.waits(), is_library: matches!(tactic, Tactic::Dnn { .. } | Tactic::Blas { .. }) }
-            }
+            (_, Some(tactic)) => Self { waits: tactic.waits(), is_library: tactic.is_library() },
         }
     }
 }

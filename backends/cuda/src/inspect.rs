@@ -12,7 +12,7 @@ use planforge_plan::{
     container::{MAJOR, MINOR},
     lines::{self, LABEL_WIDTH},
 };
-use planforge_report::format::mib;
+use planforge_report::{format::mib, gelu};
 use planforge_types::{BuildSpec, Digest, Port, Sku, Toolchain, fingerprint::HostFacts};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, path::Path};
@@ -59,6 +59,9 @@ pub struct InspectedProfile {
     pub streams: u32,
     /// How many steps each way of computing has.
     pub tactics: BTreeMap<String, usize>,
+    /// How many GELUs are computed in which form.
+    #[serde(default)]
+    pub gelu: BTreeMap<String, u64>,
     pub steps: Vec<InspectedStep>,
 }
 
@@ -156,6 +159,7 @@ fn inspected(profile: &plan::ProfileProgram) -> InspectedProfile {
         workspace_bytes: program.workspace_bytes(),
         streams: program.steps.iter().map(|step| step.stream + 1).max().unwrap_or(1),
         tactics,
+        gelu: program.gelus(),
         steps,
     }
 }
@@ -206,6 +210,9 @@ impl fmt::Display for Inspection {
             if profile.streams > 1 {
                 let aside = profile.steps.iter().filter(|step| step.stream > 0).count();
                 writeln!(f, "streams {}, {aside} of {} steps beside the first", profile.streams, profile.steps.len())?;
+            }
+            if let Some(words) = gelu::words(&profile.gelu) {
+                writeln!(f, "GELU    {words}")?;
             }
             for (tactic, count) in &profile.tactics {
                 writeln!(f, "tactic  {tactic} x {count}")?;

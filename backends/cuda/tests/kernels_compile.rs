@@ -132,6 +132,21 @@ fn pointwise_kernels() {
     compile(&all);
 }
 
+/// What follows a library's product, in each type; of vectors, of two at once and of single elements.
+#[test]
+fn activations_in_place() {
+    let mut all = Vec::new();
+    for kind in [Kind::F16, Kind::Bf16, Kind::F32] {
+        let gelu = [GeluForm::Erf, GeluForm::Tanh].map(Activation::Gelu);
+        for activation in gelu.into_iter().chain([Activation::Silu, Activation::Tanh, Activation::Mish]) {
+            all.push(pointwise::in_place(activation, &rows(kind, &[1, 33, 64])).unwrap());
+        }
+        all.push(pointwise::in_place(gelu[0], &rows(kind, &[1, 1 << 15, 256])).unwrap());
+        all.push(pointwise::in_place(gelu[0], &rows(kind, &[2, 5, 7])).unwrap());
+    }
+    compile(&all);
+}
+
 /// Operands that are too long to be repeated have names.
 #[test]
 fn long_chains() {

@@ -2,20 +2,23 @@
 //! none, nothing is tested and that is said. The executable runs by itself, so it can be carried to a GPU host.
 #![expect(clippy::print_stderr, reason = "says what was tested")]
 
+mod every_number;
 mod operators;
 
 use operators::{Case, Conv2d, bound};
 use planforge_cuda::{
+    codegen::pointwise,
     early::EARLY_SINCE,
     lower::lower,
-    program::Program,
+    program::{Program, Tactic},
     runtime::{Context, Device, Kernels, Memory, Ready, prepare},
     source::Source,
     tune::{Effort, Times, tune, waits},
     view::Kind,
 };
 use planforge_graph::ir::{Activation, GeluForm};
-use planforge_kernels_cuda::device::{Buffer, Launch};
+use planforge_kernels_cuda::device::{Arg, Buffer, Launch};
+use planforge_types::HostTensor;
 use std::{
     ops::Deref,
     rc::Rc,
@@ -316,4 +319,112 @@ fn elements_are_moved_and_mixed() {
     check(&device, "elements by indices of their own", &operators::gathered_elements(), &ALL);
     check(&device, "normalisation of four groups", &operators::group_norm(Some(4), [2, 24, 5, 7]), &ALL);
     check(&device, "normalisation of every channel", &operators::group_norm(None, [2, 6, 12, 10]), &ALL);
+}
+
+/// By kernels of ours alone, without a product: every activation of every number that 16 bits hold.
+#[test]
+fn activations_of_every_number() {
+    let Some(device) = device() else { return };
+    let mut wrong = Vec::new();
+    for kind in HALVES {
+        let bytes = every_number::bytes();
+        let x = every_number::numbers(kind, &bytes);
+        for activation in every_number::ACTIVATIONS {
+            let generated = pointwise::in_place(activation, &every_number::view(kind)).expect("it has code");
+            let kernel = device.kernel(&generated.source).expect("it compiles and loads");
+            let buffer = device.gpu.upload(&bytes).expect("it fits");
+            // SAFETY: the buffer lives, and is as large as the view that the kernel was made for.
+            unsafe { kernel.launch(&device.stream, generated.launch(), &[Arg::Address(buffer.address())]) }
+                .expect("queued");
+            device.stream.synchronize().expect("it runs");
+            let mut got = vec![0; bytes.len()];
+            buffer.read(0, &mut got).expect("it is read");
+            let want = every_number::expected(activation, &x);
+            let worst =
+                every_number::worst(kind, activation, &x, &got, &want, every_number::own_slack(kind, activation));
+            eprintln!("{activation:?} {kind:?}: {worst}");
+            if worst.ulps > 1 {
+                wrong.push(format!("{activation:?} {kind:?}: {worst}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What f32 rounds off where a library takes GELU by erf from `1 + erf`: relative to the number itself.
+const ONE_AND_ERF: f64 = 1.2e-7;
+/// Most units in the last place that a library's other activations may be off.
+const LIBRARY_ULPS: u64 = 4;
+
+/// By every tactic that the tuner proposes, libraries' among them: products with the identity and convolutions by it,
+/// whose sums are the numbers themselves. What cuBLASLt makes of GELU by tanh is said and not judged: the graph asks for
+/// an approximation.
+#[test]
+fn ends_of_products_of_every_number() {
+    let Some(device) = device() else { return };
+    let gelu = [GeluForm::Erf, GeluForm::Tanh].map(Activation::Gelu);
+    let others = [Activation::Silu, Activation::Sigmoid, Activation::Tanh];
+    let of_products = gelu.into_iter().chain(others).map(|activation| (activation, false));
+    let of_convolutions = gelu.into_iter().chain(others).map(|activation| (activation, true));
+    let mut wrong = Vec::new();
+    for (activation, by_convolution) in of_products.chain(of_convolutions) {
+        for kind in HALVES {
+            let finite = |x: f64| if x.is_finite() { x } else { 0.0 };
+            let all = every_number::numbers(kind, &every_number::bytes());
+            let case =
+                operators::of_identity(activation, &all.into_iter().map(finite).collect::<Vec<_>>(), by_convolution);
+            let what =
+                format!("{activation:?} of a {} {kind:?}", if by_convolution { "convolution" } else { "product" });
+            let mut program = lower(&case.graph, kind).expect("the operator has device code");
+            let weights = Rc::new(device.gpu.upload(&program.weights).expect("weights fit"));
+            let program = &mut program.program;
+            let effort = Effort { compares: false, ..Effort::of_level(3) };
+            let tuned =
+                tune(&device, program, &weights, effort, &mut Times::new(), &mut |_, _, _| true).expect("tuned");
+            let step = program.steps.iter().position(|step| step.work.activation().is_some()).expect("it ends so");
+            for timed in &tuned.tried[&program.steps[step].name] {
+                program.steps[step].tactic = Some(timed.tactic.clone());
+                let worst = Ends { device: &device, weights: &weights, case: &case, kind, activation }.worst(program);
+                let (tactic, us) = (timed.tactic.name(), timed.us);
+                eprintln!("{what} by {tactic} ({us:.1} us): {worst}");
+                let approximate = activation == gelu[1] && tactic.starts_with("cublaslt") && timed.source.is_none();
+                let most = if timed.tactic.library() == "cudnn" && activation != gelu[0] { LIBRARY_ULPS } else { 1 };
+                if worst.ulps > most && !approximate {
+                    wrong.push(format!("{what} by {tactic}: {worst}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A product or convolution whose end is looked at.
+struct Ends<'a> {
+    device: &'a Device,
+    weights: &'a Rc<Buffer>,
+    case: &'a Case,
+    kind: Kind,
+    activation: Activation,
+}
+
+impl Ends<'_> {
+    fn worst(&self, program: &Program) -> every_number::Worst {
+        let Self { device, weights, case, kind, activation } = *self;
+        let context = Context::new(device, program, weights.clone(), &mut Kernels::new()).expect("it is captured");
+        let x = &case.inputs["x"];
+        context.memory.inputs[0].write(0, x.bytes()).expect("the input is written");
+        context.memory.outputs[0].fill(0xff).expect("the output is filled");
+        device.gpu.synchronize().expect("the fill is done");
+        context.launch().expect("the graph is launched");
+        context.stream().synchronize().expect("the graph runs");
+        let mut got = vec![0; case.expected.len() * 4];
+        context.memory.outputs[0].read(0, &mut got).expect("the output is read");
+        // The result was stored in 16 bits before it became f32.
+        let got =
+            HostTensor::of_values(kind.element(), vec![case.expected.len()], &every_number::numbers(Kind::F32, &got));
+        let by_cudnn = program.steps.iter().any(|step| matches!(step.tactic, Some(Tactic::Dnn { .. })));
+        let own = every_number::own_slack(kind, activation);
+        let slack = |x: f64, want: f64| if by_cudnn { ONE_AND_ERF * x.abs() } else { own(x, want) };
+        every_number::worst(kind, activation, &x.to_f64s(), &got.bytes, &case.expected, slack)
+    }
 }

@@ -3,6 +3,8 @@
 #![expect(clippy::print_stderr, reason = "says what was tested")]
 
 mod emulator;
+mod every_number;
+mod in_place;
 mod operators;
 
 use emulator::{
@@ -12,6 +14,7 @@ use emulator::{
 use operators::{Case, Conv2d, bound};
 use planforge_cuda::{codegen::Generated, lower::lower, view::Kind};
 use planforge_graph::ir::{Activation, GeluForm};
+use planforge_types::HostTensor;
 
 /// Compares every kernel of every step.
 fn check(emulator: &Emulator, what: &str, case: &Case, kinds: &[Kind]) {
@@ -103,6 +106,29 @@ fn products() {
     for (a, b) in [([1, 17, 32], [3, 32, 24]), ([3, 17, 32], [1, 32, 24]), ([2, 16, 40], [2, 40, 8])] {
         let what = format!("product of {a:?} and {b:?}");
         check(&emulator, &what, &operators::repeated(a, b), &[Kind::F16, Kind::F32]);
+    }
+}
+
+/// Products with the identity and convolutions by it, whose sums are the numbers themselves: all that fp16 and bf16 hold.
+#[test]
+fn ends_of_products_of_every_number() {
+    let Some(emulator) = Emulator::new() else { return };
+    let gelu = Activation::Gelu(GeluForm::Erf);
+    for (kind, by_convolution) in [(Kind::F16, false), (Kind::F16, true), (Kind::Bf16, false)] {
+        let finite = |x: f64| if x.is_finite() { x } else { 0.0 };
+        let x: Vec<f64> = every_number::numbers(kind, &every_number::bytes()).into_iter().map(finite).collect();
+        let case = operators::of_identity(gelu, &x, by_convolution);
+        let lowered = lower(&case.graph, kind).expect("the operator has device code");
+        let mut host = Host::new(&emulator, &lowered.program, &lowered.weights, &case.inputs);
+        for step in &lowered.program.steps {
+            let (kernel, as_) = kernels(&lowered.program, step).swap_remove(0);
+            host.run(step, &kernel, as_).expect("the kernel runs");
+        }
+        // The result was stored in 16 bits before it became f32.
+        let got = HostTensor::of_values(kind.element(), vec![x.len()], &host.output(0).to_f64s()).bytes;
+        let worst = every_number::worst(kind, gelu, &case.inputs["x"].to_f64s(), &got, &case.expected, |_, _| 0.0);
+        eprintln!("{kind:?}, by convolution: {by_convolution}: {worst}");
+        assert!(worst.ulps <= 1, "{kind:?}, by convolution: {by_convolution}: {worst}");
     }
 }
 

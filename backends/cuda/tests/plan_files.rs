@@ -9,7 +9,7 @@ use planforge_cpu::CpuCompiler;
 use planforge_cuda::{
     CudaCompiler, build, inspect,
     plan::{self, Manifest, Parts, PlanError, ProfileProgram, Tried, TunedOn},
-    program::{Buffer, Place, Tactic, Work},
+    program::{After, Buffer, Place, Tactic, Work},
     versions::Versions,
 };
 use planforge_modelgen::{Batch, Options, Style};
@@ -55,7 +55,10 @@ fn written(folder: &Path, batch: Batch, spec: BuildSpec) -> (PathBuf, Manifest) 
                     workspace_bytes: 512,
                     waits: Some(true),
                 }),
-                _ => Some(Tactic::Blas { words: [u64::MAX - index as u64; 8], workspace_bytes: 1 << 20, waits: None }),
+                _ => {
+                    let words = [u64::MAX - index as u64; 8];
+                    Some(Tactic::Blas { words, workspace_bytes: 1 << 20, waits: None, after: None })
+                }
             };
             if let Some(tactic) = &step.tactic {
                 tried.insert(step.name.clone(), vec![Tried { tactic: tactic.name(), us: 12.75 }]);
@@ -87,6 +90,12 @@ fn written(folder: &Path, batch: Batch, spec: BuildSpec) -> (PathBuf, Manifest) 
     let path = folder.join("engine.plan");
     plan::write(&path, &mut manifest, &parts).expect("the plan is written");
     (path, manifest)
+}
+
+/// Gives a step a library's product with this kernel behind it.
+fn follow(manifest: &mut Manifest, after: After) {
+    let step = manifest.programs[0].program.steps.iter_mut().find(|step| step.tactic.is_some()).expect("a choice");
+    step.tactic = Some(Tactic::Blas { words: [1; 8], workspace_bytes: 0, waits: None, after: Some(after) });
 }
 
 fn fp16() -> BuildSpec {
@@ -187,7 +196,7 @@ fn changed(change: impl FnOnce(&mut Manifest)) -> Result<Manifest, String> {
 #[test]
 fn a_manifest_that_lies_is_refused_with_its_reason() {
     type Lie = fn(&mut Manifest);
-    let cases: [(&str, Lie); 28] = [
+    let cases: [(&str, Lie); 31] = [
         ("programs for", |m| m.programs.clear()),
         ("weights are not as long", |m| {
             m.programs[0].program.weight_bytes += 256;
@@ -245,6 +254,9 @@ fn a_manifest_that_lies_is_refused_with_its_reason() {
             let step = m.programs[0].program.steps.iter_mut().find(|step| step.tactic.is_some()).expect("a choice");
             step.tactic = Some(Tactic::Kernel { source: 0, grid, block, shared_bytes: 0 });
         }),
+        ("names kernel 4096", |m| follow(m, After { source: 4096, grid: [1; 3], block: [32, 1, 1] })),
+        ("a launch of no threads", |m| follow(m, After { source: 0, grid: [0, 1, 1], block: [32, 1, 1] })),
+        ("more threads than any device", |m| follow(m, After { source: 0, grid: [1; 3], block: [2048, 1, 1] })),
         ("is not aligned", |m| {
             let buffers = &mut m.programs[0].program.buffers;
             let arena = buffers.iter_mut().find(|buffer| matches!(buffer.place, Place::Arena(_)));

@@ -12,11 +12,12 @@ mod rule;
 use planforge_cuda::{
     build,
     cache::TacticCache,
-    codegen::candidates::own_kernels,
+    codegen::candidates::{after, own_kernels},
     codegen::{Generated, gemm},
     early::{self, Behind},
     plan,
-    program::{Program, Tactic, Work},
+    program::{After, Program, Tactic, Work},
+    runtime::{self, End},
     schedule::{self, Schedule},
     signature::signature,
     tune::{Effort, Timed, Times, Tuned, recall},
@@ -96,7 +97,14 @@ fn first_tactics(program: &mut Program, step: usize, target: gemm::Device) -> Ve
     let signature = Digest::of(signature(program, &work).as_bytes());
     let waits = [Some(true), None, Some(false)][usize::from(signature.as_raw()[1] % 3)];
     let dnn = Tactic::Dnn { engine: 41, knobs: vec![(2, 3)], workspace_bytes: 512, waits };
-    let blas = Tactic::Blas { words: [u64::from(signature.as_raw()[2]); 8], workspace_bytes: 1 << 16, waits };
+    let words = [u64::from(signature.as_raw()[2]); 8];
+    let behind = (runtime::end(program, &work) == End::Kernel).then(|| after(&work)).flatten();
+    let behind_source = behind.as_ref().map(|kernel| kernel.source.clone());
+    let after = behind.map(|kernel| {
+        program.sources.push(kernel.source);
+        After { source: program.sources.len() - 1, grid: kernel.grid, block: kernel.block }
+    });
+    let blas = Tactic::Blas { words, workspace_bytes: 1 << 16, waits, after };
     let own = |program: &mut Program| {
         let kernel = own_kernels(target, program, &work, 1).into_iter().next()?;
         program.sources.push(kernel.source.clone());
@@ -104,7 +112,10 @@ fn first_tactics(program: &mut Program, step: usize, target: gemm::Device) -> Ve
         let tactic = Tactic::Kernel { source: program.sources.len() - 1, grid, block, shared_bytes };
         Some(Timed { tactic, us: 2.0, source: Some(kernel.source) })
     };
-    let library = |tactic| Timed { tactic, us: 2.5, source: None };
+    let library = |tactic: Tactic| {
+        let source = behind_source.clone().filter(|_| tactic.source().is_some());
+        Timed { tactic, us: 2.5, source }
+    };
     let choice = match (&work, signature.as_raw()[0] % 16) {
         (Work::Attention(_), _) | (_, 0) => own(program),
         (Work::Conv(conv), _) if conv.taps.is_some() => own(program),
@@ -132,7 +143,7 @@ fn decided(path: &Path, spec: &BuildSpec, target: gemm::Device, times: &mut Time
             }
             let all = own_kernels(target, &program, &work, Effort::of_level(LEVEL).tiles);
             let of = |one: Generated| (Digest::of(one.source.text.as_bytes()), one.grid, one.block, one.shared_bytes);
-            candidates.extend(all.into_iter().map(of));
+            candidates.extend(all.into_iter().chain(after(&work)).map(of));
             if !recall(&mut program, step, times, &mut tuned) {
                 strangers += 1;
                 let learnt = first_tactics(&mut program, step, target);

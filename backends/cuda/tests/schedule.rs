@@ -65,7 +65,8 @@ fn random_program(rng: &mut StdRng) -> Program {
         .enumerate()
         .map(|(number, (mut operands, written))| {
             operands.push(written);
-            let work = KernelWork { role: "test".into(), source: 0, grid: [1; 3], block: [1; 3], operands };
+            let work =
+                KernelWork { role: "test".into(), source: 0, grid: [1; 3], block: [1; 3], operands, gelus: Vec::new() };
             Step {
                 name: number.to_string(),
                 origins: Vec::new(),

@@ -281,6 +281,8 @@ mod tests {
         assert!(check_spec(&BuildSpec::default(), &cpu()).is_ok());
         let fp16 = BuildSpec { precision: Precision::Fp16, ..BuildSpec::default() };
         assert!(refusal(fp16).contains("precision fp16"));
+        let approximate = BuildSpec { approximate_gelu: true, ..BuildSpec::default() };
+        assert!(refusal(approximate).contains("an approximate GELU: only native engines for NVIDIA devices have one"));
         let option = |name: &str, value: &str| BuildSpec {
             options: [(name.to_owned(), value.to_owned())].into(),
             ..BuildSpec::default()

@@ -48,6 +48,9 @@ pub struct Args {
     /// Precision that a model is built in
     #[arg(long, value_name = "PRECISION", default_value = "fp32", conflicts_with = "on", value_parser = parse_precision)]
     precision: Precision,
+    /// On this machine's NVIDIA device: GELU by tanh may stand in for GELU by erf where that is quicker
+    #[arg(long, requires = "gpu")]
+    approximate_gelu: bool,
     /// Input shapes that a model is built for, such as images:1x3x224x224
     #[arg(long, value_name = "NAME:SHAPE,...", conflicts_with = "on", value_parser = shapes::parse)]
     shapes: Vec<OptimizationProfile>,

@@ -182,6 +182,7 @@ fn short_spec(json: &str) -> String {
     let Ok(spec) = serde_json::from_str::<BuildSpec>(json) else { return json.to_owned() };
     let mut words = vec![format!("{:?}", spec.precision).to_lowercase()];
     words.extend(spec.threads.map(|n| format!("{n} threads")));
+    words.extend(spec.approximate_gelu.then(|| "approximate GELU".to_owned()));
     if !spec.profiles.is_empty() {
         words.push(format!("{} profiles", spec.profiles.len()));
     }

@@ -59,6 +59,9 @@ pub struct RequestArgs {
         value_parser = parse_switch
     )]
     pub version_compatible: Vec<bool>,
+    /// Native engines for NVIDIA devices: GELU by tanh may stand in for GELU by erf where that is quicker
+    #[arg(long)]
+    pub approximate_gelu: bool,
     /// Build spec as JSON, which other flags override; repeat for several engines
     #[arg(long = "spec", value_name = "FILE.json")]
     pub spec_files: Vec<PathBuf>,
@@ -187,6 +190,7 @@ impl RequestArgs {
         if let Some(level) = self.optimization_level {
             spec.optimization_level = OptimizationLevel(level);
         }
+        spec.approximate_gelu |= self.approximate_gelu;
         spec.options.extend(self.options.iter().cloned());
         spec.canonical()
     }
@@ -436,6 +440,14 @@ mod tests {
         assert!(!args(&["--version-compatible=off"]).specs(&both).unwrap()[0].version_compatible);
         assert!(Line::try_parse_from(["x", "--hardware-compatibility", "turing"]).is_err());
         assert!(Line::try_parse_from(["x", "--version-compatible=maybe"]).is_err());
+    }
+
+    #[test]
+    fn an_approximate_gelu_is_asked_for_and_never_taken_back() {
+        let asked = args(&["--approximate-gelu"]).specs(&BuildSpec::default()).unwrap();
+        assert_eq!(asked, [BuildSpec { approximate_gelu: true, ..BuildSpec::default() }]);
+        assert_eq!(args(&[]).specs(&asked[0]).unwrap(), asked);
+        assert!(!args(&[]).specs(&BuildSpec::default()).unwrap()[0].approximate_gelu);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use planforge_report::{
     ArtifactRef, BatchPoint, BatchSweep, BuildSelection, BuildTrial, CacheUse, Finding, LayerTime, ModeSplit, Numerics,
     ProfilePoint, ProfileSwitch, Report, Roofline, Severity, StopReason, StreamPoint, StreamSweep, disturbance,
     format::{bytes, milliseconds, per_second, percent},
+    gelu,
 };
 use planforge_stats::MedianInterval;
 use std::collections::BTreeMap;
@@ -88,6 +89,7 @@ impl Facts<'_> {
             let types = self.0.weight_bytes.iter().map(|(name, size)| format!("{name} {}", bytes(*size)));
             lines.push(("weights", types.collect::<Vec<_>>().join(", ")));
         }
+        lines.extend(gelu::words(&self.0.gelu).map(|text| ("GELU", text)));
         lines.extend(self.ceilings_line().map(|text| ("ceilings", text)));
         lines.extend(self.slowest_layers());
         let kept = |artifact: &ArtifactRef| {

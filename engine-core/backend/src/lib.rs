@@ -347,6 +347,11 @@ pub trait Meter {
     fn weight_bytes(&self) -> BTreeMap<String, u64> {
         BTreeMap::new()
     }
+    /// How many GELUs the engine computes in which form, by the words of [`planforge_report::gelu`]; empty where it has
+    /// none, or the backend does not tell.
+    fn gelus(&self) -> BTreeMap<String, u64> {
+        BTreeMap::new()
+    }
     /// What rates of the device depend on beside the device and its driver: library versions, threads. `None` where
     /// the backend cannot measure any.
     fn rate_conditions(&self) -> Option<BTreeMap<String, String>> {

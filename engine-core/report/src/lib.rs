@@ -11,6 +11,7 @@ mod detail;
 pub mod disturbance;
 pub mod figures;
 pub mod format;
+pub mod gelu;
 mod given;
 mod layer;
 mod read;
@@ -85,6 +86,10 @@ pub struct Report {
     /// Bytes of the plan's weights by element type; empty where the backend does not tell.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weight_bytes: BTreeMap<String, u64>,
+    /// How many of the engine's GELUs are computed in which form, by the words of [`gelu`]; empty where it has none, or
+    /// the backend does not tell.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub gelu: BTreeMap<String, u64>,
     /// Where the latency goes; absent where the backend cannot tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<LatencySplit>,

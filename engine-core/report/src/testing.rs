@@ -102,6 +102,7 @@ pub fn sample_report(centre_ms: f64) -> Report {
         ceilings: None,
         precision_time: BTreeMap::new(),
         weight_bytes: BTreeMap::new(),
+        gelu: BTreeMap::new(),
         split: None,
         points: Vec::new(),
         switches: Vec::new(),

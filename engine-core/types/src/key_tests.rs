@@ -26,26 +26,26 @@ fn digest() -> impl Strategy<Value = Digest> {
 fn spec() -> impl Strategy<Value = BuildSpec> {
     (
         (precision(), proptest::collection::vec(profile(), 0..3), option::of(1..5000u64), 0..=5u8),
-        (option::of(select(vec!["ampere+", "same_compute_capability"])), any::<bool>(), option::of(digest())),
+        (option::of(select(vec!["ampere+", "same_compute_capability"])), any::<[bool; 2]>(), option::of(digest())),
         (proptest::collection::vec(digest(), 0..4), option::of(1..64u32), btree_map("[a-z]{1,6}", "[ -~]{0,8}", 0..4)),
     )
-        .prop_map(
-            |((precision, profiles, workspace_mib, level), (compatibility, version_compatible, calibration), rest)| {
-                let (plugins, threads, options) = rest;
-                BuildSpec {
-                    precision,
-                    profiles,
-                    workspace_mib,
-                    optimization_level: OptimizationLevel(level),
-                    hardware_compatibility: compatibility.map(str::to_owned),
-                    version_compatible,
-                    calibration,
-                    plugins,
-                    threads,
-                    options,
-                }
-            },
-        )
+        .prop_map(|((precision, profiles, workspace_mib, level), (compatibility, switches, calibration), rest)| {
+            let (plugins, threads, options) = rest;
+            let [version_compatible, approximate_gelu] = switches;
+            BuildSpec {
+                precision,
+                profiles,
+                workspace_mib,
+                optimization_level: OptimizationLevel(level),
+                hardware_compatibility: compatibility.map(str::to_owned),
+                version_compatible,
+                approximate_gelu,
+                calibration,
+                plugins,
+                threads,
+                options,
+            }
+        })
 }
 
 fn sku() -> Sku {
@@ -159,6 +159,7 @@ fn full_spec() -> BuildSpec {
         optimization_level: OptimizationLevel(4),
         hardware_compatibility: Some("ampere+".into()),
         version_compatible: false,
+        approximate_gelu: true,
         calibration: Some(Digest::of(b"table")),
         plugins: vec![Digest::of(b"plugin")],
         threads: Some(2),
@@ -181,11 +182,12 @@ fn a_change_of_any_field_gives_another_key() {
             let spec: BuildSpec = serde_json::from_value(Value::Object(changed)).unwrap();
             assert!(seen.insert(key(&spec)), "changing {name} to {} gives a key seen before", variant[name]);
         }
-        // Leaving it out is another meaning too, as it is no default.
+        // Leaving it out is another meaning too where it is no default, and of a switch the one that was seen just now.
         let mut without = fields.clone();
         without.remove(name);
         let spec: BuildSpec = serde_json::from_value(Value::Object(without)).unwrap();
-        assert_eq!(seen.insert(key(&spec)), name != "version_compatible", "leaving out {name}");
+        let is_new = !["version_compatible", "approximate_gelu"].contains(&name.as_str());
+        assert_eq!(seen.insert(key(&spec)), is_new, "leaving out {name}");
     }
 }
 
@@ -242,4 +244,15 @@ fn keys_stay_what_they_were() {
         r#"{"calibration":null,"hardware_compatibility":null,"optimization_level":3,"options":{},"plugins":[],"precision":"fp32","profiles":[],"threads":2,"version_compatible":false,"workspace_mib":null}"#
     );
     assert_eq!(key(&spec).to_string(), "60aea0124d9e7f09cf8815f4ba4efa77ca29c9b8091b65d6b542f97a3295dd50");
+}
+
+/// What is asked for only now and then is written down only then: the keys of all other specs stay what they were.
+#[test]
+fn an_approximate_gelu_is_another_key_and_no_word_elsewhere() {
+    let asked = BuildSpec { approximate_gelu: true, ..BuildSpec::default() };
+    assert!(asked.to_canonical_json().starts_with(r#"{"approximate_gelu":true,"calibration":null,"#));
+    assert_ne!(key(&asked), key(&BuildSpec::default()));
+    let refused = BuildSpec::parse(r#"{"approximate_gelu": false}"#).unwrap();
+    assert_eq!(key(&refused), key(&BuildSpec::default()));
+    assert_eq!(BuildSpec::parse(&asked.to_canonical_json()), Ok(asked));
 }

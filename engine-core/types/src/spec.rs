@@ -77,6 +77,10 @@ pub struct BuildSpec {
     /// TensorRT's hardware compatibility level (`none`, `ampere+`, `same_compute_capability`).
     pub hardware_compatibility: Option<String>,
     pub version_compatible: bool,
+    /// GELU by tanh may stand in for GELU by erf where that is quicker. Written down only where it is asked for, so that
+    /// keys of other specs stay what they were.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub approximate_gelu: bool,
     /// Calibration cache or table that int8 scales come from.
     pub calibration: Option<Digest>,
     /// Plugin libraries, sorted.

@@ -132,10 +132,15 @@ pub fn gelu<const FUSED: bool>(x: f32) -> f32 {
     if x < 0.0 { -tail } else { x - tail }
 }
 
-/// GELU with tanh in place of erf.
+/// Beyond this the negative tail of GELU with tanh is as good as zero: less than 2e-37.
+const GELU_TANH_END: f32 = 10.0;
+
+/// GELU with tanh in place of erf; relative error under 3e-5 also in the negative tail, as far as `GELU_TANH_END`.
 #[inline(always)]
 pub fn gelu_tanh<const FUSED: bool>(x: f32) -> f32 {
-    0.5 * x * (1.0 + tanh::<FUSED>(0.797_884_6 * (x + 0.044_715 * x * x * x)))
+    let x = if x < -GELU_TANH_END { -GELU_TANH_END } else { x };
+    // Half of 1 + tanh is the sigmoid of twice the angle; the sum would leave the tail no digits.
+    x * sigmoid::<FUSED>(1.595_769 * (x + 0.044_715 * x * x * x))
 }
 
 /// `x * sigmoid(x)`.
@@ -181,6 +186,8 @@ mod tests {
             check("tanh", tanh::<FUSED>(x), wide.tanh(), 5e-7, 0.0);
             check("sigmoid", sigmoid::<FUSED>(x), 1.0 / (1.0 + (-wide).exp()), 1e-7, 5e-7);
             check("gelu", gelu::<FUSED>(x), wide * 0.5 * libm::erfc(-wide / 2f64.sqrt()), 3e-38, 2e-6);
+            let angle = (2.0 / std::f64::consts::PI).sqrt() * (wide + 0.044715 * wide.powi(3));
+            check("gelu_tanh", gelu_tanh::<FUSED>(x), wide / (1.0 + (-2.0 * angle).exp()), 2e-37, 3e-5);
         }
     }
 
@@ -195,6 +202,10 @@ mod tests {
         assert!(gelu::<FUSED>(f32::NAN).is_nan());
         assert_eq!(gelu::<FUSED>(f32::INFINITY), f32::INFINITY);
         assert!((-3e-38..=0.0).contains(&gelu::<FUSED>(f32::NEG_INFINITY)));
+        assert!(gelu_tanh::<FUSED>(f32::NAN).is_nan());
+        assert_eq!(gelu_tanh::<FUSED>(f32::INFINITY), f32::INFINITY);
+        assert!((-2e-37..=0.0).contains(&gelu_tanh::<FUSED>(f32::NEG_INFINITY)));
+        assert_eq!((gelu_tanh::<FUSED>(0.0), gelu_tanh::<FUSED>(-0.0)), (0.0, 0.0));
         assert_eq!((gelu::<FUSED>(0.0), gelu::<FUSED>(-0.0)), (0.0, 0.0));
         assert!(sigmoid::<FUSED>(-200.0) < 1e-37);
         assert_eq!(sigmoid::<FUSED>(200.0), 1.0);

@@ -1,7 +1,10 @@
 //! Convolutions and products of any type, size, grouping and arrangement, on ordinary cores: what is computed where
 //! tensor cores and libraries have nothing, and products of few rows, which only read their weights once.
 
-use super::{Generated, PRELUDE, c_float, c_type, expr::activation};
+use super::{
+    Generated, PRELUDE, c_float, c_type,
+    expr::{Digits, activation},
+};
 use crate::{
     program::{ConvWork, ProductWork},
     source::Source,
@@ -188,7 +191,10 @@ pub fn generate(problem: &Problem, tile: Tile) -> Generated {
     };
     define("ELEMENT", &element);
     define("ALPHA", &c_float(problem.alpha));
-    define("ACTIVATION", &problem.activation.map_or("f".to_owned(), |op| activation(op, "f")));
+    define(
+        "ACTIVATION",
+        &problem.activation.map_or("f".to_owned(), |op| activation(op, Digits::of(problem.kind), "f")),
+    );
     define("VECTOR", &if problem.vectors { VECTOR } else { 1 });
     let (rows, block) = match tile {
         Tile::Rows(rows) => (rows, [1, 1]),

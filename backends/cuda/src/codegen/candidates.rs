@@ -3,9 +3,10 @@
 use super::{
     Generated, any, attention,
     depthwise::{self, Depthwise},
-    gemm,
+    gemm, pointwise,
 };
 use crate::program::{ConvWork, Program, Work};
+use planforge_graph::ir::Activation;
 
 /// Generated kernels that can compute a step on such a device; of products at most so many `tiles`.
 pub fn own_kernels(target: gemm::Device, program: &Program, work: &Work, tiles: usize) -> Vec<Generated> {
@@ -33,6 +34,17 @@ pub fn own_kernels(target: gemm::Device, program: &Program, work: &Work, tiles: 
         }
         Work::Kernel(_) => Vec::new(),
     }
+}
+
+/// What makes a step's activation in place, behind a library that has none like it: of products any, of convolutions
+/// GELU, for cuDNN ends those with the others.
+pub fn after(work: &Work) -> Option<Generated> {
+    let (activation, y) = match work {
+        Work::Product(product) => (product.activation?, &product.y),
+        Work::Conv(conv) => (conv.activation.filter(|op| matches!(op, Activation::Gelu(_)))?, &conv.y),
+        Work::Kernel(_) | Work::Attention(_) => return None,
+    };
+    pointwise::in_place(activation, y).ok()
 }
 
 fn depthwise_kernels(conv: &ConvWork) -> Vec<Generated> {

@@ -1,6 +1,10 @@
 //! Depthwise convolution over images with channels last, with bias and activation.
 
-use super::{Generated, blocks, c_type, expr::activation, kernel};
+use super::{
+    Generated, blocks, c_type,
+    expr::{Digits, activation},
+    kernel,
+};
 use crate::view::View;
 use planforge_graph::ir::Activation;
 
@@ -64,7 +68,7 @@ pub fn generate(x: &View, residual: Option<&View>, y: &View, conv: Depthwise, ti
         finish = format!("{finish} + to_f(z.v[j])");
     }
     parameters.push(format!("{output}* __restrict__ y"));
-    let value = conv.activation.map_or("f".to_owned(), |op| activation(op, "f"));
+    let value = conv.activation.map_or("f".to_owned(), |op| activation(op, Digits::of(y.kind), "f"));
     let bias =
         if conv.bias { format!("Vec<{input}, {vector}> b; b.load(bias + run * {vector});\n") } else { String::new() };
     // Every input column of the tile is read once per kernel row.

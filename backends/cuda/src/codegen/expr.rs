@@ -30,6 +30,44 @@ impl Class {
     }
 }
 
+/// What functions are good to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Digits {
+    /// A result in fp16, whose smallest numbers end sooner than those of the other types.
+    F16,
+    /// Any other result of what has 16 bits.
+    Half,
+    /// A result in f32 of what is stored so.
+    Single,
+}
+
+impl Digits {
+    /// Of a result stored as `kind`.
+    pub fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::F16 => Self::F16,
+            Kind::Bf16 => Self::Half,
+            _ => Self::Single,
+        }
+    }
+
+    /// The function of that name which is good to them.
+    fn function(self, name: &str) -> String {
+        match self {
+            Self::F16 | Self::Half => format!("{name}_"),
+            Self::Single => format!("{name}_exact"),
+        }
+    }
+
+    /// e to a power.
+    pub fn exp(self) -> &'static str {
+        match self {
+            Self::F16 | Self::Half => "__expf",
+            Self::Single => "expf",
+        }
+    }
+}
+
 /// One element of a result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expr {
@@ -100,6 +138,22 @@ impl Expr {
         }
     }
 
+    /// The form of every GELU.
+    pub fn gelus(&self, into: &mut Vec<GeluForm>) {
+        match self {
+            Self::Load(_) | Self::Float(_) | Self::Int(_) | Self::Bool(_) => {}
+            Self::Activation(op, x) => {
+                if let Activation::Gelu(form) = op {
+                    into.push(*form);
+                }
+                x.gelus(into);
+            }
+            Self::Unary(_, x) | Self::Cast(_, x) => x.gelus(into),
+            Self::Binary(_, a, b) | Self::Compare(_, a, b) => [a, b].into_iter().for_each(|x| x.gelus(into)),
+            Self::Select(c, a, b) => [c, a, b].into_iter().for_each(|x| x.gelus(into)),
+        }
+    }
+
     /// Number of operations.
     pub fn size(&self) -> usize {
         match self {
@@ -134,7 +188,7 @@ impl Expr {
     }
 
     /// The expression in C; `load` names the value of the n-th load.
-    pub fn c(&self, next: &mut usize, load: &dyn Fn(usize) -> String) -> Result<String, NoCode> {
+    pub fn c(&self, next: &mut usize, digits: Digits, load: &dyn Fn(usize) -> String) -> Result<String, NoCode> {
         Ok(match self {
             Self::Load(_) => {
                 *next += 1;
@@ -145,7 +199,7 @@ impl Expr {
             Self::Bool(value) => value.to_string(),
             Self::Cast(to, x) => {
                 let from = x.class();
-                let text = x.c(next, load)?;
+                let text = x.c(next, digits, load)?;
                 match (from, to) {
                     (from, to) if from == *to => text,
                     (_, Class::Bool) => format!("({text} != 0)"),
@@ -154,16 +208,16 @@ impl Expr {
             }
             Self::Unary(op, x) => {
                 let class = x.class();
-                unary(*op, class, &x.c(next, load)?)?
+                unary(*op, class, digits, &x.c(next, digits, load)?)?
             }
-            Self::Activation(op, x) => once("x_", x.class(), &x.c(next, load)?, |x| activation(*op, x)),
+            Self::Activation(op, x) => once("x_", x.class(), &x.c(next, digits, load)?, |x| activation(*op, digits, x)),
             Self::Binary(op, a, b) => {
                 let class = a.class();
-                let (a, b) = (a.c(next, load)?, b.c(next, load)?);
+                let (a, b) = (a.c(next, digits, load)?, b.c(next, digits, load)?);
                 binary(*op, class, &a, &b)?
             }
             Self::Compare(op, a, b) => {
-                let (a, b) = (a.c(next, load)?, b.c(next, load)?);
+                let (a, b) = (a.c(next, digits, load)?, b.c(next, digits, load)?);
                 let sign = match op {
                     Compare::Equal => "==",
                     Compare::Less => "<",
@@ -174,7 +228,7 @@ impl Expr {
                 format!("({a} {sign} {b})")
             }
             Self::Select(c, a, b) => {
-                let (c, a, b) = (c.c(next, load)?, a.c(next, load)?, b.c(next, load)?);
+                let (c, a, b) = (c.c(next, digits, load)?, a.c(next, digits, load)?, b.c(next, digits, load)?);
                 format!("({c} ? {a} : {b})")
             }
         })
@@ -199,7 +253,7 @@ fn both(class: Class, a: &str, b: &str, with: impl Fn(&str, &str) -> String) -> 
     once("a_", class, a, |a| once("b_", class, b, |b| with(a, b)))
 }
 
-fn unary(op: Unary, class: Class, x: &str) -> Result<String, NoCode> {
+fn unary(op: Unary, class: Class, digits: Digits, x: &str) -> Result<String, NoCode> {
     if class == Class::Int {
         return Ok(match op {
             Unary::Neg => format!("(-{x})"),
@@ -216,7 +270,7 @@ fn unary(op: Unary, class: Class, x: &str) -> Result<String, NoCode> {
         Unary::IsNan => once("x_", class, x, |x| format!("({x} != {x})")),
         Unary::Neg => format!("(-{x})"),
         Unary::Abs => call("fabsf"),
-        Unary::Exp => call("__expf"),
+        Unary::Exp => call(digits.exp()),
         Unary::Log => call("logf"),
         Unary::Sqrt => call("sqrtf"),
         Unary::Reciprocal => format!("(1.0f / {x})"),
@@ -241,8 +295,9 @@ fn unary(op: Unary, class: Class, x: &str) -> Result<String, NoCode> {
 }
 
 /// `x` is named several times: callers give a name or accept that the compiler merges what is equal.
-pub fn activation(op: Activation, x: &str) -> String {
+pub fn activation(op: Activation, digits: Digits, x: &str) -> String {
     let f = c_float;
+    let call = |name: &str| format!("{}({x})", digits.function(name));
     match op {
         Activation::Relu => format!("fmaxf({x}, 0.0f)"),
         Activation::Clip { min, max } => {
@@ -261,18 +316,18 @@ pub fn activation(op: Activation, x: &str) -> String {
             format!("(fmaxf({x}, 0.0f) + fminf(0.0f, {} * expm1f({x} / {})))", f(alpha), f(alpha))
         }
         Activation::ThresholdedRelu { alpha } => format!("({x} > {} ? {x} : 0.0f)", f(alpha)),
-        Activation::Sigmoid => format!("sigmoid_({x})"),
-        Activation::Tanh => format!("tanh_({x})"),
+        Activation::Sigmoid => call("sigmoid"),
+        Activation::Tanh if digits == Digits::Single => format!("tanhf({x})"),
+        Activation::Tanh => call("tanh"),
         Activation::HardSigmoid { alpha, beta } => format!("clip_({} * {x} + {}, 0.0f, 1.0f)", f(alpha), f(beta)),
         Activation::HardSwish => format!("({x} * clip_({x} * 0.16666667f + 0.5f, 0.0f, 1.0f))"),
-        Activation::Softplus => format!("softplus_({x})"),
+        Activation::Softplus => call("softplus"),
         Activation::Softsign => format!("({x} / (1.0f + fabsf({x})))"),
-        Activation::Gelu(GeluForm::Erf) => format!("(0.5f * {x} * (1.0f + erff({x} * 0.70710678f)))"),
-        Activation::Gelu(GeluForm::Tanh) => {
-            format!("(0.5f * {x} * (1.0f + tanh_(0.79788456f * ({x} + 0.044715f * {x} * {x} * {x}))))")
-        }
-        Activation::Silu => format!("({x} * sigmoid_({x}))"),
-        Activation::Mish => format!("({x} * tanh_(softplus_({x})))"),
+        Activation::Gelu(GeluForm::Erf) if digits == Digits::F16 => format!("gelu_f16({x})"),
+        Activation::Gelu(GeluForm::Erf) => call("gelu"),
+        Activation::Gelu(GeluForm::Tanh) => call("gelu_tanh"),
+        Activation::Silu => format!("({x} * {})", call("sigmoid")),
+        Activation::Mish => call("mish"),
     }
 }
 
@@ -317,7 +372,7 @@ mod tests {
     }
 
     fn text(expression: &Expr) -> String {
-        expression.c(&mut 0, &|number| format!("l{number}")).expect("it has code")
+        expression.c(&mut 0, Digits::Half, &|number| format!("l{number}")).expect("it has code")
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Convolutions and matrix products as one implicit product on tensor cores, with any activation at its end and, on
 //! architectures with clusters, the sum over channels shared by several blocks: for what leaves most of a device idle.
 
-use super::{ALONE_BYTES, Generated, PRELUDE, TENSOR_PRELUDE, blocks, c_float, c_type, expr::activation};
+use super::{
+    ALONE_BYTES, Generated, PRELUDE, TENSOR_PRELUDE, blocks, c_float, c_type,
+    expr::{Digits, activation},
+};
 use crate::{
     program::{ConvWork, ProductWork},
     source::Source,
@@ -285,7 +288,10 @@ pub fn generate(problem: &Problem, tile: Tile) -> Generated {
         define(name, &value);
     }
     define("ALPHA", &c_float(problem.alpha));
-    define("ACTIVATION", &problem.activation.map_or("f".to_owned(), |op| activation(op, "f")));
+    define(
+        "ACTIVATION",
+        &problem.activation.map_or("f".to_owned(), |op| activation(op, Digits::of(problem.kind), "f")),
+    );
     define("W_IS_CONSTANT", &u8::from(problem.w_is_constant));
     // Of few channels, windows that overlap share most of what they read, which the nearest cache then holds.
     let again = problem.image.is_some() && problem.k <= READ_AGAIN_UP_TO;

@@ -48,7 +48,8 @@ impl Generated {
 pub(crate) const ALONE_BYTES: u32 = 16;
 
 /// Conversions, vectors and functions that kernels share.
-const PRELUDE: &str = r#"
+const PRELUDE: &str = concat!(
+    r#"
 // Where a kernel may begin early: let the next one do so too, unless the launch forbids it (ALONE_BYTES), and wait for
 // all that the ones ahead have written.
 #if __CUDA_ARCH__ >= 900
@@ -102,11 +103,9 @@ __device__ __forceinline__ void put(int& d, i64 x) { d = (int)x; }
 __device__ __forceinline__ void put(i64& d, i64 x) { d = x; }
 __device__ __forceinline__ void put(u8& d, i64 x) { d = (u8)x; }
 __device__ __forceinline__ void put(i8& d, i64 x) { d = (i8)x; }
-__device__ __forceinline__ float sigmoid_(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
-__device__ __forceinline__ float tanh_(float x) { float e = __expf(-2.0f * fabsf(x)); return copysignf(__fdividef(1.0f - e, 1.0f + e), x); }
-__device__ __forceinline__ float softplus_(float x) { return fmaxf(x, 0.0f) + log1pf(__expf(-fabsf(x))); }
-__device__ __forceinline__ float clip_(float x, float lo, float hi) { return fminf(fmaxf(x, lo), hi); }
-"#;
+"#,
+    include_str!("math.cuh")
+);
 
 /// Tensor cores and copies past the registers, behind [`PRELUDE`].
 const TENSOR_PRELUDE: &str = include_str!("tensor.cuh");

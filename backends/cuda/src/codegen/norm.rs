@@ -1,6 +1,6 @@
 //! Normalisation and softmax over dense rows: one warp a row, or one block for long ones.
 
-use super::{Generated, blocks, c_float, c_type, kernel};
+use super::{Generated, blocks, c_float, c_type, expr::Digits, kernel};
 use crate::view::View;
 
 /// Longest row that one warp holds in registers: 32 lanes of 4 vectors of 8.
@@ -66,20 +66,21 @@ pub fn rows(from: &View, to: &View, parameters: &[&View], row: Row) -> Generated
             ("0.0f".to_owned(), work, result)
         }
         Row::Softmax { .. } | Row::LogSoftmax => {
+            let exp = Digits::of(from.kind).exp();
             // A row of -inf alone gives NaN, or zeros where that is guarded against.
             let result = match row {
-                Row::Softmax { guarded: true } => "sum > 0.0f ? __expf(x[t * V + j] - top) * inv : 0.0f",
-                Row::LogSoftmax => "x[t * V + j] - shift",
-                _ => "__expf(x[t * V + j] - top) * inv",
+                Row::Softmax { guarded: true } => format!("sum > 0.0f ? {exp}(x[t * V + j] - top) * inv : 0.0f"),
+                Row::LogSoftmax => "x[t * V + j] - shift".into(),
+                _ => format!("{exp}(x[t * V + j] - top) * inv"),
             };
             let work = format!(
                 "float top = {lowest};\n#pragma unroll\nfor (int t = 0; t < {each} * {vector}; t++) top = fmaxf(top, x[t]);\n\
                  top = all_max(top);\nfloat sum = 0.0f;\n\
-                 #pragma unroll\nfor (int t = 0; t < {each} * {vector}; t++) sum += __expf(x[t] - top);\n\
+                 #pragma unroll\nfor (int t = 0; t < {each} * {vector}; t++) sum += {exp}(x[t] - top);\n\
                  sum = all_sum(sum);\nfloat inv = 1.0f / sum, shift = top + logf(sum);\n",
                 lowest = c_float(f32::NEG_INFINITY),
             );
-            (c_float(f32::NEG_INFINITY), work, result.to_owned())
+            (c_float(f32::NEG_INFINITY), work, result)
         }
     };
     body = body.replace("FILL", &fill);

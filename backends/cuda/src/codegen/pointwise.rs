@@ -5,15 +5,20 @@
 
 use super::{
     BLOCK, Generated, blocks, c_type,
-    expr::{Class, Expr, Load, NoCode},
+    expr::{Class, Digits, Expr, Load, NoCode},
     kernel,
 };
-use crate::view::View;
+use crate::view::{Kind, View};
+use planforge_graph::ir::Activation;
 
 /// Elements of a thread where each is read by itself: one load of two bytes at a time keeps no memory busy.
 const SCATTERED: u64 = 8;
 /// Elements from which on that leaves enough threads.
 const SCATTERED_FROM: u64 = 1 << 20;
+/// Vectors of a thread that changes its elements in place, and how many there must be: two loads under way hide more of
+/// the memory's latency where threads are left over.
+const IN_PLACE: u64 = 2;
+const IN_PLACE_FROM: u64 = 1 << 19;
 
 /// One merged dimension: its size, and the stride of every walker along it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +29,17 @@ struct Axis {
 
 /// Makes `out = expression`. Arguments: the loads' addresses (a gather's index right after its table), then `out`.
 pub fn generate(expression: &Expr, out: &View) -> Result<Generated, NoCode> {
+    make(expression, out, false)
+}
+
+/// Makes `activation` of every element of `view`, where it lies. Argument: the view's address.
+pub fn in_place(activation: Activation, view: &View) -> Result<Generated, NoCode> {
+    let load = Expr::Load(Load { view: view.clone(), index: None });
+    make(&Expr::Activation(activation, Box::new(load)), view, true)
+}
+
+/// `in_place`: the only load is of `out` itself.
+fn make(expression: &Expr, out: &View, in_place: bool) -> Result<Generated, NoCode> {
     let mut loads = Vec::new();
     expression.loads(&mut loads);
     let walkers = walkers(&loads, out);
@@ -32,7 +48,11 @@ pub fn generate(expression: &Expr, out: &View) -> Result<Generated, NoCode> {
     let vector = vector_width(&loads, &walkers, &axes, &inner);
 
     let total = axes.iter().map(|axis| axis.size).product::<u64>() * (inner.size / vector);
-    let each = if vector == 1 && total >= SCATTERED_FROM { SCATTERED } else { 1 };
+    let each = match vector {
+        1 if total >= SCATTERED_FROM => SCATTERED,
+        2.. if in_place && total >= IN_PLACE_FROM => IN_PLACE,
+        _ => 1,
+    };
     // Threads count in 32 bits, those past the end too.
     if total > u64::from(u32::MAX) - u64::from(BLOCK) * each {
         return Err(NoCode(format!("an element-wise result of {} elements", out.elements())));
@@ -78,7 +98,10 @@ pub fn generate(expression: &Expr, out: &View) -> Result<Generated, NoCode> {
     let mut walker = 0;
     for (number, load) in loads.iter().enumerate() {
         let kind = c_type(load.view.kind);
-        parameters.push(format!("const {kind}* __restrict__ p{number}"));
+        match in_place {
+            true => body += &format!("const {kind}* p{number} = out;\n"),
+            false => parameters.push(format!("const {kind}* __restrict__ p{number}")),
+        }
         let mut at = place(walker);
         let step = inner.strides[walker];
         walker += 1;
@@ -105,7 +128,8 @@ pub fn generate(expression: &Expr, out: &View) -> Result<Generated, NoCode> {
         };
     }
     let out_kind = c_type(out.kind);
-    parameters.push(format!("{out_kind}* __restrict__ out"));
+    let alone = if in_place { "" } else { " __restrict__" };
+    parameters.push(format!("{out_kind}*{alone} out"));
     let lanes: Vec<bool> = {
         let mut walker = 0;
         let lane = |load: &&Load| {
@@ -128,7 +152,7 @@ pub fn generate(expression: &Expr, out: &View) -> Result<Generated, NoCode> {
         (have, want) if have == want => expression.clone(),
         (_, want) => Expr::Cast(want, Box::new(expression.clone())),
     };
-    let text = expression.c(&mut 0, &value)?;
+    let text = expression.c(&mut 0, digits(&loads, out), &value)?;
     let stored = if class == Class::Bool { "u8" } else { out_kind };
     let compute = format!("#pragma unroll\nfor (int j = 0; j < {vector}; j++) put(r[e].v[j], {text});\n");
     let store = format!("r[e].store(out + ({}));\n", place(walker));
@@ -146,13 +170,26 @@ pub fn generate(expression: &Expr, out: &View) -> Result<Generated, NoCode> {
             last = total - 1,
         )
     };
-    let name = if expression.size() == 0 { "copy" } else { "pointwise" };
+    let name = match in_place {
+        true => "activation",
+        false if expression.size() == 0 => "copy",
+        false => "pointwise",
+    };
     Ok(Generated {
         source: kernel(name, &parameters, BLOCK, &body),
         grid: [blocks(total, u64::from(BLOCK) * each), 1, 1],
         block: [BLOCK, 1, 1],
         shared_bytes: 0,
     })
+}
+
+/// What functions have to be good to: no more than what they are given.
+fn digits(loads: &[&Load], out: &View) -> Digits {
+    let of_halves = loads.iter().any(|load| matches!(load.view.kind, Kind::F16 | Kind::Bf16));
+    match Digits::of(out.kind) {
+        Digits::Single if of_halves => Digits::Half,
+        digits => digits,
+    }
 }
 
 /// Every view that is walked: loads, their indices, then the result.

@@ -1,6 +1,10 @@
 //! Sums, extremes and their places over any dimensions of any view, and running sums along one.
 
-use super::{BLOCK, Generated, blocks, c_float, c_type, expr::Class, expr::NoCode, kernel};
+use super::{
+    BLOCK, Generated, blocks, c_float, c_type,
+    expr::{Class, Digits, NoCode},
+    kernel,
+};
 use crate::view::View;
 use planforge_graph::ir::ReduceKind;
 
@@ -51,7 +55,7 @@ pub fn generate(from: &View, to: &View, axes: &[usize], how: How) -> Result<Gene
         return Err(NoCode(format!("a reduction of {each} elements to each of {results}")));
     }
     let class = Class::of(from.kind);
-    let Code { start, join, first, last, again } = code(how, class, each)?;
+    let Code { start, join, first, last, again } = code(how, class, Digits::of(from.kind), each)?;
     let value = match class {
         Class::Float => "to_f(p[at])",
         _ => "(i64)p[at]",
@@ -188,7 +192,7 @@ struct Code {
     again: Option<&'static str>,
 }
 
-fn code(how: How, class: Class, each: u64) -> Result<Code, NoCode> {
+fn code(how: How, class: Class, digits: Digits, each: u64) -> Result<Code, NoCode> {
     let is_float = class == Class::Float;
     let extreme = |largest: bool| match (is_float, largest) {
         (true, true) => c_float(f32::NEG_INFINITY),
@@ -235,7 +239,10 @@ fn code(how: How, class: Class, each: u64) -> Result<Code, NoCode> {
         ReduceKind::L2 if is_float => sum("v * v", "sqrtf(acc)"),
         ReduceKind::LogSum if is_float => sum("v", "logf(acc)"),
         ReduceKind::LogSumExp if is_float => Code {
-            again: Some("__expf(v - shift)"),
+            again: Some(match digits {
+                Digits::F16 | Digits::Half => "__expf(v - shift)",
+                Digits::Single => "expf(v - shift)",
+            }),
             ..simple(&extreme(true), &nearer(">"), "v", "logf(acc) + shift".into())
         },
         kind => return Err(NoCode(format!("{kind:?} of whole numbers"))),

@@ -93,7 +93,7 @@ impl ExactGraphs {
         let Optimized { graph, .. } = frontend::optimize(frontend::import(&file, Some(&fixed))?)?;
         let mut pool = Pool::of(&manifest.programs[profile].program, plan.weights().to_vec());
         let known = pool.len_bytes();
-        let mut program = build::lowered(&graph, manifest.spec.precision, &mut pool)?;
+        let mut program = build::lowered(&graph, &manifest.spec, &mut pool)?;
         program.weight_bytes = pool.len_bytes();
         debug_assert_eq!(shapes::of_program(&program), *shapes);
         let weights = match pool.tail(known) {

@@ -217,6 +217,11 @@ impl Engine {
         Ok(outputs)
     }
 
+    /// How many GELUs are computed in which form.
+    pub fn gelus(&self) -> BTreeMap<String, u64> {
+        self.plan.manifest.programs[self.profile].program.gelus()
+    }
+
     /// Bytes of the constants by how they are stored.
     pub fn weight_bytes(&self) -> BTreeMap<String, u64> {
         let program = &self.plan.manifest.programs[self.profile].program;

@@ -362,7 +362,8 @@ impl Lowering<'_> {
                 self.program.sources.len() - 1
             }
         };
-        let work = KernelWork { role: role.into(), source, grid: generated.grid, block: generated.block, operands };
+        let (grid, block) = (generated.grid, generated.block);
+        let work = KernelWork { role: role.into(), source, grid, block, operands, gelus: Vec::new() };
         self.step(Work::Kernel(work), origins, flops)
     }
 

@@ -6,6 +6,7 @@ use crate::{
         expr::{Class, Expr, Index, Load},
         pointwise,
     },
+    program::Work,
     view::{Kind, View},
 };
 use planforge_graph::ir::{Binary, Node, Op, Unary, ValueId};
@@ -164,7 +165,11 @@ impl Lowering<'_> {
         operands.push(out.clone());
         let role = if expression.size() == 0 { "copy" } else { "pointwise" };
         let flops = expression.size() as u64 * out.elements();
-        self.emit(generated, role, operands, origins, flops).bytes = bytes;
+        let step = self.emit(generated, role, operands, origins, flops);
+        step.bytes = bytes;
+        if let Work::Kernel(kernel) = &mut step.work {
+            expression.gelus(&mut kernel.gelus);
+        }
         Ok(())
     }
 

@@ -172,6 +172,10 @@ impl Meter for CudaSession {
         self.engine.weight_bytes()
     }
 
+    fn gelus(&self) -> BTreeMap<String, u64> {
+        self.engine.gelus()
+    }
+
     fn rate_conditions(&self) -> Option<BTreeMap<String, String>> {
         Some(probe::conditions(&Versions::here()))
     }

@@ -3,16 +3,19 @@
 mod tactic;
 mod work;
 
-pub use tactic::Tactic;
+pub use tactic::{After, Tactic};
 pub use work::{AttentionWork, ConvWork, KernelWork, ProductWork, Work};
 
 use crate::{
     source::Source,
     view::{BufferId, Kind, View},
 };
+use planforge_graph::ir::{Activation, GeluForm};
 use planforge_kernels_cuda::device::ALIGNMENT_BYTES;
+use planforge_report::gelu;
 use planforge_types::ElementType;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Bytes to which weights and arena buffers are aligned.
 pub(crate) const ALIGNMENT: u64 = 256;
@@ -78,20 +81,18 @@ fn is_first_stream(stream: &u32) -> bool {
 }
 
 impl Step {
-    /// The source of the generated kernel that computes it, where one does.
+    /// The source of the generated kernel that it runs, where it runs one.
     pub fn source(&self) -> Option<usize> {
         match (&self.work, &self.tactic) {
             (Work::Kernel(kernel), _) => Some(kernel.source),
-            (_, Some(Tactic::Kernel { source, .. })) => Some(*source),
-            _ => None,
+            (_, tactic) => tactic.as_ref().and_then(Tactic::source),
         }
     }
 
     pub(crate) fn source_mut(&mut self) -> Option<&mut usize> {
         match (&mut self.work, &mut self.tactic) {
             (Work::Kernel(kernel), _) => Some(&mut kernel.source),
-            (_, Some(Tactic::Kernel { source, .. })) => Some(source),
-            _ => None,
+            (_, tactic) => tactic.as_mut().and_then(Tactic::source_mut),
         }
     }
 }
@@ -114,6 +115,9 @@ pub struct Program {
     /// Products of f32 may round their factors to TF32.
     #[serde(default)]
     pub tf32: bool,
+    /// GELU by tanh may stand in for GELU by erf.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub approximate_gelu: bool,
 }
 
 /// What is wrong with a program, so that it never runs.
@@ -168,6 +172,29 @@ impl Program {
             bytes[stream] = bytes[stream].max(step.tactic.as_ref().map_or(0, Tactic::workspace_bytes));
         }
         bytes
+    }
+
+    /// How many GELUs are computed in which form, by the words of reports. A kernel of ours and cuDNN compute the form
+    /// that the graph has; cuBLASLt's epilogue has the one with tanh alone.
+    pub fn gelus(&self) -> BTreeMap<String, u64> {
+        let mut found = BTreeMap::new();
+        for step in &self.steps {
+            let by_library = matches!(step.tactic, Some(Tactic::Blas { after: None, .. }));
+            let fused = step.work.activation().into_iter().filter_map(|op| match op {
+                Activation::Gelu(form) => Some(form),
+                _ => None,
+            });
+            let own: &[GeluForm] = if let Work::Kernel(kernel) = &step.work { &kernel.gelus } else { &[] };
+            for form in fused.chain(own.iter().copied()) {
+                let word = match form {
+                    GeluForm::Tanh => gelu::TANH,
+                    GeluForm::Erf if by_library => gelu::ERF_BY_TANH,
+                    GeluForm::Erf => gelu::ERF,
+                };
+                *found.entry(word.to_owned()).or_default() += 1;
+            }
+        }
+        found
     }
 
     /// All workspaces together.
@@ -302,5 +329,48 @@ mod tests {
         let mut program = Program { steps: vec![step(0, 512), step(1, 256)], ..Program::default() };
         program.steps[1].tactic.as_mut().expect("it has one").set_workspace_bytes(4096);
         assert_eq!(program.workspaces_bytes(), [512, 4096]);
+    }
+
+    #[test]
+    fn the_form_of_a_gelu_is_that_of_who_computes_it() {
+        let view = || View::rows(BufferId(0), Kind::F16, &[1, 8, 8]);
+        let product = |form: GeluForm, tactic: Option<Tactic>| Step {
+            name: String::new(),
+            origins: Vec::new(),
+            work: Work::Product(ProductWork {
+                a: view(),
+                b: view(),
+                bias: None,
+                residual: None,
+                y: view(),
+                alpha: 1.0,
+                activation: Some(Activation::Gelu(form)),
+            }),
+            tactic,
+            stream: 0,
+            flops: 0,
+            bytes: 0,
+        };
+        let blas = |after: Option<After>| Some(Tactic::Blas { words: [0; 8], workspace_bytes: 0, waits: None, after });
+        let after = || Some(After { source: 0, grid: [1; 3], block: [32, 1, 1] });
+        let dnn = Tactic::Dnn { engine: 1, knobs: Vec::new(), workspace_bytes: 0, waits: None };
+        let kernel = KernelWork {
+            role: "pointwise".into(),
+            source: 0,
+            grid: [1; 3],
+            block: [32, 1, 1],
+            operands: vec![view()],
+            gelus: vec![GeluForm::Erf, GeluForm::Tanh],
+        };
+        let steps = vec![
+            product(GeluForm::Erf, blas(after())),
+            product(GeluForm::Erf, Some(dnn)),
+            product(GeluForm::Erf, blas(None)),
+            product(GeluForm::Tanh, blas(None)),
+            Step { work: Work::Kernel(kernel), ..product(GeluForm::Erf, None) },
+        ];
+        let program = Program { steps, ..Program::default() };
+        let counts = [(gelu::ERF, 3), (gelu::ERF_BY_TANH, 1), (gelu::TANH, 2)];
+        assert_eq!(program.gelus(), BTreeMap::from(counts.map(|(form, count)| (form.to_owned(), count))));
     }
 }

@@ -23,6 +23,10 @@ pub enum Tactic {
         workspace_bytes: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         waits: Option<bool>,
+        /// Makes the activation in place behind it. Absent: the library's epilogue makes it, of GELU the form with tanh
+        /// whatever form is wanted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<After>,
     },
     /// A generated kernel.
     Kernel {
@@ -35,7 +39,42 @@ pub enum Tactic {
     },
 }
 
+/// A generated kernel behind a library's; its only argument is the step's result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct After {
+    pub source: usize,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+}
+
 impl Tactic {
+    /// Index of the source of the generated kernel that it runs, where it runs one.
+    pub fn source(&self) -> Option<usize> {
+        match self {
+            Self::Kernel { source, .. } | Self::Blas { after: Some(After { source, .. }), .. } => Some(*source),
+            Self::Dnn { .. } | Self::Blas { .. } => None,
+        }
+    }
+
+    pub(crate) fn source_mut(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::Kernel { source, .. } | Self::Blas { after: Some(After { source, .. }), .. } => Some(source),
+            Self::Dnn { .. } | Self::Blas { .. } => None,
+        }
+    }
+
+    /// Whether the two are one, but for where their sources stand, which differs between programs.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let placeless = |tactic: &Self| {
+            let mut tactic = tactic.clone();
+            if let Some(source) = tactic.source_mut() {
+                *source = 0;
+            }
+            tactic
+        };
+        placeless(self) == placeless(other)
+    }
+
     pub fn workspace_bytes(&self) -> u64 {
         match self {
             Self::Dnn { workspace_bytes, .. } | Self::Blas { workspace_bytes, .. } => *workspace_bytes,
@@ -75,7 +114,8 @@ impl Tactic {
     pub fn library(&self) -> &'static str {
         match self {
             Self::Dnn { .. } => "cudnn",
-            Self::Blas { .. } => "cublaslt",
+            Self::Blas { after: None, .. } => "cublaslt",
+            Self::Blas { after: Some(_), .. } => "cublaslt+kernel",
             Self::Kernel { .. } => "kernel",
         }
     }
@@ -87,7 +127,10 @@ impl Tactic {
                 let knobs: String = knobs.iter().map(|(kind, value)| format!(" k{kind}={value}")).collect();
                 format!("cudnn eng{engine}{knobs}")
             }
-            Self::Blas { words, .. } => format!("cublaslt {:x}", words.iter().fold(0, |a, w| a ^ w)),
+            Self::Blas { words, after, .. } => {
+                let after = if after.is_some() { ", then a kernel" } else { "" };
+                format!("cublaslt {:x}{after}", words.iter().fold(0, |a, w| a ^ w))
+            }
             Self::Kernel { grid, block, .. } => format!("kernel {}x{}", grid[0], block[0]),
         }
     }
@@ -132,8 +175,39 @@ impl Tactic {
                 if *workspace_bytes > MAX_WORKSPACE_BYTES {
                     return Err("a larger workspace than tactics have");
                 }
+                if let Self::Blas { after: Some(after), .. } = self {
+                    check_launch(after.grid, after.block)?;
+                }
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blas(source: Option<usize>) -> Tactic {
+        let after = source.map(|source| After { source, grid: [7, 1, 1], block: [256, 1, 1] });
+        Tactic::Blas { words: [5; 8], workspace_bytes: 64, waits: Some(true), after }
+    }
+
+    #[test]
+    fn a_tactic_is_like_another_wherever_its_source_stands() {
+        assert!(blas(Some(1)).is_like(&blas(Some(9))) && blas(Some(1)) != blas(Some(9)));
+        assert!(!blas(Some(1)).is_like(&blas(None)));
+        let mut other = blas(Some(1));
+        other.set_waits(false);
+        assert!(!blas(Some(1)).is_like(&other));
+    }
+
+    #[test]
+    fn recipes_of_older_compilers_are_read_and_stay_what_they_were() {
+        let words = "0000000000000005".repeat(8);
+        let text = format!(r#"{{"by":"blas","words":"{words}","workspace_bytes":64,"waits":true}}"#);
+        let tactic: Tactic = serde_json::from_str(&text).unwrap();
+        assert_eq!(tactic, blas(None));
+        assert_eq!(serde_json::to_string(&tactic).unwrap(), text);
     }
 }

@@ -2,7 +2,7 @@
 //! apart.
 
 use crate::view::{CHANNELS_LAST, Kind, View, strides_in};
-use planforge_graph::ir::Activation;
+use planforge_graph::ir::{Activation, GeluForm};
 use serde::{Deserialize, Serialize};
 
 /// What a step computes.
@@ -30,6 +30,15 @@ impl Work {
     /// Whether its result is stored in f32.
     pub fn is_f32(&self) -> bool {
         self.views().1.kind == Kind::F32
+    }
+
+    /// What it does to every element of its sums; of generated kernels nothing is told.
+    pub fn activation(&self) -> Option<Activation> {
+        match self {
+            Self::Conv(conv) => conv.activation,
+            Self::Product(product) => product.activation,
+            Self::Kernel(_) | Self::Attention(_) => None,
+        }
     }
 
     /// Everything it reads, then what it writes.
@@ -66,6 +75,9 @@ pub struct KernelWork {
     pub block: [u32; 3],
     /// The last one is written.
     pub operands: Vec<View>,
+    /// Forms of the GELUs among what it computes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gelus: Vec<GeluForm>,
 }
 
 /// `y = activation(conv(x, w) + residual + bias)` over channels-last images.

@@ -2,7 +2,7 @@
 
 use super::{Ready, Result};
 use crate::{
-    program::{AttentionWork, ConvWork, ProductWork, Work},
+    program::{AttentionWork, ConvWork, ProductWork, Program, Work},
     view::{Kind, View},
 };
 use planforge_graph::ir::{Activation, GeluForm};
@@ -183,20 +183,40 @@ fn blas_element(kind: Kind, tf32: bool) -> Option<Element> {
     }
 }
 
-/// The epilogue, of activations that the library has. The erf form of GELU is taken by its tanh form where storage is
-/// coarser than the two differ.
-fn blas_epilogue(activation: Option<Activation>, kind: Kind) -> Option<Epilogue> {
+/// Who makes the activation of a product by cuBLASLt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The library's epilogue.
+    Library,
+    /// A kernel of ours behind it, in place.
+    Kernel,
+}
+
+/// Who may make `work`'s activation where cuBLASLt computes the product: the library where it has just that activation.
+/// Its only GELU is the one with tanh, in halves; in place of the one with erf it is taken only where the program says
+/// that it may be.
+pub fn end(program: &Program, work: &Work) -> End {
+    match work.activation() {
+        None | Some(Activation::Relu) => End::Library,
+        Some(Activation::Gelu(GeluForm::Tanh)) if !work.is_f32() => End::Library,
+        Some(Activation::Gelu(_)) if program.approximate_gelu => End::Library,
+        Some(_) => End::Kernel,
+    }
+}
+
+/// The epilogue by which the library makes an activation, exactly or nearly.
+fn blas_epilogue(activation: Option<Activation>, end: End) -> Option<Epilogue> {
     match activation {
         None => Some(Epilogue::None),
+        Some(_) if end == End::Kernel => Some(Epilogue::None),
         Some(Activation::Relu) => Some(Epilogue::Relu),
-        Some(Activation::Gelu(GeluForm::Tanh)) => Some(Epilogue::GeluTanh),
-        Some(Activation::Gelu(GeluForm::Erf)) if kind != Kind::F32 => Some(Epilogue::GeluTanh),
+        Some(Activation::Gelu(_)) => Some(Epilogue::GeluTanh),
         Some(_) => None,
     }
 }
 
 /// The cuBLASLt product of a step, where it is one; `tf32`: factors in f32 may be rounded.
-pub fn product(work: &Work, tf32: bool) -> Option<Product> {
+pub fn product(work: &Work, tf32: bool, end: End) -> Option<Product> {
     match work {
         Work::Conv(conv) if conv.is_pointwise() => {
             let [n, k, h, w] = [0, 1, 2, 3].map(|axis| conv.y.dims[axis]);
@@ -207,7 +227,7 @@ pub fn product(work: &Work, tf32: bool) -> Option<Product> {
             product.ldc = conv.residual.as_ref().map_or(product.ldd, View::pixel_pitch);
             product.bias = conv.bias.is_some();
             product.residual = conv.residual.is_some();
-            product.epilogue = blas_epilogue(conv.activation, conv.x.kind)?;
+            product.epilogue = blas_epilogue(conv.activation, end)?;
             Some(product)
         }
         Work::Product(work) => {
@@ -228,7 +248,7 @@ pub fn product(work: &Work, tf32: bool) -> Option<Product> {
             product.stride_c = work.residual.as_ref().map_or(product.stride_d, |view| view.strides[0] as i64);
             product.bias = work.bias.is_some();
             product.residual = work.residual.is_some();
-            product.epilogue = blas_epilogue(work.activation, work.a.kind)?;
+            product.epilogue = blas_epilogue(work.activation, end)?;
             Some(product)
         }
         _ => None,
@@ -276,5 +296,39 @@ mod tests {
         assert_eq!(pattern(repeated), None);
         let one = rows(&[8, 16]).broadcast(&[1, 8, 16]).expect("a batch of one");
         assert_eq!(tensor(X, &one).expect("nothing is repeated").strides, [128, 16, 1]);
+    }
+
+    /// The library's GELU stands for the one with erf only where the program allows it, and then for no other.
+    #[test]
+    fn gelu_by_erf_is_not_left_to_an_epilogue() {
+        let activations = [
+            Activation::Relu,
+            Activation::Silu,
+            Activation::Tanh,
+            Activation::Gelu(GeluForm::Tanh),
+            Activation::Gelu(GeluForm::Erf),
+        ];
+        let exact = Program::default();
+        let approximate = Program { approximate_gelu: true, ..Program::default() };
+        for kind in [Kind::F16, Kind::Bf16, Kind::F32] {
+            for activation in activations {
+                let rows = |dims: &[u64]| View::rows(BufferId(0), kind, dims);
+                let (a, b, y) = (rows(&[1, 8, 16]), rows(&[1, 16, 24]), rows(&[1, 8, 24]));
+                let activation = Some(activation);
+                let work = ProductWork { a, b, bias: None, residual: None, y, alpha: 1.0, activation };
+                let work = Work::Product(work);
+                let epilogue = |program: &Program| {
+                    let product = product(&work, false, end(program, &work)).expect("the library computes it");
+                    product.epilogue
+                };
+                let expected = match activation {
+                    Some(Activation::Relu) => [Epilogue::Relu; 2],
+                    Some(Activation::Gelu(GeluForm::Tanh)) if kind != Kind::F32 => [Epilogue::GeluTanh; 2],
+                    Some(Activation::Gelu(_)) => [Epilogue::None, Epilogue::GeluTanh],
+                    _ => [Epilogue::None; 2],
+                };
+                assert_eq!([epilogue(&exact), epilogue(&approximate)], expected, "{kind:?} {activation:?}");
+            }
+        }
     }
 }

@@ -19,7 +19,7 @@ mod timing;
 
 pub use context::Context;
 pub(crate) use context::keep_libraries_behind;
-pub use library::{bind, pattern, product};
+pub use library::{End, bind, end, pattern, product};
 pub use library_plans::LibraryPlans;
 pub(crate) use library_plans::plan_key;
 pub use memory::Memory;

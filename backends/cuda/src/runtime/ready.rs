@@ -1,10 +1,10 @@
 //! A step made ready to be queued by one of its tactics.
 
-use super::{Device, Memory, Result, RuntimeError, bind, library::operands, pattern, product};
+use super::{Device, End, Memory, Result, RuntimeError, bind, library::operands, pattern, product};
 use crate::{
     codegen::ALONE_BYTES,
     early,
-    program::{Program, Step, Tactic, Work},
+    program::{After, Program, Step, Tactic, Work},
     source::Source,
     view::View,
 };
@@ -34,7 +34,17 @@ pub enum Ready {
         algorithm: Algorithm,
         operands: Operands,
         waits: bool,
+        /// What makes the activation, in place.
+        after: Option<Box<Following>>,
     },
+}
+
+/// A kernel that follows a library's in the same step.
+#[derive(Debug)]
+pub struct Following {
+    kernel: Kernel,
+    launch: Launch,
+    args: Vec<Arg>,
 }
 
 impl fmt::Debug for Ready {
@@ -57,7 +67,13 @@ impl Ready {
 
     /// Whether the kernel behind may begin before this one has ended.
     pub fn let_next_begin_early(&mut self, may: bool) -> Result<()> {
-        if let Self::Kernel { kernel, launch, .. } = self {
+        // The last kernel of the step, where that is ours.
+        let ours = match self {
+            Self::Kernel { kernel, launch, .. } => Some((kernel, launch)),
+            Self::Blas { after: Some(after), .. } => Some((&mut after.kernel, &mut after.launch)),
+            Self::Blas { .. } | Self::Dnn { .. } => None,
+        };
+        if let Some((kernel, launch)) = ours {
             launch.shared_bytes &= !ALONE_BYTES;
             if !may {
                 launch.shared_bytes |= ALONE_BYTES;
@@ -76,7 +92,7 @@ impl Ready {
         }
     }
 
-    /// Whether a library queues it.
+    /// Whether a library queues it, its first kernel at least.
     pub fn is_library(&self) -> bool {
         matches!(self, Self::Dnn { .. } | Self::Blas { .. })
     }
@@ -99,7 +115,12 @@ impl Ready {
             match self {
                 Self::Kernel { kernel, launch, args } => kernel.launch(stream, *launch, args)?,
                 Self::Dnn { plan, binding, .. } => plan.run(stream, binding)?,
-                Self::Blas { prepared, algorithm, operands, .. } => prepared.run(stream, algorithm, *operands)?,
+                Self::Blas { prepared, algorithm, operands, after, .. } => {
+                    prepared.run(stream, algorithm, *operands)?;
+                    if let Some(after) = after {
+                        after.kernel.launch(stream, after.launch, &after.args)?;
+                    }
+                }
             }
         }
         Ok(())
@@ -178,9 +199,10 @@ pub fn prepare(
             }
             bind(plan, &step.work, &address, memory.workspace_address(step.stream), waits)
         }
-        Tactic::Blas { words, workspace_bytes, .. } => {
+        Tactic::Blas { words, workspace_bytes, after, .. } => {
             let handle = device.blas.as_ref().ok_or_else(|| wrong(tactic))?;
-            let product = product(&step.work, program.tf32).ok_or_else(|| wrong(tactic))?;
+            let end = if after.is_some() { End::Kernel } else { End::Library };
+            let product = product(&step.work, program.tf32, end).ok_or_else(|| wrong(tactic))?;
             let prepared = Prepared::new(handle, product)?;
             let algorithm = Algorithm { words: *words, workspace_bytes: *workspace_bytes as usize, waves: 0.0 };
             // Bytes of another library version mean nothing, or something else.
@@ -189,7 +211,15 @@ pub fn prepare(
             }
             let operands =
                 operands(&step.work, &address, memory.workspace_address(step.stream)).ok_or_else(|| wrong(tactic))?;
-            Ok(Ready::Blas { prepared, algorithm, operands, waits })
+            let after = match after {
+                Some(After { source, grid, block }) => Some(Box::new(Following {
+                    kernel: load_kernel(device, &program.sources, *source, kernels)?,
+                    launch: Launch { grid: *grid, block: *block, shared_bytes: 0 },
+                    args: addresses(&[step.work.views().1]),
+                })),
+                None => None,
+            };
+            Ok(Ready::Blas { prepared, algorithm, operands, waits, after })
         }
     }
 }

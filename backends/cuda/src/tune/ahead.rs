@@ -2,8 +2,9 @@
 
 use super::{Effort, Times, kernels_for, recalled, rounds};
 use crate::{
+    codegen::candidates::after,
     program::{Program, Work},
-    runtime::{self, Device, RuntimeError, nvrtc_source},
+    runtime::{self, Device, End, RuntimeError, nvrtc_source},
     signature::signature,
     source::{Source, source_digest},
 };
@@ -63,7 +64,8 @@ pub(super) fn compile(
         {
             continue;
         }
-        for generated in kernels_for(device, program, &work, effort) {
+        let behind = (runtime::end(program, &work) == End::Kernel).then(|| after(&work)).flatten();
+        for generated in kernels_for(device, program, &work, effort).into_iter().chain(behind) {
             sources.insert(generated.source.text.clone(), generated.source);
         }
         plans.extend(plans_of(device, program, &work, effort));

@@ -7,15 +7,23 @@ mod refine;
 mod streams;
 
 use crate::{
-    codegen::{Generated, candidates::own_kernels, gemm},
-    program::{MAX_WORKSPACE_BYTES, Program, Step, Tactic, Work},
-    runtime::{self, Device, Kernels, Memory, RuntimeError, bind, prepare, time_us},
+    codegen::{
+        Generated,
+        candidates::{after, own_kernels},
+        gemm,
+    },
+    program::{After, MAX_WORKSPACE_BYTES, Program, Step, Tactic, Work},
+    runtime::{self, Device, End, Kernels, Memory, RuntimeError, bind, prepare, time_us},
     signature::signature,
     source::Source,
     tune::agree::Trial,
     view::View,
 };
-use planforge_kernels_cuda::{blaslt::Prepared, device::Buffer, dnn::Engine};
+use planforge_kernels_cuda::{
+    blaslt::{Prepared, Product},
+    device::Buffer,
+    dnn::Engine,
+};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, rc::Rc};
 
@@ -129,13 +137,13 @@ pub fn recall(program: &mut Program, step: usize, known: &Times, tuned: &mut Tun
 
 /// Known candidates as `program` names them; `None` when nothing is known, or of a kernel too little.
 fn recalled(program: &mut Program, timed: &[Timed]) -> Option<Vec<Timed>> {
-    let complete = |timed: &Timed| timed.source.is_some() || !matches!(timed.tactic, Tactic::Kernel { .. });
+    let complete = |timed: &Timed| timed.source.is_some() || timed.tactic.source().is_none();
     if timed.is_empty() || !timed.iter().all(complete) {
         return None;
     }
     let mut timed = timed.to_vec();
     for one in &mut timed {
-        if let (Tactic::Kernel { source, .. }, Some(text)) = (&mut one.tactic, &one.source) {
+        if let (Some(source), Some(text)) = (one.tactic.source_mut(), &one.source) {
             *source = source_index(program, text);
         }
     }
@@ -196,12 +204,13 @@ fn time_candidates(
         }
     }
     if let Some(handle) = &device.blas
-        && let Some(product) = runtime::product(&step.work, program.tf32)
+        && let Some((product, after)) = blas_product(program, &step.work)
     {
         let prepared = Prepared::new(handle, product)?;
         for algorithm in prepared.algorithms(MAX_WORKSPACE_BYTES as usize, effort.algorithms)? {
             let workspace_bytes = algorithm.workspace_bytes as u64;
-            let tactic = Tactic::Blas { words: algorithm.words, workspace_bytes, waits: None };
+            let after = after.clone();
+            let tactic = Tactic::Blas { words: algorithm.words, workspace_bytes, waits: None, after };
             let ready = prepare(device, program, step, Some(&tactic), memory, kernels);
             let time = ready.and_then(|ready| time_us(device, &ready));
             trial.keep(program, memory, tactic, time)?;
@@ -222,14 +231,23 @@ fn time_candidates(
     let mut timed = trial.agreed(program.tf32);
     timed.sort_by(|a, b| a.us.total_cmp(&b.us));
     for one in &mut timed {
-        if let Tactic::Kernel { source, .. } = &one.tactic {
-            one.source = program.sources.get(*source).cloned();
-        }
+        one.source = one.tactic.source().and_then(|source| program.sources.get(source).cloned());
     }
     if effort.tries_late {
         late::note(device, program, step, memory, &mut timed, kernels)?;
     }
     Ok(timed)
+}
+
+/// The cuBLASLt product of a step, and the kernel behind it where the library does not make its activation.
+fn blas_product(program: &mut Program, work: &Work) -> Option<(Product, Option<After>)> {
+    let end = runtime::end(program, work);
+    let product = runtime::product(work, program.tf32, end)?;
+    if end == End::Library {
+        return Some((product, None));
+    }
+    let Generated { source, grid, block, .. } = after(work)?;
+    Some((product, Some(After { source: source_index(program, &source), grid, block })))
 }
 
 /// A tactic for a step by the libraries' first proposals.
@@ -259,4 +277,59 @@ fn kernels_for(device: &Device, program: &Program, work: &Work, effort: Effort) 
         shared_block_bytes: properties.shared_block_bytes,
     };
     own_kernels(target, program, work, effort.tiles)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        program::{self, Place, ProductWork},
+        view::{BufferId, Kind},
+    };
+    use planforge_graph::ir::{Activation, GeluForm};
+    use planforge_kernels_cuda::blaslt::Epilogue;
+
+    fn gelu() -> Work {
+        let rows = |dims: &[u64]| View::rows(BufferId(0), Kind::F16, dims);
+        let (a, b, y) = (rows(&[1, 8, 16]), rows(&[1, 16, 24]), rows(&[1, 8, 24]));
+        let activation = Some(Activation::Gelu(GeluForm::Erf));
+        Work::Product(ProductWork { a, b, bias: None, residual: None, y, alpha: 1.0, activation })
+    }
+
+    /// A program with the buffer that the product's views are of.
+    fn a_program(approximate_gelu: bool) -> Program {
+        let buffer = program::Buffer { name: "all".into(), bytes: 1 << 10, place: Place::Arena(0) };
+        Program { buffers: vec![buffer], approximate_gelu, ..Program::default() }
+    }
+
+    #[test]
+    fn a_gelu_by_erf_has_a_kernel_behind_the_library_unless_the_approximation_is_allowed() {
+        let mut exact = a_program(false);
+        let (product, after) = blas_product(&mut exact, &gelu()).expect("a product");
+        assert_eq!((product.epilogue, after.map(|after| after.source)), (Epilogue::None, Some(0)));
+        assert!(exact.sources[0].text.contains("gelu_f16"));
+        let mut approximate = a_program(true);
+        let (product, after) = blas_product(&mut approximate, &gelu()).expect("a product");
+        assert_eq!((product.epilogue, after), (Epilogue::GeluTanh, None));
+        assert_ne!(
+            signature(&exact, &gelu()),
+            signature(&approximate, &gelu()),
+            "what is known of one is not the other's"
+        );
+    }
+
+    /// What is known of a step names its kernel by the source, which stands elsewhere in another program.
+    #[test]
+    fn a_kernel_behind_the_library_is_recalled_with_its_source() {
+        let mut first = Program::default();
+        let (_, after) = blas_product(&mut first, &gelu()).expect("a product");
+        let tactic = Tactic::Blas { words: [1; 8], workspace_bytes: 0, waits: None, after };
+        let timed = Timed { tactic, us: 1.0, source: Some(first.sources[0].clone()) };
+        let other = Source { name: "other".into(), text: "other".into() };
+        let mut second = Program { sources: vec![other], ..Program::default() };
+        let recalled_there = recalled(&mut second, std::slice::from_ref(&timed)).expect("it is complete");
+        assert_eq!(recalled_there[0].tactic.source(), Some(1));
+        assert_eq!(second.sources[1], first.sources[0]);
+        assert!(recalled(&mut second, &[Timed { source: None, ..timed }]).is_none(), "a kernel without its source");
+    }
 }

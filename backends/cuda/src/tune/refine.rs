@@ -113,10 +113,7 @@ fn exchange(ready: &mut [Ready], others: &mut [(usize, Ready)]) {
 
 /// Puts a candidate first; its source tells a kernel apart, whose index differs between programs.
 fn prefer(times: &mut Vec<Timed>, candidate: &Timed) {
-    let same = |timed: &Timed| match (&timed.source, &candidate.source) {
-        (Some(a), Some(b)) => a == b,
-        _ => timed.tactic == candidate.tactic,
-    };
+    let same = |timed: &Timed| timed.source == candidate.source && timed.tactic.is_like(&candidate.tactic);
     if let Some(at) = times.iter().position(same) {
         let preferred = times.remove(at);
         times.insert(0, preferred);

@@ -142,6 +142,12 @@ fn on_host(text: &str, as_: As) -> Result<String, String> {
         "\n",
         "inline void put(half_t& d, float f) { d.b = float_to_half(f); }\n",
     )?;
+    between(
+        &mut text,
+        "__device__ __forceinline__ float exp2_(float x)",
+        "\n",
+        "inline float exp2_(float x) { float f = exp2f(x); return f < 1.17549435e-38f ? 0.0f : f; }\n",
+    )?;
     let vectors = "reinterpret_cast<const R*>(p)[i]";
     if !text.contains(vectors) {
         return Err("vectors are loaded in another way than the emulator knows".into());

@@ -199,6 +199,30 @@ pub fn product([m, n, k]: [usize; 3], activation: Option<Activation>, residual: 
     bench.finish(y)
 }
 
+/// What a product with the identity, or a convolution by it, and then an activation make of `values`, 64 a row.
+pub fn of_identity(activation: Activation, values: &[f64], by_convolution: bool) -> Case {
+    const WIDTH: usize = 64;
+    let mut bench = Bench::new();
+    let rows = values.len() / WIDTH;
+    // Channels of an image lie behind each other; which number is whose does not matter.
+    let shape = if by_convolution { vec![1, WIDTH, rows / WIDTH, WIDTH] } else { vec![rows, WIDTH] };
+    let numbers = values.iter().map(|&value| value as f32).collect();
+    let x = bench.given("x", Tensor::from_vec(shape.clone(), numbers).expect("as many values as the shape says"));
+    let mut identity = vec![0f32; WIDTH * WIDTH];
+    (0..WIDTH).for_each(|at| identity[at * (WIDTH + 1)] = 1.0);
+    let weights = if by_convolution { vec![WIDTH, WIDTH, 1, 1] } else { vec![WIDTH; 2] };
+    let weights = Tensor::from_vec(weights, identity).expect("as many values as the shape says");
+    let weights = Some(bench.graph.add_constant("w", weights));
+    let bias = Tensor::from_vec(vec![WIDTH], vec![0f32; WIDTH]).expect("as many values as the shape says");
+    let bias = Some(bench.graph.add_constant("bias", bias));
+    let op = match by_convolution {
+        true => pointwise(Some(activation)),
+        false => Op::MatMul(MatMul { epilogue: Epilogue { activation: Some(activation) }, ..MatMul::default() }),
+    };
+    let y = bench.node(op, vec![x, weights, bias], &shape);
+    bench.finish(y)
+}
+
 /// A batch of products; where one factor has a single batch, all share it.
 pub fn repeated(a: [usize; 3], b: [usize; 3]) -> Case {
     let mut bench = Bench::new();

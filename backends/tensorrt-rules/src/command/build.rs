@@ -83,6 +83,12 @@ fn consistent(
             "leave it out",
         ));
     }
+    if spec.approximate_gelu {
+        return Err(Refusal::spec(
+            "an approximate GELU is for native engines of NVIDIA devices; TensorRT chooses its own",
+            "leave --approximate-gelu out, or ask with --toolchain native",
+        ));
+    }
     if options.weight_streaming && weak {
         return Err(Refusal::spec(
             "weight streaming needs a strongly typed network",

@@ -173,6 +173,9 @@ fn what_a_version_lacks_is_refused_with_those_that_have_it() {
         "TensorRT 11.0.0 does not support calibration caches (--calib); 8.2.1 to 10.16 do"
     );
     assert_eq!(refusal("11.1.0", "cudnn"), "TensorRT 11.1.0 does not support tactic source CUDNN; 8.2 to 10.x do");
+    for version in ["8.6.1", "10.3.0", "11.1.0"] {
+        assert!(refusal(version, "approximate gelu").contains("is for native engines of NVIDIA devices"), "{version}");
+    }
     assert!(refusal("11.1.0", "fp16, fp32 model").contains("this model is typed in fp32 without Q/DQ nodes, not fp16"));
     assert!(refusal("10.3.0", "uncalibrated int8").contains("neither a calibration cache nor a Q/DQ node"));
 }

@@ -140,6 +140,7 @@ pub fn cases() -> Vec<Case> {
         },
         None,
     );
+    case("approximate gelu", BuildSpec { approximate_gelu: true, ..precision(Precision::Fp16) }, None);
     case("refit", with(&[("refit", "true")]), None);
     case("strip", with(&[("strip_weights", "identical")]), None);
     case("strip all", with(&[("strip_weights", "all")]), None);

@@ -183,6 +183,7 @@ impl Bench<'_> {
         let spec = BuildSpec {
             precision: self.args.precision,
             profiles: self.args.shapes.clone(),
+            approximate_gelu: self.args.approximate_gelu,
             threads: (self.device.threads > 0).then(|| self.args.threads.unwrap_or(self.device.threads)),
             ..BuildSpec::default()
         };

@@ -74,7 +74,8 @@ pub fn activate_one(activation: &Activation, x: f64) -> f64 {
         Activation::Softsign => x / (1.0 + x.abs()),
         // 1 + erf would cancel below zero.
         Activation::Gelu(GeluForm::Erf) => 0.5 * x * libm::erfc(-x * FRAC_1_SQRT_2),
-        Activation::Gelu(GeluForm::Tanh) => 0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x * x * x)).tanh()),
+        // Neither must 1 + tanh: half of it is the sigmoid of twice the angle.
+        Activation::Gelu(GeluForm::Tanh) => x * sigmoid(2.0 * (2.0 / PI).sqrt() * (x + 0.044715 * x * x * x)),
         Activation::Silu => x * sigmoid(x),
         Activation::Mish => x * softplus(x).tanh(),
     }

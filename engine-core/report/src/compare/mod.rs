@@ -457,6 +457,7 @@ fn differences(left: &Report, right: &Report) -> Vec<String> {
             ("optimization level", report.spec.optimization_level.0.to_string()),
             ("hardware compatibility", report.spec.hardware_compatibility.clone().unwrap_or_else(|| "none".into())),
             ("version compatible", if report.spec.version_compatible { "yes" } else { "no" }.to_owned()),
+            ("approximate GELU", if report.spec.approximate_gelu { "allowed" } else { "no" }.to_owned()),
             ("workspace MiB", report.spec.workspace_mib.map_or("all".to_owned(), |mib| mib.to_string())),
             ("options", options(report)),
             ("plan", report.plan.digest.short()),
@@ -488,6 +489,7 @@ fn extras(report: &Report) -> Vec<String> {
     let spec = &report.spec;
     let mut extras: Vec<String> = spec.hardware_compatibility.iter().cloned().collect();
     extras.extend(spec.version_compatible.then(|| "version-compatible".to_owned()));
+    extras.extend(spec.approximate_gelu.then(|| "approximate GELU".to_owned()));
     let level = spec.optimization_level;
     extras.extend((level != Default::default()).then(|| format!("level {}", level.0)));
     extras.extend(spec.options.iter().map(|(name, value)| format!("{name}={value}")));

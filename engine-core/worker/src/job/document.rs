@@ -81,6 +81,7 @@ pub(super) fn assemble(parts: Parts<'_>) -> Report {
         ceilings: extra.ceilings,
         precision_time: extra.precision_time,
         weight_bytes: extra.weight_bytes,
+        gelu: extra.gelu,
         split: extra.split,
         points: extra.points,
         switches: extra.switches,

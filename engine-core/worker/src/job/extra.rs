@@ -34,6 +34,7 @@ pub(super) struct ExtraMeasurements {
     pub layers: Vec<LayerTime>,
     pub precision_time: BTreeMap<String, f64>,
     pub weight_bytes: BTreeMap<String, u64>,
+    pub gelu: BTreeMap<String, u64>,
     pub split: Option<LatencySplit>,
     pub points: Vec<ProfilePoint>,
     pub switches: Vec<ProfileSwitch>,
@@ -74,6 +75,7 @@ impl Job<'_> {
         extra.layers = extra.take("no-layers", "the backend gave no per-layer times", layers).unwrap_or_default();
         extra.precision_time = precision_time(&extra.layers);
         extra.weight_bytes = loaded.meter.weight_bytes();
+        extra.gelu = loaded.meter.gelus();
         self.may_go_on("the other shapes")?;
         let (points, mut bound) = self.points(loaded, plan, headline, telemetry, &mut extra.findings)?;
         extra.points = points;

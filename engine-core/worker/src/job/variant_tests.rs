@@ -190,6 +190,10 @@ impl Meter for ScriptedMeter {
         BTreeMap::from([("fp16".to_owned(), 10)])
     }
 
+    fn gelus(&self) -> BTreeMap<String, u64> {
+        BTreeMap::from([(planforge_report::gelu::ERF.to_owned(), 12)])
+    }
+
     fn rate_conditions(&self) -> Option<BTreeMap<String, String>> {
         Some(BTreeMap::from([("threads".to_owned(), "1".to_owned())]))
     }
@@ -472,6 +476,7 @@ fn every_profile_is_measured_at_its_smallest_usual_and_largest_shapes() {
     assert_eq!(report.split.unwrap().modes[0].executions, 2);
     assert!((report.precision_time["fp16"] - 0.75).abs() < 1e-12);
     assert_eq!(report.weight_bytes["fp16"], 10);
+    assert_eq!(report.gelu["erf"], 12);
 }
 
 #[test]
