@@ -4,7 +4,7 @@
 //! budget never ends it before there are windows enough to be compared; one that somebody asked for does. The
 //! device's state is read between windows, never inside one, and so is the pace of the CPU cores that the engine runs on
 //! (what a fixed piece of work takes there). A window that was disturbed is discarded and measured again, a bounded
-//! number of times, and the record says so ([`record`]).
+//! number of times, and the record says so (`record.rs`).
 //!
 //! The stopping rule is that of a sequential interval of fixed relative width (Chow and Robbins, *On the Asymptotic Theory
 //! of Fixed-Width Sequential Confidence Intervals for the Mean*, 1965), with floors on windows, samples and time. Looking

@@ -597,7 +597,7 @@ fn a_warm_up_and_windows_that_are_asked_for_are_reached_and_recorded() {
 fn windows_on_slower_cores_do_not_count() {
     // Every third window the cores are slower, and so is the engine; no counter of the system tells.
     fn slow(window: usize) -> bool {
-        window % 3 == 0
+        window.is_multiple_of(3)
     }
     let windows = Arc::<AtomicUsize>::default();
     let counter = windows.clone();
