@@ -31,7 +31,7 @@ struct ScriptedMeter<F> {
     latency: F,
     executions: u64,
     windows: Arc<AtomicUsize>,
-    /// The cores' pace while the n-th window is the last one.
+    /// The cores' pace while the n-th part of a window is the last one.
     pace_ns: Option<fn(usize) -> f64>,
 }
 
@@ -595,15 +595,16 @@ fn a_warm_up_and_windows_that_are_asked_for_are_reached_and_recorded() {
 
 #[test]
 fn windows_on_slower_cores_do_not_count() {
-    // Every third window the cores are slower, and so is the engine; no counter of the system tells.
-    fn slow(window: usize) -> bool {
-        window.is_multiple_of(3)
+    // For as long as a window has parts, of thrice as many, the cores are slower, and so is the engine; no counter of
+    // the system tells.
+    fn slow(part: usize) -> bool {
+        (part / PACED_PARTS as usize).is_multiple_of(3)
     }
     let windows = Arc::<AtomicUsize>::default();
     let counter = windows.clone();
     let mut usual = steady(2.0);
     let engine = meter(move |n| if slow(counter.load(Ordering::Relaxed)) { 1.5 } else { 1.0 } * usual(n));
-    let pace_ns: fn(usize) -> f64 = |window| if slow(window) { 45_000.0 } else { 30_000.0 };
+    let pace_ns: fn(usize) -> f64 = |part| if slow(part) { 45_000.0 } else { 30_000.0 };
     let engine = ScriptedMeter { windows, pace_ns: Some(pace_ns), ..engine };
     let found = experiment(engine, &mut quiet(), 20_000.0).unwrap();
     assert!(found.stats.max < 2.1, "{:?}", found.stats);
@@ -620,7 +621,7 @@ fn windows_on_slower_cores_do_not_count() {
 #[test]
 fn a_better_pace_that_comes_late_taints_what_was_before() {
     let mut engine = meter(steady(2.0));
-    engine.pace_ns = Some(|window| if window < 12 { 45_000.0 } else { 30_000.0 });
+    engine.pace_ns = Some(|part| if part < 12 { 45_000.0 } else { 30_000.0 });
     let clock = engine.clock.clone();
     let config = MeasureConfig { min_duration_ms: 3_000.0, ..MeasureConfig::within(20_000.0, 1) };
     let found = measure(&mut engine, &mut quiet(), &clock, &config, &Cancel::default()).unwrap();
