@@ -39,7 +39,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let probe = Probe::measure(&gpu);
     let took_ms = began.elapsed().as_secs_f64() * 1e3;
     let after = watched.as_mut().map(|(_, telemetry)| telemetry.sample());
-    spinner.finish_and_clear();
+    spinner.clear();
     let probe = probe.map_err(|error| failed(&error))?;
     context.printer.data(&text(&probe))?;
     if let (Some((device, _)), Some(before), Some(after)) = (watched, before, after) {
