@@ -2,13 +2,19 @@
 
 use planforge_tests::{
     boards::board_of,
+    eventually,
     farm::{Farm, Link, id_of},
     fleet::{Host, HostLimits},
     models, process,
     standin::scenario::{Behaviour, Phase, Rule},
 };
 use serde_json::Value;
-use std::{path::Path, process::Output};
+use std::{
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::Output,
+};
 
 /// Colours, a cleared screen, a title, a link, the clipboard, another order of reading, a line's begin; in C1 too.
 const HOSTILE: &str = "\u{1b}[31m\u{1b}[2J\u{1b}]0;title\u{7}\u{1b}]8;;http://evil\u{1b}\\\u{1b}]52;c;ZXZpbA==\u{7}\
@@ -55,7 +61,9 @@ fn names_in_a_model_are_shown_escaped() {
         assert!(text.contains(r"\u{1b}[31m") && text.contains(r"\u{202e}drow"), "{arguments:?}: {text}");
         let json = run(home, &[&arguments[..], &["--json"]].concat());
         said(&json);
-        let value: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+        // What it found, and of a refusal the error.
+        let mut values = serde_json::Deserializer::from_slice(&json.stdout).into_iter::<Value>();
+        let value = values.next().expect("a document").expect("JSON");
         assert!(has_text(&value, HOSTILE), "values are exact: {value:#}");
     }
     let refused = run(home, &["build", bad]);
@@ -71,10 +79,10 @@ fn names_in_a_model_are_shown_escaped() {
         assert!(output.status.success(), "{arguments:?}: {}", said(&output));
         said(&output);
     }
-    let plan = home.join("p.plan");
-    let plan = plan.to_str().expect("UTF-8");
-    let fetched = run(home, &["fetch", good, "--threads", "1", "-o", plan]);
-    assert!(fetched.status.success(), "{}", said(&fetched));
+    let again = run(home, &["build", good, "--threads", "1", "--json"]);
+    said(&again);
+    let again: Value = serde_json::from_slice(&again.stdout).expect("JSON");
+    let plan = again["jobs"][0]["plan_path"].as_str().expect("a plan");
     let text = said(&run(home, &["inspect", plan]));
     assert!(text.contains(r"node\u{1b}[31m") && text.contains(r"x\u{1b}[31m"), "{text}");
     said(&run(home, &["-vv", "bench", plan]));
@@ -101,12 +109,9 @@ fn what_a_tool_says_is_shown_escaped() {
     let model = models::convolutions(&farm.path().join("m.onnx"), 1, 4, 8, 700);
     let id = id_of(&farm.submit(&model, &["--sku", "t4"])[0]);
     assert_eq!(farm.wait_ended(&id)["state"], "failed");
-    let log = process::run(farm.cli(&["logs", &id]));
-    let text = said(&log);
+    let text = said(&process::run(farm.cli(&["logs", &id])));
     assert!(text.contains(r"Cannot find plugin: \u{1b}[31m\u{1b}[2J"), "{text}");
-    assert!(text.contains(r"\rover"), "what a carriage return would hide is there: {text}");
-    let exact = farm.json(&["logs", &id]);
-    assert!(exact["log"].as_str().is_some_and(|log| log.contains(HOSTILE)), "{exact}");
+
     for arguments in [&["logs", "--follow", &id][..], &["watch", &id], &["watch", &id, "--json"], &["jobs", &id]] {
         said(&process::run(farm.cli(arguments)));
     }
@@ -114,6 +119,43 @@ fn what_a_tool_says_is_shown_escaped() {
     assert!(said(&waited).contains("error:"), "{waited:?}");
     let coordinator = farm.coordinator.log();
     assert!(!coordinator.contains(['\u{1b}', '\u{202e}', '\u{9b}', '\r']), "{coordinator}");
+}
+
+#[test]
+fn a_raw_log_is_shown_escaped() {
+    let farm = Farm::start(Link::Loopback);
+    let mut scenario = board_of("t4").scenario("10.13.3.9");
+    scenario.rules = vec![Rule { graph: String::new(), phase: Phase::Build, times: None, behaviour: Behaviour::Hang }];
+    let _host = Host::start_with(&farm, "t4", vec![scenario], HostLimits::default());
+    farm.wait_agents(1);
+    let model = models::convolutions(&farm.path().join("m.onnx"), 1, 4, 8, 701);
+    let id = id_of(&farm.submit(&model, &["--sku", "t4"])[0]);
+    // As a library in a worker or an agent of somebody else writes it, who escape nothing.
+    let raw = [b"50%\r100%\r\n", HOSTILE.as_bytes(), b"\xff\x9b\n"].concat();
+    let live = eventually("the log of the job that hangs", || {
+        let file = holding(&farm.data(), &format!("{id}-1.log")).ok_or("no file")?;
+        let bytes = fs::metadata(&file).map_err(|error| error.to_string())?.len();
+        if bytes > raw.len() as u64 { Ok(file) } else { Err(format!("{bytes} bytes")) }
+    });
+    let mut log = fs::File::options().write(true).open(&live).expect("the live log");
+    log.write_all(&raw).expect("written");
+    let text = said(&process::run(farm.cli(&["logs", &id])));
+    assert!(text.starts_with("50%\\r100%\n\\u{1b}[31m\\u{1b}[2J\\u{1b}]0;title\\u{7}"), "{text}");
+    assert!(text.contains("\\rover\u{fffd}\u{fffd}\n"), "{text:?}");
+    let exact = process::run(farm.cli(&["logs", &id, "--json"]));
+    said(&exact);
+    let exact: Value = serde_json::from_slice(&exact.stdout).expect("JSON");
+    assert!(exact["log"].as_str().is_some_and(|log| log.contains(HOSTILE)), "{exact}");
+    process::run(farm.cli(&["cancel", &id]));
+}
+
+/// The file of this name somewhere in `folder`.
+fn holding(folder: &Path, name: &str) -> Option<PathBuf> {
+    let mut paths = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    paths.find_map(|path| match path.is_dir() {
+        true => holding(&path, name),
+        false => path.ends_with(name).then_some(path),
+    })
 }
 
 #[test]
