@@ -74,6 +74,10 @@ impl<'f, 'a> Lines<'f, 'a> {
     }
 
     /// What `write!` and `writeln!` call.
+    ///
+    /// # Errors
+    ///
+    /// Where the formatter fails.
     pub fn write_fmt(&mut self, words: fmt::Arguments<'_>) -> fmt::Result {
         let words = words.to_string();
         match words.strip_suffix('\n') {
