@@ -6,6 +6,7 @@
 //! | [`session`] | the agent itself: its stream to the coordinator and what it holds |
 //! | [`attempt`] | one attempt at one job: files, device, worker process, uploads, log |
 //! | [`host`] | devices, device locks, processes, the agent's own folder |
+//! | `log_fields` | what log lines say, escaped |
 //! | [`worker`] | what runs inside the worker process |
 //!
 //! Invariant: an agent never decides what is built; it runs what it holds a lease for.
@@ -15,6 +16,7 @@ pub mod attempt;
 pub mod config;
 pub mod error;
 pub mod host;
+mod log_fields;
 pub mod session;
 pub mod worker;
 
@@ -22,5 +24,6 @@ pub use config::{AgentConfig, Limits};
 pub use error::AgentError;
 pub use host::devices::{DeviceError, DeviceSource, HostDevices};
 pub use host::state::{AttemptKey, CEILINGS, ORACLES};
+pub use log_fields::log_fields;
 pub use session::run;
 pub use worker::worker_main;

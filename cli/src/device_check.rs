@@ -1,9 +1,10 @@
 //! `planforge check-device GPU-UUID`: agents start it to see whether a GPU can still be used after a failure. It succeeds,
 //! or its last line says why not.
 
+use crate::printer;
 use planforge_device::gpu::recovery_needed;
 use planforge_kernels_cuda::{check, device::DeviceError};
-use std::{io::Write as _, process::ExitCode};
+use std::process::ExitCode;
 
 /// Looks at the device. One that only lacks memory, or that cannot be asked without a driver library, is not broken; one
 /// that its driver wants reset first is.
@@ -19,7 +20,6 @@ pub fn main(device: &str) -> ExitCode {
             Err(error) => (error.to_string(), ExitCode::FAILURE),
         },
     };
-    // An agent that no longer reads needs no words.
-    let _ = writeln!(std::io::stderr(), "{words}");
+    printer::bare(&words);
     code
 }

@@ -59,7 +59,18 @@ use std::process::ExitCode;
 
 /// What the process does, from its arguments to its exit code.
 pub fn main() -> ExitCode {
-    let parsed = cli::Cli::parse();
+    let parsed = match cli::Cli::try_parse() {
+        Ok(parsed) => parsed,
+        Err(error) if !error.use_stderr() => {
+            // Help and version: words of this program alone.
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            printer::bare(error.render().to_string().trim_end());
+            return ExitCode::from(error.exit_code().try_into().unwrap_or(2));
+        }
+    };
     // A worker reads its order from standard input and nothing else: no settings of its user may change it.
     if let cli::Command::Worker = parsed.command {
         return planforge_agent::worker_main(backends::compilers(), &planforge_device::telemetry::for_device);

@@ -11,6 +11,7 @@ use planforge_types::{
 use std::{
     io::{self, BufRead as _, BufReader, Write as _},
     process::{Child, Command, Stdio},
+    thread,
 };
 
 /// Runs `order` on `device` to its end and gives the report. The worker's log goes to standard error where `verbose`.
@@ -18,8 +19,14 @@ pub fn run(printer: &Printer, order: &WorkOrder, device: &DeviceFingerprint, ver
     let spinner = printer.spinner("starting");
     let result = start(order, device, verbose)
         .map_err(|error| Failure::new(ErrorCode::Internal, format!("cannot start a worker process: {error}")))
-        .and_then(|child| follow(child, order, &mut |words| spinner.set_message(words)));
-    spinner.finish_and_clear();
+        .and_then(|mut child| {
+            let log = child.stderr.take();
+            thread::scope(|scope| {
+                scope.spawn(|| log.map(|log| printer.pass_on(log)));
+                follow(child, order, &mut |words| spinner.say(&words))
+            })
+        });
+    spinner.clear();
     result
 }
 
@@ -30,7 +37,7 @@ fn start(order: &WorkOrder, device: &DeviceFingerprint, verbose: bool) -> io::Re
         .envs(device.visibility())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(if verbose { Stdio::inherit() } else { Stdio::null() })
+        .stderr(if verbose { Stdio::piped() } else { Stdio::null() })
         .spawn()
 }
 

@@ -94,8 +94,8 @@ pub async fn download(
 ) -> Result<(), Failure> {
     make_parent(path)?;
     let bar = context.printer.transfer(&format!("fetching {}", path.display()), bytes);
-    let result = farm.blobs().download_with(digest, path, &|done| bar.set_position(done)).await;
-    bar.finish_and_clear();
+    let result = farm.blobs().download_with(digest, path, &|done| bar.done(done)).await;
+    bar.clear();
     result?;
     Ok(())
 }

@@ -4,6 +4,8 @@ use crate::{
     failure::Failure,
     settings::{Key, Settings},
 };
+use planforge_agent::log_fields;
+use planforge_types::shown;
 use std::io::{self, IsTerminal as _};
 use tracing_subscriber::{filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
@@ -29,14 +31,30 @@ pub fn start(settings: &Settings, verbose: u8, service: Service) -> Result<(), F
         Failure::usage(format!("'{wanted}' is not a log filter: {e}"))
             .hint("write for example --log info,planforge_agent=debug")
     })?;
-    let (filtered, lines) = (tracing_subscriber::registry().with(filter), fmt::layer().with_writer(io::stderr));
+    let filtered = tracing_subscriber::registry().with(filter);
+    let lines = fmt::layer();
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     match settings.get(Key::LogFormat).unwrap_or("text") {
-        "text" => filtered.with(lines.with_ansi(colour)).init(),
-        "json" => filtered.with(lines.json().flatten_event(true)).init(),
+        "text" => filtered.with(lines.fmt_fields(log_fields()).with_writer(io::stderr).with_ansi(colour)).init(),
+        "json" => filtered.with(lines.json().flatten_event(true).with_writer(|| JsonLines)).init(),
         other => {
             return Err(Failure::usage(format!("'{other}' is not a log format")).hint("formats are text and json"));
         }
     }
     Ok(())
+}
+
+/// Lines of JSON on stderr. What could steer a terminal is written as JSON's escapes, which are the same values.
+struct JsonLines;
+
+impl io::Write for JsonLines {
+    /// Gets a whole line at a time.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        io::stderr().lock().write_all(shown::json(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -1,7 +1,12 @@
 //! Following jobs to their end: progress on stderr, the coordinator's restarts survived.
 
-use crate::{failure::Failure, farm::Farm, lists, printer::Printer, tables};
-use indicatif::ProgressBar;
+use crate::{
+    failure::Failure,
+    farm::Farm,
+    lists,
+    printer::{Printer, Progress},
+    tables,
+};
 use planforge_client::backoff::Backoff;
 use planforge_proto::{ErrorCode, v1, view};
 use std::{
@@ -21,7 +26,7 @@ const AWAY_LIMIT: Duration = Duration::from_secs(300);
 pub struct Waiting<'a> {
     printer: &'a Printer,
     jobs: BTreeMap<String, v1::Job>,
-    bars: BTreeMap<String, ProgressBar>,
+    bars: BTreeMap<String, Progress>,
     /// Line last said of each job where no bars are drawn.
     said: BTreeMap<String, String>,
     /// Durable event to go on after: every stream has brought what came before it.
@@ -166,7 +171,7 @@ impl<'a> Waiting<'a> {
     /// Takes the progress lines away.
     pub fn clear(&mut self) {
         for bar in std::mem::take(&mut self.bars).into_values() {
-            bar.finish_and_clear();
+            bar.clear();
         }
     }
 
@@ -182,9 +187,9 @@ impl<'a> Waiting<'a> {
         let ended = view::is_ended(job.state());
         if self.printer.shows_progress() {
             let bar = self.bars.entry(job.id.clone()).or_insert_with(|| self.printer.spinner(""));
-            bar.set_message(format!("{name} for {}: {}", job.sku, tables::state(&job)));
+            bar.say(&format!("{name} for {}: {}", job.sku, tables::state(&job)));
             if ended {
-                bar.finish_and_clear();
+                bar.clear();
             }
         } else {
             // Without a terminal: a line when the state or the phase changes, none for every percent.

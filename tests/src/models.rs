@@ -87,6 +87,19 @@ pub fn unknown_operators(path: &Path) -> PathBuf {
     save(path, graph)
 }
 
+/// A model of one operator in whose every name `words` stand.
+pub fn named(path: &Path, operator: &str, words: &str) -> PathBuf {
+    let [x, y] = ["x", "y"].map(|port| format!("{port}{words}"));
+    let graph = GraphProto {
+        name: format!("graph{words}"),
+        input: vec![value(&x, &[1, 4])],
+        output: vec![value(&y, &[1, 4])],
+        node: vec![NodeProto { name: format!("node{words}"), ..node(operator, &[&x], &y, &[]) }],
+        ..Default::default()
+    };
+    save(path, graph)
+}
+
 /// A model whose two nodes need each other.
 pub fn cyclic(path: &Path) -> PathBuf {
     let graph = GraphProto {

@@ -9,6 +9,7 @@
 
 mod out_of_process;
 
+use crate::log_fields::log_fields;
 use out_of_process::{CompileOrder, OutOfProcess};
 use planforge_backend::{Cancel, Compiler};
 use planforge_device::telemetry::OpenTelemetry;
@@ -64,7 +65,7 @@ impl Task {
 pub fn worker_main(compilers: Vec<Box<dyn Compiler>>, open_telemetry: &OpenTelemetry<'_>) -> ExitCode {
     let wanted = std::env::var("PLANFORGE_LOG").ok().and_then(|wanted| wanted.parse().ok());
     let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
-    let lines = fmt::layer().with_writer(io::stderr).with_ansi(false);
+    let lines = fmt::layer().fmt_fields(log_fields()).with_writer(io::stderr).with_ansi(false);
     // An embedding program may have set up its own.
     let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
     let mut out = match take_stdout() {

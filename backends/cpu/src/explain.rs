@@ -14,7 +14,7 @@ use planforge_passes::{
 };
 use planforge_plan::lines;
 use planforge_report::format::mib;
-use planforge_types::{OptimizationProfile, Port};
+use planforge_types::{OptimizationProfile, Port, shown::Lines};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt};
 
@@ -241,10 +241,12 @@ fn counted<K: fmt::Display>(counts: &BTreeMap<K, usize>) -> String {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let opset = self.opset.map_or_else(|| "?".to_owned(), |opset| opset.to_string());
-        writeln!(f, "model      {} (opset {opset})", self.name)?;
-        write!(f, "operators  {}", counted(&self.operators))?;
+        let lines = &mut Lines::new(f);
+        writeln!(lines, "model      {} (opset {opset})", self.name)?;
+        write!(lines, "operators  {}", counted(&self.operators))?;
         for problem in &self.refused {
-            write!(f, "\nrefused    {problem}")?;
+            writeln!(lines)?;
+            write!(lines, "refused    {problem}")?;
         }
         match &self.graph {
             Some(graph) => write!(f, "\n{graph}"),
@@ -255,6 +257,7 @@ impl fmt::Display for Explanation {
 
 impl fmt::Display for GraphExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let f = &mut Lines::new(f);
         lines::ports(f, LABEL_WIDTH, &self.inputs, &self.outputs)?;
         writeln!(f, "parameters {:.3} M", self.parameters as f64 / 1e6)?;
         writeln!(f, "computes   {:.3} G multiply-accumulates a run", self.multiply_accumulates as f64 / 1e9)?;

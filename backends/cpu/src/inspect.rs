@@ -13,7 +13,7 @@ use planforge_plan::{
     signature::InputSignature,
 };
 use planforge_report::{format::mib, gelu};
-use planforge_types::{BuildSpec, Digest, Port, Sku, Toolchain};
+use planforge_types::{BuildSpec, Digest, Port, Sku, Toolchain, shown::Lines};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, path::Path};
 
@@ -209,6 +209,7 @@ fn detail(kind: &StepKind) -> serde_json::Value {
 
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let f = &mut Lines::new(f);
         writeln!(f, "plan format {} for {} ({}), {}", self.format, self.sku, self.instruction_set, self.toolchain)?;
         writeln!(f, "model   {} {}", self.model_digest, self.graph.name)?;
         let graph = &self.graph;

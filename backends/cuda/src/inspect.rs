@@ -13,7 +13,7 @@ use planforge_plan::{
     lines::{self, LABEL_WIDTH},
 };
 use planforge_report::{format::mib, gelu};
-use planforge_types::{BuildSpec, Digest, Port, Sku, Toolchain, fingerprint::HostFacts};
+use planforge_types::{BuildSpec, Digest, Port, Sku, Toolchain, fingerprint::HostFacts, shown::Lines};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, path::Path};
 
@@ -166,6 +166,7 @@ fn inspected(profile: &plan::ProfileProgram) -> InspectedProfile {
 
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let f = &mut Lines::new(f);
         writeln!(
             f,
             "plan format {} for {} ({}), {}",

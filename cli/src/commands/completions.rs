@@ -2,6 +2,7 @@
 
 use crate::{context::Context, failure::Failure};
 use clap_complete::Shell;
+use planforge_types::shown::Stream;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -13,5 +14,7 @@ pub struct Args {
 pub fn run(context: &Context<'_>, args: Args, mut grammar: clap::Command) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut grammar, "planforge", &mut script);
-    context.printer.raw(&script)
+    let mut stream = Stream::default();
+    context.printer.stream(&mut stream, &script)?;
+    context.printer.stream_end(stream)
 }

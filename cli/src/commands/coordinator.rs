@@ -124,7 +124,7 @@ pub fn announce(
         format!("token file  {}", token_file.display()),
         format!("data        {data}"),
     ];
-    context.printer.data(&lines.join("\n"))?;
+    context.printer.lines(lines)?;
     context.printer.note(
         "every address asks for a token, 127.0.0.1 too; your own commands on this machine need none, and \
          `planforge open` prints another link that signs a browser in",

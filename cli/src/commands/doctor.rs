@@ -5,7 +5,7 @@ use crate::{
     context::Context,
     doctor::{Check, State, farm, gpu, host, libraries, locks, room, selftest, toolchains},
     failure::Failure,
-    printer::Ink,
+    printer::{Ink, Line},
     tables,
 };
 use planforge_agent::HostDevices;
@@ -42,7 +42,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         Ok(())
     })?;
     checks.extend(of_farm);
-    spinner.finish_and_clear();
+    spinner.clear();
     if !args.no_self_test {
         checks.extend(selftest::checks(context, &devices));
     }
@@ -52,23 +52,23 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
 fn print(context: &Context<'_>, checks: &[Check]) -> Result<(), Failure> {
     let count = |state| checks.iter().filter(|check| check.state == state).count();
     let (problems, warnings) = (count(State::Problem), count(State::Warning));
-    let mut lines = Vec::new();
+    let mut lines: Vec<Line> = Vec::new();
     for check in checks {
-        let state = match check.state {
-            State::Ok => "ok     ".to_owned(),
-            State::Warning => context.printer.paint(Ink::Warn, "warning"),
-            State::Problem => context.printer.paint(Ink::Bad, "problem"),
-        };
-        lines.push(format!("{state}  {:<10}  {}: {}", check.area, check.name, check.seen));
+        let seen = format!("  {:<10}  {}: {}", check.area, check.name, check.seen);
+        lines.push(match check.state {
+            State::Ok => format!("ok     {seen}").into(),
+            State::Warning => Line::labelled(Ink::Warn, "warning", seen),
+            State::Problem => Line::labelled(Ink::Bad, "problem", seen),
+        });
         if !check.meaning.is_empty() {
-            lines.push(format!("{:21}{}", "", check.meaning));
+            lines.push(format!("{:21}{}", "", check.meaning).into());
         }
         if !check.action.is_empty() {
-            lines.push(format!("{:21}to do: {}", "", check.action));
+            lines.push(format!("{:21}to do: {}", "", check.action).into());
         }
     }
-    lines.push(format!("{} checks, {warnings} warnings, {problems} problems", checks.len()));
-    context.printer.data(&lines.join("\n"))?;
+    lines.push(format!("{} checks, {warnings} warnings, {problems} problems", checks.len()).into());
+    context.printer.lines(lines)?;
     context.printer.object(&serde_json::json!({
         "at_ms": tables::now_ms(),
         "problems": problems,

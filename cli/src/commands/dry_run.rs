@@ -8,7 +8,7 @@ use planforge_tensorrt_rules::{
     model::ModelFacts,
     preflight::{self, Step},
 };
-use planforge_types::{BuildSpec, Toolchain, ToolchainConstraint, resolve_toolchain};
+use planforge_types::{BuildSpec, Toolchain, ToolchainConstraint, resolve_toolchain, shown::line};
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
 /// Asks the store about every combination that the request stands for, and writes the commands that a TensorRT job of
@@ -58,12 +58,13 @@ pub(super) async fn dry_run(
                     });
                     match job {
                         Some(Ok(Job { steps, warnings })) => {
-                            let _ = writeln!(commands, "\n{name} for {sku} with {shown}, {spec_words}");
+                            let heading = format!("{name} for {sku} with {shown}, {spec_words}");
+                            let _ = writeln!(commands, "\n{}", line(&heading));
                             for warning in &warnings {
-                                let _ = writeln!(commands, "  warning: {warning}");
+                                let _ = writeln!(commands, "  warning: {}", line(warning));
                             }
                             for Step { name, command } in &steps {
-                                let _ = writeln!(commands, "  {name}: {command}");
+                                let _ = writeln!(commands, "  {name}: {}", line(&command.to_string()));
                             }
                             let (processes, least_s) = (preflight::TIMED_PROCESSES, preflight::timed_processes_s());
                             let _ = writeln!(

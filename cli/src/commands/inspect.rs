@@ -86,7 +86,7 @@ fn onnx(context: &Context<'_>, path: &Path, built_as: Option<PlanIdentity>) -> R
     };
     lines.push(format!("inputs     {}", names(&graph.input).join(", ")));
     lines.push(format!("outputs    {}", names(&graph.output).join(", ")));
-    context.printer.data(&lines.join("\n"))?;
+    context.printer.lines(lines)?;
     context.printer.object(&serde_json::json!({
         "model": planforge_proto::view::ModelView::from(identity.clone()),
         "built_as": built_as,

@@ -6,6 +6,7 @@ use crate::{
     farm::{Farm, Need},
 };
 use planforge_proto::v1;
+use planforge_types::shown::Stream;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -31,15 +32,16 @@ async fn read(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(u32, S
     let request =
         v1::ReadLogRequest { id: args.id.clone(), attempt: args.attempt, follow: args.follow, offset_bytes: 0 };
     let mut chunks = farm.rpc().read_log(request).await.map_err(|e| farm.error(e))?.into_inner();
-    let mut whole = String::new();
+    let (mut whole, mut stream) = (Vec::new(), Stream::default());
     let mut attempt = args.attempt;
     while let Some(chunk) = chunks.message().await.map_err(|e| farm.error(e))? {
         attempt = chunk.attempt;
         if context.printer.json {
-            whole.push_str(&String::from_utf8_lossy(&chunk.data));
+            whole.extend_from_slice(&chunk.data);
         } else {
-            context.printer.raw(&chunk.data)?;
+            context.printer.stream(&mut stream, &chunk.data)?;
         }
     }
-    Ok((attempt, whole))
+    context.printer.stream_end(stream)?;
+    Ok((attempt, String::from_utf8_lossy(&whole).into_owned()))
 }

@@ -11,7 +11,10 @@ use planforge_cuda::{
 use planforge_device::telemetry::{self, Telemetry, contention};
 use planforge_kernels_cuda::device::{DeviceError, Gpu};
 use planforge_proto::ErrorCode;
-use planforge_types::fingerprint::{DeviceFingerprint, DeviceKind};
+use planforge_types::{
+    fingerprint::{DeviceFingerprint, DeviceKind},
+    shown,
+};
 use planforge_worker::job::CeilingStore;
 use std::{fmt::Write as _, time::Instant};
 
@@ -39,7 +42,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let probe = Probe::measure(&gpu);
     let took_ms = began.elapsed().as_secs_f64() * 1e3;
     let after = watched.as_mut().map(|(_, telemetry)| telemetry.sample());
-    spinner.finish_and_clear();
+    spinner.clear();
     let probe = probe.map_err(|error| failed(&error))?;
     context.printer.data(&text(&probe))?;
     if let (Some((device, _)), Some(before), Some(after)) = (watched, before, after) {
@@ -86,7 +89,7 @@ fn failed(error: &RuntimeError) -> Failure {
 }
 
 fn text(probe: &Probe) -> String {
-    let mut text = format!("device               {}\n", probe.device);
+    let mut text = format!("device               {}\n", shown::line(&probe.device));
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<20} {value}");
     };

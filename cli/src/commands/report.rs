@@ -13,6 +13,7 @@ use planforge_report::{
     Report,
     compare::portability::{Portability, portability},
 };
+use planforge_types::shown;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
@@ -73,7 +74,9 @@ async fn look(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(Vec<Fo
 pub fn text(found: &Found, cell: Option<&Portability>) -> String {
     let mut text = tables::report::render(&found.report, cell.map(Portability::words).as_deref());
     for artifact in &found.artifacts {
-        text.push_str(&format!("artifact {} ({})\n", artifact.name, tables::bytes(artifact.size_bytes)));
+        let line = format!("artifact {} ({})", artifact.name, tables::bytes(artifact.size_bytes));
+        text.push_str(&shown::line(&line));
+        text.push('\n');
     }
     text
 }

@@ -100,7 +100,7 @@ fn write(context: &Context<'_>, name: &str, args: &Args) -> Result<(), Failure> 
     let options = Options { seed: args.seed, storage, style, precision: args.precision.into() };
     let spinner = context.printer.spinner(&format!("writing {}", path.display()));
     let written = planforge_modelgen::generate(name, &options, &path);
-    spinner.finish_and_clear();
+    spinner.clear();
     let written = written?;
     context.printer.data(&path.display().to_string())?;
     let size = tables::bytes(written.size_bytes);

@@ -77,7 +77,7 @@ fn build(context: &Context<'_>, device: &DiscoveredDevice, toolchain: &Toolchain
     let spinner = context.printer.spinner("self-test");
     let mut report = Err(Failure::new(ErrorCode::Internal, "the self-test ended without a word"));
     let mut listen = |event: WorkEvent| match event {
-        WorkEvent::Progress { phase, detail, .. } => spinner.set_message(format!("self-test: {phase} {detail}")),
+        WorkEvent::Progress { phase, detail, .. } => spinner.say(&format!("self-test: {phase} {detail}")),
         WorkEvent::Done { report: path, .. } => report = reports::of_worker(&path),
         WorkEvent::Failed { class, message, hint } => {
             report = Err(BackendError::new(class, message).with_hint(hint).into());
@@ -87,7 +87,7 @@ fn build(context: &Context<'_>, device: &DiscoveredDevice, toolchain: &Toolchain
     // Nothing is uploaded.
     let mut upload = || -> io::Result<()> { Ok(()) };
     job::run(&order, &backends::compilers(), &telemetry::for_device, &mut listen, &mut upload, &Cancel::default());
-    spinner.finish_and_clear();
+    spinner.clear();
     report
 }
 

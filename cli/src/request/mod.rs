@@ -378,8 +378,8 @@ async fn upload(context: &Context<'_>, farm: &Farm, digest: &str, path: &Path) -
     })?;
     let bytes = std::fs::metadata(path).map_err(|e| Failure::io("read", path, &e))?.len();
     let bar = context.printer.transfer(&format!("uploading {}", path.display()), bytes);
-    let result = farm.blobs().upload_with(path, digest, &|done| bar.set_position(done)).await;
-    bar.finish_and_clear();
+    let result = farm.blobs().upload_with(path, digest, &|done| bar.done(done)).await;
+    bar.clear();
     result.map_err(|e| Failure::from(e).hint_if_none("run the command again: uploads resume where they stopped"))
 }
 

@@ -6,6 +6,7 @@ use planforge_report::{
     disturbance,
     format::{bytes, milliseconds, per_second, percent},
 };
+use planforge_types::shown;
 
 const COLUMNS: [&str; 10] =
     ["#", "sku", "toolchain", "spec", "median", "p99", "throughput", "plan", "top-1", "verdict"];
@@ -23,15 +24,16 @@ pub fn render(comparison: &Comparison) -> String {
     let mut text = super::explained(super::render(rows, &NUMERIC), is_marked);
     text.push('\n');
     for pair in &comparison.pairs {
-        text.push_str(&line(pair));
+        text.push_str(&format!("{}\n", shown::line(&line(pair))));
     }
     if let Some(basis) = &comparison.basis {
-        text.push_str(&format!("{}\n", basis.words()));
+        text.push_str(&format!("{}\n", shown::line(&basis.words())));
     }
     for ForeignRow { row, cell } in &comparison.portability {
         let (built_for, measured_on) = (&cell.built_for, &cell.measured_on);
         let words = cell.words();
-        text.push_str(&format!("{} built for {built_for}, measured on {measured_on}: loss: {words}\n", row + 1));
+        let line = format!("{} built for {built_for}, measured on {measured_on}: loss: {words}", row + 1);
+        text.push_str(&format!("{}\n", shown::line(&line)));
     }
     text
 }
@@ -79,7 +81,7 @@ fn line(pair: &Pair) -> String {
         (true, Some(_)) => "not judged",
         _ => pair.verdict.words(),
     };
-    format!("{} against {}: {verdict}: {}{differences}\n", pair.other + 1, pair.base + 1, pair.reason)
+    format!("{} against {}: {verdict}: {}{differences}", pair.other + 1, pair.base + 1, pair.reason)
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 pub mod comparison;
 pub mod report;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets::NOTHING};
 use planforge_proto::{v1, view};
 pub use planforge_report::format::{bytes, milliseconds};
 use planforge_report::{disturbance, figures::Figures};
+use planforge_types::shown;
 use serde_json::Value;
 
 /// Digits of a digest that are shown where a unique prefix is enough.
@@ -27,7 +28,15 @@ fn headless() -> Table {
 }
 
 /// The text of a table without trailing blanks.
+///
+/// Every cell stays on its line and is escaped before columns are laid out, so that a name can forge neither.
 pub fn render(mut table: Table, numeric: &[usize]) -> String {
+    for row in table.row_iter_mut() {
+        if row.cell_iter().all(|cell| shown::line(&cell.content()) == cell.content()) {
+            continue;
+        }
+        *row = row.cell_iter().map(|cell| Cell::new(shown::line(&cell.content()))).collect::<Vec<_>>().into();
+    }
     if let Some(first) = table.column_mut(0) {
         first.set_padding((0, 1));
     }

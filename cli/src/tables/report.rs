@@ -322,7 +322,7 @@ fn finding_line(finding: &Finding) -> String {
 
 /// The first part of a long text, on one line.
 fn cut(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line: String = text.chars().map(|c| if c == '\n' { ' ' } else { c }).collect();
     if line.chars().count() <= SHOWN_CHARS {
         return line;
     }

@@ -10,6 +10,7 @@
 //! | [`tensor`] | tensors at an engine's edge |
 //! | [`failure`] | what went wrong, with the class that decides about a retry |
 //! | [`order`] | what an agent tells a worker process and hears from it |
+//! | [`shown`] | words from outside as people see them |
 //! | [`durable`] | files that are whole or not there |
 //! | [`host_lock`] | lock files on which every process of a host meets |
 //!
@@ -25,6 +26,7 @@ pub mod host_lock;
 pub mod key;
 pub mod order;
 pub mod resolve;
+pub mod shown;
 pub mod sku;
 pub mod spec;
 pub mod telemetry;

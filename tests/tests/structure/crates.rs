@@ -268,3 +268,59 @@ fn shared_words_know_nothing_of_who_uses_them() {
         assert_eq!(ours, uses, "{name}");
     }
 }
+
+/// Where a process's own standard output or error is used, and why. All else goes through the printer, which escapes.
+const WRITERS: [(&str, &str); 4] = [
+    ("cli/src/printer.rs", "the printer"),
+    ("cli/src/telemetry.rs", "log lines, whose fields are escaped"),
+    ("cli/src/commands/login.rs", "reads a secret without an echo"),
+    ("agent/src/worker/mod.rs", "log lines and the worker's events"),
+];
+
+/// Whether `line` reaches for one of the process's streams, hands them to another process or draws over them. Of methods
+/// that are called `stdout` and `stderr`, those of a command are meant for the other process.
+fn writes(line: &str) -> bool {
+    let calls = |name: &str| {
+        line.match_indices(name).any(|(at, _)| {
+            !line[..at].ends_with(|before: char| before == '.' || before == '_' || before.is_alphanumeric())
+        })
+    };
+    ["stdout()", "stderr()", "io::stdout", "io::stderr", "stdio::stdout", "stdio::stderr"].into_iter().any(calls)
+        || ["Stdio::inherit", "indicatif::", "console::Term", "Cli::parse()", "/dev/tty"]
+            .iter()
+            .any(|word| line.contains(word))
+}
+
+#[test]
+fn only_the_printer_writes_to_the_terminal() {
+    let mut found = BTreeSet::new();
+    let mut others = Vec::new();
+    for package in &packages() {
+        // Stand-ins for tools, and what says that a test is skipped.
+        if ["planforge-tests", "planforge-skipped"].contains(&package.name.as_str()) {
+            continue;
+        }
+        for file in rust_files(&package.folder().join("src")) {
+            let name = file.strip_prefix(root()).expect("a file of the workspace").display().to_string();
+            for line in read(&file).lines().filter(|line| !line.trim_start().starts_with("//") && writes(line)) {
+                match WRITERS.iter().find(|(writer, _)| *writer == name) {
+                    Some((writer, _)) => drop(found.insert(*writer)),
+                    None => others.push(format!("{name}: {}", line.trim())),
+                }
+            }
+        }
+    }
+    assert!(others.is_empty(), "use the printer, which escapes what comes from outside:\n{}", others.join("\n"));
+    assert_eq!(found.len(), WRITERS.len(), "some of {WRITERS:?} write no more: {found:?}");
+}
+
+#[test]
+fn a_line_that_writes_is_told_from_one_that_starts_a_process() {
+    for line in ["let mut out = io::stdout().lock();", "writeln!(std::io::stderr(), \"\")", ".with_writer(io::stderr)"]
+    {
+        assert!(writes(line), "{line}");
+    }
+    for line in [".stdout(Stdio::piped())", "let out = child.stdout.take();", "fn take_stdout() {", ".stderr(file)"] {
+        assert!(!writes(line), "{line}");
+    }
+}
