@@ -4,7 +4,7 @@
 #     host.sh PLANFORGE STATISTICS FOLDER [SECONDS]
 #
 # PLANFORGE and STATISTICS are the release builds of the command and of the example `statistics`. FOLDER keeps the plans
-# and the results; a later call goes on where the one before ended. Needs 20 cores and Python; GPUs are used where the
+# and the results; a later call goes on where the one before ended. Needs 16 cores and Python; GPUs are used where the
 # host has some (with two, one measures pairs of equals and the other pairs of unequals).
 set -euo pipefail
 

@@ -60,7 +60,10 @@ pub fn assess(before: &TelemetrySample, after: &TelemetrySample, duration_ms: f6
 pub fn slow_cores(best_ns: f64, pace_ns: f64) -> Option<String> {
     (pace_ns > best_ns * (1.0 + MAX_PACE_SHARE)).then(|| {
         let times = pace_ns / best_ns;
-        format!("cores ran slower: a fixed piece of work took {times:.2} x its best time (a neighbour on the same cores, or a lower clock)")
+        format!(
+            "cores ran slower: a fixed piece of work took {times:.2} x its best time (a neighbour on the same cores, or a \
+             lower clock)"
+        )
     })
 }
 

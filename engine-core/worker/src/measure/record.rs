@@ -40,7 +40,7 @@ impl Entry {
 #[derive(Default)]
 pub(super) struct Record {
     entries: Vec<Entry>,
-    /// The best pace that the cores had, at any time.
+    /// The best of the paces before the first window and of those that windows carry, each its slowest.
     best_pace_ns: Option<f64>,
 }
 
