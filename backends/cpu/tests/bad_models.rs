@@ -1,9 +1,11 @@
 //! Models made to hurt: each is an error by name or the right answer, in bounded memory and time that grows with the
 //! model. What takes quadratic time or unbounded memory here does not end before the runner's own limit.
 
-use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions};
+mod support;
+
+use planforge_backend::{Cancel, Compiler, LoadOptions};
 use planforge_cpu::CpuCompiler;
-use planforge_device::{CpuLevel, cpu};
+use planforge_device::CpuLevel;
 use planforge_graph::{
     interpreter,
     ir::{Graph, Tensor},
@@ -21,9 +23,10 @@ use planforge_onnx::{
     },
 };
 use planforge_passes::Target;
-use planforge_types::{BuildSpec, Digest, HostTensor, OptimizationLevel, fingerprint::HostFacts};
+use planforge_types::HostTensor;
 use prost::Message;
 use std::{collections::BTreeMap, error::Error, fs};
+use support::Silent;
 
 type Failure = Box<dyn Error>;
 
@@ -121,30 +124,13 @@ fn run(graph: &Graph, x: &[f32]) -> Result<Vec<f32>, Failure> {
     Ok(interpreter::execute(graph, &inputs)?["y"].values::<f32>()?.into_owned())
 }
 
-struct Silent;
-impl Events for Silent {
-    fn progress(&self, _phase: &str, _fraction: f32, _detail: &str) {}
-    fn log(&self, _line: &str) {}
-}
-
 /// What an engine compiled from the model gives.
 fn native(proto: &ModelProto, x: HostTensor) -> Result<HostTensor, Failure> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("model.onnx");
     fs::write(&path, proto.encode_to_vec())?;
     let level = *CpuLevel::detect().last().ok_or("this CPU is below every level")?;
-    let request = CompileRequest {
-        model: path,
-        model_digest: Digest::of(b"model"),
-        sku: level.sku(),
-        device: cpu::detect(&HostFacts::default()).0,
-        toolchain: planforge_cpu::toolchain(),
-        spec: BuildSpec { threads: Some(1), optimization_level: OptimizationLevel(0), ..BuildSpec::default() },
-        scratch: folder.path().to_owned(),
-        cache: None,
-        calibration: None,
-        plugins: Vec::new(),
-    };
+    let request = support::request(&path, level, folder.path());
     let plan = CpuCompiler.compile(&request, &Silent, &Cancel::default())?;
     let mut meter = CpuCompiler.load(&plan.path, &LoadOptions::default())?;
     meter.bind(&BTreeMap::from([("x".to_owned(), x)]))?;

@@ -2,24 +2,21 @@
 //! of huge numbers, differences of sums that are nearly equal. Engines of them are right though their outputs lie apart;
 //! engines of something else are wrong, which their well conditioned outputs show.
 
-use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter};
+mod support;
+
+use planforge_backend::{Cancel, Compiler, LoadOptions, Meter};
 use planforge_cpu::CpuCompiler;
-use planforge_device::{CpuLevel, cpu};
+use planforge_device::CpuLevel;
 use planforge_graph::ir::{ElementType, Graph};
 use planforge_import::testing::{TestModel, float, int, ints, numbers};
-use planforge_types::{BuildSpec, Digest, NamedTensors, OptimizationLevel, Precision, fingerprint::HostFacts};
+use planforge_types::{NamedTensors, Precision};
 use planforge_worker::{
     measure::MonotonicClock,
     verify::{Check, ORACLE_BUDGET_MS, Verdict, inputs},
 };
 use prost::Message as _;
 use std::fs;
-
-struct Silent;
-impl Events for Silent {
-    fn progress(&self, _phase: &str, _fraction: f32, _detail: &str) {}
-    fn log(&self, _line: &str) {}
-}
+use support::Silent;
 
 /// Rows of every model, and what stands behind each of them: no power of two, so that means are rounded.
 const ROWS: i64 = 6;
@@ -186,18 +183,7 @@ fn engine(model: &TestModel, level: CpuLevel) -> Box<dyn Meter> {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("m.onnx");
     fs::write(&path, model.proto.encode_to_vec()).unwrap();
-    let request = CompileRequest {
-        model: path,
-        model_digest: Digest::of(b"model"),
-        sku: level.sku(),
-        device: cpu::detect(&HostFacts::default()).0,
-        toolchain: planforge_cpu::toolchain(),
-        spec: BuildSpec { threads: Some(1), optimization_level: OptimizationLevel(0), ..BuildSpec::default() },
-        scratch: scratch.path().to_owned(),
-        cache: None,
-        calibration: None,
-        plugins: Vec::new(),
-    };
+    let request = support::request(&path, level, scratch.path());
     let plan = CpuCompiler.compile(&request, &Silent, &Cancel::default()).unwrap().path;
     CpuCompiler.load(&plan, &LoadOptions::default()).unwrap()
 }

@@ -1,23 +1,20 @@
 //! Models as ONNX Runtime's own quantizer makes them: the native engine rounds some numbers to the other side than the
 //! reference, and that is right.
 
-use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions};
+mod support;
+
+use planforge_backend::{Cancel, Compiler, LoadOptions};
 use planforge_cpu::CpuCompiler;
-use planforge_device::{CpuLevel, cpu};
+use planforge_device::CpuLevel;
 use planforge_import::import;
 use planforge_onnx::Model;
-use planforge_types::{BuildSpec, Digest, OptimizationLevel, Precision, fingerprint::HostFacts};
+use planforge_types::Precision;
 use planforge_worker::{
     measure::MonotonicClock,
     verify::{Check, ORACLE_BUDGET_MS, inputs},
 };
 use std::{fs, path::Path};
-
-struct Silent;
-impl Events for Silent {
-    fn progress(&self, _phase: &str, _fraction: f32, _detail: &str) {}
-    fn log(&self, _line: &str) {}
-}
+use support::Silent;
 
 #[test]
 fn quantized_models_are_right_on_every_level() {
@@ -28,18 +25,7 @@ fn quantized_models_are_right_on_every_level() {
         let graph = import(&Model::open(&model).unwrap(), None).unwrap();
         for level in CpuLevel::detect() {
             let scratch = tempfile::tempdir().unwrap();
-            let request = CompileRequest {
-                model: model.clone(),
-                model_digest: Digest::of(b"model"),
-                sku: level.sku(),
-                device: cpu::detect(&HostFacts::default()).0,
-                toolchain: planforge_cpu::toolchain(),
-                spec: BuildSpec { threads: Some(1), optimization_level: OptimizationLevel(0), ..BuildSpec::default() },
-                scratch: scratch.path().to_owned(),
-                cache: None,
-                calibration: None,
-                plugins: Vec::new(),
-            };
+            let request = support::request(&model, level, scratch.path());
             let plan = CpuCompiler.compile(&request, &Silent, &Cancel::default()).unwrap().path;
             let mut meter = CpuCompiler.load(&plan, &LoadOptions::default()).unwrap();
             // One set of inputs in a row of several has a rounding that falls the other way.

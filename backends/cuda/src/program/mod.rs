@@ -306,35 +306,13 @@ impl Program {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_stream_has_the_workspace_that_a_rebuilt_tactic_wants() {
-        let view = || View::rows(BufferId(0), Kind::F16, &[1, 8, 8]);
-        let step = |stream: u32, workspace_bytes: u64| Step {
-            name: stream.to_string(),
-            origins: Vec::new(),
-            work: Work::Product(ProductWork {
-                a: view(),
-                b: view(),
-                bias: None,
-                residual: None,
-                y: view(),
-                alpha: 1.0,
-                activation: None,
-            }),
-            tactic: Some(Tactic::Dnn { engine: 1, knobs: Vec::new(), workspace_bytes, waits: None }),
-            stream,
-            flops: 0,
-            bytes: 0,
-        };
-        let mut program = Program { steps: vec![step(0, 512), step(1, 256)], ..Program::default() };
-        program.steps[1].tactic.as_mut().expect("it has one").set_workspace_bytes(4096);
-        assert_eq!(program.workspaces_bytes(), [512, 4096]);
+    fn view() -> View {
+        View::rows(BufferId(0), Kind::F16, &[1, 8, 8])
     }
 
-    #[test]
-    fn the_form_of_a_gelu_is_that_of_who_computes_it() {
-        let view = || View::rows(BufferId(0), Kind::F16, &[1, 8, 8]);
-        let product = |form: GeluForm, tactic: Option<Tactic>| Step {
+    /// A product that ends with `activation`.
+    fn product(activation: Option<Activation>, tactic: Option<Tactic>) -> Step {
+        Step {
             name: String::new(),
             origins: Vec::new(),
             work: Work::Product(ProductWork {
@@ -344,13 +322,27 @@ mod tests {
                 residual: None,
                 y: view(),
                 alpha: 1.0,
-                activation: Some(Activation::Gelu(form)),
+                activation,
             }),
             tactic,
             stream: 0,
             flops: 0,
             bytes: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn a_stream_has_the_workspace_that_a_rebuilt_tactic_wants() {
+        let dnn = |workspace_bytes| Tactic::Dnn { engine: 1, knobs: Vec::new(), workspace_bytes, waits: None };
+        let step = |stream: u32, workspace_bytes: u64| Step { stream, ..product(None, Some(dnn(workspace_bytes))) };
+        let mut program = Program { steps: vec![step(0, 512), step(1, 256)], ..Program::default() };
+        program.steps[1].tactic.as_mut().expect("it has one").set_workspace_bytes(4096);
+        assert_eq!(program.workspaces_bytes(), [512, 4096]);
+    }
+
+    #[test]
+    fn the_form_of_a_gelu_is_that_of_who_computes_it() {
+        let product = |form: GeluForm, tactic| product(Some(Activation::Gelu(form)), tactic);
         let blas = |after: Option<After>| Some(Tactic::Blas { words: [0; 8], workspace_bytes: 0, waits: None, after });
         let after = || Some(After { source: 0, grid: [1; 3], block: [32, 1, 1] });
         let dnn = Tactic::Dnn { engine: 1, knobs: Vec::new(), workspace_bytes: 0, waits: None };
