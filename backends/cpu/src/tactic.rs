@@ -2,7 +2,8 @@
 //!
 //! Candidates of one step are timed side by side on made-up operands, in the state a running engine has: activations
 //! just written. Every candidate gets a few runs, then the best ones take turns, so that noise of a moment meets all
-//! of them alike. The quickest run of each counts: whatever else happens on the machine only ever slows a run down.
+//! of them alike, each run at another place of the stack. The quickest run of each counts: whatever else happens on the
+//! machine only ever slows a run down.
 
 use super::{
     cache::{Signature, TacticCache},
@@ -13,7 +14,7 @@ use super::{
     program::{ALIGNMENT, Buffer, BufferId, Place, Program, Step, Tactic, TimedTactic},
     steps::{candidates, packed_size, scratch_bytes},
 };
-use planforge_backend::{Cancel, Events};
+use planforge_backend::{Cancel, Events, stack::Places};
 use planforge_kernels_cpu::{
     gemm::{Kernel, kernel_by_name, kernels},
     isa::Isa,
@@ -119,6 +120,7 @@ impl Tuner<'_> {
                 .map_err(|source| TuneError::Run { tactic: name.to_owned(), source })?;
             engines.push((engine, own));
         }
+        let mut places = Places::default();
         let mut best_ns = vec![u64::MAX; tactics.len()];
         let mut quickest_ns = u64::MAX;
         for (engine, own) in &mut engines {
@@ -127,7 +129,7 @@ impl Tuner<'_> {
                     return Err(TuneError::Cancelled);
                 }
                 for _ in 0..SCREEN_RUNS {
-                    best_ns[at] = best_ns[at].min(run_ns(engine, position, &tactics[at])?);
+                    best_ns[at] = best_ns[at].min(run_ns(engine, position, &tactics[at], &mut places)?);
                     if best_ns[at] / 2 > quickest_ns {
                         break;
                     }
@@ -143,7 +145,7 @@ impl Tuner<'_> {
             for &at in finalists {
                 for (engine, own) in &mut engines {
                     if let Some(position) = own.iter().position(|&other| other == at) {
-                        samples[at].push(run_ns(engine, position, &tactics[at])?);
+                        samples[at].push(run_ns(engine, position, &tactics[at], &mut places)?);
                     }
                 }
             }
@@ -162,10 +164,12 @@ impl Tuner<'_> {
     }
 }
 
-fn run_ns(engine: &mut Engine, position: usize, tactic: &Tactic) -> Result<u64, TuneError> {
-    let start = Instant::now();
-    engine.step(position).map_err(|source| TuneError::Run { tactic: tactic.name(), source })?;
-    Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+fn run_ns(engine: &mut Engine, position: usize, tactic: &Tactic, places: &mut Places) -> Result<u64, TuneError> {
+    places.run(|| {
+        let start = Instant::now();
+        engine.step(position).map_err(|source| TuneError::Run { tactic: tactic.name(), source })?;
+        Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    })
 }
 
 /// An engine whose steps are one step of `draft` under several tactics of one kernel, on made-up operands.

@@ -4,6 +4,8 @@
 
 #![warn(clippy::missing_errors_doc)]
 
+pub mod stack;
+
 use planforge_report::{Finding, LatencySplit, LayerTime, Rates};
 use planforge_types::{
     BackendError, BuildSpec, Digest, FailureClass, NamedTensors, Port, Sku, Toolchain,

@@ -12,6 +12,9 @@
 //! (`planforge_stats::interval`). Where windows resemble each other so much that there is no interval, the measurement
 //! goes on as where it is too wide.
 //!
+//! Windows, and their parts, begin at places all over a page of the stack: where a process's stack lies by chance would
+//! else be measured with the engine ([`planforge_backend::stack`]).
+//!
 //! Windows are long enough for what disturbs neighbours alike to pass, however quick the engine: of more executions
 //! than a report has room for, evenly spread ones are kept of each window, and the record says of how many. Where every
 //! window is a process of its own ([`Pacing::Process`]), it warms up by itself and decides how many executions fit.
@@ -19,7 +22,7 @@
 mod record;
 pub mod sweep;
 
-use planforge_backend::{Cancel, Meter, Pacing, Window};
+use planforge_backend::{Cancel, Meter, Pacing, Window, stack::Places};
 use planforge_device::telemetry::{Telemetry, contention};
 use planforge_report::{
     Experiment, Finding, TelemetryPair, WindowRecord, disturbance,
@@ -180,7 +183,8 @@ pub fn measure(
     cancel: &Cancel,
 ) -> Result<Measurement, BackendError> {
     let pacing = meter.pacing();
-    let mut run = Run { meter, clock, config, cancel, pacing, began_ms: clock.now_ms() };
+    let places = Places::default();
+    let mut run = Run { meter, clock, config, cancel, pacing, places, began_ms: clock.now_ms() };
     let warm_up = run.warm_up()?;
     let window = run.layout(&warm_up);
     let timed_from_ms = clock.now_ms();
@@ -245,6 +249,7 @@ struct Run<'a> {
     config: &'a MeasureConfig,
     cancel: &'a Cancel,
     pacing: Pacing,
+    places: Places,
     began_ms: f64,
 }
 
@@ -359,7 +364,7 @@ impl Run<'_> {
     fn window(&mut self, window: Window) -> Result<Timed, BackendError> {
         let iterations = window.iterations;
         let from_ms = self.clock.now_ms();
-        let raw = self.meter.window(window)?.latency_ms;
+        let raw = self.places.run(|| self.meter.window(window))?.latency_ms;
         let duration_ms = self.clock.now_ms() - from_ms;
         let count_fits = match self.pacing {
             Pacing::Iterations => raw.len() == iterations as usize,
