@@ -69,13 +69,13 @@ mod tests {
                 std::ptr::from_ref(black_box(&here)).addr() % PAGE_BYTES
             })
         };
-        let offsets: Vec<usize> = (0..PLACES).map(|_| offset()).collect();
+        let offsets: Vec<usize> = (0..=PLACES).map(|_| offset()).collect();
         let parts: BTreeSet<usize> = offsets.iter().map(|offset| offset / PART_BYTES).collect();
         assert_eq!(parts.len(), PAGE_BYTES / PART_BYTES, "{offsets:?}");
         // A handful already lies apart: as few as a short measurement has.
         let few: BTreeSet<usize> = offsets[..20].iter().map(|offset| offset / PART_BYTES).collect();
         assert!(few.len() >= 8, "{offsets:?}");
-        assert_eq!(offset(), offsets[0], "a turn is over");
+        assert_eq!(offsets[PLACES], offsets[0], "a turn is over");
     }
 
     #[test]
