@@ -3,15 +3,17 @@
 //! Models whose names begin with `ok-` must import. `PLANFORGE_WRITE_CORPUS=1` makes the seeds of plans anew, from
 //! those models.
 
-use planforge_backend::{Cancel, CompileRequest, Compiler, Events};
+mod support;
+
+use planforge_backend::{Cancel, CompileRequest, Compiler};
 use planforge_cpu::{CpuCompiler, fuzzing};
-use planforge_device::{CpuLevel, cpu};
+use planforge_device::CpuLevel;
 use planforge_import::import;
 use planforge_onnx::{
     Model,
     proto::{ModelProto, tensor_shape_proto::dimension, type_proto},
 };
-use planforge_types::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile, fingerprint::HostFacts};
+use planforge_types::{BuildSpec, Digest, DimRange, OptimizationProfile};
 use prost::Message as _;
 use std::{
     error::Error,
@@ -19,6 +21,7 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
 };
+use support::Silent;
 
 type Failure = Box<dyn Error>;
 
@@ -53,29 +56,12 @@ fn models_are_refused_or_run() -> Result<(), Failure> {
     Ok(())
 }
 
-struct Silent;
-impl Events for Silent {
-    fn progress(&self, _phase: &str, _fraction: f32, _detail: &str) {}
-    fn log(&self, _line: &str) {}
-}
-
 /// Manifest and weights of a model's plan, with a zero byte between, as the fuzzer takes them.
 fn plan_seed(model: &Path, level: CpuLevel, profiles: Vec<OptimizationProfile>) -> Result<Vec<u8>, Failure> {
     let scratch = tempfile::tempdir()?;
-    let optimization_level = OptimizationLevel(0);
-    let spec = BuildSpec { threads: Some(1), optimization_level, profiles, ..BuildSpec::default() };
-    let request = CompileRequest {
-        model: model.to_owned(),
-        model_digest: Digest::of(&fs::read(model)?),
-        sku: level.sku(),
-        device: cpu::detect(&HostFacts::default()).0,
-        toolchain: planforge_cpu::toolchain(),
-        spec,
-        scratch: scratch.path().to_owned(),
-        cache: None,
-        calibration: None,
-        plugins: Vec::new(),
-    };
+    let plain = support::request(model, level, scratch.path());
+    let spec = BuildSpec { profiles, ..plain.spec };
+    let request = CompileRequest { model_digest: Digest::of(&fs::read(model)?), spec, ..plain };
     let plan = CpuCompiler.compile(&request, &Silent, &Cancel::default())?;
     Ok(fuzzing::plan_seed(&plan.path)?)
 }

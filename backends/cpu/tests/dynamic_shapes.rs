@@ -1,30 +1,25 @@
 //! Engines of varying shapes: right at every shape inside the profile, an error at once outside of it.
 
-use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions, Meter};
+mod support;
+
+use planforge_backend::{Cancel, CompileRequest, Compiler, LoadOptions, Meter};
 use planforge_cpu::CpuCompiler;
-use planforge_device::{CpuLevel, cpu};
+use planforge_device::CpuLevel;
 use planforge_graph::{interpreter, ir::Tensor};
 use planforge_import::import;
 use planforge_modelgen::{Batch, Options, Style, generate};
 use planforge_onnx::Model;
-use planforge_types::{
-    BackendError, BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile, fingerprint::HostFacts,
-};
+use planforge_types::{BackendError, BuildSpec, DimRange, OptimizationProfile};
 use planforge_worker::verify::inputs;
 use std::{
     collections::BTreeMap,
     error::Error,
     path::{Path, PathBuf},
 };
+use support::Silent;
 use tempfile::TempDir;
 
 type Failure = Box<dyn Error>;
-
-struct Silent;
-impl Events for Silent {
-    fn progress(&self, _phase: &str, _fraction: f32, _detail: &str) {}
-    fn log(&self, _line: &str) {}
-}
 
 /// Smallest, usual and largest size of a dimension.
 type Sizes = (u64, u64, u64);
@@ -44,23 +39,9 @@ struct Built {
 
 fn request(model: &Path, scratch: &Path, profiles: Vec<OptimizationProfile>) -> Result<CompileRequest, Failure> {
     let level = *CpuLevel::detect().last().ok_or("this CPU is below every level")?;
-    Ok(CompileRequest {
-        model: model.to_owned(),
-        model_digest: Digest::of(b"model"),
-        sku: level.sku(),
-        device: cpu::detect(&HostFacts::default()).0,
-        toolchain: planforge_cpu::toolchain(),
-        spec: BuildSpec {
-            threads: Some(2),
-            optimization_level: OptimizationLevel(0),
-            profiles,
-            ..BuildSpec::default()
-        },
-        scratch: scratch.to_owned(),
-        cache: None,
-        calibration: None,
-        plugins: Vec::new(),
-    })
+    let plain = support::request(model, level, scratch);
+    let spec = BuildSpec { threads: Some(2), profiles, ..plain.spec };
+    Ok(CompileRequest { spec, ..plain })
 }
 
 fn build(

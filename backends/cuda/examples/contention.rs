@@ -11,10 +11,12 @@
 //!
 //! Each case is a process of its own, as the product's workers are. Prints `ok` or `FAILED` per case; the one inside is `unseen` where the driver keeps nothing of it, with what it told.
 
-use nvml_wrapper::{Nvml, enum_wrappers::device::Sampling};
 use planforge_backend::{Cancel, Compiler as _, LoadOptions, Meter, Window, WindowSamples};
 use planforge_cuda::CudaCompiler;
-use planforge_device::telemetry::{NvmlTelemetry, Telemetry};
+use planforge_device::{
+    nvml::{Nvml, UtilizationSample},
+    telemetry::{NvmlTelemetry, Telemetry},
+};
 use planforge_kernels_cuda::device::Gpu;
 use planforge_report::LayerTime;
 use planforge_types::{BackendError, NamedTensors, Port, telemetry::TelemetrySample};
@@ -205,19 +207,19 @@ impl Telemetry for Counted {
 
 /// What the driver's buffers hold now, unjudged.
 fn raw_words() -> Outcome<String> {
-    let nvml = Nvml::init()?;
+    let nvml = Nvml::open()?;
     let device = nvml.device_by_index(0)?;
     let running: Vec<u32> = device.running_compute_processes()?.iter().map(|process| process.pid).collect();
-    let used = match device.process_utilization_stats(None) {
+    let used = match device.process_utilization(0) {
         Ok(samples) => {
-            let word = |s: &nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample| {
-                format!("pid {} sm {} % mem {} % at {}", s.pid, s.sm_util, s.mem_util, s.timestamp)
+            let word = |s: &UtilizationSample| {
+                format!("pid {} sm {} % mem {} % at {}", s.pid, s.sm_percent, s.memory_percent, s.timestamp_us)
             };
             samples.iter().map(word).collect::<Vec<_>>().join(", ")
         }
         Err(error) => error.to_string(),
     };
-    let device_wide = device.samples(Sampling::GpuUtilization, None).map_or(0, |samples| samples.len());
+    let device_wide = device.utilization_samples_kept().unwrap_or(0);
     Ok(format!(
         "this is pid {}; running {running:?}; process utilization [{used}]; {device_wide} device-wide samples; accounting {:?}",
         std::process::id(),
@@ -227,7 +229,7 @@ fn raw_words() -> Outcome<String> {
 
 /// Measures the plan while the case happens.
 fn provoke(plan: &Path, case: Case, command: &[String]) -> Outcome<(Measurement, String)> {
-    let uuid = Nvml::init()?.device_by_index(0)?.uuid()?;
+    let uuid = Nvml::open()?.device_by_index(0)?.uuid()?;
     // Before this process touches the device, as the product does.
     let (reader, observer) = (NvmlTelemetry::open(&uuid)?, NvmlTelemetry::open(&uuid)?);
     let mut meter = CudaCompiler.load(plan, &LoadOptions { allow_foreign: true, ..LoadOptions::default() })?;

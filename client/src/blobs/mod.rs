@@ -7,6 +7,7 @@
 
 mod download;
 mod error;
+mod file_body;
 mod upload;
 
 pub use error::BlobError;

@@ -1,28 +1,21 @@
 //! Upload by offset.
 
 use super::{
-    BlobError, Blobs, COMMIT_TIMEOUT, MAX_ANSWER_BYTES, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT,
-    number,
+    BlobError, Blobs, COMMIT_TIMEOUT, MAX_ANSWER_BYTES, ProgressFn, STALL_TIMEOUT, file_body::FileBody, number,
 };
-use bytes::{Bytes, BytesMut};
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use bytes::Bytes;
 use planforge_types::Digest;
 use reqwest::{Body, Method, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
-    io,
-    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll},
     time::Duration,
 };
-use tokio::sync::mpsc;
 
 const UPLOAD_OFFSET: &str = "upload-offset";
 const UPLOAD_COMPLETE: &str = "upload-complete";
@@ -62,61 +55,9 @@ impl Source {
         match self {
             Self::Bytes(bytes) => bytes.slice(usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len())..).into(),
             Self::File { file, path, size_bytes } => {
-                let (sender, pieces) = mpsc::channel(PIECES_IN_FLIGHT);
-                let (file, path, end) = (file.clone(), path.clone(), *size_bytes);
-                tokio::task::spawn_blocking(move || read_ahead(&file, &path, offset..end, &sender));
-                Body::wrap(FileBody { pieces, left: end - offset, sent })
+                Body::wrap(FileBody::new(file.clone(), path.clone(), offset..*size_bytes, sent))
             }
         }
-    }
-}
-
-/// Reads `range` in pieces until the receiver is gone.
-fn read_ahead(file: &File, path: &Path, range: std::ops::Range<u64>, sender: &mpsc::Sender<io::Result<Bytes>>) {
-    let mut offset = range.start;
-    while offset < range.end {
-        let want = usize::try_from(range.end - offset).unwrap_or(usize::MAX).min(PIECE_BYTES);
-        let mut piece = BytesMut::zeroed(want);
-        let result = file.read_exact_at(&mut piece, offset).map(|()| piece.freeze()).map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot read {} at byte {offset}: {error}", path.display()))
-        });
-        let failed = result.is_err();
-        if sender.blocking_send(result).is_err() || failed {
-            return;
-        }
-        offset += want as u64;
-    }
-}
-
-/// A file's bytes as they are read ahead by a thread; its length is known.
-struct FileBody {
-    pieces: mpsc::Receiver<io::Result<Bytes>>,
-    left: u64,
-    sent: Arc<AtomicU64>,
-}
-
-impl HttpBody for FileBody {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        self.pieces.poll_recv(cx).map(|piece| {
-            piece.map(|piece| {
-                piece.map(|bytes| {
-                    self.left = self.left.saturating_sub(bytes.len() as u64);
-                    self.sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                    Frame::data(bytes)
-                })
-            })
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.left == 0
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
     }
 }
 

@@ -1,27 +1,15 @@
 //! Finding NVIDIA GPUs through their management library. Without the library there are no GPUs; that is no error.
 
-use nvml_wrapper::{
-    Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor,
-    enum_wrappers::device::{Clock, GpuVirtualizationMode},
-    enums::device::SampleValue,
-    error::NvmlError,
-    structs::device::FieldId,
-    sys_exports::field_id,
-};
+use crate::nvml::{Clock, Device, Nvml, NvmlError, Virtualization};
 use planforge_types::fingerprint::{DeviceFingerprint, DeviceKind, GpuFacts, HostFacts, VISIBLE_DEVICES};
 use std::{env, sync::Once};
 
 const BYTES_PER_MIB: u64 = 1 << 20;
 
-/// Opens the management library.
-pub(crate) fn open_nvml() -> Result<Nvml, NvmlError> {
-    Nvml::init()
-}
-
 /// Every GPU, or every slice of a GPU that is partitioned, those left out that `CUDA_VISIBLE_DEVICES` hides. Empty where
 /// there is no library; said once.
 pub fn detect(host: &HostFacts) -> Vec<DeviceFingerprint> {
-    match open_nvml().and_then(|nvml| enumerate(&nvml, host)) {
+    match Nvml::open().and_then(|nvml| enumerate(&nvml, host)) {
         Ok(mut found) => {
             if let Ok(shown) = env::var(VISIBLE_DEVICES) {
                 let mut shown = shown_by(&shown, &found).into_iter();
@@ -37,9 +25,9 @@ pub fn detect(host: &HostFacts) -> Vec<DeviceFingerprint> {
     }
 }
 
-fn enumerate(nvml: &Nvml, host: &HostFacts) -> Result<Vec<DeviceFingerprint>, NvmlError> {
-    let driver = nvml.sys_driver_version().unwrap_or_default();
-    let cuda = nvml.sys_cuda_driver_version().map(cuda_version).unwrap_or_default();
+pub(crate) fn enumerate(nvml: &Nvml, host: &HostFacts) -> Result<Vec<DeviceFingerprint>, NvmlError> {
+    let driver = nvml.driver_version().unwrap_or_default();
+    let cuda = nvml.cuda_driver_version().map(cuda_version).unwrap_or_default();
     let mut found = Vec::new();
     for index in 0..nvml.device_count()? {
         let board = match nvml.device_by_index(index).and_then(|device| Ok((board(&device, host)?, device))) {
@@ -56,7 +44,7 @@ fn enumerate(nvml: &Nvml, host: &HostFacts) -> Result<Vec<DeviceFingerprint>, Nv
             }
         };
         let (fingerprint, device) = board;
-        if device.mig_mode().is_ok_and(|mode| mode.current == 1) {
+        if device.is_partitioned().unwrap_or(false) {
             found.extend(slices(&device, &fingerprint));
         } else {
             found.push(fingerprint);
@@ -66,34 +54,33 @@ fn enumerate(nvml: &Nvml, host: &HostFacts) -> Result<Vec<DeviceFingerprint>, Nv
 }
 
 fn board(device: &Device<'_>, host: &HostFacts) -> Result<DeviceFingerprint, NvmlError> {
-    let pci = device.pci_info()?;
-    let capability = device.cuda_compute_capability()?;
-    let (major, minor) = (capability.major, capability.minor);
+    let pci = device.pci()?;
+    let (major, minor) = device.compute_capability()?;
     let gpu = GpuFacts {
         uuid: device.uuid()?,
-        pci_id: pci_text(pci.pci_device_id),
-        pci_subsystem: pci.pci_sub_system_id.map(pci_text),
+        pci_id: pci_text(pci.device_id),
+        pci_subsystem: Some(pci_text(pci.subsystem_id)),
         pci_bus: Some(pci.bus_id.to_ascii_lowercase()),
-        sm_count: device.num_cores().ok().zip(cores_per_sm(major, minor)).map(|(cores, per_sm)| cores / per_sm),
+        sm_count: device.cores().ok().zip(cores_per_sm(major, minor)).map(|(cores, per_sm)| cores / per_sm),
         compute_capability: format!("{major}.{minor}"),
-        memory_bus_bits: device.memory_bus_width().ok(),
-        max_sm_clock_mhz: device.max_clock_info(Clock::SM).ok(),
-        max_memory_clock_mhz: device.max_clock_info(Clock::Memory).ok(),
-        power_limit_w: device.enforced_power_limit().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
-        pcie_max_width: device.max_pcie_link_width().ok(),
-        pcie_max_generation: device.max_pcie_link_gen().ok(),
-        ecc: device.is_ecc_enabled().ok().map(|state| state.currently_enabled),
+        memory_bus_bits: device.memory_bus_bits().ok(),
+        max_sm_clock_mhz: device.max_clock_mhz(Clock::Sm).ok(),
+        max_memory_clock_mhz: device.max_clock_mhz(Clock::Memory).ok(),
+        power_limit_w: device.power_limit_mw().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
+        pcie_max_width: device.max_pcie_width().ok(),
+        pcie_max_generation: device.max_pcie_generation().ok(),
+        ecc: device.ecc().ok().map(|state| state.current),
         board_part: device.board_part_number().ok(),
         vbios: device.vbios_version().ok(),
         driver: String::new(),
         cuda_driver: String::new(),
         mig: None,
-        virtualization: device.virtualization_mode().ok().and_then(virtualization_name),
+        virtualization: device.virtualization().ok().and_then(virtualization_name),
     };
     Ok(DeviceFingerprint {
         kind: DeviceKind::Gpu,
         name: device.name()?,
-        memory_mib: device.memory_info()?.total / BYTES_PER_MIB,
+        memory_mib: device.memory()?.total / BYTES_PER_MIB,
         gpu: Some(gpu),
         cpu: None,
         host: host.clone(),
@@ -102,20 +89,20 @@ fn board(device: &Device<'_>, host: &HostFacts) -> Result<DeviceFingerprint, Nvm
 
 /// The slices of a partitioned board, each a device of its own with its own memory and SMs.
 fn slices(device: &Device<'_>, board: &DeviceFingerprint) -> Vec<DeviceFingerprint> {
-    let describe = |index: u32| -> Result<DeviceFingerprint, NvmlError> {
-        let slice = device.mig_device_by_index(index)?;
+    let describe = |slot: u32| -> Result<DeviceFingerprint, NvmlError> {
+        let slice = device.slice(slot)?;
         let attributes = slice.attributes()?;
         let mut fingerprint = board.clone();
-        fingerprint.memory_mib = attributes.memory_size_mb;
+        fingerprint.memory_mib = attributes.memory_mib;
         if let Some(gpu) = &mut fingerprint.gpu {
             gpu.uuid = slice.uuid()?;
-            gpu.sm_count = Some(attributes.multiprocessor_count);
-            gpu.mig = Some(mig_profile(&slice.name()?, attributes.gpu_instance_slice_count, attributes.memory_size_mb));
+            gpu.sm_count = Some(attributes.multiprocessors);
+            gpu.mig = Some(mig_profile(&slice.name()?, attributes.gpu_slices, attributes.memory_mib));
         }
         Ok(fingerprint)
     };
     // Slots without a slice answer with an error.
-    (0..device.mig_device_count().unwrap_or(0)).filter_map(|index| describe(index).ok()).collect()
+    (0..device.slice_slots().unwrap_or(0)).filter_map(|slot| describe(slot).ok()).collect()
 }
 
 /// Which of the devices a value of `CUDA_VISIBLE_DEVICES` shows: numbers (here in the order of the PCI bus) and UUIDs or
@@ -138,15 +125,11 @@ fn shown_by(value: &str, devices: &[DeviceFingerprint]) -> Vec<bool> {
 /// What an administrator has to do before the GPU can be used again, where its driver says so (565 and later do, on
 /// datacenter boards).
 pub fn recovery_needed(uuid: &str) -> Option<&'static str> {
-    let nvml = open_nvml().ok()?;
-    let device = nvml.device_by_uuid(uuid).ok()?;
-    let field = FieldId(field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
-    match device.field_values_for(&[field]).ok()?.pop()?.ok()?.value.ok()? {
-        SampleValue::U32(action) => recovery(action.into()),
-        SampleValue::U64(action) => recovery(action),
-        SampleValue::I64(action) => recovery(u64::try_from(action).ok()?),
-        SampleValue::F64(_) => None,
-    }
+    recovery_asked(&Nvml::open().ok()?, uuid)
+}
+
+pub(crate) fn recovery_asked(nvml: &Nvml, uuid: &str) -> Option<&'static str> {
+    nvml.device_by_uuid(uuid).and_then(|device| device.recovery_action()).ok().and_then(recovery)
 }
 
 /// `nvmlDeviceGpuRecoveryAction_t`. What concerns traffic between boards (3 and 5) keeps none from computing alone.
@@ -171,7 +154,7 @@ fn pci_text(combined: u32) -> String {
 }
 
 fn cuda_version(version: i32) -> String {
-    format!("{}.{}", cuda_driver_version_major(version), cuda_driver_version_minor(version))
+    format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
 /// FP32 lanes per SM, by which the library's count of cores becomes a count of SMs.
@@ -183,13 +166,13 @@ fn cores_per_sm(major: i32, minor: i32) -> Option<u32> {
     }
 }
 
-fn virtualization_name(mode: GpuVirtualizationMode) -> Option<String> {
+fn virtualization_name(mode: Virtualization) -> Option<String> {
     let name = match mode {
-        GpuVirtualizationMode::Bare => return None,
-        GpuVirtualizationMode::PassThrough => "passthrough",
-        GpuVirtualizationMode::Vgpu => "vgpu",
-        GpuVirtualizationMode::HostVgpu => "host-vgpu",
-        GpuVirtualizationMode::HostVsga => "host-vsga",
+        Virtualization::None => return None,
+        Virtualization::PassThrough => "passthrough",
+        Virtualization::Vgpu => "vgpu",
+        Virtualization::HostVgpu => "host-vgpu",
+        Virtualization::HostVsga => "host-vsga",
     };
     Some(name.to_owned())
 }
@@ -197,7 +180,10 @@ fn virtualization_name(mode: GpuVirtualizationMode) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue;
+    use crate::{
+        catalogue,
+        nvml::fake::{A100, Fake, H200},
+    };
 
     #[test]
     fn numbers_become_text() {
@@ -237,6 +223,57 @@ mod tests {
         assert!([1, 2, 4, 6, 7].into_iter().all(|action| recovery(action).is_some()));
         assert!([0, 3, 5, 99].into_iter().all(|action| recovery(action).is_none()));
         assert_eq!(recovery_needed("GPU-00000000-0000-0000-0000-000000000000"), None);
+    }
+
+    /// The board that is lost is left out, the one in slices is its slices.
+    #[test]
+    fn boards_and_slices_are_described_as_their_driver_tells() {
+        let fake = Fake::new(&[]);
+        let found = enumerate(&fake.open(), &HostFacts::default()).unwrap();
+        let names: Vec<_> = found.iter().map(|device| catalogue::gpu_sku(device).to_string()).collect();
+        assert_eq!(found.len(), 3, "{names:?}");
+        let facts = GpuFacts {
+            uuid: H200.into(),
+            pci_id: "10de:2335".into(),
+            pci_subsystem: Some("10de:18be".into()),
+            pci_bus: Some("00000000:1b:00.0".into()),
+            sm_count: Some(132),
+            compute_capability: "9.0".into(),
+            memory_bus_bits: Some(6144),
+            max_sm_clock_mhz: Some(1980),
+            max_memory_clock_mhz: Some(3201),
+            power_limit_w: Some(700.0),
+            pcie_max_width: Some(16),
+            pcie_max_generation: Some(5),
+            ecc: Some(true),
+            board_part: Some("900-21010-0140-030".into()),
+            vbios: Some("96.00.BC.00.02".into()),
+            driver: "570.86.10".into(),
+            cuda_driver: "12.8".into(),
+            mig: None,
+            virtualization: Some("passthrough".into()),
+        };
+        assert_eq!(
+            (found[0].name.as_str(), found[0].memory_mib, found[0].gpu.as_ref()),
+            ("NVIDIA H200", 143_771, Some(&facts))
+        );
+        let slice = |device: &DeviceFingerprint| {
+            let gpu = device.gpu.clone().unwrap();
+            (gpu.uuid, gpu.mig, gpu.sm_count, device.memory_mib, gpu.board_part)
+        };
+        let first = ("MIG-bb000001-0000-0000-0000-000000000000".into(), Some("1g.5gb".into()), Some(14), 4864, None);
+        assert_eq!(slice(&found[1]), first);
+        let second = ("MIG-bb000002-0000-0000-0000-000000000000".into(), Some("3g.20gb".into()), Some(42), 19968, None);
+        assert_eq!(slice(&found[2]), second);
+    }
+
+    #[test]
+    fn a_reset_that_the_driver_asks_for_is_heard() {
+        let fake = Fake::new(&[]);
+        let nvml = fake.open();
+        assert!(recovery_asked(&nvml, H200).is_some_and(|asked| asked.contains("--gpu-reset")));
+        assert_eq!(recovery_asked(&nvml, A100), None);
+        assert_eq!(recovery_asked(&nvml, "GPU-none"), None);
     }
 
     /// On a host with GPUs: what is found is complete enough for a name and a key. Elsewhere: nothing is found.

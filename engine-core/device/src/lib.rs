@@ -5,6 +5,7 @@
 //! | [`catalogue`] | what is this board called? |
 //! | [`level`] | which instruction-set levels are there, and which can this CPU run? |
 //! | [`telemetry`] | what state is this device in, and who else uses it? |
+//! | [`nvml`] | what does the driver of NVIDIA devices say? |
 //! | [`discover`](mod@discover) | which devices does this host have? |
 
 pub mod catalogue;
@@ -12,6 +13,7 @@ pub mod cpu;
 pub mod discover;
 pub mod gpu;
 pub mod level;
+pub mod nvml;
 pub mod telemetry;
 
 pub use discover::discover;

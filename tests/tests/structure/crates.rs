@@ -209,12 +209,12 @@ const COMPILERS: [&str; 11] = [
 
 #[test]
 fn the_client_knows_neither_devices_nor_compilers_nor_tables() {
-    reaches_none("planforge-client", &[&COMPILERS[..], &["nvml-wrapper", "comfy-table", "planforge-report"]].concat());
+    reaches_none("planforge-client", &[&COMPILERS[..], &["libloading", "comfy-table", "planforge-report"]].concat());
 }
 
 #[test]
 fn the_coordinator_reaches_no_compiler() {
-    reaches_none("planforge-coordinator", &[&COMPILERS[..], &["nvml-wrapper", "libloading", "comfy-table"]].concat());
+    reaches_none("planforge-coordinator", &[&COMPILERS[..], &["libloading", "comfy-table"]].concat());
 }
 
 #[test]

@@ -13,6 +13,8 @@
 mod case;
 mod family;
 mod run;
+#[path = "../support/mod.rs"]
+mod support;
 mod table;
 
 use case::{Case, Failure};

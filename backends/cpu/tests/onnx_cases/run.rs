@@ -1,13 +1,16 @@
 //! One case through the reference, the optimised graph and the native engine.
 
-use crate::case::{Case, Failure, bake, needs_constants, read_protos, tensor};
-use planforge_backend::{Cancel, CompileRequest, Compiler, Events, LoadOptions};
+use crate::{
+    case::{Case, Failure, bake, needs_constants, read_protos, tensor},
+    support::{self, Silent},
+};
+use planforge_backend::{Cancel, CompileRequest, Compiler, LoadOptions};
 use planforge_cpu::CpuCompiler;
-use planforge_device::{CpuLevel, cpu};
+use planforge_device::CpuLevel;
 use planforge_graph::{interpreter, ir::Tensor};
 use planforge_import::{Problem, Refusal, import};
 use planforge_onnx::Model;
-use planforge_types::{BuildSpec, Digest, HostTensor, OptimizationLevel, fingerprint::HostFacts};
+use planforge_types::{Digest, HostTensor};
 use std::{
     collections::BTreeMap,
     fs,
@@ -30,31 +33,13 @@ pub enum Outcome {
     Wrong(String),
 }
 
-struct Silent;
-impl Events for Silent {
-    fn progress(&self, _phase: &str, _fraction: f32, _detail: &str) {}
-    fn log(&self, _line: &str) {}
-}
-
 /// What the engine of a native plan gives.
 fn native_outputs(model: &[u8], inputs: &BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, Failure> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("model.onnx");
     fs::write(&path, model)?;
     let level = *CpuLevel::detect().last().ok_or("this CPU is below every level")?;
-    let spec = BuildSpec { threads: Some(1), optimization_level: OptimizationLevel(0), ..BuildSpec::default() };
-    let request = CompileRequest {
-        model: path,
-        model_digest: Digest::of(model),
-        sku: level.sku(),
-        device: cpu::detect(&HostFacts::default()).0,
-        toolchain: planforge_cpu::toolchain(),
-        spec,
-        scratch: folder.path().to_owned(),
-        cache: None,
-        calibration: None,
-        plugins: Vec::new(),
-    };
+    let request = CompileRequest { model_digest: Digest::of(model), ..support::request(&path, level, folder.path()) };
     let plan = CpuCompiler.compile(&request, &Silent, &Cancel::default())?;
     let mut meter = CpuCompiler.load(&plan.path, &LoadOptions::default())?;
     meter.bind(&inputs.iter().map(|(name, tensor)| (name.clone(), HostTensor::from(tensor))).collect())?;

@@ -1,10 +1,6 @@
 //! How a GPU is set up, as far as it decides what measurements on it are worth. Only reads.
 
-use crate::gpu::open_nvml;
-use nvml_wrapper::{
-    enum_wrappers::device::{Clock, ComputeMode},
-    error::NvmlError,
-};
+use crate::nvml::{Clock, ComputeMode, Nvml, NvmlError};
 use serde::Serialize;
 
 /// Settings of one GPU. What it does not tell is left out.
@@ -25,9 +21,12 @@ pub struct Conditions {
 
 /// Reads the settings of the GPU with this UUID.
 pub fn conditions(uuid: &str) -> Result<Conditions, NvmlError> {
-    let nvml = open_nvml()?;
+    conditions_from(&Nvml::open()?, uuid)
+}
+
+pub(crate) fn conditions_from(nvml: &Nvml, uuid: &str) -> Result<Conditions, NvmlError> {
     let device = nvml.device_by_uuid(uuid)?;
-    let ecc = device.is_ecc_enabled().ok();
+    let ecc = device.ecc().ok();
     let compute_mode = device.compute_mode().ok().map(|mode| match mode {
         ComputeMode::Default => "default",
         ComputeMode::ExclusiveThread => "exclusive-thread",
@@ -35,12 +34,36 @@ pub fn conditions(uuid: &str) -> Result<Conditions, NvmlError> {
         ComputeMode::Prohibited => "prohibited",
     });
     Ok(Conditions {
-        persistence: device.is_in_persistent_mode().ok(),
+        persistence: device.is_persistent().ok(),
         compute_mode,
-        ecc: ecc.as_ref().map(|state| state.currently_enabled),
-        ecc_pending: ecc.as_ref().map(|state| state.pending_enabled),
-        pages_pending: device.are_pages_pending_retired().ok(),
-        application_sm_clock_mhz: device.applications_clock(Clock::SM).ok(),
-        max_sm_clock_mhz: device.max_clock_info(Clock::SM).ok(),
+        ecc: ecc.map(|state| state.current),
+        ecc_pending: ecc.map(|state| state.pending),
+        pages_pending: device.are_pages_pending().ok(),
+        application_sm_clock_mhz: device.application_clock_mhz(Clock::Sm).ok(),
+        max_sm_clock_mhz: device.max_clock_mhz(Clock::Sm).ok(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nvml::fake::{A100, Fake, H200};
+
+    #[test]
+    fn settings_are_read_and_what_is_not_told_is_left_out() {
+        let fake = Fake::new(&[]);
+        let nvml = fake.open();
+        let told = Conditions {
+            persistence: Some(true),
+            compute_mode: Some("exclusive-process"),
+            ecc: Some(true),
+            ecc_pending: Some(false),
+            pages_pending: Some(true),
+            application_sm_clock_mhz: Some(1755),
+            max_sm_clock_mhz: Some(1980),
+        };
+        assert_eq!(conditions_from(&nvml, H200), Ok(told.clone()));
+        assert_eq!(conditions_from(&nvml, A100), Ok(Conditions { compute_mode: None, ..told }));
+        assert!(conditions_from(&nvml, "GPU-none").is_err());
+    }
 }

@@ -1,14 +1,8 @@
 //! The state of one NVIDIA GPU through its management library. Only reads.
 
 use super::{Telemetry, unix_ms, xid};
-use crate::gpu::open_nvml;
-use nvml_wrapper::{
-    Device, Nvml,
-    bitmasks::device::ThrottleReasons,
-    enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor},
-    enums::device::UsedGpuMemory,
-    error::NvmlError,
-    struct_wrappers::device::{AccountingStats, ProcessInfo, ProcessUtilizationSample},
+use crate::nvml::{
+    Account, Clock, Device, Nvml, NvmlError, RunningProcess, ThrottleReasons, UtilizationSample, XidEvents,
 };
 use planforge_types::telemetry::{ForeignProcess, PassedProcess, TelemetrySample};
 use std::{collections::BTreeSet, fs, thread, time::Duration};
@@ -31,26 +25,29 @@ pub struct NvmlTelemetry {
     /// Our own number as the library tells it, once it does.
     own: Option<u32>,
     buffers: Buffers,
-    errors: Option<xid::Watch>,
+    errors: Option<XidEvents>,
 }
 
 impl NvmlTelemetry {
     /// Opens the library. Call it before this process touches the GPU: inside a container the library tells process
     /// ids of the host, and a nameless newcomer is then taken for this process itself.
     pub fn open(uuid: &str) -> Result<Self, NvmlError> {
-        let nvml = open_nvml()?;
+        Self::of(Nvml::open()?, uuid)
+    }
+
+    pub(crate) fn of(nvml: Nvml, uuid: &str) -> Result<Self, NvmlError> {
         let device = nvml.device_by_uuid(uuid)?;
         let earlier = processes(&device).iter().map(|process| process.pid).collect();
         let mut buffers = Buffers::default();
         buffers.read(&device, None);
-        let errors = xid::Watch::open(uuid);
+        let errors = xid::watch(&device);
         Ok(Self { nvml, uuid: uuid.to_owned(), earlier, own: None, buffers, errors })
     }
 }
 
 /// The running processes that are not ours. `own` is kept up to date: it is this process's number where the library
 /// tells it, else the nameless newcomer's, as long as that is listed.
-fn foreign(running: Vec<ProcessInfo>, earlier: &BTreeSet<u32>, own: &mut Option<u32>) -> Vec<ForeignProcess> {
+fn foreign(running: Vec<RunningProcess>, earlier: &BTreeSet<u32>, own: &mut Option<u32>) -> Vec<ForeignProcess> {
     let listed = |pid: u32| running.iter().any(|process| process.pid == pid);
     let this = std::process::id();
     *own = listed(this).then_some(this).or(own.filter(|pid| listed(*pid))).or_else(|| {
@@ -62,15 +59,12 @@ fn foreign(running: Vec<ProcessInfo>, earlier: &BTreeSet<u32>, own: &mut Option<
         .map(|process| ForeignProcess {
             pid: process.pid,
             name: process_name(process.pid),
-            memory_mib: match process.used_gpu_memory {
-                UsedGpuMemory::Used(bytes) => Some(bytes / BYTES_PER_MIB),
-                UsedGpuMemory::Unavailable => None,
-            },
+            memory_mib: process.used_bytes.map(|bytes| bytes / BYTES_PER_MIB),
         })
         .collect()
 }
 
-fn processes(device: &Device<'_>) -> Vec<ProcessInfo> {
+fn processes(device: &Device<'_>) -> Vec<RunningProcess> {
     let mut all = device.running_compute_processes().unwrap_or_default();
     all.extend(device.running_graphics_processes().unwrap_or_default());
     all.sort_by_key(|process| process.pid);
@@ -103,13 +97,13 @@ struct Buffered {
 impl Buffers {
     fn read(&mut self, device: &Device<'_>, own: Option<u32>) -> Buffered {
         let mut found = Buffered::default();
-        let answered = match device.process_utilization_stats(self.utilization_us) {
+        let answered = match device.process_utilization(self.utilization_us) {
             Ok(samples) => {
                 found.processes.extend(self.used(&samples, own));
                 true
             }
             // Nothing used the device since.
-            Err(error) => matches!(error, NvmlError::NotFound),
+            Err(error) => error.is_not_found(),
         };
         if answered && self.knows_own {
             found.looked_in.push("process-utilization".to_owned());
@@ -122,7 +116,7 @@ impl Buffers {
         found.looked_in.push("accounting".to_owned());
         for pid in pids {
             if !self.accounted.contains(&pid)
-                && let Ok(account) = device.accounting_stats_for(pid)
+                && let Ok(account) = device.account_of(pid)
                 && !account.is_running
             {
                 self.accounted.insert(pid);
@@ -133,18 +127,18 @@ impl Buffers {
     }
 
     /// The processes of new samples in which something was used, `own` apart.
-    fn used(&mut self, samples: &[ProcessUtilizationSample], own: Option<u32>) -> Vec<PassedProcess> {
+    fn used(&mut self, samples: &[UtilizationSample], own: Option<u32>) -> Vec<PassedProcess> {
         let since_us = self.utilization_us;
         self.knows_own |= samples.iter().any(|sample| Some(sample.pid) == own);
-        let new = samples.iter().filter(|sample| sample.pid != 0 && sample.timestamp > since_us);
+        let new = samples.iter().filter(|sample| sample.pid != 0 && sample.timestamp_us > since_us);
         let mut found = Vec::new();
         for sample in new {
-            self.utilization_us = self.utilization_us.max(sample.timestamp);
-            let idle = sample.sm_util + sample.mem_util + sample.enc_util + sample.dec_util == 0;
+            self.utilization_us = self.utilization_us.max(sample.timestamp_us);
+            let idle = sample.sm_percent + sample.memory_percent + sample.encoder_percent + sample.decoder_percent == 0;
             if idle || !self.knows_own || Some(sample.pid) == own {
                 continue;
             }
-            let to_unix_ms = sample.timestamp.div_ceil(US_PER_MS);
+            let to_unix_ms = sample.timestamp_us.div_ceil(US_PER_MS);
             let period_ms = to_unix_ms.saturating_sub(UTILIZATION_PERIOD_MS);
             found.push(PassedProcess {
                 pid: sample.pid,
@@ -157,14 +151,14 @@ impl Buffers {
     }
 }
 
-fn ended(pid: u32, account: &AccountingStats) -> PassedProcess {
-    let from_unix_ms = account.start_time / US_PER_MS;
-    PassedProcess { pid, name: String::new(), from_unix_ms, to_unix_ms: from_unix_ms + account.time.max(1) }
+fn ended(pid: u32, account: &Account) -> PassedProcess {
+    let from_unix_ms = account.start_us / US_PER_MS;
+    PassedProcess { pid, name: String::new(), from_unix_ms, to_unix_ms: from_unix_ms + account.time_ms.max(1) }
 }
 
 impl Telemetry for NvmlTelemetry {
     fn sample(&mut self) -> TelemetrySample {
-        let xids = self.errors.as_ref().map(xid::Watch::since_last).unwrap_or_default();
+        let xids = self.errors.as_ref().map(xid::since_last).unwrap_or_default();
         let empty = TelemetrySample { at_unix_ms: unix_ms(), xids, ..TelemetrySample::default() };
         let Ok(device) = self.nvml.device_by_uuid(self.uuid.as_str()) else { return empty };
         let watts = |milliwatts: u32| f64::from(milliwatts) / 1e3;
@@ -174,15 +168,15 @@ impl Telemetry for NvmlTelemetry {
             foreign_processes,
             passed_processes,
             looked_in,
-            sm_clock_mhz: device.clock_info(Clock::SM).ok(),
-            memory_clock_mhz: device.clock_info(Clock::Memory).ok(),
-            temperature_c: device.temperature(TemperatureSensor::Gpu).ok().map(f64::from),
-            power_w: device.power_usage().ok().map(watts),
-            power_limit_w: device.enforced_power_limit().ok().map(watts),
-            throttle: device.current_throttle_reasons().map(throttle_names).unwrap_or_default(),
-            ecc_uncorrected: device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),
-            utilization_percent: device.utilization_rates().ok().map(|rates| f64::from(rates.gpu)),
-            memory_used_mib: device.memory_info().ok().map(|memory| memory.used / BYTES_PER_MIB),
+            sm_clock_mhz: device.clock_mhz(Clock::Sm).ok(),
+            memory_clock_mhz: device.clock_mhz(Clock::Memory).ok(),
+            temperature_c: device.temperature_c().ok().map(f64::from),
+            power_w: device.power_mw().ok().map(watts),
+            power_limit_w: device.power_limit_mw().ok().map(watts),
+            throttle: device.throttle_reasons().map(throttle_names).unwrap_or_default(),
+            ecc_uncorrected: device.uncorrected_errors().ok(),
+            utilization_percent: device.utilization_percent().ok().map(f64::from),
+            memory_used_mib: device.memory().ok().map(|memory| memory.used / BYTES_PER_MIB),
             ..empty
         }
     }
@@ -207,17 +201,42 @@ fn throttle_names(reasons: ThrottleReasons) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nvml::fake::{A100, Fake, H200};
+
+    #[test]
+    fn a_sample_holds_what_the_driver_tells() {
+        let fake = Fake::new(&[]);
+        let mut telemetry = NvmlTelemetry::of(fake.open(), H200).unwrap();
+        let first = telemetry.sample();
+        assert_eq!(first.xids, [31, 79]);
+        assert_eq!(
+            (first.sm_clock_mhz, first.memory_clock_mhz, first.temperature_c),
+            (Some(345), Some(2619), Some(41.0))
+        );
+        assert_eq!((first.power_w, first.power_limit_w), (Some(112.5), Some(700.0)));
+        assert_eq!(first.throttle, ["power-cap", "thermal"]);
+        assert_eq!((first.ecc_uncorrected, first.utilization_percent), (Some(5_000_000_000), Some(37.0)));
+        assert_eq!(first.memory_used_mib, Some(500));
+        assert_eq!(first.foreign_processes.len(), 40, "{:?}", first.foreign_processes);
+        // Accounts from before it was opened are not told; the processes of the samples cannot be told from ourselves.
+        assert_eq!((first.passed_processes.len(), first.looked_in), (0, vec!["accounting".to_owned()]));
+        assert_eq!(telemetry.sample().xids, [] as [u64; 0], "each error once");
+    }
+
+    #[test]
+    fn a_board_that_tells_little_is_sampled_all_the_same() {
+        let fake = Fake::new(&["OLD", "PROCESSES=1"]);
+        let sample = NvmlTelemetry::of(fake.open(), A100).unwrap().sample();
+        assert_eq!((sample.xids.len(), sample.foreign_processes.len()), (0, 0));
+        assert_eq!((sample.sm_clock_mhz, sample.memory_used_mib), (Some(345), Some(1100)));
+        assert!(NvmlTelemetry::of(fake.open(), "GPU-none").is_err());
+    }
 
     /// Far above any number that a process of this host can have.
     const STRANGERS: [u32; 3] = [0x7fff_0001, 0x7fff_0002, 0x7fff_0003];
 
-    fn running(pids: &[u32]) -> Vec<ProcessInfo> {
-        let process = |pid: &u32| ProcessInfo {
-            pid: *pid,
-            used_gpu_memory: UsedGpuMemory::Unavailable,
-            gpu_instance_id: None,
-            compute_instance_id: None,
-        };
+    fn running(pids: &[u32]) -> Vec<RunningProcess> {
+        let process = |pid: &u32| RunningProcess { pid: *pid, used_bytes: None };
         pids.iter().map(process).collect()
     }
 
@@ -244,16 +263,16 @@ mod tests {
         assert_eq!(own, Some(third));
     }
 
-    fn used(pid: u32, timestamp_ms: u64, sm_util: u32) -> ProcessUtilizationSample {
-        let timestamp = timestamp_ms * US_PER_MS;
-        ProcessUtilizationSample { pid, timestamp, sm_util, mem_util: 0, enc_util: 0, dec_util: 0 }
+    fn used(pid: u32, timestamp_ms: u64, sm_percent: u32) -> UtilizationSample {
+        let timestamp_us = timestamp_ms * US_PER_MS;
+        UtilizationSample { pid, timestamp_us, sm_percent, memory_percent: 0, encoder_percent: 0, decoder_percent: 0 }
     }
 
     #[test]
     fn utilisation_samples_are_read_once_and_cover_the_time_before_them() {
         let [own, first, second] = STRANGERS;
         let mut buffers = Buffers::default();
-        let read = |buffers: &mut Buffers, samples: &[ProcessUtilizationSample]| {
+        let read = |buffers: &mut Buffers, samples: &[UtilizationSample]| {
             let found = buffers.used(samples, Some(own));
             found.into_iter().map(|p| (p.pid, p.from_unix_ms, p.to_unix_ms)).collect::<Vec<_>>()
         };
@@ -271,14 +290,7 @@ mod tests {
 
     #[test]
     fn an_ended_process_used_the_device_as_long_as_its_account_says() {
-        let account = AccountingStats {
-            gpu_utilization: Some(50),
-            is_running: false,
-            max_memory_usage: None,
-            memory_utilization: None,
-            start_time: 7_000_000,
-            time: 300,
-        };
+        let account = Account { is_running: false, start_us: 7_000_000, time_ms: 300 };
         let process = ended(9, &account);
         assert_eq!((process.from_unix_ms, process.to_unix_ms), (7000, 7300));
         assert!(process.may_have_met(7299, 8000) && !process.may_have_met(7300, 8000));

@@ -1,11 +1,9 @@
 //! Xids: the numbers under which the NVIDIA driver reports errors of a device.
 //!
-//! The driver tells them as events, to whoever asked before they happened. The set of events borrows the library, so
-//! both live in a thread of their own, which looks only when it is asked: nothing runs during a timed window.
+//! The driver tells them as events, to whoever asked before they happened. They are looked for only around timed windows,
+//! without waiting: nothing runs during one.
 
-use crate::gpu::open_nvml;
-use nvml_wrapper::{Nvml, bitmasks::event::EventTypes, enums::event::XidError, error::NvmlError, event::EventSet};
-use std::{sync::mpsc, thread};
+use crate::nvml::{Device, XidEvents};
 
 /// Most events that one look takes: a broken device may report without end.
 const EVENTS_MAX: usize = 64;
@@ -62,60 +60,17 @@ pub fn words(number: u64) -> String {
     }
 }
 
-/// Hears of the errors of one device from when it is opened on.
-#[derive(Debug)]
-pub(super) struct Watch {
-    ask: mpsc::Sender<mpsc::Sender<Vec<u64>>>,
+/// What was reported of the device since the last look.
+pub(super) fn since_last(events: &XidEvents) -> Vec<u64> {
+    std::iter::from_fn(|| events.take()).take(EVENTS_MAX).collect()
 }
 
-impl Watch {
-    /// Registers for the errors of the device; `None` where the driver tells none of this one.
-    pub fn open(uuid: &str) -> Option<Self> {
-        let uuid = uuid.to_owned();
-        let (ask, asked) = mpsc::channel();
-        let (tell, registered) = mpsc::channel();
-        let watch = thread::Builder::new().name("xid-watch".into()).spawn(move || {
-            let Ok(nvml) = open_nvml() else { return };
-            match register(&nvml, &uuid) {
-                Ok(events) => {
-                    let _ = tell.send(());
-                    serve(&events, &asked);
-                }
-                Err(error) => tracing::debug!(uuid, %error, "the driver reports no errors of this device as events"),
-            }
-        });
-        watch.ok()?;
-        registered.recv().ok().map(|()| Self { ask })
-    }
-
-    /// What was reported since the last look.
-    pub fn since_last(&self) -> Vec<u64> {
-        let (answer, answered) = mpsc::channel();
-        let sent = self.ask.send(answer);
-        sent.ok().and_then(|()| answered.recv().ok()).unwrap_or_default()
-    }
-}
-
-fn register<'nvml>(nvml: &'nvml Nvml, uuid: &str) -> Result<EventSet<'nvml>, NvmlError> {
-    let device = nvml.device_by_uuid(uuid)?;
-    device.register_events(EventTypes::CRITICAL_XID_ERROR, nvml.create_event_set()?).map_err(|error| error.error)
-}
-
-/// Answers until nobody can ask any more.
-fn serve(events: &EventSet<'_>, asked: &mpsc::Receiver<mpsc::Sender<Vec<u64>>>) {
-    while let Ok(answer) = asked.recv() {
-        let mut numbers = Vec::new();
-        // Without waiting: nothing more is there at the first time-out.
-        while numbers.len() < EVENTS_MAX
-            && let Ok(event) = events.wait(0)
-        {
-            numbers.extend(event.event_data.map(|error| match error {
-                XidError::Value(number) => number,
-                XidError::Unknown => UNKNOWN,
-            }));
-        }
-        let _ = answer.send(numbers);
-    }
+/// Registers for the errors of the device; `None` where the driver tells none of this one.
+pub(super) fn watch(device: &Device<'_>) -> Option<XidEvents> {
+    let events = XidEvents::of(device);
+    let events =
+        events.inspect_err(|error| tracing::debug!(%error, "the driver reports no errors of this device as events"));
+    events.ok()
 }
 
 #[cfg(test)]
@@ -129,11 +84,5 @@ mod tests {
         assert!([46, 48, 79, 109, 158].into_iter().all(loses_device));
         assert!(![5, 13, 31, 43, 45, 63, 94, 154, UNKNOWN].into_iter().any(loses_device));
         assert!(KNOWN.is_sorted_by_key(|(number, _, _)| *number), "each number stands once, in order");
-    }
-
-    /// On a host with GPUs a healthy device tells nothing; elsewhere there is nobody to ask.
-    #[test]
-    fn watching_never_fails() {
-        assert!(Watch::open("GPU-00000000-0000-0000-0000-000000000000").is_none());
     }
 }
