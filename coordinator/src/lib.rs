@@ -6,6 +6,7 @@ mod app;
 pub mod auth;
 pub mod blobs;
 pub mod core;
+mod doors;
 pub mod farm;
 mod http;
 mod metrics;

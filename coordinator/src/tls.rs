@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, PoisonError, RwLock},
 };
 use tokio_rustls::rustls::{
     self, RootCertStore, ServerConfig,
@@ -19,6 +19,32 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// When given, agents must show a certificate that one of these authorities signed (mutual TLS).
     pub client_ca: Option<PathBuf>,
+}
+
+/// The port's TLS as its files were when they were last read.
+#[derive(Debug)]
+pub struct Tls {
+    files: TlsFiles,
+    config: RwLock<Arc<ServerConfig>>,
+}
+
+impl Tls {
+    /// Reads the files.
+    pub fn open(files: TlsFiles) -> Result<Self, TlsError> {
+        let config = RwLock::new(files.load()?);
+        Ok(Self { files, config })
+    }
+
+    /// Reads the files again, for connections that come from now on. Files that cannot be used change nothing.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let config = self.files.load()?;
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    pub(crate) fn current(&self) -> Arc<ServerConfig> {
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Why TLS could not be set up.

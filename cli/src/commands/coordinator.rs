@@ -12,7 +12,7 @@ use planforge_coordinator::{
     server::{self, Coordinator, CoordinatorConfig, StartError},
     tls::TlsFiles,
 };
-use planforge_types::Digest;
+use planforge_types::{Digest, open_files};
 use std::{
     net::SocketAddr,
     path::PathBuf,
@@ -86,6 +86,10 @@ impl ListenArgs {
         config.farm.heartbeat_ms = self.heartbeat_ms;
         config.farm.lease_ms = self.lease_ms;
         config.farm.plugins = self.allow_plugins.iter().copied().collect();
+        // Every connection is an open file.
+        if let Err(error) = open_files::raise() {
+            context.printer.warn(&format!("the limit on open files stays as it is: {error}"));
+        }
         let until = Instant::now() + OTHERS_END_LIMIT;
         let mut told = false;
         loop {

@@ -14,12 +14,14 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use planforge_proto::{ApiError, ErrorCode, view::Problem};
-use std::{ops::Deref, sync::Arc};
+use std::{ops::Deref, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 /// Who may come in, and how the page names this coordinator.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
+    /// How long the form of whoever logs in may take to come.
+    pub form_within: Duration,
     /// Agents must show a client certificate.
     pub require_agent_certificate: bool,
     /// What people type to reach this coordinator; stands in commands on the page. Empty: taken from the request.

@@ -1,5 +1,8 @@
 //! The other end of a connection.
 
+use std::sync::Arc;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+
 /// How a request reached us; decides whether it may come without a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
@@ -10,10 +13,10 @@ pub enum Via {
 }
 
 /// What is known of the other end of a connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Peer {
     pub via: Via,
     pub encrypted: bool,
-    /// It showed a client certificate that our authorities signed.
-    pub certified: bool,
+    /// The client certificate that it showed, which our authorities signed.
+    pub certificate: Option<Arc<CertificateDer<'static>>>,
 }

@@ -145,6 +145,11 @@ impl Farm {
         })
     }
 
+    /// Whether `proof` is still worth what it was.
+    pub fn stands(&self, proof: Proof) -> bool {
+        self.shut_out(proof, None).is_none()
+    }
+
     /// Whether a token of role agent stands behind `proof`.
     pub(super) fn is_agents_token(&self, proof: Proof) -> Option<Digest> {
         let Proof::Token(hash) = proof else { return None };

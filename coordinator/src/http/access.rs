@@ -7,6 +7,7 @@ use super::grpc;
 use crate::{
     app::{App, Peer, Refusal, Standing, Via, authenticate, cookie, is_grpc, wants_page},
     auth::{Actor, Proof},
+    doors::{Full, Place},
     page,
 };
 use axum::{
@@ -15,12 +16,18 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
+use std::sync::Arc;
 use planforge_proto::{ApiError, ErrorCode};
 
 /// Lets a request through with its [`Actor`], or answers in the caller's language: gRPC status, log-in page or problem.
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let credential = credential(&app, &request);
-    match identify(&app, credential).await {
+    let place = request.extensions().get::<Arc<Place>>().cloned();
+    let identified = identify(&app, credential).await.and_then(|(actor, standing)| {
+        place.map_or(Ok(()), |place| place.prove(standing.proof, &actor).map_err(no_place))?;
+        Ok((actor, standing))
+    });
+    match identified {
         Ok((actor, standing)) => {
             let extensions = request.extensions_mut();
             extensions.insert(actor);
@@ -34,6 +41,18 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
         }
         Err(error) => Refusal::from(error).into_response(),
     }
+}
+
+/// A good token for which there is no connection left.
+fn no_place(full: Full) -> ApiError {
+    let hint = match full {
+        Full::OfToken(_) => "use fewer connections at once, or several tokens",
+        Full::OfPeople(_) | Full::All(_) => {
+            "try again later; whoever runs the coordinator can let it have more open files (ulimit -Hn, LimitNOFILE=): \
+             planforge doctor says how many connections that is"
+        }
+    };
+    ApiError::new(ErrorCode::ResourceExhausted, full.to_string()).with_hint(hint)
 }
 
 /// What a request shows of its caller.

@@ -263,7 +263,7 @@ impl FleetRpc for Rpc {
         request: Request<Streaming<v1::AgentMessage>>,
     ) -> Result<Answer<Self::SessionStream>, Status> {
         let (actor, proof) = (actor(&request)?, proof(&request)?);
-        let certified = request.extensions().get::<Peer>().is_some_and(|peer| peer.certified);
+        let certified = request.extensions().get::<Peer>().is_some_and(|peer| peer.certificate.is_some());
         if self.app.options.require_agent_certificate && !certified {
             return Err(ApiError::new(ErrorCode::Unauthenticated, "agents must show a client certificate here")
                 .with_hint("start the agent with its certificate and key, signed by the coordinator's client CA")

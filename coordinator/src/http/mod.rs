@@ -3,6 +3,7 @@
 mod access;
 mod api;
 mod blobs;
+mod bodies;
 mod forgery;
 mod grpc;
 mod range;
@@ -43,7 +44,8 @@ pub(crate) fn router(
         .route("/metrics", get(self::metrics))
         .with_state(app.clone())
         .layer(middleware::from_fn_with_state(app.clone(), access::guard));
-    let open = page::open_routes().with_state(app.clone());
+    let open =
+        page::open_routes().with_state(app.clone()).layer(DefaultBodyLimit::max(bodies::MAX_FORM_BYTES));
     // What a browser may have been made to send is refused before anybody asks who sends it.
     let over_http =
         guarded.merge(open).layer(middleware::from_fn_with_state(app.clone(), forgery::refuse_foreign_sites));
@@ -62,6 +64,7 @@ pub(crate) fn router(
             Refusal { error, status: StatusCode::METHOD_NOT_ALLOWED }
         })
         .layer(DefaultBodyLimit::max(MAX_JSON_BYTES))
+        .layer(middleware::from_fn_with_state(app.clone(), bodies::keep_pace))
         .layer(middleware::from_fn_with_state(app, observe))
 }
 

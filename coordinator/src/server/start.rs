@@ -16,7 +16,7 @@ use crate::{
     blobs::{BlobError, LocalBlobs, LocalBlobsOptions, blob_path},
     farm::{self, Farm, FarmConfig, LoginLink, SystemClock},
     store::SqliteStore,
-    tls::{TlsError, TlsFiles},
+    tls::{Tls, TlsError, TlsFiles},
 };
 use planforge_proto::ApiError;
 use planforge_types::{Digest, durable};
@@ -156,6 +156,7 @@ pub struct Coordinator {
     /// Where people open the page; empty without a port.
     page_url: String,
     unix_socket: Option<PathBuf>,
+    tls: Option<Arc<Tls>>,
     closing: CancellationToken,
     serving: Option<JoinHandle<()>>,
     /// Held until everything else has ended.
@@ -165,7 +166,7 @@ pub struct Coordinator {
 impl Coordinator {
     /// Opens the data folder, its database and blobs, and serves. Only one coordinator runs on a data folder.
     pub async fn start(config: CoordinatorConfig) -> Result<Self, StartError> {
-        let tls = config.tls.as_ref().map(TlsFiles::load).transpose()?;
+        let tls = config.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
         if let Some(address) = config.listen
             && !is_loopback(&address)
             && tls.is_none()
@@ -206,6 +207,7 @@ impl Coordinator {
         }
         let scheme = if tls.is_some() { "https" } else { "http" };
         let options = Options {
+            form_within: config.limits.first_request_within,
             require_agent_certificate: config.tls.is_some_and(|tls| tls.client_ca.is_some()),
             public_url: config.public_url,
             own_url: address.map(|address| format!("{scheme}://{}", on_this_machine(address))).unwrap_or_default(),
@@ -219,7 +221,7 @@ impl Coordinator {
         let url = address.map(|address| format!("{scheme}://{address}"));
         tracing::info!(?url, socket = ?config.unix_socket, data = %data_dir.display(), "coordinator started");
         let unix_socket = config.unix_socket;
-        Ok(Self { farm, blobs, address, url, page_url, unix_socket, closing, serving: Some(serving), _lock: lock })
+        Ok(Self { farm, blobs, address, url, page_url, unix_socket, tls, closing, serving: Some(serving), _lock: lock })
     }
 
     pub fn farm(&self) -> &Farm {
@@ -247,6 +249,12 @@ impl Coordinator {
         }
         let link = self.farm.make_login_link(&Actor::local(), Proof::Owner)?;
         Ok(Some((format!("{}{}", self.page_url, link.path), link)))
+    }
+
+    /// Reads certificates, keys and authorities again, for connections that come from now on; whether there are any. Files
+    /// that cannot be used change nothing.
+    pub fn reload_tls(&self) -> Result<bool, TlsError> {
+        self.tls.as_ref().map_or(Ok(false), |tls| tls.reload().map(|()| true))
     }
 
     pub fn unix_socket(&self) -> Option<&Path> {
