@@ -5,6 +5,7 @@
 mod app;
 pub mod auth;
 pub mod blobs;
+mod certificates;
 pub mod core;
 mod doors;
 pub mod farm;

@@ -104,6 +104,7 @@ impl Metrics {
             Ending::Idle => "idle",
             Ending::Unread => "unread",
             Ending::ProofOver => "token_over",
+            Ending::CertificateOver => "certificate_over",
         };
         self.0.ended.get_or_create(&EndingLabel { reason }).inc();
     }

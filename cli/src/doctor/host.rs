@@ -1,8 +1,8 @@
 //! The machine: processor, neighbours, limits.
 
 use super::Check;
-use planforge_device::telemetry::{CpuTelemetry, Telemetry as _};
 use planforge_coordinator::server::{Budget, CONNECTIONS_MAX};
+use planforge_device::telemetry::{CpuTelemetry, Telemetry as _};
 use planforge_types::{
     fingerprint::DeviceFingerprint,
     open_files::{self, OpenFiles},

@@ -5,9 +5,9 @@ mod caller;
 mod peer;
 
 pub use caller::{Caller, SESSION_COOKIE, Standing, authenticate, cookie, is_grpc, wants_page};
-pub use peer::{Peer, Via};
+pub use peer::{Peer, PeerCertificate, Via};
 
-use crate::{blobs::LocalBlobs, farm::Farm, metrics::Metrics};
+use crate::{blobs::LocalBlobs, certificates::Authority, farm::Farm, metrics::Metrics};
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
@@ -24,6 +24,8 @@ pub struct Options {
     pub form_within: Duration,
     /// Agents must show a client certificate.
     pub require_agent_certificate: bool,
+    /// Certifies agents' keys, where this coordinator does.
+    pub authority: Option<Arc<Authority>>,
     /// What people type to reach this coordinator; stands in commands on the page. Empty: taken from the request.
     pub public_url: String,
     /// Where this coordinator's own machine reaches it; empty without a port.

@@ -1,5 +1,6 @@
 //! The other end of a connection.
 
+use crate::certificates::Shown;
 use std::sync::Arc;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
@@ -18,5 +19,20 @@ pub struct Peer {
     pub via: Via,
     pub encrypted: bool,
     /// The client certificate that it showed, which our authorities signed.
-    pub certificate: Option<Arc<CertificateDer<'static>>>,
+    pub certificate: Option<Arc<PeerCertificate>>,
+}
+
+/// A client certificate that TLS has verified.
+#[derive(Debug)]
+pub struct PeerCertificate {
+    pub der: CertificateDer<'static>,
+    pub shown: Shown,
+}
+
+impl PeerCertificate {
+    /// `None`: it has not the form of one.
+    pub fn read(der: CertificateDer<'static>) -> Option<Self> {
+        let shown = Shown::read(&der)?;
+        Some(Self { der, shown })
+    }
 }

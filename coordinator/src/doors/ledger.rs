@@ -117,7 +117,11 @@ impl fmt::Display for Full {
 enum Standing {
     Stranger(Source),
     /// `idle`: since when nothing runs on it, as a number that only grows.
-    Known { holder: Holder, kind: Kind, idle: Option<u64> },
+    Known {
+        holder: Holder,
+        kind: Kind,
+        idle: Option<u64>,
+    },
     /// Told to go, and still here. Counts no more.
     Leaving,
 }
@@ -305,13 +309,8 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    const PLACES: Places = Places {
-        strangers: 8,
-        strangers_of_one_address: 4,
-        known: 8,
-        known_of_one_token: 3,
-        known_people: 5,
-    };
+    const PLACES: Places =
+        Places { strangers: 8, strangers_of_one_address: 4, known: 8, known_of_one_token: 3, known_people: 5 };
 
     fn from(last: u8) -> Source {
         IpAddr::from([127, 0, 0, last]).into()

@@ -18,6 +18,8 @@ pub const FIRST_REQUEST_WITHIN: Duration = Duration::from_secs(10);
 /// How long a connection without a request is kept.
 const KNOWN_IDLE_MAX: Duration = Duration::from_secs(75);
 const STRANGER_IDLE_MAX: Duration = Duration::from_secs(15);
+/// More than any certificate of a connection holds.
+const KEEP_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// How long an answer may lie here that its reader does not take.
 const UNREAD_MAX: Duration = Duration::from_secs(60);
 /// How often a connection is looked at on which something runs, or whose token may end.
@@ -36,6 +38,8 @@ pub enum Ending {
     Unread,
     /// What made it known is worth nothing any more.
     ProofOver,
+    /// The certificate that was shown on it has ended.
+    CertificateOver,
 }
 
 impl Ending {
@@ -65,6 +69,8 @@ pub struct Place {
     over: CancellationToken,
     state: Mutex<State>,
     proof: OnceLock<Proof>,
+    /// When the certificate ends that was shown.
+    until: OnceLock<Instant>,
     /// What strangers hold beside their place: so many connections are open at most, those that were told to go included.
     permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
@@ -79,7 +85,15 @@ impl Place {
     pub(super) fn new(doors: Doors, id: Id, over: CancellationToken) -> Self {
         let now = Instant::now();
         let state = State { opened: now, requests: 0, running: 0, idle_since: now, unread: BTreeMap::new() };
-        Self { doors, id, over, state: Mutex::new(state), proof: OnceLock::new(), permit: Mutex::new(None) }
+        Self {
+            doors,
+            id,
+            over,
+            state: Mutex::new(state),
+            proof: OnceLock::new(),
+            until: OnceLock::new(),
+            permit: Mutex::new(None),
+        }
     }
 
     pub(super) fn known_by(self, proof: Proof) -> Self {
@@ -96,6 +110,11 @@ impl Place {
         *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
     }
 
+    /// The connection may be kept so long at most.
+    pub fn keep_for(&self, most: Duration) {
+        let _ = self.until.set(Instant::now() + most.min(KEEP_MAX));
+    }
+
     /// Makes the connection known by what its request showed.
     pub fn prove(&self, proof: Proof, actor: &Actor) -> Result<(), Full> {
         if self.proof.get().is_some() {
@@ -104,7 +123,7 @@ impl Place {
         let kind = match actor.role {
             Role::Admin => Kind::Operator,
             Role::Agent => Kind::Agent,
-            Role::Read | Role::Submit => Kind::Person,
+            Role::Read | Role::Submit | Role::Enroll => Kind::Person,
         };
         let holder = match proof {
             Proof::Owner => Holder::Owner,
@@ -151,8 +170,11 @@ impl Place {
 
     /// When to look again, or why the connection ends.
     fn judge(&self, now: Instant, stands: impl Fn(Proof) -> bool) -> Result<Instant, Ending> {
-        let proof = self.proof.get();
-        self.with(|state| {
+        let (proof, until) = (self.proof.get(), self.until.get().copied());
+        if until.is_some_and(|until| now >= until) {
+            return Err(Ending::CertificateOver);
+        }
+        let next = self.with(|state| {
             if state.requests == 0 && proof.is_none() {
                 let until = state.opened + self.doors.first_request_within;
                 return if now < until { Ok(until) } else { Err(Ending::NoRequest) };
@@ -167,7 +189,8 @@ impl Place {
             let most = if proof.is_some() { KNOWN_IDLE_MAX } else { STRANGER_IDLE_MAX };
             let until = state.idle_since + most;
             if now >= until { Err(Ending::Idle) } else { Ok(until.min(now + LOOK_AGAIN)) }
-        })
+        })?;
+        Ok(until.map_or(next, |until| until.min(next)))
     }
 }
 
@@ -268,6 +291,15 @@ mod tests {
         place.prove(proof, &actor).unwrap();
         drop(place.begin());
         assert_eq!(ends(&place, false).await.0, Ending::ProofOver);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_certificate_that_ends_takes_its_connection_with_it_whatever_runs_on_it() {
+        let doors = Doors::new(Places::of(64), FIRST_REQUEST_WITHIN);
+        let place = enter(&doors);
+        let _session = place.begin();
+        place.keep_for(Duration::from_secs(33));
+        assert_eq!(ends(&place, true).await, (Ending::CertificateOver, Duration::from_secs(33)));
     }
 
     #[tokio::test(start_paused = true)]

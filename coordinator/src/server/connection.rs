@@ -45,7 +45,7 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(5);
 impl Shared {
     /// Why the connection in that place has to end, once it has.
     pub(super) async fn ending(&self, place: &Place) -> Ending {
-        let ending = place.ending(|proof| self.farm.stands(proof)).await;
+        let ending = place.ending(|proof| self.farm.objection(proof).is_none()).await;
         self.metrics.connection_ended(ending);
         tracing::debug!(?ending, "ending a connection");
         ending

@@ -7,11 +7,12 @@
 mod connection;
 mod start;
 
+pub use crate::certificates::CERTIFICATE_LIFE;
 pub use crate::doors::{Budget, CONNECTIONS_MAX, FIRST_REQUEST_WITHIN, Places};
-pub use start::{Coordinator, CoordinatorConfig, StartError, admin_token_file, blob_file};
+pub use start::{AgentCertificates, Coordinator, CoordinatorConfig, StartError, admin_token_file, blob_file};
 
 use crate::{
-    app::{Options, Peer, Via},
+    app::{Options, Peer, PeerCertificate, Via},
     blobs::LocalBlobs,
     doors::{Doors, Place, Source},
     farm::Farm,
@@ -237,7 +238,14 @@ impl Shared {
         match accepted {
             Ok(stream) => {
                 let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-                let certificate = shown.map(|shown| Arc::new(shown.clone().into_owned()));
+                let certificate = match shown.map(|shown| PeerCertificate::read(shown.clone().into_owned())) {
+                    Some(None) => return tracing::warn!("cannot read a client certificate that TLS accepted"),
+                    read => read.flatten().map(Arc::new),
+                };
+                if let Some(certificate) = &certificate {
+                    let left_ms = certificate.shown.expires_ms.saturating_sub(self.farm.wall_ms());
+                    place.keep_for(Duration::from_millis(left_ms));
+                }
                 self.connection(stream, Peer { certificate, ..peer }, place).await;
             }
             Err(error) => tracing::debug!(%error, "TLS handshake failed"),
