@@ -193,7 +193,7 @@ async fn a_one_time_token_is_good_for_nothing_else_and_many_at_once_get_one_cert
 }
 
 #[tokio::test]
-async fn a_certificate_that_ends_ends_its_connections_and_a_renewed_one_goes_on() {
+async fn a_certificate_that_ends_ends_its_connections() {
     // Long enough for a loaded machine to join; the test waits for its end.
     let life = Duration::from_secs(8);
     let farm = Farm::start(AgentCertificates { required: true, life }).await;
