@@ -2,7 +2,7 @@
 
 use crate::host::{devices::DeviceSource, lock};
 use crate::{AgentError, host::lock::LockError};
-use planforge_client::{Endpoint, Token};
+use planforge_client::{Endpoint, Identity, Token};
 use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
 
 /// Bounds of what an agent does. Every one can be raised where a shop needs it.
@@ -76,6 +76,8 @@ impl Default for Limits {
 pub struct AgentConfig {
     pub endpoint: Endpoint,
     pub token: Option<Token>,
+    /// The identity that the coordinator gave this agent, which it renews.
+    pub enrolled: Option<Identity>,
     /// The agent's own folder; two agents never share one.
     pub state_dir: PathBuf,
     /// For people; usually the host's name.
@@ -119,6 +121,7 @@ impl AgentConfig {
         Ok(Self {
             endpoint,
             token,
+            enrolled: None,
             state_dir,
             name: host_name(),
             worker_command: vec![program.clone().into(), "worker".into()],

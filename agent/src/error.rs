@@ -1,6 +1,9 @@
 //! Why an agent cannot start or go on.
 
-use crate::host::{devices::DeviceError, lock::LockError, state::StateError};
+use crate::{
+    enrollment::EnrollError,
+    host::{devices::DeviceError, lock::LockError, state::StateError},
+};
 use planforge_proto::{ApiError, ErrorCode};
 use std::io;
 
@@ -13,6 +16,8 @@ pub enum AgentError {
     Lock(#[from] LockError),
     #[error(transparent)]
     Devices(#[from] DeviceError),
+    #[error(transparent)]
+    Enroll(#[from] EnrollError),
     #[error("cannot find this program's own file to start workers from: {0}")]
     OwnProgram(io::Error),
     #[error("cannot start the thread that starts workers: {0}")]
@@ -35,6 +40,7 @@ impl From<AgentError> for ApiError {
         let message = error.to_string();
         let (code, hint) = match error {
             AgentError::Endpoint(error) | AgentError::Denied(error) => return error,
+            AgentError::Enroll(error) => return error.into(),
             AgentError::State(StateError::Busy { .. }) => {
                 (ErrorCode::Conflict, "end the other agent, or give this one a state folder of its own".into())
             }

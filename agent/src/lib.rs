@@ -5,6 +5,7 @@
 //! | [`config`] | how an agent is run, and its bounds |
 //! | [`session`] | the agent itself: its stream to the coordinator and what it holds |
 //! | [`attempt`] | one attempt at one job: files, device, worker process, uploads, log |
+//! | [`enrollment`] | this agent's own key, and the coordinator's certificate for it |
 //! | [`host`] | devices, device locks, processes, the agent's own folder |
 //! | `log_fields` | what log lines say, escaped |
 //! | [`worker`] | what runs inside the worker process |
@@ -14,6 +15,7 @@
 
 pub mod attempt;
 pub mod config;
+pub mod enrollment;
 pub mod error;
 pub mod host;
 mod log_fields;

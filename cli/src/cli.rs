@@ -50,6 +50,9 @@ pub struct Global {
     /// Allow http:// beyond this machine: tokens and plans travel in the clear [env: PLANFORGE_INSECURE]
     #[arg(long, global = true, hide_short_help = true)]
     pub insecure: bool,
+    /// Take token files and keys that other users can read [env: PLANFORGE_ALLOW_READABLE_KEY]
+    #[arg(long, global = true, hide_short_help = true)]
+    pub allow_readable_key: bool,
     /// Folder of the farm on this machine [env: PLANFORGE_DATA]
     #[arg(long, global = true, value_name = "DIR")]
     pub data: Option<String>,
@@ -84,7 +87,9 @@ impl Global {
             (Key::LogFormat, &self.log_format),
         ];
         let texts = flags.into_iter().filter_map(|(key, text)| text.clone().map(|text| (key, text)));
-        texts.chain(self.insecure.then(|| (Key::Insecure, "true".to_owned()))).collect()
+        let switches = [(Key::Insecure, self.insecure), (Key::AllowReadableKey, self.allow_readable_key)];
+        let on = switches.into_iter().filter(|(_, on)| *on).map(|(key, _)| (key, "true".to_owned()));
+        texts.chain(on).collect()
     }
 }
 

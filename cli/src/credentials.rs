@@ -23,6 +23,7 @@ use crate::{
 };
 use planforge_client::{Endpoint, EndpointOptions, Token};
 use planforge_proto::ErrorCode;
+use planforge_types::private_file::refuse_exposed;
 use std::{fs, path::Path};
 
 /// Largest token file that is read: a token is a line.
@@ -170,20 +171,28 @@ pub fn endpoint(settings: &Settings) -> Result<Option<Endpoint>, Failure> {
 /// The token that goes to the server of [`endpoint`].
 pub fn token(settings: &Settings) -> Result<Option<Token>, Failure> {
     let Some(server) = Server::of(settings)? else { return Ok(None) };
+    let allow_readable_key = settings.switch(Key::AllowReadableKey)?;
+    let of_setting = |key, text: &str| of_setting(key, text, allow_readable_key);
     server.pick(settings, &[Key::Token, Key::TokenFile], Source::may_reach, of_setting, |login| {
         Some(Token::new(&login.token).map_err(Into::into))
     })
 }
 
 /// The token that one setting holds or names.
-fn of_setting(key: Key, text: &str) -> Result<Token, Failure> {
-    let secret = if key == Key::TokenFile { read_token(Path::new(text))? } else { text.to_owned() };
+fn of_setting(key: Key, text: &str, allow_readable_key: bool) -> Result<Token, Failure> {
+    let secret = match key {
+        Key::TokenFile => read_token(Path::new(text), allow_readable_key)?,
+        _ => text.to_owned(),
+    };
     Ok(Token::new(&secret)?)
 }
 
-/// Reads a token file.
-pub fn read_token(path: &Path) -> Result<String, Failure> {
+/// Reads a token file, which nobody else may be able to read unless that is allowed.
+pub fn read_token(path: &Path, allow_readable_key: bool) -> Result<String, Failure> {
     let bytes = fs::metadata(path).map_err(|e| Failure::io("read the token file", path, &e))?.len();
+    if !allow_readable_key {
+        refuse_exposed(path).map_err(|exposed| Failure::usage(exposed.to_string()).hint(exposed.hint()))?;
+    }
     if bytes > TOKEN_FILE_MAX_BYTES {
         return Err(Failure::usage(format!("{} is no token file: it has {bytes} bytes", path.display())));
     }
@@ -198,6 +207,7 @@ pub fn read_token(path: &Path) -> Result<String, Failure> {
 mod tests {
     use super::*;
     use crate::settings::Layer;
+    use std::os::unix::fs::PermissionsExt as _;
 
     const URL: &str = "https://farm.example:7400";
 
@@ -325,9 +335,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         fs::write(&file, "  secret\n").unwrap();
-        assert_eq!(read_token(&file).unwrap(), "secret");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(read_token(&file, false).unwrap(), "secret");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        let exposed = read_token(&file, false).unwrap_err();
+        assert_eq!(exposed.exit_code, 2);
+        assert!(
+            exposed.hint.contains("chmod 600") && exposed.hint.contains("--allow-readable-key"),
+            "{}",
+            exposed.hint
+        );
+        assert_eq!(read_token(&file, true).unwrap(), "secret");
         fs::write(&file, "\n").unwrap();
-        assert!(read_token(&file).unwrap_err().to_string().ends_with("is empty"));
-        assert_eq!(of_setting(Key::Token, "\u{7}").unwrap_err().exit_code, 5);
+        assert!(read_token(&file, true).unwrap_err().to_string().ends_with("is empty"));
+        assert_eq!(of_setting(Key::Token, "\u{7}", false).unwrap_err().exit_code, 5);
     }
 }

@@ -23,6 +23,10 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Up(_) | Command::Coordinator(_) | Command::Agent(_) => Service::Yes,
         _ => Service::No,
     };
+    if service == Service::Yes {
+        // What a service writes is its user's business: models, plans, tokens, keys.
+        rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    }
     telemetry::start(&context.settings, context.verbose, service)?;
     match parsed.command {
         Command::Up(args) => context.block_on(up::run(&context, args)),

@@ -60,8 +60,8 @@ pub fn key(url: &str) -> Option<String> {
     };
     match Endpoint::parse(url.trim(), &options).ok()? {
         Endpoint::Http { host, port } => Some(Endpoint::Http { host: normal(host), port }.to_string()),
-        Endpoint::Https { host, port, ca_file } => {
-            Some(Endpoint::Https { host: normal(host), port, ca_file }.to_string())
+        Endpoint::Https { host, port, ca_file, identity } => {
+            Some(Endpoint::Https { host: normal(host), port, ca_file, identity }.to_string())
         }
         Endpoint::Unix(_) => None,
     }

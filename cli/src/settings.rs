@@ -33,6 +33,7 @@ pub enum Key {
     TokenFile,
     Ca,
     Insecure,
+    AllowReadableKey,
     Data,
     Skus,
     Log,
@@ -69,7 +70,7 @@ pub struct Setting {
 }
 
 /// The table.
-pub const SETTINGS: [Setting; 10] = [
+pub const SETTINGS: [Setting; 11] = [
     Setting {
         key: Key::Server,
         name: "server",
@@ -136,6 +137,18 @@ pub const SETTINGS: [Setting; 10] = [
         help: "allow http:// beyond this machine: tokens and plans travel in the clear",
         not_in_project: Some(
             "planforge login URL --insecure allows it for one server; PLANFORGE_INSECURE goes with PLANFORGE_SERVER",
+        ),
+    },
+    Setting {
+        key: Key::AllowReadableKey,
+        name: "allow_readable_key",
+        env: "PLANFORGE_ALLOW_READABLE_KEY",
+        flag: "--allow-readable-key",
+        kind: Kind::Switch,
+        default: "false",
+        help: "take token files and keys that other users can read",
+        not_in_project: Some(
+            "pass --allow-readable-key, set PLANFORGE_ALLOW_READABLE_KEY, or write it into the user file",
         ),
     },
     Setting {
@@ -394,7 +407,7 @@ pub fn help_text() -> String {
     for s in &SETTINGS {
         let own = if s.not_in_project.is_some() { "*" } else { "" };
         let name = format!("{}{own}", s.name);
-        let _ = writeln!(text, "  {:<13} {:<21} {name:<11} {} [{}]", s.flag, s.env, s.help, s.default);
+        let _ = writeln!(text, "  {:<20} {:<28} {name:<19} {} [{}]", s.flag, s.env, s.help, s.default);
     }
     text.push_str("  * not in planforge.toml: a project's own files do not decide whom you trust.\n");
     text.push_str("  The user file is $XDG_CONFIG_HOME/planforge/config.toml. NO_COLOR turns colours off.\n");
@@ -447,6 +460,7 @@ mod tests {
             ("ca", "\"ca.pem\""),
             ("insecure", "true"),
             ("insecure", "false"),
+            ("allow_readable_key", "true"),
             ("data", "\"farm\""),
         ];
         for (name, value) in refused {
@@ -455,7 +469,11 @@ mod tests {
             assert_eq!(failure.exit_code, 2);
             let start = format!("p/planforge.toml:2: a project file cannot set '{name}'");
             assert!(failure.to_string().starts_with(&start), "{failure}");
-            assert!(failure.hint.contains("planforge login") || name == "data", "{}", failure.hint);
+            assert!(
+                failure.hint.contains("planforge login") || ["data", "allow_readable_key"].contains(&name),
+                "{}",
+                failure.hint
+            );
             assert!(parse_layer(&text, path, Whose::User).is_ok(), "{name}");
         }
         let socket = parse_layer("\nserver = \"unix:x.sock\"\n", path, Whose::Project).unwrap_err();

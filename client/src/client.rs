@@ -133,5 +133,7 @@ fn prepare(endpoint: &Endpoint) -> Result<(tonic::transport::Endpoint, Connector
 }
 
 fn tls_error(endpoint: &Endpoint, error: &TlsError) -> ApiError {
+    let hint = if let TlsError::Exposed(exposed) = error { exposed.hint() } else { String::new() };
     ApiError::new(ErrorCode::InvalidArgument, format!("cannot connect to {endpoint}: {}", causes(error)))
+        .with_hint(hint)
 }

@@ -61,8 +61,8 @@ impl Connector {
         let target = match endpoint {
             Endpoint::Http { host, port } => Target::Tcp { host: host.clone(), port: *port },
             Endpoint::Unix(path) => Target::Unix(path.clone()),
-            Endpoint::Https { host, port, ca_file } => {
-                let config = tls::verified(ca_file.as_deref(), tls::HTTP2)?;
+            Endpoint::Https { host, port, ca_file, identity } => {
+                let config = tls::verified(ca_file.as_deref(), identity.as_ref(), tls::HTTP2)?;
                 let name =
                     ServerName::try_from(host.clone()).map_err(|_| TlsError::ServerName { host: host.clone() })?;
                 Target::Tls { host: host.clone(), port: *port, name, tls: TlsConnector::from(Arc::new(config)) }

@@ -1,5 +1,6 @@
 //! Where a coordinator is.
 
+use crate::Identity;
 use http::Uri;
 use std::{
     fmt,
@@ -12,8 +13,8 @@ use std::{
 pub enum Endpoint {
     /// Plain HTTP. `host` has no brackets, also for IPv6.
     Http { host: String, port: u16 },
-    /// TLS. Without `ca_file` the system's roots are trusted.
-    Https { host: String, port: u16, ca_file: Option<PathBuf> },
+    /// TLS. Without `ca_file` the system's roots are trusted; `identity` is shown where a certificate is asked for.
+    Https { host: String, port: u16, ca_file: Option<PathBuf>, identity: Option<Identity> },
     /// A Unix socket on this host.
     Unix(PathBuf),
 }
@@ -40,6 +41,8 @@ pub enum EndpointError {
     PlainHttp { text: String },
     #[error("a CA file was given but '{text}' does not use TLS; write https://, or leave the CA file out")]
     UselessCa { text: String },
+    #[error("a certificate was given but '{text}' does not use TLS; write https://, or leave the certificate out")]
+    UselessCertificate { text: String },
 }
 
 /// Whether `host` can only be this machine.
@@ -83,7 +86,7 @@ impl Endpoint {
         match uri.scheme_str() {
             Some("https") => {
                 let port = uri.port_u16().unwrap_or(443);
-                Ok(Self::Https { host, port, ca_file: options.ca_file.clone() })
+                Ok(Self::Https { host, port, ca_file: options.ca_file.clone(), identity: None })
             }
             Some("http") if options.ca_file.is_some() => Err(useless_ca()),
             Some("http") if options.insecure || is_loopback(&host) => {
@@ -91,6 +94,20 @@ impl Endpoint {
             }
             Some("http") => Err(EndpointError::PlainHttp { text: text.to_owned() }),
             _ => Err(malformed("the scheme is none of http, https, unix")),
+        }
+    }
+
+    /// The same coordinator, to which a certificate is shown.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError::UselessCertificate`] where there is no TLS.
+    pub fn with_identity(self, identity: Identity) -> Result<Self, EndpointError> {
+        match self {
+            Self::Https { host, port, ca_file, .. } => {
+                Ok(Self::Https { host, port, ca_file, identity: Some(identity) })
+            }
+            other => Err(EndpointError::UselessCertificate { text: other.to_string() }),
         }
     }
 

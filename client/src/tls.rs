@@ -1,11 +1,15 @@
 //! Whom this side believes under TLS: the system's roots, or the one authority that is named. The provider is ring.
 
+use crate::Identity;
+use planforge_types::private_file::Exposed;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
 use tokio_rustls::rustls::{
-    ClientConfig, RootCertStore, crypto,
+    ClientConfig, RootCertStore,
+    client::Resumption,
+    crypto,
     pki_types::{CertificateDer, pem::PemObject},
 };
 
@@ -22,6 +26,17 @@ pub enum TlsError {
     EmptyCa { path: PathBuf },
     #[error("this system has no trusted root certificates; name the coordinator's CA file")]
     NoRoots,
+    #[error("cannot read the {what} {}: {reason}", path.display())]
+    ReadIdentity { what: &'static str, path: PathBuf, reason: String },
+    #[error(transparent)]
+    Exposed(Exposed),
+    #[error("the certificate {} and the key {} cannot be used together: {source}", certificate.display(), key.display())]
+    Mismatch {
+        certificate: PathBuf,
+        key: PathBuf,
+        #[source]
+        source: tokio_rustls::rustls::Error,
+    },
     #[error("cannot set up TLS: {0}")]
     Config(#[from] tokio_rustls::rustls::Error),
     #[error("'{host}' cannot be a TLS server's name")]
@@ -43,21 +58,33 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, TlsError> {
     if store.is_empty() { Err(TlsError::EmptyCa { path: path.to_owned() }) } else { Ok(store) }
 }
 
-/// TLS that trusts the authority in `ca_file`, without one the system's roots.
-pub(crate) fn verified(ca_file: Option<&Path>, protocol: &[u8]) -> Result<ClientConfig, TlsError> {
-    over(roots(ca_file)?, protocol)
+/// TLS that trusts the authority in `ca_file`, without one the system's roots, and shows `identity` where it is asked for
+/// a certificate.
+pub(crate) fn verified(
+    ca_file: Option<&Path>,
+    identity: Option<&Identity>,
+    protocol: &[u8],
+) -> Result<ClientConfig, TlsError> {
+    over(roots(ca_file)?, identity, protocol)
 }
 
 /// TLS that trusts nobody: for HTTP clients that are made with one and never use it.
 pub(crate) fn unused() -> Result<ClientConfig, TlsError> {
-    over(RootCertStore::empty(), HTTP1)
+    over(RootCertStore::empty(), None, HTTP1)
 }
 
-fn over(roots: RootCertStore, protocol: &[u8]) -> Result<ClientConfig, TlsError> {
-    let mut config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
+fn over(roots: RootCertStore, identity: Option<&Identity>, protocol: &[u8]) -> Result<ClientConfig, TlsError> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => builder.with_client_cert_resolver(Arc::new(identity.clone())),
+    };
+    if identity.is_some() {
+        // A resumed session goes on with the certificate that its first one showed, also when that has been renewed.
+        config.resumption = Resumption::disabled();
+    }
     config.alpn_protocols = vec![protocol.to_vec()];
     Ok(config)
 }

@@ -7,17 +7,15 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
+mod scripted;
+
 use planforge_coordinator::{
-    blobs::BlobStore as _,
     core::{Change, CoreConfig, Event, Input, Job, JobState, Model, Now, Snapshot, State, Want, invariants},
-    server::{Coordinator, CoordinatorConfig, admin_token_file},
     store::{SqliteStore, Store},
 };
-use planforge_plan::container;
-use planforge_proto::v1::{
-    self, agent_message::Kind as Say, coordinator_message::Kind, farm_client::FarmClient, fleet_client::FleetClient,
-};
+use planforge_proto::v1::{self, agent_message::Kind as Say, coordinator_message::Kind};
 use planforge_types::{BuildSpec, Digest, EngineKey, Toolchain};
+use scripted::{Bench, Outcome, SKU, Way, connect, percentile};
 use std::{
     fs::File,
     os::unix::fs::FileExt as _,
@@ -28,55 +26,12 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{
-    Request, Status,
-    metadata::{Ascii, MetadataValue},
-    service::{Interceptor, interceptor::InterceptedService},
-    transport::Channel,
-};
-
-type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
-
 const CALLERS: usize = 64;
 const WINDOW: Duration = Duration::from_secs(8);
-const SKU: &str = "cpu-x86-64-v3";
 const FLEET: usize = 1_000;
 
 /// Brings the token to the other process of [`agents`].
 const SECRET: &str = "PLANFORGE_BENCH_TOKEN";
-
-/// Where a coordinator is, and its administrator's token.
-#[derive(Clone)]
-struct Way {
-    url: String,
-    secret: String,
-}
-
-/// Adds the token to every call.
-#[derive(Clone)]
-struct Authorize(MetadataValue<Ascii>);
-
-impl Interceptor for Authorize {
-    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        request.metadata_mut().insert("authorization", self.0.clone());
-        Ok(request)
-    }
-}
-
-impl Way {
-    fn authorize(&self) -> Result<Authorize, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(Authorize(format!("Bearer {}", self.secret).parse()?))
-    }
-
-    async fn farm(
-        &self,
-    ) -> Result<FarmClient<InterceptedService<Channel, Authorize>>, Box<dyn std::error::Error + Send + Sync>> {
-        let channel = Channel::from_shared(self.url.clone())?.connect().await?;
-        Ok(FarmClient::with_interceptor(channel, self.authorize()?))
-    }
-}
 
 fn main() -> Outcome {
     // Cargo passes `--bench`; what remains names one of the measurements.
@@ -120,11 +75,6 @@ fn fsyncs(folder: &Path) -> Result<(f64, Vec<f64>), std::io::Error> {
     }
     times.sort_by(f64::total_cmp);
     Ok((times.len() as f64 / begin.elapsed().as_secs_f64(), times))
-}
-
-fn percentile(sorted: &[f64], share: f64) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    sorted.get((share * last as f64).round() as usize).copied().unwrap_or(f64::NAN)
 }
 
 fn transition(seq: u64, what: &str, state: JobState) -> Change {
@@ -231,111 +181,6 @@ async fn sample_job() -> Result<planforge_coordinator::core::Job, Box<dyn std::e
     let store = SqliteStore::open(&folder.path().join("farm.db")).await?;
     let jobs = store.jobs(planforge_coordinator::store::JobFilter { limit: 1, ..Default::default() }).await?;
     jobs.into_iter().next().ok_or_else(|| "the sample job is gone".into())
-}
-
-struct Bench {
-    coordinator: Coordinator,
-    way: Way,
-    request: v1::SubmitRequest,
-    /// Digest and bytes.
-    plan: (Digest, u64),
-}
-
-/// A plan of the native backend with nothing in it but what it says of itself.
-fn plan(folder: &Path, model_digest: &str) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-    let manifest = serde_json::json!({
-        "model_digest": model_digest,
-        "sku": SKU,
-        "toolchain": { "backend": "native", "version": "1" },
-        "spec": { "threads": 2 },
-    });
-    let path = folder.join("bench.plan");
-    let mut writer = container::Writer::create(&path, 1)?;
-    writer.section::<std::io::Error>(container::KIND_MANIFEST, |out| out.write_all(manifest.to_string().as_bytes()))?;
-    writer.finish()?;
-    Ok(std::fs::read(path)?)
-}
-
-impl Bench {
-    async fn start(folder: &Path) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
-        let mut config = CoordinatorConfig::new(folder);
-        config.listen = Some("127.0.0.1:0".parse()?);
-        let coordinator = Coordinator::start(config).await?;
-        let url = format!("http://{}", coordinator.address().ok_or("the coordinator does not listen")?);
-        let secret = std::fs::read_to_string(admin_token_file(folder))?.trim().to_owned();
-        let way = Way { url, secret };
-        let digest = coordinator.blobs().put("a model".into()).await?.to_string();
-        let plan = plan(folder, &digest)?;
-        let plan_bytes = plan.len() as u64;
-        let plan = (coordinator.blobs().put(plan.into()).await?, plan_bytes);
-        let file = v1::ModelFile { name: "m.onnx".into(), digest: digest.clone(), size_bytes: 7 };
-        let model = v1::Model { digest, name: "m.onnx".into(), files: vec![file], ..v1::Model::default() };
-        // Forced, so that every request is work.
-        let request =
-            v1::SubmitRequest { models: vec![model], skus: vec![SKU.into()], force: true, ..Default::default() };
-        Ok(Self { coordinator, way, request, plan })
-    }
-}
-
-struct Agent {
-    out: mpsc::Sender<v1::AgentMessage>,
-    inbound: tonic::Streaming<v1::CoordinatorMessage>,
-}
-
-async fn connect(way: &Way, number: usize) -> Result<Agent, Box<dyn std::error::Error + Send + Sync>> {
-    let (out, messages) = mpsc::channel(64);
-    let offer = v1::Offer { toolchain_json: r#"{"backend":"native","version":"1"}"#.into() };
-    let device = v1::Device {
-        id: "cpu0".into(),
-        skus: vec![SKU.into()],
-        fingerprint_json: "{}".into(),
-        offers: vec![offer],
-        threads: 2,
-        ..v1::Device::default()
-    };
-    let hello = v1::Hello {
-        agent_id: format!("agent{number}"),
-        incarnation: "1".into(),
-        name: format!("host{number}"),
-        version: planforge_proto::protocol::RELEASE.into(),
-        devices: vec![device],
-        ..v1::Hello::default()
-    };
-    out.send(v1::AgentMessage { kind: Some(Say::Hello(hello)) }).await?;
-    let channel = Channel::from_shared(way.url.clone())?.connect().await?;
-    let mut fleet = FleetClient::with_interceptor(channel, way.authorize()?);
-    let inbound = fleet.session(ReceiverStream::new(messages)).await?.into_inner();
-    let mut agent = Agent { out, inbound };
-    agent.next().await?;
-    Ok(agent)
-}
-
-impl Agent {
-    async fn next(&mut self) -> Result<Kind, Box<dyn std::error::Error + Send + Sync>> {
-        let message = self.inbound.message().await?.ok_or("the session ended")?;
-        message.kind.ok_or_else(|| "an empty message".into())
-    }
-
-    async fn assigned(&mut self) -> Result<v1::Assign, Box<dyn std::error::Error + Send + Sync>> {
-        loop {
-            if let Kind::Assign(assign) = self.next().await? {
-                return Ok(assign);
-            }
-        }
-    }
-
-    async fn finish(&self, assign: v1::Assign, plan: (Digest, u64)) -> Outcome {
-        let finished = v1::Finished {
-            lease: assign.lease,
-            outcome: "succeeded".into(),
-            plan_digest: plan.0.to_string(),
-            plan_bytes: plan.1,
-            accurate: true,
-            ..v1::Finished::default()
-        };
-        self.out.send(v1::AgentMessage { kind: Some(Say::Finished(finished)) }).await?;
-        Ok(())
-    }
 }
 
 /// 64 callers and 64 agents on one coordinator, everything over loopback gRPC.

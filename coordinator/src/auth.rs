@@ -3,7 +3,8 @@
 use planforge_types::Digest;
 use std::{fmt, str::FromStr};
 
-/// What a token allows. Each role also allows what the roles before it do, except that `agent` submits nothing.
+/// What a token allows. Each role also allows what the roles before it do, except that `agent` submits nothing and
+/// `enroll` is good for one thing only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Look at jobs, engines, reports; fetch.
@@ -12,6 +13,8 @@ pub enum Role {
     Submit,
     /// Join as an agent: take leases, upload plans and reports.
     Agent,
+    /// Have one agent's key certified, once, and nothing else.
+    Enroll,
     /// Everything, tokens included, in every project.
     Admin,
 }
@@ -24,8 +27,9 @@ impl FromStr for Role {
             "read" => Ok(Self::Read),
             "submit" => Ok(Self::Submit),
             "agent" => Ok(Self::Agent),
+            "enroll" => Ok(Self::Enroll),
             "admin" => Ok(Self::Admin),
-            _ => Err(format!("'{text}' is not a role; roles are read, submit, agent, admin")),
+            _ => Err(format!("'{text}' is not a role; roles are read, submit, agent, enroll, admin")),
         }
     }
 }
@@ -36,6 +40,7 @@ impl fmt::Display for Role {
             Self::Read => "read",
             Self::Submit => "submit",
             Self::Agent => "agent",
+            Self::Enroll => "enroll",
             Self::Admin => "admin",
         })
     }

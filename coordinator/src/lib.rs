@@ -5,7 +5,9 @@
 mod app;
 pub mod auth;
 pub mod blobs;
+mod certificates;
 pub mod core;
+mod doors;
 pub mod farm;
 mod http;
 mod metrics;

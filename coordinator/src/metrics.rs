@@ -2,7 +2,10 @@
 //!
 //! Names end in their unit; labels are few and bounded, never an id.
 
-use crate::farm::{FarmStats, Histogram, LATENCY_BOUNDS_MS};
+use crate::{
+    doors::{Doors, Ending},
+    farm::{FarmStats, Histogram, LATENCY_BOUNDS_MS},
+};
 use axum::http::{Method, StatusCode};
 use prometheus_client::{
     collector::Collector,
@@ -31,6 +34,11 @@ struct RouteLabel {
     route: String,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct EndingLabel {
+    reason: &'static str,
+}
+
 /// Counters of the server. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics(Arc<Live>);
@@ -41,6 +49,9 @@ struct Live {
     requests: Family<RequestLabels, Counter>,
     durations: Family<RouteLabel, LiveHistogram, fn() -> LiveHistogram>,
     connections: Gauge,
+    /// Of connections that were ended here, by why.
+    ended: Family<EndingLabel, Counter>,
+    doors: Doors,
     sent: Counter,
     received: Counter,
     deduplicated: Counter,
@@ -59,12 +70,12 @@ impl Drop for OpenConnection {
 impl Metrics {
     pub(crate) const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(doors: Doors) -> Self {
         let mut registry = Registry::with_prefix("planforge");
         let requests = Family::default();
         let durations: Family<_, _, fn() -> LiveHistogram> =
             Family::new_with_constructor(|| LiveHistogram::new(REQUEST_BOUNDS_S));
-        let connections = Gauge::default();
+        let (connections, ended) = (Gauge::default(), Family::default());
         let (sent, received, deduplicated) = (Counter::default(), Counter::default(), Counter::default());
         registry.register("http_requests", "Requests answered", Family::clone(&requests));
         registry.register_with_unit(
@@ -74,15 +85,28 @@ impl Metrics {
             Family::clone(&durations),
         );
         registry.register("connections", "Open connections", connections.clone());
+        registry.register("connections_ended", "Connections ended here", Family::clone(&ended));
         registry.register_with_unit("blob_sent", "Bytes of blobs sent", Unit::Bytes, sent.clone());
         registry.register_with_unit("blob_received", "Bytes of blobs received", Unit::Bytes, received.clone());
         registry.register("blob_uploads_deduplicated", "Uploads whose blob was stored already", deduplicated.clone());
-        Self(Arc::new(Live { registry, requests, durations, connections, sent, received, deduplicated }))
+        Self(Arc::new(Live { registry, requests, durations, connections, ended, doors, sent, received, deduplicated }))
     }
 
     pub(crate) fn connection_opened(&self) -> OpenConnection {
         self.0.connections.inc();
         OpenConnection(self.0.connections.clone())
+    }
+
+    pub(crate) fn connection_ended(&self, why: Ending) {
+        let reason = match why {
+            Ending::Displaced => "displaced",
+            Ending::NoRequest => "no_request",
+            Ending::Idle => "idle",
+            Ending::Unread => "unread",
+            Ending::ProofOver => "token_over",
+            Ending::CertificateOver => "certificate_over",
+        };
+        self.0.ended.get_or_create(&EndingLabel { reason }).inc();
     }
 
     pub(crate) fn request_ended(&self, route: &str, method: &Method, status: StatusCode, took: Duration) {
@@ -109,7 +133,7 @@ impl Metrics {
     /// All metrics as text.
     pub(crate) fn encode(&self, farm: FarmStats, blob_available_bytes: Option<u64>) -> String {
         let mut snapshot = Registry::with_prefix("planforge");
-        snapshot.register_collector(Box::new(Snapshot { farm, blob_available_bytes }));
+        snapshot.register_collector(Box::new(Snapshot { farm, blob_available_bytes, doors: self.0.doors.clone() }));
         let mut text = String::new();
         text::encode_registry(&mut text, &self.0.registry)
             .and_then(|()| text::encode_registry(&mut text, &snapshot))
@@ -124,6 +148,7 @@ impl Metrics {
 struct Snapshot {
     farm: FarmStats,
     blob_available_bytes: Option<u64>,
+    doors: Doors,
 }
 
 type Encoded = Result<(), fmt::Error>;
@@ -192,6 +217,13 @@ impl Collector for Snapshot {
         gauge(to, "leader_epoch", "Epoch of the scheduling leader", farm.epoch)?;
         gauge(to, "leader_inbox", "Inputs that wait for the leader", farm.inbox)?;
         gauge(to, "last_event", "Number of the newest event", farm.last_event)?;
+        let (counts, places) = (self.doors.counts(), self.doors.places());
+        let here = BTreeMap::from([("stranger", counts.strangers as u64), ("known", counts.known as u64)]);
+        let room = BTreeMap::from([("stranger", places.strangers as u64), ("known", places.known as u64)]);
+        let help = "Connections that have shown a good token, and others";
+        labelled(to, ("connections_by_standing", help, "standing", Kind::Gauge), &here)?;
+        labelled(to, ("connection_places", "Connections there may be", "standing", Kind::Gauge), &room)?;
+        counter(to, "connections_turned_away", "Good tokens that found no place", counts.turned_away)?;
         if let Some(bytes) = self.blob_available_bytes {
             gauge(to, "blob_available_bytes", "Room left for blobs, by quota and by disk", bytes)?;
         }
@@ -215,10 +247,12 @@ impl Collector for Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doors::{FIRST_REQUEST_WITHIN, Places};
 
     #[test]
     fn a_scrape_is_openmetrics_with_the_farms_figures() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::new(Doors::new(Places::of(64), FIRST_REQUEST_WITHIN));
+        metrics.connection_ended(Ending::NoRequest);
         metrics.request_ended("/api/v1/jobs", &Method::GET, StatusCode::OK, Duration::from_millis(3));
         metrics.request_ended("none", &Method::from_bytes(b"BREW").unwrap(), StatusCode::NOT_FOUND, Duration::ZERO);
         metrics.blob_bytes_sent(7);
@@ -235,6 +269,8 @@ mod tests {
             r#"planforge_http_requests_total{route="none",method="other",status="404"} 1"#,
             "planforge_blob_sent_bytes_total 7",
             "planforge_agents_connected 3",
+            r#"planforge_connections_ended_total{reason="no_request"} 1"#,
+            r#"planforge_connection_places{standing="stranger"} 8"#,
             r#"planforge_claim_latency_seconds_bucket{le="0.005"} 1"#,
             r#"planforge_claim_latency_seconds_bucket{le="+Inf"} 2"#,
             "planforge_claim_latency_seconds_count 2",

@@ -12,10 +12,10 @@ use planforge_proto::{
     v1::{self, fleet_client::FleetClient},
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use std::{fs, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt as _, path::PathBuf, sync::Arc, time::Duration};
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 use tokio_rustls::{
@@ -28,6 +28,9 @@ use tokio_rustls::{
     },
 };
 
+/// How long a connection has for its first request; a working client needs far less, and a test waits for its end.
+const FIRST_REQUEST: Duration = Duration::from_secs(2);
+
 /// An authority, a server certificate and an agent's certificate, as files.
 struct Files {
     folder: TempDir,
@@ -39,7 +42,11 @@ impl Files {
         let mut params = CertificateParams::new(vec![]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let write = |name: &str, text: String| fs::write(folder.path().join(name), text).unwrap();
+        let write = |name: &str, text: String| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        };
         write("ca.pem", authority.pem());
         for name in ["server", "agent"] {
             let key = KeyPair::generate().unwrap();
@@ -56,13 +63,19 @@ impl Files {
     }
 
     fn tls(&self) -> TlsFiles {
-        TlsFiles { certificate: self.path("server.pem"), key: self.path("server.key"), client_ca: None }
+        TlsFiles {
+            certificate: self.path("server.pem"),
+            key: self.path("server.key"),
+            client_ca: None,
+            allow_readable_key: false,
+        }
     }
 
     async fn serve(&self, tls: TlsFiles) -> Result<Coordinator, StartError> {
         let mut config = CoordinatorConfig::new(self.path("data"));
         config.listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         config.tls = Some(tls);
+        config.limits.first_request_within = FIRST_REQUEST;
         Coordinator::start(config).await
     }
 
@@ -89,6 +102,12 @@ impl Files {
 
     /// Opens an agent session with the administrator's token.
     async fn session(&self, coordinator: &Coordinator, certified: bool) -> Result<(), ApiError> {
+        let token = fs::read_to_string(self.path("data/admin.token")).unwrap();
+        self.session_as(coordinator, certified, token.trim()).await
+    }
+
+    /// Opens one with that token.
+    async fn session_as(&self, coordinator: &Coordinator, certified: bool, token: &str) -> Result<(), ApiError> {
         let stream = self.connect(coordinator, b"h2", certified).await;
         let mut stream = Some(hyper_util::rt::TokioIo::new(stream));
         let endpoint = tonic::transport::Endpoint::from_static("http://localhost");
@@ -99,7 +118,6 @@ impl Files {
             }))
             .await
             .unwrap();
-        let token = fs::read_to_string(self.path("data/admin.token")).unwrap();
         let hello = v1::AgentMessage {
             kind: Some(v1::agent_message::Kind::Hello(v1::Hello {
                 agent_id: "a".into(),
@@ -111,7 +129,7 @@ impl Files {
         };
         let outbound = futures::StreamExt::chain(futures::stream::iter([hello]), futures::stream::pending());
         let mut request = tonic::Request::new(outbound);
-        request.metadata_mut().insert("authorization", format!("Bearer {}", token.trim()).parse().unwrap());
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
         let mut inbound = FleetClient::new(channel).session(request).await?.into_inner();
         match inbound.message().await?.and_then(|message| message.kind) {
             Some(v1::coordinator_message::Kind::Welcome(_)) => Ok(()),
@@ -169,4 +187,94 @@ async fn bad_files_are_named() {
     assert!(matches!(error, StartError::Tls(TlsError::Mismatch { .. })), "{error}");
     assert!(error.hint().contains("key"));
     assert!(!files.path("data").exists(), "nothing is touched before the files are right");
+}
+
+#[tokio::test]
+async fn an_agents_token_is_worth_nothing_without_a_certificate_made_out_to_it() {
+    let files = Files::new();
+    let tls = TlsFiles { client_ca: Some(files.path("ca.pem")), ..files.tls() };
+    let coordinator = files.serve(tls).await.unwrap();
+    let token = async |name: &str| {
+        let request = v1::CreateTokenRequest { name: name.into(), role: "agent".into(), ..Default::default() };
+        coordinator.farm().create_token(&Actor::local(), request).await.unwrap().secret
+    };
+    // The certificate is made out to localhost.
+    let (own, other) = (token("localhost").await, token("rack-2").await);
+    let refused = files.session_as(&coordinator, false, &own).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Unauthenticated);
+    assert!(refused.hint.contains("--cert"), "{}", refused.hint);
+    let refused = files.session_as(&coordinator, true, &other).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::PermissionDenied);
+    assert!(refused.message.contains("rack-2") && refused.hint.contains("DNS name"), "{refused:?}");
+    files.session_as(&coordinator, true, &own).await.unwrap();
+
+    // Nor does it open anything else.
+    let mut stream = files.connect(&coordinator, b"http/1.1", false).await;
+    let head = format!(
+        "GET /api/v1/info HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {own}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    coordinator.shutdown().await;
+}
+
+#[tokio::test]
+async fn files_that_are_read_again_hold_from_then_on_and_bad_ones_change_nothing() {
+    let files = Files::new();
+    let coordinator = files.serve(files.tls()).await.unwrap();
+    let healthz = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut before = files.connect(&coordinator, b"http/1.1", false).await;
+    before.write_all(healthz.as_bytes()).await.unwrap();
+    assert_eq!(before.read_u8().await.unwrap(), b'H');
+
+    let others = Files::new();
+    fs::copy(others.path("server.key"), files.path("server.key")).unwrap();
+    let error = coordinator.reload_tls().unwrap_err();
+    assert!(matches!(error, TlsError::Mismatch { .. }), "{error}");
+    files.connect(&coordinator, b"h2", false).await;
+
+    fs::copy(others.path("server.pem"), files.path("server.pem")).unwrap();
+    assert!(coordinator.reload_tls().unwrap());
+    fs::copy(others.path("ca.pem"), files.path("ca.pem")).unwrap();
+    files.connect(&coordinator, b"h2", false).await;
+    // Who was connected stays.
+    before.write_all(healthz.as_bytes()).await.unwrap();
+    assert_eq!(before.read_u8().await.unwrap(), b'T');
+    coordinator.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_key_that_others_may_read_is_refused_unless_that_is_allowed() {
+    let files = Files::new();
+    fs::set_permissions(files.path("server.key"), fs::Permissions::from_mode(0o640)).unwrap();
+    let error = files.serve(files.tls()).await.unwrap_err();
+    assert!(matches!(error, StartError::Tls(TlsError::Exposed(_))), "{error}");
+    assert!(error.to_string().contains("server.key") && error.hint().contains("chmod 600"), "{error}");
+    assert!(!files.path("data").exists());
+    let allowed = TlsFiles { allow_readable_key: true, ..files.tls() };
+    files.serve(allowed).await.unwrap().shutdown().await;
+}
+
+#[tokio::test]
+async fn a_handshake_that_is_not_made_or_followed_by_nothing_ends() {
+    let files = Files::new();
+    let coordinator = files.serve(files.tls()).await.unwrap();
+    let address = coordinator.address().unwrap();
+    let ended = async |mut stream: Box<dyn AsyncRead + Unpin>| {
+        let mut bytes = [0; 1024];
+        let end = async { while stream.read(&mut bytes).await.is_ok_and(|count| count > 0) {} };
+        tokio::time::timeout(Duration::from_secs(30), end).await.expect("the connection is closed in time");
+    };
+    ended(Box::new(TcpStream::connect(address).await.unwrap())).await;
+    // The beginning of a record that never comes.
+    let mut begun = TcpStream::connect(address).await.unwrap();
+    begun.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]).await.unwrap();
+    ended(Box::new(begun)).await;
+    for protocol in [&b"h2"[..], b"http/1.1"] {
+        ended(Box::new(files.connect(&coordinator, protocol, false).await)).await;
+    }
+    files.session(&coordinator, false).await.unwrap();
+    coordinator.shutdown().await;
 }

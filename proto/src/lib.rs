@@ -2,6 +2,7 @@
 //!
 //! Invariant: this crate knows no domain type. The coordinator, the agent and the command line convert to and from it.
 
+pub mod enrollment;
 pub mod error;
 pub mod protocol;
 pub mod view;

@@ -7,6 +7,7 @@ use crate::{
 use serde_json::Value;
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -26,6 +27,8 @@ pub enum Link {
 pub struct Farm {
     folder: TempDir,
     link: Link,
+    /// Further flags of the coordinator.
+    flags: Vec<String>,
     pub coordinator: Process,
     /// `http://127.0.0.1:port` or `https://localhost:port`; the same after a restart.
     pub url: String,
@@ -37,13 +40,19 @@ pub struct Farm {
 impl Farm {
     /// Starts a coordinator on a free port and waits until it answers.
     pub fn start(link: Link) -> Self {
+        Self::start_with(link, &[])
+    }
+
+    /// The same with further flags.
+    pub fn start_with(link: Link, flags: &[&str]) -> Self {
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let folder = tempfile::Builder::new().prefix("planforge-test-").tempdir().expect("a temporary folder");
         if link == Link::Tls {
             write_certificates(folder.path());
         }
-        let mut coordinator = start_coordinator(folder.path(), link, 0, 0);
+        let mut coordinator = start_coordinator(folder.path(), link, &flags, 0, 0);
         let url = url_of(&mut coordinator, link);
-        let mut farm = Self { folder, link, coordinator, url, admin: String::new(), restarts: 0 };
+        let mut farm = Self { folder, link, flags, coordinator, url, admin: String::new(), restarts: 0 };
         let file = farm.data().join("admin.token");
         let secret = eventually("the coordinator writes its admin token", || {
             fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
@@ -71,7 +80,7 @@ impl Farm {
     pub fn restart_coordinator(&mut self) {
         self.restarts += 1;
         let port: u16 = self.url.rsplit(':').next().and_then(|p| p.trim_end_matches('/').parse().ok()).expect("a port");
-        self.coordinator = start_coordinator(self.folder.path(), self.link, port, self.restarts);
+        self.coordinator = start_coordinator(self.folder.path(), self.link, &self.flags, port, self.restarts);
         url_of(&mut self.coordinator, self.link);
     }
 
@@ -198,11 +207,12 @@ pub fn id_of(job: &Value) -> String {
     job["id"].as_str().unwrap_or_else(|| panic!("no id in {job}")).to_owned()
 }
 
-fn start_coordinator(folder: &Path, link: Link, port: u16, restart: u32) -> Process {
+fn start_coordinator(folder: &Path, link: Link, flags: &[String], port: u16, restart: u32) -> Process {
     let home = folder.join("coordinator-home");
     fs::create_dir_all(&home).expect("a home folder");
     let mut command = process::command(&home);
     command.args(["coordinator", "--listen", &format!("127.0.0.1:{port}"), "--data"]).arg(folder.join("coordinator"));
+    command.args(flags);
     if link == Link::Tls {
         command.arg("--tls-cert").arg(folder.join("server.pem")).arg("--tls-key").arg(folder.join("server.key"));
     }
@@ -220,7 +230,7 @@ fn url_of(coordinator: &mut Process, link: Link) -> String {
 }
 
 /// An authority, and a certificate it signed for localhost.
-fn write_certificates(folder: &Path) {
+pub fn write_certificates(folder: &Path) {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
     let ca_key = KeyPair::generate().expect("a key pair");
     let mut ca = CertificateParams::new(Vec::<String>::new()).expect("valid parameters");
@@ -234,6 +244,8 @@ fn write_certificates(folder: &Path) {
     for (name, text) in
         [("ca.pem", ca_certificate.pem()), ("server.pem", certificate.pem()), ("server.key", key.serialize_pem())]
     {
-        fs::write(folder.join(name), text).expect("the test's folder is writable");
+        let path = folder.join(name);
+        fs::write(&path, text).expect("the test's folder is writable");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its files are ours");
     }
 }

@@ -17,7 +17,7 @@ use nix::{
     },
     unistd::Pid,
 };
-use planforge_types::host_lock;
+use planforge_types::{host_lock, open_files};
 use std::{
     ffi::OsString,
     io,
@@ -137,9 +137,20 @@ fn wait_and_sweep(mut child: Child, marker: &str) -> io::Result<ExitStatus> {
 const SWEEP_ROUNDS: usize = 500;
 const SWEEP_PAUSE: Duration = Duration::from_millis(5);
 
-fn bounded(resource: Resource, want: u64) -> io::Result<(Resource, u64)> {
+/// A limit that holds, and up to where it may be raised.
+type Limit = (Resource, u64, u64);
+
+fn bounded(resource: Resource, want: u64) -> io::Result<Limit> {
     let (_, hard) = getrlimit(resource)?;
-    Ok((resource, want.min(hard)))
+    let limit = want.min(hard);
+    Ok((resource, limit, limit))
+}
+
+/// What this process was started with, whatever a coordinator in it has raised that to.
+fn open_files_at_start() -> Limit {
+    let open_files::OpenFiles { soft, hard } = open_files::at_start();
+    let number = |limit: Option<u64>| limit.unwrap_or(nix::libc::RLIM_INFINITY);
+    (Resource::RLIMIT_NOFILE, number(soft), number(hard))
 }
 
 fn command(start: &WorkerStart, lock: &DeviceLock) -> io::Result<Command> {
@@ -162,6 +173,7 @@ fn command(start: &WorkerStart, lock: &DeviceLock) -> io::Result<Command> {
         .process_group(0);
     let mut limits =
         vec![bounded(Resource::RLIMIT_CORE, 0)?, bounded(Resource::RLIMIT_FSIZE, start.limits.file_bytes)?];
+    limits.push(open_files_at_start());
     if let Some(bytes) = start.limits.address_space_bytes {
         limits.push(bounded(Resource::RLIMIT_AS, bytes)?);
     }
@@ -175,8 +187,8 @@ fn command(start: &WorkerStart, lock: &DeviceLock) -> io::Result<Command> {
             if nix::unistd::getppid() != Pid::from_raw(agent) {
                 return Err(io::Error::from_raw_os_error(nix::libc::ESRCH));
             }
-            for (resource, limit) in &limits {
-                setrlimit(*resource, *limit, *limit)?;
+            for (resource, soft, hard) in &limits {
+                setrlimit(*resource, *soft, *hard)?;
             }
             let lock = BorrowedFd::borrow_raw(lock_fd);
             rustix::io::fcntl_setfd(lock, rustix::io::FdFlags::empty())?;

@@ -14,7 +14,8 @@ use prost::Message as _;
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File},
-    io,
+    io::{self, Write as _},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 use ulid::Ulid;
@@ -24,6 +25,9 @@ pub const CEILINGS: &str = "ceilings";
 
 /// Folder of how the reference stood against independent runtimes, within an agent's own.
 pub const ORACLES: &str = "oracles";
+
+/// Mode of files that other users have no business with.
+const PRIVATE_MODE: u32 = 0o600;
 
 /// Longest job id that is taken; ids become file names.
 const JOB_ID_MAX_BYTES: usize = 64;
@@ -82,13 +86,15 @@ impl StateFolder {
     pub fn open(root: &Path) -> Result<Self, StateError> {
         for folder in ["", "outbox", "models", "caches", CEILINGS, ORACLES, "scratch"] {
             let path = root.join(folder);
-            fs::create_dir_all(&path).map_err(StateError::io("make", &path))?;
+            durable::create_private_dir(&path).map_err(StateError::io("make", &path))?;
         }
+        close(root).map_err(StateError::io("close to others", root))?;
         let lock_path = root.join("agent.lock");
         let lock = File::options()
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(PRIVATE_MODE)
             .open(&lock_path)
             .map_err(StateError::io("open", &lock_path))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -143,6 +149,15 @@ impl StateFolder {
     }
 }
 
+/// Closes a folder of an earlier release to other users: models, plans and this agent's key lie in it.
+fn close(folder: &Path) -> io::Result<()> {
+    let mode = fs::metadata(folder)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
 fn identity(path: &Path) -> Result<String, StateError> {
     match fs::read_to_string(path) {
         Ok(text) => match Ulid::from_string(text.trim()) {
@@ -151,7 +166,7 @@ fn identity(path: &Path) -> Result<String, StateError> {
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let id = new_id();
-            durable::write(path, id.as_bytes()).map_err(StateError::io("write", path))?;
+            durable::write_private(path, id.as_bytes()).map_err(StateError::io("write", path))?;
             Ok(id)
         }
         Err(error) => Err(StateError::io("read", path)(error)),
@@ -208,13 +223,15 @@ impl Outbox {
     /// lease's expiry does the same.
     pub fn begin(&self, key: &AttemptKey, if_lost: &v1::Finished) -> Result<(), StateError> {
         let path = self.running_path(key);
-        fs::write(&path, if_lost.encode_to_vec()).map_err(StateError::io("write", &path))
+        let mut options = File::options();
+        let file = options.create(true).truncate(true).write(true).mode(PRIVATE_MODE).open(&path);
+        file.and_then(|mut file| file.write_all(&if_lost.encode_to_vec())).map_err(StateError::io("write", &path))
     }
 
     /// Keeps how the attempt ended until it is acknowledged.
     pub fn end(&self, key: &AttemptKey, finished: &v1::Finished) -> Result<(), StateError> {
         let path = self.ended_path(key);
-        durable::write(&path, &finished.encode_to_vec()).map_err(StateError::io("write", &path))?;
+        durable::write_private(&path, &finished.encode_to_vec()).map_err(StateError::io("write", &path))?;
         remove(&self.running_path(key));
         Ok(())
     }
@@ -261,6 +278,29 @@ mod tests {
         drop(second);
         fs::write(folder.path().join("agent-id"), "nonsense").unwrap();
         assert!(matches!(StateFolder::open(folder.path()), Err(StateError::BadIdentity { .. })));
+    }
+
+    #[test]
+    fn folders_and_files_are_closed_to_other_users() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("state");
+        fs::create_dir(&root).unwrap();
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
+        let state = StateFolder::open(&root).unwrap();
+        state.outbox().begin(&key("a"), &finished("a", "failed")).unwrap();
+        state.outbox().end(&key("b"), &finished("b", "succeeded")).unwrap();
+        let mut folders = vec![root];
+        while let Some(folder) = folders.pop() {
+            assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700, "{}", folder.display());
+            for entry in fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+                if entry.file_type().unwrap().is_dir() {
+                    folders.push(entry.path());
+                } else {
+                    let mode = entry.metadata().unwrap().permissions().mode();
+                    assert_eq!(mode & 0o777, 0o600, "{}", entry.path().display());
+                }
+            }
+        }
     }
 
     #[test]

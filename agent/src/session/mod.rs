@@ -22,6 +22,7 @@ use crate::{
         Note, Shared, Stop, caches::Caches, device_check::DeviceCheck, joins::Joins, models::ModelCache,
         process::Spawner,
     },
+    enrollment,
     host::{
         devices::by_id,
         proc::ProcessId,
@@ -47,6 +48,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
+use tokio_util::task::AbortOnDropHandle;
 
 /// Notes of attempts that may wait; more only make workers wait with their output.
 const NOTES_WAITING: usize = 256;
@@ -102,6 +104,9 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let (notes, mut notes_in) = mpsc::channel(NOTES_WAITING);
     let (link_events, mut link_events_in) = mpsc::channel(NOTES_WAITING);
     let mut agent = Agent::start(config, notes, link_events).await?;
+    let _renewing = agent.config.enrolled.clone().map(|identity| {
+        AbortOnDropHandle::new(tokio::spawn(enrollment::keep_renewing(agent.client.blobs().clone(), identity)))
+    });
     let mut shutdown = pin!(shutdown);
     let mut pump = interval(PUMP_INTERVAL);
     pump.set_missed_tick_behavior(MissedTickBehavior::Delay);

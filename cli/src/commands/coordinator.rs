@@ -9,10 +9,10 @@ use crate::{
 };
 use planforge_coordinator::{
     farm::FarmConfig,
-    server::{self, Coordinator, CoordinatorConfig, StartError},
+    server::{self, AgentCertificates, CERTIFICATE_LIFE, Coordinator, CoordinatorConfig, StartError},
     tls::TlsFiles,
 };
-use planforge_types::Digest;
+use planforge_types::{Digest, open_files};
 use std::{
     net::SocketAddr,
     path::PathBuf,
@@ -44,6 +44,13 @@ pub struct ListenArgs {
     /// PEM file with the authorities that agents' certificates must come from (mutual TLS)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub agent_ca: Option<PathBuf>,
+    /// Certify agents here: offer it, or require it, so that agents' tokens alone let nobody in
+    #[arg(long, value_name = "HOW", requires = "tls_cert")]
+    pub agent_certificates: Option<Certificates>,
+    /// How long an agent's certificate holds; it renews it after two thirds
+    #[arg(long, value_name = "S", default_value_t = CERTIFICATE_LIFE.as_secs(), hide_short_help = true,
+          value_parser = clap::value_parser!(u64).range(10..=31_536_000))]
+    pub agent_certificate_life_s: u64,
     /// Nothing any more: every address asks for a token
     #[arg(long, hide = true)]
     pub require_token: bool,
@@ -63,6 +70,15 @@ pub struct ListenArgs {
     pub lease_ms: u32,
 }
 
+/// Whether agents need certificates that this coordinator makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Certificates {
+    /// Agents may enroll
+    Offer,
+    /// Agents have to show a certificate
+    Require,
+}
+
 impl ListenArgs {
     /// Starts a coordinator on the data folder; its socket there serves this user's own commands.
     pub async fn start(&self, context: &Context<'_>, folder: &DataFolder) -> Result<Coordinator, Failure> {
@@ -73,11 +89,21 @@ impl ListenArgs {
                 Failure::usage(message).hint("make --lease-ms at least twice --heartbeat-ms; five times is usual")
             );
         }
+        let allow_readable_key = context.settings.switch(Key::AllowReadableKey)?;
         let tls = self.tls_cert.clone().zip(self.tls_key.clone());
         let mut config = CoordinatorConfig::new(folder.path());
         config.listen = Some(self.listen);
         config.unix_socket = Some(folder.socket_path());
-        config.tls = tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: self.agent_ca.clone() });
+        config.tls = tls.map(|(certificate, key)| TlsFiles {
+            certificate,
+            key,
+            client_ca: self.agent_ca.clone(),
+            allow_readable_key,
+        });
+        config.agent_certificates = self.agent_certificates.map(|how| AgentCertificates {
+            required: how == Certificates::Require,
+            life: Duration::from_secs(self.agent_certificate_life_s),
+        });
         if self.require_token {
             context.printer.warn("--require-token does nothing any more: every address asks for a token");
         }
@@ -86,6 +112,10 @@ impl ListenArgs {
         config.farm.heartbeat_ms = self.heartbeat_ms;
         config.farm.lease_ms = self.lease_ms;
         config.farm.plugins = self.allow_plugins.iter().copied().collect();
+        // Every connection is an open file.
+        if let Err(error) = open_files::raise() {
+            context.printer.warn(&format!("the limit on open files stays as it is: {error}"));
+        }
         let until = Instant::now() + OTHERS_END_LIMIT;
         let mut told = false;
         loop {
@@ -139,11 +169,20 @@ pub fn announce(
     Ok(record)
 }
 
+/// Reads certificates and keys again, as SIGHUP asks for.
+pub fn reload(context: &Context<'_>, coordinator: &Coordinator) {
+    match coordinator.reload_tls() {
+        Ok(true) => context.printer.note("read certificates and keys again; they hold for connections from now on"),
+        Ok(false) => context.printer.note("there are no certificates to read again"),
+        Err(error) => context.printer.warn(&format!("certificates stay as they are: {error}")),
+    }
+}
+
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let folder = DataFolder::open(&context.settings.data_folder()?)?;
     let coordinator = args.listen.start(context, &folder).await?;
     let _record = announce(context, &coordinator, &folder)?;
-    signals::interrupted().await;
+    signals::service_ended(|| reload(context, &coordinator)).await;
     context.printer.note("ending: what was accepted is kept");
     coordinator.shutdown().await;
     Ok(())

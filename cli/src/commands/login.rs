@@ -91,7 +91,8 @@ fn key(url: &str) -> Result<String, Failure> {
 fn secret(context: &Context<'_>, key: &str) -> Result<String, Failure> {
     let said = |key| context.settings.said_by(Origin::Flag, key);
     if let Some(file) = said(Key::TokenFile) {
-        return credentials::read_token(Path::new(file));
+        let allow_readable_key = context.settings.switch(Key::AllowReadableKey)?;
+        return credentials::read_token(Path::new(file), allow_readable_key);
     }
     if let Some(secret) = said(Key::Token) {
         return Ok(secret.to_owned());

@@ -1,6 +1,6 @@
 //! `planforge up`: a coordinator and this machine's agent in one process.
 
-use super::coordinator::{ListenArgs, announce};
+use super::coordinator::{ListenArgs, announce, reload};
 use crate::{
     context::Context,
     failure::Failure,
@@ -25,7 +25,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let mut agent = Agent::start(Endpoint::unix(folder.socket_path()), &state_folder(folder.path()))?;
     let _record = announce(context, &coordinator, &folder)?;
     let result = tokio::select! {
-        () = signals::interrupted() => Ok(()),
+        () = signals::service_ended(|| reload(context, &coordinator)) => Ok(()),
         failure = watch(&mut agent) => Err(failure),
     };
     context.printer.note("ending: what was accepted is kept");

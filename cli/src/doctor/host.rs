@@ -1,8 +1,12 @@
 //! The machine: processor, neighbours, limits.
 
 use super::Check;
+use planforge_coordinator::server::{Budget, CONNECTIONS_MAX};
 use planforge_device::telemetry::{CpuTelemetry, Telemetry as _};
-use planforge_types::fingerprint::DeviceFingerprint;
+use planforge_types::{
+    fingerprint::DeviceFingerprint,
+    open_files::{self, OpenFiles},
+};
 use rustix::process::{Resource, getrlimit};
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -107,12 +111,6 @@ fn limits(has_gpu: bool) -> Vec<Check> {
         Some(limit) => format!("at most {limit}{unit}"),
         None => "no limit".to_owned(),
     };
-    let files = limit(Resource::Nofile);
-    let mut open_files = Check::ok(AREA, "open files", text(files, ""));
-    if files.is_some_and(|limit| limit < LEAST_OPEN_FILES) {
-        open_files =
-            open_files.warning("many jobs at once run out of files", format!("ulimit -n {LEAST_OPEN_FILES} or more"));
-    }
     let time = limit(Resource::Cpu);
     let mut processor_time = Check::ok(AREA, "processor time", text(time, " s"));
     if time.is_some() {
@@ -128,7 +126,30 @@ fn limits(has_gpu: bool) -> Vec<Check> {
         Some(_) => address_space.warning("large models do not fit", "ulimit -v unlimited"),
         None => address_space,
     };
-    vec![open_files, processor_time, address_space]
+    vec![open_files(open_files::limits()), processor_time, address_space]
+}
+
+/// How many files may be open, and for how many connections that is enough.
+fn open_files(limits: OpenFiles) -> Check {
+    let raised = limits.raised();
+    let text = |limit: Option<u64>| limit.map_or_else(|| "any number".to_owned(), |limit| limit.to_string());
+    let seen = match raised == limits.soft {
+        true => format!("at most {}", text(limits.soft)),
+        false => format!("at most {}, which a coordinator raises to {}", text(limits.soft), text(raised)),
+    };
+    let places = Budget::of(raised, CONNECTIONS_MAX).places;
+    let check = Check::ok(AREA, "open files", seen).meaning(format!(
+        "a coordinator here has room for {} connections that have shown a token (an agent has one or two), and {} others",
+        places.known, places.strangers
+    ));
+    if places.all() < CONNECTIONS_MAX {
+        let action = "more: raise the hard limit (ulimit -Hn, LimitNOFILE= of the service) to 16384";
+        return match raised.is_some_and(|limit| limit < LEAST_OPEN_FILES) {
+            true => check.warning("many jobs at once run out of files", action),
+            false => Check { action: action.into(), ..check },
+        };
+    }
+    check
 }
 
 #[cfg(test)]
@@ -142,6 +163,18 @@ mod tests {
         assert_eq!(state(&[]), State::Ok);
         assert_eq!(state(&["performance"]), State::Ok);
         assert_eq!(state(&["performance", "powersave"]), State::Warning);
+    }
+
+    #[test]
+    fn few_open_files_are_told_with_what_they_are_enough_for() {
+        let seen = |soft, hard| open_files(OpenFiles { soft: Some(soft), hard: Some(hard) });
+        let usual = seen(1024, 524_288);
+        assert_eq!((usual.state, usual.action.as_str()), (State::Ok, ""));
+        assert!(usual.seen.contains("1024, which a coordinator raises to 65536"), "{}", usual.seen);
+        assert!(usual.meaning.contains("7168 connections"), "{}", usual.meaning);
+        let bound = seen(1024, 1024);
+        assert!(bound.meaning.contains("672 connections") && bound.action.contains("LimitNOFILE"), "{}", bound.meaning);
+        assert_eq!(seen(256, 256).state, State::Warning);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! the offset that `HEAD` tells, and the coordinator shows the blob only after the digest matched there.
 //! No proxy is ever asked: the connection goes where the endpoint says.
 
+mod certify;
 mod download;
 mod error;
 mod file_body;
@@ -80,7 +81,9 @@ impl Blobs {
     /// Nothing is connected to yet.
     pub fn new(endpoint: &Endpoint, token: Option<Token>) -> Result<Self, TlsError> {
         let config = match endpoint {
-            Endpoint::Https { ca_file, .. } => tls::verified(ca_file.as_deref(), tls::HTTP1)?,
+            Endpoint::Https { ca_file, identity, .. } => {
+                tls::verified(ca_file.as_deref(), identity.as_ref(), tls::HTTP1)?
+            }
             Endpoint::Http { .. } | Endpoint::Unix(_) => tls::unused()?,
         };
         let mut builder = reqwest::Client::builder()

@@ -84,7 +84,7 @@ impl Caller {
     /// Refuses whoever may only read.
     pub fn may_write(&self) -> Result<(), ApiError> {
         match self.actor.role {
-            Role::Read => Err(self.lacks("store anything", "submit, agent or admin")),
+            Role::Read | Role::Enroll => Err(self.lacks("store anything", "submit, agent or admin")),
             Role::Submit | Role::Agent | Role::Admin => Ok(()),
         }
     }

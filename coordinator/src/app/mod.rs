@@ -5,23 +5,27 @@ mod caller;
 mod peer;
 
 pub use caller::{Caller, SESSION_COOKIE, Standing, authenticate, cookie, is_grpc, wants_page};
-pub use peer::{Peer, Via};
+pub use peer::{Peer, PeerCertificate, Via};
 
-use crate::{blobs::LocalBlobs, farm::Farm, metrics::Metrics};
+use crate::{blobs::LocalBlobs, certificates::Authority, farm::Farm, metrics::Metrics};
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use planforge_proto::{ApiError, ErrorCode, view::Problem};
-use std::{ops::Deref, sync::Arc};
+use std::{ops::Deref, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 /// Who may come in, and how the page names this coordinator.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
+    /// How long the form of whoever logs in may take to come.
+    pub form_within: Duration,
     /// Agents must show a client certificate.
     pub require_agent_certificate: bool,
+    /// Certifies agents' keys, where this coordinator does.
+    pub authority: Option<Arc<Authority>>,
     /// What people type to reach this coordinator; stands in commands on the page. Empty: taken from the request.
     pub public_url: String,
     /// Where this coordinator's own machine reaches it; empty without a port.

@@ -1,5 +1,9 @@
 //! The other end of a connection.
 
+use crate::certificates::Shown;
+use std::sync::Arc;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+
 /// How a request reached us; decides whether it may come without a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
@@ -10,10 +14,25 @@ pub enum Via {
 }
 
 /// What is known of the other end of a connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Peer {
     pub via: Via,
     pub encrypted: bool,
-    /// It showed a client certificate that our authorities signed.
-    pub certified: bool,
+    /// The client certificate that it showed, which our authorities signed.
+    pub certificate: Option<Arc<PeerCertificate>>,
+}
+
+/// A client certificate that TLS has verified.
+#[derive(Debug)]
+pub struct PeerCertificate {
+    pub der: CertificateDer<'static>,
+    pub shown: Shown,
+}
+
+impl PeerCertificate {
+    /// `None`: it has not the form of one.
+    pub fn read(der: CertificateDer<'static>) -> Option<Self> {
+        let shown = Shown::read(&der)?;
+        Some(Self { der, shown })
+    }
 }

@@ -60,6 +60,53 @@ impl Known {
         others.find(|other| other.agent.as_deref() == Some(agent))
     }
 
+    /// The token of this hash, while it is good.
+    pub fn good(&self, hash: Digest, now_ms: u64) -> Result<&TokenRecord, ApiError> {
+        let token = self.by_hash.get(&hash);
+        match worthless(token, now_ms) {
+            Some(error) => Err(error),
+            None => token.ok_or_else(Farm::gone),
+        }
+    }
+
+    pub fn set_revoked(&mut self, hash: Digest, revoked: bool) {
+        if let Some(token) = self.by_hash.get_mut(&hash) {
+            token.revoked = revoked;
+        }
+    }
+
+    /// By what else than an agent's token that identity joins.
+    fn otherwise(&self, joined_by: Option<&JoinedBy>, now_ms: u64) -> Option<String> {
+        match joined_by {
+            Some(JoinedBy::Owner) => Some("over its owner's socket".to_owned()),
+            Some(JoinedBy::Token(id)) => {
+                let mut good = self.by_hash.values().filter(|other| other.id == *id && is_good(other, now_ms));
+                good.find(|other| !is_agents(other)).map(|other| format!("with the token '{}'", other.name))
+            }
+            Some(JoinedBy::Unknown) | None => None,
+        }
+    }
+
+    /// Refuses a token for an identity that somebody else stands for, unless an administrator gave it that one.
+    pub fn may_stand_for(
+        &self,
+        token: &TokenRecord,
+        agent: &str,
+        joined_by: Option<&JoinedBy>,
+        now_ms: u64,
+    ) -> Result<(), ApiError> {
+        match &token.agent {
+            Some(bound) if bound == agent => return Ok(()),
+            Some(bound) => return Err(belongs_to_another(token, bound, agent)),
+            None => {}
+        }
+        let owner = self.owner_of(agent, token, now_ms).map(|owner| format!("with the token '{}'", owner.name));
+        match owner.or_else(|| self.otherwise(joined_by, now_ms)) {
+            Some(by) => Err(taken(agent, &by, &token.name)),
+            None => Ok(()),
+        }
+    }
+
     /// `None`: the token may be bound to the agent. Otherwise who it is, or why not.
     fn settled(&self, hash: Digest, agent: &str, now_ms: u64) -> Option<Result<JoinedBy, ApiError>> {
         let token = self.by_hash.get(&hash);
@@ -94,14 +141,7 @@ impl Farm {
             if let Some(settled) = known.settled(hash, agent, now_ms) {
                 return settled.map(|joined| (joined, false));
             }
-            let by = match before {
-                Some(JoinedBy::Owner) => Some("over its owner's socket".to_owned()),
-                Some(JoinedBy::Token(id)) => {
-                    let mut good = known.by_hash.values().filter(|other| other.id == id && is_good(other, now_ms));
-                    good.find(|other| !is_agents(other)).map(|other| format!("with the token '{}'", other.name))
-                }
-                Some(JoinedBy::Unknown) | None => None,
-            };
+            let by = known.otherwise(before.as_ref(), now_ms);
             let token = known.by_hash.get_mut(&hash).ok_or_else(Self::gone)?;
             match by {
                 Some(by) => Err(taken(agent, &by, &token.name)),
@@ -145,6 +185,11 @@ impl Farm {
         })
     }
 
+    /// Why `proof` is not worth any more what it was, where that is so.
+    pub fn objection(&self, proof: Proof) -> Option<ApiError> {
+        self.shut_out(proof, None)
+    }
+
     /// Whether a token of role agent stands behind `proof`.
     pub(super) fn is_agents_token(&self, proof: Proof) -> Option<Digest> {
         let Proof::Token(hash) = proof else { return None };
@@ -182,7 +227,7 @@ impl Farm {
 }
 
 fn not_to_be_bound(token: &TokenRecord) -> Option<ApiError> {
-    if !is_agents(token) {
+    if !is_agents(token) && token.role.parse() != Ok(Role::Enroll) {
         let message =
             format!("the token '{}' has role {}: only agents' tokens belong to an agent", token.name, token.role);
         return Some(super::convert::invalid(message));

@@ -20,12 +20,14 @@ use std::{
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// Longest live log; agents bound theirs to the same order.
 pub(super) const LOG_MAX_BYTES: u64 = 16 * 1024 * 1024;
 /// Longest live log without a folder to keep it in.
 const MEMORY_LOG_MAX_BYTES: u64 = 1024 * 1024;
+/// Files of logs that stay open; others are opened for each piece of work. Descriptors are needed for connections.
+const OPEN_MAX: usize = 64;
 
 #[derive(Debug)]
 enum Bytes {
@@ -33,6 +35,8 @@ enum Bytes {
     /// Opened by whoever writes or reads it first: the leader, who begins logs, opens no files.
     Unopened(PathBuf),
     File(File),
+    /// Opened before, and closed again because too many are.
+    Closed(PathBuf),
 }
 
 /// What an attempt's log holds. Locked while its disk works.
@@ -41,6 +45,8 @@ struct Body {
     bytes: Bytes,
     /// Where the holder's next line begins, by the holder's own count. Beside the length when lines were lost.
     next: u64,
+    /// Lets its file stay open.
+    kept: Option<OwnedSemaphorePermit>,
     /// The holder's bytes that the disk did not take since it last took some, and why.
     lost: Option<(u64, io::Error)>,
 }
@@ -52,6 +58,8 @@ struct Live {
     path: Option<PathBuf>,
     /// Bytes that can be read.
     length: watch::Sender<u64>,
+    /// Files of logs that may stay open, of all logs together.
+    open: Arc<Semaphore>,
     /// Whose lines are taken; `None`: the attempt has ended.
     holder: Mutex<Option<SessionId>>,
     body: Mutex<Body>,
@@ -63,10 +71,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Live {
     /// A log in `path`, in memory without one.
-    fn new(path: Option<PathBuf>) -> Self {
+    fn new(path: Option<PathBuf>, open: Arc<Semaphore>) -> Self {
         let bytes = path.clone().map_or_else(|| Bytes::Memory(Vec::new()), Bytes::Unopened);
-        let body = Body { bytes, next: 0, lost: None };
-        Self { path, length: watch::Sender::new(0), holder: Mutex::new(None), body: Mutex::new(body) }
+        let body = Body { bytes, next: 0, kept: None, lost: None };
+        Self { path, length: watch::Sender::new(0), open, holder: Mutex::new(None), body: Mutex::new(body) }
     }
 
     fn length(&self) -> u64 {
@@ -82,15 +90,28 @@ impl Live {
         let done = tokio::task::spawn_blocking(move || {
             let mut body = locked(&log.body);
             log.open(&mut body);
-            work(&log, &mut body)
+            let done = work(&log, &mut body);
+            log.put_away(&mut body);
+            done
         });
         done.await.expect("work on a log does not panic")
     }
 
     /// Goes on with what an earlier session or process left, if anything.
     fn open(&self, body: &mut Body) {
-        let Bytes::Unopened(path) = &body.bytes else { return };
-        let file = File::options().create(true).truncate(false).read(true).write(true).open(path);
+        let (path, first) = match &body.bytes {
+            Bytes::Unopened(path) => (path, true),
+            Bytes::Closed(path) => (path, false),
+            Bytes::Memory(_) | Bytes::File(_) => return,
+        };
+        let file = File::options().create(first).truncate(false).read(true).write(true).open(path);
+        if !first {
+            // Work on it fails as on a disk that takes nothing, and the next may find it again.
+            if let Ok(file) = file {
+                body.bytes = Bytes::File(file);
+            }
+            return;
+        }
         let opened = file.and_then(|file| file.metadata().map(|facts| (file, facts.len())));
         let (bytes, length) = opened.map(|(file, length)| (Bytes::File(file), length)).unwrap_or_else(|error| {
             let path = path.display();
@@ -99,6 +120,17 @@ impl Live {
         });
         (body.bytes, body.next) = (bytes, length);
         self.length.send_replace(length);
+    }
+
+    /// Closes the file unless it is one of those that may stay open.
+    fn put_away(&self, body: &mut Body) {
+        let (Bytes::File(_), Some(path)) = (&body.bytes, &self.path) else { return };
+        if body.kept.is_none() {
+            body.kept = self.open.clone().try_acquire_owned().ok();
+        }
+        if body.kept.is_none() {
+            body.bytes = Bytes::Closed(path.clone());
+        }
     }
 
     fn append(&self, body: &mut Body, session: SessionId, offset: u64, data: &[u8]) {
@@ -133,7 +165,7 @@ impl Live {
         match &mut body.bytes {
             Bytes::Memory(bytes) => bytes.extend_from_slice(data),
             Bytes::File(file) => file.write_all_at(data, length)?,
-            Bytes::Unopened(_) => return Err(io::Error::other("the log is not open")),
+            Bytes::Unopened(_) | Bytes::Closed(_) => return Err(io::Error::other("the log is not open")),
         }
         self.length.send_replace(length + data.len() as u64);
         Ok(())
@@ -160,6 +192,7 @@ impl Live {
                 file.read_exact_at(&mut bytes, offset).map(|()| bytes)
             }
             Bytes::Unopened(_) => Ok(Vec::new()),
+            Bytes::Closed(_) => Err(io::Error::other("the log cannot be opened")),
         }
     }
 }
@@ -170,6 +203,8 @@ type Table = BTreeMap<(JobId, u32), Arc<Live>>;
 #[derive(Clone, Debug)]
 pub(super) struct Logs {
     folder: Option<PathBuf>,
+    /// Files that may stay open.
+    open: Arc<Semaphore>,
     /// Never held while a file is worked on.
     live: Arc<Mutex<Table>>,
 }
@@ -180,7 +215,7 @@ impl Logs {
         if let Some(folder) = &folder {
             std::fs::create_dir_all(folder)?;
         }
-        Ok(Self { folder, live: Arc::default() })
+        Ok(Self { folder, open: Arc::new(Semaphore::new(OPEN_MAX)), live: Arc::default() })
     }
 
     fn find(&self, job: &JobId, attempt: u32) -> Option<Arc<Live>> {
@@ -192,7 +227,7 @@ impl Logs {
     pub fn open(&self, job: &JobId, attempt: u32, holder: SessionId) {
         let path = || self.folder.as_ref().map(|folder| folder.join(format!("{job}-{attempt}.log")));
         let mut live = locked(&self.live);
-        let log = live.entry((job.clone(), attempt)).or_insert_with(|| Arc::new(Live::new(path())));
+        let log = live.entry((job.clone(), attempt)).or_insert_with(|| Arc::new(Live::new(path(), self.open.clone())));
         *locked(&log.holder) = Some(holder);
     }
 
@@ -347,5 +382,30 @@ mod tests {
         let (before, after) = all.split_once("\ncoordinator: 10 bytes of log could not be kept here: ").unwrap();
         assert_eq!(before, "one\n");
         assert!(after.ends_with("\nfour\nfive\n"), "{after}");
+    }
+
+    /// Under the usual limit of 1,024 descriptors, an open file for each attempt that runs would cost half of the agents.
+    #[tokio::test]
+    async fn only_so_many_files_stay_open_and_every_log_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let logs = Logs { open: Arc::new(Semaphore::new(2)), ..Logs::new(Some(folder.path().to_owned())).unwrap() };
+        let jobs: Vec<_> = (0..10).map(|number| JobId::from(format!("job{number}").as_str())).collect();
+        for job in &jobs {
+            logs.open(job, 1, 7);
+        }
+        for line in 0..3 {
+            for job in &jobs {
+                append(&logs, 7, job, line * 4, "one\n").await;
+            }
+        }
+        let opened = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let opened = opened.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        assert_eq!(opened.filter(|path| path.starts_with(folder.path())).count(), 2);
+        for job in &jobs {
+            assert_eq!(text(&logs, job).await, "one\none\none\n");
+            logs.end(job, 1);
+            logs.close(job, 1);
+        }
+        assert_eq!(logs.open.available_permits(), 2);
     }
 }

@@ -4,6 +4,7 @@ mod agents;
 mod binding;
 pub mod clock;
 mod convert;
+mod enrollment;
 mod gate;
 mod leader;
 mod logins;

@@ -3,10 +3,12 @@
 //! Invariant: a token that is presented must be good, wherever it is presented. Without one only the Unix socket lets a
 //! caller in, which showed at the door that it is the owner's; a port never does, whatever its address.
 
-use super::grpc;
+use super::{enroll, grpc};
 use crate::{
     app::{App, Peer, Refusal, Standing, Via, authenticate, cookie, is_grpc, wants_page},
-    auth::{Actor, Proof},
+    auth::{Actor, Proof, Role},
+    certificates,
+    doors::{Full, Place},
     page,
 };
 use axum::{
@@ -16,11 +18,20 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::Digest;
+use std::sync::Arc;
 
 /// Lets a request through with its [`Actor`], or answers in the caller's language: gRPC status, log-in page or problem.
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let credential = credential(&app, &request);
-    match identify(&app, credential).await {
+    let place = request.extensions().get::<Arc<Place>>().cloned();
+    let identified = identify(&app, credential).await.and_then(|(actor, standing)| {
+        only_to_enroll(&actor, request.uri().path())?;
+        certificate_of_agent(&app, &actor, &standing, request.extensions().get::<Peer>())?;
+        place.map_or(Ok(()), |place| place.prove(standing.proof, &actor).map_err(no_place))?;
+        Ok((actor, standing))
+    });
+    match identified {
         Ok((actor, standing)) => {
             let extensions = request.extensions_mut();
             extensions.insert(actor);
@@ -36,9 +47,55 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     }
 }
 
+/// A one-time token is good for its one thing.
+fn only_to_enroll(actor: &Actor, path: &str) -> Result<(), ApiError> {
+    if actor.role != Role::Enroll || path == enroll::ENROLL {
+        return Ok(());
+    }
+    let message = format!("the token '{}' enrolls one agent, and is good for nothing else", actor.name);
+    Err(ApiError::new(ErrorCode::PermissionDenied, message)
+        .with_hint("give it to the agent: planforge agent --enroll FILE"))
+}
+
+/// What an agent without a certificate does.
+pub(super) const CERTIFICATE_HINT: &str = "start the agent with its certificate (--cert FILE --cert-key FILE), or have it certified here: planforge token create \
+     NAME --role enroll -o FILE, then planforge agent --enroll FILE";
+
+/// Where agents show certificates, an agent's token alone is worth nothing: whoever presents it shows a certificate made
+/// out to the token's name. An enrolled agent's certificate is its token.
+fn certificate_of_agent(app: &App, actor: &Actor, standing: &Standing, peer: Option<&Peer>) -> Result<(), ApiError> {
+    if !app.options.require_agent_certificate || actor.role != Role::Agent {
+        return Ok(());
+    }
+    let Some(certificate) = peer.and_then(|peer| peer.certificate.as_ref()) else {
+        let message = format!("agents must show a client certificate here, and '{}' shows none", actor.name);
+        return Err(ApiError::new(ErrorCode::Unauthenticated, message).with_hint(CERTIFICATE_HINT));
+    };
+    if standing.proof == Proof::Token(certificate.shown.key) || certificates::names(&certificate.der, &actor.name) {
+        return Ok(());
+    }
+    let message = format!("the certificate that is shown is not made out to '{}', whose token this is", actor.name);
+    Err(ApiError::new(ErrorCode::PermissionDenied, message)
+        .with_hint("a token has the name of its agent's certificate, which stands there as a DNS name"))
+}
+
+/// A good token for which there is no connection left.
+fn no_place(full: Full) -> ApiError {
+    let hint = match full {
+        Full::OfToken(_) => "use fewer connections at once, or several tokens",
+        Full::OfPeople(_) | Full::All(_) => {
+            "try again later; whoever runs the coordinator can let it have more open files (ulimit -Hn, LimitNOFILE=): \
+             planforge doctor says how many connections that is"
+        }
+    };
+    ApiError::new(ErrorCode::ResourceExhausted, full.to_string()).with_hint(hint)
+}
+
 /// What a request shows of its caller.
 enum Credential {
     Token(String),
+    /// The key of an enrolled agent, by its certificate.
+    Key(Digest),
     /// A log-in that stands in a cookie.
     Session(String),
     /// Nothing, where nothing is needed.
@@ -50,11 +107,16 @@ fn credential(app: &App, request: &Request) -> Result<Credential, ApiError> {
     if let Some(secret) = bearer(headers)? {
         return Ok(Credential::Token(secret.to_owned()));
     }
+    let peer = request.extensions().get::<Peer>();
+    let certificate = peer.and_then(|peer| peer.certificate.as_ref());
+    if let Some(key) = certificate.map(|certificate| certificate.shown.key).filter(|key| app.farm.knows_key(*key)) {
+        return Ok(Credential::Key(key));
+    }
     let reading = matches!(*request.method(), Method::GET | Method::HEAD);
     if reading && let Some(secret) = cookie(headers, &app.options.session_cookie) {
         return Ok(Credential::Session(secret.to_owned()));
     }
-    match request.extensions().get::<Peer>().map(|peer| peer.via) {
+    match peer.map(|peer| peer.via) {
         Some(Via::Unix) => Ok(Credential::Owner),
         _ => Err(ApiError::new(
             ErrorCode::Unauthenticated,
@@ -71,6 +133,14 @@ async fn identify(app: &App, credential: Result<Credential, ApiError>) -> Result
     match credential? {
         Credential::Token(secret) => {
             let (actor, proof) = authenticate(app, &secret).await?;
+            Ok((actor, Standing { proof, session: None }))
+        }
+        Credential::Key(key) => {
+            let proof = Proof::Token(key);
+            let actor = app.farm.actor_of(proof).ok_or_else(|| {
+                let unknown = || ApiError::new(ErrorCode::Unauthenticated, "the certificate's agent is not known here");
+                app.farm.objection(proof).unwrap_or_else(unknown)
+            })?;
             Ok((actor, Standing { proof, session: None }))
         }
         Credential::Session(secret) => {

@@ -1,5 +1,6 @@
 //! The services of `planforge.v1` over the farm handle: who calls was found out before; here words are only passed on.
 
+use super::access;
 use crate::{
     app::{App, Peer, Standing},
     auth::{Actor, Proof},
@@ -263,10 +264,11 @@ impl FleetRpc for Rpc {
         request: Request<Streaming<v1::AgentMessage>>,
     ) -> Result<Answer<Self::SessionStream>, Status> {
         let (actor, proof) = (actor(&request)?, proof(&request)?);
-        let certified = request.extensions().get::<Peer>().is_some_and(|peer| peer.certified);
-        if self.app.options.require_agent_certificate && !certified {
+        let certified = request.extensions().get::<Peer>().is_some_and(|peer| peer.certificate.is_some());
+        // The kernel vouches for the owner's own agents.
+        if self.app.options.require_agent_certificate && !certified && proof != Proof::Owner {
             return Err(ApiError::new(ErrorCode::Unauthenticated, "agents must show a client certificate here")
-                .with_hint("start the agent with its certificate and key, signed by the coordinator's client CA")
+                .with_hint(access::CERTIFICATE_HINT)
                 .into());
         }
         let inbound = request.into_inner().map(|item| item.map_err(ApiError::from)).boxed();

@@ -3,6 +3,8 @@
 mod access;
 mod api;
 mod blobs;
+mod bodies;
+mod enroll;
 mod forgery;
 mod grpc;
 mod range;
@@ -39,11 +41,12 @@ pub(crate) fn router(
     let guarded = Router::new()
         .merge(api::routes())
         .merge(blobs::routes())
+        .merge(enroll::routes())
         .merge(page::routes())
         .route("/metrics", get(self::metrics))
         .with_state(app.clone())
         .layer(middleware::from_fn_with_state(app.clone(), access::guard));
-    let open = page::open_routes().with_state(app.clone());
+    let open = page::open_routes().with_state(app.clone()).layer(DefaultBodyLimit::max(bodies::MAX_FORM_BYTES));
     // What a browser may have been made to send is refused before anybody asks who sends it.
     let over_http =
         guarded.merge(open).layer(middleware::from_fn_with_state(app.clone(), forgery::refuse_foreign_sites));
@@ -62,6 +65,7 @@ pub(crate) fn router(
             Refusal { error, status: StatusCode::METHOD_NOT_ALLOWED }
         })
         .layer(DefaultBodyLimit::max(MAX_JSON_BYTES))
+        .layer(middleware::from_fn_with_state(app.clone(), bodies::keep_pace))
         .layer(middleware::from_fn_with_state(app, observe))
 }
 

@@ -1,72 +1,63 @@
 //! One port for everything: gRPC, blobs, JSON and the page, over TCP, TLS or a Unix socket.
 //!
 //! Listeners and the end come from the caller, so that tests bind port 0 and embedded coordinators end with their
-//! process. Whether a connection speaks HTTP/1.1 or HTTP/2 is seen from its first bytes.
+//! process. Whether a connection speaks HTTP/1.1 or HTTP/2 is seen from its first bytes. Who gets a connection at all,
+//! and for how long, `doors` decides.
 
+mod connection;
 mod start;
 
-pub use start::{Coordinator, CoordinatorConfig, StartError, admin_token_file, blob_file};
+pub use crate::certificates::CERTIFICATE_LIFE;
+pub use crate::doors::{Budget, CONNECTIONS_MAX, FIRST_REQUEST_WITHIN, Places};
+pub use start::{AgentCertificates, Coordinator, CoordinatorConfig, StartError, admin_token_file, blob_file};
 
 use crate::{
-    app::{Options, Peer, Via},
+    app::{Options, Peer, PeerCertificate, Via},
     blobs::LocalBlobs,
+    doors::{Doors, Place, Source},
     farm::Farm,
     http,
     metrics::Metrics,
+    tls::Tls,
 };
-use axum::{Router, body::Body};
-use hyper::{Request, body::Incoming, service::service_fn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto,
-};
+use axum::Router;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    pin::pin,
     sync::Arc,
     time::Duration,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
     sync::Semaphore,
     time::timeout,
 };
-use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tower::ServiceExt;
 
-/// A connection must show its first bytes, finish its TLS handshake and send its headers within this time each.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A kept-alive connection without a request is closed after this long.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-/// How often an HTTP/2 peer is asked whether it still lives, and how long it may take to answer.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Requests at once on one HTTP/2 connection.
-const MAX_STREAMS: u32 = 256;
-/// Largest read from an HTTP/1.1 connection: blobs arrive in pieces of up to this size.
-const HTTP1_BUFFER_BYTES: usize = 512 * 1024;
-/// Flow-control windows of HTTP/2: small messages are the rule there, blobs travel over HTTP/1.1.
-const HTTP2_STREAM_WINDOW_BYTES: u32 = 1 << 20;
-const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 /// Pause after the system refused a connection (out of descriptors, mostly): accepting at once would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections beyond the strangers' places that were told to go and are about to.
+const LEAVING_MAX: usize = 32;
 
 /// Bounds of the server.
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
-    /// Connections at once; more wait in the system's queue.
+    /// Connections at once, at most: fewer where this process may not have as many files open ([`Budget`]).
     pub max_connections: usize,
+    /// From a connection's acceptance to its first whole request, and for the whole form of whoever logs in.
+    pub first_request_within: Duration,
     /// How long requests in flight may take to end after a shutdown was asked for.
     pub shutdown_grace: Duration,
 }
 
 impl Default for ServerLimits {
     fn default() -> Self {
-        // 1,000 agents hold two connections each; the rest is for people and pipelines.
-        Self { max_connections: 4096, shutdown_grace: Duration::from_secs(5) }
+        Self {
+            max_connections: CONNECTIONS_MAX,
+            first_request_within: FIRST_REQUEST_WITHIN,
+            shutdown_grace: Duration::from_secs(5),
+        }
     }
 }
 
@@ -74,7 +65,7 @@ impl Default for ServerLimits {
 #[derive(Debug)]
 pub enum Listener {
     Tcp(TcpListener),
-    Tls(TcpListener, Arc<ServerConfig>),
+    Tls(TcpListener, Arc<Tls>),
     Unix(UnixListener),
 }
 
@@ -87,12 +78,18 @@ pub async fn serve(
     limits: ServerLimits,
     closing: CancellationToken,
 ) {
-    let metrics = Metrics::new();
-    let router = http::router(farm, blobs, options, metrics.clone(), closing.clone());
+    let budget = Budget::of_this_process(limits.max_connections);
+    let Places { strangers, known, .. } = budget.places;
+    tracing::info!(strangers, known, open_files = budget.open_files, "places for connections");
+    let doors = Doors::new(budget.places, limits.first_request_within);
+    let metrics = Metrics::new(doors.clone());
+    let router = http::router(farm.clone(), blobs, options, metrics.clone(), closing.clone());
     let shared = Arc::new(Shared {
         router,
+        farm,
         metrics,
-        permits: Arc::new(Semaphore::new(limits.max_connections)),
+        permits: Arc::new(Semaphore::new(budget.places.strangers + LEAVING_MAX)),
+        doors,
         connections: TaskTracker::new(),
         closing: closing.clone(),
         force: CancellationToken::new(),
@@ -114,7 +111,10 @@ pub async fn serve(
 
 struct Shared {
     router: Router,
+    farm: Farm,
     metrics: Metrics,
+    doors: Doors,
+    /// Strangers' connections that are open, those that were told to go included.
     permits: Arc<Semaphore>,
     connections: TaskTracker,
     closing: CancellationToken,
@@ -123,7 +123,7 @@ struct Shared {
 }
 
 enum Accepted {
-    Tcp(TcpStream),
+    Tcp(TcpStream, IpAddr),
     Unix(UnixStream),
 }
 
@@ -131,9 +131,9 @@ impl Listener {
     async fn accept(&self) -> io::Result<Accepted> {
         match self {
             Self::Tcp(listener) | Self::Tls(listener, _) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, from) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok(Accepted::Tcp(stream))
+                Ok(Accepted::Tcp(stream, from.ip()))
             }
             Self::Unix(listener) => Ok(Accepted::Unix(listener.accept().await?.0)),
         }
@@ -141,9 +141,17 @@ impl Listener {
 
     fn peer(&self) -> Peer {
         match self {
-            Self::Tcp(_) => Peer { via: Via::Port, encrypted: false, certified: false },
-            Self::Tls(..) => Peer { via: Via::Port, encrypted: true, certified: false },
-            Self::Unix(_) => Peer { via: Via::Unix, encrypted: false, certified: false },
+            Self::Tcp(_) => Peer { via: Via::Port, encrypted: false, certificate: None },
+            Self::Tls(..) => Peer { via: Via::Port, encrypted: true, certificate: None },
+            Self::Unix(_) => Peer { via: Via::Unix, encrypted: false, certificate: None },
+        }
+    }
+
+    /// What its connections are encrypted by, as it is now.
+    fn tls(&self) -> Option<TlsAcceptor> {
+        match self {
+            Self::Tls(_, tls) => Some(TlsAcceptor::from(tls.current())),
+            Self::Tcp(_) | Self::Unix(_) => None,
         }
     }
 }
@@ -174,11 +182,13 @@ pub(crate) fn is_loopback(address: &SocketAddr) -> bool {
 }
 
 async fn accept_until_closed(listener: Listener, shared: Arc<Shared>) {
-    let peer = listener.peer();
     loop {
         let next = async {
             // The semaphore is never closed; without a permit the only loss is the limit.
-            let permit = shared.permits.clone().acquire_owned().await.ok();
+            let permit = match listener {
+                Listener::Unix(_) => None,
+                Listener::Tcp(_) | Listener::Tls(..) => shared.permits.clone().acquire_owned().await.ok(),
+            };
             (permit, listener.accept().await)
         };
         let (permit, accepted) = tokio::select! {
@@ -193,76 +203,52 @@ async fn accept_until_closed(listener: Listener, shared: Arc<Shared>) {
                 continue;
             }
         };
-        if let Accepted::Unix(stream) = &stream
-            && !is_owner(stream)
-        {
-            continue;
-        }
-        let tls = match &listener {
-            Listener::Tls(_, config) => Some(TlsAcceptor::from(config.clone())),
-            _ => None,
+        let place = match &stream {
+            Accepted::Tcp(_, from) => shared.doors.enter(Source::from(*from)),
+            Accepted::Unix(stream) if !is_owner(stream) => continue,
+            Accepted::Unix(_) => match shared.doors.enter_owner() {
+                Ok(place) => place,
+                Err(full) => {
+                    tracing::warn!(%full, "no place for a connection to the Unix socket");
+                    continue;
+                }
+            },
         };
-        let task = shared.clone();
+        if let Some(permit) = permit {
+            place.hold(permit);
+        }
+        let (task, peer, tls) = (shared.clone(), listener.peer(), listener.tls());
         shared.connections.spawn(async move {
-            let _permit = permit;
             let _open = task.metrics.connection_opened();
             match (stream, tls) {
-                (Accepted::Tcp(stream), None) => {
-                    if matches!(timeout(HANDSHAKE_TIMEOUT, stream.readable()).await, Ok(Ok(()))) {
-                        task.connection(stream, peer).await;
-                    }
-                }
-                (Accepted::Tcp(stream), Some(acceptor)) => {
-                    match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-                        Ok(Ok(stream)) => {
-                            let certified = stream.get_ref().1.peer_certificates().is_some();
-                            task.connection(stream, Peer { certified, ..peer }).await;
-                        }
-                        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
-                        Err(_) => tracing::debug!("TLS handshake timed out"),
-                    }
-                }
-                (Accepted::Unix(stream), _) => task.connection(stream, peer).await,
+                (Accepted::Tcp(stream, _), None) => task.connection(stream, peer, place).await,
+                (Accepted::Tcp(stream, _), Some(tls)) => task.encrypted(stream, tls, peer, place).await,
+                (Accepted::Unix(stream), _) => task.connection(stream, peer, place).await,
             }
         });
     }
 }
 
 impl Shared {
-    async fn connection(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: Peer) {
-        let router = self.router.clone();
-        let service = service_fn(move |request: Request<Incoming>| {
-            let mut request = request.map(Body::new);
-            request.extensions_mut().insert(peer);
-            router.clone().oneshot(request)
-        });
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(IDLE_TIMEOUT)
-            .max_buf_size(HTTP1_BUFFER_BYTES)
-            .http2()
-            .timer(TokioTimer::new())
-            .keep_alive_interval(KEEP_ALIVE_INTERVAL)
-            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-            .max_concurrent_streams(MAX_STREAMS)
-            .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES);
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = self.closing.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                tokio::select! {
-                    ended = connection.as_mut() => ended,
-                    () = self.force.cancelled() => Ok(()),
-                }
-            }
+    async fn encrypted(&self, stream: TcpStream, tls: TlsAcceptor, peer: Peer, place: Arc<Place>) {
+        let accepted = tokio::select! {
+            accepted = tls.accept(stream) => accepted,
+            _ = self.ending(&place) => return,
         };
-        if let Err(error) = ended {
-            // Peers break off all the time; whoever was in the middle of something has logged it there.
-            tracing::debug!(%error, "connection ended");
+        match accepted {
+            Ok(stream) => {
+                let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+                let certificate = match shown.map(|shown| PeerCertificate::read(shown.clone().into_owned())) {
+                    Some(None) => return tracing::warn!("cannot read a client certificate that TLS accepted"),
+                    read => read.flatten().map(Arc::new),
+                };
+                if let Some(certificate) = &certificate {
+                    let left_ms = certificate.shown.expires_ms.saturating_sub(self.farm.wall_ms());
+                    place.keep_for(Duration::from_millis(left_ms));
+                }
+                self.connection(stream, Peer { certificate, ..peer }, place).await;
+            }
+            Err(error) => tracing::debug!(%error, "TLS handshake failed"),
         }
     }
 }

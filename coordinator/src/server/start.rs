@@ -4,6 +4,7 @@
 //! DATA/coordinator.lock   locked while a coordinator runs here; holds its pid
 //! DATA/coordinator.sock   its Unix socket, when asked for
 //! DATA/admin.token        the first administrator's token (0600)
+//! DATA/agent-ca.key       the authority over agents' certificates, where there is one (0600)
 //! DATA/farm.db            SQLite
 //! DATA/blobs/             models, plans, cards, reports, logs
 //! DATA/logs/              logs of attempts that run
@@ -14,9 +15,10 @@ use crate::{
     app::Options,
     auth::{Actor, Proof},
     blobs::{BlobError, LocalBlobs, LocalBlobsOptions, blob_path},
+    certificates::{Authority, AuthorityError, CERTIFICATE_LIFE},
     farm::{self, Farm, FarmConfig, LoginLink, SystemClock},
     store::SqliteStore,
-    tls::{TlsError, TlsFiles},
+    tls::{Tls, TlsError, TlsFiles},
 };
 use planforge_proto::ApiError;
 use planforge_types::{Digest, durable};
@@ -42,6 +44,21 @@ const COLLECT_INTERVAL: Duration = Duration::from_secs(3600);
 const BLOBS: &str = "blobs";
 const ADMIN_TOKEN_FILE: &str = "admin.token";
 
+/// How agents are certified by this coordinator's own authority.
+#[derive(Clone, Debug)]
+pub struct AgentCertificates {
+    /// Agents without a certificate are refused.
+    pub required: bool,
+    /// How long one holds.
+    pub life: Duration,
+}
+
+impl Default for AgentCertificates {
+    fn default() -> Self {
+        Self { required: false, life: CERTIFICATE_LIFE }
+    }
+}
+
 /// What a coordinator needs to know before it starts.
 #[derive(Clone, Debug)]
 pub struct CoordinatorConfig {
@@ -52,6 +69,8 @@ pub struct CoordinatorConfig {
     /// Unix socket, reachable by this user only.
     pub unix_socket: Option<PathBuf>,
     pub tls: Option<TlsFiles>,
+    /// Certify agents here.
+    pub agent_certificates: Option<AgentCertificates>,
     /// Listen on other addresses than loopback without TLS.
     pub insecure_http: bool,
     /// How others reach this coordinator, as shown in commands on the page; empty: as the browser did.
@@ -69,6 +88,7 @@ impl CoordinatorConfig {
             listen: None,
             unix_socket: None,
             tls: None,
+            agent_certificates: None,
             insecure_http: false,
             public_url: String::new(),
             farm: FarmConfig::default(),
@@ -116,6 +136,12 @@ pub enum StartError {
     Tls(#[from] TlsError),
 
     #[error(transparent)]
+    Authority(#[from] AuthorityError),
+
+    #[error("agents show certificates over TLS only, and this coordinator has none")]
+    CertificatesWithoutTls,
+
+    #[error(transparent)]
     Blobs(#[from] BlobError),
 
     #[error("{0}")]
@@ -135,6 +161,8 @@ impl StartError {
             }
             Self::SocketPathTooLong { .. } => "choose a data folder with a shorter path".into(),
             Self::Tls(TlsError::Mismatch { .. }) => "give the key that this certificate was issued for".into(),
+            Self::Tls(TlsError::Exposed(exposed)) | Self::Authority(AuthorityError::Exposed(exposed)) => exposed.hint(),
+            Self::CertificatesWithoutTls => "give a certificate and key: --tls-cert FILE --tls-key FILE".into(),
             Self::Tls(_) => "give PEM files that the coordinator may read".into(),
             Self::Farm(error) => error.hint.clone(),
             _ => String::new(),
@@ -156,6 +184,7 @@ pub struct Coordinator {
     /// Where people open the page; empty without a port.
     page_url: String,
     unix_socket: Option<PathBuf>,
+    tls: Option<Arc<Tls>>,
     closing: CancellationToken,
     serving: Option<JoinHandle<()>>,
     /// Held until everything else has ended.
@@ -165,10 +194,14 @@ pub struct Coordinator {
 impl Coordinator {
     /// Opens the data folder, its database and blobs, and serves. Only one coordinator runs on a data folder.
     pub async fn start(config: CoordinatorConfig) -> Result<Self, StartError> {
-        let tls = config.tls.as_ref().map(TlsFiles::load).transpose()?;
+        if let Some(files) = &config.tls {
+            files.check()?;
+        } else if config.agent_certificates.is_some() {
+            return Err(StartError::CertificatesWithoutTls);
+        }
         if let Some(address) = config.listen
             && !is_loopback(&address)
-            && tls.is_none()
+            && config.tls.is_none()
             && !config.insecure_http
         {
             return Err(StartError::PlainHttp { address });
@@ -179,6 +212,14 @@ impl Coordinator {
         let data_dir = &config.data_dir;
         durable::create_private_dir(data_dir).map_err(StartError::io("create the data folder", data_dir))?;
         let lock = lock_data_dir(data_dir)?;
+        let allow_readable_key = config.tls.as_ref().is_some_and(|files| files.allow_readable_key);
+        let authority = config.agent_certificates.as_ref();
+        let authority = authority.map(|how| Authority::open(data_dir, how.life, allow_readable_key)).transpose()?;
+        let authority = authority.map(Arc::new);
+        let own = authority.as_ref().map(|authority| authority.certificate());
+        let tls = config.tls.clone().map(|files| Tls::open(files, own)).transpose()?.map(Arc::new);
+        let by_file = config.tls.is_some_and(|files| files.client_ca.is_some());
+        let require_agent_certificate = by_file || config.agent_certificates.is_some_and(|how| how.required);
 
         let blobs = LocalBlobs::open(data_dir.join(BLOBS), config.blobs.clone())?;
         let store = SqliteStore::open(&data_dir.join("farm.db")).await.map_err(StartError::Farm)?;
@@ -206,7 +247,9 @@ impl Coordinator {
         }
         let scheme = if tls.is_some() { "https" } else { "http" };
         let options = Options {
-            require_agent_certificate: config.tls.is_some_and(|tls| tls.client_ca.is_some()),
+            form_within: config.limits.first_request_within,
+            require_agent_certificate,
+            authority,
             public_url: config.public_url,
             own_url: address.map(|address| format!("{scheme}://{}", on_this_machine(address))).unwrap_or_default(),
             session_cookie: Options::session_cookie_on(address.map_or(0, |address| address.port())),
@@ -219,7 +262,7 @@ impl Coordinator {
         let url = address.map(|address| format!("{scheme}://{address}"));
         tracing::info!(?url, socket = ?config.unix_socket, data = %data_dir.display(), "coordinator started");
         let unix_socket = config.unix_socket;
-        Ok(Self { farm, blobs, address, url, page_url, unix_socket, closing, serving: Some(serving), _lock: lock })
+        Ok(Self { farm, blobs, address, url, page_url, unix_socket, tls, closing, serving: Some(serving), _lock: lock })
     }
 
     pub fn farm(&self) -> &Farm {
@@ -247,6 +290,12 @@ impl Coordinator {
         }
         let link = self.farm.make_login_link(&Actor::local(), Proof::Owner)?;
         Ok(Some((format!("{}{}", self.page_url, link.path), link)))
+    }
+
+    /// Reads certificates, keys and authorities again, for connections that come from now on; whether there are any. Files
+    /// that cannot be used change nothing.
+    pub fn reload_tls(&self) -> Result<bool, TlsError> {
+        self.tls.as_ref().map_or(Ok(false), |tls| tls.reload().map(|()| true))
     }
 
     pub fn unix_socket(&self) -> Option<&Path> {

@@ -12,6 +12,8 @@
 //! | [`order`] | what an agent tells a worker process and hears from it |
 //! | [`shown`] | words from outside as people see them |
 //! | [`durable`] | files that are whole or not there |
+//! | [`private_file`] | files with secrets, and whether anybody else may read them |
+//! | [`open_files`] | how many files this process may have open |
 //! | [`host_lock`] | lock files on which every process of a host meets |
 //!
 //! Must not know: how anything of this is found, built, measured or stored.
@@ -24,7 +26,9 @@ pub mod failure;
 pub mod fingerprint;
 pub mod host_lock;
 pub mod key;
+pub mod open_files;
 pub mod order;
+pub mod private_file;
 pub mod resolve;
 pub mod shown;
 pub mod sku;
