@@ -20,6 +20,7 @@ use planforge_onnx::Model;
 use planforge_report::Finding;
 use planforge_tensorrt_rules::{
     command::{self, BuildFiles, CommandLine},
+    hardware::Board,
     model::ModelFacts,
     preflight,
 };
@@ -113,7 +114,8 @@ impl Compiler for TensorRtCompiler {
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
         let installation = self.installation(&request.toolchain, &request.device)?;
         let facts = model_facts(&request.model)?;
-        for doubt in preflight::check(&installation.capabilities, &request.spec, Some(&facts))? {
+        let board = request.device.gpu.as_ref().and_then(Board::of);
+        for doubt in preflight::check(&installation.capabilities, &request.spec, Some(&facts), board.as_ref())? {
             tracing::warn!(target: "attempt", "{doubt}");
         }
         build_line(request, &installation, &request.scratch.join(DRAFT_FILE)).map(drop)
