@@ -131,7 +131,10 @@ pub(crate) fn check(version: Version, model: &ModelFacts, plugins: bool) -> Resu
             } else if standard {
                 missing.push((name, "no version up to 11.1 does".to_owned()));
             } else if domain.is_empty() {
-                missing.push((name, "the ONNX standard has no such operator, and no version a plugin of that name".into()));
+                missing.push((
+                    name,
+                    "the ONNX standard has no such operator, and no version a plugin of that name".into(),
+                ));
             } else {
                 missing.push((name, "no version up to 11.1 has an importer or a plugin of that name".to_owned()));
             }
@@ -215,7 +218,10 @@ mod tests {
             assert!(checked("11.4.0", &model).unwrap()[0].contains(name));
         }
         // The parser does not ask whose it is: what it has an importer or a plugin for, it takes.
-        assert_eq!(checked("10.3.0", &model(&[("com.microsoft", "Gelu"), ("com.microsoft", "QuantizeLinear")], 17)), Ok(vec![]));
+        assert_eq!(
+            checked("10.3.0", &model(&[("com.microsoft", "Gelu"), ("com.microsoft", "QuantizeLinear")], 17)),
+            Ok(vec![])
+        );
         for plugin in ["EfficientNMS_TRT", "CustomQKVToContextPluginDynamic"] {
             assert!(checked("10.3.0", &model(&[("", plugin)], 17)).unwrap()[0].contains(plugin));
         }

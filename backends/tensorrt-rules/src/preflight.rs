@@ -192,7 +192,8 @@ pub fn usable(toolchain: &Toolchain, board: Option<&Board<'_>>, allow_unknown: b
         return true;
     };
     let version = capabilities.version();
-    known(version, allow_unknown).is_ok() && board.is_none_or(|board| hardware::knows(version, board.capability).is_ok())
+    known(version, allow_unknown).is_ok()
+        && board.is_none_or(|board| hardware::knows(version, board.capability).is_ok())
 }
 
 /// Takes the permission to use unknown versions out of `spec`: it decides who may build, and is no part of what is
@@ -217,7 +218,10 @@ mod tests {
         for version in ["8.0.1", "8.2.0", "8.2.1", "7.2.3"] {
             for allowed in [false, true] {
                 let refusal = admitted(version, allowed).unwrap_err();
-                assert!(refusal.to_string().contains("older than the versions that are known here, 8.4 to 11.1"), "{refusal}");
+                assert!(
+                    refusal.to_string().contains("older than the versions that are known here, 8.4 to 11.1"),
+                    "{refusal}"
+                );
             }
         }
         let newer = admitted("12.0", false).unwrap_err();

@@ -73,7 +73,10 @@ impl Version {
 /// The number after `TensorRT v` and the one after `b`.
 fn banner(line: &str) -> Option<(u32, Option<u32>)> {
     let rest = line.trim_start().strip_prefix("&&&& ")?;
-    let rest = rest.split_once(" [TensorRT v").filter(|(tool, _)| tool.contains(".trtexec") || tool.contains(".tensorrt_rtx"))?.1;
+    let rest = rest
+        .split_once(" [TensorRT v")
+        .filter(|(tool, _)| tool.contains(".trtexec") || tool.contains(".tensorrt_rtx"))?
+        .1;
     let (code, rest) = rest.split_once(']')?;
     let build = rest.strip_prefix(" [b").and_then(|rest| rest.split_once(']')).and_then(|(b, _)| b.parse().ok());
     Some((code.parse().ok()?, build))

@@ -202,7 +202,10 @@ mod tests {
                  &&&& PASSED TensorRT.trtexec [TensorRT v101401] [b48] # {command}\n"
             ))
         };
-        for error in ["[E] Could not load plugin library: /p/libmine.so", "[E] Could not load library /p/libmine.so: undefined symbol"] {
+        for error in [
+            "[E] Could not load plugin library: /p/libmine.so",
+            "[E] Could not load library /p/libmine.so: undefined symbol",
+        ] {
             let rejected = judge_run(Exit::Code(0), &run(error)).unwrap_err();
             assert!(matches!(rejected, Rejected::PluginNotLoaded(_)), "{rejected}");
         }

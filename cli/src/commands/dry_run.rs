@@ -1,6 +1,7 @@
 //! `planforge submit --dry-run`: what every combination of a request would come to, to the exact commands.
 
 use crate::{context::Context, failure::Failure, farm::Farm, request::LocalFiles, tables};
+use planforge_device::catalogue;
 use planforge_onnx::Model;
 use planforge_proto::{ErrorCode, v1};
 use planforge_tensorrt_rules::{
@@ -9,7 +10,6 @@ use planforge_tensorrt_rules::{
     model::ModelFacts,
     preflight::{self, Step},
 };
-use planforge_device::catalogue;
 use planforge_types::{
     BuildSpec, Toolchain, ToolchainConstraint,
     fingerprint::{DeviceFingerprint, GpuFacts},

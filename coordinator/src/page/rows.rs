@@ -241,7 +241,9 @@ impl DeviceCard {
         let doubts = doubts(device, board.as_ref());
         let facts = [
             memory,
-            board.map(|b| format!("compute capability {}: {}", b.capability, hardware::precisions(b.capability).join(", "))),
+            board.map(|b| {
+                format!("compute capability {}: {}", b.capability, hardware::precisions(b.capability).join(", "))
+            }),
             (device.threads > 0).then(|| format!("{} cores", device.threads)),
             telemetry.temperature_c.map(|c| format!("{c:.0} °C")),
             telemetry.power_w.map(|w| format!("{w:.0} W")),

@@ -531,11 +531,8 @@ fn calibration(
         line.reads("calibration caches", "--calib", file)?;
     }
     if !options.calibration_shapes.inputs.is_empty() {
-        let flags = [
-            (Point::Min, "--minShapesCalib"),
-            (Point::Opt, "--optShapesCalib"),
-            (Point::Max, "--maxShapesCalib"),
-        ];
+        let flags =
+            [(Point::Min, "--minShapesCalib"), (Point::Opt, "--optShapesCalib"), (Point::Max, "--maxShapesCalib")];
         for (point, flag) in flags {
             line.value("option calibration_shapes", flag, shapes::text(&point.shapes(&options.calibration_shapes))?)?;
         }

@@ -176,7 +176,10 @@ pub fn check(
     let options = Options::parse(&spec.options)?;
     let mut warnings = Vec::new();
     if architecture(capability).is_none() {
-        warnings.push(format!("{} is not known here: whether TensorRT {version} has it is not checked", described(capability)));
+        warnings.push(format!(
+            "{} is not known here: whether TensorRT {version} has it is not checked",
+            described(capability)
+        ));
     }
     let typed = version.major >= 11 || options.strongly_typed;
     for (need, what) in needs(spec, &options).into_iter().chain(model.into_iter().flat_map(|m| of_model(m, typed))) {
@@ -213,9 +216,11 @@ fn needs(spec: &BuildSpec, options: &Options) -> Vec<(Need, String)> {
         needs.push((Need::Bf16, "option quantized_fallback=bf16".to_owned()));
     }
     let layers = [("layer_precisions", &options.layer_precisions), ("layer_output_types", &options.layer_output_types)];
-    let of_layers = layers.iter().flat_map(|(name, layers)| layers.iter().flat_map(|l| &l.types).map(|t| (*name, t.as_str())));
+    let of_layers =
+        layers.iter().flat_map(|(name, layers)| layers.iter().flat_map(|l| &l.types).map(|t| (*name, t.as_str())));
     let sides = [("input_formats", &options.input_formats), ("output_formats", &options.output_formats)];
-    let of_edges = sides.iter().flat_map(|(name, formats)| formats.iter().filter_map(|f| Some((*name, f.element.as_deref()?))));
+    let of_edges =
+        sides.iter().flat_map(|(name, formats)| formats.iter().filter_map(|f| Some((*name, f.element.as_deref()?))));
     for (name, element) in of_layers.chain(of_edges) {
         match element {
             "bf16" => needs.push((Need::Bf16, format!("bf16 in option {name}"))),
@@ -252,7 +257,9 @@ fn instead(need: Need, capability: Capability) -> String {
     let here = |need: Need| NEEDS.iter().any(|row| row.need == need && row.first <= capability);
     match need {
         Need::Bf16 => "ask for fp16, or build for an Ampere or newer device".to_owned(),
-        Need::Fp8 if here(Need::FastInt8) => "ask for int8 or fp16, or build for an Ada, Hopper or newer device".to_owned(),
+        Need::Fp8 if here(Need::FastInt8) => {
+            "ask for int8 or fp16, or build for an Ada, Hopper or newer device".to_owned()
+        }
         Need::Fp8 => "ask for fp32, or build for an Ada, Hopper or newer device".to_owned(),
         Need::AmperePlus if here(Need::SameComputeCapability) => {
             "build on an Ampere or newer device, or ask for same_compute_capability (10.9 and newer)".to_owned()

@@ -14,14 +14,13 @@ const fn v(major: u32, minor: u32, patch: u32) -> Version {
     Version::new(major, minor, patch)
 }
 
-const RELEASE_8_6: &str = "TensorRT release notes 8.6.0: 8.5.3 was the last for SM 3.x and 5.x (github.com/NVIDIA/TensorRT/issues/3589)";
-const NO_PASCAL: &str =
-    "TensorRT 10.1 support matrix: SM 7.0 or higher; 10.0.1 ends in 'Unsupported SM: 0x601' (github.com/NVIDIA/TensorRT/issues/3826)";
+const RELEASE_8_6: &str =
+    "TensorRT release notes 8.6.0: 8.5.3 was the last for SM 3.x and 5.x (github.com/NVIDIA/TensorRT/issues/3589)";
+const NO_PASCAL: &str = "TensorRT 10.1 support matrix: SM 7.0 or higher; 10.0.1 ends in 'Unsupported SM: 0x601' (github.com/NVIDIA/TensorRT/issues/3826)";
 const NO_VOLTA: &str = "TensorRT release notes 10.5.0: support for compute capability 7.0 removed";
 const SINCE_8_4: &str = "TensorRT 8.4.3 and 10.1 support matrices, hardware and precision";
 const HOPPER: &str = "TensorRT 8.5.1 changelog and support matrix 8.5.3: 9.0; it is in none before";
-const ADA: &str =
-    "8.4.1 ends in 'Unsupported SM: 0x809', 8.5.1 builds (github.com/NVIDIA/TensorRT/issues/2727)";
+const ADA: &str = "8.4.1 ends in 'Unsupported SM: 0x809', 8.5.1 builds (github.com/NVIDIA/TensorRT/issues/2727)";
 const BLACKWELL: &str =
     "TensorRT release notes 10.8.0: first with Blackwell; 10.7.0 ends in 'Target GPU SM 120 is not supported'";
 
@@ -95,7 +94,8 @@ pub const NEEDS: &[NeedRow] = &[
     NeedRow { need: Need::FastInt8, name: "fast int8", first: cc(6, 1), refused: false, source: MATRIX },
 ];
 
-const CUDA_DRIVERS: &str = "CUDA documentation, minor version compatibility: 11.x from 450, 12.x from 525, 13.x from 580";
+const CUDA_DRIVERS: &str =
+    "CUDA documentation, minor version compatibility: 11.x from 450, 12.x from 525, 13.x from 580";
 
 /// Oldest driver branch of each CUDA generation.
 pub const DRIVERS: &[CudaDriver] = &[
@@ -108,5 +108,9 @@ pub const DRIVERS: &[CudaDriver] = &[
 pub const TOOLKITS: &[Toolkit] = &[
     Toolkit { since: v(8, 4, 0), cuda_major: 11, source: "TensorRT 8.4.3 support matrix" },
     Toolkit { since: v(10, 13, 2), cuda_major: 12, source: "TensorRT 10.13.2 changelog: CUDA 11.x dropped" },
-    Toolkit { since: v(11, 1, 0), cuda_major: 13, source: "TensorRT release notes 11.1.0: CUDA 13.3 on every platform" },
+    Toolkit {
+        since: v(11, 1, 0),
+        cuda_major: 13,
+        source: "TensorRT release notes 11.1.0: CUDA 13.3 on every platform",
+    },
 ];

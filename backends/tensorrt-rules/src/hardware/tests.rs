@@ -32,7 +32,10 @@ fn a_version_that_does_not_know_the_gpu_is_refused_with_those_that_do() {
     ] {
         let refusal = checked(version, capability, &plain).unwrap_err();
         let text = refusal.to_string();
-        assert!(text.starts_with(&format!("TensorRT {version} does not support GPUs of compute capability {capability}")), "{text}");
+        assert!(
+            text.starts_with(&format!("TensorRT {version} does not support GPUs of compute capability {capability}")),
+            "{text}"
+        );
         assert!(text.ends_with(able), "{text}");
         assert!(refusal.hint().contains("--toolchain"), "{}", refusal.hint());
     }
@@ -101,7 +104,8 @@ fn options_and_compatibility_need_their_hardware_too() {
 fn an_old_driver_is_a_warning() {
     let with = |driver| Board { capability: cc("8.0"), driver: Some(driver) };
     let plain = BuildSpec::default();
-    let warned = |version: &str, driver| !check(version.parse().unwrap(), &with(driver), &plain, None).unwrap().is_empty();
+    let warned =
+        |version: &str, driver| !check(version.parse().unwrap(), &with(driver), &plain, None).unwrap().is_empty();
     assert!(warned("11.1.0", "570.124.06") && !warned("11.1.0", "580.65.06"));
     assert!(warned("10.13.2", "470.57.02") && !warned("10.13.0", "470.57.02"));
     assert!(!warned("8.4.1", "450.80.02") && warned("8.4.1", "440.33"));

@@ -129,14 +129,8 @@ pub struct Options {
 }
 
 /// Names that ask for the deep-learning accelerator of embedded boards.
-const DLA: [&str; 6] = [
-    "dla",
-    "use_dla_core",
-    "dla_core",
-    "allow_gpu_fallback",
-    "build_dla_standalone",
-    "dla_managed_sram_mib",
-];
+const DLA: [&str; 6] =
+    ["dla", "use_dla_core", "dla_core", "allow_gpu_fallback", "build_dla_standalone", "dla_managed_sram_mib"];
 
 impl Options {
     /// Reads the options of a spec.

@@ -264,7 +264,10 @@ fn together(version: Number, options: &Options<'_>, has: &dyn Fn(&str) -> bool) 
         (has("--leanDLLPath") && !has("--versionCompatible"), "names a lean runtime for a plain plan"),
         (has("--int4") && has("--stronglyTyped"), "is strongly typed and int4"),
         (has("--calibProfile") && (!has("--calib") || has("--minShapesCalib")), "calibrates in a profile of no effect"),
-        (has("--minShapesCalib") != has("--optShapesCalib") || has("--minShapesCalib") != has("--maxShapesCalib"), "has part of the calibration shapes"),
+        (
+            has("--minShapesCalib") != has("--optShapesCalib") || has("--minShapesCalib") != has("--maxShapesCalib"),
+            "has part of the calibration shapes",
+        ),
         (has("--minShapesCalib") && !has("--calib"), "has calibration shapes without calibration"),
         (has("--excludeLeanRuntime") && !has("--versionCompatible"), "excludes a runtime that it has not"),
         (has("--stronglyTyped") && (has("--fp16") || has("--int8")), "is strongly typed and has precision flags"),

@@ -1,6 +1,7 @@
 //! Every command line that specs come to on every version, held against an option parser of our own.
 
 mod checker;
+mod generated;
 mod snapshots;
 mod specs;
 

@@ -194,7 +194,11 @@ pub fn cases() -> Vec<Case> {
     case("input layouts, known model", with(&[("input_formats", "chw+chw32")]), Some(fixed(&[Fp32], &[])));
     for loading in ["static", "dynamic", "serialized"] {
         let plugins = vec![digest, Digest::of(b"other")];
-        case("plugins", BuildSpec { plugins, version_compatible: loading == "serialized", ..with(&[("plugin_loading", loading)]) }, None);
+        case(
+            "plugins",
+            BuildSpec { plugins, version_compatible: loading == "serialized", ..with(&[("plugin_loading", loading)]) },
+            None,
+        );
     }
     for runtime in ["lean", "dispatch"] {
         case("runtime", BuildSpec { version_compatible: true, ..with(&[("runtime", runtime)]) }, None);

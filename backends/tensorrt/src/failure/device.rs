@@ -63,7 +63,10 @@ pub(super) fn precision(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found>
     ];
     let lacks = |text: &str| {
         LACKS.iter().any(|words| text.contains(words))
-            || WORDS.iter().any(|word| text.contains(&format!("{word} is not supported")) || text.contains(&format!("{word} precision is not supported")))
+            || WORDS.iter().any(|word| {
+                text.contains(&format!("{word} is not supported"))
+                    || text.contains(&format!("{word} precision is not supported"))
+            })
     };
     messages.errors.iter().find_map(|message| {
         let text = message.text.to_ascii_lowercase();
@@ -80,8 +83,8 @@ pub(super) fn kernel(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {
     let message = messages.error(&[
         "error code 1: cask",
         "cask error",
-        "cask convolution",
-        "cask gemm",
+        "cask convolution execution",
+        "cask gemm execution",
         "final synchronize failed",
         "final event synchronize failed",
         "kernel launch failed",

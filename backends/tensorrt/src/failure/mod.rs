@@ -351,3 +351,6 @@ fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod sources;

@@ -6,7 +6,8 @@ use crate::log::Message;
 /// The tensor that a message about shapes is about.
 fn tensor(message: &Message) -> Option<String> {
     let text = &message.text;
-    let after = |before: &str, end: &str| between(text, before, end).filter(|_| text.contains(before)).and_then(tensor_name);
+    let after =
+        |before: &str, end: &str| between(text, before, end).filter(|_| text.contains(before)).and_then(tensor_name);
     after("input tensor with name \"", "\"")
         .or_else(|| after("bindings[", "]"))
         .or_else(|| after("missing values for input ", " "))
@@ -15,7 +16,9 @@ fn tensor(message: &Message) -> Option<String> {
         .or_else(|| after("for input ", " "))
         .or_else(|| after("input tensor ", " "))
         .or_else(|| {
-            let (name, _) = text.split_once(": dynamic input is missing").or_else(|| text.split_once(": number of dimensions is "))?;
+            let (name, _) = text
+                .split_once(": dynamic input is missing")
+                .or_else(|| text.split_once(": number of dimensions is "))?;
             tensor_name(name.rsplit(['(', ' ', ']']).next()?)
         })
 }
@@ -29,6 +32,7 @@ pub(super) fn negative_dimension(_: &Ended<'_>, messages: &Messages<'_>) -> Opti
         "negative extent",
         "negative length",
         "dims.d[i] >= 0",
+        "never exceeds -1",
         "return x >= 0",
         "must be non-negative",
         "cannot be negative",

@@ -161,4 +161,3 @@ fn reason<'a>(errors: &[&'a Message]) -> Option<&'a Message> {
     ];
     first_with(errors, &REASONS)
 }
-

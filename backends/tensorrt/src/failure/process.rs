@@ -55,7 +55,9 @@ pub(super) fn missing_library(ended: &Ended<'_>, messages: &Messages<'_>) -> Opt
 /// A plugin is named on the command line; what is missing then is the operator's to provide.
 fn is_plugin(facts: &LogFacts, library: &str) -> bool {
     facts.banner().is_some_and(|banner| {
-        !library.is_empty() && banner.command.to_ascii_lowercase().contains("plugins") && banner.command.contains(library)
+        !library.is_empty()
+            && banner.command.to_ascii_lowercase().contains("plugins")
+            && banner.command.contains(library)
     })
 }
 
