@@ -123,10 +123,31 @@ pub async fn find_all(context: &Context<'_>, farm: &Farm, name: &str) -> Result<
             return Ok(reports);
         }
     }
+    let jobs = v1::GetJobRequest { id: name.to_owned() };
+    if let Ok(job) = farm.rpc().get_job(jobs).await {
+        return Err(without_report(&job.into_inner()));
+    }
     let project = context.settings.get(Key::Project).map(|p| format!(" in project {p}")).unwrap_or_default();
     Err(Failure::new(ErrorCode::NotFound, format!("no report of '{name}'{project}")).hint(
         "name a job (planforge jobs), an engine key or plan digest in full (planforge engines --json), a plan of the farm or a report file",
     ))
+}
+
+/// Why a job has no report: what it failed with, or where it stands.
+fn without_report(job: &v1::Job) -> Failure {
+    let state = view::state_name(job.state());
+    let lacks = format!("job {} for {} has no report: {state}", job.id, job.sku);
+    let Some(failed) = &job.failure else {
+        let failure = Failure::new(ErrorCode::NotFound, lacks);
+        return match view::is_ended(job.state()) {
+            true => failure.hint(format!("planforge jobs {}", job.id)),
+            false => failure.hint(format!("planforge watch {} waits for its end", job.id)),
+        };
+    };
+    let class = view::failure_class_name(failed.class());
+    let logs = format!("planforge logs {} has its log", job.id);
+    let hint = if failed.hint.is_empty() { logs } else { format!("{}; {logs}", failed.hint) };
+    Failure::new(ErrorCode::NotFound, format!("{lacks} [{class}]: {}", failed.message)).hint(hint)
 }
 
 /// The reports that the farm lists for a request, newest first; none when it knows nothing of `name`.
@@ -165,11 +186,11 @@ pub async fn of_request(context: &Context<'_>, farm: &Farm, id: &str, all: bool)
         let request = v1::GetJobRequest { id: job.id };
         let job = farm.rpc().get_job(request).await.map_err(|e| farm.error(e))?.into_inner();
         if job.report_json.is_empty() {
-            let message = format!("job {} for {} has no report: {}", job.id, job.sku, view::state_name(job.state()));
+            let failure = without_report(&job);
             if all {
-                return Err(Failure::new(ErrorCode::NotFound, message).hint(format!("planforge jobs {}", job.id)));
+                return Err(failure);
             }
-            context.printer.warn(&message);
+            context.printer.warn(&failure.to_string());
             continue;
         }
         found.push(Report::parse(job.report_json.as_bytes()).map_err(|error| unreadable(&job.id, &error))?);
@@ -255,6 +276,26 @@ fn sort_by_age(reports: &mut [Report]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_that_failed_says_so_where_its_report_is_asked_for() {
+        let failed = v1::Failure {
+            class: v1::FailureClass::Model.into(),
+            message: "TensorRT 10.3.0 has no operator Det".into(),
+            hint: "bring a plugin".into(),
+        };
+        let mut job = v1::Job { id: "abc".into(), sku: "t4".into(), ..Default::default() };
+        job.set_state(v1::JobState::Failed);
+        job.failure = Some(failed);
+        let told = without_report(&job);
+        assert_eq!(told.message, "job abc for t4 has no report: failed [model]: TensorRT 10.3.0 has no operator Det");
+        assert_eq!(told.hint, "bring a plugin; planforge logs abc has its log");
+        job.failure = None;
+        job.set_state(v1::JobState::Running);
+        let told = without_report(&job);
+        assert_eq!(told.message, "job abc for t4 has no report: running");
+        assert!(told.hint.contains("watch abc"), "{}", told.hint);
+    }
 
     #[test]
     fn a_file_that_is_no_report_is_named() {

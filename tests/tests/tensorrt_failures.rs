@@ -174,6 +174,82 @@ fn every_failure_has_its_class_words_and_number_of_tries() {
 }
 
 #[test]
+fn what_nobody_knows_and_what_the_disk_lost_is_never_remembered() {
+    let mut case = Case::start(HostLimits::default());
+    let unheard = Behaviour::Fails { text: "Error[99]: something that nobody has seen".into() };
+    let full = Behaviour::Fails { text: "[TRT] write: No space left on device".into() };
+    case.rules(vec![
+        ("unheard", Phase::Build, None, unheard),
+        ("full", Phase::Build, None, full),
+        ("cut", Phase::Load, None, Behaviour::CutPlan),
+    ]);
+    let parts = [("unheard", "something that nobody has seen"), ("full", "No space left"), ("cut", "no whole plan")];
+    let submitted: Vec<(PathBuf, String)> = parts
+        .iter()
+        .map(|(graph, _)| {
+            let model = case.model(graph);
+            let id = case.submit(&model);
+            (model, id)
+        })
+        .collect();
+    for ((graph, part), (_, id)) in parts.iter().zip(&submitted) {
+        case.farm.wait_ended(id);
+        let job = case.detail(id);
+        let message = job["failure"]["message"].as_str().unwrap_or("");
+        assert_eq!((&job["state"], &job["failure"]["class"]), (&"failed".into(), &"infrastructure".into()), "{job}");
+        assert!(message.contains(part), "{graph}: {message}");
+        // Whoever asks for its report is told the same, and its log says it too.
+        let report = process::run(case.farm.cli(&["report", id]));
+        let said = String::from_utf8_lossy(&report.stderr).into_owned();
+        assert!(report.status.code() == Some(3) && said.contains("failed") && said.contains(part), "{graph}: {said}");
+        let compare = process::run(case.farm.cli(&["compare", id, id]));
+        assert!(String::from_utf8_lossy(&compare.stderr).contains(part), "{graph}: {compare:?}");
+        let log = String::from_utf8_lossy(&process::run(case.farm.cli(&["logs", id])).stdout).into_owned();
+        assert!(log.contains("agent: failed: ") && !log.contains("exit code 1"), "{graph}: {log}");
+    }
+    // The disk has room again, and the same requests are built.
+    case.rules(Vec::new());
+    for (model, _) in &submitted {
+        let id = case.submit(model);
+        let job = case.farm.wait_ended(&id);
+        assert_eq!(job["state"], "succeeded", "{job}");
+    }
+}
+
+#[test]
+fn what_a_gpu_cannot_do_is_refused_at_submission() {
+    let farm = Farm::start(Link::Loopback);
+    let _new = Host::start(&farm, "h100-pcie", &["8.4.1.5", "10.3.0.26"], HostLimits::default());
+    let _old = Host::start(&farm, SKU, &["10.13.3.9"], HostLimits::default());
+    farm.wait_agents(2);
+    let model = models::convolutions(&farm.path().join("m.onnx"), 1, 4, 8, 700);
+    let model = model.to_str().expect("UTF-8");
+    let refused = |arguments: &[&str], parts: &[&str]| {
+        let mut all = vec!["submit", model];
+        all.extend(arguments);
+        let submit = process::run(farm.cli(&all));
+        let said = String::from_utf8_lossy(&submit.stderr).into_owned();
+        assert_eq!(submit.status.code(), Some(6), "{arguments:?}: {said}");
+        all.push("--dry-run");
+        let dry_run = process::run(farm.cli(&all));
+        let shown = String::from_utf8_lossy(&dry_run.stdout).into_owned();
+        assert!(parts.iter().all(|part| said.contains(part)), "{arguments:?}: {said}");
+        assert!(shown.contains("be refused"), "{arguments:?}: {shown}");
+    };
+    refused(
+        &["--sku", "h100-pcie", "--toolchain", "tensorrt=8.4"],
+        &["compute capability 9.0 (Hopper)", "8.5.1 and newer do", "--toolchain tensorrt=10.3.0.26"],
+    );
+    refused(&["--sku", SKU, "--precision", "bf16"], &["precision bf16", "7.5 (Turing)", "ask for fp16"]);
+    refused(&["--sku", SKU, "--precision", "fp8"], &["precision fp8", "7.5 (Turing)"]);
+    refused(&["--sku", SKU, "--hardware-compatibility", "ampere+"], &["ampere+", "same_compute_capability"]);
+    // Who names no version has one that knows the GPU.
+    let id = id_of(&farm.submit(Path::new(model), &["--sku", "h100-pcie"])[0]);
+    let job = farm.wait_ended(&id);
+    assert_eq!(job["state"], "succeeded", "{job}");
+}
+
+#[test]
 fn a_run_on_another_board_stores_nothing_and_is_tried_again() {
     let mut case = Case::start(HostLimits::default());
     let far = board_of("h100-sxm").gpu();

@@ -187,8 +187,17 @@ impl<'a> Supervision<'a> {
         match last_word {
             // Libraries may crash while they unload: the result was complete before.
             Some(word) => {
-                if !status.success() {
-                    self.log.note(&format!("the worker ended with {} after its last word", describe(status)));
+                match &word {
+                    // It exits as a worker that failed does; why it did is what a reader of the log looks for.
+                    LastWord::Failed(failed) => {
+                        let hint =
+                            if failed.hint.is_empty() { String::new() } else { format!("\nhint: {}", failed.hint) };
+                        self.log.note(&format!("failed: {}{hint}", failed.message));
+                    }
+                    LastWord::Done { .. } if !status.success() => {
+                        self.log.note(&format!("the worker ended with {} after its last word", describe(status)));
+                    }
+                    LastWord::Done { .. } => {}
                 }
                 Ok(word)
             }

@@ -8,14 +8,18 @@
 //! | [`options`] | what a spec's backend options mean |
 //! | [`command`] | command lines from specs |
 //! | [`model`] | what command lines need to know of a model |
+//! | [`hardware`] | what a GPU can do with a version, by its compute capability |
+//! | `operators` | which operators a version's parser has |
 //! | [`preflight`] | every command line of a job, and what is refused before any runs |
 //! | [`refusal`] | why a spec cannot be built |
 //!
-//! Must not know: installations, processes, logs, devices.
+//! Must not know: installations, processes, logs, how devices are found.
 
 pub mod command;
 pub mod flags;
+pub mod hardware;
 pub mod model;
+mod operators;
 pub mod options;
 pub mod plan;
 pub mod preflight;

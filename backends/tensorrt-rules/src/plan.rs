@@ -127,9 +127,14 @@ impl PlanHeader {
         Some(version.release() == Version::new(major, minor, patch) && same_build)
     }
 
-    /// `10.5.0.18`; the last number is the build modulo 256.
+    /// `10.5.0.18`; the last number is the build modulo 256. No TensorRT that writes its version is older than 8.6: lower
+    /// ones are TensorRT for RTX's.
     pub fn version_text(&self) -> Option<String> {
-        self.version.map(|[major, minor, patch, build]| format!("{major}.{minor}.{patch}.{build}"))
+        const FIRST_MAJOR: u8 = 8;
+        self.version.map(|[major, minor, patch, build]| {
+            let product = if major < FIRST_MAJOR { "for RTX " } else { "" };
+            format!("{product}{major}.{minor}.{patch}.{build}")
+        })
     }
 }
 
@@ -188,6 +193,15 @@ mod tests {
         longer.push(0);
         assert!(matches!(parse(&longer), Err(PlanError::Length { stated: 200, actual: 201 })));
         assert!(matches!(parse(&[]), Err(PlanError::Empty)));
+    }
+
+    #[test]
+    fn a_plan_of_the_other_product_says_so() {
+        let mut bytes = framed(100);
+        bytes[24..28].copy_from_slice(&[1, 7, 1, 39]);
+        let header = parse(&bytes).unwrap();
+        assert_eq!(header.version_text().as_deref(), Some("for RTX 1.7.1.39"));
+        assert_eq!(header.is_of(Version::new(10, 7, 1)), Some(false));
     }
 
     #[test]

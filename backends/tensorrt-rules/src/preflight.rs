@@ -1,14 +1,15 @@
 //! What can be said before anything runs: refusals, and warnings where it is not certain.
 //!
-//! A spec is checked by writing every command line that its job would run. Operators and opsets are NVIDIA's own lists
-//! (the importers and `docs/operators.md` of onnx-tensorrt, branches 8.2 to 10.1): what those versions lack is refused,
-//! what only newer versions could have learned is a warning.
+//! A spec is checked by writing every command line that its job would run, and by the rules of what the version's parser
+//! reads ([`crate::operators`]) and what the GPU can do with it ([`crate::hardware`]).
 
 use crate::{
     command::{self, Benchmark, BuildFiles, CommandLine, Mode, Outputs, Profile, Run},
-    flags::Capabilities,
+    flags::{Capabilities, table::COLUMNS},
+    hardware::{self, Board},
     model::ModelFacts,
-    options::Options,
+    operators,
+    options::{ALLOW_UNKNOWN_TOOLCHAIN, Options},
     refusal::Refusal,
     version::Version,
 };
@@ -28,6 +29,7 @@ pub struct Step {
 const PLAN: &str = "engine.plan";
 const TIMING_CACHE: &str = "timing.cache";
 const CALIBRATION: &str = "calibration.cache";
+const LEAN_RUNTIME: &str = "libnvinfer_lean.so";
 /// What one measurement asks for before anything was measured.
 const ITERATIONS: u32 = 10;
 
@@ -74,6 +76,7 @@ pub fn steps(
                 profile: index,
                 shapes: &shapes,
                 inputs: &[],
+                lean_runtime: Some(Path::new(LEAN_RUNTIME)),
             };
             let name = |what: &str| match (profiles.len(), varying.inputs.is_empty()) {
                 (1, true) => what.to_owned(),
@@ -106,18 +109,56 @@ pub fn steps(
     Ok(steps)
 }
 
-/// Refuses what cannot be built, and says what may go wrong. Without `model`, what depends on it is left open.
+/// Refuses what cannot be built, and says what may go wrong. Without `model` or `board`, what depends on them is left
+/// open.
 pub fn check(
     capabilities: &Capabilities,
     spec: &BuildSpec,
     model: Option<&ModelFacts>,
+    board: Option<&Board<'_>>,
 ) -> Result<Vec<String>, Refusal> {
+    let version = capabilities.version();
     Options::parse(&spec.options)?;
+    let mut warnings = match board {
+        Some(board) => hardware::check(version, board, spec, model)?,
+        None => Vec::new(),
+    };
     steps(capabilities, spec, Path::new("model.onnx"), model)?;
-    match model {
-        Some(model) => operators(capabilities.version(), model, !spec.plugins.is_empty()),
-        None => Ok(Vec::new()),
+    if let Some(model) = model {
+        warnings.extend(operators::check(version, model, !spec.plugins.is_empty())?);
     }
+    Ok(warnings)
+}
+
+/// Older ones are not driven: their options, logs and exports are unknown here.
+pub const OLDEST: Version = Version::new(8, 4, 0);
+
+/// Refuses versions that nothing is known of. What is newer than the table within its last major version only adds to
+/// it, so it is used as far as its help goes, and said; a newer major version may mean other things by the same words,
+/// and takes `allow_unknown`.
+pub fn known(version: Version, allow_unknown: bool) -> Result<Option<String>, Refusal> {
+    let newest = COLUMNS[COLUMNS.len() - 1];
+    let range = format!("{}.{} to {}.{}", OLDEST.major, OLDEST.minor, newest.major, newest.minor);
+    if version.release() < OLDEST {
+        return Err(Refusal::Toolchain {
+            version,
+            problem: format!("older than the versions that are known here, {range}"),
+            hint: format!("ask for a toolchain from {}.{} on", OLDEST.major, OLDEST.minor),
+        });
+    }
+    if version.major > newest.major && !allow_unknown {
+        return Err(Refusal::Toolchain {
+            version,
+            problem: format!("newer than the versions that are known here, {range}"),
+            hint: format!(
+                "ask for one of {range}, or try it with --allow-unknown-toolchain (option {ALLOW_UNKNOWN_TOOLCHAIN}=true)"
+            ),
+        });
+    }
+    let newer = (version.major, version.minor) > (newest.major, newest.minor);
+    Ok(newer.then(|| {
+        format!("TensorRT {version} is newer than the versions that are known here, {range}: it is used as far as its help goes")
+    }))
 }
 
 /// What the table says of a toolchain of this backend; `None` for a version that cannot be read.
@@ -125,200 +166,91 @@ pub fn capabilities_of(toolchain: &Toolchain) -> Option<Capabilities> {
     toolchain.version.parse().ok().map(Capabilities::of_version)
 }
 
-/// Whether the table refuses `spec` on `toolchain`, for where neither installation nor model are at hand. Toolchains of
+/// Whether the rules refuse `spec` on `toolchain`, for where neither installation nor model are at hand. Toolchains of
 /// other backends, and versions that cannot be read, are not for this to judge.
-pub fn admit(toolchain: &Toolchain, spec: &BuildSpec) -> Result<(), Refusal> {
+pub fn admit(
+    toolchain: &Toolchain,
+    spec: &BuildSpec,
+    board: Option<&Board<'_>>,
+    allow_unknown: bool,
+) -> Result<(), Refusal> {
     if toolchain.backend != crate::BACKEND {
         return Ok(());
     }
     match capabilities_of(toolchain) {
-        Some(capabilities) => check(&capabilities, spec, None).map(drop),
+        Some(capabilities) => {
+            known(capabilities.version(), allow_unknown)?;
+            check(&capabilities, spec, None, board).map(drop)
+        }
         None => Ok(()),
     }
 }
 
-/// Newest opset that a version documents.
-const OPSETS: [(Version, i64); 4] = [
-    (Version::new(8, 0, 0), 13),
-    (Version::new(8, 4, 0), 17),
-    (Version::new(9, 0, 0), 19),
-    (Version::new(10, 0, 0), 20),
-];
-/// Oldest opset, documented from 10.0 on.
-const OLDEST_OPSET: (Version, i64) = (Version::new(10, 0, 0), 9);
-/// The newest version whose lists are known.
-const NEWEST_LISTED: Version = Version::new(10, 1, 99);
-
-/// Operators of the standard domain that a version learned.
-const LEARNED: [(&str, Version); 22] = [
-    ("HardSwish", Version::new(8, 4, 0)),
-    ("Shrink", Version::new(8, 4, 0)),
-    ("Xor", Version::new(8, 4, 0)),
-    ("GridSample", Version::new(8, 5, 0)),
-    ("MeanVarianceNormalization", Version::new(8, 5, 0)),
-    ("Mod", Version::new(8, 5, 0)),
-    ("NonZero", Version::new(8, 5, 0)),
-    ("OneHot", Version::new(8, 5, 0)),
-    ("RandomNormal", Version::new(8, 5, 0)),
-    ("RandomNormalLike", Version::new(8, 5, 0)),
-    ("RoiAlign", Version::new(8, 5, 0)),
-    ("Trilu", Version::new(8, 5, 0)),
-    ("GroupNormalization", Version::new(8, 6, 0)),
-    ("IsInf", Version::new(8, 6, 0)),
-    ("LayerNormalization", Version::new(8, 6, 0)),
-    ("CastLike", Version::new(9, 1, 0)),
-    ("Hardmax", Version::new(9, 2, 0)),
-    ("Gelu", Version::new(10, 0, 0)),
-    ("Mish", Version::new(10, 0, 0)),
-    ("DeformConv", Version::new(10, 1, 0)),
-    ("TRT_FP8QuantizeLinear", Version::new(8, 6, 0)),
-    ("TRT_FP8DequantizeLinear", Version::new(8, 6, 0)),
-];
-
-/// Operators that no listed version has.
-const UNKNOWN: [&str; 46] = [
-    "AffineGrid",
-    "Bernoulli",
-    "BitShift",
-    "BitwiseAnd",
-    "BitwiseNot",
-    "BitwiseOr",
-    "BitwiseXor",
-    "BlackmanWindow",
-    "CenterCropPad",
-    "Col2Im",
-    "Compress",
-    "ConcatFromSequence",
-    "ConvInteger",
-    "DFT",
-    "Det",
-    "DynamicQuantizeLinear",
-    "HammingWindow",
-    "HannWindow",
-    "ImageDecoder",
-    "MatMulInteger",
-    "MaxRoiPool",
-    "MaxUnpool",
-    "MelWeightMatrix",
-    "Multinomial",
-    "NegativeLogLikelihoodLoss",
-    "Optional",
-    "OptionalGetElement",
-    "OptionalHasElement",
-    "QLinearConv",
-    "QLinearMatMul",
-    "RegexFullMatch",
-    "STFT",
-    "SequenceAt",
-    "SequenceConstruct",
-    "SequenceEmpty",
-    "SequenceErase",
-    "SequenceInsert",
-    "SequenceLength",
-    "SequenceMap",
-    "SoftmaxCrossEntropyLoss",
-    "SplitToSequence",
-    "StringConcat",
-    "StringNormalizer",
-    "StringSplit",
-    "TfIdfVectorizer",
-    "Unique",
-];
-
-/// From here on functions that a model defines are unfolded.
-const FUNCTIONS_SINCE: Version = Version::new(9, 0, 0);
-
-fn operators(version: Version, model: &ModelFacts, plugins: bool) -> Result<Vec<String>, Refusal> {
-    let release = version.release();
-    let mut warnings = Vec::new();
-    let mut missing = Vec::new();
-    for (domain, operator) in model.operators.keys() {
-        if model.functions.contains(&(domain.clone(), operator.clone())) {
-            if release < FUNCTIONS_SINCE {
-                missing.push((operator.clone(), "9.0 and newer unfold functions of a model".to_owned()));
-            }
-            continue;
-        }
-        if let Some((_, since)) = LEARNED.iter().find(|(name, _)| name == operator) {
-            if release < *since {
-                missing.push((operator.clone(), format!("{}.{} and newer do", since.major, since.minor)));
-            }
-        } else if domain.is_empty() && UNKNOWN.contains(&operator.as_str()) {
-            if release <= NEWEST_LISTED {
-                missing.push((operator.clone(), "no version up to 10.1 does".into()));
-            } else {
-                warnings
-                    .push(format!("operator {operator} was unknown up to TensorRT 10.1, and {version} may lack it"));
-            }
-        } else if !domain.is_empty() && !plugins {
-            warnings.push(format!("operator {domain}::{operator} needs a plugin that TensorRT {version} brings along"));
-        }
-    }
-    // A plugin library may bring any operator.
-    if plugins {
-        warnings.extend(missing.drain(..).map(|(name, _)| format!("operator {name} must come from a plugin library")));
-    }
-    if let Some((_, able)) = missing.first() {
-        let names: Vec<_> = missing.iter().map(|(name, _)| name.as_str()).collect();
-        let kind = if names.len() == 1 { "operator" } else { "operators" };
-        return Err(Refusal::Version {
-            what: format!("{kind} {}", names.join(", ")),
-            version,
-            able: able.clone(),
-            hint: "ask for a newer toolchain, replace the operator in the model, or bring a plugin that has it".into(),
-        });
-    }
-    warnings.extend(opset(version, model.opset));
-    Ok(warnings)
+/// Whether `toolchain` can be used on this GPU at all, whatever is asked of it.
+pub fn usable(toolchain: &Toolchain, board: Option<&Board<'_>>, allow_unknown: bool) -> bool {
+    let Some(capabilities) = capabilities_of(toolchain).filter(|_| toolchain.backend == crate::BACKEND) else {
+        return true;
+    };
+    let version = capabilities.version();
+    known(version, allow_unknown).is_ok()
+        && board.is_none_or(|board| hardware::knows(version, board.capability).is_ok())
 }
 
-/// The parser tries opsets that it does not know, so they are worth a warning only.
-fn opset(version: Version, opset: Option<i64>) -> Option<String> {
-    let opset = opset?;
-    let release = version.release();
-    let newest = OPSETS.iter().rev().find(|(since, _)| *since <= release)?.1;
-    if opset > newest && release <= NEWEST_LISTED {
-        return Some(format!("the model has opset {opset}; TensorRT {version} documents opsets up to {newest}"));
-    }
-    (release >= OLDEST_OPSET.0 && opset < OLDEST_OPSET.1)
-        .then(|| format!("the model has opset {opset}; TensorRT {version} documents opsets from {} on", OLDEST_OPSET.1))
+/// Takes the permission to use unknown versions out of `spec`: it decides who may build, and is no part of what is
+/// built.
+pub fn take_permission(spec: &mut BuildSpec) -> bool {
+    spec.options.remove(ALLOW_UNKNOWN_TOOLCHAIN).is_some_and(|value| value == "true")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Edge;
+    use std::collections::BTreeMap;
 
-    fn model(operators: &[(&str, &str)], opset: i64) -> ModelFacts {
-        let operators = operators.iter().map(|(d, o)| (((*d).to_owned(), (*o).to_owned()), 1)).collect();
-        let inputs = vec![Edge { name: "x".into(), element: Some("fp32"), dims: vec![Some(1), Some(3)] }];
-        ModelFacts { opset: Some(opset), operators, inputs, ..ModelFacts::default() }
-    }
-
-    fn checked(version: &str, model: &ModelFacts) -> Result<Vec<String>, Refusal> {
-        check(&Capabilities::of_version(version.parse().unwrap()), &BuildSpec::default(), Some(model))
+    fn tensorrt(version: &str) -> Toolchain {
+        Toolchain { backend: crate::BACKEND.into(), version: version.into(), components: BTreeMap::new() }
     }
 
     #[test]
-    fn operators_a_version_lacks_are_refused_with_those_that_have_them() {
-        let norm = model(&[("", "LayerNormalization"), ("", "Relu")], 17);
-        let refusal = checked("8.5.3", &norm).unwrap_err().to_string();
-        assert_eq!(refusal, "TensorRT 8.5.3 does not support operator LayerNormalization; 8.6 and newer do");
-        assert_eq!(checked("8.6.1", &norm), Ok(vec![]));
-        let qlinear = model(&[("", "QLinearConv")], 13);
-        assert!(checked("10.1.0", &qlinear).is_err());
-        assert!(checked("10.16.1", &qlinear).unwrap()[0].contains("may lack it"));
+    fn only_known_versions_are_admitted() {
+        let plain = BuildSpec::default();
+        let admitted = |version: &str, allowed| admit(&tensorrt(version), &plain, None, allowed);
+        for version in ["8.0.1", "8.2.0", "8.2.1", "7.2.3"] {
+            for allowed in [false, true] {
+                let refusal = admitted(version, allowed).unwrap_err();
+                assert!(
+                    refusal.to_string().contains("older than the versions that are known here, 8.4 to 11.1"),
+                    "{refusal}"
+                );
+            }
+        }
+        let newer = admitted("12.0", false).unwrap_err();
+        assert!(newer.to_string().contains("TensorRT 12.0.0 is newer"), "{newer}");
+        assert!(newer.hint().contains("--allow-unknown-toolchain"), "{}", newer.hint());
+        assert_eq!(admitted("12.0", true), Ok(()));
+        for version in ["8.4.0", "8.4.1", "9.2.0", "11.1.0", "11.4.1"] {
+            assert_eq!(admitted(version, false), Ok(()), "{version}");
+        }
+        assert!(known(Version::new(11, 4, 1), false).unwrap().is_some());
+        assert_eq!(known(Version::new(11, 1, 0), false), Ok(None));
     }
 
     #[test]
-    fn what_is_uncertain_is_a_warning() {
-        assert!(checked("8.6.1", &model(&[("", "Relu")], 18)).unwrap()[0].contains("opsets up to 17"));
-        assert_eq!(checked("11.1.0", &model(&[("", "Relu")], 24)), Ok(vec![]));
-        assert!(checked("10.3.0", &model(&[("", "Relu")], 8)).unwrap()[0].contains("from 9 on"));
-        assert!(checked("10.3.0", &model(&[("my.ops", "Swirl")], 17)).unwrap()[0].contains("my.ops::Swirl"));
-        let mut own = model(&[("local", "Block")], 17);
-        own.functions.insert(("local".into(), "Block".into()));
-        assert_eq!(checked("9.3.0", &own), Ok(vec![]));
-        assert!(checked("8.6.1", &own).is_err());
+    fn the_permission_is_no_part_of_what_is_built() {
+        let mut spec = BuildSpec::default();
+        assert!(!take_permission(&mut spec));
+        spec.options.insert(ALLOW_UNKNOWN_TOOLCHAIN.into(), "true".into());
+        assert!(take_permission(&mut spec));
+        assert_eq!(spec, BuildSpec::default());
+    }
+
+    #[test]
+    fn a_toolchain_that_does_not_know_the_gpu_is_of_no_use_to_it() {
+        let volta = Board { capability: "7.0".parse().unwrap(), driver: None };
+        assert!(!usable(&tensorrt("10.13.0"), Some(&volta), false));
+        assert!(usable(&tensorrt("10.3.0"), Some(&volta), false) && usable(&tensorrt("10.13.0"), None, false));
+        assert!(!usable(&tensorrt("12.0"), None, false) && usable(&tensorrt("12.0"), None, true));
+        let other = Toolchain { backend: "native".into(), ..tensorrt("1") };
+        assert!(usable(&other, Some(&volta), false));
     }
 }

@@ -15,6 +15,9 @@ pub enum Refusal {
         able: String,
         hint: String,
     },
+    /// A version that nothing is known of.
+    #[error("TensorRT {version} is {problem}")]
+    Toolchain { version: Version, problem: String, hint: String },
     /// An option that is unknown, or whose value says nothing.
     #[error("option {name}: {problem}")]
     Option { name: String, problem: String, hint: String },
@@ -63,6 +66,7 @@ impl Refusal {
     pub fn hint(&self) -> &str {
         match self {
             Self::Version { hint, .. }
+            | Self::Toolchain { hint, .. }
             | Self::Option { hint, .. }
             | Self::Spec { hint, .. }
             | Self::Model { hint, .. } => hint,

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use std::{cmp::Ordering, fmt, str::FromStr};
 
 /// Codes below this are in the encoding of 8.x and 9.x.
+const FIRST_RTX_CODE: u32 = 10_000;
+/// Codes from here on are TensorRT's from 10.0 on. What lies between are those of TensorRT for RTX, another product with a
+/// tool of the same name: 10701 is its 1.7.1.
 const FIRST_WIDE_CODE: u32 = 100_000;
 
 /// A release of TensorRT. Without a build number it orders before every build of its release.
@@ -34,7 +37,11 @@ impl Version {
 
     /// From the number after `TensorRT v` and the one after `b`.
     pub fn from_code(code: u32, build: Option<u32>) -> Option<Self> {
-        let per_major = if code < FIRST_WIDE_CODE { 1_000 } else { 10_000 };
+        let per_major = match code {
+            ..FIRST_RTX_CODE => 1_000,
+            FIRST_RTX_CODE..FIRST_WIDE_CODE => return None,
+            FIRST_WIDE_CODE.. => 10_000,
+        };
         let version = Self { major: code / per_major, minor: code % per_major / 100, patch: code % 100, build };
         // 8.x and 9.x have one digit for the minor number; what says otherwise is no code of theirs.
         (version.major > 0).then_some(version)
@@ -42,11 +49,15 @@ impl Version {
 
     /// From a line such as `&&&& RUNNING TensorRT.trtexec [TensorRT v101601] [b11] # trtexec --help`.
     pub fn from_banner(line: &str) -> Option<Self> {
-        let rest = line.trim_start().strip_prefix("&&&& ")?;
-        let rest = rest.split_once(" TensorRT.trtexec [TensorRT v")?.1;
-        let (code, rest) = rest.split_once(']')?;
-        let build = rest.strip_prefix(" [b").and_then(|rest| rest.split_once(']')).and_then(|(b, _)| b.parse().ok());
-        Self::from_code(code.parse().ok()?, build)
+        let (code, build) = banner(line)?;
+        Self::from_code(code, build)
+    }
+
+    /// The version of TensorRT for RTX whose tool printed this line, `1.7.1`.
+    pub fn rtx_from_banner(line: &str) -> Option<String> {
+        let (code, _) = banner(line)?;
+        let rtx = (FIRST_RTX_CODE..FIRST_WIDE_CODE).contains(&code);
+        rtx.then(|| format!("{}.{}.{}", code / 10_000, code % 10_000 / 100, code % 100))
     }
 
     /// The release without its build.
@@ -57,6 +68,18 @@ impl Version {
     fn parts(self) -> (u32, u32, u32, Option<u32>) {
         (self.major, self.minor, self.patch, self.build)
     }
+}
+
+/// The number after `TensorRT v` and the one after `b`.
+fn banner(line: &str) -> Option<(u32, Option<u32>)> {
+    let rest = line.trim_start().strip_prefix("&&&& ")?;
+    let rest = rest
+        .split_once(" [TensorRT v")
+        .filter(|(tool, _)| tool.contains(".trtexec") || tool.contains(".tensorrt_rtx"))?
+        .1;
+    let (code, rest) = rest.split_once(']')?;
+    let build = rest.strip_prefix(" [b").and_then(|rest| rest.split_once(']')).and_then(|(b, _)| b.parse().ok());
+    Some((code.parse().ok()?, build))
 }
 
 impl Ord for Version {
@@ -131,6 +154,19 @@ mod tests {
             "&&&& R [TensorRT v8601]",
         ] {
             assert_eq!(Version::from_banner(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_other_products_tool_is_told_apart() {
+        for (code, version) in [("10701", "1.7.1"), ("10300", "1.3.0"), ("19901", "1.99.1"), ("20000", "2.0.0")] {
+            let line = format!("&&&& RUNNING TensorRT.trtexec [TensorRT v{code}] [b39] # tensorrt_rtx --help");
+            assert_eq!(Version::from_banner(&line), None, "{line}");
+            assert_eq!(Version::rtx_from_banner(&line).as_deref(), Some(version));
+        }
+        for code in ["8601", "9300", "100300", "110100"] {
+            let line = format!("&&&& RUNNING TensorRT.trtexec [TensorRT v{code}] # trtexec");
+            assert!(Version::from_banner(&line).is_some() && Version::rtx_from_banner(&line).is_none(), "{line}");
         }
     }
 

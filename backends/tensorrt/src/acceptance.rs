@@ -4,6 +4,7 @@
 //! empty or partial file where a plan should be, and assertions end a run without any verdict line.
 
 use crate::{
+    failure,
     log::{Level, LogFacts, Message, Verdict},
     plan::{PlanError, PlanHeader, PlanLayout},
 };
@@ -53,6 +54,8 @@ pub enum Rejected {
     NoVerdict,
     #[error("trtexec passed although the engine does not load: {0}")]
     NotLoadable(String),
+    #[error("trtexec passed although a plugin library was not loaded: {0}")]
+    PluginNotLoaded(String),
     #[error("trtexec made an empty engine")]
     EmptyEngine,
     #[error(transparent)]
@@ -78,6 +81,9 @@ pub fn judge_run(exit: Exit, facts: &LogFacts) -> Result<(), Rejected> {
         Some(Verdict::Passed) => {}
         Some(Verdict::Failed) => return Err(Rejected::Failed),
         None => return Err(Rejected::NoVerdict),
+    }
+    if let Some(message) = failure::lost_plugin(facts) {
+        return Err(Rejected::PluginNotLoaded(message.text.clone()));
     }
     match facts.errors.iter().find(|message| is_load_error(message)) {
         Some(message) => Err(Rejected::NotLoadable(message.text.clone())),
@@ -185,6 +191,26 @@ mod tests {
         let text = format!("[I] Created engine with size: 0 MiB\n{PASSED}");
         let rejected = judge_build(Exit::Code(0), &facts(&text), Ok(header(GOOD))).unwrap_err();
         assert!(matches!(rejected, Rejected::EmptyEngine));
+    }
+
+    #[test]
+    fn a_plugin_that_was_not_loaded_is_no_success() {
+        let run = |error: &str| {
+            let command = "trtexec --onnx=a.onnx --dynamicPlugins=/p/libmine.so";
+            facts(&format!(
+                "&&&& RUNNING TensorRT.trtexec [TensorRT v101401] [b48] # {command}\n{error}\n\
+                 &&&& PASSED TensorRT.trtexec [TensorRT v101401] [b48] # {command}\n"
+            ))
+        };
+        for error in [
+            "[E] Could not load plugin library: /p/libmine.so",
+            "[E] Could not load library /p/libmine.so: undefined symbol",
+        ] {
+            let rejected = judge_run(Exit::Code(0), &run(error)).unwrap_err();
+            assert!(matches!(rejected, Rejected::PluginNotLoaded(_)), "{rejected}");
+        }
+        // Another library than a plugin of this run is the library's own affair.
+        assert!(judge_run(Exit::Code(0), &run("[E] [TRT] Unable to load library: libcudnn_ops.so.8")).is_ok());
     }
 
     #[test]

@@ -20,7 +20,9 @@ use planforge_onnx::Model;
 use planforge_report::Finding;
 use planforge_tensorrt_rules::{
     command::{self, BuildFiles, CommandLine},
+    hardware::Board,
     model::ModelFacts,
+    options::Options,
     preflight,
 };
 use planforge_types::{
@@ -113,10 +115,22 @@ impl Compiler for TensorRtCompiler {
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
         let installation = self.installation(&request.toolchain, &request.device)?;
         let facts = model_facts(&request.model)?;
-        for doubt in preflight::check(&installation.capabilities, &request.spec, Some(&facts))? {
+        let board = request.device.gpu.as_ref().and_then(Board::of);
+        for doubt in preflight::check(&installation.capabilities, &request.spec, Some(&facts), board.as_ref())? {
             tracing::warn!(target: "attempt", "{doubt}");
         }
-        build_line(request, &installation, &request.scratch.join(DRAFT_FILE)).map(drop)
+        build_line(request, &installation, &request.scratch.join(DRAFT_FILE))?;
+        // What this host lacks is no fault of the spec: another may have it.
+        if Options::parse(&request.spec.options)?.exclude_lean_runtime && installation.lean_runtime.is_none() {
+            let message = format!(
+                "{} has no lean runtime (libnvinfer_lean.so.{}) to load a plan with that leaves its own out",
+                installation.trtexec.display(),
+                installation.version().major
+            );
+            return Err(BackendError::new(FailureClass::Infrastructure, message)
+                .with_hint("install TensorRT's lean runtime on this host, or leave option exclude_lean_runtime out"));
+        }
+        Ok(())
     }
 
     fn compile(

@@ -34,7 +34,7 @@ pub fn log(bytes: &[u8]) {
         let _ = judge_run(exit, &facts);
         let _ = judge_build(exit, &facts, PlanHeader::parse(bytes, bytes.len() as u64));
         for step in [Step::Build, Step::Run] {
-            let failure = diagnose(&Ended { step, exit, facts: &facts, file: "f", device: "d" });
+            let failure = diagnose(&Ended { step, exit, rejected: None, facts: &facts, file: "f", device: "d" });
             assert!(!failure.message.is_empty() && !failure.hint.is_empty());
         }
     }

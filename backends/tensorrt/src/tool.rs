@@ -104,7 +104,14 @@ impl Tool {
 
     /// Why a run failed, in words.
     pub fn diagnose(&self, step: Step, ran: &Ran, rejected: &Rejected, file: &str) -> Failure {
-        let ended = Ended { step, exit: ran.exit, facts: &ran.facts, file, device: &self.device.name };
+        let ended = Ended {
+            step,
+            exit: ran.exit,
+            rejected: Some(rejected),
+            facts: &ran.facts,
+            file,
+            device: &self.device.name,
+        };
         let mut failure = failure::diagnose(&ended);
         // The log explains nothing: what was wrong with the result then says most.
         if failure.kind == FailureKind::Other && failure.evidence.is_empty() {
@@ -142,13 +149,10 @@ fn exit_of(finished: &Finished) -> Exit {
     }
 }
 
-/// A full disk is the host's lack, not its failure: trying again there cannot help.
+/// A disk that is full or fails is this host's: another may well take the job.
 pub(crate) fn file_error(what: &str, path: &Path, error: &io::Error) -> BackendError {
-    let class = match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FailureClass::Resource,
-        _ => FailureClass::Infrastructure,
-    };
-    BackendError::new(class, format!("cannot {what} {}: {error}", path.display()))
+    BackendError::new(FailureClass::Infrastructure, format!("cannot {what} {}: {error}", path.display()))
+        .with_hint("look at the disk of the agent's scratch folder: it may be full or failing")
 }
 
 /// A file's name for messages.

@@ -118,7 +118,14 @@ impl Run {
         let facts = reader.finish();
         if facts.errors.seen() > 0 && !facts.passed() {
             let exit = Exit::Code(1);
-            let ended = Ended { step: Step::Build, exit, facts: &facts, file: "the model", device: "the device" };
+            let ended = Ended {
+                step: Step::Build,
+                exit,
+                rejected: None,
+                facts: &facts,
+                file: "the model",
+                device: "the device",
+            };
             let failure = diagnose(&ended);
             eprintln!("{name}: {:?}, {:?}: {}", failure.class, failure.kind, failure.message);
         }

@@ -1,14 +1,21 @@
 //! `planforge submit --dry-run`: what every combination of a request would come to, to the exact commands.
 
 use crate::{context::Context, failure::Failure, farm::Farm, request::LocalFiles, tables};
+use planforge_device::catalogue;
 use planforge_onnx::Model;
 use planforge_proto::{ErrorCode, v1};
 use planforge_tensorrt_rules::{
     BACKEND as TENSORRT, Refusal, Version,
+    hardware::Board,
     model::ModelFacts,
     preflight::{self, Step},
 };
-use planforge_types::{BuildSpec, Toolchain, ToolchainConstraint, resolve_toolchain, shown::line};
+use planforge_types::{
+    BuildSpec, Toolchain, ToolchainConstraint,
+    fingerprint::{DeviceFingerprint, GpuFacts},
+    resolve_toolchain,
+    shown::line,
+};
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
 /// Asks the store about every combination that the request stands for, and writes the commands that a TensorRT job of
@@ -31,10 +38,11 @@ pub(super) async fn dry_run(
         for sku in &request.skus {
             for spec_text in &request.specs_json {
                 for toolchain in toolchains {
-                    let exact = exact_toolchain(&devices, sku, toolchain);
+                    let gpu = gpu_of(&devices, sku);
+                    let exact = exact_toolchain(&devices, sku, toolchain, gpu.as_ref(), spec_text);
                     let job = exact.as_ref().filter(|exact| exact.backend == TENSORRT).map(|exact| {
                         let facts = known.entry(&model.digest).or_insert_with(|| facts(context, model, files));
-                        job(exact, spec_text, model, facts.as_ref())
+                        job(exact, spec_text, model, facts.as_ref(), gpu.as_ref())
                     });
                     let would = match &job {
                         Some(Err(refusal)) => format!("be refused: {refusal}"),
@@ -95,14 +103,26 @@ pub(super) async fn dry_run(
 }
 
 /// The toolchain a constraint comes to: the newest that anybody offers, else the version it names itself.
-fn exact_toolchain(devices: &[v1::Device], sku: &str, constraint: &str) -> Option<Toolchain> {
+fn exact_toolchain(
+    devices: &[v1::Device],
+    sku: &str,
+    constraint: &str,
+    gpu: Option<&GpuFacts>,
+    spec: &str,
+) -> Option<Toolchain> {
     let offering = devices.iter().filter(|device| device.skus.iter().any(|offered| offered == sku));
     let offers: Vec<Toolchain> = offering
         .flat_map(|device| &device.offers)
         .filter_map(|offer| serde_json::from_str(&offer.toolchain_json).ok())
         .collect();
     let parsed: ToolchainConstraint = constraint.parse().ok()?;
-    resolve_toolchain(&parsed, &offers).ok().or_else(|| {
+    // As the coordinator does: the newest that is of use on such a GPU before the newest of all.
+    let allow_unknown = BuildSpec::parse(spec).is_ok_and(|mut spec| preflight::take_permission(&mut spec));
+    let board = gpu.and_then(Board::of);
+    let usable: Vec<Toolchain> =
+        offers.iter().filter(|offer| preflight::usable(offer, board.as_ref(), allow_unknown)).cloned().collect();
+    let resolved = resolve_toolchain(&parsed, &usable).or_else(|_| resolve_toolchain(&parsed, &offers));
+    resolved.ok().or_else(|| {
         let version = constraint.trim().strip_prefix(TENSORRT)?.trim_start().trim_start_matches('=').trim();
         let version: Version = version.parse().ok()?;
         Some(Toolchain { backend: TENSORRT.into(), version: version.to_string(), components: BTreeMap::new() })
@@ -115,14 +135,34 @@ struct Job {
     warnings: Vec<String>,
 }
 
-fn job(toolchain: &Toolchain, spec: &str, model: &v1::Model, facts: Option<&ModelFacts>) -> Result<Job, Refusal> {
-    let spec = BuildSpec::parse(spec).map_err(|error| Refusal::spec(error.to_string(), ""))?;
+/// What is known of the GPUs of this kind: what an agent tells of one, else what the catalogue has.
+fn gpu_of(devices: &[v1::Device], sku: &str) -> Option<GpuFacts> {
+    let told = devices.iter().filter(|device| device.skus.iter().any(|offered| offered == sku));
+    let mut told = told.filter_map(|d| serde_json::from_str::<DeviceFingerprint>(&d.fingerprint_json).ok()?.gpu);
+    told.next().or_else(|| {
+        let entry = catalogue::entry(&sku.parse().ok()?)?;
+        Some(GpuFacts { compute_capability: entry.compute_capability.into(), ..GpuFacts::default() })
+    })
+}
+
+fn job(
+    toolchain: &Toolchain,
+    spec: &str,
+    model: &v1::Model,
+    facts: Option<&ModelFacts>,
+    gpu: Option<&GpuFacts>,
+) -> Result<Job, Refusal> {
+    let mut spec = BuildSpec::parse(spec).map_err(|error| Refusal::spec(error.to_string(), ""))?;
+    let allow_unknown = preflight::take_permission(&mut spec);
     let Some(capabilities) = preflight::capabilities_of(toolchain) else {
         return Ok(Job { steps: Vec::new(), warnings: vec![format!("the version of {toolchain} cannot be read")] });
     };
+    let newer = preflight::known(capabilities.version(), allow_unknown)?;
+    let board = gpu.and_then(Board::of);
+    let mut warnings = preflight::check(&capabilities, &spec, facts, board.as_ref())?;
+    warnings.extend(newer);
     let name = model.files.first().map_or("model.onnx", |file| file.name.as_str());
     let steps = preflight::steps(&capabilities, &spec, Path::new(name), facts)?;
-    let mut warnings = preflight::check(&capabilities, &spec, facts)?;
     if facts.is_none() {
         warnings.push("the model is not here: shapes and types are not checked against it".into());
     }

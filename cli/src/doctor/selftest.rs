@@ -6,6 +6,7 @@ use planforge_backend::Cancel;
 use planforge_device::telemetry;
 use planforge_proto::ErrorCode;
 use planforge_report::Report;
+use planforge_tensorrt_rules::{hardware::Board, preflight};
 use planforge_types::{
     BackendError, BuildSpec, EngineKey, Toolchain,
     fingerprint::DiscoveredDevice,
@@ -27,7 +28,11 @@ const BACKEND: &str = planforge_tensorrt_rules::BACKEND;
 /// Builds, verifies and measures; says plainly when there was nothing to test.
 pub fn checks(context: &Context<'_>, devices: &[DiscoveredDevice]) -> Vec<Check> {
     let pairs = devices.iter().filter(|device| device.fingerprint.gpu.is_some()).flat_map(|device| {
-        device.offers.iter().filter(|toolchain| toolchain.backend == BACKEND).map(move |toolchain| (device, toolchain))
+        let board = device.fingerprint.gpu.as_ref().and_then(Board::of);
+        // What does not know the GPU at all is said among the toolchains.
+        let ours = device.offers.iter().filter(|toolchain| toolchain.backend == BACKEND);
+        let ours = ours.filter(move |toolchain| preflight::usable(toolchain, board.as_ref(), false));
+        ours.map(move |toolchain| (device, toolchain))
     });
     let checks: Vec<Check> = pairs.map(|(device, toolchain)| check(context, device, toolchain)).collect();
     if checks.is_empty() {

@@ -5,6 +5,11 @@ use planforge_tensorrt::{
     Installation,
     discover::{Discovery, Fault, Findings},
 };
+use planforge_tensorrt_rules::{
+    Version,
+    hardware::{self, Board},
+    preflight,
+};
 use planforge_types::fingerprint::DiscoveredDevice;
 use std::{
     collections::BTreeSet,
@@ -27,7 +32,9 @@ const MAX_ENTRIES: usize = 20_000;
 /// Checks what builds here.
 pub fn checks(devices: &[DiscoveredDevice]) -> Vec<Check> {
     let mut checks = vec![offers(devices)];
-    checks.extend(tensorrt(&Discovery::of_host(None).findings(), library()));
+    let found = Discovery::of_host(None).findings();
+    checks.extend(tensorrt(&found, library()));
+    checks.extend(found.installations.iter().flat_map(|installation| on_gpus(installation, devices)));
     checks.push(match on_path("nsys") {
         Some(path) => Check::ok(AREA, "nsys", path.display().to_string()),
         None => Check::ok(AREA, "nsys", "none").meaning("timelines of benchmarks cannot be recorded"),
@@ -70,6 +77,32 @@ fn installation(found: &Installation) -> Check {
     let folders: Vec<_> = found.library_path.iter().map(|folder| folder.display().to_string()).collect();
     let own = if folders.is_empty() { String::new() } else { format!(", libraries in {}", folders.join(", ")) };
     Check::ok(AREA, format!("tensorrt {}", found.version()), format!("{}{cuda}{own}", found.trtexec.display()))
+}
+
+/// What each kind of GPU here can do with an installation.
+fn on_gpus(found: &Installation, devices: &[DiscoveredDevice]) -> Vec<Check> {
+    let mut kinds = BTreeSet::new();
+    let mut checks = Vec::new();
+    for device in devices {
+        let Some(board) = device.fingerprint.gpu.as_ref().and_then(Board::of) else { continue };
+        let sku = device.skus.first().map(ToString::to_string).unwrap_or_default();
+        if kinds.insert((sku.clone(), board.driver.map(str::to_owned))) {
+            checks.push(on_gpu(found.version(), found.cuda.as_deref(), &sku, &board));
+        }
+    }
+    checks
+}
+
+fn on_gpu(version: Version, cuda: Option<&str>, sku: &str, board: &Board<'_>) -> Check {
+    let what = format!("tensorrt {version} on {sku}");
+    if let Err(refusal) = preflight::known(version, false).and_then(|_| hardware::knows(version, board.capability)) {
+        return Check::ok(AREA, what, "of no use").warning(refusal.to_string(), refusal.hint());
+    }
+    let check = Check::ok(AREA, what, hardware::precisions(board.capability).join(", "));
+    match hardware::driver(version, cuda, board) {
+        Some(doubt) => check.warning(doubt, "update the driver, or use a TensorRT built for an older CUDA"),
+        None => check,
+    }
 }
 
 fn broken(fault: &Fault, alone: bool) -> Check {
@@ -120,6 +153,18 @@ mod tests {
         let checks = tensorrt(&Findings { installations: Vec::new(), faults: vec![fault] }, None);
         assert_eq!((checks.len(), checks[0].state), (1, State::Problem));
         assert!(checks[0].seen.contains("libnvinfer.so.10") && checks[0].action.contains("LD_LIBRARY_PATH"));
+    }
+
+    #[test]
+    fn a_version_is_shown_with_what_each_gpu_can_do_with_it() {
+        let board = |capability: &str, driver| Board { capability: capability.parse().unwrap(), driver };
+        let good = on_gpu(Version::new(10, 3, 0), None, "t4", &board("7.5", Some("550.54")));
+        assert_eq!((good.state, good.seen.as_str()), (State::Ok, "fp32, fp16, int8"));
+        let useless = on_gpu(Version::new(10, 13, 0), None, "v100-16gb", &board("7.0", Some("550.54")));
+        assert_eq!(useless.state, State::Warning);
+        assert!(useless.meaning.contains("7.0 (Volta)") && useless.action.contains("tensorrt<10.5"), "{useless:?}");
+        let driver = on_gpu(Version::new(11, 1, 0), None, "h100-sxm", &board("9.0", Some("550.54")));
+        assert!(driver.state == State::Warning && driver.meaning.contains("580"), "{driver:?}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::{context::Context, failure::Failure, farm::Farm, lists, settings::Key
 use extras::{Attached, ExtraArgs};
 use planforge_device::CpuLevel;
 use planforge_proto::{ErrorCode, v1};
+use planforge_tensorrt_rules::options::ALLOW_UNKNOWN_TOOLCHAIN;
 use planforge_types::{
     BuildSpec, Digest, OptimizationProfile, Precision, Sku, ToolchainConstraint, spec::OptimizationLevel,
 };
@@ -68,6 +69,9 @@ pub struct RequestArgs {
     /// Backend option NAME=VALUE; repeat for several
     #[arg(long = "option", value_name = "NAME=VALUE", value_parser = parse_option)]
     pub options: Vec<(String, String)>,
+    /// TensorRT: build with a version newer than all that are known here, as far as its help goes
+    #[arg(long)]
+    pub allow_unknown_toolchain: bool,
     /// Labelled test set (.npz with inputs by name and 'labels') for the accuracy in the report
     #[arg(long, value_name = "FILE.npz")]
     pub eval: Option<PathBuf>,
@@ -192,6 +196,9 @@ impl RequestArgs {
         }
         spec.approximate_gelu |= self.approximate_gelu;
         spec.options.extend(self.options.iter().cloned());
+        if self.allow_unknown_toolchain {
+            spec.options.insert(ALLOW_UNKNOWN_TOOLCHAIN.to_owned(), "true".to_owned());
+        }
         spec.canonical()
     }
 }

@@ -2,9 +2,10 @@
 
 use super::{queue::Target, state::State};
 use planforge_proto::{ApiError, ErrorCode};
-use planforge_tensorrt_rules::{Refusal, preflight};
+use planforge_tensorrt_rules::{Refusal, hardware::Board, preflight};
 use planforge_types::{
     BuildSpec, Sku, Toolchain, ToolchainConstraint,
+    fingerprint::{DeviceFingerprint, GpuFacts},
     resolve::{ResolveError, resolve_spec, resolve_toolchain},
     toolchain::compare_versions,
 };
@@ -42,7 +43,15 @@ impl State {
         if offers.is_empty() {
             return Err(Unresolved::NothingOffers(self.unknown_sku(sku)));
         }
-        let toolchain = resolve_toolchain(constraint, &offers).map_err(|error| {
+        let gpu = self.gpu(sku);
+        let board = gpu.as_ref().and_then(Board::of);
+        let mut spec = spec.clone();
+        let allow_unknown = preflight::take_permission(&mut spec);
+        // The newest that is of use on such a GPU; else the newest there is, which is refused with the reason.
+        let usable: Vec<Toolchain> =
+            offers.iter().filter(|offer| preflight::usable(offer, board.as_ref(), allow_unknown)).cloned().collect();
+        let resolved = resolve_toolchain(constraint, &usable).or_else(|_| resolve_toolchain(constraint, &offers));
+        let toolchain = resolved.map_err(|error| {
             let error = ApiError::new(ErrorCode::Refused, format!("nothing known can build for {sku}: {error}"));
             Unresolved::NothingOffers(error.with_hint(
                 "ask for one of the listed toolchains, start an agent that has it, or wait with --wait-for-device",
@@ -51,15 +60,24 @@ impl State {
         let target = Target { sku: sku.clone(), toolchain: toolchain.clone() };
         let devices = self.offers.get(&target).into_iter().flatten();
         let threads: Vec<u32> = devices.filter_map(|key| self.device(key)).map(|device| device.threads).collect();
-        let spec = resolve_spec(spec, sku, threads).map_err(|error| match error {
+        let spec = resolve_spec(&spec, sku, threads).map_err(|error| match error {
             ResolveError::ThreadsOnGpu { .. } => {
                 Unresolved::Never(ApiError::new(ErrorCode::InvalidArgument, error.to_string()))
             }
             _ => Unresolved::NothingOffers(ApiError::new(ErrorCode::Refused, error.to_string())),
         })?;
-        preflight::admit(&toolchain, &spec)
-            .map_err(|refusal| Unresolved::Never(cannot_build(sku, &spec, &refusal, &offers)))?;
+        let admit = |toolchain: &Toolchain| preflight::admit(toolchain, &spec, board.as_ref(), allow_unknown);
+        if let Err(refusal) = admit(&toolchain) {
+            let able = |offer: &&Toolchain| offer.backend == planforge_tensorrt_rules::BACKEND && admit(offer).is_ok();
+            return Err(Unresolved::Never(cannot_build(sku, &refusal, offers.iter().filter(able))));
+        }
         Ok(Resolved { toolchain, spec })
+    }
+
+    /// What is known of the GPUs of this kind; `None` for processors, and where nobody tells.
+    fn gpu(&self, sku: &Sku) -> Option<GpuFacts> {
+        let mut devices = self.offers.iter().filter(|(target, _)| target.sku == *sku).flat_map(|(_, devices)| devices);
+        devices.find_map(|key| serde_json::from_str::<DeviceFingerprint>(&self.device(key)?.fingerprint).ok()?.gpu)
     }
 
     fn unknown_sku(&self, sku: &Sku) -> ApiError {
@@ -101,11 +119,8 @@ impl State {
 }
 
 /// The toolchain that was resolved cannot do what the spec asks; what else is offered perhaps can.
-fn cannot_build(sku: &Sku, spec: &BuildSpec, refusal: &Refusal, offers: &[Toolchain]) -> ApiError {
-    let can = |offer: &&Toolchain| {
-        offer.backend == planforge_tensorrt_rules::BACKEND && preflight::admit(offer, spec).is_ok()
-    };
-    let mut able: Vec<&str> = offers.iter().filter(can).map(|offer| offer.version.as_str()).take(LISTED_MAX).collect();
+fn cannot_build<'a>(sku: &Sku, refusal: &Refusal, able: impl Iterator<Item = &'a Toolchain>) -> ApiError {
+    let mut able: Vec<&str> = able.map(|offer| offer.version.as_str()).take(LISTED_MAX).collect();
     able.sort_by(|left, right| compare_versions(left, right));
     able.dedup();
     let hint = match able.last() {

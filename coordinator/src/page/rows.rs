@@ -12,7 +12,12 @@ use planforge_report::{
     disturbance,
     figures::{Figures, LayerFigures, WindowFigures},
 };
-use planforge_types::Toolchain;
+use planforge_tensorrt_rules::{
+    Version,
+    hardware::{self, Board},
+    preflight,
+};
+use planforge_types::{Toolchain, fingerprint::GpuFacts};
 use serde::Deserialize;
 
 /// A state as a pill: a word, a sign that is not colour, and a class for colour.
@@ -174,6 +179,8 @@ pub(super) struct DeviceCard {
     pub(super) pill: Pill,
     pub(super) skus: Vec<String>,
     pub(super) toolchains: Vec<String>,
+    /// Toolchains that are of no use on this device, and why.
+    pub(super) doubts: Vec<String>,
     pub(super) facts: Vec<String>,
     pub(super) job: Option<String>,
     pub(super) last_seen: Option<String>,
@@ -187,6 +194,25 @@ pub(super) struct DeviceCard {
 struct Fingerprint {
     name: String,
     memory_mib: u64,
+    gpu: Option<GpuFacts>,
+}
+
+impl Fingerprint {
+    fn board(&self) -> Option<Board<'_>> {
+        self.gpu.as_ref().and_then(Board::of)
+    }
+}
+
+/// TensorRT versions of a device that do not know its GPU, or that nothing is known of.
+fn doubts(device: &v1::Device, board: Option<&Board<'_>>) -> Vec<String> {
+    let offers = device.offers.iter().filter_map(|offer| serde_json::from_str::<Toolchain>(&offer.toolchain_json).ok());
+    let versions = offers.filter(|offer| offer.backend == planforge_tensorrt_rules::BACKEND);
+    let versions = versions.filter_map(|offer| offer.version.parse::<Version>().ok());
+    let refused = |version: Version| {
+        let known = preflight::known(version, false).map(drop);
+        known.and_then(|()| board.map_or(Ok(()), |board| hardware::knows(version, board.capability))).err()
+    };
+    versions.filter_map(refused).map(|refusal| refusal.to_string()).collect()
 }
 
 #[derive(Default, Deserialize)]
@@ -211,8 +237,13 @@ impl DeviceCard {
             _ => Pill::new("idle", "●", "good"),
         };
         let memory = (fingerprint.memory_mib > 0).then(|| format::bytes(fingerprint.memory_mib << 20));
+        let board = fingerprint.board();
+        let doubts = doubts(device, board.as_ref());
         let facts = [
             memory,
+            board.map(|b| {
+                format!("compute capability {}: {}", b.capability, hardware::precisions(b.capability).join(", "))
+            }),
             (device.threads > 0).then(|| format!("{} cores", device.threads)),
             telemetry.temperature_c.map(|c| format!("{c:.0} °C")),
             telemetry.power_w.map(|w| format!("{w:.0} W")),
@@ -226,6 +257,7 @@ impl DeviceCard {
             agent: device.agent.clone(),
             pill,
             skus: device.skus.clone(),
+            doubts,
             toolchains: device.offers.iter().map(|offer| toolchain(&offer.toolchain_json, "")).collect(),
             facts: facts.into_iter().flatten().collect(),
             job: (!device.busy_job.is_empty()).then(|| device.busy_job.clone()),

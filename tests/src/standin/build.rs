@@ -210,6 +210,10 @@ fn go_wrong(run: &Run, gpu: &Gpu, behaviour: &Behaviour) -> Result<(), Stop> {
             Err(failures::out_of_memory(console, version, *requested_bytes, true))
         }
         Behaviour::CalibrationMissing => Err(failures::calibration_missing(console, version)),
+        Behaviour::Fails { text } => {
+            console.error(text);
+            Err(failures::build_failed(console, true))
+        }
         Behaviour::Hang => failures::hang(),
         Behaviour::Slow { ms } => {
             std::thread::park_timeout(Duration::from_millis(*ms));
@@ -284,8 +288,20 @@ impl Run {
 
 /// The end of a run that only builds: the engine is loaded once, and from 10.13 a failure of that is forgiven.
 pub fn skip_inference(run: &Run, plan: &Plan, folder: &Path) {
-    if let Some(Behaviour::UnreadableYetPassed) = run.scenario.rule(&plan.graph, Phase::Load, folder) {
-        let _ = failures::version_tag(&run.console, run.version, run.version.serialization() - 1);
+    match run.scenario.rule(&plan.graph, Phase::Load, folder) {
+        Some(Behaviour::UnreadableYetPassed) => {
+            let _ = failures::version_tag(&run.console, run.version, run.version.serialization() - 1);
+        }
+        Some(Behaviour::CutPlan) => {
+            let half = |file: &str| {
+                let file = fs::OpenOptions::new().write(true).open(file)?;
+                file.set_len(file.metadata()?.len() / 2)
+            };
+            if let Some(Err(error)) = run.options.value("saveEngine").map(half) {
+                super::console::complain(&format!("the stand-in cannot cut its plan: {error}"));
+            }
+        }
+        _ => {}
     }
     run.console.info("Skipped inference phase since --skipInference is added.");
 }

@@ -133,6 +133,12 @@ pub enum Behaviour {
     Crash,
     /// The builder fails unnoticed and leaves a file of no bytes.
     EmptyEngine,
+    /// The builder says this, and the tool goes its usual way out.
+    Fails {
+        text: String,
+    },
+    /// The build passes, and the disk keeps half of the plan.
+    CutPlan,
     /// Exports are cut off in the middle.
     GarbageExports,
     HugeLog {

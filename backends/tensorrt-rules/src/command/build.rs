@@ -8,7 +8,7 @@ use super::{
 use crate::{
     flags::Capabilities,
     model::ModelFacts,
-    options::{IoFormat, LayerType, Options, PluginLoading, Strip, Switch},
+    options::{IoFormat, LayerType, Options, PluginLoading, Runtime, Strip, Switch},
     refusal::Refusal,
     version::Version,
 };
@@ -95,6 +95,38 @@ fn consistent(
             "add option strongly_typed=true and give a typed model",
         ));
     }
+    if options.int4 && !weak {
+        return Err(Refusal::spec(
+            "option int4 means nothing to a strongly typed network: the model says every type",
+            "leave it out; int4 Q/DQ nodes of the model are taken as they are",
+        ));
+    }
+    if options.plugin_loading == PluginLoading::Serialized && !spec.version_compatible {
+        return Err(Refusal::spec(
+            "option plugin_loading=serialized is for version-compatible plans, and this spec asks for none",
+            "ask for a version-compatible plan, or load the plugins with plugin_loading=dynamic",
+        ));
+    }
+    if options.plugin_loading != PluginLoading::Static && spec.plugins.is_empty() {
+        return Err(Refusal::spec(
+            "option plugin_loading has nothing to load: the spec names no plugin library",
+            "name the libraries, or leave it out",
+        ));
+    }
+    if options.runtime != Runtime::Full {
+        if !spec.version_compatible {
+            return Err(Refusal::spec(
+                "the lean and the dispatch runtime load version-compatible plans, and this spec asks for none",
+                "ask for a version-compatible plan, or leave option runtime out",
+            ));
+        }
+        if !spec.plugins.is_empty() && options.plugin_loading != PluginLoading::Serialized {
+            return Err(Refusal::spec(
+                "plugin libraries are loaded by the full runtime alone",
+                "leave option runtime out, or write the plugins into the plan with plugin_loading=serialized",
+            ));
+        }
+    }
     if options.plugin_instance_norm
         && (spec.version_compatible || spec.hardware_compatibility.as_deref() == Some("ampere+"))
     {
@@ -115,6 +147,16 @@ fn consistent(
             "ask for precision int8 or best, or leave the calibration out",
         ));
     }
+    let calibrates = [
+        ("calibration_profile", options.calibration_profile.is_some()),
+        ("calibration_shapes", !options.calibration_shapes.inputs.is_empty()),
+    ];
+    if let Some((name, _)) = calibrates.iter().find(|(_, given)| *given && spec.calibration.is_none()) {
+        return Err(Refusal::spec(
+            format!("option {name} is for calibrated engines, and this spec names no calibration cache"),
+            "give the cache with --calibration, or leave it out",
+        ));
+    }
     if options.calibration_profile.is_some_and(|index| index as usize >= spec.profiles.len().max(1)) {
         return Err(Refusal::spec(
             "option calibration_profile names an optimization profile that the spec does not have",
@@ -122,10 +164,20 @@ fn consistent(
         ));
     }
     let faster_shapes_off = options.preview.iter().any(|s| s.name == "fasterDynamicShapes0805" && !s.on);
-    if faster_shapes_off && spec.precision == Precision::Bf16 {
+    let quantized = matches!(spec.precision, Precision::Int8 | Precision::Fp8);
+    let fallback = quantized && options.quantized_fallback == crate::options::Fallback::Bf16;
+    if faster_shapes_off && (spec.precision == Precision::Bf16 || fallback) {
         return Err(Refusal::spec(
-            "precision bf16 needs the preview feature fasterDynamicShapes0805 that the spec turns off",
+            "bf16 needs the preview feature fasterDynamicShapes0805 that the spec turns off",
             "leave the preview option out",
+        ));
+    }
+    // Where there is bf16, the tool drops it from best without a word.
+    if faster_shapes_off && spec.precision == Precision::Best && capabilities.has("--bf16") {
+        return Err(Refusal::spec(
+            "precision best would do without bf16, which needs the preview feature fasterDynamicShapes0805 that the spec \
+             turns off",
+            "leave the preview option out, or ask for fp16",
         ));
     }
     // Without either, the tool makes up ranges: a fast engine that computes nonsense.
@@ -300,10 +352,10 @@ const ELEMENTS: &[Word] = &[
     ("int32", V8_2, None),
     ("int8", V8_2, None),
     ("fp8", Version::new(8, 6, 0), None),
-    ("bf16", Version::new(9, 3, 0), None),
-    ("bool", Version::new(9, 3, 0), None),
-    ("int64", Version::new(9, 3, 0), None),
-    ("uint8", Version::new(9, 3, 0), None),
+    ("bf16", Version::new(9, 1, 0), None),
+    ("bool", Version::new(9, 1, 0), None),
+    ("int64", Version::new(9, 1, 0), None),
+    ("uint8", Version::new(9, 1, 0), None),
     ("int4", Version::new(10, 1, 0), None),
 ];
 
@@ -432,6 +484,10 @@ fn layers(line: &mut Builder<'_>, options: &Options) -> Result<(), Refusal> {
         let text = layers.iter().map(one).collect::<Vec<_>>().join(",");
         line.value(&format!("option {name}"), flag, text)?;
     }
+    if !options.layers_on_gpu.is_empty() {
+        let text = options.layers_on_gpu.iter().map(|layer| format!("{layer}:GPU")).collect::<Vec<_>>().join(",");
+        line.value("option layer_device_types", "--layerDeviceTypes", text)?;
+    }
     if any {
         // Without it the tool reads layer types and ignores them.
         let mode = options.precision_constraints.as_deref().unwrap_or("obey");
@@ -473,6 +529,13 @@ fn calibration(
     };
     if let Some(file) = file {
         line.reads("calibration caches", "--calib", file)?;
+    }
+    if !options.calibration_shapes.inputs.is_empty() {
+        let flags =
+            [(Point::Min, "--minShapesCalib"), (Point::Opt, "--optShapesCalib"), (Point::Max, "--maxShapesCalib")];
+        for (point, flag) in flags {
+            line.value("option calibration_shapes", flag, shapes::text(&point.shapes(&options.calibration_shapes))?)?;
+        }
     }
     if let Some(index) = options.calibration_profile {
         line.value("option calibration_profile", "--calibProfile", index)?;

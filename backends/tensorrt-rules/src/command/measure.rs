@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     flags::Capabilities,
-    options::{Options, PluginLoading, StreamingBudget},
+    options::{Options, PluginLoading, Runtime, StreamingBudget},
     refusal::Refusal,
     version::Version,
 };
@@ -47,6 +47,8 @@ pub struct Run<'a> {
     pub shapes: &'a Shapes,
     /// Raw little-endian elements by input name; random data where one is missing.
     pub inputs: &'a [(String, PathBuf)],
+    /// The installation's lean runtime, for a plan that left its own out.
+    pub lean_runtime: Option<&'a Path>,
 }
 
 /// A timed run.
@@ -148,6 +150,20 @@ fn load<'a>(capabilities: &'a Capabilities, spec: &BuildSpec, run: &Run<'_>) -> 
     if spec.version_compatible {
         // Lets the plan's own runtime code run: without it the plan is refused. Its digest was checked before.
         line.on("version-compatible plans", "--versionCompatible")?;
+    }
+    match options.runtime {
+        Runtime::Full => {}
+        Runtime::Lean => line.value("option runtime=lean", "--useRuntime", "lean")?,
+        Runtime::Dispatch => line.value("option runtime=dispatch", "--useRuntime", "dispatch")?,
+    }
+    if options.exclude_lean_runtime {
+        let Some(lean) = run.lean_runtime else {
+            return Err(Refusal::spec(
+                "the plan leaves its lean runtime out, and this installation has no libnvinfer_lean.so to load it with",
+                "install TensorRT's lean runtime beside trtexec, or leave option exclude_lean_runtime out",
+            ));
+        };
+        line.reads("option exclude_lean_runtime", "--leanDLLPath", lean)?;
     }
     if options.strip_weights.is_some() {
         refit(&mut line, run.model)?;

@@ -67,7 +67,11 @@ pub(super) fn flags(
             line.on(&what, "--fp8")?;
             fallback(line, options.quantized_fallback)
         }
+    }?;
+    if options.int4 {
+        line.on("option int4", "--int4")?;
     }
+    Ok(())
 }
 
 fn fallback(line: &mut Builder<'_>, fallback: Fallback) -> Result<(), Refusal> {

@@ -10,6 +10,7 @@ mod value;
 pub use list::{OPTIONS, OptionHelp};
 
 use crate::refusal::Refusal;
+use planforge_types::OptimizationProfile;
 use std::collections::BTreeMap;
 use value::{choice, decimal, flag, lists, number};
 
@@ -32,6 +33,20 @@ pub enum PluginLoading {
     /// Dynamic, and written into the plan, so that loading it needs no file.
     Serialized,
 }
+
+/// Which of TensorRT's runtimes loads a plan when it is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Runtime {
+    #[default]
+    Full,
+    /// Without builder; what the plan's own runtime is.
+    Lean,
+    /// Loads only through the runtime that the plan brings, or the lean one beside it.
+    Dispatch,
+}
+
+/// Name of the option that lets versions be used that are newer than all that is known here.
+pub const ALLOW_UNKNOWN_TOOLCHAIN: &str = "allow_unknown_toolchain";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strip {
@@ -102,21 +117,20 @@ pub struct Options {
     pub plugin_instance_norm: bool,
     pub plugin_loading: PluginLoading,
     pub calibration_profile: Option<u64>,
+    /// Smallest, usual and largest shapes that calibration runs in; no input where they are the profile's.
+    pub calibration_shapes: OptimizationProfile,
+    /// Layers that run on the GPU where TensorRT would choose another device; the only device there is here.
+    pub layers_on_gpu: Vec<String>,
+    pub int4: bool,
+    pub runtime: Runtime,
     pub persistent_cache_ratio: Option<String>,
     pub managed_memory: bool,
     pub allocation_strategy: Option<String>,
 }
 
 /// Names that ask for the deep-learning accelerator of embedded boards.
-const DLA: [&str; 7] = [
-    "dla",
-    "use_dla_core",
-    "dla_core",
-    "allow_gpu_fallback",
-    "layer_device_types",
-    "build_dla_standalone",
-    "dla_managed_sram_mib",
-];
+const DLA: [&str; 6] =
+    ["dla", "use_dla_core", "dla_core", "allow_gpu_fallback", "build_dla_standalone", "dla_managed_sram_mib"];
 
 impl Options {
     /// Reads the options of a spec.
@@ -186,6 +200,18 @@ impl Options {
                     _ => PluginLoading::Static,
                 };
             }),
+            "calibration_shapes" => lists::shapes(text).map(|v| self.calibration_shapes = v),
+            "layer_device_types" => lists::devices(text).map(|v| self.layers_on_gpu = v),
+            "int4" => flag(text).map(|on| self.int4 = on),
+            "runtime" => choice(text, &["full", "lean", "dispatch"]).map(|word| {
+                self.runtime = match word {
+                    "lean" => Runtime::Lean,
+                    "dispatch" => Runtime::Dispatch,
+                    _ => Runtime::Full,
+                };
+            }),
+            // Decides who may build; the coordinator takes it out before anything is keyed.
+            ALLOW_UNKNOWN_TOOLCHAIN => flag(text).map(drop),
             "calibration_profile" => most(MAX_PROFILE)(text).map(|n| self.calibration_profile = Some(n)),
             "persistent_cache_ratio" => decimal(text, 1.0).map(|d| self.persistent_cache_ratio = Some(d)),
             "managed_memory" => flag(text).map(|on| self.managed_memory = on),
@@ -225,6 +251,12 @@ impl Options {
         if self.timing_cache_off && self.error_on_timing_cache_miss {
             return Err(Refusal::spec(
                 "option error_on_timing_cache_miss needs the timing cache that timing_cache=off turns off",
+                "leave one of the two out",
+            ));
+        }
+        if self.calibration_profile.is_some() && !self.calibration_shapes.inputs.is_empty() {
+            return Err(Refusal::spec(
+                "option calibration_profile has no effect beside calibration_shapes, which says the shapes itself",
                 "leave one of the two out",
             ));
         }
@@ -286,6 +318,7 @@ mod tests {
             &[("precision_constraints", "obey")][..],
             &[("weight_streaming_budget", "auto")],
             &[("timing_cache", "off"), ("error_on_timing_cache_miss", "true")],
+            &[("calibration_profile", "0"), ("calibration_shapes", "x:1x3")],
         ] {
             assert!(matches!(parse(pairs), Err(Refusal::Spec { .. })), "{pairs:?}");
         }

@@ -53,6 +53,7 @@ const MAX_BUDGET_BYTES: u64 = 1 << 53;
 /// Lists: what stands between commas.
 pub(super) mod lists {
     use super::{super::IoFormat, super::LayerType, super::Switch, short};
+    use planforge_types::{DimRange, OptimizationProfile};
 
     /// Longest list that is passed on.
     const MAX_ITEMS: usize = 512;
@@ -122,6 +123,59 @@ pub(super) mod lists {
             Ok(IoFormat { element: element_text, layouts })
         };
         items(text)?.into_iter().map(format).collect()
+    }
+
+    /// `name:1x3x224`, with `MIN..MAX` or `MIN..OPT..MAX` for a dimension that varies.
+    pub(crate) fn shapes(text: &str) -> Result<OptimizationProfile, String> {
+        let mut profile = OptimizationProfile::default();
+        for item in items(text)? {
+            let (name, dims) = item.rsplit_once(':').ok_or_else(|| format!("'{}' is not NAME:SHAPE", short(item)))?;
+            if name.is_empty() || name.contains(['\'', '*']) || name.contains(char::is_control) {
+                return Err(format!("'{}' is no tensor name that the tool can take", short(name)));
+            }
+            let dims = dims.split('x').map(dim).collect::<Result<Vec<_>, _>>()?;
+            if profile.inputs.insert(name.to_owned(), dims).is_some() {
+                return Err(format!("input '{}' stands there twice", short(name)));
+            }
+        }
+        Ok(profile)
+    }
+
+    fn dim(text: &str) -> Result<DimRange, String> {
+        let wrong = || format!("'{}' is no dimension: write N, MIN..MAX or MIN..OPT..MAX", short(text));
+        let size = |digits: &str| super::number(digits, 1..=i32::MAX as u64).map_err(|_| wrong());
+        let sizes = text.split("..").map(size).collect::<Result<Vec<u64>, _>>()?;
+        let (min, opt, max) = match sizes[..] {
+            [size] => (size, size, size),
+            [min, max] => (min, max, max),
+            [min, opt, max] => (min, opt, max),
+            _ => return Err(wrong()),
+        };
+        if min > opt || opt > max {
+            return Err(format!("'{}' does not go from small to large", short(text)));
+        }
+        Ok(DimRange { min, opt, max })
+    }
+
+    /// `layer:GPU,other:GPU`
+    pub(crate) fn devices(text: &str) -> Result<Vec<String>, String> {
+        let mut layers: Vec<String> = Vec::new();
+        for item in items(text)? {
+            let (layer, device) = item.rsplit_once(':').ok_or_else(|| format!("'{}' is not LAYER:GPU", short(item)))?;
+            if layer.is_empty() || layer.contains('\'') || layer.contains(char::is_control) {
+                return Err(format!("'{}' is no layer name that the tool can take", short(layer)));
+            }
+            match device {
+                "GPU" => {}
+                "DLA" => return Err("this farm builds for whole GPUs, not for the DLA cores of embedded boards".into()),
+                _ => return Err(format!("'{}' is no device: GPU is the one there is", short(device))),
+            }
+            if layers.iter().any(|other| other == layer) {
+                return Err(format!("layer '{}' stands there twice", short(layer)));
+            }
+            layers.push(layer.to_owned());
+        }
+        Ok(layers)
     }
 
     /// Element types that some version takes.

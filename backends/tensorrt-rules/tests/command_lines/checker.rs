@@ -47,14 +47,14 @@ impl Versions {
 const BOOLEANS: &str = "--skipInference --buildOnly --noTF32 --fp16 --bf16 --int8 --fp8 --best --stronglyTyped --refit \
     --stripWeights --stripAllWeights --allowWeightStreaming --versionCompatible --excludeLeanRuntime \
     --pluginInstanceNorm --heuristic --noBuilderCache --errorOnTimingCacheMiss --noCompilationCache --useCudaGraph \
-    --noCudaGraph --useSpinWait --noDataTransfers --includeDataTransfers --separateProfileRun --useManagedMemory \
+    --int4 --noCudaGraph --useSpinWait --noDataTransfers --includeDataTransfers --separateProfileRun --useManagedMemory \
     --dumpProfile --dumpLayerInfo";
 const INTEGERS: &str = "--iterations --duration --warmUp --avgTiming --infStreams --streams \
     --builderOptimizationLevel --maxAuxStreams --maxTactics --tilingOptimizationLevel --l2LimitForTiling --useProfile \
     --profile --calibProfile";
 const PATHS: &str = "--onnx --saveEngine --loadEngine --timingCacheFile --calib --plugins --staticPlugins \
     --dynamicPlugins --setPluginsToSerialize --exportTimes --exportOutput --exportProfile --exportLayerInfo \
-    --refitFromOnnx";
+    --refitFromOnnx --leanDLLPath";
 const PLUGIN_LISTS: &str = "--plugins --staticPlugins --dynamicPlugins --setPluginsToSerialize";
 const PROFILE_SHAPES: [&str; 3] = ["--minShapes", "--optShapes", "--maxShapes"];
 
@@ -106,7 +106,8 @@ fn syntax(version: Number, name: &str, value: Option<&str>) -> Result<(), String
             };
             (0..=most).contains(&number).then_some(()).ok_or("is out of range".into())
         }
-        "--minShapes" | "--optShapes" | "--maxShapes" | "--shapes" => value.split(',').try_for_each(shape),
+        "--minShapes" | "--optShapes" | "--maxShapes" | "--shapes" | "--minShapesCalib" | "--optShapesCalib"
+        | "--maxShapesCalib" => value.split(',').try_for_each(shape),
         "--memPoolSize" => value.split(',').try_for_each(|item| pool(version, item)),
         "--inputIOFormats" | "--outputIOFormats" => value.split(',').try_for_each(|item| io_format(version, item)),
         "--tacticSources" => switches(value, &tactic_sources(version)),
@@ -115,6 +116,11 @@ fn syntax(version: Number, name: &str, value: Option<&str>) -> Result<(), String
             true => one_of(&["none", "ampere+", "sameComputeCapability"]),
             false => one_of(&["none", "ampere+"]),
         },
+        "--useRuntime" => one_of(&["full", "lean", "dispatch"]),
+        "--layerDeviceTypes" => value.split(',').try_for_each(|item| {
+            let (layer, device) = item.rsplit_once(':').ok_or("has no colon")?;
+            (device == "GPU" && !layer.is_empty()).then_some(()).ok_or(format!("{item} is no layer on the GPU"))
+        }),
         "--profilingVerbosity" => one_of(&["layer_names_only", "detailed", "none"]),
         "--sparsity" => one_of(&["disable", "enable"]),
         "--precisionConstraints" => one_of(&["obey", "prefer"]),
@@ -167,7 +173,7 @@ fn element_types(version: Number) -> Vec<&'static str> {
     if version >= (8, 6, 0) {
         types.push("fp8");
     }
-    if version >= (9, 1, 0) && version != (9, 2, 0) {
+    if version >= (9, 1, 0) {
         types.extend(["bf16", "int64", "uint8", "bool"]);
     }
     if version >= (10, 1, 0) {
@@ -253,6 +259,16 @@ fn together(version: Number, options: &Options<'_>, has: &dyn Fn(&str) -> bool) 
             building && has("--allowWeightStreaming") && version.0 < 11 && !has("--stronglyTyped"),
             "streams weights of a weakly typed network",
         ),
+        (has("--setPluginsToSerialize") && !has("--versionCompatible"), "serializes plugins into a plain plan"),
+        (has("--useRuntime") && (!has("--loadEngine") || !has("--versionCompatible")), "builds with another runtime"),
+        (has("--leanDLLPath") && !has("--versionCompatible"), "names a lean runtime for a plain plan"),
+        (has("--int4") && has("--stronglyTyped"), "is strongly typed and int4"),
+        (has("--calibProfile") && (!has("--calib") || has("--minShapesCalib")), "calibrates in a profile of no effect"),
+        (
+            has("--minShapesCalib") != has("--optShapesCalib") || has("--minShapesCalib") != has("--maxShapesCalib"),
+            "has part of the calibration shapes",
+        ),
+        (has("--minShapesCalib") && !has("--calib"), "has calibration shapes without calibration"),
         (has("--excludeLeanRuntime") && !has("--versionCompatible"), "excludes a runtime that it has not"),
         (has("--stronglyTyped") && (has("--fp16") || has("--int8")), "is strongly typed and has precision flags"),
         (building && !has("--skipInference") && !has("--buildOnly"), "runs what it builds"),

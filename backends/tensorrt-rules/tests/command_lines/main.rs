@@ -1,6 +1,7 @@
 //! Every command line that specs come to on every version, held against an option parser of our own.
 
 mod checker;
+mod generated;
 mod snapshots;
 mod specs;
 
@@ -70,6 +71,7 @@ fn lines(case: &Case, capabilities: &Capabilities) -> Result<Vec<(String, Vec<St
         profile: 0,
         shapes: &shapes,
         inputs: &inputs,
+        lean_runtime: Some(Path::new("/opt/tensorrt/lib/libnvinfer_lean.so.10")),
     };
     for (cuda_graph, transfers, streams) in [(true, false, 4), (false, false, 1), (true, true, 1), (false, true, 2)] {
         let benchmark = Benchmark {

@@ -194,7 +194,26 @@ pub fn cases() -> Vec<Case> {
     case("input layouts, known model", with(&[("input_formats", "chw+chw32")]), Some(fixed(&[Fp32], &[])));
     for loading in ["static", "dynamic", "serialized"] {
         let plugins = vec![digest, Digest::of(b"other")];
-        case("plugins", BuildSpec { plugins, ..with(&[("plugin_loading", loading)]) }, None);
+        case(
+            "plugins",
+            BuildSpec { plugins, version_compatible: loading == "serialized", ..with(&[("plugin_loading", loading)]) },
+            None,
+        );
     }
+    for runtime in ["lean", "dispatch"] {
+        case("runtime", BuildSpec { version_compatible: true, ..with(&[("runtime", runtime)]) }, None);
+    }
+    case("gpu layers", with(&[("layer_device_types", "conv 1:GPU,b:GPU")]), None);
+    case("int4", BuildSpec { precision: Precision::Fp16, ..with(&[("int4", "true")]) }, None);
+    case(
+        "calibration shapes",
+        BuildSpec {
+            profiles: vec![batched()],
+            calibration: Some(digest),
+            precision: Precision::Int8,
+            ..with(&[("calibration_shapes", "images:1..4..8x3x224")])
+        },
+        None,
+    );
     cases
 }

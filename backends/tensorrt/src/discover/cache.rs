@@ -14,7 +14,7 @@ use std::{
 /// File in the cache folder.
 const FILE: &str = "trtexec.json";
 /// Raised whenever answers are read differently or the table of options changes.
-const CACHE_VERSION: u32 = 1;
+const CACHE_VERSION: u32 = 2;
 /// Far more than answers of every program that is looked at.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 

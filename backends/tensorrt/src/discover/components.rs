@@ -25,6 +25,17 @@ pub(super) fn library_path(trtexec: &Path) -> Vec<PathBuf> {
     if holds_library { vec![lib] } else { Vec::new() }
 }
 
+/// Where system packages put libraries.
+const SYSTEM_LIBRARIES: [&str; 4] =
+    ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib"];
+
+/// The lean runtime of `version`: beside the libraries of an unpacked archive, else among the system's.
+pub(super) fn lean_runtime(library_path: &[PathBuf], version: Version) -> Option<PathBuf> {
+    let name = format!("libnvinfer_lean.so.{}", version.major);
+    let system = SYSTEM_LIBRARIES.iter().map(PathBuf::from).filter(|_| library_path.is_empty());
+    library_path.iter().cloned().chain(system).map(|folder| folder.join(&name)).find(|path| path.is_file())
+}
+
 /// `cuda 12.5` where the packaging of this very version says it: Debian packages carry it in their version
 /// (`10.3.0.26-1+cuda12.5`). Which toolkit happens to be installed beside says nothing.
 pub(super) fn cuda(trtexec: &Path, version: Version) -> Option<String> {
@@ -70,6 +81,16 @@ mod tests {
         assert_eq!(of("10.3.0.27"), None);
         assert_eq!(of("10.4.0"), None);
         assert_eq!(cuda_of_package("", Version::new(10, 3, 0)), None);
+    }
+
+    #[test]
+    fn the_lean_runtime_is_the_installations_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = [folder.path().to_owned()];
+        assert_eq!(lean_runtime(&own, Version::new(10, 3, 0)), None);
+        fs::write(folder.path().join("libnvinfer_lean.so.10"), "").unwrap();
+        assert_eq!(lean_runtime(&own, Version::new(10, 3, 0)), Some(folder.path().join("libnvinfer_lean.so.10")));
+        assert_eq!(lean_runtime(&own, Version::new(8, 6, 1)), None);
     }
 
     #[test]

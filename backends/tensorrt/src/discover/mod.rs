@@ -13,7 +13,7 @@ mod probe;
 pub use places::Places;
 
 use cache::{Cache, Stamp};
-use planforge_tensorrt_rules::{flags::Capabilities, version::Version};
+use planforge_tensorrt_rules::{flags::Capabilities, preflight::OLDEST, version::Version};
 use planforge_types::Toolchain;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -25,9 +25,6 @@ use std::{
 /// Programs that one search looks at; hosts have one to five.
 const MAX_PROGRAMS: usize = 32;
 
-/// Older ones are not offered: their logs and exports are unknown here.
-pub const OLDEST: Version = Version::new(8, 4, 0);
-
 /// A `trtexec` that works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installation {
@@ -36,6 +33,8 @@ pub struct Installation {
     pub capabilities: Capabilities,
     /// Folders of its own libraries, which its loader may not know; empty for system packages.
     pub library_path: Vec<PathBuf>,
+    /// Its lean runtime, which loads version-compatible plans that have none inside.
+    pub lean_runtime: Option<PathBuf>,
     /// CUDA it was built for, `12.5`, where its packaging says so.
     pub cuda: Option<String>,
 }
@@ -67,6 +66,8 @@ pub enum Problem {
     NoVersion { status: String },
     #[error("it is TensorRT {version}, older than {}.{}", OLDEST.major, OLDEST.minor)]
     TooOld { version: Version },
+    #[error("it is the trtexec of TensorRT for RTX {version}, whose engines are another product's")]
+    Rtx { version: String },
 }
 
 /// A program that cannot be used, and what it printed.
@@ -89,6 +90,7 @@ impl Fault {
         }
         match self.problem {
             Problem::TooOld { .. } => "install TensorRT 8.4 or newer",
+            Problem::Rtx { .. } => "install TensorRT itself; name its trtexec in PLANFORGE_TRTEXEC where both are here",
             Problem::Start { .. } => "check that the file is a program for this machine and may be run",
             Problem::Hangs { .. } => "run it by hand with --help; a GPU that hangs makes it wait",
             Problem::NoVersion { .. } => "run it by hand with --help, and repair or remove the installation",
@@ -145,7 +147,14 @@ impl Discovery {
             match answer.result {
                 Ok(capabilities) => {
                     let cuda = components::cuda(&trtexec, capabilities.version());
-                    findings.installations.push(Installation { trtexec, capabilities, library_path, cuda });
+                    let lean_runtime = components::lean_runtime(&library_path, capabilities.version());
+                    findings.installations.push(Installation {
+                        trtexec,
+                        capabilities,
+                        library_path,
+                        lean_runtime,
+                        cuda,
+                    });
                 }
                 Err(problem) => findings.faults.push(Fault { trtexec, problem, printed: answer.printed }),
             }

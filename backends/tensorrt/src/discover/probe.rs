@@ -1,9 +1,9 @@
 //! Asking a program for its help, within bounds.
 
-use super::{Answer, OLDEST, Problem};
+use super::{Answer, Problem};
 use crate::process::{self, Environment, Finished, Invocation, Limits, ProcessError};
 use planforge_backend::Cancel;
-use planforge_tensorrt_rules::{flags::Capabilities, version::Version};
+use planforge_tensorrt_rules::{flags::Capabilities, preflight::OLDEST, version::Version};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -68,6 +68,9 @@ fn understand(finished: &Finished, output: &str) -> Answer {
     let fault = |problem| Answer { result: Err(problem), printed: last_words(output) };
     if finished.stopped.is_some() {
         return fault(Problem::Hangs { limit_s: LIMIT.as_secs() });
+    }
+    if let Some(version) = output.lines().find_map(Version::rtx_from_banner) {
+        return fault(Problem::Rtx { version });
     }
     match version.filter(|_| finished.status.success()) {
         Some(version) if version < OLDEST => fault(Problem::TooOld { version }),

@@ -103,6 +103,16 @@ fn broken_programs_are_faults_with_their_words() {
 }
 
 #[test]
+fn the_tool_of_the_other_product_is_not_offered() {
+    let root = tempfile::tempdir().unwrap();
+    let trtexec = program(&root.path().join("rtx"), &answering("10701", "  --onnx=<file>"));
+    let found = Discovery::new(only(&[&trtexec]), None).findings();
+    assert_eq!(found.installations, []);
+    assert_eq!(found.faults[0].problem, Problem::Rtx { version: "1.7.1".into() });
+    assert!(found.faults[0].hint().contains("PLANFORGE_TRTEXEC"), "{}", found.faults[0].hint());
+}
+
+#[test]
 fn an_archives_libraries_are_put_before_the_programs_own() {
     let root = tempfile::tempdir().unwrap();
     let home = root.path().join("TensorRT-10.3.0.26");

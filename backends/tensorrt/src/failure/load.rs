@@ -1,7 +1,41 @@
 //! Failures of plans and caches: another version's, another device's, damaged, empty.
 
 use super::{Ended, FailureKind, Found, Messages, between};
-use crate::log::Message;
+use crate::{acceptance::Rejected, log::Message};
+use planforge_types::FailureClass;
+
+/// The run passed, and what it wrote is no whole plan: the disk lost it, whatever else the log says.
+pub(super) fn not_whole(ended: &Ended<'_>, _: &Messages<'_>) -> Option<Found> {
+    match ended.rejected? {
+        Rejected::Plan(error) => {
+            let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+            Some(Found::new(FailureKind::PlanDamaged, &format!("{error}{cause}")))
+        }
+        _ => None,
+    }
+}
+
+/// The plan was not written, after everything else went well.
+pub(super) fn writing(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {
+    let message = messages.error(&[
+        "cannot open file for write",
+        "cannot write to filestreamwriter",
+        "cannot open engine file",
+        "error writing",
+        "failed to write",
+        "write failed",
+        "saving engine to file failed",
+        "saving engine kernel text to file failed",
+    ])?;
+    Some(Found::new(FailureKind::WritingPlan, &message.text))
+}
+
+/// An empty engine is the model's only where the builder says why: else nothing is known, and nothing is remembered.
+pub(super) fn class_of_empty(evidence: &str) -> FailureClass {
+    let evidence = evidence.to_ascii_lowercase();
+    let told = evidence.contains("error[") || evidence.contains("error code") || evidence.contains("exception");
+    if told { FailureClass::Model } else { FailureClass::Infrastructure }
+}
 
 /// `expecting X got Y`: what this runtime or device wants, and what the plan is.
 fn expecting(message: &Message, unit: &str) -> (Option<String>, Option<String>) {
@@ -49,6 +83,13 @@ pub(super) fn damaged(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {
         "premature end",
         "checksum",
         "size specified in header does not match",
+        "failed to read plan file",
+        "plan file is incorrect",
+        "plan file is empty",
+        "failed to verify a plan tag",
+        "error when reading engine file",
+        "engine blob is empty",
+        "reading engine file via stream reader failed",
     ])?;
     Some(Found::new(FailureKind::PlanDamaged, &message.text))
 }
@@ -59,8 +100,7 @@ pub(super) fn empty_engine(ended: &Ended<'_>, messages: &Messages<'_>) -> Option
         return None;
     }
     // What came before says more than the sentence itself.
-    let cause = messages.errors.first().or(told.as_ref()).map(|message| message.text.as_str());
-    Some(Found::new(FailureKind::EmptyEngine, cause.unwrap_or_default()))
+    Some(Found::new(FailureKind::EmptyEngine, &messages.first_cause()))
 }
 
 pub(super) fn unexplained(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {

@@ -7,14 +7,17 @@
 mod device;
 mod load;
 mod model;
+mod onnx;
 mod process;
 mod text;
 
 use crate::{
-    acceptance::Exit,
+    acceptance::{Exit, Rejected},
     log::{LogFacts, Message},
 };
 use planforge_types::{BackendError, FailureClass};
+
+pub(crate) use process::lost_plugin;
 
 /// What the run was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub enum Step {
 pub struct Ended<'a> {
     pub step: Step,
     pub exit: Exit,
+    /// What was wrong with the run or its result, where that was judged.
+    pub rejected: Option<&'a Rejected>,
     pub facts: &'a LogFacts,
     /// The model's or plan's name, for the message.
     pub file: &'a str,
@@ -63,7 +68,20 @@ pub enum FailureKind {
     HostMemory {
         requested_bytes: Option<u64>,
     },
+    /// The scratch disk was full or failed.
     Disk,
+    /// The plan could not be written, for a reason that the tool does not tell.
+    WritingPlan,
+    /// This TensorRT has no code for the GPU, whose compute capability it may tell.
+    UnknownGpu {
+        capability: Option<String>,
+    },
+    /// The GPU has no hardware for a precision.
+    Precision {
+        precision: Option<String>,
+    },
+    /// Weights outside of the model's file, or inside in a form that is not read.
+    MissingWeights,
     /// The plan's format or library version is another one's.
     PlanVersion {
         runtime: Option<String>,
@@ -75,6 +93,14 @@ pub enum FailureKind {
     WrongDevice {
         device: Option<String>,
         plan: Option<String>,
+    },
+    /// An optimization profile that is none, or does not fit the network.
+    InvalidProfile {
+        tensor: Option<String>,
+    },
+    /// The shapes given make a dimension of the network negative.
+    NegativeDimension {
+        tensor: Option<String>,
     },
     /// Shapes that the model or the plan's profiles do not take.
     Shape {
@@ -92,8 +118,15 @@ pub enum FailureKind {
     Driver,
     /// CUDA itself failed while running.
     Cuda,
+    /// A kernel of the engine, or one that was timed for it, failed while running.
+    Kernel,
     TimingCache,
+    /// TensorRT's graph compiler gave up.
+    Myelin,
+    /// The library's own.
     Assertion,
+    /// The tool's own, by the C library: it says nothing of what came before.
+    ToolAssertion,
     EmptyEngine,
     /// The log holds what trtexec prints when a load failed, and no reason.
     Load,
@@ -177,25 +210,37 @@ pub fn diagnose(ended: &Ended<'_>) -> Failure {
     let messages = Messages::of(ended.facts);
     let looked_for = [
         process::stopped,
+        device::disk,
+        load::not_whole,
         process::missing_library,
         process::unknown_option,
-        model::parse,
+        device::unknown_gpu,
+        device::precision,
+        onnx::missing_weights,
+        onnx::parse,
+        model::negative_dimension,
+        model::invalid_profile,
         model::shape,
         model::calibration,
         load::incompatible,
         device::driver,
         device::memory,
+        model::myelin_exception,
         model::no_implementation,
         load::timing_cache,
+        device::kernel,
         device::cuda,
+        model::myelin,
         load::damaged,
         load::empty_engine,
+        process::tool_assertion,
         process::assertion,
         load::unexplained,
+        load::writing,
         process::signalled,
     ];
     let found = looked_for.iter().find_map(|look| look(ended, &messages));
-    let found = found.unwrap_or_else(|| Found::new(FailureKind::Other, &messages.last_error()));
+    let found = found.unwrap_or_else(|| Found::new(FailureKind::Other, &messages.first_cause()));
     text::describe(ended, found)
 }
 
@@ -223,9 +268,47 @@ impl<'a> Messages<'a> {
         first_with(&self.warnings, parts)
     }
 
-    fn last_error(&self) -> String {
-        self.errors.last().map(|message| message.text.clone()).unwrap_or_default()
+    /// The first error that is more than the tool's way out; else the first of those.
+    fn first_cause(&self) -> String {
+        let telling = self.errors.iter().find(|message| !is_way_out(&message.text));
+        telling.or(self.errors.first()).map(|message| message.text.clone()).unwrap_or_default()
     }
+}
+
+/// What the tool prints on its way out of whatever went wrong.
+fn is_way_out(text: &str) -> bool {
+    const WAY_OUT: [&str; 22] = [
+        "engine set up failed",
+        "failed to create engine from model or file",
+        "building engine failed",
+        "engine could not be created from network",
+        "engine creation failed",
+        "parsing model failed",
+        "failed to parse onnx file",
+        "network and config setup failed",
+        "network creation failed",
+        "inference set up failed",
+        "error occurred during inference",
+        "inference enqueue failed",
+        "unable to create execution context",
+        "got invalid engine",
+        "got invalid safeengine",
+        "engine deserialization failed",
+        "safeengine deserialization failed",
+        "saving engine to file failed",
+        "engine refit failed",
+        "runtime creation failed",
+        "assertion failure: false && \"attempting to access an empty engine",
+        "cuda stream creation failed",
+    ];
+    let text = text.trim().to_ascii_lowercase();
+    WAY_OUT.iter().any(|words| text.starts_with(words))
+}
+
+/// What a name in a message ends with, and what it is quoted in.
+fn tensor_name(name: &str) -> Option<String> {
+    let name = name.trim_matches(['"', '\'', '.', ',', ':', ' ', '(', ')', '`']);
+    (!name.is_empty() && name.len() <= 512).then(|| name.to_owned())
 }
 
 fn first_with<'a>(messages: &[&'a Message], parts: &[&str]) -> Option<&'a Message> {
@@ -268,3 +351,6 @@ fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod sources;

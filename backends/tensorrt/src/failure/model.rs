@@ -1,142 +1,140 @@
 //! Failures that the model or the spec brings with it.
 
-use super::{Ended, FailureKind, Found, Messages, Node, between, first_with};
+use super::{Ended, FailureKind, Found, Messages, between, tensor_name};
 use crate::log::Message;
 
-/// The ONNX parser's report. Several messages make one: the node, its text, and last the reason.
-pub(super) fn parse(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {
-    let parser = messages.error(&[
-        "while parsing node",
-        "failed to parse onnx file",
-        "parsing model failed",
-        "modelimporter.cpp",
-        "no importer registered",
-        "unsupported_node",
-        "could not open file",
-        "in function parsegraph",
-        "plugin not found, are the plugin name",
-        "error parsing onnx",
+/// The tensor that a message about shapes is about.
+fn tensor(message: &Message) -> Option<String> {
+    let text = &message.text;
+    let after =
+        |before: &str, end: &str| between(text, before, end).filter(|_| text.contains(before)).and_then(tensor_name);
+    after("input tensor with name \"", "\"")
+        .or_else(|| after("bindings[", "]"))
+        .or_else(|| after("missing values for input ", " "))
+        .or_else(|| after("setting input shape for ", " "))
+        .or_else(|| after("for tensor ", " "))
+        .or_else(|| after("for input ", " "))
+        .or_else(|| after("input tensor ", " "))
+        .or_else(|| {
+            let (name, _) = text
+                .split_once(": dynamic input is missing")
+                .or_else(|| text.split_once(": number of dimensions is "))?;
+            tensor_name(name.rsplit(['(', ' ', ']']).next()?)
+        })
+}
+
+pub(super) fn negative_dimension(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {
+    let message = messages.error(&[
+        "negative dimension",
+        "dimensions are negative",
+        "dimension is negative",
+        "negative size",
+        "negative extent",
+        "negative length",
+        "dims.d[i] >= 0",
+        "never exceeds -1",
+        "return x >= 0",
+        "must be non-negative",
+        "cannot be negative",
+        "dimension with value less than",
+        "volume of dims is negative",
+        "invalid dimension -",
+        "value of -1 for dimension",
     ])?;
-    let node = node(&messages.errors);
-    let reason = reason(&messages.errors).unwrap_or(parser);
-    let text = reason.text.to_ascii_lowercase();
-    let mut node = node.or_else(|| one_line_node(&reason.text));
-    if let Some(operator) = between(&reason.text, "No importer registered for op: ", "\n") {
-        let operator = operator.split(['.', ' ']).next().unwrap_or_default().to_owned();
-        node = Some(Node { operator, ..node.unwrap_or_default() });
+    Some(Found::new(FailureKind::NegativeDimension { tensor: tensor(message) }, &message.text))
+}
+
+pub(super) fn invalid_profile(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {
+    let message = messages.error(&[
+        "optimization profiles must satisfy",
+        "optimization profile is invalid",
+        "optimization profile is not valid",
+        "invalid optimization profile",
+        "invalid profile",
+        "profile is invalid",
+        "is not a valid optimization profile",
+        "is not a valid profile",
+        "calibration profile is invalid",
+        "no optimization profile has been defined",
+        "optimization profile is missing values for input",
+        "missing dimensions in profile",
+        "does not match network definition",
+        "but profile",
+        "error in set dimensions to",
+        "error in set shape values",
+        "set optimization profile failed",
+        "ioptimizationprofile::set",
+        "ioptimizationprofile::isvalid",
+        "addoptimizationprofile",
+        "min <= opt",
+        "min<=opt",
+        "kmin <= kopt",
+        "profilemindims",
+        "dimensions for profile",
+        "profile does not match",
+        "values for profile",
+    ])?;
+    // What a run gives that the profile has no room for is a shape, not the profile.
+    let said = message.text.to_ascii_lowercase();
+    if said.contains("supplied binding dimension") || said.contains("setinputshape") {
+        return None;
     }
-    let unsupported = text.contains("no importer registered")
-        || text.contains("unsupported_node")
-        || text.contains("plugin not found")
-        || text.contains("checkfallbackpluginimporter")
-        || text.contains("importfallbackpluginimporter");
-    let kind = match node {
-        Some(node) if unsupported && is_foreign(&node.domain) => {
-            FailureKind::PluginMissing { plugin: Some(node.operator) }
-        }
-        Some(node) if unsupported => FailureKind::UnsupportedOperator { node },
-        node => FailureKind::Parse { node },
-    };
-    Some(Found::new(kind, &reason.text))
-}
-
-fn is_foreign(domain: &str) -> bool {
-    !domain.is_empty() && domain != "ai.onnx" && domain != "com.microsoft"
-}
-
-/// `While parsing node number 5 [Range -> "out"]:`, followed by the node's own text.
-fn node(errors: &[&Message]) -> Option<Node> {
-    let (at, heading) = errors
-        .iter()
-        .enumerate()
-        .find_map(|(at, message)| Some((at, between(&message.text, "While parsing node number ", "\n")?)))?;
-    let index = heading.split(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
-    let inside = between(heading, "[", "]").unwrap_or_default();
-    let operator = inside.split(" -> ").next().unwrap_or_default().trim().to_owned();
-    let mut node = Node { index, operator, ..Node::default() };
-    for message in errors.iter().skip(at).take_while(|message| !message.text.contains("--- End node ---")) {
-        for line in message.text.lines() {
-            // The first line of a message carries the parser's own file and line in front.
-            let line = line.rsplit_once(".cpp:").map_or(line, |(_, rest)| rest.split_once(": ").map_or(rest, |r| r.1));
-            // Attributes have names too, indented.
-            if node.name.is_empty()
-                && let Some(name) = quoted(line, "name: ")
-            {
-                node.name = name;
-            } else if let Some(operator) = quoted(line, "op_type: ") {
-                node.operator = operator;
-            } else if let Some(domain) = quoted(line, "domain: ") {
-                node.domain = domain;
-            }
-        }
-    }
-    Some(node)
-}
-
-/// `In node 12 with name: /a/Range and operator: Range (parseNode): UNSUPPORTED_NODE: ...`
-fn one_line_node(text: &str) -> Option<Node> {
-    let rest = text.split_once("In node ")?.1;
-    let index = rest.split(' ').next()?.parse().ok();
-    let name = between(rest, "with name: ", " and operator: ").filter(|_| rest.contains("and operator: "));
-    let operator = between(rest, "and operator: ", " ");
-    let has_any = index.is_some() || name.is_some();
-    has_any.then(|| Node {
-        index,
-        name: name.unwrap_or_default().to_owned(),
-        operator: operator.filter(|_| rest.contains("and operator: ")).unwrap_or_default().to_owned(),
-        domain: String::new(),
-    })
-}
-
-/// The value of a line of the node's text; without the closing quote where the text was cut.
-fn quoted(line: &str, key: &str) -> Option<String> {
-    let rest = line.strip_prefix(key)?.strip_prefix('"')?;
-    Some(rest.strip_suffix('"').unwrap_or(rest).to_owned())
-}
-
-/// The message that says why: the one after the node's end, or the one with an error code of the parser.
-fn reason<'a>(errors: &[&'a Message]) -> Option<&'a Message> {
-    const REASONS: [&str; 8] = [
-        "in function ",
-        "unsupported_node",
-        "invalid_node",
-        "no importer registered",
-        "plugin not found",
-        "unsupported_graph",
-        "invalid_graph",
-        "could not open file",
-    ];
-    first_with(errors, &REASONS)
+    Some(Found::new(FailureKind::InvalidProfile { tensor: tensor(message) }, &message.text))
 }
 
 pub(super) fn shape(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {
     let message = messages.error(&[
         "static model does not take explicit shapes",
         "cannot find input tensor with name",
+        "invalid tensor names found in --shapes",
+        "invalid tensor names found in --loadinputs",
         "min ~ max range",
         "does not satisfy any optimization profile",
-        "optimization profiles must satisfy",
+        "satisfyprofile",
         "violate shape constraints",
-        "no optimization profile has been defined",
         "shape missing",
         "network has dynamic or shape inputs",
         "invalid dimensions for",
-        "dimensions for profile",
-        "profile does not match",
         "out of range of the profile",
         "setinputshape",
-        "optimization profile is missing values for input",
+        "static dimension mismatch",
         "could not set dimensions",
+        "shape error",
+        "reshape would change volume",
+        "reshaping failed",
+        "reshape dimensions",
+        "incompatible dimensions",
+        "incompatible broadcast",
+        "dimensions mismatch",
+        "dimension mismatch",
+        "slice is out of bounds",
+        "volume mismatch",
+        "condition 'elementwise_shapes_match",
+        "error in shape computation",
+        "shape tensor",
+        "shapes are not broadcastable",
     ])?;
-    let tensor = between(&message.text, "input tensor with name \"", "\"")
-        .filter(|_| message.text.contains("input tensor with name"))
-        .or_else(|| between(&message.text, "bindings[", "]").filter(|_| message.text.contains("bindings[")))
-        .or_else(|| {
-            between(&message.text, "missing values for input ", " ").filter(|_| message.text.contains("for input "))
-        })
-        .map(|name| name.trim_matches(['"', '\'', '.', ' ']).to_owned())
-        .filter(|name| !name.is_empty());
-    Some(Found::new(FailureKind::Shape { tensor }, &message.text))
+    Some(Found::new(FailureKind::Shape { tensor: tensor(message) }, &message.text))
+}
+
+/// Its own words for what stopped it, whatever the builder makes of that.
+pub(super) fn myelin_exception(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {
+    let message = messages.error(&["myelincheckexception", "myelin exception", "no myelin error exists"])?;
+    Some(Found::new(FailureKind::Myelin, &message.text))
+}
+
+pub(super) fn myelin(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {
+    let message = messages.error(&[
+        "error code 1: myelin",
+        "myelin error",
+        "myelin (",
+        "myelin compil",
+        "myelingraphcompile",
+        "myelinbuilder",
+        "::compilegraph",
+        "compile resulted in null program",
+    ])?;
+    Some(Found::new(FailureKind::Myelin, &message.text))
 }
 
 pub(super) fn calibration(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {

@@ -1,7 +1,10 @@
 //! Failures of the process: stopped, killed, crashed, not even started.
 
 use super::{Ended, FailureKind, Found, Messages, between};
-use crate::acceptance::Exit;
+use crate::{
+    acceptance::Exit,
+    log::{LogFacts, Message},
+};
 
 /// What a shell and the loader exit with when a program or one of its libraries is not there.
 const NOT_FOUND: i32 = 127;
@@ -17,31 +20,31 @@ pub(super) fn stopped(ended: &Ended<'_>, messages: &Messages<'_>) -> Option<Foun
         Exit::OverMemory { limit_bytes } => FailureKind::HostMemory { requested_bytes: Some(limit_bytes) },
         Exit::Code(_) | Exit::Signal(_) => return None,
     };
-    Some(Found::new(kind, &messages.last_error()))
+    Some(Found::new(kind, &messages.first_cause()))
 }
 
 pub(super) fn missing_library(ended: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {
     let told = messages.error(&[
         "error while loading shared libraries",
         "could not load library",
+        "could not load plugin library",
+        "cannot open safety plugin library",
         "unable to load library",
         "unable to load dynamic library",
         "failed to load library",
         "cannot open shared object file",
     ]);
+    if let Some(message) = messages.error(&["but running against "]) {
+        // `Compiled against cuBLASLt 11.9.2.0 but running against cuBLASLt 11.2.1.0.`
+        let library = between(&message.text, "running against ", ")").unwrap_or_default().trim_end_matches('.');
+        return Some(Found::new(FailureKind::MissingLibrary { library: library.to_owned() }, &message.text));
+    }
     let Some(message) = told else {
         let nothing_said = ended.exit == Exit::Code(NOT_FOUND);
         return nothing_said.then(|| Found::new(FailureKind::MissingLibrary { library: String::new() }, ""));
     };
-    let name = message.text.split(|c: char| c.is_whitespace() || "'\":,;()".contains(c));
-    let library = name.into_iter().find(|word| word.contains(".so") || word.ends_with(".dll")).unwrap_or_default();
-    // A plugin is named on the command line; what is missing then is the operator's to provide.
-    let plugin = ended.facts.banner().is_some_and(|banner| {
-        !library.is_empty()
-            && banner.command.to_ascii_lowercase().contains("plugins")
-            && banner.command.contains(library)
-    });
-    let kind = if plugin {
+    let library = library_in(&message.text);
+    let kind = if is_plugin(ended.facts, library) {
         FailureKind::PluginMissing { plugin: Some(library.to_owned()) }
     } else {
         FailureKind::MissingLibrary { library: library.to_owned() }
@@ -49,10 +52,49 @@ pub(super) fn missing_library(ended: &Ended<'_>, messages: &Messages<'_>) -> Opt
     Some(Found::new(kind, &message.text))
 }
 
+/// A plugin is named on the command line; what is missing then is the operator's to provide.
+fn is_plugin(facts: &LogFacts, library: &str) -> bool {
+    facts.banner().is_some_and(|banner| {
+        !library.is_empty()
+            && banner.command.to_ascii_lowercase().contains("plugins")
+            && banner.command.contains(library)
+    })
+}
+
+/// An error that a plugin library of the command line could not be loaded: some versions go on and pass without it.
+pub(crate) fn lost_plugin(facts: &LogFacts) -> Option<&Message> {
+    const LOST: [&str; 6] = [
+        "could not load plugin library",
+        "could not load library",
+        "unable to load library",
+        "unable to load dynamic library",
+        "failed to load library",
+        "cannot open shared object file",
+    ];
+    facts.errors.iter().find(|message| {
+        let text = message.text.to_ascii_lowercase();
+        LOST.iter().any(|lost| text.contains(lost)) && is_plugin(facts, library_in(&message.text))
+    })
+}
+
+/// The library that a message names.
+fn library_in(text: &str) -> &str {
+    let words = text.split(|c: char| c.is_whitespace() || "'\":,;()".contains(c));
+    words.into_iter().find(|word| word.contains(".so") || word.ends_with(".dll")).unwrap_or_default()
+}
+
 pub(super) fn unknown_option(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {
     let message = messages.error(&["unknown option", "model missing or format not recognized"])?;
     let option = between(&message.text, "nknown option: ", "\n").unwrap_or_default().trim();
     Some(Found::new(FailureKind::UnknownOption { option: option.to_owned() }, &message.text))
+}
+
+/// `trtexec: sampleInference.cpp:844: ...: Assertion `ret' failed.`: the C library's words, past every logger.
+pub(super) fn tool_assertion(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {
+    let message = messages.errors.iter().copied().find(|message| {
+        message.level.is_none() && message.text.contains(": Assertion `") && message.text.contains("' failed")
+    })?;
+    Some(Found::new(FailureKind::ToolAssertion, &message.text))
 }
 
 pub(super) fn assertion(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {
@@ -71,5 +113,5 @@ pub(super) fn signalled(ended: &Ended<'_>, messages: &Messages<'_>) -> Option<Fo
         SIGKILL | SIGTERM | SIGINT => FailureKind::Killed { signal },
         _ => FailureKind::Crashed { signal },
     };
-    Some(Found::new(kind, &messages.last_error()))
+    Some(Found::new(kind, &messages.first_cause()))
 }

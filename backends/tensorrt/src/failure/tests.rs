@@ -9,7 +9,7 @@ fn facts(text: &str) -> LogFacts {
 
 fn failure_of(step: Step, exit: Exit, text: &str) -> Failure {
     let facts = facts(text);
-    let failure = diagnose(&Ended { step, exit, facts: &facts, file: "net.onnx", device: "NVIDIA T4" });
+    let failure = diagnose(&Ended { step, exit, rejected: None, facts: &facts, file: "net.onnx", device: "NVIDIA T4" });
     assert!(!failure.message.is_empty() && !failure.hint.is_empty());
     assert!(!failure.message.ends_with('.') || failure.message.contains(':'), "{}", failure.message);
     failure
@@ -249,7 +249,7 @@ fn time_calibration_and_the_rest() {
     );
     assert_eq!(build("[E] [TRT] TimingCache creation failed\n").kind, FailureKind::TimingCache);
     let other = build("[E] something new\n[E] Engine set up failed\n");
-    assert_eq!(other.message, "trtexec failed on net.onnx (exit status 1): Engine set up failed");
+    assert_eq!(other.message, "trtexec failed on net.onnx (exit status 1): something new");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Puts a failure into words: message, hint, class and retry rule in one place.
 
-use super::{Ended, Failure, FailureKind, Found, Node, Retry, Step};
+use super::{Ended, Failure, FailureKind, Found, Node, Retry, Step, load::class_of_empty};
 use crate::acceptance::{Exit, first_line};
 use planforge_types::FailureClass;
 
@@ -20,7 +20,7 @@ pub(super) fn describe(ended: &Ended<'_>, found: Found) -> Failure {
         FailureKind::Parse { node: None } => (
             FailureClass::Model,
             Retry::Never,
-            format!("{tensorrt} cannot read {file}{said}"),
+            format!("{tensorrt} cannot read {file}{}", reason(&evidence)),
             "check the file with an ONNX checker; external data must lie beside it".to_owned(),
         ),
         FailureKind::UnsupportedOperator { node } => (
@@ -67,10 +67,38 @@ pub(super) fn describe(ended: &Ended<'_>, found: Found) -> Failure {
             "give the agent's host more memory, or lower the model's size".to_owned(),
         ),
         FailureKind::Disk => (
-            FailureClass::Resource,
+            FailureClass::Infrastructure,
             Retry::Elsewhere,
-            format!("the disk was full while trtexec worked on {file}{said}"),
-            "free space in the agent's scratch folder".to_owned(),
+            format!("the disk was full or failed while trtexec worked on {file}{said}"),
+            "free space in the agent's scratch folder, or look for errors of its disk in the kernel's log".to_owned(),
+        ),
+        FailureKind::WritingPlan => (
+            FailureClass::Infrastructure,
+            Retry::Elsewhere,
+            format!("trtexec could not write the plan of {file}{said}"),
+            "look at the disk of the agent's scratch folder: it may be full or failing".to_owned(),
+        ),
+        FailureKind::UnknownGpu { capability } => (
+            FailureClass::Model,
+            Retry::OtherVersion,
+            format!(
+                "{tensorrt} does not know this GPU: {device}{}{said}",
+                capability.as_ref().map(|c| format!(" of compute capability {c}")).unwrap_or_default()
+            ),
+            "use a TensorRT version that has this GPU (docs/tensorrt.md lists them); plugins must be compiled for it too"
+                .to_owned(),
+        ),
+        FailureKind::Precision { precision } => (
+            FailureClass::Model,
+            Retry::Never,
+            format!("{device} has no hardware for {}, which {file} was to use{said}", precision.as_deref().unwrap_or("the precision")),
+            "ask for another precision, or build for a device kind that has it".to_owned(),
+        ),
+        FailureKind::MissingWeights => (
+            FailureClass::Model,
+            Retry::Never,
+            format!("weights of {file} are missing or cannot be read{}", reason(&evidence)),
+            "submit the model with its external data files beside it, in types that this version reads".to_owned(),
         ),
         FailureKind::PlanVersion { runtime, plan } => (
             FailureClass::Model,
@@ -85,8 +113,15 @@ pub(super) fn describe(ended: &Ended<'_>, found: Found) -> Failure {
         FailureKind::PlanDamaged => (
             FailureClass::Infrastructure,
             Retry::Again,
-            format!("{file} is no whole TensorRT plan{said}"),
-            "fetch or build it again; some exporters put a description in front of the plan".to_owned(),
+            match ended.step {
+                Step::Build => format!("what trtexec wrote of {file} is no whole plan{said}"),
+                Step::Run => format!("{file} is no whole TensorRT plan{said}"),
+            },
+            match ended.step {
+                Step::Build => "look at the disk of the agent's scratch folder: it may be full or failing",
+                Step::Run => "fetch or build it again; some exporters put a description in front of the plan",
+            }
+            .to_owned(),
         ),
         FailureKind::WrongDevice { device: here, plan } => (
             FailureClass::Model,
@@ -97,6 +132,24 @@ pub(super) fn describe(ended: &Ended<'_>, found: Found) -> Failure {
                 here.as_deref().unwrap_or("another")
             ),
             "build the model for this device, or with hardware compatibility".to_owned(),
+        ),
+        FailureKind::InvalidProfile { tensor } => (
+            FailureClass::Model,
+            Retry::Never,
+            match tensor {
+                Some(tensor) => format!("the optimization profile for {tensor} of {file} is not valid{said}"),
+                None => format!("an optimization profile of {file} is not valid{said}"),
+            },
+            "give every dynamic input sizes with min <= opt <= max that the model's graph allows at all three".to_owned(),
+        ),
+        FailureKind::NegativeDimension { tensor } => (
+            FailureClass::Model,
+            Retry::Never,
+            match tensor {
+                Some(tensor) => format!("the shapes given make a dimension of {tensor} in {file} negative{said}"),
+                None => format!("the shapes given make a dimension in {file} negative{said}"),
+            },
+            "give larger sizes: somewhere the model subtracts more than there is, in a slice, a pad or a convolution".to_owned(),
         ),
         FailureKind::Shape { tensor } => (
             FailureClass::Model,
@@ -124,7 +177,7 @@ pub(super) fn describe(ended: &Ended<'_>, found: Found) -> Failure {
             Retry::Elsewhere,
             match library.as_str() {
                 "" => "trtexec cannot be started: the program or one of its libraries is missing".to_owned(),
-                library => format!("trtexec cannot load {library}"),
+                library => format!("trtexec cannot use {library}{said}"),
             },
             "install the library on the agent's host or add its folder to the loader's path; `planforge doctor` tells more"
                 .to_owned(),
@@ -141,6 +194,24 @@ pub(super) fn describe(ended: &Ended<'_>, found: Found) -> Failure {
             format!("CUDA failed on {device} while trtexec worked on {file}{said}"),
             "look for Xid errors in the kernel's log; the device may need a reset".to_owned(),
         ),
+        FailureKind::Kernel => (
+            FailureClass::Infrastructure,
+            Retry::Again,
+            format!("a kernel of {tensorrt} failed on {device} while trtexec worked on {file}{said}"),
+            "look for Xid errors in the kernel's log; if it fails so everywhere, try another version or precision".to_owned(),
+        ),
+        FailureKind::Myelin => (
+            FailureClass::Model,
+            Retry::OtherVersion,
+            format!("the graph compiler of {tensorrt} (Myelin) cannot compile {file} for {device}{said}"),
+            "try another TensorRT version, precision or optimization level, or change the part of the model it names".to_owned(),
+        ),
+        FailureKind::ToolAssertion => (
+            FailureClass::Infrastructure,
+            Retry::Again,
+            format!("trtexec stopped at an assertion of its own while it worked on {file}{said}"),
+            "the attempt's log has what came before; look for Xid errors in the kernel's log".to_owned(),
+        ),
         FailureKind::TimingCache => (
             FailureClass::Infrastructure,
             Retry::Again,
@@ -154,7 +225,7 @@ pub(super) fn describe(ended: &Ended<'_>, found: Found) -> Failure {
             "try another TensorRT version, precision or optimization level, and report it to the vendor".to_owned(),
         ),
         FailureKind::EmptyEngine => (
-            FailureClass::Model,
+            class_of_empty(&evidence),
             Retry::OtherVersion,
             format!("{tensorrt} made an empty engine of {file}{said}"),
             "this version hides its builder's failure: try another one, or read the attempt's log".to_owned(),
@@ -189,9 +260,10 @@ pub(super) fn describe(ended: &Ended<'_>, found: Found) -> Failure {
             format!("{tensorrt} crashed (signal {signal}) on {file}{said}"),
             "try another TensorRT version or a lower optimization level, and report it to the vendor".to_owned(),
         ),
+        // Nobody knows whose fault it was, so nothing is remembered of it.
         FailureKind::Other => (
-            FailureClass::Model,
-            Retry::OtherVersion,
+            FailureClass::Infrastructure,
+            Retry::Again,
             format!("trtexec failed on {file} ({exit}){said}"),
             "the attempt's log has all it said".to_owned(),
         ),

@@ -108,6 +108,7 @@ impl TensorRtSession {
             profile: self.profile,
             shapes: &self.bound.shapes,
             inputs: &self.bound.files,
+            lean_runtime: self.tool.installation.lean_runtime.as_deref(),
         };
         Ok(build(&run)?)
     }
