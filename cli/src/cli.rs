@@ -3,8 +3,8 @@
 use crate::{
     commands::{
         agent, agents, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor, engines,
-        explain, fetch, inspect, jobs, login, logs, open, plugins, probe, report, run, submit, testmodel, token, up,
-        watch,
+        explain, fetch, inspect, jobs, login, logs, man_pages, open, plugins, probe, report, run, submit, testmodel,
+        token, up, watch,
     },
     failure,
     settings::{self, Key, Layer},
@@ -154,6 +154,9 @@ pub enum Command {
     Testmodel(testmodel::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
+    /// Write a man page for each command
+    #[command(hide = true)]
+    ManPages(man_pages::Args),
     /// One job of an agent
     #[command(hide = true)]
     Worker,

@@ -4,8 +4,8 @@ use crate::{
     cli::{Cli, Command},
     commands::{
         agent, agents, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor, engines,
-        explain, fetch, inspect, jobs, login, logs, open, plugins, probe, report, run, submit, testmodel, token, up,
-        watch,
+        explain, fetch, inspect, jobs, login, logs, man_pages, open, plugins, probe, report, run, submit, testmodel,
+        token, up, watch,
     },
     context::Context,
     failure::Failure,
@@ -59,5 +59,6 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Token(args) => context.block_on(token::run(&context, args)),
         Command::Worker | Command::CheckDevice { .. } => unreachable!("main runs what agents start"),
         Command::Completions(args) => completions::run(&context, args, Cli::command()),
+        Command::ManPages(args) => man_pages::run(args, Cli::command()),
     }
 }

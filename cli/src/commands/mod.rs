@@ -19,6 +19,7 @@ pub mod inspect;
 pub mod jobs;
 pub mod login;
 pub mod logs;
+pub mod man_pages;
 pub mod open;
 pub mod plugins;
 pub mod probe;

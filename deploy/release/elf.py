@@ -1,0 +1,67 @@
+"""What a Linux binary says of where it runs: its machine, and the newest glibc whose symbols it needs.
+
+Read from the file's own section of needed versions (`.gnu.version_r`), as the dynamic loader does: System V ABI, chapter
+4, and the Linux Standard Base, section 10.7.
+"""
+
+import dataclasses
+import struct
+
+SECTION_STRINGS, SECTION_VERSIONS_NEEDED = 3, 0x6FFFFFFE
+
+
+class NoElf(Exception):
+    """The file is no 64-bit little-endian ELF file, or contradicts itself."""
+
+
+@dataclasses.dataclass
+class Head:
+    machine: int
+    # Newest version of glibc that is needed, as "2.28".
+    libc: str
+
+
+def read(path):
+    try:
+        return parse(path.read_bytes(), path)
+    except struct.error as error:
+        raise NoElf(f"{path} ends before its tables do") from error
+
+
+def parse(data, name):
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise NoElf(f"{name} is no 64-bit ELF file")
+    (machine,) = struct.unpack_from("<H", data, 18)
+    (sections_at,) = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, sections_at + index * size) for index in range(count)]
+    newest = (0, 0)
+    for _, kind, _, _, at, _, link, entries, _, _ in sections:
+        if kind != SECTION_VERSIONS_NEEDED:
+            continue
+        strings_at = sections[link][4]
+        for version in needed(data, at, entries, strings_at):
+            newest = max(newest, version)
+    if newest == (0, 0):
+        raise NoElf(f"{name} needs no glibc, so nothing says where it runs")
+    return Head(machine=machine, libc=".".join(str(number) for number in newest))
+
+
+def needed(data, at, entries, strings_at):
+    """Versions of glibc named by the entries, each of a library and its versions."""
+    for _ in range(entries):
+        _, versions, _, first, following = struct.unpack_from("<HHIII", data, at)
+        version_at = at + first
+        for _ in range(versions):
+            _, _, _, name, next_version = struct.unpack_from("<IHHII", data, version_at)
+            text = text_at(data, strings_at + name)
+            if text.startswith("GLIBC_"):
+                numbers = text[len("GLIBC_"):].split(".")
+                if all(number.isdigit() for number in numbers):
+                    yield tuple(int(number) for number in numbers[:2])
+            version_at += next_version
+        at += following
+
+
+def text_at(data, at):
+    return data[at : data.index(b"\0", at)].decode()
