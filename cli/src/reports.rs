@@ -288,12 +288,15 @@ mod tests {
         job.set_state(v1::JobState::Failed);
         job.failure = Some(failed);
         let told = without_report(&job);
-        assert_eq!(told.message, "job abc for t4 has no report: failed [model]: TensorRT 10.3.0 has no operator Det");
+        assert_eq!(
+            told.to_string(),
+            "job abc for t4 has no report: failed [model]: TensorRT 10.3.0 has no operator Det"
+        );
         assert_eq!(told.hint, "bring a plugin; planforge logs abc has its log");
         job.failure = None;
         job.set_state(v1::JobState::Running);
         let told = without_report(&job);
-        assert_eq!(told.message, "job abc for t4 has no report: running");
+        assert_eq!(told.to_string(), "job abc for t4 has no report: running");
         assert!(told.hint.contains("watch abc"), "{}", told.hint);
     }
 

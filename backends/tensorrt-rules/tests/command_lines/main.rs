@@ -15,6 +15,7 @@ use planforge_tensorrt_rules::{
     },
     preflight,
 };
+use planforge_types::{BuildSpec, Precision};
 use specs::{Case, cases};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -180,6 +181,45 @@ fn what_a_version_lacks_is_refused_with_those_that_have_it() {
     }
     assert!(refusal("11.1.0", "fp16, fp32 model").contains("this model is typed in fp32 without Q/DQ nodes, not fp16"));
     assert!(refusal("10.3.0", "uncalibrated int8").contains("neither a calibration cache nor a Q/DQ node"));
+}
+
+#[test]
+fn what_the_tool_would_drop_without_a_word_is_refused() {
+    let digest = planforge_types::Digest::of(b"file");
+    let best = |options: &[(&str, &str)]| BuildSpec { precision: Precision::Best, ..specs::with(options) };
+    let compatible = |options: &[(&str, &str)]| BuildSpec { version_compatible: true, ..specs::with(options) };
+    let plugins = |spec: BuildSpec| BuildSpec { plugins: vec![digest], ..spec };
+    let calibrated = |spec: BuildSpec| BuildSpec { calibration: Some(digest), precision: Precision::Int8, ..spec };
+    let said = |version_text: &str, spec: &BuildSpec| {
+        let capabilities = Capabilities::of_version(version(version_text));
+        preflight::steps(&capabilities, spec, Path::new("m.onnx"), None).map(drop).map_err(|r| {
+            assert!(!r.hint().is_empty());
+            r.to_string()
+        })
+    };
+    let faster_off = [("preview", "-fasterDynamicShapes0805")];
+    for (version, spec, words) in [
+        ("10.3.0", plugins(specs::with(&[("plugin_loading", "serialized")])), "version-compatible"),
+        ("10.3.0", specs::with(&[("plugin_loading", "dynamic")]), "nothing to load"),
+        ("10.3.0", specs::with(&[("calibration_profile", "0")]), "calibration_profile"),
+        ("10.3.0", specs::with(&[("calibration_shapes", "x:1x3")]), "calibration_shapes"),
+        ("9.1.0", best(&faster_off), "precision best"),
+        ("9.2.0", best(&faster_off), "precision best"),
+        ("9.1.0", BuildSpec { precision: Precision::Bf16, ..specs::with(&faster_off) }, "bf16 needs"),
+        ("10.3.0", specs::with(&[("runtime", "lean")]), "version-compatible"),
+        ("10.3.0", plugins(compatible(&[("runtime", "lean")])), "full runtime alone"),
+        ("11.0.0", specs::with(&[("int4", "true")]), "int4"),
+        ("10.3.0", specs::with(&[("layer_device_types", "conv1:DLA")]), "DLA"),
+        ("8.5.3", specs::with(&[("layer_device_types", "conv1:GPU")]), "--layerDeviceTypes"),
+    ] {
+        let refusal = said(version, &spec).expect_err(words);
+        assert!(refusal.contains(words), "{refusal}");
+    }
+    // 8.6 has no bf16 that could be dropped.
+    assert_eq!(said("8.6.1", &best(&faster_off)), Ok(()));
+    assert_eq!(said("10.3.0", &plugins(compatible(&[("plugin_loading", "serialized")]))), Ok(()));
+    assert_eq!(said("10.3.0", &compatible(&[("exclude_lean_runtime", "true")])), Ok(()));
+    assert_eq!(said("10.3.0", &calibrated(specs::with(&[("calibration_shapes", "x:1..8x3")]))), Ok(()));
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn is_foreign(domain: &str) -> bool {
 }
 
 /// What newer parsers put before the name of the node in a line of its own.
-const NODE_NAME: &str = "Node name: ";
+pub(super) const NODE_NAME: &str = "Node name: ";
 
 /// `While parsing node number 5 [Range -> "out"]:`, followed by the node's own text.
 fn node(errors: &[&Message]) -> Option<Node> {
@@ -114,7 +114,7 @@ fn node(errors: &[&Message]) -> Option<Node> {
                 && let Some(name) = quoted(line, "name: ")
             {
                 node.name = name;
-            } else if let Some(name) = line.trim_start().strip_prefix(NODE_NAME) {
+            } else if let Some((_, name)) = line.split_once(NODE_NAME) {
                 node.name = name.trim().trim_matches('"').to_owned();
             } else if let Some(operator) = quoted(line, "op_type: ") {
                 node.operator = operator;

@@ -338,6 +338,11 @@ fn the_operators_own_check_names_node_and_operator() {
                 [E] [TRT] ModelImporter.cpp:1050: ERROR: onnxOpCheckers.cpp:150 In function checkDet:\n[8] false\n";
     let node = Node { index: None, name: "/Det_1".into(), operator: "Det".into(), domain: String::new() };
     assert_eq!(diagnosed(text).kind, FailureKind::UnsupportedOperator { node });
+    // The node may be named after the reason, in the same message.
+    let after = "[E] [TRT] ModelImporter.cpp:1050: ERROR: onnxOpCheckers.cpp:150 In function checkDet:\n\
+                 [8] it is not supported\nNode name: /Det_1\n";
+    let failure = diagnosed(after);
+    assert!(matches!(&failure.kind, FailureKind::UnsupportedOperator { node } if node.name == "/Det_1"), "{failure:?}");
     // Another code of the same check is something that the node has, not the operator.
     let attribute = text.replace("[8]", "[9]");
     assert!(matches!(diagnosed(&attribute).kind, FailureKind::Parse { .. }), "{:?}", diagnosed(&attribute).kind);

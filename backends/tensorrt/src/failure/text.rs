@@ -303,9 +303,10 @@ fn name(node: &Node) -> String {
     text
 }
 
-/// The last line of the parser's message: the first ones name its own source files.
+/// The last line of the parser's message: the first ones name its own source files, and newer ones end with the node.
 fn reason(evidence: &str) -> String {
-    match evidence.lines().map(str::trim).rfind(|line| !line.is_empty()) {
+    let says = |line: &&str| !line.is_empty() && !line.contains(super::onnx::NODE_NAME);
+    match evidence.lines().map(str::trim).rfind(says) {
         Some(line) => format!(": {line}"),
         None => String::new(),
     }
