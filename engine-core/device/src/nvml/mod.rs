@@ -2,12 +2,12 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`device`] | a device and what is asked of it |
-//! | [`processes`] | who uses a device, or has |
-//! | [`events`] | what a device's driver reports by itself |
-//! | [`error`] | an error by the function that gave it, and its name |
-//! | [`library`] | the functions: loaded, looked up by name, their return codes judged |
-//! | [`ffi`] | the structures of the header |
+//! | `device` | a device and what is asked of it |
+//! | `processes` | who uses a device, or has |
+//! | `events` | what a device's driver reports by itself |
+//! | `error` | an error by the function that gave it, and its name |
+//! | `library` | the functions: loaded, looked up by name, their return codes judged |
+//! | `ffi` | the structures of the header |
 //!
 //! A function that the driver is too old or too new to have is an error of its call, not of the library: each question
 //! that a driver cannot answer leaves one answer out.
