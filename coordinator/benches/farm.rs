@@ -284,7 +284,7 @@ struct Agent {
 
 async fn connect(way: &Way, number: usize) -> Result<Agent, Box<dyn std::error::Error + Send + Sync>> {
     let (out, messages) = mpsc::channel(64);
-    let offer = v1::Offer { toolchain_json: r#"{"backend":"native","version":"1"}"#.into() };
+    let offer = v1::Offer { toolchain_json: r#"{"backend":"native","version":"1"}"#.into(), ..v1::Offer::default() };
     let device = v1::Device {
         id: "cpu0".into(),
         skus: vec![SKU.into()],

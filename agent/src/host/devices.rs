@@ -105,7 +105,11 @@ impl DeviceSource for HostDevices {
 
 /// A device as a coordinator hears of it; `unusable` says why nothing can run on it.
 pub(crate) fn to_wire(device: &DiscoveredDevice, draining: bool, unusable: Option<&String>) -> v1::Device {
-    let offers = device.offers.iter().map(|toolchain| v1::Offer { toolchain_json: json(toolchain) }).collect();
+    let offers = device
+        .offers
+        .iter()
+        .map(|toolchain| v1::Offer { toolchain_json: json(toolchain), ..v1::Offer::default() })
+        .collect();
     v1::Device {
         id: device.id.clone(),
         skus: device.skus.iter().map(ToString::to_string).collect(),

@@ -5,7 +5,7 @@ mod caller;
 mod peer;
 
 pub use caller::{Caller, SESSION_COOKIE, Standing, authenticate, cookie, is_grpc, wants_page};
-pub use peer::{Peer, Via};
+pub use peer::{Origin, Peer, Via};
 
 use crate::{blobs::LocalBlobs, farm::Farm, metrics::Metrics};
 use axum::{

@@ -9,6 +9,10 @@ pub enum Via {
     Port,
 }
 
+/// The address at the other end of a connection to a port.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin(pub std::net::IpAddr);
+
 /// What is known of the other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {

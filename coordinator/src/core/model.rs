@@ -1,5 +1,10 @@
 //! What the farm knows: plain records that the store keeps as they are.
 
+use super::{
+    audit::{AuditKind, AuditLine},
+    blob_refs::BlobHolder,
+    projects::ProjectRecord,
+};
 use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Sku, Toolchain, order::MeasureAsk};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -620,10 +625,24 @@ pub enum Change {
     Agent(Box<Agent>),
     ForgetAgent(String),
     Request(RequestRecord),
+    /// The blob belongs to that holder too.
+    Blob {
+        digest: Digest,
+        holder: BlobHolder,
+        /// Counts for a project; 0 where nobody said.
+        size_bytes: u64,
+    },
     Refusal(Refusal),
     ForgetRefusal(EngineKey),
     Cache(Box<CacheRecord>),
     Plugin(PluginRecord),
+    Project(ProjectRecord),
+    Audit(Box<AuditLine>),
+    /// Of the lines of a kind only the newest stay.
+    AuditKept {
+        kind: AuditKind,
+        lines: usize,
+    },
     ForgetPlugin(Digest),
     /// A new token. Changes nothing about one that is there: an id is given once.
     TokenMade(TokenRecord),

@@ -62,6 +62,18 @@ impl State {
         Ok(Resolved { toolchain, spec })
     }
 
+    /// SKUs that known devices have, the first `most` of them.
+    pub fn offered_skus(&self, most: usize) -> BTreeSet<Sku> {
+        let mut skus = BTreeSet::new();
+        for target in self.offers.keys() {
+            if skus.len() == most {
+                break;
+            }
+            skus.insert(target.sku.clone());
+        }
+        skus
+    }
+
     fn unknown_sku(&self, sku: &Sku) -> ApiError {
         let known: BTreeSet<&Sku> = self.offers.keys().map(|target| &target.sku).collect();
         if known.is_empty() {

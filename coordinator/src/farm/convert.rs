@@ -1,9 +1,9 @@
 //! Between the contract's messages and the core's records. What comes in is checked and bounded here.
 
 use crate::core::{
-    AgentView, ArtifactRef, Attempt, CacheRecord, CacheRef, CacheUpdate, Device, DeviceView, Engine, Event, Failure,
-    FinishedIn, FinishedOutcome, HelloIn, Job, JobId, JobKind, JobState, JoinedBy, LeaseRef, Model, ModelFile, PlanRef,
-    PluginRecord, Report, TokenRecord,
+    AgentView, ArtifactRef, Attempt, AuditLine, CacheRecord, CacheRef, CacheUpdate, Device, DeviceView, Engine, Event,
+    Failure, FinishedIn, FinishedOutcome, Foreseen, HelloIn, Job, JobId, JobKind, JobState, JoinedBy, LeaseRef, Model,
+    ModelFile, PlanRef, PluginRecord, Report, TokenRecord,
 };
 use planforge_identity::model::model_digest;
 use planforge_proto::{ApiError, ErrorCode, protocol, v1};
@@ -293,16 +293,23 @@ pub(super) fn engine_out(engine: &Engine, report_json: String) -> v1::Engine {
     }
 }
 
-pub(super) fn device_out(view: DeviceView) -> v1::Device {
+/// `sees_job`: what it works on is something of the caller's.
+pub(super) fn device_out(view: DeviceView, sees_job: bool) -> v1::Device {
     let device = view.device;
+    let busy = view.busy.is_some();
     v1::Device {
         id: device.id,
         agent: view.agent_name,
         skus: device.skus.iter().map(Sku::to_string).collect(),
         fingerprint_json: device.fingerprint,
-        offers: device.offers.iter().map(|offer| v1::Offer { toolchain_json: json(offer) }).collect(),
+        offers: device
+            .offers
+            .iter()
+            .map(|offer| v1::Offer { toolchain_json: json(offer), ..v1::Offer::default() })
+            .collect(),
         online: view.online,
-        busy_job: view.busy.map(String::from).unwrap_or_default(),
+        busy_job: view.busy.filter(|_| sees_job).map(String::from).unwrap_or_default(),
+        busy,
         telemetry_json: view.telemetry,
         last_seen_ms: view.seen_ms,
         draining: view.draining,
@@ -565,6 +572,39 @@ pub(super) fn token_out(token: &TokenRecord) -> v1::Token {
         agent: token.agent.clone().unwrap_or_default(),
         agent_name: String::new(),
     }
+}
+
+pub(super) fn foreseen_out(
+    combinations: Vec<Foreseen>,
+    missing: &[Digest],
+    refusal: Option<ApiError>,
+) -> v1::DryRunReply {
+    let out = |one: Foreseen| v1::Foreseen {
+        model_digest: one.model.to_string(),
+        sku: one.sku.to_string(),
+        spec_json: json(&one.spec),
+        toolchain_constraint: one.constraint,
+        toolchain_json: one.toolchain.as_ref().map(json).unwrap_or_default(),
+        engine_key: one.key.map(|key| key.to_string()).unwrap_or_default(),
+        would: one.would.into(),
+        detail: one.detail,
+        hint: one.hint,
+        plan_digest: one.plan.map(|plan| plan.to_string()).unwrap_or_default(),
+        job: one.job.map(String::from).unwrap_or_default(),
+    };
+    let (message, hint) = refusal.map(|error| (error.message, error.hint)).unwrap_or_default();
+    v1::DryRunReply {
+        combinations: combinations.into_iter().map(out).collect(),
+        missing_blobs: missing.iter().map(Digest::to_string).collect(),
+        refusal: message,
+        refusal_hint: hint,
+    }
+}
+
+pub(super) fn audit_out(line: &AuditLine) -> v1::AuditRecord {
+    let AuditLine { seq, at_ms, kind: _, actor, role, project, token, from, what, object, outcome, detail } =
+        line.clone();
+    v1::AuditRecord { seq, at_ms, actor, role, project, token, from, what, object, outcome, detail }
 }
 
 /// The id of an agent; empty: none.

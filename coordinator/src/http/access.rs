@@ -5,7 +5,7 @@
 
 use super::grpc;
 use crate::{
-    app::{App, Peer, Refusal, Standing, Via, authenticate, cookie, is_grpc, wants_page},
+    app::{App, Origin, Peer, Refusal, Standing, Via, authenticate, cookie, is_grpc, wants_page},
     auth::{Actor, Proof},
     page,
 };
@@ -20,19 +20,41 @@ use planforge_proto::{ApiError, ErrorCode};
 /// Lets a request through with its [`Actor`], or answers in the caller's language: gRPC status, log-in page or problem.
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let credential = credential(&app, &request);
+    let from = from(&request);
     match identify(&app, credential).await {
         Ok((actor, standing)) => {
+            let actor = Actor { from, ..actor };
             let extensions = request.extensions_mut();
             extensions.insert(actor);
             extensions.insert(standing.proof);
             extensions.insert(standing);
             next.run(request).await
         }
-        Err(error) if is_grpc(request.headers()) => grpc::refused(error),
-        Err(error) if error.code == ErrorCode::Unauthenticated && wants_page(request.headers()) => {
+        Err(error) => {
+            app.farm.note_stranger(&from, request.uri().path(), &error);
+            refused(&request, error)
+        }
+    }
+}
+
+/// Where a request comes from, for the audit log.
+fn from(request: &Request) -> String {
+    let extensions = request.extensions();
+    match (extensions.get::<Origin>(), extensions.get::<Peer>().map(|peer| peer.via)) {
+        (Some(Origin(address)), _) => address.to_string(),
+        (None, Some(Via::Unix)) => "unix".into(),
+        (None, _) => String::new(),
+    }
+}
+
+/// A refusal in the caller's language.
+fn refused(request: &Request, error: ApiError) -> Response {
+    match error {
+        error if is_grpc(request.headers()) => grpc::refused(error),
+        error if error.code == ErrorCode::Unauthenticated && wants_page(request.headers()) => {
             page::to_login(request.uri())
         }
-        Err(error) => Refusal::from(error).into_response(),
+        error => Refusal::from(error).into_response(),
     }
 }
 

@@ -5,8 +5,8 @@
 
 use super::{Frame, html};
 use crate::{
-    app::{App, Peer, authenticate, cookie},
-    auth::Proof,
+    app::{App, Origin, Peer, authenticate, cookie},
+    auth::{Actor, Proof},
     farm::SESSION_SECONDS,
 };
 use askama::Template;
@@ -59,6 +59,7 @@ pub(super) struct LoginBody {
 pub(super) async fn log_in(
     State(app): State<App>,
     Extension(peer): Extension<Peer>,
+    origin: Option<Extension<Origin>>,
     headers: HeaderMap,
     Form(body): Form<LoginBody>,
 ) -> Response {
@@ -74,12 +75,17 @@ pub(super) async fn log_in(
     };
     match session {
         Ok(secret) => {
+            if let Some(actor) = app.farm.session_proof(&secret).and_then(|proof| app.farm.actor_of(proof)) {
+                let how = if body.once.is_empty() { "by its token" } else { "by a link" };
+                app.farm.note_login(&Actor { from: from(origin), ..actor }, how);
+            }
             let mut response = Redirect::to(&next).into_response();
             set_cookie(&mut response, &app.options.session_cookie, &secret, SESSION_SECONDS, encrypted);
             set_cookie(&mut response, OLD_COOKIE, "", 0, encrypted);
             response
         }
         Err(error) => {
+            app.farm.note_stranger(&from(origin), "/login", &error);
             let page = LoginPage { frame: Frame::new("Log in"), next, once: String::new(), error: error.message };
             html(StatusCode::UNAUTHORIZED, &page)
         }
@@ -96,6 +102,10 @@ pub(super) async fn log_out(State(app): State<App>, Extension(peer): Extension<P
     set_cookie(&mut response, &app.options.session_cookie, "", 0, encrypted);
     set_cookie(&mut response, OLD_COOKIE, "", 0, encrypted);
     response
+}
+
+fn from(origin: Option<Extension<Origin>>) -> String {
+    origin.map(|Extension(Origin(address))| address.to_string()).unwrap_or_default()
 }
 
 async fn check_token(app: &App, secret: &str) -> Result<Proof, ApiError> {

@@ -191,7 +191,7 @@ impl Overview {
             running,
             waiting,
             devices_online: devices.iter().filter(|device| device.online).count(),
-            devices_busy: devices.iter().filter(|device| device.online && !device.busy_job.is_empty()).count(),
+            devices_busy: devices.iter().filter(|device| device.online && device.busy).count(),
             devices: devices.len(),
             engines: format!("{}{plus}", engines.len()),
         };

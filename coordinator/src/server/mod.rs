@@ -8,7 +8,7 @@ mod start;
 pub use start::{Coordinator, CoordinatorConfig, StartError, admin_token_file, blob_file};
 
 use crate::{
-    app::{Options, Peer, Via},
+    app::{Options, Origin, Peer, Via},
     blobs::LocalBlobs,
     farm::Farm,
     http,
@@ -203,37 +203,49 @@ async fn accept_until_closed(listener: Listener, shared: Arc<Shared>) {
             _ => None,
         };
         let task = shared.clone();
+        let origin = match &stream {
+            Accepted::Tcp(stream) => stream.peer_addr().ok().map(|address| Origin(address.ip())),
+            Accepted::Unix(_) => None,
+        };
         shared.connections.spawn(async move {
             let _permit = permit;
             let _open = task.metrics.connection_opened();
             match (stream, tls) {
                 (Accepted::Tcp(stream), None) => {
                     if matches!(timeout(HANDSHAKE_TIMEOUT, stream.readable()).await, Ok(Ok(()))) {
-                        task.connection(stream, peer).await;
+                        task.connection(stream, peer, origin).await;
                     }
                 }
                 (Accepted::Tcp(stream), Some(acceptor)) => {
                     match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                         Ok(Ok(stream)) => {
                             let certified = stream.get_ref().1.peer_certificates().is_some();
-                            task.connection(stream, Peer { certified, ..peer }).await;
+                            task.connection(stream, Peer { certified, ..peer }, origin).await;
                         }
                         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                         Err(_) => tracing::debug!("TLS handshake timed out"),
                     }
                 }
-                (Accepted::Unix(stream), _) => task.connection(stream, peer).await,
+                (Accepted::Unix(stream), _) => task.connection(stream, peer, None).await,
             }
         });
     }
 }
 
 impl Shared {
-    async fn connection(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: Peer) {
+    async fn connection(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: Peer,
+        origin: Option<Origin>,
+    ) {
         let router = self.router.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(peer);
+            if let Some(origin) = origin {
+                request.extensions_mut().insert(origin);
+            }
             router.clone().oneshot(request)
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
