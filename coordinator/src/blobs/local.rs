@@ -308,15 +308,28 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether what arrived still fits: `within_quota` is 0 where it does not. Looks at the disk where `look` says so.
+    /// Whether a piece that arrived, and counts already, still fits. Looks at the disk where `look` says so.
     pub(super) fn still_fits(&self, piece_bytes: u64, look: bool) -> Result<(), BlobError> {
-        let over = self.options.max_bytes.is_some_and(|max| {
-            self.used_bytes.load(Ordering::Relaxed).saturating_add(self.uploads.arrived_bytes()) > max
-        });
-        if !over && !look {
-            return Ok(());
+        match self.has_room_for_arrived(piece_bytes, look) {
+            Err(BlobError::Full { .. }) if self.uploads.give_way(&self.staging()) > 0 => {
+                self.has_room_for_arrived(piece_bytes, look)
+            }
+            other => other,
         }
-        self.check_room(if over { piece_bytes.max(1) } else { piece_bytes })
+    }
+
+    fn has_room_for_arrived(&self, needed_bytes: u64, look: bool) -> Result<(), BlobError> {
+        let taken = self.used_bytes.load(Ordering::Relaxed).saturating_add(self.uploads.arrived_bytes());
+        let full = |room, available_bytes| {
+            Err(BlobError::Full { room, path: self.root.clone(), needed_bytes, available_bytes })
+        };
+        if self.options.max_bytes.is_some_and(|max| taken > max) {
+            return full(Room::FarmQuota, 0);
+        }
+        match look.then(|| self.on_disk()).transpose()? {
+            Some(disk) if disk < needed_bytes => full(Room::Disk, disk),
+            _ => Ok(()),
+        }
     }
 
     /// Says how much room there was when a write found none.

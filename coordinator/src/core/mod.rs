@@ -14,6 +14,7 @@
 //! | `submit` | requests: admission, merging, answers from the store |
 //! | `foresee` | what a submission would come to |
 //! | `fleet` | agents: sessions, inventories, heartbeats, revival, the sweep |
+//! | `abilities` | what a toolchain can do at all |
 //! | `agents` | agents as their administrator sees them, and what ends their stay from outside |
 //! | `audit` | one line of the audit log |
 //! | `blob_refs` | which blobs records name, and to whom they belong by that |
@@ -29,6 +30,7 @@
 //!
 //! Invariant: nothing here knows tokio, SQL or gRPC streams.
 
+mod abilities;
 mod agents;
 mod ask;
 mod attempts;
@@ -50,6 +52,7 @@ pub mod state;
 mod submit;
 mod waiting;
 
+pub use abilities::Abilities;
 pub use agents::{AgentView, Farewell};
 pub use audit::{AuditKind, AuditLine};
 pub use blob_refs::BlobHolder;

@@ -1,6 +1,7 @@
 //! What the farm knows: plain records that the store keeps as they are.
 
 use super::{
+    abilities::Abilities,
     audit::{AuditKind, AuditLine},
     blob_refs::BlobHolder,
     projects::ProjectRecord,
@@ -417,6 +418,9 @@ pub struct Device {
     /// JSON text.
     pub fingerprint: String,
     pub offers: Vec<Toolchain>,
+    /// What an offer can do, by its place in `offers`; none of an agent that did not say.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub abilities: BTreeMap<u32, Abilities>,
     pub draining: bool,
     pub simulated: bool,
     pub quarantined: bool,

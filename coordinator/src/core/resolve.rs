@@ -57,6 +57,11 @@ impl State {
             }
             _ => Unresolved::NothingOffers(ApiError::new(ErrorCode::Refused, error.to_string())),
         })?;
+        if let Some(what) = self.lacking(&target, &spec) {
+            let message = format!("{sku} cannot have this engine: {toolchain} does not do {what}");
+            let hint = "leave it out of the spec, or ask for another toolchain ('planforge devices' shows them)";
+            return Err(Unresolved::Never(ApiError::new(ErrorCode::Refused, message).with_hint(hint)));
+        }
         preflight::admit(&toolchain, &spec)
             .map_err(|refusal| Unresolved::Never(cannot_build(sku, &spec, &refusal, &offers)))?;
         Ok(Resolved { toolchain, spec })

@@ -2,6 +2,7 @@
 
 use super::{
     agents::Farewell,
+    audit::AuditLine,
     effects::{Counters, Effects, Reply},
     invariants::{self, Patrol},
     model::{
@@ -107,6 +108,8 @@ pub struct Submit {
     pub disturbed_plans: Arc<BTreeSet<Digest>>,
     /// One fresh id per combination.
     pub ids: Vec<JobId>,
+    /// What the audit log is to say of it, in the transaction that takes it.
+    pub audit: Option<Box<AuditLine>>,
 }
 
 #[derive(Clone, Debug)]

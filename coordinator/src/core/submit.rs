@@ -70,6 +70,12 @@ impl State {
             let verdict = self.judge(&one)?;
             jobs.push(self.admit(one, verdict, id.clone(), &submit, now, effects));
         }
+        if let Some(mut line) = submit.audit {
+            line.object.clone_from(&submit.request);
+            line.project.clone_from(&submit.project);
+            line.detail = format!("{} jobs in project {}", jobs.len(), submit.project);
+            effects.changes.push(Change::Audit(line));
+        }
         let record = RequestRecord {
             id: submit.request.clone(),
             project: submit.project,

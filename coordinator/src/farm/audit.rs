@@ -96,24 +96,50 @@ impl Farm {
         }
     }
 
-    /// What makes a line durable, and now and then what takes the oldest away.
-    fn audit_changes(&self, line: AuditLine) -> Vec<Change> {
-        let kind = line.kind;
+    /// Counts a line; now and then it is time to take the oldest of its kind away.
+    fn audit_kept(&self, kind: AuditKind) -> Option<Change> {
         let counted = &mut self.audit().0.lock().unwrap_or_else(PoisonError::into_inner);
         let written = counted.written.entry(kind).or_default();
         // The first one too: what an earlier process left may be too much.
-        let prune = *written % PRUNED_EVERY == 0;
+        let prune = written.is_multiple_of(PRUNED_EVERY);
         *written += 1;
-        let lines = self.config().audit_lines;
-        let kept = prune.then_some(Change::AuditKept { kind, lines });
+        prune.then_some(Change::AuditKept { kind, lines: self.config().audit_lines })
+    }
+
+    /// What makes a line durable.
+    pub(super) fn audit_changes(&self, line: AuditLine) -> Vec<Change> {
+        let kept = self.audit_kept(line.kind);
         [Change::Audit(Box::new(line))].into_iter().chain(kept).collect()
     }
 
-    /// Writes a line without waiting for it.
-    fn write_soon(&self, line: AuditLine) {
+    /// Makes changes without waiting for them.
+    fn change_soon(&self, changes: Vec<Change>) {
         let (answer, _) = tokio::sync::oneshot::channel();
         // Where the store takes no writes what was asked for is refused as well, and the log says so.
-        let _ = self.try_tell(Message::Commit { changes: self.audit_changes(line), answer });
+        let _ = self.try_tell(Message::Commit { changes, answer });
+    }
+
+    fn write_soon(&self, line: AuditLine) {
+        self.change_soon(self.audit_changes(line));
+    }
+
+    /// What the scheduler writes down together with a submission that it takes.
+    pub(super) fn audit_of_submission(&self, actor: &Actor) -> AuditLine {
+        if let Some(kept) = self.audit_kept(AuditKind::Use) {
+            self.change_soon(vec![kept]);
+        }
+        self.audit_line(actor, AuditKind::Use, "submit", "")
+    }
+
+    /// Writes down what was refused, up to a rate: nobody makes the database work by being refused.
+    pub(super) fn audit_refusal(&self, actor: &Actor, kind: AuditKind, what: &str, object: &str, error: &ApiError) {
+        let now_ms = self.clock().mono_ms();
+        let taken = self.audit().0.lock().unwrap_or_else(PoisonError::into_inner).refused.take(now_ms);
+        let Some(left_out) = taken else { return };
+        let denied = matches!(error.code, ErrorCode::PermissionDenied | ErrorCode::Unauthenticated);
+        let line = self.audit_line(actor, if denied { AuditKind::Denied } else { kind }, what, object);
+        let detail = left_out_words(&clipped(&error.message), left_out);
+        self.write_soon(AuditLine { outcome: error.code.name().into(), detail, ..line });
     }
 
     /// Does what somebody asked for and writes down what came of it. What needs an administrator is durable before it is
@@ -127,27 +153,15 @@ impl Farm {
         work: impl Future<Output = Result<T, ApiError>>,
     ) -> Result<T, ApiError> {
         let done = work.await;
-        let mut line = self.audit_line(actor, kind, what, object);
         if let Err(error) = &done {
-            line.outcome = error.code.name().into();
-            line.detail = clipped(&error.message);
-            if matches!(error.code, ErrorCode::PermissionDenied | ErrorCode::Unauthenticated) {
-                line.kind = AuditKind::Denied;
-                let now_ms = self.clock().mono_ms();
-                let taken = self.audit().0.lock().unwrap_or_else(PoisonError::into_inner).refused.take(now_ms);
-                if let Some(left_out) = taken {
-                    line.detail = left_out_words(&line.detail, left_out);
-                    self.write_soon(line);
-                }
-                return done;
-            }
+            self.audit_refusal(actor, kind, what, object, error);
+            return done;
         }
-        if kind == AuditKind::Admin && done.is_ok() {
-            if let Err(error) = self.commit(self.audit_changes(line)).await {
-                tracing::error!(%error, actor = actor.name, what, "what an administrator did is not in the audit log");
-            }
-        } else {
+        let line = self.audit_line(actor, kind, what, object);
+        if kind != AuditKind::Admin {
             self.write_soon(line);
+        } else if let Err(error) = self.commit(self.audit_changes(line)).await {
+            tracing::error!(%error, actor = actor.name, what, "what an administrator did is not in the audit log");
         }
         done
     }
@@ -158,8 +172,13 @@ impl Farm {
         self.write_soon(AuditLine { detail: clipped(detail), ..line });
     }
 
-    pub(super) fn audit_upload(&self, actor: &Actor, digest: Digest, size_bytes: u64) {
-        self.note(actor, "upload", &digest.to_string(), &format!("{size_bytes} bytes"));
+    /// What an upload leaves in the log; nothing of agents', who store what they were leased.
+    pub(super) fn audit_of_upload(&self, actor: &Actor, digest: Digest, size_bytes: u64) -> Vec<Change> {
+        if actor.role == Role::Agent {
+            return Vec::new();
+        }
+        let line = self.audit_line(actor, AuditKind::Use, "upload", &digest.to_string());
+        self.audit_changes(AuditLine { detail: format!("{size_bytes} bytes"), ..line })
     }
 
     /// Somebody signed a browser in.

@@ -49,11 +49,14 @@ impl Farm {
     /// # Errors
     /// When the store takes no writes.
     pub async fn hold_blob(&self, actor: &Actor, digest: Digest, size_bytes: u64) -> Result<(), ApiError> {
-        self.audit_upload(actor, digest, size_bytes);
-        let Some(project) = actor.project.as_ref().filter(|_| actor.role != Role::Agent) else { return Ok(()) };
-        let holder = BlobHolder::Project(project.clone());
-        self.commit(vec![Change::Blob { digest, holder, size_bytes }]).await?;
-        self.forget_stored_bytes(project);
+        let mut changes = self.audit_of_upload(actor, digest, size_bytes);
+        let project = actor.project.as_ref().filter(|_| actor.role != Role::Agent);
+        let holder = project.map(|project| BlobHolder::Project(project.clone()));
+        changes.extend(holder.map(|holder| Change::Blob { digest, holder, size_bytes }));
+        if !changes.is_empty() {
+            self.commit(changes).await?;
+        }
+        project.into_iter().for_each(|project| self.forget_stored_bytes(project));
         Ok(())
     }
 

@@ -260,8 +260,11 @@ impl Farm {
     /// A wrong request, one that nothing known could run, or a store that takes no writes.
     pub async fn submit(&self, actor: &Actor, request: v1::SubmitRequest) -> Result<v1::SubmitReply, ApiError> {
         let project = request.project.clone();
-        let submit = self.accept(actor, request);
-        self.audited(actor, AuditKind::Use, "submit", &project, submit).await
+        let submitted = self.accept(actor, request).await;
+        if let Err(error) = &submitted {
+            self.audit_refusal(actor, AuditKind::Use, "submit", &project, error);
+        }
+        submitted
     }
 
     /// What a submission would come to; changes nothing. Needs role submit.

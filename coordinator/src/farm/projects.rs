@@ -66,6 +66,26 @@ impl Farm {
         Ok(v1::ListProjectsReply { projects, live_jobs: all(live_jobs), max_live_jobs: all(max_live_jobs) })
     }
 
+    /// The caller's project, or every one that has limits or live jobs.
+    ///
+    /// # Errors
+    /// For an agent's token, or when the store cannot be asked.
+    pub async fn busy_projects(&self, actor: &Actor) -> Result<Vec<v1::Project>, ApiError> {
+        super::confine::may_look(actor)?;
+        let own = actor.project.clone();
+        let views: Vec<ProjectView> = self
+            .ask(move |state, _| match own {
+                Some(project) => vec![state.project_view(&project)],
+                None => state.projects().into_values().take(LISTED_MAX).collect(),
+            })
+            .await?;
+        let mut projects = Vec::with_capacity(views.len());
+        for view in views {
+            projects.push(self.project_out(view, 0).await?);
+        }
+        Ok(projects)
+    }
+
     /// Sets a project's share and limits. Needs role admin; an administrator of the project alone sets limits of its own,
     /// below the farm's.
     ///

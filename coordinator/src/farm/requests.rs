@@ -96,6 +96,7 @@ impl Farm {
             return self.submit_reply(submitted, &project).await;
         }
         let submit = self.prepared(actor, &request, (project.clone(), idempotency_key, fingerprint)).await?;
+        let submit = Submit { audit: Some(Box::new(self.audit_of_submission(actor))), ..submit };
         let refresh = request.refresh_disturbed;
         let submitted = match self.submitted(submit).await? {
             Submitted::Look { plans, submit } => self.submitted(self.looked(plans, *submit, refresh).await?).await?,
@@ -184,6 +185,7 @@ impl Farm {
             missing_plans: None,
             disturbed_plans: Arc::default(),
             ids: (0..jobs.min(core::JOBS_PER_REQUEST_MAX)).map(|_| JobId::from(self.fresh_id())).collect(),
+            audit: None,
         })
     }
 

@@ -141,6 +141,7 @@ async fn feed_overview(
         match Overview::load(&app, &actor, &server).await {
             Ok(now) => {
                 sender.fragment("counts", &now.counts).await?;
+                sender.fragment("projects", &now.projects).await?;
                 sender.fragment("jobs", &now.jobs).await?;
                 sender.fragment("devices", &now.devices).await?;
                 sender.fragment("engines", &now.engines).await?;

@@ -144,6 +144,7 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
         .to_string(),
         "POST /v1/uploads" => serde_json::json!({ "digest": model, "size_bytes": world.model_bytes.len() }).to_string(),
         "POST /login" => "token=nonsense".into(),
+        "POST /api/v1/agents/{agent}/forget" => r#"{"force":true}"#.into(),
         _ if method == "POST" => "{}".into(),
         _ => String::new(),
     };

@@ -542,6 +542,7 @@ fn asked(sku: u8, eval: bool, sweep: u8) -> Submit {
         missing_plans: Some(Vec::new()),
         disturbed_plans: std::sync::Arc::default(),
         ids: Vec::new(),
+        audit: None,
     }
 }
 
@@ -580,6 +581,7 @@ fn devices(agent: usize, toolchain: u8) -> Vec<Device> {
         skus: skus.iter().map(|sku| sku.parse().unwrap()).collect(),
         fingerprint: String::new(),
         offers: vec![offer.clone()],
+        abilities: BTreeMap::new(),
         draining: false,
         simulated: true,
         quarantined: false,

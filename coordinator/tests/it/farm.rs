@@ -633,6 +633,58 @@ async fn the_queue_is_bounded() {
 }
 
 #[tokio::test]
+async fn an_invented_sku_makes_no_metric() {
+    let (farm, blobs) = farm().await;
+    let _agent = Agent::usual(&farm, "a").await;
+    for number in 0..100 {
+        let skus = vec![format!("invented{number}")];
+        let ask = v1::SubmitRequest { wait_for_device: true, skus, ..request(model(&blobs, "m")) };
+        farm.submit(&Actor::local(), ask).await.unwrap();
+    }
+    farm.submit(&Actor::local(), request(model(&blobs, "1"))).await.unwrap();
+    farm.submit(&Actor::local(), request(model(&blobs, "2"))).await.unwrap();
+    let labels: Vec<String> = farm.stats().await.unwrap().oldest_pending_ms.into_keys().collect();
+    assert_eq!(labels, [support::SKU, "other"]);
+}
+
+#[tokio::test]
+async fn what_no_toolchain_can_do_is_refused_at_submission() {
+    let (farm, blobs) = farm().await;
+    let mut cpu = device("cpu0", support::SKU, "native 1");
+    cpu.offers[0].abilities = Some(v1::Abilities {
+        precisions: vec!["fp32".into(), "best".into(), "fp4 of a newer release".into()],
+        features: vec!["calibration".into()],
+        options: vec!["*".into()],
+    });
+    let _agent = Agent::connect(&farm, hello("a", vec![cpu])).await;
+    let ask = |spec: &str| v1::SubmitRequest { specs_json: vec![spec.into()], ..request(model(&blobs, "m")) };
+    support::until("the agent's devices", || async {
+        farm.dry_run(&Actor::local(), ask("{}")).await.unwrap().refusal.is_empty().then_some(())
+    })
+    .await;
+    let digest = support::digest_of("plugin").to_string();
+    let plugin = v1::AllowPluginRequest { digest: digest.clone(), name: "p".into() };
+    farm.allow_plugin(&Actor::local(), plugin).await.unwrap();
+    for (spec, what) in [
+        (r#"{"precision":"fp16"}"#.to_owned(), "precision fp16 (it has fp32, best)"),
+        (format!(r#"{{"plugins":["{digest}"]}}"#), "plugins"),
+        (r#"{"version_compatible":true}"#.to_owned(), "version-compatible plans"),
+    ] {
+        // Not even who would wait for another device waits for this one.
+        for wait_for_device in [false, true] {
+            let ask = v1::SubmitRequest { wait_for_device, ..ask(&spec) };
+            let error = farm.submit(&Actor::local(), ask).await.unwrap_err();
+            assert_eq!(error.code, ErrorCode::Refused, "{spec}");
+            assert!(error.message.contains(what) && error.message.contains("native 1"), "{}", error.message);
+        }
+    }
+    farm.submit(&Actor::local(), ask(r#"{"precision":"best"}"#)).await.unwrap();
+    // An agent that does not say is taken at its word for everything; so is one of two.
+    let _older = Agent::usual(&farm, "b").await;
+    farm.submit(&Actor::local(), ask(r#"{"precision":"fp16"}"#)).await.unwrap();
+}
+
+#[tokio::test]
 async fn nonsense_is_refused_before_anything_happens() {
     let (farm, blobs) = farm().await;
     let _agent = Agent::usual(&farm, "a").await;
