@@ -2,9 +2,9 @@
 
 use crate::{
     commands::{
-        agent, agents, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor, engines,
-        explain, fetch, inspect, jobs, login, logs, man_pages, open, plugins, probe, report, run, submit, testmodel,
-        token, up, watch,
+        agent, agents, audit, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor,
+        engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, plugins, probe, projects, report, run,
+        submit, testmodel, token, up, watch,
     },
     failure,
     settings::{self, Key, Layer},
@@ -124,6 +124,10 @@ pub enum Command {
     Devices(devices::Args),
     /// List, drain, resume and forget agents
     Agents(agents::Args),
+    /// List projects, set their shares and limits
+    Projects(projects::Args),
+    /// Show who did what to the farm, and what came of it
+    Audit(audit::Args),
     /// Look for what is wrong with this machine; sets nothing
     Doctor(doctor::Args),
     /// Measure what this machine's GPU reaches: copies, products, transfers, launches

@@ -3,9 +3,9 @@
 use crate::{
     cli::{Cli, Command},
     commands::{
-        agent, agents, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor, engines,
-        explain, fetch, inspect, jobs, login, logs, man_pages, open, plugins, probe, report, run, submit, testmodel,
-        token, up, watch,
+        agent, agents, audit, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor,
+        engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, plugins, probe, projects, report, run,
+        submit, testmodel, token, up, watch,
     },
     context::Context,
     failure::Failure,
@@ -48,6 +48,8 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Cancel(args) => context.block_on(cancel::run(&context, args)),
         Command::Devices(args) => context.block_on(devices::run(&context, args)),
         Command::Agents(args) => context.block_on(agents::run(&context, args)),
+        Command::Projects(args) => context.block_on(projects::run(&context, args)),
+        Command::Audit(args) => context.block_on(audit::run(&context, args)),
         Command::Doctor(args) => doctor::run(&context, args),
         Command::Engines(args) => context.block_on(engines::run(&context, args)),
         Command::Caches(args) => context.block_on(caches::run(&context, args)),

@@ -74,7 +74,7 @@ mod tests {
     }
 
     fn device(sku: &str, backend: &str, version: &str) -> v1::Device {
-        let offers = vec![v1::Offer { toolchain_json: toolchain(backend, version) }];
+        let offers = vec![v1::Offer { toolchain_json: toolchain(backend, version), ..v1::Offer::default() }];
         v1::Device { skus: vec![sku.into()], offers, online: true, ..v1::Device::default() }
     }
 

@@ -3,19 +3,20 @@
 use planforge_types::Digest;
 use std::{fmt, str::FromStr};
 
-/// What a token allows. Each role also allows what the roles before it do, except that `agent` submits nothing and
-/// `enroll` is good for one thing only.
+/// What a token allows. Each role also allows what the roles before it do, except that `agent` submits nothing and reads
+/// only what it was leased, and `enroll` is good for one thing only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Look at jobs, engines, reports; fetch.
     Read,
     /// Submit and cancel jobs of the token's project.
     Submit,
-    /// Join as an agent: take leases, upload plans and reports.
+    /// Join as an agent: take leases, read what they name, upload plans and reports.
     Agent,
     /// Have one agent's key certified, once, and nothing else.
     Enroll,
-    /// Everything, tokens included, in every project.
+    /// Everything, tokens included, in every project; of a token that belongs to one project: that project's tokens, jobs
+    /// and limits.
     Admin,
 }
 
@@ -54,12 +55,26 @@ pub struct Actor {
     pub role: Role,
     /// The only project it may touch; `None`: every project.
     pub project: Option<String>,
+    /// Id of its token; empty: none, as for the owner.
+    pub token: String,
+    /// Where it calls from, for the audit log: an address, or `unix`; empty: unknown.
+    pub from: String,
 }
 
 impl Actor {
+    /// Somebody of that name who shows no token.
+    pub fn named(name: impl Into<String>, role: Role, project: Option<String>) -> Self {
+        Self { name: name.into(), role, project, token: String::new(), from: String::new() }
+    }
+
     /// The owner of this machine's own coordinator.
     pub fn local() -> Self {
-        Self { name: "local".into(), role: Role::Admin, project: None }
+        Self { from: "unix".into(), ..Self::named("local", Role::Admin, None) }
+    }
+
+    /// Whether it administers the whole farm, not one project alone.
+    pub fn is_farm_admin(&self) -> bool {
+        self.role == Role::Admin && self.project.is_none()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use planforge_coordinator::blobs::{Begun, BlobError, LocalBlobs, LocalBlobsOptions, UploadStatus};
+use planforge_coordinator::blobs::{Begun, BlobError, LocalBlobs, LocalBlobsOptions, Room, UploadStatus};
 use planforge_types::Digest;
 use std::{
     fs,
@@ -230,7 +230,8 @@ async fn a_client_that_lost_its_place_continues_an_idle_upload() {
 #[tokio::test]
 async fn stale_uploads_are_collected() {
     let folder = TempDir::new().unwrap();
-    let options = LocalBlobsOptions { upload_ttl: Duration::ZERO, ..Default::default() };
+    let options =
+        LocalBlobsOptions { upload_ttl: Duration::ZERO, empty_upload_ttl: Duration::ZERO, ..Default::default() };
     let blobs = LocalBlobs::open(folder.path(), options).unwrap();
     let upload = begin(&blobs, Digest::of(b"never sent"), 10).await;
     assert_eq!(blobs.collect_stale_uploads().await, 1);
@@ -239,21 +240,30 @@ async fn stale_uploads_are_collected() {
 }
 
 #[tokio::test]
-async fn a_quota_refuses_before_a_byte_is_sent_and_counts_open_uploads() {
+async fn a_quota_refuses_before_a_byte_is_sent_and_counts_what_arrived() {
     let folder = TempDir::new().unwrap();
     let options = LocalBlobsOptions { max_bytes: Some(10_000), ..Default::default() };
     let blobs = LocalBlobs::open(folder.path(), options.clone()).unwrap();
     blobs.store(some_bytes(4000)).await.unwrap();
-    let announced = begin(&blobs, Digest::of(b"announced"), 5000).await;
-    let refused = blobs.begin_upload(Digest::of(b"too much"), 1001).await.unwrap_err();
-    assert!(matches!(refused, BlobError::Full { needed_bytes: 1001, available_bytes: 1000, .. }), "{refused}");
+    let announced = begin(&blobs, Digest::of(b"announced"), 6000).await;
+    assert_eq!(blobs.available_bytes().unwrap(), 6000, "an announcement takes nothing");
+    let refused = blobs.begin_upload(Digest::of(b"too much"), 6001).await.unwrap_err();
+    assert!(matches!(refused, BlobError::Full { needed_bytes: 6001, available_bytes: 6000, .. }), "{refused}");
+    blobs.append(&announced.id, 0, false, whole(&some_bytes(5000))).await.unwrap();
+    assert_eq!(blobs.available_bytes().unwrap(), 1000, "what arrived does");
     assert!(matches!(blobs.store(some_bytes(1001)).await, Err(BlobError::Full { .. })));
-    blobs.abandon_upload(&announced.id).await.unwrap();
-    begin(&blobs, Digest::of(b"now it fits"), 6000).await;
+    // Of two that both fitted when they were announced the second finds no room where it stops fitting.
+    let late = begin(&blobs, Digest::of(b"late"), 900).await;
+    blobs.store(some_bytes(500)).await.unwrap();
+    let full = blobs.append(&late.id, 0, false, whole(&some_bytes(900))).await.unwrap_err();
+    assert!(matches!(full, BlobError::Full { room: Room::FarmQuota, .. }), "{full}");
+    assert_eq!(blobs.available_bytes().unwrap(), 500, "and gives back what it had");
     drop(blobs);
 
-    let again = LocalBlobs::open(folder.path(), options).unwrap();
-    assert_eq!(again.available_bytes().unwrap(), 0, "what is stored and announced counts after a restart");
+    let again = LocalBlobs::open(folder.path(), options.clone()).unwrap();
+    assert_eq!(again.available_bytes().unwrap(), 500, "what is stored and arrived counts after a restart");
+    again.abandon_upload(&announced.id).await.unwrap();
+    assert_eq!(again.available_bytes().unwrap(), 5500);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -235,6 +235,22 @@ pub struct Attempt {
 pub struct Offer {
     #[prost(string, tag = "1")]
     pub toolchain_json: ::prost::alloc::string::String,
+    /// absent: it did not say, and everything is tried
+    #[prost(message, optional, tag = "2")]
+    pub abilities: ::core::option::Option<Abilities>,
+}
+/// What a toolchain can do at all on its device; a build spec that asks for more is refused when it is submitted.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Abilities {
+    /// as build specs spell them
+    #[prost(string, repeated, tag = "1")]
+    pub precisions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// fields of a build spec that it takes beside precision, profiles and effort
+    #[prost(string, repeated, tag = "2")]
+    pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// names of backend options; "\*": it looks at them itself
+    #[prost(string, repeated, tag = "3")]
+    pub options: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Device {
@@ -269,6 +285,9 @@ pub struct Device {
     /// physical cores a CPU engine may use; 0 for GPUs
     #[prost(uint32, tag = "14")]
     pub threads: u32,
+    /// it runs a job; `busy_job` is empty where that is none of the caller's
+    #[prost(bool, tag = "15")]
+    pub busy: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Engine {
@@ -474,7 +493,7 @@ pub struct SubmitRequest {
     /// BuildSpec documents, defaults may be left out; at least one
     #[prost(string, repeated, tag = "5")]
     pub specs_json: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// constraints such as "native" or "tensorrt>=10.3,<11"; none: any
+    /// constraints such as "native" or "tensorrt>=10.3,\<11"; none: any
     #[prost(string, repeated, tag = "6")]
     pub toolchains: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// higher first
@@ -519,6 +538,52 @@ pub struct SubmitReply {
     /// when not empty nothing was submitted: upload these digests and call again
     #[prost(string, repeated, tag = "3")]
     pub missing_blobs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// One combination of a request, and what a submission of it would come to.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Foreseen {
+    #[prost(string, tag = "1")]
+    pub model_digest: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub sku: ::prost::alloc::string::String,
+    /// as resolved, else as asked
+    #[prost(string, tag = "3")]
+    pub spec_json: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub toolchain_constraint: ::prost::alloc::string::String,
+    /// empty while none is resolved
+    #[prost(string, tag = "5")]
+    pub toolchain_json: ::prost::alloc::string::String,
+    #[prost(string, tag = "6")]
+    pub engine_key: ::prost::alloc::string::String,
+    /// answer, fail (known to), join, build, measure, wait, refuse, or upload: nothing is said before the bytes are shown
+    #[prost(string, tag = "7")]
+    pub would: ::prost::alloc::string::String,
+    /// why, for people
+    #[prost(string, tag = "8")]
+    pub detail: ::prost::alloc::string::String,
+    #[prost(string, tag = "9")]
+    pub hint: ::prost::alloc::string::String,
+    /// of the stored engine that answers or is measured
+    #[prost(string, tag = "10")]
+    pub plan_digest: ::prost::alloc::string::String,
+    /// that it would join or wait behind
+    #[prost(string, tag = "11")]
+    pub job: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DryRunReply {
+    /// in the order models x SKUs x specs x toolchains
+    #[prost(message, repeated, tag = "1")]
+    pub combinations: ::prost::alloc::vec::Vec<Foreseen>,
+    /// that a submission would ask for first
+    #[prost(string, repeated, tag = "2")]
+    pub missing_blobs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// why the whole request would be refused; empty: it would not
+    #[prost(string, tag = "3")]
+    pub refusal: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub refusal_hint: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListJobsRequest {
@@ -942,6 +1007,128 @@ pub struct ForbidPluginReply {
     #[prost(message, optional, tag = "1")]
     pub plugin: ::core::option::Option<Plugin>,
 }
+/// What a project may take of the farm, and what it has.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Project {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// weight in the queue and in the farm's places; 1 is usual
+    #[prost(uint32, tag = "2")]
+    pub share: u32,
+    /// waiting or running at once, set for the farm; 0: none set
+    #[prost(uint64, tag = "3")]
+    pub max_jobs: u64,
+    /// likewise
+    #[prost(uint64, tag = "4")]
+    pub max_stored_bytes: u64,
+    /// set by its own administrators; the smaller counts
+    #[prost(uint64, tag = "5")]
+    pub own_max_jobs: u64,
+    #[prost(uint64, tag = "6")]
+    pub own_max_stored_bytes: u64,
+    #[prost(uint64, tag = "7")]
+    pub live_jobs: u64,
+    #[prost(uint64, tag = "8")]
+    pub running_jobs: u64,
+    /// that holds now, by limits and by how full the farm is
+    #[prost(uint64, tag = "9")]
+    pub jobs_limit: u64,
+    #[prost(uint64, tag = "10")]
+    pub stored_bytes: u64,
+    /// good ones that belong to it
+    #[prost(uint32, tag = "11")]
+    pub tokens: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListProjectsRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListProjectsReply {
+    #[prost(message, repeated, tag = "1")]
+    pub projects: ::prost::alloc::vec::Vec<Project>,
+    /// of the whole farm; 0 for a caller that belongs to one project
+    #[prost(uint64, tag = "2")]
+    pub live_jobs: u64,
+    /// likewise
+    #[prost(uint64, tag = "3")]
+    pub max_live_jobs: u64,
+}
+/// What is left out stays as it is; 0 takes a limit away.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetProjectRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint32, optional, tag = "2")]
+    pub share: ::core::option::Option<u32>,
+    #[prost(uint64, optional, tag = "3")]
+    pub max_jobs: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    pub max_stored_bytes: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetProjectReply {
+    #[prost(message, optional, tag = "1")]
+    pub project: ::core::option::Option<Project>,
+}
+/// One line of the audit log.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuditRecord {
+    #[prost(uint64, tag = "1")]
+    pub seq: u64,
+    #[prost(uint64, tag = "2")]
+    pub at_ms: u64,
+    /// name of the token, or local; empty: nobody who was let in
+    #[prost(string, tag = "3")]
+    pub actor: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub role: ::prost::alloc::string::String,
+    /// that the caller belongs to, or that was acted on; empty: the whole farm
+    #[prost(string, tag = "5")]
+    pub project: ::prost::alloc::string::String,
+    /// id of the token; empty: the owner's socket
+    #[prost(string, tag = "6")]
+    pub token: ::prost::alloc::string::String,
+    /// address, or unix
+    #[prost(string, tag = "7")]
+    pub from: ::prost::alloc::string::String,
+    /// submit, token.create, agents.drain, ...
+    #[prost(string, tag = "8")]
+    pub what: ::prost::alloc::string::String,
+    /// which job, token, agent, ...
+    #[prost(string, tag = "9")]
+    pub object: ::prost::alloc::string::String,
+    /// ok, or the code of the refusal
+    #[prost(string, tag = "10")]
+    pub outcome: ::prost::alloc::string::String,
+    #[prost(string, tag = "11")]
+    pub detail: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListAuditRequest {
+    #[prost(string, tag = "1")]
+    pub actor: ::prost::alloc::string::String,
+    /// or a beginning of it
+    #[prost(string, tag = "2")]
+    pub what: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub project: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "4")]
+    pub since_ms: u64,
+    /// 0: now
+    #[prost(uint64, tag = "5")]
+    pub until_ms: u64,
+    /// 0: 100
+    #[prost(uint32, tag = "6")]
+    pub limit: u32,
+    #[prost(string, tag = "7")]
+    pub cursor: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListAuditReply {
+    #[prost(message, repeated, tag = "1")]
+    pub records: ::prost::alloc::vec::Vec<AuditRecord>,
+    #[prost(string, tag = "2")]
+    pub next_cursor: ::prost::alloc::string::String,
+}
 /// Generated client implementations.
 pub mod farm_client {
     #![allow(
@@ -1072,6 +1259,25 @@ pub mod farm_client {
             let path = http::uri::PathAndQuery::from_static("/planforge.v1.Farm/Submit");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("planforge.v1.Farm", "Submit"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What `Submit` would do with each combination; changes nothing.
+        pub async fn dry_run(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SubmitRequest>,
+        ) -> std::result::Result<tonic::Response<super::DryRunReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/planforge.v1.Farm/DryRun");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("planforge.v1.Farm", "DryRun"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn list_jobs(
@@ -1619,6 +1825,78 @@ pub mod farm_client {
                 .insert(GrpcMethod::new("planforge.v1.Farm", "ForbidPlugin"));
             self.inner.unary(req, path, codec).await
         }
+        /// Projects with their shares, limits and what they hold: of a caller that belongs to one, that one.
+        pub async fn list_projects(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListProjectsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListProjectsReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/ListProjects",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "ListProjects"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Needs role admin. An administrator of one project sets limits of its own below the farm's.
+        pub async fn set_project(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetProjectRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetProjectReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/SetProject",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "SetProject"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Who did what, newest first. Needs role admin; an administrator of one project reads what was done in it.
+        pub async fn list_audit(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListAuditRequest>,
+        ) -> std::result::Result<tonic::Response<super::ListAuditReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/ListAudit",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "ListAudit"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1643,6 +1921,11 @@ pub mod farm_server {
             &self,
             request: tonic::Request<super::SubmitRequest>,
         ) -> std::result::Result<tonic::Response<super::SubmitReply>, tonic::Status>;
+        /// What `Submit` would do with each combination; changes nothing.
+        async fn dry_run(
+            &self,
+            request: tonic::Request<super::SubmitRequest>,
+        ) -> std::result::Result<tonic::Response<super::DryRunReply>, tonic::Status>;
         async fn list_jobs(
             &self,
             request: tonic::Request<super::ListJobsRequest>,
@@ -1792,6 +2075,24 @@ pub mod farm_server {
             tonic::Response<super::ForbidPluginReply>,
             tonic::Status,
         >;
+        /// Projects with their shares, limits and what they hold: of a caller that belongs to one, that one.
+        async fn list_projects(
+            &self,
+            request: tonic::Request<super::ListProjectsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListProjectsReply>,
+            tonic::Status,
+        >;
+        /// Needs role admin. An administrator of one project sets limits of its own below the farm's.
+        async fn set_project(
+            &self,
+            request: tonic::Request<super::SetProjectRequest>,
+        ) -> std::result::Result<tonic::Response<super::SetProjectReply>, tonic::Status>;
+        /// Who did what, newest first. Needs role admin; an administrator of one project reads what was done in it.
+        async fn list_audit(
+            &self,
+            request: tonic::Request<super::ListAuditRequest>,
+        ) -> std::result::Result<tonic::Response<super::ListAuditReply>, tonic::Status>;
     }
     /// What people and pipelines ask of a coordinator.
     #[derive(Debug)]
@@ -1943,6 +2244,49 @@ pub mod farm_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SubmitSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/DryRun" => {
+                    #[allow(non_camel_case_types)]
+                    struct DryRunSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::SubmitRequest>
+                    for DryRunSvc<T> {
+                        type Response = super::DryRunReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SubmitRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::dry_run(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DryRunSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -2940,6 +3284,135 @@ pub mod farm_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ForbidPluginSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/ListProjects" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListProjectsSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::ListProjectsRequest>
+                    for ListProjectsSvc<T> {
+                        type Response = super::ListProjectsReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListProjectsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::list_projects(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListProjectsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/SetProject" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetProjectSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::SetProjectRequest>
+                    for SetProjectSvc<T> {
+                        type Response = super::SetProjectReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetProjectRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::set_project(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetProjectSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/ListAudit" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListAuditSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::ListAuditRequest>
+                    for ListAuditSvc<T> {
+                        type Response = super::ListAuditReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListAuditRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::list_audit(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListAuditSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -3,6 +3,10 @@
 //! Documents that travel as JSON text in the contract (spec, toolchain, fingerprint, report) are embedded as JSON.
 //! Times are Unix milliseconds of the coordinator's clock; what has not happened yet is `null`.
 
+mod admin;
+
+pub use admin::{AuditView, ProjectView};
+
 use crate::{ApiError, ErrorCode, v1};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -444,6 +448,9 @@ pub struct DeviceView {
     pub fingerprint: Option<Value>,
     pub online: bool,
     pub draining: bool,
+    /// Also where `busy_job` is none of the caller's.
+    #[serde(default)]
+    pub busy: bool,
     pub busy_job: Option<String>,
     pub telemetry: Option<Value>,
     pub last_seen_ms: Option<u64>,
@@ -465,6 +472,7 @@ impl From<v1::Device> for DeviceView {
             fingerprint: some_json(device.fingerprint_json),
             online: device.online,
             draining: device.draining,
+            busy: device.busy || !device.busy_job.is_empty(),
             busy_job: some_text(device.busy_job),
             telemetry: some_json(device.telemetry_json),
             last_seen_ms: some_number(device.last_seen_ms),

@@ -1,10 +1,11 @@
 //! The devices of this host.
 
+use super::abilities::{Known, abilities};
 use planforge_backend::Compiler;
 use planforge_device::telemetry::{self, Telemetry};
 use planforge_proto::v1;
 use planforge_types::{
-    Sku,
+    Sku, Toolchain,
     fingerprint::{DeviceFingerprint, DiscoveredDevice},
     telemetry::TelemetrySample,
 };
@@ -30,6 +31,12 @@ pub trait DeviceSource: Send + Sync + 'static {
     /// Reads a device's state, `None` when it tells nothing. Never called inside the device's timed windows.
     fn telemetry(&self, device: &str) -> Option<TelemetrySample>;
 
+    /// What a toolchain can do at all on a device; `None`: nobody can say, and everything is tried.
+    fn abilities(&self, device: &DiscoveredDevice, toolchain: &Toolchain) -> Option<v1::Abilities> {
+        let _ = (device, toolchain);
+        None
+    }
+
     /// Adds to the cache file `into`, which a build of `backend` for `sku` left, what `from` knows beyond it; `false` where
     /// such caches cannot be joined.
     fn join_caches(&self, backend: &str, sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
@@ -46,6 +53,7 @@ pub struct HostDevices {
     /// Each with a lock of its own: one that hangs must not keep the others from being read, or devices from being
     /// listed.
     readers: Mutex<BTreeMap<String, Arc<Mutex<Reader>>>>,
+    abilities: Mutex<Known>,
 }
 
 /// A device's telemetry, opened when it is first read and kept: opening a GPU's costs far more than reading it.
@@ -64,7 +72,7 @@ impl std::fmt::Debug for HostDevices {
 impl HostDevices {
     /// This host, with `compilers`; `cache` is a folder that may be absent.
     pub fn new(compilers: Vec<Box<dyn Compiler>>, cache: Option<PathBuf>) -> Self {
-        Self { compilers, cache, readers: Mutex::default() }
+        Self { compilers, cache, readers: Mutex::default(), abilities: Mutex::default() }
     }
 
     /// Every device with what can be built for it now.
@@ -97,6 +105,13 @@ impl DeviceSource for HostDevices {
         Some(open.sample())
     }
 
+    fn abilities(&self, device: &DiscoveredDevice, toolchain: &Toolchain) -> Option<v1::Abilities> {
+        let compiler = self.compilers.iter().find(|compiler| compiler.backend() == toolchain.backend)?;
+        let sku = device.skus.last()?;
+        let mut known = self.abilities.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(device, toolchain, || abilities(compiler.as_ref(), device, sku, toolchain))
+    }
+
     fn join_caches(&self, backend: &str, sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
         let compiler = self.compilers.iter().find(|compiler| compiler.backend() == backend);
         compiler.map_or(Ok(false), |compiler| compiler.join_caches(sku, into, from))
@@ -104,8 +119,17 @@ impl DeviceSource for HostDevices {
 }
 
 /// A device as a coordinator hears of it; `unusable` says why nothing can run on it.
-pub(crate) fn to_wire(device: &DiscoveredDevice, draining: bool, unusable: Option<&String>) -> v1::Device {
-    let offers = device.offers.iter().map(|toolchain| v1::Offer { toolchain_json: json(toolchain) }).collect();
+pub(crate) fn to_wire(
+    source: &dyn DeviceSource,
+    device: &DiscoveredDevice,
+    draining: bool,
+    unusable: Option<&String>,
+) -> v1::Device {
+    let offer = |toolchain: &Toolchain| v1::Offer {
+        toolchain_json: json(toolchain),
+        abilities: source.abilities(device, toolchain),
+    };
+    let offers = device.offers.iter().map(offer).collect();
     v1::Device {
         id: device.id.clone(),
         skus: device.skus.iter().map(ToString::to_string).collect(),

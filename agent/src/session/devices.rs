@@ -37,7 +37,8 @@ pub fn clear_orphans(folder: &Path, devices: &BTreeMap<String, DiscoveredDevice>
 
 impl Agent {
     pub(super) fn wire_devices(&self) -> Vec<v1::Device> {
-        let wire = |device: &DiscoveredDevice| to_wire(device, self.draining, self.unusable.get(&device.id));
+        let source = self.config.devices.as_ref();
+        let wire = |device: &DiscoveredDevice| to_wire(source, device, self.draining, self.unusable.get(&device.id));
         self.devices.values().map(wire).collect()
     }
 

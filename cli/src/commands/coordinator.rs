@@ -57,6 +57,17 @@ pub struct ListenArgs {
     /// Plugin library that jobs may load, by its SHA-256; repeat for several (planforge plugins allows more at any time)
     #[arg(long = "allow-plugin", value_name = "DIGEST", hide_short_help = true)]
     pub allow_plugins: Vec<Digest>,
+    /// Let a digest be enough to reach what other projects have, as among people who trust each other
+    #[arg(long)]
+    pub share_projects: bool,
+    /// Jobs of all projects that may wait or run at once
+    #[arg(long, value_name = "N", default_value_t = FarmConfig::default().max_live_jobs as u32, hide_short_help = true,
+          value_parser = clap::value_parser!(u32).range(10..=10_000_000))]
+    pub max_jobs: u32,
+    /// Lines of each kind (acts of administrators, use, refusals) that the audit log keeps
+    #[arg(long, value_name = "N", default_value_t = FarmConfig::default().audit_lines as u32, hide_short_help = true,
+          value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+    pub audit_lines: u32,
     /// How others reach this coordinator, for the commands that the page shows
     #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
     pub public_url: String,
@@ -111,6 +122,9 @@ impl ListenArgs {
         config.public_url.clone_from(&self.public_url);
         config.farm.heartbeat_ms = self.heartbeat_ms;
         config.farm.lease_ms = self.lease_ms;
+        config.farm.share_projects = self.share_projects;
+        config.farm.max_live_jobs = self.max_jobs as usize;
+        config.farm.audit_lines = self.audit_lines as usize;
         config.farm.plugins = self.allow_plugins.iter().copied().collect();
         // Every connection is an open file.
         if let Err(error) = open_files::raise() {

@@ -3,7 +3,7 @@
 use crate::{context::Context, failure::Failure, farm::Farm, request::LocalFiles, tables};
 use planforge_device::catalogue;
 use planforge_onnx::Model;
-use planforge_proto::{ErrorCode, v1};
+use planforge_proto::v1;
 use planforge_tensorrt_rules::{
     BACKEND as TENSORRT, Refusal, Version,
     hardware::Board,
@@ -11,119 +11,134 @@ use planforge_tensorrt_rules::{
     preflight::{self, Step},
 };
 use planforge_types::{
-    BuildSpec, Toolchain, ToolchainConstraint,
+    BuildSpec, Toolchain,
     fingerprint::{DeviceFingerprint, GpuFacts},
-    resolve_toolchain,
     shown::line,
 };
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
-/// Asks the store about every combination that the request stands for, and writes the commands that a TensorRT job of
-/// it would run.
+/// Asks the coordinator what a submission would come to, and writes the commands that a TensorRT job of it would run.
 pub(super) async fn dry_run(
     context: &Context<'_>,
     farm: &Farm,
     request: &v1::SubmitRequest,
     files: &LocalFiles,
 ) -> Result<(), Failure> {
+    let reply = farm.rpc().dry_run(request.clone()).await.map_err(|error| {
+        let unknown = error.code() == tonic::Code::Unimplemented;
+        let failure = farm.error(error);
+        if unknown {
+            failure.hint("the coordinator is of an older release, which cannot say: upgrade it first")
+        } else {
+            failure
+        }
+    })?;
+    let reply = reply.into_inner();
     let devices = farm.rpc().list_devices(v1::ListDevicesRequest { online_only: false }).await;
     let devices = devices.map_err(|e| farm.error(e))?.into_inner().devices;
-    let any = vec![String::new()];
-    let toolchains = if request.toolchains.is_empty() { &any } else { &request.toolchains };
     let mut rows = tables::table(&["model", "sku", "toolchain", "spec", "would"]);
     let mut objects = Vec::new();
     let mut commands = String::new();
     let mut known: BTreeMap<&str, Option<ModelFacts>> = BTreeMap::new();
-    for model in &request.models {
-        for sku in &request.skus {
-            for spec_text in &request.specs_json {
-                for toolchain in toolchains {
-                    let gpu = gpu_of(&devices, sku);
-                    let exact = exact_toolchain(&devices, sku, toolchain, gpu.as_ref(), spec_text);
-                    let job = exact.as_ref().filter(|exact| exact.backend == TENSORRT).map(|exact| {
-                        let facts = known.entry(&model.digest).or_insert_with(|| facts(context, model, files));
-                        job(exact, spec_text, model, facts.as_ref(), gpu.as_ref())
-                    });
-                    let would = match &job {
-                        Some(Err(refusal)) => format!("be refused: {refusal}"),
-                        _ => would(farm, request, &devices, [&model.digest, sku, spec_text, toolchain]).await?,
-                    };
-                    let shown = match (&exact, toolchain.as_str()) {
-                        (Some(exact), _) => exact.to_string(),
-                        (None, "") => "any".into(),
-                        (None, constraint) => constraint.to_owned(),
-                    };
-                    let name = tables::model_name(Some(model));
-                    let spec_words = short_spec(spec_text);
-                    rows.add_row([name, sku, &shown, &spec_words, &would]);
-                    let mut object = serde_json::json!({
-                        "model": model.digest,
-                        "sku": sku,
-                        "toolchain_constraint": toolchain,
-                        "toolchain": exact,
-                        "spec": serde_json::from_str::<serde_json::Value>(spec_text).unwrap_or_default(),
-                        "would": would,
-                    });
-                    match job {
-                        Some(Ok(Job { steps, warnings })) => {
-                            let heading = format!("{name} for {sku} with {shown}, {spec_words}");
-                            let _ = writeln!(commands, "\n{}", line(&heading));
-                            for warning in &warnings {
-                                let _ = writeln!(commands, "  warning: {}", line(warning));
-                            }
-                            for Step { name, command } in &steps {
-                                let _ = writeln!(commands, "  {name}: {}", line(&command.to_string()));
-                            }
-                            let (processes, least_s) = (preflight::TIMED_PROCESSES, preflight::timed_processes_s());
-                            let _ = writeln!(
-                                commands,
-                                "  measuring: {processes} benchmark processes or more, as a comparison takes: at least \
-                                 {least_s:.0} s, and loading the engine {processes} times"
-                            );
-                            object["measuring"] = serde_json::json!({ "processes": processes, "least_s": least_s });
-                            object["warnings"] = warnings.into();
-                            let step = |s: &Step| serde_json::json!({ "name": s.name, "args": s.command.to_texts() });
-                            object["commands"] = steps.iter().map(step).collect();
-                        }
-                        Some(Err(refusal)) => {
-                            object["refused"] = serde_json::json!({
-                                "reason": refusal.to_string(),
-                                "hint": refusal.hint(),
-                            });
-                        }
-                        None => {}
-                    }
-                    objects.push(object);
+    for one in &reply.combinations {
+        let Some(model) = request.models.iter().find(|model| model.digest == one.model_digest) else { continue };
+        let exact = exact_toolchain(one);
+        let job = exact.as_ref().filter(|exact| exact.backend == TENSORRT).map(|exact| {
+            let facts = known.entry(&model.digest).or_insert_with(|| facts(context, model, files));
+            job(exact, &one.spec_json, model, facts.as_ref(), gpu_of(&devices, &one.sku).as_ref())
+        });
+        let would = match &job {
+            // What the model's own shapes forbid the coordinator does not see.
+            Some(Err(refusal)) if ["build", "refuse"].contains(&one.would.as_str()) => format!("be refused: {refusal}"),
+            _ => words(one),
+        };
+        let shown = match (&exact, one.toolchain_constraint.as_str()) {
+            (Some(exact), _) => exact.to_string(),
+            (None, "") => "any".into(),
+            (None, constraint) => constraint.to_owned(),
+        };
+        let name = tables::model_name(Some(model));
+        let spec_words = short_spec(&one.spec_json);
+        rows.add_row([name, &one.sku, &shown, &spec_words, &would]);
+        let some = |text: &String| (!text.is_empty()).then_some(text.clone());
+        let mut object = serde_json::json!({
+            "model": one.model_digest,
+            "sku": one.sku,
+            "toolchain_constraint": one.toolchain_constraint,
+            "toolchain": exact,
+            "spec": serde_json::from_str::<serde_json::Value>(&one.spec_json).unwrap_or_default(),
+            "would": would,
+            "verdict": one.would,
+            "engine_key": some(&one.engine_key),
+            "plan_digest": some(&one.plan_digest),
+            "job": some(&one.job),
+        });
+        match job {
+            Some(Ok(Job { steps, warnings })) => {
+                let heading = format!("{name} for {} with {shown}, {spec_words}", one.sku);
+                let _ = writeln!(commands, "\n{}", line(&heading));
+                for warning in &warnings {
+                    let _ = writeln!(commands, "  warning: {}", line(warning));
                 }
+                for Step { name, command } in &steps {
+                    let _ = writeln!(commands, "  {name}: {}", line(&command.to_string()));
+                }
+                let (processes, least_s) = (preflight::TIMED_PROCESSES, preflight::timed_processes_s());
+                let _ = writeln!(
+                    commands,
+                    "  measuring: {processes} benchmark processes or more, as a comparison takes: at least {least_s:.0} s, \
+                     and loading the engine {processes} times"
+                );
+                object["measuring"] = serde_json::json!({ "processes": processes, "least_s": least_s });
+                object["warnings"] = warnings.into();
+                let step = |s: &Step| serde_json::json!({ "name": s.name, "args": s.command.to_texts() });
+                object["commands"] = steps.iter().map(step).collect();
             }
+            Some(Err(refusal)) => {
+                object["refused"] = serde_json::json!({ "reason": refusal.to_string(), "hint": refusal.hint() });
+            }
+            None => {}
         }
+        objects.push(object);
     }
     context.printer.data(&format!("{}{commands}", tables::render(rows, &[])))?;
-    context.printer.object(&serde_json::json!({ "combinations": objects }))
+    let refusal = (!reply.refusal.is_empty()).then_some(&reply.refusal);
+    if let Some(reason) = refusal {
+        context.printer.note(&format!("the request would be refused as a whole: {reason}"));
+        if !reply.refusal_hint.is_empty() {
+            context.printer.hint(&reply.refusal_hint);
+        }
+    }
+    if !reply.missing_blobs.is_empty() {
+        context.printer.note(&format!("{} files would be uploaded first", reply.missing_blobs.len()));
+    }
+    context.printer.object(&serde_json::json!({
+        "combinations": objects,
+        "refusal": refusal,
+        "missing_blobs": reply.missing_blobs,
+    }))
 }
 
-/// The toolchain a constraint comes to: the newest that anybody offers, else the version it names itself.
-fn exact_toolchain(
-    devices: &[v1::Device],
-    sku: &str,
-    constraint: &str,
-    gpu: Option<&GpuFacts>,
-    spec: &str,
-) -> Option<Toolchain> {
-    let offering = devices.iter().filter(|device| device.skus.iter().any(|offered| offered == sku));
-    let offers: Vec<Toolchain> = offering
-        .flat_map(|device| &device.offers)
-        .filter_map(|offer| serde_json::from_str(&offer.toolchain_json).ok())
-        .collect();
-    let parsed: ToolchainConstraint = constraint.parse().ok()?;
-    // As the coordinator does: the newest that is of use on such a GPU before the newest of all.
-    let allow_unknown = BuildSpec::parse(spec).is_ok_and(|mut spec| preflight::take_permission(&mut spec));
-    let board = gpu.and_then(Board::of);
-    let usable: Vec<Toolchain> =
-        offers.iter().filter(|offer| preflight::usable(offer, board.as_ref(), allow_unknown)).cloned().collect();
-    let resolved = resolve_toolchain(&parsed, &usable).or_else(|_| resolve_toolchain(&parsed, &offers));
-    resolved.ok().or_else(|| {
-        let version = constraint.trim().strip_prefix(TENSORRT)?.trim_start().trim_start_matches('=').trim();
+/// What would become of a combination.
+fn words(one: &v1::Foreseen) -> String {
+    let key = tables::short(&one.engine_key);
+    let verb = match one.would.as_str() {
+        "answer" => return format!("answer with the stored engine {key}"),
+        "join" if !one.job.is_empty() => return format!("join job {}", one.job),
+        "measure" => format!("measure the stored engine {key}"),
+        "build" => "build".to_owned(),
+        "fail" => "fail, as it is known to".to_owned(),
+        "refuse" => "be refused".to_owned(),
+        other => other.to_owned(),
+    };
+    if one.detail.is_empty() { verb } else { format!("{verb}: {}", one.detail) }
+}
+
+/// The toolchain a combination comes to: what the coordinator resolved, else the version that it names itself.
+fn exact_toolchain(one: &v1::Foreseen) -> Option<Toolchain> {
+    serde_json::from_str(&one.toolchain_json).ok().or_else(|| {
+        let version =
+            one.toolchain_constraint.trim().strip_prefix(TENSORRT)?.trim_start().trim_start_matches('=').trim();
         let version: Version = version.parse().ok()?;
         Some(Toolchain { backend: TENSORRT.into(), version: version.to_string(), components: BTreeMap::new() })
     })
@@ -179,43 +194,6 @@ fn facts(context: &Context<'_>, model: &v1::Model, files: &LocalFiles) -> Option
             None
         }
     }
-}
-
-async fn would(
-    farm: &Farm,
-    request: &v1::SubmitRequest,
-    devices: &[v1::Device],
-    [model, sku, spec, toolchain]: [&String; 4],
-) -> Result<String, Failure> {
-    let wanted = v1::FindEngineRequest {
-        model_digest: model.clone(),
-        sku: sku.clone(),
-        spec_json: spec.clone(),
-        toolchain: toolchain.clone(),
-        allow_inaccurate: request.allow_inaccurate,
-        project: request.project.clone(),
-        ..Default::default()
-    };
-    match farm.rpc().find_engine(wanted).await.map_err(|e| farm.error(e)) {
-        Ok(engine) => {
-            let engine = engine.into_inner();
-            let refreshed = request.refresh_disturbed && tables::is_disturbed(&engine.report_json);
-            if !request.force && !refreshed {
-                return Ok(format!("answer with the stored engine {}", tables::short(&engine.engine_key)));
-            }
-        }
-        Err(failure) if ![ErrorCode::NotFound, ErrorCode::Gone].map(ErrorCode::name).contains(&failure.name) => {
-            return Err(failure);
-        }
-        _ => {}
-    }
-    let offering: Vec<_> = devices.iter().filter(|d| d.skus.contains(sku) && !d.offers.is_empty()).collect();
-    Ok(match (offering.is_empty(), offering.iter().any(|d| d.online)) {
-        (false, true) => "build".into(),
-        (false, false) => "queue until an agent with such a device is back".into(),
-        (true, _) if request.wait_for_device => "wait for a first such device".into(),
-        (true, _) => "be refused: no known device offers it".into(),
-    })
 }
 
 /// What a spec asks beyond the defaults, in few words.

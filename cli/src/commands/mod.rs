@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod agents;
+pub mod audit;
 pub mod bench;
 pub mod build;
 pub mod caches;
@@ -23,6 +24,7 @@ pub mod man_pages;
 pub mod open;
 pub mod plugins;
 pub mod probe;
+pub mod projects;
 pub mod report;
 pub mod run;
 pub mod submit;

@@ -483,7 +483,7 @@ mod tests {
 
     #[test]
     fn default_skus_are_the_best_of_each_buildable_device_here() {
-        let offer = v1::Offer { toolchain_json: "{}".into() };
+        let offer = v1::Offer { toolchain_json: "{}".into(), ..v1::Offer::default() };
         let device = |agent: &str, skus: &[&str], offers: &[v1::Offer]| v1::Device {
             agent: agent.into(),
             skus: skus.iter().map(|s| (*s).to_owned()).collect(),

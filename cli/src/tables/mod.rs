@@ -1,6 +1,7 @@
 //! How jobs, devices, engines and reports look to people: plain tables, one row each, nothing by colour alone.
 
 pub mod comparison;
+pub mod projects;
 pub mod report;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets::NOTHING};
@@ -72,11 +73,6 @@ pub fn short(digest: &str) -> &str {
 /// The figures of a report; none where there is no report.
 fn figures(report_json: &str) -> Figures {
     Figures::parse(report_json).unwrap_or_default()
-}
-
-/// Whether a report comes from disturbed windows alone.
-pub fn is_disturbed(report_json: &str) -> bool {
-    figures(report_json).wholly_disturbed().is_some()
 }
 
 /// A table with what the mark at a median means below it, where one has it.
@@ -202,6 +198,8 @@ fn device_state(device: &v1::Device) -> String {
         words.push(format!("quarantined: {}", device.quarantine_reason));
     } else if !device.busy_job.is_empty() {
         words.push(format!("busy: {}", device.busy_job));
+    } else if device.busy {
+        words.push("busy with another project's job".to_owned());
     } else {
         words.push("idle".to_owned());
     }

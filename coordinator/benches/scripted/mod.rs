@@ -109,7 +109,7 @@ pub struct Agent {
 
 pub async fn connect(way: &Way, number: usize) -> Result<Agent, Trouble> {
     let (out, messages) = mpsc::channel(64);
-    let offer = v1::Offer { toolchain_json: r#"{"backend":"native","version":"1"}"#.into() };
+    let offer = v1::Offer { toolchain_json: r#"{"backend":"native","version":"1"}"#.into(), ..v1::Offer::default() };
     let device = v1::Device {
         id: "cpu0".into(),
         skus: vec![SKU.into()],

@@ -89,12 +89,28 @@ impl Caller {
         }
     }
 
-    /// Refuses everybody but administrators.
+    /// Refuses everybody but administrators of the whole farm.
     pub fn must_be_admin(&self) -> Result<(), ApiError> {
-        match self.actor.role {
-            Role::Admin => Ok(()),
-            _ => Err(self.lacks("do this", "admin")),
+        if self.actor.is_farm_admin() {
+            return Ok(());
         }
+        Err(self.lacks("do this", "admin that belongs to no project"))
+    }
+
+    /// Refuses whoever belongs to one project.
+    pub fn must_see_everything(&self) -> Result<(), ApiError> {
+        if self.actor.role == Role::Agent {
+            return Err(self.lacks("look at the farm", "read, submit or admin"));
+        }
+        let Some(project) = &self.actor.project else { return Ok(()) };
+        let message =
+            format!("the token '{}' belongs to project {project}; this tells of the whole farm", self.actor.name);
+        Err(ApiError::new(ErrorCode::PermissionDenied, message).with_hint("use a token that belongs to no project"))
+    }
+
+    /// What let it in.
+    pub fn proof(&self) -> Proof {
+        self.standing.proof
     }
 
     /// The end of a stream that this caller is sent: the server closes, or what let the caller in is worth nothing any

@@ -1,7 +1,7 @@
 //! The other end of a connection.
 
 use crate::certificates::Shown;
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
 /// How a request reached us; decides whether it may come without a token.
@@ -18,8 +18,21 @@ pub enum Via {
 pub struct Peer {
     pub via: Via,
     pub encrypted: bool,
+    /// Of a connection to a port.
+    pub address: Option<IpAddr>,
     /// The client certificate that it showed, which our authorities signed.
     pub certificate: Option<Arc<PeerCertificate>>,
+}
+
+impl Peer {
+    /// Where it is, for people: its address, or `unix` for the socket.
+    pub fn place(&self) -> String {
+        match (self.address, self.via) {
+            (Some(address), _) => address.to_string(),
+            (None, Via::Unix) => "unix".into(),
+            (None, Via::Port) => String::new(),
+        }
+    }
 }
 
 /// A client certificate that TLS has verified.

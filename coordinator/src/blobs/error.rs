@@ -3,9 +3,44 @@
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::Digest;
 use std::{
-    io,
+    fmt, io,
     path::{Path, PathBuf},
 };
+
+/// Which room is too small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    Disk,
+    /// What the coordinator may take of it.
+    FarmQuota,
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Disk => "on the disk of",
+            Self::FarmQuota => "within the farm's quota for",
+        })
+    }
+}
+
+/// Whose limit of open uploads is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    Token(String),
+    Project(String),
+    Farm,
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Token(name) => write!(f, "the token '{name}'"),
+            Self::Project(name) => write!(f, "project {name}"),
+            Self::Farm => f.write_str("the farm"),
+        }
+    }
+}
 
 /// Why a blob could not be stored or read.
 #[derive(Debug, thiserror::Error)]
@@ -38,11 +73,17 @@ pub enum BlobError {
         received: String,
     },
 
-    #[error("no room for {needed_bytes} bytes in {}: {available_bytes} bytes are available", path.display())]
-    Full { path: PathBuf, needed_bytes: u64, available_bytes: u64 },
+    #[error("no room for {needed_bytes} bytes {room} {}: {available_bytes} bytes are available", path.display())]
+    Full { room: Room, path: PathBuf, needed_bytes: u64, available_bytes: u64 },
 
-    #[error("{open} uploads are open, which is the limit")]
-    TooManyUploads { open: usize },
+    #[error(
+        "project {project} has no room for {needed_bytes} bytes: it stores {stored_bytes} and announced {announced_bytes} \
+         more, its quota is {quota_bytes}"
+    )]
+    ProjectFull { project: String, needed_bytes: u64, stored_bytes: u64, announced_bytes: u64, quota_bytes: u64 },
+
+    #[error("{open} uploads of {whose} are open, which is {whose}'s limit")]
+    TooManyUploads { open: usize, whose: Whose },
 
     #[error("the upload '{id}' was cut off at offset {offset}: {reason}")]
     Interrupted { id: String, offset: u64, reason: String },
@@ -61,9 +102,18 @@ impl BlobError {
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-                Self::Full { path: path.to_owned(), needed_bytes: 0, available_bytes: 0 }
+                Self::Full { room: Room::Disk, path: path.to_owned(), needed_bytes: 0, available_bytes: 0 }
             }
             _ => Self::Io { action, path: path.to_owned(), source },
+        }
+    }
+
+    /// Whether the limit that is in the way is the caller's own, not the coordinator's.
+    pub fn is_callers_limit(&self) -> bool {
+        match self {
+            Self::ProjectFull { .. } => true,
+            Self::TooManyUploads { whose, .. } => *whose != Whose::Farm,
+            _ => false,
         }
     }
 
@@ -72,7 +122,7 @@ impl BlobError {
             Self::NotFound { .. } | Self::UploadUnknown { .. } => ErrorCode::NotFound,
             Self::OffsetMismatch { .. } | Self::UploadBusy { .. } => ErrorCode::Conflict,
             Self::DigestMismatch { .. } | Self::SizeMismatch { .. } => ErrorCode::Refused,
-            Self::Full { .. } | Self::TooManyUploads { .. } => ErrorCode::ResourceExhausted,
+            Self::Full { .. } | Self::ProjectFull { .. } | Self::TooManyUploads { .. } => ErrorCode::ResourceExhausted,
             Self::Interrupted { .. } => ErrorCode::Unavailable,
             Self::Corrupt { .. } | Self::Io { .. } => ErrorCode::Internal,
         }
@@ -89,8 +139,15 @@ impl BlobError {
                 "the file changed while it was read or was damaged on the way; upload it again"
             }
             Self::SizeMismatch { .. } => "the file changed while it was read; upload it again",
-            Self::Full { .. } => "free space on the coordinator's disk or raise its blob quota",
-            Self::TooManyUploads { .. } => "wait until other uploads end",
+            Self::Full { room: Room::Disk, .. } => "free space on the coordinator's disk",
+            Self::Full { room: Room::FarmQuota, .. } => "raise the coordinator's blob quota",
+            Self::ProjectFull { .. } => {
+                "have an administrator raise the project's quota: planforge projects set NAME --max-bytes SIZE"
+            }
+            Self::TooManyUploads { whose: Whose::Farm, .. } => "wait until other uploads end",
+            Self::TooManyUploads { .. } => {
+                "finish or abandon some; those that never got a byte are forgotten after minutes"
+            }
             Self::Interrupted { .. } => "ask for the offset and continue there",
             Self::Io { .. } => "see the coordinator's log and check its disk",
         }

@@ -15,7 +15,7 @@
 
 use super::{
     BlobStore,
-    error::BlobError,
+    error::{BlobError, Room},
     published,
     upload::{UploadSlot, Uploads},
 };
@@ -49,11 +49,18 @@ pub struct LocalBlobsOptions {
     pub min_free_bytes: u64,
     /// An upload that nobody continued for this long is removed.
     pub upload_ttl: Duration,
+    /// One that never got a byte, after this long.
+    pub empty_upload_ttl: Duration,
 }
 
 impl Default for LocalBlobsOptions {
     fn default() -> Self {
-        Self { max_bytes: None, min_free_bytes: 64 << 20, upload_ttl: Duration::from_secs(24 * 3600) }
+        Self {
+            max_bytes: None,
+            min_free_bytes: 64 << 20,
+            upload_ttl: Duration::from_secs(24 * 3600),
+            empty_upload_ttl: Duration::from_secs(2 * 60),
+        }
     }
 }
 
@@ -101,7 +108,7 @@ impl LocalBlobs {
             Some(_) => visible(&root)?.iter().map(|(_, size)| size).sum(),
             None => 0,
         };
-        let uploads = Uploads::load(&root.join("staging"), options.upload_ttl)?;
+        let uploads = Uploads::load(&root.join("staging"), options.upload_ttl, options.empty_upload_ttl)?;
         let inner = Inner {
             root,
             options,
@@ -118,7 +125,7 @@ impl LocalBlobs {
         self.inner.path(digest)
     }
 
-    /// Bytes that blobs may still take, by quota and by disk, open uploads counted as if they were complete.
+    /// Bytes that blobs may still take, by quota and by disk, open uploads counted by what arrived.
     pub fn available_bytes(&self) -> Result<u64, BlobError> {
         self.inner.available_bytes()
     }
@@ -267,31 +274,69 @@ impl Inner {
     }
 
     fn available_bytes(&self) -> Result<u64, BlobError> {
-        let reserved = self.uploads.reserved();
-        let stat = rustix::fs::statvfs(&self.root)
-            .map_err(|error| BlobError::io("ask for free space", &self.root)(error.into()))?;
-        let disk = (stat.f_bavail * stat.f_frsize)
-            .saturating_sub(self.options.min_free_bytes)
-            .saturating_sub(reserved.missing_bytes);
-        let quota = self.options.max_bytes.map_or(u64::MAX, |max| {
-            let used = self.used_bytes.load(Ordering::Relaxed);
-            max.saturating_sub(used).saturating_sub(reserved.announced_bytes)
-        });
-        Ok(disk.min(quota))
+        Ok(self.on_disk()?.min(self.within_quota()))
     }
 
+    /// What arrived lies on the disk already.
+    fn on_disk(&self) -> Result<u64, BlobError> {
+        let stat = rustix::fs::statvfs(&self.root)
+            .map_err(|error| BlobError::io("ask for free space", &self.root)(error.into()))?;
+        Ok((stat.f_bavail * stat.f_frsize).saturating_sub(self.options.min_free_bytes))
+    }
+
+    fn within_quota(&self) -> u64 {
+        self.options.max_bytes.map_or(u64::MAX, |max| {
+            let used = self.used_bytes.load(Ordering::Relaxed);
+            max.saturating_sub(used).saturating_sub(self.uploads.arrived_bytes())
+        })
+    }
+
+    /// Whether there is room, once uploads that nobody continues gave way where there is none.
     pub(super) fn check_room(&self, needed_bytes: u64) -> Result<(), BlobError> {
-        let available_bytes = self.available_bytes()?;
+        match self.has_room(needed_bytes) {
+            Err(BlobError::Full { .. }) if self.uploads.give_way(&self.staging()) > 0 => self.has_room(needed_bytes),
+            other => other,
+        }
+    }
+
+    fn has_room(&self, needed_bytes: u64) -> Result<(), BlobError> {
+        let (disk, quota) = (self.on_disk()?, self.within_quota());
+        let (room, available_bytes) = if quota < disk { (Room::FarmQuota, quota) } else { (Room::Disk, disk) };
         if needed_bytes > available_bytes {
-            return Err(BlobError::Full { path: self.root.clone(), needed_bytes, available_bytes });
+            return Err(BlobError::Full { room, path: self.root.clone(), needed_bytes, available_bytes });
         }
         Ok(())
+    }
+
+    /// Whether a piece that arrived, and counts already, still fits. Looks at the disk where `look` says so.
+    pub(super) fn still_fits(&self, piece_bytes: u64, look: bool) -> Result<(), BlobError> {
+        match self.has_room_for_arrived(piece_bytes, look) {
+            Err(BlobError::Full { .. }) if self.uploads.give_way(&self.staging()) > 0 => {
+                self.has_room_for_arrived(piece_bytes, look)
+            }
+            other => other,
+        }
+    }
+
+    fn has_room_for_arrived(&self, needed_bytes: u64, look: bool) -> Result<(), BlobError> {
+        let taken = self.used_bytes.load(Ordering::Relaxed).saturating_add(self.uploads.arrived_bytes());
+        let full = |room, available_bytes| {
+            Err(BlobError::Full { room, path: self.root.clone(), needed_bytes, available_bytes })
+        };
+        if self.options.max_bytes.is_some_and(|max| taken > max) {
+            return full(Room::FarmQuota, 0);
+        }
+        match look.then(|| self.on_disk()).transpose()? {
+            Some(disk) if disk < needed_bytes => full(Room::Disk, disk),
+            _ => Ok(()),
+        }
     }
 
     /// Says how much room there was when a write found none.
     pub(super) fn describe_full(&self, error: BlobError, slot: &UploadSlot) -> BlobError {
         match error {
-            BlobError::Full { path, .. } => BlobError::Full {
+            BlobError::Full { room, path, .. } => BlobError::Full {
+                room,
                 path,
                 needed_bytes: slot.size_bytes,
                 available_bytes: self.available_bytes().unwrap_or(0),

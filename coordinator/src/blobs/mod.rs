@@ -4,10 +4,12 @@ mod error;
 mod local;
 mod published;
 mod upload;
+mod uploader;
 
-pub use error::BlobError;
+pub use error::{BlobError, Room, Whose};
 pub use local::{LocalBlobs, LocalBlobsOptions, ScrubReport, blob_path};
-pub use upload::{Begun, MAX_OPEN_UPLOADS, UploadStatus};
+pub use upload::{Begun, UploadStatus};
+pub use uploader::{ProjectRoom, Uploader};
 
 use bytes::Bytes;
 use futures::{future::BoxFuture, stream::BoxStream};

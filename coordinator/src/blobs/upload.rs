@@ -9,7 +9,8 @@
 
 use super::{
     error::BlobError,
-    local::{LocalBlobs, blocking, hash_prefix},
+    local::{Inner, LocalBlobs, blocking, hash_prefix},
+    uploader::{ProjectRoom, Uploader},
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
@@ -30,14 +31,16 @@ use std::{
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-/// Open uploads at once. Each costs two small files; the bound keeps a broken client from filling the folder.
-pub const MAX_OPEN_UPLOADS: usize = 1024;
 /// Pieces between the connection and the disk: a few, so that neither waits for the other, and memory stays small.
 const PIECES_IN_FLIGHT: usize = 8;
 /// A writer from whom nothing came for this long gives way to another request for the same upload.
 const WRITER_SILENT: Duration = Duration::from_secs(2);
 /// A body from which nothing came for this long is cut off; its bytes are kept.
 const BODY_SILENT: Duration = Duration::from_secs(60);
+/// An upload from which nothing came for this long gives way to others where there is no room.
+const RESTING: Duration = Duration::from_secs(10 * 60);
+/// The disk is looked at again after so many bytes of an upload.
+const LOOK_EVERY_BYTES: u64 = 8 << 20;
 /// Requests that write at once; each holds two threads of the blocking pool, which others need too.
 const MAX_WRITERS: usize = 64;
 
@@ -46,6 +49,9 @@ const MAX_WRITERS: usize = 64;
 struct Announced {
     digest: Digest,
     size_bytes: u64,
+    /// Nobody in particular, in what older versions left.
+    #[serde(default)]
+    uploader: Uploader,
 }
 
 /// One open upload.
@@ -54,9 +60,12 @@ pub(super) struct UploadSlot {
     pub(super) id: String,
     pub(super) digest: Digest,
     pub(super) size_bytes: u64,
+    pub(super) uploader: Uploader,
     part: PathBuf,
     /// Bytes that are in the part file.
     offset: AtomicU64,
+    /// Bytes that count against the farm's quota: those in the file, and those on their way to it.
+    taken: AtomicU64,
     state: Mutex<SlotState>,
     /// Told when a writer leaves.
     idle: Notify,
@@ -77,15 +86,12 @@ struct SlotState {
 #[derive(Debug)]
 pub(super) struct Uploads {
     open: Mutex<HashMap<String, Arc<UploadSlot>>>,
+    /// Bytes of open uploads that arrived.
+    arrived_bytes: AtomicU64,
     ttl: Duration,
+    /// Of those that never got a byte.
+    empty_ttl: Duration,
     writers: Semaphore,
-}
-
-/// Space that open uploads will still need.
-pub(super) struct Reserved {
-    pub(super) announced_bytes: u64,
-    /// Announced but not yet on disk.
-    pub(super) missing_bytes: u64,
 }
 
 /// Answer to an announced upload.
@@ -124,7 +130,9 @@ impl UploadSlot {
             id,
             digest: announced.digest,
             size_bytes: announced.size_bytes,
+            uploader: announced.uploader.clone(),
             offset: offset.into(),
+            taken: offset.into(),
             state: Mutex::new(state),
             idle: Notify::new(),
         }
@@ -191,7 +199,7 @@ impl Drop for Writing {
 
 impl Uploads {
     /// Takes over what a former process left in `staging`; what cannot be continued is removed.
-    pub(super) fn load(staging: &Path, ttl: Duration) -> Result<Self, BlobError> {
+    pub(super) fn load(staging: &Path, ttl: Duration, empty_ttl: Duration) -> Result<Self, BlobError> {
         let mut open = HashMap::new();
         let entries: Vec<_> =
             fs::read_dir(staging).and_then(Iterator::collect).map_err(BlobError::io("list", staging))?;
@@ -206,17 +214,22 @@ impl Uploads {
                 remove(&path);
             }
         }
-        let uploads = Self { open: Mutex::new(open), ttl, writers: Semaphore::new(MAX_WRITERS) };
+        let arrived: u64 = open.values().map(|slot: &Arc<UploadSlot>| slot.offset()).sum();
+        let writers = Semaphore::new(MAX_WRITERS);
+        let uploads = Self { open: Mutex::new(open), arrived_bytes: arrived.into(), ttl, empty_ttl, writers };
         uploads.collect_stale(staging);
         Ok(uploads)
     }
 
-    pub(super) fn reserved(&self) -> Reserved {
+    pub(super) fn arrived_bytes(&self) -> u64 {
+        self.arrived_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether another upload may be opened.
+    fn admit(&self, announced: &Announced, project: Option<&ProjectRoom>) -> Result<(), BlobError> {
         let open = lock(&self.open);
-        Reserved {
-            announced_bytes: open.values().map(|slot| slot.size_bytes).sum(),
-            missing_bytes: open.values().map(|slot| slot.size_bytes.saturating_sub(slot.offset())).sum(),
-        }
+        let others = open.values().map(|slot| (&slot.uploader, slot.size_bytes));
+        announced.uploader.admit(others, announced.size_bytes, project)
     }
 
     fn get(&self, id: &str) -> Result<Arc<UploadSlot>, BlobError> {
@@ -226,7 +239,11 @@ impl Uploads {
     /// An upload of the same bytes that nobody writes to: a client that lost its way continues it.
     fn adoptable(&self, announced: &Announced) -> Option<Arc<UploadSlot>> {
         let same = |slot: &&Arc<UploadSlot>| {
-            slot.digest == announced.digest && slot.size_bytes == announced.size_bytes && slot.silent_for(WRITER_SILENT)
+            // Somebody else's may hold bytes that this caller does not have.
+            slot.uploader.is(&announced.uploader)
+                && slot.digest == announced.digest
+                && slot.size_bytes == announced.size_bytes
+                && slot.silent_for(WRITER_SILENT)
         };
         lock(&self.open).values().filter(same).max_by_key(|slot| slot.offset()).cloned()
     }
@@ -234,43 +251,71 @@ impl Uploads {
     /// Removes the upload and its files.
     fn end(&self, staging: &Path, slot: &UploadSlot) {
         lock(&slot.state).ended = true;
-        lock(&self.open).remove(&slot.id);
+        if lock(&self.open).remove(&slot.id).is_some() {
+            self.arrived_bytes.fetch_sub(slot.taken.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
         remove_files(staging, &slot.id);
     }
 
-    /// Removes uploads that nobody continued for the time to live; returns how many.
+    /// Removes uploads that nobody continued for the time to live, or that never got a byte for theirs; returns how many.
     fn collect_stale(&self, staging: &Path) -> usize {
+        self.collect(staging, |slot| slot.silent_for(if slot.offset() == 0 { self.empty_ttl } else { self.ttl }))
+    }
+
+    /// Removes uploads that rest, because there is no room for those that move; returns how many.
+    pub(super) fn give_way(&self, staging: &Path) -> usize {
+        self.collect(staging, |slot| slot.silent_for(RESTING))
+    }
+
+    /// Removes what `goes` says, but for what is being written to.
+    fn collect(&self, staging: &Path, goes: impl Fn(&UploadSlot) -> bool) -> usize {
         let slots: Vec<_> = lock(&self.open).values().cloned().collect();
-        let stale = |slot: &&Arc<UploadSlot>| lock(&slot.state).writer.is_none() && slot.silent_for(self.ttl);
-        let stale: Vec<_> = slots.iter().filter(stale).collect();
-        stale.iter().for_each(|slot| self.end(staging, slot));
-        stale.len()
+        let idle = |slot: &&Arc<UploadSlot>| lock(&slot.state).writer.is_none() && goes(slot);
+        let gone: Vec<_> = slots.iter().filter(idle).collect();
+        gone.iter().for_each(|slot| self.end(staging, slot));
+        gone.len()
     }
 }
 
 impl LocalBlobs {
-    /// Announces a blob. Refused at once when there is no room for it.
+    /// Announces a blob, as nobody in particular who may know what is stored.
     pub async fn begin_upload(&self, digest: Digest, size_bytes: u64) -> Result<Begun, BlobError> {
+        self.begin_upload_for(Uploader::default(), digest, size_bytes, true, None).await
+    }
+
+    /// Announces a blob. Refused at once when there is no room for it, or when the uploader, or its project, has as much
+    /// as it may. Only who `may_know` hears that the blob is here; everybody else sends the bytes.
+    pub async fn begin_upload_for(
+        &self,
+        uploader: Uploader,
+        digest: Digest,
+        size_bytes: u64,
+        may_know: bool,
+        project: Option<ProjectRoom>,
+    ) -> Result<Begun, BlobError> {
         let inner = self.inner.clone();
         blocking(move || {
-            if let Some(stored) = inner.size(digest)? {
+            if may_know && let Some(stored) = inner.size(digest)? {
                 if stored == size_bytes {
                     return Ok(Begun::Exists);
                 }
                 let received = format!("{stored} as stored");
                 return Err(BlobError::SizeMismatch { digest, announced_bytes: size_bytes, received });
             }
-            let announced = Announced { digest, size_bytes };
+            let announced = Announced { digest, size_bytes, uploader };
             if let Some(slot) = inner.uploads.adoptable(&announced) {
                 slot.touch();
                 return Ok(Begun::Upload(slot.status()));
             }
-            let open = lock(&inner.uploads.open).len();
-            if open >= MAX_OPEN_UPLOADS {
-                return Err(BlobError::TooManyUploads { open });
-            }
-            inner.check_room(size_bytes)?;
             let staging = inner.staging();
+            let admitted = match inner.uploads.admit(&announced, project.as_ref()) {
+                Err(_) if inner.uploads.collect_stale(&staging) > 0 => {
+                    inner.uploads.admit(&announced, project.as_ref())
+                }
+                other => other,
+            };
+            admitted?;
+            inner.check_room(size_bytes)?;
             let slot = UploadSlot::new(&staging, new_id(), &announced, 0, Duration::ZERO);
             create_files(&staging, &slot.id, &announced)?;
             let status = slot.status();
@@ -278,6 +323,16 @@ impl LocalBlobs {
             Ok(Begun::Upload(status))
         })
         .await
+    }
+
+    /// What was announced under an id, by this uploader; to others it does not exist.
+    pub fn upload_of(&self, uploader: &Uploader, id: &str) -> Result<(Digest, UploadStatus), BlobError> {
+        let slot = self.inner.uploads.get(id)?;
+        // What an older version left names nobody; who knows the id has it from there.
+        if slot.uploader.is(uploader) || slot.uploader == Uploader::default() {
+            return Ok((slot.digest, slot.status()));
+        }
+        Err(BlobError::UploadUnknown { id: id.chars().take(64).collect() })
     }
 
     /// Where an upload stands now.
@@ -368,7 +423,7 @@ impl LocalBlobs {
             let at = slot.offset();
             move || hash_pieces_from(&slot.part, known, at, hash_pieces)
         });
-        let received = receive(writing, body, &to_disk, &to_hash).await;
+        let received = receive(&self.inner, writing, body, &to_disk, &to_hash).await;
         drop((to_disk, to_hash));
         let joined = |gone| BlobError::io("write", &slot.part)(io::Error::other(gone));
         let written = writer.await.map_err(joined)?;
@@ -398,6 +453,7 @@ impl LocalBlobs {
 
 /// Hands every piece to both threads until the body ends, breaks off, falls silent or holds too much.
 async fn receive<E: std::fmt::Display>(
+    blobs: &Inner,
     writing: &Writing,
     body: impl Stream<Item = Result<Bytes, E>>,
     to_disk: &mpsc::Sender<Bytes>,
@@ -406,6 +462,7 @@ async fn receive<E: std::fmt::Display>(
     let slot = &writing.slot;
     let cut = |reason: String| BlobError::Interrupted { id: slot.id.clone(), offset: slot.offset(), reason };
     let mut room = slot.size_bytes - slot.offset();
+    let mut unlooked = LOOK_EVERY_BYTES;
     let mut body = pin!(body);
     loop {
         let piece = tokio::select! {
@@ -425,6 +482,12 @@ async fn receive<E: std::fmt::Display>(
             return Err(BlobError::SizeMismatch { digest, announced_bytes, received: "more".into() });
         };
         room = left;
+        let bytes = piece.len() as u64;
+        slot.taken.fetch_add(bytes, Ordering::Relaxed);
+        blobs.uploads.arrived_bytes.fetch_add(bytes, Ordering::Relaxed);
+        unlooked = unlooked.saturating_add(bytes);
+        blobs.still_fits(bytes, unlooked >= LOOK_EVERY_BYTES)?;
+        unlooked %= LOOK_EVERY_BYTES;
         // A thread that is gone has failed; its own error says why.
         if to_hash.send(piece.clone()).await.is_err() || to_disk.send(piece).await.is_err() {
             return Ok(());

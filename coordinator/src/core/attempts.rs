@@ -400,6 +400,7 @@ impl State {
         self.record(effects, now, id, actor, state.name(), detail);
         *self.counters.ended.entry(state.name()).or_default() += 1;
         let Some(job) = self.jobs.remove(id) else { return };
+        self.charge(job.project(), -1);
         for need in &job.needs {
             if let Some(waiting) = self.dependents.get_mut(need) {
                 waiting.remove(id);

@@ -45,9 +45,11 @@ impl State {
             return "this request does not want it any more".into();
         }
         if !left.is_empty() {
-            let projects: BTreeSet<&str> = left.iter().map(|want| want.project.as_str()).collect();
+            let projects: BTreeSet<&str> =
+                left.iter().map(|want| want.project.as_str()).filter(|project| reaches(actor, project)).collect();
             let projects = projects.into_iter().collect::<Vec<_>>().join(", ");
-            let remark = format!("goes on: {} other requests want it (project {projects})", left.len());
+            let named = if projects.is_empty() { String::new() } else { format!(" (project {projects})") };
+            let remark = format!("goes on: {} other requests want it{named}", left.len());
             self.set_state(id, |job| job.wants = left);
             self.record(effects, now, id, &actor.name, "withdrawn", remark.clone());
             return remark;

@@ -43,6 +43,11 @@ pub fn check(state: &State) -> Result<(), Vec<String>> {
             }
         }
     }
+    let mut live_of = BTreeMap::<&str, usize>::new();
+    state.jobs.values().for_each(|job| *live_of.entry(job.project()).or_default() += 1);
+    if !state.live_of.iter().map(|(project, count)| (project.as_str(), *count)).eq(live_of) {
+        broken.push(format!("live jobs are counted as {:?}", state.live_of));
+    }
     if broken.is_empty() { Ok(()) } else { Err(broken) }
 }
 

@@ -12,12 +12,17 @@
 //! | `ask` | what a request asks for, one combination at a time |
 //! | `judge` | what is to happen to a combination: answered, joined, run, refused, kept waiting |
 //! | `submit` | requests: admission, merging, answers from the store |
+//! | `foresee` | what a submission would come to |
 //! | `fleet` | agents: sessions, inventories, heartbeats, revival, the sweep |
+//! | `abilities` | what a toolchain can do at all |
 //! | `agents` | agents as their administrator sees them, and what ends their stay from outside |
+//! | `audit` | one line of the audit log |
+//! | `blob_refs` | which blobs records name, and to whom they belong by that |
 //! | `attempts` | leases and how attempts end: success, failure classes, requeue, expiry |
 //! | `cancel` | withdrawal of requests |
 //! | `caches` | timing and tactic caches: what a build begins with, whose result is kept |
 //! | `plugins` | which native code workers may load |
+//! | `projects` | shares and limits of projects, and who may take how much of the queue |
 //! | `waiting` | why a job is not running yet, in words |
 //! | `queue` | the order in which waiting jobs are served |
 //! | `resolve` | from what is asked for to one exact toolchain and spec |
@@ -25,31 +30,41 @@
 //!
 //! Invariant: nothing here knows tokio, SQL or gRPC streams.
 
+mod abilities;
 mod agents;
 mod ask;
 mod attempts;
+mod audit;
+mod blob_refs;
 mod caches;
 mod cancel;
 mod effects;
 mod fleet;
+mod foresee;
 pub mod invariants;
 mod judge;
 pub mod model;
 mod plugins;
+mod projects;
 mod queue;
 mod resolve;
 pub mod state;
 mod submit;
 mod waiting;
 
+pub use abilities::Abilities;
 pub use agents::{AgentView, Farewell};
+pub use audit::{AuditKind, AuditLine};
+pub use blob_refs::BlobHolder;
 pub use effects::{Counters, Effects, JobRef, Reply, Submitted, ToAgent};
 pub use fleet::{ATTEMPT_REPORTS_MAX, DeviceView};
+pub use foresee::{Foreseen, Foresight};
 pub use model::{
     Agent, ArtifactRef, Attempt, CacheRecord, CacheRef, Change, Covered, Device, Engine, EngineRef, Event, Failure,
     Job, JobId, JobKind, JobState, JoinedBy, Model, ModelFile, Outcome, PlanRef, PluginRecord, Refusal, Report,
     RequestRecord, TokenRecord, Told, Want,
 };
+pub use projects::{ProjectRecord, ProjectView, SHARE_MAX};
 pub use state::{
     CacheUpdate, Cancel, CoreConfig, FinishedIn, FinishedOutcome, HelloIn, Input, LeaseRef, Now, ReportIn, SessionId,
     Snapshot, State, Submit, SubmitWhat,

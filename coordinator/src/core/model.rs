@@ -1,5 +1,11 @@
 //! What the farm knows: plain records that the store keeps as they are.
 
+use super::{
+    abilities::Abilities,
+    audit::{AuditKind, AuditLine},
+    blob_refs::BlobHolder,
+    projects::ProjectRecord,
+};
 use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Sku, Toolchain, order::MeasureAsk};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -412,6 +418,9 @@ pub struct Device {
     /// JSON text.
     pub fingerprint: String,
     pub offers: Vec<Toolchain>,
+    /// What an offer can do, by its place in `offers`; none of an agent that did not say.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub abilities: BTreeMap<u32, Abilities>,
     pub draining: bool,
     pub simulated: bool,
     pub quarantined: bool,
@@ -620,10 +629,24 @@ pub enum Change {
     Agent(Box<Agent>),
     ForgetAgent(String),
     Request(RequestRecord),
+    /// The blob belongs to that holder too.
+    Blob {
+        digest: Digest,
+        holder: BlobHolder,
+        /// Counts for a project; 0 where nobody said.
+        size_bytes: u64,
+    },
     Refusal(Refusal),
     ForgetRefusal(EngineKey),
     Cache(Box<CacheRecord>),
     Plugin(PluginRecord),
+    Project(ProjectRecord),
+    Audit(Box<AuditLine>),
+    /// Of the lines of a kind only the newest stay.
+    AuditKept {
+        kind: AuditKind,
+        lines: usize,
+    },
     ForgetPlugin(Digest),
     /// A new token. Changes nothing about one that is there: an id is given once.
     TokenMade(TokenRecord),

@@ -2,7 +2,7 @@
 //!
 //! Within a project: priority, which grows with waiting, then age. Both together are one number that never changes
 //! while the job waits, because all jobs age alike. Between projects: the priority of the first job, which grows with
-//! the time since the project was last served, then who runs least, then who was served longest ago. So a project that
+//! the time since the project was last served, then who runs least for its share, then who got least for its share. So a project that
 //! floods the queue delays its own jobs, and a low priority is late but never starves.
 
 use super::model::{Job, JobId};
@@ -47,11 +47,30 @@ struct Place {
     priority: i32,
 }
 
+/// What a project of share 1 pays for one lease; one of share n pays the n-th part.
+const STRIDE: u64 = 1 << 20;
+
 /// How much a project got.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Share {
+    weight: u32,
     running: u32,
     last_served_ms: u64,
+    /// Paid for so far, in parts of [`STRIDE`]: who paid least is served first. Who was away pays as from now, so that
+    /// nobody saves up.
+    paid: u64,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { weight: 1, running: 0, last_served_ms: 0, paid: 0 }
+    }
+}
+
+impl Share {
+    fn price(&self) -> u64 {
+        STRIDE / u64::from(self.weight.max(1))
+    }
 }
 
 /// Waiting jobs by target and project.
@@ -60,6 +79,8 @@ pub(super) struct Queue {
     places: BTreeMap<JobId, Place>,
     targets: BTreeMap<Target, BTreeMap<String, BTreeSet<Rank>>>,
     shares: BTreeMap<String, Share>,
+    /// What whoever was served last had paid before.
+    paid_before: u64,
 }
 
 impl Queue {
@@ -133,7 +154,8 @@ impl Queue {
                 let share = self.shares.get(project).cloned().unwrap_or_default();
                 let unserved_ms = now_wall_ms.saturating_sub(place.queued_ms.max(share.last_served_ms));
                 let level = i64::from(place.priority) + (unserved_ms / AGEING_STEP_MS) as i64;
-                let order = (Reverse(level), share.running, share.last_served_ms, *rank, id.clone());
+                let running = u64::from(share.running) * share.price();
+                let order = (Reverse(level), running, share.paid, *rank, id.clone());
                 if best.as_ref().is_none_or(|known| order < *known) {
                     best = Some(order);
                 }
@@ -147,6 +169,18 @@ impl Queue {
         let share = self.shares.entry(project.to_owned()).or_default();
         share.running += 1;
         share.last_served_ms = now_wall_ms;
+        self.paid_before = share.paid.max(self.paid_before);
+        share.paid = self.paid_before + share.price();
+    }
+
+    /// A project with a weight of `share` gets so many times what one of weight 1 gets.
+    pub fn weigh(&mut self, project: &str, share: u32) {
+        self.shares.entry(project.to_owned()).or_default().weight = share.max(1);
+    }
+
+    /// Leases that a project holds now.
+    pub fn running(&self, project: &str) -> u32 {
+        self.shares.get(project).map_or(0, |share| share.running)
     }
 
     /// A lease of `project` ended.
@@ -216,6 +250,35 @@ mod tests {
         let order = serve_all(&jobs, 1_000, START_MS + 200);
         assert_eq!(order[..4], ["flood0", "late0", "flood1", "late1"], "{order:?}");
         assert_eq!(order[4..], ["flood2", "flood3", "flood4", "flood5"], "each project in the order of its ages");
+    }
+
+    #[test]
+    fn a_project_of_three_times_the_share_gets_three_times_the_leases() {
+        let mut jobs: Vec<Job> = (0..40).map(|n| job(&format!("r{n}"), "red", 0, START_MS + n)).collect();
+        jobs.extend((0..40).map(|n| job(&format!("b{n}"), "blue", 0, START_MS + n)));
+        let mut queue = queue(&jobs);
+        queue.weigh("blue", 3);
+        let (mut blue, mut now_ms) = (0, START_MS + 100);
+        for _ in 0..40 {
+            let id = queue.pick([target()].iter(), now_ms, |_| true).unwrap();
+            let job = jobs.iter().find(|job| job.id == id).unwrap();
+            queue.remove(job);
+            queue.served(job.project(), now_ms);
+            now_ms += 10;
+            queue.ended(job.project());
+            blue += u32::from(job.project() == "blue");
+        }
+        assert_eq!(blue, 30);
+        // On several devices at once, too: what runs is weighed alike.
+        let mut queue = self::queue(&jobs);
+        queue.weigh("blue", 3);
+        for _ in 0..8 {
+            let id = queue.pick([target()].iter(), now_ms, |_| true).unwrap();
+            let job = jobs.iter().find(|job| job.id == id).unwrap();
+            queue.remove(job);
+            queue.served(job.project(), now_ms);
+        }
+        assert_eq!((queue.running("blue"), queue.running("red")), (6, 2));
     }
 
     #[test]

@@ -71,6 +71,11 @@ impl State {
             let able = |offer: &&Toolchain| offer.backend == planforge_tensorrt_rules::BACKEND && admit(offer).is_ok();
             return Err(Unresolved::Never(cannot_build(sku, &refusal, offers.iter().filter(able))));
         }
+        if let Some(what) = self.lacking(&target, &spec) {
+            let message = format!("{sku} cannot have this engine: {toolchain} does not do {what}");
+            let hint = "leave it out of the spec, or ask for another toolchain ('planforge devices' shows them)";
+            return Err(Unresolved::Never(ApiError::new(ErrorCode::Refused, message).with_hint(hint)));
+        }
         Ok(Resolved { toolchain, spec })
     }
 
@@ -78,6 +83,18 @@ impl State {
     fn gpu(&self, sku: &Sku) -> Option<GpuFacts> {
         let mut devices = self.offers.iter().filter(|(target, _)| target.sku == *sku).flat_map(|(_, devices)| devices);
         devices.find_map(|key| serde_json::from_str::<DeviceFingerprint>(&self.device(key)?.fingerprint).ok()?.gpu)
+    }
+
+    /// SKUs that known devices have, the first `most` of them.
+    pub fn offered_skus(&self, most: usize) -> BTreeSet<Sku> {
+        let mut skus = BTreeSet::new();
+        for target in self.offers.keys() {
+            if skus.len() == most {
+                break;
+            }
+            skus.insert(target.sku.clone());
+        }
+        skus
     }
 
     fn unknown_sku(&self, sku: &Sku) -> ApiError {

@@ -2,15 +2,18 @@
 
 use super::{
     agents::Farewell,
+    audit::AuditLine,
     effects::{Counters, Effects, Reply},
     invariants::{self, Patrol},
     model::{
         Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Device, Engine, EngineRef, Event, Failure, Job,
         JobId, JobState, JoinedBy, Model, Outcome, PlanRef, PluginRecord, Refusal, Report, RequestRecord,
     },
+    projects::ProjectRecord,
     queue::{DeviceKey, Queue, Target},
 };
 use crate::auth::Actor;
+use planforge_proto::ApiError;
 use planforge_types::{BuildSpec, Digest, EngineKey, Sku, ToolchainConstraint, order::MeasureAsk};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -95,12 +98,18 @@ pub struct Submit {
     pub measure: MeasureAsk,
     /// Blobs the request names that are not in the blob store.
     pub missing: Vec<Digest>,
+    /// Some of what the request names was never shown by its project: it is told nothing about it before it is.
+    pub unseen: bool,
+    /// Why nothing new may be built or measured for its project.
+    pub over_quota: Option<ApiError>,
     /// Plans of stored engines that are not in the blob store any more: they answer nothing. `None`: nobody looked yet.
     pub missing_plans: Option<Vec<Digest>>,
     /// Plans of stored engines whose every window was disturbed, where the request wants such built again.
     pub disturbed_plans: Arc<BTreeSet<Digest>>,
     /// One fresh id per combination.
     pub ids: Vec<JobId>,
+    /// What the audit log is to say of it, in the transaction that takes it.
+    pub audit: Option<Box<AuditLine>>,
 }
 
 #[derive(Clone, Debug)]
@@ -220,6 +229,8 @@ pub enum Input {
     DropCache {
         scope: Digest,
     },
+    /// A project's share and limits, as they are from now on.
+    SetProject(ProjectRecord),
     AllowPlugin(PluginRecord),
     ForbidPlugin(Digest),
     /// Drained: it wants no more leases.
@@ -279,6 +290,7 @@ pub struct Snapshot {
     pub refusals: Vec<Refusal>,
     pub caches: Vec<CacheRecord>,
     pub plugins: Vec<PluginRecord>,
+    pub projects: Vec<ProjectRecord>,
     /// Number of the newest event, 0 when none.
     pub last_event: u64,
 }
@@ -352,6 +364,10 @@ pub struct State {
     pub(super) caches: BTreeMap<Digest, CacheRecord>,
     /// Plugins that build specs may name, beside those of the configuration.
     pub(super) plugins: BTreeMap<Digest, PluginRecord>,
+    /// Shares and limits of the projects that have some.
+    pub(super) projects: BTreeMap<String, ProjectRecord>,
+    /// Live jobs by the project that pays for them.
+    pub(super) live_of: BTreeMap<String, usize>,
     pub(super) agents: BTreeMap<String, AgentEntry>,
     pub(super) sessions: BTreeMap<SessionId, String>,
     /// Known devices, offline ones too, by what they offer.
@@ -389,6 +405,8 @@ impl State {
             engines: snapshot.engines.into_iter().collect(),
             refusals: snapshot.refusals.into_iter().map(|refusal| (refusal.key, refusal)).collect(),
             caches: snapshot.caches.into_iter().map(|cache| (cache.scope, cache)).collect(),
+            projects: BTreeMap::new(),
+            live_of: BTreeMap::new(),
             plugins: snapshot.plugins.into_iter().map(|plugin| (plugin.digest, plugin)).collect(),
             agents: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -405,6 +423,10 @@ impl State {
             patrol: Patrol::default(),
             loaded_broken: Vec::new(),
         };
+        for record in snapshot.projects {
+            state.queue.weigh(&record.name, record.share);
+            state.projects.insert(record.name.clone(), record);
+        }
         for record in snapshot.agents {
             let entry = AgentEntry {
                 record,
@@ -445,6 +467,7 @@ impl State {
             for need in &job.needs {
                 state.dependents.entry(need.clone()).or_default().insert(id.clone());
             }
+            state.charge(job.project(), 1);
             state.jobs.insert(id.clone(), Arc::new(job));
             state.index(&id);
         }
@@ -510,6 +533,7 @@ impl State {
             Input::Built { session, lease, plan } => self.built(session, &lease, plan, now, &mut effects),
             Input::Finished { session, finished } => self.finished(session, *finished, now, &mut effects),
             Input::DropCache { scope } => self.drop_cache(scope, now, &mut effects),
+            Input::SetProject(record) => self.set_project(record, &mut effects),
             Input::AllowPlugin(plugin) => self.allow_plugin(plugin, &mut effects),
             Input::ForbidPlugin(digest) => self.forbid_plugin(digest, now, &mut effects),
             Input::Goodbye { session } => self.goodbye(session, now),
@@ -616,7 +640,13 @@ impl State {
     pub(super) fn set_state(&mut self, id: &JobId, change: impl FnOnce(&mut Job)) {
         self.unindex(id);
         if let Some(job) = self.job_mut(id) {
+            let paid = job.project().to_owned();
             change(job);
+            let pays = job.project().to_owned();
+            if paid != pays {
+                self.charge(&paid, -1);
+                self.charge(&pays, 1);
+            }
         }
         self.index(id);
     }

@@ -50,27 +50,31 @@ impl State {
         if !refused.is_empty() {
             return Err(refusal_of_all(refused, asked.len()));
         }
+        // Whoever only names a digest hears nothing of engines that others have of it.
+        if submit.unseen {
+            return Ok(Submitted::Missing(submit.missing));
+        }
         if submit.missing_plans.is_none() && !plans.is_empty() {
             return Ok(Submitted::Look { plans, submit: Box::new(submit) });
         }
         if runs > 0 && !submit.missing.is_empty() {
             return Ok(Submitted::Missing(submit.missing));
         }
-        if self.jobs.len() + runs > self.config.max_live_jobs {
-            let message = format!(
-                "the queue is full: {} jobs wait or run, and this request needs {runs} more than the limit of {}",
-                self.jobs.len(),
-                self.config.max_live_jobs
-            );
-            return Err(
-                ApiError::new(ErrorCode::ResourceExhausted, message).with_hint("try again when some have ended")
-            );
+        if let Some(error) = submit.over_quota.as_ref().filter(|_| runs > 0) {
+            return Err(error.clone());
         }
+        self.admission(&submit.project, runs)?;
         let mut jobs = Vec::with_capacity(asked.len());
         for (one, id) in asked.into_iter().zip(&submit.ids) {
             // Judged again: the combination before it may be the same.
             let verdict = self.judge(&one)?;
             jobs.push(self.admit(one, verdict, id.clone(), &submit, now, effects));
+        }
+        if let Some(mut line) = submit.audit {
+            line.object.clone_from(&submit.request);
+            line.project.clone_from(&submit.project);
+            line.detail = format!("{} jobs in project {}", jobs.len(), submit.project);
+            effects.changes.push(Change::Audit(line));
         }
         let record = RequestRecord {
             id: submit.request.clone(),
@@ -129,6 +133,7 @@ impl State {
             ..Job::queued(id.clone(), asked.model, asked.sku, asked.spec, want, now.wall_ms)
         };
         effects.changes.push(Change::JobProject { project, job: id.clone(), created_ms: now.wall_ms });
+        self.charge(job.project(), 1);
         self.jobs.insert(id.clone(), std::sync::Arc::new(job));
         self.settle(&id, verdict, &submit.actor, "submitted", now, effects);
         self.jobs
@@ -154,7 +159,7 @@ impl State {
         let covered =
             if covered.covers(&asked.covered) { covered } else { covered.joined(&asked.covered).unwrap_or(covered) };
         let actor = want.actor.clone();
-        let mut detail = format!("request {} of project {} joined", want.request, want.project);
+        let mut detail = format!("request {} joined", want.request);
         let builds = if job.only_measures() { job.builds } else { job.builds.max(asked.builds) };
         if builds > job.builds {
             detail.push_str(&format!("; raised from {} to {builds} builds", job.builds));

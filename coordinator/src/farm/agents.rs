@@ -3,7 +3,7 @@
 use super::{Farm, convert, tokens::admin};
 use crate::{
     auth::Actor,
-    core::{AgentView, Input, JoinedBy, Reply},
+    core::{AgentView, AuditKind, Input, JoinedBy, Reply},
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
 
@@ -40,17 +40,25 @@ impl Farm {
         actor: &Actor,
         request: v1::ForgetAgentRequest,
     ) -> Result<v1::ForgetAgentReply, ApiError> {
-        admin(actor)?;
-        let agent = self.agent_of(&request.agent).await?;
-        let forgotten = self.told(Input::ForgetAgent { agent, force: request.force }).await?;
+        let asked = request.agent.clone();
+        let forget = async {
+            admin(actor)?;
+            let agent = self.agent_of(&request.agent).await?;
+            self.told(Input::ForgetAgent { agent, force: request.force }).await
+        };
+        let forgotten = self.audited(actor, AuditKind::Admin, "agent.forget", &asked, forget).await?;
         tracing::info!(agent = forgotten.id, name = forgotten.name, actor = actor.name, "an agent was forgotten");
         Ok(v1::ForgetAgentReply { agent: Some(forgotten) })
     }
 
     async fn set_drained(&self, actor: &Actor, asked: &str, drained: bool) -> Result<v1::Agent, ApiError> {
-        admin(actor)?;
-        let agent = self.agent_of(asked).await?;
-        let agent = self.told(Input::DrainAgent { agent, drained }).await?;
+        let tell = async {
+            admin(actor)?;
+            let agent = self.agent_of(asked).await?;
+            self.told(Input::DrainAgent { agent, drained }).await
+        };
+        let what = if drained { "agent.drain" } else { "agent.resume" };
+        let agent = self.audited(actor, AuditKind::Admin, what, asked, tell).await?;
         tracing::info!(agent = agent.id, name = agent.name, drained, actor = actor.name, "an agent was told");
         Ok(agent)
     }

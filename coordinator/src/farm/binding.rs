@@ -8,7 +8,7 @@
 use super::{Farm, tokens::Known};
 use crate::{
     auth::{Actor, Proof, Role},
-    core::{Change, Farewell, Input, JoinedBy, TokenRecord},
+    core::{AuditKind, Change, Farewell, Input, JoinedBy, TokenRecord},
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_types::Digest;
@@ -202,9 +202,18 @@ impl Farm {
         actor: &Actor,
         request: v1::RebindTokenRequest,
     ) -> Result<v1::RebindTokenReply, ApiError> {
+        let words = format!("{} to {}", request.id, request.agent);
+        self.audited(actor, AuditKind::Admin, "token.rebind", &words, self.rebind_token_now(actor, request)).await
+    }
+
+    async fn rebind_token_now(
+        &self,
+        actor: &Actor,
+        request: v1::RebindTokenRequest,
+    ) -> Result<v1::RebindTokenReply, ApiError> {
         super::tokens::admin(actor)?;
         let agent = super::convert::agent_id(&request.agent)?;
-        let (id, hash) = self.token_of(&request.id)?;
+        let (id, hash) = self.token_of(actor, &request.id)?;
         let refusal = self.tokens().with(|known| known.by_hash.get(&hash).and_then(not_to_be_bound));
         if let Some(error) = refusal {
             return Err(error);

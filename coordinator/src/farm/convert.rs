@@ -1,9 +1,9 @@
 //! Between the contract's messages and the core's records. What comes in is checked and bounded here.
 
 use crate::core::{
-    AgentView, ArtifactRef, Attempt, CacheRecord, CacheRef, CacheUpdate, Device, DeviceView, Engine, Event, Failure,
-    FinishedIn, FinishedOutcome, HelloIn, Job, JobId, JobKind, JobState, JoinedBy, LeaseRef, Model, ModelFile, PlanRef,
-    PluginRecord, Report, TokenRecord,
+    Abilities, AgentView, ArtifactRef, Attempt, AuditLine, CacheRecord, CacheRef, CacheUpdate, Device, DeviceView,
+    Engine, Event, Failure, FinishedIn, FinishedOutcome, Foreseen, HelloIn, Job, JobId, JobKind, JobState, JoinedBy,
+    LeaseRef, Model, ModelFile, PlanRef, PluginRecord, Report, TokenRecord,
 };
 use planforge_identity::model::model_digest;
 use planforge_proto::{ApiError, ErrorCode, protocol, v1};
@@ -27,6 +27,8 @@ const SPEC_MAX_BYTES: usize = 256 * 1024;
 const DEVICES_MAX: usize = 64;
 const OFFERS_MAX: usize = 64;
 const SKUS_MAX: usize = 32;
+/// Names of one kind that a toolchain says it can do.
+const ABILITIES_MAX: usize = 64;
 /// Largest fingerprint document of a device.
 const FINGERPRINT_MAX_BYTES: usize = 64 * 1024;
 /// Largest toolchain document of an offer, and all that one agent says of its devices together.
@@ -293,16 +295,19 @@ pub(super) fn engine_out(engine: &Engine, report_json: String) -> v1::Engine {
     }
 }
 
-pub(super) fn device_out(view: DeviceView) -> v1::Device {
+/// `sees_job`: what it works on is something of the caller's.
+pub(super) fn device_out(view: DeviceView, sees_job: bool) -> v1::Device {
     let device = view.device;
+    let busy = view.busy.is_some();
     v1::Device {
         id: device.id,
         agent: view.agent_name,
         skus: device.skus.iter().map(Sku::to_string).collect(),
         fingerprint_json: device.fingerprint,
-        offers: device.offers.iter().map(|offer| v1::Offer { toolchain_json: json(offer) }).collect(),
+        offers: device.offers.iter().map(|offer| v1::Offer { toolchain_json: json(offer), abilities: None }).collect(),
         online: view.online,
-        busy_job: view.busy.map(String::from).unwrap_or_default(),
+        busy_job: view.busy.filter(|_| sees_job).map(String::from).unwrap_or_default(),
+        busy,
         telemetry_json: view.telemetry,
         last_seen_ms: view.seen_ms,
         draining: view.draining,
@@ -330,20 +335,39 @@ fn device(device: v1::Device) -> Result<Device, ApiError> {
         }
         let toolchain: Toolchain = serde_json::from_str(&offer.toolchain_json)
             .map_err(|error| invalid(format!("a toolchain of device '{id}': {error}")))?;
-        offers.push(toolchain);
+        offers.push((toolchain, offer.abilities.map(abilities).transpose()?));
     }
-    offers.sort();
-    offers.dedup();
+    offers.sort_by(|left, right| left.0.cmp(&right.0));
+    offers.dedup_by(|later, first| later.0 == first.0);
+    let (offers, said): (Vec<Toolchain>, Vec<Option<Abilities>>) = offers.into_iter().unzip();
+    let abilities = (0..).zip(said).filter_map(|(at, abilities)| Some((at, abilities?))).collect();
     Ok(Device {
         id,
         skus,
         fingerprint: device.fingerprint_json,
         offers,
+        abilities,
         draining: device.draining,
         simulated: device.simulated,
         quarantined: device.quarantined,
         quarantine_reason: name("a quarantine reason", &device.quarantine_reason)?,
         threads: device.threads,
+    })
+}
+
+/// A precision that only a newer release knows is none that this one could ask for.
+fn abilities(said: v1::Abilities) -> Result<Abilities, ApiError> {
+    let names = |what: &str, names: Vec<String>| {
+        if names.len() > ABILITIES_MAX {
+            return Err(invalid(format!("a toolchain has at most {ABILITIES_MAX} {what}, not {}", names.len())));
+        }
+        names.iter().map(|one| name(what, one)).collect::<Result<Vec<_>, _>>()
+    };
+    let precision = |text: String| serde_json::from_value(serde_json::Value::String(text)).ok();
+    Ok(Abilities {
+        precisions: names("precisions", said.precisions)?.into_iter().filter_map(precision).collect(),
+        features: names("features", said.features)?.into_iter().collect(),
+        options: names("options", said.options)?.into_iter().collect(),
     })
 }
 
@@ -565,6 +589,39 @@ pub(super) fn token_out(token: &TokenRecord) -> v1::Token {
         agent: token.agent.clone().unwrap_or_default(),
         agent_name: String::new(),
     }
+}
+
+pub(super) fn foreseen_out(
+    combinations: Vec<Foreseen>,
+    missing: &[Digest],
+    refusal: Option<ApiError>,
+) -> v1::DryRunReply {
+    let out = |one: Foreseen| v1::Foreseen {
+        model_digest: one.model.to_string(),
+        sku: one.sku.to_string(),
+        spec_json: json(&one.spec),
+        toolchain_constraint: one.constraint,
+        toolchain_json: one.toolchain.as_ref().map(json).unwrap_or_default(),
+        engine_key: one.key.map(|key| key.to_string()).unwrap_or_default(),
+        would: one.would.into(),
+        detail: one.detail,
+        hint: one.hint,
+        plan_digest: one.plan.map(|plan| plan.to_string()).unwrap_or_default(),
+        job: one.job.map(String::from).unwrap_or_default(),
+    };
+    let (message, hint) = refusal.map(|error| (error.message, error.hint)).unwrap_or_default();
+    v1::DryRunReply {
+        combinations: combinations.into_iter().map(out).collect(),
+        missing_blobs: missing.iter().map(Digest::to_string).collect(),
+        refusal: message,
+        refusal_hint: hint,
+    }
+}
+
+pub(super) fn audit_out(line: &AuditLine) -> v1::AuditRecord {
+    let AuditLine { seq, at_ms, kind: _, actor, role, project, token, from, what, object, outcome, detail } =
+        line.clone();
+    v1::AuditRecord { seq, at_ms, actor, role, project, token, from, what, object, outcome, detail }
 }
 
 /// The id of an agent; empty: none.

@@ -19,6 +19,9 @@ const DESCRIPTIONS_PER_S: u32 = 1;
 /// Messages of one stream at once, and how many more each second; a faster one waits.
 const MESSAGES_BURST: u32 = 4_096;
 const MESSAGES_PER_S: u32 = 1_024;
+/// Refusals that the audit log takes at once, and how many more each second.
+const REFUSALS_BURST: u32 = 256;
+const REFUSALS_PER_S: u32 = 4;
 /// A stream that has not said who it is by then ends.
 pub const HELLO_WITHIN_MS: u64 = 10_000;
 
@@ -38,6 +41,10 @@ impl Rate {
 
     pub const fn of_messages() -> Self {
         Self::new(MESSAGES_BURST, MESSAGES_PER_S)
+    }
+
+    pub const fn of_refusals() -> Self {
+        Self::new(REFUSALS_BURST, REFUSALS_PER_S)
     }
 
     fn step_us(&self) -> u64 {

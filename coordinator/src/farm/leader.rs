@@ -430,6 +430,7 @@ pub(super) fn session_of(input: &Input) -> Option<SessionId> {
         Input::Submit(_)
         | Input::Cancel(_)
         | Input::DropCache { .. }
+        | Input::SetProject(_)
         | Input::AllowPlugin(_)
         | Input::ForbidPlugin(_)
         | Input::RevokeToken { .. }

@@ -91,6 +91,7 @@ impl super::Farm {
             return Err(ApiError::new(ErrorCode::PermissionDenied, message)
                 .with_hint("sign in with your token on the page itself, at /login"));
         }
+        self.note(actor, "login.link", "", "");
         let secret = hex::encode(self.random_bytes::<32>());
         let life_ms = self.config().login_link_ms;
         self.with_logins(|logins, now_ms| logins.links.add(&secret, proof, now_ms, life_ms));

@@ -1,8 +1,10 @@
 //! The farm: the leader's loop around the sans-IO core and the store, behind one handle.
 
 mod agents;
+mod audit;
 mod binding;
 pub mod clock;
+mod confine;
 mod convert;
 mod enrollment;
 mod gate;
@@ -13,6 +15,7 @@ mod operator;
 mod pages;
 mod plan_check;
 mod portability;
+mod projects;
 mod reload;
 mod requests;
 mod seal;
@@ -30,11 +33,12 @@ pub use stats::{FarmStats, Histogram, LATENCY_BOUNDS_MS, LiveCounts, StoreOp};
 pub use tokens::is_secret;
 
 use crate::{
-    auth::{Actor, Proof},
+    auth::{Actor, Proof, Role},
     blobs::BlobStore,
-    core::{Change, Input, Now, SessionId, State},
+    core::{AuditKind, Change, DeviceView, Input, JobId, Now, SessionId, State},
     store::{Store, StoreError},
 };
+use audit::Audit;
 use futures::stream::BoxStream;
 use gate::Gate;
 use leader::{Leader, Message, Shared};
@@ -42,6 +46,7 @@ use logins::Logins;
 use logs::Logs;
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_types::Digest;
+use projects::StoredBytes;
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
 use seal::Sealer;
 use std::{
@@ -68,6 +73,10 @@ pub struct FarmConfig {
     pub max_attempts: u32,
     /// Jobs that may be waiting or running at once; more are refused.
     pub max_live_jobs: usize,
+    /// A digest is enough to read a blob and to be given what others made of it, whatever the project.
+    pub share_projects: bool,
+    /// Lines of each kind that the audit log keeps.
+    pub audit_lines: usize,
     /// Plugin libraries that build specs may name, beside those that an administrator allows later.
     pub plugins: BTreeSet<Digest>,
     /// A link that signs a browser in is worth nothing after this long.
@@ -87,6 +96,8 @@ impl Default for FarmConfig {
             lease_ms: 15_000,
             max_attempts: 3,
             max_live_jobs: 100_000,
+            share_projects: false,
+            audit_lines: 50_000,
             plugins: BTreeSet::new(),
             login_link_ms: 10 * 60 * 1_000,
             log_folder: None,
@@ -102,6 +113,11 @@ pub type FarmEvent = Arc<v1::JobEvent>;
 /// Streams end with the first error.
 pub type Reply<T> = BoxStream<'static, Result<T, ApiError>>;
 
+/// SKUs that metrics have a label for; a shop has a few dozen kinds of devices.
+const SKU_LABELS_MAX: usize = 64;
+/// The label of all others.
+const OTHER_SKUS: &str = "other";
+
 /// Characters of ids: no two look alike.
 const ID_ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const ID_CHARACTERS: usize = 12;
@@ -116,6 +132,8 @@ struct Inner {
     epoch: u64,
     tokens: Tokens,
     gate: Gate,
+    audit: Audit,
+    stored_bytes: StoredBytes,
     logins: Mutex<Logins>,
     sessions: AtomicU64,
     random: Mutex<StdRng>,
@@ -132,6 +150,11 @@ impl std::fmt::Debug for Farm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Farm").field("epoch", &self.inner.epoch).finish_non_exhaustive()
     }
+}
+
+/// A project in words of the audit log.
+fn named_project(project: &str) -> &str {
+    if project.is_empty() { "every project" } else { project }
 }
 
 impl Farm {
@@ -191,6 +214,8 @@ impl Farm {
             epoch,
             tokens,
             gate: Gate::default(),
+            audit: Audit::default(),
+            stored_bytes: StoredBytes::default(),
             logins: Mutex::default(),
             sessions: AtomicU64::new(1),
             random: Mutex::new(random),
@@ -235,7 +260,20 @@ impl Farm {
     /// # Errors
     /// A wrong request, one that nothing known could run, or a store that takes no writes.
     pub async fn submit(&self, actor: &Actor, request: v1::SubmitRequest) -> Result<v1::SubmitReply, ApiError> {
-        self.accept(actor, request).await
+        let project = request.project.clone();
+        let submitted = self.accept(actor, request).await;
+        if let Err(error) = &submitted {
+            self.audit_refusal(actor, AuditKind::Use, "submit", &project, error);
+        }
+        submitted
+    }
+
+    /// What a submission would come to; changes nothing. Needs role submit.
+    ///
+    /// # Errors
+    /// A wrong request.
+    pub async fn dry_run(&self, actor: &Actor, request: v1::SubmitRequest) -> Result<v1::DryRunReply, ApiError> {
+        self.foresee(actor, request).await
     }
 
     /// Jobs of the caller's projects, newest first.
@@ -254,18 +292,30 @@ impl Farm {
         actor: &Actor,
         request: v1::CancelJobsRequest,
     ) -> Result<v1::CancelJobsReply, ApiError> {
-        self.cancel(actor, request).await
+        let jobs = request.ids.join(" ");
+        let cancel = self.cancel(actor, request);
+        self.audited(actor, AuditKind::Use, "cancel", &jobs, cancel).await
     }
 
     /// Every known device, offline ones too unless the request says otherwise.
     pub async fn list_devices(
         &self,
-        _actor: &Actor,
+        actor: &Actor,
         request: v1::ListDevicesRequest,
     ) -> Result<v1::ListDevicesReply, ApiError> {
-        let views = self.ask(|state, now| state.devices(now)).await?;
-        let views = views.into_iter().filter(|view| view.online || !request.online_only);
-        Ok(v1::ListDevicesReply { devices: views.map(convert::device_out).collect() })
+        let (project, agent) = (actor.project.clone(), actor.role == Role::Agent);
+        let views = self
+            .ask(move |state, now| {
+                let sees = |id: &JobId| {
+                    let inside = |project: &String| state.job(id).is_some_and(|job| job.is_in(project));
+                    !agent && project.as_ref().is_none_or(inside)
+                };
+                let told = |view: DeviceView| (view.busy.as_ref().is_none_or(sees), view);
+                state.devices(now).into_iter().map(told).collect::<Vec<_>>()
+            })
+            .await?;
+        let views = views.into_iter().filter(|(_, view)| view.online || !request.online_only);
+        Ok(v1::ListDevicesReply { devices: views.map(|(sees, view)| convert::device_out(view, sees)).collect() })
     }
 
     /// Engines of the caller's projects, newest first.
@@ -308,7 +358,9 @@ impl Farm {
         actor: &Actor,
         request: v1::CreateTokenRequest,
     ) -> Result<v1::CreateTokenReply, ApiError> {
-        self.make_token(actor, request, self.fresh_secret()).await
+        let what = format!("{} ({} of {})", request.name, request.role, named_project(&request.project));
+        let made = self.make_token(actor, request, self.fresh_secret());
+        self.audited(actor, AuditKind::Admin, "token.create", &what, made).await
     }
 
     /// The token of whoever may read the data folder, with a secret that lies there already: in a farm without tokens.
@@ -323,7 +375,7 @@ impl Farm {
 
     /// Ends a token at once, by id or by name, and the sessions of agents that joined with it. Needs role admin.
     pub async fn revoke_token(&self, actor: &Actor, id: &str) -> Result<v1::RevokeTokenReply, ApiError> {
-        self.end_token(actor, id).await
+        self.audited(actor, AuditKind::Admin, "token.revoke", id, self.end_token(actor, id)).await
     }
 
     /// Who holds `secret`: `None` when it is unknown, expired or revoked. Answered from memory.
@@ -364,11 +416,14 @@ impl Farm {
         let mut stats = self
             .ask(|state, now| {
                 let mut stats = FarmStats { last_event: state.last_event(), ..FarmStats::default() };
+                let labels = state.offered_skus(SKU_LABELS_MAX);
                 for job in state.live_jobs() {
                     *stats.live_jobs.entry(job.state.name()).or_default() += 1;
                     if matches!(job.state, crate::core::JobState::Queued | crate::core::JobState::Unplaceable) {
                         let age_ms = now.wall_ms.saturating_sub(job.created_ms);
-                        let oldest = stats.oldest_pending_ms.entry(job.sku.to_string()).or_default();
+                        // A request may invent SKUs, and so may an agent: labels are few and known.
+                        let label = if labels.contains(&job.sku) { job.sku.as_str() } else { OTHER_SKUS };
+                        let oldest = stats.oldest_pending_ms.entry(label.to_owned()).or_default();
                         *oldest = age_ms.max(*oldest);
                     }
                 }
@@ -495,6 +550,10 @@ impl Farm {
 
     fn tokens(&self) -> &Tokens {
         &self.inner.tokens
+    }
+
+    fn audit(&self) -> &Audit {
+        &self.inner.audit
     }
 
     fn gate(&self) -> &Gate {

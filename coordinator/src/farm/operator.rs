@@ -3,7 +3,7 @@
 use super::{Farm, convert, tokens::admin};
 use crate::{
     auth::Actor,
-    core::{CacheRecord, Input, PluginRecord},
+    core::{AuditKind, CacheRecord, Input, PluginRecord},
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
 
@@ -13,13 +13,26 @@ const PLUGINS_MAX: usize = 1_024;
 const CONFIGURATION: &str = "configuration";
 
 impl Farm {
-    /// The newest timing or tactic cache of every scope, the last published first.
+    /// The newest timing or tactic cache of every scope, the last published first; for who belongs to a project, those
+    /// that its own builds left.
     pub async fn list_caches(
         &self,
-        _actor: &Actor,
+        actor: &Actor,
         request: v1::ListCachesRequest,
     ) -> Result<v1::ListCachesReply, ApiError> {
+        super::confine::may_look(actor)?;
         let mut caches = self.all_caches().await?;
+        if let Some(project) = &actor.project {
+            // Whose build left one, and where, is that project's.
+            let mut own = Vec::new();
+            for record in caches {
+                let job = self.timed("job", self.store().job(&record.job)).await?;
+                if job.is_some_and(|job| job.is_in(project)) {
+                    own.push(record);
+                }
+            }
+            caches = own;
+        }
         caches.retain(|record| request.sku.is_empty() || record.sku.as_str() == request.sku);
         caches.sort_by_key(|record| std::cmp::Reverse((record.published_ms, record.scope)));
         Ok(v1::ListCachesReply { caches: caches.iter().map(convert::cache_out).collect() })
@@ -27,6 +40,15 @@ impl Farm {
 
     /// Makes the next build of a scope begin from nothing. Needs role admin.
     pub async fn drop_cache(
+        &self,
+        actor: &Actor,
+        request: v1::DropCacheRequest,
+    ) -> Result<v1::DropCacheReply, ApiError> {
+        let scope = request.scope.clone();
+        self.audited(actor, AuditKind::Admin, "cache.drop", &scope, self.drop_cache_now(actor, request)).await
+    }
+
+    async fn drop_cache_now(
         &self,
         actor: &Actor,
         request: v1::DropCacheRequest,
@@ -74,6 +96,15 @@ impl Farm {
         actor: &Actor,
         request: v1::AllowPluginRequest,
     ) -> Result<v1::AllowPluginReply, ApiError> {
+        let digest = request.digest.clone();
+        self.audited(actor, AuditKind::Admin, "plugin.allow", &digest, self.allow_plugin_now(actor, request)).await
+    }
+
+    async fn allow_plugin_now(
+        &self,
+        actor: &Actor,
+        request: v1::AllowPluginRequest,
+    ) -> Result<v1::AllowPluginReply, ApiError> {
         admin(actor)?;
         let record = PluginRecord {
             digest: convert::digest("the plugin's digest", &request.digest)?,
@@ -93,6 +124,15 @@ impl Farm {
 
     /// Takes an allowance back; jobs that wait with the plugin fail, what runs goes on. Needs role admin.
     pub async fn forbid_plugin(
+        &self,
+        actor: &Actor,
+        request: v1::ForbidPluginRequest,
+    ) -> Result<v1::ForbidPluginReply, ApiError> {
+        let digest = request.digest.clone();
+        self.audited(actor, AuditKind::Admin, "plugin.forbid", &digest, self.forbid_plugin_now(actor, request)).await
+    }
+
+    async fn forbid_plugin_now(
         &self,
         actor: &Actor,
         request: v1::ForbidPluginRequest,

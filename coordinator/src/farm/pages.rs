@@ -28,6 +28,12 @@ impl Item for v1::Engine {
     }
 }
 
+impl Item for v1::AuditRecord {
+    fn bytes(&self) -> usize {
+        self.encoded_len()
+    }
+}
+
 impl Item for Report {
     fn bytes(&self) -> usize {
         self.document.len()

@@ -1,13 +1,15 @@
 //! What people and pipelines ask: checked, bounded and restricted to the caller's project.
 
 use super::{
-    Farm, convert,
+    Farm,
+    confine::may_look,
+    convert,
     convert::invalid,
     pages::{self, Cursor, Page},
 };
 use crate::{
     auth::{Actor, Role},
-    core::{self, Cancel, Covered, Input, Job, JobId, JobRef, Reply, Report, Submit, SubmitWhat, Submitted},
+    core::{self, Cancel, Covered, Foresight, Input, Job, JobId, JobRef, Reply, Report, Submit, SubmitWhat, Submitted},
     store::{EngineFilter, JobFilter, ReportFilter},
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
@@ -31,12 +33,13 @@ const FIND_PAGE: usize = 1_000;
 const AXIS_MAX: usize = 1_024;
 const TEXT_MAX_BYTES: usize = 1_024;
 
-fn bounded(limit: u32) -> usize {
+pub(super) fn bounded(limit: u32) -> usize {
     (if limit == 0 { LIST_DEFAULT } else { limit.min(LIST_MAX) }) as usize
 }
 
 /// The project a caller may look at: `None` for all of them.
 pub(super) fn visible_project(actor: &Actor, asked: &str) -> Result<Option<String>, ApiError> {
+    may_look(actor)?;
     match (&actor.project, asked) {
         (None, "") => Ok(None),
         (None, asked) => convert::project(asked).map(Some),
@@ -48,7 +51,7 @@ pub(super) fn visible_project(actor: &Actor, asked: &str) -> Result<Option<Strin
     }
 }
 
-fn may_submit(actor: &Actor) -> Result<(), ApiError> {
+pub(super) fn may_submit(actor: &Actor) -> Result<(), ApiError> {
     if matches!(actor.role, Role::Submit | Role::Admin) {
         return Ok(());
     }
@@ -92,6 +95,48 @@ impl Farm {
             let submitted = core::repeat(&known, fingerprint, |id| JobRef::Stored(id.clone()))?;
             return self.submit_reply(submitted, &project).await;
         }
+        let submit = self.prepared(actor, &request, (project.clone(), idempotency_key, fingerprint)).await?;
+        let submit = Submit { audit: Some(Box::new(self.audit_of_submission(actor))), ..submit };
+        let refresh = request.refresh_disturbed;
+        let submitted = match self.submitted(submit).await? {
+            Submitted::Look { plans, submit } => self.submitted(self.looked(plans, *submit, refresh).await?).await?,
+            done => done,
+        };
+        self.submit_reply(submitted, &project).await
+    }
+
+    /// What a submission would come to; changes nothing. Needs role submit.
+    ///
+    /// # Errors
+    /// A wrong request; what would be refused for what the farm has, or lacks, is told in the reply.
+    pub(super) async fn foresee(&self, actor: &Actor, request: v1::SubmitRequest) -> Result<v1::DryRunReply, ApiError> {
+        may_submit(actor)?;
+        let project = visible_project(actor, &request.project)?.unwrap_or_else(|| DEFAULT_PROJECT.into());
+        let submit = self.prepared(actor, &request, (project.clone(), String::new(), Digest::of(b""))).await?;
+        let foresight = match self.ask(move |state, _| state.foresee(submit)).await?? {
+            Foresight::Look { plans, submit } => {
+                let submit = self.looked(plans, *submit, request.refresh_disturbed).await?;
+                self.ask(move |state, _| state.foresee(submit)).await??
+            }
+            told => told,
+        };
+        match foresight {
+            Foresight::Told { combinations, missing, refusal } => {
+                Ok(convert::foreseen_out(combinations, &missing, refusal))
+            }
+            Foresight::Look { .. } => {
+                Err(ApiError::new(ErrorCode::Internal, "the scheduler asked twice for the same plans"))
+            }
+        }
+    }
+
+    /// A request as the scheduler takes it: read, bounded, with what is known of its blobs.
+    async fn prepared(
+        &self,
+        actor: &Actor,
+        request: &v1::SubmitRequest,
+        (project, idempotency_key, fingerprint): (String, String, Digest),
+    ) -> Result<Submit, ApiError> {
         axis("models", request.models.len())?;
         axis("SKUs", request.skus.len())?;
         axis("specs", request.specs_json.len())?;
@@ -103,7 +148,7 @@ impl Farm {
         let eval = convert::optional_digest("the test set's digest", &request.eval_digest)?;
         let builds = convert::builds(request.builds)?;
         let measure = convert::measure(request.measure.clone())?;
-        let what = self.what(actor, &request).await?;
+        let what = self.what(actor, request).await?;
         let jobs = match &what {
             SubmitWhat::Build { models, specs, constraints } => {
                 models.len() * skus.len() * specs.len() * constraints.len()
@@ -116,10 +161,11 @@ impl Farm {
         if request.refresh_disturbed && matches!(what, SubmitWhat::Benchmark(_)) {
             return Err(invalid("a benchmark measures anew whatever is stored; leave the refresh out"));
         }
-        let missing = self.missing_blobs(&what, eval.into_iter().chain(measure.inputs)).await?;
-        let submit = Submit {
+        let (missing, unseen) = self.missing_blobs(actor, &what, eval.into_iter().chain(measure.inputs)).await?;
+        let over_quota = self.over_bytes_quota(&project).await?;
+        Ok(Submit {
             actor: actor.name.clone(),
-            project: project.clone(),
+            project,
             request: self.fresh_id(),
             idempotency_key,
             fingerprint,
@@ -134,21 +180,21 @@ impl Farm {
             builds,
             measure,
             missing,
+            unseen,
+            over_quota,
             missing_plans: None,
             disturbed_plans: Arc::default(),
             ids: (0..jobs.min(core::JOBS_PER_REQUEST_MAX)).map(|_| JobId::from(self.fresh_id())).collect(),
-        };
-        let submitted = match self.submitted(submit).await? {
-            Submitted::Look { plans, submit } => {
-                let asked = Covered { eval: submit.eval, measure: submit.measure.clone() };
-                let disturbed =
-                    if request.refresh_disturbed { self.disturbed_of(&plans, &asked).await? } else { BTreeSet::new() };
-                let (missing_plans, disturbed_plans) = (Some(self.missing_of(plans).await?), Arc::new(disturbed));
-                self.submitted(Submit { missing_plans, disturbed_plans, ..*submit }).await?
-            }
-            done => done,
-        };
-        self.submit_reply(submitted, &project).await
+            audit: None,
+        })
+    }
+
+    /// A request whose stored plans were looked for.
+    async fn looked(&self, plans: BTreeSet<Digest>, submit: Submit, refresh: bool) -> Result<Submit, ApiError> {
+        let asked = Covered { eval: submit.eval, measure: submit.measure.clone() };
+        let disturbed = if refresh { self.disturbed_of(&plans, &asked).await? } else { BTreeSet::new() };
+        let (missing_plans, disturbed_plans) = (Some(self.missing_of(plans).await?), Arc::new(disturbed));
+        Ok(Submit { missing_plans, disturbed_plans, ..submit })
     }
 
     async fn what(&self, actor: &Actor, request: &v1::SubmitRequest) -> Result<SubmitWhat, ApiError> {
@@ -260,23 +306,30 @@ impl Farm {
         Ok(at.map(|at| found.swap_remove(at)))
     }
 
+    /// Blobs of a request that have to be sent first, and whether any of them was never shown by the caller's project.
     async fn missing_blobs(
         &self,
+        actor: &Actor,
         what: &SubmitWhat,
         attached: impl Iterator<Item = Digest>,
-    ) -> Result<Vec<Digest>, ApiError> {
+    ) -> Result<(Vec<Digest>, bool), ApiError> {
         let mut wanted: BTreeSet<Digest> = attached.collect();
+        // Plugins are the whole farm's: an administrator allowed them.
+        let mut plugins = BTreeSet::new();
         if let SubmitWhat::Build { models, specs, .. } = what {
             wanted.extend(models.iter().flat_map(|model| &model.files).map(|file| file.digest));
-            wanted.extend(specs.iter().flat_map(|spec| spec.plugins.iter().copied().chain(spec.calibration)));
+            wanted.extend(specs.iter().filter_map(|spec| spec.calibration));
+            plugins.extend(specs.iter().flat_map(|spec| spec.plugins.iter().copied()));
         }
-        let mut missing = Vec::new();
-        for digest in wanted {
-            if self.blobs().size(digest).await?.is_none() {
-                missing.push(digest);
+        let (mut missing, mut unseen) = (BTreeSet::new(), false);
+        for digest in wanted.union(&plugins) {
+            let shown = !wanted.contains(digest) || self.has_shown(actor, *digest).await?;
+            unseen |= !shown;
+            if !shown || self.blobs().size(*digest).await?.is_none() {
+                missing.insert(*digest);
             }
         }
-        Ok(missing)
+        Ok((missing.into_iter().collect(), unseen))
     }
 
     async fn submit_reply(&self, submitted: Submitted, project: &str) -> Result<v1::SubmitReply, ApiError> {
@@ -363,6 +416,7 @@ impl Farm {
 
     /// A job of the caller's by id or unique prefix.
     pub(super) async fn find_job(&self, actor: &Actor, id: &str) -> Result<Job, ApiError> {
+        may_look(actor)?;
         let prefix = convert::job_id(id)?;
         let found = self.timed("job_ids", self.store().job_ids(prefix.as_str(), LIST_DEFAULT as usize)).await?;
         let mut jobs = Vec::new();
@@ -496,7 +550,7 @@ impl Farm {
         Ok(v1::CancelJobsReply { jobs: views.into_items() })
     }
 
-    async fn engine_view(&self, engine: &core::Engine) -> Result<v1::Engine, ApiError> {
+    async fn engine_view(&self, actor: &Actor, engine: &core::Engine) -> Result<v1::Engine, ApiError> {
         let sku = engine.sku.to_string();
         let mut own = self.answering_report(engine.plan.digest, &sku, &Covered::default()).await?;
         if own.is_none() {
@@ -505,7 +559,8 @@ impl Farm {
             let filter = ReportFilter { plan, sku, limit: 1, ..ReportFilter::default() };
             own = self.timed("reports", self.store().reports(filter)).await?.pop();
         }
-        Ok(convert::engine_out(engine, own.map(|report| report.document).unwrap_or_default()))
+        let view = convert::engine_out(engine, own.map(|report| report.document).unwrap_or_default());
+        self.as_its_own(actor, engine, view).await
     }
 
     pub(super) async fn engines_out(
@@ -535,7 +590,7 @@ impl Farm {
         engines.truncate(limit);
         let mut page = Page::new();
         for engine in &engines {
-            if !page.push(self.engine_view(engine).await?) {
+            if !page.push(self.engine_view(actor, engine).await?) {
                 break;
             }
         }
@@ -600,7 +655,7 @@ impl Farm {
         match (found.iter().find(fine), found.is_empty()) {
             (Some(engine), _) => {
                 self.must_be_stored(engine).await?;
-                self.engine_view(engine).await
+                self.engine_view(actor, engine).await
             }
             (None, false) => Err(ApiError::new(
                 ErrorCode::Refused,
@@ -617,6 +672,7 @@ impl Farm {
         actor: &Actor,
         request: v1::ListReportsRequest,
     ) -> Result<v1::ListReportsReply, ApiError> {
+        may_look(actor)?;
         let mut filter = ReportFilter { limit: LIST_DEFAULT as usize, ..ReportFilter::default() };
         let mut answered = None;
         if !request.plan_digest.is_empty() {

@@ -31,6 +31,10 @@ pub(super) async fn session(
     proof: Proof,
     inbound: Reply<v1::AgentMessage>,
 ) -> Result<Reply<v1::CoordinatorMessage>, ApiError> {
+    if actor.role == Role::Admin {
+        // An agent works for every project.
+        super::tokens::admin(actor)?;
+    }
     if !matches!(actor.role, Role::Agent | Role::Admin) {
         let message = format!("token '{}' has role {}; joining as an agent needs role agent", actor.name, actor.role);
         return Err(ApiError::new(ErrorCode::PermissionDenied, message)
@@ -42,7 +46,7 @@ pub(super) async fn session(
     farm.tell(Message::Attach { session, outbox }).await?;
     let over = CancellationToken::new();
     let opened_ms = farm.clock().mono_ms();
-    let reader = Reader { farm: farm.clone(), proof, pass, session, opened_ms, agent: None };
+    let reader = Reader { farm: farm.clone(), actor: actor.clone(), proof, pass, session, opened_ms, agent: None };
     tokio::spawn(reader.run(inbound, over.clone()));
     // When the transport drops the outbound half, the guard ends the inbound one.
     let guard = over.drop_guard();
@@ -61,6 +65,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Reads one stream to its end.
 struct Reader {
     farm: Farm,
+    actor: Actor,
     proof: Proof,
     pass: Pass,
     session: SessionId,
@@ -169,6 +174,7 @@ impl Reader {
         if let Input::Hello { hello, .. } = &mut input {
             hello.joined_by = self.farm.bind(self.proof, &hello.agent).await?;
             self.agent = Some(hello.agent.clone());
+            self.farm.note(&self.actor, "agent.join", &hello.agent, &hello.name);
         }
         // What it rests on may have ended while its message was understood.
         if let Some(error) = self.farm.shut_out(self.proof, self.agent.as_deref()) {

@@ -1,6 +1,6 @@
 //! Tokens: made once, kept as hashes, looked up in memory.
 
-use super::{convert, leader::Message};
+use super::{convert, leader::Message, requests::visible_project};
 use crate::{
     auth::{Actor, Role},
     core::{Change, Farewell, Input, TokenRecord},
@@ -17,6 +17,8 @@ use std::{
 const SECRET_PREFIX: &str = "pf_";
 /// Tokens that exist at once, revoked ones too.
 const TOKENS_MAX: usize = 10_000;
+/// Tokens of one project, beyond which only administrators of the whole farm make more.
+const PROJECT_TOKENS_MAX: usize = 1_000;
 /// A token's last use is written at most this often.
 const LAST_USED_STEP_MS: u64 = 60 * 60 * 1_000;
 /// Longest secret that is hashed.
@@ -50,7 +52,16 @@ impl Tokens {
 
 impl Known {
     /// Takes a name for a token that is being made.
-    fn reserve(&mut self, name: &str) -> Result<(), ApiError> {
+    fn reserve(&mut self, name: &str, by_project: Option<&str>) -> Result<(), ApiError> {
+        if let Some(project) = by_project {
+            let own = self.by_hash.values().filter(|token| token.project.as_deref() == Some(project)).count();
+            if own >= PROJECT_TOKENS_MAX {
+                let message =
+                    format!("project {project} has {PROJECT_TOKENS_MAX} tokens already, revoked ones counted");
+                return Err(ApiError::new(ErrorCode::ResourceExhausted, message)
+                    .with_hint("an administrator of the whole farm makes more"));
+            }
+        }
         if self.by_hash.len() + self.making.len() >= TOKENS_MAX {
             let message = format!("there are {TOKENS_MAX} tokens already");
             return Err(ApiError::new(ErrorCode::ResourceExhausted, message));
@@ -76,13 +87,29 @@ impl Known {
     }
 }
 
+/// Refuses everybody but administrators of the whole farm.
 pub(super) fn admin(actor: &Actor) -> Result<(), ApiError> {
+    some_admin(actor)?;
+    let Some(project) = &actor.project else { return Ok(()) };
+    let message =
+        format!("the token '{}' administers project {project} alone; this is about the whole farm", actor.name);
+    let hint = "ask an administrator of the farm: one whose token belongs to no project";
+    Err(ApiError::new(ErrorCode::PermissionDenied, message).with_hint(hint))
+}
+
+/// Refuses everybody but administrators, of the farm or of one project.
+pub(super) fn some_admin(actor: &Actor) -> Result<(), ApiError> {
     if actor.role == Role::Admin {
         return Ok(());
     }
     let message = format!("the token '{}' has role {}; this needs role admin", actor.name, actor.role);
     let hint = "use an administrator's token, or run it as the owner of the coordinator's data folder, on its machine";
     Err(ApiError::new(ErrorCode::PermissionDenied, message).with_hint(hint))
+}
+
+/// Whether a token is one that an administrator looks after: every one, or those of its project.
+fn may_manage(actor: &Actor, token: &TokenRecord) -> bool {
+    actor.project.is_none() || actor.project == token.project
 }
 
 /// Runs `work` to its end even when the caller goes away meanwhile: what the store was told, memory must follow.
@@ -110,14 +137,18 @@ impl super::Farm {
         request: v1::CreateTokenRequest,
         secret: String,
     ) -> Result<v1::CreateTokenReply, ApiError> {
-        admin(actor)?;
+        some_admin(actor)?;
         let role: Role = request.role.parse().map_err(convert::invalid)?;
         let fine = !request.name.is_empty() && request.name.len() <= 64 && !request.name.contains(char::is_control);
         if !fine {
             return Err(convert::invalid("a token has a name of 1 to 64 bytes without control characters"));
         }
-        let project = if request.project.is_empty() { None } else { Some(convert::project(&request.project)?) };
-        self.tokens().with(|known| known.reserve(&request.name))?;
+        let project = visible_project(actor, &request.project)?;
+        if actor.project.is_some() && role == Role::Agent {
+            // An agent works for every project.
+            admin(actor)?;
+        }
+        self.tokens().with(|known| known.reserve(&request.name, actor.project.as_deref()))?;
         let created_ms = self.clock().wall_ms();
         let token = TokenRecord {
             id: self.fresh_id(),
@@ -152,8 +183,9 @@ impl super::Farm {
     }
 
     pub(super) async fn tokens_out(&self, actor: &Actor) -> Result<v1::ListTokensReply, ApiError> {
-        admin(actor)?;
+        some_admin(actor)?;
         let mut tokens: Vec<TokenRecord> = self.tokens().with(|known| known.by_hash.values().cloned().collect());
+        tokens.retain(|token| may_manage(actor, token));
         tokens.sort_by(|left, right| (left.created_ms, &left.id).cmp(&(right.created_ms, &right.id)));
         Ok(v1::ListTokensReply { tokens: self.tokens_named(tokens).await? })
     }
@@ -172,17 +204,21 @@ impl super::Farm {
         Ok(tokens.iter().map(named).collect())
     }
 
-    /// Id and hash of the token of that id or name.
-    pub(super) fn token_of(&self, id: &str) -> Result<(String, Digest), ApiError> {
-        self.tokens().with(|known| known.find(id).map(|token| (token.id.clone(), token.secret_hash))).ok_or_else(|| {
+    /// Id and hash of the token of that id or name, among those that the caller looks after.
+    pub(super) fn token_of(&self, actor: &Actor, id: &str) -> Result<(String, Digest), ApiError> {
+        let named = |known: &mut Known| {
+            let token = known.find(id).filter(|token| may_manage(actor, token))?;
+            Some((token.id.clone(), token.secret_hash))
+        };
+        self.tokens().with(named).ok_or_else(|| {
             let message = format!("no token has the id or name '{}'", id.escape_debug());
             ApiError::new(ErrorCode::NotFound, message).with_hint("'planforge token list' shows them")
         })
     }
 
     pub(super) async fn end_token(&self, actor: &Actor, id: &str) -> Result<v1::RevokeTokenReply, ApiError> {
-        admin(actor)?;
-        let (id, hash) = self.token_of(id)?;
+        some_admin(actor)?;
+        let (id, hash) = self.token_of(actor, id)?;
         let name = self.tokens().with(|known| known.by_hash.get(&hash).map(|token| token.name.clone()));
         let why = Farewell::lasting(
             format!("the token '{}' was revoked", name.unwrap_or_default()),
@@ -220,7 +256,8 @@ impl super::Farm {
                 return None;
             }
             let role = token.role.parse().ok()?;
-            let actor = Actor { name: token.name.clone(), role, project: token.project.clone() };
+            let named = Actor::named(token.name.clone(), role, token.project.clone());
+            let actor = Actor { token: token.id.clone(), ..named };
             let stale = writes && now_ms.saturating_sub(token.last_used_ms) >= LAST_USED_STEP_MS;
             if stale {
                 token.last_used_ms = now_ms;

@@ -24,6 +24,7 @@ use std::sync::Arc;
 /// Lets a request through with its [`Actor`], or answers in the caller's language: gRPC status, log-in page or problem.
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let credential = credential(&app, &request);
+    let from = from(&request);
     let place = request.extensions().get::<Arc<Place>>().cloned();
     let identified = identify(&app, credential).await.and_then(|(actor, standing)| {
         only_to_enroll(&actor, request.uri().path())?;
@@ -33,17 +34,33 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     });
     match identified {
         Ok((actor, standing)) => {
+            let actor = Actor { from, ..actor };
             let extensions = request.extensions_mut();
             extensions.insert(actor);
             extensions.insert(standing.proof);
             extensions.insert(standing);
             next.run(request).await
         }
-        Err(error) if is_grpc(request.headers()) => grpc::refused(error),
-        Err(error) if error.code == ErrorCode::Unauthenticated && wants_page(request.headers()) => {
+        Err(error) => {
+            app.farm.note_stranger(&from, request.uri().path(), &error);
+            refused(&request, error)
+        }
+    }
+}
+
+/// Where a request comes from, for the audit log.
+fn from(request: &Request) -> String {
+    request.extensions().get::<Peer>().map(Peer::place).unwrap_or_default()
+}
+
+/// A refusal in the caller's language.
+fn refused(request: &Request, error: ApiError) -> Response {
+    match error {
+        error if is_grpc(request.headers()) => grpc::refused(error),
+        error if error.code == ErrorCode::Unauthenticated && wants_page(request.headers()) => {
             page::to_login(request.uri())
         }
-        Err(error) => Refusal::from(error).into_response(),
+        error => Refusal::from(error).into_response(),
     }
 }
 

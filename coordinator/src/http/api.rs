@@ -13,7 +13,8 @@ use futures::StreamExt;
 use planforge_proto::{
     ApiError, ErrorCode, v1,
     view::{
-        AgentView, CacheView, DeviceView, EngineView, JobView, PluginView, ReportFactsView, SubmitView, state_from_name,
+        AgentView, AuditView, CacheView, DeviceView, EngineView, JobView, PluginView, ProjectView, ReportFactsView,
+        SubmitView, state_from_name,
     },
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -33,6 +34,8 @@ pub(super) fn routes() -> Router<App> {
         .route("/api/v1/caches", get(list_caches))
         .route("/api/v1/caches/{scope}/drop", post(drop_cache))
         .route("/api/v1/plugins", get(list_plugins))
+        .route("/api/v1/projects", get(list_projects))
+        .route("/api/v1/audit", get(list_audit))
         .route("/api/v1/agents", get(list_agents))
         .route("/api/v1/agents/{agent}/drain", post(drain_agent))
         .route("/api/v1/agents/{agent}/resume", post(resume_agent))
@@ -316,6 +319,31 @@ async fn drop_cache(
 async fn list_plugins(State(app): State<App>, caller: Caller) -> JsonAnswer {
     let reply = app.farm.list_plugins(&caller).await?;
     Ok(views::<_, PluginView>("plugins", reply.plugins))
+}
+
+async fn list_projects(State(app): State<App>, caller: Caller) -> JsonAnswer {
+    let reply = app.farm.list_projects(&caller).await?;
+    Ok(views::<_, ProjectView>("projects", reply.projects))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct AuditQuery {
+    actor: String,
+    /// Or a beginning of it.
+    what: String,
+    project: String,
+    since_ms: u64,
+    until_ms: u64,
+    limit: u32,
+    cursor: String,
+}
+
+async fn list_audit(State(app): State<App>, caller: Caller, Params(query): Params<AuditQuery>) -> JsonAnswer {
+    let AuditQuery { actor, what, project, since_ms, until_ms, limit, cursor } = query;
+    let request = v1::ListAuditRequest { actor, what, project, since_ms, until_ms, limit, cursor };
+    let reply = app.farm.list_audit(&caller, request).await?;
+    Ok(page::<_, AuditView>("audit", reply.records, reply.next_cursor))
 }
 
 async fn list_agents(State(app): State<App>, caller: Caller) -> JsonAnswer {

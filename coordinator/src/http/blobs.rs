@@ -9,7 +9,7 @@
 use super::{api::JsonBody, range};
 use crate::{
     app::{App, Caller, Refusal},
-    blobs::{Begun, BlobError, UploadStatus},
+    blobs::{Begun, BlobError, UploadStatus, Uploader},
 };
 use axum::{
     Json, Router,
@@ -49,13 +49,18 @@ fn digest_of(hex: &str) -> Result<Digest, ApiError> {
 
 async fn download(
     State(app): State<App>,
-    _caller: Caller,
+    caller: Caller,
     Path(hex): Path<String>,
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let digest = digest_of(&hex)?;
-    let size = app.blobs.find(digest).await?.ok_or(BlobError::NotFound { digest })?;
+    // What is none of the caller's is, to it, not there.
+    let size = match app.farm.may_read_blob(&caller, caller.proof(), digest).await? {
+        true => app.blobs.find(digest).await?,
+        false => None,
+    };
+    let size = size.ok_or(BlobError::NotFound { digest })?;
     let etag = format!("\"sha256:{digest}\"");
     let mut answer = HeaderMap::new();
     answer.insert(header::ETAG, text(&etag));
@@ -136,7 +141,10 @@ async fn begin(
     JsonBody(announced): JsonBody<Announcement>,
 ) -> Result<Response, Refusal> {
     caller.may_write()?;
-    match app.blobs.begin_upload(announced.digest, announced.size_bytes).await? {
+    let Announcement { digest, size_bytes } = announced;
+    let may_know = app.farm.may_read_blob(&caller, caller.proof(), digest).await?;
+    let room = app.farm.project_room(&caller).await?;
+    match app.blobs.begin_upload_for(uploader(&caller), digest, size_bytes, may_know, room).await.map_err(refused)? {
         Begun::Exists => {
             app.metrics.blob_deduplicated();
             Ok(Json(UploadAnswer { state: "exists", offset: None }).into_response())
@@ -147,6 +155,17 @@ async fn begin(
             Ok((StatusCode::CREATED, location, standing(&status), body).into_response())
         }
     }
+}
+
+fn uploader(caller: &Caller) -> Uploader {
+    Uploader { token: caller.token.clone(), name: caller.name.clone(), project: caller.project.clone() }
+}
+
+/// 413 where the limit is the caller's own, 507 where it is the coordinator's.
+fn refused(error: BlobError) -> Refusal {
+    let own = error.is_callers_limit();
+    let refusal = Refusal::from(error);
+    if own { Refusal { status: StatusCode::PAYLOAD_TOO_LARGE, ..refusal } } else { refusal }
 }
 
 /// Headers that say where an upload stands.
@@ -160,7 +179,7 @@ fn standing(status: &UploadStatus) -> HeaderMap {
 
 async fn offset(State(app): State<App>, caller: Caller, Path(id): Path<String>) -> Result<Response, Refusal> {
     caller.may_write()?;
-    let status = app.blobs.upload_status(&id)?;
+    let (_, status) = app.blobs.upload_of(&uploader(&caller), &id)?;
     Ok((StatusCode::NO_CONTENT, standing(&status)).into_response())
 }
 
@@ -192,8 +211,12 @@ async fn append(
             metrics.blob_bytes_received(bytes.len());
         }
     });
+    let (digest, _) = app.blobs.upload_of(&uploader(&caller), &id)?;
     match app.blobs.append(&id, offset, complete, body).await {
         Ok(status) => {
+            if complete {
+                app.farm.hold_blob(&caller, digest, status.size_bytes).await?;
+            }
             let code = if complete { StatusCode::CREATED } else { StatusCode::NO_CONTENT };
             let complete = HeaderValue::from_static(if complete { "?1" } else { "?0" });
             Ok((code, standing(&status), [(UPLOAD_COMPLETE, complete)]).into_response())
@@ -204,7 +227,7 @@ async fn append(
                 BlobError::UploadBusy { offset, .. } | BlobError::Interrupted { offset, .. } => Some(*offset),
                 _ => None,
             };
-            let mut response = Refusal::from(error).into_response();
+            let mut response = refused(error).into_response();
             if let Some(offset) = standing_at {
                 response.headers_mut().insert(UPLOAD_OFFSET, HeaderValue::from(offset));
             }
@@ -215,6 +238,7 @@ async fn append(
 
 async fn abandon(State(app): State<App>, caller: Caller, Path(id): Path<String>) -> Result<StatusCode, Refusal> {
     caller.may_write()?;
+    app.blobs.upload_of(&uploader(&caller), &id)?;
     app.blobs.abandon_upload(&id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -82,6 +82,11 @@ impl FarmRpc for Rpc {
         Ok(Answer::new(self.app.farm.submit(&actor, request.into_inner()).await?))
     }
 
+    async fn dry_run(&self, request: Request<v1::SubmitRequest>) -> Result<Answer<v1::DryRunReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.dry_run(&actor, request.into_inner()).await?))
+    }
+
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Answer<v1::ListJobsReply>, Status> {
         let actor = actor(&request)?;
         Ok(Answer::new(self.app.farm.list_jobs(&actor, request.into_inner()).await?))
@@ -252,6 +257,26 @@ impl FarmRpc for Rpc {
     ) -> Result<Answer<v1::ForbidPluginReply>, Status> {
         let actor = actor(&request)?;
         Ok(Answer::new(self.app.farm.forbid_plugin(&actor, request.into_inner()).await?))
+    }
+
+    async fn list_projects(
+        &self,
+        request: Request<v1::ListProjectsRequest>,
+    ) -> Result<Answer<v1::ListProjectsReply>, Status> {
+        Ok(Answer::new(self.app.farm.list_projects(&actor(&request)?).await?))
+    }
+
+    async fn set_project(
+        &self,
+        request: Request<v1::SetProjectRequest>,
+    ) -> Result<Answer<v1::SetProjectReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.set_project(&actor, request.into_inner()).await?))
+    }
+
+    async fn list_audit(&self, request: Request<v1::ListAuditRequest>) -> Result<Answer<v1::ListAuditReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.list_audit(&actor, request.into_inner()).await?))
     }
 }
 

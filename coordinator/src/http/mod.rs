@@ -10,7 +10,7 @@ mod grpc;
 mod range;
 
 use crate::{
-    app::{App, Options, Refusal, is_grpc, wants_page},
+    app::{App, Caller, Options, Refusal, is_grpc, wants_page},
     blobs::LocalBlobs,
     farm::Farm,
     metrics::Metrics,
@@ -87,7 +87,9 @@ async fn ready(State(app): State<App>) -> Result<&'static str, Refusal> {
     Ok("ready\n")
 }
 
-async fn metrics(State(app): State<App>) -> Result<Response, Refusal> {
+async fn metrics(State(app): State<App>, caller: Caller) -> Result<Response, Refusal> {
+    // They tell of the whole farm.
+    caller.must_see_everything()?;
     let stats = app.farm.stats().await?;
     let text = app.metrics.encode(stats, app.blobs.available_bytes().ok());
     Ok(([(header::CONTENT_TYPE, Metrics::CONTENT_TYPE)], text).into_response())

@@ -121,10 +121,12 @@ pub(super) async fn overview(
     caller: Caller,
     Base(server): Base,
     headers: HeaderMap,
-) -> Response {
+) -> Result<Response, Refusal> {
+    // Who may not have the page may not have its events.
+    Overview::load(&app, &caller, &server).await?;
     let events = app.farm.subscribe();
-    let actor = caller.actor.clone();
-    respond(&app, &caller, last_event_id(&headers), |sender| feed_overview(app.clone(), actor, server, events, sender))
+    let (actor, last) = (caller.actor.clone(), last_event_id(&headers));
+    Ok(respond(&app, &caller, last, |sender| feed_overview(app.clone(), actor, server, events, sender)))
 }
 
 async fn feed_overview(
@@ -139,6 +141,7 @@ async fn feed_overview(
         match Overview::load(&app, &actor, &server).await {
             Ok(now) => {
                 sender.fragment("counts", &now.counts).await?;
+                sender.fragment("projects", &now.projects).await?;
                 sender.fragment("jobs", &now.jobs).await?;
                 sender.fragment("devices", &now.devices).await?;
                 sender.fragment("engines", &now.engines).await?;

@@ -6,7 +6,7 @@
 use super::{Frame, html};
 use crate::{
     app::{App, Peer, authenticate, cookie},
-    auth::Proof,
+    auth::{Actor, Proof},
     farm::SESSION_SECONDS,
 };
 use askama::Template;
@@ -62,6 +62,7 @@ pub(super) async fn log_in(
     headers: HeaderMap,
     Form(body): Form<LoginBody>,
 ) -> Response {
+    let from = peer.place();
     let encrypted = is_encrypted(peer, &headers);
     let next = local_path(&body.next);
     let session = if body.once.is_empty() {
@@ -74,12 +75,17 @@ pub(super) async fn log_in(
     };
     match session {
         Ok(secret) => {
+            if let Some(actor) = app.farm.session_proof(&secret).and_then(|proof| app.farm.actor_of(proof)) {
+                let how = if body.once.is_empty() { "by its token" } else { "by a link" };
+                app.farm.note_login(&Actor { from, ..actor }, how);
+            }
             let mut response = Redirect::to(&next).into_response();
             set_cookie(&mut response, &app.options.session_cookie, &secret, SESSION_SECONDS, encrypted);
             set_cookie(&mut response, OLD_COOKIE, "", 0, encrypted);
             response
         }
         Err(error) => {
+            app.farm.note_stranger(&from, "/login", &error);
             let page = LoginPage { frame: Frame::new("Log in"), next, once: String::new(), error: error.message };
             html(StatusCode::UNAUTHORIZED, &page)
         }

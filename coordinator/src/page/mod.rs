@@ -8,6 +8,7 @@ mod assets;
 mod events;
 mod format;
 mod login;
+mod projects;
 mod rows;
 
 use crate::{
@@ -27,6 +28,7 @@ use futures::StreamExt;
 pub(crate) use login::to_login;
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_report::disturbance;
+use projects::ProjectList;
 use rows::{DeviceCard, EngineRow, JobDetail, JobRow};
 
 const POLICY: HeaderValue = HeaderValue::from_static(
@@ -97,6 +99,7 @@ impl Frame {
 struct OverviewPage {
     frame: Frame,
     counts: Counts,
+    projects: ProjectList,
     jobs: JobList,
     devices: DeviceList,
     engines: EngineList,
@@ -162,6 +165,7 @@ impl DeviceList {
 /// The fragments of the first page, as one caller may see them.
 struct Overview {
     counts: Counts,
+    projects: ProjectList,
     jobs: JobList,
     devices: DeviceList,
     engines: EngineList,
@@ -191,13 +195,15 @@ impl Overview {
             running,
             waiting,
             devices_online: devices.iter().filter(|device| device.online).count(),
-            devices_busy: devices.iter().filter(|device| device.online && !device.busy_job.is_empty()).count(),
+            devices_busy: devices.iter().filter(|device| device.online && device.busy).count(),
             devices: devices.len(),
             engines: format!("{}{plus}", engines.len()),
         };
+        let projects = app.farm.busy_projects(actor).await?;
         let server = server.to_owned();
         Ok(Self {
             counts,
+            projects: ProjectList::new(&projects),
             jobs: JobList {
                 rows: live.iter().chain(&ended).map(JobRow::new).collect(),
                 unseen: (running + waiting).saturating_sub(live.len()),
@@ -215,9 +221,9 @@ async fn overview(
     Base(server): Base,
     headers: HeaderMap,
 ) -> Result<Response, PageError> {
-    let Overview { counts, jobs, devices, engines } = Overview::load(&app, &caller, &server).await?;
+    let Overview { counts, projects, jobs, devices, engines } = Overview::load(&app, &caller, &server).await?;
     let frame = Frame::of("Planforge", "/events", &caller, &headers);
-    Ok(html(StatusCode::OK, &OverviewPage { frame, counts, jobs, devices, engines }))
+    Ok(html(StatusCode::OK, &OverviewPage { frame, counts, projects, jobs, devices, engines }))
 }
 
 #[derive(Template)]

@@ -233,7 +233,7 @@ impl DeviceCard {
             device if device.quarantined => Pill::new("quarantined", "✕", "bad"),
             device if !device.online => Pill::new("offline", "○", "off"),
             device if device.draining => Pill::new("draining", "⇣", "warn"),
-            device if !device.busy_job.is_empty() => Pill::new("busy", "▶", "go"),
+            device if device.busy => Pill::new("busy", "▶", "go"),
             _ => Pill::new("idle", "●", "good"),
         };
         let memory = (fingerprint.memory_mib > 0).then(|| format::bytes(fingerprint.memory_mib << 20));

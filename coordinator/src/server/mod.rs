@@ -141,9 +141,9 @@ impl Listener {
 
     fn peer(&self) -> Peer {
         match self {
-            Self::Tcp(_) => Peer { via: Via::Port, encrypted: false, certificate: None },
-            Self::Tls(..) => Peer { via: Via::Port, encrypted: true, certificate: None },
-            Self::Unix(_) => Peer { via: Via::Unix, encrypted: false, certificate: None },
+            Self::Tcp(_) => Peer { via: Via::Port, encrypted: false, address: None, certificate: None },
+            Self::Tls(..) => Peer { via: Via::Port, encrypted: true, address: None, certificate: None },
+            Self::Unix(_) => Peer { via: Via::Unix, encrypted: false, address: None, certificate: None },
         }
     }
 
@@ -217,7 +217,12 @@ async fn accept_until_closed(listener: Listener, shared: Arc<Shared>) {
         if let Some(permit) = permit {
             place.hold(permit);
         }
-        let (task, peer, tls) = (shared.clone(), listener.peer(), listener.tls());
+        let (task, tls) = (shared.clone(), listener.tls());
+        let address = match &stream {
+            Accepted::Tcp(_, from) => Some(*from),
+            Accepted::Unix(_) => None,
+        };
+        let peer = Peer { address, ..listener.peer() };
         shared.connections.spawn(async move {
             let _open = task.metrics.connection_opened();
             match (stream, tls) {

@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 /// Longest path a Unix socket may have on Linux, its closing zero left out.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// How often uploads that nobody continues are looked for.
-const COLLECT_INTERVAL: Duration = Duration::from_secs(3600);
+const COLLECT_INTERVAL: Duration = Duration::from_secs(60);
 const BLOBS: &str = "blobs";
 const ADMIN_TOKEN_FILE: &str = "admin.token";
 

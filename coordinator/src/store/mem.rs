@@ -1,9 +1,9 @@
 //! Everything in memory, with the same promises as a database as long as the process lives.
 
-use super::{Answer, EngineFilter, EventFilter, JobFilter, ReportFilter, Store, StoreError};
+use super::{Answer, AuditFilter, EngineFilter, EventFilter, JobFilter, ReportFilter, Store, StoreError};
 use crate::core::{
-    Agent, CacheRecord, Change, Covered, Engine, EngineRef, Event, Job, JobId, PluginRecord, Refusal, Report,
-    RequestRecord, Snapshot, TokenRecord,
+    Agent, AuditLine, BlobHolder, CacheRecord, Change, Covered, Engine, EngineRef, Event, Job, JobId, PluginRecord,
+    ProjectRecord, Refusal, Report, RequestRecord, Snapshot, TokenRecord,
 };
 use planforge_types::{Digest, EngineKey, Sku};
 use std::{
@@ -21,12 +21,15 @@ struct Tables {
     events: BTreeMap<u64, Event>,
     engines: BTreeMap<(EngineKey, Digest), Engine>,
     engine_projects: BTreeSet<(EngineKey, String)>,
+    blobs: BTreeMap<(Digest, BlobHolder), u64>,
     reports: BTreeMap<Digest, Report>,
     agents: BTreeMap<String, Agent>,
     requests: BTreeMap<String, RequestRecord>,
     refusals: BTreeMap<EngineKey, Refusal>,
     caches: BTreeMap<Digest, CacheRecord>,
     plugins: BTreeMap<Digest, PluginRecord>,
+    projects: BTreeMap<String, ProjectRecord>,
+    audit: Vec<AuditLine>,
     tokens: BTreeMap<String, TokenRecord>,
     /// Makes commits fail, for tests of what happens then.
     fault: Option<StoreError>,
@@ -74,12 +77,33 @@ impl Tables {
 
     fn apply(&mut self, change: Change) {
         match change {
-            Change::Job(job) => drop(self.jobs.insert(job.id.clone(), job)),
+            Change::Job(job) => {
+                for project in job.projects() {
+                    let holder = BlobHolder::Project(project.to_owned());
+                    job.blobs().into_iter().for_each(|(digest, size)| self.hold(digest, holder.clone(), size));
+                }
+                self.jobs.insert(job.id.clone(), job);
+            }
             Change::JobProject { project, job, .. } => drop(self.job_projects.insert((job, project))),
             Change::Event(event) => drop(self.events.insert(event.seq, event)),
-            Change::Engine(engine) => drop(self.engines.insert((engine.key, engine.plan.digest), *engine)),
+            Change::Engine(engine) => {
+                engine.blobs().for_each(|(digest, size)| self.hold(digest, BlobHolder::Engine(engine.key), size));
+                self.engines.insert((engine.key, engine.plan.digest), *engine);
+            }
             Change::EngineProject { key, project } => drop(self.engine_projects.insert((key, project))),
-            Change::Report(report) => drop(self.reports.insert(report.digest, *report)),
+            Change::Report(report) => {
+                if let Some(key) = report.key {
+                    report.blobs().for_each(|(digest, size)| self.hold(digest, BlobHolder::Engine(key), size));
+                }
+                if let Some(job) = self.jobs.get(&report.job).cloned() {
+                    for project in job.projects() {
+                        let holder = BlobHolder::Project(project.to_owned());
+                        report.blobs().for_each(|(digest, size)| self.hold(digest, holder.clone(), size));
+                    }
+                }
+                self.reports.insert(report.digest, *report);
+            }
+            Change::Blob { digest, holder, size_bytes } => self.hold(digest, holder, size_bytes),
             Change::Agent(agent) => drop(self.agents.insert(agent.id.clone(), *agent)),
             Change::ForgetAgent(id) => drop(self.agents.remove(&id)),
             Change::Request(request) => drop(self.requests.insert(request.id.clone(), request)),
@@ -88,6 +112,19 @@ impl Tables {
             Change::Cache(cache) => drop(self.caches.insert(cache.scope, *cache)),
             Change::Plugin(plugin) => drop(self.plugins.insert(plugin.digest, plugin)),
             Change::ForgetPlugin(digest) => drop(self.plugins.remove(&digest)),
+            Change::Project(record) => drop(self.projects.insert(record.name.clone(), record)),
+            Change::Audit(line) => {
+                let seq = self.audit.last().map_or(1, |last| last.seq + 1);
+                self.audit.push(AuditLine { seq, ..*line });
+            }
+            Change::AuditKept { kind, lines } => {
+                let mut extra = self.audit.iter().filter(|line| line.kind == kind).count().saturating_sub(lines);
+                self.audit.retain(|line| {
+                    let goes = line.kind == kind && extra > 0;
+                    extra -= usize::from(goes);
+                    !goes
+                });
+            }
             Change::TokenMade(token) => drop(self.tokens.entry(token.id.clone()).or_insert(token)),
             Change::TokenRevoked { id } => {
                 if let Some(token) = self.tokens.get_mut(&id) {
@@ -105,6 +142,10 @@ impl Tables {
                 }
             }
         }
+    }
+
+    fn hold(&mut self, digest: Digest, holder: BlobHolder, size_bytes: u64) {
+        self.blobs.entry((digest, holder)).or_insert(size_bytes);
     }
 
     fn newest_engines(&self) -> BTreeMap<EngineKey, &Engine> {
@@ -140,6 +181,7 @@ impl Tables {
             refusals: self.refusals.values().cloned().collect(),
             caches: self.caches.values().cloned().collect(),
             plugins: self.plugins.values().cloned().collect(),
+            projects: self.projects.values().cloned().collect(),
             last_event: self.events.keys().next_back().copied().unwrap_or(0),
         }
     }
@@ -302,6 +344,46 @@ impl Store for MemStore {
 
     fn tokens(&self) -> Answer<'_, Vec<TokenRecord>> {
         self.answer(|tables| tables.tokens.values().cloned().collect())
+    }
+
+    fn may_see_blob<'a>(&'a self, project: &'a str, digest: Digest) -> Answer<'a, bool> {
+        self.answer(|tables| {
+            let own = (digest, BlobHolder::Project(project.to_owned()));
+            let sees = |key: &EngineKey| tables.engine_projects.contains(&(*key, project.to_owned()));
+            tables.blobs.contains_key(&own)
+                || tables
+                    .blobs
+                    .keys()
+                    .any(|(held, holder)| *held == digest && matches!(holder, BlobHolder::Engine(key) if sees(key)))
+        })
+    }
+
+    fn stored_bytes<'a>(&'a self, project: &'a str) -> Answer<'a, u64> {
+        self.answer(|tables| {
+            let own = tables.blobs.iter().filter(|((_, holder), _)| *holder == BlobHolder::Project(project.to_owned()));
+            own.map(|(_, size_bytes)| size_bytes).sum()
+        })
+    }
+
+    fn project_names(&self) -> Answer<'_, Vec<String>> {
+        self.answer(|tables| {
+            let names: BTreeSet<&String> = tables.job_projects.iter().map(|(_, project)| project).collect();
+            names.into_iter().cloned().collect()
+        })
+    }
+
+    fn audit(&self, filter: AuditFilter) -> Answer<'_, Vec<AuditLine>> {
+        self.answer(|tables| {
+            let fits = |line: &&AuditLine| {
+                filter.before.is_none_or(|before| line.seq < before)
+                    && filter.since_ms.is_none_or(|since| line.at_ms >= since)
+                    && filter.until_ms.is_none_or(|until| line.at_ms <= until)
+                    && filter.project.as_ref().is_none_or(|project| line.project == *project)
+                    && filter.actor.as_ref().is_none_or(|actor| line.actor == *actor)
+                    && filter.what.as_ref().is_none_or(|what| line.what.starts_with(what.as_str()))
+            };
+            tables.audit.iter().rev().filter(fits).take(filter.limit).cloned().collect()
+        })
     }
 
     fn close(&self) -> Answer<'_, ()> {

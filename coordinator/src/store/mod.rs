@@ -19,7 +19,9 @@ mod sqlite_writer;
 pub use mem::MemStore;
 pub use sqlite::SqliteStore;
 
-use crate::core::{Change, Engine, Event, Job, JobId, JobState, Report, RequestRecord, Snapshot, TokenRecord};
+use crate::core::{
+    AuditLine, Change, Engine, Event, Job, JobId, JobState, Report, RequestRecord, Snapshot, TokenRecord,
+};
 use futures::future::BoxFuture;
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::{Digest, EngineKey};
@@ -115,6 +117,20 @@ pub struct ReportFilter {
     pub limit: usize,
 }
 
+/// Which lines of the audit log; newest first. `None` means any.
+#[derive(Clone, Debug, Default)]
+pub struct AuditFilter {
+    pub actor: Option<String>,
+    /// A beginning of it.
+    pub what: Option<String>,
+    pub project: Option<String>,
+    pub since_ms: Option<u64>,
+    pub until_ms: Option<u64>,
+    /// Only older lines than the one of this number: the rest of a list.
+    pub before: Option<u64>,
+    pub limit: usize,
+}
+
 /// What a store call returns.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
@@ -150,6 +166,17 @@ pub trait Store: Send + Sync + 'static {
     fn request_of_id<'a>(&'a self, id: &'a str) -> Answer<'a, Option<RequestRecord>>;
 
     fn tokens(&self) -> Answer<'_, Vec<TokenRecord>>;
+
+    /// Every project that ever had a job.
+    fn project_names(&self) -> Answer<'_, Vec<String>>;
+
+    fn audit(&self, filter: AuditFilter) -> Answer<'_, Vec<AuditLine>>;
+
+    /// Whether a blob is of something that the project may see.
+    fn may_see_blob<'a>(&'a self, project: &'a str, digest: Digest) -> Answer<'a, bool>;
+
+    /// Bytes that a project holds: what it uploaded, and what its jobs name.
+    fn stored_bytes<'a>(&'a self, project: &'a str) -> Answer<'a, u64>;
 
     /// Ends background work after what was called is done.
     fn close(&self) -> Answer<'_, ()>;

@@ -1,7 +1,8 @@
 //! The statements, shaped so that another SQL database runs the same ones: `$n` placeholders, `ON CONFLICT`, integers of
 //! 64 bits for times, rows in chunks of few sizes so that prepared statements are used again.
 
-use crate::core::{Change, Job};
+use crate::core::{BlobHolder, Change, Job};
+use planforge_types::Digest;
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -76,6 +77,11 @@ const ENGINE_PROJECTS: Table = Table {
     columns: 2,
     conflict: " ON CONFLICT DO NOTHING",
 };
+const BLOB_REFS: Table = Table {
+    insert: "INSERT INTO blob_refs (digest, project, engine_key, size_bytes) VALUES ",
+    columns: 4,
+    conflict: " ON CONFLICT DO NOTHING",
+};
 const REPORTS: Table = Table {
     insert: "INSERT INTO reports (digest, plan_digest, engine_key, job, sku, eval_digest, created_ms, document, measure, \
              artifacts) VALUES ",
@@ -107,6 +113,13 @@ const PLUGINS: Table = Table {
     columns: 2,
     conflict: " ON CONFLICT (digest) DO UPDATE SET doc = excluded.doc",
 };
+const PROJECTS: Table = Table {
+    insert: "INSERT INTO projects (name, doc) VALUES ",
+    columns: 2,
+    conflict: " ON CONFLICT (name) DO UPDATE SET doc = excluded.doc",
+};
+const AUDIT: Table =
+    Table { insert: "INSERT INTO audit (at_ms, kind, project, actor, what, doc) VALUES ", columns: 6, conflict: "" };
 /// A token's document is written once; what happens to it later has columns of its own.
 const TOKENS: Table =
     Table { insert: "INSERT INTO tokens (id, doc) VALUES ", columns: 2, conflict: " ON CONFLICT (id) DO NOTHING" };
@@ -127,6 +140,36 @@ fn job_row(job: &Job) -> Vec<Value> {
         job.ended_ms.into(),
         json(job),
     ]
+}
+
+/// To whom blobs belong, each pair once, with the largest size that anybody said.
+#[derive(Default)]
+struct Blobs(BTreeMap<(Digest, BlobHolder), u64>);
+
+impl Blobs {
+    fn add(&mut self, digest: Digest, holder: &BlobHolder, size_bytes: u64) {
+        let known = self.0.entry((digest, holder.clone())).or_default();
+        *known = size_bytes.max(*known);
+    }
+
+    fn add_all(&mut self, blobs: impl IntoIterator<Item = (Digest, u64)>, projects: &BTreeSet<&str>) {
+        for (digest, size_bytes) in blobs {
+            for project in projects {
+                self.add(digest, &BlobHolder::Project((*project).to_owned()), size_bytes);
+            }
+        }
+    }
+
+    fn rows(self) -> Vec<Vec<Value>> {
+        let row = |((digest, holder), size_bytes): ((Digest, BlobHolder), u64)| {
+            let (project, key) = match holder {
+                BlobHolder::Project(project) => (project, String::new()),
+                BlobHolder::Engine(key) => (String::new(), key.to_string()),
+            };
+            vec![digest.to_string().into(), project.into(), key.into(), size_bytes.into()]
+        };
+        self.0.into_iter().map(row).collect()
+    }
 }
 
 fn insert(statements: &mut Vec<Statement>, table: &Table, rows: Vec<Vec<Value>>) {
@@ -163,12 +206,17 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     let mut plugins = BTreeMap::new();
     let mut caches = BTreeMap::new();
     let (mut job_projects, mut engine_projects) = (Vec::new(), Vec::new());
+    let mut joined_jobs = BTreeSet::new();
+    let mut blobs = Blobs::default();
     let (mut events, mut requests) = (Vec::new(), Vec::new());
+    let mut projects = BTreeMap::new();
+    let (mut audit, mut audit_kept) = (Vec::new(), BTreeMap::new());
     for change in changes {
         match change {
             Change::Job(job) => drop(jobs.insert(job.id.as_str().to_owned(), job)),
             Change::JobProject { project, job, created_ms } => {
                 job_projects.push(vec![project.into(), created_ms.into(), job.as_str().into()]);
+                joined_jobs.insert(job.as_str().to_owned());
             }
             Change::Event(event) => events.push(vec![
                 event.seq.into(),
@@ -201,11 +249,22 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
                 request.created_ms.into(),
                 json(&request),
             ]),
+            Change::Blob { digest, holder, size_bytes } => blobs.add(digest, &holder, size_bytes),
             Change::Refusal(refusal) => drop(refusals.insert(refusal.key, Some(refusal))),
             Change::ForgetRefusal(key) => drop(refusals.insert(key, None)),
             Change::Cache(cache) => drop(caches.insert(cache.scope, cache)),
             Change::Plugin(plugin) => drop(plugins.insert(plugin.digest, Some(plugin))),
             Change::ForgetPlugin(digest) => drop(plugins.insert(digest, None)),
+            Change::Project(record) => drop(projects.insert(record.name.clone(), record)),
+            Change::Audit(line) => audit.push(vec![
+                line.at_ms.into(),
+                line.kind.name().into(),
+                line.project.clone().into(),
+                line.actor.clone().into(),
+                line.what.clone().into(),
+                json(&line),
+            ]),
+            Change::AuditKept { kind, lines } => drop(audit_kept.insert(kind.name(), lines)),
             Change::TokenMade(token) => tokens_made.push(vec![token.id.clone().into(), json(&token)]),
             Change::TokenRevoked { id } => drop(tokens_revoked.insert(id)),
             Change::TokenUsed { id, at_ms } => {
@@ -218,6 +277,24 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     let mut all = Vec::new();
     insert(&mut all, &JOBS, jobs.values().map(|job| job_row(job)).collect());
     insert(&mut all, &JOB_PROJECTS, job_projects);
+    for (id, job) in &jobs {
+        // Most changes of a job that runs name nothing new.
+        if joined_jobs.contains(id) || job.may_name_more() {
+            blobs.add_all(job.blobs(), &job.projects());
+        }
+    }
+    for engine in engines.values() {
+        engine.blobs().for_each(|(digest, size)| blobs.add(digest, &BlobHolder::Engine(engine.key), size));
+    }
+    for report in reports.values() {
+        if let Some(key) = report.key {
+            report.blobs().for_each(|(digest, size)| blobs.add(digest, &BlobHolder::Engine(key), size));
+        }
+        if let Some(job) = jobs.get(report.job.as_str()) {
+            blobs.add_all(report.blobs(), &job.projects());
+        }
+    }
+    insert(&mut all, &BLOB_REFS, blobs.rows());
     insert(&mut all, &EVENTS, events);
     let engines = engines.values().map(|engine| {
         vec![
@@ -278,6 +355,17 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             }),
         }
     }
+    let projects = projects.values().map(|record| vec![record.name.clone().into(), json(record)]);
+    insert(&mut all, &PROJECTS, projects.collect());
+    insert(&mut all, &AUDIT, audit);
+    all.extend(audit_kept.into_iter().map(|(kind, lines)| {
+        Statement {
+            sql: "DELETE FROM audit WHERE kind = $1 AND seq <= \
+              (SELECT seq FROM audit WHERE kind = $1 ORDER BY seq DESC LIMIT 1 OFFSET $2)"
+                .into(),
+            values: vec![kind.into(), (lines as u64).into()],
+        }
+    }));
     insert(&mut all, &TOKENS, tokens_made);
     // Neither undoes the other, and both only ever go one way: their order does not matter.
     all.extend(tokens_used.into_iter().map(|(id, at_ms)| Statement {

@@ -1,14 +1,14 @@
 //! SQLite in one file, for one coordinator.
 
 use super::{
-    Answer, EngineFilter, EventFilter, JobFilter, ReportFilter, Store, StoreError,
+    Answer, AuditFilter, EngineFilter, EventFilter, JobFilter, ReportFilter, Store, StoreError,
     mem::{ReportOf, engine_ref},
     sql::{MODEL, Select, Statement, Value},
     sqlite_writer::{Write, Writer},
 };
 use crate::core::{
-    Agent, CacheRecord, Change, Covered, Engine, Event, Job, JobId, JobState, PluginRecord, Refusal, Report,
-    RequestRecord, Snapshot, TokenRecord,
+    Agent, AuditLine, CacheRecord, Change, Covered, Engine, Event, Job, JobId, JobState, PluginRecord, ProjectRecord,
+    Refusal, Report, RequestRecord, Snapshot, TokenRecord,
 };
 use planforge_proto::ApiError;
 use planforge_types::{Digest, EngineKey};
@@ -27,12 +27,14 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Forward-only; a database that has more than these is refused.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 7] = [
     include_str!("../../../migrations/sqlite/0001_farm.sql"),
     include_str!("../../../migrations/sqlite/0002_caches_plugins.sql"),
     include_str!("../../../migrations/sqlite/0003_engine_seq.sql"),
     include_str!("../../../migrations/sqlite/0004_token_changes.sql"),
     include_str!("../../../migrations/sqlite/0005_token_agents.sql"),
+    include_str!("../../../migrations/sqlite/0006_projects.sql"),
+    include_str!("../../../migrations/sqlite/0007_audit.sql"),
 ];
 /// Commits that may wait for the writer.
 const WRITER_QUEUE: usize = 1_024;
@@ -192,6 +194,7 @@ impl Store for SqliteStore {
             let agents: Vec<Agent> = self.docs("an agent", plain("SELECT doc FROM agents")).await?;
             let refusals: Vec<Refusal> = self.docs("a refusal", plain("SELECT doc FROM refusals")).await?;
             let caches: Vec<CacheRecord> = self.docs("a timing cache", plain("SELECT doc FROM caches")).await?;
+            let projects: Vec<ProjectRecord> = self.docs("a project", plain("SELECT doc FROM projects")).await?;
             let plugins: Vec<PluginRecord> = self.docs("a plugin", plain("SELECT doc FROM plugins")).await?;
             // Oldest first, so that the newest of a key stays.
             let newest = plain("SELECT doc FROM engines ORDER BY seq, created_ms, plan_digest");
@@ -227,7 +230,7 @@ impl Store for SqliteStore {
                 engines.iter().map(|(key, engine)| (*key, engine_ref(engine, known(engine).into_iter()))).collect();
             let last = self.rows(plain("SELECT COALESCE(MAX(seq), 0) AS last FROM events")).await?;
             let last_event = last.first().map_or(Ok(0), |row| number(row, "last"))?;
-            Ok(Snapshot { jobs, agents, engines, refusals, caches, plugins, last_event })
+            Ok(Snapshot { jobs, agents, engines, refusals, caches, plugins, projects, last_event })
         })
     }
 
@@ -365,6 +368,50 @@ impl Store for SqliteStore {
                 Ok(token)
             };
             rows.iter().map(token).collect()
+        })
+    }
+
+    fn may_see_blob<'a>(&'a self, project: &'a str, digest: Digest) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let sql = "SELECT 1 AS found FROM blob_refs AS b WHERE b.digest = $1 AND (b.project = $2 OR EXISTS \
+                       (SELECT 1 FROM engine_projects AS e WHERE e.engine_key = b.engine_key AND e.project = $2)) LIMIT 1";
+            let values = vec![digest.to_string().into(), project.into()];
+            Ok(!self.rows(Statement { sql: sql.to_owned(), values }).await?.is_empty())
+        })
+    }
+
+    fn stored_bytes<'a>(&'a self, project: &'a str) -> Answer<'a, u64> {
+        Box::pin(async move {
+            // The condition is the one of the index.
+            let sql =
+                "SELECT COALESCE(SUM(size_bytes), 0) AS bytes FROM blob_refs WHERE project = $1 AND project <> ''";
+            let statement = Statement { sql: sql.to_owned(), values: vec![project.into()] };
+            self.rows(statement).await?.first().map_or(Ok(0), |row| number(row, "bytes"))
+        })
+    }
+
+    fn project_names(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(async move {
+            let sql = "SELECT DISTINCT project FROM job_projects ORDER BY project";
+            self.rows(plain(sql)).await?.iter().map(|row| text(row, "project")).collect()
+        })
+    }
+
+    fn audit(&self, filter: AuditFilter) -> Answer<'_, Vec<AuditLine>> {
+        Box::pin(async move {
+            let mut select = Select::new("SELECT seq, doc FROM audit");
+            select
+                .filter("seq < #", filter.before)
+                .filter("at_ms >= #", filter.since_ms)
+                .filter("at_ms <= #", filter.until_ms)
+                .filter("project = #", filter.project)
+                .filter("actor = #", filter.actor)
+                // '~' sorts behind every character of what was done.
+                .filter("(what >= # AND what < # || '~')", filter.what);
+            let line = |row: &SqliteRow| {
+                Ok(AuditLine { seq: number(row, "seq")?, ..parse("an audit line", &text(row, "doc")?)? })
+            };
+            self.rows(select.order("seq DESC", filter.limit)).await?.iter().map(line).collect()
         })
     }
 

@@ -204,8 +204,10 @@ async fn what_was_not_measured_yet_is_measured_on_the_stored_plan() {
 async fn one_request_fans_out_over_the_toolchains_of_one_device() {
     let (farm, blobs) = farm().await;
     let mut gpu = device("gpu0", "t4", "tensorrt 10.13.3");
-    let offer =
-        |version: &str| v1::Offer { toolchain_json: format!(r#"{{"backend":"tensorrt","version":"{version}"}}"#) };
+    let offer = |version: &str| v1::Offer {
+        toolchain_json: format!(r#"{{"backend":"tensorrt","version":"{version}"}}"#),
+        ..v1::Offer::default()
+    };
     gpu.offers.extend([offer("11.1.0"), offer("8.6.1")]);
     let mut agent = Agent::connect(&farm, hello("a", vec![gpu])).await;
     agent.next().await;

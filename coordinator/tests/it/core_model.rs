@@ -410,7 +410,7 @@ impl World {
                 let jobs: Vec<JobId> = self.acknowledged.iter().cloned().collect();
                 let Some(id) = jobs.get(job % jobs.len().max(1)) else { return };
                 let name = format!("actor{project}");
-                let actor = Actor { name, role: Role::Submit, project: Some(format!("project{project}")) };
+                let actor = Actor::named(name, Role::Submit, Some(format!("project{project}")));
                 let cancel = Cancel { actor, jobs: vec![id.clone()], request: None, reason: String::new() };
                 self.apply(Input::Cancel(cancel));
             }
@@ -537,9 +537,12 @@ fn asked(sku: u8, eval: bool, sweep: u8) -> Submit {
         builds: 1,
         measure: MeasureAsk { streams, ..MeasureAsk::default() },
         missing: Vec::new(),
+        unseen: false,
+        over_quota: None,
         missing_plans: Some(Vec::new()),
         disturbed_plans: std::sync::Arc::default(),
         ids: Vec::new(),
+        audit: None,
     }
 }
 
@@ -559,7 +562,7 @@ fn session_of(input: &Input) -> Option<SessionId> {
         Input::Submit(_) | Input::Cancel(_) | Input::Disconnected { .. } | Input::LogSealed { .. } | Input::Tick => {
             None
         }
-        Input::DropCache { .. } | Input::AllowPlugin(_) | Input::ForbidPlugin(_) => None,
+        Input::DropCache { .. } | Input::SetProject(_) | Input::AllowPlugin(_) | Input::ForbidPlugin(_) => None,
         Input::RevokeToken { .. }
         | Input::RebindToken { .. }
         | Input::DrainAgent { .. }
@@ -578,6 +581,7 @@ fn devices(agent: usize, toolchain: u8) -> Vec<Device> {
         skus: skus.iter().map(|sku| sku.parse().unwrap()).collect(),
         fingerprint: String::new(),
         offers: vec![offer.clone()],
+        abilities: BTreeMap::new(),
         draining: false,
         simulated: true,
         quarantined: false,

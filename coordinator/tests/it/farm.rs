@@ -62,6 +62,9 @@ async fn equal_requests_share_one_job_until_nobody_wants_it() {
     let (farm, blobs) = farm().await;
     let (red, blue) = (actor("r", "submit", Some("red")), actor("b", "submit", Some("blue")));
     let mut agent = Agent::usual(&farm, "a").await;
+    for actor in [&red, &blue] {
+        support::show(&farm, actor, &model(&blobs, "m")).await;
+    }
     let first = farm.submit(&red, request(model(&blobs, "m"))).await.unwrap().jobs.remove(0);
     let assign = agent.assigned().await;
     let second = farm.submit(&blue, request(model(&blobs, "m"))).await.unwrap().jobs.remove(0);
@@ -70,7 +73,7 @@ async fn equal_requests_share_one_job_until_nobody_wants_it() {
     assert_eq!(farm.stats().await.unwrap().merged, 1);
     let cancel = |id: &str| v1::CancelJobsRequest { ids: vec![id.into()], ..v1::CancelJobsRequest::default() };
     let kept = farm.cancel_jobs(&red, cancel(&first.id)).await.unwrap().jobs.remove(0);
-    assert!(kept.waiting_reason.contains("1 other requests want it (project blue)"), "{}", kept.waiting_reason);
+    assert_eq!(kept.waiting_reason, "goes on: 1 other requests want it", "whose they are is theirs");
     assert_eq!(kept.state(), JobState::Leased);
     farm.cancel_jobs(&blue, cancel(&first.id)).await.unwrap();
     assert!(matches!(agent.next().await, Some(Kind::Cancel(_))));
@@ -507,6 +510,7 @@ async fn roles_and_projects_hold() {
     let (farm, blobs) = farm().await;
     let _agent = Agent::usual(&farm, "a").await;
     let (red, blue) = (actor("r", "submit", Some("red")), actor("b", "submit", Some("blue")));
+    support::show(&farm, &red, &model(&blobs, "m")).await;
     let job = farm.submit(&red, request(model(&blobs, "m"))).await.unwrap().jobs.remove(0);
     assert_eq!(farm.get_job(&blue, &job.id).await.unwrap_err().code, ErrorCode::NotFound);
     let cancel = v1::CancelJobsRequest { ids: vec![job.id.clone()], ..v1::CancelJobsRequest::default() };
@@ -534,7 +538,10 @@ async fn tokens_are_hashed_and_can_be_revoked() {
     let made = farm.create_token(&Actor::local(), ask.clone()).await.unwrap();
     assert!(made.secret.starts_with("pf_") && made.secret.len() == 67);
     assert_eq!(farm.create_token(&Actor::local(), ask).await.unwrap_err().code, ErrorCode::Conflict);
-    assert_eq!(farm.authenticate(&made.secret).await.unwrap(), Some(actor("ci", "submit", Some("red"))));
+    assert_eq!(
+        farm.authenticate(&made.secret).await.unwrap(),
+        Some(Actor { token: made.id.clone(), ..actor("ci", "submit", Some("red")) })
+    );
     assert_eq!(farm.authenticate("pf_00").await.unwrap(), None);
     farm.close().await;
     let farm = open(store.clone(), &blobs).await;
@@ -614,7 +621,7 @@ async fn logs_are_live_and_outlive_a_lost_agent() {
 #[tokio::test]
 async fn the_queue_is_bounded() {
     let blobs = MemBlobs::default();
-    let config = FarmConfig { max_live_jobs: 2, ..FarmConfig::default() };
+    let config = FarmConfig { max_live_jobs: 3, ..FarmConfig::default() };
     let clock = Arc::new(SystemClock::new());
     let farm = Farm::open(Arc::new(MemStore::new()), Arc::new(blobs.clone()), config, clock).await.unwrap();
     let _agent = Agent::usual(&farm, "a").await;
@@ -623,6 +630,58 @@ async fn the_queue_is_bounded() {
     let error = farm.submit(&Actor::local(), request(model(&blobs, "3"))).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::ResourceExhausted);
     submit(&farm, request(model(&blobs, "1"))).await;
+}
+
+#[tokio::test]
+async fn an_invented_sku_makes_no_metric() {
+    let (farm, blobs) = farm().await;
+    let _agent = Agent::usual(&farm, "a").await;
+    for number in 0..100 {
+        let skus = vec![format!("invented{number}")];
+        let ask = v1::SubmitRequest { wait_for_device: true, skus, ..request(model(&blobs, "m")) };
+        farm.submit(&Actor::local(), ask).await.unwrap();
+    }
+    farm.submit(&Actor::local(), request(model(&blobs, "1"))).await.unwrap();
+    farm.submit(&Actor::local(), request(model(&blobs, "2"))).await.unwrap();
+    let labels: Vec<String> = farm.stats().await.unwrap().oldest_pending_ms.into_keys().collect();
+    assert_eq!(labels, [support::SKU, "other"]);
+}
+
+#[tokio::test]
+async fn what_no_toolchain_can_do_is_refused_at_submission() {
+    let (farm, blobs) = farm().await;
+    let mut cpu = device("cpu0", support::SKU, "native 1");
+    cpu.offers[0].abilities = Some(v1::Abilities {
+        precisions: vec!["fp32".into(), "best".into(), "fp4 of a newer release".into()],
+        features: vec!["calibration".into()],
+        options: vec!["*".into()],
+    });
+    let _agent = Agent::connect(&farm, hello("a", vec![cpu])).await;
+    let ask = |spec: &str| v1::SubmitRequest { specs_json: vec![spec.into()], ..request(model(&blobs, "m")) };
+    support::until("the agent's devices", || async {
+        farm.dry_run(&Actor::local(), ask("{}")).await.unwrap().refusal.is_empty().then_some(())
+    })
+    .await;
+    let digest = support::digest_of("plugin").to_string();
+    let plugin = v1::AllowPluginRequest { digest: digest.clone(), name: "p".into() };
+    farm.allow_plugin(&Actor::local(), plugin).await.unwrap();
+    for (spec, what) in [
+        (r#"{"precision":"fp16"}"#.to_owned(), "precision fp16 (it has fp32, best)"),
+        (format!(r#"{{"plugins":["{digest}"]}}"#), "plugins"),
+        (r#"{"version_compatible":true}"#.to_owned(), "version-compatible plans"),
+    ] {
+        // Not even who would wait for another device waits for this one.
+        for wait_for_device in [false, true] {
+            let ask = v1::SubmitRequest { wait_for_device, ..ask(&spec) };
+            let error = farm.submit(&Actor::local(), ask).await.unwrap_err();
+            assert_eq!(error.code, ErrorCode::Refused, "{spec}");
+            assert!(error.message.contains(what) && error.message.contains("native 1"), "{}", error.message);
+        }
+    }
+    farm.submit(&Actor::local(), ask(r#"{"precision":"best"}"#)).await.unwrap();
+    // An agent that does not say is taken at its word for everything; so is one of two.
+    let _older = Agent::usual(&farm, "b").await;
+    farm.submit(&Actor::local(), ask(r#"{"precision":"fp16"}"#)).await.unwrap();
 }
 
 #[tokio::test]

@@ -29,6 +29,8 @@ async fn a_refused_commit_leaves_memory_and_store_alike() {
     assert_eq!(assign.lease.as_ref().unwrap().attempt, 1, "the lease that was never durable was never heard of");
     assert_eq!(assign.job.as_ref().unwrap().id, job.id);
     assert!(farm.ready().is_ok());
+    // What is written down beside is on its way until then.
+    store_is_quiet(&farm).await;
     // An agent whose message was refused connects again and says it again.
     store.set_fault(Some(StoreError::ReadOnly { detail: "mount".into() }));
     agent.succeed(&blobs, &assign).await;
@@ -40,6 +42,12 @@ async fn a_refused_commit_leaves_memory_and_store_alike() {
     let mut agent = Agent::connect(&farm, hello).await;
     assert!(agent.acknowledged().await.accepted);
     assert_eq!(until_state(&farm, &job.id, JobState::Succeeded).await.attempt, 1);
+}
+
+/// Commits go in order: when one that is waited for is through, those before it are.
+async fn store_is_quiet(farm: &planforge_coordinator::farm::Farm) {
+    let quiet = v1::SetProjectRequest { name: "quiet".into(), max_jobs: Some(1), ..Default::default() };
+    farm.set_project(&Actor::local(), quiet).await.unwrap();
 }
 
 #[tokio::test]

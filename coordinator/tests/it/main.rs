@@ -2,6 +2,8 @@
 
 mod agent_tokens;
 mod agent_words;
+mod attacks;
+mod audit;
 mod builds;
 mod core_model;
 mod farm;

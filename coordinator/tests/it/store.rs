@@ -485,6 +485,68 @@ async fn a_database_of_a_newer_program_is_refused() {
 }
 
 #[tokio::test]
+async fn what_an_older_database_names_is_its_projects() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("farm.db");
+    let digest = |text: &str| Digest::of(text.as_bytes());
+    let mut own = job("aa1", JobState::Succeeded, 1);
+    own.plan = Some(PlanRef { digest: digest("plan"), size_bytes: 30, card: Some(digest("card")), builds: 1 });
+    (own.report, own.eval) = (Some(digest("report")), Some(digest("labels")));
+    own.spec.calibration = Some(digest("calibration"));
+    own.measure.inputs = Some(digest("inputs"));
+    {
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file).create_if_missing(true);
+        let mut connection = <sqlx::SqliteConnection as sqlx::Connection>::connect_with(&options).await.unwrap();
+        let versions = "CREATE TABLE schema_versions (version BIGINT PRIMARY KEY, applied_ms BIGINT NOT NULL)";
+        sqlx::raw_sql(versions).execute(&mut connection).await.unwrap();
+        let scripts = [
+            include_str!("../../../migrations/sqlite/0001_farm.sql"),
+            include_str!("../../../migrations/sqlite/0002_caches_plugins.sql"),
+            include_str!("../../../migrations/sqlite/0003_engine_seq.sql"),
+            include_str!("../../../migrations/sqlite/0004_token_changes.sql"),
+            include_str!("../../../migrations/sqlite/0005_token_agents.sql"),
+        ];
+        for (version, script) in (1_i64..).zip(scripts) {
+            sqlx::raw_sql(script).execute(&mut connection).await.unwrap();
+            let applied = sqlx::query("INSERT INTO schema_versions VALUES ($1, 1)").bind(version);
+            applied.execute(&mut connection).await.unwrap();
+        }
+        let doc = serde_json::to_string(&own).unwrap();
+        sqlx::query("INSERT INTO jobs VALUES ('aa1', 'succeeded', 's', 'm', 'd', 1, 2, $1)")
+            .bind(doc)
+            .execute(&mut connection)
+            .await
+            .unwrap();
+        let engine = serde_json::to_string(&engine("aa1", "newer", 2)).unwrap();
+        let insert = "INSERT INTO engines (engine_key, plan_digest, sku, model_name, model_digest, created_ms, doc) \
+                      VALUES ($1, $2, 's', 'm', 'd', 1, $3)";
+        let insert = sqlx::query(insert).bind(key("aa1").to_string()).bind(digest("newer").to_string());
+        insert.bind(engine).execute(&mut connection).await.unwrap();
+        let artifacts = format!(r#"[{{"name":"trace","digest":"{}","size_bytes":5}}]"#, digest("trace"));
+        let insert = "INSERT INTO reports (digest, plan_digest, engine_key, job, sku, eval_digest, created_ms, document, \
+                      artifacts) VALUES ($1, 'p', $2, 'zz', 's', '', 1, '{}', $3)";
+        let insert = sqlx::query(insert).bind(digest("other report").to_string()).bind(key("aa1").to_string());
+        insert.bind(artifacts).execute(&mut connection).await.unwrap();
+        let rest = format!(
+            "INSERT INTO job_projects VALUES ('red', 1, 'aa1'); INSERT INTO engine_projects VALUES ('{}', 'green')",
+            key("aa1")
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(rest)).execute(&mut connection).await.unwrap();
+    }
+    let store = sqlite(&file).await;
+    for name in ["aa1", "plan", "card", "report", "labels", "calibration", "inputs"] {
+        assert!(store.may_see_blob("red", digest(name)).await.unwrap(), "{name}");
+        assert!(!store.may_see_blob("blue", digest(name)).await.unwrap(), "{name}");
+    }
+    for name in ["newer", "other report", "trace"] {
+        assert!(store.may_see_blob("green", digest(name)).await.unwrap(), "{name}, of an engine that it may see");
+        assert!(!store.may_see_blob("red", digest(name)).await.unwrap(), "{name}");
+    }
+    assert!(!store.may_see_blob("red", digest("nothing")).await.unwrap());
+    assert_eq!((store.stored_bytes("red").await.unwrap(), store.stored_bytes("green").await.unwrap()), (31, 0));
+}
+
+#[tokio::test]
 async fn tokens_of_an_older_database_stand_as_they_did() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("farm.db");

@@ -79,6 +79,10 @@ impl FarmRpc for Rpc {
     unused! {
         get_server_info(v1::GetServerInfoRequest) -> v1::ServerInfo;
         get_job(v1::GetJobRequest) -> v1::Job;
+        dry_run(v1::SubmitRequest) -> v1::DryRunReply;
+        list_projects(v1::ListProjectsRequest) -> v1::ListProjectsReply;
+        set_project(v1::SetProjectRequest) -> v1::SetProjectReply;
+        list_audit(v1::ListAuditRequest) -> v1::ListAuditReply;
         watch_jobs(v1::WatchJobsRequest) -> Self::WatchJobsStream;
         read_log(v1::ReadLogRequest) -> Self::ReadLogStream;
         list_devices(v1::ListDevicesRequest) -> v1::ListDevicesReply;

@@ -29,7 +29,7 @@ pub fn device(id: &str, sku: &str, toolchain: &str) -> v1::Device {
         id: id.into(),
         skus: vec![sku.into()],
         fingerprint_json: "{}".into(),
-        offers: vec![v1::Offer { toolchain_json }],
+        offers: vec![v1::Offer { toolchain_json, ..v1::Offer::default() }],
         threads: 2,
         simulated: true,
         ..v1::Device::default()
@@ -53,8 +53,7 @@ impl Agent {
     /// Connects and says `hello`; the first answer is still to be read.
     pub async fn connect(farm: &Farm, hello: v1::Hello) -> Self {
         let id = &hello.agent_id;
-        let actor =
-            Actor { name: format!("token-{id}"), role: planforge_coordinator::auth::Role::Agent, project: None };
+        let actor = Actor::named(format!("token-{id}"), planforge_coordinator::auth::Role::Agent, None);
         Self::open(farm, &actor, Proof::Owner, hello).await.expect("the session begins")
     }
 

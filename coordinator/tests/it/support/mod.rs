@@ -65,13 +65,21 @@ pub fn model(blobs: &blobs::MemBlobs, name: &str) -> v1::Model {
 
 pub const SKU: &str = "cpu-x86-64-v3";
 
+/// As if the actor's project had sent the model's files.
+pub async fn show(farm: &Farm, actor: &Actor, model: &v1::Model) {
+    for file in &model.files {
+        let digest = file.digest.parse().expect("a digest");
+        farm.hold_blob(actor, digest, file.size_bytes).await.expect("held");
+    }
+}
+
 /// A request for one engine.
 pub fn request(model: v1::Model) -> v1::SubmitRequest {
     v1::SubmitRequest { models: vec![model], skus: vec![SKU.into()], ..v1::SubmitRequest::default() }
 }
 
 pub fn actor(name: &str, role: &str, project: Option<&str>) -> Actor {
-    Actor { name: name.into(), role: role.parse().expect("a role"), project: project.map(Into::into) }
+    Actor::named(name, role.parse().expect("a role"), project.map(Into::into))
 }
 
 pub fn state(job: &v1::Job) -> v1::JobState {

@@ -1,0 +1,170 @@
+//! What a submission would come to: judged as a submission is, with nothing changed.
+
+use super::{
+    ask::{Asked, expand},
+    judge::Verdict,
+    model::{JobId, JobKind},
+    state::{Flight, State, Submit},
+};
+use planforge_proto::ApiError;
+use planforge_types::{BuildSpec, Digest, EngineKey, Sku, Toolchain};
+use std::collections::BTreeSet;
+
+/// One combination, and what a submission of it would come to.
+#[derive(Clone, Debug)]
+pub struct Foreseen {
+    pub model: Digest,
+    pub sku: Sku,
+    pub constraint: String,
+    /// As resolved, else as asked.
+    pub spec: BuildSpec,
+    pub toolchain: Option<Toolchain>,
+    pub key: Option<EngineKey>,
+    /// As [`planforge_proto::v1::Foreseen`] spells it.
+    pub would: &'static str,
+    pub detail: String,
+    pub hint: String,
+    /// Of the stored engine that answers or is measured.
+    pub plan: Option<Digest>,
+    /// That it would join or wait behind.
+    pub job: Option<JobId>,
+}
+
+/// What a whole request would come to.
+#[derive(Clone, Debug)]
+pub enum Foresight {
+    /// Nobody looked yet whether these plans are still in the blob store.
+    Look { plans: BTreeSet<Digest>, submit: Box<Submit> },
+    Told {
+        combinations: Vec<Foreseen>,
+        missing: Vec<Digest>,
+        /// Why nothing of it would be submitted.
+        refusal: Option<ApiError>,
+    },
+}
+
+impl State {
+    /// # Errors
+    /// When the request is no such, or too large.
+    pub fn foresee(&mut self, submit: Submit) -> Result<Foresight, ApiError> {
+        // As in a submission: rows whose plans are gone answer nothing. It is found again as it is asked for.
+        if let Some(missing) = submit.missing_plans.as_ref().filter(|missing| !missing.is_empty()) {
+            self.engines.retain(|_, engine| !missing.contains(&engine.plan.digest));
+        }
+        let asked = expand(&submit)?;
+        let (mut combinations, mut plans) = (Vec::with_capacity(asked.len()), BTreeSet::new());
+        let mut refusals: Vec<ApiError> = Vec::new();
+        let mut first = BTreeSet::new();
+        let (mut runs, mut wants_bytes) = (0, false);
+        for one in &asked {
+            let mut told = unjudged(one);
+            if submit.unseen {
+                told.would = "upload";
+                told.detail = "its bytes are asked for first; what comes then is decided with them".into();
+                wants_bytes = true;
+                combinations.push(told);
+                continue;
+            }
+            match self.judge(one) {
+                Err(error) => {
+                    (told.would, told.detail, told.hint) = ("refuse", error.message.clone(), error.hint.clone());
+                    refusals.push(error);
+                }
+                Ok(Verdict::Wait(error)) => {
+                    told.would = if submit.wait_for_device { "wait" } else { "refuse" };
+                    (told.detail, told.hint) = (error.message.clone(), error.hint.clone());
+                    if submit.wait_for_device {
+                        (runs, wants_bytes) = (runs + 1, true);
+                    } else {
+                        refusals.push(error);
+                    }
+                }
+                Ok(Verdict::Answer { key, toolchain, spec, engine, .. }) => {
+                    plans.insert(engine.plan.digest);
+                    told.would = "answer";
+                    told.plan = Some(engine.plan.digest);
+                    told.settle(key, toolchain, spec);
+                }
+                Ok(Verdict::Fail { key, toolchain, spec, failure }) => {
+                    (told.would, told.detail, told.hint) = ("fail", failure.message, failure.hint);
+                    told.settle(key, toolchain, spec);
+                }
+                Ok(Verdict::Join(id)) => {
+                    told.would = "join";
+                    let job = self.jobs.get(&id);
+                    if let Some((job, key, toolchain)) =
+                        job.and_then(|job| Some((job, job.key?, job.toolchain.clone()?)))
+                    {
+                        told.settle(key, toolchain, job.spec.clone());
+                    }
+                    told.detail = format!("job {id} does the same");
+                    told.job = Some(id);
+                }
+                Ok(Verdict::Run { kind, key, toolchain, spec, plan, behind, .. }) => {
+                    plans.extend(plan.as_ref().map(|plan| plan.digest));
+                    let flight = match (&plan, kind) {
+                        (Some(plan), JobKind::Benchmark) => {
+                            let covered = one.covered.clone();
+                            Flight::Measure { plan: plan.digest, sku: one.sku.clone(), covered }
+                        }
+                        _ => Flight::Build(key),
+                    };
+                    // Of several combinations that come to the same, the first runs.
+                    let repeats = !one.force && !first.insert(flight);
+                    told.would = match kind {
+                        _ if repeats => "join",
+                        JobKind::Build => "build",
+                        JobKind::Benchmark => "measure",
+                    };
+                    told.detail = match (&behind, repeats) {
+                        (_, true) => "another combination of this request does the same".into(),
+                        (Some(other), _) => format!("after job {other}, which does nearly the same"),
+                        (None, _) => self.prospect(&one.sku, &toolchain),
+                    };
+                    (told.plan, told.job) = (plan.map(|plan| plan.digest), behind);
+                    told.settle(key, toolchain, spec);
+                    (runs, wants_bytes) = (runs + usize::from(!repeats), true);
+                }
+            }
+            combinations.push(told);
+        }
+        if submit.missing_plans.is_none() && !plans.is_empty() {
+            return Ok(Foresight::Look { plans, submit: Box::new(submit) });
+        }
+        let over_quota = submit.over_quota.filter(|_| runs > 0);
+        let refusal = refusals.into_iter().next().or(over_quota);
+        let refusal = refusal.or_else(|| self.admission(&submit.project, runs).err());
+        let missing = if wants_bytes { submit.missing } else { Vec::new() };
+        Ok(Foresight::Told { combinations, missing, refusal })
+    }
+
+    /// What a job for these devices would meet, where that is worth a word.
+    fn prospect(&self, sku: &Sku, toolchain: &Toolchain) -> String {
+        let target = super::queue::Target { sku: sku.clone(), toolchain: toolchain.clone() };
+        let mut devices = self.offers.get(&target).into_iter().flatten();
+        let online = devices.any(|key| self.agents.get(&key.agent).is_some_and(|agent| agent.session.is_some()));
+        if online { String::new() } else { "it waits until an agent with such a device is back".into() }
+    }
+}
+
+fn unjudged(asked: &Asked) -> Foreseen {
+    Foreseen {
+        model: asked.model.digest,
+        sku: asked.sku.clone(),
+        constraint: asked.constraint.clone(),
+        spec: asked.spec.clone(),
+        toolchain: None,
+        key: None,
+        would: "",
+        detail: String::new(),
+        hint: String::new(),
+        plan: None,
+        job: None,
+    }
+}
+
+impl Foreseen {
+    fn settle(&mut self, key: EngineKey, toolchain: Toolchain, spec: BuildSpec) {
+        (self.key, self.toolchain, self.spec) = (Some(key), Some(toolchain), spec);
+    }
+}

@@ -1,0 +1,224 @@
+//! Projects as their administrators see them: shares, limits, what they hold; and whether one may store more.
+
+use super::{
+    Farm, convert,
+    tokens::{admin, some_admin},
+};
+use crate::{
+    auth::Actor,
+    blobs::ProjectRoom,
+    core::{AuditKind, Input, ProjectRecord, ProjectView, SHARE_MAX},
+};
+use planforge_proto::{ApiError, ErrorCode, v1};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+};
+
+/// Projects that one reply lists.
+const LISTED_MAX: usize = 1_000;
+/// Projects that may have limits of their own.
+const PROJECTS_MAX: usize = 10_000;
+/// For so long what a project stores is not counted again.
+const COUNTED_FOR_MS: u64 = 5_000;
+
+/// What projects store, as it was counted last, and when.
+#[derive(Debug, Default)]
+pub(super) struct StoredBytes(Mutex<BTreeMap<String, (u64, u64)>>);
+
+impl Farm {
+    /// The caller's project, or every one that has limits, jobs or tokens.
+    ///
+    /// # Errors
+    /// For an agent's token, or when the store cannot be asked.
+    pub async fn list_projects(&self, actor: &Actor) -> Result<v1::ListProjectsReply, ApiError> {
+        super::confine::may_look(actor)?;
+        let mut names: BTreeSet<String> = match &actor.project {
+            Some(project) => BTreeSet::from([project.clone()]),
+            None => self.timed("projects", self.store().project_names()).await?.into_iter().collect(),
+        };
+        let now_ms = self.clock().wall_ms();
+        let mut tokens: BTreeMap<String, u32> = BTreeMap::new();
+        self.tokens().with(|known| {
+            let good = |expires_ms: u64| expires_ms == 0 || expires_ms > now_ms;
+            for token in known.by_hash.values().filter(|token| !token.revoked && good(token.expires_ms)) {
+                if let Some(project) = &token.project {
+                    *tokens.entry(project.clone()).or_default() += 1;
+                }
+            }
+        });
+        let whole = actor.project.is_none();
+        let (known, live_jobs, max_live_jobs) = self
+            .ask(move |state, _| (state.projects(), state.live_jobs().count() as u64, state.max_live_jobs() as u64))
+            .await?;
+        if whole {
+            names.extend(known.keys().chain(tokens.keys()).cloned());
+        }
+        let mut projects = Vec::new();
+        for name in names.into_iter().take(LISTED_MAX) {
+            let view = match known.get(&name) {
+                Some(view) => view.clone(),
+                None => self.project_view(&name).await?,
+            };
+            projects.push(self.project_out(view, tokens.get(&name).copied().unwrap_or_default()).await?);
+        }
+        let all = |number: u64| if whole { number } else { 0 };
+        Ok(v1::ListProjectsReply { projects, live_jobs: all(live_jobs), max_live_jobs: all(max_live_jobs) })
+    }
+
+    /// The caller's project, or every one that has limits or live jobs.
+    ///
+    /// # Errors
+    /// For an agent's token, or when the store cannot be asked.
+    pub async fn busy_projects(&self, actor: &Actor) -> Result<Vec<v1::Project>, ApiError> {
+        super::confine::may_look(actor)?;
+        let own = actor.project.clone();
+        let views: Vec<ProjectView> = self
+            .ask(move |state, _| match own {
+                Some(project) => vec![state.project_view(&project)],
+                None => state.projects().into_values().take(LISTED_MAX).collect(),
+            })
+            .await?;
+        let mut projects = Vec::with_capacity(views.len());
+        for view in views {
+            projects.push(self.project_out(view, 0).await?);
+        }
+        Ok(projects)
+    }
+
+    /// Sets a project's share and limits. Needs role admin; an administrator of the project alone sets limits of its own,
+    /// below the farm's.
+    ///
+    /// # Errors
+    /// Without the role, for a share that is out of bounds, or when the store takes no writes.
+    pub async fn set_project(
+        &self,
+        actor: &Actor,
+        request: v1::SetProjectRequest,
+    ) -> Result<v1::SetProjectReply, ApiError> {
+        let v1::SetProjectRequest { name, share, max_jobs, max_stored_bytes } = &request;
+        let words = format!("{name}: share {share:?}, jobs {max_jobs:?}, bytes {max_stored_bytes:?}");
+        let set = self.set_project_now(actor, request);
+        self.audited(actor, AuditKind::Admin, "project.set", &words, set).await
+    }
+
+    async fn set_project_now(
+        &self,
+        actor: &Actor,
+        request: v1::SetProjectRequest,
+    ) -> Result<v1::SetProjectReply, ApiError> {
+        some_admin(actor)?;
+        let name = convert::project(&request.name)?;
+        if actor.project.as_ref().is_some_and(|own| *own != name)
+            || (actor.project.is_some() && request.share.is_some())
+        {
+            // Another project, or what a project gets of the farm.
+            admin(actor)?;
+        }
+        let asked = name.clone();
+        let (mut record, count) = self.ask(move |state, _| (state.project(&asked), state.projects().len())).await?;
+        if record.changed_ms == 0 && count >= PROJECTS_MAX {
+            let message = format!("{PROJECTS_MAX} projects have limits or jobs already");
+            return Err(ApiError::new(ErrorCode::ResourceExhausted, message));
+        }
+        if let Some(share) = request.share {
+            if !(1..=SHARE_MAX).contains(&share) {
+                return Err(convert::invalid(format!("a share is 1 to {SHARE_MAX}, not {share}")));
+            }
+            record.share = share;
+        }
+        let limit = |asked: Option<u64>, known: &mut Option<u64>| {
+            if let Some(limit) = asked {
+                *known = (limit > 0).then_some(limit);
+            }
+        };
+        let whole = actor.project.is_none();
+        limit(request.max_jobs, if whole { &mut record.max_jobs } else { &mut record.own_max_jobs });
+        let bytes = if whole { &mut record.max_stored_bytes } else { &mut record.own_max_stored_bytes };
+        limit(request.max_stored_bytes, bytes);
+        record.changed_by.clone_from(&actor.name);
+        record.changed_ms = self.clock().wall_ms().max(1);
+        self.input(Input::SetProject(record)).await?;
+        tracing::info!(project = name, actor = actor.name, "a project's share or limits were set");
+        let view = self.project_view(&name).await?;
+        Ok(v1::SetProjectReply { project: Some(self.project_out(view, 0).await?) })
+    }
+
+    async fn project_view(&self, name: &str) -> Result<ProjectView, ApiError> {
+        let name = name.to_owned();
+        self.ask(move |state, _| state.project_view(&name)).await
+    }
+
+    async fn project_out(&self, view: ProjectView, tokens: u32) -> Result<v1::Project, ApiError> {
+        let ProjectView { record, live_jobs, running_jobs, jobs_limit } = view;
+        let stored_bytes = self.stored_bytes_of(&record.name).await?;
+        let ProjectRecord { name, share, max_jobs, max_stored_bytes, own_max_jobs, own_max_stored_bytes, .. } = record;
+        Ok(v1::Project {
+            name,
+            share,
+            max_jobs: max_jobs.unwrap_or_default(),
+            max_stored_bytes: max_stored_bytes.unwrap_or_default(),
+            own_max_jobs: own_max_jobs.unwrap_or_default(),
+            own_max_stored_bytes: own_max_stored_bytes.unwrap_or_default(),
+            live_jobs,
+            running_jobs,
+            jobs_limit,
+            stored_bytes,
+            tokens,
+        })
+    }
+
+    /// What a project stores, counted anew after a while.
+    async fn stored_bytes_of(&self, project: &str) -> Result<u64, ApiError> {
+        let now_ms = self.clock().mono_ms();
+        let counted = |known: &BTreeMap<String, (u64, u64)>| {
+            known.get(project).filter(|(_, at_ms)| now_ms < at_ms + COUNTED_FOR_MS).map(|(bytes, _)| *bytes)
+        };
+        let cache = &self.inner.stored_bytes.0;
+        if let Some(bytes) = counted(&cache.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(bytes);
+        }
+        let bytes = self.timed("stored_bytes", self.store().stored_bytes(project)).await?;
+        let mut known = cache.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, (_, at_ms)| now_ms < *at_ms + COUNTED_FOR_MS);
+        known.insert(project.to_owned(), (bytes, now_ms));
+        Ok(bytes)
+    }
+
+    pub(super) fn forget_stored_bytes(&self, project: &str) {
+        self.inner.stored_bytes.0.lock().unwrap_or_else(PoisonError::into_inner).remove(project);
+    }
+
+    /// The quota of a project and what it stores, where it has one.
+    async fn bytes_quota(&self, project: &str) -> Result<Option<ProjectRoom>, ApiError> {
+        let name = project.to_owned();
+        let Some(quota_bytes) = self.ask(move |state, _| state.project(&name).bytes_quota()).await? else {
+            return Ok(None);
+        };
+        let stored_bytes = self.stored_bytes_of(project).await?;
+        Ok(Some(ProjectRoom { quota_bytes, stored_bytes }))
+    }
+
+    /// What a caller's project may store and does, where it has a quota.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn project_room(&self, actor: &Actor) -> Result<Option<ProjectRoom>, ApiError> {
+        match &actor.project {
+            Some(project) => self.bytes_quota(project).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Why a project may build nothing new: what it stores is its quota already.
+    pub(super) async fn over_bytes_quota(&self, project: &str) -> Result<Option<ApiError>, ApiError> {
+        let over = self.bytes_quota(project).await?.filter(|over| over.stored_bytes >= over.quota_bytes);
+        Ok(over.map(|ProjectRoom { quota_bytes, stored_bytes }| {
+            let message = format!(
+                "project {project} stores {stored_bytes} bytes, its quota is {quota_bytes}: it may build nothing new"
+            );
+            ApiError::new(ErrorCode::ResourceExhausted, message)
+                .with_hint("have an administrator raise the quota: planforge projects set NAME --max-bytes SIZE")
+        }))
+    }
+}
