@@ -31,6 +31,7 @@ bins=""
 for target in $targets; do bins="$bins --bin $target"; done
 # shellcheck disable=SC2086
 cargo build --release --target "$host" $bins
+built=${CARGO_TARGET_DIR:-target}/$host/release
 
 # Plans are files: in memory, where there is such a place.
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm
@@ -39,7 +40,7 @@ running=""
 for target in $targets; do
     found=target/corpus/$target
     mkdir -p "$found" "artifacts/$target" "corpus/$target" target/logs
-    "target/$host/release/$target" "$found" "corpus/$target" -max_total_time="$seconds" -timeout=30 \
+    "$built/$target" "$found" "corpus/$target" -max_total_time="$seconds" -timeout=30 \
         -rss_limit_mb=3072 -malloc_limit_mb=131072 -max_len=65536 -use_value_profile=1 -print_final_stats=1 -verbosity=0 \
         "-seed=${FUZZ_SEED:-0}" \
         "-artifact_prefix=artifacts/$target/" >"target/logs/$target" 2>&1 &

@@ -10,4 +10,6 @@ set -eu
 cd "$(dirname "$0")/sanitized"
 # With --target, the flag does not reach build scripts.
 export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address
-cargo test --quiet --locked --no-fail-fast --target "$(rustc -vV | sed -n 's/^host: //p')" --target-dir ../target/sanitized "$@"
+# In the fuzz targets' folder, whose macros and build scripts serve here.
+cargo test --release --quiet --locked --no-fail-fast --target "$(rustc -vV | sed -n 's/^host: //p')" \
+    --target-dir "${CARGO_TARGET_DIR:-../target}" "$@"

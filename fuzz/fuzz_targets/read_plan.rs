@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use planforge_kernels_cuda::cubin::Cubin;
+use planforge_fuzz::cubin::Cubin;
 use std::{path::PathBuf, sync::LazyLock};
 
 static SCRATCH: LazyLock<PathBuf> = LazyLock::new(|| {

@@ -1,5 +1,10 @@
 //! What every fuzz target does before its first input.
 
+/// The reader of machine code, without the crate around it: the bindings of NVIDIA's libraries took longer to build than
+/// all that is fuzzed.
+#[path = "../../kernels/cuda/src/cubin.rs"]
+pub mod cubin;
+
 use std::{mem::zeroed, ptr::null_mut};
 
 /// Bytes of the stack that signals are handled on: libFuzzer prints what happened and writes the input there.
