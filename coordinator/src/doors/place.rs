@@ -239,7 +239,7 @@ mod tests {
     }
 
     fn submit(name: &str) -> (Proof, Actor) {
-        let actor = Actor { name: name.into(), role: Role::Submit, project: None };
+        let actor = Actor::named(name, Role::Submit, None);
         (Proof::Token(Digest::of(name.as_bytes())), actor)
     }
 
