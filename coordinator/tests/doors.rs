@@ -154,7 +154,7 @@ async fn a_token_has_its_share_of_connections_and_others_have_theirs() {
     }
     let mut more = TcpStream::connect(served.address()).await.unwrap();
     let answer = ask(&mut more, &request("/api/v1/info", &greedy)).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 507"), "{answer}");
     let mut other = TcpStream::connect(served.address()).await.unwrap();
     let answer = ask(&mut other, &request("/api/v1/info", &modest)).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");

@@ -313,6 +313,7 @@ impl Bench {
         AgentConfig {
             endpoint: Endpoint::Http { host: "127.0.0.1".into(), port },
             token: None,
+            enrolled: None,
             state_dir: folder.join("state"),
             name: "bench".into(),
             worker_command: ["sh", "-c", &script].map(Into::into).to_vec(),

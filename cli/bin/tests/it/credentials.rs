@@ -86,6 +86,7 @@ impl Clone {
         world.write("planforge.toml", project);
         let token_file = world.root().join("token");
         fs::write(&token_file, SECRET).unwrap();
+        fs::set_permissions(&token_file, fs::Permissions::from_mode(0o600)).unwrap();
         let token_file = token_file.to_str().unwrap().to_owned();
         Self { world, token_file }
     }
