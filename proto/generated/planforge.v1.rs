@@ -248,7 +248,7 @@ pub struct Abilities {
     /// fields of a build spec that it takes beside precision, profiles and effort
     #[prost(string, repeated, tag = "2")]
     pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// names of backend options; "\*": it looks at them itself
+    /// names of backend options; "*": it looks at them itself
     #[prost(string, repeated, tag = "3")]
     pub options: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -493,7 +493,7 @@ pub struct SubmitRequest {
     /// BuildSpec documents, defaults may be left out; at least one
     #[prost(string, repeated, tag = "5")]
     pub specs_json: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// constraints such as "native" or "tensorrt>=10.3,\<11"; none: any
+    /// constraints such as "native" or "tensorrt>=10.3,<11"; none: any
     #[prost(string, repeated, tag = "6")]
     pub toolchains: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// higher first

@@ -29,6 +29,8 @@ const OFFERS_MAX: usize = 64;
 const SKUS_MAX: usize = 32;
 /// Names of one kind that a toolchain says it can do.
 const ABILITIES_MAX: usize = 64;
+/// Stands for callers whose names are none of the reader's.
+const SOMEBODY_ELSE: &str = "somebody else";
 /// Largest fingerprint document of a device.
 const FINGERPRINT_MAX_BYTES: usize = 64 * 1024;
 /// Largest toolchain document of an offer, and all that one agent says of its devices together.
@@ -258,6 +260,16 @@ pub(super) fn assignment(job: &Job) -> v1::Job {
     out
 }
 
+/// Who caused an event, as somebody in `project` sees it: whose tokens another project has is its own.
+fn event_actor(event: &Event, job: &Job, project: Option<&str>) -> String {
+    let of_requests = matches!(event.what.as_str(), "submitted" | "merged" | "withdrawn");
+    let own = |project: &str| job.wants.iter().any(|want| want.project == project && want.actor == event.actor);
+    match project {
+        Some(project) if of_requests && !own(project) => SOMEBODY_ELSE.into(),
+        _ => event.actor.clone(),
+    }
+}
+
 pub(super) fn event_out(event: &Event, job: &Job, project: Option<&str>) -> v1::JobEvent {
     let mut view = job_out(job, project);
     view.attempts.clear();
@@ -267,7 +279,7 @@ pub(super) fn event_out(event: &Event, job: &Job, project: Option<&str>) -> v1::
     v1::JobEvent {
         seq: event.seq,
         at_ms: event.at_ms,
-        actor: event.actor.clone(),
+        actor: event_actor(event, job, project),
         what: event.what.clone(),
         job: Some(view),
         detail: event.detail.clone(),

@@ -5,7 +5,7 @@ use super::{
     tokens::{admin, some_admin},
 };
 use crate::{
-    auth::Actor,
+    auth::{Actor, Role},
     blobs::ProjectRoom,
     core::{AuditKind, Input, ProjectRecord, ProjectView, SHARE_MAX},
 };
@@ -205,8 +205,8 @@ impl Farm {
     /// When the store cannot be asked.
     pub async fn project_room(&self, actor: &Actor) -> Result<Option<ProjectRoom>, ApiError> {
         match &actor.project {
-            Some(project) => self.bytes_quota(project).await,
-            None => Ok(None),
+            Some(project) if actor.role != Role::Agent => self.bytes_quota(project).await,
+            _ => Ok(None),
         }
     }
 

@@ -9,6 +9,7 @@
 use super::{api::JsonBody, range};
 use crate::{
     app::{App, Caller, Refusal},
+    auth::Role,
     blobs::{Begun, BlobError, UploadStatus, Uploader},
 };
 use axum::{
@@ -158,7 +159,9 @@ async fn begin(
 }
 
 fn uploader(caller: &Caller) -> Uploader {
-    Uploader { token: caller.token.clone(), name: caller.name.clone(), project: caller.project.clone() }
+    // What agents store is of the jobs that they are leased, whatever their token belongs to.
+    let project = caller.project.clone().filter(|_| caller.role != Role::Agent);
+    Uploader { token: caller.token.clone(), name: caller.name.clone(), project }
 }
 
 /// 413 where the limit is the caller's own, 507 where it is the coordinator's.

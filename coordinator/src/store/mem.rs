@@ -348,13 +348,13 @@ impl Store for MemStore {
 
     fn may_see_blob<'a>(&'a self, project: &'a str, digest: Digest) -> Answer<'a, bool> {
         self.answer(|tables| {
-            let own = (digest, BlobHolder::Project(project.to_owned()));
             let sees = |key: &EngineKey| tables.engine_projects.contains(&(*key, project.to_owned()));
-            tables.blobs.contains_key(&own)
-                || tables
-                    .blobs
-                    .keys()
-                    .any(|(held, holder)| *held == digest && matches!(holder, BlobHolder::Engine(key) if sees(key)))
+            let first = (digest, BlobHolder::Project(String::new()));
+            let mut holders = tables.blobs.range(first..).map(|(held, _)| held).take_while(|held| held.0 == digest);
+            holders.any(|(_, holder)| match holder {
+                BlobHolder::Project(name) => name == project,
+                BlobHolder::Engine(key) => sees(key),
+            })
         })
     }
 

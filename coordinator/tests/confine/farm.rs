@@ -29,7 +29,8 @@ async fn a_digest_alone_gets_no_engine_and_the_bytes_do() {
         let ask = v1::SubmitRequest { force: more.force, ..request_of(&named) };
         let reply = blue.submit(ask.clone()).await.unwrap().into_inner();
         assert!(reply.jobs.is_empty(), "{reply:?}");
-        assert_eq!(reply.missing_blobs, [world.model.digest.clone()], "as for a model that nobody has");
+        let asked_for = std::slice::from_ref(&world.model.digest);
+        assert_eq!(reply.missing_blobs, asked_for, "as for a model that nobody has");
         let foreseen = blue.dry_run(ask).await.unwrap().into_inner();
         assert_eq!(foreseen.combinations[0].would, "upload");
         assert_eq!(foreseen.combinations[0].engine_key, "");

@@ -21,7 +21,8 @@ fn scale() -> usize {
 
 async fn farm_of(max_live_jobs: usize) -> (Farm, MemBlobs, Arc<MemStore>) {
     let (blobs, store) = (MemBlobs::default(), Arc::new(MemStore::new()));
-    let config = FarmConfig { max_live_jobs, seed: Some(3), ..FarmConfig::default() };
+    // The agents here say nothing while a queue is filled, however long that takes.
+    let config = FarmConfig { max_live_jobs, seed: Some(3), lease_ms: 3_600_000, ..FarmConfig::default() };
     let clock = Arc::new(SystemClock::new());
     let farm = Farm::open(store.clone(), Arc::new(blobs.clone()), config, clock).await.unwrap();
     (farm, blobs, store)

@@ -71,6 +71,11 @@ async fn equal_requests_share_one_job_until_nobody_wants_it() {
     assert_eq!(first.id, second.id);
     assert_eq!((first.project.as_str(), second.project.as_str()), ("red", "blue"), "each sees its own request");
     assert_eq!(farm.stats().await.unwrap().merged, 1);
+    let ask = v1::WatchJobsRequest { ids: vec![first.id.clone()], ..v1::WatchJobsRequest::default() };
+    let seen = farm.watch(&blue, ask).await.unwrap().take(3).map(Result::unwrap);
+    let seen: Vec<(String, String)> = seen.map(|event| (event.what, event.actor)).collect().await;
+    let seen: Vec<(&str, &str)> = seen.iter().map(|(what, actor)| (what.as_str(), actor.as_str())).collect();
+    assert_eq!((seen[0], seen[2]), (("submitted", "somebody else"), ("merged", "b")), "{seen:?}");
     let cancel = |id: &str| v1::CancelJobsRequest { ids: vec![id.into()], ..v1::CancelJobsRequest::default() };
     let kept = farm.cancel_jobs(&red, cancel(&first.id)).await.unwrap().jobs.remove(0);
     assert_eq!(kept.waiting_reason, "goes on: 1 other requests want it", "whose they are is theirs");
