@@ -4,7 +4,7 @@
 
 mod app;
 pub mod auth;
-pub mod blobs;
+pub use planforge_blobs as blobs;
 mod certificates;
 pub mod core;
 mod doors;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use planforge_coordinator::blobs::{Begun, BlobError, LocalBlobs, LocalBlobsOptions, Room, UploadStatus};
+use planforge_blobs::{Begun, BlobError, LocalBlobs, LocalBlobsOptions, Room, UploadStatus};
 use planforge_types::Digest;
 use std::{
     fs,
