@@ -135,5 +135,6 @@ async fn identity(
         return Err(Failure::usage("a certificate is shown over TLS only: name the coordinator as https://HOST:PORT"));
     }
     let token = Token::new(&read_token(file, allow_readable_key)?)?;
-    Ok((Some(enrollment::enroll(endpoint, token, state).await?), true))
+    let identity = enrollment::enroll(endpoint, token, state).await.map_err(AgentError::from)?;
+    Ok((Some(identity), true))
 }
