@@ -8,7 +8,7 @@
 //! Crash safety: the certificate is written when it is there. An agent that dies between being certified and writing has
 //! used its one-time token up and needs another.
 
-use crate::{AgentError, host::state::StateFolder};
+use crate::host::state::{StateError, StateFolder};
 use planforge_client::{BlobError, Blobs, Endpoint, Identity, Token, tls::TlsError};
 use planforge_proto::{
     ApiError, ErrorCode,
@@ -30,6 +30,8 @@ const RENEW_SOONEST: Duration = Duration::from_secs(1);
 /// Why an agent has no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrollError {
+    #[error(transparent)]
+    State(#[from] StateError),
     #[error("cannot {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("cannot make a key for this agent: {0}")]
@@ -48,6 +50,8 @@ impl From<EnrollError> for ApiError {
             EnrollError::Certificate(TlsError::Exposed(exposed)) => {
                 Self::new(ErrorCode::InvalidArgument, message).with_hint(exposed.hint())
             }
+            EnrollError::State(_) => Self::new(ErrorCode::InvalidArgument, message)
+                .with_hint("check the state folder and its permissions, and that no other agent uses it"),
             EnrollError::Io { .. } | EnrollError::Key(_) | EnrollError::Certificate(_) => {
                 Self::new(ErrorCode::InvalidArgument, message).with_hint(
                     "enroll anew: remove the folder 'identity' from the agent's state, and start it with --enroll FILE",
@@ -72,7 +76,7 @@ pub fn enrolled(state_dir: &Path, allow_readable_key: bool) -> Result<Option<Ide
 }
 
 /// Makes a key, and has the coordinator certify it for a one-time token.
-pub async fn enroll(endpoint: &Endpoint, token: Token, state_dir: &Path) -> Result<Identity, AgentError> {
+pub async fn enroll(endpoint: &Endpoint, token: Token, state_dir: &Path) -> Result<Identity, EnrollError> {
     // Locked meanwhile: no agent runs on it.
     let state = StateFolder::open(state_dir)?;
     let (certificate, key_file) = files(state_dir);
@@ -82,16 +86,16 @@ pub async fn enroll(endpoint: &Endpoint, token: Token, state_dir: &Path) -> Resu
     };
     let folder = key_file.parent().unwrap_or(state_dir);
     durable::create_private_dir(folder).map_err(io("create folder", folder))?;
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(EnrollError::Key)?;
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     durable::write_private(&key_file, key.serialize_pem().as_bytes()).map_err(io("write", &key_file))?;
     let agent_id = state.agent_id().to_owned();
-    let signature = key.sign(&enrollment::words(&agent_id)).map_err(EnrollError::Key)?;
+    let signature = key.sign(&enrollment::words(&agent_id))?;
     let asked = Enrollment { agent_id, public_key: key.public_key_raw().to_vec(), signature };
-    let blobs = Blobs::new(endpoint, Some(token)).map_err(EnrollError::Certificate)?;
+    let blobs = Blobs::new(endpoint, Some(token))?;
     let certified = blobs.enroll(&asked).await.map_err(EnrollError::Refused)?;
     write(&certificate, &certified)?;
     tracing::info!(agent = asked.agent_id, expires_ms = certified.expires_ms, "enrolled");
-    Ok(Identity::load(&certificate, &key_file, false).map_err(EnrollError::Certificate)?)
+    Ok(Identity::load(&certificate, &key_file, false)?)
 }
 
 fn write(path: &Path, certified: &Certified) -> Result<(), EnrollError> {

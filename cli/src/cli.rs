@@ -87,7 +87,7 @@ impl Global {
             (Key::LogFormat, &self.log_format),
         ];
         let texts = flags.into_iter().filter_map(|(key, text)| text.clone().map(|text| (key, text)));
-        let switches = [(Key::Insecure, self.insecure), (Key::AllowReadableKey, self.allow_readable_key)];
+        let switches = [(Key::Insecure, self.insecure), (Key::AllowReadable, self.allow_readable_key)];
         let on = switches.into_iter().filter(|(_, on)| *on).map(|(key, _)| (key, "true".to_owned()));
         texts.chain(on).collect()
     }

@@ -171,7 +171,7 @@ pub fn endpoint(settings: &Settings) -> Result<Option<Endpoint>, Failure> {
 /// The token that goes to the server of [`endpoint`].
 pub fn token(settings: &Settings) -> Result<Option<Token>, Failure> {
     let Some(server) = Server::of(settings)? else { return Ok(None) };
-    let allow_readable_key = settings.switch(Key::AllowReadableKey)?;
+    let allow_readable_key = settings.switch(Key::AllowReadable)?;
     let of_setting = |key, text: &str| of_setting(key, text, allow_readable_key);
     server.pick(settings, &[Key::Token, Key::TokenFile], Source::may_reach, of_setting, |login| {
         Some(Token::new(&login.token).map_err(Into::into))

@@ -33,7 +33,7 @@ pub enum Key {
     TokenFile,
     Ca,
     Insecure,
-    AllowReadableKey,
+    AllowReadable,
     Data,
     Skus,
     Log,
@@ -140,7 +140,7 @@ pub const SETTINGS: [Setting; 11] = [
         ),
     },
     Setting {
-        key: Key::AllowReadableKey,
+        key: Key::AllowReadable,
         name: "allow_readable_key",
         env: "PLANFORGE_ALLOW_READABLE_KEY",
         flag: "--allow-readable-key",

@@ -51,7 +51,13 @@ impl Hangups {
 }
 
 fn has_terminal() -> bool {
-    fs::File::open("/dev/tty").is_ok()
+    fs::read_to_string("/proc/self/stat").is_ok_and(|stat| names_terminal(&stat))
+}
+
+/// Whether a process with these figures has a controlling terminal: their seventh, behind its name in parentheses.
+fn names_terminal(stat: &str) -> bool {
+    let figures = stat.rsplit_once(") ").map_or("", |(_, figures)| figures);
+    figures.split(' ').nth(4).is_some_and(|terminal| terminal != "0")
 }
 
 /// Whether a process with this status was started with SIGHUP ignored.
@@ -69,5 +75,12 @@ mod tests {
         assert!(ignores_hangups("Name:\tx\nSigIgn:\t0000000000001001\n"));
         assert!(!ignores_hangups("SigIgn:\t0000000000001000\n"));
         assert!(!ignores_hangups("SigBlk:\t0000000000000001\n"));
+    }
+
+    #[test]
+    fn a_terminal_is_seen_in_the_processs_figures() {
+        assert!(names_terminal("7 (a b) (c) S 1 7 7 34816 7 4194560"));
+        assert!(!names_terminal("7 (planforge) S 1 7 7 0 -1 4194560"));
+        assert!(!names_terminal("nonsense"));
     }
 }

@@ -4,8 +4,7 @@
 //! |---|---|
 //! | [`endpoint`] | where a coordinator is: `http(s)://host:port` or `unix:/path` |
 //! | [`connect`] | the connector under gRPC: TCP, TLS and Unix sockets |
-//! | [`tls`] | whom this side believes |
-//! | `identity` | the certificate that this side shows, where it has one |
+//! | [`tls`] | whom this side believes, and the certificate that it shows where it has one |
 //! | [`client`] | the gRPC clients with credentials, and connection errors that say what to do |
 //! | [`blobs`] | verified, resumable blob transfer over HTTP/1.1 |
 //! | [`backoff`] | jittered waiting between retries |
@@ -20,12 +19,11 @@ pub mod client;
 pub mod connect;
 pub mod endpoint;
 mod failure;
-mod identity;
 pub mod tls;
 mod token;
 
 pub use blobs::{BlobError, Blobs};
 pub use client::{Client, FarmService, FleetService};
 pub use endpoint::{Endpoint, EndpointError, EndpointOptions};
-pub use identity::Identity;
+pub use tls::Identity;
 pub use token::Token;

@@ -1,6 +1,9 @@
 //! Whom this side believes under TLS: the system's roots, or the one authority that is named. The provider is ring.
 
-use crate::Identity;
+mod identity;
+
+pub use identity::Identity;
+
 use planforge_types::private_file::Exposed;
 use std::{
     path::{Path, PathBuf},

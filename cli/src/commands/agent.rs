@@ -63,7 +63,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     };
     let state = args.state.clone().unwrap_or_else(|| state_folder(&data));
     let devices = Arc::new(HostDevices::new(backends::compilers(), Some(state.clone())));
-    let allow_readable_key = context.settings.switch(Key::AllowReadableKey)?;
+    let allow_readable_key = context.settings.switch(Key::AllowReadable)?;
     let (identity, enrolled) = identity(&args.as_shown(), &endpoint, &state, allow_readable_key).await?;
     // An enrolled agent's certificate is its token.
     let token = if enrolled { None } else { token(&context.settings)? };
@@ -135,5 +135,6 @@ async fn identity(
         return Err(Failure::usage("a certificate is shown over TLS only: name the coordinator as https://HOST:PORT"));
     }
     let token = Token::new(&read_token(file, allow_readable_key)?)?;
-    Ok((Some(enrollment::enroll(endpoint, token, state).await?), true))
+    let identity = enrollment::enroll(endpoint, token, state).await.map_err(AgentError::from)?;
+    Ok((Some(identity), true))
 }

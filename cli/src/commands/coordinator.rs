@@ -100,7 +100,7 @@ impl ListenArgs {
                 Failure::usage(message).hint("make --lease-ms at least twice --heartbeat-ms; five times is usual")
             );
         }
-        let allow_readable_key = context.settings.switch(Key::AllowReadableKey)?;
+        let allow_readable_key = context.settings.switch(Key::AllowReadable)?;
         let tls = self.tls_cert.clone().zip(self.tls_key.clone());
         let mut config = CoordinatorConfig::new(folder.path());
         config.listen = Some(self.listen);

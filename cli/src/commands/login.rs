@@ -91,7 +91,7 @@ fn key(url: &str) -> Result<String, Failure> {
 fn secret(context: &Context<'_>, key: &str) -> Result<String, Failure> {
     let said = |key| context.settings.said_by(Origin::Flag, key);
     if let Some(file) = said(Key::TokenFile) {
-        let allow_readable_key = context.settings.switch(Key::AllowReadableKey)?;
+        let allow_readable_key = context.settings.switch(Key::AllowReadable)?;
         return credentials::read_token(Path::new(file), allow_readable_key);
     }
     if let Some(secret) = said(Key::Token) {

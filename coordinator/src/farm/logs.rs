@@ -406,6 +406,9 @@ mod tests {
             logs.end(job, 1);
             logs.close(job, 1);
         }
-        assert_eq!(logs.open.available_permits(), 2);
+        // Closing works where it may wait for the disk.
+        while logs.open.available_permits() < 2 {
+            tokio::task::yield_now().await;
+        }
     }
 }

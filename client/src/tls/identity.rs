@@ -1,6 +1,6 @@
 //! The certificate that this side shows, where a coordinator asks for one.
 
-use crate::tls::TlsError;
+use super::TlsError;
 use planforge_types::private_file::refuse_exposed;
 use std::{
     fmt,
