@@ -189,10 +189,11 @@ fn shapes() {
             "[E] Error[3]: condition: satisfyProfile Runtime dimension does not satisfy any optimization profile.)\n",
             None,
         ),
-        ("[E] Error[4]: Specified optimization profiles must satisfy MIN<=OPT<=MAX.\n", None),
     ] {
         assert_eq!(build(text).kind, FailureKind::Shape { tensor: tensor.map(str::to_owned) }, "{text}");
     }
+    let profile = "[E] Error[4]: Specified optimization profiles must satisfy MIN<=OPT<=MAX.\n";
+    assert_eq!(build(profile).kind, FailureKind::InvalidProfile { tensor: None });
 }
 
 #[test]
