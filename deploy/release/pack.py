@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Packs one built binary: a tarball, a Debian package and a Python wheel, the same bytes whenever the same is packed.
 
-    pack.py BINARY --out FOLDER [--epoch SECONDS] [--sbom FILE]
+    pack.py BINARY --out FOLDER [--epoch SECONDS] [--sbom FILE] [--level 1..9]
 
 Beside the binary go its completions and man pages, which the binary itself writes, the licence, the changelog and, where
 one is given, the list of what the binary is made of (`sbom.py`). The C library that the binary needs is read from the
@@ -22,6 +22,7 @@ import pathlib
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 import zipfile
 
@@ -68,9 +69,9 @@ def epoch(given):
     return int(run("git", "-C", str(ROOT), "log", "-1", "--format=%ct"))
 
 
-def zipped(data):
+def zipped(data, level=9):
     """gzip without a name or time."""
-    return gzip.compress(data, compresslevel=9, mtime=0)
+    return gzip.compress(data, compresslevel=level, mtime=0)
 
 
 def payload(binary, work):
@@ -109,10 +110,10 @@ def entry(name, mode, seconds, kind):
     return info
 
 
-def tarball(files, name, seconds):
+def tarball(files, name, seconds, level):
     licence = {"LICENSE": "LICENSE", "CHANGELOG.md": "CHANGELOG.md", "README.md": "README.md"}
     more = {path: ((ROOT / source).read_bytes(), 0o644) for path, source in licence.items()}
-    return zipped(tar_of({**files, **more}, seconds, f"{name}/"))
+    return zipped(tar_of({**files, **more}, seconds, f"{name}/"), level)
 
 
 def ar_member(name, data, seconds):
@@ -120,7 +121,7 @@ def ar_member(name, data, seconds):
     return header + data + (b"\n" if len(data) % 2 else b"")
 
 
-def deb(files, version, architecture, libc, seconds):
+def deb(files, version, architecture, libc, seconds, level):
     """A Debian package: an ar archive of a version, a control archive and a data archive."""
     docs = "share/doc/planforge"
     copyright_text = (
@@ -146,12 +147,12 @@ def deb(files, version, architecture, libc, seconds):
     members = [
         ("debian-binary", b"2.0\n"),
         ("control.tar.gz", zipped(tar_of(controls, seconds, "./"))),
-        ("data.tar.xz", lzma.compress(tar_of(files, seconds, "./"), preset=6)),
+        ("data.tar.xz", lzma.compress(tar_of(files, seconds, "./"), preset=min(level - 1, 6))),
     ]
     return b"!<arch>\n" + b"".join(ar_member(name, data, seconds) for name, data in members)
 
 
-def wheel(files, version, machine, libc, seconds):
+def wheel(files, version, machine, libc, seconds, level):
     """A wheel whose script is the binary itself; man pages and completions go where wheels may put data."""
     tag = f"py3-none-manylinux_{libc.replace('.', '_')}_{machine}"
     info = f"planforge-{version}.dist-info"
@@ -185,7 +186,7 @@ def wheel(files, version, machine, libc, seconds):
             member = zipfile.ZipInfo(path, when)
             member.external_attr = (0o100000 | mode) << 16
             member.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(member, bytes_, compresslevel=9)
+            archive.writestr(member, bytes_, compresslevel=level)
     return f"planforge-{version}-{tag}.whl", out.getvalue()
 
 
@@ -203,10 +204,10 @@ def pack(given, work):
         files["share/doc/planforge/sbom.cdx.json"] = (given.sbom.read_bytes(), 0o644)
     name = f"planforge-{version}-linux-{machine}"
     packed = {
-        f"{name}.tar.gz": tarball(files, name, seconds),
-        f"planforge_{version}_{architecture}.deb": deb(files, version, architecture, head.libc, seconds),
+        f"{name}.tar.gz": tarball(files, name, seconds, given.level),
+        f"planforge_{version}_{architecture}.deb": deb(files, version, architecture, head.libc, seconds, given.level),
     }
-    wheel_name, wheel_bytes = wheel(files, version, machine, head.libc, seconds)
+    wheel_name, wheel_bytes = wheel(files, version, machine, head.libc, seconds, given.level)
     packed[wheel_name] = wheel_bytes
     if given.sbom:
         packed[f"{name}.cdx.json"] = given.sbom.read_bytes()
@@ -225,9 +226,8 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--epoch", type=int)
     parser.add_argument("--sbom", type=pathlib.Path)
+    parser.add_argument("--level", type=int, choices=range(1, 10), default=9, help="how hard to compress")
     given = parser.parse_args()
-    import tempfile
-
     with tempfile.TemporaryDirectory() as work:
         try:
             pack(given, pathlib.Path(work))

@@ -28,7 +28,7 @@ fn python(words: &[&str]) -> Command {
 
 fn pack(binary: &Path, out: &Path, epoch: &str, sbom: &Path) -> Command {
     let [binary, out, sbom] = [binary, out, sbom].map(|path| path.to_str().unwrap());
-    python(&["deploy/release/pack.py", binary, "--out", out, "--epoch", epoch, "--sbom", sbom])
+    python(&["deploy/release/pack.py", binary, "--out", out, "--epoch", epoch, "--sbom", sbom, "--level", "1"])
 }
 
 /// A binary as packages hold it: without what debuggers want.

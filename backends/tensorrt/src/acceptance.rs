@@ -4,9 +4,9 @@
 //! empty or partial file where a plan should be, and assertions end a run without any verdict line.
 
 use crate::{
-    failure,
     log::{Level, LogFacts, Message, Verdict},
     plan::{PlanError, PlanHeader, PlanLayout},
+    plugins,
 };
 use planforge_report::{Finding, Severity};
 use planforge_tensorrt_rules::version::Version;
@@ -82,7 +82,7 @@ pub fn judge_run(exit: Exit, facts: &LogFacts) -> Result<(), Rejected> {
         Some(Verdict::Failed) => return Err(Rejected::Failed),
         None => return Err(Rejected::NoVerdict),
     }
-    if let Some(message) = failure::lost_plugin(facts) {
+    if let Some(message) = plugins::lost_plugin(facts) {
         return Err(Rejected::PluginNotLoaded(message.text.clone()));
     }
     match facts.errors.iter().find(|message| is_load_error(message)) {

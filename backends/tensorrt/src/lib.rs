@@ -12,6 +12,7 @@
 //! | [`plan`] | the header of a serialized engine |
 //! | [`timing_cache`] | the header of a timing cache |
 //! | [`acceptance`] | when a build counts |
+//! | `plugins` | plugin libraries that a run names, and what its log says of them |
 //! | [`selected`] | whether a run was on the device that was leased |
 //! | [`failure`] | why a run failed, in words, with class and retry rule |
 
@@ -24,6 +25,7 @@ pub mod failure;
 pub mod fuzzing;
 pub mod log;
 mod meter;
+mod plugins;
 pub use planforge_tensorrt_rules::plan;
 pub mod process;
 pub mod selected;

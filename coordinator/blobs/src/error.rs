@@ -99,7 +99,7 @@ pub enum BlobError {
 
 impl BlobError {
     /// Wraps an I/O error with what was being done; a full disk becomes [`BlobError::Full`].
-    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
                 Self::Full { room: Room::Disk, path: path.to_owned(), needed_bytes: 0, available_bytes: 0 }

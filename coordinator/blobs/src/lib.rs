@@ -2,13 +2,10 @@
 
 mod error;
 mod local;
-mod published;
-mod upload;
 mod uploader;
 
 pub use error::{BlobError, Room, Whose};
-pub use local::{LocalBlobs, LocalBlobsOptions, ScrubReport, blob_path};
-pub use upload::{Begun, UploadStatus};
+pub use local::{Begun, LocalBlobs, LocalBlobsOptions, ScrubReport, UploadStatus, blob_path};
 pub use uploader::{ProjectRoom, Uploader};
 
 use bytes::Bytes;

@@ -33,12 +33,12 @@ pub struct ProjectRoom {
 
 impl Uploader {
     /// Whether both are one, whatever they are called.
-    pub(super) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is(&self, other: &Self) -> bool {
         self.token == other.token
     }
 
     /// Whether it may open another upload of `size_bytes` beside those that are open.
-    pub(super) fn admit<'a>(
+    pub(crate) fn admit<'a>(
         &self,
         open: impl Iterator<Item = (&'a Self, u64)>,
         size_bytes: u64,

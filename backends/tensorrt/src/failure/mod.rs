@@ -17,8 +17,6 @@ use crate::{
 };
 use planforge_types::{BackendError, FailureClass};
 
-pub(crate) use process::lost_plugin;
-
 /// What the run was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {

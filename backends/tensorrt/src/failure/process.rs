@@ -3,7 +3,7 @@
 use super::{Ended, FailureKind, Found, Messages, between};
 use crate::{
     acceptance::Exit,
-    log::{LogFacts, Message},
+    plugins::{is_plugin, library_in},
 };
 
 /// What a shell and the loader exit with when a program or one of its libraries is not there.
@@ -50,37 +50,6 @@ pub(super) fn missing_library(ended: &Ended<'_>, messages: &Messages<'_>) -> Opt
         FailureKind::MissingLibrary { library: library.to_owned() }
     };
     Some(Found::new(kind, &message.text))
-}
-
-/// A plugin is named on the command line; what is missing then is the operator's to provide.
-fn is_plugin(facts: &LogFacts, library: &str) -> bool {
-    facts.banner().is_some_and(|banner| {
-        !library.is_empty()
-            && banner.command.to_ascii_lowercase().contains("plugins")
-            && banner.command.contains(library)
-    })
-}
-
-/// An error that a plugin library of the command line could not be loaded: some versions go on and pass without it.
-pub(crate) fn lost_plugin(facts: &LogFacts) -> Option<&Message> {
-    const LOST: [&str; 6] = [
-        "could not load plugin library",
-        "could not load library",
-        "unable to load library",
-        "unable to load dynamic library",
-        "failed to load library",
-        "cannot open shared object file",
-    ];
-    facts.errors.iter().find(|message| {
-        let text = message.text.to_ascii_lowercase();
-        LOST.iter().any(|lost| text.contains(lost)) && is_plugin(facts, library_in(&message.text))
-    })
-}
-
-/// The library that a message names.
-fn library_in(text: &str) -> &str {
-    let words = text.split(|c: char| c.is_whitespace() || "'\":,;()".contains(c));
-    words.into_iter().find(|word| word.contains(".so") || word.ends_with(".dll")).unwrap_or_default()
 }
 
 pub(super) fn unknown_option(_: &Ended<'_>, messages: &Messages<'_>) -> Option<Found> {

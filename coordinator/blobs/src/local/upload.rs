@@ -7,9 +7,9 @@
 //! At most one request writes to an upload. One whose bytes stopped coming gives way to the next, so that a client whose
 //! connection died unnoticed need not wait for a timeout.
 
-use super::{
+use super::{Inner, LocalBlobs, blocking, hash_prefix};
+use crate::{
     error::BlobError,
-    local::{Inner, LocalBlobs, blocking, hash_prefix},
     uploader::{ProjectRoom, Uploader},
 };
 use bytes::Bytes;

@@ -13,11 +13,14 @@
 //! the filesystem changes no times; [`LocalBlobs::verify`] and [`LocalBlobs::scrub`] find it, and every client checks
 //! the digest of what it receives.
 
-use super::{
+mod published;
+mod upload;
+
+pub use upload::{Begun, UploadStatus};
+
+use crate::{
     BlobStore,
     error::{BlobError, Room},
-    published,
-    upload::{UploadSlot, Uploads},
 };
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
@@ -34,6 +37,7 @@ use std::{
     },
     time::Duration,
 };
+use upload::{UploadSlot, Uploads};
 
 /// Bytes read at once when a blob is served: large enough that one trip to a blocking thread costs nothing beside it.
 const READ_CHUNK_BYTES: u64 = 512 * 1024;
@@ -76,16 +80,16 @@ pub struct ScrubReport {
 /// A folder of blobs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct LocalBlobs {
-    pub(super) inner: Arc<Inner>,
+    inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
-pub(super) struct Inner {
+struct Inner {
     root: PathBuf,
-    pub(super) options: LocalBlobsOptions,
+    options: LocalBlobsOptions,
     /// Bytes of visible blobs; counted only when there is a quota.
     used_bytes: AtomicU64,
-    pub(super) uploads: Uploads,
+    uploads: Uploads,
     /// Makes names of temporary files unique within this process.
     temporary: AtomicU64,
     /// Taken, by the digest's first digit, while a blob becomes visible: of two uploads of one blob one counts.
@@ -186,15 +190,15 @@ pub fn blob_path(root: &Path, digest: Digest) -> PathBuf {
 }
 
 impl Inner {
-    pub(super) fn path(&self, digest: Digest) -> PathBuf {
+    fn path(&self, digest: Digest) -> PathBuf {
         blob_path(&self.root, digest)
     }
 
-    pub(super) fn staging(&self) -> PathBuf {
+    fn staging(&self) -> PathBuf {
         self.root.join("staging")
     }
 
-    pub(super) fn size(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
+    fn size(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
         let path = self.path(digest);
         match fs::metadata(&path) {
             Ok(metadata) => Ok(Some(metadata.len())),
@@ -255,7 +259,7 @@ impl Inner {
     }
 
     /// Makes a staged file, whose digest was checked, visible.
-    pub(super) fn publish(&self, file: &File, staged: &Path, digest: Digest, size: u64) -> Result<(), BlobError> {
+    fn publish(&self, file: &File, staged: &Path, digest: Digest, size: u64) -> Result<(), BlobError> {
         let target = self.path(digest);
         let turn = &self.publishing[usize::from(digest.as_raw()[0]) % PUBLISHING];
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -292,7 +296,7 @@ impl Inner {
     }
 
     /// Whether there is room, once uploads that nobody continues gave way where there is none.
-    pub(super) fn check_room(&self, needed_bytes: u64) -> Result<(), BlobError> {
+    fn check_room(&self, needed_bytes: u64) -> Result<(), BlobError> {
         match self.has_room(needed_bytes) {
             Err(BlobError::Full { .. }) if self.uploads.give_way(&self.staging()) > 0 => self.has_room(needed_bytes),
             other => other,
@@ -309,7 +313,7 @@ impl Inner {
     }
 
     /// Whether a piece that arrived, and counts already, still fits. Looks at the disk where `look` says so.
-    pub(super) fn still_fits(&self, piece_bytes: u64, look: bool) -> Result<(), BlobError> {
+    fn still_fits(&self, piece_bytes: u64, look: bool) -> Result<(), BlobError> {
         match self.has_room_for_arrived(piece_bytes, look) {
             Err(BlobError::Full { .. }) if self.uploads.give_way(&self.staging()) > 0 => {
                 self.has_room_for_arrived(piece_bytes, look)
@@ -333,7 +337,7 @@ impl Inner {
     }
 
     /// Says how much room there was when a write found none.
-    pub(super) fn describe_full(&self, error: BlobError, slot: &UploadSlot) -> BlobError {
+    fn describe_full(&self, error: BlobError, slot: &UploadSlot) -> BlobError {
         match error {
             BlobError::Full { room, path, .. } => BlobError::Full {
                 room,
@@ -396,7 +400,7 @@ fn hash_file(file: &File) -> io::Result<(Digest, u64)> {
 }
 
 /// Feeds up to `limit` bytes from the start of `file` to `hasher`.
-pub(super) fn hash_prefix(file: &File, limit: u64, hasher: &mut DigestWriter) -> io::Result<()> {
+fn hash_prefix(file: &File, limit: u64, hasher: &mut DigestWriter) -> io::Result<()> {
     let mut buffer = vec![0; HASH_CHUNK_BYTES];
     let mut offset = 0;
     while offset < limit {
@@ -449,7 +453,7 @@ fn read_exact(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
 }
 
 /// Runs blocking file work; a panic in it becomes an I/O error of this call only.
-pub(super) async fn blocking<T: Send + 'static>(
+async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
 ) -> Result<T, BlobError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|gone| {
