@@ -183,7 +183,7 @@ fn codes(report: &Report) -> Vec<&str> {
 
 #[test]
 fn versions_of_every_generation_build_verify_measure_and_profile() {
-    for version in ["8.4.1", "8.6.1", "10.5.0", "10.16.0", "11.1.0"] {
+    for version in ["8.5.1", "8.6.1", "10.5.0", "10.16.0", "11.1.0"] {
         let mut job = Job::new(version);
         let report = job.report();
         assert!(report.accurate && report.simulated, "{version}: {:?}", report.findings);
@@ -259,7 +259,7 @@ fn what_ran_on_another_board_does_not_count() {
     let (own, far) = (board_of("h100-sxm"), board_of("a100-sxm4-80gb").gpu());
     // Another specimen of the same kind: only its UUID tells, which versions before 10.0 do not print.
     let twin = Gpu { uuid: "GPU-0badc0de-0000-4000-8000-000000000001".into(), ..own.gpu() };
-    for version in ["8.4.1", "8.6.1", "10.5.0", "11.1.0"] {
+    for version in ["8.5.1", "8.6.1", "10.5.0", "11.1.0"] {
         for other in [&far, &twin] {
             let told_apart = other.name != own.name || !version.starts_with('8');
             let building = Selects { building: Some(other.clone()), ..Selects::default() };

@@ -22,6 +22,9 @@ use std::{path::PathBuf, time::Duration};
 /// How long cancelled jobs may take to leave their devices before this command ends anyway; their workers die with it.
 const CANCEL_LIMIT: Duration = Duration::from_secs(15);
 
+/// How often jobs are looked at for a toolchain that is gone.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
 /// How often another process may take this machine's farm over, or end it, while one build waits.
 const MAX_TAKEOVERS: u32 = 20;
 
@@ -127,7 +130,13 @@ impl Build<'_> {
                 break reply;
             }
             farm.start_work().await?;
-            if !asked_again && any_unplaceable(farm, waiting.live()).await? {
+            let live = waiting.live();
+            let lost = tokio::select! {
+                followed = waiting.follow(farm) => followed.map(|()| false)?,
+                lost = until_unplaceable(farm, &live), if !asked_again => lost.map(|()| true)?,
+            };
+            if lost {
+                waiting.clear();
                 // The farm knew what this machine offered before an upgrade, and now its agent has said otherwise: with
                 // another compiler the engines have other keys.
                 self.context
@@ -138,7 +147,6 @@ impl Build<'_> {
                 asked_again = true;
                 continue;
             }
-            waiting.follow(farm).await?;
             break reply;
         };
         let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
@@ -203,10 +211,16 @@ async fn withdraw(printer: &Printer, farm: &Farm, reply: &v1::SubmitReply, reaso
     }
 }
 
-/// Whether nothing offers any more what one of these jobs was resolved to.
-async fn any_unplaceable(farm: &Farm, ids: Vec<String>) -> Result<bool, Failure> {
-    let jobs = Waiting::results(farm, &ids).await?;
-    Ok(jobs.iter().any(|job| job.state() == v1::JobState::Unplaceable))
+/// Completes when nothing offers any more what one of these jobs was resolved to. A device is seen before what that
+/// means for jobs stands in the store, so it is looked again and again.
+async fn until_unplaceable(farm: &Farm, ids: &[String]) -> Result<(), Failure> {
+    loop {
+        let jobs = Waiting::results(farm, ids).await?;
+        if jobs.iter().any(|job| job.state() == v1::JobState::Unplaceable) {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
 }
 
 /// The report of the one engine that was asked for; of several the table has to do.

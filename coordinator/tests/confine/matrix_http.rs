@@ -26,8 +26,15 @@ fn routes() -> Vec<String> {
 
 fn routes_of(source: &str, found: &mut Vec<String>) {
     for rest in source.split(".route(").skip(1) {
-        let Some(rest) = rest.trim_start().strip_prefix('"') else { continue };
-        let (pattern, rest) = rest.split_once('"').expect("a pattern ends");
+        let (pattern, rest) = match rest.trim_start().strip_prefix('"') {
+            Some(rest) => rest.split_once('"').expect("a pattern ends"),
+            // A constant of the same source; what else stands there is no route of ours.
+            None => {
+                let (name, rest) = rest.split_once(',').expect("a pattern and its handlers");
+                let Some((_, value)) = source.split_once(&format!("const {name}: &str = \"")) else { continue };
+                (value.split('"').next().expect("a text ends"), rest)
+            }
+        };
         // To the parenthesis that closes the route.
         let mut depth = 1;
         let end = rest.find(|c: char| {
@@ -83,6 +90,8 @@ fn expected(route: &str) -> [u16; 6] {
         "GET /v1/blobs/sha256/{hex}" => [200, 404, 200, 200, 404, 401],
         // 200: it is there; 201: send it.
         "POST /v1/uploads" => [200, 201, 200, 200, 201, 401],
+        // This farm certifies nobody; who may have a certificate is told in `tests/enrollment.rs`.
+        "POST /v1/enroll" | "POST /v1/certificate" => [400, 400, 400, 400, 400, 401],
         // Somebody else's upload does not exist.
         "HEAD /v1/uploads/{id}" | "PATCH /v1/uploads/{id}" | "DELETE /v1/uploads/{id}" => {
             [404, 404, 404, 404, 404, 401]
