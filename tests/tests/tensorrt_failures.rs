@@ -238,7 +238,7 @@ fn what_a_gpu_cannot_do_is_refused_at_submission() {
     };
     refused(
         &["--sku", "h100-pcie", "--toolchain", "tensorrt=8.4"],
-        &["compute capability 9.0 (Hopper)", "8.5.1 and newer do", "--toolchain tensorrt=10.3.0.26"],
+        &["compute capability 9.0 (Hopper)", "8.5.1 and newer do", "--toolchain tensorrt=10.3.0"],
     );
     refused(&["--sku", SKU, "--precision", "bf16"], &["precision bf16", "7.5 (Turing)", "ask for fp16"]);
     refused(&["--sku", SKU, "--precision", "fp8"], &["precision fp8", "7.5 (Turing)"]);

@@ -1,7 +1,7 @@
 //! What can be said before anything runs: refusals, and warnings where it is not certain.
 //!
 //! A spec is checked by writing every command line that its job would run, and by the rules of what the version's parser
-//! reads ([`crate::operators`]) and what the GPU can do with it ([`crate::hardware`]).
+//! reads (`operators`) and what the GPU can do with it ([`crate::hardware`]).
 
 use crate::{
     command::{self, Benchmark, BuildFiles, CommandLine, Mode, Outputs, Profile, Run},
