@@ -2,7 +2,8 @@
 # Builds the release packages from this checkout: build.sh OUT [GLIBC]
 #
 # OUT gets the tarball, the Debian package, the wheel, the list of what is inside (CycloneDX) and SHA256SUMS. The same
-# commit gives the same bytes wherever it is checked out: paths are taken out of the binary, times are the commit's.
+# commit is meant to give the same bytes wherever it is checked out: paths are taken out of the binary, times are the
+# commit's.
 #
 # With GLIBC, 2.28 for instance, the binary is linked against that version, so that it runs on every system with it or a
 # newer one: by zig's linker, which comes as a Python package. Without it the binary needs this machine's version, and

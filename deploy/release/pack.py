@@ -138,7 +138,7 @@ def deb(files, version, architecture, libc, seconds, level):
     size_kib = sum((len(data) + 1023) // 1024 for data, _ in files.values())
     control = (
         f"Package: planforge\nVersion: {version}\nArchitecture: {architecture}\n"
-        "Maintainer: the authors of Planforge <planforge@localhost>\n"
+        "Maintainer: the authors of Planforge\n"
         f"Installed-Size: {size_kib}\nDepends: libc6 (>= {libc}), ca-certificates\nSection: science\nPriority: optional\n"
         f"Description: {HOMEPAGE_SUMMARY}\n " + DESCRIPTION.replace("\n", "\n ") + "\n"
     )

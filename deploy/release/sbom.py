@@ -8,6 +8,7 @@ the scope `excluded`. The same tree gives the same bytes.
 """
 
 import argparse
+import datetime
 import hashlib
 import json
 import os
@@ -127,8 +128,6 @@ def document(found, epoch):
 
 
 def timestamp(epoch):
-    import datetime
-
     return datetime.datetime.fromtimestamp(epoch, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
