@@ -13,9 +13,8 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::{ffi::OsString, sync::LazyLock};
 
 /// Below every command's list: what holds for all of them.
-static AFTER_HELP: LazyLock<String> = LazyLock::new(|| {
-    format!("{}\n\n{}\n{}", examples::text(""), failure::exit_codes_text(), settings::help_text())
-});
+static AFTER_HELP: LazyLock<String> =
+    LazyLock::new(|| format!("{}\n\n{}\n{}", examples::text(""), failure::exit_codes_text(), settings::help_text()));
 
 /// Builds, measures, stores and compares inference engines on real devices.
 ///

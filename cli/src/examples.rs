@@ -100,15 +100,15 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "projects set",
         &["planforge projects set red --share 2 --max-jobs 5000", "planforge projects set red --max-bytes none"],
     ),
-    ("audit", &["planforge audit --days 7", "planforge audit --actor ci --what submit", "planforge audit --all --json"]),
+    (
+        "audit",
+        &["planforge audit --days 7", "planforge audit --actor ci --what submit", "planforge audit --all --json"],
+    ),
     ("doctor", &["planforge doctor", "planforge doctor --no-self-test --json"]),
     ("probe", &["planforge probe"]),
     ("engines", &["planforge engines", "planforge engines model.onnx --sku t4"]),
     ("inspect", &["planforge inspect model.onnx", "planforge inspect engines/model.t4.plan"]),
-    (
-        "explain",
-        &["planforge explain model.onnx", "planforge explain model.onnx --shapes images:1x3x224x224 --json"],
-    ),
+    ("explain", &["planforge explain model.onnx", "planforge explain model.onnx --shapes images:1x3x224x224 --json"]),
     (
         "bench",
         &[
@@ -190,7 +190,8 @@ mod tests {
     fn paths(command: &Command, path: &str, found: &mut BTreeSet<String>) {
         found.insert(path.to_owned());
         for below in command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help") {
-            let path = if path.is_empty() { below.get_name().to_owned() } else { format!("{path} {}", below.get_name()) };
+            let path =
+                if path.is_empty() { below.get_name().to_owned() } else { format!("{path} {}", below.get_name()) };
             paths(below, &path, found);
         }
     }

@@ -55,7 +55,8 @@ fn templates_and_examples_have_the_form_that_their_services_ask_for() {
     // One with a mistake is told.
     let wrong = work.path().join("wrong.yml");
     fs::write(&wrong, "name: x\nruns:\n  using: composite\n  steps: none\n").unwrap();
-    let output = Command::new(&checker).args(["--builtin-schema", "vendor.github-actions"]).arg(&wrong).output().unwrap();
+    let output =
+        Command::new(&checker).args(["--builtin-schema", "vendor.github-actions"]).arg(&wrong).output().unwrap();
     assert!(!output.status.success());
 }
 
@@ -160,7 +161,10 @@ fn the_action_of_github_builds_gates_fetches_and_tells() {
     assert!(said.contains("::error title=planforge fetch 'model.onnx'"), "{said}");
     assert_eq!(junit(&runner), (4, 1, 1));
     let summary = runner.read("planforge-ci.md");
-    assert!(summary.contains("### planforge: failed") && summary.contains("exit code 3: something is missing"), "{summary}");
+    assert!(
+        summary.contains("### planforge: failed") && summary.contains("exit code 3: something is missing"),
+        "{summary}"
+    );
     assert!(summary.contains("skipped"), "{summary}");
 }
 

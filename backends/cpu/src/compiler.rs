@@ -75,10 +75,7 @@ impl Compiler for CpuCompiler {
             ));
         }
         let refusals = [
-            (
-                !matches!(spec.precision, Precision::Fp32 | Precision::Best),
-                format!("precision {}", spec.precision),
-            ),
+            (!matches!(spec.precision, Precision::Fp32 | Precision::Best), format!("precision {}", spec.precision)),
             (spec.hardware_compatibility.is_some(), "hardware compatibility levels".into()),
             (spec.version_compatible, "version-compatible plans".into()),
             (spec.calibration.is_some(), "calibration".into()),

@@ -22,8 +22,8 @@ pub struct Args {
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let found = Farm::with(context, Need::Answers, async |farm| {
-        let devices = farm.rpc().list_devices(v1::ListDevicesRequest { online_only: false });
-        let devices = devices.await.map_err(|e| farm.error(e))?.into_inner().devices;
+        let devices = farm.rpc().list_devices(v1::ListDevicesRequest { online_only: false }).await;
+        let devices = devices.map_err(|e| farm.error(e))?.into_inner().devices;
         Ok((devices, farm.is_embedded().await?))
     });
     let (mut devices, embedded) = found.await?;
@@ -87,8 +87,12 @@ mod tests {
         let here = ["cpu0", "gpu0", "gpu1"].map(|id| device("me", id, true, ""));
         let listed = with_those_here(known.to_vec(), here.to_vec());
         let told: Vec<_> = listed.iter().map(|d| (&*d.agent, &*d.id, d.online, &*d.busy_job)).collect();
-        let expected =
-            [("me", "gpu0", true, "job"), ("you", "cpu0", false, ""), ("me", "cpu0", true, ""), ("me", "gpu1", true, "")];
+        let expected = [
+            ("me", "gpu0", true, "job"),
+            ("you", "cpu0", false, ""),
+            ("me", "cpu0", true, ""),
+            ("me", "gpu1", true, ""),
+        ];
         assert_eq!(told, expected);
     }
 }

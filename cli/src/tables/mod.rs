@@ -289,8 +289,8 @@ pub fn plugins(plugins: &[v1::Plugin], now_ms: u64) -> String {
 pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
     let told = specs::columns(engines.iter().map(|engine| engine.spec_json.as_str()));
     let headers = ["model", "sku", "toolchain"].into_iter().chain(told.iter().map(|(header, _)| *header));
-    let figures = ["key", "plan", "builds", "size", "age", "median", "throughput", "accurate"];
-    let mut rows = table(&headers.chain(figures).collect::<Vec<_>>());
+    let others = ["key", "plan", "builds", "size", "age", "median", "throughput", "accurate"];
+    let mut rows = table(&headers.chain(others).collect::<Vec<_>>());
     let numbers_at = 3 + told.len() + 2;
     let mut is_marked = false;
     for (index, engine) in engines.iter().enumerate() {

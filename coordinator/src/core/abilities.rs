@@ -67,8 +67,7 @@ impl State {
 
     /// The refusal of a measurement that no known device with this target can make; `None` where one can, or did not say.
     pub(super) fn unmeasurable(&self, target: &Target, ask: &MeasureAsk) -> Option<ApiError> {
-        let lacking: Vec<_> =
-            ask.extras().into_iter().filter(|(name, ..)| self.none_measures(target, name)).collect();
+        let lacking: Vec<_> = ask.extras().into_iter().filter(|(name, ..)| self.none_measures(target, name)).collect();
         let (name, _, _) = lacking.first()?;
         let whats: Vec<&str> = lacking.iter().map(|(_, what, _)| *what).collect();
         let flags: Vec<&str> = lacking.iter().map(|(.., flag)| *flag).collect();

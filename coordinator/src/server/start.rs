@@ -253,7 +253,9 @@ impl Coordinator {
             require_agent_certificate,
             authority,
             public_url: config.public_url,
-            own_url: address.map(|address| format!("{scheme}://{}", reached_as(address, &certified))).unwrap_or_default(),
+            own_url: address
+                .map(|address| format!("{scheme}://{}", reached_as(address, &certified)))
+                .unwrap_or_default(),
             session_cookie: Options::session_cookie_on(address.map_or(0, |address| address.port())),
         };
         let page_url = options.page_url().to_owned();

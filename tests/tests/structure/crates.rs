@@ -23,7 +23,7 @@ struct Metadata {
 
 #[derive(Debug, Deserialize)]
 pub struct Package {
-    name: String,
+    pub name: String,
     manifest_path: PathBuf,
     description: Option<String>,
     dependencies: Vec<Dependency>,

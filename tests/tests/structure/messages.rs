@@ -8,9 +8,36 @@ use std::collections::BTreeSet;
 
 /// Names of lists of numbers, and of positions in them, which `Debug` writes as everybody does.
 const NUMBERS: [&str; 30] = [
-    "at", "axes", "axis", "block", "built", "dims", "dimensions", "expected", "first", "found", "given", "grid", "kernel",
-    "label_shape", "parts", "place", "row_shape", "scales", "second", "shape", "shape()", "shapes", "sizes", "takes",
-    "target", "value", "values", "w", "window", "0",
+    "at",
+    "axes",
+    "axis",
+    "block",
+    "built",
+    "dims",
+    "dimensions",
+    "expected",
+    "first",
+    "found",
+    "given",
+    "grid",
+    "kernel",
+    "label_shape",
+    "parts",
+    "place",
+    "row_shape",
+    "scales",
+    "second",
+    "shape",
+    "shape()",
+    "shapes",
+    "sizes",
+    "takes",
+    "target",
+    "value",
+    "values",
+    "w",
+    "window",
+    "0",
 ];
 
 /// Names of C libraries' status codes, whose `Debug` is the name that the libraries' manuals have.
@@ -63,7 +90,8 @@ fn formatted(line: &str, statement: &str) -> Vec<String> {
 /// A name of a list of numbers that the arguments of a statement end in; else nothing.
 fn positional(statement: &str) -> String {
     let names = NUMBERS.iter().filter(|name| name.len() > 3);
-    let mut named = names.filter(|name| statement.contains(&format!(".{name}")) || statement.contains(&format!(".{name}(")));
+    let mut named =
+        names.filter(|name| statement.contains(&format!(".{name}")) || statement.contains(&format!(".{name}(")));
     named.next().map(|name| (*name).to_owned()).unwrap_or_default()
 }
 

@@ -172,8 +172,8 @@ impl Lowering<'_> {
         for (number, &id) in self.graph.inputs.iter().enumerate() {
             let value = self.graph.value(id).clone();
             let dims = self.dims(id)?;
-            let kind = Kind::of(value.element)
-                .ok_or_else(|| format!("input '{}' has type {}", value.name, value.element))?;
+            let kind =
+                Kind::of(value.element).ok_or_else(|| format!("input '{}' has type {}", value.name, value.element))?;
             let bytes = dims.iter().product::<u64>() * kind.bytes();
             let buffer = self.buffer(&value.name, bytes, Place::Input(number as u32));
             self.program.inputs.push(Edge { name: value.name, element: value.element, shape: dims.clone(), buffer });

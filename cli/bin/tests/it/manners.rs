@@ -112,7 +112,11 @@ fn a_command_line_that_is_none_is_one_json_object_too() {
         let output = world.run(&args);
         assert_eq!(output.status.code(), Some(2), "{path:?}");
         let error = &json(&output)["error"];
-        assert_eq!((error["code"].as_str(), error["exit_code"].as_u64()), (Some("invalid-argument"), Some(2)), "{path:?}");
+        assert_eq!(
+            (error["code"].as_str(), error["exit_code"].as_u64()),
+            (Some("invalid-argument"), Some(2)),
+            "{path:?}"
+        );
         let message = error["message"].as_str().unwrap();
         assert!(message.contains("--no-such-flag") && !message.starts_with("error"), "{message}");
     }
@@ -207,12 +211,24 @@ fn lists_tell_rows_apart_and_say_that_there_are_more() {
     let url = told["jobs"][0]["url"].as_str().unwrap().to_owned();
     assert_eq!(told["jobs"][0]["file"], "mine.onnx");
     let mut curl = Command::new("curl");
-    curl.args(["-sS", "-o", "/dev/null", "-w", "%{http_code}", "-H", &format!("Authorization: Bearer {}", up.token), &url]);
+    curl.args([
+        "-sS",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+        "-H",
+        &format!("Authorization: Bearer {}", up.token),
+        &url,
+    ]);
     assert_eq!(String::from_utf8(curl.output().unwrap().stdout).unwrap(), "200", "{url}");
 
     for rows in ["jobs", "engines"] {
         let alike = columns(&list(&[rows]));
-        assert!(!alike.iter().any(|name| ["THREADS", "PRECISION", "SHAPES", "SPEC"].contains(&name.as_str())), "{alike:?}");
+        assert!(
+            !alike.iter().any(|name| ["THREADS", "PRECISION", "SHAPES", "SPEC"].contains(&name.as_str())),
+            "{alike:?}"
+        );
     }
     submit(&["--threads", "2"]);
     submit(&["--threads", "1", "--option", "force_tactic=r64"]);
