@@ -111,14 +111,17 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Steps that build, gate and fetch; the last of them fails where `missing`.
-fn steps(missing: bool) -> String {
-    let fetched = if missing { "h100-sxm" } else { SKU };
+/// Steps that build, fetch and list.
+fn steps(fetched: &str) -> String {
     format!(
         "# what a pipeline does\nsubmit model.onnx --sku {SKU} --threads 1 --wait\n\
-         compare --model model.onnx --sku {SKU} --gate 50\nfetch 'model.onnx' --sku {fetched} -o engines/\njobs"
+         fetch 'model.onnx' --sku {fetched} -o engines/\njobs"
     )
 }
+
+/// A gate that nothing can pass: an engine of either kind, and nothing to compare them with.
+const GATE: &str =
+    "submit model.onnx --sku cpu-x86-64-v2,cpu-x86-64-v3 --threads 1 --wait\ncompare --model model.onnx --gate 50";
 
 /// Whether the file is XML, and how many tests, failures and skipped tests it tells of.
 fn junit(runner: &Runner) -> (usize, usize, usize) {
@@ -134,19 +137,18 @@ fn the_action_of_github_builds_gates_fetches_and_tells() {
     let Some(python) = python_with("check-jsonschema") else { return };
     let runner = Runner::new(python);
     let (url, admin) = (runner.farm.url.clone(), runner.farm.admin.clone());
-    let with = |missing: bool| {
-        let steps = steps(missing);
-        let inputs = [("server", url.as_str()), ("token", &admin), ("steps", &steps), ("comment", "true")];
+    let with = |steps: &str| {
+        let inputs = [("server", url.as_str()), ("token", &admin), ("steps", steps), ("comment", "true")];
         let pull = [("GITHUB_EVENT_NAME", "pull_request"), ("PULL_REQUEST", "7"), ("GITHUB_REPOSITORY", "me/models")];
         runner.run("github", &inputs, &pull)
     };
-    let good = with(false);
+    let good = with(&steps(SKU));
     let said = text(&good);
     assert_eq!(good.status.code(), Some(0), "{said}");
     assert!(runner.checkout().join(format!("engines/model.{SKU}.plan")).is_file(), "{said}");
     assert!(said.contains("::group::planforge submit model.onnx") && said.contains("::endgroup::"), "{said}");
     assert!(!said.contains('\u{1b}') && !said.contains(&admin), "{said}");
-    assert_eq!(junit(&runner), (4, 0, 0));
+    assert_eq!(junit(&runner), (3, 0, 0));
     let summary = fs::read_to_string(runner.farm.path().join("github/STEP_SUMMARY")).unwrap();
     assert!(summary.contains("### planforge: passed") && summary.contains("planforge fetch"), "{summary}");
     assert_eq!(summary, runner.read("planforge-ci.md"));
@@ -155,17 +157,19 @@ fn the_action_of_github_builds_gates_fetches_and_tells() {
     let asked = fs::read_to_string(runner.farm.path().join("gh.log")).unwrap();
     assert!(asked.contains("repos/me/models/issues/7/comments") && asked.contains("body=@planforge-ci.md"), "{asked}");
 
-    let bad = with(true);
+    let bad = with(&steps("h100-sxm"));
     let said = text(&bad);
     assert_eq!(bad.status.code(), Some(3), "{said}");
     assert!(said.contains("::error title=planforge fetch 'model.onnx'"), "{said}");
-    assert_eq!(junit(&runner), (4, 1, 1));
+    assert_eq!(junit(&runner), (3, 1, 1));
     let summary = runner.read("planforge-ci.md");
     assert!(
         summary.contains("### planforge: failed") && summary.contains("exit code 3: something is missing"),
         "{summary}"
     );
     assert!(summary.contains("skipped"), "{summary}");
+    assert_eq!(with(GATE).status.code(), Some(9));
+    assert!(runner.read("planforge-ci.md").contains("slower than allowed, or nobody can tell"));
 }
 
 #[test]
@@ -174,24 +178,24 @@ fn the_job_of_gitlab_builds_gates_fetches_and_tells() {
     let runner = Runner::new(python);
     let (url, admin) = (runner.farm.url.clone(), runner.farm.admin.clone());
     let scripts = root().join("deploy/ci");
-    let with = |missing: bool, server: &str, token: &str| {
-        let steps = steps(missing);
+    let with = |steps: &str, server: &str, token: &str| {
         let scripts = scripts.to_str().unwrap();
-        let variables = [("PLANFORGE_SERVER", server), ("PLANFORGE_TOKEN", token), ("PLANFORGE_CI_STEPS", &steps)];
+        let variables = [("PLANFORGE_SERVER", server), ("PLANFORGE_TOKEN", token), ("PLANFORGE_CI_STEPS", steps)];
         runner.run("gitlab", &[&variables[..], &[("PLANFORGE_CI_SCRIPTS", scripts)]].concat(), &[])
     };
-    let good = with(false, &url, &admin);
+    let (usual, missing) = (steps(SKU), steps("h100-sxm"));
+    let good = with(&usual, &url, &admin);
     let said = text(&good);
     assert_eq!(good.status.code(), Some(0), "{said}");
     assert!(said.contains("section_start:") && said.contains(":planforge_1\r"), "{said}");
     assert!(runner.checkout().join(format!("engines/model.{SKU}.plan")).is_file(), "{said}");
-    assert_eq!(junit(&runner), (4, 0, 0));
+    assert_eq!(junit(&runner), (3, 0, 0));
     // Every exit code comes through: missing, a bad token, nobody there.
-    assert_eq!(with(true, &url, &admin).status.code(), Some(3));
-    assert_eq!(junit(&runner), (4, 1, 1));
-    assert_eq!(with(false, &url, "nonsense").status.code(), Some(5));
-    assert_eq!(with(false, "http://127.0.0.1:1", &admin).status.code(), Some(4));
-    assert_eq!(with(false, "", &admin).status.code(), Some(2));
+    assert_eq!(with(&missing, &url, &admin).status.code(), Some(3));
+    assert_eq!(junit(&runner), (3, 1, 1));
+    assert_eq!(with(&usual, &url, "nonsense").status.code(), Some(5));
+    assert_eq!(with(&usual, "http://127.0.0.1:1", &admin).status.code(), Some(4));
+    assert_eq!(with(&usual, "", &admin).status.code(), Some(2));
 }
 
 #[test]
@@ -202,12 +206,15 @@ fn what_a_step_prints_cannot_break_the_results() {
     fs::write(&odd, format!("#!/bin/sh\nprintf '{}'\nexit 70\n", said.replace('%', "%%"))).unwrap();
     fs::set_permissions(&odd, fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new("sh");
-    command.arg(root().join("deploy/ci/planforge-ci.sh")).args(["say \"a  b\" <c>", "check"]).current_dir(work.path());
+    command
+        .arg(root().join("deploy/ci/planforge-ci.sh"))
+        .args(["say \"a  b\" '<c>'", "check"])
+        .current_dir(work.path());
     command.env("PLANFORGE_BIN", &odd).env("PLANFORGE_SERVER", "http://127.0.0.1:1").env("GITHUB_ACTIONS", "true");
     let output = process::run(command);
     let log = text(&output);
     assert_eq!(output.status.code(), Some(70), "{log}");
-    assert!(log.contains("::error title=planforge say \"a  b\" <c>::100%25 <b>&"), "{log}");
+    assert!(log.contains("::error title=planforge say \"a  b\" '<c>'::100%25 <b>&"), "{log}");
     assert!(log.contains("::warning title=") && log.contains("::second, with: signs"), "{log}");
     let parse = "import xml.etree.ElementTree as t; print(t.parse('planforge-ci.xml').getroot()[0][0][0].text)";
     let told = ran(Command::new("python3").args(["-c", parse]).current_dir(work.path()));

@@ -33,6 +33,8 @@ fn commands(world: &World) -> Vec<Vec<String>> {
         let args: Vec<&str> = path.iter().map(String::as_str).chain(["-h"]).collect();
         let help = String::from_utf8(world.run(&args).stdout).expect("text");
         let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+        // What is wrapped goes on further to the right.
+        let listed = listed.filter(|line| !line.starts_with("   "));
         let names: Vec<&str> = listed.filter_map(|line| line.split_whitespace().next()).collect();
         if names.is_empty() {
             found.push(path.to_vec());
