@@ -236,7 +236,8 @@ fn device_state(device: &v1::Device, embedded: bool) -> String {
     } else {
         words.push(if embedded { "idle (embedded)" } else { "idle" }.to_owned());
     }
-    if device.draining && !(embedded && !device.online) {
+    // Of a farm that commands run among themselves, every agent that has ended says so.
+    if device.draining && (device.online || !embedded) {
         words.push("draining".into());
     }
     if device.simulated {
