@@ -13,7 +13,6 @@ use crate::{
     settings::Settings,
     telemetry::{self, Service},
 };
-use clap::CommandFactory as _;
 
 /// Runs the command that was asked for.
 pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
@@ -60,7 +59,7 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Open(args) => context.block_on(open::run(&context, args)),
         Command::Token(args) => context.block_on(token::run(&context, args)),
         Command::Worker | Command::CheckDevice { .. } => unreachable!("main runs what agents start"),
-        Command::Completions(args) => completions::run(&context, args, Cli::command()),
-        Command::ManPages(args) => man_pages::run(args, Cli::command()),
+        Command::Completions(args) => completions::run(&context, args, Cli::grammar()),
+        Command::ManPages(args) => man_pages::run(args, Cli::grammar()),
     }
 }

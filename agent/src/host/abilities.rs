@@ -59,13 +59,13 @@ pub(crate) fn abilities(
     // What this host lacks just now is nothing that the toolchain cannot do.
     let can =
         |spec: BuildSpec| compiler.check(&request(spec)).err().is_none_or(|error| error.class != FailureClass::Model);
-    let spelt = |precision: &Precision| format!("{precision:?}").to_lowercase();
     let precisions =
         PRECISIONS.iter().filter(|precision| can(BuildSpec { precision: **precision, ..BuildSpec::default() }));
     Some(v1::Abilities {
-        precisions: precisions.map(spelt).collect(),
+        precisions: precisions.map(ToString::to_string).collect(),
         features: wishes().into_iter().filter(|(_, spec)| can(spec.clone())).map(|(name, _)| name.into()).collect(),
         options: vec![ANY_OPTION.into()],
+        never_measures: compiler.never_measures(sku).iter().map(|name| (*name).to_owned()).collect(),
     })
 }
 

@@ -17,8 +17,8 @@ use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
 use planforge_passes::frontend::{self, Optimized};
 use planforge_plan::{BACKEND, container::MAGIC};
 use planforge_types::{
-    BackendError, Digest, FailureClass, OptimizationProfile, Precision, Toolchain, failure::chain,
-    fingerprint::DiscoveredDevice,
+    BackendError, Digest, FailureClass, OptimizationProfile, Precision, Sku, Toolchain, failure::chain,
+    fingerprint::DiscoveredDevice, order::extras,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
@@ -61,6 +61,10 @@ impl Compiler for CpuCompiler {
         if device.skus.iter().any(buildable) { vec![toolchain()] } else { Vec::new() }
     }
 
+    fn never_measures(&self, _sku: &Sku) -> &'static [&'static str] {
+        &[extras::SWEEP_STREAMS, extras::TRACE]
+    }
+
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
         level(request)?;
         let spec = &request.spec;
@@ -71,10 +75,7 @@ impl Compiler for CpuCompiler {
             ));
         }
         let refusals = [
-            (
-                !matches!(spec.precision, Precision::Fp32 | Precision::Best),
-                format!("precision {:?}", spec.precision).to_lowercase(),
-            ),
+            (!matches!(spec.precision, Precision::Fp32 | Precision::Best), format!("precision {}", spec.precision)),
             (spec.hardware_compatibility.is_some(), "hardware compatibility levels".into()),
             (spec.version_compatible, "version-compatible plans".into()),
             (spec.calibration.is_some(), "calibration".into()),

@@ -92,9 +92,8 @@ pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
 
 /// The program of a graph as `spec` asks for it, its constants in `pool`.
 pub fn lowered(graph: &Graph, spec: &BuildSpec, pool: &mut Pool) -> Result<Program, BackendError> {
-    let (kind, tf32) = storage(spec.precision).ok_or_else(|| {
-        model(format!("there is no {:?} engine yet", spec.precision).to_lowercase(), "choose another precision")
-    })?;
+    let (kind, tf32) = storage(spec.precision)
+        .ok_or_else(|| model(format!("there is no {} engine yet", spec.precision), "choose another precision"))?;
     let mut program = pool.add(lower(graph, kind)?);
     program.tf32 = tf32;
     program.approximate_gelu = spec.approximate_gelu;

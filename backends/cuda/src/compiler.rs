@@ -52,7 +52,7 @@ impl CudaCompiler {
         let spec = &request.spec;
         let too_old = matches!(spec.precision, Precision::Bf16 | Precision::Tf32) && capability(gpu) < BF16_CAPABILITY;
         if too_old {
-            let precision = format!("{:?}", spec.precision).to_lowercase();
+            let precision = spec.precision.to_string();
             return Err(model(
                 format!(
                     "{precision} needs compute capability 8.0; {} has {}",
@@ -63,7 +63,7 @@ impl CudaCompiler {
         }
         let workspace_mib = MAX_WORKSPACE_BYTES / BYTES_PER_MIB;
         let refusals = [
-            (build::storage(spec.precision).is_none(), format!("precision {:?}", spec.precision).to_lowercase()),
+            (build::storage(spec.precision).is_none(), format!("precision {}", spec.precision)),
             (spec.hardware_compatibility.is_some(), "hardware compatibility levels".into()),
             (spec.version_compatible, "version-compatible plans".into()),
             (spec.calibration.is_some(), "calibration".into()),

@@ -182,7 +182,7 @@ impl fmt::Display for Inspection {
             graph.nodes,
             graph.parameters as f64 / 1e6
         )?;
-        let precision = format!("{:?}", self.spec.precision).to_lowercase();
+        let precision = self.spec.precision.to_string();
         writeln!(
             f,
             "stored  {precision}, {} weights, {} kernels, {} library plans",

@@ -57,7 +57,7 @@ pub(crate) fn check_spec(spec: &BuildSpec, sku: &Sku) -> Result<(), BackendError
     let refusals = [
         (
             !matches!(spec.precision, Precision::Fp32 | Precision::Best),
-            format!("precision {:?}: it computes in the model's own types", spec.precision).to_lowercase(),
+            format!("precision {}: it computes in the model's own types", spec.precision),
         ),
         (spec.hardware_compatibility.is_some(), "hardware compatibility levels".into()),
         (spec.version_compatible, "version-compatible plans".into()),

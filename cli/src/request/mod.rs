@@ -325,7 +325,7 @@ pub async fn skus_of_this_host(farm: &Farm) -> Result<Vec<String>, Failure> {
 }
 
 /// The name under which this host's agent is known.
-fn host_name() -> String {
+pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 

@@ -82,7 +82,8 @@ impl FarmRpc for Rpc {
         &self,
         request: Request<v1::GetServerInfoRequest>,
     ) -> Result<Answer<v1::ServerInfo>, Status> {
-        Ok(Answer::new(self.app.farm.server_info(&actor(&request)?)))
+        let info = self.app.farm.server_info(&actor(&request)?);
+        Ok(Answer::new(v1::ServerInfo { url: self.app.options.page_url().to_owned(), ..info }))
     }
 
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Answer<v1::SubmitReply>, Status> {

@@ -167,7 +167,7 @@ impl Lowering<'_> {
         if shape.len() > 1 {
             return Err(Refusal::Impossible { what, value: "not a list".into(), shape: shape.to_vec() });
         }
-        let ints = tensor.to_i64s().ok_or_else(|| Refusal::Element(format!("{:?}", tensor.element())))?;
+        let ints = tensor.to_i64s().ok_or_else(|| Refusal::Element(tensor.element().to_string()))?;
         Ok(Some(ints))
     }
 

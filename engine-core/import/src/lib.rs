@@ -382,7 +382,7 @@ impl<'a> Importer<'a> {
                 .collect();
             self.builder.problems.push(Problem::OutputDiffers {
                 name: output.name.clone(),
-                declared: format!("{element:?} [{}]", dims.join(", ")),
+                declared: format!("{element} [{}]", dims.join(", ")),
                 inferred: inferred.to_string(),
             });
         }

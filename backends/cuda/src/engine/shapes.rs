@@ -25,7 +25,7 @@ pub enum ShapesError {
     Unknown { name: String, takes: String },
     #[error("input {name} is not given; the engine takes {takes}")]
     Missing { name: String, takes: String },
-    #[error("input {name} is {given:?} of {bytes} bytes, but the engine takes {wanted:?} in shape {shape:?}")]
+    #[error("input {name} is {given} of {bytes} bytes, but the engine takes {wanted} in shape {shape:?}")]
     Tensor { name: String, given: ElementType, bytes: usize, wanted: ElementType, shape: Vec<usize> },
     #[error("input {name} has shape {given:?}, but the engine was built for {built}")]
     Outside { name: String, given: Vec<u64>, built: String },

@@ -68,7 +68,7 @@ impl Up {
     }
 
     /// The best device kind that its agent offers.
-    fn sku(&self, world: &World) -> String {
+    pub fn sku(&self, world: &World) -> String {
         wait_for("the agent", || {
             let devices = json(&self.command(world, &["devices", "--json"]).output().unwrap());
             Some(devices["devices"][0]["skus"].as_array()?.first()?.as_str()?.to_owned())

@@ -324,7 +324,7 @@ impl Lowering<'_> {
         let ty = self.ty(id);
         let rank = tensor.shape.as_ref().map(|shape| shape.dim.len());
         if element != ty.element || rank.is_some_and(|rank| rank > MAX_RANK) {
-            let what = format!("input {} of a body, declared as {element:?} and given {ty},", info.name);
+            let what = format!("input {} of a body, declared as {element} and given {ty},", info.name);
             return Err(Refusal::Unsupported { what });
         }
         Ok(())

@@ -497,7 +497,7 @@ fn extras(report: &Report) -> Vec<String> {
 }
 
 fn precision(report: &Report) -> String {
-    format!("{:?}", report.spec.precision).to_lowercase()
+    report.spec.precision.to_string()
 }
 
 /// Whether windows count that something disturbed.

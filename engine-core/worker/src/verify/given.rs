@@ -243,7 +243,7 @@ fn converted(port: &Port, array: &HostTensor) -> Result<HostTensor, GivenError> 
     match given.iter().zip(values(&made)).position(lost) {
         Some(index) => Err(GivenError::Lost {
             input: port.name.clone(),
-            element: format!("{:?}", port.element).to_lowercase(),
+            element: port.element.to_string(),
             value: given[index],
             at: place(index),
         }),
@@ -262,7 +262,7 @@ pub(super) fn place(mut index: usize, shape: &[usize]) -> Vec<usize> {
 
 fn described(element: ElementType, shape: impl Iterator<Item = Option<u64>>) -> String {
     let sizes: Vec<String> = shape.map(|size| size.map_or_else(|| "?".to_owned(), |size| size.to_string())).collect();
-    format!("{} [{}]", format!("{element:?}").to_lowercase(), sizes.join(", "))
+    format!("{element} [{}]", sizes.join(", "))
 }
 
 #[cfg(test)]
