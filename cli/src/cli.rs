@@ -3,8 +3,8 @@
 use crate::{
     commands::{
         agent, agents, audit, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor,
-        engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, plugins, probe, projects, report, run,
-        submit, testmodel, token, up, watch,
+        engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, ops, plugins, probe, projects, report,
+        run, submit, testmodel, token, up, watch,
     },
     examples, failure,
     settings::{self, Key, Layer},
@@ -151,6 +151,8 @@ pub enum Command {
     Inspect(inspect::Args),
     /// Say what the native compiler would do with a model, and what it cannot
     Explain(explain::Args),
+    /// List the operators that a native compiler knows
+    Ops(ops::Args),
     /// Measure a plan or a model on this machine, or on devices of the farm
     Bench(bench::Args),
     /// Run a plan on inputs from a file

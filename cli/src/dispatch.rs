@@ -4,8 +4,8 @@ use crate::{
     cli::{Cli, Command},
     commands::{
         agent, agents, audit, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor,
-        engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, plugins, probe, projects, report, run,
-        submit, testmodel, token, up, watch,
+        engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, ops, plugins, probe, projects, report,
+        run, submit, testmodel, token, up, watch,
     },
     context::Context,
     failure::Failure,
@@ -53,6 +53,7 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Engines(args) => context.block_on(engines::run(&context, args)),
         Command::Caches(args) => context.block_on(caches::run(&context, args)),
         Command::Probe(args) => probe::run(&context, args),
+        Command::Ops(args) => ops::run(&context, args),
         Command::Plugins(args) => context.block_on(plugins::run(&context, args)),
         Command::Login(args) => context.block_on(login::run(&context, args)),
         Command::Logout(args) => login::log_out(&context, args),

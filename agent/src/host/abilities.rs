@@ -21,7 +21,7 @@ const PRECISIONS: [Precision; 7] = [
 const ANY_OPTION: &str = "*";
 
 /// Wishes beside precision, by the field of a build spec that they stand in.
-fn wishes() -> [(&'static str, BuildSpec); 5] {
+fn wishes() -> [(&'static str, BuildSpec); 6] {
     let digest = Digest::of(b"any");
     [
         (
@@ -30,6 +30,7 @@ fn wishes() -> [(&'static str, BuildSpec); 5] {
         ),
         ("version_compatible", BuildSpec { version_compatible: true, ..BuildSpec::default() }),
         ("approximate_gelu", BuildSpec { approximate_gelu: true, ..BuildSpec::default() }),
+        ("strict", BuildSpec { strict: true, ..BuildSpec::default() }),
         ("calibration", BuildSpec { calibration: Some(digest), ..BuildSpec::default() }),
         ("plugins", BuildSpec { plugins: vec![digest], ..BuildSpec::default() }),
     ]

@@ -202,6 +202,7 @@ fn short_spec(json: &str) -> String {
     let mut words = vec![spec.precision.to_string()];
     words.extend(spec.threads.map(|n| format!("{n} threads")));
     words.extend(spec.approximate_gelu.then(|| "approximate GELU".to_owned()));
+    words.extend(spec.strict.then(|| "strict".to_owned()));
     if !spec.profiles.is_empty() {
         words.push(format!("{} profiles", spec.profiles.len()));
     }

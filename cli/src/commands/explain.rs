@@ -28,7 +28,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         count => {
             let plural = if count == 1 { "" } else { "s" };
             let message = format!("the native compiler refuses {} for {count} reason{plural}", args.model.display());
-            Some(Failure::new(ErrorCode::Refused, message).hint("change the model, or build with another backend"))
+            Some(Failure::new(ErrorCode::Refused, message).hint(explanation.hint.clone()))
         }
     };
     if let Some(failure) = &refused {

@@ -36,6 +36,7 @@ impl Abilities {
             ("hardware_compatibility", spec.hardware_compatibility.is_some(), "hardware compatibility levels"),
             ("version_compatible", spec.version_compatible, "version-compatible plans"),
             ("approximate_gelu", spec.approximate_gelu, "an approximate GELU"),
+            ("strict", spec.strict, "strictness about declared outputs"),
             ("calibration", spec.calibration.is_some(), "calibration"),
             ("plugins", !spec.plugins.is_empty(), "plugins"),
         ];

@@ -117,6 +117,9 @@ pub struct BuildSpec {
     /// keys of other specs stay what they were.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub approximate_gelu: bool,
+    /// A model whose declared outputs contradict its nodes is refused. Written down only where it is asked for, as above.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub strict: bool,
     /// Calibration cache or table that int8 scales come from.
     pub calibration: Option<Digest>,
     /// Plugin libraries, sorted.

@@ -1,12 +1,8 @@
 //! Which shapes fit a profile, and which of them the captured graph computes.
 
+pub use crate::build::Shapes;
 use crate::{failure::model, program::Program};
 use planforge_types::{BackendError, ElementType, NamedTensors, OptimizationProfile, Port};
-use std::collections::BTreeMap;
-
-/// Shapes of all inputs, by name.
-pub type Shapes = BTreeMap<String, Vec<u64>>;
-
 /// How inputs are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
