@@ -76,12 +76,21 @@ pub async fn download_plan(
     unchecked.push(".unchecked");
     let unchecked = PathBuf::from(unchecked);
     download(context, farm, digest, bytes, &unchecked).await?;
-    if let Err(failure) = plan_check::hold(&unchecked, said).await {
+    let held = plan_check::hold(&unchecked, said).await;
+    // Another process that fetches the same may have put the file in its place meanwhile.
+    let overtaken = || !unchecked.exists() && models::hash(path).is_ok_and(|(found, _)| found == digest.to_string());
+    if let Err(failure) = held {
+        if overtaken() {
+            return Ok(());
+        }
         // What it leaves behind is named as what it is.
         let _ = fs::remove_file(&unchecked);
         return Err(failure);
     }
-    fs::rename(&unchecked, path).map_err(|e| Failure::io("write the plan", path, &e))
+    match fs::rename(&unchecked, path) {
+        Err(error) if !overtaken() => Err(Failure::io("write the plan", path, &error)),
+        _ => Ok(()),
+    }
 }
 
 /// Downloads a blob to `path`: verified while it streams, there whole or not at all.
