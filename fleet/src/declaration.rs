@@ -3,7 +3,7 @@
 //! The file holds settings too; their names are given and left alone here. Everything that is wrong is said with its line.
 
 use crate::{
-    CellId,
+    CellId, DeclarationError,
     reader::{Said, Section, line_at},
     shapes,
     target::{Boards, Target, TargetError},
@@ -46,28 +46,6 @@ const SPEC: [&str; 13] = [
     "options",
     "targets",
 ];
-
-/// What is wrong with a declaration, and in which of its lines.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{line}: {message}")]
-pub struct DeclarationError {
-    /// From 1.
-    pub line: usize,
-    pub message: String,
-    /// What to do next; may be empty.
-    pub hint: String,
-}
-
-impl DeclarationError {
-    pub(crate) fn new(line: usize, message: impl Into<String>) -> Self {
-        Self { line, message: message.into(), hint: String::new() }
-    }
-
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = hint.into();
-        self
-    }
-}
 
 /// Where a model's bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]

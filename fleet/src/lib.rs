@@ -19,6 +19,7 @@
 pub mod cell;
 pub mod declaration;
 pub mod diff;
+mod error;
 pub mod gate;
 pub mod lock;
 mod reader;
@@ -28,8 +29,9 @@ pub mod state;
 pub mod target;
 
 pub use cell::{Cell, CellId};
-pub use declaration::{Declaration, DeclarationError};
+pub use declaration::Declaration;
 pub use diff::Diff;
+pub use error::DeclarationError;
 pub use lock::{Lock, LockError, Locked};
 pub use state::State;
 pub use target::{Boards, Target};

@@ -1,6 +1,6 @@
 //! Walks a TOML document: every value is asked for by name and kind, and what is wrong with it has a line.
 
-use crate::declaration::DeclarationError;
+use crate::error::DeclarationError;
 use std::collections::BTreeMap;
 use toml::{
     Spanned,
@@ -110,7 +110,7 @@ impl<'a> Section<'a> {
         Ok(Some(Self { text: self.text, name: self.place(key), line, entries }))
     }
 
-    /// Every table in this one, by its name, as they stand.
+    /// Every table in this one with its name, in the order of names.
     pub fn sections(&self) -> Result<Vec<(String, Self)>, DeclarationError> {
         let mut found = Vec::new();
         for (name, value) in self.entries {

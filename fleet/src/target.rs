@@ -172,16 +172,24 @@ impl Boards {
         }
     }
 
-    /// Names that are nearly `text`: few letters apart, or longer by what was left out.
+    /// Names that are nearly `text`: those that go on after it, those few letters apart, those that it goes on after.
     fn near(&self, text: &str) -> Vec<String> {
         let text = text.to_ascii_lowercase();
         let names = self.0.keys().map(Sku::as_str).chain(Class::ALL.map(Class::name)).chain([ALL_FLEET]);
         let rank = |name: &str| {
             let distance = edits(&text, name);
-            let longer = text.len() >= 2 && (name.starts_with(&text) || text.starts_with(name));
-            (distance <= NEAR_EDITS.min(text.len() / 2) || longer).then_some(distance)
+            let group = if text.len() >= 2 && name.starts_with(&text) {
+                0
+            } else if distance <= NEAR_EDITS.min(text.len() / 3) {
+                1
+            } else if text.starts_with(name) {
+                2
+            } else {
+                return None;
+            };
+            Some((group, distance))
         };
-        let mut near: Vec<(usize, &str)> = names.filter_map(|name| Some((rank(name)?, name))).collect();
+        let mut near: Vec<((u8, usize), &str)> = names.filter_map(|name| Some((rank(name)?, name))).collect();
         near.sort_unstable();
         near.into_iter().take(NEAR_MAX).map(|(_, name)| name.to_owned()).collect()
     }

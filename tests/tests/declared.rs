@@ -365,6 +365,31 @@ fn an_engine_that_was_fetched_is_not_read_again_and_a_broken_one_is_mended() {
     let fetched = process::run_json(farm_away);
     assert_eq!(fetched["engines"].as_array().map(Vec::len), Some(2));
 
+    // A copy of the farm's blobs is enough for what is locked: as a folder, and behind any web server.
+    let away = |blobs: &str| {
+        fs::remove_file(&path).expect("the engine");
+        let mut fetch = one.command(&["fetch", "--sku", sku, "--blobs", blobs, "--json"]);
+        fetch.env("PLANFORGE_SERVER", "http://127.0.0.1:1");
+        let fetched = process::run_json(fetch);
+        assert_eq!(
+            (&fetched["engines"][0]["from"], &fetched["engines"][1]["from"]),
+            (&"blobs".into(), &"cache".into())
+        );
+        assert_eq!(fs::read(&path).expect("the engine"), whole);
+    };
+    let blobs = farm.data().join("blobs");
+    away(blobs.to_str().expect("UTF-8"));
+    let url = serve(whole.clone());
+    away(url.split("/models").next().expect("its beginning"));
+    fs::remove_file(&path).expect("the engine");
+    let said = one.refused(&["fetch", "--sku", sku, "--blobs", "."], 3);
+    assert!(said.contains("has no plan sha256:"), "{said}");
+    let url = serve(b"something else".to_vec());
+    let said = one.refused(&["fetch", "--sku", sku, "--blobs", url.split("/models").next().expect("its beginning")], 2);
+    assert!(said.contains("whose SHA-256 is"), "{said}");
+    assert!(!path.exists());
+    assert_eq!(from(&[]), ["farm", "cache"]);
+
     // A folder that takes nothing: refused by name; what lies in it already is fine.
     let closed = one.folder.join("closed");
     fs::create_dir(&closed).expect("a folder");
@@ -489,6 +514,64 @@ fn what_is_wrong_with_a_declaration_is_said_with_its_line() {
     assert!(said.contains("would both be a.plan"), "{said}");
     let schema = one.json(&["config", "schema"]);
     assert!(schema["properties"]["models"].is_object() && schema["properties"]["server"].is_object(), "{schema}");
+}
+
+#[test]
+fn where_nothing_was_built_the_fastest_measured_engine_answers_with_its_loss() {
+    let (farm, _agent) = with_agent();
+    let [built, other, ..] = skus()[..] else { return planforge_skipped::skipped("this processor has one level") };
+    let one = Clone::new(&farm, "one");
+    one.model("alpha.onnx", 95);
+    one.write("planforge.toml", &format!("targets = [\"{built}\"]\n[models.alpha]\npath = \"alpha.onnx\"\n"));
+    let synced = one.json(&["sync"]);
+    let plan = synced["cells"][0]["engine"]["plan"].as_str().expect("a digest").to_owned();
+    // Nobody measured it there, so nobody knows: both ways are refused, and say what would find it out.
+    for arguments in
+        [&["fetch", "alpha", "--sku", other][..], &["fetch", "alpha.onnx", "--unlocked", "--explain", "--sku", other]]
+    {
+        let said = one.refused(arguments, 3);
+        assert!(
+            said.contains(&format!("not measured on {other} (planforge bench {plan} --on {other} does)")),
+            "{said}"
+        );
+    }
+    one.json(&["bench", &plan, "--on", other]);
+    for (arguments, folder) in [(&["alpha"][..], "locked/"), (&["alpha.onnx", "--unlocked"], "newest/")] {
+        let output = one.run(&[&["fetch", "--sku", other, "-o", folder][..], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert!(
+            said.contains(&format!("nothing was built for {other}: this one, built for {built}"))
+                && said.contains("loss"),
+            "{said}"
+        );
+        let found = engines(&one.folder.join(folder));
+        assert_eq!(found.iter().map(|(_, digest)| digest).collect::<Vec<_>>(), [&plan]);
+    }
+}
+
+#[test]
+fn a_gate_holds_an_engine_against_the_one_it_replaces_until_it_is_accepted() {
+    let (farm, _agent) = with_agent();
+    let one = Clone::new(&farm, "one");
+    one.model("alpha.onnx", 96);
+    let sku = skus()[0];
+    let text = format!("targets = [\"{sku}\"]\n[models.alpha]\npath = \"alpha.onnx\"\n[gates]\nslower_percent = 900\n");
+    one.write("planforge.toml", &text);
+    let first = one.json(&["sync"]);
+    let plan = first["cells"][0]["engine"]["plan"].as_str().expect("a digest").to_owned();
+    assert!(!one.read("engines.lock").contains("base_plan"), "it replaces nothing");
+    one.model("alpha.onnx", 97);
+    // A busy machine may leave it undecided, which is said with the gate's own exit code.
+    let output = one.run(&["sync", "--json"]);
+    assert!(matches!(output.status.code(), Some(0 | 9)), "{output:?}");
+    assert!(one.read("engines.lock").contains(&format!("base_plan = \"{plan}\"")), "{}", one.read("engines.lock"));
+    let checked = one.run(&["check", "--json"]);
+    assert_eq!(checked.status.code(), output.status.code());
+    let document: Value = serde_json::from_slice(&checked.stdout).expect("one object");
+    assert!(document["cells"][0]["gate"]["outcome"].is_string(), "{document:#}");
+    assert_eq!(one.json(&["sync", "--accept"])["ok"], true);
+    assert!(!one.read("engines.lock").contains("base_plan"));
 }
 
 /// Serves one file to whoever asks, as often as it is asked.

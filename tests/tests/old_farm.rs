@@ -120,7 +120,9 @@ fn its_engines_are_fetched_read_and_run() {
     let model = models::digits();
     let plan = farm.file("by-model.plan");
     let model = model.to_str().expect("UTF-8");
-    farm.json(&["fetch", model, "--sku", "cpu-x86-64-v3", "-o", plan.to_str().expect("UTF-8")]);
+    let spec = ["--spec", r#"{"threads":1}"#];
+    let place = ["--sku", "cpu-x86-64-v3", "-o", plan.to_str().expect("UTF-8")];
+    farm.json(&[&["fetch", model][..], &spec, &place].concat());
 
     let (test_set, out) = (models::digits_test_set(), farm.file("out.npz"));
     let files = ["--input", test_set.to_str().expect("UTF-8"), "--output", out.to_str().expect("UTF-8")];

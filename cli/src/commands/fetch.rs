@@ -4,6 +4,7 @@
 //! is named: what somebody tried beside it never answers.
 
 mod choose;
+mod compatible;
 mod deliver;
 mod locked;
 mod newest;
@@ -45,6 +46,9 @@ pub struct Args {
     /// Ask the farm, whatever engines.lock says
     #[arg(long)]
     unlocked: bool,
+    /// Take locked engines from a copy of the farm's blobs, without a coordinator: the folder that holds sha256/, or its URL
+    #[arg(long, value_name = "DIR|URL", conflicts_with_all = ["unlocked", "card", "toolchain"])]
+    blobs: Option<String>,
     /// Read engines that are here already, instead of trusting that nobody touched them since they were fetched
     #[arg(long)]
     verify: bool,
@@ -77,6 +81,10 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         && let Some(chosen) = locked::choose(context, &args, project, lock)?
     {
         return locked::run(context, &args, project, chosen);
+    }
+    if args.blobs.is_some() {
+        return Err(Failure::usage("--blobs has bytes alone: which engine is meant has to stand in engines.lock")
+            .hint("planforge sync writes it, where a coordinator is"));
     }
     let Some(what) = args.what.clone() else {
         let failure = Failure::usage("which model? none was named, and no engines.lock is here that names all");

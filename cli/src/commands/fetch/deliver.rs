@@ -44,6 +44,15 @@ enum From {
     /// It was here, and was read.
     Verified,
     Farm,
+    Blobs,
+}
+
+/// Where engines come from that are not here.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Origin<'a> {
+    Farm(&'a Farm),
+    /// A copy of a farm's blobs, by folder or URL.
+    Blobs(&'a str),
 }
 
 /// The command's JSON object; scripts read its first members line by line.
@@ -105,22 +114,32 @@ impl<'a> Delivery<'a> {
     }
 
     /// Downloads what is not here, several at once.
-    pub async fn download(&self, farm: &Farm) -> Result<(), Failure> {
+    pub async fn download(&self, origin: Origin<'_>) -> Result<(), Failure> {
         let missing: Vec<usize> = (0..self.chosen.len()).filter(|index| self.came.borrow()[*index].is_none()).collect();
         let queue = RefCell::new(missing.into_iter());
         let lane = async || -> Result<(), Failure> {
             loop {
                 let Some(index) = queue.borrow_mut().next() else { return Ok(()) };
                 let one = &self.chosen[index];
-                plans::download_plan(self.context, farm, one.plan, one.plan_bytes, &one.said, &one.path).await?;
+                let (plan, bytes, said, path) = (one.plan, one.plan_bytes, &one.said, &one.path);
+                let from = match origin {
+                    Origin::Farm(farm) => {
+                        plans::download_plan(self.context, farm, plan, bytes, said, path).await?;
+                        From::Farm
+                    }
+                    Origin::Blobs(blobs) => {
+                        plans::take_plan(self.context, blobs, plan, bytes, said, path).await?;
+                        From::Blobs
+                    }
+                };
                 let stamp = Stamp::of(&one.path).map_err(|e| Failure::io("read", &one.path, &e))?;
                 self.record.borrow_mut().remember(&one.path, one.plan, stamp);
-                self.came.borrow_mut()[index] = Some(From::Farm);
+                self.came.borrow_mut()[index] = Some(from);
             }
         };
         // What came is remembered whatever became of the others.
         let result = tokio::try_join!(lane(), lane(), lane(), lane());
-        if self.came.borrow().contains(&Some(From::Farm)) {
+        if self.came.borrow().iter().any(|came| matches!(came, Some(From::Farm | From::Blobs))) {
             tokio::time::sleep(TICK).await;
         }
         self.record.borrow_mut().save();
@@ -159,7 +178,7 @@ impl<'a> Delivery<'a> {
             let from = came[index].unwrap_or(From::Farm);
             let how = match from {
                 From::Cache => "unchanged",
-                From::Verified | From::Farm => "verified",
+                From::Verified | From::Farm | From::Blobs => "verified",
             };
             printer.note(&format!("{}: {}, sha256:{} {how}", one.words, tables::bytes(one.plan_bytes), one.plan));
             engines.push(One {
@@ -175,9 +194,10 @@ impl<'a> Delivery<'a> {
         printer.object(&Object { only, engines: &engines })
     }
 
-    /// The path as it is short: below the current folder without that folder's own.
+    /// The path as it is short: below the current folder without that folder's own, unless it was named with it.
     fn shown<'p>(&self, path: &'p Path) -> &'p Path {
-        let here = std::env::current_dir().ok();
+        let whole = self.args.output.as_ref().is_some_and(|output| output.is_absolute());
+        let here = std::env::current_dir().ok().filter(|_| !whole);
         here.and_then(|here| path.strip_prefix(here).ok()).unwrap_or(path)
     }
 }

@@ -1,8 +1,8 @@
 //! Engines that the project's lock names.
 
 use super::{
-    Args, For, Spec,
-    deliver::{Chosen, Delivery},
+    Args, For, Spec, compatible,
+    deliver::{Chosen, Delivery, Origin},
 };
 use crate::{
     context::Context,
@@ -22,13 +22,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// What of the lock is asked for.
+#[derive(Debug)]
+pub(super) struct Asked {
+    cells: Vec<(CellId, Locked)>,
+    /// Models that have no engine for a device kind that was named.
+    missing: Vec<(String, Sku)>,
+    /// Of all that is locked of these models, what else there is.
+    others: Vec<(CellId, Locked)>,
+}
+
 /// The cells of the lock that are asked for; `None` where something else is asked for.
 pub(super) fn choose(
     context: &Context<'_>,
     args: &Args,
     project: &Project,
     lock: &Lock,
-) -> Result<Option<Vec<(CellId, Locked)>>, Failure> {
+) -> Result<Option<Asked>, Failure> {
     if args.toolchain.is_some() || matches!(args.spec, Some(Spec::Document(_))) {
         return Ok(None);
     }
@@ -53,7 +63,7 @@ pub(super) fn choose(
                     let count = chosen.len();
                     chosen.extend(found.map(|(id, locked)| ((*id).clone(), (*locked).clone())));
                     if chosen.len() == count {
-                        missing.push(format!("{model} for {sku}"));
+                        missing.push((model.clone(), sku.clone()));
                     }
                 }
             }
@@ -65,23 +75,49 @@ pub(super) fn choose(
                     }
                 }
                 if chosen.len() == before {
-                    missing.push(format!("{model} for {}", wanted.words()));
+                    let best = devices.iter().filter_map(|skus| skus.last());
+                    missing.extend(best.map(|sku| (model.clone(), sku.clone())));
                 }
             }
         }
     }
-    if !missing.is_empty() {
-        let skus: BTreeSet<&str> = cells.iter().map(|(id, _)| id.sku.as_str()).collect();
-        let spec = spec.map(|spec| format!(" of spec {spec}")).unwrap_or_default();
-        let message = format!("{LOCK_FILE} has no engine{spec} of {}", missing.join(", "));
-        let locked = if skus.is_empty() { "nothing".into() } else { skus.into_iter().collect::<Vec<_>>().join(", ") };
-        return Err(Failure::new(ErrorCode::NotFound, message).hint(format!(
-            "locked are engines for {locked}; planforge check says what is declared, planforge sync builds it"
-        )));
-    }
     chosen.sort_by(|a, b| a.0.cmp(&b.0));
     chosen.dedup_by(|a, b| a.0 == b.0);
-    Ok(Some(chosen))
+    let others = cells.into_iter().map(|(id, locked)| (id.clone(), locked.clone())).collect();
+    Ok(Some(Asked { cells: chosen, missing, others }))
+}
+
+impl Asked {
+    /// Where nothing was built for a device kind, the fastest locked engine that was measured there.
+    async fn complete(&mut self, context: &Context<'_>, args: &Args, farm: &Farm) -> Result<(), Failure> {
+        for (model, sku) in std::mem::take(&mut self.missing) {
+            let candidates: Vec<_> = self.others.iter().filter(|(id, _)| id.model == model && id.sku != sku).collect();
+            let plans: Vec<Digest> = candidates.iter().map(|(_, locked)| locked.plan).collect();
+            let search = compatible::fastest(farm, &plans, &sku, args.allow_inaccurate).await?;
+            for (index, why) in search.rejected.iter().filter(|_| args.explain || search.best.is_none()) {
+                context.printer.note(&format!("not {}: {why}", candidates[*index].0));
+            }
+            let Some(best) = search.best else {
+                self.missing.push((model, sku));
+                continue;
+            };
+            let (id, locked) = candidates[best.index];
+            context.printer.warn(&format!("{id}: {}", best.words(&sku)));
+            if !self.cells.iter().any(|(known, _)| known == id) {
+                self.cells.push((id.clone(), locked.clone()));
+            }
+        }
+        if self.missing.is_empty() {
+            return Ok(());
+        }
+        let missing: Vec<String> = self.missing.iter().map(|(model, sku)| format!("{model} for {sku}")).collect();
+        let skus: BTreeSet<&str> = self.others.iter().map(|(id, _)| id.sku.as_str()).collect();
+        let locked = if skus.is_empty() { "nothing".into() } else { skus.into_iter().collect::<Vec<_>>().join(", ") };
+        let message = format!("{LOCK_FILE} has no engine of {}", missing.join(", "));
+        Err(Failure::new(ErrorCode::NotFound, message).hint(format!(
+            "locked are engines for {locked}; planforge check says what is declared, planforge sync builds it"
+        )))
+    }
 }
 
 /// Names of the models that are asked for; `None` where the lock and the project know nothing of what is.
@@ -142,12 +178,11 @@ fn nothing_locked(name: &str) -> Failure {
 }
 
 /// Brings the cells' engines to where they belong.
-pub(super) fn run(
-    context: &Context<'_>,
-    args: &Args,
-    project: &Project,
-    cells: Vec<(CellId, Locked)>,
-) -> Result<(), Failure> {
+pub(super) fn run(context: &Context<'_>, args: &Args, project: &Project, mut asked: Asked) -> Result<(), Failure> {
+    if !asked.missing.is_empty() {
+        context.block_on(Farm::with(context, Need::Answers, async |farm| asked.complete(context, args, farm).await))?;
+    }
+    let cells = asked.cells;
     let layout = &project.declaration.layout;
     let (folder, single) = match &args.output {
         None => (project.folder.join(&layout.folder), None),
@@ -185,13 +220,19 @@ pub(super) fn run(
                 one.card = engine.ok().map(|engine| engine.card_digest);
             }
             let delivery = Delivery::new(context, args, &folder, chosen)?;
-            delivery.download(farm).await?;
+            delivery.download(Origin::Farm(farm)).await?;
             delivery.tell(&delivery.cards(farm).await?)
         }));
     }
     let delivery = Delivery::new(context, args, &folder, chosen)?;
-    if !delivery.is_complete() {
-        context.block_on(Farm::with(context, Need::Answers, async |farm| delivery.download(farm).await))?;
+    if let (Some(blobs), false) = (&args.blobs, delivery.is_complete()) {
+        context.block_on(delivery.download(Origin::Blobs(blobs)))?;
+    } else if !delivery.is_complete() {
+        let downloaded = Farm::with(context, Need::Answers, async |farm| delivery.download(Origin::Farm(farm)).await);
+        context.block_on(downloaded).map_err(|failure| match failure.is_unavailable() {
+            true => failure.hint_if_none("--blobs DIR|URL takes locked engines from a copy of the farm's blobs"),
+            false => failure,
+        })?;
     }
     delivery.tell(&[])
 }

@@ -3,7 +3,8 @@
 use super::{
     Args, Asked, For,
     choose::{Choice, choose},
-    deliver::{Chosen, Delivery},
+    compatible,
+    deliver::{Chosen, Delivery, Origin},
 };
 use crate::{
     context::Context,
@@ -21,7 +22,7 @@ use crate::{
 use planforge_fleet::cell::spec_difference;
 use planforge_proto::{ErrorCode, v1, view::EngineView};
 use planforge_types::{BuildSpec, Digest, Sku};
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 /// Engines of other specs that a refusal names.
 const OTHERS_LISTED: usize = 5;
@@ -94,7 +95,7 @@ impl Search<'_> {
         }
         let folder = chosen.first().and_then(|one| one.path.parent()).map(Path::to_owned).unwrap_or_default();
         let delivery = Delivery::new(self.context, self.args, &folder, chosen)?;
-        delivery.download(self.farm).await?;
+        delivery.download(Origin::Farm(self.farm)).await?;
         delivery.tell(&delivery.cards(self.farm).await?)
     }
 
@@ -222,7 +223,15 @@ impl Search<'_> {
         match &wanted {
             For::Named(skus) => {
                 for sku in skus {
-                    found.push((self.taken(of(sku), &sku.to_string()).await?, true));
+                    let choice = of(sku);
+                    let foreign = match choice.taken.is_none() && choice.undecided.is_empty() {
+                        true => self.foreign(&engines, sku, &fleet).await?,
+                        false => None,
+                    };
+                    match foreign {
+                        Some(engine) => found.push((engine, true)),
+                        None => found.push((self.taken(choice, sku.as_str()).await?, true)),
+                    }
                 }
             }
             For::ThisMachine(devices) => {
@@ -243,6 +252,30 @@ impl Search<'_> {
             }
         }
         Ok(found)
+    }
+
+    /// Where nothing was built for `sku`, the fastest of what would do for another kind that was measured there.
+    async fn foreign(&self, engines: &[v1::Engine], sku: &Sku, fleet: &Fleet) -> Result<Option<v1::Engine>, Failure> {
+        let kinds: BTreeSet<Sku> = engines.iter().filter_map(|engine| engine.sku.parse().ok()).collect();
+        let mut candidates: Vec<v1::Engine> = Vec::new();
+        for other in kinds.iter().filter(|other| *other != sku) {
+            let here = engines.iter().filter(|engine| engine.sku == other.as_str()).cloned().collect();
+            let asked = (self.asked.spec.as_ref(), &self.asked.toolchain);
+            candidates.extend(choose(here, other, asked, fleet, self.args.allow_inaccurate).taken);
+        }
+        let plans: Vec<Digest> = candidates.iter().filter_map(|engine| engine.plan_digest.parse().ok()).collect();
+        if plans.len() != candidates.len() {
+            return Ok(None);
+        }
+        let search = compatible::fastest(self.farm, &plans, sku, self.args.allow_inaccurate).await?;
+        for (index, why) in search.rejected.iter().filter(|_| self.args.explain) {
+            let engine = &candidates[*index];
+            self.context.printer.note(&format!("not {} for {}: {why}", tables::short(&engine.engine_key), engine.sku));
+        }
+        Ok(search.best.map(|best| {
+            self.context.printer.warn(&best.words(sku));
+            candidates.swap_remove(best.index)
+        }))
     }
 
     /// The engine that was chosen, if it is still there.
