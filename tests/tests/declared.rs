@@ -421,6 +421,16 @@ fn an_engine_that_was_fetched_is_not_read_again_and_a_broken_one_is_mended() {
     assert_eq!(one.read("engines.lock"), lock);
     assert_eq!(one.json(&["check"])["ok"], true, "a native plan is the same each time");
     assert_eq!(from(&[]), ["farm", "cache"]);
+
+    // A link of the repository that leads elsewhere: only its user says where files are written.
+    let elsewhere = farm.home("elsewhere");
+    fs::rename(one.folder.join("engines"), one.folder.join("before")).expect("another name");
+    std::os::unix::fs::symlink(&elsewhere, one.folder.join("engines")).expect("a link");
+    let said = one.refused(&["fetch", "--sku", sku], 2);
+    assert!(said.contains("leads out of"), "{said}");
+    assert_eq!(engines(&elsewhere), []);
+    one.json(&["fetch", "--sku", sku, "-o", "engines/"]);
+    assert_eq!(engines(&elsewhere).len(), 2);
 }
 
 #[test]

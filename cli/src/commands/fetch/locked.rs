@@ -207,6 +207,11 @@ pub(super) fn run(context: &Context<'_>, args: &Args, project: &Project, mut ask
         older_compiler: None,
     });
     let mut chosen: Vec<Chosen> = chosen.collect();
+    if args.output.is_none() {
+        for one in &chosen {
+            stays_inside(&project.folder, &one.path)?;
+        }
+    }
     let explain = |chosen: &[Chosen]| {
         for one in chosen.iter().filter(|_| args.explain) {
             context.printer.note(&format!("{}: named by {}", one.words, project.lock_path().display()));
@@ -235,6 +240,19 @@ pub(super) fn run(context: &Context<'_>, args: &Args, project: &Project, mut ask
         })?;
     }
     delivery.tell(&[])
+}
+
+/// Refuses a place that a link of the project leads out of it: whoever wrote the repository would say where this user's
+/// files are written over.
+fn stays_inside(root: &Path, path: &Path) -> Result<(), Failure> {
+    let real = |path: &Path| fs::canonicalize(path);
+    let root = real(root).map_err(|e| Failure::io("read", root, &e))?;
+    let deepest = path.ancestors().skip(1).find_map(|folder| real(folder).ok());
+    if deepest.is_some_and(|folder| folder.starts_with(&root)) {
+        return Ok(());
+    }
+    let message = format!("{} leads out of {}", path.display(), root.display());
+    Err(Failure::usage(message).hint("name the folder yourself, if it is meant: planforge fetch -o DIR/"))
 }
 
 fn is_folder(output: &Path) -> bool {
