@@ -8,19 +8,6 @@ pub const NAMED_MAX: usize = 512;
 /// Jobs that one stream follows.
 pub const WATCHED_MAX: usize = 256;
 
-/// Cuts a list, of which one more than `limit` was asked for, to that; whether there are more. A limit of 0 is none.
-pub fn cut<T>(found: &mut Vec<T>, limit: u32) -> bool {
-    let limit = if limit == 0 { usize::MAX } else { limit as usize };
-    let more = found.len() > limit;
-    found.truncate(limit);
-    more
-}
-
-/// The limit that tells whether there are more than `limit`.
-pub fn one_more(limit: u32) -> u32 {
-    if limit == 0 { 0 } else { limit.saturating_add(1) }
-}
-
 /// Jobs, newest first, up to the request's limit; all that are named where it names some.
 pub async fn jobs(farm: &Farm, request: v1::ListJobsRequest) -> Result<Vec<v1::Job>, Failure> {
     if request.ids.len() > NAMED_MAX {
@@ -110,17 +97,6 @@ impl Rest {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_more_than_a_limit_says_that_there_are_more() {
-        let cut = |count: usize, limit: u32| {
-            let mut found: Vec<usize> = (0..count.min(one_more(limit) as usize)).collect();
-            let more = cut(&mut found, limit);
-            (found.len(), more)
-        };
-        assert_eq!([cut(2, 3), cut(3, 3), cut(9, 3)], [(2, false), (3, false), (3, true)]);
-        assert!(!super::cut(&mut vec![1; 9], 0));
-    }
 
     #[test]
     fn a_list_goes_on_until_its_end_or_its_limit() {

@@ -19,7 +19,7 @@ pub struct Args {
     /// Only engines for this device kind
     #[arg(long, value_name = "SKU", default_value = "", hide_default_value = true)]
     sku: String,
-    /// At most this many, newest first; 0 for all
+    /// At most this many
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
 }
@@ -29,21 +29,17 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         model: args.model,
         sku: args.sku,
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
-        limit: lists::one_more(args.limit),
+        limit: args.limit,
         ..Default::default()
     };
     let found = Farm::with(context, Need::Answers, async |farm| {
         Ok((lists::engines(farm, request).await?, older::devices(farm).await))
     });
-    let (mut engines, devices) = found.await?;
-    let more = lists::cut(&mut engines, args.limit);
+    let (engines, devices) = found.await?;
     if engines.is_empty() {
         context.printer.note("no engines");
     } else {
         context.printer.data(&tables::engines(&engines, tables::now_ms()))?;
-    }
-    if more {
-        context.printer.note(&format!("there are more than these {}: --limit N shows N of them, 0 all", args.limit));
     }
     let engines: Vec<Listed> = engines.into_iter().map(|engine| Listed::of(engine, &devices)).collect();
     let older = engines.iter().filter(|listed| listed.older_compiler.is_some()).count();
@@ -52,7 +48,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             "{older} of them by an older compiler: another revision of native would build them now (--json says which)"
         ));
     }
-    context.printer.object(&serde_json::json!({ "engines": engines, "more": more }))
+    context.printer.object(&serde_json::json!({ "engines": engines }))
 }
 
 /// An engine, and whether a newer compiler would build another.

@@ -29,7 +29,7 @@ pub struct Args {
     /// Only jobs of this request
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request: String,
-    /// At most this many, newest first; 0 for all
+    /// At most this many, newest first
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
 }
@@ -39,29 +39,23 @@ fn parse_state(text: &str) -> Result<v1::JobState, String> {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    // Whoever names jobs gets them all.
-    let limit = if args.ids.is_empty() { args.limit } else { 0 };
     let request = v1::ListJobsRequest {
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
         states: args.state.iter().map(|s| i32::from(*s)).collect(),
         ids: args.ids,
-        limit: lists::one_more(args.limit),
+        limit: args.limit,
         with_reports: true,
         sku: args.sku,
         model: args.model,
         request_id: args.request,
         ..Default::default()
     };
-    let mut jobs = Farm::with(context, Need::Answers, async |farm| lists::jobs(farm, request).await).await?;
-    let more = lists::cut(&mut jobs, limit);
+    let jobs = Farm::with(context, Need::Answers, async |farm| lists::jobs(farm, request).await).await?;
     if jobs.is_empty() {
         context.printer.note("no jobs");
     } else {
         context.printer.data(&tables::jobs(&jobs, tables::now_ms()))?;
     }
-    if more {
-        context.printer.note(&format!("there are more than these {limit}: --limit N shows N of them, 0 all"));
-    }
     let jobs: Vec<_> = jobs.into_iter().map(JobView::from).collect();
-    context.printer.object(&serde_json::json!({ "jobs": jobs, "more": more }))
+    context.printer.object(&serde_json::json!({ "jobs": jobs }))
 }

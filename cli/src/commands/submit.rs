@@ -4,18 +4,14 @@ use super::dry_run::dry_run;
 use crate::{
     context::Context,
     failure::Failure,
-    farm::{Farm, Need, Place},
+    farm::{Farm, Need},
     request::{self, LocalFiles, RequestArgs, extras::Attached, models},
     signals, tables,
     wait::{self, Waiting},
 };
-use planforge_client::Endpoint;
 use planforge_proto::{ErrorCode, v1, view::JobView};
 use planforge_types::BuildSpec;
 use std::path::PathBuf;
-
-/// Jobs whose pages are named; the page lists the rest.
-const LINKED_MAX: usize = 16;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -120,14 +116,6 @@ async fn submit(
     let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
     if !wait {
         context.printer.data(&tables::jobs(&reply.jobs, tables::now_ms()))?;
-        if let Place::Server(endpoint @ (Endpoint::Http { .. } | Endpoint::Https { .. })) =
-            Place::choose(&context.settings)?
-        {
-            for job in reply.jobs.iter().take(LINKED_MAX) {
-                let name = tables::model_name(job.model.as_ref());
-                context.printer.note(&format!("{name} for {}: {endpoint}/jobs/{}", job.sku, job.id));
-            }
-        }
         context.printer.note(&format!("follow with: planforge watch {}", ids.join(" ")));
         return object(context, &reply.request_id, reply.jobs);
     }

@@ -8,7 +8,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets::NOTHI
 use planforge_proto::{v1, view};
 pub use planforge_report::format::{bytes, milliseconds};
 use planforge_report::{disturbance, figures::Figures};
-use planforge_types::{BuildSpec, DimRange, OptimizationLevel, shown};
+use planforge_types::shown;
 use serde_json::Value;
 
 /// Digits of a digest that are shown where a unique prefix is enough.
@@ -115,50 +115,11 @@ fn plain_state(job: &v1::Job) -> String {
     }
 }
 
-/// `fp16, 2 threads, ids:1..4..8x128, level 5`: what a build spec asks for, in few words.
-fn spec(json: &str) -> String {
-    let Ok(spec) = BuildSpec::parse(json) else { return "-".to_owned() };
-    let size = |dim: &DimRange| match (dim.min, dim.opt, dim.max) {
-        (min, _, max) if min == max => min.to_string(),
-        (min, opt, max) if opt == max => format!("{min}..{max}"),
-        (min, opt, max) => format!("{min}..{opt}..{max}"),
-    };
-    let input = |(name, dims): (&String, &Vec<DimRange>)| {
-        format!("{name}:{}", dims.iter().map(size).collect::<Vec<_>>().join("x"))
-    };
-    let mut words = vec![format!("{:?}", spec.precision).to_lowercase()];
-    words.extend(spec.threads.map(|threads| format!("{threads} thread{}", if threads == 1 { "" } else { "s" })));
-    words.extend(spec.profiles.iter().map(|profile| profile.inputs.iter().map(input).collect::<Vec<_>>().join("+")));
-    let level = spec.optimization_level;
-    words.extend((level != OptimizationLevel::default()).then(|| format!("level {}", level.0)));
-    words.extend(spec.workspace_mib.map(|mib| format!("{mib} MiB workspace")));
-    words.extend(spec.hardware_compatibility.clone());
-    words.extend(spec.version_compatible.then(|| "version-compatible".to_owned()));
-    words.extend(spec.approximate_gelu.then(|| "approximate GELU".to_owned()));
-    words.extend(spec.calibration.map(|digest| format!("calibration {}", digest.short())));
-    words.extend(spec.plugins.iter().map(|digest| format!("plugin {}", digest.short())));
-    words.extend(spec.options.iter().map(|(name, value)| format!("{name}={value}")));
-    words.join(", ")
-}
-
-/// The specs of a list's rows in words; none where all are one.
-fn specs_apart<'a>(documents: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let words: Vec<String> = documents.map(spec).collect();
-    if words.windows(2).all(|pair| pair[0] == pair[1]) { Vec::new() } else { words }
-}
-
-/// The columns of a list, and that of specs where they differ: the last, because it is long.
-fn columns<'a>(columns: &[&'a str], specs: &[String]) -> Vec<&'a str> {
-    let spec = (!specs.is_empty()).then_some("spec");
-    columns.iter().copied().chain(spec).collect()
-}
-
 /// One row a job.
 pub fn jobs(jobs: &[v1::Job], now_ms: u64) -> String {
-    let specs = specs_apart(jobs.iter().map(|job| job.spec_json.as_str()));
-    let mut rows = table(&columns(&["job", "model", "sku", "state", "age", "took", "median", "throughput"], &specs));
+    let mut rows = table(&["job", "model", "sku", "state", "age", "took", "median", "throughput"]);
     let mut is_marked = false;
-    for (index, job) in jobs.iter().enumerate() {
+    for job in jobs {
         let figures = figures(&job.report_json);
         is_marked |= figures.wholly_disturbed().is_some();
         let [median, throughput] = headline(&figures);
@@ -169,8 +130,7 @@ pub fn jobs(jobs: &[v1::Job], now_ms: u64) -> String {
             (started, ended) => duration(ended.saturating_sub(started)),
         };
         let name = model_name(job.model.as_ref()).to_owned();
-        let row = [job.id.clone(), name, job.sku.clone(), state(job), age, took, median, throughput];
-        rows.add_row(row.into_iter().chain(specs.get(index).cloned()));
+        rows.add_row([job.id.clone(), name, job.sku.clone(), state(job), age, took, median, throughput]);
     }
     explained(render(rows, &[4, 5, 6, 7]), is_marked)
 }
@@ -294,16 +254,25 @@ pub fn plugins(plugins: &[v1::Plugin], now_ms: u64) -> String {
 
 /// One row an engine.
 pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
-    let specs = specs_apart(engines.iter().map(|engine| engine.spec_json.as_str()));
-    let names =
-        ["model", "sku", "toolchain", "key", "plan", "builds", "size", "age", "median", "throughput", "accurate"];
-    let mut rows = table(&columns(&names, &specs));
+    let mut rows = table(&[
+        "model",
+        "sku",
+        "toolchain",
+        "key",
+        "plan",
+        "builds",
+        "size",
+        "age",
+        "median",
+        "throughput",
+        "accurate",
+    ]);
     let mut is_marked = false;
-    for (index, engine) in engines.iter().enumerate() {
+    for engine in engines {
         let figures = figures(&engine.report_json);
         is_marked |= figures.wholly_disturbed().is_some();
         let [median, throughput] = headline(&figures);
-        let row = [
+        rows.add_row([
             model_name(engine.model.as_ref()).to_owned(),
             engine.sku.clone(),
             toolchain(&engine.toolchain_json),
@@ -320,8 +289,7 @@ pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
                 if engine.inputs_digest.is_empty() { "" } else { ", on given inputs" },
                 if engine.simulated { ", simulated" } else { "" }
             ),
-        ];
-        rows.add_row(row.into_iter().chain(specs.get(index).cloned()));
+        ]);
     }
     explained(render(rows, &[5, 6, 7, 8, 9]), is_marked)
 }
@@ -444,26 +412,6 @@ mod tests {
         for text in lists(&[&quiet]) {
             assert!(!text.contains('*'), "{text}");
         }
-    }
-
-    #[test]
-    fn specs_are_shown_where_they_differ() {
-        let job = |spec: &str| v1::Job { spec_json: spec.into(), ..Default::default() };
-        let same = jobs(&[job(r#"{"threads":2}"#), job(r#"{"threads":2}"#)], 0);
-        assert!(!same.contains("SPEC") && !same.contains("threads"), "{same}");
-        let shapes =
-            r#"{"precision":"fp16","profiles":[{"ids":[{"min":1,"opt":4,"max":8},{"min":8,"opt":8,"max":8}]}]}"#;
-        let apart = jobs(&[job(r#"{"threads":1}"#), job(shapes)], 0);
-        assert!(
-            apart.contains("SPEC") && apart.contains("fp32, 1 thread") && apart.contains("fp16, ids:1..4..8x8"),
-            "{apart}"
-        );
-        let engine = |spec: &str| v1::Engine { spec_json: spec.into(), ..Default::default() };
-        let apart = engines(&[engine("{}"), engine(r#"{"optimization_level":5}"#)], 0);
-        assert!(
-            apart.lines().next().is_some_and(|line| line.ends_with("SPEC")) && apart.contains("fp32, level 5"),
-            "{apart}"
-        );
     }
 
     #[test]

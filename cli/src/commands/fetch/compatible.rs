@@ -28,9 +28,9 @@ impl Foreign {
             .loss
             .as_ref()
             .map_or_else(|| "what it loses is not known".into(), |loss| format!("loss {}", loss.words()));
+        let built_for = self.report.foreign.as_ref().map_or(&self.report.sku, |foreign| &foreign.built_for);
         format!(
-            "nothing was built for {sku}: this one, built for {}, is the fastest measured there, {median}; {loss}",
-            self.report.sku
+            "nothing was built for {sku}: this one, built for {built_for}, is the fastest measured there, {median}; {loss}"
         )
     }
 }
