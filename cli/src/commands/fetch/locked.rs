@@ -16,11 +16,7 @@ use crate::{
 use planforge_fleet::{CellId, Lock, Locked};
 use planforge_proto::ErrorCode;
 use planforge_types::{Digest, Sku};
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs, path::Path};
 
 /// What of the lock is asked for.
 #[derive(Debug)]
@@ -257,7 +253,7 @@ fn stays_inside(root: &Path, path: &Path) -> Result<(), Failure> {
 
 fn is_folder(output: &Path) -> bool {
     let file = plans::destination(output, "x");
-    file != PathBuf::from(output)
+    file.as_path() != output
 }
 
 fn document(id: &CellId, locked: &Locked) -> serde_json::Value {
