@@ -2,9 +2,9 @@
 
 use crate::{
     commands::{
-        agent, agents, audit, bench, build, caches, cancel, compare, completions, coordinator, devices, doctor,
-        engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, ops, plugins, probe, projects, report,
-        run, submit, testmodel, token, up, watch,
+        agent, agents, audit, bench, build, caches, cancel, check, compare, completions, config, coordinator, devices,
+        diff, doctor, engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, ops, plugins, probe,
+        projects, report, retry, run, submit, sync, testmodel, token, up, watch,
     },
     examples, failure,
     settings::{self, Key, Layer},
@@ -127,8 +127,18 @@ pub enum Command {
     Logs(logs::Args),
     /// Cancel jobs
     Cancel(cancel::Args),
-    /// Bring a finished engine here, verified
+    /// Try the failed jobs of a request again
+    Retry(retry::Args),
+    /// Bring finished engines here, verified: those that are locked, or a model's newest
     Fetch(fetch::Args),
+    /// Build what planforge.toml declares, and write engines.lock
+    Sync(sync::Args),
+    /// Say whether every declared engine is there, fresh and fast enough; build nothing
+    Check(check::Args),
+    /// Show what changed between two locks, with verdicts
+    Diff(diff::Args),
+    /// Check planforge.toml, or print its schema
+    Config(config::Args),
     /// Show the measurements of a job, engine or plan
     Report(report::Args),
     /// Compare reports with each other

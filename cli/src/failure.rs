@@ -13,15 +13,15 @@ pub const EXIT_INTERRUPTED: u8 = 130;
 /// Exit codes and what they mean; part of the command line's contract.
 pub const EXIT_CODES: [(u8, &str); 12] = [
     (0, "done"),
-    (EXIT_JOB_FAILED, "a job failed, was cancelled or was skipped; `doctor`: problems were found"),
+    (EXIT_JOB_FAILED, "a job failed, was cancelled or was skipped; `doctor`, `check`: problems were found"),
     (2, "the command line, a file named on it or a setting is wrong"),
     (3, "no such job, engine, report or token; `fetch`: the engine is missing"),
     (4, "the coordinator cannot be reached or is shutting down: try again"),
     (5, "no token, a bad or revoked one, or one that may not do this"),
     (6, "refused: nothing known could run it; the message says what exists"),
-    (7, "conflict with something that exists"),
+    (7, "conflict with something that exists; a lock that a merge broke, or that `sync --frozen` would change"),
     (8, "disk, queue or quota is full"),
-    (EXIT_GATE, "`compare --gate`: an engine is slower than allowed, or nobody can tell"),
+    (EXIT_GATE, "`compare --gate`, `check`, `sync`: an engine is slower than allowed, or nobody can tell"),
     (70, "a bug or a broken store"),
     (EXIT_INTERRUPTED, "interrupted"),
 ];

@@ -16,6 +16,8 @@
 //! | `credentials` | which credentials go to which server |
 //! | `logins` | what `planforge login` keeps |
 //! | `farm` | the coordinator that a command talks to: one by URL, or this machine's own |
+//! | `declared` | what a project declares and has locked, and how the farm stands to it |
+//! | `fetched` | what `fetch` put where, so that it need not be read again |
 //! | `lists` | lists that come in pages, as a whole |
 //! | `local` | this machine's own farm: who hosts it, who is its client |
 //! | `request` | from flags and model files to a request |
@@ -33,12 +35,14 @@ mod cli;
 mod commands;
 mod context;
 mod credentials;
+mod declared;
 mod device_check;
 mod dispatch;
 mod doctor;
 mod examples;
 mod failure;
 mod farm;
+mod fetched;
 mod lists;
 mod local;
 mod local_worker;

@@ -3,6 +3,7 @@
 
 use crate::failure::Failure;
 use bytes::Bytes;
+use planforge_fleet::Locked;
 use planforge_plan_check::{CheckError, Expected, Source, check};
 use planforge_proto::{ErrorCode, v1};
 use planforge_types::{BuildSpec, Digest, Sku, Toolchain};
@@ -24,6 +25,18 @@ impl From<&v1::Engine> for Said {
             sku: engine.sku.clone(),
             toolchain_json: engine.toolchain_json.clone(),
             spec_json: engine.spec_json.clone(),
+        }
+    }
+}
+
+impl Said {
+    /// A plan as a lock names it.
+    pub fn of_locked(sku: &Sku, locked: &Locked) -> Self {
+        Self {
+            model: locked.model.to_string(),
+            sku: sku.to_string(),
+            toolchain_json: serde_json::to_string(&locked.toolchain).unwrap_or_default(),
+            spec_json: locked.spec.to_canonical_json(),
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     request::models,
     tables,
 };
+use planforge_client::web;
 use planforge_proto::{ErrorCode, v1};
 use planforge_types::Digest;
 use std::{
@@ -76,12 +77,67 @@ pub async fn download_plan(
     unchecked.push(".unchecked");
     let unchecked = PathBuf::from(unchecked);
     download(context, farm, digest, bytes, &unchecked).await?;
-    if let Err(failure) = plan_check::hold(&unchecked, said).await {
+    settle(&unchecked, path, digest, said).await
+}
+
+/// As [`download_plan`], from a copy of a farm's blobs: a folder, or a URL below which it lies.
+pub async fn take_plan(
+    context: &Context<'_>,
+    blobs: &str,
+    digest: Digest,
+    bytes: u64,
+    said: &Said,
+    path: &Path,
+) -> Result<(), Failure> {
+    make_parent(path)?;
+    let mut unchecked = path.as_os_str().to_owned();
+    // Another process may take the same one.
+    unchecked.push(format!(".{}.unchecked", std::process::id()));
+    let unchecked = PathBuf::from(unchecked);
+    let hex = digest.to_string();
+    let below = format!("sha256/{}/{hex}", &hex[..2]);
+    if blobs.starts_with("http://") || blobs.starts_with("https://") {
+        let url = format!("{}/{below}", blobs.trim_end_matches('/'));
+        let bar = context.printer.transfer(&format!("fetching {}", path.display()), bytes);
+        let result = web::download(&url, digest, &unchecked, &|done| bar.done(done)).await;
+        bar.clear();
+        result.map_err(|e| Failure::from(e).hint("the copy of the blobs is not what the lock names"))?;
+    } else {
+        let blob = Path::new(blobs).join(below);
+        if !blob.is_file() {
+            let message = format!("{} has no plan sha256:{digest}", Path::new(blobs).display());
+            return Err(Failure::new(ErrorCode::NotFound, message)
+                .hint("name the folder that holds sha256/, such as blobs/ of a coordinator's data folder"));
+        }
+        let copied = fs::copy(&blob, &unchecked).map_err(|e| Failure::io("write the plan", &unchecked, &e));
+        let fine = copied.and_then(|_| Ok(models::hash(&unchecked)?.0 == hex));
+        if !matches!(fine, Ok(true)) {
+            let _ = fs::remove_file(&unchecked);
+            fine?;
+            let message = format!("{} is damaged: its SHA-256 is another than its name", blob.display());
+            return Err(Failure::new(ErrorCode::Gone, message));
+        }
+    }
+    settle(&unchecked, path, digest, said).await
+}
+
+/// Gives a plan whose bytes are verified its name, once it was found to be what it is said to be.
+async fn settle(unchecked: &Path, path: &Path, digest: Digest, said: &Said) -> Result<(), Failure> {
+    let held = plan_check::hold(unchecked, said).await;
+    // Another process that fetches the same may have put the file in its place meanwhile.
+    let overtaken = || !unchecked.exists() && models::hash(path).is_ok_and(|(found, _)| found == digest.to_string());
+    if let Err(failure) = held {
+        if overtaken() {
+            return Ok(());
+        }
         // What it leaves behind is named as what it is.
-        let _ = fs::remove_file(&unchecked);
+        let _ = fs::remove_file(unchecked);
         return Err(failure);
     }
-    fs::rename(&unchecked, path).map_err(|e| Failure::io("write the plan", path, &e))
+    match fs::rename(unchecked, path) {
+        Err(error) if !overtaken() => Err(Failure::io("write the plan", path, &error)),
+        _ => Ok(()),
+    }
 }
 
 /// Downloads a blob to `path`: verified while it streams, there whole or not at all.

@@ -8,6 +8,7 @@
 //! that decides whom this user trusts: [`Setting::not_in_project`] says which keys it cannot hold, and why.
 
 use crate::failure::Failure;
+use planforge_fleet::declaration::KEYS as DECLARED;
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
@@ -311,7 +312,7 @@ pub fn row(key: Key) -> &'static Setting {
 }
 
 /// `planforge.toml` in `folder` or the nearest folder above it.
-fn find_project_file(folder: &Path) -> Option<PathBuf> {
+pub fn find_project_file(folder: &Path) -> Option<PathBuf> {
     folder.ancestors().map(|f| f.join(PROJECT_FILE)).find(|path| path.is_file())
 }
 
@@ -352,9 +353,13 @@ fn parse_layer(text: &str, path: &Path, whose: Whose) -> Result<Layer, Failure> 
     let mut layer = Layer::new();
     for (name, value) in document.into_inner() {
         let line = at(name.span().start);
+        if whose == Whose::Project && DECLARED.contains(&name.get_ref().as_ref()) {
+            continue;
+        }
         let Some(setting) = SETTINGS.iter().find(|s| s.name == name.get_ref().as_ref()) else {
             let usable = SETTINGS.iter().filter(|s| whose == Whose::User || s.not_in_project.is_none());
-            let known = usable.map(|s| s.name).collect::<Vec<_>>().join(", ");
+            let declared = DECLARED.iter().filter(|_| whose == Whose::Project).copied();
+            let known = usable.map(|s| s.name).chain(declared).collect::<Vec<_>>().join(", ");
             let message = format!("{}:{line}: unknown key '{}'", path.display(), name.get_ref());
             return Err(Failure::usage(message).hint(format!("keys are {known}")));
         };
@@ -500,6 +505,14 @@ mod tests {
         assert_eq!(message("\nserver = 3\n"), "p/planforge.toml:2: 'server' must be a text");
         assert_eq!(message("skus = \"a\"\n"), "p/planforge.toml:1: 'skus' must be a list of texts");
         assert!(message("server = \n").starts_with("p/planforge.toml:1: "));
+    }
+
+    #[test]
+    fn what_a_project_declares_is_none_of_the_settings_business() {
+        let text = "server = \"https://farm\"\ntargets = 1\n[models.a]\n[layout]\n";
+        let read = |whose| parse_layer(text, Path::new("p.toml"), whose);
+        assert_eq!(read(Whose::Project).unwrap().len(), 1);
+        assert!(read(Whose::User).unwrap_err().to_string().contains(": unknown key '"));
     }
 
     #[test]

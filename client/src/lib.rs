@@ -7,6 +7,7 @@
 //! | [`tls`] | whom this side believes, and the certificate that it shows where it has one |
 //! | [`client`] | the gRPC clients with credentials, and connection errors that say what to do |
 //! | [`blobs`] | verified, resumable blob transfer over HTTP/1.1 |
+//! | [`web`] | files that are named by address and SHA-256 |
 //! | [`backoff`] | jittered waiting between retries |
 //!
 //! Invariant: nothing here knows what a job is.
@@ -21,6 +22,7 @@ pub mod endpoint;
 mod failure;
 pub mod tls;
 mod token;
+pub mod web;
 
 pub use blobs::{BlobError, Blobs};
 pub use client::{Client, FarmService, FleetService};

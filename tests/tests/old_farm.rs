@@ -120,13 +120,44 @@ fn its_engines_are_fetched_read_and_run() {
     let model = models::digits();
     let plan = farm.file("by-model.plan");
     let model = model.to_str().expect("UTF-8");
-    farm.json(&["fetch", model, "--sku", "cpu-x86-64-v3", "-o", plan.to_str().expect("UTF-8")]);
+    let spec = ["--spec", r#"{"threads":1}"#];
+    let place = ["--sku", "cpu-x86-64-v3", "-o", plan.to_str().expect("UTF-8")];
+    farm.json(&[&["fetch", model][..], &spec, &place].concat());
 
     let (test_set, out) = (models::digits_test_set(), farm.file("out.npz"));
     let files = ["--input", test_set.to_str().expect("UTF-8"), "--output", out.to_str().expect("UTF-8")];
     farm.json(&[&["run", "farm/v2.plan"][..], &files].concat());
     let outputs = npz::read(&out).expect("the outputs are an archive");
     assert_eq!(outputs.values().next().expect("an output").shape[0], 450, "one row an image");
+}
+
+#[test]
+fn a_project_locks_and_fetches_what_it_built() {
+    let farm = OldFarm::unpack();
+    let project = farm.file("project");
+    fs::create_dir(&project).expect("a folder");
+    fs::copy(models::digits(), project.join("digits.onnx")).expect("the model");
+    let declared = "targets = [\"cpu-x86-64-v3\"]\n[models.digits]\npath = \"digits.onnx\"\n[specs.one]\nthreads = 1\n";
+    fs::write(project.join("planforge.toml"), declared).expect("a declaration");
+    let json = |arguments: &[&str]| {
+        let mut command = farm.command(arguments);
+        command.arg("--json").current_dir(&project);
+        process::run_json(command)
+    };
+    let synced = json(&["sync"]);
+    assert_eq!(synced["ok"], true, "{synced:#}");
+    let fetched = json(&["fetch", "--sku", "cpu-x86-64-v3"]);
+    let plan = fetched["plan_digest"].as_str().expect("one engine").to_owned();
+    assert_eq!(sha256_of(&project.join("engines/digits/cpu-x86-64-v3/one.plan")), plan);
+    let engines = farm.said("engines.json");
+    let then = engines["engines"].as_array().expect("a list").iter().find(|engine| engine["sku"] == "cpu-x86-64-v3");
+    let then = then.expect("an engine");
+    // Of the same revision of the compiler it is the very engine of then.
+    let revision = planforge_cpu::COMPILER_REVISION.to_string();
+    if then["toolchain"]["version"].as_str() == Some(revision.as_str()) {
+        assert_eq!(Some(plan.as_str()), then["plan_digest"].as_str(), "{synced:#}");
+    }
+    assert_eq!(json(&["check"])["ok"], true);
 }
 
 #[test]

@@ -7,8 +7,9 @@ mod on;
 use crate::{
     context::Context,
     failure::Failure,
-    request::{extras::MeasureArgs, parse_precision, shapes},
+    request::{extras::MeasureArgs, parse_precision},
 };
+use planforge_fleet::shapes;
 use planforge_types::{OptimizationProfile, Precision, Sku, ToolchainConstraint};
 use std::path::PathBuf;
 

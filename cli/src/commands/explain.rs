@@ -1,7 +1,8 @@
 //! `planforge explain`: what the native compiler would do with a model, and what it cannot. Needs no device.
 
-use crate::{context::Context, failure::Failure, request::shapes};
+use crate::{context::Context, failure::Failure};
 use planforge_cpu::explain::explain;
+use planforge_fleet::shapes;
 use planforge_onnx::Model;
 use planforge_proto::ErrorCode;
 use planforge_types::OptimizationProfile;

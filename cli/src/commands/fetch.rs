@@ -1,35 +1,40 @@
-//! `planforge fetch`: a finished engine, verified, complete or not at all.
+//! `planforge fetch`: finished engines, verified, each whole or not at all.
+//!
+//! In a project that has a lock, the engines that are locked; otherwise the newest of a model's default spec, unless one
+//! is named: what somebody tried beside it never answers.
+
+mod choose;
+mod compatible;
+mod deliver;
+mod locked;
+mod newest;
 
 use crate::{
     context::Context,
+    declared::{Inputs, Project},
     failure::Failure,
-    farm::{Farm, Need},
-    older::{self, OlderCompiler},
-    plan_check::Said,
-    plans,
-    request::models,
     settings::Key,
-    tables,
 };
-use planforge_proto::{ErrorCode, v1, view::EngineView};
-use planforge_types::{BuildSpec, Digest, Sku, ToolchainConstraint};
+use planforge_types::{BuildSpec, Sku, ToolchainConstraint};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// ONNX file, or digest of a model, engine key or plan
+    /// Model by its name in planforge.toml or its ONNX file, or digest of a model, engine key or plan; every model of
+    /// engines.lock by default
     #[arg(value_name = "MODEL|DIGEST")]
-    what: String,
-    /// Device kind that the engine was built for; needed to find it by model
-    #[arg(long, value_name = "SKU")]
-    sku: Option<Sku>,
-    /// Only an engine of this toolchain, such as native or 'tensorrt>=10.3,<11'
+    what: Option<String>,
+    /// Device kind that the engine is for; this machine's devices by default; repeat for several [env: PLANFORGE_SKUS]
+    #[arg(long = "sku", value_name = "SKU", value_delimiter = ',')]
+    skus: Vec<Sku>,
+    /// Only an engine of this toolchain, such as native or 'tensorrt>=10.3,<11'; asks the farm, not the lock
     #[arg(long, value_name = "CONSTRAINT")]
     toolchain: Option<ToolchainConstraint>,
-    /// Only an engine of this build spec, a JSON document; any, newest first, by default
-    #[arg(long, value_name = "JSON", value_parser = parse_spec)]
-    spec: Option<BuildSpec>,
-    /// File or folder for the plan; MODEL.SKU.plan here by default
+    /// Only engines of this spec: a name of planforge.toml, or a JSON document, which asks the farm; the lock's specs, else
+    /// the default spec, by default
+    #[arg(long, value_name = "NAME|JSON", value_parser = parse_spec)]
+    spec: Option<Spec>,
+    /// File or folder for the plans; the project's layout, else MODEL.SKU.KEY.plan here, by default
     #[arg(short, long, value_name = "DIR|FILE")]
     output: Option<PathBuf>,
     /// Write the engine card, the facts of the build, beside the plan
@@ -38,188 +43,147 @@ pub struct Args {
     /// Fetch an engine even when its outputs differ from the reference
     #[arg(long)]
     allow_inaccurate: bool,
+    /// Ask the farm, whatever engines.lock says
+    #[arg(long)]
+    unlocked: bool,
+    /// Take locked engines from a copy of the farm's blobs, without a coordinator: the folder that holds sha256/, or its URL
+    #[arg(long, value_name = "DIR|URL", conflicts_with_all = ["unlocked", "card", "toolchain"])]
+    blobs: Option<String>,
+    /// Read engines that are here already, instead of trusting that nobody touched them since they were fetched
+    #[arg(long)]
+    verify: bool,
+    /// Say of every engine that was considered why it was taken or not
+    #[arg(long)]
+    explain: bool,
 }
 
-fn parse_spec(text: &str) -> Result<BuildSpec, String> {
-    serde_json::from_str(text).map_err(|e| format!("not a build spec: {e}"))
+/// What `--spec` names.
+#[derive(Clone, Debug)]
+enum Spec {
+    Name(String),
+    Document(Box<BuildSpec>),
+}
+
+fn parse_spec(text: &str) -> Result<Spec, String> {
+    if !text.trim_start().starts_with('{') {
+        return Ok(Spec::Name(text.to_owned()));
+    }
+    BuildSpec::parse(text).map(|spec| Spec::Document(Box::new(spec))).map_err(|error| error.to_string())
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let wanted = Wanted::of(context, &args.what)?;
-    if matches!(wanted, Wanted::Model { .. }) && args.sku.is_none() {
-        return Err(Failure::usage("which engine of the model? no --sku was given")
-            .hint("planforge engines lists what is there; planforge devices lists the flags"));
-    }
-    let fetched = Farm::with(context, Need::Answers, async |farm| fetch(context, farm, args, wanted).await);
-    context.block_on(fetched)
-}
-
-/// The command's JSON object; scripts read its first members line by line.
-#[derive(serde::Serialize)]
-struct Fetched<'a> {
-    path: &'a Path,
-    plan_digest: String,
-    card_path: Option<&'a Path>,
-    engine: EngineView,
-    /// Of the newest engine of a model, when a newer compiler would build another.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    older_compiler: Option<OlderCompiler>,
-}
-
-/// What the argument stands for.
-enum Wanted {
-    Model {
-        digest: String,
-        name: String,
-    },
-    /// A digest that says nothing of what it is the digest of.
-    Digest(Digest),
-}
-
-impl Wanted {
-    fn of(context: &Context<'_>, what: &str) -> Result<Self, Failure> {
-        let path = Path::new(what);
-        if let (Ok(digest), false) = (what.parse(), path.exists()) {
-            return Ok(Self::Digest(digest));
-        }
-        let local = models::identify(&context.settings, path)?;
-        Ok(Self::Model { digest: local.model.digest, name: local.model.name })
-    }
-}
-
-async fn fetch(context: &Context<'_>, farm: &Farm, args: Args, wanted: Wanted) -> Result<(), Failure> {
-    let base = v1::FindEngineRequest {
-        sku: args.sku.as_ref().map(ToString::to_string).unwrap_or_default(),
-        spec_json: match &args.spec {
-            Some(spec) => crate::request::spec_documents(std::slice::from_ref(spec))?.remove(0),
-            None => String::new(),
-        },
-        toolchain: args.toolchain.as_ref().map(ToString::to_string).unwrap_or_default(),
-        allow_inaccurate: args.allow_inaccurate,
-        project: context.settings.get(Key::Project).unwrap_or_default().into(),
-        ..Default::default()
+    let project = Project::find()?;
+    let lock = match (&project, args.unlocked) {
+        (Some(project), false) => project.lock()?,
+        _ => None,
     };
-    let Found { engine, by_model } = find(farm, base, &args, &wanted).await?;
-    // Whoever names a key or a plan knows which one it is.
-    let older_compiler = match by_model {
-        true => OlderCompiler::of(&engine, &older::devices(farm).await),
-        false => None,
+    if let (Some(project), Some(lock)) = (&project, &lock)
+        && let Some(chosen) = locked::choose(context, &args, project, lock)?
+    {
+        return locked::run(context, &args, project, chosen);
+    }
+    if args.blobs.is_some() {
+        return Err(Failure::usage("--blobs has bytes alone: which engine is meant has to stand in engines.lock")
+            .hint("planforge sync writes it, where a coordinator is"));
+    }
+    let Some(what) = args.what.clone() else {
+        let failure = Failure::usage("which model? none was named, and no engines.lock is here that names all");
+        return Err(
+            failure.hint("planforge fetch MODEL takes a model's newest engine; planforge sync writes engines.lock")
+        );
     };
-    if !engine.inputs_digest.is_empty() {
-        context.printer.warn(&format!(
-            "this engine's outputs were compared on given inputs sha256:{} when it was built, not on made ones",
-            tables::short(&engine.inputs_digest)
-        ));
-    }
-    let digest = engine.plan_digest.parse().map_err(|e| {
-        Failure::new(ErrorCode::Internal, format!("the coordinator names the plan by something else: {e}"))
-    })?;
-    let name = plans::file_name(engine.model.as_ref(), &engine.sku);
-    let path = plans::destination(args.output.as_deref().unwrap_or(Path::new("./")), &name);
-    plans::download_plan(context, farm, digest, engine.plan_bytes, &Said::from(&engine), &path).await?;
-    let mut card_path = None;
-    if args.card {
-        let digest = engine.card_digest.parse().map_err(|_| {
-            Failure::new(ErrorCode::NotFound, format!("the engine {} has no card", tables::short(&engine.engine_key)))
-        })?;
-        let mut name = path.clone().into_os_string();
-        name.push(".card.json");
-        let card = PathBuf::from(name);
-        plans::download(context, farm, digest, 0, &card).await?;
-        card_path = Some(card);
-    }
-    context.printer.data(&path.display().to_string())?;
-    context.printer.note(&format!(
-        "{} for {}: {}, sha256:{} verified",
-        tables::model_name(engine.model.as_ref()),
-        engine.sku,
-        tables::bytes(engine.plan_bytes),
-        engine.plan_digest
-    ));
-    if engine.simulated {
-        context
-            .printer
-            .warn("simulated: a scripted device built this, so it is no engine and its numbers mean nothing");
-    }
-    if let Some(older) = &older_compiler {
-        older.tell(&engine, context.printer);
-    }
-    context.printer.object(&Fetched {
-        path: &path,
-        card_path: card_path.as_deref(),
-        plan_digest: engine.plan_digest.clone(),
-        engine: EngineView::from(engine),
-        older_compiler,
-    })
+    let asked = Asked::of(context, &args, project.as_ref())?;
+    newest::run(context, &args, &what, &asked)
 }
 
-struct Found {
-    engine: v1::Engine,
-    /// As the newest of its model.
-    by_model: bool,
+/// What is asked of an engine that the lock does not name.
+#[derive(Debug)]
+struct Asked {
+    /// `None` for the default one.
+    spec: Option<BuildSpec>,
+    /// As the declaration calls it.
+    spec_name: Option<String>,
+    toolchain: ToolchainConstraint,
 }
 
-async fn find(farm: &Farm, base: v1::FindEngineRequest, args: &Args, wanted: &Wanted) -> Result<Found, Failure> {
-    let (tries, described) = match wanted {
-        Wanted::Model { digest, name } => {
-            let by_model = v1::FindEngineRequest { model_digest: digest.clone(), ..base };
-            (vec![by_model], format!("{name} (sha256:{})", tables::short(digest)))
-        }
-        Wanted::Digest(digest) => {
-            let text = digest.to_string();
-            let by_plan = v1::FindEngineRequest { plan_digest: text.clone(), ..base.clone() };
-            let by_key = v1::FindEngineRequest { engine_key: text.clone(), ..base.clone() };
-            let by_model = v1::FindEngineRequest { model_digest: text.clone(), ..base };
-            let mut tries = vec![by_plan, by_key];
-            if args.sku.is_some() {
-                tries.insert(0, by_model);
+impl Asked {
+    fn of(context: &Context<'_>, args: &Args, project: Option<&Project>) -> Result<Self, Failure> {
+        let mut asked = Self { spec: None, spec_name: None, toolchain: args.toolchain.clone().unwrap_or_default() };
+        match &args.spec {
+            None => {}
+            Some(Spec::Document(spec)) => asked.spec = Some((**spec).clone()),
+            Some(Spec::Name(name)) => {
+                let declared =
+                    project.and_then(|project| project.declaration.specs.get(name).map(|spec| (project, spec)));
+                let Some((project, spec)) = declared else {
+                    let known = project.map(|project| project.declaration.specs.keys().cloned().collect::<Vec<_>>());
+                    let failure = Failure::usage(format!("no spec is called '{name}'"));
+                    return Err(match known {
+                        Some(known) => failure.hint(format!("planforge.toml has {}", known.join(", "))),
+                        None => failure.hint("specs have names in planforge.toml; a JSON document begins with '{'"),
+                    });
+                };
+                asked.spec = Inputs::of(context, project)?.specs.remove(name);
+                asked.spec_name = Some(name.clone());
+                if args.toolchain.is_none() {
+                    asked.toolchain = spec.toolchain.clone();
+                }
             }
-            (tries, format!("sha256:{}", digest.short()))
         }
-    };
-    for request in tries {
-        let by_model = !request.model_digest.is_empty();
-        match farm.rpc().find_engine(request).await.map_err(|e| farm.error(e)) {
-            Ok(engine) => return Ok(Found { engine: engine.into_inner(), by_model }),
-            Err(failure) if failure.name == ErrorCode::NotFound.name() => {}
-            Err(failure) => return Err(failure),
-        }
+        Ok(asked)
     }
-    if let (Wanted::Digest(digest), Some(sku)) = (wanted, &args.sku) {
-        refuse_other_sku(farm, digest, sku).await?;
-    }
-    let sku = args.sku.as_ref().map(|sku| format!(" for {sku}")).unwrap_or_default();
-    let mut message = format!("no engine of {described}{sku}");
-    if let Some(toolchain) = &args.toolchain {
-        message.push_str(&format!(" with {toolchain}"));
-    }
-    let hint = match wanted {
-        Wanted::Model { .. } => format!("build it with: planforge submit {}{} --wait", args.what, flag(args)),
-        Wanted::Digest(_) => "planforge engines lists what is there".to_owned(),
-    };
-    Err(Failure::new(ErrorCode::NotFound, message).hint(hint))
 }
 
-/// A plan or engine that is there, but for another device kind than `sku`, is refused by name.
-async fn refuse_other_sku(farm: &Farm, digest: &Digest, sku: &Sku) -> Result<(), Failure> {
-    let by_plan = v1::FindEngineRequest { plan_digest: digest.to_string(), ..Default::default() };
-    let by_key = v1::FindEngineRequest { engine_key: digest.to_string(), ..Default::default() };
-    for request in [by_plan, by_key] {
-        let Ok(reply) = farm.rpc().find_engine(v1::FindEngineRequest { allow_inaccurate: true, ..request }).await
-        else {
-            continue;
-        };
-        let engine = reply.into_inner();
-        if engine.sku != sku.as_str() {
-            let message = format!("sha256:{} is an engine for {}, not for {sku}", digest.short(), engine.sku);
-            return Err(Failure::new(ErrorCode::Refused, message).hint(format!(
-                "an engine runs best, and often only, where it was built: planforge fetch MODEL --sku {sku}"
-            )));
-        }
-    }
-    Ok(())
+/// For which device kinds engines are wanted.
+#[derive(Clone, Debug)]
+enum For {
+    /// These, by flags or settings.
+    Named(Vec<Sku>),
+    /// The best of what each of this machine's devices can run: their kinds, best last.
+    ThisMachine(Vec<Vec<Sku>>),
 }
 
-fn flag(args: &Args) -> String {
-    args.sku.as_ref().map(|sku| format!(" --sku {sku}")).unwrap_or_default()
+impl For {
+    fn of(context: &Context<'_>, args: &Args) -> Result<Self, Failure> {
+        if !args.skus.is_empty() {
+            return Ok(Self::Named(args.skus.clone()));
+        }
+        let listed = context.settings.list(Key::Skus);
+        if !listed.is_empty() {
+            let skus = listed.iter().map(|text| text.parse::<Sku>()).collect::<Result<Vec<_>, _>>();
+            return skus.map(Self::Named).map_err(|e| Failure::usage(format!("the setting 'skus': {e}")));
+        }
+        let cache = context.settings.data_folder().ok().map(|data| crate::local::state_folder(&data));
+        let mut devices: Vec<Vec<Sku>> = Vec::new();
+        for device in planforge_device::discover(cache.as_deref()) {
+            if !device.skus.is_empty() && !devices.contains(&device.skus) {
+                devices.push(device.skus);
+            }
+        }
+        // Who has a GPU runs engines there; its processor is meant where it is named.
+        if devices.iter().flatten().any(|sku| !sku.is_cpu()) {
+            devices.retain(|skus| skus.iter().any(|sku| !sku.is_cpu()));
+        }
+        if devices.is_empty() {
+            return Err(Failure::usage("this machine has no device that engines are built for; name one with --sku"));
+        }
+        Ok(Self::ThisMachine(devices))
+    }
+
+    /// For messages.
+    fn words(&self) -> String {
+        let list = |skus: &[Sku]| skus.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        match self {
+            Self::Named(skus) => list(skus),
+            Self::ThisMachine(devices) => {
+                let best: Vec<Sku> = devices.iter().filter_map(|skus| skus.last().cloned()).collect();
+                format!("this machine ({})", list(&best))
+            }
+        }
+    }
+}
+
+/// A path that does not change with the current folder.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -2,11 +2,11 @@
 
 pub mod extras;
 pub mod models;
-pub mod shapes;
 
 use crate::{context::Context, failure::Failure, farm::Farm, lists, settings::Key};
 use extras::{Attached, ExtraArgs};
 use planforge_device::CpuLevel;
+use planforge_fleet::shapes;
 use planforge_proto::{ErrorCode, v1};
 use planforge_tensorrt_rules::options::ALLOW_UNKNOWN_TOOLCHAIN;
 use planforge_types::{

@@ -63,7 +63,7 @@ impl BlobError {
         }
     }
 
-    pub(super) fn disk(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn disk(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Disk { action, path, source }
     }

@@ -1,4 +1,4 @@
-//! `--shapes`: the input shapes an engine is tuned for, as people write them.
+//! The input shapes an engine is tuned for, as people write them: `--shapes`, and `shapes` of a spec.
 //!
 //! `images:1x3x224x224` fixes every dimension; `ids:1..8x128` lets the first one vary and tunes for the largest;
 //! `ids:1..4..8x128` tunes for 4. Inputs are separated by commas; each `--shapes` is one optimization profile.
@@ -10,7 +10,10 @@ const MAX_RANK: usize = 8;
 /// Largest size of one dimension.
 const MAX_DIM: u64 = 1 << 31;
 
-/// Reads one profile; the error says what is wrong with which part.
+/// Reads one profile.
+///
+/// # Errors
+/// What is wrong with which part, in words.
 pub fn parse(text: &str) -> Result<OptimizationProfile, String> {
     let mut profile = OptimizationProfile::default();
     for part in text.split(',') {

@@ -1,0 +1,135 @@
+//! `planforge retry`: the failed jobs of a request once more, and nothing else of it.
+
+use crate::{
+    context::Context,
+    failure::Failure,
+    farm::{Farm, Need},
+    lists,
+    request::{self, LocalFiles},
+    settings::Key,
+    signals, tables,
+    wait::{self, Waiting},
+};
+use planforge_proto::{ErrorCode, v1, view::JobView};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Request whose failed jobs are tried again, as `submit --json` and `jobs --json` name it
+    request: String,
+    /// Wait until the jobs have ended
+    #[arg(long)]
+    wait: bool,
+}
+
+pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    let need = if args.wait { Need::Work } else { Need::Lasting };
+    Farm::with(context, need, async |farm| retry(context, farm, &args).await).await
+}
+
+async fn retry(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(), Failure> {
+    let request = v1::ListJobsRequest {
+        project: context.settings.get(Key::Project).unwrap_or_default().into(),
+        request_id: args.request.clone(),
+        states: vec![v1::JobState::Failed.into()],
+        limit: u32::MAX,
+        ..Default::default()
+    };
+    let mut failed = lists::jobs(farm, request).await?;
+    lists::complete(farm, &mut failed).await?;
+    failed.reverse();
+    if failed.is_empty() {
+        context.printer.note(&format!("no job of request {} failed", args.request));
+        return context.printer.object(&serde_json::json!({ "request_ids": [], "jobs": [] }));
+    }
+    let (mut request_ids, mut jobs) = (Vec::new(), Vec::new());
+    for job in failed {
+        let reply = request::submit(context, farm, &again(&job)?, &LocalFiles::new()).await?;
+        request_ids.push(reply.request_id);
+        jobs.extend(reply.jobs);
+    }
+    let ids: Vec<String> = jobs.iter().map(|job| job.id.clone()).collect();
+    if args.wait {
+        let mut waiting = Waiting::new(context.printer, &jobs);
+        let ended = async {
+            match farm.is_local() {
+                true => waiting.follow(farm).await,
+                false => waiting.until_ended(farm).await,
+            }
+        };
+        tokio::select! {
+            result = ended => result?,
+            () = signals::interrupted() => {
+                return Err(Failure::interrupted().hint(format!("the jobs go on; planforge cancel {} ends them", ids.join(" "))));
+            }
+        }
+        jobs = Waiting::results(farm, &ids).await?;
+    }
+    context.printer.data(&tables::jobs(&jobs, tables::now_ms()))?;
+    let succeeded = !args.wait || wait::tell_failures(context.printer, &jobs);
+    if !args.wait {
+        context.printer.note(&format!("follow with: planforge watch {}", ids.join(" ")));
+    }
+    let jobs: Vec<_> = jobs.into_iter().map(JobView::from).collect();
+    context.printer.object(&serde_json::json!({ "request_ids": request_ids, "jobs": jobs }))?;
+    if succeeded { Ok(()) } else { Err(Failure::jobs_failed()) }
+}
+
+/// What `job` asked for, asked again.
+fn again(job: &v1::Job) -> Result<v1::SubmitRequest, Failure> {
+    let model = job.model.clone().ok_or_else(|| {
+        Failure::new(ErrorCode::Internal, format!("the coordinator names no model of job {}", job.id))
+    })?;
+    let measures = job.kind() == v1::JobKind::Benchmark;
+    // What failed for good is remembered and would be the answer; anything else is merged with whoever asks for the same.
+    let remembered = job.failure.as_ref().is_some_and(|failure| failure.class() == v1::FailureClass::Model);
+    Ok(v1::SubmitRequest {
+        idempotency_key: ulid::Ulid::generate().to_string(),
+        project: job.project.clone(),
+        models: if measures { Vec::new() } else { vec![model] },
+        skus: vec![job.sku.clone()],
+        specs_json: if measures { Vec::new() } else { vec![job.spec_json.clone()] },
+        toolchains: Some(job.toolchain_constraint.clone())
+            .filter(|text| !text.is_empty() && !measures)
+            .into_iter()
+            .collect(),
+        priority: job.priority,
+        force: remembered && !measures,
+        allow_inaccurate: job.allow_inaccurate,
+        eval_digest: job.eval_digest.clone(),
+        kind: job.kind,
+        plan_digest: if measures { job.plan_digest.clone() } else { String::new() },
+        builds: job.builds,
+        measure: job.measure.clone(),
+        ..Default::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(class: v1::FailureClass) -> v1::Job {
+        v1::Job {
+            model: Some(v1::Model::default()),
+            sku: "t4".into(),
+            kind: v1::JobKind::Build.into(),
+            spec_json: "{}".into(),
+            toolchain_constraint: "tensorrt<11".into(),
+            failure: Some(v1::Failure { class: class.into(), ..Default::default() }),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn only_what_is_remembered_is_forced() {
+        let model = again(&failed(v1::FailureClass::Model)).unwrap();
+        let lost = again(&failed(v1::FailureClass::Infrastructure)).unwrap();
+        assert!(model.force && !lost.force);
+        assert_eq!((lost.skus, lost.toolchains), (vec!["t4".to_owned()], vec!["tensorrt<11".to_owned()]));
+        let mut benchmark = failed(v1::FailureClass::Model);
+        benchmark.set_kind(v1::JobKind::Benchmark);
+        benchmark.plan_digest = "ab".into();
+        let benchmark = again(&benchmark).unwrap();
+        assert!(!benchmark.force && benchmark.models.is_empty() && benchmark.plan_digest == "ab");
+    }
+}
