@@ -48,7 +48,9 @@ pub struct Draft {
 pub type Shapes = BTreeMap<String, Vec<u64>>;
 
 /// Both ends of a profile.
-const ENDS: [(&str, fn(&DimRange) -> u64); 2] = [("smallest", |range| range.min), ("largest", |range| range.max)];
+const ENDS: [(&str, End); 2] = [("smallest", |range| range.min), ("largest", |range| range.max)];
+/// The size at one end of a dimension's range.
+type End = fn(&DimRange) -> u64;
 
 /// What the first profile tells of the whole engine.
 struct Found {
