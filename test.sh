@@ -48,6 +48,16 @@ if [ ! -f "$cases/cases.json" ]; then
     fi
 fi
 
+# Templates for CI services are held to their schemas.
+if [ ! -x target/onnx-venv/bin/check-jsonschema ]; then
+    echo "test.sh: installing check-jsonschema" >&2
+    if ! { [ -x target/onnx-venv/bin/python3 ] || python3 -m venv target/onnx-venv; } \
+        || ! target/onnx-venv/bin/python3 -m pip install --quiet --disable-pip-version-check check-jsonschema==0.39.0; then
+        echo "test.sh: missing: check-jsonschema; the templates in deploy/ci are not checked" >&2
+        [ -z "${CI:-}" ] || exit 1
+    fi
+fi
+
 # The tests of the onnxruntime backend need its library, which the Python package carries; of that nothing else is used.
 if [ -z "${PLANFORGE_ONNXRUNTIME:-}" ]; then
     runtime=target/onnxruntime-package

@@ -79,6 +79,10 @@ impl Compiler for NativeBackend {
         }
     }
 
+    fn never_measures(&self, sku: &Sku) -> &'static [&'static str] {
+        self.of_sku(sku).never_measures(sku)
+    }
+
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
         self.of_sku(&request.sku).check(request)
     }

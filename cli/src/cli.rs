@@ -3,18 +3,18 @@
 use crate::{
     commands::{
         agent, agents, audit, bench, build, caches, cancel, check, compare, completions, config, coordinator, devices,
-        diff, doctor, engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, plugins, probe, projects,
-        report, retry, run, submit, sync, testmodel, token, up, watch,
+        diff, doctor, engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, ops, plugins, probe,
+        projects, report, retry, run, submit, sync, testmodel, token, up, watch,
     },
-    failure,
+    examples, failure,
     settings::{self, Key, Layer},
 };
-use clap::{Args, Parser, Subcommand};
-use std::sync::LazyLock;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use std::{ffi::OsString, sync::LazyLock};
 
 /// Below every command's list: what holds for all of them.
 static AFTER_HELP: LazyLock<String> =
-    LazyLock::new(|| format!("{}\n{}", failure::exit_codes_text(), settings::help_text()));
+    LazyLock::new(|| format!("{}\n\n{}\n{}", examples::text(""), failure::exit_codes_text(), settings::help_text()));
 
 /// Builds, measures, stores and compares inference engines on real devices.
 ///
@@ -26,6 +26,19 @@ pub struct Cli {
     pub global: Global,
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// The whole grammar, examples in every command's help included.
+    pub fn grammar() -> clap::Command {
+        examples::add(Self::command(), "")
+    }
+
+    /// What a process's arguments say, its own name first.
+    pub fn of_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let matches = Self::grammar().try_get_matches_from(arguments)?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut Self::grammar()))
+    }
 }
 
 /// Flags that every command takes.
@@ -148,6 +161,8 @@ pub enum Command {
     Inspect(inspect::Args),
     /// Say what the native compiler would do with a model, and what it cannot
     Explain(explain::Args),
+    /// List the operators that a native compiler knows
+    Ops(ops::Args),
     /// Measure a plan or a model on this machine, or on devices of the farm
     Bench(bench::Args),
     /// Run a plan on inputs from a file
@@ -182,11 +197,10 @@ pub enum Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_grammar_is_sound() {
-        Cli::command().debug_assert();
+        Cli::grammar().debug_assert();
     }
 
     #[test]

@@ -4,8 +4,8 @@ use crate::{
     cli::{Cli, Command},
     commands::{
         agent, agents, audit, bench, build, caches, cancel, check, compare, completions, config, coordinator, devices,
-        diff, doctor, engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, plugins, probe, projects,
-        report, retry, run, submit, sync, testmodel, token, up, watch,
+        diff, doctor, engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, ops, plugins, probe,
+        projects, report, retry, run, submit, sync, testmodel, token, up, watch,
     },
     context::Context,
     failure::Failure,
@@ -13,7 +13,6 @@ use crate::{
     settings::Settings,
     telemetry::{self, Service},
 };
-use clap::CommandFactory as _;
 
 /// Runs the command that was asked for.
 pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
@@ -59,13 +58,14 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Engines(args) => context.block_on(engines::run(&context, args)),
         Command::Caches(args) => context.block_on(caches::run(&context, args)),
         Command::Probe(args) => probe::run(&context, args),
+        Command::Ops(args) => ops::run(&context, args),
         Command::Plugins(args) => context.block_on(plugins::run(&context, args)),
         Command::Login(args) => context.block_on(login::run(&context, args)),
         Command::Logout(args) => login::log_out(&context, args),
         Command::Open(args) => context.block_on(open::run(&context, args)),
         Command::Token(args) => context.block_on(token::run(&context, args)),
         Command::Worker | Command::CheckDevice { .. } => unreachable!("main runs what agents start"),
-        Command::Completions(args) => completions::run(&context, args, Cli::command()),
-        Command::ManPages(args) => man_pages::run(args, Cli::command()),
+        Command::Completions(args) => completions::run(&context, args, Cli::grammar()),
+        Command::ManPages(args) => man_pages::run(args, Cli::grammar()),
     }
 }

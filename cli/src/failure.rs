@@ -56,6 +56,14 @@ impl Failure {
         Self::new(ErrorCode::InvalidArgument, message)
     }
 
+    /// A command line that is none, in the words of its parser: what is wrong, then what would be right.
+    pub fn command_line(words: &str) -> Self {
+        let words = words.strip_prefix("error: ").unwrap_or(words);
+        let (message, rest) = words.split_once("\n\n").unwrap_or((words, ""));
+        let hints = rest.split("\n\n").filter(|part| !part.starts_with("For more information"));
+        Self::usage(message).hint(hints.map(str::trim).collect::<Vec<_>>().join("\n"))
+    }
+
     /// A file operation failed: `verb` says which, such as "read".
     pub fn io(verb: &str, path: &Path, error: &io::Error) -> Self {
         let code = match error.kind() {
@@ -78,6 +86,15 @@ impl Failure {
         let mut failure = Self::new(ErrorCode::Internal, "a job did not succeed");
         failure.name = "job-failed";
         failure.exit_code = EXIT_JOB_FAILED;
+        failure.silent = true;
+        failure
+    }
+
+    /// Nobody reads what the command writes without end: it has done what was wanted of it.
+    pub fn unread() -> Self {
+        let mut failure = Self::new(ErrorCode::Internal, "nobody reads standard output any more");
+        failure.name = "unread";
+        failure.exit_code = 0;
         failure.silent = true;
         failure
     }
@@ -107,6 +124,16 @@ impl Failure {
     /// Adds a hint where the error brought none of its own.
     pub fn hint_if_none(self, hint: impl Into<String>) -> Self {
         if self.hint.is_empty() { self.hint(hint) } else { self }
+    }
+
+    /// What `--json` says of it, under `error`.
+    pub fn as_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "code": self.name,
+            "exit_code": self.exit_code,
+            "message": self.message,
+            "hint": self.hint,
+        })
     }
 
     /// Whether the coordinator went away, rather than refused something.
@@ -167,6 +194,16 @@ mod tests {
     #[test]
     fn the_readme_has_this_table() {
         assert!(include_str!("../../README.md").contains(&markdown()), "put this into README.md:\n{}", markdown());
+    }
+
+    #[test]
+    fn a_command_line_that_is_none_is_told_in_two_parts() {
+        let words = "error: unexpected argument '--x' found\n\n  tip: a\n\nUsage: planforge jobs\n\nFor more information, try '--help'.";
+        let failure = Failure::command_line(words);
+        assert_eq!(failure.to_string(), "unexpected argument '--x' found");
+        assert_eq!((failure.hint.as_str(), failure.exit_code), ("tip: a\nUsage: planforge jobs", 2));
+        let bare = Failure::command_line("nothing");
+        assert_eq!((bare.to_string().as_str(), bare.hint.as_str()), ("nothing", ""));
     }
 
     #[test]

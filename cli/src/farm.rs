@@ -10,7 +10,7 @@ use crate::{
     settings::Settings,
 };
 use planforge_client::{BlobError, Blobs, Client, Endpoint, FarmService, Token};
-use planforge_proto::ErrorCode;
+use planforge_proto::{ErrorCode, v1};
 use planforge_types::Digest;
 use std::path::PathBuf;
 
@@ -86,6 +86,18 @@ impl Farm {
     /// Whether this is this machine's own farm.
     pub fn is_local(&self) -> bool {
         self.local.is_some()
+    }
+
+    /// Whether this is a farm that commands run among themselves, whose agent comes and goes with their builds: one that
+    /// `planforge up` keeps listens on a port.
+    pub async fn is_embedded(&self) -> Result<bool, Failure> {
+        Ok(self.is_local() && self.page().await?.is_empty())
+    }
+
+    /// The URL of the coordinator's page; empty where it has none, or is too old to say.
+    pub async fn page(&self) -> Result<String, Failure> {
+        let info = self.rpc().get_server_info(v1::GetServerInfoRequest {}).await;
+        Ok(info.map_err(|e| self.error(e))?.into_inner().url)
     }
 
     /// Where the farm on this machine keeps a blob that it has: bytes that were verified before they became visible.

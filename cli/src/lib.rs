@@ -6,6 +6,7 @@
 //! | `doctor` | what is checked on this machine, one file per area |
 //! | `local_worker` | one order done by a worker process, without a farm |
 //! | `cli` | the command line's grammar: global flags and one variant per command |
+//! | `examples` | command lines to copy, below the help of each command |
 //! | `commands` | one file per command, thin: what it asks, what it prints |
 //! | `dispatch` | which of them a command line means |
 //! | `context` | what every command gets |
@@ -38,6 +39,7 @@ mod declared;
 mod device_check;
 mod dispatch;
 mod doctor;
+mod examples;
 mod failure;
 mod farm;
 mod fetched;
@@ -58,12 +60,16 @@ mod tables;
 mod telemetry;
 mod wait;
 
-use clap::Parser as _;
-use std::process::ExitCode;
+use std::{ffi::OsString, process::ExitCode};
+
+/// Whether a command line that cannot be parsed asks for JSON. What stands behind `--` is none of ours.
+fn asks_for_json(arguments: impl Iterator<Item = OsString>) -> bool {
+    arguments.take_while(|argument| argument != "--").any(|argument| argument == "--json")
+}
 
 /// What the process does, from its arguments to its exit code.
 pub fn main() -> ExitCode {
-    let parsed = match cli::Cli::try_parse() {
+    let parsed = match cli::Cli::of_arguments(std::env::args_os()) {
         Ok(parsed) => parsed,
         Err(error) if !error.use_stderr() => {
             // Help and version: words of this program alone.
@@ -71,7 +77,12 @@ pub fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(error) => {
-            printer::bare(error.render().to_string().trim_end());
+            let words = error.render().to_string();
+            if asks_for_json(std::env::args_os().skip(1)) {
+                let failure = failure::Failure::command_line(words.trim_end());
+                let _ = printer::Printer::new(true, true).object(&serde_json::json!({ "error": failure.as_json() }));
+            }
+            printer::bare(words.trim_end());
             return ExitCode::from(error.exit_code().try_into().unwrap_or(2));
         }
     };

@@ -8,39 +8,62 @@ pub const NAMED_MAX: usize = 512;
 /// Jobs that one stream follows.
 pub const WATCHED_MAX: usize = 256;
 
+/// As many rows of a list as were asked for, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct Page<T> {
+    pub rows: Vec<T>,
+    /// The list has more of them.
+    pub more: bool,
+}
+
 /// Jobs, newest first, up to the request's limit; all that are named where it names some.
 pub async fn jobs(farm: &Farm, request: v1::ListJobsRequest) -> Result<Vec<v1::Job>, Failure> {
+    Ok(page_of_jobs(farm, request).await?.rows)
+}
+
+/// As [`jobs`], with whether there are more.
+pub async fn page_of_jobs(farm: &Farm, request: v1::ListJobsRequest) -> Result<Page<v1::Job>, Failure> {
     if request.ids.len() > NAMED_MAX {
         let mut found = Vec::with_capacity(request.ids.len());
         for ids in request.ids.chunks(NAMED_MAX) {
-            found.extend(pages_of_jobs(farm, v1::ListJobsRequest { ids: ids.to_vec(), ..request.clone() }).await?);
+            let request = v1::ListJobsRequest { ids: ids.to_vec(), ..request.clone() };
+            found.extend(pages_of_jobs(farm, request).await?.rows);
         }
         found.sort_by(|a, b| (b.created_ms, &b.id).cmp(&(a.created_ms, &a.id)));
-        return Ok(found);
+        return Ok(Page { rows: found, more: false });
     }
     pages_of_jobs(farm, request).await
 }
 
-async fn pages_of_jobs(farm: &Farm, mut request: v1::ListJobsRequest) -> Result<Vec<v1::Job>, Failure> {
-    let mut found = Vec::new();
+async fn pages_of_jobs(farm: &Farm, mut request: v1::ListJobsRequest) -> Result<Page<v1::Job>, Failure> {
+    let mut found = Page::default();
     loop {
         let reply = farm.rpc().list_jobs(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
-        let more = Rest::after(reply.jobs.len(), &mut request.limit, reply.next_cursor, &mut request.cursor);
-        found.extend(reply.jobs);
-        if more == Rest::Nothing {
+        let count = reply.jobs.len();
+        found.more = count > 0 && !reply.next_cursor.is_empty();
+        let rest = Rest::after(count, &mut request.limit, reply.next_cursor, &mut request.cursor);
+        found.rows.extend(reply.jobs);
+        if rest == Rest::Nothing {
             return Ok(found);
         }
     }
 }
 
 /// Engines, newest first, up to the request's limit.
-pub async fn engines(farm: &Farm, mut request: v1::ListEnginesRequest) -> Result<Vec<v1::Engine>, Failure> {
-    let mut found = Vec::new();
+pub async fn engines(farm: &Farm, request: v1::ListEnginesRequest) -> Result<Vec<v1::Engine>, Failure> {
+    Ok(page_of_engines(farm, request).await?.rows)
+}
+
+/// As [`engines`], with whether there are more.
+pub async fn page_of_engines(farm: &Farm, mut request: v1::ListEnginesRequest) -> Result<Page<v1::Engine>, Failure> {
+    let mut found = Page::default();
     loop {
         let reply = farm.rpc().list_engines(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
-        let more = Rest::after(reply.engines.len(), &mut request.limit, reply.next_cursor, &mut request.cursor);
-        found.extend(reply.engines);
-        if more == Rest::Nothing {
+        let count = reply.engines.len();
+        found.more = count > 0 && !reply.next_cursor.is_empty();
+        let rest = Rest::after(count, &mut request.limit, reply.next_cursor, &mut request.cursor);
+        found.rows.extend(reply.engines);
+        if rest == Rest::Nothing {
             return Ok(found);
         }
     }

@@ -9,6 +9,10 @@ use planforge_types::shown;
 use serde::Serialize;
 use std::{
     io::{self, IsTerminal as _, Read, Write as _},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -70,6 +74,8 @@ pub struct Printer {
     quiet: bool,
     colour: bool,
     bars: MultiProgress,
+    /// The one JSON object is written.
+    answered: Arc<AtomicBool>,
 }
 
 impl Printer {
@@ -78,12 +84,14 @@ impl Printer {
         let terminal = io::stderr().is_terminal();
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let target = if terminal && !quiet { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        Self { json, quiet, colour: terminal && !no_colour, bars: MultiProgress::with_draw_target(target) }
+        let bars = MultiProgress::with_draw_target(target);
+        Self { json, quiet, colour: terminal && !no_colour, bars, answered: Arc::default() }
     }
 
-    /// Data for people, on stdout. Nothing with `--json`.
+    /// Data for people, on stdout. Nothing with `--json`. Who stops reading misses the rest, and the command ends as it
+    /// would have.
     pub fn data(&self, text: &str) -> Result<(), Failure> {
-        if self.json { Ok(()) } else { write_stdout(&shown::text(text.trim_end_matches('\n'))) }
+        if self.json { Ok(()) } else { unless_unread(write_stdout(&shown::text(text.trim_end_matches('\n')))) }
     }
 
     /// Data of one line each, whatever names are in it. Nothing with `--json`.
@@ -94,17 +102,22 @@ impl Printer {
             format!("{label}{}", shown::line(&words))
         });
         let text = lines.collect::<Vec<_>>().join("\n");
-        if self.json { Ok(()) } else { write_stdout(&text) }
+        if self.json { Ok(()) } else { unless_unread(write_stdout(&text)) }
     }
 
-    /// Writes what `stream` has made of a log's bytes, as they come.
+    /// A line of what goes on without end. Once nobody reads any more, an error ends the command, quietly and well.
+    pub fn endless_line(&self, words: &str) -> Result<(), Failure> {
+        Ok(write_stdout(&shown::line(words))?)
+    }
+
+    /// Writes what `stream` has made of a log's bytes, as they come. It ends as [`Self::endless_line`] does.
     pub fn stream(&self, stream: &mut shown::Stream, bytes: &[u8]) -> Result<(), Failure> {
-        write_piece(&stream.push(bytes))
+        Ok(write_piece(&stream.push(bytes))?)
     }
 
     /// The end of what came as a stream.
     pub fn stream_end(&self, stream: shown::Stream) -> Result<(), Failure> {
-        write_piece(&stream.finish())
+        unless_unread(write_piece(&stream.finish()))
     }
 
     /// Passes on to stderr what another process says, until it ends.
@@ -133,15 +146,16 @@ impl Printer {
         let text = serde_json::to_string_pretty(value).map_err(|e| {
             Failure::new(planforge_proto::ErrorCode::Internal, format!("cannot write the result as JSON: {e}"))
         })?;
-        write_stdout(&shown::json(&text))
+        self.answered.store(true, Ordering::Relaxed);
+        unless_unread(write_stdout(&shown::json(&text)))
     }
 
-    /// One JSON object a line, for streams that have no end of their own.
+    /// One JSON object a line, for streams that have no end of their own. It ends as [`Self::endless_line`] does.
     pub fn line_object(&self, value: &impl Serialize) -> Result<(), Failure> {
         let text = serde_json::to_string(value).map_err(|e| {
             Failure::new(planforge_proto::ErrorCode::Internal, format!("cannot write an event as JSON: {e}"))
         })?;
-        write_stdout(&shown::json(&text))
+        Ok(write_stdout(&shown::json(&text))?)
     }
 
     /// Words for people, on stderr.
@@ -161,17 +175,10 @@ impl Printer {
         if failure.silent {
             return;
         }
-        if self.json {
-            let error = serde_json::json!({
-                "error": {
-                    "code": failure.name,
-                    "exit_code": failure.exit_code,
-                    "message": failure.to_string(),
-                    "hint": failure.hint,
-                }
-            });
-            // The exit code already says that it failed; a closed stdout changes nothing about that.
-            let _ = self.object(&error);
+        // One object is all there is: where the command has written its own, that says what failed.
+        if self.json && !self.answered.load(Ordering::Relaxed) {
+            // The exit code already says that it failed; a stdout that takes nothing changes nothing about that.
+            let _ = self.object(&serde_json::json!({ "error": failure.as_json() }));
         }
         self.problem(&failure.to_string());
         if !failure.hint.is_empty() {
@@ -257,23 +264,37 @@ fn message(text: &str) -> String {
     out
 }
 
+/// Standard output takes nothing.
+#[derive(Debug)]
+struct Unwritten(io::Error);
+
+impl From<Unwritten> for Failure {
+    fn from(Unwritten(error): Unwritten) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::unread();
+        }
+        Self::io("write", std::path::Path::new("standard output"), &error)
+    }
+}
+
+/// `planforge jobs | head -1` has what it wanted: nothing went wrong.
+fn unless_unread(written: Result<(), Unwritten>) -> Result<(), Failure> {
+    match written {
+        Err(Unwritten(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
 /// Writes `text`, which is escaped already.
-fn write_stdout(text: &str) -> Result<(), Failure> {
+fn write_stdout(text: &str) -> Result<(), Unwritten> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|e| stdout_failure(&e))
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Unwritten)
 }
 
 /// As [`write_stdout`], without an end of line.
-fn write_piece(text: &str) -> Result<(), Failure> {
+fn write_piece(text: &str) -> Result<(), Unwritten> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| stdout_failure(&e))
-}
-
-fn stdout_failure(error: &io::Error) -> Failure {
-    let mut failure = Failure::io("write", std::path::Path::new("standard output"), error);
-    // `planforge jobs | head` closes the pipe: nothing went wrong.
-    failure.silent = error.kind() == io::ErrorKind::BrokenPipe;
-    failure
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Unwritten)
 }
 
 #[cfg(test)]

@@ -3,11 +3,8 @@
 //! Invariant: the coordinator never builds or measures anything itself.
 
 mod app;
-pub mod auth;
-pub use planforge_blobs as blobs;
 mod certificates;
 pub mod core;
-mod doors;
 pub mod farm;
 mod http;
 mod metrics;
@@ -15,3 +12,7 @@ mod page;
 pub mod server;
 pub mod store;
 pub mod tls;
+
+pub use planforge_blobs as blobs;
+pub use planforge_callers::auth;
+use planforge_callers::{doors, rate, turns};

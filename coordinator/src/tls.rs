@@ -85,6 +85,12 @@ impl TlsFiles {
         self.load(None).map(drop)
     }
 
+    /// The hosts that the certificate is made out to.
+    pub fn hosts(&self) -> Result<Vec<String>, TlsError> {
+        let chain = certificates("certificate file", &self.certificate)?;
+        Ok(chain.first().map(crate::certificates::hosts).unwrap_or_default())
+    }
+
     /// Reads the files and offers HTTP/2 and HTTP/1.1.
     fn load(&self, own: Option<&CertificateDer<'static>>) -> Result<Arc<ServerConfig>, TlsError> {
         let chain = certificates("certificate file", &self.certificate)?;

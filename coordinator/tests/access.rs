@@ -1,6 +1,8 @@
 //! Who may come in, over which way, and what they hear when they may not.
 
 mod served;
+#[path = "it/support/mod.rs"]
+mod support;
 
 use http::Method;
 use planforge_coordinator::{
@@ -11,6 +13,7 @@ use planforge_proto::{ApiError, ErrorCode, v1};
 use serde_json::json;
 use served::Served;
 use std::{net::SocketAddr, os::unix::fs::PermissionsExt};
+use support::{SKU, agent::Agent};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -265,4 +268,75 @@ async fn a_first_start_that_was_cut_short_leaves_a_token_that_works() {
     let served = Served::around(Coordinator::start(config).await.unwrap(), folder);
     assert_eq!(served.admin_token(), secret);
     assert_eq!(served.get("/api/v1/jobs").await.status.as_u16(), 200);
+}
+
+/// A client, and what it presents: a token made for it.
+async fn client_with(served: &Served, role: &str) -> (Client, Bearer) {
+    let (_, secret) = token(served, &format!("a {role}"), role).await;
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", served.address())).unwrap();
+    (Client::new(channel.connect().await.unwrap()), format!("Bearer {secret}").parse().unwrap())
+}
+
+type Client = v1::farm_client::FarmClient<tonic::transport::Channel>;
+type Bearer = tonic::metadata::MetadataValue<tonic::metadata::Ascii>;
+
+fn with<T>(bearer: &Bearer, message: T) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    request.metadata_mut().insert("authorization", bearer.clone());
+    request
+}
+
+#[tokio::test]
+async fn a_token_that_submits_without_end_waits_for_its_rate() {
+    let served = Served::start().await;
+    let _agent = Agent::usual(served.coordinator.farm(), "a").await;
+    let mut models = Vec::new();
+    for name in ["one", "two", "three"] {
+        let digest = served.coordinator.blobs().store(bytes::Bytes::from(name)).await.unwrap().to_string();
+        let size_bytes = name.len() as u64;
+        let files = vec![v1::ModelFile { name: "m.onnx".into(), digest: digest.clone(), size_bytes }];
+        models.push(v1::Model { digest, name: name.into(), files, ..Default::default() });
+    }
+    let of = |models: &[v1::Model], specs: u64| v1::SubmitRequest {
+        models: models.to_vec(),
+        skus: vec![SKU.into()],
+        specs_json: (1..=specs).map(|mib| format!(r#"{{"workspace_mib":{mib}}}"#)).collect(),
+        ..Default::default()
+    };
+    let (mut greedy, its) = client_with(&served, "submit").await;
+    // One submission may be larger than what may be submitted at once; it is the next that pays for it.
+    let many = greedy.submit(with(&its, of(&models, 1_000))).await.unwrap().into_inner();
+    assert_eq!(many.jobs.len(), 3_000);
+    let error = ApiError::from(greedy.submit(with(&its, of(&models[..1], 1))).await.unwrap_err());
+    assert_eq!(error.code, ErrorCode::ResourceExhausted);
+    assert!(error.message.contains("'a submit'") && error.message.contains("jobs at once"), "{error:?}");
+    assert!(error.hint.starts_with("try again in "), "{error:?}");
+    // It may ask, and everybody else may submit.
+    assert!(greedy.list_jobs(with(&its, v1::ListJobsRequest { limit: 1, ..Default::default() })).await.is_ok());
+    let ask = v1::CreateTokenRequest { name: "other".into(), role: "submit".into(), ..Default::default() };
+    let other = served.coordinator.farm().create_token(&Actor::local(), ask).await.unwrap();
+    let others: Bearer = format!("Bearer {}", other.secret).parse().unwrap();
+    assert_eq!(greedy.submit(with(&others, of(&models[..1], 1))).await.unwrap().into_inner().jobs.len(), 1);
+}
+
+#[tokio::test]
+async fn one_token_watches_so_many_times_and_no_more() {
+    let served = Served::start().await;
+    let (mut watcher, its) = client_with(&served, "read").await;
+    let mut open = Vec::new();
+    let error = loop {
+        match watcher.watch_jobs(with(&its, v1::WatchJobsRequest::default())).await {
+            Ok(stream) => open.push(stream.into_inner()),
+            Err(error) => break ApiError::from(error),
+        }
+    };
+    assert_eq!((open.len(), error.code), (32, ErrorCode::ResourceExhausted));
+    assert!(error.message.contains("32 watches of all jobs") && !error.hint.is_empty(), "{error:?}");
+    // A place is free again once its stream is closed.
+    open.pop();
+    let deadline = tokio::time::Instant::now() + served::DEADLINE;
+    while watcher.watch_jobs(with(&its, v1::WatchJobsRequest::default())).await.is_err() {
+        assert!(tokio::time::Instant::now() < deadline, "the place of a closed stream stays taken");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
 }

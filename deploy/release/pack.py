@@ -79,6 +79,8 @@ def payload(binary, work):
     files = {"bin/planforge": (binary.read_bytes(), 0o755)}
     for shell, path in SHELLS.items():
         files[path] = (run(binary, "completions", shell), 0o644)
+    for script in sorted((ROOT / "deploy/ci").glob("*.sh")):
+        files[f"share/planforge/ci/{script.name}"] = (script.read_bytes(), 0o755)
     pages = work / "man"
     run(binary, "man-pages", str(pages))
     for page in sorted(pages.iterdir()):

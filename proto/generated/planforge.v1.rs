@@ -251,6 +251,9 @@ pub struct Abilities {
     /// names of backend options; "*": it looks at them itself
     #[prost(string, repeated, tag = "3")]
     pub options: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// of sweep_streams and trace, what its engines cannot be measured by
+    #[prost(string, repeated, tag = "4")]
+    pub never_measures: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Device {
@@ -476,6 +479,9 @@ pub struct ServerInfo {
     pub role: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
     pub project: ::prost::alloc::string::String,
+    /// of its page, as others reach it; empty: it listens on no port
+    #[prost(string, tag = "6")]
+    pub url: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SubmitRequest {

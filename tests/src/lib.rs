@@ -10,6 +10,7 @@
 //! | [`boards`] | GPUs that are not there |
 //! | [`fleet`] | hosts with such GPUs, and toolchains for them |
 //! | [`models`] | model files the tests build |
+//! | [`release`] | release packages, as tests make them |
 //! | [`scripted`] | an agent with such GPUs |
 //! | [`standin`] | a program that behaves like `trtexec` |
 //!
@@ -20,6 +21,7 @@ pub mod farm;
 pub mod fleet;
 pub mod models;
 pub mod process;
+pub mod release;
 pub mod scripted;
 pub mod standin;
 

@@ -1,6 +1,9 @@
 //! Release packages: the same bytes from the same binary, and each installs what it says.
 
-use planforge_tests::process::planforge;
+use planforge_tests::{
+    process::planforge,
+    release::{pack, python, ran, root, stripped},
+};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -8,35 +11,6 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
 };
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
-}
-
-/// Runs to success and returns what was written to stdout.
-fn ran(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn python(words: &[&str]) -> Command {
-    let mut command = Command::new("python3");
-    command.arg("-B").args(words).current_dir(root()).env_remove("SOURCE_DATE_EPOCH");
-    command
-}
-
-fn pack(binary: &Path, out: &Path, epoch: &str, sbom: &Path) -> Command {
-    let [binary, out, sbom] = [binary, out, sbom].map(|path| path.to_str().unwrap());
-    python(&["deploy/release/pack.py", binary, "--out", out, "--epoch", epoch, "--sbom", sbom, "--level", "1"])
-}
-
-/// A binary as packages hold it: without what debuggers want.
-fn stripped(folder: &Path) -> PathBuf {
-    let path = folder.join("planforge");
-    ran(Command::new("strip").arg("-o").arg(&path).arg(planforge()));
-    path
-}
 
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
@@ -51,7 +25,7 @@ fn named<'a>(packed: &'a BTreeMap<String, Vec<u8>>, end: &str) -> &'a str {
 fn packages_are_the_same_bytes_and_each_installs_a_command_that_runs() {
     let work = tempfile::tempdir().unwrap();
     let work = work.path();
-    let binary = stripped(work);
+    let binary = stripped(work, planforge());
     let sbom = work.join("sbom.json");
     fs::write(&sbom, "{}\n").unwrap();
     let (one, two) = (work.join("one"), work.join("two"));

@@ -206,6 +206,8 @@ fn what_nobody_knows_and_what_the_disk_lost_is_never_remembered() {
         assert!(String::from_utf8_lossy(&compare.stderr).contains(part), "{graph}: {compare:?}");
         let log = String::from_utf8_lossy(&process::run(case.farm.cli(&["logs", id])).stdout).into_owned();
         assert!(log.contains("agent: failed: ") && !log.contains("exit code 1"), "{graph}: {log}");
+        let first = log.lines().next().unwrap_or("");
+        assert!(first.contains(" failed [infrastructure]: ") && first.contains(part), "{graph}: {log}");
     }
     // The disk has room again, and the same requests are built.
     case.rules(Vec::new());

@@ -21,7 +21,7 @@ const PRECISIONS: [Precision; 7] = [
 const ANY_OPTION: &str = "*";
 
 /// Wishes beside precision, by the field of a build spec that they stand in.
-fn wishes() -> [(&'static str, BuildSpec); 5] {
+fn wishes() -> [(&'static str, BuildSpec); 6] {
     let digest = Digest::of(b"any");
     [
         (
@@ -30,6 +30,7 @@ fn wishes() -> [(&'static str, BuildSpec); 5] {
         ),
         ("version_compatible", BuildSpec { version_compatible: true, ..BuildSpec::default() }),
         ("approximate_gelu", BuildSpec { approximate_gelu: true, ..BuildSpec::default() }),
+        ("strict", BuildSpec { strict: true, ..BuildSpec::default() }),
         ("calibration", BuildSpec { calibration: Some(digest), ..BuildSpec::default() }),
         ("plugins", BuildSpec { plugins: vec![digest], ..BuildSpec::default() }),
     ]
@@ -59,13 +60,13 @@ pub(crate) fn abilities(
     // What this host lacks just now is nothing that the toolchain cannot do.
     let can =
         |spec: BuildSpec| compiler.check(&request(spec)).err().is_none_or(|error| error.class != FailureClass::Model);
-    let spelt = |precision: &Precision| format!("{precision:?}").to_lowercase();
     let precisions =
         PRECISIONS.iter().filter(|precision| can(BuildSpec { precision: **precision, ..BuildSpec::default() }));
     Some(v1::Abilities {
-        precisions: precisions.map(spelt).collect(),
+        precisions: precisions.map(ToString::to_string).collect(),
         features: wishes().into_iter().filter(|(_, spec)| can(spec.clone())).map(|(name, _)| name.into()).collect(),
         options: vec![ANY_OPTION.into()],
+        never_measures: compiler.never_measures(sku).iter().map(|name| (*name).to_owned()).collect(),
     })
 }
 

@@ -83,6 +83,13 @@ impl HostDevices {
         }
         devices
     }
+
+    /// The devices that are here now, as a coordinator hears of them from an agent called `agent` that is connected and
+    /// idle.
+    pub fn describe(&self, agent: &str) -> Vec<v1::Device> {
+        let described = by_id(self.discover()).into_values().map(|device| to_wire(self, &device, false, None));
+        described.map(|device| v1::Device { agent: agent.to_owned(), online: true, ..device }).collect()
+    }
 }
 
 impl DeviceSource for HostDevices {

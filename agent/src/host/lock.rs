@@ -145,7 +145,8 @@ impl Holder {
         let strays = proc::kill_marked(&self.marker);
         if worker.is_some() || strays > 0 {
             let (job, agent) = (&self.job, &self.agent_name);
-            tracing::warn!(job, agent, ?worker, strays, "killed what a dead agent left on a device");
+            let worker = worker.map(|worker| worker.pid);
+            tracing::warn!(job, agent, worker, strays, "killed what a dead agent left on a device");
         }
         true
     }

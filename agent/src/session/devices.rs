@@ -56,7 +56,8 @@ impl Agent {
             Ok(devices) => {
                 let devices = by_id(devices);
                 if devices != self.devices {
-                    tracing::info!(devices = ?devices.keys().collect::<Vec<_>>(), "devices or toolchains changed");
+                    let names: Vec<&str> = devices.keys().map(String::as_str).collect();
+                    tracing::info!(devices = names.join(" "), "devices or toolchains changed");
                     self.devices = devices;
                     self.say(Say::Inventory(v1::Inventory { devices: self.wire_devices() }));
                 }

@@ -204,7 +204,7 @@ impl Agent {
             limits: limits.clone(),
         });
         let names: Vec<_> = devices.keys().cloned().collect();
-        tracing::info!(agent = state.agent_id(), name = config.name, ?names, coordinator = %config.endpoint, "agent starts");
+        tracing::info!(agent = state.agent_id(), name = config.name, devices = names.join(" "), coordinator = %config.endpoint, "agent starts");
         Ok(Self {
             client,
             outbox: state.outbox(),

@@ -117,6 +117,10 @@ impl Compiler for OutOfProcess {
         self.inner.toolchains(device)
     }
 
+    fn never_measures(&self, sku: &Sku) -> &'static [&'static str] {
+        self.inner.never_measures(sku)
+    }
+
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
         self.inner.check(request)
     }

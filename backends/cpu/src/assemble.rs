@@ -8,6 +8,7 @@ use super::{
 };
 use bytes::Bytes;
 use planforge_kernels_cpu::gemm::{Kernel, kernel_by_name, pack_columns, pack_with};
+use planforge_onnx::Model;
 use planforge_passes::memory::{Lifetime, place};
 use planforge_types::{Digest, DigestWriter};
 use std::{
@@ -217,6 +218,14 @@ pub(crate) fn assemble(draft: Draft, weights: &mut WeightPlan) -> Program {
 }
 
 impl WeightPlan {
+    /// An empty section for the constants of a model.
+    pub(crate) fn of(model: &Model) -> Self {
+        // Most weights lie in the largest file, which stays mapped.
+        let largest = model.files().iter().max_by_key(|file| file.size_bytes);
+        let digests = Digests::over(largest.map(|file| file.bytes.clone()).unwrap_or_default());
+        Self::sharing(0, Shared { digests, places: BTreeMap::new() })
+    }
+
     /// A section for several programs, that begins where another of `begin` bytes ends; `shared` says what lies there.
     pub(crate) fn sharing(begin: u64, shared: Shared) -> Self {
         Self { parts: Vec::new(), begin, bytes: begin, shared: Some(shared) }

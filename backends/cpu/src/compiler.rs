@@ -14,11 +14,12 @@ use super::{
 use planforge_backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};
 use planforge_device::CpuLevel;
 use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
-use planforge_passes::frontend::{self, Optimized};
+use planforge_passes::frontend::{self, Note, Optimized};
 use planforge_plan::{BACKEND, container::MAGIC};
+use planforge_report::Finding;
 use planforge_types::{
-    BackendError, Digest, FailureClass, OptimizationProfile, Precision, Toolchain, failure::chain,
-    fingerprint::DiscoveredDevice,
+    BackendError, Digest, FailureClass, OptimizationProfile, Precision, Sku, Toolchain, failure::chain,
+    fingerprint::DiscoveredDevice, order::extras,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
@@ -61,6 +62,10 @@ impl Compiler for CpuCompiler {
         if device.skus.iter().any(buildable) { vec![toolchain()] } else { Vec::new() }
     }
 
+    fn never_measures(&self, _sku: &Sku) -> &'static [&'static str] {
+        &[extras::SWEEP_STREAMS, extras::TRACE]
+    }
+
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
         level(request)?;
         let spec = &request.spec;
@@ -71,10 +76,7 @@ impl Compiler for CpuCompiler {
             ));
         }
         let refusals = [
-            (
-                !matches!(spec.precision, Precision::Fp32 | Precision::Best),
-                format!("precision {:?}", spec.precision).to_lowercase(),
-            ),
+            (!matches!(spec.precision, Precision::Fp32 | Precision::Best), format!("precision {}", spec.precision)),
             (spec.hardware_compatibility.is_some(), "hardware compatibility levels".into()),
             (spec.version_compatible, "version-compatible plans".into()),
             (spec.calibration.is_some(), "calibration".into()),
@@ -130,6 +132,14 @@ impl Compiler for CpuCompiler {
     }
 }
 
+/// What a report says of an import.
+fn finding(note: &Note) -> Finding {
+    match note.is_warning() {
+        true => Finding::warning(note.code(), note.to_string()),
+        false => Finding::note(note.code(), note.to_string()),
+    }
+}
+
 /// Compiles on a host of this class; what its tactics are known for.
 pub(super) fn compile_on(
     device_class: Digest,
@@ -142,7 +152,7 @@ pub(super) fn compile_on(
     let stop = || BackendError::cancelled("the build was cancelled");
     events.progress("import", 0.0, "");
     let model = frontend::open(&request.model)?;
-    let graph = frontend::import(&model, request.spec.profiles.first())?;
+    let (graph, notes) = frontend::import_first(&model, &request.spec)?;
     if cancel.is_cancelled() {
         return Err(stop());
     }
@@ -192,7 +202,7 @@ pub(super) fn compile_on(
         let (program, dynamic, weights) = shapes.finish();
         (program, Some(dynamic), weights, Some(detached))
     } else {
-        let mut weights = WeightPlan::default();
+        let mut weights = WeightPlan::of(&model);
         (assemble(draft, &mut weights), None, weights, None)
     };
     if let Err(error) = cache.save() {
@@ -232,5 +242,5 @@ pub(super) fn compile_on(
         "profiles": manifest.profiles(),
     });
     events.progress("write", 1.0, "");
-    Ok(CompiledPlan { path, facts, findings: Vec::new() })
+    Ok(CompiledPlan { path, facts, findings: notes.iter().map(finding).collect() })
 }

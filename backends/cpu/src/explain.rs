@@ -4,7 +4,6 @@ use planforge_graph::{
     ir::{Activation, Graph, Op},
     shape::{is_float, multiply_accumulates},
 };
-use planforge_import::ImportError;
 use planforge_onnx::Model;
 use planforge_passes::{
     self, PassError, Target, frontend,
@@ -31,6 +30,8 @@ pub struct Explanation {
     pub operators: BTreeMap<String, usize>,
     /// Everything that stands in the way, in words; when it is empty there is a `graph`.
     pub refused: Vec<String>,
+    /// What to do about it; empty when nothing stands in the way.
+    pub hint: String,
     pub graph: Option<GraphExplanation>,
 }
 
@@ -114,12 +115,14 @@ pub fn explain(model: &Model, profile: Option<&OptimizationProfile>) -> Result<E
         opset: model.opset(),
         operators,
         refused: Vec::new(),
+        hint: String::new(),
         graph: None,
     };
     match planforge_import::import(model, profile) {
         Ok(graph) => explanation.graph = Some(of_graph(graph)?),
-        Err(ImportError { problems }) => {
-            explanation.refused = problems.iter().map(ToString::to_string).collect();
+        Err(error) => {
+            explanation.refused = error.problems.iter().map(ToString::to_string).collect();
+            explanation.hint = error.hint();
         }
     }
     Ok(explanation)

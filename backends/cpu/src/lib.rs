@@ -13,6 +13,7 @@
 //! | `shapes`, `specialize` | a build's profiles; programs of other shapes than the tuned ones |
 //! | `compiler`, `meter` | the two backend traits |
 //! | `rates` | what the processor reaches |
+//! | `operators` | the operators of models that are known |
 //! | [`inspect`] | a plan in words and as JSON |
 //!
 //! Invariant: an engine executes no kernel above its SKU's instruction-set level.
@@ -38,10 +39,13 @@ mod inspect;
 mod lower;
 mod memory;
 mod meter;
+mod operators;
 mod plan;
 mod program;
 mod rates;
 mod shapes;
+#[cfg(test)]
+mod shared_constants_tests;
 mod specialize;
 mod steps;
 mod tactic;
@@ -51,8 +55,9 @@ mod tests;
 pub use compiler::{CpuCompiler, OPTION_FORCE_TACTIC, toolchain};
 pub use inspect::{Inspection, inspect};
 pub use meter::CpuSession;
+pub use operators::operators;
 pub use plan::{Manifest, PlanError};
 pub(crate) use plan::{Sections, seal, unseal};
 
 /// Raised whenever the same input would give another plan; `golden_tests` holds it to that.
-pub const COMPILER_REVISION: u32 = 6;
+pub const COMPILER_REVISION: u32 = 7;

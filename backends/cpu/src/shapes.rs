@@ -2,17 +2,16 @@
 //! that its smallest and largest shapes can be met with the same tactics and the same packed weights.
 
 use super::{
-    assemble::{Digests, Shared, WeightPlan, assemble},
+    assemble::{WeightPlan, assemble},
     draft::Draft,
     plan::Dynamic,
     program::Program,
     specialize::{draft_at, follow},
 };
+use planforge_graph::shape::DeclaredDim;
+use planforge_import::declared_dim;
 use planforge_kernels_cpu::isa::Isa;
-use planforge_onnx::{
-    Model,
-    proto::{tensor_shape_proto::dimension, type_proto},
-};
+use planforge_onnx::{Model, proto::type_proto};
 use planforge_plan::signature::{DimSignature, InputSignature};
 use planforge_types::{BackendError, DimRange, FailureClass, OptimizationProfile, failure::chain};
 use std::collections::BTreeMap;
@@ -38,14 +37,11 @@ pub(crate) fn at(model: &Model, profile: &OptimizationProfile) -> Result<Draft, 
 
 impl<'a> Shapes<'a> {
     pub(crate) fn of(model: &'a Model, isa: Isa, threads: usize) -> Self {
-        // Most weights lie in the largest file, which stays mapped.
-        let largest = model.files().iter().max_by_key(|file| file.size_bytes);
-        let digests = Digests::over(largest.map(|file| file.bytes.clone()).unwrap_or_default());
         Self {
             model,
             isa,
             threads,
-            weights: WeightPlan::sharing(0, Shared { digests, places: BTreeMap::new() }),
+            weights: WeightPlan::of(model),
             programs: Vec::new(),
             takes: Vec::new(),
             outputs: Vec::new(),
@@ -124,9 +120,9 @@ fn max(range: &DimRange) -> u64 {
 fn symbols(model: &Model) -> BTreeMap<String, Vec<Option<String>>> {
     let inputs = model.graph().input.iter().filter_map(|input| {
         let type_proto::Value::TensorType(tensor) = input.r#type.as_ref()?.value.as_ref()? else { return None };
-        let dims = tensor.shape.as_ref()?.dim.iter().map(|dim| match &dim.value {
-            Some(dimension::Value::DimParam(name)) if !name.is_empty() => Some(name.clone()),
-            _ => None,
+        let dims = tensor.shape.as_ref()?.dim.iter().map(|dim| match declared_dim(dim) {
+            DeclaredDim::Symbol(name) => Some(name),
+            DeclaredDim::Size(_) | DeclaredDim::Unknown => None,
         });
         Some((input.name.clone(), dims.collect()))
     });

@@ -6,7 +6,7 @@
 use planforge_cuda::{
     lower::lower,
     program::{MAX_STREAMS, Program, Tactic},
-    runtime::{Context, Device, Kernels},
+    runtime::{Constants, Context, Device, Kernels},
     schedule,
     source::Source,
     tune::{Effort, Timed, Times, tune},
@@ -16,7 +16,7 @@ use planforge_cuda::{
 use planforge_graph::ir::ElementType;
 use planforge_modelgen::{Batch, Options, Style};
 use planforge_passes::Target;
-use std::{error::Error, io::Write as _, path::Path, rc::Rc, time::Instant};
+use std::{error::Error, io::Write as _, path::Path, time::Instant};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout();
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         lock.lock()?;
     }
     let device = Device::open(None, Some(folder.join("cubins")))?;
-    let weights = Rc::new(device.gpu.upload(&lowered.weights)?);
+    let weights = Constants::upload(&device, &lowered.weights)?;
     let began = Instant::now();
     // What an older compiler timed may have been something else.
     let times_file = folder.join(format!("times-{CUDA_REVISION}.json"));

@@ -25,7 +25,7 @@ use planforge_cuda::{
     lower::{Lowered, lower},
     plan::drop_unused_sources,
     program::{Edge, Program},
-    runtime::{Context, Device, Kernels},
+    runtime::{Constants, Context, Device, Kernels},
     tune::{Effort, Times, tune},
     versions::CUDA_REVISION,
     view::Kind,
@@ -44,7 +44,6 @@ use std::{
     error::Error,
     io::{BufRead as _, Write as _},
     path::{Path, PathBuf},
-    rc::Rc,
     time::Instant,
 };
 
@@ -139,7 +138,7 @@ fn main() -> Outcome<()> {
     };
     std::fs::create_dir_all(cache)?;
     let device = Device::open(None, Some(cache.join("cubins")))?;
-    let weights = Rc::new(device.gpu.upload(&weights)?);
+    let weights = Constants::upload(&device, &weights)?;
     program.approximate_gelu = arguments.approximate_gelu;
     // What an older compiler timed may have been something else.
     let times_file = cache.join(format!("times-{CUDA_REVISION}.json"));
@@ -160,8 +159,8 @@ fn main() -> Outcome<()> {
         .map(|_| Context::new(&device, &program, weights.clone(), &mut kernels))
         .collect::<Result<Vec<_>, _>>()?;
     let device_bytes: u64 = contexts.iter().map(|context| context.memory.bytes()).sum::<u64>()
-        - (contexts.len() as u64 - 1) * weights.len_bytes() as u64;
-    let plan_bytes = plan_bytes(&device, &program, weights.len_bytes() as u64)?;
+        - (contexts.len() as u64 - 1) * weights.len_bytes();
+    let plan_bytes = plan_bytes(&device, &program, weights.len_bytes())?;
     let libraries = planforge_kernels_cuda::libraries::libraries();
     let version = |found: &Result<planforge_kernels_cuda::libraries::Found, _>| {
         found.as_ref().map(|found| found.version.clone()).unwrap_or_default()

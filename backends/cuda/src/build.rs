@@ -1,26 +1,33 @@
 //! From an ONNX file to the programs of an engine, before and on the device.
 //!
 //! Everything up to [`draft`] needs no device: import at each profile's usual shapes, passes, lowering, constants of
-//! all profiles in one pool. [`finish`] then searches tactics on the device and makes every step ready once.
+//! all profiles in one pool, and the same at the ends of what varies, so that a profile that does not suit the model is
+//! refused before anything is timed. [`held_model`] is what a plan needs to make graphs of other shapes, by
+//! [`at_shapes`]. [`finish`] then searches tactics on the device and makes every step ready once.
 
 use crate::{
     cache::{TacticCache, trimmed},
     failure::model,
     lower::lower,
-    plan::{self, ProfileProgram, Tried, rows, weights::Pool},
+    plan::{
+        self, ProfileProgram, Tried, rows,
+        weights::{self, Pool},
+    },
     program::Program,
-    runtime::{Device, RuntimeError},
+    runtime::{Constants, Device, RuntimeError},
     source::source_digest,
     tune::{Effort, Streams, Times, choose_streams, tune},
     view::Kind,
 };
 use planforge_graph::ir::Graph;
 use planforge_kernels_cuda::cubin::Cubin;
-use planforge_onnx::Model;
-use planforge_passes::frontend::{self, Optimized};
+use planforge_onnx::{Detached, Model};
+use planforge_passes::frontend::{self, Note, Optimized};
 use planforge_plan::{GraphSummary, PassSummary};
-use planforge_types::{BackendError, BuildSpec, Digest, DimRange, OptimizationProfile, Port, Precision};
-use std::{collections::BTreeMap, rc::Rc};
+use planforge_types::{
+    BackendError, BuildSpec, Digest, DimRange, OptimizationProfile, Port, Precision, failure::chain,
+};
+use std::collections::BTreeMap;
 
 /// Programs of every profile, without tactics, and all there is to say of the graph.
 #[derive(Debug)]
@@ -33,7 +40,15 @@ pub struct Draft {
     pub outputs: Vec<Port>,
     pub graph: GraphSummary,
     pub passes: Vec<PassSummary>,
+    /// What the report says of the import.
+    pub notes: Vec<Note>,
 }
+
+/// Shapes of all inputs, by name.
+pub type Shapes = BTreeMap<String, Vec<u64>>;
+
+/// Both ends of a profile.
+const ENDS: [(&str, fn(&DimRange) -> u64); 2] = [("smallest", |range| range.min), ("largest", |range| range.max)];
 
 /// What the first profile tells of the whole engine.
 struct Found {
@@ -62,9 +77,16 @@ pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
     };
     let mut pool = Pool::default();
     let mut found: Option<Found> = None;
-    let (mut programs, mut rows_apart) = (Vec::new(), Vec::new());
+    let (mut programs, mut rows_apart, mut notes) = (Vec::new(), Vec::new(), Vec::new());
     for profile in profiles {
-        let imported = frontend::import(model, profile)?;
+        let imported = match &found {
+            None => {
+                let (graph, noted) = frontend::import_first(model, spec)?;
+                notes = noted;
+                graph
+            }
+            Some(_) => frontend::import(model, profile)?,
+        };
         let (inputs, outputs) = (frontend::inputs(&imported), frontend::outputs(&imported));
         let Optimized { graph, summary, passes } = frontend::optimize(imported)?;
         rows_apart.push(rows::computed_apart(&graph));
@@ -79,22 +101,44 @@ pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
     }
     let Found { graph, passes, mut inputs, mut outputs } = found.expect("there is at least one profile");
     // What varies within a profile shows at its ends.
-    for profile in spec.profiles.iter().filter(|_| spec.varies()) {
-        for pick in [|range: &DimRange| range.min, |range: &DimRange| range.max] {
-            let end = frontend::import(model, Some(&profile.fixed(pick)))?;
-            vary_where_different(&mut inputs, &frontend::inputs(&end));
-            vary_where_different(&mut outputs, &frontend::outputs(&end));
+    for (index, profile) in spec.profiles.iter().enumerate().filter(|_| spec.varies()) {
+        for (end, pick) in ENDS {
+            let place = |error: BackendError| BackendError {
+                message: format!("at the {end} shapes of profile {index}: {}", error.message),
+                ..error
+            };
+            let imported = frontend::import(model, Some(&profile.fixed(pick))).map_err(place)?;
+            vary_where_different(&mut inputs, &frontend::inputs(&imported));
+            vary_where_different(&mut outputs, &frontend::outputs(&imported));
+            if let Some((kind, _)) = storage(spec.precision).filter(|_| profile.varies()) {
+                let Optimized { graph, .. } = frontend::optimize(imported).map_err(place)?;
+                lower(&graph, kind).map_err(|error| place(error.into()))?;
+            }
         }
     }
     let weights = pool.into_bytes(&mut programs);
-    Ok(Draft { programs, rows_apart, weights, inputs, outputs, graph, passes })
+    Ok(Draft { programs, rows_apart, weights, inputs, outputs, graph, passes, notes })
+}
+
+/// The model as the plan of a draft holds it: what is equal to a constant of the engine points there, so that no weight
+/// lies in the plan twice.
+pub fn held_model(model: &Model, draft: &Draft) -> Result<Detached, BackendError> {
+    let places = weights::places(&draft.programs, &draft.weights);
+    let held = model.detach_inside(&|bytes| places.get(&Digest::of(bytes)).copied());
+    held.map_err(|error| BackendError::model(chain(&error)).with_hint(error.hint()))
+}
+
+/// The program of a model at exactly these shapes of its inputs, its constants in `pool`.
+pub fn at_shapes(model: &Model, shapes: &Shapes, spec: &BuildSpec, pool: &mut Pool) -> Result<Program, BackendError> {
+    let fixed = OptimizationProfile::of_shapes(shapes.iter().map(|(name, shape)| (name.as_str(), &shape[..])));
+    let Optimized { graph, .. } = frontend::optimize(frontend::import(model, Some(&fixed))?)?;
+    lowered(&graph, spec, pool)
 }
 
 /// The program of a graph as `spec` asks for it, its constants in `pool`.
 pub fn lowered(graph: &Graph, spec: &BuildSpec, pool: &mut Pool) -> Result<Program, BackendError> {
-    let (kind, tf32) = storage(spec.precision).ok_or_else(|| {
-        model(format!("there is no {:?} engine yet", spec.precision).to_lowercase(), "choose another precision")
-    })?;
+    let (kind, tf32) = storage(spec.precision)
+        .ok_or_else(|| model(format!("there is no {} engine yet", spec.precision), "choose another precision"))?;
     let mut program = pool.add(lower(graph, kind)?);
     program.tf32 = tf32;
     program.approximate_gelu = spec.approximate_gelu;
@@ -137,7 +181,7 @@ pub fn finish(
     // Code that does not hold together is as good as absent.
     let known = cache.code().filter(|(_, code)| Cubin::parse(code).is_ok());
     known.for_each(|(source, code)| device.add_code(source, code));
-    let weights = Rc::new(device.gpu.upload(&draft.weights)?);
+    let weights = Constants::upload(device, &draft.weights)?;
     let (mut times, mut streams): (Times, Streams) = (cache.times(), cache.streams());
     let mut finished = Finished {
         programs: Vec::new(),
@@ -145,7 +189,7 @@ pub fn finish(
         library_plans: BTreeMap::new(),
         timed: 0,
         known: 0,
-        device_bytes: weights.len_bytes() as u64,
+        device_bytes: weights.len_bytes(),
     };
     for (program, &rows_apart) in draft.programs.iter().zip(&draft.rows_apart) {
         let mut program = program.clone();
@@ -160,7 +204,7 @@ pub fn finish(
         let step_us = tuned.tried.iter().filter_map(|(step, timed)| Some((step.as_str(), timed.first()?.us))).collect();
         let compares = Effort::of_level(level).compares;
         let context = choose_streams(device, &mut program, &weights, &step_us, compares, &mut streams)?;
-        finished.device_bytes += context.memory.bytes() - weights.len_bytes() as u64;
+        finished.device_bytes += context.memory.bytes() - weights.len_bytes();
         for source in &program.sources {
             finished.code.insert(source_digest(source), device.cubin(source)?);
         }

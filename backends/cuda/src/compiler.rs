@@ -14,14 +14,14 @@ use crate::{
 };
 use planforge_backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};
 use planforge_kernels_cuda::nvtx::{Range, range};
-use planforge_onnx::Model;
-use planforge_passes::frontend;
+use planforge_passes::frontend::{self, Note};
 use planforge_plan::container::{self, KIND_CUDA_MANIFEST};
+use planforge_report::Finding;
 use planforge_types::{
     BackendError, FailureClass, Precision, Sku, Toolchain,
     fingerprint::{DeviceKind, DiscoveredDevice, GpuFacts},
 };
-use std::{collections::BTreeMap, fs, io, path::Path, time::Instant};
+use std::{collections::BTreeMap, io, path::Path, time::Instant};
 
 /// First compute capability, times ten, that has bf16 and TF32.
 const BF16_CAPABILITY: u32 = 80;
@@ -52,7 +52,7 @@ impl CudaCompiler {
         let spec = &request.spec;
         let too_old = matches!(spec.precision, Precision::Bf16 | Precision::Tf32) && capability(gpu) < BF16_CAPABILITY;
         if too_old {
-            let precision = format!("{:?}", spec.precision).to_lowercase();
+            let precision = spec.precision.to_string();
             return Err(model(
                 format!(
                     "{precision} needs compute capability 8.0; {} has {}",
@@ -63,7 +63,7 @@ impl CudaCompiler {
         }
         let workspace_mib = MAX_WORKSPACE_BYTES / BYTES_PER_MIB;
         let refusals = [
-            (build::storage(spec.precision).is_none(), format!("precision {:?}", spec.precision).to_lowercase()),
+            (build::storage(spec.precision).is_none(), format!("precision {}", spec.precision)),
             (spec.hardware_compatibility.is_some(), "hardware compatibility levels".into()),
             (spec.version_compatible, "version-compatible plans".into()),
             (spec.calibration.is_some(), "calibration".into()),
@@ -128,6 +128,8 @@ impl Compiler for CudaCompiler {
         events.progress("import", 0.0, "");
         let file = frontend::open(&request.model)?;
         let draft = build::draft(&file, &request.spec)?;
+        // Graphs of other shapes are made from it; what it takes is known before anything is timed.
+        let held = request.spec.varies().then(|| build::held_model(&file, &draft)).transpose()?;
         drop(file);
         let phases = phases.next("open");
         if cancel.is_cancelled() {
@@ -156,7 +158,7 @@ impl Compiler for CudaCompiler {
 
         events.progress("write", 0.0, "");
         let properties = device.gpu.properties();
-        let Draft { weights, inputs, outputs, graph, passes, .. } = draft;
+        let Draft { weights, inputs, outputs, graph, passes, notes, .. } = draft;
         let steps = finished.programs[0].program.steps.len();
         let mut manifest = Manifest {
             model_digest: request.model_digest,
@@ -177,15 +179,12 @@ impl Compiler for CudaCompiler {
             programs: finished.programs,
             kernels: Vec::new(),
         };
-        let varies = manifest.spec.varies();
-        let mut findings = Vec::new();
-        let whole = if varies { whole_model(&request.model, &mut findings) } else { None };
         let library_plan_bytes: usize = finished.library_plans.values().map(String::len).sum();
         let parts = Parts {
             weights: &weights,
             code: finished.code,
             library_plans: finished.library_plans,
-            model: whole.as_deref(),
+            model: held.as_ref(),
         };
         let path = request.scratch.join("engine.plan");
         plan::write(&path, &mut manifest, &parts).map_err(|error| {
@@ -210,7 +209,7 @@ impl Compiler for CudaCompiler {
             "versions": manifest.versions,
         });
         events.progress("write", 1.0, "");
-        Ok(CompiledPlan { path, facts, findings })
+        Ok(CompiledPlan { path, facts, findings: notes.iter().map(finding).collect() })
     }
 
     fn builds_out_of_process(&self, _request: &CompileRequest) -> bool {
@@ -246,20 +245,11 @@ impl Compiler for CudaCompiler {
     }
 }
 
-/// The model's file, so that graphs of other shapes can be made from the plan; `None`, and a finding, when its weights
-/// lie in files beside it or it is too large.
-fn whole_model(path: &Path, findings: &mut Vec<planforge_report::Finding>) -> Option<Vec<u8>> {
-    let whole = Model::open(path).is_ok_and(|file| file.files().len() <= 1);
-    let read = || -> io::Result<Vec<u8>> { fs::read(path) };
-    match whole.then(read) {
-        Some(Ok(bytes)) => Some(bytes),
-        Some(Err(_)) | None => {
-            findings.push(planforge_report::Finding::note(
-                "profile-shapes-only",
-                "the model's weights lie in files of their own, which the plan does not hold: it runs at the profiles' usual shapes and smaller batches of them only",
-            ));
-            None
-        }
+/// What a report says of an import.
+fn finding(note: &Note) -> Finding {
+    match note.is_warning() {
+        true => Finding::warning(note.code(), note.to_string()),
+        false => Finding::note(note.code(), note.to_string()),
     }
 }
 

@@ -89,7 +89,7 @@ fn one_stream() -> u32 {
 /// Reads a plan, checks all of it, and says what it holds.
 pub fn inspect(path: &Path) -> Result<Inspection, PlanError> {
     let plan = plan::read(path)?;
-    let (library_plans, holds_model) = (plan.library_plans().len(), plan.model().is_some());
+    let (library_plans, holds_model) = (plan.library_plans().len(), plan.holds_model());
     let weight_bytes = plan.weights().len() as u64;
     let manifest = plan.manifest;
     let gpus = gpu::detect(&HostFacts::default());
@@ -182,7 +182,7 @@ impl fmt::Display for Inspection {
             graph.nodes,
             graph.parameters as f64 / 1e6
         )?;
-        let precision = format!("{:?}", self.spec.precision).to_lowercase();
+        let precision = self.spec.precision.to_string();
         writeln!(
             f,
             "stored  {precision}, {} weights, {} kernels, {} library plans",

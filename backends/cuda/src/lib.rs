@@ -17,6 +17,7 @@
 //! | [`engine`] | a loaded plan: a graph per profile, smaller batches, other shapes |
 //! | [`compiler`], [`meter`] | the backend's two traits |
 //! | [`mod@inspect`] | a plan in words and as JSON |
+//! | [`operators`] | which operators of models have device code |
 //! | [`probe`] | the device's own ceilings: copies, products, transfers, launches |
 //! | [`versions`] | the libraries and the toolchain they make |
 //!
@@ -36,6 +37,7 @@ mod failure;
 pub mod inspect;
 pub mod lower;
 pub mod meter;
+pub mod operators;
 pub mod plan;
 pub mod probe;
 pub mod program;

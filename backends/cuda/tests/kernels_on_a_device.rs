@@ -11,17 +11,16 @@ use planforge_cuda::{
     early::EARLY_SINCE,
     lower::lower,
     program::{Program, Tactic},
-    runtime::{Context, Device, Kernels, Memory, Ready, prepare},
+    runtime::{Constants, Context, Device, Kernels, Memory, Ready, prepare},
     source::Source,
     tune::{Effort, Times, tune, waits},
     view::Kind,
 };
 use planforge_graph::ir::{Activation, GeluForm};
-use planforge_kernels_cuda::device::{Arg, Buffer, Launch};
+use planforge_kernels_cuda::device::{Arg, Launch};
 use planforge_types::HostTensor;
 use std::{
     ops::Deref,
-    rc::Rc,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -33,7 +32,7 @@ fn check(device: &Device, what: &str, case: &Case, kinds: &[Kind]) {
         }
         let lowered = lower(&case.graph, kind).expect("the operator has device code");
         let mut program = lowered.program;
-        let weights = Rc::new(device.gpu.upload(&lowered.weights).expect("weights fit"));
+        let weights = Constants::upload(device, &lowered.weights).expect("weights fit");
         let effort = Effort { compiled: 3, compares: false, ..Effort::of_level(3) };
         let tuned = tune(device, &mut program, &weights, effort, &mut Times::new(), &mut |_, _, _| true);
         let tuned = tuned.unwrap_or_else(|error| panic!("{what} {kind:?}: {error}"));
@@ -62,7 +61,7 @@ fn check(device: &Device, what: &str, case: &Case, kinds: &[Kind]) {
 
 struct Judge<'a> {
     device: &'a Device,
-    weights: Rc<Buffer>,
+    weights: Constants,
     case: &'a Case,
     what: &'a str,
     kind: Kind,
@@ -191,7 +190,7 @@ fn kernels_that_do_not_wait_are_seen() {
     let case = operators::product([70, 40, 256], None, false);
     let lowered = lower(&case.graph, Kind::F16).expect("the operator has device code");
     let mut program = lowered.program;
-    let weights = Rc::new(device.gpu.upload(&lowered.weights).expect("weights fit"));
+    let weights = Constants::upload(&device, &lowered.weights).expect("weights fit");
     let tuned = tune(&device, &mut program, &weights, Effort::of_level(0), &mut Times::new(), &mut |_, _, _| true);
     let tried = tuned.expect("tuned").tried;
     let memory = Memory::new(&device, &program, weights, &[1 << 20]).expect("memory");
@@ -376,7 +375,7 @@ fn ends_of_products_of_every_number() {
             let what =
                 format!("{activation:?} of a {} {kind:?}", if by_convolution { "convolution" } else { "product" });
             let mut program = lower(&case.graph, kind).expect("the operator has device code");
-            let weights = Rc::new(device.gpu.upload(&program.weights).expect("weights fit"));
+            let weights = Constants::upload(&device, &program.weights).expect("weights fit");
             let program = &mut program.program;
             let effort = Effort { compares: false, ..Effort::of_level(3) };
             let tuned =
@@ -401,7 +400,7 @@ fn ends_of_products_of_every_number() {
 /// A product or convolution whose end is looked at.
 struct Ends<'a> {
     device: &'a Device,
-    weights: &'a Rc<Buffer>,
+    weights: &'a Constants,
     case: &'a Case,
     kind: Kind,
     activation: Activation,

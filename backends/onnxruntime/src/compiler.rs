@@ -18,8 +18,9 @@ use planforge_backend::{
 };
 use planforge_onnx::{Model, proto};
 use planforge_types::{
-    BackendError, BuildSpec, FailureClass, Toolchain,
+    BackendError, BuildSpec, FailureClass, Sku, Toolchain,
     fingerprint::{DeviceKind, DiscoveredDevice},
+    order::extras,
 };
 use std::{collections::BTreeMap, path::Path};
 
@@ -147,6 +148,10 @@ impl Compiler for OnnxRuntimeCompiler {
                 Vec::new()
             }
         }
+    }
+
+    fn never_measures(&self, _sku: &Sku) -> &'static [&'static str] {
+        &[extras::SWEEP_STREAMS, extras::TRACE]
     }
 
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {

@@ -168,7 +168,7 @@ fn check_inputs(
             .ok_or_else(|| refuse(format!("input {} is not given", port.name), &format!("it takes {}", expected())))?;
         if tensor.element != port.element {
             return Err(refuse(
-                format!("input {} is {:?}, but the engine takes {:?}", port.name, tensor.element, port.element),
+                format!("input {} is {}, but the engine takes {}", port.name, tensor.element, port.element),
                 "convert the input",
             ));
         }

@@ -57,11 +57,12 @@ pub(crate) fn check_spec(spec: &BuildSpec, sku: &Sku) -> Result<(), BackendError
     let refusals = [
         (
             !matches!(spec.precision, Precision::Fp32 | Precision::Best),
-            format!("precision {:?}: it computes in the model's own types", spec.precision).to_lowercase(),
+            format!("precision {}: it computes in the model's own types", spec.precision),
         ),
         (spec.hardware_compatibility.is_some(), "hardware compatibility levels".into()),
         (spec.version_compatible, "version-compatible plans".into()),
         (spec.approximate_gelu, "an approximate GELU: only native engines for NVIDIA devices have one".into()),
+        (spec.strict, "strictness about declared outputs: it warns of them in its log".into()),
         (spec.calibration.is_some(), "calibration: give it a model with QuantizeLinear and DequantizeLinear".into()),
         (!spec.plugins.is_empty(), "plugins".into()),
         (spec.workspace_mib.is_some(), "a bound on scratch memory".into()),

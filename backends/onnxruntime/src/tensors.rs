@@ -49,7 +49,7 @@ pub(crate) fn port(name: &str, dtype: &ValueType) -> Result<Port, BackendError> 
 /// Copies a tensor into memory of the library.
 pub(crate) fn to_value(tensor: &HostTensor) -> Result<DynTensor, BackendError> {
     let element = to_library(tensor.element)
-        .ok_or_else(|| BackendError::model(format!("{:?} is no type of onnxruntime", tensor.element)))?;
+        .ok_or_else(|| BackendError::model(format!("{} is no type of onnxruntime", tensor.element)))?;
     let count = tensor.shape.iter().try_fold(1usize, |count, size| count.checked_mul(*size));
     if count.and_then(|count| count.checked_mul(tensor.element.bytes())) != Some(tensor.bytes.len()) {
         return Err(BackendError::model(format!(

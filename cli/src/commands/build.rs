@@ -132,11 +132,17 @@ impl Build<'_> {
             farm.start_work().await?;
             let live = waiting.live();
             let lost = tokio::select! {
-                followed = waiting.follow(farm) => followed.map(|()| false)?,
-                lost = until_unplaceable(farm, &live), if !asked_again => lost.map(|()| true)?,
+                followed = waiting.follow(farm) => followed.map(|()| None)?,
+                lost = until_unplaceable(farm, &live) => Some(lost?),
             };
-            if lost {
+            if let Some(job) = lost {
                 waiting.clear();
+                if asked_again {
+                    // This machine's agent has just said what it has: nobody would ever take the job.
+                    let failure = nobody_offers(&job);
+                    withdraw(self.context.printer, farm, &reply, "no toolchain of this machine can build it").await;
+                    return Err(failure);
+                }
                 // The farm knew what this machine offered before an upgrade, and now its agent has said otherwise: with
                 // another compiler the engines have other keys.
                 self.context
@@ -192,6 +198,16 @@ impl Build<'_> {
     }
 }
 
+/// Why a build ends whose toolchain is gone again: another program of this folder, of another release, has it.
+fn nobody_offers(job: &v1::Job) -> Failure {
+    let why = if job.waiting_reason.is_empty() { "nothing here offers its toolchain" } else { &job.waiting_reason };
+    let message = format!("{} for {} cannot be built here: {why}", tables::model_name(job.model.as_ref()), job.sku);
+    Failure::new(ErrorCode::Refused, message).hint(
+        "end other planforge processes of this data folder, which may be of another release, or build in one of its own \
+         with --data DIR",
+    )
+}
+
 /// Cancels what a request asked for and waits until that has ended.
 async fn withdraw(printer: &Printer, farm: &Farm, reply: &v1::SubmitReply, reason: &str) {
     let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
@@ -211,13 +227,13 @@ async fn withdraw(printer: &Printer, farm: &Farm, reply: &v1::SubmitReply, reaso
     }
 }
 
-/// Completes when nothing offers any more what one of these jobs was resolved to. A device is seen before what that
-/// means for jobs stands in the store, so it is looked again and again.
-async fn until_unplaceable(farm: &Farm, ids: &[String]) -> Result<(), Failure> {
+/// The first of these jobs whose toolchain nothing offers any more. A device is seen before what that means for jobs
+/// stands in the store, so it is looked again and again.
+async fn until_unplaceable(farm: &Farm, ids: &[String]) -> Result<v1::Job, Failure> {
     loop {
         let jobs = Waiting::results(farm, ids).await?;
-        if jobs.iter().any(|job| job.state() == v1::JobState::Unplaceable) {
-            return Ok(());
+        if let Some(job) = jobs.into_iter().find(|job| job.state() == v1::JobState::Unplaceable) {
+            return Ok(job);
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }

@@ -199,9 +199,10 @@ fn facts(context: &Context<'_>, model: &v1::Model, files: &LocalFiles) -> Option
 /// What a spec asks beyond the defaults, in few words.
 fn short_spec(json: &str) -> String {
     let Ok(spec) = serde_json::from_str::<BuildSpec>(json) else { return json.to_owned() };
-    let mut words = vec![format!("{:?}", spec.precision).to_lowercase()];
+    let mut words = vec![spec.precision.to_string()];
     words.extend(spec.threads.map(|n| format!("{n} threads")));
     words.extend(spec.approximate_gelu.then(|| "approximate GELU".to_owned()));
+    words.extend(spec.strict.then(|| "strict".to_owned()));
     if !spec.profiles.is_empty() {
         words.push(format!("{} profiles", spec.profiles.len()));
     }

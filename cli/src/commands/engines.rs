@@ -33,13 +33,17 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         ..Default::default()
     };
     let found = Farm::with(context, Need::Answers, async |farm| {
-        Ok((lists::engines(farm, request).await?, older::devices(farm).await))
+        Ok((lists::page_of_engines(farm, request).await?, older::devices(farm).await))
     });
-    let (engines, devices) = found.await?;
+    let (page, devices) = found.await?;
+    let (engines, more) = (page.rows, page.more);
     if engines.is_empty() {
         context.printer.note("no engines");
     } else {
         context.printer.data(&tables::engines(&engines, tables::now_ms()))?;
+    }
+    if more {
+        context.printer.note(&tables::there_are_more(engines.len(), "engines"));
     }
     let engines: Vec<Listed> = engines.into_iter().map(|engine| Listed::of(engine, &devices)).collect();
     let older = engines.iter().filter(|listed| listed.older_compiler.is_some()).count();
@@ -48,7 +52,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             "{older} of them by an older compiler: another revision of native would build them now (--json says which)"
         ));
     }
-    context.printer.object(&serde_json::json!({ "engines": engines }))
+    context.printer.object(&serde_json::json!({ "engines": engines, "more": more }))
 }
 
 /// An engine, and whether a newer compiler would build another.

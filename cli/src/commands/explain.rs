@@ -22,13 +22,19 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let explanation = explain(&model, args.shapes.as_ref())
         .map_err(|e| Failure::new(ErrorCode::Internal, e.to_string()).hint("report this with the model's structure"))?;
     context.printer.data(&explanation.to_string())?;
-    context.printer.object(&explanation)?;
-    match explanation.refused.len() {
-        0 => Ok(()),
+    let mut document = serde_json::to_value(&explanation)
+        .map_err(|e| Failure::new(ErrorCode::Internal, format!("cannot write the explanation as JSON: {e}")))?;
+    let refused = match explanation.refused.len() {
+        0 => None,
         count => {
             let plural = if count == 1 { "" } else { "s" };
             let message = format!("the native compiler refuses {} for {count} reason{plural}", args.model.display());
-            Err(Failure::new(ErrorCode::Refused, message).hint("change the model, or build with another backend"))
+            Some(Failure::new(ErrorCode::Refused, message).hint(explanation.hint.clone()))
         }
+    };
+    if let Some(failure) = &refused {
+        document["error"] = failure.as_json();
     }
+    context.printer.object(&document)?;
+    refused.map_or(Ok(()), Err)
 }

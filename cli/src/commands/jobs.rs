@@ -50,12 +50,16 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         request_id: args.request,
         ..Default::default()
     };
-    let jobs = Farm::with(context, Need::Answers, async |farm| lists::jobs(farm, request).await).await?;
+    let page = Farm::with(context, Need::Answers, async |farm| lists::page_of_jobs(farm, request).await).await?;
+    let (jobs, more) = (page.rows, page.more);
     if jobs.is_empty() {
         context.printer.note("no jobs");
     } else {
         context.printer.data(&tables::jobs(&jobs, tables::now_ms()))?;
     }
+    if more {
+        context.printer.note(&tables::there_are_more(jobs.len(), "jobs"));
+    }
     let jobs: Vec<_> = jobs.into_iter().map(JobView::from).collect();
-    context.printer.object(&serde_json::json!({ "jobs": jobs }))
+    context.printer.object(&serde_json::json!({ "jobs": jobs, "more": more }))
 }

@@ -1,11 +1,11 @@
-//! `planforge logs`: what an attempt said.
+//! `planforge logs`: why an attempt failed, and what it said.
 
 use crate::{
     context::Context,
     failure::Failure,
     farm::{Farm, Need},
 };
-use planforge_proto::v1;
+use planforge_proto::{v1, view};
 use planforge_types::shown::Stream;
 
 #[derive(Debug, clap::Args)]
@@ -34,6 +34,11 @@ async fn read(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(u32, S
     let mut chunks = farm.rpc().read_log(request).await.map_err(|e| farm.error(e))?.into_inner();
     let (mut whole, mut stream) = (Vec::new(), Stream::default());
     let mut attempt = args.attempt;
+    if !context.printer.json
+        && let Some(cause) = cause(farm, args).await
+    {
+        context.printer.lines([cause])?;
+    }
     while let Some(chunk) = chunks.message().await.map_err(|e| farm.error(e))? {
         attempt = chunk.attempt;
         if context.printer.json {
@@ -44,4 +49,15 @@ async fn read(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(u32, S
     }
     context.printer.stream_end(stream)?;
     Ok((attempt, String::from_utf8_lossy(&whole).into_owned()))
+}
+
+/// Why the attempt failed, which its log says last: tools write much before their error and more after it. Nothing while
+/// it runs, and of one that succeeded.
+async fn cause(farm: &Farm, args: &Args) -> Option<String> {
+    let job = farm.rpc().get_job(v1::GetJobRequest { id: args.id.clone() }).await.ok()?.into_inner();
+    let number = if args.attempt == 0 { job.attempt } else { args.attempt };
+    let attempt = job.attempts.into_iter().find(|attempt| attempt.number == number)?;
+    let failure = attempt.failure?;
+    let class = view::failure_class_name(failure.class());
+    Some(format!("attempt {number} failed [{class}]: {}", failure.message))
 }

@@ -25,6 +25,7 @@ pub mod login;
 pub mod logs;
 pub mod man_pages;
 pub mod open;
+pub mod ops;
 pub mod plugins;
 pub mod probe;
 pub mod projects;

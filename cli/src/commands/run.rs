@@ -63,7 +63,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         .collect();
     context.printer.data(&args.output.display().to_string())?;
     for (name, tensor) in &outputs {
-        context.printer.note(&format!("{name}: {:?} {:?}", tensor.element, tensor.shape).to_lowercase());
+        context.printer.note(&format!("{name}: {} {:?}", tensor.element, tensor.shape));
     }
     context.printer.note(&format!("{runs} runs in {}", tables::milliseconds(elapsed_ms)));
     context.printer.object(&serde_json::json!({

@@ -4,14 +4,15 @@ use super::dry_run::dry_run;
 use crate::{
     context::Context,
     failure::Failure,
-    farm::{Farm, Need},
+    farm::{Farm, Need, Place},
     request::{self, LocalFiles, RequestArgs, extras::Attached, models},
     signals, tables,
     wait::{self, Waiting},
 };
+use planforge_client::Endpoint;
 use planforge_proto::{ErrorCode, v1, view::JobView};
 use planforge_types::BuildSpec;
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -47,8 +48,11 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     context.block_on(Farm::with(context, Need::Lasting, async |farm| {
         let mut files = LocalFiles::new();
         let mut named = Vec::new();
-        for local in found {
+        let mut typed = BTreeMap::new();
+        for (local, path) in found.into_iter().zip(&args.models) {
             files.extend(local.files);
+            // Of files that hold the same model the first stands for all.
+            typed.entry(local.model.digest.clone()).or_insert_with(|| path.display().to_string());
             named.push(local.model);
         }
         let mut request = match &args.clone {
@@ -67,7 +71,8 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         if args.dry_run {
             dry_run(context, farm, &request, &files).await
         } else {
-            submit(context, farm, &request, &files, args.wait).await
+            let told = Told { typed, page: page(context, farm).await? };
+            submit(context, farm, &request, &files, &told, args.wait).await
         }
     }))
 }
@@ -105,19 +110,73 @@ async fn from_template(
     Ok(request)
 }
 
+/// The URL by which the user knows the coordinator, else the one that it says; empty where it has no page.
+async fn page(context: &Context<'_>, farm: &Farm) -> Result<String, Failure> {
+    match Place::choose(&context.settings)? {
+        Place::Server(endpoint @ (Endpoint::Http { .. } | Endpoint::Https { .. })) => Ok(endpoint.to_string()),
+        _ => farm.page().await,
+    }
+}
+
+/// What people are told of their jobs beside what the coordinator says.
+struct Told {
+    /// Model files as they were named, by digest.
+    typed: BTreeMap<String, String>,
+    /// The coordinator's page, or nothing.
+    page: String,
+}
+
+impl Told {
+    fn file(&self, job: &v1::Job) -> Option<&String> {
+        self.typed.get(&job.model.as_ref()?.digest)
+    }
+
+    fn url(&self, job: &v1::Job) -> Option<String> {
+        (!self.page.is_empty()).then(|| format!("{}/jobs/{}", self.page.trim_end_matches('/'), job.id))
+    }
+
+    fn table(&self, jobs: &[v1::Job]) -> String {
+        let name = |job: &v1::Job| {
+            self.file(job).cloned().unwrap_or_else(|| tables::model_name(job.model.as_ref()).to_owned())
+        };
+        let urls: Option<Vec<String>> = jobs.iter().map(|job| self.url(job)).collect();
+        tables::submitted(jobs, jobs.iter().map(name).collect(), urls, tables::now_ms())
+    }
+
+    fn object(&self, request_id: &str, jobs: Vec<v1::Job>) -> serde_json::Value {
+        let jobs = jobs.into_iter().map(|job| {
+            let (file, url) = (self.file(&job).cloned(), self.url(&job));
+            Submitted { file, url, job: job.into() }
+        });
+        serde_json::json!({ "request_id": request_id, "jobs": jobs.collect::<Vec<_>>() })
+    }
+}
+
+/// A job, the file that was named for its model, and where the page tells of it.
+#[derive(serde::Serialize)]
+struct Submitted {
+    #[serde(flatten)]
+    job: JobView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
+}
+
 async fn submit(
     context: &Context<'_>,
     farm: &Farm,
     request: &v1::SubmitRequest,
     files: &LocalFiles,
+    told: &Told,
     wait: bool,
 ) -> Result<(), Failure> {
     let reply = request::submit(context, farm, request, files).await?;
     let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
     if !wait {
-        context.printer.data(&tables::jobs(&reply.jobs, tables::now_ms()))?;
+        context.printer.data(&told.table(&reply.jobs))?;
         context.printer.note(&format!("follow with: planforge watch {}", ids.join(" ")));
-        return object(context, &reply.request_id, reply.jobs);
+        return context.printer.object(&told.object(&reply.request_id, reply.jobs));
     }
     let mut waiting = Waiting::new(context.printer, &reply.jobs);
     tokio::select! {
@@ -128,13 +187,8 @@ async fn submit(
         }
     }
     let jobs = Waiting::results(farm, &ids).await?;
-    context.printer.data(&tables::jobs(&jobs, tables::now_ms()))?;
+    context.printer.data(&told.table(&jobs))?;
     let succeeded = wait::tell_failures(context.printer, &jobs);
-    object(context, &reply.request_id, jobs)?;
+    context.printer.object(&told.object(&reply.request_id, jobs))?;
     if succeeded { Ok(()) } else { Err(Failure::jobs_failed()) }
-}
-
-fn object(context: &Context<'_>, request_id: &str, jobs: Vec<v1::Job>) -> Result<(), Failure> {
-    let jobs: Vec<_> = jobs.into_iter().map(JobView::from).collect();
-    context.printer.object(&serde_json::json!({ "request_id": request_id, "jobs": jobs }))
 }

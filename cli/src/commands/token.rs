@@ -65,6 +65,9 @@ fn parse_role(text: &str) -> Result<Role, String> {
     text.parse()
 }
 
+/// Where jobs go when neither a token nor a request names a project (`SubmitRequest.project` in the contract).
+const DEFAULT_PROJECT: &str = "default";
+
 /// Seconds of a day.
 const DAY_S: u64 = 24 * 60 * 60;
 
@@ -87,15 +90,28 @@ async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), F
                 project: context.settings.get(Key::Project).unwrap_or_default().into(),
                 ttl_s: expires_days.unwrap_or(0).saturating_mul(DAY_S),
             };
+            let project = project_of(farm, &request.project).await?;
             let reply = farm.rpc().create_token(request).await.map_err(|e| farm.error(e))?.into_inner();
-            if let Some(file) = file {
-                let path = file.keep(&reply.secret)?;
-                context.printer.note(&format!("token {} created; its secret lies in {}", reply.id, path.display()));
-                return context.printer.object(&serde_json::json!({ "id": reply.id, "token_file": path }));
+            let mut object = serde_json::json!({ "id": reply.id, "project": project });
+            if project.is_none() && works_in_projects(role) {
+                object["default_project"] = DEFAULT_PROJECT.into();
             }
-            context.printer.note(&format!("token {} created; its secret is shown only now", reply.id));
-            context.printer.data(&reply.secret)?;
-            context.printer.object(&serde_json::json!({ "id": reply.id, "secret": reply.secret }))
+            match file {
+                Some(file) => {
+                    let path = file.keep(&reply.secret)?;
+                    context.printer.note(&format!("token {} created; its secret lies in {}", reply.id, path.display()));
+                    object["token_file"] = path.to_string_lossy().into();
+                }
+                None => {
+                    context.printer.note(&format!("token {} created; its secret is shown only now", reply.id));
+                    context.printer.data(&reply.secret)?;
+                    object["secret"] = reply.secret.into();
+                }
+            }
+            if works_in_projects(role) {
+                context.printer.note(&reach(project.as_deref()));
+            }
+            context.printer.object(&object)
         }
         Action::ReplaceAdmin => unreachable!("done without a farm by URL"),
         Action::List => {
@@ -123,6 +139,34 @@ async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), F
             context.printer.note(&format!("token {} ({}) belongs to {owner}", token.id, token.name));
             context.printer.object(&serde_json::json!({ "token": token_json(&token) }))
         }
+    }
+}
+
+/// The project that a token gets: the one that was asked for, else that of who makes it; `None`: every one.
+async fn project_of(farm: &Farm, asked: &str) -> Result<Option<String>, Failure> {
+    let project = match asked {
+        "" => {
+            let info = farm.rpc().get_server_info(v1::GetServerInfoRequest {}).await;
+            info.map_err(|e| farm.error(e))?.into_inner().project
+        }
+        asked => asked.to_owned(),
+    };
+    Ok((!project.is_empty()).then_some(project))
+}
+
+/// Whether who has such a token names projects; an agent works for all of them.
+fn works_in_projects(role: Role) -> bool {
+    !matches!(role, Role::Agent | Role::Enroll)
+}
+
+/// What a token of `project` reaches.
+fn reach(project: Option<&str>) -> String {
+    match project {
+        Some(project) => format!("it reaches project '{project}' alone"),
+        None => format!(
+            "it belongs to no project: it reaches every one, and what it submits without --project goes to \
+             '{DEFAULT_PROJECT}'"
+        ),
     }
 }
 

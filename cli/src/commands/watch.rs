@@ -57,7 +57,7 @@ async fn follow(context: &Context<'_>, farm: &Farm, args: Args) -> Result<(), Fa
             let name = tables::model_name(job.model.as_ref());
             let detail = if event.detail.is_empty() { String::new() } else { format!("  {}", event.detail) };
             let line = format!("{}  {name}  {}  {}  {}{detail}", job.id, job.sku, event.what, tables::state(&job));
-            context.printer.lines([line])?;
+            context.printer.endless_line(&line)?;
         }
         last.insert(job.id.clone(), job);
     }

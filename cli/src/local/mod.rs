@@ -39,8 +39,6 @@ const OTHERS_INTERVAL: Duration = Duration::from_millis(200);
 pub enum Need {
     /// Answers from what is stored.
     Answers,
-    /// Known devices: an agent runs, at least once.
-    Devices,
     /// An agent at work for as long as the command runs.
     Work,
     /// A farm that goes on without this command: one that `planforge up` keeps.
@@ -69,7 +67,7 @@ impl Local {
         let (client, host) =
             if need == Need::Lasting { (reach_lasting(&folder).await?, None) } else { host_or_reach(&folder).await? };
         let mut local = Self { client, folder, host };
-        if need == Need::Work || (need == Need::Devices && local.devices(false).await?.is_empty()) {
+        if need == Need::Work {
             local.start_work().await?;
         }
         Ok(local)
@@ -97,7 +95,7 @@ impl Local {
                 true
             }
             // The host starts its agent when it has something to run; a client only waits for that.
-            None => self.devices(true).await?.is_empty(),
+            None => self.online_devices().await?.is_empty(),
         };
         self.wait_for_devices().await?;
         Ok(news)
@@ -105,7 +103,7 @@ impl Local {
 
     async fn wait_for_devices(&mut self) -> Result<(), Failure> {
         let deadline = Instant::now() + AGENT_START_LIMIT;
-        while self.devices(true).await?.is_empty() {
+        while self.online_devices().await?.is_empty() {
             if let Some(Host { agent: Some(agent), .. }) = &mut self.host {
                 agent.check().await?;
             }
@@ -118,8 +116,8 @@ impl Local {
         Ok(())
     }
 
-    async fn devices(&self, online_only: bool) -> Result<Vec<v1::Device>, Failure> {
-        let reply = self.client.farm().list_devices(v1::ListDevicesRequest { online_only }).await;
+    async fn online_devices(&self) -> Result<Vec<v1::Device>, Failure> {
+        let reply = self.client.farm().list_devices(v1::ListDevicesRequest { online_only: true }).await;
         Ok(reply.map_err(|e| Failure::from(self.client.error(e)))?.into_inner().devices)
     }
 

@@ -63,6 +63,9 @@ pub struct RequestArgs {
     /// Native engines for NVIDIA devices: GELU by tanh may stand in for GELU by erf where that is quicker
     #[arg(long)]
     pub approximate_gelu: bool,
+    /// Native engines: refuse a model whose declared outputs contradict its nodes, which is a warning otherwise
+    #[arg(long)]
+    pub strict: bool,
     /// Build spec as JSON, which other flags override; repeat for several engines
     #[arg(long = "spec", value_name = "FILE.json")]
     pub spec_files: Vec<PathBuf>,
@@ -195,6 +198,7 @@ impl RequestArgs {
             spec.optimization_level = OptimizationLevel(level);
         }
         spec.approximate_gelu |= self.approximate_gelu;
+        spec.strict |= self.strict;
         spec.options.extend(self.options.iter().cloned());
         if self.allow_unknown_toolchain {
             spec.options.insert(ALLOW_UNKNOWN_TOOLCHAIN.to_owned(), "true".to_owned());
@@ -325,7 +329,7 @@ pub async fn skus_of_this_host(farm: &Farm) -> Result<Vec<String>, Failure> {
 }
 
 /// The name under which this host's agent is known.
-fn host_name() -> String {
+pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
@@ -455,6 +459,13 @@ mod tests {
         assert_eq!(asked, [BuildSpec { approximate_gelu: true, ..BuildSpec::default() }]);
         assert_eq!(args(&[]).specs(&asked[0]).unwrap(), asked);
         assert!(!args(&[]).specs(&BuildSpec::default()).unwrap()[0].approximate_gelu);
+    }
+
+    #[test]
+    fn strictness_is_asked_for_and_never_taken_back() {
+        let asked = args(&["--strict"]).specs(&BuildSpec::default()).unwrap();
+        assert_eq!(asked, [BuildSpec { strict: true, ..BuildSpec::default() }]);
+        assert_eq!(args(&[]).specs(&asked[0]).unwrap(), asked);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub mod comparison;
 pub mod projects;
 pub mod report;
+mod specs;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets::NOTHING};
 use planforge_proto::{v1, view};
@@ -70,6 +71,11 @@ pub fn short(digest: &str) -> &str {
     digest.get(..SHORT_DIGEST).unwrap_or(digest)
 }
 
+/// What to say below a list that ended at its limit.
+pub fn there_are_more(shown: usize, what: &str) -> String {
+    format!("there are more {what} than these {shown}, the newest: --limit {} shows more", shown.saturating_mul(4))
+}
+
 /// The figures of a report; none where there is no report.
 fn figures(report_json: &str) -> Figures {
     Figures::parse(report_json).unwrap_or_default()
@@ -117,9 +123,32 @@ fn plain_state(job: &v1::Job) -> String {
 
 /// One row a job.
 pub fn jobs(jobs: &[v1::Job], now_ms: u64) -> String {
-    let mut rows = table(&["job", "model", "sku", "state", "age", "took", "median", "throughput"]);
+    let names: Vec<String> = jobs.iter().map(|job| model_name(job.model.as_ref()).to_owned()).collect();
+    job_rows(jobs, ("model", names), None, now_ms)
+}
+
+/// Jobs as they were submitted from here: one row each, with the `files` that were named and where the page tells of it
+/// (`urls`), where there is a page.
+pub fn submitted(jobs: &[v1::Job], files: Vec<String>, urls: Option<Vec<String>>, now_ms: u64) -> String {
+    job_rows(jobs, ("file", files), urls.map(|urls| ("url", urls)), now_ms)
+}
+
+/// One row a job, with a column of what it is called and perhaps one more at the end.
+fn job_rows(jobs: &[v1::Job], name: specs::Column, last: Option<specs::Column>, now_ms: u64) -> String {
+    let mut told: Vec<specs::Column> = vec![name, ("sku", jobs.iter().map(|job| job.sku.clone()).collect())];
+    told.extend(specs::toolchains(jobs.iter().map(|job| job.toolchain_json.as_str())));
+    told.extend(specs::columns(jobs.iter().map(|job| job.spec_json.as_str())));
+    let figures_at = 1 + told.len();
+    let headers = told.iter().map(|(header, _)| *header);
+    let headers: Vec<&str> = ["job"]
+        .into_iter()
+        .chain(headers)
+        .chain(["state", "age", "took", "median", "throughput"])
+        .chain(last.iter().map(|(header, _)| *header))
+        .collect();
+    let mut rows = table(&headers);
     let mut is_marked = false;
-    for job in jobs {
+    for (index, job) in jobs.iter().enumerate() {
         let figures = figures(&job.report_json);
         is_marked |= figures.wholly_disturbed().is_some();
         let [median, throughput] = headline(&figures);
@@ -129,10 +158,13 @@ pub fn jobs(jobs: &[v1::Job], now_ms: u64) -> String {
             (started, 0) => duration(now_ms.saturating_sub(started)),
             (started, ended) => duration(ended.saturating_sub(started)),
         };
-        let name = model_name(job.model.as_ref()).to_owned();
-        rows.add_row([job.id.clone(), name, job.sku.clone(), state(job), age, took, median, throughput]);
+        let at = |(_, cells): &specs::Column| cells.get(index).cloned().unwrap_or_default();
+        let row = [job.id.clone()].into_iter().chain(told.iter().map(at));
+        let row = row.chain([state(job), age, took, median, throughput]).chain(last.iter().map(at));
+        rows.add_row(row.collect::<Vec<_>>());
     }
-    explained(render(rows, &[4, 5, 6, 7]), is_marked)
+    let numeric: Vec<usize> = (figures_at + 1..figures_at + 5).collect();
+    explained(render(rows, &numeric), is_marked)
 }
 
 /// What a build gave: one row a job, with where its plan lies.
@@ -166,8 +198,9 @@ pub fn built(jobs: &[v1::Job], views: &[view::JobView]) -> String {
     explained(render(rows, &[3, 4, 5, 6, 7, 8]), is_marked)
 }
 
-/// One row a device kind; the last column is the flag to paste.
-pub fn devices(devices: &[v1::Device]) -> String {
+/// One row a device kind; the last column is the flag to paste. With `embedded` they are those of a farm that commands run
+/// among themselves: an idle one has no agent before a command builds.
+pub fn devices(devices: &[v1::Device], embedded: bool) -> String {
     let mut rows = table(&["agent", "device", "name", "state", "toolchains", "flag"]);
     for device in devices {
         let fingerprint: Value = serde_json::from_str(&device.fingerprint_json).unwrap_or_default();
@@ -181,7 +214,7 @@ pub fn devices(devices: &[v1::Device]) -> String {
                 device.agent.clone(),
                 device.id.clone(),
                 name.clone(),
-                device_state(device),
+                device_state(device, embedded),
                 toolchains.join("; "),
                 format!("--sku {sku}"),
             ]);
@@ -190,7 +223,7 @@ pub fn devices(devices: &[v1::Device]) -> String {
     render(rows, &[])
 }
 
-fn device_state(device: &v1::Device) -> String {
+fn device_state(device: &v1::Device, embedded: bool) -> String {
     let mut words = Vec::new();
     if !device.online {
         words.push("offline".to_owned());
@@ -201,9 +234,10 @@ fn device_state(device: &v1::Device) -> String {
     } else if device.busy {
         words.push("busy with another project's job".to_owned());
     } else {
-        words.push("idle".to_owned());
+        words.push(if embedded { "idle (embedded)" } else { "idle" }.to_owned());
     }
-    if device.draining {
+    // Of a farm that commands run among themselves, every agent that has ended says so.
+    if device.draining && (device.online || !embedded) {
         words.push("draining".into());
     }
     if device.simulated {
@@ -254,28 +288,20 @@ pub fn plugins(plugins: &[v1::Plugin], now_ms: u64) -> String {
 
 /// One row an engine.
 pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
-    let mut rows = table(&[
-        "model",
-        "sku",
-        "toolchain",
-        "key",
-        "plan",
-        "builds",
-        "size",
-        "age",
-        "median",
-        "throughput",
-        "accurate",
-    ]);
+    let told = specs::columns(engines.iter().map(|engine| engine.spec_json.as_str()));
+    let headers = ["model", "sku", "toolchain"].into_iter().chain(told.iter().map(|(header, _)| *header));
+    let others = ["key", "plan", "builds", "size", "age", "median", "throughput", "accurate"];
+    let mut rows = table(&headers.chain(others).collect::<Vec<_>>());
+    let numbers_at = 3 + told.len() + 2;
     let mut is_marked = false;
-    for engine in engines {
+    for (index, engine) in engines.iter().enumerate() {
         let figures = figures(&engine.report_json);
         is_marked |= figures.wholly_disturbed().is_some();
         let [median, throughput] = headline(&figures);
-        rows.add_row([
-            model_name(engine.model.as_ref()).to_owned(),
-            engine.sku.clone(),
-            toolchain(&engine.toolchain_json),
+        let named =
+            [model_name(engine.model.as_ref()).to_owned(), engine.sku.clone(), toolchain(&engine.toolchain_json)];
+        let specs = told.iter().map(|(_, cells)| cells.get(index).cloned().unwrap_or_default());
+        let facts = [
             short(&engine.engine_key).to_owned(),
             short(&engine.plan_digest).to_owned(),
             engine.builds.max(1).to_string(),
@@ -289,9 +315,11 @@ pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
                 if engine.inputs_digest.is_empty() { "" } else { ", on given inputs" },
                 if engine.simulated { ", simulated" } else { "" }
             ),
-        ]);
+        ];
+        rows.add_row(named.into_iter().chain(specs).chain(facts).collect::<Vec<_>>());
     }
-    explained(render(rows, &[5, 6, 7, 8, 9]), is_marked)
+    let numeric: Vec<usize> = (numbers_at..numbers_at + 5).collect();
+    explained(render(rows, &numeric), is_marked)
 }
 
 /// One row an agent.
@@ -339,7 +367,12 @@ pub fn tokens(tokens: &[v1::Token], now_ms: u64) -> String {
         };
         let ago =
             |ms: u64| if ms == 0 { "never".into() } else { format!("{} ago", duration(now_ms.saturating_sub(ms))) };
-        let project = if token.project.is_empty() { "all" } else { &token.project };
+        let works_in_projects = !matches!(token.role.as_str(), "agent" | "enroll");
+        let project = match token.project.as_str() {
+            "" if works_in_projects => "all, default when none is named",
+            "" => "all",
+            project => project,
+        };
         rows.add_row([
             token.id.clone(),
             token.name.clone(),
@@ -385,7 +418,8 @@ mod tests {
             online: true,
             ..Default::default()
         };
-        let text = devices(&[device]);
+        assert!(devices(std::slice::from_ref(&device), true).contains("idle (embedded)"));
+        let text = devices(&[device], false);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         assert!(lines[1].ends_with("--sku cpu-x86-64-v2") && lines[2].ends_with("--sku cpu-x86-64-v3"), "{text}");

@@ -109,7 +109,7 @@ impl Facts<'_> {
     }
 
     fn built_with(&self) -> String {
-        let precision = format!("{:?}", self.0.spec.precision).to_lowercase();
+        let precision = self.0.spec.precision.to_string();
         let threads = match self.0.spec.threads {
             Some(1) => ", 1 thread".to_owned(),
             Some(count) => format!(", {count} threads"),

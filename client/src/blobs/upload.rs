@@ -172,7 +172,10 @@ impl Blobs {
             // The next try asks for the right offset.
             StatusCode::CONFLICT => {
                 let at = number(&response, UPLOAD_OFFSET);
-                let reason = format!("the coordinator is at offset {at:?}, not {offset}");
+                let reason = match at {
+                    Some(at) => format!("the coordinator is at offset {at}, not {offset}"),
+                    None => format!("the coordinator does not say where it is, and wants nothing at {offset}"),
+                };
                 Err(BlobError::Cut { url, reason })
             }
             StatusCode::UNPROCESSABLE_ENTITY => match self.refusal(response, &url).await {

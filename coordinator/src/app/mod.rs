@@ -7,7 +7,7 @@ mod peer;
 pub use caller::{Caller, SESSION_COOKIE, Standing, authenticate, cookie, is_grpc, wants_page};
 pub use peer::{Peer, PeerCertificate, Via};
 
-use crate::{blobs::LocalBlobs, certificates::Authority, farm::Farm, metrics::Metrics};
+use crate::{blobs::LocalBlobs, certificates::Authority, farm::Farm, metrics::Metrics, turns::Turns};
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
@@ -55,13 +55,15 @@ pub struct Inner {
     pub blobs: LocalBlobs,
     pub options: Options,
     pub metrics: Metrics,
+    /// What the calls of one token get.
+    pub turns: Turns,
     /// Ends streams that would never end by themselves.
     pub closing: CancellationToken,
 }
 
 impl App {
     pub fn new(farm: Farm, blobs: LocalBlobs, options: Options, metrics: Metrics, closing: CancellationToken) -> Self {
-        Self(Arc::new(Inner { farm, blobs, options, metrics, closing }))
+        Self(Arc::new(Inner { farm, blobs, options, metrics, turns: Turns::default(), closing }))
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::key_hash;
 use planforge_types::Digest;
+use std::net::IpAddr;
 use tokio_rustls::rustls::{
     client::verify_server_name,
     pki_types::{CertificateDer, ServerName},
@@ -16,6 +17,15 @@ const INTEGER: u8 = 0x02;
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
+const BOOLEAN: u8 = 0x01;
+const OCTET_STRING: u8 = 0x04;
+const OBJECT_IDENTIFIER: u8 = 0x06;
+/// In front of a certificate's extensions (RFC 5280, 4.1).
+const EXTENSIONS: u8 = 0xa3;
+/// The extension that holds a certificate's names, 2.5.29.17, and two kinds of them (RFC 5280, 4.2.1.6).
+const SUBJECT_ALTERNATIVE_NAME: [u8; 3] = [0x55, 0x1d, 0x11];
+const DNS_NAME: u8 = 0x82;
+const IP_ADDRESS: u8 = 0x87;
 
 /// What counts of a certificate that was shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +66,52 @@ impl Shown {
 pub fn names(certificate: &CertificateDer<'_>, name: &str) -> bool {
     let Ok(name) = ServerName::try_from(name) else { return false };
     ParsedCertificate::try_from(certificate).is_ok_and(|parsed| verify_server_name(&parsed, &name).is_ok())
+}
+
+/// The hosts that a certificate is made out to, DNS names and addresses, in its order; none where it has not the form of
+/// a certificate. Names for a whole domain (`*.example`) are left out: they are no host.
+pub fn hosts(certificate: &CertificateDer<'_>) -> Vec<String> {
+    alternative_names(certificate).unwrap_or_default()
+}
+
+fn alternative_names(certificate: &CertificateDer<'_>) -> Option<Vec<String>> {
+    let mut certificate = Reader(Reader(certificate).content(SEQUENCE)?);
+    let mut fields = Reader(certificate.content(SEQUENCE)?);
+    let extensions = loop {
+        let (tag, content) = fields.any()?;
+        if tag == EXTENSIONS {
+            break Reader(content).content(SEQUENCE)?;
+        }
+    };
+    let mut extensions = Reader(extensions);
+    while let Some(extension) = extensions.content(SEQUENCE) {
+        let mut extension = Reader(extension);
+        let is_names = extension.content(OBJECT_IDENTIFIER)? == SUBJECT_ALTERNATIVE_NAME;
+        extension.skip_if(BOOLEAN)?;
+        if is_names {
+            let mut names = Reader(Reader(extension.content(OCTET_STRING)?).content(SEQUENCE)?);
+            let mut hosts = Vec::new();
+            while let Some((kind, name)) = names.any() {
+                hosts.extend(host(kind, name));
+            }
+            return Some(hosts);
+        }
+    }
+    None
+}
+
+fn host(kind: u8, name: &[u8]) -> Option<String> {
+    match kind {
+        DNS_NAME => {
+            let name = std::str::from_utf8(name).ok()?;
+            ServerName::try_from(name).is_ok().then(|| name.to_owned())
+        }
+        IP_ADDRESS => {
+            let v4 = <[u8; 4]>::try_from(name).map(IpAddr::from);
+            v4.or_else(|_| <[u8; 16]>::try_from(name).map(IpAddr::from)).ok().map(|ip| ip.to_string())
+        }
+        _ => None,
+    }
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -143,6 +199,23 @@ mod tests {
             for length in 0..certificate.der().len() {
                 Shown::read(&CertificateDer::from(certificate.der()[..length].to_vec()));
             }
+        }
+    }
+
+    #[test]
+    fn the_hosts_of_a_certificate_are_read() {
+        let key = KeyPair::generate().unwrap();
+        let made_out_to = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            CertificateParams::new(names).unwrap().self_signed(&key).unwrap()
+        };
+        let hosts_of = |names: &[&str]| hosts(made_out_to(names).der());
+        assert_eq!(hosts_of(&["farm.example", "10.0.0.7", "::1"]), ["farm.example", "10.0.0.7", "::1"]);
+        assert_eq!(hosts_of(&["*.example", "a.example"]), ["a.example"]);
+        assert!(hosts_of(&[]).is_empty());
+        let whole = made_out_to(&["farm.example"]);
+        for length in 0..whole.der().len() {
+            hosts(&CertificateDer::from(whole.der()[..length].to_vec()));
         }
     }
 

@@ -7,7 +7,7 @@ mod authority;
 mod der;
 
 pub use authority::{Authority, AuthorityError, CERTIFICATE_LIFE, Issued, PublicKey};
-pub use der::{Shown, names};
+pub use der::{Shown, hosts, names};
 
 use planforge_types::Digest;
 

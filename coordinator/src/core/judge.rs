@@ -46,6 +46,10 @@ impl State {
             Err(Unresolved::Never(error)) => return Err(error),
         };
         let (toolchain, spec) = (resolved.toolchain, resolved.spec);
+        let target = Target { sku: asked.sku.clone(), toolchain: toolchain.clone() };
+        if let Some(error) = self.unmeasurable(&target, &asked.covered.measure) {
+            return Err(error);
+        }
         let key = EngineKey::new(&asked.model.digest, &asked.sku, &toolchain, &spec);
         if asked.force {
             let (kind, plan, replaces, behind) = (JobKind::Build, None, None, None);
@@ -131,6 +135,9 @@ impl State {
                 self.alternatives(&asked.sku)
             );
             return Ok(Verdict::Wait(ApiError::new(ErrorCode::Refused, message)));
+        }
+        if let Some(error) = self.unmeasurable(&target, &asked.covered.measure) {
+            return Err(error);
         }
         Ok(Verdict::Run {
             kind: JobKind::Benchmark,

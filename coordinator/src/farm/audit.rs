@@ -6,8 +6,7 @@
 //! refusals only so many are written each second, with how many were left out.
 
 use super::{
-    Farm, convert,
-    gate::Rate,
+    Farm, convert, gate,
     leader::Message,
     pages::{Cursor, Page, bad_cursor},
     requests::bounded,
@@ -15,6 +14,7 @@ use super::{
 use crate::{
     auth::{Actor, Role},
     core::{AuditKind, AuditLine, Change},
+    rate::Rate,
     store::AuditFilter,
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
@@ -51,7 +51,7 @@ struct Limited {
 
 impl Default for Audit {
     fn default() -> Self {
-        let limited = || Limited { rate: Rate::of_refusals(), left_out: 0 };
+        let limited = || Limited { rate: gate::refusals(), left_out: 0 };
         Self(Mutex::new(Counted { written: BTreeMap::new(), strangers: limited(), refused: limited() }))
     }
 }

@@ -380,6 +380,7 @@ fn abilities(said: v1::Abilities) -> Result<Abilities, ApiError> {
         precisions: names("precisions", said.precisions)?.into_iter().filter_map(precision).collect(),
         features: names("features", said.features)?.into_iter().collect(),
         options: names("options", said.options)?.into_iter().collect(),
+        never_measures: names("measurements", said.never_measures)?.into_iter().collect(),
     })
 }
 

@@ -2,7 +2,7 @@
 //! limits; they lie far above what a host with 64 devices says. Administrators and the owner have none.
 
 use super::Farm;
-use crate::auth::Proof;
+use crate::{auth::Proof, rate::Rate};
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::Digest;
 use std::{
@@ -25,43 +25,14 @@ const REFUSALS_PER_S: u32 = 4;
 /// A stream that has not said who it is by then ends.
 pub const HELLO_WITHIN_MS: u64 = 10_000;
 
-/// So many at once, and so many more each second.
-#[derive(Debug)]
-pub struct Rate {
-    burst: u32,
-    per_s: u32,
-    /// What was allowed is paid for by then, on the monotonic hand in microseconds.
-    paid_us: u64,
+/// Of the messages of one stream.
+pub fn messages() -> Rate {
+    Rate::new(MESSAGES_BURST, MESSAGES_PER_S)
 }
 
-impl Rate {
-    const fn new(burst: u32, per_s: u32) -> Self {
-        Self { burst, per_s, paid_us: 0 }
-    }
-
-    pub const fn of_messages() -> Self {
-        Self::new(MESSAGES_BURST, MESSAGES_PER_S)
-    }
-
-    pub const fn of_refusals() -> Self {
-        Self::new(REFUSALS_BURST, REFUSALS_PER_S)
-    }
-
-    fn step_us(&self) -> u64 {
-        1_000_000 / u64::from(self.per_s)
-    }
-
-    /// Takes one; otherwise how many milliseconds too early it is.
-    pub fn take(&mut self, now_ms: u64) -> Result<(), u64> {
-        let now_us = now_ms.saturating_mul(1_000);
-        let ahead_us = self.paid_us.saturating_sub(now_us);
-        let most_us = self.step_us() * u64::from(self.burst - 1);
-        if ahead_us > most_us {
-            return Err((ahead_us - most_us).div_ceil(1_000));
-        }
-        self.paid_us = self.paid_us.max(now_us) + self.step_us();
-        Ok(())
-    }
+/// Of the refusals that the audit log takes.
+pub fn refusals() -> Rate {
+    Rate::new(REFUSALS_BURST, REFUSALS_PER_S)
 }
 
 #[derive(Debug)]
@@ -132,26 +103,5 @@ impl Pass {
             ApiError::new(ErrorCode::ResourceExhausted, message)
                 .with_hint(format!("look why it joins anew again and again; it may in {wait_ms} ms"))
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_allows_its_burst_and_then_so_many_each_second() {
-        let mut rate = Rate::new(3, 2);
-        for _ in 0..3 {
-            assert_eq!(rate.take(10_000), Ok(()));
-        }
-        assert_eq!(rate.take(10_000), Err(500));
-        assert_eq!(rate.take(10_499), Err(1));
-        assert_eq!(rate.take(10_500), Ok(()));
-        assert_eq!(rate.take(10_500), Err(500), "what is not paid for yet is not there");
-        for _ in 0..3 {
-            assert_eq!(rate.take(60_000), Ok(()), "a rest fills it up, and no further");
-        }
-        assert!(rate.take(60_000).is_err());
     }
 }

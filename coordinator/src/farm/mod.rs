@@ -252,6 +252,8 @@ impl Farm {
             actor: actor.name.clone(),
             role: actor.role.to_string(),
             project: actor.project.clone().unwrap_or_default(),
+            // The server's, which knows where it listens.
+            url: String::new(),
         }
     }
 

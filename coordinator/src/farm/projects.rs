@@ -97,7 +97,12 @@ impl Farm {
         request: v1::SetProjectRequest,
     ) -> Result<v1::SetProjectReply, ApiError> {
         let v1::SetProjectRequest { name, share, max_jobs, max_stored_bytes } = &request;
-        let words = format!("{name}: share {share:?}, jobs {max_jobs:?}, bytes {max_stored_bytes:?}");
+        let limit = |what: &str, limit: Option<u64>| {
+            limit.map(|limit| format!("{what} {}", if limit == 0 { "none".to_owned() } else { limit.to_string() }))
+        };
+        let share = share.map(|share| format!("share {share}"));
+        let set = [share, limit("jobs", *max_jobs), limit("bytes", *max_stored_bytes)];
+        let words = format!("{name}: {}", set.into_iter().flatten().collect::<Vec<_>>().join(", "));
         let set = self.set_project_now(actor, request);
         self.audited(actor, AuditKind::Admin, "project.set", &words, set).await
     }

@@ -123,7 +123,10 @@ impl Leader {
 /// Rules are broken: the error that whoever depended on it gets.
 pub(super) fn broken_rules(rules: Vec<String>) -> ApiError {
     let count = rules.len();
-    tracing::error!(?rules, "the scheduler's state breaks its own rules; nothing of it is acknowledged");
+    tracing::error!(
+        rules = rules.join("; "),
+        "the scheduler's state breaks its own rules; nothing of it is acknowledged"
+    );
     let named = rules.into_iter().take(BROKEN_NAMED).collect::<Vec<_>>().join("; ");
     let more = if count > BROKEN_NAMED { format!(" and {} more", count - BROKEN_NAMED) } else { String::new() };
     ApiError::new(ErrorCode::Internal, format!("the coordinator's scheduler broke its own rules: {named}{more}"))

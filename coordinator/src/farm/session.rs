@@ -2,7 +2,7 @@
 
 use super::{
     Farm, Reply, convert,
-    gate::{HELLO_WITHIN_MS, Pass, Rate},
+    gate::{self, HELLO_WITHIN_MS, Pass},
     leader::{Message, OUTBOX_MAX},
     plan_check,
 };
@@ -118,7 +118,7 @@ impl Reader {
     async fn read(&mut self, mut inbound: Reply<v1::AgentMessage>, over: &CancellationToken) -> Over {
         let mut trouble = self.farm.shared().trouble.subscribe();
         let mut looks = tokio::time::interval(LOOK_AGAIN);
-        let mut rate = Rate::of_messages();
+        let mut rate = gate::messages();
         loop {
             let message = tokio::select! {
                 biased;

@@ -3,13 +3,14 @@
 //! Invariant: a token that is presented must be good, wherever it is presented. Without one only the Unix socket lets a
 //! caller in, which showed at the door that it is the owner's; a port never does, whatever its address.
 
-use super::{enroll, grpc};
+use super::{bodies, enroll, grpc};
 use crate::{
     app::{App, Peer, Refusal, Standing, Via, authenticate, cookie, is_grpc, wants_page},
     auth::{Actor, Proof, Role},
     certificates,
     doors::{Full, Place},
     page,
+    turns::{Turn, Turns},
 };
 use axum::{
     extract::{Request, State},
@@ -22,7 +23,7 @@ use planforge_types::Digest;
 use std::sync::Arc;
 
 /// Lets a request through with its [`Actor`], or answers in the caller's language: gRPC status, log-in page or problem.
-pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
     let credential = credential(&app, &request);
     let from = from(&request);
     let place = request.extensions().get::<Arc<Place>>().cloned();
@@ -34,18 +35,58 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     });
     match identified {
         Ok((actor, standing)) => {
+            let grpc = is_grpc(request.headers());
+            let (mut request, turn) = match turn(&app, &actor, standing.proof, request).await {
+                Ok(both) => both,
+                // Who has shown a good token is not sent to the log-in.
+                Err(error) if grpc => return grpc::refused(error),
+                Err(error) => return Refusal::from(error).into_response(),
+            };
             let actor = Actor { from, ..actor };
             let extensions = request.extensions_mut();
             extensions.insert(actor);
             extensions.insert(standing.proof);
             extensions.insert(standing);
-            next.run(request).await
+            let response = next.run(request).await;
+            drop(turn);
+            response
         }
         Err(error) => {
             app.farm.note_stranger(&from, request.uri().path(), &error);
             refused(&request, error)
         }
     }
+}
+
+/// What a request asks of the coordinator, for its caller's turn.
+#[derive(Clone, Copy)]
+enum Work {
+    /// A transfer of blobs or an agent's session: they have limits of their own, and may take long.
+    Stream,
+    Submission,
+    Other,
+}
+
+impl Work {
+    fn of(request: &Request) -> Self {
+        match request.uri().path() {
+            path if path.starts_with("/v1/") || path.starts_with("/planforge.v1.Fleet/") => Self::Stream,
+            "/planforge.v1.Farm/Submit" => Self::Submission,
+            "/api/v1/jobs" if request.method() == Method::POST => Self::Submission,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Waits until it is the caller's turn, and until what it asks is here: a body that comes slowly takes no turn.
+async fn turn(app: &App, actor: &Actor, proof: Proof, request: Request) -> Result<(Request, Turn), ApiError> {
+    let work = Work::of(&request);
+    if matches!(work, Work::Stream) || !Turns::limits(actor, proof) {
+        return Ok((request, Turn::default()));
+    }
+    let request = bodies::arrived(request).await;
+    let turn = app.turns.call(actor, proof, matches!(work, Work::Submission)).await?;
+    Ok((request, turn))
 }
 
 /// Where a request comes from, for the audit log.

@@ -162,6 +162,7 @@ async fn submit(
         request.idempotency_key = key.to_owned();
     }
     let reply = app.farm.submit(&caller, request).await?;
+    app.turns.submitted(&caller, caller.proof(), reply.jobs.len());
     let jobs: Vec<JobView> = reply.jobs.into_iter().map(Into::into).collect();
     let status = if reply.missing_blobs.is_empty() { StatusCode::CREATED } else { StatusCode::OK };
     let body = json!({ "request_id": reply.request_id, "jobs": jobs, "missing_blobs": reply.missing_blobs });
@@ -206,8 +207,13 @@ async fn log(
 ) -> Result<Response, Refusal> {
     let LogQuery { attempt, follow, offset_bytes } = query;
     let request = v1::ReadLogRequest { id, attempt, follow, offset_bytes };
+    let place = app.turns.stream(&caller, caller.proof(), false)?;
     let chunks = app.farm.read_log(&caller, request).await?;
-    let bytes = caller.guard(&app, chunks).map(|chunk| chunk.map(|chunk| chunk.data));
+    let bytes = caller.guard(&app, chunks).map(move |chunk| {
+        // It has its place until it ends.
+        let _ = &place;
+        chunk.map(|chunk| chunk.data)
+    });
     let headers = [(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"))];
     Ok((headers, Body::from_stream(bytes)).into_response())
 }

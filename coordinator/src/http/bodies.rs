@@ -18,6 +18,8 @@ use axum::{
     middleware::Next,
     response::Response,
 };
+use futures::{StreamExt as _, stream};
+use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use std::{
     fmt,
@@ -58,6 +60,26 @@ pub(super) async fn keep_pace(State(app): State<App>, request: Request, next: Ne
         _ => request,
     };
     next.run(request).await
+}
+
+/// Of a body that is waited for before anything is done, so much is kept meanwhile; a longer one comes while it is read.
+const ARRIVED_MAX_BYTES: usize = 64 * 1024;
+
+/// The request once its body is here, or once so much of it is that the rest is certain to be on its way.
+pub(super) async fn arrived(request: Request) -> Request {
+    if request.body().is_end_stream() {
+        return request;
+    }
+    let (head, mut body) = request.into_parts();
+    let (mut pieces, mut bytes) = (Vec::new(), 0);
+    while bytes <= ARRIVED_MAX_BYTES
+        && let Some(piece) = body.frame().await
+    {
+        bytes += piece.as_ref().ok().and_then(Frame::data_ref).map_or(0, Bytes::len);
+        pieces.push(piece);
+    }
+    let rest = stream::unfold(body, async |mut body| Some((body.frame().await?, body)));
+    Request::from_parts(head, Body::new(StreamBody::new(stream::iter(pieces).chain(rest))))
 }
 
 /// A body that did not come in time.
@@ -161,8 +183,6 @@ impl HttpBody for Paced {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures::{StreamExt as _, stream};
-    use http_body_util::BodyExt as _;
 
     const UPLOAD: &str = "/v1/uploads/1";
     const FORM: Duration = Duration::from_secs(10);
@@ -209,5 +229,32 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(60)).await;
         }
         assert!(body.frame().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_is_waited_for_is_the_same_and_a_long_one_is_not_waited_for() {
+        let slow = |count: u8, then: Option<&'static str>| {
+            let pieces = stream::iter(0..count).then(async |number| {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok(Bytes::from(vec![number; 1024]))
+            });
+            let end = stream::iter(then.map(|error| Err(std::io::Error::other(error))));
+            Request::new(Body::from_stream(pieces.chain(end).boxed()))
+        };
+        let begin = Instant::now();
+        let short = arrived(slow(3, None)).await;
+        assert_eq!(begin.elapsed(), Duration::from_secs(3));
+        let bytes = short.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(bytes, [[0; 1024], [1; 1024], [2; 1024]].concat());
+        // Of a longer one a part is waited for, and nothing is lost or out of order.
+        let begin = Instant::now();
+        let long = arrived(slow(100, None)).await;
+        assert_eq!(begin.elapsed(), Duration::from_secs(65));
+        let bytes = long.into_body().collect().await.unwrap().to_bytes();
+        assert!(bytes.chunks(1024).enumerate().all(|(at, piece)| piece.iter().all(|byte| usize::from(*byte) == at)));
+        assert_eq!(bytes.len(), 100 * 1024);
+        // What went wrong is the reader's to see.
+        let broken = arrived(slow(2, Some("cut"))).await;
+        assert!(broken.into_body().collect().await.unwrap_err().to_string().contains("cut"));
     }
 }

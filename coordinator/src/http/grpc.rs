@@ -5,6 +5,7 @@ use crate::{
     app::{App, Peer, Standing},
     auth::{Actor, Proof},
     farm::Reply,
+    turns::StreamPlace,
 };
 use axum::{Router, response::Response};
 use futures::{StreamExt, stream::BoxStream};
@@ -63,8 +64,15 @@ impl Rpc {
     }
 
     /// Ends, with an error, when what its caller showed is worth nothing any more, too.
-    fn stream_for<T: Send + 'static>(&self, standing: Standing, reply: Reply<T>) -> Stream<T> {
-        standing.guard(&self.app, reply).map(|item| item.map_err(Status::from)).boxed()
+    fn stream_for<T: Send + 'static>(&self, (standing, place): (Standing, StreamPlace), reply: Reply<T>) -> Stream<T> {
+        let guarded = standing.guard(&self.app, reply);
+        guarded
+            .map(move |item| {
+                // It has its place until it ends.
+                let _ = &place;
+                item.map_err(Status::from)
+            })
+            .boxed()
     }
 }
 
@@ -74,12 +82,15 @@ impl FarmRpc for Rpc {
         &self,
         request: Request<v1::GetServerInfoRequest>,
     ) -> Result<Answer<v1::ServerInfo>, Status> {
-        Ok(Answer::new(self.app.farm.server_info(&actor(&request)?)))
+        let info = self.app.farm.server_info(&actor(&request)?);
+        Ok(Answer::new(v1::ServerInfo { url: self.app.options.page_url().to_owned(), ..info }))
     }
 
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Answer<v1::SubmitReply>, Status> {
-        let actor = actor(&request)?;
-        Ok(Answer::new(self.app.farm.submit(&actor, request.into_inner()).await?))
+        let (actor, proof) = (actor(&request)?, proof(&request)?);
+        let reply = self.app.farm.submit(&actor, request.into_inner()).await?;
+        self.app.turns.submitted(&actor, proof, reply.jobs.len());
+        Ok(Answer::new(reply))
     }
 
     async fn dry_run(&self, request: Request<v1::SubmitRequest>) -> Result<Answer<v1::DryRunReply>, Status> {
@@ -103,16 +114,18 @@ impl FarmRpc for Rpc {
         request: Request<v1::WatchJobsRequest>,
     ) -> Result<Answer<Self::WatchJobsStream>, Status> {
         let (actor, standing) = (actor(&request)?, standing(&request)?);
+        let place = self.app.turns.stream(&actor, standing.proof, request.get_ref().ids.is_empty())?;
         let events = self.app.farm.watch(&actor, request.into_inner()).await?;
-        Ok(Answer::new(self.stream_for(standing, events)))
+        Ok(Answer::new(self.stream_for((standing, place), events)))
     }
 
     type ReadLogStream = Stream<v1::LogChunk>;
 
     async fn read_log(&self, request: Request<v1::ReadLogRequest>) -> Result<Answer<Self::ReadLogStream>, Status> {
         let (actor, standing) = (actor(&request)?, standing(&request)?);
+        let place = self.app.turns.stream(&actor, standing.proof, false)?;
         let chunks = self.app.farm.read_log(&actor, request.into_inner()).await?;
-        Ok(Answer::new(self.stream_for(standing, chunks)))
+        Ok(Answer::new(self.stream_for((standing, place), chunks)))
     }
 
     async fn cancel_jobs(

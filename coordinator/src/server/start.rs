@@ -25,7 +25,7 @@ use planforge_types::{Digest, durable};
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read, Seek, Write},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
@@ -194,8 +194,10 @@ pub struct Coordinator {
 impl Coordinator {
     /// Opens the data folder, its database and blobs, and serves. Only one coordinator runs on a data folder.
     pub async fn start(config: CoordinatorConfig) -> Result<Self, StartError> {
+        let mut certified = Vec::new();
         if let Some(files) = &config.tls {
             files.check()?;
+            certified = files.hosts()?;
         } else if config.agent_certificates.is_some() {
             return Err(StartError::CertificatesWithoutTls);
         }
@@ -251,7 +253,9 @@ impl Coordinator {
             require_agent_certificate,
             authority,
             public_url: config.public_url,
-            own_url: address.map(|address| format!("{scheme}://{}", on_this_machine(address))).unwrap_or_default(),
+            own_url: address
+                .map(|address| format!("{scheme}://{}", reached_as(address, &certified)))
+                .unwrap_or_default(),
             session_cookie: Options::session_cookie_on(address.map_or(0, |address| address.port())),
         };
         let page_url = options.page_url().to_owned();
@@ -259,8 +263,9 @@ impl Coordinator {
         tokio::spawn(collect_uploads(blobs.clone(), closing.clone()));
         let serving =
             tokio::spawn(serve(listeners, farm.clone(), blobs.clone(), options, config.limits, closing.clone()));
-        let url = address.map(|address| format!("{scheme}://{address}"));
-        tracing::info!(?url, socket = ?config.unix_socket, data = %data_dir.display(), "coordinator started");
+        let url = address.map(|address| format!("{scheme}://{}", reached_as(address, &certified)));
+        let socket = config.unix_socket.as_deref().map(|socket| tracing::field::display(socket.display()));
+        tracing::info!(url, socket, data = %data_dir.display(), "coordinator started");
         let unix_socket = config.unix_socket;
         Ok(Self { farm, blobs, address, url, page_url, unix_socket, tls, closing, serving: Some(serving), _lock: lock })
     }
@@ -278,7 +283,7 @@ impl Coordinator {
         self.address
     }
 
-    /// `http://ADDRESS` or `https://ADDRESS`.
+    /// `http://HOST:PORT` or `https://HOST:PORT`; with TLS a host that the certificate is made out to, where it names one.
     pub fn url(&self) -> Option<&str> {
         self.url.as_deref()
     }
@@ -325,9 +330,22 @@ impl Drop for Coordinator {
     }
 }
 
-/// The address as this machine's own programs reach it: one that stands for every address is none to connect to.
-fn on_this_machine(address: SocketAddr) -> String {
-    if address.ip().is_unspecified() { format!("localhost:{}", address.port()) } else { address.to_string() }
+/// Host and port by which programs reach the address: a host that the certificate is made out to (`certified`), where there
+/// is one, else the address itself. One that stands for every address is none to connect to.
+fn reached_as(address: SocketAddr, certified: &[String]) -> String {
+    let port = address.port();
+    let own = address.ip().to_string();
+    let is_own = |host: &&String| **host == own;
+    // Of a name and an address, people know the name.
+    let is_name = |host: &&String| host.parse::<IpAddr>().is_err() && *host != "localhost";
+    let named = || certified.iter().find(is_name).or_else(|| certified.first());
+    let host = if address.ip().is_unspecified() { named() } else { certified.iter().find(is_own).or_else(named) };
+    match host {
+        Some(host) if host.contains(':') => format!("[{host}]:{port}"),
+        Some(host) => format!("{host}:{port}"),
+        None if address.ip().is_unspecified() => format!("localhost:{port}"),
+        None => address.to_string(),
+    }
 }
 
 async fn collect_uploads(blobs: LocalBlobs, closing: CancellationToken) {
@@ -417,4 +435,24 @@ fn bind_private(path: &Path) -> Result<UnixListener, StartError> {
     fs::set_permissions(&staged, fs::Permissions::from_mode(0o600)).map_err(failed)?;
     fs::rename(&staged, path).map_err(failed)?;
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_coordinator_is_named_by_a_host_that_its_certificate_covers() {
+        let reached = |address: &str, certified: &[&str]| {
+            let certified: Vec<String> = certified.iter().map(|host| (*host).to_owned()).collect();
+            reached_as(address.parse().unwrap(), &certified)
+        };
+        assert_eq!(reached("0.0.0.0:7400", &["localhost", "farm.example"]), "farm.example:7400");
+        assert_eq!(reached("10.0.0.7:7400", &["farm.example", "10.0.0.7"]), "10.0.0.7:7400");
+        assert_eq!(reached("10.0.0.8:7400", &["10.0.0.7", "farm.example"]), "farm.example:7400");
+        assert_eq!(reached("[::]:7400", &["::1"]), "[::1]:7400");
+        assert_eq!(reached("0.0.0.0:7400", &["localhost"]), "localhost:7400");
+        assert_eq!(reached("127.0.0.1:7400", &[]), "127.0.0.1:7400");
+        assert_eq!(reached("0.0.0.0:7400", &[]), "localhost:7400");
+    }
 }

@@ -660,6 +660,7 @@ async fn what_no_toolchain_can_do_is_refused_at_submission() {
         precisions: vec!["fp32".into(), "best".into(), "fp4 of a newer release".into()],
         features: vec!["calibration".into()],
         options: vec!["*".into()],
+        never_measures: vec!["sweep_streams".into(), "trace".into()],
     });
     let _agent = Agent::connect(&farm, hello("a", vec![cpu])).await;
     let ask = |spec: &str| v1::SubmitRequest { specs_json: vec![spec.into()], ..request(model(&blobs, "m")) };
@@ -682,6 +683,18 @@ async fn what_no_toolchain_can_do_is_refused_at_submission() {
             assert_eq!(error.code, ErrorCode::Refused, "{spec}");
             assert!(error.message.contains(what) && error.message.contains("native 1"), "{}", error.message);
         }
+    }
+    for (measure, what, flag) in [
+        (v1::MeasureAsk { streams: vec![1, 2], ..Default::default() }, "no parallel streams", "--sweep-streams"),
+        (v1::MeasureAsk { trace: true, ..Default::default() }, "no timelines", "--trace"),
+    ] {
+        let ask = v1::SubmitRequest { measure: Some(measure), ..ask("{}") };
+        let foreseen = farm.dry_run(&Actor::local(), ask.clone()).await.unwrap();
+        assert!(foreseen.refusal.contains(what), "{}", foreseen.refusal);
+        let error = farm.submit(&Actor::local(), ask).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::Refused);
+        assert!(error.message.contains(what) && error.message.contains(support::SKU), "{}", error.message);
+        assert!(error.hint.contains(flag) && error.hint.contains("no known device can"), "{}", error.hint);
     }
     farm.submit(&Actor::local(), ask(r#"{"precision":"best"}"#)).await.unwrap();
     // An agent that does not say is taken at its word for everything; so is one of two.

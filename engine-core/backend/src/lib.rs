@@ -105,6 +105,13 @@ pub trait Compiler: Send + Sync {
         cancel: &Cancel,
     ) -> Result<CompiledPlan, BackendError>;
 
+    /// What engines of this backend for `sku` can never be measured by beside the usual, by the names of
+    /// [`planforge_types::order::extras`]. Who asks for it is refused before anything is built.
+    fn never_measures(&self, sku: &Sku) -> &'static [&'static str] {
+        let _ = sku;
+        &[]
+    }
+
     /// Whether such a build needs a process of its own: what it leaves in one (contexts, loaded code, freed memory) would
     /// be measured with the engine, which users load where nothing was built.
     fn builds_out_of_process(&self, request: &CompileRequest) -> bool {

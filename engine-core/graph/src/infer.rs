@@ -518,12 +518,13 @@ pub fn check_graph(graph: &Graph) -> Result<(), ShapeError> {
         let inputs: Vec<Option<&TensorType>> = node.inputs.iter().map(|id| id.map(|id| &types[id.index()])).collect();
         let declared: Vec<TensorType> = node.outputs.iter().map(|id| types[id.index()].clone()).collect();
         let wanted: Vec<Vec<usize>> = declared.iter().map(|declared| declared.shape.clone()).collect();
+        let told = |types: &[TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let inferred = infer(&node.op, &inputs, &wanted)
             .map_err(|source| ShapeError::Node { node: label(), source: Box::new(source) })?;
         require(inferred == declared, || ShapeError::Declared {
             node: label(),
-            declared: format!("{declared:?}"),
-            inferred: format!("{inferred:?}"),
+            declared: told(&declared),
+            inferred: told(&inferred),
         })?;
     }
     Ok(())

@@ -35,7 +35,7 @@ pub enum NpzError {
     TooLarge { path: PathBuf },
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("numpy has no type for '{name}', which is {element:?}")]
+    #[error("numpy has no type for '{name}', which is {element}")]
     NoNumpyType { name: String, element: ElementType },
 }
 
@@ -61,7 +61,7 @@ pub fn read(path: &Path) -> Result<NamedTensors, NpzError> {
         let unsupported = || NpzError::Unsupported {
             path: at(),
             name: name.to_owned(),
-            found: format!("{} in {:?} order", header.descr, header.order),
+            found: format!("{} in {} order", header.descr, if header.order == Order::C { "C" } else { "Fortran" }),
         };
         let element = element_type(&header.descr).ok_or_else(unsupported)?;
         // With one axis at most, both orders are the same bytes.
@@ -171,7 +171,7 @@ mod tests {
         assert!(matches!(read(&path), Err(NpzError::Archive { .. })));
         let bf16 = HostTensor { element: ElementType::Bf16, shape: vec![1], bytes: vec![0; 2] };
         let error = write(&path, &NamedTensors::from([("x".to_owned(), bf16)])).unwrap_err();
-        assert_eq!(error.to_string(), "numpy has no type for 'x', which is Bf16");
+        assert_eq!(error.to_string(), "numpy has no type for 'x', which is bf16");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::{
     MAX_NODES,
     attributes::Attributes,
     error::{Problem, Refusal},
+    imported_opset, standard,
 };
 use crate::scope::{Context, Scope};
 use planforge_graph::{
@@ -12,7 +13,10 @@ use planforge_graph::{
     ir::{ElementType, Graph, Node, Op, Output, Tensor, ValueId},
     shape::{TensorType, check_size},
 };
-use planforge_onnx::{Model, proto::TensorProto};
+use planforge_onnx::{
+    Model,
+    proto::{NodeProto, TensorProto},
+};
 use std::collections::BTreeSet;
 
 /// Elements up to which results of constant inputs are computed during import: shapes and indices, not weights
@@ -74,6 +78,27 @@ impl Builder {
             self.problems.push(Problem::TooLarge { what: "nodes after inlining and unrolling", count, most });
         }
         Err(Refusal::Inner)
+    }
+
+    /// Lists a node whose operator is not known, unless it is listed.
+    pub fn unknown_operator(&mut self, model: &Model, node: &NodeProto, name: &str) {
+        let wanted = if standard(&node.domain) { "" } else { node.domain.as_str() };
+        let listed = self.problems.iter_mut().find_map(|problem| match problem {
+            Problem::Operator { domain, op_type, nodes, .. } if domain == wanted && *op_type == node.op_type => {
+                Some(nodes)
+            }
+            _ => None,
+        });
+        match listed {
+            // Those outside of branches are listed by their own names.
+            Some(nodes) if nodes.iter().any(|known| name == known || name.ends_with(&format!("/{known}"))) => {}
+            Some(nodes) => nodes.push(name.to_owned()),
+            None => {
+                let (domain, op_type) = (wanted.to_owned(), node.op_type.clone());
+                let opset = imported_opset(model, wanted);
+                self.problems.push(Problem::Operator { domain, op_type, opset, nodes: vec![name.to_owned()] });
+            }
+        }
     }
 
     pub fn ty(&self, id: ValueId) -> &TensorType {
@@ -167,7 +192,7 @@ impl Lowering<'_> {
         if shape.len() > 1 {
             return Err(Refusal::Impossible { what, value: "not a list".into(), shape: shape.to_vec() });
         }
-        let ints = tensor.to_i64s().ok_or_else(|| Refusal::Element(format!("{:?}", tensor.element())))?;
+        let ints = tensor.to_i64s().ok_or_else(|| Refusal::Element(tensor.element().to_string()))?;
         Ok(Some(ints))
     }
 

@@ -10,6 +10,9 @@ use std::fmt;
 /// Problems shown in one message; the rest is counted.
 const MAX_SHOWN: usize = 50;
 
+/// Who may take what the importer does not.
+const ELSEWHERE: &str = "`--toolchain onnxruntime` builds with ONNX Runtime where it is installed";
+
 /// Nodes named for one unsupported operator; the rest is counted.
 const MAX_NODES_NAMED: usize = 8;
 
@@ -18,6 +21,36 @@ const MAX_NODES_NAMED: usize = 8;
 pub struct ImportError {
     /// Never empty.
     pub problems: Vec<Problem>,
+    /// Sizes were given.
+    pub sized: bool,
+    /// Sizes to give, in the words of `--shapes`: where they are open, and not given or not fitting.
+    pub proposal: Option<String>,
+}
+
+/// Something that an importer did, or saw, and that does not stop it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Note {
+    #[error("output {name} is declared as {declared}, but is {inferred}, which is what the engine gives")]
+    OutputDiffers { name: String, declared: String, inferred: String },
+    #[error(
+        "dimension {axis} of input {input} is open in the model and was not given; it is {size}, for the graph takes no other"
+    )]
+    Solved { input: String, axis: usize, size: i64 },
+}
+
+impl Note {
+    /// A name that stays.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::OutputDiffers { .. } => "declared-output",
+            Self::Solved { .. } => "solved-size",
+        }
+    }
+
+    /// It contradicts the model, rather than adding to it.
+    pub fn is_warning(&self) -> bool {
+        matches!(self, Self::OutputDiffers { .. })
+    }
 }
 
 /// One thing in a model that cannot be compiled.
@@ -126,20 +159,68 @@ impl fmt::Display for ImportError {
 impl std::error::Error for ImportError {}
 
 impl ImportError {
-    /// What to do next, by the first kind of problem that has an answer.
+    fn any(&self, matches: impl Fn(&Problem) -> bool) -> bool {
+        self.problems.iter().any(matches)
+    }
+
+    /// Whether other sizes of the inputs may be all that it takes.
+    pub(crate) fn is_about_sizes(&self) -> bool {
+        self.any(|problem| match problem {
+            Problem::Bind(_) | Problem::ProfileInput { .. } => true,
+            Problem::Node { refusal, .. } => {
+                matches!(refusal, Refusal::Shape(_) | Refusal::Size(_) | Refusal::Op(_) | Refusal::Impossible { .. })
+            }
+            _ => false,
+        })
+    }
+
+    /// What to do next, by the gravest kind of problem.
     pub fn hint(&self) -> String {
-        let any = |matches: fn(&Problem) -> bool| self.problems.iter().any(matches);
-        if any(|problem| matches!(problem, Problem::Bind(BindError::Unknown { .. } | BindError::NoRank { .. }))) {
-            return "give every open dimension a size in a shape profile of the build spec".into();
+        let such_as = self.proposal.as_ref().map(|proposal| format!(", such as --shapes {proposal}"));
+        let such_as = such_as.unwrap_or_default();
+        if self.any(|problem| {
+            matches!(
+                problem,
+                Problem::DefinedTwice { .. }
+                    | Problem::NotDefined { .. }
+                    | Problem::Cycle { .. }
+                    | Problem::Tensor { .. }
+            )
+        }) {
+            return "the file is not valid ONNX: onnx.checker.check_model says so, too; export it again".into();
         }
-        if any(|problem| matches!(problem, Problem::Operator { .. } | Problem::Opset { .. })) {
-            return "export the model with standard operators of a supported opset, or build with another backend"
+        if self.any(|problem| {
+            matches!(
+                problem,
+                Problem::Operator { .. } | Problem::Opset { .. } | Problem::Element { .. } | Problem::Feature { .. }
+            )
+        }) {
+            return format!("`planforge ops` lists the operators that are known; {ELSEWHERE}");
+        }
+        if self.any(|problem| matches!(problem, Problem::Bind(BindError::Unknown { .. } | BindError::NoRank { .. }))) {
+            let example = if such_as.is_empty() { ", such as --shapes NAME:1x3x224x224" } else { &such_as };
+            return format!("give the open sizes{example}; a range such as 1..4..8 lets a dimension vary");
+        }
+        if self.any(|problem| matches!(problem, Problem::Bind(_) | Problem::ProfileInput { .. })) {
+            return match self.sized {
+                true => format!("give sizes that the model takes{such_as}"),
+                false => format!("export the model with sizes that are possible; {ELSEWHERE}"),
+            };
+        }
+        if self.is_about_sizes() && self.proposal.is_some() {
+            return format!("the model may be fine: it does not take these sizes. Give others{such_as}");
+        }
+        if self.any(|problem| matches!(problem, Problem::OutputDiffers { .. })) {
+            return "the engine would be right by its nodes: leave --strict out, or correct what the model declares"
                 .into();
         }
-        if any(|problem| matches!(problem, Problem::Node { refusal: Refusal::NotConstant { .. }, .. })) {
-            return "fold shape arithmetic into constants when exporting the model".into();
+        if self.any(|problem| matches!(problem, Problem::Node { refusal: Refusal::NotConstant { .. }, .. })) {
+            return format!("shapes follow from data here, which needs a constant for now; {ELSEWHERE}");
         }
-        "check the model with its exporter's own checker; nothing of it was built".into()
+        if self.any(|problem| matches!(problem, Problem::NoOpset)) {
+            return "the file says nothing of the operators' version: add opset_import, or export it again".into();
+        }
+        ELSEWHERE.to_owned()
     }
 }
 

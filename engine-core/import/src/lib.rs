@@ -4,22 +4,36 @@
 //! constants on the way (shape arithmetic), so that operators whose result follows from data become plain ones.
 //! Nothing is optimised here: the result is the reference that passes are compared with.
 //!
-//! Not consulted: `value_info`, which only repeats what inference finds. Declared outputs are checked.
+//! | module | holds |
+//! |---|---|
+//! | `declared` | what a model says of its inputs, as it is meant |
+//! | `builder`, `scope`, `order` | the graph under construction, names, the order of nodes |
+//! | `lower` | one rule per operator |
+//! | `solve` | sizes of open dimensions that follow from the graph |
+//! | `proposal` | shapes to build a model with open dimensions at |
+//! | `error` | everything that is wrong, and what to do about it |
+//!
+//! Not consulted: `value_info`, which only repeats what inference finds. A declared shape of an output that contradicts
+//! what it is comes as a [`Note`], and is a problem only where that is asked for.
 
 mod attributes;
 mod builder;
+mod declared;
 mod error;
 mod lower;
 mod order;
+mod proposal;
 mod scope;
+mod solve;
 
 #[doc(hidden)]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use error::{ImportError, Problem, Refusal};
-pub use lower::{NEWEST_OPSET, OLDEST_OPSET, supported as supported_operators};
+pub use declared::declared_dim;
+pub use error::{ImportError, Note, Problem, Refusal};
+pub use lower::{Known, NEWEST_OPSET, OLDEST_OPSET, known as known_operators, supported as supported_operators};
 
 use builder::{Builder, MAX_TOTAL_ELEMENTS};
 use lower::lower_node;
@@ -29,26 +43,63 @@ use planforge_graph::{
 };
 use planforge_onnx::{
     Model,
-    proto::{
-        FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, tensor_proto::DataType,
-        tensor_shape_proto::dimension, type_proto,
-    },
+    proto::{FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, tensor_proto::DataType, type_proto},
 };
 use planforge_types::OptimizationProfile;
 use scope::{Context, Functions, Scope, function_key, functions};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::LazyCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 /// Most nodes a graph may have; unrolled models stay far below.
 pub const MAX_NODES: usize = 1 << 18;
 
+/// A model's graph, and what its importer did that the model does not say.
+#[derive(Debug)]
+pub struct Imported {
+    pub graph: Graph,
+    pub notes: Vec<Note>,
+}
+
 /// Imports the model's graph with the shapes of `profile` (its `opt` sizes). An error names every problem found.
 pub fn import(model: &Model, profile: Option<&OptimizationProfile>) -> Result<Graph, ImportError> {
-    let mut importer =
-        Importer { model, builder: Builder::default(), defined_by: BTreeMap::new(), functions: functions(model) };
+    import_noted(model, profile, false).map(|imported| imported.graph)
+}
+
+/// As [`import`], with what deserves to be told. Where it is `strict`, contradictions that change nothing are problems.
+pub fn import_noted(
+    model: &Model,
+    profile: Option<&OptimizationProfile>,
+    strict: bool,
+) -> Result<Imported, ImportError> {
+    let mut error = match attempt(model, profile, strict) {
+        Ok(imported) => return Ok(imported),
+        Err(problems) => ImportError { problems, sized: profile.is_some(), proposal: None },
+    };
+    if error.is_about_sizes() && has_open_dimensions(model) {
+        let mut fits = |profile: &OptimizationProfile| match attempt(model, Some(profile), false) {
+            Ok(_) => true,
+            Err(problems) => !ImportError { problems, sized: true, proposal: None }.is_about_sizes(),
+        };
+        error.proposal = proposal::propose(model, &solve::solve(model), profile, &mut fits);
+    }
+    Err(error)
+}
+
+fn has_open_dimensions(model: &Model) -> bool {
+    let is_open = |dim: &DeclaredDim| !matches!(dim, DeclaredDim::Size(_));
+    declared::inputs(model.graph()).into_iter().filter_map(declared::open_dims).flatten().any(|dim| is_open(&dim))
+}
+
+fn attempt(model: &Model, profile: Option<&OptimizationProfile>, strict: bool) -> Result<Imported, Vec<Problem>> {
+    let (builder, notes) = (Builder::default(), Vec::new());
+    let functions = functions(model);
+    let mut importer = Importer { model, builder, notes, strict, defined_by: BTreeMap::new(), functions };
     importer.run(profile);
     match importer.builder.problems.is_empty() {
-        true => Ok(importer.builder.graph),
-        false => Err(ImportError { problems: importer.builder.problems }),
+        true => Ok(Imported { graph: importer.builder.graph, notes: importer.notes }),
+        false => Err(importer.builder.problems),
     }
 }
 
@@ -88,12 +139,21 @@ fn standard(domain: &str) -> bool {
     domain.is_empty() || domain == "ai.onnx"
 }
 
+/// The version of a domain's operators that the model asks for.
+fn imported_opset(model: &Model, domain: &str) -> Option<i64> {
+    let same = |name: &str| name == domain || (domain.is_empty() && standard(name));
+    model.proto.opset_import.iter().find(|import| same(&import.domain)).map(|import| import.version)
+}
+
 /// Nodes by the domain and name of the operator that is not known.
 type Unknown<'a> = BTreeMap<(&'a str, &'a str), Vec<String>>;
 
 struct Importer<'a> {
     model: &'a Model,
     builder: Builder,
+    notes: Vec<Note>,
+    /// What contradicts itself without changing anything is a problem.
+    strict: bool,
     /// What defines each name: an input, an initializer or a node.
     defined_by: BTreeMap<&'a str, String>,
     functions: Functions<'a>,
@@ -108,7 +168,8 @@ impl<'a> Importer<'a> {
             self.builder.problems.push(Problem::TooLarge { what: "nodes", count, most });
             return;
         }
-        let opset = self.model.opset();
+        // Where nothing is of the standard operators, their version says nothing.
+        let opset = self.model.opset().or_else(|| (!self.needs_opset(graph)).then_some(NEWEST_OPSET));
         self.check_features(graph);
         self.check_operators(graph, opset);
         self.define_names(graph);
@@ -158,7 +219,25 @@ impl<'a> Importer<'a> {
         self.builder.problems.extend(features.map(|(_, what)| Problem::Feature { what }));
     }
 
-    /// Lists operators, opsets and attributes that are not known, over the whole model.
+    /// Whether any node of the graph, or of a function that imports no version of its own, is a standard operator.
+    fn needs_opset(&self, graph: &GraphProto) -> bool {
+        let borrows = |of: &&&FunctionProto| !of.opset_import.iter().any(|import| standard(&import.domain));
+        let mut borrowing = self.functions.values().filter(borrows);
+        self.uses_standard(&graph.node) || borrowing.any(|function| self.uses_standard(&function.node))
+    }
+
+    fn uses_standard(&self, nodes: &[NodeProto]) -> bool {
+        nodes.iter().any(|node| {
+            let attributes = node.attribute.iter();
+            let mut inner =
+                attributes.flat_map(|attribute| attribute.g.as_deref().into_iter().chain(&attribute.graphs));
+            let is_own = standard(&node.domain) && !self.functions.contains_key(&function_key(node));
+            is_own || inner.any(|graph| self.uses_standard(&graph.node))
+        })
+    }
+
+    /// Lists operators, opsets and attributes that are not known, over the whole model but for branches: one that is not
+    /// taken may hold anything.
     fn check_operators(&mut self, graph: &'a GraphProto, opset: Option<i64>) {
         match opset {
             None => self.builder.problems.push(Problem::NoOpset),
@@ -175,9 +254,7 @@ impl<'a> Importer<'a> {
             self.check_nodes(&function.node, imported.map(|import| import.version).or(opset), &mut unknown);
         }
         for ((domain, op_type), nodes) in unknown {
-            let same_domain = |name: &str| name == domain || (domain.is_empty() && standard(name));
-            let imports = &self.model.proto.opset_import;
-            let opset = imports.iter().find(|import| same_domain(&import.domain)).map(|import| import.version);
+            let opset = imported_opset(self.model, domain);
             let (domain, op_type) = (domain.to_owned(), op_type.to_owned());
             self.builder.problems.push(Problem::Operator { domain, op_type, opset, nodes });
         }
@@ -197,19 +274,15 @@ impl<'a> Importer<'a> {
         for node in nodes {
             let subgraphs = node.attribute.iter().filter_map(|attribute| attribute.g.as_deref());
             let more = node.attribute.iter().flat_map(|attribute| &attribute.graphs);
-            for subgraph in subgraphs.chain(more) {
+            let is_branch = standard(&node.domain) && node.op_type == "If";
+            for subgraph in subgraphs.chain(more).filter(|_| !is_branch) {
                 self.check_nodes(&subgraph.node, opset, unknown);
             }
             if self.functions.contains_key(&function_key(node)) {
                 continue;
             }
             let domain = if standard(&node.domain) { "" } else { node.domain.as_str() };
-            let rule = if node.overload.is_empty() { lower::rule(domain, &node.op_type) } else { None };
-            let old = |rule: &&lower::Rule| {
-                domain.is_empty()
-                    && opset.is_some_and(|version| (OLDEST_OPSET..lower::since(rule.op_type)).contains(&version))
-            };
-            let Some(rule) = rule.filter(|rule| !old(rule)) else {
+            let Some(rule) = lower::rule_of(node, opset) else {
                 unknown.entry((domain, &node.op_type)).or_default().push(label(node));
                 continue;
             };
@@ -270,9 +343,7 @@ impl<'a> Importer<'a> {
     }
 
     fn bind_inputs(&mut self, graph: &GraphProto, profile: Option<&OptimizationProfile>) {
-        let initializers: BTreeSet<&str> = graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
-        let inputs: Vec<&ValueInfoProto> =
-            graph.input.iter().filter(|input| !initializers.contains(input.name.as_str())).collect();
+        let inputs = declared::inputs(graph);
         for name in profile.iter().flat_map(|profile| profile.inputs.keys()) {
             if !inputs.iter().any(|input| input.name == *name) {
                 let inputs = inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -281,13 +352,20 @@ impl<'a> Importer<'a> {
         }
         let mut symbols = BTreeMap::new();
         let mut bound: Vec<Option<(ElementType, Vec<usize>)>> = vec![None; inputs.len()];
+        let model = self.model;
+        let solution = LazyCell::new(move || solve::solve(model));
         // A symbol may be bound by an input that comes later: those with a profile go first.
         let given = |input: &ValueInfoProto| profile.is_some_and(|profile| profile.inputs.contains_key(&input.name));
         for first in [true, false] {
             for (place, input) in inputs.iter().enumerate().filter(|(_, input)| given(input) == first) {
-                let Some((element, declared)) = self.declared(input, &format!("input {}", input.name)) else {
+                let Some((element, mut declared)) = self.declared(input, &format!("input {}", input.name)) else {
                     continue;
                 };
+                let is_open =
+                    |dims: &&mut Vec<DeclaredDim>| dims.iter().any(|dim| !matches!(dim, DeclaredDim::Size(_)));
+                if let Some(declared) = declared.as_mut().filter(|_| !first).filter(is_open) {
+                    self.solve_open(&input.name, declared, &symbols, &solution);
+                }
                 match bind_input(&input.name, declared.as_deref(), profile, &mut symbols) {
                     Ok(shape) => bound[place] = Some((element, shape)),
                     Err(error) => self.builder.problems.push(error.into()),
@@ -299,6 +377,27 @@ impl<'a> Importer<'a> {
                 let id = self.builder.add_value(input.name.clone(), TensorType { element, shape });
                 self.name(&input.name, id);
                 self.builder.graph.inputs.push(id);
+            }
+        }
+    }
+
+    /// Gives open dimensions of an input the sizes that the graph alone takes, where nobody says others.
+    fn solve_open(
+        &mut self,
+        input: &str,
+        declared: &mut [DeclaredDim],
+        symbols: &BTreeMap<String, u64>,
+        solution: &solve::Solution,
+    ) {
+        let is_open = |dim: &DeclaredDim| match dim {
+            DeclaredDim::Size(_) => false,
+            DeclaredDim::Symbol(name) => !symbols.contains_key(name),
+            DeclaredDim::Unknown => true,
+        };
+        for (axis, dim) in declared.iter_mut().enumerate().filter(|(_, dim)| is_open(dim)) {
+            if let Some(size) = solution.certain(input, axis) {
+                *dim = DeclaredDim::Size(size);
+                self.notes.push(Note::Solved { input: input.to_owned(), axis, size });
             }
         }
     }
@@ -318,14 +417,7 @@ impl<'a> Importer<'a> {
                 return None;
             }
         };
-        let dims = tensor.shape.as_ref().map(|shape| {
-            let dims = shape.dim.iter().map(|dim| match &dim.value {
-                Some(dimension::Value::DimValue(size)) => DeclaredDim::Size(*size),
-                Some(dimension::Value::DimParam(name)) if !name.is_empty() => DeclaredDim::Symbol(name.clone()),
-                _ => DeclaredDim::Unknown,
-            });
-            dims.collect()
-        });
+        let dims = tensor.shape.as_ref().map(|shape| shape.dim.iter().map(declared_dim).collect());
         Some((element, dims))
     }
 
@@ -359,7 +451,7 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// A declared output must not contradict what was inferred.
+    /// A declared output must have the inferred type; another shape is told.
     fn check_output(&mut self, output: &ValueInfoProto, id: ValueId) {
         let Some((element, dims)) = self.declared(output, &format!("output {}", output.name)) else { return };
         let inferred = self.builder.ty(id).clone();
@@ -380,11 +472,13 @@ impl<'a> Importer<'a> {
                     DeclaredDim::Unknown => "?".into(),
                 })
                 .collect();
-            self.builder.problems.push(Problem::OutputDiffers {
-                name: output.name.clone(),
-                declared: format!("{element:?} [{}]", dims.join(", ")),
-                inferred: inferred.to_string(),
-            });
+            let (name, inferred_type) = (output.name.clone(), inferred.to_string());
+            let declared = format!("{element} [{}]", dims.join(", "));
+            if self.strict || element != inferred.element {
+                self.builder.problems.push(Problem::OutputDiffers { name, declared, inferred: inferred_type });
+            } else {
+                self.notes.push(Note::OutputDiffers { name, declared, inferred: inferred_type });
+            }
         }
     }
 }

@@ -81,10 +81,10 @@ impl DataFiles {
         Ok(Self { folder: Some(fs::canonicalize(folder)?), files: BTreeMap::new() })
     }
 
-    /// One file that lies in memory under this name; any other is not found.
-    pub fn in_memory(name: &str, bytes: Bytes) -> Self {
-        let file = DataFile { path: PathBuf::from(name), bytes };
-        Self { folder: None, files: BTreeMap::from([(name.to_owned(), file)]) }
+    /// Files that lie in memory under these names; any other is not found.
+    pub fn in_memory<const COUNT: usize>(files: [(&str, Bytes); COUNT]) -> Self {
+        let file = |(name, bytes): (&str, Bytes)| (name.to_owned(), DataFile { path: PathBuf::from(name), bytes });
+        Self { folder: None, files: files.into_iter().map(file).collect() }
     }
 
     /// Maps the file that `tensor` names, unless it is mapped already, and checks that the data lies in it.

@@ -39,5 +39,5 @@ pub mod proto {
 
 pub use error::{OnnxError, TensorError};
 pub use model::{Model, ModelFile};
-pub use parts::Detached;
+pub use parts::{Around, Detached};
 pub use walk::{MAX_DECODED_BYTES, MAX_DEPTH, Malformed, Problem, UnknownField};

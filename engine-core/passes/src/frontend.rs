@@ -3,10 +3,11 @@
 
 use crate::Target;
 use planforge_graph::ir::{Dim, Graph, ValueId};
-use planforge_import::{ImportError, Problem};
+use planforge_import::Imported;
+pub use planforge_import::Note;
 use planforge_onnx::Model;
 use planforge_plan::{GraphSummary, PassSummary};
-use planforge_types::{BackendError, OptimizationProfile, Port, failure::chain};
+use planforge_types::{BackendError, BuildSpec, OptimizationProfile, Port, failure::chain};
 use std::path::Path;
 
 /// A graph after all passes, and what plans say of it.
@@ -24,19 +25,13 @@ pub fn open(path: &Path) -> Result<Model, BackendError> {
 
 /// The graph of `model`, at the usual shapes of `profile`.
 pub fn import(model: &Model, profile: Option<&OptimizationProfile>) -> Result<Graph, BackendError> {
-    planforge_import::import(model, profile)
-        .map_err(|error| BackendError::model(error.to_string()).with_hint(import_hint(&error)))
+    Ok(planforge_import::import(model, profile)?)
 }
 
-/// What to do about a model that cannot be imported.
-fn import_hint(error: &ImportError) -> &'static str {
-    use planforge_graph::shape::BindError::{NoRank, Unknown};
-    let open = |problem: &Problem| matches!(problem, Problem::Bind(Unknown { .. } | NoRank { .. }));
-    if error.problems.iter().any(open) {
-        "pass the sizes with --shapes; a range such as 1..4..8 lets a dimension vary"
-    } else {
-        "see the list of supported operators and change the model"
-    }
+/// The same for the first profile of a spec, with what its report says of it.
+pub fn import_first(model: &Model, spec: &BuildSpec) -> Result<(Graph, Vec<Note>), BackendError> {
+    let Imported { graph, notes } = planforge_import::import_noted(model, spec.profiles.first(), spec.strict)?;
+    Ok((graph, notes))
 }
 
 /// Runs all passes on a graph as it was imported.
@@ -94,11 +89,11 @@ mod tests {
         let rows = dim(dimension::Value::DimParam("rows".into()));
         open.graph().input.push(value_info("x", DataType::Float as i32, vec![rows]));
         let error = import(&open.model(), None).unwrap_err();
-        assert!(error.hint.contains("--shapes"), "{error}: {}", error.hint);
+        assert!(error.hint.contains("--shapes x:1;"), "{error}: {}", error.hint);
 
         let unknown = TestModel::new(17).input("x", &[2]).node("Rellu", &["x"], "y", vec![]).output("y");
         let error = import(&unknown.model(), None).unwrap_err();
-        assert!(error.message.contains("Rellu") && error.hint.contains("supported operators"), "{error}");
+        assert!(error.message.contains("Rellu") && error.hint.contains("planforge ops"), "{error}: {}", error.hint);
     }
 
     #[test]

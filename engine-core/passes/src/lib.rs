@@ -102,6 +102,8 @@ pub enum Only {
 
 /// The passes in the order they run. Recovery of composed operators comes before fusion takes their parts.
 pub const PIPELINE: &[(&str, Only, Pass)] = &[
+    // Before anything is computed of constants: an unrolled loop repeats it at every step.
+    ("drop-repeated", Only::Always, duplicates::run),
     ("fold-constants", Only::Always, constants::run),
     ("merge-quantization", Only::FloatProducts, quantization::run),
     ("drop-no-ops", Only::Always, identity::run),

@@ -39,11 +39,13 @@ pub const KIND_WEIGHTS: u32 = 2;
 pub const KIND_MODEL: u32 = 3;
 pub const KIND_MODEL_WEIGHTS: u32 = 4;
 /// What a plan for an NVIDIA device says of itself, its machine code, the library's own plans, and the model it can make
-/// graphs of other shapes from.
+/// graphs of other shapes from: whole, as plans had it up to revision 6, or as its message and its weights.
 pub const KIND_CUDA_MANIFEST: u32 = 16;
 pub const KIND_CUDA_CODE: u32 = 17;
 pub const KIND_CUDA_LIBRARY_PLANS: u32 = 18;
 pub const KIND_CUDA_MODEL: u32 = 19;
+pub const KIND_CUDA_MODEL_MESSAGE: u32 = 20;
+pub const KIND_CUDA_MODEL_WEIGHTS: u32 = 21;
 
 /// Kinds that say which device a plan is for.
 const MANIFESTS: [(u32, &str); 2] = [(KIND_MANIFEST, "a CPU"), (KIND_CUDA_MANIFEST, "an NVIDIA device")];

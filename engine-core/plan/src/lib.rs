@@ -2,6 +2,7 @@
 
 pub mod container;
 pub mod lines;
+pub mod operators;
 pub mod signature;
 mod summary;
 

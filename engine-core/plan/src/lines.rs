@@ -11,9 +11,7 @@ pub const LABEL_WIDTH: usize = 8;
 pub fn ports(f: &mut Lines<'_, '_>, width: usize, inputs: &[Port], outputs: &[Port]) -> fmt::Result {
     for (label, ports) in [("input", inputs), ("output", outputs)] {
         for port in ports {
-            let sizes = port.shape.iter().map(|size| size.map_or("?".into(), |size| size.to_string()));
-            let shape = sizes.collect::<Vec<String>>().join(", ");
-            writeln!(f, "{label:<width$}{} {:?} [{shape}]", port.name, port.element)?;
+            writeln!(f, "{label:<width$}{} {} [{}]", port.name, port.element, port.sizes())?;
         }
     }
     Ok(())

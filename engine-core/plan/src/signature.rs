@@ -42,7 +42,7 @@ pub enum InputError {
     Unknown { input: String, takes: String },
     #[error("input {input} is not given; the engine takes {takes}")]
     Missing { input: String, takes: String },
-    #[error("input {input} has elements of type {given:?}, the engine takes {wanted:?}")]
+    #[error("input {input} has elements of type {given}, the engine takes {wanted}")]
     Element { input: String, given: ElementType, wanted: ElementType },
     #[error("input {input} has {given} dimensions, the engine takes {wanted}")]
     Rank { input: String, given: usize, wanted: usize },

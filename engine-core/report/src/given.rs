@@ -17,11 +17,7 @@ pub struct GivenInputs {
 impl GivenInputs {
     /// As people read it, a line.
     pub fn words(&self) -> String {
-        let array = |port: &Port| {
-            let sizes = port.shape.iter().map(|size| size.map_or("?".to_owned(), |size| size.to_string()));
-            let element = format!("{:?}", port.element).to_lowercase();
-            format!("{} {element} [{}]", port.name, sizes.collect::<Vec<_>>().join(", "))
-        };
+        let array = |port: &Port| format!("{} {} [{}]", port.name, port.element, port.sizes());
         let arrays = self.arrays.iter().map(array).collect::<Vec<_>>().join(", ");
         let timed = if self.timed { "compared and timed" } else { "compared" };
         format!("outputs were {timed} on given inputs sha256:{}: {arrays}", self.digest.short())

@@ -26,12 +26,12 @@ fn digest() -> impl Strategy<Value = Digest> {
 fn spec() -> impl Strategy<Value = BuildSpec> {
     (
         (precision(), proptest::collection::vec(profile(), 0..3), option::of(1..5000u64), 0..=5u8),
-        (option::of(select(vec!["ampere+", "same_compute_capability"])), any::<[bool; 2]>(), option::of(digest())),
+        (option::of(select(vec!["ampere+", "same_compute_capability"])), any::<[bool; 3]>(), option::of(digest())),
         (proptest::collection::vec(digest(), 0..4), option::of(1..64u32), btree_map("[a-z]{1,6}", "[ -~]{0,8}", 0..4)),
     )
         .prop_map(|((precision, profiles, workspace_mib, level), (compatibility, switches, calibration), rest)| {
             let (plugins, threads, options) = rest;
-            let [version_compatible, approximate_gelu] = switches;
+            let [version_compatible, approximate_gelu, strict] = switches;
             BuildSpec {
                 precision,
                 profiles,
@@ -40,6 +40,7 @@ fn spec() -> impl Strategy<Value = BuildSpec> {
                 hardware_compatibility: compatibility.map(str::to_owned),
                 version_compatible,
                 approximate_gelu,
+                strict,
                 calibration,
                 plugins,
                 threads,
@@ -160,6 +161,7 @@ fn full_spec() -> BuildSpec {
         hardware_compatibility: Some("ampere+".into()),
         version_compatible: false,
         approximate_gelu: true,
+        strict: true,
         calibration: Some(Digest::of(b"table")),
         plugins: vec![Digest::of(b"plugin")],
         threads: Some(2),
@@ -186,7 +188,7 @@ fn a_change_of_any_field_gives_another_key() {
         let mut without = fields.clone();
         without.remove(name);
         let spec: BuildSpec = serde_json::from_value(Value::Object(without)).unwrap();
-        let is_new = !["version_compatible", "approximate_gelu"].contains(&name.as_str());
+        let is_new = !["version_compatible", "approximate_gelu", "strict"].contains(&name.as_str());
         assert_eq!(seen.insert(key(&spec)), is_new, "leaving out {name}");
     }
 }
@@ -254,5 +256,15 @@ fn an_approximate_gelu_is_another_key_and_no_word_elsewhere() {
     assert_ne!(key(&asked), key(&BuildSpec::default()));
     let refused = BuildSpec::parse(r#"{"approximate_gelu": false}"#).unwrap();
     assert_eq!(key(&refused), key(&BuildSpec::default()));
+    assert_eq!(BuildSpec::parse(&asked.to_canonical_json()), Ok(asked));
+}
+
+#[test]
+fn strictness_is_another_key_and_no_word_elsewhere() {
+    let asked = BuildSpec { strict: true, ..BuildSpec::default() };
+    assert!(asked.to_canonical_json().contains(r#""strict":true"#));
+    assert!(!BuildSpec::default().to_canonical_json().contains("strict"));
+    assert_ne!(key(&asked), key(&BuildSpec::default()));
+    assert_eq!(key(&BuildSpec::parse(r#"{"strict": false}"#).unwrap()), key(&BuildSpec::default()));
     assert_eq!(BuildSpec::parse(&asked.to_canonical_json()), Ok(asked));
 }

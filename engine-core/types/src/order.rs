@@ -153,7 +153,22 @@ fn is_usual(least: &u32) -> bool {
     *least == 0
 }
 
+/// Names of what not every device can be measured by, as agents and compilers spell them.
+pub mod extras {
+    pub const SWEEP_STREAMS: &str = "sweep_streams";
+    pub const TRACE: &str = "trace";
+}
+
 impl MeasureAsk {
+    /// What of it not every device can do: its name, what it is for people, and the flag that asks for it.
+    pub fn extras(&self) -> Vec<(&'static str, &'static str, &'static str)> {
+        let all = [
+            (!self.streams.is_empty(), (extras::SWEEP_STREAMS, "parallel streams", "--sweep-streams")),
+            (self.trace, (extras::TRACE, "timelines", "--trace")),
+        ];
+        all.into_iter().filter(|(asked, _)| *asked).map(|(_, extra)| extra).collect()
+    }
+
     /// Whether nothing beside the usual is asked for.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

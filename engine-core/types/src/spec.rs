@@ -2,7 +2,7 @@
 
 use super::Digest;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 /// Arithmetic the engine may use for weights and activations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -19,6 +19,21 @@ pub enum Precision {
     Best,
 }
 
+impl fmt::Display for Precision {
+    /// As build specs and flags spell it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Fp32 => "fp32",
+            Self::Tf32 => "tf32",
+            Self::Fp16 => "fp16",
+            Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
+            Self::Fp8 => "fp8",
+            Self::Best => "best",
+        })
+    }
+}
+
 /// Smallest, usual and largest size of one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,6 +48,27 @@ pub struct DimRange {
 #[serde(transparent)]
 pub struct OptimizationProfile {
     pub inputs: BTreeMap<String, Vec<DimRange>>,
+}
+
+impl fmt::Display for DimRange {
+    /// `8`, or `1..8..32` where it varies.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.min, self.opt, self.max) {
+            (min, opt, max) if min == opt && opt == max => write!(f, "{opt}"),
+            (min, opt, max) => write!(f, "{min}..{opt}..{max}"),
+        }
+    }
+}
+
+impl fmt::Display for OptimizationProfile {
+    /// As `--shapes` takes it: `images:1..8..32x3x224x224,ids:1x128`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (name, dims)) in self.inputs.iter().enumerate() {
+            let dims = dims.iter().map(ToString::to_string).collect::<Vec<_>>().join("x");
+            write!(f, "{}{name}:{dims}", if index > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
 }
 
 impl OptimizationProfile {
@@ -81,6 +117,9 @@ pub struct BuildSpec {
     /// keys of other specs stay what they were.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub approximate_gelu: bool,
+    /// A model whose declared outputs contradict its nodes is refused. Written down only where it is asked for, as above.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub strict: bool,
     /// Calibration cache or table that int8 scales come from.
     pub calibration: Option<Digest>,
     /// Plugin libraries, sorted.

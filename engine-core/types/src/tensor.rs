@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 /// Element type of a tensor at an engine's edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -21,6 +21,27 @@ pub enum ElementType {
     I64,
     U64,
     Bool,
+}
+
+impl fmt::Display for ElementType {
+    /// `f32`, as everybody spells it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::F64 => "f64",
+            Self::I8 => "i8",
+            Self::U8 => "u8",
+            Self::I16 => "i16",
+            Self::U16 => "u16",
+            Self::I32 => "i32",
+            Self::U32 => "u32",
+            Self::I64 => "i64",
+            Self::U64 => "u64",
+            Self::Bool => "bool",
+        })
+    }
 }
 
 impl ElementType {
@@ -77,6 +98,14 @@ pub struct Port {
     pub name: String,
     pub element: ElementType,
     pub shape: Vec<Option<u64>>,
+}
+
+impl Port {
+    /// `1, 3, ?`: its dimensions, a question mark where one varies.
+    pub fn sizes(&self) -> String {
+        let sizes = self.shape.iter().map(|size| size.map_or_else(|| "?".to_owned(), |size| size.to_string()));
+        sizes.collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// Product of the dimensions; `None` when it does not fit, or its bytes at 8 an element do not.

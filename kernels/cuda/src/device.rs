@@ -540,7 +540,11 @@ impl Kernel {
                 result::launch_kernel(self.function, grid, block, launch.shared_bytes, stream, &mut pointers)
             }
         };
-        queued.map_err(|error| DeviceError::from_driver(format!("launch kernel {} with {launch:?}", self.name), error))
+        queued.map_err(|error| {
+            let shared = launch.shared_bytes;
+            let what = format!("launch kernel {} (grid {grid:?}, block {block:?}, {shared} bytes shared)", self.name);
+            DeviceError::from_driver(what, error)
+        })
     }
 }
 

@@ -108,7 +108,7 @@ fn profiler() -> Option<Profiler> {
         let path = env::var_os(INJECTION_VARIABLE).filter(|path| !path.is_empty())?;
         let attached = attach(&path);
         if attached.is_none() {
-            tracing::warn!(?path, "the profiler's library takes no ranges");
+            tracing::warn!(path = %path.display(), "the profiler's library takes no ranges");
         }
         attached
     })

@@ -22,8 +22,8 @@ struct Metadata {
 }
 
 #[derive(Debug, Deserialize)]
-struct Package {
-    name: String,
+pub struct Package {
+    pub name: String,
     manifest_path: PathBuf,
     description: Option<String>,
     dependencies: Vec<Dependency>,
@@ -39,7 +39,7 @@ struct Dependency {
 }
 
 impl Package {
-    fn folder(&self) -> &Path {
+    pub fn folder(&self) -> &Path {
         self.manifest_path.parent().expect("a manifest lies in a folder")
     }
 
@@ -61,11 +61,11 @@ impl Package {
     }
 }
 
-fn read(file: &Path) -> String {
+pub fn read(file: &Path) -> String {
     fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
-fn rust_files(folder: &Path) -> Vec<PathBuf> {
+pub fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
         let path = entry.expect("a folder's entry").path();
@@ -85,7 +85,7 @@ fn cargo(arguments: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-fn packages() -> Vec<Package> {
+pub fn packages() -> Vec<Package> {
     let told = cargo(&["metadata", "--locked", "--no-deps", "--format-version", "1"]);
     let metadata: Metadata = serde_json::from_slice(&told).expect("cargo's metadata");
     assert!(metadata.packages.len() > 20, "{} packages", metadata.packages.len());

@@ -38,7 +38,7 @@ pub(super) fn gather(check: &Checker<'_>, [outer, size, line_bytes]: [usize; 3],
     let wide = match index {
         ElementType::I64 => true,
         ElementType::I32 => false,
-        other => return Err(format!("indices of {other:?} have no kernel")),
+        other => return Err(format!("indices of {other} have no kernel")),
     };
     let index_bytes = if wide { 8 } else { 4 };
     let indices = check.input_bytes(1) as usize / index_bytes;

@@ -1,23 +1,23 @@
 //! Graphs of shapes that no profile was captured at, made from the model in the plan when they are first met.
 //!
-//! Their kernels are compiled here (which takes NVRTC) and their tactics searched as quickly as can be; constants that
-//! the engine holds already are shared.
+//! Their kernels are compiled here (which takes NVRTC) and their tactics searched as quickly as can be. Constants that
+//! the engine holds already are shared; those that depend on the shapes lie behind them.
 
 use super::{Captured, Shapes, shapes};
 use crate::{
     build,
     failure::model,
-    plan::{self, CheckedPlan, weights::Pool},
-    runtime::{Device, RuntimeError},
+    plan::{
+        self, CheckedPlan,
+        weights::{self, Places, Pool},
+    },
+    runtime::{Constants, Device},
     tune::{Effort, Times, tune},
 };
-use bytes::Bytes;
-use planforge_kernels_cuda::device::Buffer;
 use planforge_onnx::Model;
-use planforge_passes::frontend::{self, Optimized};
 use planforge_report::Finding;
-use planforge_types::{BackendError, OptimizationProfile};
-use std::{rc::Rc, time::Instant};
+use planforge_types::{BackendError, failure::chain};
+use std::time::Instant;
 
 /// Graphs that are kept: each has its own activations. The one that was not used for longest goes first.
 const KEPT_GRAPHS: usize = 8;
@@ -30,6 +30,8 @@ const EFFORT: Effort = Effort { compiled: 0, algorithms: 2, tiles: 2, compares: 
 pub(super) struct ExactGraphs {
     kept: Vec<(Shapes, Captured)>,
     times: Times,
+    /// The plan's model, and where its constants lie: read when a shape asks for them first.
+    origin: Option<(Model, Places)>,
 }
 
 impl ExactGraphs {
@@ -46,8 +48,7 @@ impl ExactGraphs {
         &mut self,
         device: &Device,
         plan: &CheckedPlan,
-        profile: usize,
-        weights: &Rc<Buffer>,
+        weights: &Constants,
         shapes: &Shapes,
     ) -> Result<Option<Finding>, BackendError> {
         if let Some(place) = self.kept.iter().position(|(kept, _)| kept == shapes) {
@@ -59,7 +60,7 @@ impl ExactGraphs {
         if self.kept.len() >= KEPT_GRAPHS {
             self.kept.remove(0);
         }
-        let captured = self.make(device, plan, profile, weights, shapes)?;
+        let captured = self.make(device, plan, weights, shapes)?;
         self.kept.push((shapes.clone(), captured));
         let named: Vec<String> = shapes.iter().map(|(name, shape)| format!("{name} {shape:?}")).collect();
         Ok(Some(Finding::note(
@@ -76,37 +77,43 @@ impl ExactGraphs {
         &mut self,
         device: &Device,
         plan: &CheckedPlan,
-        profile: usize,
-        weights: &Rc<Buffer>,
+        weights: &Constants,
         shapes: &Shapes,
     ) -> Result<Captured, BackendError> {
-        let manifest = &plan.manifest;
-        let bytes = plan.model().ok_or_else(|| {
-            model(
-                format!("the plan holds no model, so there is no graph for {shapes:?}"),
-                "build the model with a profile whose usual shapes are these",
-            )
-        })?;
-        let file =
-            Model::from_bytes(Bytes::copy_from_slice(bytes)).map_err(|error| model(error.to_string(), error.hint()))?;
-        let fixed = OptimizationProfile::of_shapes(shapes.iter().map(|(name, shape)| (name.as_str(), &shape[..])));
-        let Optimized { graph, .. } = frontend::optimize(frontend::import(&file, Some(&fixed))?)?;
-        let mut pool = Pool::of(&manifest.programs[profile].program, plan.weights().to_vec());
-        let known = pool.len_bytes();
-        let mut program = build::lowered(&graph, &manifest.spec, &mut pool)?;
-        program.weight_bytes = pool.len_bytes();
-        debug_assert_eq!(shapes::of_program(&program), *shapes);
-        let weights = match pool.tail(known) {
-            [] => weights.clone(),
-            // Some constants depend on the shapes: this graph has all of its own.
-            _ => {
-                let bytes = pool.into_bytes(std::slice::from_mut(&mut program));
-                Rc::new(device.gpu.upload(&bytes).map_err(RuntimeError::from)?)
-            }
+        let (origin, places) = match &mut self.origin {
+            Some(origin) => origin,
+            none => none.insert(origin(plan, shapes)?),
         };
+        let mut pool = Pool::behind(plan.weights().len() as u64, places.clone());
+        let mut program = build::at_shapes(origin, shapes, &plan.manifest.spec, &mut pool)?;
+        debug_assert_eq!(shapes::of_program(&program), *shapes);
+        let own = pool.into_bytes(std::slice::from_mut(&mut program));
+        let weights = if own.is_empty() { weights.clone() } else { weights.with(device, &own)? };
         device.compile_all(&program.sources)?;
         tune(device, &mut program, &weights, EFFORT, &mut self.times, &mut |_, _, _| true)?;
         plan::drop_unused_sources(&mut program);
         Ok(Captured::new(device, program, weights)?)
     }
+}
+
+/// The model of a plan, and where the plan's constants lie.
+fn origin(plan: &CheckedPlan, shapes: &Shapes) -> Result<(Model, Places), BackendError> {
+    let held = plan.model().map_err(|error| {
+        let what = format!("the plan's model cannot be read: {}", chain(&error));
+        model(what, "fetch or build the plan again")
+    })?;
+    let held = held.ok_or_else(|| {
+        let asked: Vec<String> = shapes.iter().map(|(name, shape)| format!("{name} {shape:?}")).collect();
+        let what = match plan.manifest.spec.varies() {
+            // Revision 6 and before held no model whose weights lay beside it.
+            true => "the plan is of a compiler that kept no model with weights in files of their own",
+            false => "the engine was built for one shape of each profile",
+        };
+        model(
+            format!("there is no graph for {}: {what}", asked.join(", ")),
+            "build the model again, with a profile that covers these shapes",
+        )
+    })?;
+    let programs = plan.manifest.programs.iter().map(|profile| &profile.program);
+    Ok((held, weights::places(programs, plan.weights())))
 }

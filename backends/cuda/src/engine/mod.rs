@@ -18,16 +18,15 @@ use crate::{
     failure::model,
     plan::{self, CheckedPlan, Manifest},
     program::{MAX_WORKSPACE_BYTES, Place, Program, Tactic, Work},
-    runtime::{Context, Device, Kernels, Memory, RuntimeError, prepare},
+    runtime::{Constants, Context, Device, Kernels, Memory, RuntimeError, prepare},
     tune::first_working,
     versions::Versions,
 };
 use exact::ExactGraphs;
 use planforge_backend::LoadOptions;
-use planforge_kernels_cuda::device::Buffer;
 use planforge_report::{Finding, OTHER_LIBRARIES};
 use planforge_types::{BackendError, HostTensor, NamedTensors, Port};
-use std::{collections::BTreeMap, path::Path, rc::Rc};
+use std::{collections::BTreeMap, path::Path};
 
 /// A program captured on the device.
 #[derive(Debug)]
@@ -35,11 +34,11 @@ pub struct Captured {
     pub program: Program,
     pub context: Context,
     /// What its constants lie in.
-    pub weights: Rc<Buffer>,
+    pub weights: Constants,
 }
 
 impl Captured {
-    fn new(device: &Device, program: Program, weights: Rc<Buffer>) -> Result<Self, RuntimeError> {
+    fn new(device: &Device, program: Program, weights: Constants) -> Result<Self, RuntimeError> {
         let context = Context::new(device, &program, weights.clone(), &mut Kernels::new())?;
         Ok(Self { program, context, weights })
     }
@@ -49,9 +48,9 @@ impl Captured {
         Context::new(device, &self.program, self.weights.clone(), &mut Kernels::new())
     }
 
-    /// Device memory apart from the constants.
+    /// Device memory apart from the constants that all graphs share.
     fn own_bytes(&self) -> u64 {
-        self.context.memory.bytes() - self.weights.len_bytes() as u64
+        self.context.memory.bytes() - self.weights.shared_bytes()
     }
 }
 
@@ -75,7 +74,7 @@ pub struct Engine {
     pub device: Device,
     plan: CheckedPlan,
     profile: usize,
-    weights: Rc<Buffer>,
+    weights: Constants,
     /// Graphs at the usual shapes of the profiles that were current once.
     captured: BTreeMap<usize, Captured>,
     exact: ExactGraphs,
@@ -101,7 +100,7 @@ impl Engine {
         } else {
             device.expect_other_libraries();
         }
-        let weights = Rc::new(device.gpu.upload(plan.weights()).map_err(RuntimeError::from)?);
+        let weights = Constants::upload(&device, plan.weights())?;
         let (captured, exact) = (BTreeMap::new(), ExactGraphs::default());
         let mut engine =
             Self { device, plan, profile: options.profile, weights, captured, exact, bound: None, findings };
@@ -148,7 +147,7 @@ impl Engine {
     /// Constants, and every graph's own memory.
     pub fn memory_bytes(&self) -> u64 {
         let captured: u64 = self.captured.values().map(Captured::own_bytes).sum();
-        self.weights.len_bytes() as u64 + captured + self.exact.own_bytes()
+        self.weights.shared_bytes() + captured + self.exact.own_bytes()
     }
 
     /// Copies `inputs` to the device and chooses the graph that computes them.
@@ -163,7 +162,7 @@ impl Engine {
             Fit::Whole => Bound { graph: Which::Profile, rows: None },
             Fit::Rows(rows) => Bound { graph: Which::Profile, rows: Some(rows) },
             Fit::Other => {
-                let finding = self.exact.ready(&self.device, &self.plan, self.profile, &self.weights, &shapes)?;
+                let finding = self.exact.ready(&self.device, &self.plan, &self.weights, &shapes)?;
                 self.findings.extend(finding);
                 Bound { graph: Which::Exact(shapes), rows: None }
             }
@@ -292,7 +291,7 @@ fn fits_device(
 fn rebuild(
     device: &Device,
     program: &mut Program,
-    weights: &Rc<Buffer>,
+    weights: &Constants,
     built_with: &Versions,
     here: &Versions,
 ) -> Result<Finding, BackendError> {

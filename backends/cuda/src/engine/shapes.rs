@@ -1,12 +1,8 @@
 //! Which shapes fit a profile, and which of them the captured graph computes.
 
+pub use crate::build::Shapes;
 use crate::{failure::model, program::Program};
 use planforge_types::{BackendError, ElementType, NamedTensors, OptimizationProfile, Port};
-use std::collections::BTreeMap;
-
-/// Shapes of all inputs, by name.
-pub type Shapes = BTreeMap<String, Vec<u64>>;
-
 /// How inputs are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
@@ -25,7 +21,7 @@ pub enum ShapesError {
     Unknown { name: String, takes: String },
     #[error("input {name} is not given; the engine takes {takes}")]
     Missing { name: String, takes: String },
-    #[error("input {name} is {given:?} of {bytes} bytes, but the engine takes {wanted:?} in shape {shape:?}")]
+    #[error("input {name} is {given} of {bytes} bytes, but the engine takes {wanted} in shape {shape:?}")]
     Tensor { name: String, given: ElementType, bytes: usize, wanted: ElementType, shape: Vec<usize> },
     #[error("input {name} has shape {given:?}, but the engine was built for {built}")]
     Outside { name: String, given: Vec<u64>, built: String },

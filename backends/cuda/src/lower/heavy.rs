@@ -342,7 +342,7 @@ impl Lowering<'_> {
             return Ok(matrix);
         }
         if !view.kind.is_float() {
-            return Err(format!("a product of {:?}", view.kind));
+            return Err(format!("a product of {}", view.kind.name()));
         }
         let buffer = self.temporary("matrix", self.float, &view.dims);
         let rows = View::rows(buffer, self.float, &view.dims);

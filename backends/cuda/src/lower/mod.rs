@@ -157,7 +157,7 @@ impl Lowering<'_> {
         match Kind::of(element) {
             Some(kind) if kind.is_float() => Ok(self.float),
             Some(kind) => Ok(kind),
-            None => Err(format!("elements of type {element:?}")),
+            None => Err(format!("elements of type {element}")),
         }
     }
 
@@ -172,8 +172,8 @@ impl Lowering<'_> {
         for (number, &id) in self.graph.inputs.iter().enumerate() {
             let value = self.graph.value(id).clone();
             let dims = self.dims(id)?;
-            let kind = Kind::of(value.element)
-                .ok_or_else(|| format!("input '{}' has type {:?}", value.name, value.element))?;
+            let kind =
+                Kind::of(value.element).ok_or_else(|| format!("input '{}' has type {}", value.name, value.element))?;
             let bytes = dims.iter().product::<u64>() * kind.bytes();
             let buffer = self.buffer(&value.name, bytes, Place::Input(number as u32));
             self.program.inputs.push(Edge { name: value.name, element: value.element, shape: dims.clone(), buffer });
@@ -183,7 +183,7 @@ impl Lowering<'_> {
             let value = self.graph.value(output.value).clone();
             let dims = self.dims(output.value)?;
             let kind = Kind::of(value.element)
-                .ok_or_else(|| format!("output '{}' has type {:?}", output.name, value.element))?;
+                .ok_or_else(|| format!("output '{}' has type {}", output.name, value.element))?;
             let bytes = dims.iter().product::<u64>() * kind.bytes();
             let buffer = self.buffer(&output.name, bytes, Place::Output(number as u32));
             self.program.outputs.push(Edge {

@@ -164,7 +164,7 @@ impl Lowering<'_> {
     /// One axis after the other, each element from one or two places of it.
     fn resampled(&mut self, node: &Node, resize: &Resize, mut x: View, dims: &[u64]) -> Outcome<()> {
         if resize.mode == ResizeMode::Linear && !x.kind.is_float() {
-            return Err(format!("a linear resize of {:?}", x.kind));
+            return Err(format!("a linear resize of {}", x.kind.name()));
         }
         let resized = |axis: &usize| x.dims[*axis] != dims[*axis] || resize.scales[*axis] != 1.0;
         let axes: Vec<usize> = (0..dims.len()).filter(resized).collect();

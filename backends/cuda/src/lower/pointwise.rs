@@ -30,7 +30,7 @@ impl Lowering<'_> {
             Op::Compare(op) => Expr::Compare(*op, operand(self, 0)?, operand(self, 1)?),
             Op::Where => Expr::Select(operand(self, 0)?, operand(self, 1)?, operand(self, 2)?),
             Op::Cast { to } => {
-                let to = Kind::of(*to).ok_or_else(|| format!("elements of type {to:?}"))?;
+                let to = Kind::of(*to).ok_or_else(|| format!("elements of type {to}"))?;
                 Expr::Cast(Class::of(to), operand(self, 0)?)
             }
             other => return Err(format!("{} is not element-wise", other.kind())),
@@ -95,7 +95,7 @@ impl Lowering<'_> {
         let indices = self.input_view(node, position)?;
         match indices.kind {
             Kind::I64 | Kind::I32 => Ok(indices),
-            kind => Err(format!("indices of type {kind:?}")),
+            kind => Err(format!("indices of type {}", kind.name())),
         }
     }
 

@@ -6,7 +6,8 @@
 //! | weights | constants of all programs, packed as the device reads them; mapped and uploaded as they are |
 //! | code | machine code of every kernel, so that loading needs no compiler |
 //! | library plans (optional) | what cuDNN compiled, so that loading compiles nothing; the recipe is enough without |
-//! | model (optional) | the ONNX file, of engines whose shapes vary: graphs of other shapes are made from it |
+//! | model's message, model's weights (optional) | the model, of engines whose shapes vary: graphs of other shapes are made from it, wherever its weights lay |
+//! | model (optional) | the ONNX file itself: in plans of revision 6 and before |
 //!
 //! | file | holds |
 //! |---|---|
@@ -21,16 +22,18 @@ pub mod rows;
 pub mod weights;
 
 use crate::{program::Program, source::source_digest, tune::Timed, versions::Versions};
+use bytes::Bytes;
 use memmap2::Mmap;
 use planforge_kernels_cuda::{
     cubin::Cubin,
     nvrtc::{Arch, ArchParseError},
 };
+use planforge_onnx::{Detached, Model, OnnxError};
 use planforge_plan::{
     GraphSummary, PassSummary,
     container::{
         self, ContainerError, KIND_CUDA_CODE, KIND_CUDA_LIBRARY_PLANS, KIND_CUDA_MANIFEST, KIND_CUDA_MODEL,
-        KIND_WEIGHTS, Section, Writer,
+        KIND_CUDA_MODEL_MESSAGE, KIND_CUDA_MODEL_WEIGHTS, KIND_WEIGHTS, Section, Writer,
     },
 };
 use planforge_types::{BuildSpec, Digest, Port, Sku, Toolchain};
@@ -137,7 +140,8 @@ pub struct Parts<'a> {
     /// Machine code by digest of its source.
     pub code: BTreeMap<Digest, Vec<u8>>,
     pub library_plans: BTreeMap<String, String>,
-    pub model: Option<&'a [u8]>,
+    /// What is equal to a constant among `weights` points there; see [`weights::places`].
+    pub model: Option<&'a Detached>,
 }
 
 /// Drops sources that no step uses any more, candidates that lost; the others stand in the order of their first use,
@@ -171,7 +175,7 @@ pub fn write(path: &Path, manifest: &mut Manifest, parts: &Parts<'_>) -> Result<
         code.extend(image);
     }
     let text = container::canonical(manifest)?;
-    let sections = 3 + usize::from(!parts.library_plans.is_empty()) + usize::from(parts.model.is_some());
+    let sections = 3 + usize::from(!parts.library_plans.is_empty()) + 2 * usize::from(parts.model.is_some());
     let mut writer = Writer::create(path, sections)?;
     let mut required = |kind, bytes: &[u8]| writer.section::<io::Error>(kind, |out| out.write_all(bytes));
     required(KIND_CUDA_MANIFEST, &text)?;
@@ -182,25 +186,39 @@ pub fn write(path: &Path, manifest: &mut Manifest, parts: &Parts<'_>) -> Result<
         optional(KIND_CUDA_LIBRARY_PLANS, &serde_json::to_vec(&parts.library_plans).map_err(io::Error::other)?)?;
     }
     if let Some(model) = parts.model {
-        optional(KIND_CUDA_MODEL, model)?;
+        optional(KIND_CUDA_MODEL_MESSAGE, &model.proto)?;
+        writer.optional_section::<io::Error>(KIND_CUDA_MODEL_WEIGHTS, |out| model.write_weights(out))?;
     }
     Ok(writer.finish()?)
+}
+
+/// Where a plan holds the model it was built from.
+#[derive(Clone, Copy, Debug)]
+enum HeldModel {
+    File(Section),
+    Parts { message: Section, weights: Section },
 }
 
 /// A plan whose every byte was checked.
 #[derive(Debug)]
 pub struct CheckedPlan {
     pub manifest: Manifest,
-    map: Mmap,
+    /// The whole file, mapped.
+    map: Bytes,
     weights: Section,
     code: Section,
     library_plans: Option<Section>,
-    model: Option<Section>,
+    model: Option<HeldModel>,
 }
 
 impl CheckedPlan {
     pub fn weights(&self) -> &[u8] {
         self.weights.bytes(&self.map)
+    }
+
+    /// The same, shared with the plan.
+    pub fn shared_weights(&self) -> Bytes {
+        self.weights.part(&self.map)
     }
 
     /// Machine code by digest of its source.
@@ -219,9 +237,23 @@ impl CheckedPlan {
         texts.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// The ONNX file it was built from, of engines whose shapes vary.
-    pub fn model(&self) -> Option<&[u8]> {
-        self.model.map(|section| section.bytes(&self.map))
+    pub fn holds_model(&self) -> bool {
+        self.model.is_some()
+    }
+
+    /// The model it was built from, of engines whose shapes vary; its weights are shared with the plan, not copied.
+    ///
+    /// # Errors
+    /// When what the plan holds is no model.
+    pub fn model(&self) -> Result<Option<Model>, OnnxError> {
+        let part = |section: Section| section.part(&self.map);
+        match self.model {
+            None => Ok(None),
+            Some(HeldModel::File(file)) => Model::from_bytes(part(file)).map(Some),
+            Some(HeldModel::Parts { message, weights }) => {
+                Model::attach_inside(part(message), part(weights), self.shared_weights()).map(Some)
+            }
+        }
     }
 }
 
@@ -233,20 +265,35 @@ pub fn read(path: &Path) -> Result<CheckedPlan, PlanError> {
     // short while mapped kills this process, which is why engines run in a worker of their own.
     let map = unsafe { Mmap::map(&file) }.map_err(open)?;
     let contained = |source| PlanError::Container { path: path.to_owned(), source };
-    const KNOWN: [u32; 5] =
-        [KIND_CUDA_MANIFEST, KIND_WEIGHTS, KIND_CUDA_CODE, KIND_CUDA_LIBRARY_PLANS, KIND_CUDA_MODEL];
+    const KNOWN: [u32; 7] = [
+        KIND_CUDA_MANIFEST,
+        KIND_WEIGHTS,
+        KIND_CUDA_CODE,
+        KIND_CUDA_LIBRARY_PLANS,
+        KIND_CUDA_MODEL,
+        KIND_CUDA_MODEL_MESSAGE,
+        KIND_CUDA_MODEL_WEIGHTS,
+    ];
     let sections = container::read(&map, &KNOWN).map_err(contained)?;
     let only = |kind, what| container::only(&sections, kind, what).map_err(contained);
     let text = only(KIND_CUDA_MANIFEST, "manifest")?;
     let (weights, code) = (only(KIND_WEIGHTS, "weights")?, only(KIND_CUDA_CODE, "machine code")?);
     let optional = |kind| sections.iter().find(|section| section.kind == kind).copied();
-    let (library_plans, model) = (optional(KIND_CUDA_LIBRARY_PLANS), optional(KIND_CUDA_MODEL));
+    let library_plans = optional(KIND_CUDA_LIBRARY_PLANS);
+    let model = match optional(KIND_CUDA_MODEL_MESSAGE) {
+        Some(message) => {
+            let weights = only(KIND_CUDA_MODEL_WEIGHTS, "weights of the model")?;
+            Some(HeldModel::Parts { message, weights })
+        }
+        None => optional(KIND_CUDA_MODEL).map(HeldModel::File),
+    };
     let broken = |reason: String| PlanError::Manifest { path: path.to_owned(), reason };
     if text.length > MANIFEST_MAX_BYTES {
         return Err(broken(format!("it is longer than {MANIFEST_MAX_BYTES} bytes")));
     }
     let manifest: Manifest = serde_json::from_slice(text.bytes(&map)).map_err(|error| broken(error.to_string()))?;
     check(&manifest, weights.length, code.bytes(&map)).map_err(broken)?;
+    let map = Bytes::from_owner(map);
     Ok(CheckedPlan { manifest, map, weights, code, library_plans, model })
 }
 

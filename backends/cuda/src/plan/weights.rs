@@ -5,25 +5,39 @@ use crate::{
     program::{ALIGNMENT, Place, Program},
 };
 use planforge_types::Digest;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where constants lie, by what they are.
+pub type Places = BTreeMap<Digest, u64>;
+
+/// Where the constants of programs lie in `bytes`, which all of them share.
+pub fn places<'a>(programs: impl IntoIterator<Item = &'a Program>, bytes: &[u8]) -> Places {
+    let mut places = Places::new();
+    // Programs share constants: each is looked at once.
+    let mut seen = BTreeSet::new();
+    for buffer in programs.into_iter().flat_map(|program| &program.buffers) {
+        if let Place::Weights(at) = buffer.place
+            && seen.insert((at, buffer.bytes))
+        {
+            places.entry(Digest::of(&bytes[at as usize..][..buffer.bytes as usize])).or_insert(at);
+        }
+    }
+    places
+}
 
 /// Constants by what they are.
 #[derive(Debug, Default)]
 pub struct Pool {
+    /// What lies before `bytes`, and is held by others.
+    known_bytes: u64,
     bytes: Vec<u8>,
-    places: BTreeMap<Digest, u64>,
+    places: Places,
 }
 
 impl Pool {
-    /// Of constants that lie somewhere already, as `program` names them.
-    pub fn of(program: &Program, bytes: Vec<u8>) -> Self {
-        let mut places = BTreeMap::new();
-        for buffer in &program.buffers {
-            if let Place::Weights(at) = buffer.place {
-                places.entry(Digest::of(&bytes[at as usize..][..buffer.bytes as usize])).or_insert(at);
-            }
-        }
-        Self { bytes, places }
+    /// Behind `known_bytes` of constants that lie somewhere already, in these places.
+    pub fn behind(known_bytes: u64, places: Places) -> Self {
+        Self { known_bytes, bytes: Vec::new(), places }
     }
 
     /// Moves a program's constants here; its offsets then mean this pool.
@@ -34,7 +48,7 @@ impl Pool {
             let content = &weights[*at as usize..][..buffer.bytes as usize];
             let digest = Digest::of(content);
             *at = *self.places.entry(digest).or_insert_with(|| {
-                let place = self.bytes.len() as u64;
+                let place = self.known_bytes + self.bytes.len() as u64;
                 self.bytes.extend(content);
                 let end = (self.bytes.len() as u64).next_multiple_of(ALIGNMENT);
                 self.bytes.resize(usize::try_from(end).expect("weights fit in memory"), 0);
@@ -44,21 +58,18 @@ impl Pool {
         program
     }
 
-    /// All constants. Programs that were added say how long they are through [`Program::weight_bytes`].
+    /// The constants that lie nowhere else. Programs that were added say how long all are through
+    /// [`Program::weight_bytes`].
     pub fn into_bytes(self, programs: &mut [Program]) -> Vec<u8> {
         for program in programs {
-            program.weight_bytes = self.bytes.len() as u64;
+            program.weight_bytes = self.len_bytes();
         }
         self.bytes
     }
 
+    /// With those that others hold.
     pub fn len_bytes(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    /// What lies behind the first `known` bytes: what was added to a pool that others hold already.
-    pub fn tail(&self, known: u64) -> &[u8] {
-        &self.bytes[known as usize..]
+        self.known_bytes + self.bytes.len() as u64
     }
 }
 
@@ -91,10 +102,10 @@ mod tests {
         let bytes = pool.into_bytes(&mut programs);
         assert_eq!((bytes.len(), &bytes[512..517]), (768, &b"three"[..]));
         assert!(programs.iter().all(|program| program.weight_bytes == 768));
-        let mut again = Pool::of(&programs[1], bytes);
-        let known = again.len_bytes();
-        let three = again.add(lowered(&[b"three", b"four"]));
-        assert_eq!(places(&three), [512, 768].map(Place::Weights));
-        assert_eq!(&again.tail(known)[..4], b"four");
+        let mut again = Pool::behind(bytes.len() as u64, super::places(&programs, &bytes));
+        let mut three = [again.add(lowered(&[b"one", b"three", b"four"]))];
+        assert_eq!(places(&three[0]), [0, 512, 768].map(Place::Weights));
+        let more = again.into_bytes(&mut three);
+        assert_eq!((&more[..4], more.len(), three[0].weight_bytes), (&b"four"[..], 256, 1024));
     }
 }

@@ -1,13 +1,13 @@
 //! A whole program on a device, captured as one graph.
 
-use super::{Device, Kernels, Memory, Ready, Result, prepare, time_us, timing::median_ms};
+use super::{Constants, Device, Kernels, Memory, Ready, Result, prepare, time_us, timing::median_ms};
 use crate::{
     early::{self, Behind},
     program::Program,
     schedule::Schedule,
 };
 use planforge_kernels_cuda::{
-    device::{Buffer, Graph, Moment, Stream},
+    device::{Graph, Moment, Stream},
     nvtx::range,
 };
 use std::fmt;
@@ -30,12 +30,7 @@ impl fmt::Debug for Context {
 
 impl Context {
     /// Prepares every step and captures them; each must have its tactic.
-    pub fn new(
-        device: &Device,
-        program: &Program,
-        weights: std::rc::Rc<Buffer>,
-        kernels: &mut Kernels,
-    ) -> Result<Self> {
+    pub fn new(device: &Device, program: &Program, weights: Constants, kernels: &mut Kernels) -> Result<Self> {
         program.check()?;
         let memory = Memory::new(device, program, weights, &program.workspaces_bytes())?;
         let schedule = Schedule::of(program);

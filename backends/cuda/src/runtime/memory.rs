@@ -1,4 +1,4 @@
-//! Device memory of one engine context.
+//! Device memory of one engine context, and the constants that contexts share.
 
 use super::{Device, Result};
 use crate::{
@@ -6,12 +6,55 @@ use crate::{
     view::{BufferId, View},
 };
 use planforge_kernels_cuda::device::Buffer;
+use std::rc::Rc;
+
+/// Constants on the device: those of an engine, which all of its contexts share, and behind them those that graphs of one
+/// shape have besides.
+#[derive(Clone, Debug)]
+pub struct Constants {
+    shared: Rc<Buffer>,
+    /// Where the places of the own ones begin: what the shared ones take in the plan.
+    shared_bytes: u64,
+    own: Option<Rc<Buffer>>,
+}
+
+impl Constants {
+    /// An engine's, copied to the device.
+    pub fn upload(device: &Device, bytes: &[u8]) -> Result<Self> {
+        let shared = Rc::new(device.gpu.upload(bytes)?);
+        Ok(Self { shared, shared_bytes: bytes.len() as u64, own: None })
+    }
+
+    /// With `own` behind those that are shared, copied to the device.
+    pub fn with(&self, device: &Device, own: &[u8]) -> Result<Self> {
+        let (shared, own) = (self.shared.clone(), Some(Rc::new(device.gpu.upload(own)?)));
+        Ok(Self { shared, shared_bytes: self.shared_bytes, own })
+    }
+
+    /// Device memory of those that all contexts share.
+    pub fn shared_bytes(&self) -> u64 {
+        self.shared.len_bytes() as u64
+    }
+
+    /// Device memory of all.
+    pub fn len_bytes(&self) -> u64 {
+        self.shared_bytes() + self.own.as_ref().map_or(0, |own| own.len_bytes() as u64)
+    }
+
+    /// What a place among the constants lies in, and where it begins there.
+    fn part(&self, at: u64) -> (&Buffer, u64) {
+        match &self.own {
+            Some(own) if at >= self.shared_bytes => (own, at - self.shared_bytes),
+            _ => (&self.shared, at),
+        }
+    }
+}
 
 /// Device memory of one engine context.
 #[derive(Debug)]
 pub struct Memory {
     arena: Buffer,
-    weights: std::rc::Rc<Buffer>,
+    weights: Constants,
     pub inputs: Vec<Buffer>,
     pub outputs: Vec<Buffer>,
     /// By stream.
@@ -20,12 +63,7 @@ pub struct Memory {
 
 impl Memory {
     /// Memory for `program` with a workspace for each stream; contexts of one engine share its weights.
-    pub fn new(
-        device: &Device,
-        program: &Program,
-        weights: std::rc::Rc<Buffer>,
-        workspaces_bytes: &[u64],
-    ) -> Result<Self> {
+    pub fn new(device: &Device, program: &Program, weights: Constants, workspaces_bytes: &[u64]) -> Result<Self> {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let edges = |edges: &[crate::program::Edge]| {
             edges
@@ -57,7 +95,10 @@ impl Memory {
     pub(crate) fn address_of(&self, program: &Program, view: &View) -> u64 {
         let base = match program.buffer(view.buffer).place {
             Place::Arena(at) => self.arena.address() + at,
-            Place::Weights(at) => self.weights.address() + at,
+            Place::Weights(at) => {
+                let (memory, begin) = self.weights.part(at);
+                memory.address() + begin
+            }
             Place::Input(number) => self.inputs[number as usize].address(),
             Place::Output(number) => self.outputs[number as usize].address(),
         };
@@ -68,7 +109,7 @@ impl Memory {
     pub(crate) fn read(&self, program: &Program, buffer: BufferId, at: u64, bytes: &mut [u8]) -> Result<()> {
         let (memory, begin) = match program.buffer(buffer).place {
             Place::Arena(begin) => (&self.arena, begin),
-            Place::Weights(begin) => (&*self.weights, begin),
+            Place::Weights(at) => self.weights.part(at),
             Place::Input(number) => (&self.inputs[number as usize], 0),
             Place::Output(number) => (&self.outputs[number as usize], 0),
         };
@@ -78,7 +119,7 @@ impl Memory {
     /// Bytes of everything.
     pub fn bytes(&self) -> u64 {
         let own = self.inputs.iter().chain(&self.outputs).chain(&self.workspaces);
-        (self.arena.len_bytes() + self.weights.len_bytes() + own.map(Buffer::len_bytes).sum::<usize>()) as u64
+        self.weights.len_bytes() + (self.arena.len_bytes() + own.map(Buffer::len_bytes).sum::<usize>()) as u64
     }
 
     /// Fills the arena with small halves of either sign, so that what is timed has data like real data.

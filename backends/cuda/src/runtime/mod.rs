@@ -22,7 +22,7 @@ pub(crate) use context::keep_libraries_behind;
 pub use library::{End, bind, end, pattern, product};
 pub use library_plans::LibraryPlans;
 pub(crate) use library_plans::plan_key;
-pub use memory::Memory;
+pub use memory::{Constants, Memory};
 pub use ready::{Kernels, Ready, load_kernel, prepare};
 pub(crate) use timing::median_ms;
 pub use timing::time_us;

@@ -13,7 +13,7 @@ use crate::{
         gemm,
     },
     program::{After, MAX_WORKSPACE_BYTES, Program, Step, Tactic, Work},
-    runtime::{self, Device, End, Kernels, Memory, RuntimeError, bind, prepare, time_us},
+    runtime::{self, Constants, Device, End, Kernels, Memory, RuntimeError, bind, prepare, time_us},
     signature::signature,
     source::Source,
     tune::agree::Trial,
@@ -21,11 +21,10 @@ use crate::{
 };
 use planforge_kernels_cuda::{
     blaslt::{Prepared, Product},
-    device::Buffer,
     dnn::Engine,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, rc::Rc};
+use std::collections::BTreeMap;
 
 pub use late::waits;
 pub use streams::Streams;
@@ -88,7 +87,7 @@ impl Effort {
 pub fn tune(
     device: &Device,
     program: &mut Program,
-    weights: &Rc<Buffer>,
+    weights: &Constants,
     effort: Effort,
     known: &mut Times,
     go_on: &mut dyn FnMut(usize, usize, &str) -> bool,

@@ -2,12 +2,12 @@
 
 use crate::{
     program::{MAX_STREAMS, Program},
-    runtime::{Context, Device, Kernels, Result, RuntimeError},
+    runtime::{Constants, Context, Device, Kernels, Result, RuntimeError},
     schedule,
 };
-use planforge_kernels_cuda::device::{Buffer, DeviceError};
+use planforge_kernels_cuda::device::DeviceError;
 use planforge_types::Digest;
-use std::{collections::BTreeMap, rc::Rc};
+use std::collections::BTreeMap;
 
 /// Numbers of streams that are tried.
 const TRIED: [u32; 2] = [2, MAX_STREAMS];
@@ -25,7 +25,7 @@ pub type Streams = BTreeMap<Digest, Vec<u32>>;
 pub(crate) fn choose(
     device: &Device,
     program: &mut Program,
-    weights: &Rc<Buffer>,
+    weights: &Constants,
     step_us: &BTreeMap<&str, f64>,
     compares: bool,
     known: &mut Streams,

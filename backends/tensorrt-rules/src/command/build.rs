@@ -89,6 +89,12 @@ fn consistent(
             "leave --approximate-gelu out, or ask with --toolchain native",
         ));
     }
+    if spec.strict {
+        return Err(Refusal::spec(
+            "strictness about declared outputs is for native engines; TensorRT does not compare them",
+            "leave --strict out, or ask with --toolchain native",
+        ));
+    }
     if options.weight_streaming && weak {
         return Err(Refusal::spec(
             "weight streaming needs a strongly typed network",

@@ -1,16 +1,15 @@
-//! Command lines of made-up specs, many of them, held against the option parser of our own and, where NVIDIA's sources
-//! are at hand, against the options that those parse.
-//!
-//! `PLANFORGE_TENSORRT_SOURCES` names a clone of github.com/NVIDIA/TensorRT (a bare one will do) with its tags. Without
-//! it that part is not run, and says so.
+//! Command lines of made-up specs, many of them, held against the option parser of our own and, where they are at hand,
+//! against NVIDIA's.
 
-use crate::checker::{Number, Versions, check};
-use planforge_tensorrt_rules::{Capabilities, Version, flags::table::COLUMNS, options::OPTIONS, preflight};
+use crate::{
+    checker::{Number, Versions, check},
+    parsers,
+};
+use planforge_tensorrt_rules::{Capabilities, flags::table::COLUMNS, options::OPTIONS, preflight};
 use planforge_types::{BuildSpec, Digest, DimRange, OptimizationLevel, OptimizationProfile, Precision};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
-    process::Command,
 };
 
 /// Specs that are made; each is tried on every version.
@@ -156,44 +155,12 @@ fn made_up_specs_come_to_lines_that_their_version_parses() {
     {
         eprintln!("{} different lines of {} options, {refused} specs refused on a version", lines.len(), used.len());
     }
-    let sources = std::env::var_os("PLANFORGE_TENSORRT_SOURCES");
-    let Some(sources) = sources else {
-        #[expect(clippy::print_stderr, reason = "what was not run is said")]
-        {
-            eprintln!("not run: NVIDIA's own parsers, for PLANFORGE_TENSORRT_SOURCES names no clone of their sources");
-        }
-        return;
-    };
-    let mut parsed: BTreeMap<Number, BTreeSet<String>> = BTreeMap::new();
-    for (number, args) in &lines {
-        let options = parsed.entry(*number).or_insert_with(|| options_of(Path::new(&sources), *number));
-        for arg in args {
-            assert!(options.contains(name_of(arg)), "the sources of {number:?} parse no {arg}");
-        }
+    let asked = parsers::ask_where_present(&lines);
+    if let Some(asked) = asked {
+        assert_eq!(asked.versions, COLUMNS.iter().filter(|version| **version >= preflight::OLDEST).count());
     }
-    assert_eq!(parsed.len(), COLUMNS.iter().filter(|version| **version >= preflight::OLDEST).count());
 }
 
 fn name_of(arg: &str) -> &str {
     arg.split_once('=').map_or(arg, |(name, _)| name)
-}
-
-/// The long options among the literals of a version's own parser.
-fn options_of(sources: &Path, number: Number) -> BTreeSet<String> {
-    let version = Version::new(number.0, number.1, number.2);
-    let tag = match number {
-        // Tag v9.2.0 holds the sources of 8.6.1, v9.3.0 those of 9.2.0.
-        (9, 2 | 3, _) => "v9.3.0".to_owned(),
-        (10, 14.., 0) | (10, 11, 0) | (11.., _, 0) => format!("v{}.{}", number.0, number.1),
-        (8, ..=5, _) => version.to_string(),
-        _ => format!("v{version}"),
-    };
-    let file = format!("{tag}:samples/common/sampleOptions.cpp");
-    let shown = Command::new("git").arg("-C").arg(sources).args(["show", &file]).output().expect("git can be run");
-    assert!(shown.status.success(), "{file}: {}", String::from_utf8_lossy(&shown.stderr));
-    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
-    let literals = text.split('"').skip(1).step_by(2);
-    let options: BTreeSet<String> = literals.filter(|literal| literal.starts_with("--")).map(str::to_owned).collect();
-    assert!(options.len() > 60, "{file} has {} options", options.len());
-    options
 }

@@ -2,6 +2,7 @@
 
 mod checker;
 mod generated;
+mod parsers;
 mod snapshots;
 mod specs;
 
@@ -142,6 +143,7 @@ fn every_command_line_parses_on_its_version() {
         assert_eq!((seen.first(), seen.last()), (Some(&first), Some(&last)), "{flag} is given in {seen:?}");
     }
     let builds = distinct.iter().filter(|(_, args)| args.iter().any(|arg| arg.starts_with("--saveEngine"))).count();
+    parsers::ask_where_present(&distinct);
     // The figure: shown with `--no-capture`.
     let figure = format!(
         "{combinations} specs on {} versions written, {refusals} refused: {} different command lines, {builds} of them builds, {} options",

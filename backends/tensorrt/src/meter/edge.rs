@@ -78,8 +78,11 @@ impl Edges {
                 .all(|(size, fixed)| fixed.is_none_or(|fixed| fixed == *size as u64));
         if tensor.element != port.element || !fits {
             return Err(model_error(format!(
-                "input '{name}' is {:?} {:?}, but the model has {:?} {:?}",
-                tensor.element, tensor.shape, port.element, port.shape
+                "input '{name}' is {} {:?}, but the model has {} [{}]",
+                tensor.element,
+                tensor.shape,
+                port.element,
+                port.sizes()
             )));
         }
         let ranges = spec.profiles.get(profile).and_then(|profile| profile.inputs.get(name));

@@ -92,6 +92,18 @@ pub enum Stopped {
     Memory { used_bytes: u64, limit_bytes: u64 },
 }
 
+impl Stopped {
+    /// For log lines.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cancelled => "cancelled",
+            Self::WallTime { .. } => "too long",
+            Self::Hang { .. } => "silent too long",
+            Self::Memory { .. } => "too much memory",
+        }
+    }
+}
+
 /// A tool that has ended.
 #[derive(Debug)]
 pub struct Finished {
@@ -306,7 +318,7 @@ impl Watch {
             return;
         }
         if let Some(reason) = self.reason_to_stop(cancel) {
-            tracing::warn!(group = self.group, ?reason, "ending a tool");
+            tracing::warn!(group = self.group, why = reason.name(), "ending a tool");
             self.stopped = Some(reason);
             self.terminated = Some(Instant::now());
             self.end_group(Signal::SIGTERM);

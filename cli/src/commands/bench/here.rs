@@ -55,6 +55,7 @@ pub fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
         Some(plan) => bench.plan(plan)?,
         None => bench.model()?,
     };
+    measurable(&order)?;
     // Whether there is a baseline is known before anything takes its time.
     let baseline = args.baseline.as_ref().map(|wanted| bench.baseline(wanted, &order, &subject)).transpose()?;
     let report = bench.measure(&order)?;
@@ -78,6 +79,24 @@ pub fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
     context.printer.data(&tables::comparison::render(&comparison))?;
     let [baseline, report] = reports;
     context.printer.object(&serde_json::json!({ "report": report, "baseline": baseline, "comparison": comparison }))
+}
+
+/// Refuses what the order's toolchain can never measure on this machine, before anything is built.
+fn measurable(order: &WorkOrder) -> Result<(), Failure> {
+    let compilers = backends::compilers();
+    let Some(compiler) = compilers.iter().find(|compiler| compiler.backend() == order.toolchain.backend) else {
+        return Ok(());
+    };
+    let never = compiler.never_measures(&order.sku);
+    let mut asked = order.measure.extras().into_iter();
+    match asked.find(|(name, ..)| never.contains(name)) {
+        None => Ok(()),
+        Some((_, what, flag)) => {
+            let message = format!("{} cannot be measured so: {} has no {what} there", order.sku, order.toolchain);
+            let hint = format!("leave out {flag}, or measure on another device of the farm with --on SKU");
+            Err(Failure::new(ErrorCode::Refused, message).hint(hint))
+        }
+    }
 }
 
 fn write(output: Option<&Path>, report: &Report) -> Result<(), Failure> {

@@ -55,7 +55,7 @@ impl Graph {
                 return Err(GraphError::ConstantDiffers {
                     name: value.name.clone(),
                     stored: format!("{tensor:?}"),
-                    declared: format!("{:?} {:?}", value.element, value.shape),
+                    declared: format!("{} {:?}", value.element, value.shape),
                 });
             }
         }
@@ -67,7 +67,7 @@ impl Graph {
             }
         };
         for (index, node) in self.nodes.iter().enumerate() {
-            let place = || format!("node {index} ({} {:?})", node.op.kind(), node.origins);
+            let place = || format!("node {index} ({} of {})", node.op.kind(), node.origins.join(" + "));
             for &id in node.inputs.iter().flatten() {
                 read(&defined, id, &place)?;
             }

@@ -18,11 +18,11 @@ pub struct Tensor {
 /// Why bytes do not make a tensor, or a tensor is not what it was taken for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorError {
-    #[error("a tensor of {element:?} {shape:?} has {expected} bytes, not {actual}")]
+    #[error("a tensor of {element} {shape:?} has {expected} bytes, not {actual}")]
     Length { element: ElementType, shape: Vec<usize>, expected: usize, actual: usize },
     #[error("the shape {0:?} has more elements than this machine can address")]
     Overflow(Vec<usize>),
-    #[error("a tensor of {actual:?} was read as {wanted:?}")]
+    #[error("a tensor of {actual} was read as {wanted}")]
     Element { wanted: ElementType, actual: ElementType },
 }
 

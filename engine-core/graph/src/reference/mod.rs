@@ -29,7 +29,7 @@ use crate::ir::{ElementType, TensorError};
 /// Why an operator or a graph could not be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpError {
-    #[error("{op} does not take {element:?}")]
+    #[error("{op} does not take {element}")]
     Element { op: &'static str, element: ElementType },
     #[error("{op} lacks input {position}")]
     MissingInput { op: String, position: usize },

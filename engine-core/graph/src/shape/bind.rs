@@ -20,11 +20,9 @@ pub enum DeclaredDim {
 /// Why an input's shape cannot be bound.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    #[error(
-        "input {input} has the unknown shape [{declared}]; give it a size in the profile, for example {input}:{example}"
-    )]
-    Unknown { input: String, declared: String, example: String },
-    #[error("input {input} does not say its rank; give it a shape in the profile")]
+    #[error("input {input} has open dimensions whose sizes are not given: [{declared}]")]
+    Unknown { input: String, declared: String },
+    #[error("input {input} does not say its rank, and no shape is given for it")]
     NoRank { input: String },
     #[error("the profile gives input {input} {given} dimensions, but the model declares {declared}")]
     Rank { input: String, given: usize, declared: usize },
@@ -112,21 +110,12 @@ pub fn bind_input(
 }
 
 fn unknown(input: &str, declared: &[DeclaredDim]) -> BindError {
-    let join = |separator: &str, name: &dyn Fn(&DeclaredDim) -> String| {
-        declared.iter().map(name).collect::<Vec<_>>().join(separator)
-    };
-    BindError::Unknown {
-        input: input.into(),
-        declared: join(", ", &|dim| match dim {
-            DeclaredDim::Size(size) => size.to_string(),
-            DeclaredDim::Symbol(symbol) => symbol.clone(),
-            DeclaredDim::Unknown => "?".into(),
-        }),
-        example: join("x", &|dim| match dim {
-            DeclaredDim::Size(size) => size.to_string(),
-            _ => "1".into(),
-        }),
-    }
+    let declared = declared.iter().map(|dim| match dim {
+        DeclaredDim::Size(size) => size.to_string(),
+        DeclaredDim::Symbol(symbol) => symbol.clone(),
+        DeclaredDim::Unknown => "?".into(),
+    });
+    BindError::Unknown { input: input.into(), declared: declared.collect::<Vec<_>>().join(", ") }
 }
 
 #[cfg(test)]
@@ -151,9 +140,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_is_refused_with_an_example() {
+    fn what_is_not_given_is_refused_by_name() {
         let error = bind_input("x", Some(&declared()), None, &mut BTreeMap::new()).unwrap_err();
-        assert!(error.to_string().contains("[batch, 3]") && error.to_string().contains("x:1x3"), "{error}");
+        assert!(error.to_string().contains("input x") && error.to_string().contains("[batch, 3]"), "{error}");
         let error = bind_input("x", None, None, &mut BTreeMap::new()).unwrap_err();
         assert_eq!(error, BindError::NoRank { input: "x".into() });
     }

@@ -11,9 +11,9 @@ const MAX_WINDOW_TAPS: usize = 1 << 36;
 pub enum ShapeError {
     #[error("input {position} is missing")]
     MissingInput { position: usize },
-    #[error("the type {element:?} of input {position} is not supported")]
+    #[error("the type {element} of input {position} is not supported")]
     Element { position: usize, element: ElementType },
-    #[error("inputs have the types {first:?} and {second:?}, which must be equal")]
+    #[error("inputs have the types {first} and {second}, which must be equal")]
     ElementsDiffer { first: ElementType, second: ElementType },
     #[error("input {position} has rank {rank}, but {wanted}")]
     Rank { position: usize, rank: usize, wanted: String },

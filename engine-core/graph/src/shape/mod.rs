@@ -38,7 +38,7 @@ impl TensorType {
 
 impl fmt::Display for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {:?}", self.element, self.shape)
+        write!(f, "{} {:?}", self.element, self.shape)
     }
 }
 

@@ -97,7 +97,7 @@ fn tf_idf(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let list = |name: &'static str| -> Result<&[i64], Refusal> { Ok(attributes.ints(name)?.unwrap_or_default()) };
     let mode = attributes.text_or("mode", "")?;
     if !["TF", "IDF", "TFIDF"].contains(&mode) {
-        return Err(Refusal::Attribute { name: "mode".into(), reason: format!("is {mode:?}") });
+        return Err(Refusal::Attribute { name: "mode".into(), reason: format!("is '{mode}'") });
     }
     let op = NamedOp::new("tf_idf")
         .with_ints("ngram_counts", list("ngram_counts")?)

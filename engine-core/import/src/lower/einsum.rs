@@ -29,7 +29,7 @@ fn term(text: &str, rank: usize) -> Option<Vec<usize>> {
 fn einsum(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let equation: String = node.attributes.text_or("equation", "")?.chars().filter(|letter| *letter != ' ').collect();
     let wrong =
-        || Refusal::Attribute { name: "equation".into(), reason: format!("is {equation:?}, which does not fit") };
+        || Refusal::Attribute { name: "equation".into(), reason: format!("is '{equation}', which does not fit") };
     let (left, right) = match equation.split_once("->") {
         Some((left, right)) => (left, Some(right)),
         None => (equation.as_str(), None),

@@ -23,7 +23,7 @@ pub fn range(element: ElementType) -> Result<(f64, f64), Refusal> {
         ElementType::I8 => Ok((-128.0, 127.0)),
         ElementType::U16 => Ok((0.0, 65535.0)),
         ElementType::I16 => Ok((-32768.0, 32767.0)),
-        other => Err(Refusal::Element(format!("{other:?}"))),
+        other => Err(Refusal::Element(other.to_string())),
     }
 }
 

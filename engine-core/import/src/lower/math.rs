@@ -241,7 +241,7 @@ fn bit_shift(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         "LEFT" => Binary::ShiftLeft,
         "RIGHT" => Binary::ShiftRight,
         other => {
-            let reason = format!("is {other:?}, not LEFT or RIGHT");
+            let reason = format!("is '{other}', not LEFT or RIGHT");
             return Err(Refusal::Attribute { name: "direction".into(), reason });
         }
     };
@@ -293,7 +293,7 @@ fn is_inf(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     node.at_most(1)?;
     let x = node.input(0, "X")?;
     if !is_float(node.ty(x).element) {
-        return Err(Refusal::Element(format!("{:?}", node.ty(x).element)));
+        return Err(Refusal::Element(node.ty(x).element.to_string()));
     }
     let sides = [("detect_negative", f64::NEG_INFINITY), ("detect_positive", f64::INFINITY)];
     let mut found = None;

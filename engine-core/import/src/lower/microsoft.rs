@@ -76,7 +76,7 @@ fn activation(name: &str, parameters: &[f32]) -> Result<Activation, Refusal> {
         "HardSigmoid" => Activation::HardSigmoid { alpha: at(0, 0.2), beta: at(1, 0.5) },
         "Clip" => Activation::Clip { min: parameters.first().copied(), max: parameters.get(1).copied() },
         other => {
-            let reason = format!("is {other:?}, which is not supported");
+            let reason = format!("is '{other}', which is not supported");
             return Err(Refusal::Attribute { name: "activation".into(), reason });
         }
     })
@@ -259,7 +259,7 @@ fn attend(
 ) -> Result<ValueId, Refusal> {
     let element = node.ty(q).element;
     if element != ElementType::F32 {
-        return Err(Refusal::Element(format!("{element:?}")));
+        return Err(Refusal::Element(element.to_string()));
     }
     let (shape, keys) = (node.shape(q), node.shape(k)[2]);
     let scale = heads.scale.unwrap_or_else(|| 1.0 / (shape[3] as f32).sqrt());

@@ -29,8 +29,9 @@ mod source;
 
 pub use nested::lower_node;
 
-use super::{builder::Lowering, error::Refusal};
+use super::{builder::Lowering, error::Refusal, standard};
 use planforge_graph::ir::ValueId;
+use planforge_onnx::proto::NodeProto;
 
 /// Gives the values of the node's outputs, in order; trailing unwanted outputs may be missing.
 pub type Lower = fn(&mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal>;
@@ -101,6 +102,39 @@ pub fn rule(domain: &str, op_type: &str) -> Option<&'static Rule> {
         _ => return None,
     };
     tables.iter().flat_map(|table| table.iter()).find(|rule| rule.op_type == op_type)
+}
+
+/// The rule of a node, where it is known in this version of the standard operators; functions are not looked at.
+pub fn rule_of(node: &NodeProto, opset: Option<i64>) -> Option<&'static Rule> {
+    let domain = if standard(&node.domain) { "" } else { node.domain.as_str() };
+    let found = if node.overload.is_empty() { rule(domain, &node.op_type) } else { None };
+    let is_old = |rule: &Rule| {
+        domain.is_empty() && opset.is_some_and(|version| (OLDEST_OPSET..since(rule.op_type)).contains(&version))
+    };
+    found.filter(|rule| !is_old(rule))
+}
+
+/// An operator that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Empty: the standard one.
+    pub domain: &'static str,
+    pub op_type: &'static str,
+    /// First and last version of the standard operators in which its meaning is known; `None` in other domains.
+    pub opsets: Option<(i64, i64)>,
+}
+
+/// All operators that are known, by domain and name.
+pub fn known() -> Vec<Known> {
+    let of = |domain: &'static str, tables: &'static [&'static [Rule]]| {
+        tables.iter().flat_map(|table| table.iter()).map(move |rule| {
+            let opsets = domain.is_empty().then(|| (since(rule.op_type), NEWEST_OPSET));
+            Known { domain, op_type: rule.op_type, opsets }
+        })
+    };
+    let mut all: Vec<Known> = of("", TABLES).chain(of("com.microsoft", MICROSOFT)).collect();
+    all.sort_by_key(|known| (known.domain, known.op_type));
+    all
 }
 
 /// Names of all supported standard operators, sorted.

@@ -311,7 +311,7 @@ fn picked(node: &Lowering<'_>) -> Result<[ValueId; 2], Refusal> {
     let inputs = [node.input(0, "data")?, node.input(1, "indices")?];
     match node.ty(inputs[1]).element {
         ElementType::I32 | ElementType::I64 => Ok(inputs),
-        other => Err(Refusal::Element(format!("{other:?} of indices"))),
+        other => Err(Refusal::Element(format!("{other} of indices"))),
     }
 }
 

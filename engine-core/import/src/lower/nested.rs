@@ -86,9 +86,11 @@ fn lower_with(
     if let Some(function) = context.functions.get(&function_key(node)) {
         return call(builder, function, node, name, inputs, context);
     }
-    // Unknown operators are listed already.
-    let domain = if standard(&node.domain) { "" } else { node.domain.as_str() };
-    let rule = lower::rule(domain, &node.op_type).ok_or(Refusal::Inner)?;
+    let Some(rule) = lower::rule_of(node, Some(context.opset)) else {
+        // Listed already, but for those in a branch that is taken.
+        builder.unknown_operator(context.model, node, name);
+        return Err(Refusal::Inner);
+    };
     let mut lowering = Lowering {
         builder,
         opset: context.opset,
@@ -324,7 +326,7 @@ impl Lowering<'_> {
         let ty = self.ty(id);
         let rank = tensor.shape.as_ref().map(|shape| shape.dim.len());
         if element != ty.element || rank.is_some_and(|rank| rank > MAX_RANK) {
-            let what = format!("input {} of a body, declared as {element:?} and given {ty},", info.name);
+            let what = format!("input {} of a body, declared as {element} and given {ty},", info.name);
             return Err(Refusal::Unsupported { what });
         }
         Ok(())

@@ -66,11 +66,11 @@ fn quantize(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         && let Some(precision) = self::asked(node, "precision")?
         && precision != ElementType::F32
     {
-        return Err(Refusal::Attribute { name: "precision".into(), reason: format!("is {precision:?}") });
+        return Err(Refusal::Attribute { name: "precision".into(), reason: format!("is {precision}") });
     }
     let element = match (asked, given.zero) {
         (Some(asked), Some(zero)) if asked != zero => {
-            let reason = format!("is {asked:?}, but the zero point is {zero:?}");
+            let reason = format!("is {asked}, but the zero point is {zero}");
             return Err(Refusal::Attribute { name: "output_dtype".into(), reason });
         }
         (Some(element), _) | (None, Some(element)) => element,

@@ -98,7 +98,7 @@ fn cell(
     if let Some(lengths) = given[4]
         && node.ty(lengths).element != ElementType::I32
     {
-        return Err(Refusal::Element(format!("{:?} of sequence_lens", node.ty(lengths).element)));
+        return Err(Refusal::Element(format!("{} of sequence_lens", node.ty(lengths).element)));
     }
     let mut results = node.emit_all(Op::Named(op.into()), given, &[])?;
     if batch_first {

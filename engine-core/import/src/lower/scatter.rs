@@ -26,7 +26,7 @@ fn common(node: &Lowering<'_>) -> Result<([ValueId; 3], String), Refusal> {
     }
     match node.ty(inputs[1]).element {
         ElementType::I32 | ElementType::I64 => Ok((inputs, reduction.to_owned())),
-        other => Err(Refusal::Element(format!("{other:?} of indices"))),
+        other => Err(Refusal::Element(format!("{other} of indices"))),
     }
 }
 

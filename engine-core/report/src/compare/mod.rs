@@ -457,6 +457,7 @@ fn differences(left: &Report, right: &Report) -> Vec<String> {
             ("optimization level", report.spec.optimization_level.0.to_string()),
             ("hardware compatibility", report.spec.hardware_compatibility.clone().unwrap_or_else(|| "none".into())),
             ("version compatible", if report.spec.version_compatible { "yes" } else { "no" }.to_owned()),
+            ("strict", if report.spec.strict { "yes" } else { "no" }.to_owned()),
             ("approximate GELU", if report.spec.approximate_gelu { "allowed" } else { "no" }.to_owned()),
             ("workspace MiB", report.spec.workspace_mib.map_or("all".to_owned(), |mib| mib.to_string())),
             ("options", options(report)),
@@ -497,7 +498,7 @@ fn extras(report: &Report) -> Vec<String> {
 }
 
 fn precision(report: &Report) -> String {
-    format!("{:?}", report.spec.precision).to_lowercase()
+    report.spec.precision.to_string()
 }
 
 /// Whether windows count that something disturbed.

@@ -30,7 +30,7 @@ pub enum TestSetError {
     Shape { array: String, input: String, found: Vec<usize>, expected: String },
     #[error("array '{array}' has {found} rows, but there are {labels} labels")]
     Rows { array: String, found: usize, labels: usize },
-    #[error("array '{array}' is {found:?}, which input '{input}' of {expected:?} cannot take")]
+    #[error("array '{array}' is {found}, which input '{input}' of {expected} cannot take")]
     Element { array: String, input: String, found: ElementType, expected: ElementType },
     #[error("the test set is empty")]
     Empty,
@@ -76,7 +76,7 @@ impl TestSet {
         let Some(labels) = name.and_then(|name| arrays.remove(*name)) else {
             return Err(TestSetError::NoLabels { found });
         };
-        let described = format!("{:?} {:?}", labels.element, labels.shape);
+        let described = format!("{} {:?}", labels.element, labels.shape);
         let one_axis = labels.shape.iter().filter(|size| **size != 1).count() <= 1;
         let labels = Tensor::try_from(labels).ok().filter(|_| one_axis).and_then(|labels| labels.to_i64s());
         let labels = labels.ok_or(TestSetError::Labels { found: described })?;

@@ -3,11 +3,12 @@
 //! They are looked at twice: where a request is made, against the model's own inputs, so that no device is taken for a
 //! file that does not fit; and by the worker, before anything is built and again for the engine at hand.
 
-use planforge_graph::ir::Tensor;
+use planforge_graph::{ir::Tensor, shape::DeclaredDim};
 use planforge_identity::npz::{self, NpzError};
+use planforge_import::declared_dim;
 use planforge_onnx::{
     Model,
-    proto::{tensor_shape_proto::dimension::Value as Size, type_proto::Value as Type},
+    proto::{tensor_shape_proto::Dimension, type_proto::Value as Type},
 };
 use planforge_types::{BackendError, ElementType, FailureClass, HostTensor, NamedTensors, OptimizationProfile, Port};
 use std::{
@@ -126,16 +127,16 @@ fn inputs(model: &Model) -> Option<Vec<Input>> {
         let Some(Type::TensorType(tensor)) = &info.r#type.as_ref()?.value else { return None };
         let element = planforge_import::element_type(tensor.elem_type).ok()?;
         let dims = &tensor.shape.as_ref()?.dim;
-        let size = |value: &Option<Size>| match value {
-            Some(Size::DimValue(size)) => u64::try_from(*size).ok(),
+        let size = |dim: &Dimension| match declared_dim(dim) {
+            DeclaredDim::Size(size) => u64::try_from(size).ok(),
             _ => None,
         };
-        let name = |value: &Option<Size>| match value {
-            Some(Size::DimParam(name)) if !name.is_empty() => Some(name.clone()),
+        let name = |dim: &Dimension| match declared_dim(dim) {
+            DeclaredDim::Symbol(name) => Some(name),
             _ => None,
         };
-        let shape = dims.iter().map(|dim| size(&dim.value)).collect();
-        let names = dims.iter().map(|dim| name(&dim.value)).collect();
+        let shape = dims.iter().map(size).collect();
+        let names = dims.iter().map(name).collect();
         Some(Input { port: Port { name: info.name.clone(), element, shape }, names })
     };
     wanted.map(input).collect()
@@ -243,7 +244,7 @@ fn converted(port: &Port, array: &HostTensor) -> Result<HostTensor, GivenError> 
     match given.iter().zip(values(&made)).position(lost) {
         Some(index) => Err(GivenError::Lost {
             input: port.name.clone(),
-            element: format!("{:?}", port.element).to_lowercase(),
+            element: port.element.to_string(),
             value: given[index],
             at: place(index),
         }),
@@ -262,7 +263,7 @@ pub(super) fn place(mut index: usize, shape: &[usize]) -> Vec<usize> {
 
 fn described(element: ElementType, shape: impl Iterator<Item = Option<u64>>) -> String {
     let sizes: Vec<String> = shape.map(|size| size.map_or_else(|| "?".to_owned(), |size| size.to_string())).collect();
-    format!("{} [{}]", format!("{element:?}").to_lowercase(), sizes.join(", "))
+    format!("{element} [{}]", sizes.join(", "))
 }
 
 #[cfg(test)]

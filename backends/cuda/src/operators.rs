@@ -1,0 +1,11 @@
+//! Which of the operators that the importer knows have device code.
+
+use planforge_plan::operators::Operator;
+
+/// Standard operators none of whose forms has any; `tests/operators_with_device_code` holds it to the backend cases.
+const WITHOUT: &[&str] = &[];
+
+/// Whether an engine for an NVIDIA device may have this operator; some of its forms may be refused all the same.
+pub fn has_device_code(operator: &Operator) -> bool {
+    !operator.domain.is_empty() || !WITHOUT.contains(&operator.name.as_str())
+}
