@@ -66,13 +66,28 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("watch", &["planforge watch", "planforge watch nnbhxwhshg30"]),
     ("logs", &["planforge logs nnbhxwhshg30", "planforge logs -f nnbhxwhshg30"]),
     ("cancel", &["planforge cancel nnbhxwhshg30 --reason 'wrong shapes'"]),
+    ("retry", &["planforge retry nnbhxwhshg30 --wait"]),
     (
         "fetch",
         &[
+            "planforge fetch  # what engines.lock names for this machine",
             "planforge fetch model.onnx --sku t4 -o engines/",
             "planforge fetch 8af130014d3d9d34a1bd5d05a30e98bfb2bd7a0dd2b7a4f6a2b8c8f0a2f4c1d7 --card",
         ],
     ),
+    (
+        "sync",
+        &[
+            "planforge sync",
+            "planforge sync --update  # also what a newer toolchain would build",
+            "planforge sync --frozen",
+        ],
+    ),
+    ("check", &["planforge check", "planforge check --strict --json"]),
+    ("diff", &["planforge diff", "planforge diff main --markdown", "planforge diff before.lock after.lock --offline"]),
+    ("config", &["planforge config check"]),
+    ("config check", &["planforge config check"]),
+    ("config schema", &["planforge config schema"]),
     (
         "report",
         &[

@@ -31,7 +31,7 @@ const PLACEHOLDERS: [&str; 3] = ["{model}", "{sku}", "{spec}"];
 /// Keys of the document that are no settings.
 pub const KEYS: [&str; 5] = ["targets", "models", "specs", "gates", "layout"];
 const MODEL: [&str; 5] = ["path", "url", "sha256", "targets", "specs"];
-const SPEC: [&str; 13] = [
+const SPEC: [&str; 14] = [
     "precision",
     "toolchain",
     "shapes",
@@ -41,6 +41,7 @@ const SPEC: [&str; 13] = [
     "hardware_compatibility",
     "version_compatible",
     "approximate_gelu",
+    "strict",
     "calibration",
     "plugins",
     "options",
@@ -317,6 +318,7 @@ fn read_spec(section: &Section<'_>, boards: &Boards) -> Result<Spec, Declaration
     build.hardware_compatibility = section.text("hardware_compatibility")?.map(|said| said.value);
     build.version_compatible = section.switch("version_compatible")?.unwrap_or_default();
     build.approximate_gelu = section.switch("approximate_gelu")?.unwrap_or_default();
+    build.strict = section.switch("strict")?.unwrap_or_default();
     if let Some(options) = section.section("options")? {
         build.options = options.pairs()?;
     }
@@ -401,6 +403,7 @@ optimization_level = 4
 hardware_compatibility = "ampere+"
 version_compatible = true
 approximate_gelu = true
+strict = true
 calibration = "scales"
 plugins = ["a.so"]
 options = { tactic_sources = "-CUDNN" }
@@ -426,7 +429,7 @@ file = "{model}-{sku}-{spec}.plan"
         let fast = &declared.specs["fast"];
         assert_eq!(fast.toolchain.to_string(), "tensorrt>=10.3,<11");
         assert_eq!((fast.build.precision, fast.build.optimization_level.0), (Precision::Fp16, 4));
-        assert_eq!((fast.build.workspace_mib, fast.build.version_compatible), (Some(1024), true));
+        assert_eq!((fast.build.workspace_mib, fast.build.version_compatible && fast.build.strict), (Some(1024), true));
         assert_eq!(fast.build.options["tactic_sources"], "-CUDNN");
         assert_eq!(fast.build.profiles.len(), 1);
         assert_eq!(declared.specs["default"].build, BuildSpec::default(), "a spec that says nothing is the default");

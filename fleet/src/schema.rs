@@ -52,6 +52,7 @@ pub fn schema(settings: &[SettingKey<'_>]) -> Value {
         },
         "version_compatible": switch("TensorRT: run on newer versions too"),
         "approximate_gelu": switch("GELU by tanh may stand in for GELU by erf"),
+        "strict": switch("Refuse a model whose declared output shapes contradict its nodes"),
         "calibration": text("Calibration cache that int8 scales come from"),
         "plugins": texts("Plugin libraries that the engine needs"),
         "options": {"type": "object", "additionalProperties": {"type": "string"}, "description": "backend options"},
@@ -158,7 +159,7 @@ mod tests {
             "targets = [\"t4\", \"hopper\"]\n[models.a]\npath = \"a.onnx\"\n".into(),
             format!("[models.a]\nurl = \"https://x\"\nsha256 = \"{digest}\"\ntargets = [\"all-fleet\"]\nspecs = [\"s\"]\n[specs.s]\n"),
             "[specs.s]\nprecision = \"int8\"\ntoolchain = \"native\"\nshapes = [\"x:1x3\"]\nthreads = 2\noptimization_level = 0\n\
-             workspace_mib = 1\nhardware_compatibility = \"ampere+\"\nversion_compatible = true\napproximate_gelu = false\n\
+             workspace_mib = 1\nhardware_compatibility = \"ampere+\"\nversion_compatible = true\napproximate_gelu = false\nstrict = true\n\
              calibration = \"c\"\nplugins = [\"p\"]\noptions = { a = \"b\" }\ntargets = [\"gpu\"]\n"
                 .into(),
             "[gates]\nslower_percent = 2.5\n[layout]\nfolder = \"e\"\nfile = \"{model}/{sku}\"\n".into(),

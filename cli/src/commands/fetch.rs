@@ -34,7 +34,7 @@ pub struct Args {
     /// the default spec, by default
     #[arg(long, value_name = "NAME|JSON", value_parser = parse_spec)]
     spec: Option<Spec>,
-    /// File or folder for the plans; the project's layout, else MODEL.SKU.KEY.plan here, by default
+    /// File or folder for the plans; the project's layout, else MODEL.SKU.plan here, by default
     #[arg(short, long, value_name = "DIR|FILE")]
     output: Option<PathBuf>,
     /// Write the engine card, the facts of the build, beside the plan

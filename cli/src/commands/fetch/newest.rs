@@ -91,7 +91,7 @@ impl Search<'_> {
             if let Some(older) = &older_compiler {
                 older.tell(&engine, self.context.printer);
             }
-            chosen.push(self.chosen(engine, older_compiler, several)?);
+            chosen.push(self.chosen((engine, by_model), older_compiler, several)?);
         }
         let folder = chosen.first().and_then(|one| one.path.parent()).map(Path::to_owned).unwrap_or_default();
         let delivery = Delivery::new(self.context, self.args, &folder, chosen)?;
@@ -116,17 +116,20 @@ impl Search<'_> {
         }
     }
 
-    /// The engine and where it goes: under its key, so that no two engines are one file.
+    /// The engine and where it goes: a model's default engine under its name and device kind, any other under its key, too,
+    /// so that no two specs are one file.
     fn chosen(
         &self,
-        engine: v1::Engine,
+        (engine, by_model): (v1::Engine, bool),
         older_compiler: Option<OlderCompiler>,
         several: bool,
     ) -> Result<Chosen, Failure> {
         let plan = engine.plan_digest.parse().map_err(|e| {
             Failure::new(ErrorCode::Internal, format!("the coordinator names the plan by something else: {e}"))
         })?;
-        let name = plans::with_key(&plans::file_name(engine.model.as_ref(), &engine.sku), &engine.engine_key);
+        let usual = by_model && self.asked.spec.is_none() && self.args.toolchain.is_none();
+        let plain = plans::file_name(engine.model.as_ref(), &engine.sku);
+        let name = if usual { plain } else { plans::with_key(&plain, &engine.engine_key) };
         let output = self.args.output.as_deref().unwrap_or(Path::new("./"));
         let path = plans::destination(output, &name);
         if several && path == output {
