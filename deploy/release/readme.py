@@ -143,7 +143,7 @@ def normal(lines):
         for pattern, name in [
             (r"\bonce=[0-9a-zA-Z_-]+(?:\.\.\.)?", "once=SECRET"),
             (r"\b[0-9a-f]{12,64}\b", "DIGEST"),
-            (r"\b(?=[a-z]*[0-9])[0-9a-z]{12}\b", "JOB"),
+            (r"^[0-9a-z]{12}(?= {2,})|(?<=/jobs/)[0-9a-z]{12}\b", "JOB"),
             (r"cpu-[a-z0-9-]+", "SKU"),
             (r"\d{4}-\d{2}-\d{2}", "DATE"),
             (r"±?\d[\d.,e+-]*\s?(?:ms|us|ns|s|m|h|d|%|/s|KiB|MiB|GiB|bytes|GB/s|GFLOP/s|TFLOP/s)?(?![A-Za-z])", "N"),
