@@ -153,6 +153,21 @@ async fn one_tls_port_speaks_http1_and_http2() {
 }
 
 #[tokio::test]
+async fn a_coordinator_names_itself_by_a_host_that_its_certificate_covers() {
+    let files = Files::new();
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(vec!["farm.example".to_owned()]).unwrap().self_signed(&key).unwrap();
+    fs::write(files.path("server.pem"), certificate.pem()).unwrap();
+    fs::write(files.path("server.key"), key.serialize_pem()).unwrap();
+    let coordinator = files.serve(files.tls()).await.unwrap();
+    let own = format!("https://farm.example:{}", coordinator.address().unwrap().port());
+    assert_eq!(coordinator.url(), Some(own.as_str()));
+    let (link, _) = coordinator.login_link().unwrap().unwrap();
+    assert!(link.starts_with(&own), "{link}");
+    coordinator.shutdown().await;
+}
+
+#[tokio::test]
 async fn with_a_client_authority_agents_need_a_certificate_and_others_do_not() {
     let files = Files::new();
     let tls = TlsFiles { client_ca: Some(files.path("ca.pem")), ..files.tls() };

@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn shapes_stand_as_they_are_typed() {
-        let ranged = r#"{"profiles":[{"inputs":{"x":[{"min":1,"opt":8,"max":32},{"min":3,"opt":3,"max":3}]}}]}"#;
+        let ranged = r#"{"profiles":[{"x":[{"min":1,"opt":8,"max":32},{"min":3,"opt":3,"max":3}]}]}"#;
         assert_eq!(of(&["{}", ranged]), [("shapes", vec!["-".to_owned(), "x:1..8..32x3".to_owned()])]);
     }
 
