@@ -47,8 +47,11 @@ pub struct Draft {
 /// Shapes of all inputs, by name.
 pub type Shapes = BTreeMap<String, Vec<u64>>;
 
+/// One size of a range.
+type Pick = fn(&DimRange) -> u64;
+
 /// Both ends of a profile.
-const ENDS: [(&str, fn(&DimRange) -> u64); 2] = [("smallest", |range| range.min), ("largest", |range| range.max)];
+const ENDS: [(&str, Pick); 2] = [("smallest", |range| range.min), ("largest", |range| range.max)];
 
 /// What the first profile tells of the whole engine.
 struct Found {
