@@ -35,6 +35,8 @@ pub mod fuzzing;
 mod gelus;
 #[cfg(test)]
 mod golden_tests;
+#[cfg(test)]
+mod halves_tests;
 mod inspect;
 mod lower;
 mod memory;

@@ -22,7 +22,10 @@ use crate::{
 use planforge_graph::ir::Graph;
 use planforge_kernels_cuda::cubin::Cubin;
 use planforge_onnx::{Detached, Model};
-use planforge_passes::frontend::{self, Note, Optimized};
+use planforge_passes::{
+    Target,
+    frontend::{self, Note, Optimized},
+};
 use planforge_plan::{GraphSummary, PassSummary};
 use planforge_types::{
     BackendError, BuildSpec, Digest, DimRange, OptimizationProfile, Port, Precision, failure::chain,
@@ -44,13 +47,17 @@ pub struct Draft {
     pub notes: Vec<Note>,
 }
 
+/// What kernels here can do that decides which passes pay.
+const TARGET: Target = Target { integer_products: false, channel_slices: false, halves: true };
+
 /// Shapes of all inputs, by name.
 pub type Shapes = BTreeMap<String, Vec<u64>>;
 
+/// One size of a range.
+type Pick = fn(&DimRange) -> u64;
+
 /// Both ends of a profile.
-const ENDS: [(&str, End); 2] = [("smallest", |range| range.min), ("largest", |range| range.max)];
-/// The size at one end of a dimension's range.
-type End = fn(&DimRange) -> u64;
+const ENDS: [(&str, Pick); 2] = [("smallest", |range| range.min), ("largest", |range| range.max)];
 
 /// What the first profile tells of the whole engine.
 struct Found {
@@ -90,7 +97,7 @@ pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
             Some(_) => frontend::import(model, profile)?,
         };
         let (inputs, outputs) = (frontend::inputs(&imported), frontend::outputs(&imported));
-        let Optimized { graph, summary, passes } = frontend::optimize(imported)?;
+        let Optimized { graph, summary, passes } = frontend::optimize(imported, TARGET)?;
         rows_apart.push(rows::computed_apart(&graph));
         programs.push(lowered(&graph, spec, &mut pool)?);
         match &mut found {
@@ -113,7 +120,7 @@ pub fn draft(model: &Model, spec: &BuildSpec) -> Result<Draft, BackendError> {
             vary_where_different(&mut inputs, &frontend::inputs(&imported));
             vary_where_different(&mut outputs, &frontend::outputs(&imported));
             if let Some((kind, _)) = storage(spec.precision).filter(|_| profile.varies()) {
-                let Optimized { graph, .. } = frontend::optimize(imported).map_err(place)?;
+                let Optimized { graph, .. } = frontend::optimize(imported, TARGET).map_err(place)?;
                 lower(&graph, kind).map_err(|error| place(error.into()))?;
             }
         }
@@ -133,7 +140,7 @@ pub fn held_model(model: &Model, draft: &Draft) -> Result<Detached, BackendError
 /// The program of a model at exactly these shapes of its inputs, its constants in `pool`.
 pub fn at_shapes(model: &Model, shapes: &Shapes, spec: &BuildSpec, pool: &mut Pool) -> Result<Program, BackendError> {
     let fixed = OptimizationProfile::of_shapes(shapes.iter().map(|(name, shape)| (name.as_str(), &shape[..])));
-    let Optimized { graph, .. } = frontend::optimize(frontend::import(model, Some(&fixed))?)?;
+    let Optimized { graph, .. } = frontend::optimize(frontend::import(model, Some(&fixed))?, TARGET)?;
     lowered(&graph, spec, pool)
 }
 

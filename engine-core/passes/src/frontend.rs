@@ -35,9 +35,9 @@ pub fn import_first(model: &Model, spec: &BuildSpec) -> Result<(Graph, Vec<Note>
 }
 
 /// Runs all passes on a graph as it was imported.
-pub fn optimize(imported: Graph) -> Result<Optimized, BackendError> {
+pub fn optimize(imported: Graph, target: Target) -> Result<Optimized, BackendError> {
     let imported_nodes = imported.nodes.len() as u64;
-    let optimized = crate::pipeline(imported, Target::default()).map_err(|error| {
+    let optimized = crate::pipeline(imported, target).map_err(|error| {
         BackendError::model(error.to_string())
             .with_hint("this is a fault of the compiler: report it with the model's structure")
     })?;
@@ -107,7 +107,7 @@ mod tests {
         let (inputs, outputs) = (inputs(&imported), outputs(&imported));
         assert_eq!((inputs[0].name.as_str(), &inputs[0].shape[..]), ("x", &[Some(2), Some(3)][..]));
         assert_eq!(outputs[0].name, "y");
-        let optimized = optimize(imported).unwrap();
+        let optimized = optimize(imported, Target::default()).unwrap();
         assert_eq!((optimized.summary.imported_nodes, optimized.summary.nodes), (2, 1));
         assert!(optimized.passes.iter().any(|pass| !pass.changes.is_empty()));
     }

@@ -20,6 +20,7 @@ mod edit;
 pub mod frontend;
 mod gates;
 mod gelu;
+mod halves;
 mod identity;
 mod layer_norm;
 pub mod layout;
@@ -78,6 +79,8 @@ pub struct Target {
     pub integer_products: bool,
     /// Kernels read and write some channels of a wider image in place: splits and concatenations cost nothing.
     pub channel_slices: bool,
+    /// Kernels of fp16 and bf16; what a model stores so is computed in f32 otherwise.
+    pub halves: bool,
 }
 
 impl Target {
@@ -87,6 +90,7 @@ impl Target {
             Only::FloatProducts => !self.integer_products,
             Only::ChannelSlices => self.channel_slices,
             Only::WholeChannels => !self.channel_slices,
+            Only::FullFloats => !self.halves,
         }
     }
 }
@@ -98,12 +102,14 @@ pub enum Only {
     FloatProducts,
     ChannelSlices,
     WholeChannels,
+    FullFloats,
 }
 
 /// The passes in the order they run. Recovery of composed operators comes before fusion takes their parts.
 pub const PIPELINE: &[(&str, Only, Pass)] = &[
     // Before anything is computed of constants: an unrolled loop repeats it at every step.
     ("drop-repeated", Only::Always, duplicates::run),
+    ("widen-halves", Only::FullFloats, halves::run),
     ("fold-constants", Only::Always, constants::run),
     ("merge-quantization", Only::FloatProducts, quantization::run),
     ("drop-no-ops", Only::Always, identity::run),
