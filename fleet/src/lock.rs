@@ -195,7 +195,8 @@ impl Lock {
             ] {
                 if let Some(figure) = figure.filter(|figure| figure.is_finite()) {
                     // With its point, so that it stays a number with one.
-                    line(name, format!("{figure:?}"));
+                    let text = figure.to_string();
+                    line(name, if text.contains('.') { text } else { text + ".0" });
                 }
             }
             if let Some(base) = locked.base_plan {
