@@ -124,6 +124,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("engines", &["planforge engines", "planforge engines model.onnx --sku t4"]),
     ("inspect", &["planforge inspect model.onnx", "planforge inspect engines/model.t4.plan"]),
     ("explain", &["planforge explain model.onnx", "planforge explain model.onnx --shapes images:1x3x224x224 --json"]),
+    ("ops", &["planforge ops", "planforge ops --backend cuda --json"]),
     (
         "bench",
         &[

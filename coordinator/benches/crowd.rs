@@ -29,6 +29,10 @@ use tokio::{
     process::{Child, Command},
 };
 
+/// People and pipelines beside it, each with a token: none of them comes near its own limits.
+const OTHERS: usize = 8;
+/// How long the greedy token is let go on until it is at its limits.
+const GREEDY_FIRST: Duration = Duration::from_secs(20);
 /// Callers of the greedy token.
 const GREEDY_CALLERS: usize = 64;
 /// Pause between the others' calls: people and pipelines, not a flood.
@@ -204,25 +208,40 @@ async fn token(way: &Way, name: &str, role: &str) -> Result<String, Trouble> {
     Ok(way.farm().await?.create_token(request).await?.into_inner().secret)
 }
 
-/// Sorted milliseconds of the others' submissions, over one connection, and of probes, each over a new one.
-async fn others(way: &Way, address: SocketAddr, model: &str) -> Result<(Vec<f64>, Vec<f64>), Trouble> {
+/// What the others met: sorted milliseconds of submissions and probes, and how many of each failed.
+#[derive(Default)]
+struct Met {
+    submits: Vec<f64>,
+    probes: Vec<f64>,
+    failed: [usize; 2],
+}
+
+/// The others' submissions, over a connection each, and probes, each over a new one. What fails is counted and tried no
+/// second time.
+async fn others(ways: &[Way], address: SocketAddr, model: &str) -> Result<Met, Trouble> {
     let calls = setting("PLANFORGE_BENCH_CALLS", 1_000);
-    let mut farm = way.farm().await?;
-    let request = submission(model);
-    let (mut submits, mut probes) = (Vec::with_capacity(calls), Vec::with_capacity(calls));
-    for _ in 0..calls {
+    let (mut farms, request, mut met) = (Vec::new(), submission(model), Met::default());
+    for way in ways {
+        farms.push(way.farm().await?);
+    }
+    for call in 0..calls {
+        let farm = &mut farms[call % ways.len()];
         let begin = Instant::now();
-        farm.submit(request.clone()).await?;
-        submits.push(begin.elapsed().as_secs_f64() * 1e3);
+        match farm.submit(request.clone()).await {
+            Ok(_) => met.submits.push(begin.elapsed().as_secs_f64() * 1e3),
+            Err(_) => met.failed[0] += 1,
+        }
         tokio::time::sleep(BETWEEN_CALLS).await;
         let begin = Instant::now();
-        probe(address).await?;
-        probes.push(begin.elapsed().as_secs_f64() * 1e3);
+        match probe(address).await {
+            Ok(()) => met.probes.push(begin.elapsed().as_secs_f64() * 1e3),
+            Err(_) => met.failed[1] += 1,
+        }
         tokio::time::sleep(BETWEEN_CALLS).await;
     }
-    submits.sort_by(f64::total_cmp);
-    probes.sort_by(f64::total_cmp);
-    Ok((submits, probes))
+    met.submits.sort_by(f64::total_cmp);
+    met.probes.sort_by(f64::total_cmp);
+    Ok(met)
 }
 
 async fn probe(address: SocketAddr) -> Outcome {
@@ -233,16 +252,16 @@ async fn probe(address: SocketAddr) -> Outcome {
     if answer.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(answer.into()) }
 }
 
-fn print(what: &str, (submits, probes): &(Vec<f64>, Vec<f64>)) {
-    let of = |times: &[f64]| {
+fn print(what: &str, met: &Met) {
+    let of = |times: &[f64], failed: usize| {
         format!(
-            "p50 {:.2} p99 {:.2} max {:.2} ms",
+            "p50 {:.2} p99 {:.2} max {:.2} ms, {failed} failed",
             percentile(times, 0.5),
             percentile(times, 0.99),
             percentile(times, 1.0)
         )
     };
-    println!("{what}: submit {}; healthz {}", of(submits), of(probes));
+    println!("{what}: submit {}; healthz {}", of(&met.submits, met.failed[0]), of(&met.probes, met.failed[1]));
 }
 
 async fn measure() -> Outcome {
@@ -252,7 +271,11 @@ async fn measure() -> Outcome {
     let [url, secret, model, plan, bytes] = told.split(' ').collect::<Vec<_>>()[..] else { return Err(told.into()) };
     let address: SocketAddr = url.trim_start_matches("http://").parse()?;
     let admin = Way { url: url.to_owned(), secret: secret.to_owned() };
-    let other = Way { url: url.to_owned(), secret: token(&admin, "other", "submit").await? };
+    let mut other = Vec::new();
+    for number in 0..OTHERS {
+        let secret = token(&admin, &format!("other{number}"), "submit").await?;
+        other.push(Way { url: url.to_owned(), secret });
+    }
 
     let agents = setting("PLANFORGE_BENCH_AGENTS", 1_100);
     let mut fleet = child(&["fleet", url, plan, bytes])?;
@@ -276,6 +299,7 @@ async fn measure() -> Outcome {
     let greedy_secret = token(&admin, "greedy", "submit").await?;
     let mut greedy = child(&["greedy", url, &greedy_secret, model])?;
     let held = line(&mut greedy).await?;
+    tokio::time::sleep(GREEDY_FIRST).await;
     let times = others(&other, address, model).await?;
     print(&format!("agents, and one token with {GREEDY_CALLERS} callers and {held} streams"), &times);
     for addresses in ["1", "4096"] {

@@ -1,8 +1,8 @@
 //! How much of the coordinator the calls of one token get, so that one that asks without end delays itself alone.
 //!
 //! Few calls of a token are worked on at once and the others wait for their turn, so that at no time more than these few
-//! stand before somebody else's. Calls have a rate, and so have submitted jobs, because each is work for the whole farm
-//! long after its call is answered; a caller that is ahead of its rate waits. Open streams are counted, for each event is
+//! stand before somebody else's. Calls have a rate, and submissions one of their own, because each is work for the whole
+//! farm long after its call is answered; a caller that is ahead of its rate waits. Open streams are counted, for each event is
 //! sent on every one of them. Administrators of the farm and its owner have no limits; agents have those of their own
 //! (`farm::gate`), and transfers of blobs those of uploads.
 
@@ -29,9 +29,12 @@ pub const CALLS_WAITING_MAX: usize = 256;
 /// Calls of one token at once, and how many more each second.
 const CALLS_BURST: u32 = 1_024;
 const CALLS_PER_S: u32 = 256;
-/// Jobs that one token submits at once, and how many more each second. One submission may ask for more; the next waits.
-pub const JOBS_BURST: u32 = 256;
-pub const JOBS_PER_S: u32 = 64;
+/// Submissions of one token at once, and how many more each second. One that asks for many jobs counts as several, which
+/// the next ones wait for.
+pub const SUBMISSIONS_BURST: u32 = 256;
+pub const SUBMISSIONS_PER_S: u32 = 16;
+/// So many jobs count as a submission.
+pub const JOBS_OF_A_SUBMISSION: usize = 16;
 /// A caller that would have to wait longer for its rate is refused.
 const WAIT_MAX_MS: u64 = 30_000;
 /// Open streams of one token: people and pipelines that watch jobs or follow logs.
@@ -51,7 +54,7 @@ struct OfToken {
 #[derive(Debug)]
 struct Rates {
     calls: Rate,
-    jobs: Rate,
+    submissions: Rate,
 }
 
 impl OfToken {
@@ -63,7 +66,7 @@ impl OfToken {
             watches_of_all: Arc::new(Semaphore::new(WATCHES_OF_ALL_MAX)),
             rates: Mutex::new(Rates {
                 calls: Rate::new(CALLS_BURST, CALLS_PER_S),
-                jobs: Rate::new(JOBS_BURST, JOBS_PER_S),
+                submissions: Rate::new(SUBMISSIONS_BURST, SUBMISSIONS_PER_S),
             }),
         }
     }
@@ -132,7 +135,7 @@ impl Turns {
         u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Waits for a call's turn. A submission waits for the jobs before it, too.
+    /// Waits for a call's turn. A submission waits until those before it are paid for, too.
     pub async fn call(&self, actor: &Actor, proof: Proof, submits: bool) -> Result<Turn, ApiError> {
         let Some(token) = self.of(actor, proof) else { return Ok(Turn::default()) };
         if token.waiting.fetch_add(1, Ordering::Relaxed) >= CALLS_WAITING_MAX {
@@ -149,7 +152,8 @@ impl Turns {
             let now_ms = self.now_ms();
             let early = token.rates(|rates| {
                 if submits {
-                    rates.jobs.look(now_ms).map_err(|ms| (ms, "jobs", JOBS_BURST, JOBS_PER_S))?;
+                    let rate = &rates.submissions;
+                    rate.look(now_ms).map_err(|ms| (ms, "submissions", SUBMISSIONS_BURST, SUBMISSIONS_PER_S))?;
                 }
                 rates.calls.take(now_ms).map_err(|ms| (ms, "calls", CALLS_BURST, CALLS_PER_S))
             });
@@ -188,11 +192,12 @@ impl Turns {
         Ok(StreamPlace { _held: held })
     }
 
-    /// So many jobs were submitted.
+    /// A submission of so many jobs was taken.
     pub fn submitted(&self, actor: &Actor, proof: Proof, jobs: usize) {
         if let Some(token) = self.of(actor, proof) {
-            let (jobs, now_ms) = (u32::try_from(jobs).unwrap_or(u32::MAX), self.now_ms());
-            token.rates(|rates| rates.jobs.charge(jobs, now_ms));
+            let count = u32::try_from(jobs.div_ceil(JOBS_OF_A_SUBMISSION).max(1)).unwrap_or(u32::MAX);
+            let now_ms = self.now_ms();
+            token.rates(|rates| rates.submissions.charge(count, now_ms));
         }
     }
 }
@@ -244,19 +249,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn submissions_wait_for_the_jobs_before_them_and_other_calls_do_not() {
+    async fn submissions_wait_for_those_before_them_and_other_calls_do_not() {
         let turns = Turns::default();
         let (greedy, its) = caller("greedy", Role::Submit, Some("red"));
-        let jobs_of_s = |seconds: u32| (JOBS_BURST + JOBS_PER_S * seconds) as usize;
+        let jobs_of_s =
+            |seconds: u32| (SUBMISSIONS_BURST + SUBMISSIONS_PER_S * seconds) as usize * JOBS_OF_A_SUBMISSION;
         drop(turns.call(&greedy, its, true).await.unwrap());
         turns.submitted(&greedy, its, jobs_of_s(20));
-        assert!(turns.call(&greedy, its, false).now_or_never().is_some(), "a question waits for no jobs");
+        assert!(turns.call(&greedy, its, false).now_or_never().is_some(), "a question waits for no submission");
         let mut next = Box::pin(turns.call(&greedy, its, true));
         assert!(next.as_mut().now_or_never().is_none());
         drop(next);
         turns.submitted(&greedy, its, jobs_of_s(20));
         let refused = turns.call(&greedy, its, true).await.unwrap_err();
-        assert!(refused.message.contains("'greedy'") && refused.message.contains("64 more each second"), "{refused:?}");
+        assert!(refused.message.contains("'greedy'") && refused.message.contains("16 more each second"), "{refused:?}");
         assert!(refused.hint.contains("try again in "), "{refused:?}");
     }
 
