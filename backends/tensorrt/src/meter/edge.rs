@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(taken(ElementType::F32, &[8, 4]), Ok(vec![8, 4]));
         assert!(taken(ElementType::F32, &[9, 4]).unwrap_err().contains("outside profile 0's 1 to 8"));
         assert!(taken(ElementType::F32, &[8, 5]).unwrap_err().contains("the model has"));
-        assert!(taken(ElementType::I32, &[8, 4]).unwrap_err().contains("I32"));
+        assert!(taken(ElementType::I32, &[8, 4]).unwrap_err().contains("i32"));
         let none = edges.take(&NamedTensors::new(), &edges.inputs[0], &spec, 0).unwrap_err();
         assert_eq!(none.message, "input 'x' is not given; the plan takes x");
     }
