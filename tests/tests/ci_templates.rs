@@ -114,7 +114,7 @@ fn text(output: &Output) -> String {
 /// Steps that build, fetch and list.
 fn steps(fetched: &str) -> String {
     format!(
-        "# what a pipeline does\nsubmit model.onnx --sku {SKU} --threads 1 --wait\n\
+        "# what a pipeline does\nsubmit model.onnx --sku {SKU} --wait\n\
          fetch 'model.onnx' --sku {fetched} -o engines/\njobs"
     )
 }
@@ -196,6 +196,29 @@ fn the_job_of_gitlab_builds_gates_fetches_and_tells() {
     assert_eq!(with(&usual, &url, "nonsense").status.code(), Some(5));
     assert_eq!(with(&usual, "http://127.0.0.1:1", &admin).status.code(), Some(4));
     assert_eq!(with(&usual, "", &admin).status.code(), Some(2));
+}
+
+#[test]
+fn what_is_declared_is_built_checked_and_fetched_by_the_template() {
+    let Some(python) = python_with("check-jsonschema") else { return };
+    let runner = Runner::new(python);
+    let declaration = format!("targets = [\"{SKU}\"]\n\n[models.net]\npath = \"model.onnx\"\n");
+    fs::write(runner.checkout().join("planforge.toml"), declaration).unwrap();
+    let (url, admin) = (runner.farm.url.clone(), runner.farm.admin.clone());
+    let with = |steps: &str| {
+        let inputs = [("server", url.as_str()), ("token", &admin), ("steps", steps), ("comment", "false")];
+        runner.run("github", &inputs, &[])
+    };
+    // Nothing is there yet: the template's own step is red, and says what is missing.
+    let red = with("check");
+    assert_eq!(red.status.code(), Some(3), "{}", text(&red));
+    assert!(runner.read("planforge-ci.md").contains("net"), "{}", runner.read("planforge-ci.md"));
+    let green = with("sync\ncheck\nfetch -o engines/");
+    let said = text(&green);
+    assert_eq!(green.status.code(), Some(0), "{said}");
+    assert!(runner.checkout().join("engines.lock").is_file(), "{said}");
+    assert!(runner.checkout().join(format!("engines/net/{SKU}/default.plan")).is_file(), "{said}");
+    assert_eq!(junit(&runner), (3, 0, 0));
 }
 
 #[test]
