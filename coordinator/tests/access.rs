@@ -329,8 +329,8 @@ async fn one_token_watches_so_many_times_and_no_more() {
             Err(error) => break ApiError::from(error),
         }
     };
-    assert_eq!((open.len(), error.code), (32, ErrorCode::ResourceExhausted));
-    assert!(error.message.contains("32 watches of all jobs") && !error.hint.is_empty(), "{error:?}");
+    assert_eq!((open.len(), error.code), (16, ErrorCode::ResourceExhausted));
+    assert!(error.message.contains("16 watches of all jobs") && !error.hint.is_empty(), "{error:?}");
     // A place is free again once its stream is closed.
     open.pop();
     let deadline = tokio::time::Instant::now() + served::DEADLINE;

@@ -40,7 +40,7 @@ const WAIT_MAX_MS: u64 = 30_000;
 /// Open streams of one token: people and pipelines that watch jobs or follow logs.
 pub const STREAMS_MAX: usize = 256;
 /// Those of them that name no job, and so are sent every event of the farm.
-pub const WATCHES_OF_ALL_MAX: usize = 32;
+pub const WATCHES_OF_ALL_MAX: usize = 16;
 
 #[derive(Debug)]
 struct OfToken {
@@ -272,7 +272,7 @@ mod tests {
         let (watcher, its) = caller("watcher", Role::Read, None);
         let mut of_all: Vec<_> = (0..WATCHES_OF_ALL_MAX).map(|_| turns.stream(&watcher, its, true).unwrap()).collect();
         let refused = turns.stream(&watcher, its, true).unwrap_err();
-        assert!(refused.message.contains("32 watches of all jobs"), "{refused:?}");
+        assert!(refused.message.contains("16 watches of all jobs"), "{refused:?}");
         let left = STREAMS_MAX - WATCHES_OF_ALL_MAX;
         let _open: Vec<_> = (0..left).map(|_| turns.stream(&watcher, its, false).unwrap()).collect();
         let refused = turns.stream(&watcher, its, false).unwrap_err();
