@@ -89,7 +89,7 @@ annotate() {
 # What an exit code of planforge means, in a word or two; `planforge --help` has them all.
 meaning() {
     case $1 in
-    1) echo "a job failed" ;;
+    1) echo "a job failed, or an engine that is declared is missing or stale" ;;
     2) echo "a mistake in the call" ;;
     3) echo "something is missing" ;;
     4) echo "the coordinator cannot be reached" ;;
