@@ -1,7 +1,7 @@
 //! Whether an engine may take the place of the one that was locked before, as far as speed is concerned.
 //!
-//! The verdict is that of [`compare`](planforge_report::compare), the allowance that of its gate. Engines that do other
-//! work than the ones they replace (another graph, precision or shape) have nothing to be held against.
+//! The verdict is that of [`compare`], the allowance that of its gate. Engines that do other work than the ones they
+//! replace (another graph, precision or shape) have nothing to be held against.
 
 use planforge_report::{
     Report,
