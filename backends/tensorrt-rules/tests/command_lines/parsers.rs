@@ -209,7 +209,11 @@ fn meant(version: Number, args: &[String]) -> Vec<(&'static str, &'static str, M
             "--memPoolSize" => {
                 for pool in value.split(',') {
                     let (pool, size) = pool.split_once(':').unwrap();
-                    let size = format!("{pool}: {size} MiB");
+                    // Shared memory is given in MiB as well, and shown in KiB.
+                    let size = match pool {
+                        "tacticSharedMem" => format!("{pool}: {} KiB", size.parse::<f64>().unwrap() * 1024.0),
+                        _ => format!("{pool}: {size} MiB"),
+                    };
                     meant.push(("--memPoolSize", "Memory Pools", Meant::Has(size)));
                 }
             }
