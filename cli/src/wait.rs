@@ -5,7 +5,7 @@ use crate::{
     farm::Farm,
     lists,
     printer::{Printer, Progress},
-    tables,
+    signals, tables,
 };
 use planforge_client::backoff::Backoff;
 use planforge_proto::{ErrorCode, v1, view};
@@ -93,6 +93,24 @@ impl Events {
 }
 
 impl<'a> Waiting<'a> {
+    /// The jobs once all have ended; an interruption leaves them going on, and says how to end them.
+    pub async fn finish(mut self, farm: &Farm, ids: &[String]) -> Result<Vec<v1::Job>, Failure> {
+        tokio::select! {
+            result = async {
+                match farm.is_local() {
+                    true => self.follow(farm).await,
+                    false => self.until_ended(farm).await,
+                }
+            } => result?,
+            () = signals::interrupted() => {
+                self.clear();
+                let hint = format!("the jobs go on; planforge cancel {} ends them", ids.join(" "));
+                return Err(Failure::interrupted().hint(hint));
+            }
+        }
+        Self::results(farm, ids).await
+    }
+
     pub fn new(printer: &'a Printer, jobs: &[v1::Job]) -> Self {
         let jobs = jobs.iter().map(|job| (job.id.clone(), job.clone())).collect();
         Self { printer, jobs, bars: BTreeMap::new(), said: BTreeMap::new(), seen: 0, changes_seen: 0 }

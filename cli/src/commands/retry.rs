@@ -7,7 +7,7 @@ use crate::{
     lists,
     request::{self, LocalFiles},
     settings::Key,
-    signals, tables,
+    tables,
     wait::{self, Waiting},
 };
 use planforge_proto::{ErrorCode, v1, view::JobView};
@@ -49,20 +49,7 @@ async fn retry(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(), Fa
     }
     let ids: Vec<String> = jobs.iter().map(|job| job.id.clone()).collect();
     if args.wait {
-        let mut waiting = Waiting::new(context.printer, &jobs);
-        let ended = async {
-            match farm.is_local() {
-                true => waiting.follow(farm).await,
-                false => waiting.until_ended(farm).await,
-            }
-        };
-        tokio::select! {
-            result = ended => result?,
-            () = signals::interrupted() => {
-                return Err(Failure::interrupted().hint(format!("the jobs go on; planforge cancel {} ends them", ids.join(" "))));
-            }
-        }
-        jobs = Waiting::results(farm, &ids).await?;
+        jobs = Waiting::new(context.printer, &jobs).finish(farm, &ids).await?;
     }
     context.printer.data(&tables::jobs(&jobs, tables::now_ms()))?;
     let succeeded = !args.wait || wait::tell_failures(context.printer, &jobs);

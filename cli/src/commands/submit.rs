@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     farm::{Farm, Need, Place},
     request::{self, LocalFiles, RequestArgs, extras::Attached, models},
-    signals, tables,
+    tables,
     wait::{self, Waiting},
 };
 use planforge_client::Endpoint;
@@ -178,15 +178,7 @@ async fn submit(
         context.printer.note(&format!("follow with: planforge watch {}", ids.join(" ")));
         return context.printer.object(&told.object(&reply.request_id, reply.jobs));
     }
-    let mut waiting = Waiting::new(context.printer, &reply.jobs);
-    tokio::select! {
-        result = waiting.until_ended(farm) => result?,
-        () = signals::interrupted() => {
-            waiting.clear();
-            return Err(Failure::interrupted().hint(format!("the jobs go on; planforge cancel {} ends them", ids.join(" "))));
-        }
-    }
-    let jobs = Waiting::results(farm, &ids).await?;
+    let jobs = Waiting::new(context.printer, &reply.jobs).finish(farm, &ids).await?;
     context.printer.data(&told.table(&jobs))?;
     let succeeded = wait::tell_failures(context.printer, &jobs);
     context.printer.object(&told.object(&reply.request_id, jobs))?;

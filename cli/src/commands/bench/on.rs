@@ -12,7 +12,7 @@ use crate::{
         models,
     },
     settings::Key,
-    signals, tables,
+    tables,
     wait::{self, Waiting},
 };
 use planforge_proto::{ErrorCode, v1, view::JobView};
@@ -76,21 +76,7 @@ async fn measure(
         context.printer.note(&format!("follow with: planforge watch {}", ids.join(" ")));
         return object(context, &reply.request_id, reply.jobs, &BTreeMap::new());
     }
-    let mut waiting = Waiting::new(context.printer, &reply.jobs);
-    let ended = async {
-        match farm.is_local() {
-            true => waiting.follow(farm).await,
-            false => waiting.until_ended(farm).await,
-        }
-    };
-    tokio::select! {
-        result = ended => result?,
-        () = signals::interrupted() => {
-            let hint = format!("the jobs go on; planforge cancel {} ends them", ids.join(" "));
-            return Err(Failure::interrupted().hint(hint));
-        }
-    }
-    let jobs = Waiting::results(farm, &ids).await?;
+    let jobs = Waiting::new(context.printer, &reply.jobs).finish(farm, &ids).await?;
     let mut cells = BTreeMap::new();
     for job in jobs.iter().filter(|job| job.state() == v1::JobState::Succeeded) {
         if job.built_for != job.sku {
