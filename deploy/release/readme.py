@@ -117,11 +117,18 @@ def free_port():
 
 
 def told(line, port):
-    """A line as the page shows it: in nobody's folders."""
+    """A line as the page shows it: in nobody's folders, on no machine in particular."""
     home = os.environ.get("HOME", "/nowhere")
     for own, shown in [(home, "/home/me"), (os.getcwd(), "/home/me/here"), (f":{port}", f":{PORT}")]:
         line = line.replace(own, shown)
-    return line.rstrip()
+    host, shown = socket.gethostname(), "host"
+
+    def renamed(found):
+        # Columns stay where they are, if there is room.
+        blanks = len(found[1]) + len(host) - len(shown)
+        return shown + (" " * blanks if blanks >= 2 else found[1])
+
+    return re.sub(rf"(?<![\w./-]){re.escape(host)}(?![\w.-])( *)", renamed, line).rstrip()
 
 
 # Lines whose number and order are the machine's or the moment's.
