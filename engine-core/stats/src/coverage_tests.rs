@@ -5,7 +5,7 @@
 //! The noise of each process is tried at several sizes, for what a stopping rule does depends on how far the noise is from
 //! its target: small noise ends at the first look, large noise goes on until an interval is narrow by chance.
 
-use crate::{LatencyStats, NARROW, latency_stats};
+use crate::{LatencyStats, NARROW, NoInterval, Place, latency_stats};
 use rand::{RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus};
 
 const CENTRE: f64 = 10.0;
@@ -155,6 +155,35 @@ fn intervals_hold_the_median_of_windows_that_resemble_their_neighbours() {
 fn intervals_that_are_given_hold_the_median_of_windows_that_resemble_their_neighbours_much() {
     holds(Windows::Alike { phi: 0.8, share: 1.0 }, USUAL, 300, 0.5);
     holds(Windows::Alike { phi: 0.8, share: 1.0 }, 5, 300, 0.5);
+}
+
+/// Where there is no interval because windows resemble their neighbours: how often the place they wandered to holds the
+/// median, among measurements of `length` windows.
+fn wandering(phi: f64, length: usize) -> (f64, u32) {
+    let (mut held, mut given) = (0, 0);
+    for trial in 0..400 {
+        let mut random = Random(Xoshiro256PlusPlus::seed_from_u64(7 * trial + length as u64));
+        let (mut samples, mut level) = (Vec::new(), random.normal());
+        for _ in 0..length {
+            samples.extend((0..SAMPLES).map(|_| CENTRE + 0.1 * level + 0.02 * random.normal()));
+            level = phi * level + (1.0 - phi * phi).sqrt() * random.normal();
+        }
+        let sizes = vec![SAMPLES; length];
+        if latency_stats(&samples, &sizes).unwrap().interval == Err(NoInterval::Alike) {
+            let place = Place::wandering(&samples, &sizes).unwrap();
+            given += 1;
+            held += u32::from(place.low <= CENTRE && CENTRE <= place.high);
+        }
+    }
+    (f64::from(held) / f64::from(given.max(1)), given)
+}
+
+#[test]
+fn levels_that_wander_stay_within_reach_where_there_is_no_interval() {
+    for (phi, length) in [(0.8, USUAL), (0.8, 20), (0.9, USUAL), (0.9, 20), (0.95, 20)] {
+        let (held, given) = wandering(phi, length);
+        assert!(held >= PROMISED && given >= 40, "{phi}, {length} windows: {held} of {given}");
+    }
 }
 
 #[test]

@@ -128,7 +128,7 @@ pub fn median_interval(samples: &[f64], window_sizes: &[usize], confidence: f64)
 
 /// Cuts `samples` into their windows. One of less than half the samples of the one before, as a limit leaves it at the
 /// end, belongs to that: its own median would say little.
-fn cut<'a>(samples: &'a [f64], sizes: &[usize]) -> Vec<&'a [f64]> {
+pub(crate) fn cut<'a>(samples: &'a [f64], sizes: &[usize]) -> Vec<&'a [f64]> {
     let mut whole: Vec<usize> = Vec::with_capacity(sizes.len());
     for size in sizes.iter().copied().filter(|size| *size > 0) {
         match whole.last_mut() {

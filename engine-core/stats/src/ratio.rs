@@ -9,9 +9,14 @@
 //! Proportions*, 1998).
 
 use crate::{
-    interval::{median, median_interval},
+    alike::MIN_TO_JUDGE,
+    interval::{cut, median, median_interval},
     latency::NoInterval,
 };
+
+/// How far from the median a place may be, over the range that the windows' medians wandered through; see
+/// [`Place::wandering`]. Set so that what it gives holds in `coverage_tests.rs`.
+const WANDERED: f64 = 2.0;
 
 /// A median, and where it lies.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +31,19 @@ impl Place {
     pub fn of(samples: &[f64], window_sizes: &[usize], confidence: f64) -> Result<Self, NoInterval> {
         let interval = median_interval(samples, window_sizes, confidence)?;
         Ok(Self { median: median(samples), low: interval.low, high: interval.high })
+    }
+
+    /// Where the median of windows lies that resemble their neighbours too much for an interval ([`NoInterval::Alike`]):
+    /// to either side twice as far as their own medians lie apart, the least and the greatest of which are left out. In
+    /// simulations it holds 97 % of the time where each window is like the one before by 0.9, and more often where less:
+    /// who uses it says so, and asks for differences as on a disturbed device. `None` of fewer than ten windows.
+    pub fn wandering(samples: &[f64], window_sizes: &[usize]) -> Option<Self> {
+        let mut medians: Vec<f64> = cut(samples, window_sizes).into_iter().map(median).collect();
+        medians.sort_unstable_by(f64::total_cmp);
+        let [_, least, .., greatest, _] = medians[..] else { return None };
+        let (median, reach) = (median(samples), WANDERED * (greatest - least));
+        let far = Self { median, low: (median - reach).max(0.0), high: median + reach };
+        (medians.len() >= MIN_TO_JUDGE).then_some(far)
     }
 }
 

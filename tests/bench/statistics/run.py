@@ -2,13 +2,17 @@
 """Pairs of separate processes that measure one engine on one device: how often verdicts and gates are wrong.
 
     run.py PLAN --results FILE [--pairs N] [--slower PERCENT] [--seconds S] [--budget-s S] [--statistics PROGRAM]
+           [--keep FOLDER]
     run.py --summary FILE
+    run.py --judge FOLDER --results FILE
 
 Every pair is two processes of its own, of which none is used twice; which of the two goes first alternates. With
 --slower the second side really takes that much longer (see cli/examples/statistics.rs). Each pair is a line of JSON in
 --results, written as soon as it is measured. A call ends before --seconds are over, and the next one goes on behind the
 last line until there are --pairs of this plan, slowdown and budget. At its end, and with --summary alone, the counts
 are printed with their 95 % bounds (Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934).
+
+--keep stores the two reports of every pair, so that --judge can say what another version makes of the same ones.
 
 Builds the program with `cargo build --release -p planforge-cli --example statistics` unless --statistics names it.
 """
@@ -19,6 +23,7 @@ import hashlib
 import json
 import math
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -119,8 +124,21 @@ def pair(statistics, plan, slower, budget_s, index, folder):
         done = subprocess.run([str(word) for word in words], stderr=subprocess.PIPE, text=True)
         if done.returncode != 0:
             sys.exit(f"a measurement failed: {done.stderr.strip()}")
-    words = [str(statistics), "judge", str(sides[0][0]), str(sides[1][0])]
+    return judge(statistics, folder)
+
+
+def judge(statistics, folder):
+    words = [str(statistics), "judge", str(folder / "base.json"), str(folder / "other.json")]
     return json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def judge_again(statistics, kept, results):
+    """What `statistics` says of pairs that --keep stored, in a file of results of its own."""
+    with open(results, "w") as file:
+        for folder in sorted(path.parent for path in kept.glob("*/own.json")):
+            own = json.loads((folder / "own.json").read_text())
+            file.write(json.dumps({**own, **judge(statistics, folder)}) + "\n")
+    summary(lines_of(results))
 
 
 def main():
@@ -132,15 +150,20 @@ def main():
     parser.add_argument("--seconds", type=float, default=540.0)
     parser.add_argument("--budget-s", type=int, default=2)
     parser.add_argument("--statistics", type=pathlib.Path)
+    parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("--summary", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--judge", type=pathlib.Path, metavar="FOLDER")
     args = parser.parse_args()
     if args.summary:
         summary(lines_of(args.summary))
         return
+    if args.judge and args.results:
+        judge_again(args.statistics.resolve() if args.statistics else program(), args.judge, args.results)
+        return
     if not args.plan or not args.results:
         parser.error("a plan and --results are needed")
     began = time.monotonic()
-    statistics = args.statistics or program()
+    statistics = args.statistics.resolve() if args.statistics else program()
     name = hashlib.sha256(args.plan.read_bytes()).hexdigest()[:12]
     own = {"plan": name, "slower_percent": args.slower, "budget_s": args.budget_s}
     done = sum(1 for line in lines_of(args.results) if key_of(line) == key_of(own))
@@ -154,6 +177,10 @@ def main():
             line = pair(statistics, args.plan, args.slower, args.budget_s, done, pathlib.Path(folder))
             results.write(json.dumps({**own, "unix_s": round(time.time()), **line}) + "\n")
             results.flush()
+            if args.keep:
+                kept = args.keep / f"{name}-{args.slower:g}-{done:04}"
+                shutil.copytree(folder, kept, dirs_exist_ok=True)
+                (kept / "own.json").write_text(json.dumps(own))
             done += 1
             longest = max(longest, time.monotonic() - from_s)
     summary([line for line in lines_of(args.results) if key_of(line) == key_of(own)])

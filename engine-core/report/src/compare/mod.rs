@@ -262,8 +262,33 @@ pub fn compare_among(reports: &[Report], others: &[Report]) -> Result<Comparison
 }
 
 /// Where the raw samples of a report say that its median lies.
-fn place(report: &Report, confidence: f64) -> Result<Result<Place, NoInterval>, SamplesError> {
-    Ok(Place::of(&report.samples.decode()?, &report.counted_windows(), confidence))
+enum Known {
+    /// With the confidence asked for.
+    Surely(Place),
+    /// Windows resemble their neighbours too much for that: as far as they wandered, see [`Place::wandering`].
+    Roughly(Place),
+    Not(NoInterval),
+}
+
+impl Known {
+    fn place(&self) -> Result<(&Place, bool), NoInterval> {
+        match self {
+            Self::Surely(place) => Ok((place, false)),
+            Self::Roughly(place) => Ok((place, true)),
+            Self::Not(reason) => Err(*reason),
+        }
+    }
+}
+
+fn place(report: &Report, confidence: f64) -> Result<Known, SamplesError> {
+    let (samples, sizes) = (report.samples.decode()?, report.counted_windows());
+    Ok(match Place::of(&samples, &sizes, confidence) {
+        Ok(place) => Known::Surely(place),
+        Err(NoInterval::Alike) => {
+            Place::wandering(&samples, &sizes).map_or(Known::Not(NoInterval::Alike), Known::Roughly)
+        }
+        Err(reason) => Known::Not(reason),
+    })
 }
 
 /// Why nothing is known of the ratio to a report whose samples do not tell where their median lies.
@@ -322,7 +347,7 @@ fn untold(base: usize, other: usize, reports: &[Report], reason: String) -> Pair
     }
 }
 
-fn pair(base: usize, other: usize, reports: &[Report], places: &[Result<Place, NoInterval>], basis: &Basis) -> Pair {
+fn pair(base: usize, other: usize, reports: &[Report], places: &[Known], basis: &Basis) -> Pair {
     let untold = |reason: String| untold(base, other, reports, reason);
     let (left, right) = (&reports[base], &reports[other]);
     // As where the interval is too wide: there is a ratio, and nothing says how far it may be off.
@@ -330,16 +355,20 @@ fn pair(base: usize, other: usize, reports: &[Report], places: &[Result<Place, N
         let ratio = Some(right.latency_ms.median / left.latency_ms.median).filter(|ratio| ratio.is_finite());
         Pair { verdict: Verdict::Ambiguous, ratio, ..untold(unknown(report, reason)) }
     };
-    let (below, above) = match (places[base], places[other]) {
-        (Ok(below), Ok(above)) => (below, above),
+    let (below, above, roughly) = match (places[base].place(), places[other].place()) {
+        (Ok((below, one)), Ok((above, two))) => (below, above, one || two),
         (Err(reason), _) => return unbounded(left, reason),
         (_, Err(reason)) => return unbounded(right, reason),
     };
-    let Some(interval) = ratio_interval(&below, &above) else {
+    let Some(interval) = ratio_interval(below, above) else {
         return untold("a report holds no latency to divide by".into());
     };
-    let apart = pace::apart(left, right).unwrap_or(0.0);
-    let (verdict, mut reason) = judge(&interval, disturbed(left) || disturbed(right), apart, basis);
+    let condition = Condition {
+        disturbed: disturbed(left) || disturbed(right),
+        roughly,
+        apart: pace::apart(left, right).unwrap_or(0.0),
+    };
+    let (verdict, mut reason) = judge(&interval, condition, basis);
     if measured_on(left) != measured_on(right) {
         reason = format!("on different device kinds, {} and {}: {reason}", measured_on(left), measured_on(right));
     }
@@ -416,11 +445,21 @@ fn timed_on(report: &Report) -> String {
     }
 }
 
+/// Under what two reports were measured.
+#[derive(Clone, Copy)]
+struct Condition {
+    /// Windows count that something disturbed.
+    disturbed: bool,
+    /// The place of one median is known roughly.
+    roughly: bool,
+    /// How far apart the cores' paces were: as much of a difference may come from there.
+    apart: f64,
+}
+
 /// Judged by logarithms, of which those of the other way round are the negatives: so are the verdicts.
-///
-/// `apart` is how far apart the cores' paces were: as much of a difference may come from there.
-fn judge(interval: &RatioInterval, disturbed: bool, apart: f64, basis: &Basis) -> (Verdict, String) {
-    let margin = if disturbed { basis.disturbed_margin } else { basis.margin };
+fn judge(interval: &RatioInterval, condition: Condition, basis: &Basis) -> (Verdict, String) {
+    let Condition { disturbed, roughly, apart } = condition;
+    let margin = if disturbed || roughly { basis.disturbed_margin } else { basis.margin };
     let edge = margin.ln_1p() + apart;
     let RatioInterval { log_ratio, log_low, log_high } = *interval;
     let verdict = if log_high < 0.0 && log_ratio <= -edge {
@@ -433,8 +472,13 @@ fn judge(interval: &RatioInterval, disturbed: bool, apart: f64, basis: &Basis) -
         Verdict::Ambiguous
     };
     let (ratio, low, high) = (interval.ratio(), interval.low(), interval.high());
-    let range = format!("the ratio of medians is {ratio:.3}, {} interval {low:.3} to {high:.3}", basis.each_words());
-    let why = if disturbed { "a device was disturbed, so differences" } else { "differences" };
+    let sure = if roughly { "roughly".into() } else { format!("{} interval", basis.each_words()) };
+    let range = format!("the ratio of medians is {ratio:.3}, {sure} {low:.3} to {high:.3}");
+    let why = match (roughly, disturbed) {
+        (true, _) => "neighbouring windows resemble each other too much for an interval, so differences",
+        (false, true) => "a device was disturbed, so differences",
+        (false, false) => "differences",
+    };
     let cores = match apart.exp_m1() * 100.0 {
         percent if percent >= 0.5 => format!(", and {percent:.0} % more, for the cores were so much faster beside one"),
         _ => String::new(),
