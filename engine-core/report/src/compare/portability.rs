@@ -3,12 +3,12 @@
 //! The cell is filled only where both were measured under the same conditions on B: the foreign plan, and the engine of
 //! the same model, spec and toolchain that was built for B. Otherwise it says why it is empty.
 
-use super::{disturbed, incomparable, measured_on, place, unknown};
+use super::{Known, disturbed, incomparable, measured_on, place, unknown};
 use crate::{
     OTHER_LIBRARIES, Report,
     format::{milliseconds, percent},
 };
-use planforge_stats::{CI_CONFIDENCE, ratio_interval};
+use planforge_stats::{CI_CONFIDENCE, NoInterval, ratio_interval};
 use planforge_types::{Digest, EngineKey, Sku};
 use serde::{Deserialize, Serialize};
 
@@ -122,8 +122,12 @@ fn against(report: &Report, own: &Report) -> Result<Loss, String> {
         return Err(reason);
     }
     let damaged = |_| "the samples of a report are damaged".to_owned();
-    let place =
-        |report: &Report| place(report, CI_CONFIDENCE).map_err(damaged)?.map_err(|reason| unknown(report, reason));
+    // Bounds of a loss are stated with their confidence: a rough place has none.
+    let place = |report: &Report| match place(report, CI_CONFIDENCE).map_err(damaged)? {
+        Known::Surely(place) => Ok(place),
+        Known::Roughly(_) => Err(unknown(report, NoInterval::Alike)),
+        Known::Not(reason) => Err(unknown(report, reason)),
+    };
     let interval = ratio_interval(&place(own)?, &place(report)?).ok_or("a report holds no latency to divide by")?;
     if !interval.log_high.is_finite() || !interval.log_low.is_finite() {
         return Err("the windows differ so much that the loss has no bounds".into());

@@ -170,7 +170,8 @@ fn margins_are_as_far_from_one_on_either_side() {
     let interval = |log_ratio: f64| RatioInterval { log_ratio, log_low: log_ratio - 1e-3, log_high: log_ratio + 1e-3 };
     let basis = Basis::of(1);
     for (margin, disturbed) in [(SAME_MARGIN, false), (DISTURBED_MARGIN, true)] {
-        let verdict = |log_ratio: f64| judge(&interval(log_ratio), disturbed, 0.0, &basis).0;
+        let verdict =
+            |log_ratio: f64| judge(&interval(log_ratio), Condition { disturbed, roughly: false, apart: 0.0 }, &basis).0;
         let edge = (1.0 + margin).ln();
         assert_eq!((verdict(edge), verdict(-edge)), (Verdict::Slower, Verdict::Faster));
         let within = edge - 1.1e-3;
@@ -210,7 +211,9 @@ fn windows_that_resemble_their_neighbours_tell_large_differences_only() {
     };
     let pair = |other: f64| compare(&[waves(10.0), waves(other)]).unwrap().pairs.remove(0);
     assert_eq!(waves(10.0).interval(), Err(NoInterval::Alike));
-    for (other, verdict) in [(10.0, Verdict::Same), (10.5, Verdict::Ambiguous), (11.5, Verdict::Slower), (8.5, Verdict::Faster)] {
+    for (other, verdict) in
+        [(10.0, Verdict::Same), (10.5, Verdict::Ambiguous), (11.5, Verdict::Slower), (8.5, Verdict::Faster)]
+    {
         let found = pair(other);
         assert_eq!(found.verdict, verdict, "{other}: {found:?}");
         assert!(found.reason.contains("roughly") && found.reason.contains("resemble each other too much"), "{found:?}");
