@@ -3,8 +3,9 @@
 //!
 //! `cargo bench -p planforge-coordinator --bench crowd` prints one line for each crowd. `PLANFORGE_BENCH_HOSTILE` (4,096),
 //! `PLANFORGE_BENCH_AGENTS` (1,100) and `PLANFORGE_BENCH_CALLS` (1,000) set how large it is. Coordinator, fleet, crowd and
-//! the token each are a process of their own; on a machine with few cores they take the processor from each other, which
-//! the quiet line shows.
+//! the token each are a process of their own. The crowd and the greedy token would be on machines of their own: here they
+//! run at the lowest priority, so that what they do to the coordinator is seen, and not what they do to its processor. How
+//! many connections the crowd opened is printed, so that one knows whether it came to its work.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 #![allow(dead_code, reason = "benchmarks share what is scripted, and each uses a part")]
@@ -118,8 +119,14 @@ async fn work(mut agent: Agent, plan: (Digest, u64)) -> Outcome {
     }
 }
 
+/// Gives the processor to everybody else first, as whoever sits elsewhere does.
+fn elsewhere() -> Outcome {
+    Ok(rustix::process::setpriority_process(None, 19)?)
+}
+
 /// Connections that say nothing or one byte, from so many addresses of this machine, opened again when they are closed.
 async fn hostile(to: SocketAddr, addresses: u32) -> Outcome {
+    elsewhere()?;
     let held = Arc::new(AtomicU64::new(0));
     let count = setting("PLANFORGE_BENCH_HOSTILE", 4_096) as u32;
     let tried = Arc::new(AtomicU64::new(0));
@@ -160,6 +167,7 @@ async fn hold(to: SocketAddr, from: Ipv4Addr, one_byte: bool) -> Result<TcpStrea
 
 /// One token that submits as fast as it can, on every connection that it gets.
 async fn greedy(url: &str, secret: &str, model: &str) -> Outcome {
+    elsewhere()?;
     let way = Way { url: url.to_owned(), secret: secret.to_owned() };
     let (done, refused) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut streams = Vec::new();

@@ -2,6 +2,7 @@
 
 use planforge_types::Digest;
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     fmt,
     net::{IpAddr, Ipv4Addr},
@@ -133,6 +134,9 @@ pub struct Ledger {
     next: Id,
     all: BTreeMap<Id, Standing>,
     strangers: BTreeMap<Source, BTreeSet<Id>>,
+    /// Every address that strangers come from, by how many they are, then by whose oldest has been here longest: who goes
+    /// is found in no more steps the more addresses there are.
+    weights: BTreeSet<(usize, Reverse<Id>, Source)>,
     /// Known connections on which nothing runs, the longest first.
     idle: BTreeMap<u64, Id>,
     next_idle: u64,
@@ -148,6 +152,7 @@ impl Ledger {
             next: 0,
             all: BTreeMap::new(),
             strangers: BTreeMap::new(),
+            weights: BTreeSet::new(),
             idle: BTreeMap::new(),
             next_idle: 0,
             by_holder: BTreeMap::new(),
@@ -171,9 +176,7 @@ impl Ledger {
             self.strangers.get(&source).and_then(|ids| ids.first().copied())
         } else if self.counts.strangers >= self.places.strangers {
             // Of the addresses that hold most, the one whose oldest has been here longest.
-            let most = self.strangers.values().map(BTreeSet::len).max().unwrap_or(0);
-            let heaviest = self.strangers.values().filter(|ids| ids.len() == most);
-            heaviest.filter_map(|ids| ids.first().copied()).min()
+            self.weights.last().map(|(_, Reverse(oldest), _)| *oldest)
         } else {
             None
         };
@@ -181,7 +184,7 @@ impl Ledger {
         let id = self.next;
         self.next += 1;
         self.all.insert(id, Standing::Stranger(source));
-        self.strangers.entry(source).or_default().insert(id);
+        self.change_strangers(source, |ids| ids.insert(id));
         self.counts.strangers += 1;
         (id, leaves)
     }
@@ -295,13 +298,21 @@ impl Ledger {
     }
 
     fn remove_stranger(&mut self, id: Id, source: Source) {
-        if let Some(ids) = self.strangers.get_mut(&source) {
-            ids.remove(&id);
-            if ids.is_empty() {
-                self.strangers.remove(&source);
-            }
-        }
+        self.change_strangers(source, |ids| ids.remove(&id));
         self.counts.strangers -= 1;
+    }
+
+    fn change_strangers(&mut self, source: Source, change: impl FnOnce(&mut BTreeSet<Id>) -> bool) {
+        let weight = |ids: &BTreeSet<Id>| ids.first().map(|oldest| (ids.len(), Reverse(*oldest), source));
+        let ids = self.strangers.entry(source).or_default();
+        let before = weight(ids);
+        change(ids);
+        let after = weight(ids);
+        if ids.is_empty() {
+            self.strangers.remove(&source);
+        }
+        before.inspect(|weight| _ = self.weights.remove(weight));
+        self.weights.extend(after);
     }
 }
 
@@ -418,6 +429,8 @@ mod tests {
             let idle = ledger.all.values().filter(|s| matches!(s, Standing::Known { idle: Some(_), .. })).count();
             assert_eq!((ledger.counts.strangers, ledger.counts.known), (strangers, known));
             assert_eq!(ledger.strangers.values().map(BTreeSet::len).sum::<usize>(), strangers);
+            let weights = ledger.strangers.iter().map(|(from, ids)| (ids.len(), Reverse(*ids.first().unwrap()), *from));
+            assert_eq!(ledger.weights, weights.collect());
             assert_eq!(ledger.by_holder.values().map(BTreeSet::len).sum::<usize>(), known);
             assert_eq!(ledger.idle.len(), idle);
             assert!(strangers <= 8 && known <= 8 && ledger.people <= 5);
