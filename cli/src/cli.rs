@@ -1,10 +1,11 @@
 //! The command line's grammar.
 
+#[cfg(feature = "local")]
+use crate::commands::{agent, bench, coordinator, doctor, explain, inspect, ops, probe, run, testmodel, token, up};
 use crate::{
     commands::{
-        agent, agents, audit, bench, build, caches, cancel, check, compare, completions, config, coordinator, devices,
-        diff, doctor, engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, ops, plugins, probe,
-        projects, report, retry, run, submit, sync, testmodel, token, up, watch,
+        agents, audit, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch, jobs,
+        login, logs, man_pages, open, plugins, projects, report, retry, submit, sync, watch,
     },
     examples, failure,
     settings::{self, Key, Layer},
@@ -111,10 +112,13 @@ impl Global {
 pub enum Command {
     /// Build engines of a model, measure them and bring them here
     Build(build::Args),
+    #[cfg(feature = "local")]
     /// Run a coordinator and this machine's agent
     Up(up::Args),
+    #[cfg(feature = "local")]
     /// Run a coordinator
     Coordinator(coordinator::Args),
+    #[cfg(feature = "local")]
     /// Run this machine's agent for a coordinator
     Agent(agent::Args),
     /// Submit jobs and return at once
@@ -151,20 +155,27 @@ pub enum Command {
     Projects(projects::Args),
     /// Show who did what to the farm, and what came of it
     Audit(audit::Args),
+    #[cfg(feature = "local")]
     /// Look for what is wrong with this machine; sets nothing
     Doctor(doctor::Args),
+    #[cfg(feature = "local")]
     /// Measure what this machine's GPU reaches: copies, products, transfers, launches
     Probe(probe::Args),
     /// List finished engines
     Engines(engines::Args),
+    #[cfg(feature = "local")]
     /// Show what a plan or an ONNX file holds
     Inspect(inspect::Args),
+    #[cfg(feature = "local")]
     /// Say what the native compiler would do with a model, and what it cannot
     Explain(explain::Args),
+    #[cfg(feature = "local")]
     /// List the operators that a native compiler knows
     Ops(ops::Args),
+    #[cfg(feature = "local")]
     /// Measure a plan or a model on this machine, or on devices of the farm
     Bench(bench::Args),
+    #[cfg(feature = "local")]
     /// Run a plan on inputs from a file
     Run(run::Args),
     /// List and drop the timing caches that the farm keeps
@@ -177,8 +188,10 @@ pub enum Command {
     Logout(login::LogoutArgs),
     /// Print a link that signs a browser in to the page, once
     Open(open::Args),
+    #[cfg(feature = "local")]
     /// Create, list, rebind and revoke tokens
     Token(token::Args),
+    #[cfg(feature = "local")]
     /// Write a model to try the farm with
     Testmodel(testmodel::Args),
     /// Print a completion script for a shell
@@ -186,9 +199,11 @@ pub enum Command {
     /// Write a man page for each command
     #[command(hide = true)]
     ManPages(man_pages::Args),
+    #[cfg(feature = "local")]
     /// One job of an agent
     #[command(hide = true)]
     Worker,
+    #[cfg(feature = "local")]
     /// Look whether a GPU can be used; agents start this after a failure
     #[command(hide = true)]
     CheckDevice { device: String },

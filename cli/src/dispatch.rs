@@ -1,11 +1,12 @@
 //! From the command line, once it is parsed, to the command that does it.
 
+#[cfg(feature = "local")]
+use crate::commands::{agent, bench, coordinator, doctor, explain, inspect, ops, probe, run, testmodel, token, up};
 use crate::{
     cli::{Cli, Command},
     commands::{
-        agent, agents, audit, bench, build, caches, cancel, check, compare, completions, config, coordinator, devices,
-        diff, doctor, engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, ops, plugins, probe,
-        projects, report, retry, run, submit, sync, testmodel, token, up, watch,
+        agents, audit, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch, jobs,
+        login, logs, man_pages, open, plugins, projects, report, retry, submit, sync, watch,
     },
     context::Context,
     failure::Failure,
@@ -19,6 +20,7 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
     let settings = Settings::of_process(parsed.global.layer())?;
     let context = Context { printer, settings, verbose: parsed.global.verbose };
     let service = match parsed.command {
+        #[cfg(feature = "local")]
         Command::Up(_) | Command::Coordinator(_) | Command::Agent(_) => Service::Yes,
         _ => Service::No,
     };
@@ -28,15 +30,23 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
     }
     telemetry::start(&context.settings, context.verbose, service)?;
     match parsed.command {
+        #[cfg(feature = "local")]
         Command::Up(args) => context.block_on(up::run(&context, args)),
+        #[cfg(feature = "local")]
         Command::Coordinator(args) => context.block_on(coordinator::run(&context, args)),
+        #[cfg(feature = "local")]
         Command::Agent(args) => context.block_on(agent::run(&context, args)),
         Command::Report(args) => context.block_on(report::run(&context, args)),
         Command::Compare(args) => compare::run(&context, args),
+        #[cfg(feature = "local")]
         Command::Inspect(args) => inspect::run(&context, args),
+        #[cfg(feature = "local")]
         Command::Explain(args) => explain::run(&context, args),
+        #[cfg(feature = "local")]
         Command::Bench(args) => bench::run(&context, args),
+        #[cfg(feature = "local")]
         Command::Run(args) => run::run(&context, args),
+        #[cfg(feature = "local")]
         Command::Testmodel(args) => testmodel::run(&context, args),
         Command::Build(args) => build::run(&context, args),
         Command::Submit(args) => submit::run(&context, args),
@@ -54,16 +64,21 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Agents(args) => context.block_on(agents::run(&context, args)),
         Command::Projects(args) => context.block_on(projects::run(&context, args)),
         Command::Audit(args) => context.block_on(audit::run(&context, args)),
+        #[cfg(feature = "local")]
         Command::Doctor(args) => doctor::run(&context, args),
         Command::Engines(args) => context.block_on(engines::run(&context, args)),
         Command::Caches(args) => context.block_on(caches::run(&context, args)),
+        #[cfg(feature = "local")]
         Command::Probe(args) => probe::run(&context, args),
+        #[cfg(feature = "local")]
         Command::Ops(args) => ops::run(&context, args),
         Command::Plugins(args) => context.block_on(plugins::run(&context, args)),
         Command::Login(args) => context.block_on(login::run(&context, args)),
         Command::Logout(args) => login::log_out(&context, args),
         Command::Open(args) => context.block_on(open::run(&context, args)),
+        #[cfg(feature = "local")]
         Command::Token(args) => context.block_on(token::run(&context, args)),
+        #[cfg(feature = "local")]
         Command::Worker | Command::CheckDevice { .. } => unreachable!("main runs what agents start"),
         Command::Completions(args) => completions::run(&context, args, Cli::grammar()),
         Command::ManPages(args) => man_pages::run(args, Cli::grammar()),

@@ -19,7 +19,7 @@
 //! | `declared` | what a project declares and has locked, and how the farm stands to it |
 //! | `fetched` | what `fetch` put where, so that it need not be read again |
 //! | `lists` | lists that come in pages, as a whole |
-//! | `local` | this machine's own farm: who hosts it, who is its client |
+//! | `local` | this machine's own farm: who hosts it, who is its client; in the small client `no_local`, that there is none |
 //! | `request` | from flags and model files to a request |
 //! | `reports`, `portability` | reports by name, and what foreign plans lose |
 //! | `older` | engines of an older compiler |
@@ -28,23 +28,36 @@
 //! | `tables` | how jobs, devices, engines and reports look to people |
 //! | `signals`, `telemetry` | being asked to end; log lines |
 //!
+//! Without the feature `local` this is the small client: no coordinator, no agent, no compiler, and no library is opened at
+//! run time.
+//!
 //! Nothing uses `commands` but `cli`, whose grammar is made of their flags, and `dispatch`.
 
+#![cfg_attr(not(feature = "local"), allow(dead_code, reason = "what only this machine's own farm needs"))]
+
+#[cfg(feature = "local")]
 mod backends;
 mod cli;
 mod commands;
 mod context;
 mod credentials;
 mod declared;
+#[cfg(feature = "local")]
 mod device_check;
 mod dispatch;
+#[cfg(feature = "local")]
 mod doctor;
 mod examples;
 mod failure;
 mod farm;
 mod fetched;
 mod lists;
+#[cfg(feature = "local")]
 mod local;
+#[cfg(not(feature = "local"))]
+#[path = "no_local.rs"]
+mod local;
+#[cfg(feature = "local")]
 mod local_worker;
 mod logins;
 mod older;
@@ -86,10 +99,12 @@ pub fn main() -> ExitCode {
             return ExitCode::from(error.exit_code().try_into().unwrap_or(2));
         }
     };
+    #[cfg(feature = "local")]
     // A worker reads its order from standard input and nothing else: no settings of its user may change it.
     if let cli::Command::Worker = parsed.command {
         return planforge_agent::worker_main(backends::compilers(), &planforge_device::telemetry::for_device);
     }
+    #[cfg(feature = "local")]
     if let cli::Command::CheckDevice { device } = &parsed.command {
         return device_check::main(device);
     }

@@ -4,7 +4,9 @@
 //! it again would give another one.
 
 use crate::{farm::Farm, printer::Printer};
+#[cfg(feature = "local")]
 use planforge_cpu::COMPILER_REVISION;
+#[cfg(feature = "local")]
 use planforge_cuda::versions::CUDA_REVISION;
 use planforge_plan::BACKEND;
 use planforge_proto::v1;
@@ -32,6 +34,18 @@ fn revision(toolchain_json: &str) -> Option<u64> {
     (toolchain.backend == BACKEND).then(|| toolchain.version.parse().ok())?
 }
 
+/// The revision of this program's own compiler for such a device.
+#[cfg(feature = "local")]
+fn own(sku: &Sku) -> Option<u64> {
+    Some(u64::from(if sku.is_cpu() { COMPILER_REVISION } else { CUDA_REVISION }))
+}
+
+/// The small client holds none.
+#[cfg(not(feature = "local"))]
+fn own(_: &Sku) -> Option<u64> {
+    None
+}
+
 impl OlderCompiler {
     /// Of an engine that the native compiler built before its revision went up.
     pub fn of(engine: &v1::Engine, devices: &[v1::Device]) -> Option<Self> {
@@ -39,11 +53,7 @@ impl OlderCompiler {
         // What an agent that is away offered before says nothing of what it will offer.
         let alike = devices.iter().filter(|device| device.online && device.skus.contains(&engine.sku));
         let offered = alike.flat_map(|device| &device.offers).filter_map(|offer| revision(&offer.toolchain_json)).max();
-        let own = || {
-            let sku: Sku = engine.sku.parse().ok()?;
-            Some(u64::from(if sku.is_cpu() { COMPILER_REVISION } else { CUDA_REVISION }))
-        };
-        let newest = offered.or_else(own)?;
+        let newest = offered.or_else(|| own(&engine.sku.parse().ok()?))?;
         (newest > built_by).then_some(Self { built_by, newest, offered: offered.is_some() })
     }
 

@@ -1,6 +1,8 @@
 //! Finding reports: by job, engine key, plan or its digest, or in a file.
 
-use crate::{backends, context::Context, failure::Failure, farm::Farm, lists, request::models, settings::Key};
+#[cfg(feature = "local")]
+use crate::backends;
+use crate::{context::Context, failure::Failure, farm::Farm, lists, request::models, settings::Key};
 use planforge_proto::{ErrorCode, v1, view};
 use planforge_report::{ReadError, Report};
 use planforge_types::{Digest, Sku, ToolchainConstraint};
@@ -30,6 +32,13 @@ pub fn is_report_file(path: &Path) -> bool {
     path.is_file() && !is_plan_file(path)
 }
 
+/// The small client knows no formats, only names.
+#[cfg(not(feature = "local"))]
+fn is_plan_file(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "plan")
+}
+
+#[cfg(feature = "local")]
 fn is_plan_file(path: &Path) -> bool {
     // What cannot be read is told where it is read.
     path.is_file() && backends::of_plan(path).is_ok_and(|backend| backend.is_some())

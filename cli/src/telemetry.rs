@@ -4,9 +4,12 @@ use crate::{
     failure::Failure,
     settings::{Key, Settings},
 };
+#[cfg(feature = "local")]
 use planforge_agent::log_fields;
 use planforge_types::shown;
-use std::io::{self, IsTerminal as _};
+use std::io;
+#[cfg(feature = "local")]
+use std::io::IsTerminal as _;
 use tracing_subscriber::{filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 /// Whether this process serves others: services say what they do, commands only what goes wrong.
@@ -33,8 +36,12 @@ pub fn start(settings: &Settings, verbose: u8, service: Service) -> Result<(), F
     })?;
     let filtered = tracing_subscriber::registry().with(filter);
     let lines = fmt::layer();
+    #[cfg(feature = "local")]
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     match settings.get(Key::LogFormat).unwrap_or("text") {
+        #[cfg(not(feature = "local"))]
+        "text" => filtered.with(lines.with_writer(|| TextLines).with_ansi(false)).init(),
+        #[cfg(feature = "local")]
         "text" => filtered.with(lines.fmt_fields(log_fields()).with_writer(io::stderr).with_ansi(colour)).init(),
         "json" => filtered.with(lines.json().flatten_event(true).with_writer(|| JsonLines)).init(),
         other => {
@@ -42,6 +49,24 @@ pub fn start(settings: &Settings, verbose: u8, service: Service) -> Result<(), F
         }
     }
     Ok(())
+}
+
+/// Lines of text on stderr, whole lines escaped.
+#[cfg(not(feature = "local"))]
+struct TextLines;
+
+#[cfg(not(feature = "local"))]
+impl io::Write for TextLines {
+    /// Gets a whole line at a time.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let line = String::from_utf8_lossy(bytes);
+        writeln!(io::stderr().lock(), "{}", shown::line(line.trim_end_matches('\n')))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Lines of JSON on stderr. What could steer a terminal is written as JSON's escapes, which are the same values.

@@ -43,7 +43,11 @@ if [ -n "$glibc" ]; then
 fi
 "${build[@]}" --release --locked --bin planforge --target "$full" --target-dir "$work/target"
 python3 "$here/sbom.py" --target "$target" >"$work/sbom.cdx.json"
-python3 "$here/pack.py" "$work/target/$target/release/planforge" --out "$out" --sbom "$work/sbom.cdx.json"
+cp "$work/target/$target/release/planforge" "$work/planforge"
+# The small client: the same commit without this machine's own farm.
+"${build[@]}" --release --locked --bin planforge --no-default-features --target "$full" --target-dir "$work/target"
+python3 "$here/pack.py" "$work/planforge" --client "$work/target/$target/release/planforge" --out "$out" \
+    --sbom "$work/sbom.cdx.json"
 if [ -n "$glibc" ]; then
     auditwheel show "$out"/planforge-*.whl
 fi

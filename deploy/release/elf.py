@@ -1,4 +1,5 @@
-"""What a Linux binary says of where it runs: its machine, and the newest glibc whose symbols it needs.
+"""What a Linux binary says of where it runs: its machine, the newest glibc whose symbols it needs, and which functions
+of other libraries it calls.
 
 Read from the file's own section of needed versions (`.gnu.version_r`), as the dynamic loader does: System V ABI, chapter
 4, and the Linux Standard Base, section 10.7.
@@ -7,7 +8,9 @@ Read from the file's own section of needed versions (`.gnu.version_r`), as the d
 import dataclasses
 import struct
 
-SECTION_STRINGS, SECTION_VERSIONS_NEEDED = 3, 0x6FFFFFFE
+SECTION_SYMBOLS, SECTION_VERSIONS_NEEDED = 11, 0x6FFFFFFE
+# A symbol that the file does not define itself.
+UNDEFINED = 0
 
 
 class NoElf(Exception):
@@ -19,6 +22,8 @@ class Head:
     machine: int
     # Newest version of glibc that is needed, as "2.28".
     libc: str
+    # Names that the loader has to find in libraries.
+    imports: frozenset
 
 
 def read(path):
@@ -35,8 +40,10 @@ def parse(data, name):
     (sections_at,) = struct.unpack_from("<Q", data, 40)
     size, count = struct.unpack_from("<HH", data, 58)
     sections = [struct.unpack_from("<IIQQQQIIQQ", data, sections_at + index * size) for index in range(count)]
-    newest = (0, 0)
-    for _, kind, _, _, at, _, link, entries, _, _ in sections:
+    newest, imports = (0, 0), set()
+    for _, kind, _, _, at, length, link, entries, _, _ in sections:
+        if kind == SECTION_SYMBOLS:
+            imports.update(imported(data, at, length, sections[link][4]))
         if kind != SECTION_VERSIONS_NEEDED:
             continue
         strings_at = sections[link][4]
@@ -44,7 +51,13 @@ def parse(data, name):
             newest = max(newest, version)
     if newest == (0, 0):
         raise NoElf(f"{name} needs no glibc, so nothing says where it runs")
-    return Head(machine=machine, libc=".".join(str(number) for number in newest))
+    return Head(machine=machine, libc=".".join(str(number) for number in newest), imports=frozenset(imports))
+
+
+def imported(data, at, length, strings_at):
+    for name, _, _, section, _, _ in struct.iter_unpack("<IBBHQQ", data[at : at + length - length % 24]):
+        if section == UNDEFINED and name:
+            yield text_at(data, strings_at + name)
 
 
 def needed(data, at, entries, strings_at):

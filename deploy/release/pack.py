@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Packs one built binary: a tarball, a Debian package and a Python wheel, the same bytes whenever the same is packed.
 
-    pack.py BINARY --out FOLDER [--epoch SECONDS] [--sbom FILE] [--level 1..9]
+    pack.py BINARY --out FOLDER [--client BINARY] [--epoch SECONDS] [--sbom FILE] [--level 1..9]
 
 Beside the binary go its completions and man pages, which the binary itself writes, the licence, the changelog and, where
 one is given, the list of what the binary is made of (`sbom.py`). The C library that the binary needs is read from the
 binary: it decides the wheel's platform tag and the Debian package's dependency. SHA256SUMS names every file.
+
+The small client, the same program built with --no-default-features, becomes a tarball of its own; one that would open
+libraries at run time is refused.
 
 Times in archives are SECONDS after 1970 (SOURCE_DATE_EPOCH, else the last commit's); owners are root, names are sorted.
 Needs Python alone.
@@ -192,13 +195,32 @@ def wheel(files, version, machine, libc, seconds, level):
     return f"planforge-{version}-{tag}.whl", out.getvalue()
 
 
-def pack(given, work):
-    binary = given.binary.resolve()
+def head_of(binary):
     if not binary.is_file():
-        raise Failure(f"{given.binary} is no file")
+        raise Failure(f"{binary} is no file")
     head = elf.read(binary)
     if head.machine not in MACHINES:
         raise Failure(f"{binary} is for machine {head.machine}, of which no package is made")
+    return head
+
+
+def small_client(given, version, machine, seconds, work):
+    """The tarball of the small client, by name."""
+    client = given.client.resolve()
+    head = head_of(client)
+    if "dlopen" in head.imports:
+        raise Failure(f"{client} opens libraries at run time: it is not the small client")
+    if version_of(client) != version:
+        raise Failure(f"{client} is version {version_of(client)}, the whole program {version}")
+    pages = work / "client"
+    pages.mkdir()
+    name = f"planforge_client-{version}-linux-{machine}"
+    return {f"{name}.tar.gz": tarball(payload(client, pages), name, seconds, given.level)}
+
+
+def pack(given, work):
+    binary = given.binary.resolve()
+    head = head_of(binary)
     machine, architecture = MACHINES[head.machine]
     seconds, version = epoch(given.epoch), version_of(binary)
     files = payload(binary, work)
@@ -211,6 +233,8 @@ def pack(given, work):
     }
     wheel_name, wheel_bytes = wheel(files, version, machine, head.libc, seconds, given.level)
     packed[wheel_name] = wheel_bytes
+    if given.client:
+        packed.update(small_client(given, version, machine, seconds, work))
     if given.sbom:
         packed[f"{name}.cdx.json"] = given.sbom.read_bytes()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -226,6 +250,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--client", type=pathlib.Path, help="the small client")
     parser.add_argument("--epoch", type=int)
     parser.add_argument("--sbom", type=pathlib.Path)
     parser.add_argument("--level", type=int, choices=range(1, 10), default=9, help="how hard to compress")

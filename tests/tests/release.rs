@@ -98,6 +98,18 @@ fn what_is_no_binary_or_says_no_version_is_refused_by_name() {
 }
 
 #[test]
+fn a_program_that_opens_libraries_is_no_small_client() {
+    let work = tempfile::tempdir().unwrap();
+    let sbom = work.path().join("sbom.json");
+    fs::write(&sbom, "{}").unwrap();
+    let (whole, out) = (stripped(work.path(), planforge()), work.path().join("out"));
+    let output = pack(&whole, &out, "0", &sbom).arg("--client").arg(&whole).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("opens libraries at run time"), "{said}");
+    assert!(!out.exists(), "nothing half-made stays");
+}
+
+#[test]
 fn what_the_binary_is_made_of_is_listed_with_digests_and_licences() {
     let list = || ran(&mut python(&["deploy/release/sbom.py", "--epoch", "0"]));
     let text = list();

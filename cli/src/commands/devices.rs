@@ -1,16 +1,17 @@
 //! `planforge devices`: what the farm can build for; the last column is the flag to paste.
 
+#[cfg(feature = "local")]
+use crate::{backends, local::state_folder, request::host_name};
 use crate::{
-    backends,
     context::Context,
     failure::Failure,
     farm::{Farm, Need},
-    local::state_folder,
-    request::host_name,
     tables,
 };
+#[cfg(feature = "local")]
 use planforge_agent::HostDevices;
 use planforge_proto::{v1, view::DeviceView};
+#[cfg(feature = "local")]
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
@@ -27,6 +28,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         Ok((devices, farm.is_embedded().await?))
     });
     let (mut devices, embedded) = found.await?;
+    #[cfg(feature = "local")]
     if embedded {
         devices = with_those_here(devices, scan(state_folder(&context.settings.data_folder()?)).await?);
     }
@@ -50,6 +52,7 @@ struct Listed {
 }
 
 /// Looks at this machine as its agent would. `state` is where that keeps slow findings.
+#[cfg(feature = "local")]
 async fn scan(state: PathBuf) -> Result<Vec<v1::Device>, Failure> {
     let look = move || HostDevices::new(backends::compilers(), Some(state)).describe(&host_name());
     tokio::task::spawn_blocking(look).await.map_err(|error| {
@@ -59,6 +62,7 @@ async fn scan(state: PathBuf) -> Result<Vec<v1::Device>, Failure> {
 
 /// The farm's devices, with those of this machine as they are `here` now: what a build remembered of them may be out of
 /// date, and its agent has ended with it. One that works is told as the farm knows it.
+#[cfg(feature = "local")]
 fn with_those_here(known: Vec<v1::Device>, here: Vec<v1::Device>) -> Vec<v1::Device> {
     let is_here = |device: &v1::Device| here.iter().any(|other| other.agent == device.agent);
     let works = |device: &v1::Device| {

@@ -164,6 +164,11 @@ impl For {
         if devices.iter().flatten().any(|sku| !sku.is_cpu()) {
             devices.retain(|skus| skus.iter().any(|sku| !sku.is_cpu()));
         }
+        #[cfg(not(feature = "local"))]
+        if devices.iter().flatten().all(Sku::is_cpu) && std::path::Path::new("/proc/driver/nvidia").exists() {
+            return Err(Failure::usage("this machine has a GPU, and the small client opens no library that names it")
+                .hint("name the device kind with --sku; planforge devices lists the farm's"));
+        }
         if devices.is_empty() {
             return Err(Failure::usage("this machine has no device that engines are built for; name one with --sku"));
         }

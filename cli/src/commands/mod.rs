@@ -1,8 +1,10 @@
 //! One file per command; each is thin: what it asks of the farm and what it prints.
 
+#[cfg(feature = "local")]
 pub mod agent;
 pub mod agents;
 pub mod audit;
+#[cfg(feature = "local")]
 pub mod bench;
 pub mod build;
 pub mod caches;
@@ -11,30 +13,40 @@ pub mod check;
 pub mod compare;
 pub mod completions;
 pub mod config;
+#[cfg(feature = "local")]
 pub mod coordinator;
 pub mod devices;
 pub mod diff;
+#[cfg(feature = "local")]
 pub mod doctor;
 mod dry_run;
 pub mod engines;
+#[cfg(feature = "local")]
 pub mod explain;
 pub mod fetch;
+#[cfg(feature = "local")]
 pub mod inspect;
 pub mod jobs;
 pub mod login;
 pub mod logs;
 pub mod man_pages;
 pub mod open;
+#[cfg(feature = "local")]
 pub mod ops;
 pub mod plugins;
+#[cfg(feature = "local")]
 pub mod probe;
 pub mod projects;
 pub mod report;
 pub mod retry;
+#[cfg(feature = "local")]
 pub mod run;
 pub mod submit;
 pub mod sync;
+#[cfg(feature = "local")]
 pub mod testmodel;
+#[cfg(feature = "local")]
 pub mod token;
+#[cfg(feature = "local")]
 pub mod up;
 pub mod watch;

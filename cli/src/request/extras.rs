@@ -7,6 +7,7 @@ use planforge_types::{
     BuildSpec, Digest,
     order::{BUILDS_MAX, MeasureAsk, WARM_UP_MAX_MS, WINDOWS_MAX, in_order},
 };
+#[cfg(feature = "local")]
 use planforge_worker::verify::given::{self, GivenError};
 use std::path::{Path, PathBuf};
 
@@ -83,7 +84,14 @@ fn digest_of(path: &Path) -> Result<Digest, Failure> {
     text.parse().map_err(|e| Failure::new(ErrorCode::Internal, format!("the digest of {}: {e}", path.display())))
 }
 
+/// The small client leaves what is in the file to the worker that reads it.
+#[cfg(not(feature = "local"))]
+pub fn readable_inputs(path: &Path) -> Result<(), Failure> {
+    std::fs::File::open(path).map(drop).map_err(|e| Failure::io("read", path, &e))
+}
+
 /// Refuses a file of inputs that cannot be read.
+#[cfg(feature = "local")]
 pub fn readable_inputs(path: &Path) -> Result<(), Failure> {
     let told = |error: GivenError| Failure::usage(format!("{}: {}", path.display(), error.words())).hint(error.hint());
     given::readable(path).map_err(told)

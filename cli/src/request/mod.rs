@@ -12,6 +12,7 @@ use planforge_tensorrt_rules::options::ALLOW_UNKNOWN_TOOLCHAIN;
 use planforge_types::{
     BuildSpec, Digest, OptimizationProfile, Precision, Sku, ToolchainConstraint, spec::OptimizationLevel,
 };
+#[cfg(feature = "local")]
 use planforge_worker::verify::given;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -239,7 +240,14 @@ pub fn check_inputs(args: &RequestArgs, models: &[PathBuf], base: &BuildSpec) ->
     Ok(())
 }
 
+/// The small client leaves it to the worker whether they fit.
+#[cfg(not(feature = "local"))]
+pub fn check_fit(inputs: &Path, _model: &Path, _profile: Option<&OptimizationProfile>) -> Result<(), Failure> {
+    extras::readable_inputs(inputs)
+}
+
 /// Refuses given inputs that do not fit `model` as it is built for `profile`.
+#[cfg(feature = "local")]
 pub fn check_fit(inputs: &Path, model: &Path, profile: Option<&OptimizationProfile>) -> Result<(), Failure> {
     given::check(inputs, model, profile).map_err(|error| {
         let message = format!("{} does not fit {}: {}", inputs.display(), model.display(), error.words());

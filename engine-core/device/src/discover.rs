@@ -1,9 +1,11 @@
 //! Everything this host offers, fast: opening the GPU library can take a second, so what it said is kept in a file
 //! and used again as long as nothing about library, driver, boot or partitioning has changed.
 
-use super::{CpuLevel, catalogue, cpu, gpu};
+use super::{CpuLevel, catalogue, cpu};
+#[cfg(feature = "nvml")]
+use planforge_types::durable;
 use planforge_types::{
-    Digest, durable,
+    Digest,
     fingerprint::{DeviceFingerprint, DiscoveredDevice, HostFacts},
 };
 use serde::{Deserialize, Serialize};
@@ -43,14 +45,26 @@ struct Kept {
 /// there are is the backends' to say. `cache` is a folder that may be absent.
 pub fn discover(cache: Option<&Path>) -> Vec<DiscoveredDevice> {
     let host = cpu::host_facts();
-    let gpus = match cache {
-        Some(folder) => kept_or(&folder.join(CACHE_FILE), stamp(), || gpu::detect(&host)),
-        None => gpu::detect(&host),
-    };
+    let gpus = gpus(&host, cache.map(|folder| folder.join(CACHE_FILE)).as_deref());
     let mut devices: Vec<DiscoveredDevice> = gpus.into_iter().map(|gpu| gpu_device(gpu, &host)).collect();
     let (fingerprint, levels) = cpu::detect(&host);
     devices.push(cpu_device(fingerprint, &levels));
     devices
+}
+
+#[cfg(feature = "nvml")]
+fn gpus(host: &HostFacts, kept: Option<&Path>) -> Vec<DeviceFingerprint> {
+    let detect = || crate::gpu::detect(host);
+    match kept {
+        Some(file) => kept_or(file, stamp(), detect),
+        None => detect(),
+    }
+}
+
+/// A program that opens no library at run time knows what another one kept.
+#[cfg(not(feature = "nvml"))]
+fn gpus(_: &HostFacts, kept: Option<&Path>) -> Vec<DeviceFingerprint> {
+    kept.and_then(|file| read(file, stamp())).unwrap_or_default()
 }
 
 fn gpu_device(mut fingerprint: DeviceFingerprint, host: &HostFacts) -> DiscoveredDevice {
@@ -66,12 +80,18 @@ fn cpu_device(fingerprint: DeviceFingerprint, levels: &[CpuLevel]) -> Discovered
     DiscoveredDevice { id: "cpu0".into(), fingerprint, skus, threads, offers: Vec::new(), simulated: false }
 }
 
+/// What was kept under `stamp`.
+fn read(file: &Path, stamp: Digest) -> Option<Vec<DeviceFingerprint>> {
+    let kept = fs::read(file).ok().and_then(|bytes| serde_json::from_slice::<Kept>(&bytes).ok())?;
+    (kept.version == CACHE_VERSION && kept.stamp == stamp).then_some(kept.gpus)
+}
+
 /// What was kept under `stamp`, else what `detect` finds, which is then kept. A cache that cannot be read or written
 /// only costs time.
+#[cfg(feature = "nvml")]
 fn kept_or(file: &Path, stamp: Digest, detect: impl FnOnce() -> Vec<DeviceFingerprint>) -> Vec<DeviceFingerprint> {
-    let kept = fs::read(file).ok().and_then(|bytes| serde_json::from_slice::<Kept>(&bytes).ok());
-    if let Some(kept) = kept.filter(|kept| kept.version == CACHE_VERSION && kept.stamp == stamp) {
-        return kept.gpus;
+    if let Some(gpus) = read(file, stamp) {
+        return gpus;
     }
     let gpus = detect();
     let kept = Kept { version: CACHE_VERSION, stamp, gpus: gpus.clone() };
@@ -81,6 +101,7 @@ fn kept_or(file: &Path, stamp: Digest, detect: impl FnOnce() -> Vec<DeviceFinger
     gpus
 }
 
+#[cfg(feature = "nvml")]
 fn keep(file: &Path, kept: &Kept) -> std::io::Result<()> {
     durable::write_cache(file, &serde_json::to_vec(kept)?)
 }

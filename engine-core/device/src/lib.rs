@@ -11,9 +11,12 @@
 pub mod catalogue;
 pub mod cpu;
 pub mod discover;
+#[cfg(feature = "nvml")]
 pub mod gpu;
 pub mod level;
+#[cfg(feature = "nvml")]
 pub mod nvml;
+#[cfg(feature = "nvml")]
 pub mod telemetry;
 
 pub use discover::discover;
