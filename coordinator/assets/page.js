@@ -3,6 +3,8 @@
 (() => {
   "use strict";
   const STEPS = [[60, 1, "s"], [3600, 60, "min"], [86400, 3600, "h"], [Infinity, 86400, "d"]];
+  // Attributes that belong to who reads the page.
+  const KEPT = ["open", "hidden"];
 
   function ago(moment) {
     const seconds = Math.max(0, (Date.now() - moment) / 1000);
@@ -24,6 +26,37 @@
     if (navigator.clipboard) for (const button of root.querySelectorAll("button.copy")) button.hidden = false;
   }
 
+  // Makes `old` what `fresh` is and keeps what need not change: focus, selection, scrolled places and opened details stay.
+  function morph(old, fresh) {
+    if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) return void old.replaceWith(fresh);
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
+      return;
+    }
+    // What the server last said of a time stands in its attribute; its text is this page's own.
+    if (old.nodeName === "TIME" && old.dateTime === fresh.dateTime) return;
+    for (const { name } of [...old.attributes])
+      if (!fresh.hasAttribute(name) && !KEPT.includes(name)) old.removeAttribute(name);
+    for (const { name, value } of fresh.attributes)
+      if (old.getAttribute(name) !== value && !KEPT.includes(name)) old.setAttribute(name, value);
+    const keyed = new Map([...old.children].filter((c) => c.dataset.key).map((c) => [c.dataset.key, c]));
+    let at = old.firstChild;
+    for (const child of [...fresh.childNodes]) {
+      const same = child.dataset && keyed.get(child.dataset.key);
+      if (same && same !== at) old.insertBefore(same, at);
+      const mine = same || at;
+      if (mine && !(mine.dataset && mine.dataset.key && !same)) {
+        at = mine.nextSibling;
+        morph(mine, child);
+      } else old.insertBefore(child, at);
+    }
+    while (at) {
+      const gone = at;
+      at = at.nextSibling;
+      gone.remove();
+    }
+  }
+
   function follow(address) {
     const live = document.getElementById("live");
     const source = new EventSource(address);
@@ -34,14 +67,10 @@
       const { id, html } = JSON.parse(event.data);
       const old = document.getElementById(id);
       if (!old) return;
-      const { scrollLeft, scrollTop } = old;
-      const open = [...old.querySelectorAll("details")].map((d) => d.open);
-      old.outerHTML = html;
-      const fresh = document.getElementById(id);
-      fresh.scrollLeft = scrollLeft;
-      fresh.scrollTop = scrollTop;
-      fresh.querySelectorAll("details").forEach((d, i) => { d.open = !!open[i]; });
-      revive(fresh);
+      const fresh = document.createElement("template");
+      fresh.innerHTML = html;
+      morph(old, fresh.content.firstElementChild);
+      revive(old);
     });
     source.addEventListener("append", (event) => {
       const { id, html } = JSON.parse(event.data);

@@ -23,6 +23,10 @@ const REPORT: &str = r#"{"schema_version":1,"latency_ms":{"count":500,"median":1
     "findings":[{"code":"contention","severity":"warning","message":"another process used the device"}]}"#;
 
 async fn submit(served: &Served, name: &str) -> String {
+    submit_as(served, name, "{}").await
+}
+
+async fn submit_as(served: &Served, name: &str, spec: &str) -> String {
     let file = Bytes::from(format!("model {name}"));
     let digest = served.coordinator.blobs().store(file.clone()).await.unwrap().to_string();
     let files = vec![v1::ModelFile { name: "m.onnx".into(), digest: digest.clone(), size_bytes: file.len() as u64 }];
@@ -30,7 +34,7 @@ async fn submit(served: &Served, name: &str) -> String {
     let request = v1::SubmitRequest {
         models: vec![model],
         skus: vec![SKU.into()],
-        specs_json: vec!["{}".into()],
+        specs_json: vec![spec.into()],
         ..Default::default()
     };
     let reply = served.coordinator.farm().submit(&Actor::local(), request).await.unwrap();
@@ -102,6 +106,24 @@ async fn counts_are_those_of_the_farm_and_what_runs_is_shown_however_much_waits(
     }
     assert!(text.contains(&format!("/jobs/{running}")), "{text}");
     assert!(text.contains("31 more run or wait"), "{text}");
+}
+
+#[tokio::test]
+async fn jobs_and_engines_of_one_model_are_told_apart_by_their_specs() {
+    let served = Served::start().await;
+    let mut agent = Agent::usual(farm(&served), "a").await;
+    for spec in ["{}", r#"{"threads":1,"optimization_level":5}"#] {
+        let id = submit_as(&served, "m.onnx", spec).await;
+        let assign = agent.assigned().await;
+        succeed(&served, &mut agent, &assign).await;
+        support::until_state(farm(&served), &id, v1::JobState::Succeeded).await;
+    }
+    let text = served.get("/").await.text();
+    for words in ["fp32, 1 thread, level 5", "fp32<"] {
+        assert_eq!(text.matches(words).count(), 2, "{words}, in the jobs and in the engines: {text}");
+    }
+    assert!(text.contains("<dt>Failed</dt><dd>0<small> of the last 2</small></dd>"), "{text}");
+    assert!(text.contains("<a class=\"skip\" href=\"#content\">") && text.contains("<main id=\"content\""), "{text}");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! What tells rows of one list apart: columns of toolchain, precision, threads and shapes where not every row is alike.
 
-use planforge_types::{BuildSpec, OptimizationProfile};
+use planforge_types::BuildSpec;
 use std::collections::BTreeSet;
 
 /// A column: its name, and what each row has there.
@@ -19,8 +19,11 @@ pub fn columns<'a>(specs: impl Iterator<Item = &'a str>) -> Vec<Column> {
     let all = [
         column("precision", |spec| spec.precision.to_string()),
         column("threads", |spec| spec.threads.map_or_else(|| USUAL.into(), |threads| threads.to_string())),
-        column("shapes", |spec| shapes(&spec.profiles)),
-        column("spec", others),
+        column("shapes", |spec| spec.shape_words().unwrap_or_else(|| USUAL.into())),
+        column("spec", |spec| match spec.other_words().join(", ") {
+            none if none.is_empty() => USUAL.to_owned(),
+            others => others,
+        }),
     ];
     all.into_iter().flatten().collect()
 }
@@ -34,28 +37,6 @@ fn differing(name: &'static str, rows: Vec<Option<String>>) -> Option<Column> {
     let told: BTreeSet<&String> = rows.iter().flatten().collect();
     let differs = told.len() > 1;
     differs.then(|| (name, rows.into_iter().map(|row| row.unwrap_or_else(|| USUAL.to_owned())).collect()))
-}
-
-/// `images:1..8..32x3x224x224`, a profile after the other.
-fn shapes(profiles: &[OptimizationProfile]) -> String {
-    if profiles.is_empty() {
-        return USUAL.to_owned();
-    }
-    profiles.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
-}
-
-/// What else the spec asks for beyond the defaults.
-fn others(spec: &BuildSpec) -> String {
-    let mut words: Vec<String> = spec.hardware_compatibility.iter().cloned().collect();
-    words.extend(spec.version_compatible.then(|| "version-compatible".to_owned()));
-    words.extend(spec.approximate_gelu.then(|| "approximate GELU".to_owned()));
-    let level = spec.optimization_level;
-    words.extend((level != Default::default()).then(|| format!("level {}", level.0)));
-    words.extend(spec.workspace_mib.map(|mib| format!("workspace {mib} MiB")));
-    words.extend(spec.calibration.map(|digest| format!("calibration {}", super::short(&digest.to_string()))));
-    words.extend(spec.plugins.iter().map(|digest| format!("plugin {}", super::short(&digest.to_string()))));
-    words.extend(spec.options.iter().map(|(name, value)| format!("{name}={value}")));
-    if words.is_empty() { USUAL.to_owned() } else { words.join(", ") }
 }
 
 #[cfg(test)]

@@ -110,6 +110,9 @@ struct OverviewPage {
 struct Counts {
     running: usize,
     waiting: usize,
+    failed: usize,
+    /// Jobs that ended last, as many as are looked at.
+    ended: usize,
     devices_online: usize,
     devices_busy: usize,
     devices: usize,
@@ -194,6 +197,8 @@ impl Overview {
         let counts = Counts {
             running,
             waiting,
+            failed: ended.iter().filter(|job| job.state() == Failed).count(),
+            ended: ended.len(),
             devices_online: devices.iter().filter(|device| device.online).count(),
             devices_busy: devices.iter().filter(|device| device.online && device.busy).count(),
             devices: devices.len(),

@@ -17,7 +17,7 @@ use planforge_tensorrt_rules::{
     hardware::{self, Board},
     preflight,
 };
-use planforge_types::{Toolchain, fingerprint::GpuFacts};
+use planforge_types::{BuildSpec, Toolchain, fingerprint::GpuFacts};
 use serde::Deserialize;
 
 /// A state as a pill: a word, a sign that is not colour, and a class for colour.
@@ -98,6 +98,11 @@ fn toolchain(json: &str, constraint: &str) -> String {
     }
 }
 
+/// A spec for people; lists that leave it out say nothing.
+fn spec_words(json: &str) -> String {
+    serde_json::from_str::<BuildSpec>(json).map(|spec| spec.words()).unwrap_or_default()
+}
+
 fn model_name(model: Option<&v1::Model>) -> String {
     match model {
         Some(model) if !model.name.is_empty() => model.name.clone(),
@@ -116,6 +121,8 @@ pub(super) struct JobRow {
     pub(super) model_digest: String,
     pub(super) sku: String,
     pub(super) toolchain: String,
+    /// What its spec asks for: jobs of one model and device kind look alike without.
+    pub(super) spec: String,
     /// What it does now, why it waits, or how it ended.
     pub(super) detail: String,
     /// 0..=100 while it runs.
@@ -142,6 +149,7 @@ impl JobRow {
             model_digest: job.model.as_ref().map(|model| format::short(&model.digest)).unwrap_or_default(),
             sku: job.sku.clone(),
             toolchain: toolchain(&job.toolchain_json, &job.toolchain_constraint),
+            spec: spec_words(&job.spec_json),
             detail: detail(job),
             progress: progress(job),
             median: median(figures.as_ref()),
@@ -275,6 +283,7 @@ pub(super) struct EngineRow {
     pub(super) model_digest: String,
     pub(super) sku: String,
     pub(super) toolchain: String,
+    pub(super) spec: String,
     pub(super) median: String,
     /// The median comes from disturbed windows alone.
     pub(super) is_marked: bool,
@@ -298,6 +307,7 @@ impl EngineRow {
             model_digest: engine.model.as_ref().map(|model| format::short(&model.digest)).unwrap_or_default(),
             sku: engine.sku.clone(),
             toolchain: toolchain(&engine.toolchain_json, ""),
+            spec: spec_words(&engine.spec_json),
             median: median(figures.as_ref()),
             is_marked: figures.as_ref().is_some_and(is_marked),
             throughput: throughput(figures.as_ref()),

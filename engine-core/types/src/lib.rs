@@ -33,6 +33,7 @@ pub mod resolve;
 pub mod shown;
 pub mod sku;
 pub mod spec;
+mod spec_words;
 pub mod telemetry;
 pub mod tensor;
 pub mod toolchain;
