@@ -4,7 +4,7 @@ use crate::{
     cli::{Cli, Command},
     commands::{
         agent, agents, audit, bench, build, caches, cancel, check, compare, completions, config, coordinator, devices,
-        diff, doctor, engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, ops, plugins, probe,
+        diff, doctor, engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, ops, pins, plugins, probe,
         projects, report, retry, run, submit, sync, testmodel, token, up, watch,
     },
     context::Context,
@@ -46,6 +46,7 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Check(args) => context.block_on(check::run(&context, args)),
         Command::Diff(args) => context.block_on(diff::run(&context, args)),
         Command::Config(args) => config::run(&context, args),
+        Command::Pins(args) => context.block_on(pins::run(&context, args)),
         Command::Jobs(args) => context.block_on(jobs::run(&context, args)),
         Command::Watch(args) => context.block_on(watch::run(&context, args)),
         Command::Logs(args) => context.block_on(logs::run(&context, args)),

@@ -26,6 +26,7 @@ pub mod logs;
 pub mod man_pages;
 pub mod open;
 pub mod ops;
+pub mod pins;
 pub mod plugins;
 pub mod probe;
 pub mod projects;
