@@ -5,7 +5,7 @@ use crate::commands::{agent, bench, coordinator, doctor, explain, inspect, ops, 
 use crate::{
     commands::{
         agents, audit, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch, jobs,
-        login, logs, man_pages, open, plugins, projects, report, retry, submit, sync, watch,
+        login, logs, man_pages, open, pins, plugins, projects, report, retry, submit, sync, watch,
     },
     examples, failure,
     settings::{self, Key, Layer},
@@ -141,8 +141,10 @@ pub enum Command {
     Check(check::Args),
     /// Show what changed between two locks, with verdicts
     Diff(diff::Args),
-    /// Check planforge.toml, or print its schema
+    /// Check planforge.toml, print its schema, or show what the farm knows of it
     Config(config::Args),
+    /// List, add and remove pins: who wants which engine kept, and until when
+    Pins(pins::Args),
     /// Show the measurements of a job, engine or plan
     Report(report::Args),
     /// Compare reports with each other
@@ -221,7 +223,7 @@ mod tests {
     #[test]
     fn every_setting_with_a_global_flag_says_its_variable() {
         let command = Cli::command();
-        for setting in settings::SETTINGS.iter().filter(|s| s.key != Key::Skus) {
+        for setting in settings::SETTINGS.iter().filter(|s| ![Key::Skus, Key::Blobs].contains(&s.key)) {
             let argument = command.get_arguments().find(|a| a.get_long() == setting.flag.strip_prefix("--"));
             let help = argument.and_then(|a| a.get_help()).map(ToString::to_string).unwrap_or_default();
             assert!(help.contains(&format!("[env: {}]", setting.env)), "{}: {help}", setting.flag);

@@ -6,7 +6,7 @@ use crate::{
     cli::{Cli, Command},
     commands::{
         agents, audit, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch, jobs,
-        login, logs, man_pages, open, plugins, projects, report, retry, submit, sync, watch,
+        login, logs, man_pages, open, pins, plugins, projects, report, retry, submit, sync, watch,
     },
     context::Context,
     failure::Failure,
@@ -56,6 +56,7 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Check(args) => context.block_on(check::run(&context, args)),
         Command::Diff(args) => context.block_on(diff::run(&context, args)),
         Command::Config(args) => config::run(&context, args),
+        Command::Pins(args) => context.block_on(pins::run(&context, args)),
         Command::Jobs(args) => context.block_on(jobs::run(&context, args)),
         Command::Watch(args) => context.block_on(watch::run(&context, args)),
         Command::Logs(args) => context.block_on(logs::run(&context, args)),

@@ -85,9 +85,27 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("check", &["planforge check", "planforge check --strict --json"]),
     ("diff", &["planforge diff", "planforge diff main --markdown", "planforge diff before.lock after.lock --offline"]),
-    ("config", &["planforge config check"]),
+    ("config", &["planforge config check", "planforge config farm"]),
     ("config check", &["planforge config check"]),
     ("config schema", &["planforge config schema"]),
+    ("config farm", &["planforge config farm", "planforge config farm shop --json"]),
+    ("config forget", &["planforge config forget old-shop"]),
+    ("pins", &["planforge pins list", "planforge pins add engines/model.t4.plan --days 365 --reason 'release 1.4'"]),
+    ("pins list", &["planforge pins list", "planforge pins list --owner ci --json"]),
+    (
+        "pins add",
+        &[
+            "planforge pins add engines/model.t4.plan --days 365 --reason 'release 1.4'",
+            "planforge pins add 8af130014d3d9d34a1bd5d05a30e98bfb2bd7a0dd2b7a4f6a2b8c8f0a2f4c1d7",
+        ],
+    ),
+    (
+        "pins remove",
+        &[
+            "planforge pins remove engines/model.t4.plan",
+            "planforge pins remove 8af130014d3d9d34a1bd5d05a30e98bfb2bd7a0dd2b7a4f6a2b8c8f0a2f4c1d7 --owner ci",
+        ],
+    ),
     (
         "report",
         &[

@@ -18,7 +18,7 @@ pub const EXIT_CODES: [(u8, &str); 12] = [
     (3, "no such job, engine, report or token; `fetch`: the engine is missing"),
     (4, "the coordinator cannot be reached or is shutting down: try again"),
     (5, "no token, a bad or revoked one, or one that may not do this"),
-    (6, "refused: nothing known could run it; the message says what exists"),
+    (6, "refused: nothing known could run it, or the coordinator is too old to know it; the message says what exists"),
     (7, "conflict with something that exists; a lock that a merge broke, or that `sync --frozen` would change"),
     (8, "disk, queue or quota is full"),
     (EXIT_GATE, "`compare --gate`, `check`, `sync`: an engine is slower than allowed, or nobody can tell"),

@@ -69,6 +69,37 @@ pub async fn page_of_engines(farm: &Farm, mut request: v1::ListEnginesRequest) -
     }
 }
 
+/// Pins, newest first, up to the request's limit.
+pub async fn page_of_pins(farm: &Farm, mut request: v1::ListPinsRequest) -> Result<Page<v1::Pin>, Failure> {
+    let mut found = Page::default();
+    loop {
+        let reply = farm.rpc().list_pins(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        let count = reply.pins.len();
+        found.more = count > 0 && !reply.next_cursor.is_empty();
+        let rest = Rest::after(count, &mut request.limit, reply.next_cursor, &mut request.cursor);
+        found.rows.extend(reply.pins);
+        if rest == Rest::Nothing {
+            return Ok(found);
+        }
+    }
+}
+
+/// Every declaration, newest first.
+pub async fn declarations(
+    farm: &Farm,
+    mut request: v1::ListDeclarationsRequest,
+) -> Result<Vec<v1::Declaration>, Failure> {
+    let mut found = Vec::new();
+    loop {
+        let reply = farm.rpc().list_declarations(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        let count = reply.declarations.len();
+        found.extend(reply.declarations);
+        if Rest::after(count, &mut request.limit, reply.next_cursor, &mut request.cursor) == Rest::Nothing {
+            return Ok(found);
+        }
+    }
+}
+
 /// Every report of what the request names, newest first.
 pub async fn reports(farm: &Farm, mut request: v1::ListReportsRequest) -> Result<v1::ListReportsReply, Failure> {
     let mut found = v1::ListReportsReply::default();

@@ -19,14 +19,26 @@ use std::{
 /// Longest part of a model's name that a file name keeps.
 const STEM_MAX_CHARS: usize = 80;
 
-/// `resnet50.cpu-x86-64-v3.plan`.
+/// `resnet50.cpu-x86-64-v3.plan`, for a folder that holds this engine alone.
 pub fn file_name(model: Option<&v1::Model>, sku: &str) -> String {
+    format!("{}.{sku}.plan", stem(model))
+}
+
+/// `resnet50.98f308ca6200.cpu-x86-64-v3.plan`, for a folder that others' engines come into, too: two models may have one
+/// name, and what is fetched later must not take the place of what is there.
+pub fn shared_name(model: Option<&v1::Model>, sku: &str) -> String {
+    let digest = model.map(|model| tables::short(&model.digest)).unwrap_or_default();
+    format!("{}.{digest}.{sku}.plan", stem(model))
+}
+
+/// The model's name as a part of a file name.
+fn stem(model: Option<&v1::Model>) -> String {
     let name = tables::model_name(model);
     let stem = name.strip_suffix(".onnx").unwrap_or(name);
     let plain = |c: char| if c.is_alphanumeric() || matches!(c, '.' | '-' | '_') { c } else { '_' };
     let stem: String = stem.chars().take(STEM_MAX_CHARS).map(plain).collect();
     let stem = stem.trim_start_matches('.');
-    format!("{}.{sku}.plan", if stem.is_empty() { "model" } else { stem })
+    if stem.is_empty() { "model".into() } else { stem.to_owned() }
 }
 
 /// Where the plan of `wanted` goes: a folder gets a file of the usual name, anything else is the file itself.
@@ -203,6 +215,9 @@ mod tests {
         assert_eq!(file_name(Some(&model("../a b/c.onnx")), "l4"), "_a_b_c.l4.plan");
         assert_eq!(file_name(Some(&model("")), "l4"), "abababababab.l4.plan");
         assert_eq!(file_name(Some(&model("...")), "l4"), "model.l4.plan");
+        assert_eq!(shared_name(Some(&model("resnet50.onnx")), "l4"), "resnet50.abababababab.l4.plan");
+        let other = v1::Model { digest: "cd".repeat(32), ..model("resnet50.onnx") };
+        assert_ne!(shared_name(Some(&other), "l4"), shared_name(Some(&model("resnet50.onnx")), "l4"));
     }
 
     #[test]

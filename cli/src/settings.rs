@@ -37,6 +37,7 @@ pub enum Key {
     AllowReadable,
     Data,
     Skus,
+    Blobs,
     Log,
     LogFormat,
 }
@@ -47,6 +48,8 @@ enum Kind {
     Text,
     /// Relative paths in a configuration file start at that file's folder.
     Path,
+    /// A path as above, or a URL.
+    Place,
     /// A list of texts in a file, comma-separated elsewhere.
     List,
     /// `true` or `false`.
@@ -71,7 +74,7 @@ pub struct Setting {
 }
 
 /// The table.
-pub const SETTINGS: [Setting; 11] = [
+pub const SETTINGS: [Setting; 12] = [
     Setting {
         key: Key::Server,
         name: "server",
@@ -171,6 +174,17 @@ pub const SETTINGS: [Setting; 11] = [
         kind: Kind::List,
         default: "the best of each device of this machine",
         help: "device kinds to build for",
+        not_in_project: None,
+    },
+    Setting {
+        key: Key::Blobs,
+        name: "blobs",
+        env: "PLANFORGE_BLOBS",
+        flag: "--blobs",
+        kind: Kind::Place,
+        default: "none",
+        help: "copy of the farm's blobs, a folder or a URL, for locked engines while the coordinator is away",
+        // What comes from there is what the lock names, or nothing; no credential goes there.
         not_in_project: None,
     },
     Setting {
@@ -375,7 +389,7 @@ fn parse_layer(text: &str, path: &Path, whose: Whose) -> Result<Layer, Failure> 
             let wanted = match setting.kind {
                 Kind::List => "a list of texts",
                 Kind::Switch => "true or false",
-                Kind::Text | Kind::Path => "a text",
+                Kind::Text | Kind::Path | Kind::Place => "a text",
             };
             Failure::usage(format!("{}:{line}: '{}' must be {wanted}", path.display(), setting.name))
         })?;
@@ -397,6 +411,10 @@ fn value_text(kind: Kind, value: &toml::de::DeValue<'_>, folder: Option<&Path>) 
             let path = value.as_str()?;
             Some(folder.map_or_else(|| path.to_owned(), |f| f.join(path).to_string_lossy().into_owned()))
         }
+        Kind::Place => match value.as_str()? {
+            url if url.starts_with("http://") || url.starts_with("https://") => Some(url.to_owned()),
+            _ => value_text(Kind::Path, value, folder),
+        },
         Kind::Switch => value.as_bool().map(|on| on.to_string()),
         Kind::List => {
             let items = value.as_array()?.iter().map(|item| item.get_ref().as_str());
@@ -494,6 +512,12 @@ mod tests {
         assert_eq!(layer[&Key::Server], "https://farm:8443");
         assert_eq!(layer[&Key::Ca], "/p/tls/ca.pem");
         assert_eq!(layer[&Key::Skus], "a,b");
+        let blobs = |text: &str| {
+            let text = format!("blobs = \"{text}\"\n");
+            parse_layer(&text, Path::new("/p/planforge.toml"), Whose::Project).unwrap()[&Key::Blobs].clone()
+        };
+        assert_eq!(blobs("mirror/blobs"), "/p/mirror/blobs");
+        assert_eq!(blobs("https://mirror/blobs"), "https://mirror/blobs");
         let settings = Settings::layered(Layer::new(), Layer::new(), layer, Layer::new());
         assert_eq!(settings.list(Key::Skus), ["a", "b"]);
     }

@@ -114,7 +114,15 @@ impl Client {
     pub fn error(&self, status: Status) -> ApiError {
         let came_from_transport = std::error::Error::source(&status).is_some();
         let lost = matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Unknown | tonic::Code::Cancelled);
-        if came_from_transport && lost { unreachable(&self.endpoint, &status) } else { status.into() }
+        if came_from_transport && lost {
+            return unreachable(&self.endpoint, &status);
+        }
+        if status.code() == tonic::Code::Unimplemented {
+            let message =
+                format!("the coordinator at {} is of an earlier release and does not know this", self.endpoint);
+            return ApiError::new(ErrorCode::Unsupported, message).with_hint("upgrade the coordinator");
+        }
+        status.into()
     }
 }
 

@@ -29,7 +29,7 @@ const FILE: &str = "{model}/{sku}/{spec}.plan";
 const PLACEHOLDERS: [&str; 3] = ["{model}", "{sku}", "{spec}"];
 
 /// Keys of the document that are no settings.
-pub const KEYS: [&str; 5] = ["targets", "models", "specs", "gates", "layout"];
+pub const KEYS: [&str; 6] = ["name", "targets", "models", "specs", "gates", "layout"];
 const MODEL: [&str; 5] = ["path", "url", "sha256", "targets", "specs"];
 const SPEC: [&str; 14] = [
     "precision",
@@ -119,6 +119,8 @@ impl Layout {
 /// A whole declaration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Declaration {
+    /// What the project is called where others are, too; `None`: it does not say.
+    pub name: Option<String>,
     pub models: BTreeMap<String, Model>,
     pub specs: BTreeMap<String, Spec>,
     pub gates: Gates,
@@ -140,6 +142,10 @@ impl Declaration {
         })?;
         let document = Section::document(text, document.get_ref());
         document.only(&[settings, &KEYS].concat())?;
+        let name = document.text("name")?;
+        if let Some(Said { value, line }) = &name {
+            is_name("repository", value, *line)?;
+        }
         let targets = read_targets(&document, boards)?;
         let mut specs = BTreeMap::new();
         for (name, section) in document.section("specs")?.map_or(Ok(Vec::new()), |specs| specs.sections())? {
@@ -156,7 +162,7 @@ impl Declaration {
             models.insert(name, model);
         }
         let (gates, layout) = (read_gates(&document)?, read_layout(&document)?);
-        Ok(Self { models, specs, gates, layout })
+        Ok(Self { name: name.map(|said| said.value), models, specs, gates, layout })
     }
 
     /// The cells that the declaration comes to on a farm that has the device kinds of `fleet`, in their order.
@@ -176,6 +182,15 @@ impl Declaration {
             }
         }
         Ok(cells.into_iter().collect())
+    }
+
+    /// The first of a model's targets that means the cell's device kind on a farm that has the device kinds of `fleet`.
+    pub fn target_of(&self, id: &CellId, fleet: &BTreeSet<Sku>, boards: &Boards) -> Option<&Target> {
+        let means = |target: &&Target| {
+            let meant = boards.expand(std::slice::from_ref(*target), fleet);
+            meant.is_ok_and(|skus| skus.contains(&id.sku))
+        };
+        self.models.get(&id.model)?.targets.iter().find(means)
     }
 
     /// Whether its cells can be told without asking a farm.
@@ -204,6 +219,14 @@ pub(crate) fn is_plain_name(name: &str) -> bool {
         && name.len() <= NAME_MAX_BYTES
         && name.bytes().all(plain)
         && name.as_bytes()[0].is_ascii_alphanumeric()
+}
+
+/// A text made one that can be a name: `my shop` is `my-shop`.
+pub fn plain_name(text: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_') { c } else { '-' };
+    let name: String =
+        text.chars().map(plain).skip_while(|c| !c.is_ascii_alphanumeric()).take(NAME_MAX_BYTES).collect();
+    if name.is_empty() { "project".into() } else { name }
 }
 
 fn is_name(what: &str, name: &str, line: usize) -> Result<(), DeclarationError> {
@@ -380,6 +403,7 @@ mod tests {
     use crate::target::tests::boards;
 
     const WHOLE: &str = r#"
+name = "shop"
 server = "https://farm.example"
 targets = ["cpu-x86-64-v2", "hopper"]
 
@@ -434,6 +458,7 @@ file = "{model}-{sku}-{spec}.plan"
         assert_eq!(fast.build.profiles.len(), 1);
         assert_eq!(declared.specs["default"].build, BuildSpec::default(), "a spec that says nothing is the default");
         assert_eq!(declared.gates.slower_percent, Some(5.0));
+        assert_eq!(declared.name.as_deref(), Some("shop"));
         assert!(!declared.names_every_sku());
         let fleet = ["h100-sxm", "cpu-x86-64-v2"].iter().map(|name| name.parse().unwrap()).collect();
         let cells = declared.cells(&fleet, &boards()).unwrap();
@@ -449,6 +474,22 @@ file = "{model}-{sku}-{spec}.plan"
             "a spec's own targets leave the others out"
         );
         assert_eq!(declared.layout.file(&cells[0]), "bert-h100-sxm-fast.plan");
+        let targets: Vec<String> =
+            cells.iter().map(|id| declared.target_of(id, &fleet, &boards()).unwrap().to_string()).collect();
+        assert_eq!(targets, ["all-fleet", "cpu-x86-64-v2", "hopper", "hopper"], "the word that means the kind");
+    }
+
+    #[test]
+    fn any_folder_gives_a_name_that_may_be_declared() {
+        let long = "x".repeat(300);
+        for (folder, name) in
+            [("shop", "shop"), ("my shop", "my-shop"), ("..a/b", "a-b"), ("", "project"), ("§", "project")]
+        {
+            assert_eq!(plain_name(folder), name);
+        }
+        for folder in [long.as_str(), "-x", "ünï", "a b"] {
+            assert!(is_plain_name(&plain_name(folder)), "{folder}");
+        }
     }
 
     #[test]
@@ -462,6 +503,7 @@ file = "{model}-{sku}-{spec}.plan"
     #[test]
     fn mistakes_have_their_line() {
         for (text, said) in [
+            ("name = \"my shop\"\n", "1: 'my shop' cannot be the name of a repository"),
             ("\nmodles = 1\n", "2: unknown key 'modles'"),
             ("[models.a]\npath = \"a\"\nsha = \"x\"\n", "3: unknown key 'models.a.sha'"),
             ("[models.a]\npath = 3\n", "2: 'models.a.path' must be a text"),

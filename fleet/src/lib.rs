@@ -20,6 +20,8 @@ pub mod cell;
 pub mod declaration;
 pub mod diff;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod gate;
 pub mod lock;
 mod reader;

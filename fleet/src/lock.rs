@@ -220,6 +220,9 @@ fn read_cell(raw: RawCell, line: usize) -> Result<(CellId, Locked), LockError> {
     if EngineKey::new(&raw.model_digest, &id.sku, &raw.toolchain, &spec) != raw.engine_key {
         return Err(LockError::Edited { line, cell: id });
     }
+    if [raw.median_ms, raw.p99_ms, raw.throughput_per_s].into_iter().flatten().any(|figure| !figure.is_finite()) {
+        return Err(LockError::Malformed { line, reason: "a figure of it is no number".into() });
+    }
     let headline = Headline { median_ms: raw.median_ms, p99_ms: raw.p99_ms, throughput_per_s: raw.throughput_per_s };
     let locked = Locked {
         model: raw.model_digest,
@@ -363,6 +366,7 @@ pub(crate) mod tests {
             (text.replace("farm =", "frm ="), "unknown field"),
             (text.replace("model = \"a\"", "model = \"../a\""), "no name"),
             (text.replace("plan_bytes = 1234", "plan_bytes = x"), ""),
+            (text.replace("median_ms = 2.0", "median_ms = nan"), "no number"),
             ("{\"lock\": 1}".into(), ""),
         ] {
             let found = error(broken);

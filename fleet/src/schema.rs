@@ -75,6 +75,9 @@ pub fn schema(settings: &[SettingKey<'_>]) -> Value {
         properties.insert((*name).to_owned(), if *is_list { texts(help) } else { text(help) });
     }
     let named = |of: Value| json!({"type": "object", "propertyNames": name.clone(), "additionalProperties": of});
+    let mut called = name.clone();
+    called["description"] = "What the farm knows the repository by; its folder's name by default".into();
+    properties.insert("name".into(), called);
     properties.insert("targets".into(), targets("What models are built for that name no targets"));
     properties.insert("models".into(), named(model));
     properties.insert("specs".into(), named(spec));
@@ -164,12 +167,15 @@ mod tests {
                 .into(),
             "[gates]\nslower_percent = 2.5\n[layout]\nfolder = \"e\"\nfile = \"{model}/{sku}\"\n".into(),
             "[gates]\nslower_percent = 0\n".into(),
+            "name = \"shop.v2\"\n".into(),
         ];
         let wrong = [
             "x = 1\n".to_owned(),
             "server = 1\n".into(),
             "skus = \"t4\"\n".into(),
             "targets = \"t4\"\n".into(),
+            "name = \"my shop\"\n".into(),
+            "name = 1\n".into(),
             "targets = [1]\n".into(),
             "models = 1\n".into(),
             "targets = [\"t4\"]\n[models.a]\n".into(),

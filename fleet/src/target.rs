@@ -110,6 +110,8 @@ impl TargetError {
 const NEAR_MAX: usize = 4;
 /// Letters that may be wrong in a name that is proposed.
 const NEAR_EDITS: usize = 3;
+/// Longest text that is looked for names near it: the work grows with every letter.
+const NEAR_MAX_BYTES: usize = 80;
 
 /// The device kinds that have a name, each with the generation of its chip where it is a GPU.
 #[derive(Clone, Debug, Default)]
@@ -174,6 +176,9 @@ impl Boards {
 
     /// Names that are nearly `text`: those that go on after it, those few letters apart, those that it goes on after.
     fn near(&self, text: &str) -> Vec<String> {
+        if text.len() > NEAR_MAX_BYTES {
+            return Vec::new();
+        }
         let text = text.to_ascii_lowercase();
         let names = self.0.keys().map(Sku::as_str).chain(Class::ALL.map(Class::name)).chain([ALL_FLEET]);
         let rank = |name: &str| {
@@ -276,6 +281,7 @@ pub(crate) mod tests {
         assert_eq!(near("cpu-x86-64-v5")[..1], ["cpu-x86-64-v2"]);
         assert_eq!(near("T4"), ["t4"]);
         assert!(near("quantum-9000").is_empty());
+        assert!(near(&"t4".repeat(500_000)).is_empty(), "nor is anything near to what is no name");
         for fine in ["h100-sxm-mig-1g.10gb", "h100-80gb-hbm3-80gb-114sm-cc9.0", "volta"] {
             boards().target(fine).unwrap();
         }

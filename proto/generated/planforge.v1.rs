@@ -464,6 +464,175 @@ impl FailureClass {
         }
     }
 }
+/// Somebody of a project wants a plan kept until a time. There is one for each plan, project and owner.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Pin {
+    #[prost(string, tag = "1")]
+    pub plan_digest: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub project: ::prost::alloc::string::String,
+    /// name of the token, or local
+    #[prost(string, tag = "3")]
+    pub owner: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub engine_key: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub model_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "6")]
+    pub sku: ::prost::alloc::string::String,
+    /// for people
+    #[prost(string, tag = "7")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "8")]
+    pub created_ms: u64,
+    /// from then on the pin is gone
+    #[prost(uint64, tag = "9")]
+    pub expires_ms: u64,
+}
+/// Renews what the caller has pinned already: a pin only ever lasts longer by that.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PinEnginesRequest {
+    /// empty: the token's, else "default"
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "2")]
+    pub plan_digests: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// empty: as it is
+    #[prost(string, tag = "3")]
+    pub reason: ::prost::alloc::string::String,
+    /// 0: 90 days
+    #[prost(uint64, tag = "4")]
+    pub ttl_s: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PinEnginesReply {
+    #[prost(message, repeated, tag = "1")]
+    pub pins: ::prost::alloc::vec::Vec<Pin>,
+    /// plans that the project does not have
+    #[prost(string, repeated, tag = "2")]
+    pub unknown: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListPinsRequest {
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub plan_digest: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub owner: ::prost::alloc::string::String,
+    /// 0: 100
+    #[prost(uint32, tag = "4")]
+    pub limit: u32,
+    #[prost(string, tag = "5")]
+    pub cursor: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListPinsReply {
+    #[prost(message, repeated, tag = "1")]
+    pub pins: ::prost::alloc::vec::Vec<Pin>,
+    #[prost(string, tag = "2")]
+    pub next_cursor: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UnpinEnginesRequest {
+    /// empty: the token's, else "default"
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "2")]
+    pub plan_digests: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// empty: the caller; for another one role admin is needed
+    #[prost(string, tag = "3")]
+    pub owner: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct UnpinEnginesReply {
+    #[prost(message, repeated, tag = "1")]
+    pub pins: ::prost::alloc::vec::Vec<Pin>,
+}
+/// A spec by its name in a declaration.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeclaredSpec {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub spec_json: ::prost::alloc::string::String,
+    /// range; empty: any
+    #[prost(string, tag = "3")]
+    pub toolchain: ::prost::alloc::string::String,
+}
+/// An engine that should exist.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeclaredCell {
+    /// name in the declaration
+    #[prost(string, tag = "1")]
+    pub model: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub model_digest: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub sku: ::prost::alloc::string::String,
+    /// the word that means this device kind: the kind itself, or a class; empty: the kind
+    #[prost(string, tag = "4")]
+    pub target: ::prost::alloc::string::String,
+    /// name of one of the specs
+    #[prost(string, tag = "5")]
+    pub spec: ::prost::alloc::string::String,
+    /// that was locked for it; empty: none yet
+    #[prost(string, tag = "6")]
+    pub plan_digest: ::prost::alloc::string::String,
+}
+/// What one repository of a project declares, as its last sync said it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Declaration {
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+    /// of the repository
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub actor: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "4")]
+    pub declared_ms: u64,
+    #[prost(message, repeated, tag = "5")]
+    pub specs: ::prost::alloc::vec::Vec<DeclaredSpec>,
+    #[prost(message, repeated, tag = "6")]
+    pub cells: ::prost::alloc::vec::Vec<DeclaredCell>,
+}
+/// Takes the place of what the repository declared before; without cells it is forgotten.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeclareEnginesRequest {
+    /// empty: the token's, else "default"
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "3")]
+    pub specs: ::prost::alloc::vec::Vec<DeclaredSpec>,
+    #[prost(message, repeated, tag = "4")]
+    pub cells: ::prost::alloc::vec::Vec<DeclaredCell>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeclareEnginesReply {
+    #[prost(uint64, tag = "1")]
+    pub declared_ms: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListDeclarationsRequest {
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
+    #[prost(string, tag = "4")]
+    pub cursor: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListDeclarationsReply {
+    #[prost(message, repeated, tag = "1")]
+    pub declarations: ::prost::alloc::vec::Vec<Declaration>,
+    #[prost(string, tag = "2")]
+    pub next_cursor: ::prost::alloc::string::String,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetServerInfoRequest {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1903,6 +2072,125 @@ pub mod farm_client {
                 .insert(GrpcMethod::new("planforge.v1.Farm", "ListAudit"));
             self.inner.unary(req, path, codec).await
         }
+        /// Wants plans kept, for as long as is said. Needs role submit; of plans that the project has.
+        pub async fn pin_engines(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PinEnginesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PinEnginesReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/PinEngines",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "PinEngines"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn list_pins(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListPinsRequest>,
+        ) -> std::result::Result<tonic::Response<super::ListPinsReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/ListPins",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "ListPins"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn unpin_engines(
+            &mut self,
+            request: impl tonic::IntoRequest<super::UnpinEnginesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::UnpinEnginesReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/UnpinEngines",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "UnpinEngines"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Says which engines of a repository should exist. Needs role submit.
+        pub async fn declare_engines(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DeclareEnginesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DeclareEnginesReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/DeclareEngines",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "DeclareEngines"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn list_declarations(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListDeclarationsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListDeclarationsReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/ListDeclarations",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "ListDeclarations"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -2099,6 +2387,37 @@ pub mod farm_server {
             &self,
             request: tonic::Request<super::ListAuditRequest>,
         ) -> std::result::Result<tonic::Response<super::ListAuditReply>, tonic::Status>;
+        /// Wants plans kept, for as long as is said. Needs role submit; of plans that the project has.
+        async fn pin_engines(
+            &self,
+            request: tonic::Request<super::PinEnginesRequest>,
+        ) -> std::result::Result<tonic::Response<super::PinEnginesReply>, tonic::Status>;
+        async fn list_pins(
+            &self,
+            request: tonic::Request<super::ListPinsRequest>,
+        ) -> std::result::Result<tonic::Response<super::ListPinsReply>, tonic::Status>;
+        async fn unpin_engines(
+            &self,
+            request: tonic::Request<super::UnpinEnginesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::UnpinEnginesReply>,
+            tonic::Status,
+        >;
+        /// Says which engines of a repository should exist. Needs role submit.
+        async fn declare_engines(
+            &self,
+            request: tonic::Request<super::DeclareEnginesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DeclareEnginesReply>,
+            tonic::Status,
+        >;
+        async fn list_declarations(
+            &self,
+            request: tonic::Request<super::ListDeclarationsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListDeclarationsReply>,
+            tonic::Status,
+        >;
     }
     /// What people and pipelines ask of a coordinator.
     #[derive(Debug)]
@@ -3419,6 +3738,225 @@ pub mod farm_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListAuditSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/PinEngines" => {
+                    #[allow(non_camel_case_types)]
+                    struct PinEnginesSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::PinEnginesRequest>
+                    for PinEnginesSvc<T> {
+                        type Response = super::PinEnginesReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PinEnginesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::pin_engines(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PinEnginesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/ListPins" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListPinsSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::ListPinsRequest>
+                    for ListPinsSvc<T> {
+                        type Response = super::ListPinsReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListPinsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::list_pins(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListPinsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/UnpinEngines" => {
+                    #[allow(non_camel_case_types)]
+                    struct UnpinEnginesSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::UnpinEnginesRequest>
+                    for UnpinEnginesSvc<T> {
+                        type Response = super::UnpinEnginesReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::UnpinEnginesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::unpin_engines(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = UnpinEnginesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/DeclareEngines" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeclareEnginesSvc<T: Farm>(pub Arc<T>);
+                    impl<
+                        T: Farm,
+                    > tonic::server::UnaryService<super::DeclareEnginesRequest>
+                    for DeclareEnginesSvc<T> {
+                        type Response = super::DeclareEnginesReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DeclareEnginesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::declare_engines(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeclareEnginesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/ListDeclarations" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListDeclarationsSvc<T: Farm>(pub Arc<T>);
+                    impl<
+                        T: Farm,
+                    > tonic::server::UnaryService<super::ListDeclarationsRequest>
+                    for ListDeclarationsSvc<T> {
+                        type Response = super::ListDeclarationsReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListDeclarationsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::list_declarations(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListDeclarationsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

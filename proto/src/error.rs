@@ -25,6 +25,8 @@ pub enum ErrorCode {
     Conflict,
     /// Disk full, queue full, quota.
     ResourceExhausted,
+    /// The other side is of another release and does not know the call.
+    Unsupported,
     /// Coordinator not reachable or shutting down: try again.
     Unavailable,
     /// A bug or a broken store.
@@ -35,7 +37,7 @@ pub enum ErrorCode {
 struct Row(ErrorCode, &'static str, Code, u16, u8);
 
 /// code, name, gRPC, HTTP, exit code of the command line.
-const TABLE: [Row; 10] = [
+const TABLE: [Row; 11] = [
     Row(ErrorCode::InvalidArgument, "invalid-argument", Code::InvalidArgument, 400, 2),
     Row(ErrorCode::NotFound, "not-found", Code::NotFound, 404, 3),
     Row(ErrorCode::Gone, "gone", Code::DataLoss, 410, 3),
@@ -44,6 +46,7 @@ const TABLE: [Row; 10] = [
     Row(ErrorCode::Refused, "refused", Code::FailedPrecondition, 422, 6),
     Row(ErrorCode::Conflict, "conflict", Code::AlreadyExists, 409, 7),
     Row(ErrorCode::ResourceExhausted, "resource-exhausted", Code::ResourceExhausted, 507, 8),
+    Row(ErrorCode::Unsupported, "unsupported", Code::Unimplemented, 501, 6),
     Row(ErrorCode::Unavailable, "unavailable", Code::Unavailable, 503, 4),
     Row(ErrorCode::Internal, "internal", Code::Internal, 500, 70),
 ];

@@ -4,8 +4,10 @@
 //! Times are Unix milliseconds of the coordinator's clock; what has not happened yet is `null`.
 
 mod admin;
+mod declared;
 
 pub use admin::{AuditView, ProjectView};
+pub use declared::{DeclarationView, DeclareView, DeclaredCellView, DeclaredSpecView, PinView};
 
 use crate::{ApiError, ErrorCode, v1};
 use serde::{Deserialize, Serialize};

@@ -11,6 +11,7 @@
 //! | [`fleet`] | hosts with such GPUs, and toolchains for them |
 //! | [`models`] | model files the tests build |
 //! | [`release`] | release packages, as tests make them |
+//! | [`releases`] | a farm of the release before |
 //! | [`scripted`] | an agent with such GPUs |
 //! | [`standin`] | a program that behaves like `trtexec` |
 //!
@@ -22,6 +23,7 @@ pub mod fleet;
 pub mod models;
 pub mod process;
 pub mod release;
+pub mod releases;
 pub mod scripted;
 pub mod standin;
 

@@ -3,7 +3,7 @@
 
 use prost_types::{DescriptorProto, FileDescriptorSet, field_descriptor_proto::Type};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     error::Error,
     fmt::Write as _,
     fs,
@@ -37,13 +37,71 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+const CONTRACT: [&str; 4] = ["common", "declared", "farm", "fleet"];
+
+fn schema_of(name: &str) -> String {
+    format!("planforge/v1/{name}.proto")
+}
+
 #[test]
 fn the_contract_is_generated_from_its_schema() -> Result<(), Failure> {
     let fresh = tempfile::tempdir()?;
-    let files = ["planforge/v1/common.proto", "planforge/v1/farm.proto", "planforge/v1/fleet.proto"];
-    let descriptors = protox::compile(files, [root().join("proto")])?;
+    let descriptors = protox::compile(CONTRACT.map(schema_of), [root().join("proto")])?;
     tonic_prost_build::configure().out_dir(fresh.path()).compile_fds(descriptors)?;
     hold(&root().join("proto/generated"), fresh.path())
+}
+
+/// Every method and field of the contract, a line each.
+fn contract() -> Result<BTreeSet<String>, Failure> {
+    let mut told = BTreeSet::new();
+    for file in protox::compile(CONTRACT.map(schema_of), [root().join("proto")])?.file {
+        for service in &file.service {
+            for method in &service.method {
+                let (asked, told_back) = (method.input_type(), method.output_type());
+                let streams =
+                    [method.client_streaming(), method.server_streaming()].map(|on| if on { "stream " } else { "" });
+                let name = format!("{}.{}", service.name(), method.name());
+                told.insert(format!("{name}({}{asked}) returns ({}{told_back})", streams[0], streams[1]));
+            }
+        }
+        for message in &file.message_type {
+            for field in &message.field {
+                let kind = match field.type_name() {
+                    "" => format!("{:?}", field.r#type()),
+                    name => name.to_owned(),
+                };
+                let place = format!("{}.{}", message.name(), field.name());
+                told.insert(format!("{place} = {}: {:?} {kind}", field.number(), field.label()));
+            }
+        }
+        for names in &file.enum_type {
+            let value = |value: &prost_types::EnumValueDescriptorProto| {
+                format!("{}.{} = {}", names.name(), value.name(), value.number())
+            };
+            told.extend(names.value.iter().map(value));
+        }
+    }
+    Ok(told)
+}
+
+/// Clients and coordinators of two releases understand each other as long as nothing of the contract goes away or becomes
+/// something else: what one does not send, or does not know, is left out. Every line that ever stood there is kept.
+#[test]
+fn the_contract_only_grows() -> Result<(), Failure> {
+    let path = root().join("proto/planforge/v1/contract.txt");
+    let now = contract()?;
+    let kept = fs::read_to_string(&path)?;
+    let kept: BTreeSet<String> = kept.lines().map(str::to_owned).collect();
+    let gone: Vec<&String> = kept.difference(&now).collect();
+    assert!(gone.is_empty(), "older releases send and read these: {gone:#?}");
+    if std::env::var_os("PLANFORGE_BLESS").is_some() {
+        let lines: Vec<&str> = now.iter().map(String::as_str).collect();
+        fs::write(&path, lines.join("\n") + "\n")?;
+        return Ok(());
+    }
+    let new: Vec<&String> = now.difference(&kept).collect();
+    assert!(new.is_empty(), "PLANFORGE_BLESS=1 writes these to {}: {new:#?}", path.display());
+    Ok(())
 }
 
 /// The message types, and a table of every field for the strict reader.

@@ -48,6 +48,18 @@ impl OldFarm {
         command
     }
 
+    /// Runs a statement on what the farm knows of one agent.
+    fn changes_agents(&self, statement: &'static str) {
+        let database = format!("sqlite://{}", self.file("farm/farm.db").display());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let pool = sqlx::SqlitePool::connect(&database).await.expect("the database opens");
+            let changed = sqlx::query(statement).execute(&pool).await.expect("the agent's record changes");
+            assert_eq!(changed.rows_affected(), 1);
+            pool.close().await;
+        });
+    }
+
     fn json(&self, arguments: &[&str]) -> Value {
         let mut command = self.command(arguments);
         command.arg("--json");
@@ -206,19 +218,42 @@ fn its_tokens_and_plugins_are_what_they_were() {
     assert_eq!(status("farm/gone.token"), Some(5), "a revoked token stays revoked");
 }
 
+/// This machine's agent as an earlier release left it, whose compiler had another revision.
+const ANOTHER_COMPILER: &str =
+    r#"UPDATE agents SET doc = replace(doc, '"backend":"native","version":"6"', '"backend":"native","version":"1"')"#;
+/// Another machine's beside it, which joined while the folder's farm had a port.
+const ANOTHER_MACHINE: &str = r#"INSERT INTO agents (id, seen_ms, doc) SELECT 'elsewhere', seen_ms, json_set(replace(doc,
+    '"backend":"native","version":"6"', '"backend":"native","version":"1"'), '$.id', 'elsewhere', '$.name', 'elsewhere')
+    FROM agents"#;
+
+/// Nobody has the toolchain that is asked for any more: said, instead of waited for, also where nothing else is.
+#[test]
+fn a_build_ends_whose_toolchain_nobody_offers_any_more() {
+    let (model, today) = (models::digits(), format!("native {}", planforge_cpu::COMPILER_REVISION));
+    for (known, said_of_it) in [(ANOTHER_COMPILER, today.as_str()), (ANOTHER_MACHINE, "planforge agents forget")] {
+        let farm = OldFarm::unpack();
+        farm.changes_agents(known);
+        let mut build = farm.command(&["build", "--quiet", "--toolchain", "native=1", "--threads", "1"]);
+        build.args(["--sku", "cpu-x86-64-v2", "--optimization-level", "2"]).arg(&model);
+        let output = process::run(build);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(6), "{said}");
+        assert!(said.contains(said_of_it), "{said}");
+        // What it had asked for is withdrawn, and the folder builds on.
+        let jobs = farm.json(&["jobs"]);
+        let live = |job: &&Value| !planforge_tests::farm::is_ended(job);
+        assert!(jobs["jobs"].as_array().expect("a list").iter().find(live).is_none(), "{jobs}");
+        let model = model.to_str().expect("UTF-8");
+        let built = farm.json(&["build", model, "--sku", "cpu-x86-64-v2", "--threads", "1", "--toolchain", "native"]);
+        assert_eq!(built["jobs"][0]["state"], "succeeded", "{built}");
+    }
+}
+
 /// As after an upgrade whose compiler has another revision: what the folder knows of this machine is out of date.
 #[test]
 fn a_machine_that_offers_another_compiler_than_before_builds_with_it() {
     let farm = OldFarm::unpack();
-    let database = format!("sqlite://{}", farm.file("farm/farm.db").display());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
-        let pool = sqlx::SqlitePool::connect(&database).await.expect("the database opens");
-        let before = r#"UPDATE agents SET doc = replace(doc, '"backend":"native","version":"6"', '"backend":"native","version":"1"')"#;
-        let changed = sqlx::query(before).execute(&pool).await.expect("the agent's record changes");
-        assert_eq!(changed.rows_affected(), 1);
-        pool.close().await;
-    });
+    farm.changes_agents(ANOTHER_COMPILER);
     let model = models::digits();
     let model = model.to_str().expect("UTF-8");
     let built = farm.json(&["build", model, "--sku", "cpu-x86-64-v2", "--threads", "1", "--optimization-level", "2"]);

@@ -16,14 +16,16 @@ use crate::{
     wait::{self, Waiting},
 };
 use planforge_proto::{ErrorCode, v1, view::JobView};
-use planforge_types::BuildSpec;
-use std::{path::PathBuf, time::Duration};
+use planforge_types::{BuildSpec, Toolchain};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 /// How long cancelled jobs may take to leave their devices before this command ends anyway; their workers die with it.
 const CANCEL_LIMIT: Duration = Duration::from_secs(15);
 
-/// How often jobs are looked at for a toolchain that is gone.
+/// How often jobs are looked at for a toolchain that is gone, and how often an absence must be seen to be one: an agent
+/// that joins again was never away.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+const ABSENT_LOOKS: u32 = 10;
 
 /// How often another process may take this machine's farm over, or end it, while one build waits.
 const MAX_TAKEOVERS: u32 = 20;
@@ -133,12 +135,12 @@ impl Build<'_> {
             let live = waiting.live();
             let lost = tokio::select! {
                 followed = waiting.follow(farm) => followed.map(|()| None)?,
-                lost = until_unplaceable(farm, &live) => Some(lost?),
+                lost = until_lost(farm, &live) => Some(lost?),
             };
             if let Some(job) = lost {
                 waiting.clear();
-                if asked_again {
-                    // This machine's agent has just said what it has: nobody would ever take the job.
+                if asked_again || job.state() == v1::JobState::Queued {
+                    // This machine's agent has said what it has: nobody would ever take the job.
                     let failure = nobody_offers(&job);
                     withdraw(self.context.printer, farm, &reply, "no toolchain of this machine can build it").await;
                     return Err(failure);
@@ -202,10 +204,16 @@ impl Build<'_> {
 fn nobody_offers(job: &v1::Job) -> Failure {
     let why = if job.waiting_reason.is_empty() { "nothing here offers its toolchain" } else { &job.waiting_reason };
     let message = format!("{} for {} cannot be built here: {why}", tables::model_name(job.model.as_ref()), job.sku);
-    Failure::new(ErrorCode::Refused, message).hint(
-        "end other planforge processes of this data folder, which may be of another release, or build in one of its own \
-         with --data DIR",
-    )
+    Failure::new(ErrorCode::Refused, message).hint(match job.state() {
+        v1::JobState::Queued => {
+            "no agent of another machine can join the farm inside this command: planforge agents forget NAME takes one \
+             away that is gone, and planforge up lets those join that are not"
+        }
+        _ => {
+            "end other planforge processes of this data folder, which may be of another release, or build in one of its \
+             own with --data DIR"
+        }
+    })
 }
 
 /// Cancels what a request asked for and waits until that has ended.
@@ -227,16 +235,40 @@ async fn withdraw(printer: &Printer, farm: &Farm, reply: &v1::SubmitReply, reaso
     }
 }
 
-/// The first of these jobs whose toolchain nothing offers any more. A device is seen before what that means for jobs
-/// stands in the store, so it is looked again and again.
-async fn until_unplaceable(farm: &Farm, ids: &[String]) -> Result<v1::Job, Failure> {
+/// The first of these jobs that nobody will ever take: its toolchain is offered no more, or only by agents that cannot come
+/// back, because a farm inside a command has no port. A device is seen before what that means for jobs stands in the
+/// store, so it is looked again and again.
+async fn until_lost(farm: &Farm, ids: &[String]) -> Result<v1::Job, Failure> {
+    let embedded = farm.is_embedded().await?;
+    let mut absent: BTreeMap<String, u32> = BTreeMap::new();
     loop {
         let jobs = Waiting::results(farm, ids).await?;
-        if let Some(job) = jobs.into_iter().find(|job| job.state() == v1::JobState::Unplaceable) {
-            return Ok(job);
+        if let Some(job) = jobs.iter().find(|job| job.state() == v1::JobState::Unplaceable) {
+            return Ok(job.clone());
+        }
+        let request = v1::ListDevicesRequest { online_only: true };
+        let devices = farm.rpc().list_devices(request).await.map_err(|e| farm.error(e))?.into_inner().devices;
+        for job in jobs.into_iter().filter(|job| embedded && job.state() == v1::JobState::Queued) {
+            let offers = |device: &v1::Device| {
+                device.skus.contains(&job.sku)
+                    && device
+                        .offers
+                        .iter()
+                        .any(|offer| toolchain(&offer.toolchain_json) == toolchain(&job.toolchain_json))
+            };
+            let looks = absent.entry(job.id.clone()).or_default();
+            *looks = if devices.iter().any(offers) { 0 } else { *looks + 1 };
+            if *looks >= ABSENT_LOOKS {
+                return Ok(job);
+            }
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
+}
+
+/// A toolchain from its document; `None` where this release cannot read it.
+fn toolchain(document: &str) -> Option<Toolchain> {
+    serde_json::from_str(document).ok()
 }
 
 /// The report of the one engine that was asked for; of several the table has to do.
@@ -261,7 +293,7 @@ async fn deliver(
     for job in &jobs {
         let mut view = JobView::from(job.clone());
         if job.state() == v1::JobState::Succeeded && !job.plan_digest.is_empty() {
-            let mut name = plans::file_name(job.model.as_ref(), &job.sku);
+            let mut name = plans::shared_name(job.model.as_ref(), &job.sku);
             if !taken.insert(name.clone()) {
                 name = plans::with_key(&name, &job.engine_key);
             }

@@ -2,7 +2,7 @@
 
 use crate::{
     context::Context,
-    declared::{Inputs, Project, Survey, view},
+    declared::{Inputs, Project, Survey, kept, view},
     failure::Failure,
     farm::{Farm, Need},
 };
@@ -20,9 +20,10 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let lock = project.lock()?.unwrap_or_default();
     let inputs = Inputs::of(context, &project)?;
     let survey = Farm::with(context, Need::Answers, async |farm| {
-        Survey::of(context, farm, &project, (&lock, true), &inputs).await
+        let survey = Survey::of(context, farm, &project, (&lock, true), &inputs).await?;
+        Ok((survey, kept::pin(context, farm, &project, &lock).await))
     });
-    let survey = survey.await?;
+    let (survey, pinned) = survey.await?;
     let views = survey.views(&lock);
     context.printer.data(&view::table(&views))?;
     let red: Vec<&view::CellView> = views.iter().filter(|cell| !cell.state.is_fine(args.strict)).collect();
@@ -40,6 +41,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         "ok": red.is_empty(),
         "strict": args.strict,
         "lock": project.lock_path(),
+        "pinned": pinned,
         "cells": views,
     }))?;
     view::verdict(red.into_iter().map(|cell| &cell.state))

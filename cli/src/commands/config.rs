@@ -1,14 +1,17 @@
-//! `planforge config`: whether `planforge.toml` is right, and what it may say.
+//! `planforge config`: whether `planforge.toml` is right, what it may say, and what the farm knows of it.
 
 use crate::{
     context::Context,
     declared::{Inputs, Project, setting_keys},
     failure::Failure,
-    settings::PROJECT_FILE,
+    farm::{Farm, Need},
+    lists,
+    settings::{Key, PROJECT_FILE},
     tables,
 };
 use clap::Subcommand;
 use planforge_fleet::{declaration::Source, schema};
+use planforge_proto::{ErrorCode, v1, view::DeclarationView};
 use std::collections::BTreeSet;
 
 #[derive(Debug, clap::Args)]
@@ -23,6 +26,18 @@ enum Action {
     Check,
     /// Print the JSON Schema of planforge.toml, for editors
     Schema,
+    /// List which engines should exist, as the farm knows it: what each repository's last sync declared
+    Farm {
+        /// Only this repository, cell by cell
+        #[arg(value_name = "REPOSITORY")]
+        name: Option<String>,
+    },
+    /// Have the farm forget what a repository declared that is no more
+    Forget {
+        /// As 'planforge config farm' lists it
+        #[arg(value_name = "REPOSITORY")]
+        name: String,
+    },
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
@@ -34,6 +49,8 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             context.printer.data(&text)?;
             context.printer.object(&schema)
         }
+        Action::Farm { name } => context.block_on(declared(context, name)),
+        Action::Forget { name } => context.block_on(forget(context, name)),
     }
 }
 
@@ -80,4 +97,39 @@ fn check(context: &Context<'_>) -> Result<(), Failure> {
         "specs": declaration.specs.keys().collect::<Vec<_>>(),
         "locked_engines": lock,
     }))
+}
+
+fn project(context: &Context<'_>) -> String {
+    context.settings.get(Key::Project).unwrap_or_default().into()
+}
+
+async fn declared(context: &Context<'_>, name: Option<String>) -> Result<(), Failure> {
+    let request = v1::ListDeclarationsRequest {
+        project: project(context),
+        name: name.clone().unwrap_or_default(),
+        ..Default::default()
+    };
+    let found = Farm::with(context, Need::Answers, async |farm| lists::declarations(farm, request).await).await?;
+    let printer = context.printer;
+    match (&name, found.is_empty()) {
+        (None, true) => printer.note("nothing is declared: planforge sync tells the farm what planforge.toml says"),
+        (Some(name), true) => {
+            return Err(Failure::new(ErrorCode::NotFound, format!("the farm knows no repository '{name}'"))
+                .hint("planforge config farm lists those that it knows"));
+        }
+        (None, false) => printer.data(&tables::declared::repositories(&found, tables::now_ms()))?,
+        (Some(_), false) => printer.data(&tables::declared::cells(&found))?,
+    }
+    let views: Vec<DeclarationView> = found.into_iter().map(Into::into).collect();
+    printer.object(&serde_json::json!({ "declarations": views }))
+}
+
+async fn forget(context: &Context<'_>, name: String) -> Result<(), Failure> {
+    let request = v1::DeclareEnginesRequest { project: project(context), name: name.clone(), ..Default::default() };
+    Farm::with(context, Need::Answers, async |farm| {
+        farm.rpc().declare_engines(request).await.map(drop).map_err(|e| farm.error(e))
+    })
+    .await?;
+    context.printer.note(&format!("the farm has forgotten what {name} declared"));
+    context.printer.object(&serde_json::json!({ "forgotten": name }))
 }

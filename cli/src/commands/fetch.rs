@@ -34,7 +34,7 @@ pub struct Args {
     /// the default spec, by default
     #[arg(long, value_name = "NAME|JSON", value_parser = parse_spec)]
     spec: Option<Spec>,
-    /// File or folder for the plans; the project's layout, else MODEL.SKU.plan here, by default
+    /// File or folder for the plans; the project's layout, else MODEL.DIGEST.SKU.plan here, by default
     #[arg(short, long, value_name = "DIR|FILE")]
     output: Option<PathBuf>,
     /// Write the engine card, the facts of the build, beside the plan
@@ -46,7 +46,8 @@ pub struct Args {
     /// Ask the farm, whatever engines.lock says
     #[arg(long)]
     unlocked: bool,
-    /// Take locked engines from a copy of the farm's blobs, without a coordinator: the folder that holds sha256/, or its URL
+    /// Take locked engines from a copy of the farm's blobs and ask no coordinator: the folder that holds sha256/, or its URL;
+    /// where the environment or planforge.toml names one, it answers while the coordinator is away [env: PLANFORGE_BLOBS]
     #[arg(long, value_name = "DIR|URL", conflicts_with_all = ["unlocked", "card", "toolchain"])]
     blobs: Option<String>,
     /// Read engines that are here already, instead of trusting that nobody touched them since they were fetched

@@ -33,6 +33,7 @@ pub mod man_pages;
 pub mod open;
 #[cfg(feature = "local")]
 pub mod ops;
+pub mod pins;
 pub mod plugins;
 #[cfg(feature = "local")]
 pub mod probe;

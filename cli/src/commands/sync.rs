@@ -2,7 +2,7 @@
 
 use crate::{
     context::Context,
-    declared::{Inputs, Project, Row, Survey, farm_name, locked_as, view},
+    declared::{Inputs, Project, Row, Survey, farm_name, kept, locked_as, view},
     failure::Failure,
     farm::{Farm, Need},
     request,
@@ -86,7 +86,9 @@ impl Sync<'_> {
                 row.state = State::Failed(why.clone());
             }
         }
-        self.tell(&old, &new, &after, &built, changed)
+        let pinned = kept::pin(self.context, self.farm, self.project, &new).await;
+        let registered = kept::register(self.context, self.farm, self.project, (&after, &inputs)).await;
+        self.tell((&old, &new), &after, &built, (changed, &pinned, &registered))
     }
 
     /// The build that a cell needs, if any.
@@ -255,7 +257,13 @@ impl Sync<'_> {
         }
     }
 
-    fn tell(&self, old: &Lock, new: &Lock, after: &Survey, built: &Built, changed: bool) -> Result<(), Failure> {
+    fn tell(
+        &self,
+        (old, new): (&Lock, &Lock),
+        after: &Survey,
+        built: &Built,
+        (changed, pinned, registered): (bool, &kept::Pinned, &kept::Registered),
+    ) -> Result<(), Failure> {
         let printer = self.context.printer;
         let views = after.views(new);
         let diff = Diff::of(old, new);
@@ -285,6 +293,8 @@ impl Sync<'_> {
             "written": changed,
             "requests": built.requests,
             "diff": diff,
+            "pinned": pinned,
+            "registered": registered,
             "cells": views,
         }))?;
         view::verdict(red.into_iter().map(|cell| &cell.state))

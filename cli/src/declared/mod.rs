@@ -1,6 +1,7 @@
 //! What a project declares and has locked: `planforge.toml` and `engines.lock`, and how the farm stands to them.
 
 mod inputs;
+pub mod kept;
 mod survey;
 pub mod view;
 
@@ -77,6 +78,15 @@ impl Project {
             return Err(Failure::usage(format!("{} declares no models", file.display())).hint(example));
         }
         Ok(project)
+    }
+
+    /// What the farm and people know the project by: as declared, else as its folder is called.
+    pub fn name(&self) -> String {
+        self.declaration.name.clone().unwrap_or_else(|| {
+            let folder = fs::canonicalize(&self.folder).unwrap_or_else(|_| self.folder.clone());
+            let folder = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            planforge_fleet::declaration::plain_name(&folder)
+        })
     }
 
     pub fn lock_path(&self) -> PathBuf {

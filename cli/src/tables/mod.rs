@@ -1,6 +1,7 @@
 //! How jobs, devices, engines and reports look to people: plain tables, one row each, nothing by colour alone.
 
 pub mod comparison;
+pub mod declared;
 pub mod projects;
 pub mod report;
 mod specs;

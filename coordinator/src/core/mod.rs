@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`model`] | jobs, attempts, agents, engines, events and the changes made of them |
 //! | [`state`] | the state, and what goes in |
+//! | `declarations` | which engines projects say should exist |
 //! | `effects` | what comes out |
 //! | `ask` | what a request asks for, one combination at a time |
 //! | `judge` | what is to happen to a combination: answered, joined, run, refused, kept waiting |
@@ -21,6 +22,7 @@
 //! | `attempts` | leases and how attempts end: success, failure classes, requeue, expiry |
 //! | `cancel` | withdrawal of requests |
 //! | `caches` | timing and tactic caches: what a build begins with, whose result is kept |
+//! | `pins` | who wants which plan kept |
 //! | `plugins` | which native code workers may load |
 //! | `projects` | shares and limits of projects, and who may take how much of the queue |
 //! | `waiting` | why a job is not running yet, in words |
@@ -38,12 +40,14 @@ mod audit;
 mod blob_refs;
 mod caches;
 mod cancel;
+mod declarations;
 mod effects;
 mod fleet;
 mod foresee;
 pub mod invariants;
 mod judge;
 pub mod model;
+mod pins;
 mod plugins;
 mod projects;
 mod queue;
@@ -56,6 +60,7 @@ pub use abilities::Abilities;
 pub use agents::{AgentView, Farewell};
 pub use audit::{AuditKind, AuditLine};
 pub use blob_refs::BlobHolder;
+pub use declarations::{DeclarationId, DeclarationRecord, DeclaredCell, DeclaredSpec};
 pub use effects::{Counters, Effects, JobRef, Reply, Submitted, ToAgent};
 pub use fleet::{ATTEMPT_REPORTS_MAX, DeviceView};
 pub use foresee::{Foreseen, Foresight};
@@ -64,6 +69,7 @@ pub use model::{
     Job, JobId, JobKind, JobState, JoinedBy, Model, ModelFile, Outcome, PlanRef, PluginRecord, Refusal, Report,
     RequestRecord, TokenRecord, Told, Want,
 };
+pub use pins::{PinId, PinRecord};
 pub use projects::{ProjectRecord, ProjectView, SHARE_MAX};
 pub use state::{
     CacheUpdate, Cancel, CoreConfig, FinishedIn, FinishedOutcome, HelloIn, Input, LeaseRef, Now, ReportIn, SessionId,

@@ -4,6 +4,8 @@ use super::{
     abilities::Abilities,
     audit::{AuditKind, AuditLine},
     blob_refs::BlobHolder,
+    declarations::{DeclarationId, DeclarationRecord},
+    pins::{PinId, PinRecord},
     projects::ProjectRecord,
 };
 use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Sku, Toolchain, order::MeasureAsk};
@@ -641,6 +643,16 @@ pub enum Change {
     Cache(Box<CacheRecord>),
     Plugin(PluginRecord),
     Project(ProjectRecord),
+    /// As it now stands.
+    Pin(Box<PinRecord>),
+    Unpin(PinId),
+    /// Pins that have expired by this time go.
+    PinsExpired {
+        now_ms: u64,
+    },
+    /// In place of what the repository declared before.
+    Declaration(Box<DeclarationRecord>),
+    ForgetDeclaration(DeclarationId),
     Audit(Box<AuditLine>),
     /// Of the lines of a kind only the newest stay.
     AuditKept {

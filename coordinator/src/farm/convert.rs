@@ -1,9 +1,9 @@
 //! Between the contract's messages and the core's records. What comes in is checked and bounded here.
 
 use crate::core::{
-    Abilities, AgentView, ArtifactRef, Attempt, AuditLine, CacheRecord, CacheRef, CacheUpdate, Device, DeviceView,
-    Engine, Event, Failure, FinishedIn, FinishedOutcome, Foreseen, HelloIn, Job, JobId, JobKind, JobState, JoinedBy,
-    LeaseRef, Model, ModelFile, PlanRef, PluginRecord, Report, TokenRecord,
+    Abilities, AgentView, ArtifactRef, Attempt, AuditLine, CacheRecord, CacheRef, CacheUpdate, DeclarationRecord,
+    Device, DeviceView, Engine, Event, Failure, FinishedIn, FinishedOutcome, Foreseen, HelloIn, Job, JobId, JobKind,
+    JobState, JoinedBy, LeaseRef, Model, ModelFile, PinRecord, PlanRef, PluginRecord, Report, TokenRecord,
 };
 use planforge_identity::model::model_digest;
 use planforge_proto::{ApiError, ErrorCode, protocol, v1};
@@ -586,6 +586,70 @@ pub(super) fn plugin_out(plugin: &PluginRecord) -> v1::Plugin {
         name: plugin.name.clone(),
         actor: plugin.actor.clone(),
         allowed_ms: plugin.allowed_ms,
+    }
+}
+
+pub(super) fn pin_reason(text: &str) -> Result<String, ApiError> {
+    name("a pin's reason", text)
+}
+
+pub(super) fn pin_out(pin: &PinRecord) -> v1::Pin {
+    v1::Pin {
+        plan_digest: pin.plan.to_string(),
+        project: pin.project.clone(),
+        owner: pin.owner.clone(),
+        engine_key: pin.key.to_string(),
+        model_name: pin.model.clone(),
+        sku: pin.sku.to_string(),
+        reason: pin.reason.clone(),
+        created_ms: pin.created_ms,
+        expires_ms: pin.expires_ms,
+    }
+}
+
+/// The name of a repository: it stands in command lines.
+pub(super) fn repository(text: &str) -> Result<String, ApiError> {
+    let fine = !text.is_empty()
+        && text.len() <= 64
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && text.as_bytes()[0].is_ascii_alphanumeric();
+    if fine {
+        return Ok(text.to_owned());
+    }
+    let text: String = text.chars().take(80).collect();
+    let rule = "1 to 64 letters, digits, '-', '_' and '.', a letter or digit first";
+    Err(invalid(format!("'{}' is no name of a repository ({rule})", text.escape_debug())))
+}
+
+/// A name of a declaration's own.
+pub(super) fn declared_name(what: &str, text: &str) -> Result<String, ApiError> {
+    if text.is_empty() {
+        return Err(invalid(format!("{what} must not be empty")));
+    }
+    name(what, text)
+}
+
+pub(super) fn declaration_out(record: &DeclarationRecord) -> v1::Declaration {
+    let specs = record.specs.iter().map(|spec| v1::DeclaredSpec {
+        name: spec.name.clone(),
+        spec_json: json(&spec.spec),
+        toolchain: spec.toolchain.clone(),
+    });
+    let cells = record.cells.iter().map(|cell| v1::DeclaredCell {
+        model: cell.model.clone(),
+        model_digest: cell.digest.to_string(),
+        sku: cell.sku.to_string(),
+        target: cell.target.clone(),
+        spec: cell.spec.clone(),
+        plan_digest: cell.plan.map(|plan| plan.to_string()).unwrap_or_default(),
+    });
+    v1::Declaration {
+        project: record.project.clone(),
+        name: record.name.clone(),
+        actor: record.actor.clone(),
+        declared_ms: record.declared_ms,
+        specs: specs.collect(),
+        cells: cells.collect(),
     }
 }
 

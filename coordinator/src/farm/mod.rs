@@ -6,6 +6,7 @@ mod binding;
 pub mod clock;
 mod confine;
 mod convert;
+mod declarations;
 mod enrollment;
 mod gate;
 mod leader;
@@ -13,6 +14,7 @@ mod logins;
 mod logs;
 mod operator;
 mod pages;
+mod pins;
 mod plan_check;
 mod portability;
 mod projects;
@@ -121,6 +123,8 @@ const OTHER_SKUS: &str = "other";
 /// Characters of ids: no two look alike.
 const ID_ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const ID_CHARACTERS: usize = 12;
+/// Calls that count what a project has and add to it, side by side.
+const PROJECT_TURNS: usize = 16;
 
 struct Inner {
     inbox: mpsc::Sender<Message>,
@@ -134,6 +138,7 @@ struct Inner {
     gate: Gate,
     audit: Audit,
     stored_bytes: StoredBytes,
+    project_turns: [tokio::sync::Mutex<()>; PROJECT_TURNS],
     logins: Mutex<Logins>,
     sessions: AtomicU64,
     random: Mutex<StdRng>,
@@ -216,6 +221,7 @@ impl Farm {
             gate: Gate::default(),
             audit: Audit::default(),
             stored_bytes: StoredBytes::default(),
+            project_turns: Default::default(),
             logins: Mutex::default(),
             sessions: AtomicU64::new(1),
             random: Mutex::new(random),
@@ -509,6 +515,12 @@ impl Farm {
         entry.latency.observe(start.elapsed().as_secs_f64() * 1e3);
         entry.errors += u64::from(result.is_err());
         Ok(result?)
+    }
+
+    /// One call at a time counts what a project has and adds to it.
+    async fn turn_of(&self, project: &str) -> tokio::sync::MutexGuard<'_, ()> {
+        let sum = project.bytes().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        self.inner.project_turns[sum % PROJECT_TURNS].lock().await
     }
 
     fn random_bytes<const N: usize>(&self) -> [u8; N] {

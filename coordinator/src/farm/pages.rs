@@ -34,6 +34,18 @@ impl Item for v1::AuditRecord {
     }
 }
 
+impl Item for v1::Declaration {
+    fn bytes(&self) -> usize {
+        self.encoded_len()
+    }
+}
+
+impl Item for v1::Pin {
+    fn bytes(&self) -> usize {
+        self.encoded_len()
+    }
+}
+
 impl Item for Report {
     fn bytes(&self) -> usize {
         self.document.len()
@@ -114,6 +126,16 @@ impl<'a, const N: usize> Cursor<'a, N> {
     pub(super) fn write(&self) -> String {
         format!("{}.{}", self.created_ms, self.names.join("."))
     }
+}
+
+/// A name for a cursor: it may hold what cursors are written with.
+pub(super) fn in_hex(name: &str) -> String {
+    hex::encode(name)
+}
+
+pub(super) fn of_hex(text: &str) -> Result<String, ApiError> {
+    let bytes = hex::decode(text).map_err(|_| bad_cursor())?;
+    String::from_utf8(bytes).map_err(|_| bad_cursor())
 }
 
 pub(super) fn bad_cursor() -> ApiError {

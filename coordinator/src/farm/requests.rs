@@ -21,7 +21,7 @@ use std::{
 };
 
 /// The project of requests that name none.
-const DEFAULT_PROJECT: &str = "default";
+pub(super) const DEFAULT_PROJECT: &str = "default";
 /// Rows of a list that asks for no number, and the most that are given.
 const LIST_DEFAULT: u32 = 100;
 const LIST_MAX: u32 = 5_000;

@@ -64,7 +64,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
 }
 
 /// Query parameters; an unknown one is an error, because a misspelt filter would answer with everything.
-struct Params<T>(T);
+pub(super) struct Params<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     type Rejection = Refusal;
@@ -77,15 +77,15 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     }
 }
 
-type JsonAnswer = Result<Json<Value>, Refusal>;
+pub(super) type JsonAnswer = Result<Json<Value>, Refusal>;
 
-fn views<T, V: From<T> + serde::Serialize>(name: &str, items: Vec<T>) -> Json<Value> {
+pub(super) fn views<T, V: From<T> + serde::Serialize>(name: &str, items: Vec<T>) -> Json<Value> {
     let views: Vec<V> = items.into_iter().map(V::from).collect();
     Json(json!({ name: views }))
 }
 
 /// Part of a list: `next_cursor` is null where the list ends.
-fn page<T, V: From<T> + serde::Serialize>(name: &str, items: Vec<T>, next_cursor: String) -> Json<Value> {
+pub(super) fn page<T, V: From<T> + serde::Serialize>(name: &str, items: Vec<T>, next_cursor: String) -> Json<Value> {
     let views: Vec<V> = items.into_iter().map(V::from).collect();
     Json(json!({ name: views, "next_cursor": some_cursor(next_cursor) }))
 }

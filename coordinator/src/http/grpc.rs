@@ -291,6 +291,43 @@ impl FarmRpc for Rpc {
         let actor = actor(&request)?;
         Ok(Answer::new(self.app.farm.list_audit(&actor, request.into_inner()).await?))
     }
+
+    async fn pin_engines(
+        &self,
+        request: Request<v1::PinEnginesRequest>,
+    ) -> Result<Answer<v1::PinEnginesReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.pin_engines(&actor, request.into_inner()).await?))
+    }
+
+    async fn list_pins(&self, request: Request<v1::ListPinsRequest>) -> Result<Answer<v1::ListPinsReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.list_pins(&actor, request.into_inner()).await?))
+    }
+
+    async fn unpin_engines(
+        &self,
+        request: Request<v1::UnpinEnginesRequest>,
+    ) -> Result<Answer<v1::UnpinEnginesReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.unpin_engines(&actor, request.into_inner()).await?))
+    }
+
+    async fn declare_engines(
+        &self,
+        request: Request<v1::DeclareEnginesRequest>,
+    ) -> Result<Answer<v1::DeclareEnginesReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.declare_engines(&actor, request.into_inner()).await?))
+    }
+
+    async fn list_declarations(
+        &self,
+        request: Request<v1::ListDeclarationsRequest>,
+    ) -> Result<Answer<v1::ListDeclarationsReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.list_declarations(&actor, request.into_inner()).await?))
+    }
 }
 
 #[tonic::async_trait]

@@ -4,6 +4,7 @@ mod access;
 mod api;
 mod blobs;
 mod bodies;
+mod declared;
 mod enroll;
 mod forgery;
 mod grpc;
@@ -41,6 +42,7 @@ pub(crate) fn router(
     let guarded = Router::new()
         .merge(api::routes())
         .merge(blobs::routes())
+        .merge(declared::routes())
         .merge(enroll::routes())
         .merge(page::routes())
         .route("/metrics", get(self::metrics))

@@ -1,9 +1,13 @@
 //! Everything in memory, with the same promises as a database as long as the process lives.
 
-use super::{Answer, AuditFilter, EngineFilter, EventFilter, JobFilter, ReportFilter, Store, StoreError};
+use super::{
+    Answer, AuditFilter, DeclarationFilter, EngineFilter, EventFilter, JobFilter, PinFilter, ReportFilter, Store,
+    StoreError,
+};
 use crate::core::{
-    Agent, AuditLine, BlobHolder, CacheRecord, Change, Covered, Engine, EngineRef, Event, Job, JobId, PluginRecord,
-    ProjectRecord, Refusal, Report, RequestRecord, Snapshot, TokenRecord,
+    Agent, AuditLine, BlobHolder, CacheRecord, Change, Covered, DeclarationId, DeclarationRecord, Engine, EngineRef,
+    Event, Job, JobId, PinId, PinRecord, PluginRecord, ProjectRecord, Refusal, Report, RequestRecord, Snapshot,
+    TokenRecord,
 };
 use planforge_types::{Digest, EngineKey, Sku};
 use std::{
@@ -29,6 +33,8 @@ struct Tables {
     caches: BTreeMap<Digest, CacheRecord>,
     plugins: BTreeMap<Digest, PluginRecord>,
     projects: BTreeMap<String, ProjectRecord>,
+    pins: BTreeMap<PinId, PinRecord>,
+    declarations: BTreeMap<DeclarationId, DeclarationRecord>,
     audit: Vec<AuditLine>,
     tokens: BTreeMap<String, TokenRecord>,
     /// Makes commits fail, for tests of what happens then.
@@ -113,6 +119,11 @@ impl Tables {
             Change::Plugin(plugin) => drop(self.plugins.insert(plugin.digest, plugin)),
             Change::ForgetPlugin(digest) => drop(self.plugins.remove(&digest)),
             Change::Project(record) => drop(self.projects.insert(record.name.clone(), record)),
+            Change::Pin(pin) => drop(self.pins.insert(pin.id(), *pin)),
+            Change::Unpin(id) => drop(self.pins.remove(&id)),
+            Change::PinsExpired { now_ms } => self.pins.retain(|_, pin| pin.expires_ms > now_ms),
+            Change::Declaration(record) => drop(self.declarations.insert(record.id(), *record)),
+            Change::ForgetDeclaration(id) => drop(self.declarations.remove(&id)),
             Change::Audit(line) => {
                 let seq = self.audit.last().map_or(1, |last| last.seq + 1);
                 self.audit.push(AuditLine { seq, ..*line });
@@ -383,6 +394,52 @@ impl Store for MemStore {
                     && filter.what.as_ref().is_none_or(|what| line.what.starts_with(what.as_str()))
             };
             tables.audit.iter().rev().filter(fits).take(filter.limit).cloned().collect()
+        })
+    }
+
+    fn pins(&self, filter: PinFilter) -> Answer<'_, Vec<PinRecord>> {
+        self.answer(|tables| {
+            let fits = |pin: &&PinRecord| {
+                pin.expires_ms > filter.now_ms
+                    && filter.project.as_ref().is_none_or(|project| pin.project == *project)
+                    && filter.owner.as_ref().is_none_or(|owner| pin.owner == *owner)
+                    && (filter.plans.is_empty() || filter.plans.contains(&pin.plan))
+                    && filter.behind.as_ref().is_none_or(|(at, id)| (pin.created_ms, &pin.id()) < (*at, id))
+            };
+            let mut pins: Vec<&PinRecord> = tables.pins.values().filter(fits).collect();
+            pins.sort_by_key(|pin| Reverse((pin.created_ms, pin.id())));
+            pins.into_iter().take(filter.limit).cloned().collect()
+        })
+    }
+
+    fn pin_count<'a>(&'a self, project: &'a str, now_ms: u64) -> Answer<'a, u64> {
+        self.answer(|tables| {
+            let live = |pin: &&PinRecord| pin.project == project && pin.expires_ms > now_ms;
+            tables.pins.values().filter(live).count() as u64
+        })
+    }
+
+    fn is_pinned(&self, plan: Digest, now_ms: u64) -> Answer<'_, bool> {
+        self.answer(|tables| tables.pins.values().any(|pin| pin.plan == plan && pin.expires_ms > now_ms))
+    }
+
+    fn declarations(&self, filter: DeclarationFilter) -> Answer<'_, Vec<DeclarationRecord>> {
+        self.answer(|tables| {
+            let fits = |record: &&DeclarationRecord| {
+                filter.project.as_ref().is_none_or(|project| record.project == *project)
+                    && filter.name.as_ref().is_none_or(|name| record.name == *name)
+                    && filter.behind.as_ref().is_none_or(|(at, id)| (record.declared_ms, &record.id()) < (*at, id))
+            };
+            let mut records: Vec<&DeclarationRecord> = tables.declarations.values().filter(fits).collect();
+            records.sort_by_key(|record| Reverse((record.declared_ms, record.id())));
+            records.into_iter().take(filter.limit).cloned().collect()
+        })
+    }
+
+    fn other_declarations<'a>(&'a self, id: &'a DeclarationId) -> Answer<'a, u64> {
+        self.answer(|tables| {
+            let others = tables.declarations.keys().filter(|other| other.project == id.project && *other != id);
+            others.count() as u64
         })
     }
 

@@ -20,7 +20,8 @@ pub use mem::MemStore;
 pub use sqlite::SqliteStore;
 
 use crate::core::{
-    AuditLine, Change, Engine, Event, Job, JobId, JobState, Report, RequestRecord, Snapshot, TokenRecord,
+    AuditLine, Change, DeclarationId, DeclarationRecord, Engine, Event, Job, JobId, JobState, PinId, PinRecord, Report,
+    RequestRecord, Snapshot, TokenRecord,
 };
 use futures::future::BoxFuture;
 use planforge_proto::{ApiError, ErrorCode};
@@ -131,6 +132,28 @@ pub struct AuditFilter {
     pub limit: usize,
 }
 
+/// Which pins; newest first, none that has expired. Empty lists and `None` mean any.
+#[derive(Clone, Debug, Default)]
+pub struct PinFilter {
+    pub project: Option<String>,
+    pub owner: Option<String>,
+    pub plans: Vec<Digest>,
+    pub now_ms: u64,
+    /// Only what stands behind the pin of this creation time and id: the rest of a list.
+    pub behind: Option<(u64, PinId)>,
+    pub limit: usize,
+}
+
+/// Which declarations; newest first. `None` means any.
+#[derive(Clone, Debug, Default)]
+pub struct DeclarationFilter {
+    pub project: Option<String>,
+    pub name: Option<String>,
+    /// Only what stands behind the declaration of this time and id: the rest of a list.
+    pub behind: Option<(u64, DeclarationId)>,
+    pub limit: usize,
+}
+
 /// What a store call returns.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
@@ -177,6 +200,19 @@ pub trait Store: Send + Sync + 'static {
 
     /// Bytes that a project holds: what it uploaded, and what its jobs name.
     fn stored_bytes<'a>(&'a self, project: &'a str) -> Answer<'a, u64>;
+
+    fn pins(&self, filter: PinFilter) -> Answer<'_, Vec<PinRecord>>;
+
+    /// How many pins of a project have not expired.
+    fn pin_count<'a>(&'a self, project: &'a str, now_ms: u64) -> Answer<'a, u64>;
+
+    /// Whether anybody wants the plan kept at this time: to be asked before a plan is taken away.
+    fn is_pinned(&self, plan: Digest, now_ms: u64) -> Answer<'_, bool>;
+
+    fn declarations(&self, filter: DeclarationFilter) -> Answer<'_, Vec<DeclarationRecord>>;
+
+    /// How many declarations the project has beside that one.
+    fn other_declarations<'a>(&'a self, id: &'a DeclarationId) -> Answer<'a, u64>;
 
     /// Ends background work after what was called is done.
     fn close(&self) -> Answer<'_, ()>;

@@ -1,7 +1,7 @@
 //! The statements, shaped so that another SQL database runs the same ones: `$n` placeholders, `ON CONFLICT`, integers of
 //! 64 bits for times, rows in chunks of few sizes so that prepared statements are used again.
 
-use crate::core::{BlobHolder, Change, Job};
+use crate::core::{BlobHolder, Change, DeclarationId, Job, PinId};
 use planforge_types::Digest;
 use serde::Serialize;
 use std::{
@@ -118,6 +118,17 @@ const PROJECTS: Table = Table {
     columns: 2,
     conflict: " ON CONFLICT (name) DO UPDATE SET doc = excluded.doc",
 };
+const PINS: Table = Table {
+    insert: "INSERT INTO pins (plan_digest, project, owner, created_ms, expires_ms, doc) VALUES ",
+    columns: 6,
+    conflict: " ON CONFLICT (plan_digest, project, owner) DO UPDATE SET created_ms = excluded.created_ms, \
+               expires_ms = excluded.expires_ms, doc = excluded.doc",
+};
+const DECLARATIONS: Table = Table {
+    insert: "INSERT INTO declarations (project, name, declared_ms, doc) VALUES ",
+    columns: 4,
+    conflict: " ON CONFLICT (project, name) DO UPDATE SET declared_ms = excluded.declared_ms, doc = excluded.doc",
+};
 const AUDIT: Table =
     Table { insert: "INSERT INTO audit (at_ms, kind, project, actor, what, doc) VALUES ", columns: 6, conflict: "" };
 /// A token's document is written once; what happens to it later has columns of its own.
@@ -210,6 +221,8 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     let mut blobs = Blobs::default();
     let (mut events, mut requests) = (Vec::new(), Vec::new());
     let mut projects = BTreeMap::new();
+    // `None`: taken away.
+    let (mut pins, mut pins_expired, mut declarations) = (BTreeMap::new(), None, BTreeMap::new());
     let (mut audit, mut audit_kept) = (Vec::new(), BTreeMap::new());
     for change in changes {
         match change {
@@ -256,6 +269,11 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             Change::Plugin(plugin) => drop(plugins.insert(plugin.digest, Some(plugin))),
             Change::ForgetPlugin(digest) => drop(plugins.insert(digest, None)),
             Change::Project(record) => drop(projects.insert(record.name.clone(), record)),
+            Change::Pin(pin) => drop(pins.insert(pin.id(), Some(pin))),
+            Change::Unpin(id) => drop(pins.insert(id, None)),
+            Change::PinsExpired { now_ms } => pins_expired = pins_expired.max(Some(now_ms)),
+            Change::Declaration(record) => drop(declarations.insert(record.id(), Some(record))),
+            Change::ForgetDeclaration(id) => drop(declarations.insert(id, None)),
             Change::Audit(line) => audit.push(vec![
                 line.at_ms.into(),
                 line.kind.name().into(),
@@ -357,6 +375,30 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     }
     let projects = projects.values().map(|record| vec![record.name.clone().into(), json(record)]);
     insert(&mut all, &PROJECTS, projects.collect());
+    if let Some(now_ms) = pins_expired {
+        all.push(Statement { sql: "DELETE FROM pins WHERE expires_ms <= $1".into(), values: vec![now_ms.into()] });
+    }
+    let mut pinned = Vec::new();
+    for (PinId { plan, project, owner }, pin) in pins {
+        let mut values = vec![plan.to_string().into(), project.into(), owner.into()];
+        if let Some(pin) = pin {
+            values.extend([pin.created_ms.into(), pin.expires_ms.into(), json(&pin)]);
+            pinned.push(values);
+        } else {
+            let sql = "DELETE FROM pins WHERE plan_digest = $1 AND project = $2 AND owner = $3".into();
+            all.push(Statement { sql, values });
+        }
+    }
+    insert(&mut all, &PINS, pinned);
+    for (DeclarationId { project, name }, record) in declarations {
+        let mut values = vec![project.into(), name.into()];
+        if let Some(record) = record {
+            values.extend([record.declared_ms.into(), json(&record)]);
+            insert(&mut all, &DECLARATIONS, vec![values]);
+        } else {
+            all.push(Statement { sql: "DELETE FROM declarations WHERE project = $1 AND name = $2".into(), values });
+        }
+    }
     insert(&mut all, &AUDIT, audit);
     all.extend(audit_kept.into_iter().map(|(kind, lines)| {
         Statement {

@@ -1,14 +1,15 @@
 //! SQLite in one file, for one coordinator.
 
 use super::{
-    Answer, AuditFilter, EngineFilter, EventFilter, JobFilter, ReportFilter, Store, StoreError,
+    Answer, AuditFilter, DeclarationFilter, EngineFilter, EventFilter, JobFilter, PinFilter, ReportFilter, Store,
+    StoreError,
     mem::{ReportOf, engine_ref},
     sql::{MODEL, Select, Statement, Value},
     sqlite_writer::{Write, Writer},
 };
 use crate::core::{
-    Agent, AuditLine, CacheRecord, Change, Covered, Engine, Event, Job, JobId, JobState, PluginRecord, ProjectRecord,
-    Refusal, Report, RequestRecord, Snapshot, TokenRecord,
+    Agent, AuditLine, CacheRecord, Change, Covered, DeclarationId, DeclarationRecord, Engine, Event, Job, JobId,
+    JobState, PinId, PinRecord, PluginRecord, ProjectRecord, Refusal, Report, RequestRecord, Snapshot, TokenRecord,
 };
 use planforge_proto::ApiError;
 use planforge_types::{Digest, EngineKey};
@@ -27,7 +28,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Forward-only; a database that has more than these is refused.
-const MIGRATIONS: [&str; 7] = [
+const MIGRATIONS: [&str; 9] = [
     include_str!("../../../migrations/sqlite/0001_farm.sql"),
     include_str!("../../../migrations/sqlite/0002_caches_plugins.sql"),
     include_str!("../../../migrations/sqlite/0003_engine_seq.sql"),
@@ -35,6 +36,8 @@ const MIGRATIONS: [&str; 7] = [
     include_str!("../../../migrations/sqlite/0005_token_agents.sql"),
     include_str!("../../../migrations/sqlite/0006_projects.sql"),
     include_str!("../../../migrations/sqlite/0007_audit.sql"),
+    include_str!("../../../migrations/sqlite/0008_pins.sql"),
+    include_str!("../../../migrations/sqlite/0009_declarations.sql"),
 ];
 /// Commits that may wait for the writer.
 const WRITER_QUEUE: usize = 1_024;
@@ -412,6 +415,62 @@ impl Store for SqliteStore {
                 Ok(AuditLine { seq: number(row, "seq")?, ..parse("an audit line", &text(row, "doc")?)? })
             };
             self.rows(select.order("seq DESC", filter.limit)).await?.iter().map(line).collect()
+        })
+    }
+
+    fn pins(&self, filter: PinFilter) -> Answer<'_, Vec<PinRecord>> {
+        Box::pin(async move {
+            let mut select = Select::new("SELECT doc FROM pins");
+            select
+                .filter("expires_ms > #", Some(filter.now_ms))
+                .filter("project = #", filter.project)
+                .filter("owner = #", filter.owner)
+                .one_of("plan_digest", filter.plans.iter().map(Digest::to_string))
+                .behind(
+                    "created_ms, plan_digest, project, owner",
+                    filter.behind.map(|(at_ms, PinId { plan, project, owner })| {
+                        vec![at_ms.into(), plan.to_string().into(), project.into(), owner.into()]
+                    }),
+                );
+            let order = "created_ms DESC, plan_digest DESC, project DESC, owner DESC";
+            self.docs("a pin", select.order(order, filter.limit)).await
+        })
+    }
+
+    fn pin_count<'a>(&'a self, project: &'a str, now_ms: u64) -> Answer<'a, u64> {
+        Box::pin(async move {
+            let sql = "SELECT COUNT(*) AS pins FROM pins WHERE project = $1 AND expires_ms > $2";
+            let statement = Statement { sql: sql.to_owned(), values: vec![project.into(), now_ms.into()] };
+            self.rows(statement).await?.first().map_or(Ok(0), |row| number(row, "pins"))
+        })
+    }
+
+    fn is_pinned(&self, plan: Digest, now_ms: u64) -> Answer<'_, bool> {
+        Box::pin(async move {
+            let sql = "SELECT 1 AS found FROM pins WHERE plan_digest = $1 AND expires_ms > $2 LIMIT 1";
+            let values = vec![plan.to_string().into(), now_ms.into()];
+            Ok(!self.rows(Statement { sql: sql.to_owned(), values }).await?.is_empty())
+        })
+    }
+
+    fn declarations(&self, filter: DeclarationFilter) -> Answer<'_, Vec<DeclarationRecord>> {
+        Box::pin(async move {
+            let mut select = Select::new("SELECT doc FROM declarations");
+            select.filter("project = #", filter.project).filter("name = #", filter.name).behind(
+                "declared_ms, project, name",
+                filter.behind.map(|(at_ms, id)| vec![at_ms.into(), id.project.into(), id.name.into()]),
+            );
+            let order = "declared_ms DESC, project DESC, name DESC";
+            self.docs("a declaration", select.order(order, filter.limit)).await
+        })
+    }
+
+    fn other_declarations<'a>(&'a self, id: &'a DeclarationId) -> Answer<'a, u64> {
+        Box::pin(async move {
+            let sql = "SELECT COUNT(*) AS others FROM declarations WHERE project = $1 AND name <> $2";
+            let values = vec![id.project.as_str().into(), id.name.as_str().into()];
+            let statement = Statement { sql: sql.to_owned(), values };
+            self.rows(statement).await?.first().map_or(Ok(0), |row| number(row, "others"))
         })
     }
 

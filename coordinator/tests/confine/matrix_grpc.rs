@@ -18,8 +18,12 @@ fn expected(method: &str) -> [Code; 6] {
         "GetServerInfo" => [Ok, Ok, Ok, Ok, Ok, Out],
         // Who only names a digest is asked for the bytes.
         "Submit" | "DryRun" => [Ok, Ok, Ok, Ok, No, Out],
-        "ListJobs" | "ListEngines" | "ListReports" | "ListCaches" | "ListProjects" => [Ok, Ok, Ok, Ok, No, Out],
-        "GetJob" | "WatchJobs" | "ReadLog" | "CancelJobs" | "FindEngine" => [Ok, Gone, Ok, Ok, No, Out],
+        "ListJobs" | "ListEngines" | "ListReports" | "ListCaches" | "ListProjects" | "ListPins"
+        | "ListDeclarations" | "DeclareEngines" => [Ok, Ok, Ok, Ok, No, Out],
+        // Pins are of plans that the project has; each takes away what it pinned before.
+        "GetJob" | "WatchJobs" | "ReadLog" | "CancelJobs" | "FindEngine" | "PinEngines" | "UnpinEngines" => {
+            [Ok, Gone, Ok, Ok, No, Out]
+        }
         "ListDevices" | "ListPlugins" => [Ok, Ok, Ok, Ok, Ok, Out],
         "CreateToken" | "ListTokens" | "RevokeToken" | "CreateLoginLink" | "SetProject" | "ListAudit" => {
             [No, No, Ok, Ok, No, Out]
@@ -108,6 +112,21 @@ async fn call(world: &World, client: &mut Client, who: Who, method: &str) -> Res
             client.set_project(ask).await.map(words)
         }
         "ListAudit" => client.list_audit(v1::ListAuditRequest::default()).await.map(words),
+        "PinEngines" => {
+            let ask = v1::PinEnginesRequest { plan_digests: vec![plan_digest], ..Default::default() };
+            client.pin_engines(ask).await.map(words)
+        }
+        "ListPins" => client.list_pins(v1::ListPinsRequest::default()).await.map(words),
+        "UnpinEngines" => {
+            let ask = v1::UnpinEnginesRequest { plan_digests: vec![plan_digest], ..Default::default() };
+            client.unpin_engines(ask).await.map(words)
+        }
+        "DeclareEngines" => {
+            let view: planforge_proto::view::DeclareView =
+                serde_json::from_value(crate::world::declaration(world, who)).expect("a declaration");
+            client.declare_engines(v1::DeclareEnginesRequest::from(view)).await.map(words)
+        }
+        "ListDeclarations" => client.list_declarations(v1::ListDeclarationsRequest::default()).await.map(words),
         "Session" => session(world, who).await,
         other => panic!("{other} is not in the matrix: say how it is called"),
     }

@@ -73,11 +73,16 @@ fn expected(route: &str) -> [u16; 6] {
         | "GET /api/v1/engines"
         | "GET /api/v1/reports"
         | "GET /api/v1/caches"
+        | "GET /api/v1/pins"
+        | "GET /api/v1/declarations"
+        | "POST /api/v1/declarations"
         | "GET /api/v1/projects" => [200, 200, 200, 200, 403, 401],
         "POST /api/v1/jobs" => [201, 200, 201, 201, 403, 401],
         "GET /api/v1/jobs/{id}" | "GET /api/v1/jobs/{id}/log" | "GET /api/v1/engines/find" => {
             [200, 404, 200, 200, 403, 401]
         }
+        // Of plans that the project has; each takes away what it pinned before.
+        "POST /api/v1/pins" | "POST /api/v1/pins/remove" => [200, 404, 200, 200, 403, 401],
         "POST /api/v1/jobs/{id}/cancel" => [200, 404, 200, 200, 403, 401],
         "GET /api/v1/audit" => [403, 403, 200, 200, 403, 401],
         "GET /api/v1/agents" => [403, 403, 200, 403, 403, 401],
@@ -113,7 +118,12 @@ async fn every_route_answers_everybody_as_it_should() {
 
     let mut routes = routes();
     // What takes something away comes last.
-    routes.sort_by_key(|route| route.ends_with("/forget") || route.ends_with("/cancel"));
+    routes.sort_by_key(|route| match route.as_str() {
+        // After everybody has declared something.
+        "GET /api/v1/declarations" => 1,
+        route if route.ends_with("/forget") || route.ends_with("/cancel") => 2,
+        _ => 0,
+    });
     let mut wrong = Vec::new();
     for route in &routes {
         for (who, expected) in EVERYBODY.into_iter().zip(expected(route)) {
@@ -154,6 +164,9 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
         "POST /v1/uploads" => serde_json::json!({ "digest": model, "size_bytes": world.model_bytes.len() }).to_string(),
         "POST /login" => "token=nonsense".into(),
         "POST /api/v1/agents/{agent}/forget" => r#"{"force":true}"#.into(),
+        // As the project that calls.
+        "POST /api/v1/declarations" => crate::world::declaration(world, who).to_string(),
+        "POST /api/v1/pins" | "POST /api/v1/pins/remove" => serde_json::json!({ "plan_digests": [plan] }).to_string(),
         _ if method == "POST" => "{}".into(),
         _ => String::new(),
     };

@@ -78,6 +78,19 @@ pub fn request_of(model: &v1::Model) -> v1::SubmitRequest {
     v1::SubmitRequest { models: vec![model.clone()], skus: vec![SKU.into()], ..v1::SubmitRequest::default() }
 }
 
+/// What a caller's repository declares: red's people an engine of red's model, the others one of a model of theirs.
+pub fn declaration(world: &World, who: Who) -> serde_json::Value {
+    let (model, digest) = match who {
+        Who::Own | Who::ProjectAdmin => ("red-model", world.model.digest.clone()),
+        _ => ("other", Digest::of(b"other").to_string()),
+    };
+    serde_json::json!({
+        "name": "shop",
+        "specs": [{ "name": "default" }],
+        "cells": [{ "model": model, "model_digest": digest, "sku": SKU, "spec": "default" }],
+    })
+}
+
 impl World {
     pub async fn new() -> Self {
         Self::with(|_| {}).await

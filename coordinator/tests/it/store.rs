@@ -1,6 +1,6 @@
 //! One suite that every store passes, and what only a database can go through.
 
-use crate::support::SKU;
+use crate::{declared_store, support::SKU};
 use planforge_coordinator::{
     core::{
         Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Engine, Event, Failure, Job, JobId, JobState,
@@ -170,6 +170,8 @@ async fn conforms(store: &dyn Store) {
 
     engines(store, epoch).await;
     records(store, epoch).await;
+    declared_store::pins(store, epoch).await;
+    declared_store::declarations(store, epoch).await;
 
     let next = store.acquire("second", 2).await.unwrap();
     assert!(next > epoch);

@@ -273,7 +273,7 @@ fn the_ci_script_fetches_engines_and_fails_when_one_is_missing() {
     assert!(submitted.status.success(), "{}", transcript(world.root(), &submitted));
     let fetched = fetch(&[&sku], &up.token);
     assert!(fetched.status.success(), "{}", transcript(world.root(), &fetched));
-    let plan = world.path("engines").join(format!("digits.{sku}.plan"));
+    let plan = world.path("engines").join(format!("digits.98f308ca6200.{sku}.plan"));
     assert!(plan.is_file());
     let line = String::from_utf8(fetched.stdout).unwrap();
     let sum = Command::new("sha256sum").arg(&plan).output().unwrap();

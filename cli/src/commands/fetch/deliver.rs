@@ -108,6 +108,11 @@ impl<'a> Delivery<'a> {
         Ok(Self { context, args, chosen, record: RefCell::new(record), came: RefCell::new(came) })
     }
 
+    /// How many engines are not here.
+    pub fn missing(&self) -> usize {
+        self.came.borrow().iter().filter(|came| came.is_none()).count()
+    }
+
     /// Whether nothing has to come from anywhere.
     pub fn is_complete(&self) -> bool {
         !self.args.card && self.came.borrow().iter().all(Option::is_some)

@@ -12,6 +12,7 @@ use crate::{
     plan_check::Said,
     plans,
     request::models,
+    settings::Key,
 };
 use planforge_fleet::{CellId, Lock, Locked};
 use planforge_proto::ErrorCode;
@@ -226,16 +227,34 @@ pub(super) fn run(context: &Context<'_>, args: &Args, project: &Project, mut ask
         }));
     }
     let delivery = Delivery::new(context, args, &folder, chosen)?;
-    if let (Some(blobs), false) = (&args.blobs, delivery.is_complete()) {
-        context.block_on(delivery.download(Origin::Blobs(blobs)))?;
-    } else if !delivery.is_complete() {
-        let downloaded = Farm::with(context, Need::Answers, async |farm| delivery.download(Origin::Farm(farm)).await);
-        context.block_on(downloaded).map_err(|failure| match failure.is_unavailable() {
-            true => failure.hint_if_none("--blobs DIR|URL takes locked engines from a copy of the farm's blobs"),
-            false => failure,
-        })?;
+    if !delivery.is_complete() {
+        context.block_on(bring(context, args, &delivery))?;
     }
     delivery.tell(&[])
+}
+
+/// Downloads what is not here: from the copy of the blobs that the command line names, else from the farm; where that is
+/// away, from the copy that the settings name.
+async fn bring(context: &Context<'_>, args: &Args, delivery: &Delivery<'_>) -> Result<(), Failure> {
+    if let Some(blobs) = &args.blobs {
+        return delivery.download(Origin::Blobs(blobs)).await;
+    }
+    let from_farm = Farm::with(context, Need::Answers, async |farm| delivery.download(Origin::Farm(farm)).await).await;
+    match (from_farm, context.settings.get(Key::Blobs)) {
+        (Err(away), Some(blobs)) if away.is_unavailable() => {
+            context.printer.warn(&format!(
+                "{away}; taking {} engines from the copy of its blobs at {blobs}, each held against {LOCK_FILE}",
+                delivery.missing()
+            ));
+            delivery.download(Origin::Blobs(blobs)).await
+        }
+        (Err(away), None) if away.is_unavailable() => {
+            let copy = "or name a copy of its blobs by --blobs DIR|URL, or for such times by PLANFORGE_BLOBS";
+            let hint = if away.hint.is_empty() { copy.to_owned() } else { format!("{}; {copy}", away.hint) };
+            Err(away.hint(hint))
+        }
+        (result, _) => result,
+    }
 }
 
 /// Refuses a place that a link of the project leads out of it: whoever wrote the repository would say where this user's

@@ -116,8 +116,8 @@ impl Search<'_> {
         }
     }
 
-    /// The engine and where it goes: a model's default engine under its name and device kind, any other under its key, too,
-    /// so that no two specs are one file.
+    /// The engine and where it goes: a model's default engine under its name, digest and device kind, any other under its
+    /// key, so that no two models and no two specs are one file.
     fn chosen(
         &self,
         (engine, by_model): (v1::Engine, bool),
@@ -128,8 +128,10 @@ impl Search<'_> {
             Failure::new(ErrorCode::Internal, format!("the coordinator names the plan by something else: {e}"))
         })?;
         let usual = by_model && self.asked.spec.is_none() && self.args.toolchain.is_none();
-        let plain = plans::file_name(engine.model.as_ref(), &engine.sku);
-        let name = if usual { plain } else { plans::with_key(&plain, &engine.engine_key) };
+        let name = match usual {
+            true => plans::shared_name(engine.model.as_ref(), &engine.sku),
+            false => plans::with_key(&plans::file_name(engine.model.as_ref(), &engine.sku), &engine.engine_key),
+        };
         let output = self.args.output.as_deref().unwrap_or(Path::new("./"));
         let path = plans::destination(output, &name);
         if several && path == output {

@@ -103,6 +103,11 @@ impl FarmRpc for Rpc {
         list_plugins(v1::ListPluginsRequest) -> v1::ListPluginsReply;
         allow_plugin(v1::AllowPluginRequest) -> v1::AllowPluginReply;
         forbid_plugin(v1::ForbidPluginRequest) -> v1::ForbidPluginReply;
+        pin_engines(v1::PinEnginesRequest) -> v1::PinEnginesReply;
+        list_pins(v1::ListPinsRequest) -> v1::ListPinsReply;
+        unpin_engines(v1::UnpinEnginesRequest) -> v1::UnpinEnginesReply;
+        declare_engines(v1::DeclareEnginesRequest) -> v1::DeclareEnginesReply;
+        list_declarations(v1::ListDeclarationsRequest) -> v1::ListDeclarationsReply;
     }
 }
 

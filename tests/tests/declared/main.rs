@@ -1,6 +1,9 @@
 //! A project that declares its engines: planforge.toml and engines.lock in a repository, against a real coordinator with
 //! an agent for this machine's processor. The rows of the table in `docs/fleet.md` name the tests here.
 
+mod kept;
+mod releases;
+
 use planforge_tests::{
     farm::{Farm, Link},
     models, process,
@@ -314,6 +317,25 @@ fn experiments_change_nothing_that_is_fetched() {
     let experiment = fetch(&["alpha.onnx", "--spec", &named], "newest-2");
     assert_eq!(experiment.len(), 2, "beside the default one: {experiment:?}");
 
+    // Another model of the same file name, fetched into the same folder: both are there.
+    let namesake = Clone::new(&farm, "namesake");
+    namesake.model("alpha.onnx", 43);
+    for builds_it in ["submit", "build"] {
+        let out = format!("{}/", one.folder.join(format!("both-{builds_it}")).display());
+        for clone in [&one, &namesake, &one] {
+            match builds_it {
+                "submit" => {
+                    clone.json(&["submit", "alpha.onnx", "--sku", sku, "--wait"]);
+                    clone.json(&["fetch", "alpha.onnx", "--unlocked", "--sku", sku, "-o", &out]);
+                }
+                _ => drop(clone.json(&["build", "alpha.onnx", "--sku", sku, "-o", &out])),
+            }
+        }
+        let found: Vec<String> = engines(Path::new(&out)).into_iter().map(|(_, digest)| digest).collect();
+        assert_eq!(found.len(), 2, "{builds_it}: {found:?}");
+        assert!(found.contains(&newest[0]), "{builds_it}: {found:?}");
+    }
+
     // Only experiments are there: none is the answer.
     let other = Clone::new(&farm, "other");
     other.model("m.onnx", 42);
@@ -388,7 +410,42 @@ fn an_engine_that_was_fetched_is_not_read_again_and_a_broken_one_is_mended() {
     let said = one.refused(&["fetch", "--sku", sku, "--blobs", url.split("/models").next().expect("its beginning")], 2);
     assert!(said.contains("whose SHA-256 is"), "{said}");
     assert!(!path.exists());
+
+    // Named by the environment or the project, the copy answers by itself while the coordinator is away, and says so.
+    let fetch_from = |server: &str, token: &str, named: &str| {
+        let mut fetch = one.command(&["fetch", "--sku", sku, "--json"]);
+        fetch.env("PLANFORGE_SERVER", server).env("PLANFORGE_TOKEN", token).env("PLANFORGE_BLOBS", named);
+        process::run(fetch)
+    };
+    let nowhere = "http://127.0.0.1:1";
+    let fell_back = |output: &Output| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert!(said.contains("cannot reach the coordinator") && said.contains("taking 1 engines from"), "{said}");
+        let fetched: Value = serde_json::from_slice(&output.stdout).expect("one object");
+        assert_eq!(fetched["engines"][0]["from"], "blobs", "{fetched:#}");
+        assert_eq!(fs::read(&path).expect("the engine"), whole);
+        fs::remove_file(&path).expect("the engine");
+    };
+    let output = fetch_from(nowhere, &farm.admin, "");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(4) && said.contains("PLANFORGE_BLOBS"), "{said}");
+    fell_back(&fetch_from(nowhere, &farm.admin, blobs.to_str().expect("UTF-8")));
+    let declared = one.read("planforge.toml");
+    std::os::unix::fs::symlink(&blobs, one.folder.join("mirror")).expect("a link");
+    one.write("planforge.toml", &format!("blobs = \"mirror\"\n{declared}"));
+    fell_back(&fetch_from(nowhere, &farm.admin, ""));
+    // A copy that is not what the lock names is refused as ever.
+    let url = serve(b"something else".to_vec());
+    let output = fetch_from(nowhere, &farm.admin, url.split("/models").next().expect("its beginning"));
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(!path.exists());
+    // One that refuses is not away, and one that is there is asked.
+    let output = fetch_from(&farm.url, "nonsense", blobs.to_str().expect("UTF-8"));
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    assert!(!path.exists());
     assert_eq!(from(&[]), ["farm", "cache"]);
+    one.write("planforge.toml", &declared);
 
     // A folder that takes nothing: refused by name; what lies in it already is fine.
     let closed = one.folder.join("closed");
