@@ -3,7 +3,7 @@
 use crate::{
     commands::{
         agent, agents, audit, bench, build, caches, cancel, check, compare, completions, config, coordinator, devices,
-        diff, doctor, engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, ops, plugins, probe,
+        diff, doctor, engines, explain, fetch, gc, inspect, jobs, login, logs, man_pages, open, ops, plugins, probe,
         projects, report, retry, run, submit, sync, testmodel, token, up, watch,
     },
     examples, failure,
@@ -151,6 +151,8 @@ pub enum Command {
     Projects(projects::Args),
     /// Show who did what to the farm, and what came of it
     Audit(audit::Args),
+    /// Take away what nobody needs any more
+    Gc(gc::Args),
     /// Look for what is wrong with this machine; sets nothing
     Doctor(doctor::Args),
     /// Measure what this machine's GPU reaches: copies, products, transfers, launches

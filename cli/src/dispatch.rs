@@ -4,7 +4,7 @@ use crate::{
     cli::{Cli, Command},
     commands::{
         agent, agents, audit, bench, build, caches, cancel, check, compare, completions, config, coordinator, devices,
-        diff, doctor, engines, explain, fetch, inspect, jobs, login, logs, man_pages, open, ops, plugins, probe,
+        diff, doctor, engines, explain, fetch, gc, inspect, jobs, login, logs, man_pages, open, ops, plugins, probe,
         projects, report, retry, run, submit, sync, testmodel, token, up, watch,
     },
     context::Context,
@@ -53,6 +53,7 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Devices(args) => context.block_on(devices::run(&context, args)),
         Command::Agents(args) => context.block_on(agents::run(&context, args)),
         Command::Projects(args) => context.block_on(projects::run(&context, args)),
+        Command::Gc(args) => context.block_on(gc::run(&context, args)),
         Command::Audit(args) => context.block_on(audit::run(&context, args)),
         Command::Doctor(args) => doctor::run(&context, args),
         Command::Engines(args) => context.block_on(engines::run(&context, args)),

@@ -30,6 +30,7 @@
 //!
 //! Nothing uses `commands` but `cli`, whose grammar is made of their flags, and `dispatch`.
 
+mod ages;
 mod backends;
 mod cli;
 mod commands;

@@ -19,6 +19,7 @@ mod dry_run;
 pub mod engines;
 pub mod explain;
 pub mod fetch;
+pub mod gc;
 pub mod inspect;
 pub mod jobs;
 pub mod login;
