@@ -247,7 +247,9 @@ impl State {
         let told = |engine: Option<&EngineRef>| engine.map(|e| (e.plan.clone(), e.accurate, e.report));
         let wrong = self.known.whole().filter_map(|(key, engine)| {
             let (mine, theirs) = (told(Some(engine)), told(stored(key).engine.as_ref()));
-            (mine != theirs).then(|| format!("engine {key} is {mine:?} here and {theirs:?} in the store"))
+            let plan = theirs.as_ref().map_or_else(|| "no plan".to_owned(), |(plan, ..)| plan.digest.to_string());
+            (mine != theirs)
+                .then(|| format!("engine {key} is of plan {} here, the store has {plan}", engine.plan.digest))
         });
         let wrong: Vec<String> = wrong.collect();
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }

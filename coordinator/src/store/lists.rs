@@ -257,6 +257,7 @@ impl SqliteStore {
         filter: EngineFilter,
     ) -> Result<Part<Engine, (u64, EngineKey, Digest)>, StoreError> {
         let corrupt = |detail: String| StoreError::Corrupt { what: "an engine", detail };
+        let unnamed = |names: Vec<String>| corrupt(format!("its place in the list is {}", names.join(" ")));
         let behind = filter.behind.map(|(at_ms, key, plan)| {
             let names = vec![key.to_string(), plan.to_string()];
             Place { at_ms, names }
@@ -265,14 +266,14 @@ impl SqliteStore {
         let Walked { places, rest } = self.walked(&walk, behind, filter.limit).await?;
         let mut items = Vec::with_capacity(places.len());
         for Place { names, .. } in places {
-            let [key, plan] = names.try_into().map_err(|names| corrupt(format!("{names:?}")))?;
+            let [key, plan] = names.try_into().map_err(unnamed)?;
             let mut select = Select::new("SELECT doc FROM engines");
             select.filter("engine_key = #", Some(key)).filter("plan_digest = #", Some(plan));
             items.extend(self.docs::<Engine>("an engine", select.order("engine_key", 1)).await?);
         }
         let rest = match rest {
             Some(Place { at_ms, names }) => {
-                let [key, plan] = names.try_into().map_err(|names| corrupt(format!("{names:?}")))?;
+                let [key, plan] = names.try_into().map_err(unnamed)?;
                 let key: EngineKey = key.parse().map_err(|error| corrupt(format!("{error}")))?;
                 Some((at_ms, key, plan.parse().map_err(|error| corrupt(format!("{error}")))?))
             }

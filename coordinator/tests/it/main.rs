@@ -8,8 +8,6 @@ mod builds;
 mod core_model;
 mod farm;
 mod faults;
-mod garbage;
-mod grown_farm;
 mod holders;
 mod inputs;
 mod many_jobs;

@@ -1,18 +1,15 @@
 //! A farm as years leave it: what is counted is there, lists have all of it, and what ended long ago still answers.
 
-#[path = "../../examples/grown/mod.rs"]
-mod grown;
-
-use crate::support::agent;
-use grown::{PROJECTS, Size, grow};
+use futures::StreamExt as _;
 use planforge_coordinator::{
-    auth::Actor,
+    auth::{Actor, Proof, Role},
     blobs::{LocalBlobs, LocalBlobsOptions},
     core::JobState,
     farm::{Farm, FarmConfig, LiveCounts, SystemClock},
     store::{SqliteStore, Store as _},
 };
-use planforge_proto::v1;
+use planforge_grown::{PROJECTS, Size, grow};
+use planforge_proto::{ApiError, protocol, v1};
 use std::{collections::BTreeSet, sync::Arc};
 use tempfile::TempDir;
 
@@ -125,13 +122,40 @@ async fn a_start_reads_what_lives_and_what_ended_long_ago_still_answers() {
     farm.close().await;
 }
 
+/// An agent with one GPU.
+fn hello() -> v1::Hello {
+    let offer = v1::Offer { toolchain_json: r#"{"backend":"native","version":"1"}"#.into(), ..v1::Offer::default() };
+    let device = v1::Device {
+        id: "dev0".into(),
+        skus: vec!["t4".into()],
+        fingerprint_json: "{}".into(),
+        offers: vec![offer],
+        simulated: true,
+        ..v1::Device::default()
+    };
+    v1::Hello {
+        agent_id: "w".into(),
+        incarnation: "1".into(),
+        name: "host-w".into(),
+        version: protocol::RELEASE.into(),
+        protocol: protocol::PROTOCOL,
+        oldest_protocol: protocol::OLDEST_PROTOCOL,
+        devices: vec![device],
+        ..v1::Hello::default()
+    }
+}
+
 #[tokio::test]
 async fn a_queued_job_says_how_many_are_before_it_and_when_it_is_likely_done() {
     let folder = tempfile::tempdir().unwrap();
     let farm = farm(&folder).await;
-    let mut worker =
-        agent::Agent::connect(&farm, agent::hello("w", vec![agent::device("dev0", "t4", "native 1")])).await;
-    while !matches!(worker.next().await, Some(v1::coordinator_message::Kind::Assign(_))) {}
+    let (out, messages) = tokio::sync::mpsc::channel::<Result<v1::AgentMessage, ApiError>>(8);
+    out.send(Ok(v1::AgentMessage { kind: Some(v1::agent_message::Kind::Hello(hello())) })).await.unwrap();
+    let actor = Actor::named("agents".to_owned(), Role::Agent, None);
+    let inbound = Box::pin(tokio_stream::wrappers::ReceiverStream::new(messages));
+    let mut worker = farm.session(&actor, Proof::Owner, inbound).await.expect("the session begins");
+    let assigned = |kind| matches!(kind, v1::coordinator_message::Kind::Assign(_));
+    while !worker.next().await.expect("the session lives").unwrap().kind.is_some_and(assigned) {}
     let queued = v1::ListJobsRequest {
         states: vec![v1::JobState::Queued.into()],
         sku: "t4".into(),

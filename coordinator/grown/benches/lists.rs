@@ -1,23 +1,20 @@
 //! What a large farm costs: the time of lists, counts and submissions beside those of a small one, how long a start takes
 //! and how much memory.
 //!
-//! `cargo bench -p planforge-coordinator --bench lists [-- WAITING FINISHED]` makes a farm of 1,000 waiting and 1,000
+//! `cargo bench -p planforge-grown --bench lists [-- WAITING FINISHED]` makes a farm of 1,000 waiting and 1,000
 //! finished jobs and one of 100,000 and 1,000,000 (a few minutes, about 6 GB), each in a folder of its own that goes at the
 //! end, opens each in a process of its own, and prints one table. `PLANFORGE_BENCH_FOLDER` names a folder in which the farms
 //! stay for the next time.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
-#[path = "../examples/grown/mod.rs"]
-mod grown;
-
-use grown::{Size, Trouble, grow, model_file};
 use planforge_coordinator::{
     auth::Actor,
     blobs::BlobStore as _,
     farm::Farm,
     server::{Coordinator, CoordinatorConfig},
 };
+use planforge_grown::{Size, Trouble, grow, model_file};
 use planforge_proto::v1;
 use planforge_types::Digest;
 use std::{
@@ -96,6 +93,7 @@ fn memory_mib(line: &str) -> Result<f64, Trouble> {
 async fn measure(folder: &Path) -> Outcome {
     let mut figures: Vec<(String, f64)> = Vec::new();
     let mut config = CoordinatorConfig::new(folder);
+    config.listen = Some("127.0.0.1:0".parse()?);
     config.farm.max_live_jobs = 1_000_000;
     let begin = Instant::now();
     let coordinator = Coordinator::start(config).await?;

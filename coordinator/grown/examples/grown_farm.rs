@@ -1,11 +1,9 @@
-//! Fills a data folder as years leave it: `cargo run --release -p planforge-coordinator --example grown_farm -- FOLDER
+//! Fills a data folder as years leave it: `cargo run --release -p planforge-grown --example grown_farm -- FOLDER
 //! [WAITING [FINISHED [blobs]]]`, 100,000 and 1,000,000 by default. `planforge coordinator --data-dir FOLDER` serves it then.
 
 #![expect(clippy::print_stdout, reason = "an example says what it did")]
 
-mod grown;
-
-use grown::{Size, Trouble, grow};
+use planforge_grown::{Size, Trouble, grow};
 use std::{
     path::PathBuf,
     time::{Instant, SystemTime, UNIX_EPOCH},

@@ -1,15 +1,12 @@
 //! Taking away what nobody needs: what goes, what stays, and a kill between any two steps.
 
-#[path = "../../examples/grown/mod.rs"]
-mod grown;
-
-use grown::{Size, grow};
 use planforge_coordinator::{
     auth::Actor,
     blobs::{BlobStore as _, LocalBlobs, LocalBlobsOptions},
     farm::{Farm, FarmConfig, SystemClock},
     store::{EngineFilter, JobFilter, SqliteStore, Store as _},
 };
+use planforge_grown::{Size, grow};
 use planforge_proto::v1;
 use planforge_retention::Policy;
 use planforge_types::Digest;
