@@ -147,9 +147,10 @@ async fn measure(folder: &Path) -> Outcome {
     figures.push(("jobs, a page in the middle, ms".into(), time));
     let engines = [
         ("engines", v1::ListEnginesRequest { limit: 50, ..Default::default() }),
-        ("engines of a model", v1::ListEnginesRequest { limit: 50, model: model(), ..Default::default() }),
-        ("engines of a device kind", v1::ListEnginesRequest { limit: 50, sku: "t4".into(), ..Default::default() }),
-        ("engines of a project", v1::ListEnginesRequest { limit: 50, project: "vision".into(), ..Default::default() }),
+        // As many as the small farm has, too.
+        ("engines of a model", v1::ListEnginesRequest { limit: 5, model: model(), ..Default::default() }),
+        ("engines of a device kind", v1::ListEnginesRequest { limit: 5, sku: "t4".into(), ..Default::default() }),
+        ("engines of a project", v1::ListEnginesRequest { limit: 5, project: "vision".into(), ..Default::default() }),
     ];
     for (name, request) in engines {
         let time = median(async || farm.list_engines(&local, request.clone()).await.map(drop)).await?;

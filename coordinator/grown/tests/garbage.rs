@@ -123,7 +123,7 @@ async fn what_is_old_goes_with_all_that_is_only_of_it() {
     // Nothing more goes, and what is gone is built again like any other.
     let again = collect(&farm, policy()).await;
     assert_eq!((again.jobs, again.engines, again.blobs), (0, 0, 0));
-    assert_eq!(blobs.size(used.1).await.unwrap().is_some(), true);
+    assert!(blobs.size(used.1).await.unwrap().is_some());
     farm.close().await;
 }
 
