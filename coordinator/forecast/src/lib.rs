@@ -248,8 +248,12 @@ mod tests {
     #[test]
     fn what_changed_is_followed() {
         let mut forecaster = Forecaster::default();
-        (0..50).for_each(|_| drop(forecaster.learn(&work(0, 0, 0), 60_000)));
-        (0..LATEST_MAX).for_each(|_| drop(forecaster.learn(&work(0, 0, 0), 6_000)));
+        for _ in 0..50 {
+            forecaster.learn(&work(0, 0, 0), 60_000);
+        }
+        for _ in 0..LATEST_MAX {
+            forecaster.learn(&work(0, 0, 0), 6_000);
+        }
         let told = forecaster.forecast(&work(0, 0, 0)).unwrap();
         assert!((5_990..=6_010).contains(&told.duration_ms), "{told:?}");
     }

@@ -229,7 +229,7 @@ mod tests {
             let steps: Vec<Step> = (0..*count)
                 .map_while(|_| {
                     *next = next.checked_sub(1)?;
-                    Some(Step { place: place(*next), fits: *next % nth == 0 })
+                    Some(Step { place: place(*next), fits: next.is_multiple_of(nth) })
                 })
                 .collect();
             brought.set(brought.get() + steps.len());
