@@ -4,8 +4,8 @@
 use crate::commands::{agent, bench, coordinator, doctor, explain, inspect, ops, probe, run, testmodel, token, up};
 use crate::{
     commands::{
-        agents, audit, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch, jobs,
-        login, logs, man_pages, open, pins, plugins, projects, report, retry, submit, sync, watch,
+        agents, audit, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch, gc,
+        jobs, login, logs, man_pages, open, pins, plugins, projects, report, retry, submit, sync, watch,
     },
     examples, failure,
     settings::{self, Key, Layer},
@@ -157,6 +157,8 @@ pub enum Command {
     Projects(projects::Args),
     /// Show who did what to the farm, and what came of it
     Audit(audit::Args),
+    /// Take away what nobody needs any more
+    Gc(gc::Args),
     #[cfg(feature = "local")]
     /// Look for what is wrong with this machine; sets nothing
     Doctor(doctor::Args),

@@ -5,8 +5,8 @@ use crate::commands::{agent, bench, coordinator, doctor, explain, inspect, ops, 
 use crate::{
     cli::{Cli, Command},
     commands::{
-        agents, audit, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch, jobs,
-        login, logs, man_pages, open, pins, plugins, projects, report, retry, submit, sync, watch,
+        agents, audit, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch, gc,
+        jobs, login, logs, man_pages, open, pins, plugins, projects, report, retry, submit, sync, watch,
     },
     context::Context,
     failure::Failure,
@@ -64,6 +64,7 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Devices(args) => context.block_on(devices::run(&context, args)),
         Command::Agents(args) => context.block_on(agents::run(&context, args)),
         Command::Projects(args) => context.block_on(projects::run(&context, args)),
+        Command::Gc(args) => context.block_on(gc::run(&context, args)),
         Command::Audit(args) => context.block_on(audit::run(&context, args)),
         #[cfg(feature = "local")]
         Command::Doctor(args) => doctor::run(&context, args),

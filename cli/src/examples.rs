@@ -59,7 +59,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "jobs",
         &[
             "planforge jobs",
-            "planforge jobs --state failed --limit 200",
+            "planforge jobs --state failed --since 3d --all",
+            "planforge jobs --tag release=2026-11 --sort ended",
             "planforge jobs --model model.onnx --sku t4 --json",
         ],
     ),
@@ -139,6 +140,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("doctor", &["planforge doctor", "planforge doctor --no-self-test --json"]),
     ("probe", &["planforge probe"]),
+    ("gc", &["planforge gc --dry-run", "planforge gc --json"]),
     ("engines", &["planforge engines", "planforge engines model.onnx --sku t4"]),
     ("inspect", &["planforge inspect model.onnx", "planforge inspect engines/model.t4.plan"]),
     ("explain", &["planforge explain model.onnx", "planforge explain model.onnx --shapes images:1x3x224x224 --json"]),

@@ -35,6 +35,7 @@
 
 #![cfg_attr(not(feature = "local"), allow(dead_code, reason = "what only this machine's own farm needs"))]
 
+mod ages;
 #[cfg(feature = "local")]
 mod backends;
 mod cli;

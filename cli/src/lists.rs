@@ -14,6 +14,24 @@ pub struct Page<T> {
     pub rows: Vec<T>,
     /// The list has more of them.
     pub more: bool,
+    /// How many it has, as far as they were counted.
+    pub total: u64,
+    /// Counting ended there.
+    pub more_than_total: bool,
+}
+
+impl<T> Page<T> {
+    /// What to say below a list that ended at its limit; `None` where nothing is left out.
+    pub fn rest(&self, what: &str) -> Option<String> {
+        let shown = self.rows.len();
+        let of = match (self.total, self.more_than_total) {
+            // A coordinator of an older release does not count.
+            (0, _) => format!("there are more {what} than these {shown}"),
+            (total, false) => format!("{shown} of {total} {what}"),
+            (total, true) => format!("{shown} of more than {total} {what}"),
+        };
+        self.more.then(|| format!("{of}: --limit {} shows more, --all all of them", shown.saturating_mul(4)))
+    }
 }
 
 /// Jobs, newest first, up to the request's limit; all that are named where it names some.
@@ -30,7 +48,7 @@ pub async fn page_of_jobs(farm: &Farm, request: v1::ListJobsRequest) -> Result<P
             found.extend(pages_of_jobs(farm, request).await?.rows);
         }
         found.sort_by(|a, b| (b.created_ms, &b.id).cmp(&(a.created_ms, &a.id)));
-        return Ok(Page { rows: found, more: false });
+        return Ok(Page { total: found.len() as u64, rows: found, ..Page::default() });
     }
     pages_of_jobs(farm, request).await
 }
@@ -39,8 +57,11 @@ async fn pages_of_jobs(farm: &Farm, mut request: v1::ListJobsRequest) -> Result<
     let mut found = Page::default();
     loop {
         let reply = farm.rpc().list_jobs(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        if std::mem::take(&mut request.with_total) {
+            (found.total, found.more_than_total) = (reply.total, reply.more_than_total);
+        }
         let count = reply.jobs.len();
-        found.more = count > 0 && !reply.next_cursor.is_empty();
+        found.more = !reply.next_cursor.is_empty();
         let rest = Rest::after(count, &mut request.limit, reply.next_cursor, &mut request.cursor);
         found.rows.extend(reply.jobs);
         if rest == Rest::Nothing {
@@ -59,8 +80,11 @@ pub async fn page_of_engines(farm: &Farm, mut request: v1::ListEnginesRequest) -
     let mut found = Page::default();
     loop {
         let reply = farm.rpc().list_engines(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        if std::mem::take(&mut request.with_total) {
+            (found.total, found.more_than_total) = (reply.total, reply.more_than_total);
+        }
         let count = reply.engines.len();
-        found.more = count > 0 && !reply.next_cursor.is_empty();
+        found.more = !reply.next_cursor.is_empty();
         let rest = Rest::after(count, &mut request.limit, reply.next_cursor, &mut request.cursor);
         found.rows.extend(reply.engines);
         if rest == Rest::Nothing {
@@ -135,11 +159,12 @@ enum Rest {
 }
 
 impl Rest {
-    /// Makes the next page's request of the last one's, where there is one: `count` items came. A limit of 0 is none.
+    /// Makes the next page's request of the last one's, where there is one: `count` items came, perhaps none of those that
+    /// were looked at. A limit of 0 is none.
     fn after(count: usize, limit: &mut u32, next_cursor: String, cursor: &mut String) -> Self {
         let left = u32::try_from(count).map_or(0, |count| limit.saturating_sub(count));
-        // A page without items would come again and again.
-        if next_cursor.is_empty() || count == 0 || (*limit > 0 && left == 0) {
+        // The same page would come again and again.
+        if next_cursor.is_empty() || next_cursor == *cursor || (*limit > 0 && left == 0) {
             return Self::Nothing;
         }
         *limit = left;
@@ -162,6 +187,18 @@ mod tests {
         assert_eq!(Rest::after(9, &mut limit, "7.a".into(), &mut cursor), Rest::More);
         assert_eq!(limit, 0);
         assert_eq!(Rest::after(9, &mut limit, String::new(), &mut cursor), Rest::Nothing);
-        assert_eq!(Rest::after(0, &mut limit, "7.a".into(), &mut cursor), Rest::Nothing);
+        // A page may be empty and the list go on; the same place twice is no way on.
+        assert_eq!(Rest::after(0, &mut limit, "5.c".into(), &mut cursor), Rest::More);
+        assert_eq!(Rest::after(0, &mut limit, "5.c".into(), &mut cursor), Rest::Nothing);
+    }
+
+    #[test]
+    fn what_is_left_out_is_counted() {
+        let page = |total, more, more_than_total| Page { rows: vec![(); 50], more, total, more_than_total };
+        let said = |page: Page<()>| page.rest("jobs").unwrap_or_default();
+        assert_eq!(said(page(1_234, true, false)), "50 of 1234 jobs: --limit 200 shows more, --all all of them");
+        assert!(said(page(1_000, true, true)).starts_with("50 of more than 1000 jobs"));
+        assert!(said(page(0, true, false)).starts_with("there are more jobs than these 50"));
+        assert_eq!(page(50, false, false).rest("jobs"), None);
     }
 }

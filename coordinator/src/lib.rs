@@ -3,7 +3,6 @@
 //! Invariant: the coordinator never builds or measures anything itself.
 
 mod app;
-mod certificates;
 pub mod core;
 pub mod farm;
 mod http;
@@ -16,3 +15,4 @@ pub mod tls;
 pub use planforge_blobs as blobs;
 pub use planforge_callers::auth;
 use planforge_callers::{doors, rate, turns};
+use planforge_certificates as certificates;

@@ -208,6 +208,30 @@ pub struct Job {
     /// a long reply left out its spec, model files, attempts and report: GetJob has them
     #[prost(bool, tag = "38")]
     pub partial: bool,
+    /// NAME or NAME=VALUE, of the requests of the caller's project
+    #[prost(string, repeated, tag = "39")]
+    pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// of a queued job: jobs that the devices it could run on likely serve first
+    #[prost(uint64, optional, tag = "40")]
+    pub jobs_ahead: ::core::option::Option<u64>,
+    /// absent where nothing is known to tell it from, or nothing is left to wait for
+    #[prost(message, optional, tag = "41")]
+    pub eta: ::core::option::Option<Eta>,
+}
+/// When a job will likely have begun and ended.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Eta {
+    /// 0: it runs
+    #[prost(uint64, tag = "1")]
+    pub start_in_ms: u64,
+    #[prost(uint64, tag = "2")]
+    pub end_in_ms: u64,
+    /// four fifths of the latest forecasts of a job's duration were right within it; 0: too few were made
+    #[prost(double, tag = "3")]
+    pub error_factor: f64,
+    /// ended jobs that it rests on
+    #[prost(uint32, tag = "4")]
+    pub samples: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Attempt {
@@ -420,6 +444,42 @@ impl JobState {
             "JOB_STATE_CANCELLED" => Some(Self::Cancelled),
             "JOB_STATE_SKIPPED" => Some(Self::Skipped),
             "JOB_STATE_UNPLACEABLE" => Some(Self::Unplaceable),
+            _ => None,
+        }
+    }
+}
+/// In which order jobs are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum JobOrder {
+    /// newest
+    Unspecified = 0,
+    /// by the time of their submission
+    Newest = 1,
+    Oldest = 2,
+    /// those that ended, the last first
+    Ended = 3,
+}
+impl JobOrder {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "JOB_ORDER_UNSPECIFIED",
+            Self::Newest => "JOB_ORDER_NEWEST",
+            Self::Oldest => "JOB_ORDER_OLDEST",
+            Self::Ended => "JOB_ORDER_ENDED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "JOB_ORDER_UNSPECIFIED" => Some(Self::Unspecified),
+            "JOB_ORDER_NEWEST" => Some(Self::Newest),
+            "JOB_ORDER_OLDEST" => Some(Self::Oldest),
+            "JOB_ORDER_ENDED" => Some(Self::Ended),
             _ => None,
         }
     }
@@ -702,6 +762,9 @@ pub struct SubmitRequest {
     /// Build again, once and without the timing cache, where every window of the stored engine's measurement was disturbed.
     #[prost(bool, tag = "17")]
     pub refresh_disturbed: bool,
+    /// NAME or NAME=VALUE, to find its jobs by; no part of any key
+    #[prost(string, repeated, tag = "18")]
+    pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SubmitReply {
@@ -784,6 +847,20 @@ pub struct ListJobsRequest {
     pub request_id: ::prost::alloc::string::String,
     #[prost(string, tag = "9")]
     pub cursor: ::prost::alloc::string::String,
+    /// all of them
+    #[prost(string, repeated, tag = "10")]
+    pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// submitted then or later
+    #[prost(uint64, tag = "11")]
+    pub since_ms: u64,
+    /// submitted then or earlier; 0: now
+    #[prost(uint64, tag = "12")]
+    pub until_ms: u64,
+    #[prost(enumeration = "JobOrder", tag = "13")]
+    pub order: i32,
+    /// count all that the list has
+    #[prost(bool, tag = "14")]
+    pub with_total: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListJobsReply {
@@ -791,6 +868,12 @@ pub struct ListJobsReply {
     pub jobs: ::prost::alloc::vec::Vec<Job>,
     #[prost(string, tag = "2")]
     pub next_cursor: ::prost::alloc::string::String,
+    /// that the list has, on all pages
+    #[prost(uint64, tag = "3")]
+    pub total: u64,
+    /// counting ended there: the list has more
+    #[prost(bool, tag = "4")]
+    pub more_than_total: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetJobRequest {
@@ -887,6 +970,8 @@ pub struct ListEnginesRequest {
     pub limit: u32,
     #[prost(string, tag = "5")]
     pub cursor: ::prost::alloc::string::String,
+    #[prost(bool, tag = "6")]
+    pub with_total: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListEnginesReply {
@@ -894,6 +979,11 @@ pub struct ListEnginesReply {
     pub engines: ::prost::alloc::vec::Vec<Engine>,
     #[prost(string, tag = "2")]
     pub next_cursor: ::prost::alloc::string::String,
+    /// as in ListJobsReply
+    #[prost(uint64, tag = "3")]
+    pub total: u64,
+    #[prost(bool, tag = "4")]
+    pub more_than_total: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FindEngineRequest {
@@ -1303,6 +1393,44 @@ pub struct ListAuditReply {
     pub records: ::prost::alloc::vec::Vec<AuditRecord>,
     #[prost(string, tag = "2")]
     pub next_cursor: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CollectGarbageRequest {
+    #[prost(bool, tag = "1")]
+    pub dry_run: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CollectGarbageReply {
+    #[prost(bool, tag = "1")]
+    pub dry_run: bool,
+    /// ended ones, with their events and logs
+    #[prost(uint64, tag = "2")]
+    pub jobs: u64,
+    #[prost(uint64, tag = "3")]
+    pub engines: u64,
+    /// of their plans
+    #[prost(uint64, tag = "4")]
+    pub engine_bytes: u64,
+    /// that no record named any more; a dry run does not look
+    #[prost(uint64, tag = "5")]
+    pub blobs: u64,
+    #[prost(uint64, tag = "6")]
+    pub blob_bytes: u64,
+    /// the first of them
+    #[prost(message, repeated, tag = "7")]
+    pub gone: ::prost::alloc::vec::Vec<GoneEngine>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GoneEngine {
+    #[prost(string, tag = "1")]
+    pub engine_key: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub plan_digest: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub plan_bytes: u64,
+    /// superseded, unused, quota or room
+    #[prost(string, tag = "4")]
+    pub why: ::prost::alloc::string::String,
 }
 /// Generated client implementations.
 pub mod farm_client {
@@ -2191,6 +2319,31 @@ pub mod farm_client {
                 .insert(GrpcMethod::new("planforge.v1.Farm", "ListDeclarations"));
             self.inner.unary(req, path, codec).await
         }
+        /// Takes away what the farm's policy lets go, or tells what that would be. Needs role admin.
+        pub async fn collect_garbage(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CollectGarbageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CollectGarbageReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/CollectGarbage",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "CollectGarbage"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -2416,6 +2569,14 @@ pub mod farm_server {
             request: tonic::Request<super::ListDeclarationsRequest>,
         ) -> std::result::Result<
             tonic::Response<super::ListDeclarationsReply>,
+            tonic::Status,
+        >;
+        /// Takes away what the farm's policy lets go, or tells what that would be. Needs role admin.
+        async fn collect_garbage(
+            &self,
+            request: tonic::Request<super::CollectGarbageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CollectGarbageReply>,
             tonic::Status,
         >;
     }
@@ -3957,6 +4118,51 @@ pub mod farm_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListDeclarationsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/CollectGarbage" => {
+                    #[allow(non_camel_case_types)]
+                    struct CollectGarbageSvc<T: Farm>(pub Arc<T>);
+                    impl<
+                        T: Farm,
+                    > tonic::server::UnaryService<super::CollectGarbageRequest>
+                    for CollectGarbageSvc<T> {
+                        type Response = super::CollectGarbageReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CollectGarbageRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::collect_garbage(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CollectGarbageSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

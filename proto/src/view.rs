@@ -6,7 +6,7 @@
 mod admin;
 mod declared;
 
-pub use admin::{AuditView, ProjectView};
+pub use admin::{AuditView, CollectedView, ProjectView};
 pub use declared::{DeclarationView, DeclareView, DeclaredCellView, DeclaredSpecView, PinView};
 
 use crate::{ApiError, ErrorCode, v1};
@@ -27,6 +27,12 @@ pub fn state_name(state: v1::JobState) -> String {
 pub fn state_from_name(name: &str) -> Option<v1::JobState> {
     let state = v1::JobState::from_str_name(&format!("JOB_STATE_{}", name.to_ascii_uppercase()))?;
     (state != v1::JobState::Unspecified).then_some(state)
+}
+
+/// The order of that name: `newest`, `oldest` or `ended`; `None` for another name.
+pub fn order_from_name(name: &str) -> Option<v1::JobOrder> {
+    let order = v1::JobOrder::from_str_name(&format!("JOB_ORDER_{}", name.to_ascii_uppercase()))?;
+    (order != v1::JobOrder::Unspecified).then_some(order)
 }
 
 /// Whether a job in this state will never change again.
@@ -388,6 +394,33 @@ pub struct JobView {
     /// A long reply left out its spec, model files, attempts and report: the job's own document has them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
+    /// `NAME` or `NAME=VALUE`, of the requests of the caller's project.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// Jobs that the devices it could run on likely serve first; `null` when it is not queued.
+    #[serde(default)]
+    pub jobs_ahead: Option<u64>,
+    #[serde(default)]
+    pub eta: Option<EtaView>,
+}
+
+/// When a job will likely have begun and ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EtaView {
+    /// 0: it runs.
+    pub start_in_ms: u64,
+    pub end_in_ms: u64,
+    /// Four fifths of the latest forecasts of a job's duration were right within this factor; `null`: too few were made.
+    pub error_factor: Option<f64>,
+    /// Ended jobs that it rests on.
+    pub samples: u32,
+}
+
+impl From<v1::Eta> for EtaView {
+    fn from(eta: v1::Eta) -> Self {
+        let v1::Eta { start_in_ms, end_in_ms, error_factor, samples } = eta;
+        Self { start_in_ms, end_in_ms, error_factor: Some(error_factor).filter(|factor| *factor >= 1.0), samples }
+    }
 }
 
 fn once() -> u32 {
@@ -435,6 +468,9 @@ impl From<v1::Job> for JobView {
             needs: job.needs,
             attempts: job.attempts.into_iter().map(Into::into).collect(),
             partial: job.partial,
+            tags: job.tags,
+            jobs_ahead: job.jobs_ahead,
+            eta: job.eta.map(Into::into),
         }
     }
 }
@@ -559,6 +595,8 @@ pub struct SubmitView {
     pub measure: MeasureView,
     /// Build again where every window of the stored engine's measurement was disturbed.
     pub refresh_disturbed: bool,
+    /// `NAME` or `NAME=VALUE`, to find its jobs by.
+    pub tags: Vec<String>,
 }
 
 impl TryFrom<SubmitView> for v1::SubmitRequest {
@@ -592,6 +630,7 @@ impl TryFrom<SubmitView> for v1::SubmitRequest {
             builds: view.builds,
             measure: Some(view.measure.into()),
             refresh_disturbed: view.refresh_disturbed,
+            tags: view.tags,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! `planforge coordinator`: the queue, store and page of a farm whose agents run elsewhere.
 
 use crate::{
+    ages,
     context::Context,
     failure::Failure,
     local::{DataFolder, Record},
@@ -68,6 +69,18 @@ pub struct ListenArgs {
     #[arg(long, value_name = "N", default_value_t = FarmConfig::default().audit_lines as u32, hide_short_help = true,
           value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     pub audit_lines: u32,
+    /// How long ended jobs are kept with their events and logs, such as 90d; 'ever': for ever
+    #[arg(long, value_name = "AGE", default_value = "90d", hide_short_help = true, value_parser = parse_keep)]
+    pub keep_jobs: Keep,
+    /// How long engines are kept that nobody asks for
+    #[arg(long, value_name = "AGE", default_value = "90d", hide_short_help = true, value_parser = parse_keep)]
+    pub keep_unused: Keep,
+    /// How long builds are kept that a newer one of the same key took the place of
+    #[arg(long, value_name = "AGE", default_value = "7d", hide_short_help = true, value_parser = parse_keep)]
+    pub keep_superseded: Keep,
+    /// GiB that all engines together may take; those that were used longest ago go first; 0: as many as the disk has
+    #[arg(long, value_name = "GIB", default_value_t = 20, hide_short_help = true)]
+    pub keep_gib: u64,
     /// How others reach this coordinator, for the commands that the page shows
     #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
     pub public_url: String,
@@ -79,6 +92,14 @@ pub struct ListenArgs {
     #[arg(long, value_name = "MS", default_value_t = FarmConfig::default().lease_ms, hide_short_help = true,
           value_parser = clap::value_parser!(u32).range(100..=3_600_000))]
     pub lease_ms: u32,
+}
+
+/// How long something is kept; `None`: for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep(Option<u64>);
+
+fn parse_keep(text: &str) -> Result<Keep, String> {
+    if text == "ever" { Ok(Keep(None)) } else { ages::parse(text).map(|age_ms| Keep(Some(age_ms))) }
 }
 
 /// Whether agents need certificates that this coordinator makes.
@@ -125,6 +146,10 @@ impl ListenArgs {
         config.farm.share_projects = self.share_projects;
         config.farm.max_live_jobs = self.max_jobs as usize;
         config.farm.audit_lines = self.audit_lines as usize;
+        config.farm.retention.jobs_ms = self.keep_jobs.0;
+        config.farm.retention.unused_ms = self.keep_unused.0;
+        config.farm.retention.superseded_ms = self.keep_superseded.0;
+        config.farm.retention.room_bytes = Some(self.keep_gib << 30).filter(|bytes| *bytes > 0);
         config.farm.plugins = self.allow_plugins.iter().copied().collect();
         // Every connection is an open file.
         if let Err(error) = open_files::raise() {

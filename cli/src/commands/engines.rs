@@ -19,9 +19,12 @@ pub struct Args {
     /// Only engines for this device kind
     #[arg(long, value_name = "SKU", default_value = "", hide_default_value = true)]
     sku: String,
-    /// At most this many
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    /// At most this many, newest first
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
+    /// All of them
+    #[arg(long, conflicts_with = "limit")]
+    all: bool,
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
@@ -29,21 +32,23 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         model: args.model,
         sku: args.sku,
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
-        limit: args.limit,
+        limit: if args.all { u32::MAX } else { args.limit },
+        with_total: true,
         ..Default::default()
     };
     let found = Farm::with(context, Need::Answers, async |farm| {
         Ok((lists::page_of_engines(farm, request).await?, older::devices(farm).await))
     });
     let (page, devices) = found.await?;
-    let (engines, more) = (page.rows, page.more);
+    let (rest, more, total) = (page.rest("engines"), page.more, page.total);
+    let engines = page.rows;
     if engines.is_empty() {
         context.printer.note("no engines");
     } else {
         context.printer.data(&tables::engines(&engines, tables::now_ms()))?;
     }
-    if more {
-        context.printer.note(&tables::there_are_more(engines.len(), "engines"));
+    if let Some(rest) = rest {
+        context.printer.note(&rest);
     }
     let engines: Vec<Listed> = engines.into_iter().map(|engine| Listed::of(engine, &devices)).collect();
     let older = engines.iter().filter(|listed| listed.older_compiler.is_some()).count();
@@ -52,7 +57,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             "{older} of them by an older compiler: another revision of native would build them now (--json says which)"
         ));
     }
-    context.printer.object(&serde_json::json!({ "engines": engines, "more": more }))
+    context.printer.object(&serde_json::json!({ "engines": engines, "more": more, "total": total }))
 }
 
 /// An engine, and whether a newer compiler would build another.

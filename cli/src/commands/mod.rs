@@ -24,6 +24,7 @@ pub mod engines;
 #[cfg(feature = "local")]
 pub mod explain;
 pub mod fetch;
+pub mod gc;
 #[cfg(feature = "local")]
 pub mod inspect;
 pub mod jobs;

@@ -74,7 +74,8 @@ async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), F
                 false => printer.data(&tables::declared::pins(&page.rows, tables::now_ms()))?,
             }
             if page.more {
-                printer.note(&tables::there_are_more(page.rows.len(), "pins"));
+                let shown = page.rows.len();
+                printer.note(&format!("there are more pins than these {shown}, the newest: --limit shows more"));
             }
             printer.object(&serde_json::json!({ "pins": views(page.rows), "more": page.more }))
         }

@@ -162,9 +162,10 @@ impl Local {
     async fn live_jobs(&self) -> Result<usize, Failure> {
         use v1::JobState::*;
         let states = [Blocked, Queued, Leased, Running].map(i32::from).to_vec();
-        let request = v1::ListJobsRequest { states, limit: u32::MAX, ..Default::default() };
+        let request = v1::ListJobsRequest { states, limit: 1, with_total: true, ..Default::default() };
         let reply = self.client.farm().list_jobs(request).await;
-        Ok(reply.map_err(|e| Failure::from(self.client.error(e)))?.into_inner().jobs.len())
+        let reply = reply.map_err(|e| Failure::from(self.client.error(e)))?.into_inner();
+        Ok(usize::try_from(reply.total).unwrap_or(usize::MAX))
     }
 }
 

@@ -93,6 +93,9 @@ pub struct RequestArgs {
     /// Keep an engine whose outputs differ from the reference; it is marked
     #[arg(long)]
     pub allow_inaccurate: bool,
+    /// Tag the jobs, to find them by with `planforge jobs --tag`; repeat for several
+    #[arg(long = "tag", value_name = "NAME[=VALUE]")]
+    pub tags: Vec<String>,
 }
 
 pub fn parse_precision(text: &str) -> Result<Precision, String> {
@@ -273,6 +276,7 @@ pub fn assemble(
         specs_json: spec_documents(&specs)?,
         toolchains: args.toolchains(),
         priority: args.priority.unwrap_or(0),
+        tags: args.tags.clone(),
         force: args.force,
         refresh_disturbed: args.refresh_disturbed,
         allow_inaccurate: args.allow_inaccurate,

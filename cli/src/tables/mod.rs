@@ -72,11 +72,6 @@ pub fn short(digest: &str) -> &str {
     digest.get(..SHORT_DIGEST).unwrap_or(digest)
 }
 
-/// What to say below a list that ended at its limit.
-pub fn there_are_more(shown: usize, what: &str) -> String {
-    format!("there are more {what} than these {shown}, the newest: --limit {} shows more", shown.saturating_mul(4))
-}
-
 /// The figures of a report; none where there is no report.
 fn figures(report_json: &str) -> Figures {
     Figures::parse(report_json).unwrap_or_default()
@@ -114,12 +109,26 @@ fn plain_state(job: &v1::Job) -> String {
         builds => format!("{} ({builds} builds)", view::state_name(job.state())),
     };
     match job.state() {
-        Running if !job.phase.is_empty() => format!("{name}: {} {:.0}%", job.phase, job.progress * 100.0),
-        Queued | Blocked | Unplaceable if !job.waiting_reason.is_empty() => format!("{name}: {}", job.waiting_reason),
+        Running if !job.phase.is_empty() => {
+            format!("{name}: {} {:.0}%{}", job.phase, job.progress * 100.0, foretold(job))
+        }
+        Queued | Blocked | Unplaceable if !job.waiting_reason.is_empty() => {
+            format!("{name}: {}{}", job.waiting_reason, foretold(job))
+        }
         Succeeded if job.cached => "cached".into(),
         Succeeded if !job.accurate && !job.report_json.is_empty() => "succeeded, inaccurate".into(),
         _ => name,
     }
+}
+
+/// When a job will likely have ended, and how wrong that may be; empty where nothing is known of it.
+fn foretold(job: &v1::Job) -> String {
+    let Some(eta) = job.eta else { return String::new() };
+    let within = match eta.error_factor {
+        factor if factor >= 1.0 => format!(" (4 of 5 such forecasts were within ×{factor:.1})"),
+        _ => String::new(),
+    };
+    format!("; done in about {}{within}", duration(eta.end_in_ms))
 }
 
 /// One row a job.
@@ -139,6 +148,9 @@ fn job_rows(jobs: &[v1::Job], name: specs::Column, last: Option<specs::Column>, 
     let mut told: Vec<specs::Column> = vec![name, ("sku", jobs.iter().map(|job| job.sku.clone()).collect())];
     told.extend(specs::toolchains(jobs.iter().map(|job| job.toolchain_json.as_str())));
     told.extend(specs::columns(jobs.iter().map(|job| job.spec_json.as_str())));
+    if jobs.iter().any(|job| !job.tags.is_empty()) {
+        told.push(("tags", jobs.iter().map(|job| job.tags.join(" ")).collect()));
+    }
     let figures_at = 1 + told.len();
     let headers = told.iter().map(|(header, _)| *header);
     let headers: Vec<&str> = ["job"]
@@ -271,6 +283,20 @@ pub fn caches(caches: &[v1::TuningCache], now_ms: u64) -> String {
         ]);
     }
     render(rows, &[5, 6])
+}
+
+/// One row an engine that went, or would.
+pub fn gone(gone: &[v1::GoneEngine]) -> String {
+    let mut rows = table(&["key", "plan", "size", "why"]);
+    for engine in gone {
+        rows.add_row([
+            short(&engine.engine_key).to_owned(),
+            short(&engine.plan_digest).to_owned(),
+            bytes(engine.plan_bytes),
+            engine.why.clone(),
+        ]);
+    }
+    render(rows, &[2])
 }
 
 /// One row a plugin.

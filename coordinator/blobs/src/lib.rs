@@ -12,11 +12,12 @@ use bytes::Bytes;
 use futures::{future::BoxFuture, stream::BoxStream};
 use planforge_proto::ApiError;
 use planforge_types::Digest;
-use std::ops::Range;
+use std::{ops::Range, time::SystemTime};
 
 /// Where blobs live. A blob is visible only once its bytes are durable and their SHA-256 was checked.
 pub trait BlobStore: Send + Sync + 'static {
-    /// Size of a visible blob, `None` when there is none.
+    /// Size of a visible blob, `None` when there is none. Who is told that it is there finds it there: it is not swept
+    /// for as long as [`Self::old_blobs`] is asked for.
     fn size(&self, digest: Digest) -> BoxFuture<'_, Result<Option<u64>, ApiError>>;
 
     /// Streams `range` of a visible blob.
@@ -28,4 +29,14 @@ pub trait BlobStore: Send + Sync + 'static {
 
     /// Stores a small blob (a card, a report, a sealed log) in one call and returns its digest.
     fn put(&self, bytes: Bytes) -> BoxFuture<'_, Result<Digest, ApiError>>;
+
+    /// Blobs whose digests begin with that byte and that nobody stored or was told of since `before`, with their bytes.
+    fn old_blobs(&self, _folder: u8, _before: SystemTime) -> BoxFuture<'_, Result<Vec<(Digest, u64)>, ApiError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Removes a blob, unless somebody stored it or was told of it since `before`. Returns its bytes.
+    fn remove_old(&self, _digest: Digest, _before: SystemTime) -> BoxFuture<'_, Result<Option<u64>, ApiError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 }

@@ -4,6 +4,7 @@
 
 use super::{
     effects::{Effects, Reply, ToAgent},
+    known::Lookup,
     model::{
         Attempt, Change, Engine, EngineRef, Failure, Job, JobId, JobKind, JobState, Outcome, PlanRef, Refusal, Report,
     },
@@ -263,7 +264,7 @@ impl State {
                 let remembered = job.key.filter(|_| job.measure.inputs.is_none());
                 if let (FailureClass::Model, JobKind::Build, Some(key)) = (class, job.kind, remembered) {
                     let refusal = Refusal { key, job: id.clone(), failure: failure.clone() };
-                    self.refusals.insert(key, refusal.clone());
+                    self.known.refused(refusal.clone());
                     effects.changes.push(Change::Refusal(refusal));
                 }
                 self.end(id, JobState::Failed, Some(failure), agent, "", now, effects);
@@ -302,19 +303,20 @@ impl State {
             return String::new();
         }
         self.close_attempt(id, Outcome::Succeeded, None, log, now, effects);
+        if let Some(job) = self.jobs.get(id).cloned() {
+            self.learn_duration(&job);
+        }
         if job.kind == JobKind::Build {
-            self.engines.insert(
-                key,
-                EngineRef {
-                    plan: plan.clone(),
-                    accurate,
-                    inputs: job.measure.inputs,
-                    report: report.as_ref().map(|report| report.digest),
-                    reports: BTreeMap::new(),
-                },
-            );
+            let engine = EngineRef {
+                plan: plan.clone(),
+                accurate,
+                inputs: job.measure.inputs,
+                report: report.as_ref().map(|report| report.digest),
+                reports: BTreeMap::new(),
+            };
+            self.known.built(key, engine, job.measure.inputs.is_none());
             // What was found right on given inputs says nothing of a refusal on made ones.
-            if job.measure.inputs.is_none() && self.refusals.remove(&key).is_some() {
+            if job.measure.inputs.is_none() {
                 effects.changes.push(Change::ForgetRefusal(key));
             }
             effects.changes.push(Change::Engine(Box::new(Engine {
@@ -416,7 +418,7 @@ impl State {
                 let detail = format!("job {id}, which it needs, is {}", state.name());
                 self.end(&waiting, JobState::Skipped, None, "coordinator", detail, now, effects);
             } else if other.needs.is_empty() {
-                self.readmit(&waiting, "unblocked", now, effects);
+                self.readmit(&waiting, "unblocked", &Lookup::default(), now, effects);
             }
         }
     }

@@ -6,7 +6,7 @@ use super::{
     state::{LeaseRef, SessionId, Submit},
 };
 use planforge_proto::ApiError;
-use planforge_types::Digest;
+use planforge_types::{Digest, EngineKey};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -62,6 +62,9 @@ pub enum Submitted {
     /// Nothing was submitted: stored engines would answer it if these plans are still in the blob store. To be given
     /// again with those of them that are gone.
     Look { plans: BTreeSet<Digest>, submit: Box<Submit> },
+    /// Nothing was submitted: somebody has to look under these keys first. What is durable by now has every change up to
+    /// `as_of`. To be given again with what was found.
+    Ask { keys: BTreeSet<EngineKey>, as_of: u64, submit: Box<Submit> },
 }
 
 /// A job of a reply: as it stands, or one that ended before and is only in the store.
@@ -97,6 +100,8 @@ pub struct Effects {
     pub reply: Reply,
     /// Jobs whose progress moved without an event.
     pub progress: Vec<Arc<Job>>,
+    /// Keys under which somebody has to look, for jobs that wait for it; answered by [`super::Input::Stored`].
+    pub asks: BTreeSet<EngineKey>,
     /// Attempts that ended, and whether their agent stored the log.
     pub closed: Vec<(JobId, u32, bool)>,
     /// Rules that the state breaks now: nothing of these effects may be believed, nor the state.

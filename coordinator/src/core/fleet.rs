@@ -4,6 +4,7 @@ use super::{
     agents::Farewell,
     attempts::newer_plan,
     effects::{Effects, ToAgent},
+    known::Lookup,
     model::{Agent, Change, Device, JobId, JobState, JoinedBy, PlanRef},
     queue::{DeviceKey, Target},
     state::{AgentEntry, HelloIn, LeaseRef, Now, SessionId, State},
@@ -391,7 +392,7 @@ impl State {
                     self.record(effects, now, &id, "coordinator", "placeable", "its toolchain is offered again");
                 }
                 Some(_) if !job.follow_toolchain => {}
-                _ => self.readmit(&id, "resolved", now, effects),
+                _ => self.readmit(&id, "resolved", &Lookup::default(), now, effects),
             }
         }
     }
@@ -409,7 +410,7 @@ impl State {
             if let Some(job) = self.job_mut(id) {
                 job.plan = None;
             }
-            return self.readmit(id, "followed", now, effects);
+            return self.readmit(id, "followed", &Lookup::default(), now, effects);
         }
         let detail = format!(
             "nobody offers {} on {} any more; {}",
@@ -438,7 +439,7 @@ impl State {
             if let Some(job) = self.job_mut(&follower) {
                 job.needs.retain(|need| need != id);
             }
-            self.readmit(&follower, "unblocked", now, effects);
+            self.readmit(&follower, "unblocked", &Lookup::default(), now, effects);
         }
     }
 

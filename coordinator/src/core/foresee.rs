@@ -35,6 +35,8 @@ pub struct Foreseen {
 pub enum Foresight {
     /// Nobody looked yet whether these plans are still in the blob store.
     Look { plans: BTreeSet<Digest>, submit: Box<Submit> },
+    /// Nobody looked yet what the store has under these keys.
+    Ask { keys: BTreeSet<EngineKey>, as_of: u64, submit: Box<Submit> },
     Told {
         combinations: Vec<Foreseen>,
         missing: Vec<Digest>,
@@ -49,13 +51,14 @@ impl State {
     pub fn foresee(&mut self, submit: Submit) -> Result<Foresight, ApiError> {
         // As in a submission: rows whose plans are gone answer nothing. It is found again as it is asked for.
         if let Some(missing) = submit.missing_plans.as_ref().filter(|missing| !missing.is_empty()) {
-            self.engines.retain(|_, engine| !missing.contains(&engine.plan.digest));
+            self.known.lost(missing.iter());
         }
         let asked = expand(&submit)?;
         let (mut combinations, mut plans) = (Vec::with_capacity(asked.len()), BTreeSet::new());
         let mut refusals: Vec<ApiError> = Vec::new();
         let mut first = BTreeSet::new();
         let (mut runs, mut wants_bytes) = (0, false);
+        let mut keys = BTreeSet::new();
         for one in &asked {
             let mut told = unjudged(one);
             if submit.unseen {
@@ -65,7 +68,8 @@ impl State {
                 combinations.push(told);
                 continue;
             }
-            match self.judge(one) {
+            match self.judge(one, &submit.lookup) {
+                Ok(Verdict::Ask(key)) => drop(keys.insert(key)),
                 Err(error) => {
                     (told.would, told.detail, told.hint) = ("refuse", error.message.clone(), error.hint.clone());
                     refusals.push(error);
@@ -127,6 +131,9 @@ impl State {
                 }
             }
             combinations.push(told);
+        }
+        if !keys.is_empty() {
+            return Ok(Foresight::Ask { keys, as_of: self.known_durable(), submit: Box::new(submit) });
         }
         if submit.missing_plans.is_none() && !plans.is_empty() {
             return Ok(Foresight::Look { plans, submit: Box::new(submit) });

@@ -2,6 +2,7 @@
 
 use super::{
     ask::{Asked, Existing},
+    known::Lookup,
     model::{EngineRef, Failure, Job, JobId, JobKind, PlanRef, Told},
     queue::Target,
     resolve::Unresolved,
@@ -31,11 +32,13 @@ pub(super) enum Verdict {
     },
     /// Nobody known could run it; it waits until somebody can.
     Wait(ApiError),
+    /// It cannot be said before somebody looked what the store has under this key.
+    Ask(EngineKey),
 }
 
 impl State {
-    /// Decides without changing anything.
-    pub(super) fn judge(&self, asked: &Asked) -> Result<Verdict, ApiError> {
+    /// Decides without changing anything, by what the store had under the key when somebody looked.
+    pub(super) fn judge(&self, asked: &Asked, lookup: &Lookup) -> Result<Verdict, ApiError> {
         self.plugins_allowed(&asked.spec)?;
         if let Some(existing) = &asked.existing {
             return self.judge_benchmark(asked, existing);
@@ -56,7 +59,14 @@ impl State {
             return Ok(Verdict::Run { kind, key, toolchain, spec, plan, replaces, behind });
         }
         // On the inputs that this request gives it may be right.
-        if let Some(refusal) = self.refusals.get(&key).filter(|_| asked.covered.measure.inputs.is_none()) {
+        let refusal = match asked.covered.measure.inputs {
+            Some(_) => None,
+            None => match self.known.refusal(&key, lookup) {
+                Some(refusal) => refusal,
+                None => return Ok(Verdict::Ask(key)),
+            },
+        };
+        if let Some(refusal) = refusal {
             let failure = Failure::new(
                 refusal.failure.class,
                 format!("job {} tried this already: {}", refusal.job, refusal.failure.message),
@@ -64,7 +74,7 @@ impl State {
             );
             return Ok(Verdict::Fail { key, toolchain, spec, failure });
         }
-        let stored = self.engines.get(&key);
+        let Some(stored) = self.known.engine(&key, lookup) else { return Ok(Verdict::Ask(key)) };
         let replaces = stored.map(|engine| engine.plan.digest).filter(|plan| asked.stale.contains(plan));
         // An engine chosen from fewer builds is no answer; what is built now takes its place.
         let answers = |engine: &&EngineRef| replaces.is_none() && engine.plan.builds >= asked.builds;

@@ -11,8 +11,10 @@
 //! | `declarations` | which engines projects say should exist |
 //! | `effects` | what comes out |
 //! | `ask` | what a request asks for, one combination at a time |
+//! | `known` | what the store has under engine keys, as far as this state changed it |
 //! | `judge` | what is to happen to a combination: answered, joined, run, refused, kept waiting |
 //! | `submit` | requests: admission, merging, answers from the store |
+//! | `forget` | taking away what a policy let go, as long as nobody needs it |
 //! | `foresee` | what a submission would come to |
 //! | `fleet` | agents: sessions, inventories, heartbeats, revival, the sweep |
 //! | `abilities` | what a toolchain can do at all |
@@ -25,8 +27,9 @@
 //! | `pins` | who wants which plan kept |
 //! | `plugins` | which native code workers may load |
 //! | `projects` | shares and limits of projects, and who may take how much of the queue |
-//! | `waiting` | why a job is not running yet, in words |
+//! | `waiting` | why a job is not running yet, its place in the queue, when it will likely have ended |
 //! | `queue` | the order in which waiting jobs are served |
+//! | `ranks` | a line of waiting jobs that knows the place of each |
 //! | `resolve` | from what is asked for to one exact toolchain and spec |
 //! | [`invariants`] | what must hold after every input, and over every history of events |
 //!
@@ -44,13 +47,16 @@ mod declarations;
 mod effects;
 mod fleet;
 mod foresee;
+mod forget;
 pub mod invariants;
 mod judge;
+mod known;
 pub mod model;
 mod pins;
 mod plugins;
 mod projects;
 mod queue;
+mod ranks;
 mod resolve;
 pub mod state;
 mod submit;
@@ -64,6 +70,8 @@ pub use declarations::{DeclarationId, DeclarationRecord, DeclaredCell, DeclaredS
 pub use effects::{Counters, Effects, JobRef, Reply, Submitted, ToAgent};
 pub use fleet::{ATTEMPT_REPORTS_MAX, DeviceView};
 pub use foresee::{Foreseen, Foresight};
+pub use forget::Forget;
+pub use known::{Lookup, Stored};
 pub use model::{
     Agent, ArtifactRef, Attempt, CacheRecord, CacheRef, Change, Covered, Device, Engine, EngineRef, Event, Failure,
     Job, JobId, JobKind, JobState, JoinedBy, Model, ModelFile, Outcome, PlanRef, PluginRecord, Refusal, Report,
@@ -76,3 +84,4 @@ pub use state::{
     Snapshot, State, Submit, SubmitWhat,
 };
 pub use submit::{JOBS_PER_REQUEST_MAX, repeat};
+pub use waiting::{Eta, Lookout, Outlook};

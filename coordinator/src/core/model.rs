@@ -183,6 +183,9 @@ pub struct Want {
     pub project: String,
     pub actor: String,
     pub priority: i32,
+    /// `NAME` or `NAME=VALUE`: what the request is found by, no part of any key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
 }
 
 /// How an attempt stands.
@@ -654,6 +657,19 @@ pub enum Change {
     Declaration(Box<DeclarationRecord>),
     ForgetDeclaration(DeclarationId),
     Audit(Box<AuditLine>),
+    /// An engine was fetched, or answered a request.
+    EngineUsed {
+        key: EngineKey,
+        at_ms: u64,
+    },
+    /// An ended job goes, with its events and what only it named.
+    ForgetJob(Box<Job>),
+    /// A build goes, with its reports.
+    ForgetBuild {
+        key: EngineKey,
+        plan: Digest,
+    },
+    ForgetRequest(String),
     /// Of the lines of a kind only the newest stay.
     AuditKept {
         kind: AuditKind,

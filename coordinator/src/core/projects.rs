@@ -104,6 +104,11 @@ impl State {
         names.map(|name| (name.clone(), self.project_view(name))).collect()
     }
 
+    /// Bytes that projects may store, of those that have a quota.
+    pub fn bytes_quotas(&self) -> BTreeMap<String, u64> {
+        self.projects.values().filter_map(|record| Some((record.name.clone(), record.bytes_quota()?))).collect()
+    }
+
     pub fn project_view(&self, name: &str) -> ProjectView {
         let record = self.project(name);
         let live_jobs = self.live_of.get(name).copied().unwrap_or_default() as u64;

@@ -5,12 +5,12 @@
 //! the time since the project was last served, then who runs least for its share, then who got least for its share. So a project that
 //! floods the queue delays its own jobs, and a low priority is late but never starves.
 
-use super::model::{Job, JobId};
-use planforge_types::{Sku, Toolchain};
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
+use super::{
+    model::{Job, JobId},
+    ranks::Ranks,
 };
+use planforge_types::{Sku, Toolchain};
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 /// Waiting this long counts as much as one step of priority.
 pub(super) const AGEING_STEP_MS: u64 = 10 * 60 * 1_000;
@@ -35,13 +35,11 @@ pub(super) struct DeviceKey {
     pub device: String,
 }
 
-/// Serves smaller ranks first.
-type Rank = (i64, JobId);
-
+/// Where a job waits; what it shares with the others of its line is kept once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
-    target: Target,
-    project: String,
+    target: Arc<Target>,
+    project: Arc<str>,
     rank: i64,
     queued_ms: u64,
     priority: i32,
@@ -73,11 +71,31 @@ impl Share {
     }
 }
 
+/// Jobs of one project that wait for one target.
+#[derive(Debug, Default)]
+struct Line {
+    ranks: Ranks,
+    /// How many there are of each priority.
+    by_priority: BTreeMap<i32, usize>,
+}
+
+impl Line {
+    fn count(&mut self, priority: i32, step: isize) {
+        let count = self.by_priority.entry(priority).or_default();
+        *count = count.saturating_add_signed(step);
+        if *count == 0 {
+            self.by_priority.remove(&priority);
+        }
+    }
+}
+
+type Lines = BTreeMap<Arc<str>, Line>;
+
 /// Waiting jobs by target and project.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     places: BTreeMap<JobId, Place>,
-    targets: BTreeMap<Target, BTreeMap<String, BTreeSet<Rank>>>,
+    targets: BTreeMap<Arc<Target>, Lines>,
     shares: BTreeMap<String, Share>,
     /// What whoever was served last had paid before.
     paid_before: u64,
@@ -87,28 +105,34 @@ impl Queue {
     pub fn insert(&mut self, job: &Job, target: Target) {
         self.remove(job);
         let ageing = i64::from(job.priority()) * AGEING_STEP_MS as i64;
-        let place = Place {
-            target,
-            project: job.project().to_owned(),
-            rank: i64::try_from(job.created_ms).unwrap_or(i64::MAX).saturating_sub(ageing),
-            queued_ms: job.queued_ms,
-            priority: job.priority(),
+        let target = match self.targets.get_key_value(&target) {
+            Some((known, _)) => known.clone(),
+            None => Arc::new(target),
         };
-        let projects = self.targets.entry(place.target.clone()).or_default();
-        projects.entry(place.project.clone()).or_default().insert((place.rank, job.id.clone()));
+        let lines = self.targets.entry(target.clone()).or_default();
+        let project: Arc<str> = match lines.get_key_value(job.project()) {
+            Some((known, _)) => known.clone(),
+            None => job.project().into(),
+        };
+        let rank = i64::try_from(job.created_ms).unwrap_or(i64::MAX).saturating_sub(ageing);
+        let line = lines.entry(project.clone()).or_default();
+        line.ranks.insert((rank, job.id.clone()));
+        line.count(job.priority(), 1);
+        let place = Place { target, project, rank, queued_ms: job.queued_ms, priority: job.priority() };
         self.places.insert(job.id.clone(), place);
     }
 
     pub fn remove(&mut self, job: &Job) {
         let Some(place) = self.places.remove(&job.id) else { return };
-        let Some(projects) = self.targets.get_mut(&place.target) else { return };
-        if let Some(ranks) = projects.get_mut(&place.project) {
-            ranks.remove(&(place.rank, job.id.clone()));
-            if ranks.is_empty() {
-                projects.remove(&place.project);
+        let Some(lines) = self.targets.get_mut(&place.target) else { return };
+        if let Some(line) = lines.get_mut(&place.project) {
+            line.ranks.remove(&(place.rank, job.id.clone()));
+            line.count(place.priority, -1);
+            if line.ranks.is_empty() {
+                lines.remove(&place.project);
             }
         }
-        if projects.is_empty() {
+        if lines.is_empty() {
             self.targets.remove(&place.target);
         }
     }
@@ -119,7 +143,7 @@ impl Queue {
 
     /// Targets that somebody waits for.
     pub fn targets(&self) -> impl Iterator<Item = &Target> {
-        self.targets.keys()
+        self.targets.keys().map(Arc::as_ref)
     }
 
     pub fn waits_for(&self, target: &Target) -> bool {
@@ -128,15 +152,35 @@ impl Queue {
 
     /// Jobs that wait for `target`.
     pub fn jobs_of(&self, target: &Target) -> Vec<JobId> {
-        let projects = self.targets.get(target).into_iter().flat_map(BTreeMap::values);
-        projects.flatten().map(|(_, id)| id.clone()).collect()
+        let lines = self.targets.get(target).into_iter().flat_map(BTreeMap::values);
+        lines.flat_map(|line| line.ranks.iter()).map(|(_, id)| id.clone()).collect()
     }
 
-    /// How many jobs for the same target stand before `id` in its project's line.
-    pub fn ahead_of(&self, id: &JobId) -> usize {
+    /// How many jobs the devices that offer `targets` likely serve before `id`: those before it in its project's line, and
+    /// of every other project as many as its share gives it turns until then; all those of a higher priority, none of a
+    /// lower one. What comes meanwhile, and what waiting adds to a priority, is not foreseen.
+    pub fn ahead_of<'a>(&self, id: &JobId, targets: impl Iterator<Item = &'a Target>) -> usize {
         let Some(place) = self.places.get(id) else { return 0 };
-        let line = self.targets.get(&place.target).and_then(|projects| projects.get(&place.project));
-        line.map_or(0, |ranks| ranks.range(..(place.rank, id.clone())).count())
+        let lines: Vec<&Lines> = targets.filter_map(|target| self.targets.get(target)).collect();
+        let rank = (place.rank, id.clone());
+        let own: usize =
+            lines.iter().filter_map(|lines| lines.get(&place.project)).map(|own| own.ranks.before(&rank)).sum();
+        let weight = |project: &str| self.shares.get(project).map_or(1, |share| share.weight.max(1)) as usize;
+        // Jobs of each other project: those of a higher priority, and those of no lower one.
+        let mut others: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for (project, line) in lines.into_iter().flatten().filter(|(project, _)| **project != place.project) {
+            let (higher, no_lower) = others.entry(project).or_default();
+            for (_, count) in line.by_priority.range(place.priority..) {
+                *no_lower += count;
+            }
+            *higher +=
+                line.ranks.len() - line.by_priority.range(..=place.priority).map(|(_, count)| count).sum::<usize>();
+        }
+        let turns = |project: &str| ((own + 1) * weight(project)).div_ceil(weight(&place.project));
+        own + others
+            .into_iter()
+            .map(|(project, (higher, no_lower))| higher.max(no_lower.min(turns(project))))
+            .sum::<usize>()
     }
 
     /// The job that a device offering `targets` should run next. `may` says which jobs may be granted at all.
@@ -147,11 +191,11 @@ impl Queue {
         may: impl Fn(&JobId) -> bool,
     ) -> Option<JobId> {
         let mut best = None;
-        for projects in targets.filter_map(|target| self.targets.get(target)) {
-            for (project, ranks) in projects {
-                let Some((rank, id)) = ranks.iter().find(|(_, id)| may(id)) else { continue };
+        for lines in targets.filter_map(|target| self.targets.get(target)) {
+            for (project, line) in lines {
+                let Some((rank, id)) = line.ranks.iter().find(|(_, id)| may(id)) else { continue };
                 let Some(place) = self.places.get(id) else { continue };
-                let share = self.shares.get(project).cloned().unwrap_or_default();
+                let share = self.shares.get(project.as_ref()).cloned().unwrap_or_default();
                 let unserved_ms = now_wall_ms.saturating_sub(place.queued_ms.max(share.last_served_ms));
                 let level = i64::from(place.priority) + (unserved_ms / AGEING_STEP_MS) as i64;
                 let running = u64::from(share.running) * share.price();
@@ -216,7 +260,8 @@ mod tests {
             name: id.to_owned(),
             files: Vec::new(),
         };
-        let want = Want { request: id.into(), actor: project.into(), project: project.into(), priority };
+        let want =
+            Want { request: id.into(), actor: project.into(), project: project.into(), priority, tags: Vec::new() };
         let job = Job::queued(id.into(), model, target().sku, BuildSpec::default(), want, at_ms);
         Job { toolchain: Some(toolchain()), ..job }
     }

@@ -4,15 +4,18 @@ use super::{
     agents::Farewell,
     audit::AuditLine,
     effects::{Counters, Effects, Reply},
+    forget::Forget,
     invariants::{self, Patrol},
+    known::{Known, Lookup},
     model::{
-        Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Device, Engine, EngineRef, Event, Failure, Job,
-        JobId, JobState, JoinedBy, Model, Outcome, PlanRef, PluginRecord, Refusal, Report, RequestRecord,
+        Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Device, Engine, Event, Failure, Job, JobId,
+        JobState, JoinedBy, Model, Outcome, PlanRef, PluginRecord, Report, RequestRecord,
     },
     projects::ProjectRecord,
     queue::{DeviceKey, Queue, Target},
 };
 use crate::auth::Actor;
+use planforge_forecast::Forecaster;
 use planforge_proto::ApiError;
 use planforge_types::{BuildSpec, Digest, EngineKey, Sku, ToolchainConstraint, order::MeasureAsk};
 use std::{
@@ -88,6 +91,7 @@ pub struct Submit {
     pub what: SubmitWhat,
     pub skus: Vec<Sku>,
     pub priority: i32,
+    pub tags: Vec<String>,
     pub force: bool,
     pub wait_for_device: bool,
     pub follow_toolchain: bool,
@@ -106,6 +110,8 @@ pub struct Submit {
     pub missing_plans: Option<Vec<Digest>>,
     /// Plans of stored engines whose every window was disturbed, where the request wants such built again.
     pub disturbed_plans: Arc<BTreeSet<Digest>>,
+    /// What the store has under the keys that it comes to, as far as somebody looked.
+    pub lookup: Lookup,
     /// One fresh id per combination.
     pub ids: Vec<JobId>,
     /// What the audit log is to say of it, in the transaction that takes it.
@@ -276,6 +282,12 @@ pub enum Input {
         log: Digest,
         ended: Option<Box<Job>>,
     },
+    /// A policy let this go.
+    Forget(Box<Forget>),
+    /// Engines that somebody fetches.
+    Used(Vec<EngineKey>),
+    /// What the store had under keys that [`super::Effects`] asked for.
+    Stored(Box<Lookup>),
     /// The sweep: once a second.
     Tick,
 }
@@ -285,9 +297,9 @@ pub enum Input {
 pub struct Snapshot {
     /// Jobs that have not ended.
     pub jobs: Vec<Job>,
+    /// Of those that ended the latest, oldest first: what durations are foretold from.
+    pub latest: Vec<Job>,
     pub agents: Vec<Agent>,
-    pub engines: Vec<(EngineKey, EngineRef)>,
-    pub refusals: Vec<Refusal>,
     pub caches: Vec<CacheRecord>,
     pub plugins: Vec<PluginRecord>,
     pub projects: Vec<ProjectRecord>,
@@ -358,8 +370,13 @@ pub struct State {
     pub(super) dependents: BTreeMap<JobId, BTreeSet<JobId>>,
     pub(super) unplaceable: BTreeSet<JobId>,
     pub(super) queue: Queue,
-    pub(super) engines: BTreeMap<EngineKey, EngineRef>,
-    pub(super) refusals: BTreeMap<EngineKey, Refusal>,
+    /// What this state changed of what the store has under engine keys.
+    pub(super) known: Known,
+    /// Jobs about which nothing is decided before somebody looked under their key, and what their event will be called.
+    pub(super) asking: BTreeMap<JobId, &'static str>,
+    /// Jobs that nobody can run are to be looked at again.
+    place_again: bool,
+    pub(super) forecaster: Forecaster,
     /// The newest timing or tactic cache of each scope.
     pub(super) caches: BTreeMap<Digest, CacheRecord>,
     /// Plugins that build specs may name, beside those of the configuration.
@@ -402,8 +419,10 @@ impl State {
             dependents: BTreeMap::new(),
             unplaceable: BTreeSet::new(),
             queue: Queue::default(),
-            engines: snapshot.engines.into_iter().collect(),
-            refusals: snapshot.refusals.into_iter().map(|refusal| (refusal.key, refusal)).collect(),
+            known: Known::default(),
+            asking: BTreeMap::new(),
+            place_again: false,
+            forecaster: Forecaster::default(),
             caches: snapshot.caches.into_iter().map(|cache| (cache.scope, cache)).collect(),
             projects: BTreeMap::new(),
             live_of: BTreeMap::new(),
@@ -438,9 +457,17 @@ impl State {
             };
             state.agents.insert(entry.record.id.clone(), entry);
         }
-        for job in snapshot.jobs {
+        let live: BTreeSet<JobId> = snapshot.jobs.iter().map(|job| job.id.clone()).collect();
+        for mut job in snapshot.jobs {
             if job.state.is_terminal() {
                 continue;
+            }
+            // What it waited for ended, and its own fate waited for a look into the store.
+            if job.state == JobState::Blocked && job.recheck {
+                job.needs.retain(|need| live.contains(need));
+                if job.needs.is_empty() {
+                    state.asking.insert(job.id.clone(), "unblocked");
+                }
             }
             let id = job.id.clone();
             // A queued job with an open attempt is one whose lease expired: its holder may still revive it.
@@ -471,6 +498,9 @@ impl State {
             state.jobs.insert(id.clone(), Arc::new(job));
             state.index(&id);
         }
+        for job in &snapshot.latest {
+            state.learn_duration(job);
+        }
         let agents: Vec<String> = state.agents.keys().cloned().collect();
         for agent in agents {
             state.reindex_agent(&agent);
@@ -497,6 +527,8 @@ impl State {
             self.reindex_agent(agent);
         }
         self.counters = before.counters.clone();
+        // What was being decided about jobs that nobody could run was forgotten with the state before.
+        self.place_again = true;
     }
 
     /// Begins every deadline anew: nobody could be heard while the store took no writes.
@@ -547,7 +579,10 @@ impl State {
             Input::LogSealed { job, attempt, log, ended } => {
                 self.log_sealed(&job, attempt, log, ended.map(|job| *job), &mut effects);
             }
-            Input::Tick => self.expire(now, &mut effects),
+            Input::Forget(forget) => self.forget(*forget, &mut effects),
+            Input::Used(keys) => self.used(keys, now, &mut effects),
+            Input::Stored(lookup) => self.looked_up(&lookup, now, &mut effects),
+            Input::Tick => self.tick(now, &mut effects),
         }
         self.dispatch(now, &mut effects);
         if sweep {
@@ -680,9 +715,19 @@ impl State {
 
     /// Adds what a report tells to what requests are answered from.
     pub(super) fn learn_report(&mut self, report: &Report, accurate: bool) {
-        let Some(engine) = report.key.and_then(|key| self.engines.get_mut(&key)) else { return };
-        if engine.plan.digest == report.plan {
-            engine.learn(Covered::of(report), report.digest, accurate);
+        if let Some(key) = report.key {
+            self.known.measured(key, report.plan, Covered::of(report), report.digest, accurate);
+        }
+    }
+
+    /// What comes with time alone.
+    fn tick(&mut self, now: Now, effects: &mut Effects) {
+        self.expire(now, effects);
+        if std::mem::take(&mut self.place_again) {
+            self.place_all(now, effects);
+        }
+        if !self.asking.is_empty() {
+            self.decide_asking(&Lookup::default(), now, effects);
         }
     }
 
@@ -694,6 +739,11 @@ impl State {
     /// Jobs that have not ended.
     pub fn live_jobs(&self) -> impl Iterator<Item = &Arc<Job>> {
         self.jobs.values()
+    }
+
+    /// How many jobs have not ended.
+    pub fn live_count(&self) -> usize {
+        self.jobs.len()
     }
 
     pub fn last_event(&self) -> u64 {

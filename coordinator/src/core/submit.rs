@@ -4,6 +4,7 @@ use super::{
     ask::{Asked, expand},
     effects::{Effects, JobRef, Submitted},
     judge::Verdict,
+    known::Lookup,
     model::{Change, Failure, Job, JobId, JobKind, JobState, RequestRecord, Want},
     state::{Now, State, Submit},
 };
@@ -23,9 +24,8 @@ impl State {
         {
             return repeat(known, submit.fingerprint, |id| self.job_ref(id));
         }
-        // The store keeps their rows, as the record of what was built, until they are built again.
         if let Some(missing) = submit.missing_plans.as_ref().filter(|missing| !missing.is_empty()) {
-            self.engines.retain(|_, engine| !missing.contains(&engine.plan.digest));
+            self.known.lost(missing.iter());
         }
         let asked = expand(&submit)?;
         if asked.len() > submit.ids.len() {
@@ -33,9 +33,10 @@ impl State {
         }
         let mut runs = 0;
         let mut refused = Vec::new();
-        let mut plans = BTreeSet::new();
+        let (mut plans, mut keys) = (BTreeSet::new(), BTreeSet::new());
         for one in &asked {
-            match self.judge(one) {
+            match self.judge(one, &submit.lookup) {
+                Ok(Verdict::Ask(key)) => drop(keys.insert(key)),
                 Ok(Verdict::Answer { engine, .. }) => drop(plans.insert(engine.plan.digest)),
                 Ok(Verdict::Run { plan, .. }) => {
                     plans.extend(plan.map(|plan| plan.digest));
@@ -54,6 +55,9 @@ impl State {
         if submit.unseen {
             return Ok(Submitted::Missing(submit.missing));
         }
+        if !keys.is_empty() {
+            return Ok(Submitted::Ask { keys, as_of: self.as_of(), submit: Box::new(submit) });
+        }
         if submit.missing_plans.is_none() && !plans.is_empty() {
             return Ok(Submitted::Look { plans, submit: Box::new(submit) });
         }
@@ -67,7 +71,7 @@ impl State {
         let mut jobs = Vec::with_capacity(asked.len());
         for (one, id) in asked.into_iter().zip(&submit.ids) {
             // Judged again: the combination before it may be the same.
-            let verdict = self.judge(&one)?;
+            let verdict = self.judge(&one, &submit.lookup)?;
             jobs.push(self.admit(one, verdict, id.clone(), &submit, now, effects));
         }
         if let Some(mut line) = submit.audit {
@@ -110,6 +114,7 @@ impl State {
             project: submit.project.clone(),
             actor: submit.actor.clone(),
             priority: submit.priority,
+            tags: submit.tags.clone(),
         };
         if let Verdict::Join(other) = &verdict {
             return self.join(other.clone(), want, &asked, now, effects);
@@ -181,6 +186,7 @@ impl State {
                 let projects: Vec<String> =
                     self.jobs.get(id).iter().flat_map(|job| &job.wants).map(|want| want.project.clone()).collect();
                 effects.changes.extend(projects.into_iter().map(|project| Change::EngineProject { key, project }));
+                self.use_engine(key, now, effects);
                 if let Some(job) = self.job_mut(id) {
                     (job.key, job.toolchain, job.spec) = (Some(key), Some(toolchain), spec);
                     job.report = told.report;
@@ -202,6 +208,11 @@ impl State {
                 self.end(id, JobState::Failed, Some(failure), actor, "known to fail", now, effects);
             }
             Verdict::Join(other) => self.block(id, other, actor, what, now, effects),
+            Verdict::Ask(key) => {
+                self.index(id);
+                self.record(effects, now, id, actor, what, "is being looked up in the store");
+                self.ask_for(id, "resolved", key, now, effects);
+            }
             Verdict::Run { kind, key, toolchain, spec, plan, replaces, behind } => {
                 if let Some(job) = self.job_mut(id) {
                     (job.kind, job.key, job.toolchain, job.spec) = (kind, Some(key), Some(toolchain), spec);
@@ -248,11 +259,15 @@ impl State {
     }
 
     /// Decides anew about a job that waited for a device, a toolchain or another job.
-    pub(super) fn readmit(&mut self, id: &JobId, what: &str, now: Now, effects: &mut Effects) {
+    pub(super) fn readmit(&mut self, id: &JobId, what: &'static str, lookup: &Lookup, now: Now, effects: &mut Effects) {
         self.unindex(id);
         let Some(job) = self.jobs.get(id).cloned() else { return };
         let Some(asked) = Asked::of(&job) else { return };
-        match self.judge(&asked) {
+        match self.judge(&asked, lookup) {
+            Ok(Verdict::Ask(key)) => {
+                self.index(id);
+                self.ask_for(id, what, key, now, effects);
+            }
             Ok(Verdict::Wait(_)) if job.state == JobState::Unplaceable => self.index(id),
             Ok(verdict) => self.settle(id, verdict, "coordinator", what, now, effects),
             Err(error) => {

@@ -2,8 +2,9 @@
 
 use crate::core::{
     Abilities, AgentView, ArtifactRef, Attempt, AuditLine, CacheRecord, CacheRef, CacheUpdate, DeclarationRecord,
-    Device, DeviceView, Engine, Event, Failure, FinishedIn, FinishedOutcome, Foreseen, HelloIn, Job, JobId, JobKind,
-    JobState, JoinedBy, LeaseRef, Model, ModelFile, PinRecord, PlanRef, PluginRecord, Report, TokenRecord,
+    Device, DeviceView, Engine, Eta, Event, Failure, FinishedIn, FinishedOutcome, Foreseen, HelloIn, Job, JobId,
+    JobKind, JobState, JoinedBy, LeaseRef, Model, ModelFile, PinRecord, PlanRef, PluginRecord, Report, TokenRecord,
+    Want,
 };
 use planforge_identity::model::model_digest;
 use planforge_proto::{ApiError, ErrorCode, protocol, v1};
@@ -38,6 +39,9 @@ const OFFER_MAX_BYTES: usize = 16 * 1024;
 const DESCRIPTION_MAX_BYTES: usize = 1024 * 1024;
 /// Artifacts of one report; agents keep fewer.
 const ARTIFACTS_MAX: usize = 256;
+/// Tags of one request, and the longest of them.
+const TAGS_MAX: usize = 32;
+const TAG_MAX_BYTES: usize = 128;
 /// Leases or finished attempts in one message.
 pub(super) const LEASES_MAX: usize = 256;
 
@@ -51,6 +55,26 @@ pub(super) fn digest(what: &str, text: &str) -> Result<Digest, ApiError> {
 
 pub(super) fn optional_digest(what: &str, text: &str) -> Result<Option<Digest>, ApiError> {
     if text.is_empty() { Ok(None) } else { digest(what, text).map(Some) }
+}
+
+/// Tags of one request or filter, each once.
+pub(super) fn tags(tags: &[String]) -> Result<Vec<String>, ApiError> {
+    if tags.len() > TAGS_MAX {
+        return Err(invalid(format!("at most {TAGS_MAX} tags go together, not {}", tags.len())));
+    }
+    for tag in tags {
+        let (name, value) = tag.split_once('=').unwrap_or((tag, ""));
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'/');
+        let is_name = !name.is_empty() && name.bytes().all(plain);
+        if !is_name || tag.len() > TAG_MAX_BYTES || value.contains(|c: char| c == ',' || c.is_control()) {
+            let message = format!("'{}' is no tag", tag.escape_debug());
+            return Err(invalid(message).with_hint(format!(
+                "a tag is NAME or NAME=VALUE, at most {TAG_MAX_BYTES} bytes; a name has letters, digits and . _ - /, a value \
+                 no comma"
+            )));
+        }
+    }
+    Ok(tags.iter().collect::<BTreeSet<_>>().into_iter().cloned().collect())
 }
 
 fn name(what: &str, text: &str) -> Result<String, ApiError> {
@@ -247,13 +271,29 @@ pub(super) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
         plan_builds: job.plan.as_ref().map_or(0, |plan| plan.builds),
         artifacts: Vec::new(),
         partial: false,
+        tags: tags_out(job, project),
+        jobs_ahead: None,
+        eta: None,
     }
+}
+
+pub(super) fn eta_out(eta: Eta) -> v1::Eta {
+    let Eta { start_in_ms, end_in_ms, error_factor, samples } = eta;
+    v1::Eta { start_in_ms, end_in_ms, error_factor: error_factor.unwrap_or_default(), samples }
+}
+
+/// Tags of the requests that somebody in `project` may see.
+fn tags_out(job: &Job, project: Option<&str>) -> Vec<String> {
+    let own = |want: &&Want| project.is_none_or(|project| want.project == project);
+    let tags: BTreeSet<&String> = job.wants.iter().filter(own).flat_map(|want| &want.tags).collect();
+    tags.into_iter().cloned().collect()
 }
 
 /// What an agent is told to do. A build whose plan is stored already is told to measure it.
 pub(super) fn assignment(job: &Job) -> v1::Job {
     let mut out = job_out(job, None);
     out.attempts.clear();
+    out.tags.clear();
     if job.only_measures() {
         out.kind = v1::JobKind::Benchmark.into();
     }

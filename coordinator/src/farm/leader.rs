@@ -26,10 +26,11 @@ use super::{
     watch,
 };
 use crate::{
-    core::{Change, CoreConfig, Event, Input, Job, JobId, Now, Reply, SessionId, State, ToAgent},
+    core::{Change, CoreConfig, Event, Input, Job, JobId, Lookup, Now, Reply, SessionId, State, ToAgent},
     store::{self, Store, StoreError},
 };
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::EngineKey;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
@@ -44,6 +45,8 @@ pub(super) const INBOX_MAX: usize = 4_096;
 const BURST_MAX: usize = 256;
 /// Messages that may wait for one agent; a slower one is dropped and connects again.
 pub(super) const OUTBOX_MAX: usize = 256;
+/// Keys that are looked at in the store at once.
+const LOOKED_UP_AT_ONCE: usize = 256;
 /// How often the sweep looks for what was missed.
 const SWEEP: Duration = Duration::from_secs(1);
 /// Events that a slow watcher may be behind before it has to read the store again.
@@ -133,6 +136,10 @@ pub(super) struct Batch {
     pub replies: Vec<(oneshot::Sender<Result<Reply, ApiError>>, Reply)>,
     pub commits: Vec<oneshot::Sender<Result<(), ApiError>>>,
     pub closed: Vec<(JobId, u32, bool)>,
+    /// Keys under which the store is to be looked at once the changes are durable.
+    pub asks: BTreeSet<EngineKey>,
+    /// Changes of engines up to this one are among the changes, or durable already.
+    pub as_of: u64,
     /// Whose inputs are lost when the commit is refused.
     pub sessions: BTreeSet<SessionId>,
 }
@@ -145,6 +152,7 @@ impl Batch {
             && self.replies.is_empty()
             && self.commits.is_empty()
             && self.closed.is_empty()
+            && self.asks.is_empty()
     }
 }
 
@@ -156,6 +164,8 @@ pub(super) struct Leader {
     pub epoch: u64,
     pub shared: Arc<Shared>,
     pub outboxes: BTreeMap<SessionId, mpsc::Sender<ToAgent>>,
+    /// To tell itself what was found in the store.
+    pub own: mpsc::WeakSender<Message>,
     pub sealer: Sealer,
     /// The store refused the last write.
     pub ailing: bool,
@@ -348,6 +358,8 @@ impl Leader {
         batch.changes.append(&mut effects.changes);
         batch.sends.append(&mut effects.sends);
         batch.closed.append(&mut effects.closed);
+        batch.asks.append(&mut effects.asks);
+        batch.as_of = self.state.as_of();
         if let Some(answer) = answer {
             batch.replies.push((answer, effects.reply));
         }
@@ -360,6 +372,10 @@ impl Leader {
 
     /// What was waited for is durable: let it out, agents first.
     fn release(&mut self, batch: Batch) {
+        self.state.durable_as_of(batch.as_of);
+        if !batch.asks.is_empty() {
+            self.look_up(batch.asks, batch.as_of);
+        }
         for (session, message) in batch.sends {
             self.send(session, message);
         }
@@ -383,6 +399,25 @@ impl Leader {
                 self.sealer.begin(job, attempt);
             }
         }
+    }
+
+    /// Looks what the store has under keys, beside the loop, and brings it in as an input. What cannot be read is asked for
+    /// again by the sweep.
+    fn look_up(&self, keys: BTreeSet<EngineKey>, as_of: u64) {
+        let (store, own) = (self.store.clone(), self.own.clone());
+        tokio::spawn(async move {
+            let keys: Vec<EngineKey> = keys.into_iter().collect();
+            for keys in keys.chunks(LOOKED_UP_AT_ONCE) {
+                let stored = match store.stored(keys.to_vec()).await {
+                    Ok(stored) => stored,
+                    Err(error) => return tracing::warn!(%error, "the store cannot be asked what answers waiting jobs"),
+                };
+                let input = Input::Stored(Box::new(Lookup { stored, as_of }));
+                let Some(own) = own.upgrade() else { return };
+                // Closed: nobody waits for it any more.
+                let _ = own.send(Message::Input { input, answer: None }).await;
+            }
+        });
     }
 
     fn send(&mut self, session: SessionId, message: ToAgent) {
@@ -438,6 +473,9 @@ pub(super) fn session_of(input: &Input) -> Option<SessionId> {
         | Input::DrainAgent { .. }
         | Input::ForgetAgent { .. }
         | Input::LogSealed { .. }
+        | Input::Forget(_)
+        | Input::Used(_)
+        | Input::Stored(_)
         | Input::Tick => None,
     }
 }

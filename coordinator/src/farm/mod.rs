@@ -9,7 +9,9 @@ mod convert;
 mod declarations;
 mod enrollment;
 mod gate;
+mod gc;
 mod leader;
+mod lists;
 mod logins;
 mod logs;
 mod operator;
@@ -30,6 +32,7 @@ mod watch;
 mod reload_tests;
 
 pub use clock::{Clock, SystemClock};
+pub use gc::Collection;
 pub use logins::{LoginLink, SESSION_SECONDS};
 pub use stats::{FarmStats, Histogram, LATENCY_BOUNDS_MS, LiveCounts, StoreOp};
 pub use tokens::is_secret;
@@ -47,6 +50,7 @@ use leader::{Leader, Message, Shared};
 use logins::Logins;
 use logs::Logs;
 use planforge_proto::{ApiError, ErrorCode, v1};
+use planforge_retention::Policy;
 use planforge_types::Digest;
 use projects::StoredBytes;
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
@@ -81,6 +85,8 @@ pub struct FarmConfig {
     pub audit_lines: usize,
     /// Plugin libraries that build specs may name, beside those that an administrator allows later.
     pub plugins: BTreeSet<Digest>,
+    /// What is kept, and how long.
+    pub retention: Policy,
     /// A link that signs a browser in is worth nothing after this long.
     pub login_link_ms: u64,
     /// Folder of the live logs; `None` keeps them in memory (tests, simulation).
@@ -101,6 +107,7 @@ impl Default for FarmConfig {
             share_projects: false,
             audit_lines: 50_000,
             plugins: BTreeSet::new(),
+            retention: Policy::default(),
             login_link_ms: 10 * 60 * 1_000,
             log_folder: None,
             seed: None,
@@ -117,8 +124,6 @@ pub type Reply<T> = BoxStream<'static, Result<T, ApiError>>;
 
 /// SKUs that metrics have a label for; a shop has a few dozen kinds of devices.
 const SKU_LABELS_MAX: usize = 64;
-/// The label of all others.
-const OTHER_SKUS: &str = "other";
 
 /// Characters of ids: no two look alike.
 const ID_ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
@@ -140,6 +145,8 @@ struct Inner {
     stored_bytes: StoredBytes,
     project_turns: [tokio::sync::Mutex<()>; PROJECT_TURNS],
     logins: Mutex<Logins>,
+    /// When blobs were downloaded that was noted, monotonic.
+    downloads: Mutex<BTreeMap<Digest, u64>>,
     sessions: AtomicU64,
     random: Mutex<StdRng>,
     store_ops: Mutex<BTreeMap<&'static str, StoreOp>>,
@@ -198,6 +205,7 @@ impl Farm {
             epoch,
             shared: shared.clone(),
             outboxes: BTreeMap::new(),
+            own: inbox.downgrade(),
             sealer: Sealer::new(&shared, &blobs, &store, inbox.downgrade()),
             ailing: false,
             broken: None,
@@ -223,6 +231,7 @@ impl Farm {
             stored_bytes: StoredBytes::default(),
             project_turns: Default::default(),
             logins: Mutex::default(),
+            downloads: Mutex::default(),
             sessions: AtomicU64::new(1),
             random: Mutex::new(random),
             store_ops: Mutex::default(),
@@ -408,33 +417,13 @@ impl Farm {
         self.inner.shared.page.subscribe()
     }
 
-    /// How many of the caller's jobs run and wait, as the scheduler has them.
-    pub async fn live_counts(&self, actor: &Actor) -> Result<LiveCounts, ApiError> {
-        let project = actor.project.clone();
-        self.ask(move |state, _| {
-            let mine = state.live_jobs().filter(|job| project.as_ref().is_none_or(|project| job.is_in(project)));
-            mine.fold(LiveCounts::default(), |counts, job| counts.and(job.state))
-        })
-        .await
-    }
-
     /// Numbers for the metrics and the page.
     pub async fn stats(&self) -> Result<FarmStats, ApiError> {
         let inbox = self.inner.inbox.max_capacity() - self.inner.inbox.capacity();
-        let mut stats = self
+        let (mut stats, labels) = self
             .ask(|state, now| {
                 let mut stats = FarmStats { last_event: state.last_event(), ..FarmStats::default() };
                 let labels = state.offered_skus(SKU_LABELS_MAX);
-                for job in state.live_jobs() {
-                    *stats.live_jobs.entry(job.state.name()).or_default() += 1;
-                    if matches!(job.state, crate::core::JobState::Queued | crate::core::JobState::Unplaceable) {
-                        let age_ms = now.wall_ms.saturating_sub(job.created_ms);
-                        // A request may invent SKUs, and so may an agent: labels are few and known.
-                        let label = if labels.contains(&job.sku) { job.sku.as_str() } else { OTHER_SKUS };
-                        let oldest = stats.oldest_pending_ms.entry(label.to_owned()).or_default();
-                        *oldest = age_ms.max(*oldest);
-                    }
-                }
                 for device in state.devices(now) {
                     stats.devices_up += u64::from(device.online);
                     stats.devices_busy += u64::from(device.busy.is_some());
@@ -448,9 +437,10 @@ impl Farm {
                 stats.rescued_wakeups = counters.rescued_wakeups;
                 (stats.merged, stats.answered) = (counters.merged, counters.answered);
                 (stats.agents_known, stats.agents_up) = state.agent_counts();
-                stats
+                (stats, labels)
             })
             .await?;
+        self.add_waiting(&mut stats, &labels).await?;
         stats.epoch = self.inner.epoch;
         stats.inbox = inbox as u64;
         stats.broken_states = self.inner.shared.broken.load(Ordering::Relaxed);

@@ -49,7 +49,7 @@ impl Farm {
         });
         let whole = actor.project.is_none();
         let (known, live_jobs, max_live_jobs) = self
-            .ask(move |state, _| (state.projects(), state.live_jobs().count() as u64, state.max_live_jobs() as u64))
+            .ask(move |state, _| (state.projects(), state.live_count() as u64, state.max_live_jobs() as u64))
             .await?;
         if whole {
             names.extend(known.keys().chain(tokens.keys()).cloned());

@@ -9,8 +9,11 @@ use super::{
 };
 use crate::{
     auth::{Actor, Role},
-    core::{self, Cancel, Covered, Foresight, Input, Job, JobId, JobRef, Reply, Report, Submit, SubmitWhat, Submitted},
-    store::{EngineFilter, JobFilter, ReportFilter},
+    core::{
+        self, Cancel, Covered, Foresight, Input, Job, JobId, JobRef, Lookup, Outlook, Reply, Report, Submit,
+        SubmitWhat, Submitted,
+    },
+    store::{EngineFilter, ReportFilter},
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_report::figures::Figures;
@@ -26,9 +29,11 @@ pub(super) const DEFAULT_PROJECT: &str = "default";
 const LIST_DEFAULT: u32 = 100;
 const LIST_MAX: u32 = 5_000;
 /// Jobs that one call may cancel or list by name.
-const NAMED_MAX: usize = 1_024;
+pub(super) const NAMED_MAX: usize = 1_024;
 /// Engines that are read from the store at once for a `find`.
 const FIND_PAGE: usize = 1_000;
+/// How often one request is decided anew because of what was found in the store.
+const LOOKS_MAX: usize = 16;
 /// Models, SKUs, specs or constraints in one request.
 const AXIS_MAX: usize = 1_024;
 const TEXT_MAX_BYTES: usize = 1_024;
@@ -66,6 +71,11 @@ fn text(what: &str, text: String) -> Result<String, ApiError> {
     Ok(text)
 }
 
+fn asked_too_often() -> ApiError {
+    let message = "what the store has for this request changed again and again while it was being decided";
+    ApiError::new(ErrorCode::Unavailable, message).with_hint("try again")
+}
+
 fn axis(what: &str, count: usize) -> Result<(), ApiError> {
     if count > AXIS_MAX {
         return Err(invalid(format!("a request has at most {AXIS_MAX} {what}, not {count}")));
@@ -98,11 +108,16 @@ impl Farm {
         let submit = self.prepared(actor, &request, (project.clone(), idempotency_key, fingerprint)).await?;
         let submit = Submit { audit: Some(Box::new(self.audit_of_submission(actor))), ..submit };
         let refresh = request.refresh_disturbed;
-        let submitted = match self.submitted(submit).await? {
-            Submitted::Look { plans, submit } => self.submitted(self.looked(plans, *submit, refresh).await?).await?,
-            done => done,
-        };
-        self.submit_reply(submitted, &project).await
+        let mut submit = self.looked_up(submit).await?;
+        for _ in 0..LOOKS_MAX {
+            submit = match self.submitted(submit).await? {
+                Submitted::Look { plans, submit } => self.looked(plans, *submit, refresh).await?,
+                // Somebody else changed what was found before it was taken.
+                Submitted::Ask { keys, as_of, submit } => self.look_up(*submit, keys, as_of).await?,
+                done => return self.submit_reply(done, &project).await,
+            };
+        }
+        Err(asked_too_often())
     }
 
     /// What a submission would come to; changes nothing. Needs role submit.
@@ -113,21 +128,17 @@ impl Farm {
         may_submit(actor)?;
         let project = visible_project(actor, &request.project)?.unwrap_or_else(|| DEFAULT_PROJECT.into());
         let submit = self.prepared(actor, &request, (project.clone(), String::new(), Digest::of(b""))).await?;
-        let foresight = match self.ask(move |state, _| state.foresee(submit)).await?? {
-            Foresight::Look { plans, submit } => {
-                let submit = self.looked(plans, *submit, request.refresh_disturbed).await?;
-                self.ask(move |state, _| state.foresee(submit)).await??
-            }
-            told => told,
-        };
-        match foresight {
-            Foresight::Told { combinations, missing, refusal } => {
-                Ok(convert::foreseen_out(combinations, &missing, refusal))
-            }
-            Foresight::Look { .. } => {
-                Err(ApiError::new(ErrorCode::Internal, "the scheduler asked twice for the same plans"))
-            }
+        let mut submit = self.looked_up(submit).await?;
+        for _ in 0..LOOKS_MAX {
+            submit = match self.ask(move |state, _| state.foresee(submit)).await?? {
+                Foresight::Look { plans, submit } => self.looked(plans, *submit, request.refresh_disturbed).await?,
+                Foresight::Ask { keys, as_of, submit } => self.look_up(*submit, keys, as_of).await?,
+                Foresight::Told { combinations, missing, refusal } => {
+                    return Ok(convert::foreseen_out(combinations, &missing, refusal));
+                }
+            };
         }
+        Err(asked_too_often())
     }
 
     /// A request as the scheduler takes it: read, bounded, with what is known of its blobs.
@@ -172,6 +183,7 @@ impl Farm {
             what,
             skus,
             priority: request.priority.clamp(-1_000, 1_000),
+            tags: convert::tags(&request.tags)?,
             force: request.force,
             wait_for_device: request.wait_for_device,
             follow_toolchain: request.follow_toolchain,
@@ -184,9 +196,34 @@ impl Farm {
             over_quota,
             missing_plans: None,
             disturbed_plans: Arc::default(),
+            lookup: Lookup::default(),
             ids: (0..jobs.min(core::JOBS_PER_REQUEST_MAX)).map(|_| JobId::from(self.fresh_id())).collect(),
             audit: None,
         })
+    }
+
+    /// A request with what the store has under the keys that it comes to.
+    async fn looked_up(&self, submit: Submit) -> Result<Submit, ApiError> {
+        if submit.force {
+            return Ok(submit);
+        }
+        let (keys, as_of, submit) = self
+            .ask(move |state, _| {
+                let (keys, as_of) = state.asks(&submit);
+                (keys, as_of, submit)
+            })
+            .await?;
+        self.look_up(submit, keys, as_of).await
+    }
+
+    async fn look_up(&self, submit: Submit, mut keys: BTreeSet<EngineKey>, as_of: u64) -> Result<Submit, ApiError> {
+        if keys.is_empty() {
+            return Ok(submit);
+        }
+        // All of one time.
+        keys.extend(submit.lookup.stored.keys());
+        let stored = self.timed("stored", self.store().stored(keys.into_iter().collect())).await?;
+        Ok(Submit { lookup: Lookup { stored, as_of }, ..submit })
     }
 
     /// A request whose stored plans were looked for.
@@ -338,9 +375,7 @@ impl Farm {
                 let missing_blobs = digests.iter().map(Digest::to_string).collect();
                 return Ok(v1::SubmitReply { missing_blobs, ..v1::SubmitReply::default() });
             }
-            Submitted::Look { .. } => {
-                return Err(ApiError::new(ErrorCode::Internal, "the leader asked twice for the same plans"));
-            }
+            Submitted::Look { .. } | Submitted::Ask { .. } => return Err(asked_too_often()),
             Submitted::Jobs { request, jobs } => (request, jobs),
         };
         let mut views = Page::new();
@@ -366,7 +401,7 @@ impl Farm {
     }
 
     /// The reports of jobs that were measured.
-    async fn fill_reports(&self, jobs: &mut [v1::Job]) -> Result<(), ApiError> {
+    pub(super) async fn fill_reports(&self, jobs: &mut [v1::Job]) -> Result<(), ApiError> {
         for job in jobs.iter_mut().filter(|job| !job.plan_digest.is_empty() && job.report_json.is_empty()) {
             let filter = ReportFilter { job: Some(job.id.as_str().into()), limit: 1, ..ReportFilter::default() };
             let mut found = self.timed("reports", self.store().reports(filter)).await?.pop();
@@ -386,29 +421,32 @@ impl Farm {
     }
 
     /// What the store does not know of jobs that live: how far they are and why they wait.
-    async fn fill_live(&self, jobs: &mut [v1::Job]) -> Result<(), ApiError> {
+    pub(super) async fn fill_live(&self, jobs: &mut [v1::Job]) -> Result<(), ApiError> {
         let ids: Vec<JobId> =
             jobs.iter().filter(|job| job.ended_ms == 0).map(|job| JobId::from(job.id.as_str())).collect();
         if ids.is_empty() {
             return Ok(());
         }
-        let live: BTreeMap<JobId, (i32, f32, String)> = self
-            .ask(move |state, _| {
-                let seen = ids.into_iter().filter_map(|id| state.job(&id).cloned());
-                seen.map(|job| {
-                    let now = (convert::state_out(job.state).into(), job.progress, state.waiting_reason(&job));
+        let live: BTreeMap<JobId, (i32, f32, Outlook)> = self
+            .ask(move |state, now| {
+                let mut lookout = state.lookout(now);
+                let seen = ids.into_iter().filter_map(|id| state.job(&id));
+                let told = |job: &Arc<Job>| {
+                    let now = (convert::state_out(job.state).into(), job.progress, lookout.outlook(job));
                     (job.id.clone(), now)
-                })
-                .collect()
+                };
+                seen.map(told).collect()
             })
             .await?;
         for job in jobs {
             // Only of a state that is durable; the next one is not told before it is.
-            if let Some((state, progress, reason)) = live.get(&JobId::from(job.id.as_str()))
+            if let Some((state, progress, outlook)) = live.get(&JobId::from(job.id.as_str()))
                 && *state == job.state
             {
                 job.progress = *progress;
-                job.waiting_reason.clone_from(reason);
+                job.waiting_reason.clone_from(&outlook.reason);
+                job.jobs_ahead = outlook.jobs_ahead.map(|ahead| ahead as u64);
+                job.eta = outlook.eta.map(convert::eta_out);
             }
         }
         Ok(())
@@ -435,73 +473,8 @@ impl Farm {
         }
     }
 
-    pub(super) async fn jobs_out(
-        &self,
-        actor: &Actor,
-        request: v1::ListJobsRequest,
-    ) -> Result<v1::ListJobsReply, ApiError> {
-        if request.ids.len() > NAMED_MAX {
-            return Err(invalid(format!("a list names at most {NAMED_MAX} jobs")));
-        }
-        let project = visible_project(actor, &request.project)?;
-        let mut ids = Vec::with_capacity(request.ids.len());
-        for id in &request.ids {
-            ids.push(self.find_job(actor, id).await?.id);
-        }
-        let named = !ids.is_empty();
-        let mut limit = if named { ids.len() } else { bounded(request.limit) };
-        if !request.request_id.is_empty() {
-            let of_request = self.jobs_of_request(project.as_deref(), &request.request_id).await?;
-            ids = match named {
-                true => of_request.into_iter().filter(|id| ids.contains(id)).collect(),
-                false => of_request,
-            };
-            if request.limit == 0 {
-                limit = ids.len();
-            }
-            if ids.is_empty() {
-                return Ok(v1::ListJobsReply::default());
-            }
-        }
-        let some = |text: String| Some(text).filter(|text| !text.is_empty());
-        let filter = JobFilter {
-            project: project.clone(),
-            states: request.states.iter().map(|state| convert::state(*state)).collect::<Result<_, _>>()?,
-            // One more tells whether there is a next page.
-            limit: limit + 1,
-            ids,
-            sku: some(request.sku),
-            model: some(request.model),
-            behind: Cursor::read(&request.cursor)?.map(|Cursor { created_ms, names: [id] }| (created_ms, id.into())),
-        };
-        let mut jobs = self.timed("jobs", self.store().jobs(filter)).await?;
-        let more = jobs.len() > limit;
-        jobs.truncate(limit);
-        let mut views: Vec<v1::Job> = jobs.iter().map(|job| convert::job_out(job, project.as_deref())).collect();
-        if !named {
-            views.iter_mut().for_each(|job| job.attempts.clear());
-        }
-        self.fill_live(&mut views).await?;
-        let count = views.len();
-        let mut page = Page::new();
-        for job in views {
-            let mut view = [job];
-            if request.with_reports {
-                self.fill_reports(&mut view).await?;
-            }
-            let [view] = view;
-            if !page.push(view) {
-                break;
-            }
-        }
-        let cut = page.len() < count || more;
-        let last = jobs.get(page.len().saturating_sub(1)).filter(|_| cut);
-        let next_cursor = last.map(|job| Cursor { created_ms: job.created_ms, names: [job.id.as_str()] }.write());
-        Ok(v1::ListJobsReply { jobs: page.into_items(), next_cursor: next_cursor.unwrap_or_default() })
-    }
-
     /// Ids of the jobs of a request that the caller may see.
-    async fn jobs_of_request(&self, project: Option<&str>, id: &str) -> Result<Vec<JobId>, ApiError> {
+    pub(super) async fn jobs_of_request(&self, project: Option<&str>, id: &str) -> Result<Vec<JobId>, ApiError> {
         let request = self.timed("request", self.store().request_of_id(id)).await?;
         let visible = request.filter(|request| project.is_none_or(|project| request.project == project));
         visible.map(|request| request.jobs).ok_or_else(|| {
@@ -550,7 +523,7 @@ impl Farm {
         Ok(v1::CancelJobsReply { jobs: views.into_items() })
     }
 
-    async fn engine_view(&self, actor: &Actor, engine: &core::Engine) -> Result<v1::Engine, ApiError> {
+    pub(super) async fn engine_view(&self, actor: &Actor, engine: &core::Engine) -> Result<v1::Engine, ApiError> {
         let sku = engine.sku.to_string();
         let mut own = self.answering_report(engine.plan.digest, &sku, &Covered::default()).await?;
         if own.is_none() {
@@ -561,45 +534,6 @@ impl Farm {
         }
         let view = convert::engine_out(engine, own.map(|report| report.document).unwrap_or_default());
         self.as_its_own(actor, engine, view).await
-    }
-
-    pub(super) async fn engines_out(
-        &self,
-        actor: &Actor,
-        request: v1::ListEnginesRequest,
-    ) -> Result<v1::ListEnginesReply, ApiError> {
-        let some = |text: String| Some(text).filter(|text| !text.is_empty());
-        let behind = match Cursor::read(&request.cursor)? {
-            Some(Cursor { created_ms, names: [key, plan] }) => {
-                let key = key.parse().map_err(|_| pages::bad_cursor())?;
-                Some((created_ms, key, plan.parse().map_err(|_| pages::bad_cursor())?))
-            }
-            None => None,
-        };
-        let limit = bounded(request.limit);
-        let filter = EngineFilter {
-            project: visible_project(actor, &request.project)?,
-            model: some(request.model),
-            sku: some(request.sku),
-            behind,
-            limit: limit + 1,
-            ..EngineFilter::default()
-        };
-        let mut engines = self.timed("engines", self.store().engines(filter)).await?;
-        let more = engines.len() > limit;
-        engines.truncate(limit);
-        let mut page = Page::new();
-        for engine in &engines {
-            if !page.push(self.engine_view(actor, engine).await?) {
-                break;
-            }
-        }
-        let cut = page.len() < engines.len() || more;
-        let next_cursor = engines.get(page.len().saturating_sub(1)).filter(|_| cut).map(|last| {
-            let names = [last.key.to_string(), last.plan.digest.to_string()];
-            Cursor { created_ms: last.created_ms, names: names.each_ref().map(String::as_str) }.write()
-        });
-        Ok(v1::ListEnginesReply { engines: page.into_items(), next_cursor: next_cursor.unwrap_or_default() })
     }
 
     pub(super) async fn find(&self, actor: &Actor, request: v1::FindEngineRequest) -> Result<v1::Engine, ApiError> {
@@ -655,6 +589,7 @@ impl Farm {
         match (found.iter().find(fine), found.is_empty()) {
             (Some(engine), _) => {
                 self.must_be_stored(engine).await?;
+                self.note_use(engine.key);
                 self.engine_view(actor, engine).await
             }
             (None, false) => Err(ApiError::new(

@@ -81,11 +81,11 @@ pub struct LiveCounts {
 }
 
 impl LiveCounts {
-    /// With one job more.
-    pub(super) fn and(self, state: JobState) -> Self {
+    /// With so many jobs more.
+    pub(super) fn and(self, state: JobState, count: usize) -> Self {
         match state {
-            JobState::Leased | JobState::Running => Self { running: self.running + 1, ..self },
-            _ => Self { waiting: self.waiting + 1, ..self },
+            JobState::Leased | JobState::Running => Self { running: self.running + count, ..self },
+            _ => Self { waiting: self.waiting + count, ..self },
         }
     }
 }

@@ -13,8 +13,8 @@ use futures::StreamExt;
 use planforge_proto::{
     ApiError, ErrorCode, v1,
     view::{
-        AgentView, AuditView, CacheView, DeviceView, EngineView, JobView, PluginView, ProjectView, ReportFactsView,
-        SubmitView, state_from_name,
+        AgentView, AuditView, CacheView, CollectedView, DeviceView, EngineView, JobView, PluginView, ProjectView,
+        ReportFactsView, SubmitView, order_from_name, state_from_name,
     },
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -36,6 +36,7 @@ pub(super) fn routes() -> Router<App> {
         .route("/api/v1/plugins", get(list_plugins))
         .route("/api/v1/projects", get(list_projects))
         .route("/api/v1/audit", get(list_audit))
+        .route("/api/v1/gc", post(collect_garbage))
         .route("/api/v1/agents", get(list_agents))
         .route("/api/v1/agents/{agent}/drain", post(drain_agent))
         .route("/api/v1/agents/{agent}/resume", post(resume_agent))
@@ -90,6 +91,19 @@ pub(super) fn page<T, V: From<T> + serde::Serialize>(name: &str, items: Vec<T>, 
     Json(json!({ name: views, "next_cursor": some_cursor(next_cursor) }))
 }
 
+/// As [`page`], with how many the whole list has; where counting ended before it did, `more_than_total` says so.
+fn counted<T, V: From<T> + serde::Serialize>(
+    name: &str,
+    items: Vec<T>,
+    next_cursor: String,
+    (total, more_than_total): (u64, bool),
+) -> Json<Value> {
+    let Json(mut list) = page::<T, V>(name, items, next_cursor);
+    list["total"] = total.into();
+    list["more_than_total"] = more_than_total.into();
+    Json(list)
+}
+
 fn some_cursor(next_cursor: String) -> Option<String> {
     Some(next_cursor).filter(|cursor| !cursor.is_empty())
 }
@@ -119,6 +133,12 @@ struct JobsQuery {
     model: String,
     /// Only jobs of this request.
     request: String,
+    /// All of them, separated by commas.
+    tag: String,
+    since_ms: u64,
+    until_ms: u64,
+    /// newest, oldest or ended.
+    sort: String,
     /// `next_cursor` of the page before.
     cursor: String,
 }
@@ -136,6 +156,13 @@ async fn list_jobs(State(app): State<App>, caller: Caller, Params(query): Params
         };
         state_from_name(name).map(i32::from).ok_or_else(unknown)
     };
+    let order = match query.sort.as_str() {
+        "" => v1::JobOrder::Unspecified,
+        name => order_from_name(name).ok_or_else(|| {
+            ApiError::new(ErrorCode::InvalidArgument, format!("'{name}' is no order of jobs"))
+                .with_hint("orders are newest, oldest, ended")
+        })?,
+    };
     let request = v1::ListJobsRequest {
         states: words(&query.state).map(state).collect::<Result<_, _>>()?,
         ids: words(&query.id).map(str::to_owned).collect(),
@@ -145,10 +172,15 @@ async fn list_jobs(State(app): State<App>, caller: Caller, Params(query): Params
         sku: query.sku,
         model: query.model,
         request_id: query.request,
+        tags: words(&query.tag).map(str::to_owned).collect(),
+        since_ms: query.since_ms,
+        until_ms: query.until_ms,
+        order: order.into(),
+        with_total: true,
         cursor: query.cursor,
     };
     let reply = app.farm.list_jobs(&caller, request).await?;
-    Ok(page::<_, JobView>("jobs", reply.jobs, reply.next_cursor))
+    Ok(counted::<_, JobView>("jobs", reply.jobs, reply.next_cursor, (reply.total, reply.more_than_total)))
 }
 
 async fn submit(
@@ -242,9 +274,9 @@ struct EnginesQuery {
 
 async fn list_engines(State(app): State<App>, caller: Caller, Params(query): Params<EnginesQuery>) -> JsonAnswer {
     let EnginesQuery { model, sku, project, limit, cursor } = query;
-    let request = v1::ListEnginesRequest { model, sku, project, limit, cursor };
+    let request = v1::ListEnginesRequest { model, sku, project, limit, cursor, with_total: true };
     let reply = app.farm.list_engines(&caller, request).await?;
-    Ok(page::<_, EngineView>("engines", reply.engines, reply.next_cursor))
+    Ok(counted::<_, EngineView>("engines", reply.engines, reply.next_cursor, (reply.total, reply.more_than_total)))
 }
 
 #[derive(Default, Deserialize)]
@@ -350,6 +382,21 @@ async fn list_audit(State(app): State<App>, caller: Caller, Params(query): Param
     let request = v1::ListAuditRequest { actor, what, project, since_ms, until_ms, limit, cursor };
     let reply = app.farm.list_audit(&caller, request).await?;
     Ok(page::<_, AuditView>("audit", reply.records, reply.next_cursor))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct CollectBody {
+    dry_run: bool,
+}
+
+async fn collect_garbage(
+    State(app): State<App>,
+    caller: Caller,
+    JsonBody(body): JsonBody<CollectBody>,
+) -> Result<Json<CollectedView>, Refusal> {
+    let request = v1::CollectGarbageRequest { dry_run: body.dry_run };
+    Ok(Json(app.farm.collect_garbage(&caller, request).await?.into()))
 }
 
 async fn list_agents(State(app): State<App>, caller: Caller) -> JsonAnswer {

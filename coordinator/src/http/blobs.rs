@@ -93,6 +93,7 @@ async fn download(
     let body = if method == Method::HEAD {
         Body::empty()
     } else {
+        app.farm.note_download(&caller, digest);
         let metrics = app.metrics.clone();
         let chunks = app.blobs.open_range(digest, part).await?;
         Body::from_stream(chunks.inspect(move |chunk| {

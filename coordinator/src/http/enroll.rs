@@ -20,14 +20,12 @@ pub(super) fn routes() -> Router<App> {
     Router::new().route(ENROLL, post(enroll)).route("/v1/certificate", post(renew))
 }
 
-impl From<AuthorityError> for Refusal {
-    fn from(error: AuthorityError) -> Self {
-        let code = match error {
-            AuthorityError::Unproven => ErrorCode::InvalidArgument,
-            _ => ErrorCode::Internal,
-        };
-        ApiError::new(code, error.to_string()).into()
-    }
+fn refused(error: AuthorityError) -> ApiError {
+    let code = match error {
+        AuthorityError::Unproven => ErrorCode::InvalidArgument,
+        _ => ErrorCode::Internal,
+    };
+    ApiError::new(code, error.to_string())
 }
 
 fn authority(app: &App) -> Result<&Authority, ApiError> {
@@ -50,9 +48,10 @@ async fn enroll(
     JsonBody(asked): JsonBody<Enrollment>,
 ) -> Result<Json<Certified>, Refusal> {
     let authority = authority(&app)?;
-    let key = PublicKey::proven(&asked.public_key, &asked.signature, &enrollment::words(&asked.agent_id))?;
+    let key =
+        PublicKey::proven(&asked.public_key, &asked.signature, &enrollment::words(&asked.agent_id)).map_err(refused)?;
     // Made before the token is used up, and given out after.
-    let issued = authority.certify(&key, &asked.agent_id)?;
+    let issued = authority.certify(&key, &asked.agent_id).map_err(refused)?;
     app.farm.enroll(proof, &asked.agent_id, key_hash(&key.subject_public_key_info())).await?;
     tracing::info!(token = caller.name, agent = asked.agent_id, "certified an agent's key");
     Ok(certified(issued))
@@ -72,5 +71,5 @@ async fn renew(
         ApiError::new(ErrorCode::PermissionDenied, "only the certificate of an enrolled agent is renewed, for itself")
             .with_hint("certificates of other authorities are renewed by them")
     })?;
-    Ok(certified(authority.certify(&key, &app.farm.enrolled(hash)?)?))
+    Ok(certified(authority.certify(&key, &app.farm.enrolled(hash)?).map_err(refused)?))
 }

@@ -328,6 +328,14 @@ impl FarmRpc for Rpc {
         let actor = actor(&request)?;
         Ok(Answer::new(self.app.farm.list_declarations(&actor, request.into_inner()).await?))
     }
+
+    async fn collect_garbage(
+        &self,
+        request: Request<v1::CollectGarbageRequest>,
+    ) -> Result<Answer<v1::CollectGarbageReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.collect_garbage(&actor, request.into_inner()).await?))
+    }
 }
 
 #[tonic::async_trait]

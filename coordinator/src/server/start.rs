@@ -42,6 +42,9 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// How often uploads that nobody continues are looked for.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(60);
 const BLOBS: &str = "blobs";
+/// What nobody needs any more is taken away this long after the start, and then once in so long.
+const COLLECT_AFTER: Duration = Duration::from_secs(20);
+const COLLECT_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 const ADMIN_TOKEN_FILE: &str = "admin.token";
 
 /// How agents are certified by this coordinator's own authority.
@@ -261,6 +264,10 @@ impl Coordinator {
         let page_url = options.page_url().to_owned();
         let closing = CancellationToken::new();
         tokio::spawn(collect_uploads(blobs.clone(), closing.clone()));
+        let (collecting, closed) = (farm.clone(), closing.clone());
+        tokio::spawn(async move {
+            let _ = closed.run_until_cancelled(collecting.collect_for_ever(COLLECT_AFTER, COLLECT_EVERY)).await;
+        });
         let serving =
             tokio::spawn(serve(listeners, farm.clone(), blobs.clone(), options, config.limits, closing.clone()));
         let url = address.map(|address| format!("{scheme}://{}", reached_as(address, &certified)));

@@ -1,15 +1,17 @@
 //! Everything in memory, with the same promises as a database as long as the process lives.
 
 use super::{
-    Answer, AuditFilter, DeclarationFilter, EngineFilter, EventFilter, JobFilter, PinFilter, ReportFilter, Store,
-    StoreError,
+    Answer, AuditFilter, BuildName, Count, DeclarationFilter, EngineFilter, EventFilter, JobFilter, LATEST_MAX, Part,
+    PinFilter, ReportFilter, Store, StoreError,
+    answers::{ReportOf, engine_ref},
 };
 use crate::core::{
-    Agent, AuditLine, BlobHolder, CacheRecord, Change, Covered, DeclarationId, DeclarationRecord, Engine, EngineRef,
-    Event, Job, JobId, PinId, PinRecord, PluginRecord, ProjectRecord, Refusal, Report, RequestRecord, Snapshot,
-    TokenRecord,
+    Agent, AuditLine, BlobHolder, CacheRecord, Change, Covered, DeclarationId, DeclarationRecord, Engine, Event, Job,
+    JobId, JobState, Model, PinId, PinRecord, PluginRecord, ProjectRecord, Refusal, Report, RequestRecord, Snapshot,
+    Stored, TokenRecord,
 };
-use planforge_types::{Digest, EngineKey, Sku};
+use planforge_retention::Build;
+use planforge_types::{Digest, EngineKey};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
@@ -22,8 +24,12 @@ struct Tables {
     epoch: u64,
     jobs: BTreeMap<JobId, Arc<Job>>,
     job_projects: BTreeSet<(JobId, String)>,
+    /// With their projects.
+    job_tags: BTreeSet<(JobId, String, String)>,
     events: BTreeMap<u64, Event>,
     engines: BTreeMap<(EngineKey, Digest), Engine>,
+    /// When an engine was used last.
+    engines_used: BTreeMap<EngineKey, u64>,
     engine_projects: BTreeSet<(EngineKey, String)>,
     blobs: BTreeMap<(Digest, BlobHolder), u64>,
     reports: BTreeMap<Digest, Report>,
@@ -88,6 +94,10 @@ impl Tables {
                     let holder = BlobHolder::Project(project.to_owned());
                     job.blobs().into_iter().for_each(|(digest, size)| self.hold(digest, holder.clone(), size));
                 }
+                for want in &job.wants {
+                    let tagged = want.tags.iter().map(|tag| (job.id.clone(), tag.clone(), want.project.clone()));
+                    self.job_tags.extend(tagged);
+                }
                 self.jobs.insert(job.id.clone(), job);
             }
             Change::JobProject { project, job, .. } => drop(self.job_projects.insert((job, project))),
@@ -128,6 +138,13 @@ impl Tables {
                 let seq = self.audit.last().map_or(1, |last| last.seq + 1);
                 self.audit.push(AuditLine { seq, ..*line });
             }
+            Change::EngineUsed { key, at_ms } => {
+                let used_ms = self.engines_used.entry(key).or_default();
+                *used_ms = at_ms.max(*used_ms);
+            }
+            Change::ForgetJob(job) => self.forget_job(&job),
+            Change::ForgetBuild { key, plan } => self.forget_build(key, plan),
+            Change::ForgetRequest(id) => drop(self.requests.remove(&id)),
             Change::AuditKept { kind, lines } => {
                 let mut extra = self.audit.iter().filter(|line| line.kind == kind).count().saturating_sub(lines);
                 self.audit.retain(|line| {
@@ -159,6 +176,107 @@ impl Tables {
         self.blobs.entry((digest, holder)).or_insert(size_bytes);
     }
 
+    fn forget_job(&mut self, job: &Job) {
+        self.jobs.remove(&job.id);
+        self.job_projects.retain(|(id, _)| *id != job.id);
+        self.job_tags.retain(|(id, ..)| *id != job.id);
+        self.events.retain(|_, event| event.job != job.id);
+        let plans: BTreeSet<Digest> = self.engines.keys().map(|(_, plan)| *plan).collect();
+        self.reports.retain(|_, report| report.job != job.id || plans.contains(&report.plan));
+        if let Some(key) = job.key {
+            let own = self.refusals.get(&key).is_some_and(|refusal| refusal.job == job.id);
+            self.refusals.retain(|known, _| !(own && *known == key));
+        }
+        let logs: BTreeSet<Digest> = job.attempts.iter().filter_map(|attempt| attempt.log).collect();
+        self.blobs.retain(|(digest, holder), _| !(logs.contains(digest) && matches!(holder, BlobHolder::Project(_))));
+        if let Some(plan) = job.plan.as_ref().filter(|plan| !plans.contains(&plan.digest)) {
+            let gone = [Some(plan.digest), plan.card, job.report];
+            self.blobs.retain(|(digest, _), _| !gone.contains(&Some(*digest)));
+        }
+        self.forget_model(&job.model);
+    }
+
+    fn forget_build(&mut self, key: EngineKey, plan: Digest) {
+        let Some(engine) = self.engines.remove(&(key, plan)) else { return };
+        if !self.engines.keys().any(|(known, _)| *known == key) {
+            self.engine_projects.retain(|(known, _)| *known != key);
+        }
+        if !self.engines.keys().any(|(_, known)| *known == plan) {
+            let mut gone: BTreeSet<Digest> = engine.blobs().map(|(digest, _)| digest).collect();
+            for report in self.reports.values().filter(|report| report.plan == plan) {
+                gone.extend(report.blobs().map(|(digest, _)| digest));
+            }
+            self.reports.retain(|_, report| report.plan != plan);
+            self.blobs.retain(|(digest, _), _| !gone.contains(digest));
+        }
+        self.forget_model(&engine.model);
+    }
+
+    /// Bytes of a model that neither a job nor an engine is of any more belong to nobody.
+    fn forget_model(&mut self, model: &Model) {
+        let known = self.jobs.values().map(|job| &job.model).chain(self.engines.values().map(|engine| &engine.model));
+        if known.map(|known| known.digest).all(|known| known != model.digest) {
+            let files: BTreeSet<Digest> = model.files.iter().map(|file| file.digest).collect();
+            self.blobs.retain(|(digest, _), _| !files.contains(digest));
+        }
+    }
+
+    /// Builds as a policy weighs them.
+    fn builds(&self) -> impl Iterator<Item = Build<BuildName>> + '_ {
+        self.engines.values().map(|engine| {
+            let newer =
+                self.engines.values().filter(|other| other.key == engine.key && other.age_order() > engine.age_order());
+            let superseded_ms = newer.map(|other| other.created_ms).min();
+            let used_ms = self.engines_used.get(&engine.key).copied().filter(|_| superseded_ms.is_none());
+            let mut projects =
+                self.engine_projects.iter().filter(|(key, _)| *key == engine.key).map(|(_, project)| project);
+            let project = projects.next().filter(|_| projects.next().is_none());
+            Build {
+                name: (engine.key, engine.plan.digest),
+                bytes: engine.plan.size_bytes,
+                built_ms: engine.created_ms,
+                used_ms: used_ms.unwrap_or(0).max(engine.created_ms),
+                superseded_ms,
+                project: project.cloned(),
+                is_pinned: false,
+            }
+        })
+    }
+
+    /// Jobs of the filter's project and tags.
+    fn jobs_of<'a>(&'a self, filter: &'a JobFilter) -> impl Iterator<Item = &'a Job> + 'a {
+        let project = filter.project.as_ref();
+        let own = move |job: &&Arc<Job>| {
+            project.is_none_or(|project| self.job_projects.contains(&(job.id.clone(), project.clone())))
+        };
+        let tagged = move |job: &&Arc<Job>| {
+            filter.tags.iter().all(|tag| {
+                let from = (job.id.clone(), tag.clone(), String::new());
+                let mut tags = self.job_tags.range(from..).take_while(|(id, known, _)| *id == job.id && known == tag);
+                tags.any(|(_, _, of)| project.is_none_or(|project| of == project))
+            })
+        };
+        self.jobs.values().filter(own).filter(tagged).map(Arc::as_ref)
+    }
+
+    /// Engines of a filter, wherever a part begins: newest first.
+    fn engines_of(&self, filter: &EngineFilter) -> Vec<&Engine> {
+        let all: Vec<&Engine> = match filter.plan {
+            Some(plan) => self.engines.values().filter(|engine| engine.plan.digest == plan).collect(),
+            None => self.newest_engines().into_values().collect(),
+        };
+        let fits = |engine: &&Engine| {
+            let project = filter.project.as_ref();
+            project.is_none_or(|project| self.engine_projects.contains(&(engine.key, project.clone())))
+                && filter.key.is_none_or(|key| engine.key == key)
+                && filter.sku.as_ref().is_none_or(|sku| engine.sku.as_str() == sku)
+                && is_model(&engine.model.name, engine.model.digest, filter.model.as_ref())
+        };
+        let mut engines: Vec<&Engine> = all.into_iter().filter(fits).collect();
+        engines.sort_by_key(|engine| Reverse(place(engine)));
+        engines
+    }
+
     fn newest_engines(&self) -> BTreeMap<EngineKey, &Engine> {
         let mut newest: BTreeMap<EngineKey, &Engine> = BTreeMap::new();
         for engine in self.engines.values() {
@@ -170,26 +288,35 @@ impl Tables {
         newest
     }
 
-    fn snapshot(&self) -> Snapshot {
-        let mut engines = Vec::new();
-        for (key, engine) in self.newest_engines() {
-            let mut reports: Vec<&Report> =
-                self.reports.values().filter(|r| r.key == Some(key) && r.plan == engine.plan.digest).collect();
-            reports.sort_by_key(|report| (report.created_ms, report.digest));
-            let reports = reports.into_iter().map(|report| ReportOf {
-                digest: report.digest,
-                covered: Covered::of(report),
-                accurate: found_right(&report.document),
-                sku: report.sku.clone(),
-                job: report.job.clone(),
+    fn stored(&self, keys: &[EngineKey]) -> BTreeMap<EngineKey, Stored> {
+        let newest = self.newest_engines();
+        let stored = |key: &EngineKey| {
+            let engine = newest.get(key).map(|engine| {
+                let mut reports: Vec<&Report> =
+                    self.reports.values().filter(|r| r.key == Some(*key) && r.plan == engine.plan.digest).collect();
+                reports.sort_by_key(|report| (report.created_ms, report.digest));
+                let reports = reports.into_iter().map(|report| ReportOf {
+                    digest: report.digest,
+                    covered: Covered::of(report),
+                    accurate: found_right(&report.document),
+                    sku: report.sku.clone(),
+                    job: report.job.clone(),
+                });
+                engine_ref(engine, reports)
             });
-            engines.push((key, engine_ref(engine, reports)));
-        }
+            (*key, Stored { engine, refusal: self.refusals.get(key).cloned() })
+        };
+        keys.iter().map(stored).collect()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let mut ended: Vec<&Arc<Job>> = self.jobs.values().filter(|job| job.ended_ms > 0).collect();
+        ended.sort_by_key(|job| (job.ended_ms, job.id.clone()));
+        let latest = ended.split_off(ended.len().saturating_sub(LATEST_MAX));
         Snapshot {
             jobs: self.jobs.values().filter(|job| !job.state.is_terminal()).map(|job| job.as_ref().clone()).collect(),
+            latest: latest.into_iter().map(|job| job.as_ref().clone()).collect(),
             agents: self.agents.values().cloned().collect(),
-            engines,
-            refusals: self.refusals.values().cloned().collect(),
             caches: self.caches.values().cloned().collect(),
             plugins: self.plugins.values().cloned().collect(),
             projects: self.projects.values().cloned().collect(),
@@ -198,39 +325,15 @@ impl Tables {
     }
 }
 
-/// What the core must know of a plan's report.
-#[derive(Clone)]
-pub(super) struct ReportOf {
-    pub digest: Digest,
-    pub covered: Covered,
-    /// As its document says.
-    pub accurate: bool,
-    pub sku: Sku,
-    pub job: JobId,
-}
-
-/// What the core must know of an engine and its reports, given oldest first. Its own is that of the job that built it.
-pub(super) fn engine_ref(engine: &Engine, reports: impl Iterator<Item = ReportOf>) -> EngineRef {
-    let Engine { plan, accurate, inputs, .. } = engine.clone();
-    let mut known = EngineRef { plan, accurate, inputs, report: None, reports: BTreeMap::new() };
-    let (mut own, mut first) = (None, None);
-    for report in reports.filter(|report| report.sku == engine.sku) {
-        if report.job == engine.job {
-            own.get_or_insert(report.digest);
-        }
-        if report.covered.measure.inputs.is_none() {
-            first.get_or_insert(report.digest);
-        }
-        known.learn(report.covered, report.digest, report.accurate);
-    }
-    known.report = own.or(first);
-    known
-}
-
 /// Whether the document of a report finds nothing wrong.
 fn found_right(document: &str) -> bool {
     let document: serde_json::Value = serde_json::from_str(document).unwrap_or_default();
     document.get("accurate").and_then(serde_json::Value::as_bool) != Some(false)
+}
+
+/// Where an engine stands in lists.
+fn place(engine: &Engine) -> (u64, EngineKey, Digest) {
+    (engine.created_ms, engine.key, engine.plan.digest)
 }
 
 fn is_model(name: &str, digest: Digest, asked: Option<&String>) -> bool {
@@ -276,20 +379,38 @@ impl Store for MemStore {
         })
     }
 
-    fn jobs(&self, filter: JobFilter) -> Answer<'_, Vec<Job>> {
+    fn stored(&self, keys: Vec<EngineKey>) -> Answer<'_, BTreeMap<EngineKey, Stored>> {
+        self.answer(|tables| tables.stored(&keys))
+    }
+
+    fn part_of_jobs(&self, filter: JobFilter) -> Answer<'_, Part<Job, (u64, JobId)>> {
+        self.answer(|tables| filter.part_of(tables.jobs_of(&filter)))
+    }
+
+    fn count_jobs(&self, filter: JobFilter) -> Answer<'_, Count> {
         self.answer(|tables| {
-            let fits = |job: &&Arc<Job>| {
-                let project = filter.project.as_ref();
-                project.is_none_or(|project| tables.job_projects.contains(&(job.id.clone(), project.clone())))
-                    && (filter.states.is_empty() || filter.states.contains(&job.state))
-                    && (filter.ids.is_empty() || filter.ids.contains(&job.id))
-                    && filter.sku.as_ref().is_none_or(|sku| job.sku.as_str() == sku)
-                    && is_model(&job.model.name, job.model.digest, filter.model.as_ref())
-                    && filter.behind.as_ref().is_none_or(|(at, id)| (job.created_ms, &job.id) < (*at, id))
+            let all = JobFilter { behind: None, limit: usize::MAX, ..filter };
+            Count { count: all.part_of(tables.jobs_of(&all)).items.len() as u64, is_exact: true }
+        })
+    }
+
+    fn job_counts<'a>(&'a self, project: Option<&'a str>) -> Answer<'a, BTreeMap<(String, JobState), u64>> {
+        self.answer(|tables| {
+            let filter = JobFilter { project: project.map(str::to_owned), ..JobFilter::default() };
+            let mut counts = BTreeMap::new();
+            for job in tables.jobs_of(&filter) {
+                *counts.entry((job.sku.to_string(), job.state)).or_default() += 1;
+            }
+            counts
+        })
+    }
+
+    fn oldest_waiting<'a>(&'a self, sku: &'a str) -> Answer<'a, Option<u64>> {
+        self.answer(|tables| {
+            let waits = |job: &&Arc<Job>| {
+                job.sku.as_str() == sku && matches!(job.state, JobState::Queued | JobState::Unplaceable)
             };
-            let mut jobs: Vec<&Arc<Job>> = tables.jobs.values().filter(fits).collect();
-            jobs.sort_by_key(|job| Reverse((job.created_ms, job.id.clone())));
-            jobs.into_iter().take(filter.limit).map(|job| job.as_ref().clone()).collect()
+            tables.jobs.values().filter(waits).map(|job| job.created_ms).min()
         })
     }
 
@@ -304,24 +425,21 @@ impl Store for MemStore {
         })
     }
 
-    fn engines(&self, filter: EngineFilter) -> Answer<'_, Vec<Engine>> {
+    fn part_of_engines(&self, filter: EngineFilter) -> Answer<'_, Part<Engine, (u64, EngineKey, Digest)>> {
         self.answer(|tables| {
-            let all: Vec<&Engine> = match filter.plan {
-                Some(plan) => tables.engines.values().filter(|engine| engine.plan.digest == plan).collect(),
-                None => tables.newest_engines().into_values().collect(),
-            };
-            let fits = |engine: &&Engine| {
-                let project = filter.project.as_ref();
-                project.is_none_or(|project| tables.engine_projects.contains(&(engine.key, project.clone())))
-                    && filter.key.is_none_or(|key| engine.key == key)
-                    && filter.sku.as_ref().is_none_or(|sku| engine.sku.as_str() == sku)
-                    && is_model(&engine.model.name, engine.model.digest, filter.model.as_ref())
-                    && filter.behind.is_none_or(|row| (engine.created_ms, engine.key, engine.plan.digest) < row)
-            };
-            let mut engines: Vec<&Engine> = all.into_iter().filter(fits).collect();
-            engines.sort_by_key(|engine| Reverse((engine.created_ms, engine.key, engine.plan.digest)));
-            engines.into_iter().take(filter.limit).cloned().collect()
+            let mut engines = tables.engines_of(&filter);
+            let behind = |engine: &&Engine| filter.behind.is_none_or(|behind| place(engine) < behind);
+            engines.retain(behind);
+            let rest = (engines.len() > filter.limit).then(|| {
+                let last = filter.limit.checked_sub(1).and_then(|last| engines.get(last));
+                last.map(|engine| place(engine)).or(filter.behind)
+            });
+            Part { items: engines.into_iter().take(filter.limit).cloned().collect(), rest: rest.flatten() }
         })
+    }
+
+    fn count_engines(&self, filter: EngineFilter) -> Answer<'_, Count> {
+        self.answer(|tables| Count { count: tables.engines_of(&filter).len() as u64, is_exact: true })
     }
 
     fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>> {
@@ -440,6 +558,63 @@ impl Store for MemStore {
         self.answer(|tables| {
             let others = tables.declarations.keys().filter(|other| other.project == id.project && *other != id);
             others.count() as u64
+        })
+    }
+
+    fn builds_unused_since(
+        &self,
+        before_ms: u64,
+        behind: Option<(u64, BuildName)>,
+        limit: usize,
+        _now_ms: u64,
+    ) -> Answer<'_, Vec<Build<BuildName>>> {
+        self.answer(|tables| {
+            let old = |build: &Build<BuildName>| {
+                build.used_ms < before_ms && behind.is_none_or(|behind| (build.used_ms, build.name) > behind)
+            };
+            let mut found: Vec<_> = tables.builds().filter(old).collect();
+            found.sort_by_key(|build| (build.used_ms, build.name));
+            found.truncate(limit);
+            found
+        })
+    }
+
+    fn plan_bytes(&self) -> Answer<'_, u64> {
+        self.answer(|tables| tables.engines.values().map(|engine| engine.plan.size_bytes).sum())
+    }
+
+    fn jobs_ended_before(&self, before_ms: u64, limit: usize) -> Answer<'_, Vec<Job>> {
+        self.answer(|tables| {
+            let ended = |job: &&Arc<Job>| job.ended_ms > 0 && job.ended_ms < before_ms;
+            let mut found: Vec<&Arc<Job>> = tables.jobs.values().filter(ended).collect();
+            found.sort_by_key(|job| (job.ended_ms, job.id.clone()));
+            found.into_iter().take(limit).map(|job| job.as_ref().clone()).collect()
+        })
+    }
+
+    fn count_jobs_ended_before(&self, before_ms: u64) -> Answer<'_, u64> {
+        self.answer(|tables| {
+            tables.jobs.values().filter(|job| job.ended_ms > 0 && job.ended_ms < before_ms).count() as u64
+        })
+    }
+
+    fn requests_without_jobs(&self, before_ms: u64, limit: usize) -> Answer<'_, Vec<String>> {
+        self.answer(|tables| {
+            let empty = |request: &&RequestRecord| {
+                request.created_ms < before_ms && request.jobs.iter().all(|id| !tables.jobs.contains_key(id))
+            };
+            tables.requests.values().filter(empty).take(limit).map(|request| request.id.clone()).collect()
+        })
+    }
+
+    fn unnamed_blobs(&self, digests: Vec<Digest>) -> Answer<'_, Vec<Digest>> {
+        self.answer(|tables| {
+            let named = |digest: &Digest| {
+                let first = (*digest, BlobHolder::Project(String::new()));
+                let held = tables.blobs.range(first..).next().is_some_and(|((known, _), _)| known == digest);
+                held || tables.plugins.contains_key(digest)
+            };
+            digests.into_iter().filter(|digest| !named(digest)).collect()
         })
     }
 

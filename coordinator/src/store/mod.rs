@@ -10,22 +10,36 @@
 //! | [`sqlite`] | one file, one writer task with group commit, readers beside it |
 //! | `sqlite_writer` | that writer: transactions, and healing after a full disk |
 //! | `sql` | the statements, shaped so that another SQL database runs the same ones |
+//! | `lists` | which index a list is read along |
+//! | `answers` | what is stored under engine keys |
+//! | `retained` | what may go by its age or last use, and taking it away |
+//! | `walk` | reading a list along an index, part by part |
 
+mod answers;
+mod lists;
 pub mod mem;
+mod retained;
 mod sql;
 pub mod sqlite;
 mod sqlite_writer;
+mod walk;
 
 pub use mem::MemStore;
+pub use retained::BuildName;
 pub use sqlite::SqliteStore;
 
 use crate::core::{
     AuditLine, Change, DeclarationId, DeclarationRecord, Engine, Event, Job, JobId, JobState, PinId, PinRecord, Report,
-    RequestRecord, Snapshot, TokenRecord,
+    RequestRecord, Snapshot, Stored, TokenRecord,
 };
 use futures::future::BoxFuture;
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_retention::Build;
 use planforge_types::{Digest, EngineKey};
+use std::collections::BTreeMap;
+
+/// Ended jobs that a leader begins with, to tell durations from.
+const LATEST_MAX: usize = 2_000;
 
 /// Why a store did not do what was asked. Nothing of a refused commit was applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,7 +81,18 @@ impl From<StoreError> for ApiError {
     }
 }
 
-/// Which jobs; newest first. Empty lists and `None` mean any.
+/// In which order jobs are listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JobOrder {
+    /// By the time of their submission.
+    #[default]
+    Newest,
+    Oldest,
+    /// Those that ended, the last first.
+    Ended,
+}
+
+/// Which jobs, in which order. Empty lists and `None` mean any.
 #[derive(Clone, Debug, Default)]
 pub struct JobFilter {
     pub project: Option<String>,
@@ -76,9 +101,77 @@ pub struct JobFilter {
     pub sku: Option<String>,
     /// Name, or prefix of the digest.
     pub model: Option<String>,
-    /// Only what stands behind the job of this creation time and id: the rest of a list.
+    /// All of them, as requests of the project wrote them.
+    pub tags: Vec<String>,
+    /// Submitted then or later.
+    pub since_ms: Option<u64>,
+    /// Submitted then or earlier.
+    pub until_ms: Option<u64>,
+    pub order: JobOrder,
+    /// Only what stands behind the job of this time (of its submission or, by `Ended`, its end) and id: the rest of a list.
     pub behind: Option<(u64, JobId)>,
     pub limit: usize,
+}
+
+impl JobFilter {
+    /// Where a job stands in a list.
+    pub fn place(&self, job: &Job) -> (u64, JobId) {
+        let at_ms = if self.order == JobOrder::Ended { job.ended_ms } else { job.created_ms };
+        (at_ms, job.id.clone())
+    }
+
+    /// Whether a job is one of them by what stands in its record: its projects and tags stand elsewhere.
+    fn fits(&self, job: &Job) -> bool {
+        let is_model = |asked: &String| {
+            job.model.name == *asked || (!asked.is_empty() && job.model.digest.to_string().starts_with(asked.as_str()))
+        };
+        (self.states.is_empty() || self.states.contains(&job.state))
+            && (self.ids.is_empty() || self.ids.contains(&job.id))
+            && self.sku.as_ref().is_none_or(|sku| job.sku.as_str() == sku)
+            && self.model.as_ref().is_none_or(is_model)
+            && self.since_ms.is_none_or(|since| job.created_ms >= since)
+            && self.until_ms.is_none_or(|until| job.created_ms <= until)
+            && (self.order != JobOrder::Ended || job.ended_ms > 0)
+    }
+
+    /// The part of the list that is asked for, where all of `jobs`, of the right projects and tags, are at hand.
+    fn part_of<'a>(&self, jobs: impl Iterator<Item = &'a Job>) -> Part<Job, (u64, JobId)> {
+        let oldest_first = self.order == JobOrder::Oldest;
+        let is_behind = |job: &&Job| {
+            self.behind.as_ref().is_none_or(|behind| {
+                let place = self.place(job);
+                if oldest_first { place > *behind } else { place < *behind }
+            })
+        };
+        let mut found: Vec<&Job> = jobs.filter(|job| self.fits(job)).filter(is_behind).collect();
+        found.sort_by_key(|job| self.place(job));
+        if !oldest_first {
+            found.reverse();
+        }
+        let rest = match found.len() > self.limit {
+            // A part of nothing is where it began.
+            true => found.get(self.limit.wrapping_sub(1)).map(|job| self.place(job)).or_else(|| self.behind.clone()),
+            false => None,
+        };
+        Part { items: found.into_iter().take(self.limit).cloned().collect(), rest }
+    }
+}
+
+/// Part of a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part<T, P> {
+    /// At most as many as were asked for, perhaps fewer, or none, although the list goes on.
+    pub items: Vec<T>,
+    /// Where it goes on: what to ask for as `behind`. `None`: this is its end.
+    pub rest: Option<P>,
+}
+
+/// How many there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    pub count: u64,
+    /// Else there are more than `count`.
+    pub is_exact: bool,
 }
 
 /// Which events; in order. Empty lists and `None` mean any.
@@ -162,7 +255,7 @@ pub trait Store: Send + Sync + 'static {
     /// Begins a new epoch and returns it; every older leader's commits are refused from now on.
     fn acquire<'a>(&'a self, owner: &'a str, now_ms: u64) -> Answer<'a, u64>;
 
-    /// What a leader must know to go on.
+    /// What a leader must know to go on: nothing of what has ended, but for the latest durations.
     fn load(&self) -> Answer<'_, Snapshot>;
 
     /// Makes `changes` durable, all or none.
@@ -176,11 +269,62 @@ pub trait Store: Send + Sync + 'static {
     /// At most `limit` ids that begin with `prefix`.
     fn job_ids<'a>(&'a self, prefix: &'a str, limit: usize) -> Answer<'a, Vec<JobId>>;
 
-    fn jobs(&self, filter: JobFilter) -> Answer<'_, Vec<Job>>;
+    /// Part of a list of jobs, in about the same time however many there are.
+    fn part_of_jobs(&self, filter: JobFilter) -> Answer<'_, Part<Job, (u64, JobId)>>;
+
+    /// How many jobs there are of a list, wherever it goes on.
+    fn count_jobs(&self, filter: JobFilter) -> Answer<'_, Count>;
+
+    /// Jobs by device kind and state, of one project or all.
+    fn job_counts<'a>(&'a self, project: Option<&'a str>) -> Answer<'a, BTreeMap<(String, JobState), u64>>;
+
+    /// When the oldest job of a device kind that waits for one was submitted.
+    fn oldest_waiting<'a>(&'a self, sku: &'a str) -> Answer<'a, Option<u64>>;
+
+    /// What is stored under each of these keys.
+    fn stored(&self, keys: Vec<EngineKey>) -> Answer<'_, BTreeMap<EngineKey, Stored>>;
+
+    /// As many jobs of a list as were asked for.
+    fn jobs(&self, mut filter: JobFilter) -> Answer<'_, Vec<Job>> {
+        Box::pin(async move {
+            let mut found: Vec<Job> = Vec::new();
+            let limit = filter.limit;
+            loop {
+                filter.limit = limit - found.len();
+                let part = self.part_of_jobs(filter.clone()).await?;
+                found.extend(part.items);
+                filter.behind = part.rest;
+                if filter.behind.is_none() || found.len() >= limit {
+                    return Ok(found);
+                }
+            }
+        })
+    }
 
     fn events(&self, filter: EventFilter) -> Answer<'_, Vec<Event>>;
 
-    fn engines(&self, filter: EngineFilter) -> Answer<'_, Vec<Engine>>;
+    /// Part of a list of engines, in about the same time however many there are.
+    fn part_of_engines(&self, filter: EngineFilter) -> Answer<'_, Part<Engine, (u64, EngineKey, Digest)>>;
+
+    /// How many engines there are of a list, wherever it goes on.
+    fn count_engines(&self, filter: EngineFilter) -> Answer<'_, Count>;
+
+    /// As many engines of a list as were asked for.
+    fn engines(&self, mut filter: EngineFilter) -> Answer<'_, Vec<Engine>> {
+        Box::pin(async move {
+            let mut found: Vec<Engine> = Vec::new();
+            let limit = filter.limit;
+            loop {
+                filter.limit = limit - found.len();
+                let part = self.part_of_engines(filter.clone()).await?;
+                found.extend(part.items);
+                filter.behind = part.rest;
+                if filter.behind.is_none() || found.len() >= limit {
+                    return Ok(found);
+                }
+            }
+        })
+    }
 
     fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>>;
 
@@ -213,6 +357,30 @@ pub trait Store: Send + Sync + 'static {
 
     /// How many declarations the project has beside that one.
     fn other_declarations<'a>(&'a self, id: &'a DeclarationId) -> Answer<'a, u64>;
+
+    /// Builds that were last used before `before_ms`, those first that were not used for longest, behind one of that last
+    /// use and name.
+    fn builds_unused_since(
+        &self,
+        before_ms: u64,
+        behind: Option<(u64, BuildName)>,
+        limit: usize,
+        now_ms: u64,
+    ) -> Answer<'_, Vec<Build<BuildName>>>;
+
+    /// Bytes of all plans together.
+    fn plan_bytes(&self) -> Answer<'_, u64>;
+
+    /// Jobs that ended before, the first that ended first.
+    fn jobs_ended_before(&self, before_ms: u64, limit: usize) -> Answer<'_, Vec<Job>>;
+
+    fn count_jobs_ended_before(&self, before_ms: u64) -> Answer<'_, u64>;
+
+    /// Requests that were made before and of which no job is kept.
+    fn requests_without_jobs(&self, before_ms: u64, limit: usize) -> Answer<'_, Vec<String>>;
+
+    /// Those of the blobs that no record names.
+    fn unnamed_blobs(&self, digests: Vec<Digest>) -> Answer<'_, Vec<Digest>>;
 
     /// Ends background work after what was called is done.
     fn close(&self) -> Answer<'_, ()>;

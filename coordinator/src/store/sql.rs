@@ -1,6 +1,7 @@
 //! The statements, shaped so that another SQL database runs the same ones: `$n` placeholders, `ON CONFLICT`, integers of
 //! 64 bits for times, rows in chunks of few sizes so that prepared statements are used again.
 
+use super::retained;
 use crate::core::{BlobHolder, Change, DeclarationId, Job, PinId};
 use planforge_types::Digest;
 use serde::Serialize;
@@ -59,6 +60,11 @@ const JOBS: Table = Table {
 const JOB_PROJECTS: Table = Table {
     insert: "INSERT INTO job_projects (project, created_ms, job) VALUES ",
     columns: 3,
+    conflict: " ON CONFLICT DO NOTHING",
+};
+const JOB_TAGS: Table = Table {
+    insert: "INSERT INTO job_tags (project, tag, created_ms, job) VALUES ",
+    columns: 4,
     conflict: " ON CONFLICT DO NOTHING",
 };
 const EVENTS: Table = Table {
@@ -153,6 +159,14 @@ fn job_row(job: &Job) -> Vec<Value> {
     ]
 }
 
+/// A job's tags, each as its project's and as one of all projects'.
+fn tag_rows(job: &Job) -> impl Iterator<Item = Vec<Value>> + '_ {
+    let tags = job.wants.iter().flat_map(|want| want.tags.iter().map(move |tag| (want.project.as_str(), tag)));
+    let tags: BTreeSet<(&str, &String)> = tags.flat_map(|(project, tag)| [("", tag), (project, tag)]).collect();
+    tags.into_iter()
+        .map(|(project, tag)| vec![project.into(), tag.clone().into(), job.created_ms.into(), job.id.as_str().into()])
+}
+
 /// To whom blobs belong, each pair once, with the largest size that anybody said.
 #[derive(Default)]
 struct Blobs(BTreeMap<(Digest, BlobHolder), u64>);
@@ -224,6 +238,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     // `None`: taken away.
     let (mut pins, mut pins_expired, mut declarations) = (BTreeMap::new(), None, BTreeMap::new());
     let (mut audit, mut audit_kept) = (Vec::new(), BTreeMap::new());
+    let mut forgotten = Vec::new();
     for change in changes {
         match change {
             Change::Job(job) => drop(jobs.insert(job.id.as_str().to_owned(), job)),
@@ -282,6 +297,10 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
                 line.what.clone().into(),
                 json(&line),
             ]),
+            Change::EngineUsed { key, at_ms } => forgotten.push(retained::engine_used(&key, at_ms)),
+            Change::ForgetJob(job) => forgotten.extend(retained::forget_job(&job)),
+            Change::ForgetBuild { key, plan } => forgotten.extend(retained::forget_build(&key, plan)),
+            Change::ForgetRequest(id) => forgotten.push(retained::forget_request(&id)),
             Change::AuditKept { kind, lines } => drop(audit_kept.insert(kind.name(), lines)),
             Change::TokenMade(token) => tokens_made.push(vec![token.id.clone().into(), json(&token)]),
             Change::TokenRevoked { id } => drop(tokens_revoked.insert(id)),
@@ -295,6 +314,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     let mut all = Vec::new();
     insert(&mut all, &JOBS, jobs.values().map(|job| job_row(job)).collect());
     insert(&mut all, &JOB_PROJECTS, job_projects);
+    insert(&mut all, &JOB_TAGS, jobs.values().flat_map(|job| tag_rows(job)).collect());
     for (id, job) in &jobs {
         // Most changes of a job that runs name nothing new.
         if joined_jobs.contains(id) || job.may_name_more() {
@@ -423,6 +443,8 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             .into_iter()
             .map(|id| Statement { sql: "UPDATE tokens SET revoked = 1 WHERE id = $1".into(), values: vec![id.into()] }),
     );
+    // Behind what was written: what goes was there before, and was not needed by any of it.
+    all.extend(forgotten);
     all
 }
 
@@ -491,6 +513,3 @@ impl Select {
         statement
     }
 }
-
-/// A model by its name or by a prefix of its digest; hex digits sort before `g`.
-pub(super) const MODEL: &str = "(model_name = # OR (# <> '' AND model_digest >= # AND model_digest < # || 'g'))";

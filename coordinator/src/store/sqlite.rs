@@ -1,17 +1,18 @@
 //! SQLite in one file, for one coordinator.
 
 use super::{
-    Answer, AuditFilter, DeclarationFilter, EngineFilter, EventFilter, JobFilter, PinFilter, ReportFilter, Store,
-    StoreError,
-    mem::{ReportOf, engine_ref},
-    sql::{MODEL, Select, Statement, Value},
+    Answer, AuditFilter, BuildName, Count, DeclarationFilter, EngineFilter, EventFilter, JobFilter, LATEST_MAX, Part,
+    PinFilter, ReportFilter, Store, StoreError,
+    sql::{Select, Statement, Value},
     sqlite_writer::{Write, Writer},
 };
 use crate::core::{
-    Agent, AuditLine, CacheRecord, Change, Covered, DeclarationId, DeclarationRecord, Engine, Event, Job, JobId,
-    JobState, PinId, PinRecord, PluginRecord, ProjectRecord, Refusal, Report, RequestRecord, Snapshot, TokenRecord,
+    Agent, AuditLine, CacheRecord, Change, DeclarationId, DeclarationRecord, Engine, Event, Job, JobId, JobState,
+    PinId, PinRecord, PluginRecord, ProjectRecord, Report, RequestRecord, Snapshot, Stored, TokenRecord,
 };
+use futures::TryStreamExt as _;
 use planforge_proto::ApiError;
+use planforge_retention::Build;
 use planforge_types::{Digest, EngineKey};
 use serde::de::DeserializeOwned;
 use sqlx::{
@@ -27,17 +28,19 @@ use std::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// Forward-only; a database that has more than these is refused.
-const MIGRATIONS: [&str; 9] = [
-    include_str!("../../../migrations/sqlite/0001_farm.sql"),
-    include_str!("../../../migrations/sqlite/0002_caches_plugins.sql"),
-    include_str!("../../../migrations/sqlite/0003_engine_seq.sql"),
-    include_str!("../../../migrations/sqlite/0004_token_changes.sql"),
-    include_str!("../../../migrations/sqlite/0005_token_agents.sql"),
-    include_str!("../../../migrations/sqlite/0006_projects.sql"),
-    include_str!("../../../migrations/sqlite/0007_audit.sql"),
-    include_str!("../../../migrations/sqlite/0008_pins.sql"),
-    include_str!("../../../migrations/sqlite/0009_declarations.sql"),
+/// Forward-only, by the numbers of their files; a database that has a higher one than these is refused.
+const MIGRATIONS: [(i64, &str); 11] = [
+    (1, include_str!("../../../migrations/sqlite/0001_farm.sql")),
+    (2, include_str!("../../../migrations/sqlite/0002_caches_plugins.sql")),
+    (3, include_str!("../../../migrations/sqlite/0003_engine_seq.sql")),
+    (4, include_str!("../../../migrations/sqlite/0004_token_changes.sql")),
+    (5, include_str!("../../../migrations/sqlite/0005_token_agents.sql")),
+    (6, include_str!("../../../migrations/sqlite/0006_projects.sql")),
+    (7, include_str!("../../../migrations/sqlite/0007_audit.sql")),
+    (8, include_str!("../../../migrations/sqlite/0008_pins.sql")),
+    (9, include_str!("../../../migrations/sqlite/0009_declarations.sql")),
+    (10, include_str!("../../../migrations/sqlite/0010_lists.sql")),
+    (11, include_str!("../../../migrations/sqlite/0011_retention.sql")),
 ];
 /// Commits that may wait for the writer.
 const WRITER_QUEUE: usize = 1_024;
@@ -96,13 +99,30 @@ impl SqliteStore {
         Ok(Self { writer: sender, readers })
     }
 
-    async fn rows(&self, statement: Statement) -> Result<Vec<SqliteRow>, StoreError> {
+    pub(super) async fn rows(&self, statement: Statement) -> Result<Vec<SqliteRow>, StoreError> {
         let query = sqlx::query_with(AssertSqlSafe(statement.sql), arguments(statement.values));
         query.fetch_all(&self.readers).await.map_err(|error| classify("read", &error))
     }
 
-    async fn docs<T: DeserializeOwned>(&self, what: &'static str, statement: Statement) -> Result<Vec<T>, StoreError> {
+    pub(super) async fn docs<T: DeserializeOwned>(
+        &self,
+        what: &'static str,
+        statement: Statement,
+    ) -> Result<Vec<T>, StoreError> {
         self.rows(statement).await?.iter().map(|row| parse(what, &text(row, "doc")?)).collect()
+    }
+}
+
+impl SqliteStore {
+    /// As [`Self::docs`], without all rows in memory at once.
+    async fn docs_one_by_one<T: DeserializeOwned>(&self, what: &'static str, sql: &str) -> Result<Vec<T>, StoreError> {
+        let mut rows = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch(&self.readers);
+        let mut found = Vec::new();
+        while let Some(row) = rows.try_next().await.map_err(|error| classify("read", &error))? {
+            let document: &str = sqlx::Row::try_get(&row, "doc").map_err(|error| classify("read", &error))?;
+            found.push(parse(what, document)?);
+        }
+        Ok(found)
     }
 }
 
@@ -132,24 +152,24 @@ pub(super) fn classify(operation: &'static str, error: &sqlx::Error) -> StoreErr
     }
 }
 
-fn text(row: &SqliteRow, column: &str) -> Result<String, StoreError> {
+pub(super) fn text(row: &SqliteRow, column: &str) -> Result<String, StoreError> {
     row.try_get(column).map_err(|error| classify("read", &error))
 }
 
-fn number(row: &SqliteRow, column: &str) -> Result<u64, StoreError> {
+pub(super) fn number(row: &SqliteRow, column: &str) -> Result<u64, StoreError> {
     let number: i64 = row.try_get(column).map_err(|error| classify("read", &error))?;
     Ok(number.max(0).unsigned_abs())
 }
 
-fn parse<T: DeserializeOwned>(what: &'static str, document: &str) -> Result<T, StoreError> {
+pub(super) fn parse<T: DeserializeOwned>(what: &'static str, document: &str) -> Result<T, StoreError> {
     serde_json::from_str(document).map_err(|error| StoreError::Corrupt { what, detail: error.to_string() })
 }
 
-fn digest(what: &'static str, text: &str) -> Result<Digest, StoreError> {
+pub(super) fn digest(what: &'static str, text: &str) -> Result<Digest, StoreError> {
     text.parse().map_err(|error| StoreError::Corrupt { what, detail: format!("{error}") })
 }
 
-fn digest_or_none(what: &'static str, text: &str) -> Result<Option<Digest>, StoreError> {
+pub(super) fn digest_or_none(what: &'static str, text: &str) -> Result<Option<Digest>, StoreError> {
     if text.is_empty() { Ok(None) } else { digest(what, text).map(Some) }
 }
 
@@ -160,16 +180,14 @@ async fn migrate(connection: &mut SqliteConnection) -> Result<(), StoreError> {
         .await
         .map_err(failed)?;
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
-    let found: Option<i64> = sqlx::query_scalar("SELECT MAX(version) FROM schema_versions")
-        .fetch_one(&mut *transaction)
-        .await
-        .map_err(failed)?;
-    let (found, known) = (found.unwrap_or(0), MIGRATIONS.len() as i64);
-    if found > known {
+    let applied: Vec<i64> =
+        sqlx::query_scalar("SELECT version FROM schema_versions").fetch_all(&mut *transaction).await.map_err(failed)?;
+    let known = MIGRATIONS.iter().map(|(version, _)| *version).max().unwrap_or(0);
+    if let Some(found) = applied.iter().copied().max().filter(|found| *found > known) {
         return Err(StoreError::NewerSchema { found, known });
     }
     let applied_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as i64);
-    for (version, script) in (1..).zip(MIGRATIONS).skip(found.max(0).unsigned_abs() as usize) {
+    for (version, script) in MIGRATIONS.into_iter().filter(|(version, _)| !applied.contains(version)) {
         sqlx::raw_sql(script).execute(&mut *transaction).await.map_err(failed)?;
         sqlx::query("INSERT INTO schema_versions (version, applied_ms) VALUES ($1, $2)")
             .bind(version)
@@ -193,47 +211,20 @@ impl Store for SqliteStore {
 
     fn load(&self) -> Answer<'_, Snapshot> {
         Box::pin(async move {
-            let jobs = self.docs("a job", plain("SELECT doc FROM jobs WHERE ended_ms = 0")).await?;
+            let jobs = self.docs_one_by_one("a job", "SELECT doc FROM jobs WHERE ended_ms = 0").await?;
+            let latest = format!(
+                "SELECT doc FROM jobs INDEXED BY jobs_ended WHERE ended_ms <> 0 ORDER BY ended_ms DESC, id DESC LIMIT \
+                 {LATEST_MAX}"
+            );
+            let mut latest: Vec<Job> = self.docs_one_by_one("a job", &latest).await?;
+            latest.reverse();
             let agents: Vec<Agent> = self.docs("an agent", plain("SELECT doc FROM agents")).await?;
-            let refusals: Vec<Refusal> = self.docs("a refusal", plain("SELECT doc FROM refusals")).await?;
             let caches: Vec<CacheRecord> = self.docs("a timing cache", plain("SELECT doc FROM caches")).await?;
             let projects: Vec<ProjectRecord> = self.docs("a project", plain("SELECT doc FROM projects")).await?;
             let plugins: Vec<PluginRecord> = self.docs("a plugin", plain("SELECT doc FROM plugins")).await?;
-            // Oldest first, so that the newest of a key stays.
-            let newest = plain("SELECT doc FROM engines ORDER BY seq, created_ms, plan_digest");
-            let engines: BTreeMap<EngineKey, Engine> = self
-                .docs::<Engine>("an engine", newest)
-                .await?
-                .into_iter()
-                .map(|engine| (engine.key, engine))
-                .collect();
-            let mut reports: BTreeMap<String, Vec<ReportOf>> = BTreeMap::new();
-            let rows = plain(
-                // What usual reports of usual builds found stands in their engines: other documents alone are looked into.
-                "SELECT digest, plan_digest, eval_digest, sku, measure, job, \
-                 CASE WHEN (eval_digest <> '' OR measure LIKE '%\"inputs\":%' OR plan_digest IN \
-                 (SELECT plan_digest FROM engines WHERE doc LIKE '%\"inputs\":\"%')) AND json_valid(document) \
-                 THEN json_extract(document, '$.accurate') IS NOT 0 ELSE 1 END AS accurate \
-                 FROM reports WHERE engine_key <> '' ORDER BY created_ms, digest",
-            );
-            for row in self.rows(rows).await? {
-                let sku = text(&row, "sku")?;
-                let sku = sku
-                    .parse()
-                    .map_err(|error| StoreError::Corrupt { what: "a report", detail: format!("{error}") })?;
-                let digest = digest("a report", &text(&row, "digest")?)?;
-                let eval = digest_or_none("a report", &text(&row, "eval_digest")?)?;
-                let measure = parse("a report", &text(&row, "measure")?)?;
-                let (accurate, job) = (number(&row, "accurate")? != 0, text(&row, "job")?.into());
-                let report = ReportOf { digest, covered: Covered { eval, measure }, accurate, sku, job };
-                reports.entry(text(&row, "plan_digest")?).or_default().push(report);
-            }
-            let known = |engine: &Engine| reports.get(&engine.plan.digest.to_string()).cloned().unwrap_or_default();
-            let engines =
-                engines.iter().map(|(key, engine)| (*key, engine_ref(engine, known(engine).into_iter()))).collect();
             let last = self.rows(plain("SELECT COALESCE(MAX(seq), 0) AS last FROM events")).await?;
             let last_event = last.first().map_or(Ok(0), |row| number(row, "last"))?;
-            Ok(Snapshot { jobs, agents, engines, refusals, caches, plugins, projects, last_event })
+            Ok(Snapshot { jobs, latest, agents, caches, plugins, projects, last_event })
         })
     }
 
@@ -270,18 +261,24 @@ impl Store for SqliteStore {
         })
     }
 
-    fn jobs(&self, filter: JobFilter) -> Answer<'_, Vec<Job>> {
-        Box::pin(async move {
-            let mut select = Select::new("SELECT doc FROM jobs");
-            select
-                .filter("id IN (SELECT job FROM job_projects WHERE project = #)", filter.project)
-                .one_of("state", filter.states.iter().map(|state| state.name().to_owned()))
-                .one_of("id", filter.ids.iter().map(|id| id.as_str().to_owned()))
-                .filter("sku = #", filter.sku)
-                .filter(MODEL, filter.model)
-                .behind("created_ms, id", filter.behind.map(|(at_ms, id)| vec![at_ms.into(), String::from(id).into()]));
-            self.docs("a job", select.order("created_ms DESC, id DESC", filter.limit)).await
-        })
+    fn stored(&self, keys: Vec<EngineKey>) -> Answer<'_, BTreeMap<EngineKey, Stored>> {
+        Box::pin(self.stored_under(keys))
+    }
+
+    fn part_of_jobs(&self, filter: JobFilter) -> Answer<'_, Part<Job, (u64, JobId)>> {
+        Box::pin(Self::part_of_jobs(self, filter))
+    }
+
+    fn count_jobs(&self, filter: JobFilter) -> Answer<'_, Count> {
+        Box::pin(self.count_of_jobs(filter))
+    }
+
+    fn job_counts<'a>(&'a self, project: Option<&'a str>) -> Answer<'a, BTreeMap<(String, JobState), u64>> {
+        Box::pin(Self::job_counts(self, project))
+    }
+
+    fn oldest_waiting<'a>(&'a self, sku: &'a str) -> Answer<'a, Option<u64>> {
+        Box::pin(Self::oldest_waiting(self, sku))
     }
 
     fn events(&self, filter: EventFilter) -> Answer<'_, Vec<Event>> {
@@ -290,36 +287,22 @@ impl Store for SqliteStore {
                 Select::new("SELECT seq, at_ms, job, actor, what, state, attempt, phase, detail FROM events");
             select
                 .filter("seq > #", Some(filter.after))
-                .filter("job IN (SELECT job FROM job_projects WHERE project = #)", filter.project)
+                // Asked of each event that comes by: a project may have more jobs than a list is worth making of.
+                .filter(
+                    "EXISTS (SELECT 1 FROM job_projects AS p WHERE p.job = events.job AND p.project = #)",
+                    filter.project,
+                )
                 .one_of("job", filter.jobs.iter().map(|id| id.as_str().to_owned()));
             self.rows(select.order("seq", filter.limit)).await?.iter().map(event).collect()
         })
     }
 
-    fn engines(&self, filter: EngineFilter) -> Answer<'_, Vec<Engine>> {
-        Box::pin(async move {
-            let mut select = Select::new("SELECT doc FROM engines AS e");
-            if filter.plan.is_none() {
-                select.always(
-                    "NOT EXISTS (SELECT 1 FROM engines AS n WHERE n.engine_key = e.engine_key AND \
-                     (n.seq, n.created_ms, n.plan_digest) > (e.seq, e.created_ms, e.plan_digest))",
-                );
-            }
-            select
-                .filter("engine_key = #", filter.key.map(|key| key.to_string()))
-                .filter("plan_digest = #", filter.plan.map(|plan| plan.to_string()))
-                .filter("sku = #", filter.sku)
-                .filter("engine_key IN (SELECT engine_key FROM engine_projects WHERE project = #)", filter.project)
-                .filter(MODEL, filter.model)
-                .behind(
-                    "created_ms, engine_key, plan_digest",
-                    filter
-                        .behind
-                        .map(|(at_ms, key, plan)| vec![at_ms.into(), key.to_string().into(), plan.to_string().into()]),
-                );
-            let statement = select.order("created_ms DESC, engine_key DESC, plan_digest DESC", filter.limit);
-            self.docs("an engine", statement).await
-        })
+    fn part_of_engines(&self, filter: EngineFilter) -> Answer<'_, Part<Engine, (u64, EngineKey, Digest)>> {
+        Box::pin(Self::part_of_engines(self, filter))
+    }
+
+    fn count_engines(&self, filter: EngineFilter) -> Answer<'_, Count> {
+        Box::pin(self.count_of_engines(filter))
     }
 
     fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>> {
@@ -394,10 +377,7 @@ impl Store for SqliteStore {
     }
 
     fn project_names(&self) -> Answer<'_, Vec<String>> {
-        Box::pin(async move {
-            let sql = "SELECT DISTINCT project FROM job_projects ORDER BY project";
-            self.rows(plain(sql)).await?.iter().map(|row| text(row, "project")).collect()
-        })
+        Box::pin(self.counted_projects())
     }
 
     fn audit(&self, filter: AuditFilter) -> Answer<'_, Vec<AuditLine>> {
@@ -474,6 +454,36 @@ impl Store for SqliteStore {
         })
     }
 
+    fn builds_unused_since(
+        &self,
+        before_ms: u64,
+        behind: Option<(u64, BuildName)>,
+        limit: usize,
+        now_ms: u64,
+    ) -> Answer<'_, Vec<Build<BuildName>>> {
+        Box::pin(Self::builds_unused_since(self, before_ms, behind, limit, now_ms))
+    }
+
+    fn plan_bytes(&self) -> Answer<'_, u64> {
+        Box::pin(Self::plan_bytes(self))
+    }
+
+    fn jobs_ended_before(&self, before_ms: u64, limit: usize) -> Answer<'_, Vec<Job>> {
+        Box::pin(Self::jobs_ended_before(self, before_ms, limit))
+    }
+
+    fn count_jobs_ended_before(&self, before_ms: u64) -> Answer<'_, u64> {
+        Box::pin(Self::count_jobs_ended_before(self, before_ms))
+    }
+
+    fn requests_without_jobs(&self, before_ms: u64, limit: usize) -> Answer<'_, Vec<String>> {
+        Box::pin(Self::requests_without_jobs(self, before_ms, limit))
+    }
+
+    fn unnamed_blobs(&self, digests: Vec<Digest>) -> Answer<'_, Vec<Digest>> {
+        Box::pin(Self::unnamed_blobs(self, digests))
+    }
+
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async move {
             let (done, closed) = oneshot::channel();
@@ -486,7 +496,7 @@ impl Store for SqliteStore {
     }
 }
 
-fn plain(sql: &str) -> Statement {
+pub(super) fn plain(sql: &str) -> Statement {
     Statement { sql: sql.to_owned(), values: Vec::new() }
 }
 

@@ -29,7 +29,7 @@ fn expected(method: &str) -> [Code; 6] {
             [No, No, Ok, Ok, No, Out]
         }
         "RebindToken" | "ListAgents" | "DrainAgent" | "ResumeAgent" | "ForgetAgent" | "DropCache" | "AllowPlugin"
-        | "ForbidPlugin" => [No, No, Ok, No, No, Out],
+        | "ForbidPlugin" | "CollectGarbage" => [No, No, Ok, No, No, Out],
         // An administrator's token may join; one of a project not, for an agent works for every project.
         "Session" => [No, No, Ok, No, Ok, Out],
         other => panic!("{other} is not in the matrix: say who may call it, and what they may see"),
@@ -111,6 +111,7 @@ async fn call(world: &World, client: &mut Client, who: Who, method: &str) -> Res
             let ask = v1::SetProjectRequest { name: "red".into(), max_jobs: Some(1_000), ..Default::default() };
             client.set_project(ask).await.map(words)
         }
+        "CollectGarbage" => client.collect_garbage(v1::CollectGarbageRequest { dry_run: true }).await.map(words),
         "ListAudit" => client.list_audit(v1::ListAuditRequest::default()).await.map(words),
         "PinEngines" => {
             let ask = v1::PinEnginesRequest { plan_digests: vec![plan_digest], ..Default::default() };

@@ -85,6 +85,7 @@ fn expected(route: &str) -> [u16; 6] {
         "POST /api/v1/pins" | "POST /api/v1/pins/remove" => [200, 404, 200, 200, 403, 401],
         "POST /api/v1/jobs/{id}/cancel" => [200, 404, 200, 200, 403, 401],
         "GET /api/v1/audit" => [403, 403, 200, 200, 403, 401],
+        "POST /api/v1/gc" => [403, 403, 200, 403, 403, 401],
         "GET /api/v1/agents" => [403, 403, 200, 403, 403, 401],
         "POST /api/v1/agents/{agent}/drain"
         | "POST /api/v1/agents/{agent}/resume"

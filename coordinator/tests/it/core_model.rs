@@ -5,8 +5,8 @@ use planforge_coordinator::{
     auth::{Actor, Role},
     core::{
         self, Cancel, Change, CoreConfig, Device, Engine, Failure, FinishedIn, FinishedOutcome, HelloIn, Input, Job,
-        JobId, JobRef, JobState, JoinedBy, LeaseRef, Model, ModelFile, Now, PlanRef, Reply, ReportIn, SessionId, State,
-        Submit, SubmitWhat, Submitted, ToAgent, invariants,
+        JobId, JobRef, JobState, JoinedBy, LeaseRef, Lookup, Model, ModelFile, Now, PlanRef, Reply, ReportIn,
+        SessionId, State, Submit, SubmitWhat, Submitted, ToAgent, invariants,
     },
     store::{MemStore, Store},
 };
@@ -202,6 +202,7 @@ impl World {
             }
         }
         now(self.store.commit(self.epoch, effects.changes)).unwrap();
+        self.state.durable_as_of(self.state.as_of());
         for (session, message) in effects.sends {
             if let ToAgent::Assign { lease, job, .. } = &message {
                 self.ordered.insert((lease.job.clone(), lease.attempt), (job.builds, job.plan.clone()));
@@ -213,7 +214,16 @@ impl World {
             }
             self.hear(session, message);
         }
+        if !effects.asks.is_empty() {
+            let lookup = self.look_up(effects.asks);
+            self.apply(Input::Stored(Box::new(lookup)));
+        }
         effects.reply
+    }
+
+    fn look_up(&self, keys: BTreeSet<EngineKey>) -> Lookup {
+        let stored = now(self.store.stored(keys.into_iter().collect())).unwrap();
+        Lookup { stored, as_of: self.state.as_of() }
     }
 
     fn hear(&mut self, session: SessionId, message: ToAgent) {
@@ -263,7 +273,12 @@ impl World {
             ids: vec![format!("job{}", self.ids).as_str().into()],
             ..submit
         };
-        if let Reply::Submitted(Ok(Submitted::Jobs { jobs, .. })) = self.apply(Input::Submit(Box::new(submit))) {
+        let mut reply = self.apply(Input::Submit(Box::new(submit)));
+        if let Reply::Submitted(Ok(Submitted::Ask { keys, submit, .. })) = reply {
+            let lookup = self.look_up(keys);
+            reply = self.apply(Input::Submit(Box::new(Submit { lookup, ..*submit })));
+        }
+        if let Reply::Submitted(Ok(Submitted::Jobs { jobs, .. })) = reply {
             for job in jobs {
                 let id = match job {
                     JobRef::Stored(id) => id,
@@ -381,6 +396,8 @@ impl World {
         let snapshot = now(self.store.load()).unwrap();
         let before = std::mem::replace(&mut self.state, State::new(config(), snapshot, self.now));
         invariants::check_reloaded(&before, &self.state).expect("nothing is forgotten");
+        let stored = |key: &EngineKey| now(self.store.stored(vec![*key])).unwrap().remove(key).unwrap_or_default();
+        before.check_known(stored).expect("what was known of engines is stored");
         invariants::check(&self.state).expect("the loaded state is sound");
         self.agents.iter_mut().for_each(|agent| agent.session = None);
         // Open attempts get a fresh lease to be resumed in.
@@ -496,9 +513,9 @@ impl World {
             self.step(&Op::Wait { ms: 300 });
         }
         for job in self.state.live_jobs() {
-            let why = self.state.waiting_reason(job);
+            let why = self.state.lookout(self.now).outlook(job).reason;
             assert_eq!(job.state, JobState::Unplaceable, "{} never ends: {why}", job.id);
-            assert!(!self.state.waiting_reason(job).is_empty());
+            assert!(!self.state.lookout(self.now).outlook(job).reason.is_empty());
         }
         let built: Vec<Job> = now(self.store.jobs(core_filter())).unwrap();
         for job in built.iter().filter(|job| job.state == JobState::Succeeded) {
@@ -529,6 +546,7 @@ fn asked(sku: u8, eval: bool, sweep: u8) -> Submit {
         what: SubmitWhat::Build { models: Vec::new(), specs: Vec::new(), constraints: Vec::new() },
         skus: vec![[SKU, "cpu-x86-64-v2", "t4"][usize::from(sku)].parse().unwrap()],
         priority: 0,
+        tags: Vec::new(),
         force: false,
         wait_for_device: false,
         follow_toolchain: false,
@@ -541,6 +559,7 @@ fn asked(sku: u8, eval: bool, sweep: u8) -> Submit {
         over_quota: None,
         missing_plans: Some(Vec::new()),
         disturbed_plans: std::sync::Arc::default(),
+        lookup: Lookup::default(),
         ids: Vec::new(),
         audit: None,
     }
@@ -559,9 +578,14 @@ fn session_of(input: &Input) -> Option<SessionId> {
         | Input::Refuse { session, .. }
         | Input::Expel { session, .. }
         | Input::Goodbye { session } => Some(*session),
-        Input::Submit(_) | Input::Cancel(_) | Input::Disconnected { .. } | Input::LogSealed { .. } | Input::Tick => {
-            None
-        }
+        Input::Submit(_)
+        | Input::Cancel(_)
+        | Input::Disconnected { .. }
+        | Input::LogSealed { .. }
+        | Input::Forget(_)
+        | Input::Used(_)
+        | Input::Stored(_)
+        | Input::Tick => None,
         Input::DropCache { .. } | Input::SetProject(_) | Input::AllowPlugin(_) | Input::ForbidPlugin(_) => None,
         Input::RevokeToken { .. }
         | Input::RebindToken { .. }

@@ -3,10 +3,13 @@
 use crate::{declared_store, support::SKU};
 use planforge_coordinator::{
     core::{
-        Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Engine, Event, Failure, Job, JobId, JobState,
-        JoinedBy, Model, ModelFile, PlanRef, PluginRecord, Refusal, Report, RequestRecord, TokenRecord, Told, Want,
+        Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Engine, EngineRef, Event, Failure, Job, JobId,
+        JobState, JoinedBy, Model, ModelFile, PlanRef, PluginRecord, Refusal, Report, RequestRecord, Stored,
+        TokenRecord, Told, Want,
     },
-    store::{EngineFilter, EventFilter, JobFilter, MemStore, ReportFilter, SqliteStore, Store, StoreError},
+    store::{
+        Count, EngineFilter, EventFilter, JobFilter, JobOrder, MemStore, ReportFilter, SqliteStore, Store, StoreError,
+    },
 };
 use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Toolchain, order::MeasureAsk};
 use std::{collections::BTreeMap, path::Path, sync::Arc};
@@ -20,7 +23,7 @@ pub(crate) fn job(id: &str, state: JobState, created_ms: u64) -> Job {
         name: format!("{id}.onnx"),
         files: vec![ModelFile { name: id.into(), digest, size_bytes: 1 }],
     };
-    let want = Want { request: "r".into(), project: "red".into(), actor: "me".into(), priority: 1 };
+    let want = Want { request: "r".into(), project: "red".into(), actor: "me".into(), priority: 1, tags: Vec::new() };
     Job {
         state,
         key: Some(key(id)),
@@ -172,6 +175,7 @@ async fn conforms(store: &dyn Store) {
     records(store, epoch).await;
     declared_store::pins(store, epoch).await;
     declared_store::declarations(store, epoch).await;
+    lists(store, epoch).await;
 
     let next = store.acquire("second", 2).await.unwrap();
     assert!(next > epoch);
@@ -181,6 +185,13 @@ async fn conforms(store: &dyn Store) {
     assert_eq!(late, Err(StoreError::Fenced { mine: epoch, current: next }));
     assert_eq!(store.job(&"late".into()).await.unwrap(), None, "an old leader changes nothing");
     store.commit(next, vec![change("late", JobState::Queued, 9)]).await.unwrap();
+}
+
+/// What answers requests for the key of `id`.
+async fn stored_engine(store: &dyn Store, id: &str) -> EngineRef {
+    let mut stored = store.stored(vec![key("none"), key(id)]).await.unwrap();
+    assert_eq!(stored.remove(&key("none")), Some(Stored::default()));
+    stored.remove(&key(id)).and_then(|stored| stored.engine).expect("the engine is stored")
 }
 
 async fn engines(store: &dyn Store, epoch: u64) {
@@ -220,8 +231,7 @@ async fn engines(store: &dyn Store, epoch: u64) {
     let behind = Some((12, Digest::of(b"{\"n\":2}")));
     let rest = ReportFilter { sku: Some(SKU.into()), behind, ..ReportFilter::default() };
     assert_eq!(reports(rest).await, [10]);
-    let snapshot = store.load().await.unwrap();
-    let (_, known) = snapshot.engines.iter().find(|(known, _)| *known == key("aa1")).unwrap();
+    let known = stored_engine(store, "aa1").await;
     assert_eq!(known.plan.digest, Digest::of(b"plan3"));
     assert_eq!(known.reports.keys().map(|covered| covered.eval).collect::<Vec<_>>(), [Some(eval)]);
     assert_eq!(known.report, Some(Digest::of(b"{\"n\":2}")));
@@ -240,12 +250,11 @@ async fn engines(store: &dyn Store, epoch: u64) {
     store.commit(epoch, changes).await.unwrap();
     let newest = ReportFilter { plan: Some(Digest::of(b"plan3")), limit: 1, ..ReportFilter::default() };
     assert_eq!(store.reports(newest).await.unwrap(), std::slice::from_ref(&swept));
-    let snapshot = store.load().await.unwrap();
-    let known = |id: &str| snapshot.engines.iter().find(|(known, _)| *known == key(id)).unwrap().1.clone();
+    let (aa1, ab2) = (stored_engine(store, "aa1").await, stored_engine(store, "ab2").await);
     let covered = Covered { eval: None, measure };
     let told = Told { report: Some(swept.digest), accurate: true };
-    assert_eq!(known("aa1").reports.get(&covered), Some(&told));
-    assert_eq!((known("aa1").plan.builds, known("ab2").plan.builds), (1, 5));
+    assert_eq!(aa1.reports.get(&covered), Some(&told));
+    assert_eq!((aa1.plan.builds, ab2.plan.builds), (1, 5));
     an_engine_stored_later_is_newer_whatever_the_clock_says(store, epoch).await;
     what_reports_found_is_known_by_the_inputs_they_were_made_on(store, epoch).await;
 }
@@ -259,8 +268,7 @@ async fn what_reports_found_is_known_by_the_inputs_they_were_made_on(store: &dyn
     let usual = of(MeasureAsk::default(), "{\"accurate\":false,\"n\":42}", 42);
     let reports = [&own, &other, &usual].map(|report| Change::Report(Box::new(report.clone())));
     store.commit(epoch, [vec![Change::Engine(Box::new(built))], reports.to_vec()].concat()).await.unwrap();
-    let snapshot = store.load().await.unwrap();
-    let (_, known) = snapshot.engines.iter().find(|(known, _)| *known == key("ad4")).unwrap();
+    let known = stored_engine(store, "ad4").await;
     let told = |measure: MeasureAsk| known.answer(&Covered { eval: None, measure });
     let report = |report: &Report, accurate| Some(Told { report: Some(report.digest), accurate });
     assert_eq!(told(given("a")), report(&own, true));
@@ -279,12 +287,126 @@ async fn an_engine_stored_later_is_newer_whatever_the_clock_says(store: &dyn Sto
     let own = report("ac3", "late", "{\"own\":1}", 20, None);
     let reports = [other("{\"set back\":1}", 3), own.clone(), other("{\"later\":1}", 30)];
     store.commit(epoch, reports.into_iter().map(|report| Change::Report(Box::new(report))).collect()).await.unwrap();
-    let snapshot = store.load().await.unwrap();
-    let (_, known) = snapshot.engines.iter().find(|(known, _)| *known == key("ac3")).unwrap();
+    let known = stored_engine(store, "ac3").await;
     assert_eq!((known.plan.digest, known.report), (Digest::of(b"late"), Some(own.digest)));
     let filter = EngineFilter { key: Some(key("ac3")), limit: 10, ..EngineFilter::default() };
     let listed = store.engines(filter).await.unwrap();
     assert_eq!(listed.iter().map(|engine| engine.plan.digest).collect::<Vec<_>>(), [Digest::of(b"late")]);
+}
+
+/// Lists by everything that they can be asked by, read part by part, and their counts.
+async fn lists(store: &dyn Store, epoch: u64) {
+    let states = [JobState::Queued, JobState::Running, JobState::Succeeded, JobState::Failed];
+    let jobs: Vec<Job> = (0..60_u64)
+        .map(|number| {
+            // Several of one time, which the id tells apart.
+            let at_ms = 1_000 + number / 3;
+            let mut one = job(&format!("li{number:03}"), states[number as usize % 4], at_ms);
+            one.model = job(&format!("model{}", number % 5), JobState::Queued, 1).model;
+            one.sku = ["t4", SKU][number as usize % 2].parse().unwrap();
+            let project = ["green", "yellow"][usize::from(number % 3 == 0)];
+            one.wants[0].project = project.into();
+            one.wants[0].tags = if number % 4 < 2 { vec!["nightly".into()] } else { Vec::new() };
+            if number % 6 == 0 {
+                one.wants[0].tags.push("team=vision".into());
+            }
+            one
+        })
+        .collect();
+    let mut changes = Vec::new();
+    for job in &jobs {
+        // As they were submitted first: what is counted follows their states.
+        let submitted = Job { state: JobState::Queued, ended_ms: 0, ..job.clone() };
+        let project = job.wants[0].project.clone();
+        changes.push(Change::Job(Arc::new(submitted)));
+        changes.push(Change::JobProject { project, job: job.id.clone(), created_ms: job.created_ms });
+    }
+    store.commit(epoch, changes).await.unwrap();
+    store.commit(epoch, jobs.iter().map(|job| Change::Job(Arc::new(job.clone()))).collect()).await.unwrap();
+
+    let any = || JobFilter { since_ms: Some(1_000), until_ms: Some(1_020), limit: 7, ..JobFilter::default() };
+    let digest = jobs[2].model.digest.to_string();
+    let own = |project: &str| Some(project.to_owned());
+    let filters = [
+        any(),
+        JobFilter { states: vec![JobState::Failed], ..any() },
+        JobFilter { states: vec![JobState::Queued, JobState::Running], ..any() },
+        JobFilter { project: own("yellow"), ..any() },
+        JobFilter { project: own("green"), states: vec![JobState::Succeeded, JobState::Failed], ..any() },
+        JobFilter { sku: Some("t4".into()), ..any() },
+        JobFilter { sku: Some(SKU.into()), states: vec![JobState::Running], project: own("green"), ..any() },
+        JobFilter { model: Some("model3.onnx".into()), ..any() },
+        JobFilter { model: Some(digest[..9].into()), ..any() },
+        JobFilter { model: Some(digest), states: vec![JobState::Queued], sku: Some("t4".into()), ..any() },
+        JobFilter { tags: vec!["nightly".into()], ..any() },
+        JobFilter { tags: vec!["nightly".into(), "team=vision".into()], project: own("yellow"), ..any() },
+        JobFilter { tags: vec!["team=vision".into()], states: vec![JobState::Succeeded], ..any() },
+        JobFilter { tags: vec!["nobody".into()], ..any() },
+        JobFilter { since_ms: Some(1_004), until_ms: Some(1_009), ..any() },
+        JobFilter { ids: jobs[..9].iter().map(|job| job.id.clone()).collect(), project: own("green"), ..any() },
+    ];
+    for filter in filters {
+        for order in [JobOrder::Newest, JobOrder::Oldest, JobOrder::Ended] {
+            let filter = JobFilter { order, ..filter.clone() };
+            let wanted = listed(&jobs, &filter);
+            let (mut found, mut behind, mut parts) = (Vec::new(), None, 0);
+            loop {
+                let part = store.part_of_jobs(JobFilter { behind, ..filter.clone() }).await.unwrap();
+                assert!(part.items.len() <= filter.limit);
+                found.extend(part.items.into_iter().map(|job| job.id));
+                behind = part.rest;
+                parts += 1;
+                if behind.is_none() {
+                    break;
+                }
+                assert!(parts < 100, "the list has no end: {filter:?}");
+            }
+            assert_eq!(found, wanted, "{filter:?}");
+            assert!(parts <= wanted.len() / 7 + 1, "{parts} parts for {}", wanted.len());
+            let count = store.count_jobs(filter.clone()).await.unwrap();
+            assert_eq!((count.count, count.is_exact), (wanted.len() as u64, true), "{filter:?}");
+        }
+    }
+    let counts = store.job_counts(Some("yellow")).await.unwrap();
+    assert_eq!(counts.values().sum::<u64>(), 20);
+    assert_eq!(counts.get(&("t4".into(), JobState::Succeeded)), Some(&5));
+    let of_sku = JobFilter { sku: Some("t4".into()), states: vec![JobState::Succeeded], ..JobFilter::default() };
+    assert_eq!(store.count_jobs(of_sku).await.unwrap(), Count { count: 15, is_exact: true });
+    let of_project = JobFilter { project: own("green"), ..JobFilter::default() };
+    assert_eq!(store.count_jobs(of_project).await.unwrap(), Count { count: 40, is_exact: true });
+    assert_eq!(store.oldest_waiting("t4").await.unwrap(), Some(1_000));
+    assert_eq!(store.oldest_waiting("l4").await.unwrap(), None);
+    // What comes meanwhile is no part of what is being read.
+    let first = store.part_of_jobs(JobFilter { limit: 3, ..JobFilter::default() }).await.unwrap();
+    let late = job("li999", JobState::Queued, 5_000);
+    store.commit(epoch, vec![Change::Job(Arc::new(late))]).await.unwrap();
+    let next = store.part_of_jobs(JobFilter { limit: 3, behind: first.rest, ..JobFilter::default() }).await.unwrap();
+    assert_eq!(ids(&next.items), ["li056", "li055", "li054"]);
+}
+
+/// The ids of a list as it is meant.
+fn listed(jobs: &[Job], filter: &JobFilter) -> Vec<JobId> {
+    let fits = |job: &&Job| {
+        let want = &job.wants[0];
+        (filter.states.is_empty() || filter.states.contains(&job.state))
+            && filter.project.as_ref().is_none_or(|project| want.project == *project)
+            && filter.sku.as_ref().is_none_or(|sku| job.sku.as_str() == sku)
+            && filter
+                .model
+                .as_ref()
+                .is_none_or(|model| job.model.name == *model || job.model.digest.to_string().starts_with(model))
+            && filter.tags.iter().all(|tag| want.tags.contains(tag))
+            && (filter.ids.is_empty() || filter.ids.contains(&job.id))
+            && filter.since_ms.is_none_or(|since| job.created_ms >= since)
+            && filter.until_ms.is_none_or(|until| job.created_ms <= until)
+            && (filter.order != JobOrder::Ended || job.ended_ms > 0)
+    };
+    let mut found: Vec<&Job> = jobs.iter().filter(fits).collect();
+    found.sort_by_key(|job| (if filter.order == JobOrder::Ended { job.ended_ms } else { job.created_ms }, &job.id));
+    if filter.order != JobOrder::Oldest {
+        found.reverse();
+    }
+    found.into_iter().map(|job| job.id.clone()).collect()
 }
 
 async fn records(store: &dyn Store, epoch: u64) {
@@ -352,7 +474,8 @@ async fn records(store: &dyn Store, epoch: u64) {
     let mut caches = snapshot.caches;
     caches.sort_by_key(|cache| cache.generation);
     assert_eq!(caches, [cache("t4", 1, Some("other")), cache("h100", 2, None)], "of each scope the newest, or none");
-    assert_eq!(snapshot.refusals, [refusal("ab2")]);
+    let stored = store.stored(vec![key("ab2"), key("aa1")]).await.unwrap();
+    assert_eq!([&stored[&key("ab2")].refusal, &stored[&key("aa1")].refusal], [&Some(refusal("ab2")), &None]);
     assert_eq!(snapshot.agents, [Agent { seen_ms: 6, ..agent }]);
     tokens(store, epoch, &token).await;
 }

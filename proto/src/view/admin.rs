@@ -80,3 +80,38 @@ impl From<v1::AuditRecord> for AuditView {
         }
     }
 }
+
+/// What a collection took away, or would.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CollectedView {
+    pub dry_run: bool,
+    pub jobs: u64,
+    pub engines: u64,
+    pub engine_bytes: u64,
+    /// Bytes that no record named any more, plans among them; a dry run does not look.
+    pub blobs: u64,
+    pub blob_bytes: u64,
+    /// The first of the engines.
+    pub gone: Vec<GoneView>,
+}
+
+/// An engine that went, or would.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GoneView {
+    pub engine_key: String,
+    pub plan_digest: String,
+    pub plan_bytes: u64,
+    /// `superseded`, `unused`, `quota` or `room`.
+    pub why: String,
+}
+
+impl From<v1::CollectGarbageReply> for CollectedView {
+    fn from(reply: v1::CollectGarbageReply) -> Self {
+        let v1::CollectGarbageReply { dry_run, jobs, engines, engine_bytes, blobs, blob_bytes, gone } = reply;
+        let gone = gone.into_iter().map(|gone| {
+            let v1::GoneEngine { engine_key, plan_digest, plan_bytes, why } = gone;
+            GoneView { engine_key, plan_digest, plan_bytes, why }
+        });
+        Self { dry_run, jobs, engines, engine_bytes, blobs, blob_bytes, gone: gone.collect() }
+    }
+}

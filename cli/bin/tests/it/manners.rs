@@ -234,15 +234,18 @@ fn lists_tell_rows_apart_and_say_that_there_are_more() {
     }
     submit(&["--threads", "2"]);
     submit(&["--threads", "1", "--option", "force_tactic=r64"]);
-    for rows in ["jobs", "engines"] {
+    // Of the jobs one was answered from the store.
+    for (rows, count) in [("jobs", 4), ("engines", 3)] {
         let differing = columns(&list(&[rows]));
         assert!(["THREADS", "SPEC"].iter().all(|name| differing.contains(&(*name).to_owned())), "{differing:?}");
         assert!(!differing.contains(&"SHAPES".to_owned()), "{differing:?}");
         let one = list(&[rows, "--limit", "1"]);
-        assert!(said(&one).contains(&format!("there are more {rows} than these 1")), "{}", said(&one));
+        assert!(said(&one).contains(&format!("1 of {count} {rows}: --limit 4 shows more")), "{}", said(&one));
+        assert_eq!(json(&list(&[rows, "--limit", "1", "--json"]))["total"], count);
         assert_eq!(json(&list(&[rows, "--limit", "1", "--json"]))["more"], true);
         let all = list(&[rows, "--limit", "50"]);
-        assert!(!said(&all).contains("there are more"), "{}", said(&all));
+        assert!(!said(&all).contains("shows more"), "{}", said(&all));
+        assert_eq!(json(&list(&[rows, "--all", "--json"]))[rows].as_array().map(Vec::len), Some(count));
         assert_eq!(json(&list(&[rows, "--json"]))["more"], false);
     }
 }

@@ -6,6 +6,8 @@
 //! A blob appears under its final name by rename, after its digest was checked and its bytes were fsynced; so what is
 //! visible is whole, and what a crash leaves lies in `staging/` and is resumed or collected. No repair step is needed.
 //!
+//! `sweep` removes what nothing names any more.
+//!
 //! # Damage
 //!
 //! A published file carries a fixed modification time. A file without it was written to by somebody else (or restored
@@ -14,6 +16,7 @@
 //! the digest of what it receives.
 
 mod published;
+mod sweep;
 mod upload;
 
 pub use upload::{Begun, UploadStatus};
@@ -35,7 +38,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 use upload::{UploadSlot, Uploads};
 
@@ -241,7 +244,7 @@ impl Inner {
 
     fn store(&self, bytes: &[u8]) -> Result<Digest, BlobError> {
         let digest = Digest::of(bytes);
-        if self.size(digest)?.is_some() {
+        if self.announce(digest)?.is_some() {
             return Ok(digest);
         }
         self.check_room(bytes.len() as u64)?;
@@ -352,7 +355,7 @@ impl Inner {
 
 impl BlobStore for LocalBlobs {
     fn size(&self, digest: Digest) -> BoxFuture<'_, Result<Option<u64>, ApiError>> {
-        async move { Ok(self.find(digest).await?) }.boxed()
+        async move { Ok(self.announce(digest).await?) }.boxed()
     }
 
     fn read(
@@ -369,6 +372,14 @@ impl BlobStore for LocalBlobs {
 
     fn put(&self, bytes: Bytes) -> BoxFuture<'_, Result<Digest, ApiError>> {
         async move { Ok(self.store(bytes).await?) }.boxed()
+    }
+
+    fn old_blobs(&self, folder: u8, before: SystemTime) -> BoxFuture<'_, Result<Vec<(Digest, u64)>, ApiError>> {
+        async move { Ok(Self::old_blobs(self, folder, before).await?) }.boxed()
+    }
+
+    fn remove_old(&self, digest: Digest, before: SystemTime) -> BoxFuture<'_, Result<Option<u64>, ApiError>> {
+        async move { Ok(Self::remove_old(self, digest, before).await?) }.boxed()
     }
 }
 

@@ -29,6 +29,11 @@ pub(super) fn publish(file: &File, from: &Path, to: &Path) -> io::Result<()> {
     durable::publish(file, from, to)
 }
 
+/// Renews the change time of a published file, and nothing else of it.
+pub(super) fn renew(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(0o444))
+}
+
 /// Whether nothing was written to the file since [`publish`].
 pub(super) fn is_unmodified(metadata: &fs::Metadata) -> bool {
     metadata.modified().is_ok_and(|time| time == published_mtime())

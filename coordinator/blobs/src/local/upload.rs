@@ -295,7 +295,7 @@ impl LocalBlobs {
     ) -> Result<Begun, BlobError> {
         let inner = self.inner.clone();
         blocking(move || {
-            if may_know && let Some(stored) = inner.size(digest)? {
+            if may_know && let Some(stored) = inner.announce(digest)? {
                 if stored == size_bytes {
                     return Ok(Begun::Exists);
                 }

@@ -83,6 +83,7 @@ impl FarmRpc for Rpc {
         list_projects(v1::ListProjectsRequest) -> v1::ListProjectsReply;
         set_project(v1::SetProjectRequest) -> v1::SetProjectReply;
         list_audit(v1::ListAuditRequest) -> v1::ListAuditReply;
+        collect_garbage(v1::CollectGarbageRequest) -> v1::CollectGarbageReply;
         watch_jobs(v1::WatchJobsRequest) -> Self::WatchJobsStream;
         read_log(v1::ReadLogRequest) -> Self::ReadLogStream;
         list_devices(v1::ListDevicesRequest) -> v1::ListDevicesReply;

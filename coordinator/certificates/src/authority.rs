@@ -162,7 +162,7 @@ impl PublicKeyData for PublicKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::certificates::Shown;
+    use crate::Shown;
     use rcgen::SigningKey as _;
 
     fn proven(key: &KeyPair, words: &[u8]) -> Result<PublicKey, AuthorityError> {

@@ -1,0 +1,29 @@
+//! Fills a data folder as years leave it: `cargo run --release -p planforge-grown --example grown_farm -- FOLDER
+//! [WAITING [FINISHED [blobs]]]`, 100,000 and 1,000,000 by default. `planforge coordinator --data-dir FOLDER` serves it then.
+
+#![expect(clippy::print_stdout, reason = "an example says what it did")]
+
+use planforge_grown::{Size, Trouble, grow};
+use std::{
+    path::PathBuf,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+#[tokio::main]
+async fn main() -> Result<(), Trouble> {
+    let mut words = std::env::args().skip(1);
+    let folder = PathBuf::from(words.next().ok_or("name a folder")?);
+    let mut number = |usual: usize| words.next().map_or(Ok(usual), |word| word.parse());
+    let (waiting, finished) = (number(100_000)?, number(1_000_000)?);
+    let size = Size { waiting, finished, with_blobs: words.next().is_some_and(|word| word == "blobs") };
+    std::fs::create_dir_all(&folder)?;
+    let begin = Instant::now();
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as u64;
+    let grown = grow(&folder, size, now_ms, |grown| {
+        if grown.jobs % 100_000 == 0 {
+            println!("{} jobs after {:.0} s", grown.jobs, begin.elapsed().as_secs_f64());
+        }
+    });
+    println!("{:?} in {:.0} s", grown.await?, begin.elapsed().as_secs_f64());
+    Ok(())
+}

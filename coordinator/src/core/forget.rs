@@ -1,0 +1,64 @@
+//! Taking away what a policy let go, as long as nobody needs it now.
+
+use super::{
+    effects::Effects,
+    model::{Change, Job},
+    state::{Flight, Now, State},
+};
+use planforge_types::{Digest, EngineKey};
+use std::collections::BTreeSet;
+
+/// What is to go, as it was found a moment ago.
+#[derive(Clone, Debug, Default)]
+pub struct Forget {
+    /// Ended ones.
+    pub jobs: Vec<Job>,
+    /// Builds by key and plan.
+    pub builds: Vec<(EngineKey, Digest)>,
+    pub requests: Vec<String>,
+    /// A build that was used since stays.
+    pub unused_since_ms: u64,
+}
+
+impl State {
+    pub(super) fn forget(&mut self, forget: Forget, effects: &mut Effects) {
+        // A job that lives was never found as one that ended; ids are given once.
+        let ended = forget.jobs.into_iter().filter(|job| job.state.is_terminal() && !self.jobs.contains_key(&job.id));
+        effects.changes.extend(ended.map(|job| Change::ForgetJob(Box::new(job))));
+        effects.changes.extend(forget.requests.into_iter().map(Change::ForgetRequest));
+        let measured = self.flights.keys().filter_map(|flight| match flight {
+            Flight::Measure { plan, .. } => Some(*plan),
+            Flight::Build(_) => None,
+        });
+        // Plans that live jobs measure, or that they are to take the place of.
+        let needed: BTreeSet<Digest> = if forget.builds.is_empty() { BTreeSet::new() } else { measured.collect() };
+        for (key, plan) in forget.builds {
+            let is_needed = needed.contains(&plan)
+                || self.flights.contains_key(&Flight::Build(key))
+                || self.known.used_since(&key, forget.unused_since_ms);
+            if !is_needed {
+                self.known.forgotten(key);
+                effects.changes.push(Change::ForgetBuild { key, plan });
+            }
+        }
+    }
+
+    /// Somebody fetched these engines, or looked at them to do so.
+    pub(super) fn used(&mut self, keys: Vec<EngineKey>, now: Now, effects: &mut Effects) {
+        for key in keys {
+            self.use_engine(key, now, effects);
+        }
+    }
+
+    pub(super) fn use_engine(&mut self, key: EngineKey, now: Now, effects: &mut Effects) {
+        if self.known.used(key, now.wall_ms) {
+            effects.changes.push(Change::EngineUsed { key, at_ms: now.wall_ms });
+        }
+    }
+
+    /// Blobs that are needed although no job and no engine names them: timing caches.
+    pub fn named_beside_jobs(&self) -> BTreeSet<Digest> {
+        let caches = self.caches.values().flat_map(|cache| [cache.cache.map(|cache| cache.digest), cache.previous]);
+        caches.flatten().chain(self.config.plugins.iter().copied()).collect()
+    }
+}

@@ -1,0 +1,270 @@
+//! Taking away what nobody needs any more, as the policy says (`planforge-retention`), beside the farm's work.
+//!
+//! A collection goes in small steps, each safe by itself:
+//!
+//! 1. **Mark**: ended jobs and old builds are read in small pieces, and the policy says which go.
+//! 2. **Forget**: their rows go, a piece a transaction, through the leader: what a live job needs, or what somebody used
+//!    meanwhile, stays. A transaction takes a record with everything that is only of it, or nothing.
+//! 3. **Sweep**: bytes that no row names go, folder by folder, unless they were stored or announced within the grace
+//!    (`coordinator/blobs/src/local/sweep.rs`).
+//!
+//! A crash between two steps leaves bytes without a name at worst; the next collection sweeps them. A dry run marks, and
+//! sweeps nothing.
+
+use super::{Farm, leader::Message, tokens::admin};
+use crate::{
+    auth::{Actor, Role},
+    core::{AuditKind, Forget, Input},
+    store::{BuildName, EngineFilter},
+};
+use planforge_proto::{ApiError, v1};
+use planforge_retention::{Policy, builds_before, decide, jobs_before};
+use planforge_types::{Digest, EngineKey};
+use std::{
+    collections::BTreeMap,
+    sync::PoisonError,
+    time::{Duration, SystemTime},
+};
+
+/// Records of one transaction: a commit of so many takes a few milliseconds, in which agents wait.
+const AT_ONCE: usize = 64;
+/// Builds that are weighed against each other at once.
+const WEIGHED_AT_ONCE: usize = 2_000;
+/// Between two transactions, so that those of agents and callers come in between.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Downloads that are remembered, so that one of many pieces is noted once, and for how long.
+const DOWNLOADS_KEPT: usize = 10_000;
+const DOWNLOAD_NOTED_EVERY_MS: u64 = 10 * 60 * 1_000;
+/// Engines that a reply names.
+const NAMED_MAX: usize = 1_000;
+
+/// Where a collection is.
+#[derive(Debug)]
+enum Stage {
+    Jobs,
+    Requests,
+    /// Behind that build.
+    Builds(Option<(u64, BuildName)>),
+    Sweep(u16),
+    Done,
+}
+
+/// One collection; see [`Collection::step`].
+#[derive(Debug)]
+pub struct Collection {
+    farm: Farm,
+    policy: Policy,
+    dry_run: bool,
+    now_ms: u64,
+    stage: Stage,
+    /// Bytes of plans beyond what the policy has room for.
+    excess_bytes: u64,
+    told: v1::CollectGarbageReply,
+}
+
+impl Farm {
+    /// Takes away what the policy lets go; tells what. Needs role admin.
+    ///
+    /// # Errors
+    /// Without the role, or when the store or the disk refuses.
+    pub async fn collect_garbage(
+        &self,
+        actor: &Actor,
+        request: v1::CollectGarbageRequest,
+    ) -> Result<v1::CollectGarbageReply, ApiError> {
+        let what = if request.dry_run { "dry run" } else { "collection" };
+        let collected = async {
+            admin(actor)?;
+            let mut collection = self.collection(self.config().retention.clone(), request.dry_run).await?;
+            while collection.step().await? {}
+            Ok(collection.told)
+        };
+        self.audited(actor, AuditKind::Admin, "gc", what, collected).await
+    }
+
+    /// Notes that somebody fetches an engine. A farm that takes no writes now forgets it.
+    pub(super) fn note_use(&self, key: EngineKey) {
+        let _ = self.try_tell(Message::Input { input: Input::Used(vec![key]), answer: None });
+    }
+
+    /// Notes that somebody downloads a blob; where it is a plan, its engine is used.
+    pub fn note_download(&self, actor: &Actor, digest: Digest) {
+        let now_ms = self.clock().mono_ms();
+        let mut known = self.inner.downloads.lock().unwrap_or_else(PoisonError::into_inner);
+        let lately = known.get(&digest).is_some_and(|at_ms| now_ms < at_ms + DOWNLOAD_NOTED_EVERY_MS);
+        if actor.role == Role::Agent || lately {
+            return;
+        }
+        if known.len() >= DOWNLOADS_KEPT {
+            known.retain(|_, at_ms| now_ms < *at_ms + DOWNLOAD_NOTED_EVERY_MS);
+        }
+        if known.len() >= DOWNLOADS_KEPT {
+            known.clear();
+        }
+        known.insert(digest, now_ms);
+        drop(known);
+        let farm = self.clone();
+        tokio::spawn(async move {
+            let filter = EngineFilter { plan: Some(digest), limit: 1, ..EngineFilter::default() };
+            match farm.timed("engines", farm.store().engines(filter)).await {
+                Ok(engines) => engines.first().into_iter().for_each(|engine| farm.note_use(engine.key)),
+                Err(error) => tracing::debug!(%error, "a download could not be noted"),
+            }
+        });
+    }
+
+    /// A collection that has not begun. Quotas of projects are added to the policy.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn collection(&self, mut policy: Policy, dry_run: bool) -> Result<Collection, ApiError> {
+        let quotas = self.ask(|state, _| state.bytes_quotas()).await?;
+        policy.quotas_bytes.extend(quotas);
+        let bytes = self.timed("plan_bytes", self.store().plan_bytes()).await?;
+        let excess_bytes = policy.room_bytes.map_or(0, |room| bytes.saturating_sub(room));
+        let now_ms = self.clock().wall_ms();
+        let told = v1::CollectGarbageReply { dry_run, ..Default::default() };
+        Ok(Collection { farm: self.clone(), policy, dry_run, now_ms, stage: Stage::Jobs, excess_bytes, told })
+    }
+
+    /// Collects again and again, the first time after a while.
+    pub(crate) async fn collect_for_ever(self, first: Duration, every: Duration) {
+        let mut pause = first;
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = every;
+            match self.collect_garbage(&Actor::local(), v1::CollectGarbageRequest::default()).await {
+                Ok(told) if told.jobs + told.engines + told.blobs > 0 => tracing::info!(
+                    jobs = told.jobs,
+                    engines = told.engines,
+                    blobs = told.blobs,
+                    bytes = told.blob_bytes,
+                    "what nobody needs any more is gone"
+                ),
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "nothing could be taken away; trying again later"),
+            }
+            if self.inner.inbox.is_closed() {
+                return;
+            }
+        }
+    }
+}
+
+impl Collection {
+    /// What is gone so far, or would be.
+    pub fn told(&self) -> &v1::CollectGarbageReply {
+        &self.told
+    }
+
+    /// One step; `false`: it was the last.
+    ///
+    /// # Errors
+    /// When the store or the disk refuses. What was done before stays done.
+    pub async fn step(&mut self) -> Result<bool, ApiError> {
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Jobs => self.jobs().await?,
+            Stage::Requests => self.requests().await?,
+            Stage::Builds(behind) => self.builds(behind).await?,
+            Stage::Sweep(folder) => self.sweep(folder).await?,
+            Stage::Done => Stage::Done,
+        };
+        Ok(!matches!(self.stage, Stage::Done))
+    }
+
+    async fn forget(&self, forget: Forget) -> Result<(), ApiError> {
+        if !self.dry_run {
+            self.farm.input(Input::Forget(Box::new(forget))).await?;
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+
+    async fn jobs(&mut self) -> Result<Stage, ApiError> {
+        let Some(before_ms) = jobs_before(&self.policy, self.now_ms) else { return Ok(Stage::Builds(None)) };
+        let store = self.farm.store();
+        if self.dry_run {
+            self.told.jobs = self.farm.timed("old_jobs", store.count_jobs_ended_before(before_ms)).await?;
+            return Ok(Stage::Builds(None));
+        }
+        let jobs = self.farm.timed("old_jobs", store.jobs_ended_before(before_ms, AT_ONCE)).await?;
+        let count = jobs.len();
+        self.told.jobs += count as u64;
+        if count > 0 {
+            self.forget(Forget { jobs, ..Forget::default() }).await?;
+        }
+        Ok(if count < AT_ONCE { Stage::Requests } else { Stage::Jobs })
+    }
+
+    async fn requests(&mut self) -> Result<Stage, ApiError> {
+        let Some(before_ms) = jobs_before(&self.policy, self.now_ms) else {
+            return Ok(Stage::Builds(None));
+        };
+        let found = self.farm.store().requests_without_jobs(before_ms, AT_ONCE);
+        let requests = self.farm.timed("old_requests", found).await?;
+        let count = requests.len();
+        if count > 0 {
+            self.forget(Forget { requests, ..Forget::default() }).await?;
+        }
+        Ok(if count < AT_ONCE { Stage::Builds(None) } else { Stage::Requests })
+    }
+
+    async fn builds(&mut self, behind: Option<(u64, BuildName)>) -> Result<Stage, ApiError> {
+        let before_ms = builds_before(&self.policy, self.now_ms);
+        let old = self.farm.store().builds_unused_since(before_ms, behind, WEIGHED_AT_ONCE, self.now_ms);
+        let old = self.farm.timed("old_builds", old).await?;
+        let bytes: u64 = old.iter().map(|build| build.bytes).sum();
+        // Of this piece so much may stay that the excess is gone with it; it is the piece that was used longest ago.
+        let room_bytes = self.policy.room_bytes.map(|_| bytes.saturating_sub(self.excess_bytes));
+        let policy = Policy { room_bytes, ..self.policy.clone() };
+        let sizes: BTreeMap<BuildName, u64> = old.iter().map(|build| (build.name, build.bytes)).collect();
+        let mut gone = Vec::new();
+        for (name, why) in decide(&policy, &old, self.now_ms) {
+            let plan_bytes = sizes.get(&name).copied().unwrap_or_default();
+            self.excess_bytes = self.excess_bytes.saturating_sub(plan_bytes);
+            self.told.engines += 1;
+            self.told.engine_bytes += plan_bytes;
+            if self.told.gone.len() < NAMED_MAX {
+                self.told.gone.push(v1::GoneEngine {
+                    engine_key: name.0.to_string(),
+                    plan_digest: name.1.to_string(),
+                    plan_bytes,
+                    why: why.name().into(),
+                });
+            }
+            gone.push(name);
+        }
+        for builds in gone.chunks(AT_ONCE) {
+            let unused_since_ms = self.now_ms;
+            self.forget(Forget { builds: builds.to_vec(), unused_since_ms, ..Forget::default() }).await?;
+        }
+        let last = old.last().filter(|_| old.len() == WEIGHED_AT_ONCE);
+        Ok(match last {
+            Some(last) => Stage::Builds(Some((last.used_ms, last.name))),
+            None => Stage::Sweep(0),
+        })
+    }
+
+    async fn sweep(&mut self, folder: u16) -> Result<Stage, ApiError> {
+        let Ok(at) = u8::try_from(folder) else { return Ok(Stage::Done) };
+        if self.dry_run {
+            return Ok(Stage::Done);
+        }
+        // By the clock of the disk.
+        let Some(before) = SystemTime::now().checked_sub(Duration::from_millis(self.policy.grace_ms)) else {
+            return Ok(Stage::Done);
+        };
+        let blobs = self.farm.blobs();
+        let old = blobs.old_blobs(at, before).await?;
+        let names: Vec<Digest> = old.iter().map(|(digest, _)| *digest).collect();
+        let unnamed = self.farm.timed("unnamed_blobs", self.farm.store().unnamed_blobs(names)).await?;
+        let needed = self.farm.ask(|state, _| state.named_beside_jobs()).await?;
+        for digest in unnamed.into_iter().filter(|digest| !needed.contains(digest)) {
+            if let Some(bytes) = blobs.remove_old(digest, before).await? {
+                self.told.blobs += 1;
+                self.told.blob_bytes += bytes;
+            }
+        }
+        Ok(Stage::Sweep(folder + 1))
+    }
+}
