@@ -5,7 +5,10 @@ mod local;
 mod uploader;
 
 pub use error::{BlobError, Room, Whose};
-pub use local::{Begun, LocalBlobs, LocalBlobsOptions, ScrubReport, UploadStatus, blob_path};
+pub use local::{
+    Begun, How, LocalBlobs, LocalBlobsOptions, ScrubOptions, ScrubReport, ScrubState, UploadStatus, blob_path,
+    check_blob, copy_blob,
+};
 pub use uploader::{ProjectRoom, Uploader};
 
 use bytes::Bytes;
@@ -28,4 +31,9 @@ pub trait BlobStore: Send + Sync + 'static {
 
     /// Stores a small blob (a card, a report, a sealed log) in one call and returns its digest.
     fn put(&self, bytes: Bytes) -> BoxFuture<'_, Result<Digest, ApiError>>;
+
+    /// Whether work may be taken that will store something: what runs already has room of its own.
+    fn room_for_work(&self) -> Result<(), ApiError> {
+        Ok(())
+    }
 }

@@ -19,6 +19,7 @@
 //! | `audit` | one line of the audit log |
 //! | `blob_refs` | which blobs records name, and to whom they belong by that |
 //! | `attempts` | leases and how attempts end: success, failure classes, requeue, expiry |
+//! | `elsewhere` | what an agent's host lacked, and who may have it |
 //! | `cancel` | withdrawal of requests |
 //! | `caches` | timing and tactic caches: what a build begins with, whose result is kept |
 //! | `plugins` | which native code workers may load |
@@ -39,6 +40,7 @@ mod blob_refs;
 mod caches;
 mod cancel;
 mod effects;
+mod elsewhere;
 mod fleet;
 mod foresee;
 pub mod invariants;
@@ -57,6 +59,7 @@ pub use agents::{AgentView, Farewell};
 pub use audit::{AuditKind, AuditLine};
 pub use blob_refs::BlobHolder;
 pub use effects::{Counters, Effects, JobRef, Reply, Submitted, ToAgent};
+pub use elsewhere::Lack;
 pub use fleet::{ATTEMPT_REPORTS_MAX, DeviceView};
 pub use foresee::{Foreseen, Foresight};
 pub use model::{

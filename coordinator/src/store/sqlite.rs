@@ -5,6 +5,7 @@ use super::{
     mem::{ReportOf, engine_ref},
     sql::{MODEL, Select, Statement, Value},
     sqlite_writer::{Write, Writer},
+    unreadable::Unreadable,
 };
 use crate::core::{
     Agent, AuditLine, CacheRecord, Change, Covered, Engine, Event, Job, JobId, JobState, PluginRecord, ProjectRecord,
@@ -21,7 +22,8 @@ use sqlx::{
 };
 use std::{
     collections::BTreeMap,
-    path::Path,
+    fs,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::sync::{mpsc, oneshot};
@@ -36,25 +38,36 @@ const MIGRATIONS: [&str; 7] = [
     include_str!("../../../migrations/sqlite/0006_projects.sql"),
     include_str!("../../../migrations/sqlite/0007_audit.sql"),
 ];
+/// The schema that this program writes.
+pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 /// Commits that may wait for the writer.
 const WRITER_QUEUE: usize = 1_024;
+/// SQLite's primary codes for a file whose pages contradict each other, and for one that is no database.
+const SQLITE_CORRUPT: i64 = 11;
+const SQLITE_NOTADB: i64 = 26;
+/// Names the check of every page's structure.
+pub(super) const QUICK_CHECK: &str = "SQLite's quick_check";
 /// How long a statement waits for another process that holds the database.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that only read.
 const READERS: u32 = 3;
+/// Databases up to this size are checked whole whenever they are opened; larger ones would make a start wait.
+const CHECKED_AT_OPEN_MAX_BYTES: u64 = 16 << 20;
 
 /// SQLite in one file: one writer task that commits everything waiting in one transaction, readers beside it.
 #[derive(Debug)]
 pub struct SqliteStore {
     writer: mpsc::Sender<Write>,
     readers: SqlitePool,
+    file: PathBuf,
+    unreadable: Unreadable,
 }
 
 impl SqliteStore {
     /// Opens or creates the database file and brings its schema up to date.
     ///
     /// # Errors
-    /// When the file cannot be opened or belongs to a newer program.
+    /// When the file cannot be opened, is damaged or belongs to a newer program.
     pub async fn open(file: &Path) -> Result<Self, ApiError> {
         Ok(Self::open_limited(file, None).await?)
     }
@@ -64,8 +77,10 @@ impl SqliteStore {
     /// # Errors
     /// When the file cannot be opened or belongs to a newer program.
     pub async fn open_limited(file: &Path, max_bytes: Option<u64>) -> Result<Self, StoreError> {
-        let cannot =
-            |error: sqlx::Error| StoreError::Open { path: file.display().to_string(), detail: error.to_string() };
+        let cannot = |error: sqlx::Error| match classify(file, "open it", &error) {
+            damaged @ StoreError::Damaged { .. } => damaged,
+            _ => StoreError::Open { path: file.display().to_string(), detail: error.to_string() },
+        };
         let options = SqliteConnectOptions::new()
             .filename(file)
             .create_if_missing(true)
@@ -74,7 +89,8 @@ impl SqliteStore {
             .busy_timeout(BUSY_TIMEOUT)
             .statement_cache_capacity(256);
         let mut connection = SqliteConnection::connect_with(&options).await.map_err(cannot)?;
-        migrate(&mut connection).await?;
+        check_small(&mut connection, file).await?;
+        migrate(&mut connection, file).await?;
         let mut writer = Writer {
             file: file.to_owned(),
             options: options.clone().create_if_missing(false),
@@ -90,16 +106,62 @@ impl SqliteStore {
             .map_err(cannot)?;
         let (sender, inbox) = mpsc::channel(WRITER_QUEUE);
         tokio::spawn(writer.run(inbox));
-        Ok(Self { writer: sender, readers })
+        Ok(Self { writer: sender, readers, file: file.to_owned(), unreadable: Unreadable::default() })
     }
 
     async fn rows(&self, statement: Statement) -> Result<Vec<SqliteRow>, StoreError> {
         let query = sqlx::query_with(AssertSqlSafe(statement.sql), arguments(statement.values));
-        query.fetch_all(&self.readers).await.map_err(|error| classify("read", &error))
+        query.fetch_all(&self.readers).await.map_err(|error| classify(&self.file, "read", &error))
+    }
+
+    /// The records of rows; what cannot be decoded is left out and counted, so that it hides nothing but itself.
+    fn records<T>(
+        &self,
+        rows: &[SqliteRow],
+        decode: impl Fn(&SqliteRow) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut records = Vec::with_capacity(rows.len());
+        for row in rows {
+            match decode(row) {
+                Ok(record) => records.push(record),
+                Err(error @ StoreError::Corrupt { .. }) => self.unreadable.left_out(row, &error),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(records)
     }
 
     async fn docs<T: DeserializeOwned>(&self, what: &'static str, statement: Statement) -> Result<Vec<T>, StoreError> {
-        self.rows(statement).await?.iter().map(|row| parse(what, &text(row, "doc")?)).collect()
+        self.records(&self.rows(statement).await?, doc_of(what))
+    }
+
+    /// At most `limit` records, fewer only where there are no more: what is left out makes no page look like the last.
+    async fn page<T>(
+        &self,
+        select: &Select,
+        order: &str,
+        limit: usize,
+        decode: impl Fn(&SqliteRow) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut asked = limit;
+        loop {
+            let rows = self.rows(select.clone().order(order, asked)).await?;
+            let mut records = self.records(&rows, &decode)?;
+            if records.len() >= limit || rows.len() < asked {
+                records.truncate(limit);
+                return Ok(records);
+            }
+            asked = asked.saturating_mul(2);
+        }
+    }
+
+    /// The one record that was asked for; there it matters that it cannot be decoded.
+    async fn doc<T: DeserializeOwned>(
+        &self,
+        what: &'static str,
+        statement: Statement,
+    ) -> Result<Option<T>, StoreError> {
+        self.rows(statement).await?.first().map(doc_of(what)).transpose()
     }
 }
 
@@ -117,29 +179,41 @@ pub(super) fn arguments(values: Vec<Value>) -> SqliteArguments {
 }
 
 /// Sorts a database error into what can be done about it.
-pub(super) fn classify(operation: &'static str, error: &sqlx::Error) -> StoreError {
+pub(super) fn classify(file: &Path, operation: &'static str, error: &sqlx::Error) -> StoreError {
     let detail = error.to_string();
     let code = error.as_database_error().and_then(|e| e.code()).and_then(|code| code.parse::<i64>().ok());
     // The low byte of SQLite's extended codes is the primary one.
     match code.map(|code| code & 0xff) {
         Some(5 | 6) => StoreError::Busy { detail },
         Some(8) => StoreError::ReadOnly { detail },
+        Some(SQLITE_CORRUPT | SQLITE_NOTADB) => {
+            StoreError::Damaged { path: file.display().to_string(), check: format!("trying to {operation}"), detail }
+        }
         Some(13) => StoreError::Full { detail },
         _ => StoreError::Failed { operation, detail },
     }
 }
 
-fn text(row: &SqliteRow, column: &str) -> Result<String, StoreError> {
-    row.try_get(column).map_err(|error| classify("read", &error))
+/// A column that holds something else than it should is damage of this row alone.
+fn unlike(error: &sqlx::Error) -> StoreError {
+    StoreError::Corrupt { what: "a row", detail: error.to_string() }
+}
+
+pub(super) fn text(row: &SqliteRow, column: &str) -> Result<String, StoreError> {
+    row.try_get(column).map_err(|error| unlike(&error))
 }
 
 fn number(row: &SqliteRow, column: &str) -> Result<u64, StoreError> {
-    let number: i64 = row.try_get(column).map_err(|error| classify("read", &error))?;
+    let number: i64 = row.try_get(column).map_err(|error| unlike(&error))?;
     Ok(number.max(0).unsigned_abs())
 }
 
 fn parse<T: DeserializeOwned>(what: &'static str, document: &str) -> Result<T, StoreError> {
     serde_json::from_str(document).map_err(|error| StoreError::Corrupt { what, detail: error.to_string() })
+}
+
+pub(super) fn doc_of<T: DeserializeOwned>(what: &'static str) -> impl Fn(&SqliteRow) -> Result<T, StoreError> {
+    move |row| parse(what, &text(row, "doc")?)
 }
 
 fn digest(what: &'static str, text: &str) -> Result<Digest, StoreError> {
@@ -150,8 +224,21 @@ fn digest_or_none(what: &'static str, text: &str) -> Result<Option<Digest>, Stor
     if text.is_empty() { Ok(None) } else { digest(what, text).map(Some) }
 }
 
-async fn migrate(connection: &mut SqliteConnection) -> Result<(), StoreError> {
-    let failed = |error: sqlx::Error| classify("bring its schema up to date", &error);
+/// Looks at every page of a small database, so that damage is said at the start and not by whoever meets it.
+async fn check_small(connection: &mut SqliteConnection, file: &Path) -> Result<(), StoreError> {
+    if fs::metadata(file).map_or(0, |facts| facts.len()) > CHECKED_AT_OPEN_MAX_BYTES {
+        return Ok(());
+    }
+    let checked = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(connection).await;
+    let found: String = checked.map_err(|error| classify(file, "check it", &error))?;
+    match found.as_str() {
+        "ok" => Ok(()),
+        _ => Err(StoreError::Damaged { path: file.display().to_string(), check: QUICK_CHECK.into(), detail: found }),
+    }
+}
+
+async fn migrate(connection: &mut SqliteConnection, file: &Path) -> Result<(), StoreError> {
+    let failed = |error: sqlx::Error| classify(file, "bring its schema up to date", &error);
     sqlx::query("CREATE TABLE IF NOT EXISTS schema_versions (version BIGINT PRIMARY KEY, applied_ms BIGINT NOT NULL)")
         .execute(&mut *connection)
         .await
@@ -161,9 +248,9 @@ async fn migrate(connection: &mut SqliteConnection) -> Result<(), StoreError> {
         .fetch_one(&mut *transaction)
         .await
         .map_err(failed)?;
-    let (found, known) = (found.unwrap_or(0), MIGRATIONS.len() as i64);
+    let (found, known) = (found.unwrap_or(0), SCHEMA_VERSION);
     if found > known {
-        return Err(StoreError::NewerSchema { found, known });
+        return Err(StoreError::NewerSchema { path: file.display().to_string(), found, known });
     }
     let applied_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as i64);
     for (version, script) in (1..).zip(MIGRATIONS).skip(found.max(0).unsigned_abs() as usize) {
@@ -213,17 +300,20 @@ impl Store for SqliteStore {
                  THEN json_extract(document, '$.accurate') IS NOT 0 ELSE 1 END AS accurate \
                  FROM reports WHERE engine_key <> '' ORDER BY created_ms, digest",
             );
-            for row in self.rows(rows).await? {
-                let sku = text(&row, "sku")?;
+            let report = |row: &SqliteRow| {
+                let sku = text(row, "sku")?;
                 let sku = sku
                     .parse()
                     .map_err(|error| StoreError::Corrupt { what: "a report", detail: format!("{error}") })?;
-                let digest = digest("a report", &text(&row, "digest")?)?;
-                let eval = digest_or_none("a report", &text(&row, "eval_digest")?)?;
-                let measure = parse("a report", &text(&row, "measure")?)?;
-                let (accurate, job) = (number(&row, "accurate")? != 0, text(&row, "job")?.into());
+                let digest = digest("a report", &text(row, "digest")?)?;
+                let eval = digest_or_none("a report", &text(row, "eval_digest")?)?;
+                let measure = parse("a report", &text(row, "measure")?)?;
+                let (accurate, job) = (number(row, "accurate")? != 0, text(row, "job")?.into());
                 let report = ReportOf { digest, covered: Covered { eval, measure }, accurate, sku, job };
-                reports.entry(text(&row, "plan_digest")?).or_default().push(report);
+                Ok((text(row, "plan_digest")?, report))
+            };
+            for (plan, report) in self.records(&self.rows(rows).await?, report)? {
+                reports.entry(plan).or_default().push(report);
             }
             let known = |engine: &Engine| reports.get(&engine.plan.digest.to_string()).cloned().unwrap_or_default();
             let engines =
@@ -254,7 +344,7 @@ impl Store for SqliteStore {
         Box::pin(async move {
             let mut select = Select::new("SELECT doc FROM jobs");
             let statement = select.filter("id = #", Some(id.as_str())).order("id", 1);
-            Ok(self.docs("a job", statement).await?.pop())
+            self.doc("a job", statement).await
         })
     }
 
@@ -277,7 +367,7 @@ impl Store for SqliteStore {
                 .filter("sku = #", filter.sku)
                 .filter(MODEL, filter.model)
                 .behind("created_ms, id", filter.behind.map(|(at_ms, id)| vec![at_ms.into(), String::from(id).into()]));
-            self.docs("a job", select.order("created_ms DESC, id DESC", filter.limit)).await
+            self.page(&select, "created_ms DESC, id DESC", filter.limit, doc_of("a job")).await
         })
     }
 
@@ -289,7 +379,7 @@ impl Store for SqliteStore {
                 .filter("seq > #", Some(filter.after))
                 .filter("job IN (SELECT job FROM job_projects WHERE project = #)", filter.project)
                 .one_of("job", filter.jobs.iter().map(|id| id.as_str().to_owned()));
-            self.rows(select.order("seq", filter.limit)).await?.iter().map(event).collect()
+            self.page(&select, "seq", filter.limit, event).await
         })
     }
 
@@ -314,8 +404,8 @@ impl Store for SqliteStore {
                         .behind
                         .map(|(at_ms, key, plan)| vec![at_ms.into(), key.to_string().into(), plan.to_string().into()]),
                 );
-            let statement = select.order("created_ms DESC, engine_key DESC, plan_digest DESC", filter.limit);
-            self.docs("an engine", statement).await
+            let order = "created_ms DESC, engine_key DESC, plan_digest DESC";
+            self.page(&select, order, filter.limit, doc_of("an engine")).await
         })
     }
 
@@ -335,7 +425,7 @@ impl Store for SqliteStore {
                     "created_ms, digest",
                     filter.behind.map(|(at_ms, digest)| vec![at_ms.into(), digest.to_string().into()]),
                 );
-            self.rows(select.order("created_ms DESC, digest DESC", filter.limit)).await?.iter().map(report).collect()
+            self.page(&select, "created_ms DESC, digest DESC", filter.limit, report).await
         })
     }
 
@@ -345,29 +435,22 @@ impl Store for SqliteStore {
             select.filter("project = #", Some(project)).filter("idempotency_key = #", Some(idempotency_key));
             // Repeats the condition of the partial index, which is used only then.
             select.always("idempotency_key <> ''");
-            Ok(self.docs("a request", select.order("id", 1)).await?.pop())
+            // Taken for one that is not there, the request would be made twice.
+            self.doc("a request", select.order("id", 1)).await
         })
     }
 
     fn request_of_id<'a>(&'a self, id: &'a str) -> Answer<'a, Option<RequestRecord>> {
         Box::pin(async move {
             let mut select = Select::new("SELECT doc FROM requests");
-            Ok(self.docs("a request", select.filter("id = #", Some(id)).order("id", 1)).await?.pop())
+            self.doc("a request", select.filter("id = #", Some(id)).order("id", 1)).await
         })
     }
 
     fn tokens(&self) -> Answer<'_, Vec<TokenRecord>> {
         Box::pin(async move {
             let rows = self.rows(plain("SELECT doc, revoked, last_used_ms, agent FROM tokens ORDER BY id")).await?;
-            let token = |row: &SqliteRow| {
-                let mut token: TokenRecord = parse("a token", &text(row, "doc")?)?;
-                // Older versions wrote both into the document.
-                token.revoked |= number(row, "revoked")? != 0;
-                token.last_used_ms = token.last_used_ms.max(number(row, "last_used_ms")?);
-                token.agent = Some(text(row, "agent")?).filter(|agent| !agent.is_empty());
-                Ok(token)
-            };
-            rows.iter().map(token).collect()
+            self.records(&rows, token)
         })
     }
 
@@ -408,11 +491,12 @@ impl Store for SqliteStore {
                 .filter("actor = #", filter.actor)
                 // '~' sorts behind every character of what was done.
                 .filter("(what >= # AND what < # || '~')", filter.what);
-            let line = |row: &SqliteRow| {
-                Ok(AuditLine { seq: number(row, "seq")?, ..parse("an audit line", &text(row, "doc")?)? })
-            };
-            self.rows(select.order("seq DESC", filter.limit)).await?.iter().map(line).collect()
+            self.page(&select, "seq DESC", filter.limit, audit_line).await
         })
+    }
+
+    fn unreadable_rows(&self) -> u64 {
+        self.unreadable.count()
     }
 
     fn close(&self) -> Answer<'_, ()> {
@@ -427,11 +511,24 @@ impl Store for SqliteStore {
     }
 }
 
+pub(super) fn token(row: &SqliteRow) -> Result<TokenRecord, StoreError> {
+    let mut token: TokenRecord = parse("a token", &text(row, "doc")?)?;
+    // Older versions wrote both into the document.
+    token.revoked |= number(row, "revoked")? != 0;
+    token.last_used_ms = token.last_used_ms.max(number(row, "last_used_ms")?);
+    token.agent = Some(text(row, "agent")?).filter(|agent| !agent.is_empty());
+    Ok(token)
+}
+
+pub(super) fn audit_line(row: &SqliteRow) -> Result<AuditLine, StoreError> {
+    Ok(AuditLine { seq: number(row, "seq")?, ..parse("an audit line", &text(row, "doc")?)? })
+}
+
 fn plain(sql: &str) -> Statement {
     Statement { sql: sql.to_owned(), values: Vec::new() }
 }
 
-fn event(row: &SqliteRow) -> Result<Event, StoreError> {
+pub(super) fn event(row: &SqliteRow) -> Result<Event, StoreError> {
     let state = text(row, "state")?;
     let state = JobState::from_name(&state)
         .ok_or_else(|| StoreError::Corrupt { what: "an event", detail: format!("unknown state '{state}'") })?;
@@ -448,7 +545,7 @@ fn event(row: &SqliteRow) -> Result<Event, StoreError> {
     })
 }
 
-fn report(row: &SqliteRow) -> Result<Report, StoreError> {
+pub(super) fn report(row: &SqliteRow) -> Result<Report, StoreError> {
     let what = "a report";
     let key = text(row, "engine_key")?;
     let corrupt = |error: String| StoreError::Corrupt { what, detail: error };

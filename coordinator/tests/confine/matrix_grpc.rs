@@ -25,7 +25,7 @@ fn expected(method: &str) -> [Code; 6] {
             [No, No, Ok, Ok, No, Out]
         }
         "RebindToken" | "ListAgents" | "DrainAgent" | "ResumeAgent" | "ForgetAgent" | "DropCache" | "AllowPlugin"
-        | "ForbidPlugin" => [No, No, Ok, No, No, Out],
+        | "ForbidPlugin" | "Scrub" => [No, No, Ok, No, No, Out],
         // An administrator's token may join; one of a project not, for an agent works for every project.
         "Session" => [No, No, Ok, No, Ok, Out],
         other => panic!("{other} is not in the matrix: say who may call it, and what they may see"),
@@ -108,6 +108,7 @@ async fn call(world: &World, client: &mut Client, who: Who, method: &str) -> Res
             client.set_project(ask).await.map(words)
         }
         "ListAudit" => client.list_audit(v1::ListAuditRequest::default()).await.map(words),
+        "Scrub" => first(client.scrub(v1::ScrubRequest::default()).await).await,
         "Session" => session(world, who).await,
         other => panic!("{other} is not in the matrix: say how it is called"),
     }

@@ -63,6 +63,7 @@ macro_rules! unused {
 impl FarmRpc for Rpc {
     type WatchJobsStream = Stream<v1::JobEvent>;
     type ReadLogStream = Stream<v1::LogChunk>;
+    type ScrubStream = Stream<v1::ScrubProgress>;
 
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Answer<v1::SubmitReply> {
         Ok(Response::new(self.0.submit(&Actor::local(), request.into_inner()).await?))
@@ -103,6 +104,7 @@ impl FarmRpc for Rpc {
         list_plugins(v1::ListPluginsRequest) -> v1::ListPluginsReply;
         allow_plugin(v1::AllowPluginRequest) -> v1::AllowPluginReply;
         forbid_plugin(v1::ForbidPluginRequest) -> v1::ForbidPluginReply;
+        scrub(v1::ScrubRequest) -> Self::ScrubStream;
     }
 }
 
