@@ -1949,9 +1949,7 @@ pub mod farm_client {
                     )
                 })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/planforge.v1.Farm/Scrub",
-            );
+            let path = http::uri::PathAndQuery::from_static("/planforge.v1.Farm/Scrub");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("planforge.v1.Farm", "Scrub"));
             self.inner.server_streaming(req, path, codec).await

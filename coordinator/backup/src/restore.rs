@@ -102,7 +102,7 @@ fn plain_name<'a>(backup: &Path, part: &'a Part) -> Result<&'a str, BackupError>
         (Some(Component::Normal(_)), None) => Ok(&part.name),
         _ => Err(BackupError::NotWhole {
             path: backup.to_owned(),
-            reason: format!("its {MANIFEST} names {:?}, which is no file of it", part.name),
+            reason: format!("its {MANIFEST} names '{}', which is no file of it", part.name.escape_default()),
         }),
     }
 }

@@ -158,8 +158,8 @@ async fn begin(
 fn uploader(caller: &Caller) -> Uploader {
     // What agents store is of the jobs that they are leased, whatever their token belongs to.
     let project = caller.project.clone().filter(|_| caller.role != Role::Agent);
-    // The owner's socket serves agents too, and does not tell who they are.
-    let leaves_reserve = caller.role != Role::Agent && !caller.token.is_empty();
+    // Agents may join as administrators or over the owner's socket too; who only submits is none.
+    let leaves_reserve = caller.role == Role::Submit;
     Uploader { token: caller.token.clone(), name: caller.name.clone(), project, leaves_reserve }
 }
 
