@@ -174,7 +174,7 @@ fn whoever_waits_comes_back_after_a_restart_and_misses_nothing() {
     watch.wait().unwrap();
     let lines = read(&world, "watch.out");
     let events: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(events.iter().all(|event| event["job"]["id"] != Value::from(old.clone())), "from now on: {lines}");
+    assert!(events.iter().all(|event| event["job"]["id"] != old), "from now on: {lines}");
     let numbers: Vec<u64> =
         events.iter().filter(|event| event["what"] != "progress").map(|event| event["seq"].as_u64().unwrap()).collect();
     assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "each once and in order: {numbers:?}");
