@@ -1,7 +1,9 @@
 //! The command line's grammar.
 
 #[cfg(feature = "local")]
-use crate::commands::{agent, bench, coordinator, doctor, explain, inspect, ops, probe, run, testmodel, token, up};
+use crate::commands::{
+    admin, agent, bench, coordinator, doctor, explain, inspect, ops, probe, run, testmodel, token, up,
+};
 use crate::{
     commands::{
         agents, audit, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch, gc,
@@ -159,6 +161,9 @@ pub enum Command {
     Audit(audit::Args),
     /// Take away what nobody needs any more
     Gc(gc::Args),
+    #[cfg(feature = "local")]
+    /// Keep a farm whole: check, back up, restore, look stored bytes through
+    Admin(admin::Args),
     #[cfg(feature = "local")]
     /// Look for what is wrong with this machine; sets nothing
     Doctor(doctor::Args),

@@ -1,7 +1,9 @@
 //! From the command line, once it is parsed, to the command that does it.
 
 #[cfg(feature = "local")]
-use crate::commands::{agent, bench, coordinator, doctor, explain, inspect, ops, probe, run, testmodel, token, up};
+use crate::commands::{
+    admin, agent, bench, coordinator, doctor, explain, inspect, ops, probe, run, testmodel, token, up,
+};
 use crate::{
     cli::{Cli, Command},
     commands::{
@@ -66,6 +68,8 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Projects(args) => context.block_on(projects::run(&context, args)),
         Command::Gc(args) => context.block_on(gc::run(&context, args)),
         Command::Audit(args) => context.block_on(audit::run(&context, args)),
+        #[cfg(feature = "local")]
+        Command::Admin(args) => context.block_on(admin::run(&context, args)),
         #[cfg(feature = "local")]
         Command::Doctor(args) => doctor::run(&context, args),
         Command::Engines(args) => context.block_on(engines::run(&context, args)),

@@ -7,11 +7,13 @@ use std::{error::Error, fmt, io, path::Path};
 pub const EXIT_JOB_FAILED: u8 = 1;
 /// A gate on speed did not pass.
 pub const EXIT_GATE: u8 = 9;
+/// What was waited for did not come within `--timeout`.
+pub const EXIT_TIMED_OUT: u8 = 10;
 /// Ctrl-C, the way shells count it: 128 + SIGINT.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
 /// Exit codes and what they mean; part of the command line's contract.
-pub const EXIT_CODES: [(u8, &str); 12] = [
+pub const EXIT_CODES: [(u8, &str); 13] = [
     (0, "done"),
     (EXIT_JOB_FAILED, "a job failed, was cancelled or was skipped; `doctor`, `check`: problems were found"),
     (2, "the command line, a file named on it or a setting is wrong"),
@@ -22,7 +24,8 @@ pub const EXIT_CODES: [(u8, &str); 12] = [
     (7, "conflict with something that exists; a lock that a merge broke, or that `sync --frozen` would change"),
     (8, "disk, queue or quota is full"),
     (EXIT_GATE, "`compare --gate`, `check`, `sync`: an engine is slower than allowed, or nobody can tell"),
-    (70, "a bug or a broken store"),
+    (EXIT_TIMED_OUT, "`--timeout` is over and what was waited for goes on"),
+    (70, "a bug or a broken store: no reason to try again"),
     (EXIT_INTERRUPTED, "interrupted"),
 ];
 
@@ -78,6 +81,14 @@ impl Failure {
         let mut failure = Self::new(ErrorCode::Internal, "interrupted");
         failure.name = "interrupted";
         failure.exit_code = EXIT_INTERRUPTED;
+        failure
+    }
+
+    /// `--timeout` is over.
+    pub fn timed_out(seconds: u64) -> Self {
+        let mut failure = Self::new(ErrorCode::Internal, format!("not done within the {seconds} s of --timeout"));
+        failure.name = "timed-out";
+        failure.exit_code = EXIT_TIMED_OUT;
         failure
     }
 

@@ -88,6 +88,11 @@ impl Farm {
         self.local.is_some()
     }
 
+    /// Whether whoever runs the coordinator brings it back when it goes away: then waiting for it is of use.
+    pub fn comes_back(&self) -> bool {
+        self.local.as_ref().is_none_or(Local::is_lasting)
+    }
+
     /// Whether this is a farm that commands run among themselves, whose agent comes and goes with their builds: one that
     /// `planforge up` keeps listens on a port.
     pub async fn is_embedded(&self) -> Result<bool, Failure> {
@@ -145,13 +150,16 @@ impl From<BlobError> for Failure {
         match error {
             BlobError::Unreachable(inner) => inner.into(),
             BlobError::NotFound { .. } => Self::new(ErrorCode::NotFound, message),
-            BlobError::NoRoom { .. } => Self::new(ErrorCode::ResourceExhausted, message),
+            BlobError::NoRoom { hint, .. } => Self::new(ErrorCode::ResourceExhausted, message).hint(hint),
             BlobError::Refused { status, hint, .. } => {
                 let code = match status.as_u16() {
-                    400 | 413 => ErrorCode::InvalidArgument,
+                    400 => ErrorCode::InvalidArgument,
+                    // A limit of this caller's or its project's.
+                    413 => ErrorCode::ResourceExhausted,
                     401 => ErrorCode::Unauthenticated,
                     403 => ErrorCode::PermissionDenied,
                     409 => ErrorCode::Conflict,
+                    410 => ErrorCode::Gone,
                     502..=504 => ErrorCode::Unavailable,
                     _ => ErrorCode::Internal,
                 };

@@ -27,6 +27,10 @@ impl Local {
         match *self {}
     }
 
+    pub fn is_lasting(&self) -> bool {
+        match *self {}
+    }
+
     pub fn stored_blob(&self, _digest: Digest) -> Option<PathBuf> {
         match *self {}
     }

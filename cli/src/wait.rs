@@ -10,7 +10,8 @@ use crate::{
 use planforge_client::backoff::Backoff;
 use planforge_proto::{ErrorCode, v1, view};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    future::{Future, pending},
     time::{Duration, Instant},
 };
 use tokio::{sync::mpsc, task::JoinSet};
@@ -20,6 +21,74 @@ const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_LONGEST: Duration = Duration::from_secs(5);
 /// How long a coordinator may stay away before waiting for it ends: an upgrade with a reboot fits.
 const AWAY_LIMIT: Duration = Duration::from_secs(300);
+
+/// When it is first looked whether anybody offers what is waited for, and how often then.
+const OFFERS_FIRST: Duration = Duration::from_secs(3);
+const OFFERS_EVERY: Duration = Duration::from_secs(30);
+
+/// How long a command waits, for every command that does.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Patience {
+    /// Seconds to wait, at most; then the exit code is 10
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    pub timeout: Option<u64>,
+}
+
+impl Patience {
+    /// Ends when the time is over; never where there is no limit.
+    pub async fn over(self) -> Failure {
+        match self.timeout {
+            Some(seconds) => {
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                Failure::timed_out(seconds)
+            }
+            None => pending().await,
+        }
+    }
+
+    /// What `work` comes to, if it does in time.
+    pub async fn limit<T>(self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        tokio::select! {
+            biased;
+            result = work => result,
+            failure = self.over() => Err(failure),
+        }
+    }
+}
+
+/// A coordinator that goes away and comes back while somebody waits for it.
+#[derive(Debug)]
+pub struct Away {
+    since: Option<Instant>,
+    backoff: Backoff,
+}
+
+impl Default for Away {
+    fn default() -> Self {
+        Self { since: None, backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST) }
+    }
+}
+
+impl Away {
+    /// It answered.
+    pub fn is_back(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Says once that it is away, with what goes on meanwhile, and waits for the next try; an error when it has been for
+    /// too long.
+    pub async fn wait(&mut self, printer: &Printer, failure: Failure, meanwhile: &str) -> Result<(), Failure> {
+        let since = *self.since.get_or_insert_with(|| {
+            printer.warn(&format!("{failure}; {meanwhile}"));
+            Instant::now()
+        });
+        if since.elapsed() > AWAY_LIMIT {
+            return Err(failure);
+        }
+        tokio::time::sleep(self.backoff.next_delay()).await;
+        Ok(())
+    }
+}
 
 /// What is known of the jobs waited for, and how it is shown.
 #[derive(Debug)]
@@ -33,6 +102,8 @@ pub struct Waiting<'a> {
     seen: u64,
     /// Events that came: whether a coordinator was there since it was last looked for.
     changes_seen: u64,
+    /// Device kinds of which it was said that nobody offers them.
+    unoffered: BTreeSet<String>,
 }
 
 /// Events that may wait to be shown.
@@ -72,6 +143,11 @@ impl Events {
         Ok(Self { events, streams, count })
     }
 
+    /// How many there are.
+    pub fn streams(&self) -> usize {
+        self.count
+    }
+
     /// The next event with the number of its stream; `None` when all streams have ended well.
     pub async fn next(&mut self, farm: &Farm) -> Result<Option<(usize, v1::JobEvent)>, Failure> {
         loop {
@@ -94,18 +170,22 @@ impl Events {
 
 impl<'a> Waiting<'a> {
     /// The jobs once all have ended; an interruption leaves them going on, and says how to end them.
-    pub async fn finish(mut self, farm: &Farm, ids: &[String]) -> Result<Vec<v1::Job>, Failure> {
+    pub async fn finish(mut self, farm: &Farm, ids: &[String], patience: Patience) -> Result<Vec<v1::Job>, Failure> {
+        let hint = format!("the jobs go on; planforge cancel {} ends them", ids.join(" "));
         tokio::select! {
             result = async {
-                match farm.is_local() {
-                    true => self.follow(farm).await,
-                    false => self.until_ended(farm).await,
+                match farm.comes_back() {
+                    true => self.until_ended(farm).await,
+                    false => self.follow(farm).await,
                 }
             } => result?,
             () = signals::interrupted() => {
                 self.clear();
-                let hint = format!("the jobs go on; planforge cancel {} ends them", ids.join(" "));
                 return Err(Failure::interrupted().hint(hint));
+            }
+            failure = patience.over() => {
+                self.clear();
+                return Err(failure.hint(hint));
             }
         }
         Self::results(farm, ids).await
@@ -113,7 +193,8 @@ impl<'a> Waiting<'a> {
 
     pub fn new(printer: &'a Printer, jobs: &[v1::Job]) -> Self {
         let jobs = jobs.iter().map(|job| (job.id.clone(), job.clone())).collect();
-        Self { printer, jobs, bars: BTreeMap::new(), said: BTreeMap::new(), seen: 0, changes_seen: 0 }
+        let (bars, said, unoffered) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Self { printer, jobs, bars, said, seen: 0, changes_seen: 0, unoffered }
     }
 
     /// Ids of the jobs that have not ended.
@@ -123,23 +204,15 @@ impl<'a> Waiting<'a> {
 
     /// Follows the jobs of a coordinator by URL to their end, however often it restarts meanwhile.
     pub async fn until_ended(&mut self, farm: &Farm) -> Result<(), Failure> {
-        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
-        let mut away: Option<Instant> = None;
+        let mut away = Away::default();
         loop {
             let before = self.changes_seen;
             match self.follow(farm).await {
                 Err(failure) if failure.is_unavailable() => {
                     if self.changes_seen > before {
-                        (away, backoff) = (None, Backoff::new(RETRY_FIRST, RETRY_LONGEST));
+                        away.is_back();
                     }
-                    let since = *away.get_or_insert_with(|| {
-                        self.printer.warn(&format!("{failure}; the jobs go on, asking again"));
-                        Instant::now()
-                    });
-                    if since.elapsed() > AWAY_LIMIT {
-                        return Err(failure);
-                    }
-                    tokio::time::sleep(backoff.next_delay()).await;
+                    away.wait(self.printer, failure, "the jobs go on, asking again").await?;
                 }
                 other => return other,
             }
@@ -148,6 +221,7 @@ impl<'a> Waiting<'a> {
 
     /// Follows the jobs to their end over one connection.
     pub async fn follow(&mut self, farm: &Farm) -> Result<(), Failure> {
+        let mut look = tokio::time::interval_at(tokio::time::Instant::now() + OFFERS_FIRST, OFFERS_EVERY);
         while !self.live().is_empty() {
             let request = v1::WatchJobsRequest {
                 ids: self.live(),
@@ -158,7 +232,15 @@ impl<'a> Waiting<'a> {
             let mut events = Events::open(farm, request).await?;
             // Streams are not equally far: only what all have brought is not asked for again.
             let mut seen = vec![self.seen; events.count];
-            while let Some((stream, event)) = events.next(farm).await? {
+            loop {
+                let next = tokio::select! {
+                    next = events.next(farm) => next?,
+                    _ = look.tick() => {
+                        self.tell_unoffered(farm).await?;
+                        continue;
+                    }
+                };
+                let Some((stream, event)) = next else { break };
                 seen[stream] = seen[stream].max(event.seq);
                 self.seen = seen.iter().copied().min().unwrap_or(self.seen);
                 self.take(event);
@@ -173,6 +255,30 @@ impl<'a> Waiting<'a> {
             }
         }
         self.clear();
+        Ok(())
+    }
+
+    /// Says which jobs wait for devices that nobody offers now; the waiting goes on, for an agent may come.
+    async fn tell_unoffered(&mut self, farm: &Farm) -> Result<(), Failure> {
+        use v1::JobState::{Queued, Unplaceable};
+        let waiting: BTreeSet<&str> = self
+            .jobs
+            .values()
+            .filter(|job| matches!(job.state(), Queued | Unplaceable))
+            .map(|job| job.sku.as_str())
+            .collect();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let online = farm.rpc().list_devices(v1::ListDevicesRequest { online_only: true }).await;
+        let online = online.map_err(|e| farm.error(e))?.into_inner().devices;
+        let offered: BTreeSet<&str> = online.iter().flat_map(|device| &device.skus).map(String::as_str).collect();
+        let unoffered: BTreeSet<String> = waiting.difference(&offered).map(|sku| (*sku).to_owned()).collect();
+        for sku in unoffered.difference(&self.unoffered) {
+            self.printer
+                .warn(&format!("no device with {sku} is online; its jobs wait until one is (planforge devices)"));
+        }
+        self.unoffered = unoffered;
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! Names end in their unit; labels are few and bounded, never an id.
 
 use crate::{
+    blobs::ScrubState,
     doors::{Doors, Ending},
     farm::{FarmStats, Histogram, LATENCY_BOUNDS_MS},
 };
@@ -131,9 +132,9 @@ impl Metrics {
     }
 
     /// All metrics as text.
-    pub(crate) fn encode(&self, farm: FarmStats, blob_available_bytes: Option<u64>) -> String {
+    pub(crate) fn encode(&self, farm: FarmStats, blobs: BlobFacts) -> String {
         let mut snapshot = Registry::with_prefix("planforge");
-        snapshot.register_collector(Box::new(Snapshot { farm, blob_available_bytes, doors: self.0.doors.clone() }));
+        snapshot.register_collector(Box::new(Snapshot { farm, blobs, doors: self.0.doors.clone() }));
         let mut text = String::new();
         text::encode_registry(&mut text, &self.0.registry)
             .and_then(|()| text::encode_registry(&mut text, &snapshot))
@@ -143,11 +144,20 @@ impl Metrics {
     }
 }
 
+/// What is told of the stored bytes.
+#[derive(Debug, Default)]
+pub(crate) struct BlobFacts {
+    pub available_bytes: Option<u64>,
+    /// Set aside as damaged and not stored again since.
+    pub quarantined: u64,
+    pub scrub: ScrubState,
+}
+
 /// A snapshot of the farm as metrics.
 #[derive(Debug)]
 struct Snapshot {
     farm: FarmStats,
-    blob_available_bytes: Option<u64>,
+    blobs: BlobFacts,
     doors: Doors,
 }
 
@@ -206,6 +216,7 @@ impl Collector for Snapshot {
         counter(to, "lease_revivals", "Expired leases whose holder came back in time", farm.revivals)?;
         counter(to, "wakeups_rescued", "Jobs that only the sweep gave to a device", farm.rescued_wakeups)?;
         counter(to, "broken_states", "Times that the scheduler broke its own rules", farm.broken_states)?;
+        gauge(to, "store_unreadable_rows", "Rows left out because they cannot be decoded", farm.unreadable_rows)?;
         counter(to, "requests_merged", "Requests that joined a job in flight", farm.merged)?;
         counter(to, "requests_answered_from_store", "Requests answered with a finished engine", farm.answered)?;
         gauge(to, "agents_connected", "Agents connected now", farm.agents_up)?;
@@ -224,9 +235,15 @@ impl Collector for Snapshot {
         labelled(to, ("connections_by_standing", help, "standing", Kind::Gauge), &here)?;
         labelled(to, ("connection_places", "Connections there may be", "standing", Kind::Gauge), &room)?;
         counter(to, "connections_turned_away", "Good tokens that found no place", counts.turned_away)?;
-        if let Some(bytes) = self.blob_available_bytes {
-            gauge(to, "blob_available_bytes", "Room left for blobs, by quota and by disk", bytes)?;
+        let BlobFacts { available_bytes, quarantined, scrub } = &self.blobs;
+        if let Some(bytes) = available_bytes {
+            gauge(to, "blob_available_bytes", "Room left for blobs, by quota and by disk", *bytes)?;
         }
+        gauge(to, "blobs_quarantined", "Blobs set aside as damaged and not stored again since", *quarantined)?;
+        counter(to, "blobs_damaged", "Blobs that a scrub found damaged", scrub.damaged_total)?;
+        counter(to, "blob_scrubbed_bytes", "Bytes of blobs that were looked through", scrub.bytes_total)?;
+        let help = "When all blobs were last looked through, Unix time; 0: never";
+        gauge(to, "blob_scrub_ended_timestamp_seconds", help, scrub.ended_ms / 1_000)?;
         let errors: BTreeMap<_, _> = farm.store.iter().map(|(op, stats)| (*op, stats.errors)).collect();
         labelled(to, ("store_errors", "Store operations that failed", "op", Kind::Counter), &errors)?;
         let mut encoder =
@@ -261,7 +278,8 @@ mod tests {
         farm.oldest_pending_ms.insert("t4".into(), 61_500);
         farm.claim_latency.observe(3.0);
         farm.claim_latency.observe(30.0);
-        let text = metrics.encode(farm, Some(1 << 30));
+        let text =
+            metrics.encode(farm, BlobFacts { available_bytes: Some(1 << 30), quarantined: 2, ..Default::default() });
         for line in [
             r#"planforge_jobs{state="queued"} 5"#,
             r#"planforge_oldest_pending_seconds{sku="t4"} 61"#,
@@ -275,6 +293,7 @@ mod tests {
             r#"planforge_claim_latency_seconds_bucket{le="+Inf"} 2"#,
             "planforge_claim_latency_seconds_count 2",
             "planforge_blob_available_bytes 1073741824",
+            "planforge_blobs_quarantined 2",
         ] {
             assert!(text.lines().any(|l| l == line), "missing: {line}\n{text}");
         }

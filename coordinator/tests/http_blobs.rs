@@ -225,8 +225,9 @@ async fn a_damaged_blob_is_found_by_verify_and_by_reading() {
     bytes[4999] ^= 0x80;
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, &bytes).unwrap();
-    served.get(&format!("/v1/blobs/sha256/{digest}")).await.problem(500, "internal");
-    served.get(&format!("/v1/blobs/sha256/{digest}")).await.problem(404, "not-found");
+    served.get(&format!("/v1/blobs/sha256/{digest}")).await.problem(410, "gone");
+    let problem = served.get(&format!("/v1/blobs/sha256/{digest}")).await.problem(410, "gone");
+    assert!(problem["hint"].as_str().unwrap().contains("planforge submit"), "{problem}");
     let report = served.post("/api/v1/blobs/scrub", json!({})).await.json();
     assert_eq!(report, json!({ "blobs": 0, "bytes": 0, "corrupt": [] }));
 }

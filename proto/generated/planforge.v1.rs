@@ -9,6 +9,9 @@ pub struct Failure {
     /// what to do next; may be empty
     #[prost(string, tag = "3")]
     pub hint: ::prost::alloc::string::String,
+    /// disk or memory that the agent's host had too little of: another agent may have it; else empty
+    #[prost(string, tag = "4")]
+    pub lacked: ::prost::alloc::string::String,
 }
 /// One file of a model: the ONNX file itself (index 0) or one of its external-data files.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -711,6 +714,9 @@ pub struct ServerInfo {
     /// of its page, as others reach it; empty: it listens on no port
     #[prost(string, tag = "6")]
     pub url: ::prost::alloc::string::String,
+    /// number of the newest event, to watch from now on
+    #[prost(uint64, tag = "7")]
+    pub last_event: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SubmitRequest {
@@ -1431,6 +1437,28 @@ pub struct GoneEngine {
     /// superseded, unused, quota or room
     #[prost(string, tag = "4")]
     pub why: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScrubRequest {
+    /// at most; 0: a rate that leaves the disk to others
+    #[prost(uint64, tag = "1")]
+    pub bytes_per_s: u64,
+}
+/// How far a scrub is.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScrubProgress {
+    #[prost(uint64, tag = "1")]
+    pub blobs: u64,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    /// digests that this scrub set aside; in the last message
+    #[prost(string, repeated, tag = "3")]
+    pub damaged: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// all that were set aside and not stored again since; in the last message
+    #[prost(string, repeated, tag = "4")]
+    pub quarantined: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(bool, tag = "5")]
+    pub done: bool,
 }
 /// Generated client implementations.
 pub mod farm_client {
@@ -2344,6 +2372,29 @@ pub mod farm_client {
                 .insert(GrpcMethod::new("planforge.v1.Farm", "CollectGarbage"));
             self.inner.unary(req, path, codec).await
         }
+        /// Looks whether stored blobs still have the bytes of their digests, sets damaged ones aside, and says how far it is until
+        /// it is done. Ends with the call. Needs role admin.
+        pub async fn scrub(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ScrubRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ScrubProgress>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/planforge.v1.Farm/Scrub");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("planforge.v1.Farm", "Scrub"));
+            self.inner.server_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -2579,6 +2630,18 @@ pub mod farm_server {
             tonic::Response<super::CollectGarbageReply>,
             tonic::Status,
         >;
+        /// Server streaming response type for the Scrub method.
+        type ScrubStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ScrubProgress, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Looks whether stored blobs still have the bytes of their digests, sets damaged ones aside, and says how far it is until
+        /// it is done. Ends with the call. Needs role admin.
+        async fn scrub(
+            &self,
+            request: tonic::Request<super::ScrubRequest>,
+        ) -> std::result::Result<tonic::Response<Self::ScrubStream>, tonic::Status>;
     }
     /// What people and pipelines ask of a coordinator.
     #[derive(Debug)]
@@ -4178,6 +4241,52 @@ pub mod farm_server {
                     };
                     Box::pin(fut)
                 }
+                "/planforge.v1.Farm/Scrub" => {
+                    #[allow(non_camel_case_types)]
+                    struct ScrubSvc<T: Farm>(pub Arc<T>);
+                    impl<
+                        T: Farm,
+                    > tonic::server::ServerStreamingService<super::ScrubRequest>
+                    for ScrubSvc<T> {
+                        type Response = super::ScrubProgress;
+                        type ResponseStream = T::ScrubStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ScrubRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::scrub(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ScrubSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 _ => {
                     Box::pin(async move {
                         let mut response = http::Response::new(
@@ -4289,6 +4398,9 @@ pub struct Hello {
     /// oldest one that it speaks
     #[prost(uint32, tag = "10")]
     pub oldest_protocol: u32,
+    /// that its workers may use together; 0: unknown
+    #[prost(uint64, tag = "11")]
+    pub memory_bytes: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Inventory {

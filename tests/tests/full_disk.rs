@@ -102,4 +102,45 @@ fn fill_and_free() {
     assert!(farm.coordinator.is_running(), "it was never started again");
     let next = id_of(&farm.submit(&other, &["--sku", "cpu-x86-64-v2", "--threads", "1"])[0]);
     assert_eq!(farm.wait_ended(&next)["state"], "succeeded");
+    ends_are_kept_while_new_work_is_refused(&farm, &disk);
+}
+
+/// Leaves only `bytes` free.
+fn fill_but(file: &Path, bytes: u64) {
+    let script = "stat -f -c '%a * %S' \"$1\"";
+    let output = Command::new("sh").args(["-c", script, "sh"]).arg(file.parent().expect("a folder")).output();
+    let text = String::from_utf8(output.expect("stat runs").stdout).expect("numbers");
+    let numbers: Vec<u64> = text.trim().split(" * ").map(|number| number.parse().expect("a number")).collect();
+    let size = (numbers[0] * numbers[1]).checked_sub(bytes).expect("there is more room than that");
+    fs::write(file, vec![0x5a; size as usize]).expect("the filler fits");
+}
+
+/// With less left than the reserve, what runs is stored to its end, and nothing new is taken.
+fn ends_are_kept_while_new_work_is_refused(farm: &Farm, disk: &Path) {
+    let model = models::convolutions(&farm.path().join("last.onnx"), 6, 64, 28, 9);
+    let id = id_of(&farm.submit(&model, &["--sku", "cpu-x86-64-v2", "--threads", "1"])[0]);
+    farm.wait_job(&id, "runs", |job| is_ended(job) || job["state"] == "running");
+    let filler = disk.join("filler");
+    // Of the disk's 160 MiB a twentieth is the reserve, above the 64 MiB that the database may need.
+    fill_but(&filler, 70 << 20);
+    let fresh = models::convolutions(&farm.path().join("fresh.onnx"), 1, 8, 8, 10);
+    let output = process::run(farm.cli(&["submit", fresh.to_str().expect("a UTF-8 path"), "--sku", "cpu-x86-64-v2"]));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(EXIT_FULL), "{said}");
+    assert!(said.contains("kept for the ends of jobs that run") && !said.contains("command again"), "{said}");
+    let job = farm.wait_ended(&id);
+    assert_eq!(job["state"], "succeeded", "{job}");
+    // What is stored is answered, whatever is left.
+    let stored = process::run(farm.cli(&[
+        "submit",
+        model.to_str().expect("a UTF-8 path"),
+        "--sku",
+        "cpu-x86-64-v2",
+        "--threads",
+        "1",
+    ]));
+    assert!(stored.status.success(), "{stored:?}");
+    fs::remove_file(&filler).expect("the filler is there");
+    let next = id_of(&farm.submit(&fresh, &["--sku", "cpu-x86-64-v2", "--threads", "1"])[0]);
+    assert_eq!(farm.wait_ended(&next)["state"], "succeeded");
 }

@@ -9,6 +9,7 @@
 //! | `uploads` | what an attempt brings to the blob store |
 //! | [`caches`] | timing and tactic caches: one private copy for each build, published after its success |
 //! | [`device_check`] | whether a device can still be used, asked after a failure |
+//! | [`lack`] | what this host has too little of |
 //! | `order` | what a job asks for, read and checked |
 //! | [`process`] | the worker process, its limits and its death |
 //! | [`log`] | the attempt's bounded log |
@@ -18,6 +19,7 @@ mod blocking;
 pub mod caches;
 pub mod device_check;
 pub mod joins;
+pub mod lack;
 pub mod log;
 pub mod models;
 mod order;
@@ -36,6 +38,7 @@ use crate::{
 use bytes::Bytes;
 use caches::{Caches, TakenCache};
 use device_check::DeviceCheck;
+use lack::Lack;
 use log::AttemptLog;
 use models::{ModelCache, ModelError};
 use planforge_client::{BlobError, Blobs};
@@ -166,11 +169,14 @@ pub struct Failed {
     pub class: FailureClass,
     pub message: String,
     pub hint: String,
+    /// What this host had too little of; another may have it.
+    pub lacked: Option<Lack>,
 }
 
 impl Failed {
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), hint: String::new() }
+        let message = message.into();
+        Self { class, lacked: Lack::said(&message), message, hint: String::new() }
     }
 
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -187,7 +193,8 @@ impl Failed {
         let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
         let class = if full { FailureClass::Resource } else { FailureClass::Infrastructure };
         let hint = if full { "free space in the agent's state folder" } else { "" };
-        Self::new(class, format!("cannot {what}: {error}")).with_hint(hint)
+        let failed = Self::new(class, format!("cannot {what}: {error}")).with_hint(hint);
+        Self { lacked: full.then_some(Lack::Disk), ..failed }
     }
 
     pub fn to_wire(&self) -> v1::Failure {
@@ -197,15 +204,18 @@ impl Failed {
             FailureClass::Model => v1::FailureClass::Model,
             FailureClass::Unstable => v1::FailureClass::Unstable,
         };
-        v1::Failure { class: class.into(), message: self.message.clone(), hint: self.hint.clone() }
+        let lacked = self.lacked.map(|lack| lack.name().to_owned()).unwrap_or_default();
+        v1::Failure { class: class.into(), message: self.message.clone(), hint: self.hint.clone(), lacked }
     }
 }
 
 impl From<BlobError> for Failed {
     fn from(error: BlobError) -> Self {
         let class = if error.is_no_room() { FailureClass::Resource } else { FailureClass::Infrastructure };
+        let here = error.is_no_room() && matches!(error, BlobError::Disk { .. });
         let error = planforge_proto::ApiError::from(error);
-        Self::new(class, error.message).with_hint(error.hint)
+        let failed = Self::new(class, error.message).with_hint(error.hint);
+        Self { lacked: here.then_some(Lack::Disk), ..failed }
     }
 }
 

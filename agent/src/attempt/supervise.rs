@@ -2,6 +2,7 @@
 
 use super::{
     Attempt, Ended, Facts, Failed, Measured, Note,
+    lack::{Lack, oom_kills, out_of_memory},
     log::AttemptLog,
     process::{KILLED_HINT, Worker, describe},
     stopped,
@@ -41,6 +42,8 @@ pub(super) struct Supervision<'a> {
     log: Arc<AttemptLog>,
     facts: &'a mut Facts,
     worker: WorkerHandle,
+    /// Before the worker began.
+    oom_kills: Option<u64>,
 }
 
 /// Kills the worker's group should its attempt be dropped.
@@ -90,7 +93,7 @@ impl<'a> Supervision<'a> {
         let stdout = tokio::process::ChildStdout::from_std(worker.stdout).expect("a fresh pipe can be polled");
         let lines = FramedRead::new(stdout, LinesCodec::new_with_max_length(EVENT_MAX_BYTES));
         let worker = WorkerHandle { id: worker.id, stdin, lines, ended: worker.ended, has_ended: false, stderr };
-        Self { attempt, log, facts, worker }
+        Self { attempt, log, facts, worker, oom_kills: oom_kills() }
     }
 
     /// Drives the worker to its end; whatever happened, nothing of it runs afterwards.
@@ -105,6 +108,12 @@ impl<'a> Supervision<'a> {
             self.terminate().await;
         }
         match watched? {
+            LastWord::Failed(failed)
+                if self.was_killed_for_memory() && failed.message.contains(Signal::SIGKILL.as_str()) =>
+            {
+                self.facts.broke_down = true;
+                Err(out_of_memory(&failed.message).into())
+            }
             LastWord::Failed(failed) => {
                 self.facts.broke_down = failed.class == FailureClass::Infrastructure;
                 Err(failed.into())
@@ -223,11 +232,16 @@ impl<'a> Supervision<'a> {
             true => format!("the worker {ended} and said nothing"),
             false => format!("the worker {ended}; its last words: {quote}"),
         };
-        let hint = match status.signal() == Some(Signal::SIGKILL as i32) {
-            true => KILLED_HINT,
-            false => "",
-        };
-        Failed::infrastructure(message).with_hint(hint)
+        let killed = status.signal() == Some(Signal::SIGKILL as i32);
+        if killed && self.was_killed_for_memory() || Lack::said(&quote) == Some(Lack::Memory) {
+            return out_of_memory(&message);
+        }
+        Failed::infrastructure(message).with_hint(if killed { KILLED_HINT } else { "" })
+    }
+
+    /// Whether the kernel has killed for want of memory since the worker began: what died by its signal then died of that.
+    fn was_killed_for_memory(&self) -> bool {
+        matches!((self.oom_kills, oom_kills()), (Some(before), Some(now)) if now > before)
     }
 
     /// Reads one line of the worker's output and tells the agent what it says.
@@ -255,7 +269,7 @@ impl<'a> Supervision<'a> {
             }
             WorkEvent::Failed { class, message, hint } => {
                 let (message, hint) = (bounded(message, MESSAGE_MAX_BYTES), bounded(hint, MESSAGE_MAX_BYTES));
-                return Ok(WorkerMessage::LastWord(LastWord::Failed(Failed { class, message, hint })));
+                return Ok(WorkerMessage::LastWord(LastWord::Failed(Failed::new(class, message).with_hint(hint))));
             }
         }
         Ok(WorkerMessage::Other)

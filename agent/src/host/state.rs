@@ -17,6 +17,7 @@ use std::{
     io::{self, Write as _},
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 use ulid::Ulid;
 
@@ -47,6 +48,26 @@ impl StateError {
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source }
+    }
+}
+
+/// How long the beginning of a download is of use to whoever goes on with it.
+const PART_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Removes files that broke off a while ago: they have hidden names, or say that they are partial.
+fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_part = name.starts_with('.') || name.ends_with(".partial");
+        let facts = fs::symlink_metadata(&path);
+        let age = facts.ok().filter(fs::Metadata::is_file).and_then(|facts| facts.modified().ok()?.elapsed().ok());
+        if is_part && age.is_some_and(|age| age >= PART_LIFE) {
+            match fs::remove_file(&path) {
+                Ok(()) => tracing::info!(path = %path.display(), "removed what broke off earlier"),
+                Err(error) => tracing::warn!(path = %path.display(), %error, "cannot remove what broke off earlier"),
+            }
+        }
     }
 }
 
@@ -82,7 +103,8 @@ pub struct StateFolder {
 }
 
 impl StateFolder {
-    /// Opens the folder, making it and an identity when there is none. Scratch of dead attempts is removed.
+    /// Opens the folder, making it and an identity when there is none. Scratch of dead attempts is removed, and what broke
+    /// off of other files and nobody went on with.
     pub fn open(root: &Path) -> Result<Self, StateError> {
         for folder in ["", "outbox", "models", "caches", CEILINGS, ORACLES, "scratch"] {
             let path = root.join(folder);
@@ -105,6 +127,9 @@ impl StateFolder {
         let agent_id = identity(&root.join("agent-id"))?;
         let state = Self { root: root.to_owned(), agent_id, _lock: lock };
         state.clear_scratch()?;
+        for folder in ["outbox", "models", "caches", CEILINGS, ORACLES] {
+            sweep(&root.join(folder));
+        }
         Ok(state)
     }
 
@@ -262,6 +287,23 @@ mod tests {
 
     fn key(job: &str) -> AttemptKey {
         AttemptKey { job: job.into(), attempt: 1 }
+    }
+
+    #[test]
+    fn what_broke_off_long_ago_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(StateFolder::open(folder.path()).unwrap());
+        let path = |name: &str| folder.path().join(name);
+        let files = ["models/.a.part", "models/.b.part", "caches/c.partial", "outbox/.d.new", "models/whole"];
+        for name in files {
+            fs::write(path(name), "x").unwrap();
+            let age = if name == "models/.b.part" { Duration::ZERO } else { PART_LIFE + Duration::from_secs(1) };
+            let at = std::time::SystemTime::now() - age;
+            File::options().write(true).open(path(name)).unwrap().set_modified(at).unwrap();
+        }
+        drop(StateFolder::open(folder.path()).unwrap());
+        let left: Vec<&str> = files.into_iter().filter(|name| path(name).exists()).collect();
+        assert_eq!(left, ["models/.b.part", "models/whole"], "a download that was just cut goes on");
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! One stream to the coordinator, from opening to its end, and what the agent says and hears on it.
 
 use super::{Agent, devices::Checked};
-use crate::{AgentError, attempt::Stop};
+use crate::{
+    AgentError,
+    attempt::{Stop, lack},
+};
 use futures::StreamExt as _;
 use planforge_client::Client;
 use planforge_proto::{
@@ -135,6 +138,7 @@ impl Agent {
             finished: self.ended.values().take(ENDS_IN_HELLO).cloned().collect(),
             protocol: protocol::PROTOCOL,
             oldest_protocol: protocol::OLDEST_PROTOCOL,
+            memory_bytes: lack::memory_bytes(),
         };
         self.link = Some(Link::open(&self.client, hello, self.generation, self.link_events.clone()));
     }

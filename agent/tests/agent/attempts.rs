@@ -175,6 +175,30 @@ async fn a_workers_own_failure_keeps_its_class() {
 }
 
 #[tokio::test]
+async fn a_host_that_lacks_disk_or_memory_says_so() {
+    for (script, lacked, words) in [
+        (
+            r#"say '{"event":"failed","class":"resource","message":"cannot write x: No space left on device (os error 28)","hint":""}'"#,
+            "disk",
+            "No space left",
+        ),
+        ("echo 'memory allocation of 123456 bytes failed' >&2; kill -ABRT $$", "memory", "123456 bytes"),
+    ] {
+        let bench = Bench::new(script).await;
+        let _agent = bench.start_and_assign("j1").await;
+        let finished = bench.farm.finished("j1").await;
+        let failure = failure(&finished, FailureClass::Resource);
+        assert_eq!(failure.lacked, lacked);
+        assert!(failure.message.contains(words), "{failure:?}");
+    }
+    // What is missing elsewhere, or is the job's own fault, says nothing about the host.
+    let bench = Bench::new("kill -KILL $$").await;
+    let _agent = bench.start_and_assign("j1").await;
+    let finished = bench.farm.finished("j1").await;
+    assert_eq!(failure(&finished, FailureClass::Infrastructure).lacked, "");
+}
+
+#[tokio::test]
 async fn what_a_worker_claims_is_checked() {
     let wrong_digest = r#"printf other > plan; printf '{}' > card; say '{"event":"built","plan":"'$PWD'/plan","plan_digest":"'$(printf x | sha256sum | cut -d' ' -f1)'","plan_bytes":5,"card":"'$PWD'/card"}'; read -r answer"#;
     let foreign_file = r#"say '{"event":"done","report":"/etc/hostname","accurate":true}'; read -r never"#;

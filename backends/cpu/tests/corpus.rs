@@ -14,6 +14,7 @@ use planforge_onnx::{
     proto::{ModelProto, tensor_shape_proto::dimension, type_proto},
 };
 use planforge_types::{BuildSpec, Digest, DimRange, OptimizationProfile};
+use proptest::{collection::vec, prelude::*, sample::Index};
 use prost::Message as _;
 use std::{
     error::Error,
@@ -145,4 +146,70 @@ fn plans_with_another_number_are_refused_or_run() -> Result<(), Failure> {
     }
     assert!(tried >= 500, "{tried} numbers");
     Ok(())
+}
+
+/// How one place of a plan's sections is changed.
+#[derive(Clone, Debug)]
+enum Change {
+    Bit(u8),
+    Byte(u8),
+    /// Bytes are left out.
+    Cut(u8),
+    /// What stands there comes twice.
+    Twice(u8),
+    /// What stands elsewhere is put here.
+    Moved(Index, u8),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        (0..8u8).prop_map(Change::Bit),
+        any::<u8>().prop_map(Change::Byte),
+        (1..40u8).prop_map(Change::Cut),
+        (1..40u8).prop_map(Change::Twice),
+        (any::<Index>(), 1..40u8).prop_map(|(from, length)| Change::Moved(from, length)),
+    ]
+}
+
+fn changed(bytes: &mut Vec<u8>, place: usize, change: &Change) {
+    let end = |length: u8| (place + usize::from(length)).min(bytes.len());
+    match change {
+        Change::Bit(bit) => bytes[place] ^= 1 << bit,
+        Change::Byte(byte) => bytes[place] = *byte,
+        Change::Cut(length) => drop(bytes.drain(place..end(*length))),
+        Change::Twice(length) => {
+            let again = bytes[place..end(*length)].to_vec();
+            bytes.splice(place..place, again);
+        }
+        Change::Moved(from, length) => {
+            let from = from.index(bytes.len());
+            let piece = bytes[from..(from + usize::from(*length)).min(bytes.len())].to_vec();
+            bytes.splice(place..place, piece);
+        }
+    }
+}
+
+proptest! {
+    // A round of `tests/soak.sh` asks for ten thousand with PROPTEST_CASES.
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64),
+        ..ProptestConfig::default()
+    })]
+
+    /// Their digests are made anew, so that nothing but what is written in them speaks against them.
+    #[test]
+    fn mutants_of_plans_that_are_sealed_again_never_panic(
+        of in any::<Index>(), changes in vec((any::<Index>(), change()), 1..5)
+    ) {
+        let seeds = seeds("read_plan").expect("the corpus is there");
+        let mut bytes = seeds[of.index(seeds.len())].1.clone();
+        for (place, change) in &changes {
+            if !bytes.is_empty() {
+                let place = place.index(bytes.len());
+                changed(&mut bytes, place, change);
+            }
+        }
+        let scratch = tempfile::tempdir().expect("a folder");
+        fuzzing::plan(&bytes, scratch.path());
+    }
 }

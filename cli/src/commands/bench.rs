@@ -8,6 +8,7 @@ use crate::{
     context::Context,
     failure::Failure,
     request::{extras::MeasureArgs, parse_precision},
+    wait::Patience,
 };
 use planforge_fleet::shapes;
 use planforge_types::{OptimizationProfile, Precision, Sku, ToolchainConstraint};
@@ -34,6 +35,8 @@ pub struct Args {
     priority: Option<i32>,
     #[command(flatten)]
     measure: MeasureArgs,
+    #[command(flatten)]
+    patience: Patience,
     /// The model a plan was built from; its outputs are then checked, and a baseline can be built
     #[arg(long, value_name = "ONNX", conflicts_with = "on")]
     model: Option<PathBuf>,
@@ -77,5 +80,12 @@ pub const FOREIGN: &str =
     "a foreign plan: its tactics were timed on another kind of device, so another plan may be faster here";
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    if args.on.is_empty() { here::run(context, &args) } else { context.block_on(on::run(context, &args)) }
+    if !args.on.is_empty() {
+        return context.block_on(on::run(context, &args));
+    }
+    if args.patience.timeout.is_some() {
+        return Err(Failure::usage("--timeout is about waiting for the farm, with --on")
+            .hint("--budget-s says how long a measurement here may take"));
+    }
+    here::run(context, &args)
 }

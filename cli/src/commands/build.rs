@@ -13,7 +13,7 @@ use crate::{
         models::{self, LocalModel},
     },
     signals, tables,
-    wait::{self, Waiting},
+    wait::{self, Patience, Waiting},
 };
 use planforge_proto::{ErrorCode, v1, view::JobView};
 use planforge_types::{BuildSpec, Toolchain};
@@ -40,6 +40,8 @@ pub struct Args {
     /// Copy the plans to this folder, or the one plan to this file
     #[arg(short, long, value_name = "DIR|FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    patience: Patience,
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
@@ -60,7 +62,8 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         let mut build = Build { context, request, files, farm: None, submitted: None };
         let jobs = tokio::select! {
             result = build.jobs() => result?,
-            () = signals::interrupted() => return Err(build.interrupted().await),
+            () = signals::interrupted() => return Err(build.interrupted(Failure::interrupted()).await),
+            failure = args.patience.over() => return Err(build.interrupted(failure).await),
         };
         build.deliver(jobs, args.output).await
     })
@@ -161,9 +164,9 @@ impl Build<'_> {
         Waiting::results(farm, &ids).await
     }
 
-    /// What is left to do after Ctrl-C: on this machine nothing stays behind, on a coordinator the jobs go on.
-    async fn interrupted(mut self) -> Failure {
-        let failure = Failure::interrupted();
+    /// What is left to do after Ctrl-C, or when the time is over: on this machine nothing stays behind, on a coordinator the
+    /// jobs go on.
+    async fn interrupted(mut self, failure: Failure) -> Failure {
         let (Some(farm), Some(reply)) = (self.farm.take(), self.submitted.take()) else { return failure };
         let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
         if !farm.is_local() {

@@ -9,6 +9,7 @@ use crate::{
     signals,
 };
 use planforge_coordinator::{
+    blobs::ScrubOptions,
     farm::FarmConfig,
     server::{self, AgentCertificates, CERTIFICATE_LIFE, Coordinator, CoordinatorConfig, StartError},
     tls::TlsFiles,
@@ -22,6 +23,7 @@ use std::{
 
 /// How long another process may keep the data folder: commands that look something up do for a moment.
 const OTHERS_END_LIMIT: Duration = Duration::from_secs(5);
+const DAY_S: u64 = 24 * 60 * 60;
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug, clap::Args)]
@@ -52,6 +54,17 @@ pub struct ListenArgs {
     #[arg(long, value_name = "S", default_value_t = CERTIFICATE_LIFE.as_secs(), hide_short_help = true,
           value_parser = clap::value_parser!(u64).range(10..=31_536_000))]
     pub agent_certificate_life_s: u64,
+    /// Begin an empty farm where blobs lie whose database is gone
+    #[arg(long, hide_short_help = true)]
+    pub new: bool,
+    /// MiB in a second that the look for damage among stored blobs reads, at most; 0: only when asked for
+    #[arg(long, value_name = "MIB", default_value_t = ScrubOptions::default().bytes_per_s >> 20, hide_short_help = true,
+          value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub scrub_rate: u64,
+    /// Days from one such look at all of them to the next
+    #[arg(long, value_name = "DAYS", default_value_t = ScrubOptions::default().period.as_secs() / DAY_S, hide_short_help = true,
+          value_parser = clap::value_parser!(u64).range(1..=3_650))]
+    pub scrub_days: u64,
     /// Nothing any more: every address asks for a token
     #[arg(long, hide = true)]
     pub require_token: bool,
@@ -125,6 +138,7 @@ impl ListenArgs {
         let tls = self.tls_cert.clone().zip(self.tls_key.clone());
         let mut config = CoordinatorConfig::new(folder.path());
         config.listen = Some(self.listen);
+        config.new_farm = self.new;
         config.unix_socket = Some(folder.socket_path());
         config.tls = tls.map(|(certificate, key)| TlsFiles {
             certificate,
@@ -141,6 +155,11 @@ impl ListenArgs {
         }
         config.insecure_http = context.settings.switch(Key::Insecure)?;
         config.public_url.clone_from(&self.public_url);
+        config.scrub = (self.scrub_rate > 0).then(|| ScrubOptions {
+            bytes_per_s: self.scrub_rate << 20,
+            period: Duration::from_secs(self.scrub_days * DAY_S),
+            ..ScrubOptions::default()
+        });
         config.farm.heartbeat_ms = self.heartbeat_ms;
         config.farm.lease_ms = self.lease_ms;
         config.farm.share_projects = self.share_projects;

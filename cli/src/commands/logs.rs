@@ -4,6 +4,7 @@ use crate::{
     context::Context,
     failure::Failure,
     farm::{Farm, Need},
+    wait::{Away, Patience},
 };
 use planforge_proto::{v1, view};
 use planforge_types::shown::Stream;
@@ -19,36 +20,64 @@ pub struct Args {
     /// Number of the attempt; the newest by default
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     attempt: u32,
+    #[command(flatten)]
+    patience: Patience,
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let need = if args.follow { Need::Work } else { Need::Answers };
-    let (attempt, whole) = Farm::with(context, need, async |farm| read(context, farm, &args).await).await?;
+    let read = Farm::with(context, need, async |farm| args.patience.limit(read(context, farm, &args)).await);
+    let (attempt, whole) = read.await?;
     context.printer.object(&serde_json::json!({ "job": args.id, "attempt": attempt, "log": whole }))
 }
 
 /// Prints the log as it comes; with `--json` it is given whole. And the attempt that it is of.
 async fn read(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(u32, String), Failure> {
-    let request =
+    let mut request =
         v1::ReadLogRequest { id: args.id.clone(), attempt: args.attempt, follow: args.follow, offset_bytes: 0 };
-    let mut chunks = farm.rpc().read_log(request).await.map_err(|e| farm.error(e))?.into_inner();
     let (mut whole, mut stream) = (Vec::new(), Stream::default());
-    let mut attempt = args.attempt;
     if !context.printer.json
         && let Some(cause) = cause(farm, args).await
     {
         context.printer.lines([cause])?;
     }
-    while let Some(chunk) = chunks.message().await.map_err(|e| farm.error(e))? {
-        attempt = chunk.attempt;
-        if context.printer.json {
-            whole.extend_from_slice(&chunk.data);
-        } else {
-            context.printer.stream(&mut stream, &chunk.data)?;
+    let mut away = Away::default();
+    loop {
+        let (asked, before) = (request.clone(), request.offset_bytes);
+        let take = |chunk: v1::LogChunk| {
+            // What goes on after a restart is of the attempt that was begun with.
+            (request.attempt, request.offset_bytes) = (chunk.attempt, chunk.offset_bytes + chunk.data.len() as u64);
+            if context.printer.json {
+                whole.extend_from_slice(&chunk.data);
+                return Ok(());
+            }
+            context.printer.stream(&mut stream, &chunk.data)
+        };
+        match follow(farm, asked, take).await {
+            Err(failure) if args.follow && failure.is_unavailable() && farm.comes_back() => {
+                if request.offset_bytes > before {
+                    away.is_back();
+                }
+                away.wait(context.printer, failure, "asking again for the rest of the log").await?;
+            }
+            other => break other?,
         }
     }
     context.printer.stream_end(stream)?;
-    Ok((attempt, String::from_utf8_lossy(&whole).into_owned()))
+    Ok((request.attempt, String::from_utf8_lossy(&whole).into_owned()))
+}
+
+/// One connection's part of the log.
+async fn follow(
+    farm: &Farm,
+    request: v1::ReadLogRequest,
+    mut take: impl FnMut(v1::LogChunk) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut chunks = farm.rpc().read_log(request).await.map_err(|e| farm.error(e))?.into_inner();
+    while let Some(chunk) = chunks.message().await.map_err(|e| farm.error(e))? {
+        take(chunk)?;
+    }
+    Ok(())
 }
 
 /// Why the attempt failed, which its log says last: tools write much before their error and more after it. Nothing while

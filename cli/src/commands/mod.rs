@@ -1,6 +1,8 @@
 //! One file per command; each is thin: what it asks of the farm and what it prints.
 
 #[cfg(feature = "local")]
+pub mod admin;
+#[cfg(feature = "local")]
 pub mod agent;
 pub mod agents;
 pub mod audit;

@@ -8,7 +8,7 @@ use crate::{
     request::{self, LocalFiles},
     settings::Key,
     tables,
-    wait::{self, Waiting},
+    wait::{self, Patience, Waiting},
 };
 use planforge_proto::{ErrorCode, v1, view::JobView};
 
@@ -19,9 +19,14 @@ pub struct Args {
     /// Wait until the jobs have ended
     #[arg(long)]
     wait: bool,
+    #[command(flatten)]
+    patience: Patience,
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    if args.patience.timeout.is_some() && !args.wait {
+        return Err(Failure::usage("--timeout is about waiting").hint("add --wait"));
+    }
     let need = if args.wait { Need::Work } else { Need::Lasting };
     Farm::with(context, need, async |farm| retry(context, farm, &args).await).await
 }
@@ -49,7 +54,7 @@ async fn retry(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(), Fa
     }
     let ids: Vec<String> = jobs.iter().map(|job| job.id.clone()).collect();
     if args.wait {
-        jobs = Waiting::new(context.printer, &jobs).finish(farm, &ids).await?;
+        jobs = Waiting::new(context.printer, &jobs).finish(farm, &ids, args.patience).await?;
     }
     context.printer.data(&tables::jobs(&jobs, tables::now_ms()))?;
     let succeeded = !args.wait || wait::tell_failures(context.printer, &jobs);

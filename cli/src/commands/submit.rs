@@ -7,7 +7,7 @@ use crate::{
     farm::{Farm, Need, Place},
     request::{self, LocalFiles, RequestArgs, extras::Attached, models},
     tables,
-    wait::{self, Waiting},
+    wait::{self, Patience, Waiting},
 };
 use planforge_client::Endpoint;
 use planforge_proto::{ErrorCode, v1, view::JobView};
@@ -27,6 +27,8 @@ pub struct Args {
     /// Wait until the jobs have ended
     #[arg(long)]
     wait: bool,
+    #[command(flatten)]
+    patience: Patience,
     /// Show what would be submitted and what is stored already; submit nothing
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
@@ -39,6 +41,9 @@ pub struct Args {
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    if args.patience.timeout.is_some() && !args.wait {
+        return Err(Failure::usage("--timeout is about waiting").hint("add --wait"));
+    }
     let mut found = Vec::new();
     for path in &args.models {
         found.push(models::identify(&context.settings, path)?);
@@ -72,7 +77,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             dry_run(context, farm, &request, &files).await
         } else {
             let told = Told { typed, page: page(context, farm).await? };
-            submit(context, farm, &request, &files, &told, args.wait).await
+            submit(context, farm, &request, &files, &told, args.wait.then_some(args.patience)).await
         }
     }))
 }
@@ -169,16 +174,16 @@ async fn submit(
     request: &v1::SubmitRequest,
     files: &LocalFiles,
     told: &Told,
-    wait: bool,
+    wait: Option<Patience>,
 ) -> Result<(), Failure> {
     let reply = request::submit(context, farm, request, files).await?;
     let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
-    if !wait {
+    let Some(patience) = wait else {
         context.printer.data(&told.table(&reply.jobs))?;
         context.printer.note(&format!("follow with: planforge watch {}", ids.join(" ")));
         return context.printer.object(&told.object(&reply.request_id, reply.jobs));
-    }
-    let jobs = Waiting::new(context.printer, &reply.jobs).finish(farm, &ids).await?;
+    };
+    let jobs = Waiting::new(context.printer, &reply.jobs).finish(farm, &ids, patience).await?;
     context.printer.data(&told.table(&jobs))?;
     let succeeded = wait::tell_failures(context.printer, &jobs);
     context.printer.object(&told.object(&reply.request_id, jobs))?;

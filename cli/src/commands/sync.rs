@@ -8,7 +8,7 @@ use crate::{
     request,
     settings::Key,
     signals,
-    wait::{self, Waiting},
+    wait::{self, Patience, Waiting},
 };
 use planforge_fleet::{CellId, Diff, Lock, State, gate::Judged};
 use planforge_proto::{ErrorCode, v1};
@@ -29,6 +29,8 @@ pub struct Args {
     /// Higher goes first
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-100..=100))]
     priority: Option<i32>,
+    #[command(flatten)]
+    patience: Patience,
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
@@ -193,18 +195,20 @@ impl Sync<'_> {
         if live.is_empty() {
             return Ok(());
         }
+        let hint = format!(
+            "the jobs go on, and the next planforge sync finds what they built; planforge cancel {} ends them",
+            live.join(" ")
+        );
         let ended = async {
-            match self.farm.is_local() {
-                true => waiting.follow(self.farm).await,
-                false => waiting.until_ended(self.farm).await,
+            match self.farm.comes_back() {
+                true => waiting.until_ended(self.farm).await,
+                false => waiting.follow(self.farm).await,
             }
         };
         tokio::select! {
             result = ended => result,
-            () = signals::interrupted() => Err(Failure::interrupted().hint(format!(
-                "the jobs go on, and the next planforge sync finds what they built; planforge cancel {} ends them",
-                live.join(" ")
-            ))),
+            () = signals::interrupted() => Err(Failure::interrupted().hint(hint)),
+            failure = self.args.patience.over() => Err(failure.hint(hint)),
         }
     }
 

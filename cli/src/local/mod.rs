@@ -51,6 +51,8 @@ pub struct Local {
     client: Client,
     folder: DataFolder,
     host: Option<Host>,
+    /// Kept by a process that goes on without this one.
+    lasting: bool,
 }
 
 /// What a host runs.
@@ -66,11 +68,15 @@ impl Local {
         let folder = DataFolder::open(data)?;
         let (client, host) =
             if need == Need::Lasting { (reach_lasting(&folder).await?, None) } else { host_or_reach(&folder).await? };
-        let mut local = Self { client, folder, host };
+        let mut local = Self { client, folder, host, lasting: need == Need::Lasting };
         if need == Need::Work {
             local.start_work().await?;
         }
         Ok(local)
+    }
+
+    pub fn is_lasting(&self) -> bool {
+        self.lasting
     }
 
     pub fn client(&self) -> &Client {
@@ -205,6 +211,7 @@ impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
         let code = match &error {
             StartError::Locked { .. } => ErrorCode::Conflict,
+            StartError::DatabaseGone { .. } => ErrorCode::Internal,
             StartError::Farm(inner) => inner.code,
             StartError::Io { source, path, action } => return Self::io(action, path, source).hint(error.hint()),
             _ => ErrorCode::InvalidArgument,

@@ -115,6 +115,11 @@ impl OwnersWay {
         Ok(None)
     }
 
+    /// Its data folder.
+    pub fn data(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Checks that a process of this user answers on the socket.
     pub async fn check(&self, asked: &Endpoint) -> Result<(), Failure> {
         let path = self.folder.socket_path();

@@ -3,7 +3,7 @@
 pub mod extras;
 pub mod models;
 
-use crate::{context::Context, failure::Failure, farm::Farm, lists, settings::Key};
+use crate::{context::Context, failure::Failure, farm::Farm, lists, settings::Key, wait::Away};
 use extras::{Attached, ExtraArgs};
 use planforge_device::CpuLevel;
 use planforge_fleet::shapes;
@@ -358,9 +358,17 @@ pub async fn submit(
     request: &v1::SubmitRequest,
     files: &LocalFiles,
 ) -> Result<v1::SubmitReply, Failure> {
-    let mut uploaded = BTreeSet::new();
+    let (mut uploaded, mut away) = (BTreeSet::new(), Away::default());
     loop {
-        let mut reply = farm.rpc().submit(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        let mut reply = match farm.rpc().submit(request.clone()).await.map_err(|e| farm.error(e)) {
+            Ok(reply) => reply.into_inner(),
+            // It may have been taken before the coordinator went: by its idempotency key it is the same request.
+            Err(failure) if failure.is_unavailable() && !request.idempotency_key.is_empty() && farm.comes_back() => {
+                away.wait(context.printer, failure, "submitting the same again when it is back").await?;
+                continue;
+            }
+            Err(failure) => return Err(failure),
+        };
         if reply.missing_blobs.is_empty() {
             took_notice_of_inputs(request, &reply)?;
             lists::complete(farm, &mut reply.jobs).await?;
@@ -403,7 +411,10 @@ async fn upload(context: &Context<'_>, farm: &Farm, digest: &str, path: &Path) -
     let bar = context.printer.transfer(&format!("uploading {}", path.display()), bytes);
     let result = farm.blobs().upload_with(path, digest, &|done| bar.done(done)).await;
     bar.clear();
-    result.map_err(|e| Failure::from(e).hint_if_none("run the command again: uploads resume where they stopped"))
+    result.map_err(|e| match Failure::from(e) {
+        cut if cut.is_unavailable() => cut.hint_if_none("run the command again: uploads resume where they stopped"),
+        refused => refused,
+    })
 }
 
 #[cfg(test)]

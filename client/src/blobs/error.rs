@@ -111,6 +111,7 @@ impl From<BlobError> for ApiError {
                     StatusCode::UNAUTHORIZED => ErrorCode::Unauthenticated,
                     StatusCode::FORBIDDEN => ErrorCode::PermissionDenied,
                     StatusCode::CONFLICT => ErrorCode::Conflict,
+                    StatusCode::GONE => ErrorCode::Gone,
                     // A limit of this caller's or its project's.
                     StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::ResourceExhausted,
                     _ if status.is_server_error() => ErrorCode::Unavailable,

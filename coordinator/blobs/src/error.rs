@@ -48,8 +48,14 @@ pub enum BlobError {
     #[error("blob sha256:{digest} is not stored")]
     NotFound { digest: Digest },
 
-    #[error("blob sha256:{digest} is damaged: its bytes hash to sha256:{found}; it was moved to quarantine")]
-    Corrupt { digest: Digest, found: Digest },
+    #[error("blob sha256:{digest} is damaged: {reason}; it was set aside")]
+    Corrupt { digest: Digest, reason: String },
+
+    #[error("blob sha256:{digest} is damaged: {reason}")]
+    Damaged { digest: Digest, reason: String },
+
+    #[error("blob sha256:{digest} was found damaged on the coordinator's disk and set aside")]
+    Quarantined { digest: Digest },
 
     #[error("upload '{id}' does not exist")]
     UploadUnknown { id: String },
@@ -75,6 +81,12 @@ pub enum BlobError {
 
     #[error("no room for {needed_bytes} bytes {room} {}: {available_bytes} bytes are available", path.display())]
     Full { room: Room, path: PathBuf, needed_bytes: u64, available_bytes: u64 },
+
+    #[error(
+        "no new work: {available_bytes} bytes are left {room} {}, and {reserve_bytes} are kept for the ends of jobs that run",
+        path.display()
+    )]
+    Reserved { room: Room, path: PathBuf, available_bytes: u64, reserve_bytes: u64 },
 
     #[error(
         "project {project} has no room for {needed_bytes} bytes: it stores {stored_bytes} and announced {announced_bytes} \
@@ -122,16 +134,22 @@ impl BlobError {
             Self::NotFound { .. } | Self::UploadUnknown { .. } => ErrorCode::NotFound,
             Self::OffsetMismatch { .. } | Self::UploadBusy { .. } => ErrorCode::Conflict,
             Self::DigestMismatch { .. } | Self::SizeMismatch { .. } => ErrorCode::Refused,
-            Self::Full { .. } | Self::ProjectFull { .. } | Self::TooManyUploads { .. } => ErrorCode::ResourceExhausted,
+            Self::Full { .. } | Self::Reserved { .. } | Self::ProjectFull { .. } | Self::TooManyUploads { .. } => {
+                ErrorCode::ResourceExhausted
+            }
             Self::Interrupted { .. } => ErrorCode::Unavailable,
-            Self::Corrupt { .. } | Self::Io { .. } => ErrorCode::Internal,
+            Self::Corrupt { .. } | Self::Damaged { .. } | Self::Quarantined { .. } => ErrorCode::Gone,
+            Self::Io { .. } => ErrorCode::Internal,
         }
     }
 
     fn hint(&self) -> &'static str {
         match self {
             Self::NotFound { .. } => "it was never uploaded here, or it was removed",
-            Self::Corrupt { .. } => "build the engine again or upload the file again; check the disk",
+            Self::Corrupt { .. } | Self::Damaged { .. } | Self::Quarantined { .. } => {
+                "store it again: of a plan by building its engine (planforge submit), of a model by submitting it; then have \
+                 the coordinator's disk looked at"
+            }
             Self::UploadUnknown { .. } => "it ended or was collected after a long pause; begin a new upload",
             Self::OffsetMismatch { .. } => "continue at the offset named in Upload-Offset",
             Self::UploadBusy { .. } => "wait a moment, ask for the offset and continue there",
@@ -139,8 +157,12 @@ impl BlobError {
                 "the file changed while it was read or was damaged on the way; upload it again"
             }
             Self::SizeMismatch { .. } => "the file changed while it was read; upload it again",
-            Self::Full { room: Room::Disk, .. } => "free space on the coordinator's disk",
-            Self::Full { room: Room::FarmQuota, .. } => "raise the coordinator's blob quota",
+            Self::Full { room: Room::Disk, .. } | Self::Reserved { room: Room::Disk, .. } => {
+                "free space on the coordinator's disk; what runs goes on, and finished engines are still there"
+            }
+            Self::Full { room: Room::FarmQuota, .. } | Self::Reserved { room: Room::FarmQuota, .. } => {
+                "raise the coordinator's blob quota; what runs goes on, and finished engines are still there"
+            }
             Self::ProjectFull { .. } => {
                 "have an administrator raise the project's quota: planforge projects set NAME --max-bytes SIZE"
             }

@@ -5,7 +5,10 @@ mod local;
 mod uploader;
 
 pub use error::{BlobError, Room, Whose};
-pub use local::{Begun, LocalBlobs, LocalBlobsOptions, ScrubReport, UploadStatus, blob_path};
+pub use local::{
+    Begun, How, LocalBlobs, LocalBlobsOptions, ScrubOptions, ScrubReport, ScrubState, UploadStatus, blob_path,
+    check_blob, copy_blob,
+};
 pub use uploader::{ProjectRoom, Uploader};
 
 use bytes::Bytes;
@@ -38,5 +41,10 @@ pub trait BlobStore: Send + Sync + 'static {
     /// Removes a blob, unless somebody stored it or was told of it since `before`. Returns its bytes.
     fn remove_old(&self, _digest: Digest, _before: SystemTime) -> BoxFuture<'_, Result<Option<u64>, ApiError>> {
         Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Whether work may be taken that will store something: what runs already has room of its own.
+    fn room_for_work(&self) -> Result<(), ApiError> {
+        Ok(())
     }
 }

@@ -22,6 +22,9 @@ pub struct Uploader {
     pub name: String,
     /// That the token belongs to; `None`: none.
     pub project: Option<String>,
+    /// What it sends is for new work, and leaves alone what is kept for the ends of jobs that run.
+    #[serde(default)]
+    pub leaves_reserve: bool,
 }
 
 /// What a project may store, and does.

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use planforge_blobs::{Begun, BlobError, LocalBlobs, LocalBlobsOptions, Room, UploadStatus};
+use planforge_blobs::{
+    Begun, BlobError, How, LocalBlobs, LocalBlobsOptions, Room, ScrubOptions, UploadStatus, check_blob, copy_blob,
+};
 use planforge_types::Digest;
 use std::{
     fs,
@@ -12,6 +14,7 @@ use std::{
     time::Duration,
 };
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 type Piece = Result<Bytes, String>;
 
@@ -315,10 +318,107 @@ async fn a_scrub_finds_damage_below_the_filesystem() {
     flip_a_bit(&path);
     // What a disk does on its own leaves the times as they were.
     fs::File::open(&path).unwrap().set_modified(published).unwrap();
-    let report = blobs.scrub().await.unwrap();
-    assert_eq!((report.blobs, report.bytes, report.corrupt), (2, 3000, vec![bad]));
+    let mut told = 0;
+    let report = blobs.scrub(u64::MAX, |_| told += 1).await.unwrap();
+    assert_eq!((told, report.blobs, report.bytes, report.damaged), (2, 2, 1000, vec![bad]));
     assert_eq!(blobs.find(bad).await.unwrap(), None);
+    assert_eq!((blobs.quarantined().unwrap(), blobs.scrub_state().damaged_total), (vec![bad], 1));
+    let error = blobs.open_range(bad, 0..1).await.err().unwrap();
+    assert!(matches!(error, BlobError::Quarantined { .. }), "{error}");
     blobs.verify(good).await.unwrap();
+    // The same bytes again take its place, and what was damaged is kept no longer.
+    assert_eq!(blobs.store(some_bytes(2000)).await.unwrap(), bad);
+    assert_eq!(read(&blobs, bad).await.unwrap(), some_bytes(2000));
+    assert_eq!(blobs.quarantined().unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scrub_keeps_to_its_rate() {
+    let folder = TempDir::new().unwrap();
+    let blobs = open(&folder);
+    for size in [3_000_000, 500, 2_999_500] {
+        blobs.store(some_bytes(size)).await.unwrap();
+    }
+    let began = tokio::time::Instant::now();
+    let report = blobs.scrub(1_000_000, |_| ()).await.unwrap();
+    assert_eq!((report.bytes, report.damaged), (6_000_000, vec![]));
+    // On a clock that stands still but for what the scrub waits.
+    let waited = began.elapsed().as_secs_f64();
+    assert!((5.9..6.2).contains(&waited), "{waited} s for six seconds' bytes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_in_the_background_goes_on_after_a_restart_and_comes_again() {
+    let folder = TempDir::new().unwrap();
+    let day = Duration::from_secs(24 * 3600);
+    let options = ScrubOptions { bytes_per_s: 1_000, period: day, first_after: Duration::from_secs(60) };
+    let mut digests = Vec::new();
+    let blobs = open(&folder);
+    for size in 1..=10 {
+        digests.push(blobs.store(some_bytes(size * 1_000)).await.unwrap());
+    }
+    let run = |blobs: LocalBlobs, options: ScrubOptions| {
+        let closing = CancellationToken::new();
+        (
+            tokio::spawn({
+                let closing = closing.clone();
+                async move { blobs.keep_scrubbing(options, closing).await }
+            }),
+            closing,
+        )
+    };
+    let (task, closing) = run(blobs.clone(), options.clone());
+    while blobs.scrub_state().blobs < 4 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    closing.cancel();
+    task.await.unwrap();
+    let before = blobs.scrub_state();
+    assert!(before.running && before.ended_ms == 0, "{before:?}");
+    drop(blobs);
+
+    // Another process: it begins behind what was looked at.
+    let blobs = open(&folder);
+    assert_eq!(blobs.scrub_state(), before);
+    let (task, closing) = run(blobs.clone(), options);
+    while blobs.scrub_state().running {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let after = blobs.scrub_state();
+    assert_eq!((after.blobs, after.bytes, after.bytes_total), (10, 55_000, 55_000), "each once");
+    // What rots afterwards is found in the next round.
+    let path = blobs.path(digests[3]);
+    let published = fs::metadata(&path).unwrap().modified().unwrap();
+    flip_a_bit(&path);
+    fs::File::open(&path).unwrap().set_modified(published).unwrap();
+    while blobs.scrub_state().damaged_total == 0 {
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+    }
+    assert_eq!(blobs.quarantined().unwrap(), [digests[3]]);
+    closing.cancel();
+    task.await.unwrap();
+}
+
+/// What was stored anew while the damaged file was read is not what is damaged.
+#[tokio::test(start_paused = true)]
+async fn a_blob_that_was_stored_anew_is_not_set_aside() {
+    let folder = TempDir::new().unwrap();
+    let blobs = open(&folder);
+    let (bytes, path) = (some_bytes(3 << 20), |digest| blobs.path(digest));
+    let digest = blobs.store(bytes.clone()).await.unwrap();
+    flip_a_bit(&path(digest));
+    // Looks at the damaged file, which is replaced before it is judged.
+    let scrubbed = blobs.scrub(1 << 20, |_| ());
+    let replaced = async {
+        // Time stands still while the scrub works: it has the damaged file open and waits for its turn to read on.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        fs::remove_file(path(digest)).unwrap();
+        blobs.store(bytes.clone()).await.unwrap();
+    };
+    let (report, ()) = futures::future::join(scrubbed, replaced).await;
+    assert_eq!(report.unwrap().damaged, [digest]);
+    assert_eq!(read(&blobs, digest).await.unwrap(), bytes);
+    assert_eq!(blobs.quarantined().unwrap(), []);
 }
 
 #[tokio::test]
@@ -367,4 +467,27 @@ async fn the_empty_blob_is_a_blob() {
     blobs.append(&upload.id, 0, true, stream::iter(Vec::<Piece>::new())).await.unwrap();
     assert_eq!(blobs.find(digest).await.unwrap(), Some(0));
     assert!(read(&blobs, digest).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_copy_elsewhere_has_the_right_bytes_or_is_not_there() {
+    let (folder, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let blobs = open(&folder);
+    let digest = blobs.store(some_bytes(300_000)).await.unwrap();
+    for how in [How::Copy, How::Link] {
+        assert_eq!(copy_blob(folder.path(), other.path(), digest, how).unwrap(), 300_000);
+        assert_eq!(check_blob(other.path(), digest).unwrap(), 300_000);
+        // Opened as a store it is served as what was published there.
+        let copied = open(&other);
+        assert_eq!(read(&copied, digest).await.unwrap(), some_bytes(300_000));
+        fs::remove_file(copied.path(digest)).unwrap();
+    }
+    let missing = copy_blob(folder.path(), other.path(), Digest::of(b"nothing"), How::Copy).unwrap_err();
+    assert!(matches!(missing, BlobError::NotFound { .. }), "{missing}");
+    flip_a_bit(&blobs.path(digest));
+    let damaged = copy_blob(folder.path(), other.path(), digest, How::Copy).unwrap_err();
+    assert!(matches!(damaged, BlobError::Damaged { .. }), "{damaged}");
+    assert!(matches!(check_blob(folder.path(), digest).unwrap_err(), BlobError::Damaged { .. }));
+    let left = fs::read_dir(open(&other).path(digest).parent().unwrap()).unwrap().count();
+    assert_eq!(left, 0, "nothing of it is left there");
 }

@@ -155,6 +155,7 @@ impl Farm {
                 joined_by: JoinedBy::Unknown,
                 protocol: 0,
                 drained: false,
+                memory_bytes: 0,
             }))
         };
         Ok(hosts.enumerate().map(agent).collect())

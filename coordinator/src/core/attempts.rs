@@ -25,7 +25,7 @@ impl State {
             while self.queue.waits_for(&target)
                 && let Some(device) = self.choose_device(&target)
             {
-                if !self.serve(&device, now, effects) {
+                if !self.serve(&device, now, effects) && !self.serve_others(&target, &device, now, effects) {
                     break;
                 }
                 granted += 1;
@@ -50,10 +50,18 @@ impl State {
         idle.iter().take(DEVICES_WEIGHED_MAX).min_by_key(uses).cloned()
     }
 
+    /// Grants another free device than `refused` a job, where what waits is not for that one: its host lacked something.
+    fn serve_others(&mut self, target: &Target, refused: &DeviceKey, now: Now, effects: &mut Effects) -> bool {
+        let others: Vec<DeviceKey> =
+            self.idle.get(target).into_iter().flatten().filter(|device| *device != refused).cloned().collect();
+        others.iter().any(|device| self.serve(device, now, effects))
+    }
+
     /// Grants the free device its next job.
     fn serve(&mut self, device: &DeviceKey, now: Now, effects: &mut Effects) -> bool {
         let targets = self.targets_of(device);
-        let Some(id) = self.queue.pick(targets.iter(), now.wall_ms, |id| self.may_grant(id)) else { return false };
+        let may = |id: &JobId| self.may_grant(id) && self.may_have_room(id, device);
+        let Some(id) = self.queue.pick(targets.iter(), now.wall_ms, may) else { return false };
         self.grant(&id, device, now, effects);
         true
     }
@@ -249,6 +257,7 @@ impl State {
     fn failed(&mut self, id: &JobId, agent: &str, failure: Failure, now: Now, effects: &mut Effects) {
         let Some(job) = self.jobs.get(id).cloned() else { return };
         match failure.class {
+            _ if self.goes_elsewhere(&job, &failure) => self.retry(id, &failure, now, effects),
             FailureClass::Infrastructure => self.retry(id, &failure, now, effects),
             FailureClass::Unstable if job.only_measures() && job.remeasures < self.config.max_remeasures => {
                 if let Some(job) = self.job_mut(id) {

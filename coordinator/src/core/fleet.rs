@@ -76,6 +76,7 @@ impl State {
             seen_ms,
             joined_by: hello.joined_by,
             protocol: hello.protocol,
+            memory_bytes: hello.memory_bytes,
             drained: before.as_ref().is_some_and(|record| record.drained),
         };
         let changed = before.as_ref() != Some(&record);
@@ -349,10 +350,15 @@ impl State {
 
     /// Whether a device could take a job now.
     pub(super) fn is_idle(&self, key: &DeviceKey) -> bool {
+        self.takes_jobs(key) && !self.busy.contains_key(key)
+    }
+
+    /// Whether the device gets jobs, once it is free.
+    pub(super) fn takes_jobs(&self, key: &DeviceKey) -> bool {
         let Some(entry) = self.agents.get(&key.agent) else { return false };
         let willing = self.device(key).is_some_and(|device| !device.draining && !device.quarantined);
         let willing = willing && !entry.draining && !entry.record.drained;
-        willing && entry.session.is_some() && !self.busy.contains_key(key)
+        willing && entry.session.is_some()
     }
 
     /// Keeps the index of free devices; a device that is free now gets looked at.

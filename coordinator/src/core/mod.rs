@@ -22,6 +22,7 @@
 //! | `audit` | one line of the audit log |
 //! | `blob_refs` | which blobs records name, and to whom they belong by that |
 //! | `attempts` | leases and how attempts end: success, failure classes, requeue, expiry |
+//! | `elsewhere` | what an agent's host lacked, and who may have it |
 //! | `cancel` | withdrawal of requests |
 //! | `caches` | timing and tactic caches: what a build begins with, whose result is kept |
 //! | `pins` | who wants which plan kept |
@@ -45,6 +46,7 @@ mod caches;
 mod cancel;
 mod declarations;
 mod effects;
+mod elsewhere;
 mod fleet;
 mod foresee;
 mod forget;
@@ -68,6 +70,7 @@ pub use audit::{AuditKind, AuditLine};
 pub use blob_refs::BlobHolder;
 pub use declarations::{DeclarationId, DeclarationRecord, DeclaredCell, DeclaredSpec};
 pub use effects::{Counters, Effects, JobRef, Reply, Submitted, ToAgent};
+pub use elsewhere::Lack;
 pub use fleet::{ATTEMPT_REPORTS_MAX, DeviceView};
 pub use foresee::{Foreseen, Foresight};
 pub use forget::Forget;

@@ -5,6 +5,7 @@ use super::{
     audit::{AuditKind, AuditLine},
     blob_refs::BlobHolder,
     declarations::{DeclarationId, DeclarationRecord},
+    elsewhere::Lack,
     pins::{PinId, PinRecord},
     projects::ProjectRecord,
 };
@@ -136,6 +137,9 @@ pub struct Failure {
     pub message: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hint: String,
+    /// What the agent's host had too little of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lacked: Option<Lack>,
 }
 
 /// Longest failure message or hint that is kept; agents' texts come from compilers and may be long.
@@ -143,7 +147,7 @@ const FAILURE_TEXT_MAX_BYTES: usize = 8 * 1024;
 
 impl Failure {
     pub fn new(class: FailureClass, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { class, message: clip(message.into()), hint: clip(hint.into()) }
+        Self { class, message: clip(message.into()), hint: clip(hint.into()), lacked: None }
     }
 }
 
@@ -464,6 +468,9 @@ pub struct Agent {
     /// An administrator wants it to get no more leases.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drained: bool,
+    /// That its workers may use together; 0: unknown.
+    #[serde(default)]
+    pub memory_bytes: u64,
 }
 
 /// A finished engine.

@@ -104,7 +104,7 @@ pub struct Submit {
     pub missing: Vec<Digest>,
     /// Some of what the request names was never shown by its project: it is told nothing about it before it is.
     pub unseen: bool,
-    /// Why nothing new may be built or measured for its project.
+    /// Why nothing new may be built or measured for its project: its quota, or a disk that has little left.
     pub over_quota: Option<ApiError>,
     /// Plans of stored engines that are not in the blob store any more: they answer nothing. `None`: nobody looked yet.
     pub missing_plans: Option<Vec<Digest>>,
@@ -148,6 +148,7 @@ pub struct HelloIn {
     pub joined_by: JoinedBy,
     /// Protocol that is spoken from now on.
     pub protocol: u32,
+    pub memory_bytes: u64,
 }
 
 /// The end of an attempt, its documents already read and checked.

@@ -61,11 +61,12 @@ impl State {
         if submit.missing_plans.is_none() && !plans.is_empty() {
             return Ok(Submitted::Look { plans, submit: Box::new(submit) });
         }
-        if runs > 0 && !submit.missing.is_empty() {
-            return Ok(Submitted::Missing(submit.missing));
-        }
+        // Before the bytes are asked for: nobody sends a model in vain.
         if let Some(error) = submit.over_quota.as_ref().filter(|_| runs > 0) {
             return Err(error.clone());
+        }
+        if runs > 0 && !submit.missing.is_empty() {
+            return Ok(Submitted::Missing(submit.missing));
         }
         self.admission(&submit.project, runs)?;
         let mut jobs = Vec::with_capacity(asked.len());

@@ -3,8 +3,8 @@
 use crate::core::{
     Abilities, AgentView, ArtifactRef, Attempt, AuditLine, CacheRecord, CacheRef, CacheUpdate, DeclarationRecord,
     Device, DeviceView, Engine, Eta, Event, Failure, FinishedIn, FinishedOutcome, Foreseen, HelloIn, Job, JobId,
-    JobKind, JobState, JoinedBy, LeaseRef, Model, ModelFile, PinRecord, PlanRef, PluginRecord, Report, TokenRecord,
-    Want,
+    JobKind, JobState, JoinedBy, Lack, LeaseRef, Model, ModelFile, PinRecord, PlanRef, PluginRecord, Report,
+    TokenRecord, Want,
 };
 use planforge_identity::model::model_digest;
 use planforge_proto::{ApiError, ErrorCode, protocol, v1};
@@ -180,11 +180,16 @@ pub(super) fn failure(failure: Option<v1::Failure>) -> Failure {
         _ => FailureClass::Infrastructure,
     };
     let message = if failure.message.is_empty() { "the agent gave no reason".into() } else { failure.message };
-    Failure::new(class, message, failure.hint)
+    Failure { lacked: Lack::of_name(&failure.lacked), ..Failure::new(class, message, failure.hint) }
 }
 
 fn failure_out(failure: &Failure) -> v1::Failure {
-    v1::Failure { class: class_out(failure.class).into(), message: failure.message.clone(), hint: failure.hint.clone() }
+    v1::Failure {
+        class: class_out(failure.class).into(),
+        message: failure.message.clone(),
+        hint: failure.hint.clone(),
+        lacked: failure.lacked.map(|lack| lack.name().to_owned()).unwrap_or_default(),
+    }
 }
 
 pub(super) fn state_out(state: JobState) -> v1::JobState {
@@ -521,6 +526,7 @@ pub(super) fn hello(hello: v1::Hello) -> Result<HelloIn, ApiError> {
         finished: Vec::new(),
         joined_by: JoinedBy::Unknown,
         protocol,
+        memory_bytes: hello.memory_bytes,
     })
 }
 

@@ -34,7 +34,10 @@ use planforge_types::EngineKey;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch as watch_channel};
@@ -108,6 +111,8 @@ pub(super) struct Shared {
     pub trouble: watch_channel::Sender<Option<ApiError>>,
     pub claims: Mutex<Histogram>,
     pub logs: Logs,
+    /// Number of the newest durable event.
+    pub last_event: AtomicU64,
     /// How often the state broke its own rules.
     pub broken: AtomicU64,
 }
@@ -386,6 +391,7 @@ impl Leader {
             let _ = answer.send(Ok(()));
         }
         for event in batch.events {
+            self.shared.last_event.fetch_max(event.seq, Ordering::Relaxed);
             // Sending fails only when nobody watches any more.
             if self.shared.page.receiver_count() > 0 {
                 let _ = self.shared.page.send(Arc::new(watch::message(&event, None)));

@@ -218,6 +218,19 @@ impl Logs {
         Ok(Self { folder, open: Arc::new(Semaphore::new(OPEN_MAX)), live: Arc::default() })
     }
 
+    /// Jobs and attempts of which there are files: what an earlier process left, before any log is opened.
+    pub fn left(&self) -> Vec<(JobId, u32)> {
+        let Some(entries) = self.folder.as_ref().and_then(|folder| std::fs::read_dir(folder).ok()) else {
+            return Vec::new();
+        };
+        let name = |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().into_string().ok();
+        let key = |name: String| {
+            let (job, attempt) = name.strip_suffix(".log")?.rsplit_once('-')?;
+            Some((JobId::from(job), attempt.parse().ok()?))
+        };
+        entries.filter_map(name).filter_map(key).collect()
+    }
+
     fn find(&self, job: &JobId, attempt: u32) -> Option<Arc<Live>> {
         locked(&self.live).get(&(job.clone(), attempt)).cloned()
     }

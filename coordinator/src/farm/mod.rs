@@ -40,7 +40,7 @@ pub use tokens::is_secret;
 use crate::{
     auth::{Actor, Proof, Role},
     blobs::BlobStore,
-    core::{AuditKind, Change, DeviceView, Input, JobId, Now, SessionId, State},
+    core::{AuditKind, Change, DeviceView, Input, Job, JobId, Now, Outcome, SessionId, State},
     store::{Store, StoreError},
 };
 use audit::Audit;
@@ -182,6 +182,8 @@ impl Farm {
     ) -> Result<Self, ApiError> {
         let logs = Logs::new(config.log_folder.clone())
             .map_err(|error| ApiError::new(ErrorCode::Unavailable, format!("the folder of live logs: {error}")))?;
+        let left = logs.left();
+        let clock: Arc<dyn Clock> = Arc::new(clock::Steady::new(clock));
         let epoch = store.acquire(&config.owner, clock.wall_ms()).await?;
         let snapshot = store.load().await?;
         let tokens = Tokens::new(store.tokens().await?);
@@ -194,9 +196,17 @@ impl Farm {
             trouble: watch_channel::Sender::new(None),
             claims: Mutex::default(),
             logs,
+            last_event: AtomicU64::new(state.last_event()),
             broken: AtomicU64::new(0),
         });
         let (inbox, messages) = mpsc::channel(leader::INBOX_MAX);
+        let sealer = Sealer::new(&shared, &blobs, &store, inbox.downgrade());
+        let running = |job: &Arc<Job>| {
+            let attempt = job.attempts.last().filter(|attempt| attempt.outcome == Outcome::Running)?;
+            Some((job.id.clone(), attempt.number))
+        };
+        let running = state.live_jobs().filter_map(running).collect();
+        let sweeping = sealer.clone().sweep(left, running);
         let leader = Leader {
             state,
             store: store.clone(),
@@ -206,12 +216,13 @@ impl Farm {
             shared: shared.clone(),
             outboxes: BTreeMap::new(),
             own: inbox.downgrade(),
-            sealer: Sealer::new(&shared, &blobs, &store, inbox.downgrade()),
+            sealer,
             ailing: false,
             broken: None,
             broken_at_ms: VecDeque::new(),
         };
         tokio::spawn(leader.run(messages));
+        tokio::spawn(sweeping);
         // With a seed, every epoch still draws its own numbers: ids must not repeat after a restart.
         let random = match config.seed {
             Some(seed) => StdRng::seed_from_u64(seed.wrapping_add(epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
@@ -269,6 +280,7 @@ impl Farm {
             project: actor.project.clone().unwrap_or_default(),
             // The server's, which knows where it listens.
             url: String::new(),
+            last_event: self.inner.shared.last_event.load(Ordering::Relaxed),
         }
     }
 
@@ -444,6 +456,7 @@ impl Farm {
         stats.epoch = self.inner.epoch;
         stats.inbox = inbox as u64;
         stats.broken_states = self.inner.shared.broken.load(Ordering::Relaxed);
+        stats.unreadable_rows = self.inner.store.unreadable_rows();
         let shared = &self.inner.shared;
         stats.watchers = (shared.events.receiver_count() + shared.page.receiver_count()) as u64;
         stats.claim_latency = self.inner.shared.claims.lock().unwrap_or_else(PoisonError::into_inner).clone();

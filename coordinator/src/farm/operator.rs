@@ -13,6 +13,11 @@ const PLUGINS_MAX: usize = 1_024;
 const CONFIGURATION: &str = "configuration";
 
 impl Farm {
+    /// Whether somebody may have all stored bytes looked at; who did is in the audit log. Needs role admin.
+    pub async fn may_scrub(&self, actor: &Actor) -> Result<(), ApiError> {
+        self.audited(actor, AuditKind::Admin, "blobs.scrub", "", async { admin(actor) }).await
+    }
+
     /// The newest timing or tactic cache of every scope, the last published first; for who belongs to a project, those
     /// that its own builds left.
     pub async fn list_caches(

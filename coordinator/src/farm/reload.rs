@@ -57,7 +57,9 @@ impl Leader {
             match self.store.load().await {
                 Ok(snapshot) => break snapshot,
                 // Waiting changes nothing about these.
-                Err(error @ (StoreError::Corrupt { .. } | StoreError::NewerSchema { .. })) => {
+                Err(
+                    error @ (StoreError::Corrupt { .. } | StoreError::Damaged { .. } | StoreError::NewerSchema { .. }),
+                ) => {
                     return Err(End::Fenced(error));
                 }
                 Err(error) => {

@@ -173,7 +173,7 @@ impl Farm {
             return Err(invalid("a benchmark measures anew whatever is stored; leave the refresh out"));
         }
         let (missing, unseen) = self.missing_blobs(actor, &what, eval.into_iter().chain(measure.inputs)).await?;
-        let over_quota = self.over_bytes_quota(&project).await?;
+        let over_quota = self.over_bytes_quota(&project).await?.or(self.blobs().room_for_work().err());
         Ok(Submit {
             actor: actor.name.clone(),
             project,

@@ -9,17 +9,19 @@ use super::{
 };
 use crate::{
     blobs::BlobStore,
-    core::{Input, JobId, Reply},
+    core::{Input, JobId, Reply, SessionId},
     store::Store,
 };
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::Digest;
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 /// Waits between tries: the first, and the longest that doubling leads to.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_LONGEST: Duration = Duration::from_secs(10);
+/// No session: they are numbered from 1 on.
+const NOBODY: SessionId = 0;
 
 #[derive(Clone)]
 pub(super) struct Sealer {
@@ -58,6 +60,25 @@ impl Sealer {
             }
             sealer.shared.logs.close(&job, attempt);
         });
+    }
+
+    /// Takes away the logs that an earlier process left of attempts that have ended: what is not stored yet is stored first.
+    /// `running` are the attempts that their agents may come back with.
+    pub async fn sweep(self, left: Vec<(JobId, u32)>, running: BTreeSet<(JobId, u32)>) {
+        for (id, number) in left.into_iter().filter(|left| !running.contains(left)) {
+            let job = match self.store.job(&id).await {
+                Ok(job) => job,
+                // The next start looks again.
+                Err(error) => return tracing::warn!(job = %id, %error, "logs of earlier attempts stay where they are"),
+            };
+            let attempt = job.and_then(|job| job.attempts.into_iter().find(|attempt| attempt.number == number));
+            self.shared.logs.open(&id, number, NOBODY);
+            match attempt {
+                Some(attempt) if attempt.log.is_none() => self.begin(id, number),
+                // It is stored, or nobody knows what it was of.
+                _ => self.shared.logs.close(&id, number),
+            }
+        }
     }
 
     /// One try; also done when there is nothing to store, or no farm any more to store it for.

@@ -55,6 +55,8 @@ pub struct FarmStats {
     pub rescued_wakeups: u64,
     /// How often the scheduler's state broke its own rules and was loaded anew. Stays 0.
     pub broken_states: u64,
+    /// Rows that answers lack because they cannot be decoded. Stays 0.
+    pub unreadable_rows: u64,
     /// Requests that joined a job in flight.
     pub merged: u64,
     /// Requests answered from the store.

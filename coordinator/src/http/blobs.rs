@@ -40,11 +40,9 @@ pub(super) fn routes() -> Router<App> {
         .route("/v1/blobs/sha256/{hex}", get(download))
         .route("/v1/uploads", post(begin))
         .route("/v1/uploads/{id}", head(offset).patch(append).delete(abandon))
-        .route("/api/v1/blobs/{hex}/verify", post(verify))
-        .route("/api/v1/blobs/scrub", post(scrub))
 }
 
-fn digest_of(hex: &str) -> Result<Digest, ApiError> {
+pub(super) fn digest_of(hex: &str) -> Result<Digest, ApiError> {
     hex.parse().map_err(|error| ApiError::new(ErrorCode::InvalidArgument, format!("{error}")))
 }
 
@@ -57,11 +55,10 @@ async fn download(
 ) -> Result<Response, Refusal> {
     let digest = digest_of(&hex)?;
     // What is none of the caller's is, to it, not there.
-    let size = match app.farm.may_read_blob(&caller, caller.proof(), digest).await? {
-        true => app.blobs.find(digest).await?,
-        false => None,
-    };
-    let size = size.ok_or(BlobError::NotFound { digest })?;
+    if !app.farm.may_read_blob(&caller, caller.proof(), digest).await? {
+        return Err(BlobError::NotFound { digest }.into());
+    }
+    let size = app.blobs.find(digest).await?.ok_or_else(|| app.blobs.why_missing(digest))?;
     let etag = format!("\"sha256:{digest}\"");
     let mut answer = HeaderMap::new();
     answer.insert(header::ETAG, text(&etag));
@@ -162,7 +159,9 @@ async fn begin(
 fn uploader(caller: &Caller) -> Uploader {
     // What agents store is of the jobs that they are leased, whatever their token belongs to.
     let project = caller.project.clone().filter(|_| caller.role != Role::Agent);
-    Uploader { token: caller.token.clone(), name: caller.name.clone(), project }
+    // Agents may join as administrators or over the owner's socket too; who only submits is none.
+    let leaves_reserve = caller.role == Role::Submit;
+    Uploader { token: caller.token.clone(), name: caller.name.clone(), project, leaves_reserve }
 }
 
 /// 413 where the limit is the caller's own, 507 where it is the coordinator's.
@@ -245,17 +244,4 @@ async fn abandon(State(app): State<App>, caller: Caller, Path(id): Path<String>)
     app.blobs.upload_of(&uploader(&caller), &id)?;
     app.blobs.abandon_upload(&id).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-async fn verify(State(app): State<App>, caller: Caller, Path(hex): Path<String>) -> Result<Response, Refusal> {
-    caller.must_be_admin()?;
-    app.blobs.verify(digest_of(&hex)?).await?;
-    Ok(Json(serde_json::json!({ "state": "intact" })).into_response())
-}
-
-async fn scrub(State(app): State<App>, caller: Caller) -> Result<Response, Refusal> {
-    caller.must_be_admin()?;
-    let report = app.blobs.scrub().await?;
-    let corrupt: Vec<_> = report.corrupt.iter().map(Digest::to_string).collect();
-    Ok(Json(serde_json::json!({ "blobs": report.blobs, "bytes": report.bytes, "corrupt": corrupt })).into_response())
 }

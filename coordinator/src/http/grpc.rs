@@ -1,6 +1,6 @@
 //! The services of `planforge.v1` over the farm handle: who calls was found out before; here words are only passed on.
 
-use super::access;
+use super::{access, scrub};
 use crate::{
     app::{App, Peer, Standing},
     auth::{Actor, Proof},
@@ -335,6 +335,15 @@ impl FarmRpc for Rpc {
     ) -> Result<Answer<v1::CollectGarbageReply>, Status> {
         let actor = actor(&request)?;
         Ok(Answer::new(self.app.farm.collect_garbage(&actor, request.into_inner()).await?))
+    }
+
+    type ScrubStream = Stream<v1::ScrubProgress>;
+
+    async fn scrub(&self, request: Request<v1::ScrubRequest>) -> Result<Answer<Self::ScrubStream>, Status> {
+        let (actor, standing) = (actor(&request)?, standing(&request)?);
+        let place = self.app.turns.stream(&actor, standing.proof, false)?;
+        let told = scrub::told(&self.app, &actor, request.get_ref().bytes_per_s).await?;
+        Ok(Answer::new(self.stream_for((standing, place), told)))
     }
 }
 

@@ -9,12 +9,13 @@ mod enroll;
 mod forgery;
 mod grpc;
 mod range;
+mod scrub;
 
 use crate::{
     app::{App, Caller, Options, Refusal, is_grpc, wants_page},
     blobs::LocalBlobs,
     farm::Farm,
-    metrics::Metrics,
+    metrics::{BlobFacts, Metrics},
     page,
 };
 use axum::{
@@ -43,6 +44,7 @@ pub(crate) fn router(
         .merge(api::routes())
         .merge(blobs::routes())
         .merge(declared::routes())
+        .merge(scrub::routes())
         .merge(enroll::routes())
         .merge(page::routes())
         .route("/metrics", get(self::metrics))
@@ -93,7 +95,12 @@ async fn metrics(State(app): State<App>, caller: Caller) -> Result<Response, Ref
     // They tell of the whole farm.
     caller.must_see_everything()?;
     let stats = app.farm.stats().await?;
-    let text = app.metrics.encode(stats, app.blobs.available_bytes().ok());
+    let blobs = BlobFacts {
+        available_bytes: app.blobs.available_bytes().ok(),
+        quarantined: app.blobs.quarantined().map_or(0, |set_aside| set_aside.len() as u64),
+        scrub: app.blobs.scrub_state(),
+    };
+    let text = app.metrics.encode(stats, blobs);
     Ok(([(header::CONTENT_TYPE, Metrics::CONTENT_TYPE)], text).into_response())
 }
 

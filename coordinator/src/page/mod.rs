@@ -117,6 +117,8 @@ struct Counts {
     devices_busy: usize,
     devices: usize,
     engines: String,
+    /// Damaged blobs, for who sees the whole farm.
+    set_aside: usize,
 }
 
 #[derive(Template)]
@@ -203,6 +205,10 @@ impl Overview {
             devices_busy: devices.iter().filter(|device| device.online && device.busy).count(),
             devices: devices.len(),
             engines: format!("{}{plus}", engines.len()),
+            set_aside: match actor.project {
+                None => app.blobs.quarantined().map_or(0, |set_aside| set_aside.len()),
+                Some(_) => 0,
+            },
         };
         let projects = app.farm.busy_projects(actor).await?;
         let server = server.to_owned();

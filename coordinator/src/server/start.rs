@@ -6,7 +6,7 @@
 //! DATA/admin.token        the first administrator's token (0600)
 //! DATA/agent-ca.key       the authority over agents' certificates, where there is one (0600)
 //! DATA/farm.db            SQLite
-//! DATA/blobs/             models, plans, cards, reports, logs
+//! DATA/blobs/             models, plans, cards, reports, logs; how far they were looked through
 //! DATA/logs/              logs of attempts that run
 //! ```
 
@@ -14,7 +14,7 @@ use super::{Listener, ServerLimits, is_loopback, serve};
 use crate::{
     app::Options,
     auth::{Actor, Proof},
-    blobs::{BlobError, LocalBlobs, LocalBlobsOptions, blob_path},
+    blobs::{BlobError, LocalBlobs, LocalBlobsOptions, ScrubOptions, blob_path},
     certificates::{Authority, AuthorityError, CERTIFICATE_LIFE},
     farm::{self, Farm, FarmConfig, LoginLink, SystemClock},
     store::SqliteStore,
@@ -45,6 +45,7 @@ const BLOBS: &str = "blobs";
 /// What nobody needs any more is taken away this long after the start, and then once in so long.
 const COLLECT_AFTER: Duration = Duration::from_secs(20);
 const COLLECT_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+const DATABASE: &str = "farm.db";
 const ADMIN_TOKEN_FILE: &str = "admin.token";
 
 /// How agents are certified by this coordinator's own authority.
@@ -67,6 +68,8 @@ impl Default for AgentCertificates {
 pub struct CoordinatorConfig {
     /// Everything durable lies here; created when missing.
     pub data_dir: PathBuf,
+    /// Begin an empty farm where blobs lie whose database is gone.
+    pub new_farm: bool,
     /// TCP address; port 0 lets the system choose. `None`: only the Unix socket.
     pub listen: Option<SocketAddr>,
     /// Unix socket, reachable by this user only.
@@ -80,6 +83,8 @@ pub struct CoordinatorConfig {
     pub public_url: String,
     pub farm: FarmConfig,
     pub blobs: LocalBlobsOptions,
+    /// Look stored blobs through in the background; `None`: only when somebody asks for it.
+    pub scrub: Option<ScrubOptions>,
     pub limits: ServerLimits,
 }
 
@@ -88,6 +93,7 @@ impl CoordinatorConfig {
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
             data_dir: data_dir.into(),
+            new_farm: false,
             listen: None,
             unix_socket: None,
             tls: None,
@@ -96,6 +102,7 @@ impl CoordinatorConfig {
             public_url: String::new(),
             farm: FarmConfig::default(),
             blobs: LocalBlobsOptions::default(),
+            scrub: None,
             limits: ServerLimits::default(),
         }
     }
@@ -147,6 +154,9 @@ pub enum StartError {
     #[error(transparent)]
     Blobs(#[from] BlobError),
 
+    #[error("the database {} is gone, and blobs of its farm are still there", path.display())]
+    DatabaseGone { path: PathBuf },
+
     #[error("{0}")]
     Farm(ApiError),
 }
@@ -168,6 +178,11 @@ impl StartError {
             Self::CertificatesWithoutTls => "give a certificate and key: --tls-cert FILE --tls-key FILE".into(),
             Self::Tls(_) => "give PEM files that the coordinator may read".into(),
             Self::Farm(error) => error.hint.clone(),
+            Self::DatabaseGone { .. } => {
+                "restore a backup into another folder (planforge admin restore BACKUP --data DIR), \
+                 or begin an empty farm here, which knows none of the blobs: planforge up --new"
+                    .into()
+            }
             _ => String::new(),
         }
     }
@@ -227,7 +242,11 @@ impl Coordinator {
         let require_agent_certificate = by_file || config.agent_certificates.is_some_and(|how| how.required);
 
         let blobs = LocalBlobs::open(data_dir.join(BLOBS), config.blobs.clone())?;
-        let store = SqliteStore::open(&data_dir.join("farm.db")).await.map_err(StartError::Farm)?;
+        let database = data_dir.join(DATABASE);
+        if !config.new_farm && is_gone(&database) && blobs.has_some()? {
+            return Err(StartError::DatabaseGone { path: database });
+        }
+        let store = SqliteStore::open(&database).await.map_err(StartError::Farm)?;
         let log_folder = data_dir.join("logs");
         durable::create_private_dir(&log_folder).map_err(StartError::io("create folder", &log_folder))?;
         let farm_config = FarmConfig { log_folder: Some(log_folder), ..config.farm.clone() };
@@ -268,6 +287,10 @@ impl Coordinator {
         tokio::spawn(async move {
             let _ = closed.run_until_cancelled(collecting.collect_for_ever(COLLECT_AFTER, COLLECT_EVERY)).await;
         });
+        if let Some(options) = config.scrub {
+            let (blobs, closing) = (blobs.clone(), closing.clone());
+            tokio::spawn(async move { blobs.keep_scrubbing(options, closing).await });
+        }
         let serving =
             tokio::spawn(serve(listeners, farm.clone(), blobs.clone(), options, config.limits, closing.clone()));
         let url = address.map(|address| format!("{scheme}://{}", reached_as(address, &certified)));
@@ -362,6 +385,14 @@ async fn collect_uploads(blobs: LocalBlobs, closing: CancellationToken) {
         if collected > 0 {
             tracing::info!(collected, "removed uploads that nobody continued");
         }
+    }
+}
+
+/// Whether there is no database. One without a byte is none either: SQLite would take it for a new one.
+fn is_gone(database: &Path) -> bool {
+    match fs::metadata(database) {
+        Ok(facts) => facts.len() == 0,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
 

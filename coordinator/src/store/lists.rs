@@ -378,7 +378,7 @@ fn step(row: &SqliteRow, count: usize) -> Result<Step, StoreError> {
 
 fn text_or_none(row: &SqliteRow, column: &str) -> Result<Option<String>, StoreError> {
     use sqlx::Row as _;
-    row.try_get(column).map_err(|error| super::sqlite::classify("read", &error))
+    row.try_get(column).map_err(|error| super::sqlite::unlike(&error))
 }
 
 /// A model by its name or by a prefix of its digest; hex digits sort before `g`.

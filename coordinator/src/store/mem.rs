@@ -222,8 +222,8 @@ impl Tables {
     }
 
     /// Builds as a policy weighs them.
-    fn builds(&self) -> impl Iterator<Item = Build<BuildName>> + '_ {
-        self.engines.values().map(|engine| {
+    fn builds(&self, now_ms: u64) -> impl Iterator<Item = Build<BuildName>> + '_ {
+        self.engines.values().map(move |engine| {
             let newer =
                 self.engines.values().filter(|other| other.key == engine.key && other.age_order() > engine.age_order());
             let superseded_ms = newer.map(|other| other.created_ms).min();
@@ -238,9 +238,13 @@ impl Tables {
                 used_ms: used_ms.unwrap_or(0).max(engine.created_ms),
                 superseded_ms,
                 project: project.cloned(),
-                is_pinned: false,
+                is_pinned: self.is_pinned(engine.plan.digest, now_ms),
             }
         })
+    }
+
+    fn is_pinned(&self, plan: Digest, now_ms: u64) -> bool {
+        self.pins.values().any(|pin| pin.plan == plan && pin.expires_ms > now_ms)
     }
 
     /// Jobs of the filter's project and tags.
@@ -538,7 +542,7 @@ impl Store for MemStore {
     }
 
     fn is_pinned(&self, plan: Digest, now_ms: u64) -> Answer<'_, bool> {
-        self.answer(|tables| tables.pins.values().any(|pin| pin.plan == plan && pin.expires_ms > now_ms))
+        self.answer(|tables| tables.is_pinned(plan, now_ms))
     }
 
     fn declarations(&self, filter: DeclarationFilter) -> Answer<'_, Vec<DeclarationRecord>> {
@@ -566,13 +570,13 @@ impl Store for MemStore {
         before_ms: u64,
         behind: Option<(u64, BuildName)>,
         limit: usize,
-        _now_ms: u64,
+        now_ms: u64,
     ) -> Answer<'_, Vec<Build<BuildName>>> {
         self.answer(|tables| {
             let old = |build: &Build<BuildName>| {
                 build.used_ms < before_ms && behind.is_none_or(|behind| (build.used_ms, build.name) > behind)
             };
-            let mut found: Vec<_> = tables.builds().filter(old).collect();
+            let mut found: Vec<_> = tables.builds(now_ms).filter(old).collect();
             found.sort_by_key(|build| (build.used_ms, build.name));
             found.truncate(limit);
             found

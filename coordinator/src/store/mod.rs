@@ -8,7 +8,9 @@
 //! |---|---|
 //! | [`mem`] | everything in memory: tests and simulation |
 //! | [`sqlite`] | one file, one writer task with group commit, readers beside it |
+//! | `sqlite_check` | naming rows that cannot be decoded, beside whoever has the database open |
 //! | `sqlite_writer` | that writer: transactions, and healing after a full disk |
+//! | `unreadable` | rows that cannot be decoded: left out, told, counted |
 //! | `sql` | the statements, shaped so that another SQL database runs the same ones |
 //! | `lists` | which index a list is read along |
 //! | `answers` | what is stored under engine keys |
@@ -21,12 +23,15 @@ pub mod mem;
 mod retained;
 mod sql;
 pub mod sqlite;
+mod sqlite_check;
 mod sqlite_writer;
+mod unreadable;
 mod walk;
 
 pub use mem::MemStore;
 pub use retained::BuildName;
 pub use sqlite::SqliteStore;
+pub use sqlite_check::{BadRow, unreadable_rows};
 
 use crate::core::{
     AuditLine, Change, DeclarationId, DeclarationRecord, Engine, Event, Job, JobId, JobState, PinId, PinRecord, Report,
@@ -52,8 +57,14 @@ pub enum StoreError {
     ReadOnly { detail: String },
     #[error("the database is busy: {detail}")]
     Busy { detail: String },
-    #[error("the database has schema version {found}, this program knows {known}")]
-    NewerSchema { found: i64, known: i64 },
+    #[error(
+        "the database {path} was written by a newer planforge: it has schema version {found}, this one knows {known}"
+    )]
+    NewerSchema { path: String, found: i64, known: i64 },
+    #[error("the database {path} has schema version {found}, and this planforge reads version {known}")]
+    OtherSchema { path: String, found: i64, known: i64 },
+    #[error("the database {path} is damaged: {check} found: {detail}")]
+    Damaged { path: String, check: String, detail: String },
     #[error("cannot open the database {path}: {detail}")]
     Open { path: String, detail: String },
     #[error("the database failed to {operation}: {detail}")]
@@ -71,11 +82,24 @@ impl From<StoreError> for ApiError {
             StoreError::ReadOnly { .. } => (ErrorCode::Unavailable, "make the coordinator's data folder writable"),
             StoreError::Busy { .. } => (ErrorCode::Unavailable, "try again; another process holds the database"),
             StoreError::Fenced { .. } => (ErrorCode::Unavailable, "ask the new leader"),
-            StoreError::NewerSchema { .. } => (ErrorCode::Unavailable, "run the newer program again"),
+            StoreError::NewerSchema { .. } => (
+                ErrorCode::Internal,
+                "run the newer planforge again, or restore a backup from before it: planforge admin restore",
+            ),
+            StoreError::OtherSchema { .. } => {
+                (ErrorCode::Internal, "use the planforge that last ran this farm, or let this one run it once")
+            }
+            StoreError::Damaged { .. } => (
+                ErrorCode::Internal,
+                "restore the newest backup into another folder: planforge admin restore BACKUP --data DIR; `planforge admin \
+                 check` says what else is wrong, and nothing was changed",
+            ),
             StoreError::Open { .. } => (ErrorCode::Unavailable, "check the path and its permissions"),
             StoreError::Closed => (ErrorCode::Unavailable, "the coordinator is shutting down; try again"),
             StoreError::Failed { .. } => (ErrorCode::Unavailable, "look at the coordinator's log"),
-            StoreError::Corrupt { .. } => (ErrorCode::Internal, "restore the database from a backup"),
+            StoreError::Corrupt { .. } => {
+                (ErrorCode::Internal, "`planforge admin check` names every such row; a backup may still have it")
+            }
         };
         Self::new(code, error.to_string()).with_hint(hint)
     }
@@ -381,6 +405,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Those of the blobs that no record names.
     fn unnamed_blobs(&self, digests: Vec<Digest>) -> Answer<'_, Vec<Digest>>;
+
+    /// Rows that were left out of answers because they cannot be decoded.
+    fn unreadable_rows(&self) -> u64 {
+        0
+    }
 
     /// Ends background work after what was called is done.
     fn close(&self) -> Answer<'_, ()>;

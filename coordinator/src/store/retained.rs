@@ -34,13 +34,8 @@ impl SqliteStore {
         limit: usize,
         now_ms: u64,
     ) -> Result<Vec<Build<BuildName>>, StoreError> {
-        // Pins are kept by newer schemas.
-        let has_pins = !self.rows(plain("SELECT 1 AS found FROM sqlite_master WHERE name = 'pins'")).await?.is_empty();
         let mut values: Vec<Value> = vec![before_ms.into(), now_ms.into()];
-        let pinned = match has_pins {
-            true => "EXISTS (SELECT 1 FROM pins AS p WHERE p.plan_digest = e.plan_digest AND p.expires_ms > $2)",
-            false => "$2 IS NULL",
-        };
+        let pinned = "EXISTS (SELECT 1 FROM pins AS p WHERE p.plan_digest = e.plan_digest AND p.expires_ms > $2)";
         let rest = match behind {
             Some((last_ms, (key, plan))) => {
                 values.extend([last_ms.into(), key.to_string().into(), plan.to_string().into()]);

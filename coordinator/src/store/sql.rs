@@ -449,7 +449,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
 }
 
 /// Builds a `SELECT` whose conditions come and go.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Select {
     statement: Statement,
     conditions: usize,

@@ -5,6 +5,7 @@ use super::{
     PinFilter, ReportFilter, Store, StoreError,
     sql::{Select, Statement, Value},
     sqlite_writer::{Write, Writer},
+    unreadable::Unreadable,
 };
 use crate::core::{
     Agent, AuditLine, CacheRecord, Change, DeclarationId, DeclarationRecord, Engine, Event, Job, JobId, JobState,
@@ -23,7 +24,8 @@ use sqlx::{
 };
 use std::{
     collections::BTreeMap,
-    path::Path,
+    fs,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::sync::{mpsc, oneshot};
@@ -42,25 +44,36 @@ const MIGRATIONS: [(i64, &str); 11] = [
     (10, include_str!("../../../migrations/sqlite/0010_lists.sql")),
     (11, include_str!("../../../migrations/sqlite/0011_retention.sql")),
 ];
+/// The schema that this program writes.
+pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 /// Commits that may wait for the writer.
 const WRITER_QUEUE: usize = 1_024;
+/// SQLite's primary codes for a file whose pages contradict each other, and for one that is no database.
+const SQLITE_CORRUPT: i64 = 11;
+const SQLITE_NOTADB: i64 = 26;
+/// Names the check of every page's structure.
+pub(super) const QUICK_CHECK: &str = "SQLite's quick_check";
 /// How long a statement waits for another process that holds the database.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that only read.
 const READERS: u32 = 3;
+/// Databases up to this size are checked whole whenever they are opened; larger ones would make a start wait.
+const CHECKED_AT_OPEN_MAX_BYTES: u64 = 16 << 20;
 
 /// SQLite in one file: one writer task that commits everything waiting in one transaction, readers beside it.
 #[derive(Debug)]
 pub struct SqliteStore {
     writer: mpsc::Sender<Write>,
     readers: SqlitePool,
+    file: PathBuf,
+    unreadable: Unreadable,
 }
 
 impl SqliteStore {
     /// Opens or creates the database file and brings its schema up to date.
     ///
     /// # Errors
-    /// When the file cannot be opened or belongs to a newer program.
+    /// When the file cannot be opened, is damaged or belongs to a newer program.
     pub async fn open(file: &Path) -> Result<Self, ApiError> {
         Ok(Self::open_limited(file, None).await?)
     }
@@ -70,8 +83,10 @@ impl SqliteStore {
     /// # Errors
     /// When the file cannot be opened or belongs to a newer program.
     pub async fn open_limited(file: &Path, max_bytes: Option<u64>) -> Result<Self, StoreError> {
-        let cannot =
-            |error: sqlx::Error| StoreError::Open { path: file.display().to_string(), detail: error.to_string() };
+        let cannot = |error: sqlx::Error| match classify(file, "open it", &error) {
+            damaged @ StoreError::Damaged { .. } => damaged,
+            _ => StoreError::Open { path: file.display().to_string(), detail: error.to_string() },
+        };
         let options = SqliteConnectOptions::new()
             .filename(file)
             .create_if_missing(true)
@@ -80,7 +95,8 @@ impl SqliteStore {
             .busy_timeout(BUSY_TIMEOUT)
             .statement_cache_capacity(256);
         let mut connection = SqliteConnection::connect_with(&options).await.map_err(cannot)?;
-        migrate(&mut connection).await?;
+        check_small(&mut connection, file).await?;
+        migrate(&mut connection, file).await?;
         let mut writer = Writer {
             file: file.to_owned(),
             options: options.clone().create_if_missing(false),
@@ -96,12 +112,29 @@ impl SqliteStore {
             .map_err(cannot)?;
         let (sender, inbox) = mpsc::channel(WRITER_QUEUE);
         tokio::spawn(writer.run(inbox));
-        Ok(Self { writer: sender, readers })
+        Ok(Self { writer: sender, readers, file: file.to_owned(), unreadable: Unreadable::default() })
     }
 
     pub(super) async fn rows(&self, statement: Statement) -> Result<Vec<SqliteRow>, StoreError> {
         let query = sqlx::query_with(AssertSqlSafe(statement.sql), arguments(statement.values));
-        query.fetch_all(&self.readers).await.map_err(|error| classify("read", &error))
+        query.fetch_all(&self.readers).await.map_err(|error| classify(&self.file, "read", &error))
+    }
+
+    /// The records of rows; what cannot be decoded is left out and counted, so that it hides nothing but itself.
+    fn records<T>(
+        &self,
+        rows: &[SqliteRow],
+        decode: impl Fn(&SqliteRow) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut records = Vec::with_capacity(rows.len());
+        for row in rows {
+            match decode(row) {
+                Ok(record) => records.push(record),
+                Err(error @ StoreError::Corrupt { .. }) => self.unreadable.left_out(row, &error),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(records)
     }
 
     pub(super) async fn docs<T: DeserializeOwned>(
@@ -109,18 +142,44 @@ impl SqliteStore {
         what: &'static str,
         statement: Statement,
     ) -> Result<Vec<T>, StoreError> {
-        self.rows(statement).await?.iter().map(|row| parse(what, &text(row, "doc")?)).collect()
+        self.records(&self.rows(statement).await?, doc_of(what))
     }
-}
 
-impl SqliteStore {
+    /// At most `limit` records, fewer only where there are no more: what is left out makes no page look like the last.
+    pub(super) async fn page<T>(
+        &self,
+        select: &Select,
+        order: &str,
+        limit: usize,
+        decode: impl Fn(&SqliteRow) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut asked = limit;
+        loop {
+            let rows = self.rows(select.clone().order(order, asked)).await?;
+            let mut records = self.records(&rows, &decode)?;
+            if records.len() >= limit || rows.len() < asked {
+                records.truncate(limit);
+                return Ok(records);
+            }
+            asked = asked.saturating_mul(2);
+        }
+    }
+
+    /// The one record that was asked for; there it matters that it cannot be decoded.
+    pub(super) async fn doc<T: DeserializeOwned>(
+        &self,
+        what: &'static str,
+        statement: Statement,
+    ) -> Result<Option<T>, StoreError> {
+        self.rows(statement).await?.first().map(doc_of(what)).transpose()
+    }
+
     /// As [`Self::docs`], without all rows in memory at once.
     async fn docs_one_by_one<T: DeserializeOwned>(&self, what: &'static str, sql: &str) -> Result<Vec<T>, StoreError> {
         let mut rows = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch(&self.readers);
         let mut found = Vec::new();
-        while let Some(row) = rows.try_next().await.map_err(|error| classify("read", &error))? {
-            let document: &str = sqlx::Row::try_get(&row, "doc").map_err(|error| classify("read", &error))?;
-            found.push(parse(what, document)?);
+        while let Some(row) = rows.try_next().await.map_err(|error| classify(&self.file, "read", &error))? {
+            found.extend(self.records(std::slice::from_ref(&row), doc_of(what))?);
         }
         Ok(found)
     }
@@ -140,29 +199,41 @@ pub(super) fn arguments(values: Vec<Value>) -> SqliteArguments {
 }
 
 /// Sorts a database error into what can be done about it.
-pub(super) fn classify(operation: &'static str, error: &sqlx::Error) -> StoreError {
+pub(super) fn classify(file: &Path, operation: &'static str, error: &sqlx::Error) -> StoreError {
     let detail = error.to_string();
     let code = error.as_database_error().and_then(|e| e.code()).and_then(|code| code.parse::<i64>().ok());
     // The low byte of SQLite's extended codes is the primary one.
     match code.map(|code| code & 0xff) {
         Some(5 | 6) => StoreError::Busy { detail },
         Some(8) => StoreError::ReadOnly { detail },
+        Some(SQLITE_CORRUPT | SQLITE_NOTADB) => {
+            StoreError::Damaged { path: file.display().to_string(), check: format!("trying to {operation}"), detail }
+        }
         Some(13) => StoreError::Full { detail },
         _ => StoreError::Failed { operation, detail },
     }
 }
 
+/// A column that holds something else than it should is damage of this row alone.
+pub(super) fn unlike(error: &sqlx::Error) -> StoreError {
+    StoreError::Corrupt { what: "a row", detail: error.to_string() }
+}
+
 pub(super) fn text(row: &SqliteRow, column: &str) -> Result<String, StoreError> {
-    row.try_get(column).map_err(|error| classify("read", &error))
+    row.try_get(column).map_err(|error| unlike(&error))
 }
 
 pub(super) fn number(row: &SqliteRow, column: &str) -> Result<u64, StoreError> {
-    let number: i64 = row.try_get(column).map_err(|error| classify("read", &error))?;
+    let number: i64 = row.try_get(column).map_err(|error| unlike(&error))?;
     Ok(number.max(0).unsigned_abs())
 }
 
 pub(super) fn parse<T: DeserializeOwned>(what: &'static str, document: &str) -> Result<T, StoreError> {
     serde_json::from_str(document).map_err(|error| StoreError::Corrupt { what, detail: error.to_string() })
+}
+
+pub(super) fn doc_of<T: DeserializeOwned>(what: &'static str) -> impl Fn(&SqliteRow) -> Result<T, StoreError> {
+    move |row| parse(what, &text(row, "doc")?)
 }
 
 pub(super) fn digest(what: &'static str, text: &str) -> Result<Digest, StoreError> {
@@ -173,8 +244,21 @@ pub(super) fn digest_or_none(what: &'static str, text: &str) -> Result<Option<Di
     if text.is_empty() { Ok(None) } else { digest(what, text).map(Some) }
 }
 
-async fn migrate(connection: &mut SqliteConnection) -> Result<(), StoreError> {
-    let failed = |error: sqlx::Error| classify("bring its schema up to date", &error);
+/// Looks at every page of a small database, so that damage is said at the start and not by whoever meets it.
+async fn check_small(connection: &mut SqliteConnection, file: &Path) -> Result<(), StoreError> {
+    if fs::metadata(file).map_or(0, |facts| facts.len()) > CHECKED_AT_OPEN_MAX_BYTES {
+        return Ok(());
+    }
+    let checked = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(connection).await;
+    let found: String = checked.map_err(|error| classify(file, "check it", &error))?;
+    match found.as_str() {
+        "ok" => Ok(()),
+        _ => Err(StoreError::Damaged { path: file.display().to_string(), check: QUICK_CHECK.into(), detail: found }),
+    }
+}
+
+async fn migrate(connection: &mut SqliteConnection, file: &Path) -> Result<(), StoreError> {
+    let failed = |error: sqlx::Error| classify(file, "bring its schema up to date", &error);
     sqlx::query("CREATE TABLE IF NOT EXISTS schema_versions (version BIGINT PRIMARY KEY, applied_ms BIGINT NOT NULL)")
         .execute(&mut *connection)
         .await
@@ -182,9 +266,9 @@ async fn migrate(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     let applied: Vec<i64> =
         sqlx::query_scalar("SELECT version FROM schema_versions").fetch_all(&mut *transaction).await.map_err(failed)?;
-    let known = MIGRATIONS.iter().map(|(version, _)| *version).max().unwrap_or(0);
+    let known = SCHEMA_VERSION;
     if let Some(found) = applied.iter().copied().max().filter(|found| *found > known) {
-        return Err(StoreError::NewerSchema { found, known });
+        return Err(StoreError::NewerSchema { path: file.display().to_string(), found, known });
     }
     let applied_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as i64);
     for (version, script) in MIGRATIONS.into_iter().filter(|(version, _)| !applied.contains(version)) {
@@ -248,7 +332,7 @@ impl Store for SqliteStore {
         Box::pin(async move {
             let mut select = Select::new("SELECT doc FROM jobs");
             let statement = select.filter("id = #", Some(id.as_str())).order("id", 1);
-            Ok(self.docs("a job", statement).await?.pop())
+            self.doc("a job", statement).await
         })
     }
 
@@ -293,7 +377,7 @@ impl Store for SqliteStore {
                     filter.project,
                 )
                 .one_of("job", filter.jobs.iter().map(|id| id.as_str().to_owned()));
-            self.rows(select.order("seq", filter.limit)).await?.iter().map(event).collect()
+            self.page(&select, "seq", filter.limit, event).await
         })
     }
 
@@ -321,7 +405,7 @@ impl Store for SqliteStore {
                     "created_ms, digest",
                     filter.behind.map(|(at_ms, digest)| vec![at_ms.into(), digest.to_string().into()]),
                 );
-            self.rows(select.order("created_ms DESC, digest DESC", filter.limit)).await?.iter().map(report).collect()
+            self.page(&select, "created_ms DESC, digest DESC", filter.limit, report).await
         })
     }
 
@@ -331,29 +415,22 @@ impl Store for SqliteStore {
             select.filter("project = #", Some(project)).filter("idempotency_key = #", Some(idempotency_key));
             // Repeats the condition of the partial index, which is used only then.
             select.always("idempotency_key <> ''");
-            Ok(self.docs("a request", select.order("id", 1)).await?.pop())
+            // Taken for one that is not there, the request would be made twice.
+            self.doc("a request", select.order("id", 1)).await
         })
     }
 
     fn request_of_id<'a>(&'a self, id: &'a str) -> Answer<'a, Option<RequestRecord>> {
         Box::pin(async move {
             let mut select = Select::new("SELECT doc FROM requests");
-            Ok(self.docs("a request", select.filter("id = #", Some(id)).order("id", 1)).await?.pop())
+            self.doc("a request", select.filter("id = #", Some(id)).order("id", 1)).await
         })
     }
 
     fn tokens(&self) -> Answer<'_, Vec<TokenRecord>> {
         Box::pin(async move {
             let rows = self.rows(plain("SELECT doc, revoked, last_used_ms, agent FROM tokens ORDER BY id")).await?;
-            let token = |row: &SqliteRow| {
-                let mut token: TokenRecord = parse("a token", &text(row, "doc")?)?;
-                // Older versions wrote both into the document.
-                token.revoked |= number(row, "revoked")? != 0;
-                token.last_used_ms = token.last_used_ms.max(number(row, "last_used_ms")?);
-                token.agent = Some(text(row, "agent")?).filter(|agent| !agent.is_empty());
-                Ok(token)
-            };
-            rows.iter().map(token).collect()
+            self.records(&rows, token)
         })
     }
 
@@ -391,10 +468,7 @@ impl Store for SqliteStore {
                 .filter("actor = #", filter.actor)
                 // '~' sorts behind every character of what was done.
                 .filter("(what >= # AND what < # || '~')", filter.what);
-            let line = |row: &SqliteRow| {
-                Ok(AuditLine { seq: number(row, "seq")?, ..parse("an audit line", &text(row, "doc")?)? })
-            };
-            self.rows(select.order("seq DESC", filter.limit)).await?.iter().map(line).collect()
+            self.page(&select, "seq DESC", filter.limit, audit_line).await
         })
     }
 
@@ -484,6 +558,10 @@ impl Store for SqliteStore {
         Box::pin(Self::unnamed_blobs(self, digests))
     }
 
+    fn unreadable_rows(&self) -> u64 {
+        self.unreadable.count()
+    }
+
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async move {
             let (done, closed) = oneshot::channel();
@@ -496,11 +574,24 @@ impl Store for SqliteStore {
     }
 }
 
+pub(super) fn token(row: &SqliteRow) -> Result<TokenRecord, StoreError> {
+    let mut token: TokenRecord = parse("a token", &text(row, "doc")?)?;
+    // Older versions wrote both into the document.
+    token.revoked |= number(row, "revoked")? != 0;
+    token.last_used_ms = token.last_used_ms.max(number(row, "last_used_ms")?);
+    token.agent = Some(text(row, "agent")?).filter(|agent| !agent.is_empty());
+    Ok(token)
+}
+
+pub(super) fn audit_line(row: &SqliteRow) -> Result<AuditLine, StoreError> {
+    Ok(AuditLine { seq: number(row, "seq")?, ..parse("an audit line", &text(row, "doc")?)? })
+}
+
 pub(super) fn plain(sql: &str) -> Statement {
     Statement { sql: sql.to_owned(), values: Vec::new() }
 }
 
-fn event(row: &SqliteRow) -> Result<Event, StoreError> {
+pub(super) fn event(row: &SqliteRow) -> Result<Event, StoreError> {
     let state = text(row, "state")?;
     let state = JobState::from_name(&state)
         .ok_or_else(|| StoreError::Corrupt { what: "an event", detail: format!("unknown state '{state}'") })?;
@@ -517,7 +608,7 @@ fn event(row: &SqliteRow) -> Result<Event, StoreError> {
     })
 }
 
-fn report(row: &SqliteRow) -> Result<Report, StoreError> {
+pub(super) fn report(row: &SqliteRow) -> Result<Report, StoreError> {
     let what = "a report";
     let key = text(row, "engine_key")?;
     let corrupt = |error: String| StoreError::Corrupt { what, detail: error };

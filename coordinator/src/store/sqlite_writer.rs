@@ -113,7 +113,7 @@ impl Writer {
 
     /// Like [`classify`], and looks at the disk where SQLite only says that it failed.
     fn classify(&self, operation: &'static str, error: &sqlx::Error) -> StoreError {
-        let failed = classify(operation, error);
+        let failed = classify(&self.file, operation, error);
         let code = error.as_database_error().and_then(|e| e.code()).and_then(|code| code.parse::<i64>().ok());
         if code.is_some_and(|code| code & 0xff == SQLITE_IOERR) && !has_room(&self.file) {
             return StoreError::Full { detail: error.to_string() };

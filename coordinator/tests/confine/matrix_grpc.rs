@@ -29,7 +29,7 @@ fn expected(method: &str) -> [Code; 6] {
             [No, No, Ok, Ok, No, Out]
         }
         "RebindToken" | "ListAgents" | "DrainAgent" | "ResumeAgent" | "ForgetAgent" | "DropCache" | "AllowPlugin"
-        | "ForbidPlugin" | "CollectGarbage" => [No, No, Ok, No, No, Out],
+        | "ForbidPlugin" | "CollectGarbage" | "Scrub" => [No, No, Ok, No, No, Out],
         // An administrator's token may join; one of a project not, for an agent works for every project.
         "Session" => [No, No, Ok, No, Ok, Out],
         other => panic!("{other} is not in the matrix: say who may call it, and what they may see"),
@@ -128,6 +128,7 @@ async fn call(world: &World, client: &mut Client, who: Who, method: &str) -> Res
             client.declare_engines(v1::DeclareEnginesRequest::from(view)).await.map(words)
         }
         "ListDeclarations" => client.list_declarations(v1::ListDeclarationsRequest::default()).await.map(words),
+        "Scrub" => first(client.scrub(v1::ScrubRequest::default()).await).await,
         "Session" => session(world, who).await,
         other => panic!("{other} is not in the matrix: say how it is called"),
     }

@@ -328,6 +328,7 @@ impl World {
             finished: Vec::new(),
             joined_by: JoinedBy::Unknown,
             protocol: 1,
+            memory_bytes: 0,
         };
         self.apply(Input::Hello { session, hello: Box::new(hello) });
     }

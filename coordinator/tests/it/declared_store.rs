@@ -129,3 +129,19 @@ pub(crate) async fn declarations(store: &dyn Store, epoch: u64) {
     assert_eq!(list(named).await, std::slice::from_ref(&newer));
     assert_eq!(list(any()).await, [newer, other]);
 }
+
+/// Of the builds that a collection looks at, those whose plan somebody wants kept say so, until the pin expires.
+pub(crate) async fn pinned_builds(store: &dyn Store, epoch: u64) {
+    let builds = async |now_ms| store.builds_unused_since(u64::MAX >> 1, None, 1_000, now_ms).await.unwrap();
+    let before = builds(0).await;
+    let plan = before.first().expect("an engine").name.1;
+    assert!(before.iter().all(|build| !build.is_pinned));
+    let pin = PinRecord { plan, ..pin("kept", "red", "ci", (10, 100)) };
+    store.commit(epoch, vec![put(&pin)]).await.unwrap();
+    for (now_ms, kept) in [(99, true), (100, false)] {
+        for build in builds(now_ms).await {
+            assert_eq!(build.is_pinned, kept && build.name.1 == plan, "{:?} at {now_ms}", build.name);
+        }
+    }
+    store.commit(epoch, vec![Change::Unpin(pin.id())]).await.unwrap();
+}

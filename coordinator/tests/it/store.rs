@@ -42,7 +42,7 @@ pub(crate) fn key(id: &str) -> EngineKey {
     EngineKey::new(&Digest::of(id.as_bytes()), &SKU.parse().unwrap(), &toolchain(), &BuildSpec::default())
 }
 
-fn event(seq: u64, id: &str) -> Change {
+pub(crate) fn event(seq: u64, id: &str) -> Change {
     Change::Event(Event {
         seq,
         at_ms: seq,
@@ -176,6 +176,7 @@ async fn conforms(store: &dyn Store) {
     declared_store::pins(store, epoch).await;
     declared_store::declarations(store, epoch).await;
     lists(store, epoch).await;
+    declared_store::pinned_builds(store, epoch).await;
 
     let next = store.acquire("second", 2).await.unwrap();
     assert!(next > epoch);
@@ -431,6 +432,7 @@ async fn records(store: &dyn Store, epoch: u64) {
         joined_by: JoinedBy::Token("t".into()),
         protocol: 2,
         drained: true,
+        memory_bytes: 1 << 34,
     };
     let token = TokenRecord {
         id: "t".into(),
@@ -607,6 +609,8 @@ async fn a_database_of_a_newer_program_is_refused() {
         .unwrap();
     let error = SqliteStore::open(&file).await.unwrap_err();
     assert!(error.message.contains("schema version 99"), "{}", error.message);
+    assert!(error.message.contains(&file.display().to_string()), "{}", error.message);
+    assert_eq!(error.code.exit_code(), 70, "trying again changes nothing");
 }
 
 #[tokio::test]

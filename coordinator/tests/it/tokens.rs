@@ -140,3 +140,25 @@ async fn a_revocation_whose_caller_goes_away_is_whole() {
     crate::support::until("the revocation to be stored", is_revoked).await;
     crate::support::until("memory to follow", || async { (!works(&farm, &made).await).then_some(()) }).await;
 }
+
+#[tokio::test]
+async fn what_has_expired_stays_expired_when_the_clock_is_set_back() {
+    let clock = Arc::new(TestClock(AtomicU64::new(TWO_HOURS_MS)));
+    let farm = farm(Arc::new(MemStore::default()), &clock).await;
+    let brief = v1::CreateTokenRequest { ttl_s: 60, ..ask("brief") };
+    let brief = farm.create_token(&Actor::local(), brief).await.unwrap();
+    let lasting = farm.create_token(&Actor::local(), ask("lasting")).await.unwrap();
+    assert!(works(&farm, &brief).await);
+    clock.0.fetch_add(61_000, Ordering::SeqCst);
+    assert!(!works(&farm, &brief).await);
+    for back_ms in [61_000, TWO_HOURS_MS] {
+        clock.0.store(TWO_HOURS_MS + 61_000 - back_ms, Ordering::SeqCst);
+        assert!(!works(&farm, &brief).await, "set back by {back_ms} ms");
+        assert!(works(&farm, &lasting).await);
+    }
+    // Nothing is made before what was made earlier.
+    let later = farm.create_token(&Actor::local(), ask("later")).await.unwrap();
+    let tokens = farm.list_tokens(&Actor::local()).await.unwrap().tokens;
+    let made = |id: &str| tokens.iter().find(|token| token.id == id).unwrap().created_ms;
+    assert!(made(&later.id) >= made(&lasting.id));
+}

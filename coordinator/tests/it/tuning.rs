@@ -169,7 +169,7 @@ async fn a_breakdown_makes_the_next_attempt_begin_from_nothing_and_its_success_r
             break;
         }
         let class = v1::FailureClass::Infrastructure.into();
-        let failure = v1::Failure { class, message: "it crashed".into(), hint: String::new() };
+        let failure = v1::Failure { class, message: "it crashed".into(), ..Default::default() };
         let finished = v1::Finished {
             lease: assign.lease.clone(),
             outcome: "failed".into(),

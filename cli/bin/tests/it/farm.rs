@@ -13,7 +13,7 @@ use std::{
 /// Longest any of these may take on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(240);
 
-fn digits() -> PathBuf {
+pub fn digits() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/digits.onnx")
 }
 
@@ -52,7 +52,17 @@ pub struct Up {
 
 impl Up {
     pub fn start(world: &World) -> Self {
-        let mut command = world.command(&["up", "--data", "up", "--listen", "127.0.0.1:0", "--json"]);
+        Self::start_with(world, &[])
+    }
+
+    pub fn start_with(world: &World, more: &[&str]) -> Self {
+        Self::start_as(world, "up", "127.0.0.1:0", more)
+    }
+
+    /// `role` is `up` or `coordinator`.
+    pub fn start_as(world: &World, role: &str, address: &str, more: &[&str]) -> Self {
+        let mut command = world.command(&[role, "--data", "up", "--listen", address, "--json"]);
+        command.args(more);
         let said = world.root().join("up.json");
         command.stdout(fs::File::create(&said).unwrap()).stderr(fs::File::create(world.root().join("up.log")).unwrap());
         let child = command.spawn().unwrap();

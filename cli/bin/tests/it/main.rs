@@ -9,3 +9,4 @@ mod many_jobs;
 mod owner;
 mod reports;
 mod support;
+mod survival;

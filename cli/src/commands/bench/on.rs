@@ -76,7 +76,7 @@ async fn measure(
         context.printer.note(&format!("follow with: planforge watch {}", ids.join(" ")));
         return object(context, &reply.request_id, reply.jobs, &BTreeMap::new());
     }
-    let jobs = Waiting::new(context.printer, &reply.jobs).finish(farm, &ids).await?;
+    let jobs = Waiting::new(context.printer, &reply.jobs).finish(farm, &ids, args.patience).await?;
     let mut cells = BTreeMap::new();
     for job in jobs.iter().filter(|job| job.state() == v1::JobState::Succeeded) {
         if job.built_for != job.sku {

@@ -12,13 +12,18 @@
 //!
 //! A published file carries a fixed modification time. A file without it was written to by somebody else (or restored
 //! from a copy): it is hashed before it is served, and moved to quarantine when its digest does not match. Damage below
-//! the filesystem changes no times; [`LocalBlobs::verify`] and [`LocalBlobs::scrub`] find it, and every client checks
-//! the digest of what it receives.
+//! the filesystem changes no times; [`LocalBlobs::verify`] and [`LocalBlobs::scrub`] find it, in the background too, and
+//! every client checks the digest of what it receives. What was set aside is no longer there for anybody; the same bytes
+//! stored again take its place.
 
+mod copy;
 mod published;
+mod scrub;
 mod sweep;
 mod upload;
 
+pub use copy::{How, check_blob, copy_blob};
+pub use scrub::{ScrubOptions, ScrubReport, ScrubState};
 pub use upload::{Begun, UploadStatus};
 
 use crate::{
@@ -29,13 +34,15 @@ use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use planforge_proto::ApiError;
 use planforge_types::{Digest, DigestWriter, durable};
+use scrub::Scrub;
 use std::{
     fs::{self, File},
     io::{self, Write},
     ops::Range,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -54,6 +61,9 @@ pub struct LocalBlobsOptions {
     pub max_bytes: Option<u64>,
     /// Space left free on the disk, so that the database can still commit when blobs have filled the rest.
     pub min_free_bytes: u64,
+    /// Space beyond that which new work leaves to the ends of jobs that run: to plans, reports and logs. Of a small disk or
+    /// quota a twentieth is enough.
+    pub reserve_bytes: u64,
     /// An upload that nobody continued for this long is removed.
     pub upload_ttl: Duration,
     /// One that never got a byte, after this long.
@@ -65,19 +75,11 @@ impl Default for LocalBlobsOptions {
         Self {
             max_bytes: None,
             min_free_bytes: 64 << 20,
+            reserve_bytes: 512 << 20,
             upload_ttl: Duration::from_secs(24 * 3600),
             empty_upload_ttl: Duration::from_secs(2 * 60),
         }
     }
-}
-
-/// What a scrub found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ScrubReport {
-    pub blobs: u64,
-    pub bytes: u64,
-    /// Blobs that were moved to quarantine.
-    pub corrupt: Vec<Digest>,
 }
 
 /// A folder of blobs. Cheap to clone.
@@ -93,12 +95,15 @@ struct Inner {
     /// Bytes of visible blobs; counted only when there is a quota.
     used_bytes: AtomicU64,
     uploads: Uploads,
+    scrub: Scrub,
     /// Makes names of temporary files unique within this process.
     temporary: AtomicU64,
     /// Taken, by the digest's first digit, while a blob becomes visible: of two uploads of one blob one counts.
     publishing: [Mutex<()>; PUBLISHING],
 }
 
+/// A reserve is at most this part of what it is kept from.
+const RESERVE_PART: u64 = 20;
 /// Blobs that may become visible at once.
 const PUBLISHING: usize = 16;
 
@@ -117,6 +122,7 @@ impl LocalBlobs {
         };
         let uploads = Uploads::load(&root.join("staging"), options.upload_ttl, options.empty_upload_ttl)?;
         let inner = Inner {
+            scrub: Scrub::load(&root),
             root,
             options,
             used_bytes: used_bytes.into(),
@@ -143,23 +149,14 @@ impl LocalBlobs {
         blocking(move || inner.verify(digest)).await
     }
 
-    /// Hashes every visible blob, one after the other.
-    pub async fn scrub(&self) -> Result<ScrubReport, BlobError> {
-        let inner = self.inner.clone();
-        blocking(move || {
-            let mut report = ScrubReport::default();
-            for (digest, size) in visible(&inner.root)? {
-                report.blobs += 1;
-                report.bytes += size;
-                match inner.verify(digest) {
-                    Ok(()) | Err(BlobError::NotFound { .. }) => {}
-                    Err(BlobError::Corrupt { .. }) => report.corrupt.push(digest),
-                    Err(other) => return Err(other),
-                }
-            }
-            Ok(report)
-        })
-        .await
+    /// Why a blob that is not visible is not.
+    pub fn why_missing(&self, digest: Digest) -> BlobError {
+        self.inner.missing(digest)
+    }
+
+    /// Whether any blob is visible.
+    pub fn has_some(&self) -> Result<bool, BlobError> {
+        Ok(!visible(&self.inner.root)?.is_empty())
     }
 
     /// Size of a visible blob.
@@ -197,6 +194,16 @@ impl Inner {
         blob_path(&self.root, digest)
     }
 
+    fn quarantine(&self) -> PathBuf {
+        self.root.join("quarantine")
+    }
+
+    /// Held while a blob becomes visible or stops being so.
+    fn turn(&self, digest: Digest) -> MutexGuard<'_, ()> {
+        let turn = &self.publishing[usize::from(digest.as_raw()[0]) % PUBLISHING];
+        turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn staging(&self) -> PathBuf {
         self.root.join("staging")
     }
@@ -223,7 +230,7 @@ impl Inner {
 
     fn open(&self, digest: Digest, path: &Path) -> Result<File, BlobError> {
         File::open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => BlobError::NotFound { digest },
+            io::ErrorKind::NotFound => self.missing(digest),
             _ => BlobError::io("open blob", path)(error),
         })
     }
@@ -231,15 +238,43 @@ impl Inner {
     fn verify(&self, digest: Digest) -> Result<(), BlobError> {
         let path = self.path(digest);
         let file = self.open(digest, &path)?;
-        let (found, size) = hash_file(&file).map_err(BlobError::io("read blob", &path))?;
+        let (found, _) = hash_file(&file).map_err(BlobError::io("read blob", &path))?;
+        self.judge(digest, &file, found)
+    }
+
+    /// Whether the bytes of a blob are those that its digest names; else it is set aside.
+    fn judge(&self, digest: Digest, file: &File, found: Digest) -> Result<(), BlobError> {
         if found == digest {
-            return published::mark_unmodified(&file).map_err(BlobError::io("mark blob", &path));
+            let path = self.path(digest);
+            let marked = file.metadata().and_then(|facts| match published::is_unmodified(&facts) {
+                true => Ok(()),
+                false => published::mark_unmodified(file),
+            });
+            return marked.map_err(BlobError::io("mark blob", &path));
         }
-        let target = self.root.join("quarantine").join(digest.to_string());
-        fs::rename(&path, &target).map_err(BlobError::io("move to quarantine", &path))?;
-        self.forget_bytes(size);
-        tracing::error!(%digest, %found, path = %target.display(), "stored blob is damaged, moved to quarantine");
-        Err(BlobError::Corrupt { digest, found })
+        Err(self.set_aside(digest, file, format!("its bytes hash to sha256:{found}"))?)
+    }
+
+    /// Moves a damaged blob to quarantine, and returns the error that says so. One that was stored anew meanwhile stays.
+    fn set_aside(&self, digest: Digest, file: &File, reason: String) -> Result<BlobError, BlobError> {
+        let (path, target) = (self.path(digest), self.quarantine().join(digest.to_string()));
+        let _turn = self.turn(digest);
+        let damaged = file.metadata().map_err(BlobError::io("look up blob", &path))?;
+        let is_it = |there: &fs::Metadata| (there.dev(), there.ino()) == (damaged.dev(), damaged.ino());
+        if fs::metadata(&path).is_ok_and(|there| is_it(&there)) {
+            fs::rename(&path, &target).map_err(BlobError::io("move to quarantine", &path))?;
+            self.forget_bytes(damaged.len());
+            tracing::error!(%digest, reason, path = %target.display(), "a stored blob is damaged and was set aside");
+        }
+        Ok(BlobError::Corrupt { digest, reason })
+    }
+
+    /// Why a blob is not there.
+    fn missing(&self, digest: Digest) -> BlobError {
+        match self.quarantine().join(digest.to_string()).exists() {
+            true => BlobError::Quarantined { digest },
+            false => BlobError::NotFound { digest },
+        }
     }
 
     fn store(&self, bytes: &[u8]) -> Result<Digest, BlobError> {
@@ -247,7 +282,7 @@ impl Inner {
         if self.announce(digest)?.is_some() {
             return Ok(digest);
         }
-        self.check_room(bytes.len() as u64)?;
+        self.check_room(bytes.len() as u64, false)?;
         let number = self.temporary.fetch_add(1, Ordering::Relaxed);
         let staged = self.staging().join(format!("{digest}-{number}.tmp"));
         let written = File::create_new(&staged).map_err(BlobError::io("create", &staged)).and_then(|mut file| {
@@ -264,10 +299,14 @@ impl Inner {
     /// Makes a staged file, whose digest was checked, visible.
     fn publish(&self, file: &File, staged: &Path, digest: Digest, size: u64) -> Result<(), BlobError> {
         let target = self.path(digest);
-        let turn = &self.publishing[usize::from(digest.as_raw()[0]) % PUBLISHING];
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turn(digest);
         let known = self.size(digest)?.is_some();
         published::publish(file, staged, &target).map_err(BlobError::io("publish blob", &target))?;
+        // Whole again: what was set aside is of no use any more.
+        let healed = fs::remove_file(self.quarantine().join(digest.to_string())).is_ok();
+        if healed {
+            tracing::info!(%digest, "a blob that was set aside as damaged is stored again");
+        }
         if !known {
             self.used_bytes.fetch_add(size, Ordering::Relaxed);
         }
@@ -284,11 +323,32 @@ impl Inner {
         Ok(self.on_disk()?.min(self.within_quota()))
     }
 
+    fn disk(&self) -> Result<rustix::fs::StatVfs, BlobError> {
+        rustix::fs::statvfs(&self.root).map_err(|error| BlobError::io("ask for free space", &self.root)(error.into()))
+    }
+
     /// What arrived lies on the disk already.
     fn on_disk(&self) -> Result<u64, BlobError> {
-        let stat = rustix::fs::statvfs(&self.root)
-            .map_err(|error| BlobError::io("ask for free space", &self.root)(error.into()))?;
+        let stat = self.disk()?;
         Ok((stat.f_bavail * stat.f_frsize).saturating_sub(self.options.min_free_bytes))
+    }
+
+    /// What new work leaves alone of a room of `size_bytes`.
+    fn reserve_of(&self, size_bytes: u64) -> u64 {
+        self.options.reserve_bytes.min(size_bytes / RESERVE_PART)
+    }
+
+    /// Whether there is more than what is kept for the ends of jobs that run.
+    fn room_for_work(&self) -> Result<(), BlobError> {
+        let stat = self.disk()?;
+        let mut rooms = vec![(Room::Disk, self.on_disk()?, self.reserve_of(stat.f_blocks * stat.f_frsize))];
+        rooms.extend(self.options.max_bytes.map(|max| (Room::FarmQuota, self.within_quota(), self.reserve_of(max))));
+        match rooms.into_iter().find(|(_, available_bytes, reserve_bytes)| available_bytes < reserve_bytes) {
+            Some((room, available_bytes, reserve_bytes)) => {
+                Err(BlobError::Reserved { room, path: self.root.clone(), available_bytes, reserve_bytes })
+            }
+            None => Ok(()),
+        }
     }
 
     fn within_quota(&self) -> u64 {
@@ -299,15 +359,21 @@ impl Inner {
     }
 
     /// Whether there is room, once uploads that nobody continues gave way where there is none.
-    fn check_room(&self, needed_bytes: u64) -> Result<(), BlobError> {
-        match self.has_room(needed_bytes) {
-            Err(BlobError::Full { .. }) if self.uploads.give_way(&self.staging()) > 0 => self.has_room(needed_bytes),
+    fn check_room(&self, needed_bytes: u64, leaves_reserve: bool) -> Result<(), BlobError> {
+        match self.has_room(needed_bytes, leaves_reserve) {
+            Err(BlobError::Full { .. }) if self.uploads.give_way(&self.staging()) > 0 => {
+                self.has_room(needed_bytes, leaves_reserve)
+            }
             other => other,
         }
     }
 
-    fn has_room(&self, needed_bytes: u64) -> Result<(), BlobError> {
-        let (disk, quota) = (self.on_disk()?, self.within_quota());
+    fn has_room(&self, needed_bytes: u64, leaves_reserve: bool) -> Result<(), BlobError> {
+        let (mut disk, quota) = (self.on_disk()?, self.within_quota());
+        if leaves_reserve {
+            let stat = self.disk()?;
+            disk = disk.saturating_sub(self.reserve_of(stat.f_blocks * stat.f_frsize));
+        }
         let (room, available_bytes) = if quota < disk { (Room::FarmQuota, quota) } else { (Room::Disk, disk) };
         if needed_bytes > available_bytes {
             return Err(BlobError::Full { room, path: self.root.clone(), needed_bytes, available_bytes });
@@ -380,6 +446,10 @@ impl BlobStore for LocalBlobs {
 
     fn remove_old(&self, digest: Digest, before: SystemTime) -> BoxFuture<'_, Result<Option<u64>, ApiError>> {
         async move { Ok(Self::remove_old(self, digest, before).await?) }.boxed()
+    }
+
+    fn room_for_work(&self) -> Result<(), ApiError> {
+        Ok(self.inner.room_for_work()?)
     }
 }
 

@@ -19,8 +19,7 @@ fn published_mtime() -> SystemTime {
 ///
 /// `file` is the open handle of `from`; both paths lie on one filesystem.
 pub(super) fn publish(file: &File, from: &Path, to: &Path) -> io::Result<()> {
-    file.set_permissions(Permissions::from_mode(0o444))?;
-    mark_unmodified(file)?;
+    close_to_writes(file)?;
     let folder = parent(to)?;
     if !folder.is_dir() {
         durable::create_private_dir(folder)?;
@@ -32,6 +31,12 @@ pub(super) fn publish(file: &File, from: &Path, to: &Path) -> io::Result<()> {
 /// Renews the change time of a published file, and nothing else of it.
 pub(super) fn renew(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o444))
+}
+
+/// Makes a file whose bytes were checked one that is not written to any more.
+pub(super) fn close_to_writes(file: &File) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(0o444))?;
+    mark_unmodified(file)
 }
 
 /// Whether nothing was written to the file since [`publish`].

@@ -315,7 +315,7 @@ impl LocalBlobs {
                 other => other,
             };
             admitted?;
-            inner.check_room(size_bytes)?;
+            inner.check_room(size_bytes, announced.uploader.leaves_reserve)?;
             let slot = UploadSlot::new(&staging, new_id(), &announced, 0, Duration::ZERO);
             create_files(&staging, &slot.id, &announced)?;
             let status = slot.status();

@@ -129,7 +129,7 @@ impl Puppet {
         if class != v1::FailureClass::Unspecified {
             finished.outcome = "failed".into();
             finished.failure =
-                Some(v1::Failure { class: class.into(), message: "scripted".into(), hint: String::new() });
+                Some(v1::Failure { class: class.into(), message: "scripted".into(), ..Default::default() });
         }
         self.ended.push(finished.clone());
         if self.random.random_bool(0.2) {

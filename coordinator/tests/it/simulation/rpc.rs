@@ -63,6 +63,7 @@ macro_rules! unused {
 impl FarmRpc for Rpc {
     type WatchJobsStream = Stream<v1::JobEvent>;
     type ReadLogStream = Stream<v1::LogChunk>;
+    type ScrubStream = Stream<v1::ScrubProgress>;
 
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Answer<v1::SubmitReply> {
         Ok(Response::new(self.0.submit(&Actor::local(), request.into_inner()).await?))
@@ -109,6 +110,7 @@ impl FarmRpc for Rpc {
         unpin_engines(v1::UnpinEnginesRequest) -> v1::UnpinEnginesReply;
         declare_engines(v1::DeclareEnginesRequest) -> v1::DeclareEnginesReply;
         list_declarations(v1::ListDeclarationsRequest) -> v1::ListDeclarationsReply;
+        scrub(v1::ScrubRequest) -> Self::ScrubStream;
     }
 }
 

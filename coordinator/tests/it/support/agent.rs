@@ -80,9 +80,12 @@ impl Agent {
         agent
     }
 
-    pub async fn say(&self, kind: agent_message::Kind) {
-        // The session may be over; then the test sees it in what it hears.
-        let _ = self.out.send(Ok(v1::AgentMessage { kind: Some(kind) })).await;
+    pub fn say(&self, kind: agent_message::Kind) -> impl Future<Output = ()> + Send + use<> {
+        let out = self.out.clone();
+        async move {
+            // The session may be over; then the test sees it in what it hears.
+            let _ = out.send(Ok(v1::AgentMessage { kind: Some(kind) })).await;
+        }
     }
 
     /// The next message; `None` when the session is over.
@@ -114,7 +117,7 @@ impl Agent {
     }
 
     pub async fn fail(&self, assign: &v1::Assign, class: v1::FailureClass, message: &str) {
-        let failure = v1::Failure { class: class.into(), message: message.into(), hint: String::new() };
+        let failure = v1::Failure { class: class.into(), message: message.into(), ..Default::default() };
         let finished = v1::Finished {
             lease: assign.lease.clone(),
             outcome: "failed".into(),
