@@ -119,7 +119,7 @@ async fn jobs_and_engines_of_one_model_are_told_apart_by_their_specs() {
         support::until_state(farm(&served), &id, v1::JobState::Succeeded).await;
     }
     let text = served.get("/").await.text();
-    for words in ["fp32, 1 thread, level 5", "fp32<"] {
+    for words in ["fp32, 1 thread, level 5<", "fp32, 2 threads<"] {
         assert_eq!(text.matches(words).count(), 2, "{words}, in the jobs and in the engines: {text}");
     }
     assert!(text.contains("<dt>Failed</dt><dd>0<small> of the last 2</small></dd>"), "{text}");

@@ -8,10 +8,7 @@
 //! Event ids are numbers of the farm's durable events. A browser that comes back with `Last-Event-ID` gets, on a job's
 //! page, every event since then; on the overview, whose fragments are whole states, only the newest state.
 
-use super::{
-    Base, JobAttempts, JobHead, JobResult, Overview,
-    rows::{EventRow, JobDetail},
-};
+use super::{Base, JobAttempts, JobHead, JobResult, Overview};
 use crate::{
     app::{App, Caller, Refusal},
     auth::Actor,
@@ -27,6 +24,7 @@ use axum::{
     },
 };
 use futures::{Stream, StreamExt, stream};
+use planforge_page::rows::{EventRow, JobDetail};
 use planforge_proto::{ApiError, v1};
 use std::{
     collections::HashMap,

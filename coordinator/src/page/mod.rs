@@ -6,10 +6,8 @@
 
 mod assets;
 mod events;
-mod format;
 mod login;
 mod projects;
-mod rows;
 
 use crate::{
     app::{App, Caller, Peer, Refusal, SESSION_COOKIE},
@@ -26,10 +24,10 @@ use axum::{
 };
 use futures::StreamExt;
 pub(crate) use login::to_login;
+use planforge_page::rows::{DeviceCard, EngineRow, JobDetail, JobRow};
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_report::disturbance;
 use projects::ProjectList;
-use rows::{DeviceCard, EngineRow, JobDetail, JobRow};
 
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'",

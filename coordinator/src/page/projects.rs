@@ -1,7 +1,7 @@
 //! Projects on the page: shown where there is more than one, or a limit.
 
-use super::format;
 use askama::Template;
+use planforge_page::format;
 use planforge_proto::v1;
 
 #[derive(Template)]

@@ -97,7 +97,8 @@ async fn a_damaged_file_is_told_with_what_to_do() {
     filled(&whole, 60).await;
     let size = fs::metadata(&whole).unwrap().len();
     let file = folder.path().join("farm.db");
-    let damages: [(&str, &dyn Fn(&File)); 4] = [
+    type Damage<'a> = (&'a str, &'a dyn Fn(&File));
+    let damages: [Damage<'_>; 4] = [
         ("its head", &|f| f.write_all_at(b"not a database at all", 0).unwrap()),
         ("its schema", &|f| f.write_all_at(&[0xa5; 512], 100).unwrap()),
         ("a page in its middle", &|f| f.write_all_at(&[0xa5; 4096], size / 2 / 4096 * 4096).unwrap()),

@@ -13,7 +13,7 @@ fn significant(value: f64) -> String {
 }
 
 /// `1.23 ms`, `45.6 µs`, `2.50 s`.
-pub(super) fn milliseconds(ms: f64) -> String {
+pub fn milliseconds(ms: f64) -> String {
     match ms {
         ms if !ms.is_finite() => "–".into(),
         ms if ms >= 120_000.0 => format!("{} min", significant(ms / 60_000.0)),
@@ -24,7 +24,7 @@ pub(super) fn milliseconds(ms: f64) -> String {
 }
 
 /// `1,234/s`, `12.3/s`.
-pub(super) fn per_second(rate: f64) -> String {
+pub fn per_second(rate: f64) -> String {
     if !rate.is_finite() {
         return "–".into();
     }
@@ -32,7 +32,7 @@ pub(super) fn per_second(rate: f64) -> String {
 }
 
 /// Digits in groups of three.
-pub(super) fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -45,7 +45,7 @@ pub(super) fn grouped(number: u64) -> String {
 }
 
 /// `512 B`, `1.50 KiB`, `98.0 MiB`.
-pub(super) fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64 / 1024.0;
     if value < 1.0 {
@@ -60,17 +60,17 @@ pub(super) fn bytes(count: u64) -> String {
 }
 
 /// `98.7 %` of a fraction.
-pub(super) fn percent(fraction: f64) -> String {
+pub fn percent(fraction: f64) -> String {
     format!("{:.1} %", fraction * 100.0)
 }
 
 /// The first twelve digits of a digest or key.
-pub(super) fn short(digest: &str) -> String {
+pub fn short(digest: &str) -> String {
     digest.chars().take(12).collect()
 }
 
 /// Unix milliseconds as `2026-01-31T12:34:56Z`, in the proleptic Gregorian calendar.
-pub(super) fn iso(unix_ms: u64) -> String {
+pub fn iso(unix_ms: u64) -> String {
     let of_day = unix_ms / 1000 % 86_400;
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
     format!("{}T{hour:02}:{minute:02}:{second:02}Z", date(unix_ms))

@@ -1,6 +1,6 @@
 //! What the templates show, made from the contract's messages. Text stays text: askama escapes it.
 
-use super::format;
+use crate::format;
 use planforge_proto::{
     v1,
     view::{failure_class_name, is_ended, kind_name, state_name},
@@ -22,10 +22,10 @@ use serde::Deserialize;
 
 /// A state as a pill: a word, a sign that is not colour, and a class for colour.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Pill {
-    pub(super) text: String,
-    pub(super) sign: &'static str,
-    pub(super) class: &'static str,
+pub struct Pill {
+    pub text: String,
+    pub sign: &'static str,
+    pub class: &'static str,
 }
 
 impl Pill {
@@ -33,7 +33,7 @@ impl Pill {
         Self { text: text.into(), sign, class }
     }
 
-    pub(super) fn of_state(state: v1::JobState) -> Self {
+    pub fn of_state(state: v1::JobState) -> Self {
         use v1::JobState::*;
         let (sign, class) = match state {
             Leased | Running => ("▶", "go"),
@@ -113,32 +113,32 @@ fn model_name(model: Option<&v1::Model>) -> String {
 
 /// A job in the list.
 #[derive(Clone, Debug)]
-pub(super) struct JobRow {
-    pub(super) id: String,
-    pub(super) pill: Pill,
-    pub(super) ended: bool,
-    pub(super) model: String,
-    pub(super) model_digest: String,
-    pub(super) sku: String,
-    pub(super) toolchain: String,
+pub struct JobRow {
+    pub id: String,
+    pub pill: Pill,
+    pub ended: bool,
+    pub model: String,
+    pub model_digest: String,
+    pub sku: String,
+    pub toolchain: String,
     /// What its spec asks for: jobs of one model and device kind look alike without.
-    pub(super) spec: String,
+    pub spec: String,
     /// What it does now, why it waits, or how it ended.
-    pub(super) detail: String,
+    pub detail: String,
     /// 0..=100 while it runs.
-    pub(super) progress: Option<u32>,
-    pub(super) median: String,
+    pub progress: Option<u32>,
+    pub median: String,
     /// The median comes from disturbed windows alone.
-    pub(super) is_marked: bool,
-    pub(super) throughput: String,
-    pub(super) cached: bool,
-    pub(super) simulated: bool,
+    pub is_marked: bool,
+    pub throughput: String,
+    pub cached: bool,
+    pub simulated: bool,
     /// When it last changed in a way that people ask for: ended, started or was created.
-    pub(super) when: Option<String>,
+    pub when: Option<String>,
 }
 
 impl JobRow {
-    pub(super) fn new(job: &v1::Job) -> Self {
+    pub fn new(job: &v1::Job) -> Self {
         let state = job.state();
         let figures = figures_of(&job.report_json);
         Self {
@@ -180,20 +180,20 @@ fn detail(job: &v1::Job) -> String {
 
 /// A device as a card.
 #[derive(Clone, Debug)]
-pub(super) struct DeviceCard {
-    pub(super) name: String,
-    pub(super) id: String,
-    pub(super) agent: String,
-    pub(super) pill: Pill,
-    pub(super) skus: Vec<String>,
-    pub(super) toolchains: Vec<String>,
+pub struct DeviceCard {
+    pub name: String,
+    pub id: String,
+    pub agent: String,
+    pub pill: Pill,
+    pub skus: Vec<String>,
+    pub toolchains: Vec<String>,
     /// Toolchains that are of no use on this device, and why.
-    pub(super) doubts: Vec<String>,
-    pub(super) facts: Vec<String>,
-    pub(super) job: Option<String>,
-    pub(super) last_seen: Option<String>,
-    pub(super) note: String,
-    pub(super) simulated: bool,
+    pub doubts: Vec<String>,
+    pub facts: Vec<String>,
+    pub job: Option<String>,
+    pub last_seen: Option<String>,
+    pub note: String,
+    pub simulated: bool,
 }
 
 /// The parts of a fingerprint and of telemetry that a card shows.
@@ -234,7 +234,7 @@ struct Telemetry {
 }
 
 impl DeviceCard {
-    pub(super) fn new(device: &v1::Device) -> Self {
+    pub fn new(device: &v1::Device) -> Self {
         let fingerprint: Fingerprint = serde_json::from_str(&device.fingerprint_json).unwrap_or_default();
         let telemetry: Telemetry = serde_json::from_str(&device.telemetry_json).unwrap_or_default();
         let pill = match device {
@@ -278,29 +278,29 @@ impl DeviceCard {
 
 /// A finished engine in the list.
 #[derive(Clone, Debug)]
-pub(super) struct EngineRow {
-    pub(super) model: String,
-    pub(super) model_digest: String,
-    pub(super) sku: String,
-    pub(super) toolchain: String,
-    pub(super) spec: String,
-    pub(super) median: String,
+pub struct EngineRow {
+    pub model: String,
+    pub model_digest: String,
+    pub sku: String,
+    pub toolchain: String,
+    pub spec: String,
+    pub median: String,
     /// The median comes from disturbed windows alone.
-    pub(super) is_marked: bool,
-    pub(super) throughput: String,
-    pub(super) builds: u32,
-    pub(super) size: String,
-    pub(super) accurate: bool,
+    pub is_marked: bool,
+    pub throughput: String,
+    pub builds: u32,
+    pub size: String,
+    pub accurate: bool,
     /// Its build was verified on given inputs alone.
-    pub(super) given_inputs: bool,
-    pub(super) simulated: bool,
-    pub(super) job: Option<String>,
-    pub(super) created: Option<String>,
-    pub(super) fetch: String,
+    pub given_inputs: bool,
+    pub simulated: bool,
+    pub job: Option<String>,
+    pub created: Option<String>,
+    pub fetch: String,
 }
 
 impl EngineRow {
-    pub(super) fn new(engine: &v1::Engine, server: &str) -> Self {
+    pub fn new(engine: &v1::Engine, server: &str) -> Self {
         let figures = figures_of(&engine.report_json);
         Self {
             model: model_name(engine.model.as_ref()),
@@ -330,9 +330,9 @@ fn fetch_command(plan_digest: &str, server: &str) -> String {
 
 /// A name and a value.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Fact {
-    pub(super) name: &'static str,
-    pub(super) value: String,
+pub struct Fact {
+    pub name: &'static str,
+    pub value: String,
 }
 
 fn fact(name: &'static str, value: impl Into<String>) -> Option<Fact> {
@@ -341,95 +341,95 @@ fn fact(name: &'static str, value: impl Into<String>) -> Option<Fact> {
 
 /// One attempt of a job.
 #[derive(Clone, Debug)]
-pub(super) struct AttemptRow {
-    pub(super) number: u32,
-    pub(super) pill: Pill,
-    pub(super) agent: String,
-    pub(super) device: String,
-    pub(super) started: Option<String>,
-    pub(super) took: String,
-    pub(super) failure: String,
+pub struct AttemptRow {
+    pub number: u32,
+    pub pill: Pill,
+    pub agent: String,
+    pub device: String,
+    pub started: Option<String>,
+    pub took: String,
+    pub failure: String,
 }
 
 /// One step of an engine with its share of the whole.
 #[derive(Clone, Debug)]
-pub(super) struct LayerRow {
-    pub(super) name: String,
-    pub(super) kind: String,
-    pub(super) tactic: String,
-    pub(super) median: String,
+pub struct LayerRow {
+    pub name: String,
+    pub kind: String,
+    pub tactic: String,
+    pub median: String,
     /// 0..=100 of the slowest step: how long its bar is.
-    pub(super) bar: u32,
+    pub bar: u32,
     /// Of the sum of all steps.
-    pub(super) share: String,
+    pub share: String,
     /// Operations and bytes a second.
-    pub(super) rates: String,
+    pub rates: String,
     /// Share of the ceiling that binds.
-    pub(super) of_ceiling: String,
+    pub of_ceiling: String,
 }
 
 /// One point of a sweep.
 #[derive(Clone, Debug)]
-pub(super) struct SweepRow {
+pub struct SweepRow {
     /// `4 streams`, `batch 8`.
-    pub(super) what: String,
-    pub(super) median: String,
+    pub what: String,
+    pub median: String,
     /// The median comes from disturbed windows alone.
-    pub(super) is_marked: bool,
-    pub(super) p99: String,
-    pub(super) throughput: String,
+    pub is_marked: bool,
+    pub p99: String,
+    pub throughput: String,
     /// Knee, best, or why there are no numbers.
-    pub(super) note: String,
+    pub note: String,
 }
 
 /// Everything on a job's page.
 #[derive(Clone, Debug)]
-pub(super) struct JobDetail {
-    pub(super) row: JobRow,
-    pub(super) facts: Vec<Fact>,
-    pub(super) failure: Option<FailureBox>,
-    pub(super) fetch: Option<String>,
-    pub(super) spec: String,
-    pub(super) attempts: Vec<AttemptRow>,
+pub struct JobDetail {
+    pub row: JobRow,
+    pub facts: Vec<Fact>,
+    pub failure: Option<FailureBox>,
+    pub fetch: Option<String>,
+    pub spec: String,
+    pub attempts: Vec<AttemptRow>,
     /// Headline figures; empty until measured.
-    pub(super) figures: Vec<Fact>,
-    pub(super) layers: Vec<LayerRow>,
+    pub figures: Vec<Fact>,
+    pub layers: Vec<LayerRow>,
     /// What the layers are held against; empty where they have no counts.
-    pub(super) ceilings: String,
-    pub(super) sweeps: Vec<SweepRow>,
+    pub ceilings: String,
+    pub sweeps: Vec<SweepRow>,
     /// What the mark at a median means; empty where none has it.
-    pub(super) legend: String,
+    pub legend: String,
     /// Why the report is not shown although there is one.
-    pub(super) refused: String,
-    pub(super) findings: Vec<Finding>,
-    pub(super) artifacts: Vec<ArtifactRow>,
-    pub(super) simulated: bool,
+    pub refused: String,
+    pub findings: Vec<Finding>,
+    pub artifacts: Vec<ArtifactRow>,
+    pub simulated: bool,
 }
 
 /// A file beside the report.
 #[derive(Clone, Debug)]
-pub(super) struct ArtifactRow {
-    pub(super) name: String,
-    pub(super) digest: String,
-    pub(super) size: String,
+pub struct ArtifactRow {
+    pub name: String,
+    pub digest: String,
+    pub size: String,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct FailureBox {
-    pub(super) class: String,
-    pub(super) message: String,
-    pub(super) hint: String,
+pub struct FailureBox {
+    pub class: String,
+    pub message: String,
+    pub hint: String,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Finding {
-    pub(super) severity: String,
-    pub(super) message: String,
+pub struct Finding {
+    pub severity: String,
+    pub message: String,
 }
 
 impl JobDetail {
     /// `portability` is what a foreign plan loses here.
-    pub(super) fn new(job: &v1::Job, portability: Option<&Portability>, server: &str) -> Self {
+    pub fn new(job: &v1::Job, portability: Option<&Portability>, server: &str) -> Self {
         // Older coordinators took reports without looking.
         let refused = match job.report_json.as_str() {
             "" => String::new(),
@@ -654,16 +654,16 @@ fn layer_rows(figures: &Figures) -> Vec<LayerRow> {
 
 /// One event of a job's history.
 #[derive(Clone, Debug)]
-pub(super) struct EventRow {
-    pub(super) seq: u64,
-    pub(super) at: Option<String>,
-    pub(super) actor: String,
-    pub(super) what: String,
-    pub(super) detail: String,
+pub struct EventRow {
+    pub seq: u64,
+    pub at: Option<String>,
+    pub actor: String,
+    pub what: String,
+    pub detail: String,
 }
 
 impl EventRow {
-    pub(super) fn new(event: &v1::JobEvent) -> Self {
+    pub fn new(event: &v1::JobEvent) -> Self {
         Self {
             seq: event.seq,
             at: time(event.at_ms),
