@@ -4,7 +4,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`rows`] | a job, device, engine, attempt or event as it stands in a list or on a page of its own |
-//! | [`format`] | numbers and times as people read them |
+//! | [`mod@format`] | numbers and times as people read them |
 //!
 //! Must not know: where messages come from, how a page is laid out.
 
