@@ -224,6 +224,13 @@ struct Met {
     failed: [usize; 2],
 }
 
+impl Met {
+    fn fails(&mut self, what: usize, error: &dyn std::error::Error) {
+        println!("{} failed: {error:?}", ["a submission", "a probe"][what]);
+        self.failed[what] += 1;
+    }
+}
+
 /// The others' submissions, over a connection each, and probes, each over a new one. What fails is counted and tried no
 /// second time.
 async fn others(ways: &[Way], address: SocketAddr, model: &str) -> Result<Met, Trouble> {
@@ -237,13 +244,13 @@ async fn others(ways: &[Way], address: SocketAddr, model: &str) -> Result<Met, T
         let begin = Instant::now();
         match farm.submit(request.clone()).await {
             Ok(_) => met.submits.push(begin.elapsed().as_secs_f64() * 1e3),
-            Err(_) => met.failed[0] += 1,
+            Err(error) => met.fails(0, &error),
         }
         tokio::time::sleep(BETWEEN_CALLS).await;
         let begin = Instant::now();
         match probe(address).await {
             Ok(()) => met.probes.push(begin.elapsed().as_secs_f64() * 1e3),
-            Err(_) => met.failed[1] += 1,
+            Err(error) => met.fails(1, error.as_ref()),
         }
         tokio::time::sleep(BETWEEN_CALLS).await;
     }

@@ -32,7 +32,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    net::{TcpListener, UnixListener},
+    net::{TcpListener, TcpSocket, UnixListener},
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
@@ -209,6 +209,18 @@ pub struct Coordinator {
     _lock: File,
 }
 
+/// Connections that the kernel keeps until they are accepted, where the system allows as many (`net.core.somaxconn`): one
+/// that finds no room there is dropped, and tried again a second later.
+const BACKLOG: u32 = 4096;
+
+/// As [`TcpListener::bind`], with room for a crowd that comes at once.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 impl Coordinator {
     /// Opens the data folder, its database and blobs, and serves. Only one coordinator runs on a data folder.
     pub async fn start(config: CoordinatorConfig) -> Result<Self, StartError> {
@@ -259,7 +271,7 @@ impl Coordinator {
         let mut address = None;
         if let Some(asked) = config.listen {
             let failed = |source| StartError::Listen { address: asked.to_string(), source };
-            let listener = TcpListener::bind(asked).await.map_err(failed)?;
+            let listener = listen(asked).map_err(failed)?;
             address = Some(listener.local_addr().map_err(failed)?);
             listeners.push(match &tls {
                 Some(tls) => Listener::Tls(listener, tls.clone()),
