@@ -2,49 +2,32 @@
 //!
 //! Another host may have it, so the coordinator is told: a full disk or too little memory is no fault of the job.
 
-use planforge_types::FailureClass;
+use planforge_types::{FailureClass, Lack};
 use std::fs;
 
 use super::Failed;
 
-/// What the host lacked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lack {
-    Disk,
-    Memory,
-}
-
-impl Lack {
-    /// As the contract names it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Disk => "disk",
-            Self::Memory => "memory",
-        }
-    }
-
-    /// What the words of a failure, whoever chose them, say that the host lacked.
-    pub fn said(words: &str) -> Option<Self> {
-        // The C library's words for ENOSPC and EDQUOT; then those of Rust's and C++'s allocators before they end a process.
-        let disk = ["No space left on device", "Disk quota exceeded"];
-        let memory = words.contains("memory allocation of ") && words.contains(" bytes failed");
-        if disk.iter().any(|said| words.contains(said)) {
-            Some(Self::Disk)
-        } else if memory || words.contains("std::bad_alloc") {
-            Some(Self::Memory)
-        } else {
-            None
-        }
+/// What the words of a failure, whoever chose them, say that the host lacked.
+pub fn said(words: &str) -> Option<Lack> {
+    // The C library's words for ENOSPC and EDQUOT; then those of Rust's and C++'s allocators before they end a process.
+    let disk = ["No space left on device", "Disk quota exceeded"];
+    let memory = words.contains("memory allocation of ") && words.contains(" bytes failed");
+    if disk.iter().any(|said| words.contains(said)) {
+        Some(Lack::Disk)
+    } else if memory || words.contains("std::bad_alloc") {
+        Some(Lack::Memory)
+    } else {
+        None
     }
 }
 
-/// The failure of a worker that died because memory ran out; `said` is how it did.
-pub fn out_of_memory(said: &str) -> Failed {
+/// The failure of a worker that died because memory ran out; `how` is how it did.
+pub fn out_of_memory(how: &str) -> Failed {
     let limit = match memory_bytes() {
         0 => "this host has no more of it for workers".to_owned(),
         bytes => format!("this host has {} MiB of it for workers", bytes >> 20),
     };
-    let mut failed = Failed::new(FailureClass::Resource, format!("memory ran out: {said}; {limit}"));
+    let mut failed = Failed::new(FailureClass::Resource, format!("memory ran out: {how}; {limit}"));
     failed.lacked = Some(Lack::Memory);
     failed
         .with_hint("run the job where an agent of this device kind has more memory, or lower the batch or the threads")
@@ -102,7 +85,7 @@ mod tests {
             ("CUDA out of memory: 9 GiB are missing", None),
             ("operator Foo is not known", None),
         ] {
-            assert_eq!(Lack::said(words), lack, "{words}");
+            assert_eq!(said(words), lack, "{words}");
         }
     }
 

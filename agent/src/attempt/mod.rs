@@ -38,12 +38,11 @@ use crate::{
 use bytes::Bytes;
 use caches::{Caches, TakenCache};
 use device_check::DeviceCheck;
-use lack::Lack;
 use log::AttemptLog;
 use models::{ModelCache, ModelError};
 use planforge_client::{BlobError, Blobs};
 use planforge_proto::v1;
-use planforge_types::{FailureClass, fingerprint::DiscoveredDevice, order::Artifact};
+use planforge_types::{FailureClass, Lack, fingerprint::DiscoveredDevice, order::Artifact};
 use process::Spawner;
 use std::{ffi::OsString, io, path::PathBuf, sync::Arc};
 use tokio::sync::{Mutex, mpsc, watch};
@@ -176,7 +175,7 @@ pub struct Failed {
 impl Failed {
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { class, lacked: Lack::said(&message), message, hint: String::new() }
+        Self { class, lacked: lack::said(&message), message, hint: String::new() }
     }
 
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {

@@ -2,7 +2,7 @@
 
 use super::{
     Attempt, Ended, Facts, Failed, Measured, Note,
-    lack::{Lack, oom_kills, out_of_memory},
+    lack::{oom_kills, out_of_memory, said},
     log::AttemptLog,
     process::{KILLED_HINT, Worker, describe},
     stopped,
@@ -13,7 +13,7 @@ use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
 use nix::sys::signal::Signal;
 use planforge_proto::v1;
 use planforge_types::{
-    Digest, FailureClass,
+    Digest, FailureClass, Lack,
     order::{Artifact, WorkCommand, WorkEvent, WorkOrder},
 };
 use std::{io, os::unix::process::ExitStatusExt as _, path::PathBuf, process::ExitStatus, sync::Arc, time::Duration};
@@ -233,7 +233,7 @@ impl<'a> Supervision<'a> {
             false => format!("the worker {ended}; its last words: {quote}"),
         };
         let killed = status.signal() == Some(Signal::SIGKILL as i32);
-        if killed && self.was_killed_for_memory() || Lack::said(&quote) == Some(Lack::Memory) {
+        if killed && self.was_killed_for_memory() || said(&quote) == Some(Lack::Memory) {
             return out_of_memory(&message);
         }
         Failed::infrastructure(message).with_hint(if killed { KILLED_HINT } else { "" })

@@ -8,32 +8,10 @@ use super::{
     queue::{DeviceKey, Target},
     state::State,
 };
-use serde::{Deserialize, Serialize};
+use planforge_types::Lack;
 
 /// How often a job is tried for which an agent had too little memory.
 const TRIES_FOR_MEMORY: usize = 2;
-
-/// What the host of an agent had too little of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Lack {
-    Disk,
-    Memory,
-}
-
-impl Lack {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Disk => "disk",
-            Self::Memory => "memory",
-        }
-    }
-
-    /// A lack that a newer agent knows alone is none here.
-    pub fn of_name(name: &str) -> Option<Self> {
-        [Self::Disk, Self::Memory].into_iter().find(|lack| lack.name() == name)
-    }
-}
 
 impl State {
     /// Whether a job that just failed for what its agent lacked is tried on another.

@@ -70,7 +70,6 @@ pub use audit::{AuditKind, AuditLine};
 pub use blob_refs::BlobHolder;
 pub use declarations::{DeclarationId, DeclarationRecord, DeclaredCell, DeclaredSpec};
 pub use effects::{Counters, Effects, JobRef, Reply, Submitted, ToAgent};
-pub use elsewhere::Lack;
 pub use fleet::{ATTEMPT_REPORTS_MAX, DeviceView};
 pub use foresee::{Foreseen, Foresight};
 pub use forget::Forget;

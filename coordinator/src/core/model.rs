@@ -5,11 +5,10 @@ use super::{
     audit::{AuditKind, AuditLine},
     blob_refs::BlobHolder,
     declarations::{DeclarationId, DeclarationRecord},
-    elsewhere::Lack,
     pins::{PinId, PinRecord},
     projects::ProjectRecord,
 };
-use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Sku, Toolchain, order::MeasureAsk};
+use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Lack, Sku, Toolchain, order::MeasureAsk};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 

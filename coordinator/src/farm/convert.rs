@@ -3,13 +3,13 @@
 use crate::core::{
     Abilities, AgentView, ArtifactRef, Attempt, AuditLine, CacheRecord, CacheRef, CacheUpdate, DeclarationRecord,
     Device, DeviceView, Engine, Eta, Event, Failure, FinishedIn, FinishedOutcome, Foreseen, HelloIn, Job, JobId,
-    JobKind, JobState, JoinedBy, Lack, LeaseRef, Model, ModelFile, PinRecord, PlanRef, PluginRecord, Report,
-    TokenRecord, Want,
+    JobKind, JobState, JoinedBy, LeaseRef, Model, ModelFile, PinRecord, PlanRef, PluginRecord, Report, TokenRecord,
+    Want,
 };
 use planforge_identity::model::model_digest;
 use planforge_proto::{ApiError, ErrorCode, protocol, v1};
 use planforge_types::{
-    BuildSpec, Digest, FailureClass, Sku, Toolchain,
+    BuildSpec, Digest, FailureClass, Lack, Sku, Toolchain,
     order::{BUILDS_MAX, MeasureAsk},
 };
 use std::{

@@ -17,6 +17,29 @@ pub enum FailureClass {
     Unstable,
 }
 
+/// What a host had too little of: no fault of the job, and another host may have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lack {
+    Disk,
+    Memory,
+}
+
+impl Lack {
+    /// As the contract names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// A lack that a newer release knows alone is none here.
+    pub fn of_name(name: &str) -> Option<Self> {
+        [Self::Disk, Self::Memory].into_iter().find(|lack| lack.name() == name)
+    }
+}
+
 /// Why a backend could not do what was asked, with the class that decides about a retry.
 #[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]

@@ -39,7 +39,7 @@ pub mod tensor;
 pub mod toolchain;
 
 pub use digest::{Digest, DigestWriter};
-pub use failure::{BackendError, FailureClass};
+pub use failure::{BackendError, FailureClass, Lack};
 pub use key::EngineKey;
 pub use resolve::{ResolveError, resolve_spec, resolve_toolchain};
 pub use sku::Sku;

@@ -209,11 +209,15 @@ impl Inner {
     }
 
     fn size(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
-        let path = self.path(digest);
-        match fs::metadata(&path) {
-            Ok(metadata) => Ok(Some(metadata.len())),
+        Ok(self.look_up(&self.path(digest))?.map(|metadata| metadata.len()))
+    }
+
+    /// What the system says of a blob's file, where there is one.
+    fn look_up(&self, path: &Path) -> Result<Option<fs::Metadata>, BlobError> {
+        match fs::metadata(path) {
+            Ok(metadata) => Ok(Some(metadata)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(BlobError::io("look up blob", &path)(error)),
+            Err(error) => Err(BlobError::io("look up blob", path)(error)),
         }
     }
 

@@ -5,13 +5,12 @@
 //! a blob is there finds it there for the length of the grace, after a crash too; and who announces one that is being
 //! removed is told that it is not there, and sends it.
 
-use super::{Inner, LocalBlobs, PUBLISHING, blocking, published};
+use super::{Inner, LocalBlobs, blocking, published};
 use crate::error::BlobError;
 use planforge_types::Digest;
 use std::{
     fs, io,
     os::unix::fs::MetadataExt as _,
-    sync::PoisonError,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -55,13 +54,8 @@ fn changed(metadata: &fs::Metadata) -> SystemTime {
 impl Inner {
     pub(super) fn announce(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
         let path = self.path(digest);
-        let turn = &self.publishing[usize::from(digest.as_raw()[0]) % PUBLISHING];
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let metadata = match fs::metadata(&path) {
-            Ok(metadata) => metadata,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(BlobError::io("look up blob", &path)(error)),
-        };
+        let _turn = self.turn(digest);
+        let Some(metadata) = self.look_up(&path)? else { return Ok(None) };
         let is_fresh = SystemTime::now().duration_since(changed(&metadata)).is_ok_and(|age| age < ANNOUNCED_FOR);
         if !is_fresh {
             published::renew(&path).map_err(BlobError::io("keep blob", &path))?;
@@ -92,13 +86,8 @@ impl Inner {
 
     fn remove_old(&self, digest: Digest, before: SystemTime) -> Result<Option<u64>, BlobError> {
         let path = self.path(digest);
-        let turn = &self.publishing[usize::from(digest.as_raw()[0]) % PUBLISHING];
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let metadata = match fs::metadata(&path) {
-            Ok(metadata) => metadata,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(BlobError::io("look up blob", &path)(error)),
-        };
+        let _turn = self.turn(digest);
+        let Some(metadata) = self.look_up(&path)? else { return Ok(None) };
         if changed(&metadata) >= before {
             return Ok(None);
         }
