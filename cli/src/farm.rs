@@ -14,6 +14,9 @@ use planforge_proto::{ErrorCode, v1};
 use planforge_types::Digest;
 use std::path::PathBuf;
 
+/// How often another process may take this machine's farm over, or end it, while one command waits.
+pub const MAX_TAKEOVERS: u32 = 20;
+
 /// Where commands go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -58,15 +61,26 @@ impl Farm {
     }
 
     /// Opens the farm, asks it, and closes it again whatever came of that.
+    ///
+    /// Another command's farm on this machine ends with that command, perhaps before it answers: then the next host is
+    /// asked, which may be this process.
     pub async fn with<T>(
         context: &Context<'_>,
         need: Need,
-        ask: impl AsyncFnOnce(&Self) -> Result<T, Failure>,
+        mut ask: impl AsyncFnMut(&Self) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let farm = Self::open(context, need).await?;
-        let answer = ask(&farm).await;
-        farm.close(context.printer).await;
-        answer
+        let mut takeovers = 0;
+        loop {
+            let farm = Self::open(context, need).await?;
+            let answer = ask(&farm).await;
+            let is_cut = farm.is_guest() && answer.as_ref().is_err_and(Failure::is_unavailable);
+            farm.close(context.printer).await;
+            takeovers += 1;
+            if !is_cut || takeovers > MAX_TAKEOVERS {
+                return answer;
+            }
+            tracing::debug!("the farm's host ended before it answered: asking the next one");
+        }
     }
 
     /// Requests, jobs, engines, reports, tokens.
@@ -86,6 +100,11 @@ impl Farm {
     /// Whether this is this machine's own farm.
     pub fn is_local(&self) -> bool {
         self.local.is_some()
+    }
+
+    /// Whether another command on this machine runs the coordinator, and ends it when done.
+    fn is_guest(&self) -> bool {
+        self.local.as_ref().is_some_and(Local::is_guest)
     }
 
     /// Whether whoever runs the coordinator brings it back when it goes away: then waiting for it is of use.

@@ -31,6 +31,10 @@ impl Local {
         match *self {}
     }
 
+    pub fn is_guest(&self) -> bool {
+        match *self {}
+    }
+
     pub fn stored_blob(&self, _digest: Digest) -> Option<PathBuf> {
         match *self {}
     }

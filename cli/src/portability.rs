@@ -71,7 +71,7 @@ pub async fn of_plan(
 
 /// Asks the farm that is configured, or this machine's own when it has one. `None`, and a warning, when it does not
 /// answer.
-async fn at_hand<T>(context: &Context<'_>, ask: impl AsyncFnOnce(&Farm) -> Result<T, Failure>) -> Option<T> {
+async fn at_hand<T>(context: &Context<'_>, ask: impl AsyncFnMut(&Farm) -> Result<T, Failure>) -> Option<T> {
     let asked = async {
         if let Place::ThisMachine(data) = Place::choose(&context.settings)?
             && !data.exists()

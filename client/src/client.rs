@@ -112,8 +112,10 @@ impl Client {
     /// Turns the status of a failed call into an error that names the coordinator when it could not be reached, or went
     /// away before it took the call (which the transport calls cancelled).
     pub fn error(&self, status: Status) -> ApiError {
+        // What a coordinator answers has no cause here; the codes are what HTTP/2's reasons are taken for.
+        use tonic::Code::{Cancelled, Internal, Unavailable, Unknown};
         let came_from_transport = std::error::Error::source(&status).is_some();
-        let lost = matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Unknown | tonic::Code::Cancelled);
+        let lost = matches!(status.code(), Unavailable | Unknown | Cancelled | Internal);
         if came_from_transport && lost {
             return unreachable(&self.endpoint, &status);
         }

@@ -15,7 +15,7 @@ pub struct Args {
     action: Action,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 enum Action {
     /// List agents, those that are away too
     List,
@@ -40,7 +40,7 @@ enum Action {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    Farm::with(context, Need::Answers, async |farm| act(context, farm, args.action).await).await
+    Farm::with(context, Need::Answers, async |farm| act(context, farm, args.action.clone()).await).await
 }
 
 async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), Failure> {

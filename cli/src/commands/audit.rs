@@ -12,7 +12,7 @@ use planforge_proto::{v1, view::AuditView};
 const AT_ONCE: u32 = 1_000;
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Only what this token did, or 'local' for the owner of the data folder
     #[arg(long, value_name = "NAME")]
@@ -32,7 +32,7 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    Farm::with(context, Need::Answers, async |farm| show(context, farm, args).await).await
+    Farm::with(context, Need::Answers, async |farm| show(context, farm, args.clone()).await).await
 }
 
 async fn show(context: &Context<'_>, farm: &Farm, args: Args) -> Result<(), Failure> {

@@ -4,7 +4,7 @@ use super::report;
 use crate::{
     context::Context,
     failure::Failure,
-    farm::{Farm, Need},
+    farm::{Farm, MAX_TAKEOVERS, Need},
     lists, plans,
     printer::Printer,
     reports,
@@ -26,9 +26,6 @@ const CANCEL_LIMIT: Duration = Duration::from_secs(15);
 /// that joins again was never away.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 const ABSENT_LOOKS: u32 = 10;
-
-/// How often another process may take this machine's farm over, or end it, while one build waits.
-const MAX_TAKEOVERS: u32 = 20;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

@@ -109,7 +109,8 @@ async fn declared(context: &Context<'_>, name: Option<String>) -> Result<(), Fai
         name: name.clone().unwrap_or_default(),
         ..Default::default()
     };
-    let found = Farm::with(context, Need::Answers, async |farm| lists::declarations(farm, request).await).await?;
+    let found =
+        Farm::with(context, Need::Answers, async |farm| lists::declarations(farm, request.clone()).await).await?;
     let printer = context.printer;
     match (&name, found.is_empty()) {
         (None, true) => printer.note("nothing is declared: planforge sync tells the farm what planforge.toml says"),
@@ -127,7 +128,7 @@ async fn declared(context: &Context<'_>, name: Option<String>) -> Result<(), Fai
 async fn forget(context: &Context<'_>, name: String) -> Result<(), Failure> {
     let request = v1::DeclareEnginesRequest { project: project(context), name: name.clone(), ..Default::default() };
     Farm::with(context, Need::Answers, async |farm| {
-        farm.rpc().declare_engines(request).await.map(drop).map_err(|e| farm.error(e))
+        farm.rpc().declare_engines(request.clone()).await.map(drop).map_err(|e| farm.error(e))
     })
     .await?;
     context.printer.note(&format!("the farm has forgotten what {name} declared"));

@@ -37,7 +37,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         ..Default::default()
     };
     let found = Farm::with(context, Need::Answers, async |farm| {
-        Ok((lists::page_of_engines(farm, request).await?, older::devices(farm).await))
+        Ok((lists::page_of_engines(farm, request.clone()).await?, older::devices(farm).await))
     });
     let (page, devices) = found.await?;
     let (rest, more, total) = (page.rest("engines"), page.more, page.total);

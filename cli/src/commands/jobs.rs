@@ -75,7 +75,8 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         request_id: args.request,
         ..Default::default()
     };
-    let page = Farm::with(context, Need::Answers, async |farm| lists::page_of_jobs(farm, request).await).await?;
+    let page =
+        Farm::with(context, Need::Answers, async |farm| lists::page_of_jobs(farm, request.clone()).await).await?;
     let (rest, more, total) = (page.rest("jobs"), page.more, page.total);
     let jobs = page.rows;
     if jobs.is_empty() {

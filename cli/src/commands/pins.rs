@@ -22,7 +22,7 @@ pub struct Args {
     action: Action,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 enum Action {
     /// List pins, newest first
     List {
@@ -57,7 +57,7 @@ enum Action {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    Farm::with(context, Need::Answers, async |farm| act(context, farm, args.action).await).await
+    Farm::with(context, Need::Answers, async |farm| act(context, farm, args.action.clone()).await).await
 }
 
 async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), Failure> {

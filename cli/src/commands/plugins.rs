@@ -18,7 +18,7 @@ pub struct Args {
     action: Action,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 enum Action {
     /// List what is allowed, and by whom
     List,
@@ -37,7 +37,7 @@ enum Action {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    Farm::with(context, Need::Answers, async |farm| act(context, farm, args.action).await).await
+    Farm::with(context, Need::Answers, async |farm| act(context, farm, args.action.clone()).await).await
 }
 
 /// Digest, and name where it is a file.

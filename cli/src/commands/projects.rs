@@ -15,7 +15,7 @@ pub struct Args {
     action: Action,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 enum Action {
     /// List projects with their shares, limits, jobs and stored bytes
     List,
@@ -67,7 +67,7 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    Farm::with(context, Need::Answers, async |farm| act(context, farm, args.action).await).await
+    Farm::with(context, Need::Answers, async |farm| act(context, farm, args.action.clone()).await).await
 }
 
 async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), Failure> {

@@ -54,7 +54,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         let mut files = LocalFiles::new();
         let mut named = Vec::new();
         let mut typed = BTreeMap::new();
-        for (local, path) in found.into_iter().zip(&args.models) {
+        for (local, path) in found.iter().cloned().zip(&args.models) {
             files.extend(local.files);
             // Of files that hold the same model the first stands for all.
             typed.entry(local.model.digest.clone()).or_insert_with(|| path.display().to_string());
@@ -67,7 +67,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
                 request::assemble(context, &args.request, named, skus, &BuildSpec::default(), &attached)?
             }
         };
-        files.extend(attached.files);
+        files.extend(attached.files.clone());
         request.wait_for_device = args.wait_for_device;
         request.follow_toolchain = args.follow_toolchain;
         if request.skus.is_empty() {

@@ -39,7 +39,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let inputs = Inputs::of(context, &project)?;
     Farm::with(context, Need::Work, async |farm| {
         let sync = Sync { context, farm, project: &project, args: &args };
-        sync.run(lock, inputs).await
+        sync.run(lock.clone(), inputs.clone()).await
     })
     .await
 }

@@ -25,7 +25,7 @@ pub struct Args {
     action: Action,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 enum Action {
     /// Create a token and print its secret, once
     Create {
@@ -75,7 +75,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     if let Action::ReplaceAdmin = args.action {
         return replace_admin(context).await;
     }
-    Farm::with(context, Need::Answers, async |farm| act(context, farm, args.action).await).await
+    Farm::with(context, Need::Answers, async |farm| act(context, farm, args.action.clone()).await).await
 }
 
 async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), Failure> {

@@ -21,7 +21,7 @@ use std::{
 };
 
 /// What the declaration's names stand for now.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Inputs {
     /// By name; of models of the web what is declared.
     pub models: BTreeMap<String, Digest>,

@@ -65,14 +65,29 @@ struct Host {
 impl Local {
     /// Becomes the host of the farm in `data`, or the client of the process that is.
     pub async fn join(data: &Path, need: Need) -> Result<Self, Failure> {
-        let folder = DataFolder::open(data)?;
-        let (client, host) =
-            if need == Need::Lasting { (reach_lasting(&folder).await?, None) } else { host_or_reach(&folder).await? };
-        let mut local = Self { client, folder, host, lasting: need == Need::Lasting };
-        if need == Need::Work {
-            local.start_work().await?;
+        let deadline = Instant::now() + AGENT_START_LIMIT;
+        loop {
+            let folder = DataFolder::open(data)?;
+            let (client, host) = match need {
+                Need::Lasting => (reach_lasting(&folder).await?, None),
+                Need::Answers | Need::Work => host_or_reach(&folder).await?,
+            };
+            let mut local = Self { client, folder, host, lasting: need == Need::Lasting };
+            if need != Need::Work {
+                return Ok(local);
+            }
+            match local.start_work().await {
+                Ok(_) => return Ok(local),
+                // The host ended before it had devices for us.
+                Err(failure) if failure.is_unavailable() && local.is_guest() && Instant::now() < deadline => {}
+                Err(failure) => return Err(failure),
+            }
         }
-        Ok(local)
+    }
+
+    /// Whether the host is another process that ends when its own command is done.
+    pub fn is_guest(&self) -> bool {
+        self.host.is_none() && !self.lasting
     }
 
     pub fn is_lasting(&self) -> bool {

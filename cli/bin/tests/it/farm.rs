@@ -166,6 +166,28 @@ fn a_build_goes_on_when_the_process_that_hosts_it_is_killed() {
 }
 
 #[test]
+fn commands_whose_host_ends_go_on_with_the_next() {
+    let world = World::new();
+    let digits = digits();
+    let build = ["build", digits.to_str().unwrap(), "--json"];
+    // Each of them may be the host for as long as it takes, which is no time at all.
+    let lists = ["jobs", "devices", "engines"];
+    thread::scope(|scope| {
+        let listing: Vec<_> = lists
+            .iter()
+            .map(|list| scope.spawn(|| (0..30).map(|_| world.run(&[list, "--json"])).collect::<Vec<_>>()))
+            .collect();
+        for _ in 0..10 {
+            let output = world.run(&build);
+            assert!(output.status.success(), "{}", transcript(world.root(), &output));
+        }
+        for output in listing.into_iter().flat_map(|outputs| outputs.join().unwrap()) {
+            assert!(output.status.success(), "{}", transcript(world.root(), &output));
+        }
+    });
+}
+
+#[test]
 fn ctrl_c_cancels_and_leaves_nothing_running() {
     let world = World::new();
     let model = world.path("resnet50.onnx");

@@ -20,7 +20,7 @@ use std::{
 };
 
 /// An engine, and where it goes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Chosen {
     /// `digits for cpu-x86-64-v3, spec default, native 6`.
     pub words: String,

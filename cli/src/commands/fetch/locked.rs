@@ -221,7 +221,7 @@ pub(super) fn run(context: &Context<'_>, args: &Args, project: &Project, mut ask
                 let engine = engine_of_plan(context, farm, one.plan).await?;
                 one.card = engine.ok().map(|engine| engine.card_digest);
             }
-            let delivery = Delivery::new(context, args, &folder, chosen)?;
+            let delivery = Delivery::new(context, args, &folder, chosen.clone())?;
             delivery.download(Origin::Farm(farm)).await?;
             delivery.tell(&delivery.cards(farm).await?)
         }));
