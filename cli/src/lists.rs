@@ -93,6 +93,34 @@ pub async fn page_of_engines(farm: &Farm, mut request: v1::ListEnginesRequest) -
     }
 }
 
+/// Every project, by name; places for jobs are those that the last page told.
+pub async fn projects(farm: &Farm) -> Result<v1::ListProjectsReply, Failure> {
+    let (mut request, mut found) = (v1::ListProjectsRequest::default(), Vec::new());
+    loop {
+        let mut reply = farm.rpc().list_projects(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        found.append(&mut reply.projects);
+        let next_cursor = std::mem::take(&mut reply.next_cursor);
+        if Rest::after(found.len(), &mut request.limit, next_cursor, &mut request.cursor) == Rest::Nothing {
+            return Ok(v1::ListProjectsReply { projects: found, ..reply });
+        }
+    }
+}
+
+/// Lines of the audit log, newest first, up to the request's limit.
+pub async fn page_of_audit(farm: &Farm, mut request: v1::ListAuditRequest) -> Result<Page<v1::AuditRecord>, Failure> {
+    let mut found = Page::default();
+    loop {
+        let reply = farm.rpc().list_audit(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        let count = reply.records.len();
+        found.more = count > 0 && !reply.next_cursor.is_empty();
+        let rest = Rest::after(count, &mut request.limit, reply.next_cursor, &mut request.cursor);
+        found.rows.extend(reply.records);
+        if rest == Rest::Nothing {
+            return Ok(found);
+        }
+    }
+}
+
 /// Pins, newest first, up to the request's limit.
 pub async fn page_of_pins(farm: &Farm, mut request: v1::ListPinsRequest) -> Result<Page<v1::Pin>, Failure> {
     let mut found = Page::default();

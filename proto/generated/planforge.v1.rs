@@ -1310,8 +1310,14 @@ pub struct Project {
     #[prost(uint32, tag = "11")]
     pub tokens: u32,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ListProjectsRequest {}
+/// limit 0: 1,000
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListProjectsRequest {
+    #[prost(uint32, tag = "1")]
+    pub limit: u32,
+    #[prost(string, tag = "2")]
+    pub cursor: ::prost::alloc::string::String,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListProjectsReply {
     #[prost(message, repeated, tag = "1")]
@@ -1322,6 +1328,8 @@ pub struct ListProjectsReply {
     /// likewise
     #[prost(uint64, tag = "3")]
     pub max_live_jobs: u64,
+    #[prost(string, tag = "4")]
+    pub next_cursor: ::prost::alloc::string::String,
 }
 /// What is left out stays as it is; 0 takes a limit away.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

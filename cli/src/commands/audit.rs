@@ -4,12 +4,10 @@ use crate::{
     context::Context,
     failure::Failure,
     farm::{Farm, Need},
-    tables,
+    lists, tables,
 };
 use planforge_proto::{v1, view::AuditView};
 
-/// Lines that are asked for at once.
-const AT_ONCE: u32 = 1_000;
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -36,31 +34,24 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
 }
 
 async fn show(context: &Context<'_>, farm: &Farm, args: Args) -> Result<(), Failure> {
-    let most = if args.all { usize::MAX } else { args.limit as usize };
-    let mut request = v1::ListAuditRequest {
+    let request = v1::ListAuditRequest {
         actor: args.actor.unwrap_or_default(),
         what: args.what.unwrap_or_default(),
         project: String::new(),
         since_ms: args.days.map_or(0, |days| tables::now_ms().saturating_sub(days * DAY_MS)),
+        limit: if args.all { u32::MAX } else { args.limit },
         ..v1::ListAuditRequest::default()
     };
-    let mut records = Vec::new();
-    while records.len() < most {
-        let left = most - records.len();
-        request.limit = u32::try_from(left).unwrap_or(AT_ONCE).min(AT_ONCE);
-        let reply = farm.rpc().list_audit(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
-        let empty = reply.records.is_empty();
-        records.extend(reply.records);
-        request.cursor = reply.next_cursor;
-        if request.cursor.is_empty() || empty {
-            break;
-        }
-    }
+    let page = lists::page_of_audit(farm, request).await?;
+    let (rest, more, records) = (page.rest("lines"), page.more, page.rows);
     if records.is_empty() {
         context.printer.note("the audit log has no such lines");
     } else {
         context.printer.data(&tables::projects::audit(&records))?;
     }
+    if let Some(rest) = rest {
+        context.printer.note(&rest);
+    }
     let records: Vec<_> = records.into_iter().map(AuditView::from).collect();
-    context.printer.object(&serde_json::json!({ "audit": records }))
+    context.printer.object(&serde_json::json!({ "audit": records, "more": more }))
 }

@@ -32,6 +32,9 @@ enum Action {
         /// Rows to show
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
+        /// All of them
+        #[arg(long, conflicts_with = "limit")]
+        all: bool,
     },
     /// Want engines kept; a pin that is there already lasts longer by it, never shorter
     Add {
@@ -65,17 +68,17 @@ async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), F
     let project: String = context.settings.get(Key::Project).unwrap_or_default().into();
     let views = |pins: Vec<v1::Pin>| pins.into_iter().map(PinView::from).collect::<Vec<_>>();
     match action {
-        Action::List { owner, limit } => {
-            let request =
-                v1::ListPinsRequest { project, owner: owner.unwrap_or_default(), limit, ..Default::default() };
+        Action::List { owner, limit, all } => {
+            let (owner, limit) = (owner.unwrap_or_default(), if all { u32::MAX } else { limit });
+            let request = v1::ListPinsRequest { project, owner, limit, ..Default::default() };
             let page = lists::page_of_pins(farm, request).await?;
+            let rest = page.rest("pins");
             match page.rows.is_empty() {
                 true => printer.note("no pins: planforge sync and planforge check pin what engines.lock names"),
                 false => printer.data(&tables::declared::pins(&page.rows, tables::now_ms()))?,
             }
-            if page.more {
-                let shown = page.rows.len();
-                printer.note(&format!("there are more pins than these {shown}, the newest: --limit shows more"));
+            if let Some(rest) = rest {
+                printer.note(&rest);
             }
             printer.object(&serde_json::json!({ "pins": views(page.rows), "more": page.more }))
         }

@@ -4,7 +4,7 @@ use crate::{
     context::Context,
     failure::Failure,
     farm::{Farm, Need},
-    tables,
+    lists, tables,
 };
 use clap::Subcommand;
 use planforge_proto::{v1, view::ProjectView};
@@ -73,8 +73,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
 async fn act(context: &Context<'_>, farm: &Farm, action: Action) -> Result<(), Failure> {
     match action {
         Action::List => {
-            let reply = farm.rpc().list_projects(v1::ListProjectsRequest {}).await;
-            let reply = reply.map_err(|e| farm.error(e))?.into_inner();
+            let reply = lists::projects(farm).await?;
             if reply.projects.is_empty() {
                 context.printer.note("no projects: nothing was submitted yet");
             } else {

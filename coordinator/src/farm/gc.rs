@@ -25,9 +25,15 @@ use std::{
     sync::PoisonError,
     time::{Duration, SystemTime},
 };
+use tokio::time::Instant;
 
-/// Records of one transaction: a commit of so many takes a few milliseconds, in which agents wait.
-const AT_ONCE: usize = 64;
+/// Records of one transaction, at least and at most: as many as are gone within [`COMMIT_MAX`].
+const AT_ONCE_MIN: usize = 4;
+const AT_ONCE_MAX: usize = 64;
+/// How long agents and callers may wait for one transaction.
+const COMMIT_MAX: Duration = Duration::from_millis(3);
+/// A collection rests for so many times as long as its last transaction took, so that most of what comes meets none.
+const REST: u32 = 6;
 /// Builds that are weighed against each other at once.
 const WEIGHED_AT_ONCE: usize = 2_000;
 /// Between two transactions, so that those of agents and callers come in between.
@@ -57,6 +63,8 @@ pub struct Collection {
     dry_run: bool,
     now_ms: u64,
     stage: Stage,
+    /// Records of the next transaction.
+    at_once: usize,
     /// Bytes of plans beyond what the policy has room for.
     excess_bytes: u64,
     told: v1::CollectGarbageReply,
@@ -126,7 +134,8 @@ impl Farm {
         };
         let now_ms = self.clock().wall_ms();
         let told = v1::CollectGarbageReply { dry_run, ..Default::default() };
-        Ok(Collection { farm: self.clone(), policy, dry_run, now_ms, stage: Stage::Jobs, excess_bytes, told })
+        let (farm, stage, at_once) = (self.clone(), Stage::Jobs, AT_ONCE_MIN);
+        Ok(Collection { farm, policy, dry_run, now_ms, stage, at_once, excess_bytes, told })
     }
 
     /// Collects again and again, the first time after a while.
@@ -153,6 +162,16 @@ impl Farm {
     }
 }
 
+/// How many records the next transaction takes, after one that took so long.
+fn paced(at_once: usize, took: Duration) -> usize {
+    let next = match took {
+        _ if took > COMMIT_MAX => at_once / 2,
+        _ if took < COMMIT_MAX / 2 => at_once + at_once / 4,
+        _ => at_once,
+    };
+    next.clamp(AT_ONCE_MIN, AT_ONCE_MAX)
+}
+
 impl Collection {
     /// What is gone so far, or would be.
     pub fn told(&self) -> &v1::CollectGarbageReply {
@@ -174,10 +193,13 @@ impl Collection {
         Ok(!matches!(self.stage, Stage::Done))
     }
 
-    async fn forget(&self, forget: Forget) -> Result<(), ApiError> {
+    async fn forget(&mut self, forget: Forget) -> Result<(), ApiError> {
         if !self.dry_run {
+            let begin = Instant::now();
             self.farm.input(Input::Forget(Box::new(forget))).await?;
-            tokio::time::sleep(PAUSE).await;
+            let took = begin.elapsed();
+            self.at_once = paced(self.at_once, took);
+            tokio::time::sleep(PAUSE.max(took * REST)).await;
         }
         Ok(())
     }
@@ -189,26 +211,26 @@ impl Collection {
             self.told.jobs = self.farm.timed("old_jobs", store.count_jobs_ended_before(before_ms)).await?;
             return Ok(Stage::Builds(None));
         }
-        let jobs = self.farm.timed("old_jobs", store.jobs_ended_before(before_ms, AT_ONCE)).await?;
-        let count = jobs.len();
+        let jobs = self.farm.timed("old_jobs", store.jobs_ended_before(before_ms, self.at_once)).await?;
+        let (count, asked) = (jobs.len(), self.at_once);
         self.told.jobs += count as u64;
         if count > 0 {
             self.forget(Forget { jobs, ..Forget::default() }).await?;
         }
-        Ok(if count < AT_ONCE { Stage::Requests } else { Stage::Jobs })
+        Ok(if count < asked { Stage::Requests } else { Stage::Jobs })
     }
 
     async fn requests(&mut self) -> Result<Stage, ApiError> {
         let Some(before_ms) = jobs_before(&self.policy, self.now_ms) else {
             return Ok(Stage::Builds(None));
         };
-        let found = self.farm.store().requests_without_jobs(before_ms, AT_ONCE);
+        let found = self.farm.store().requests_without_jobs(before_ms, self.at_once);
         let requests = self.farm.timed("old_requests", found).await?;
-        let count = requests.len();
+        let (count, asked) = (requests.len(), self.at_once);
         if count > 0 {
             self.forget(Forget { requests, ..Forget::default() }).await?;
         }
-        Ok(if count < AT_ONCE { Stage::Builds(None) } else { Stage::Requests })
+        Ok(if count < asked { Stage::Builds(None) } else { Stage::Requests })
     }
 
     async fn builds(&mut self, behind: Option<(u64, BuildName)>) -> Result<Stage, ApiError> {
@@ -236,9 +258,9 @@ impl Collection {
             }
             gone.push(name);
         }
-        for builds in gone.chunks(AT_ONCE) {
-            let unused_since_ms = self.now_ms;
-            self.forget(Forget { builds: builds.to_vec(), unused_since_ms, ..Forget::default() }).await?;
+        while !gone.is_empty() {
+            let builds = gone.drain(..gone.len().min(self.at_once)).collect();
+            self.forget(Forget { builds, unused_since_ms: self.now_ms, ..Forget::default() }).await?;
         }
         let last = old.last().filter(|_| old.len() == WEIGHED_AT_ONCE);
         Ok(match last {
@@ -268,5 +290,23 @@ impl Collection {
             }
         }
         Ok(Stage::Sweep(folder + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transactions_of_a_collection_become_as_large_as_nobody_notices() {
+        let per_record = Duration::from_micros(100);
+        let mut at_once = AT_ONCE_MIN;
+        for _ in 0..20 {
+            at_once = paced(at_once, per_record * at_once as u32);
+        }
+        assert!((15..=30).contains(&at_once), "{at_once}");
+        // A disk that takes long for any of them, and one that takes nothing.
+        assert_eq!((0..20).fold(at_once, |at_once, _| paced(at_once, 2 * COMMIT_MAX)), AT_ONCE_MIN);
+        assert_eq!((0..20).fold(at_once, |at_once, _| paced(at_once, Duration::ZERO)), AT_ONCE_MAX);
     }
 }

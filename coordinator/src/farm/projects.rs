@@ -2,6 +2,7 @@
 
 use super::{
     Farm, convert,
+    pages::{in_hex, of_hex},
     tokens::{admin, some_admin},
 };
 use crate::{
@@ -15,7 +16,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Projects that one reply lists.
+/// Projects that one reply lists, and the page shows.
 const LISTED_MAX: usize = 1_000;
 /// Projects that may have limits of their own.
 const PROJECTS_MAX: usize = 10_000;
@@ -27,12 +28,21 @@ const COUNTED_FOR_MS: u64 = 5_000;
 pub(super) struct StoredBytes(Mutex<BTreeMap<String, (u64, u64)>>);
 
 impl Farm {
-    /// The caller's project, or every one that has limits, jobs or tokens.
+    /// The caller's project, or every one that has limits, jobs or tokens, by name.
     ///
     /// # Errors
-    /// For an agent's token, or when the store cannot be asked.
-    pub async fn list_projects(&self, actor: &Actor) -> Result<v1::ListProjectsReply, ApiError> {
+    /// For an agent's token, for a cursor that is none, or when the store cannot be asked.
+    pub async fn list_projects(
+        &self,
+        actor: &Actor,
+        request: v1::ListProjectsRequest,
+    ) -> Result<v1::ListProjectsReply, ApiError> {
         super::confine::may_look(actor)?;
+        let behind = Some(of_hex(&request.cursor)?).filter(|name| !name.is_empty());
+        let limit = match request.limit as usize {
+            0 => LISTED_MAX,
+            limit => limit.min(LISTED_MAX),
+        };
         let mut names: BTreeSet<String> = match &actor.project {
             Some(project) => BTreeSet::from([project.clone()]),
             None => self.timed("projects", self.store().project_names()).await?.into_iter().collect(),
@@ -54,8 +64,13 @@ impl Farm {
         if whole {
             names.extend(known.keys().chain(tokens.keys()).cloned());
         }
-        let mut projects = Vec::new();
-        for name in names.into_iter().take(LISTED_MAX) {
+        let mut projects: Vec<v1::Project> = Vec::new();
+        let mut next_cursor = String::new();
+        for name in names.into_iter().filter(|name| behind.as_ref().is_none_or(|behind| name > behind)) {
+            if projects.len() == limit {
+                next_cursor = projects.last().map(|last| in_hex(&last.name)).unwrap_or_default();
+                break;
+            }
             let view = match known.get(&name) {
                 Some(view) => view.clone(),
                 None => self.project_view(&name).await?,
@@ -63,27 +78,30 @@ impl Farm {
             projects.push(self.project_out(view, tokens.get(&name).copied().unwrap_or_default()).await?);
         }
         let all = |number: u64| if whole { number } else { 0 };
-        Ok(v1::ListProjectsReply { projects, live_jobs: all(live_jobs), max_live_jobs: all(max_live_jobs) })
+        let (live_jobs, max_live_jobs) = (all(live_jobs), all(max_live_jobs));
+        Ok(v1::ListProjectsReply { projects, live_jobs, max_live_jobs, next_cursor })
     }
 
-    /// The caller's project, or every one that has limits or live jobs.
+    /// The caller's project, or those that have limits or live jobs, and how many more there are.
     ///
     /// # Errors
     /// For an agent's token, or when the store cannot be asked.
-    pub async fn busy_projects(&self, actor: &Actor) -> Result<Vec<v1::Project>, ApiError> {
+    pub async fn busy_projects(&self, actor: &Actor) -> Result<(Vec<v1::Project>, usize), ApiError> {
         super::confine::may_look(actor)?;
         let own = actor.project.clone();
-        let views: Vec<ProjectView> = self
+        let mut views: Vec<ProjectView> = self
             .ask(move |state, _| match own {
                 Some(project) => vec![state.project_view(&project)],
-                None => state.projects().into_values().take(LISTED_MAX).collect(),
+                None => state.projects().into_values().collect(),
             })
             .await?;
+        let unseen = views.len().saturating_sub(LISTED_MAX);
+        views.truncate(LISTED_MAX);
         let mut projects = Vec::with_capacity(views.len());
         for view in views {
             projects.push(self.project_out(view, 0).await?);
         }
-        Ok(projects)
+        Ok((projects, unseen))
     }
 
     /// Sets a project's share and limits. Needs role admin; an administrator of the project alone sets limits of its own,

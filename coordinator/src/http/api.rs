@@ -359,9 +359,17 @@ async fn list_plugins(State(app): State<App>, caller: Caller) -> JsonAnswer {
     Ok(views::<_, PluginView>("plugins", reply.plugins))
 }
 
-async fn list_projects(State(app): State<App>, caller: Caller) -> JsonAnswer {
-    let reply = app.farm.list_projects(&caller).await?;
-    Ok(views::<_, ProjectView>("projects", reply.projects))
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ProjectsQuery {
+    limit: u32,
+    cursor: String,
+}
+
+async fn list_projects(State(app): State<App>, caller: Caller, Params(query): Params<ProjectsQuery>) -> JsonAnswer {
+    let ProjectsQuery { limit, cursor } = query;
+    let reply = app.farm.list_projects(&caller, v1::ListProjectsRequest { limit, cursor }).await?;
+    Ok(page::<_, ProjectView>("projects", reply.projects, reply.next_cursor))
 }
 
 #[derive(Default, Deserialize)]

@@ -276,7 +276,8 @@ impl FarmRpc for Rpc {
         &self,
         request: Request<v1::ListProjectsRequest>,
     ) -> Result<Answer<v1::ListProjectsReply>, Status> {
-        Ok(Answer::new(self.app.farm.list_projects(&actor(&request)?).await?))
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.list_projects(&actor, request.into_inner()).await?))
     }
 
     async fn set_project(

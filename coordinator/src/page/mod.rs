@@ -208,11 +208,11 @@ impl Overview {
                 Some(_) => 0,
             },
         };
-        let projects = app.farm.busy_projects(actor).await?;
+        let (projects, unseen_projects) = app.farm.busy_projects(actor).await?;
         let server = server.to_owned();
         Ok(Self {
             counts,
-            projects: ProjectList::new(&projects),
+            projects: ProjectList::new(&projects, unseen_projects),
             jobs: JobList {
                 rows: live.iter().chain(&ended).map(JobRow::new).collect(),
                 unseen: (running + waiting).saturating_sub(live.len()),

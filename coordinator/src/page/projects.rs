@@ -8,6 +8,8 @@ use planforge_proto::v1;
 #[template(path = "projects.html")]
 pub(super) struct ProjectList {
     rows: Vec<ProjectRow>,
+    /// Projects beyond these.
+    unseen: usize,
 }
 
 /// A project with what it has and may have.
@@ -23,13 +25,13 @@ struct ProjectRow {
 
 impl ProjectList {
     /// A farm of one project without limits has nothing to say of it.
-    pub(super) fn new(projects: &[v1::Project]) -> Self {
+    pub(super) fn new(projects: &[v1::Project], unseen: usize) -> Self {
         let limits = |project: &v1::Project| {
             let set = [project.max_jobs, project.max_stored_bytes, project.own_max_jobs, project.own_max_stored_bytes];
             project.share != 1 || set.iter().any(|limit| *limit > 0)
         };
         let shown = projects.len() > 1 || projects.iter().any(limits);
-        Self { rows: projects.iter().filter(|_| shown).map(ProjectRow::new).collect() }
+        Self { rows: projects.iter().filter(|_| shown).map(ProjectRow::new).collect(), unseen }
     }
 }
 
@@ -57,7 +59,7 @@ mod tests {
     fn one_project_without_limits_is_not_shown_and_several_are() {
         let project =
             |name: &str| v1::Project { name: name.into(), share: 1, jobs_limit: 80_000, ..Default::default() };
-        let html = |projects: &[v1::Project]| ProjectList::new(projects).render().unwrap();
+        let html = |projects: &[v1::Project]| ProjectList::new(projects, 0).render().unwrap();
         assert!(!html(&[project("default")]).contains("default"));
         let limited = v1::Project { max_stored_bytes: 3 << 30, own_max_stored_bytes: 2 << 30, ..project("<b>red") };
         let shown = html(&[limited]);

@@ -355,12 +355,17 @@ impl SqliteStore {
 
     /// When the oldest job of a device kind that still waits was submitted.
     pub(super) async fn oldest_waiting(&self, sku: &str) -> Result<Option<u64>, StoreError> {
-        let sql = "SELECT MIN(created_ms) AS at_ms FROM (\
-                   SELECT MIN(created_ms) AS created_ms FROM jobs WHERE sku = $1 AND state = 'queued' UNION ALL \
-                   SELECT MIN(created_ms) FROM jobs WHERE sku = $1 AND state = 'unplaceable') WHERE created_ms IS NOT NULL";
-        let statement = Statement { sql: sql.to_owned(), values: vec![sku.into()] };
-        let found = self.rows(statement).await?;
-        found.first().map_or(Ok(0), |row| number(row, "at_ms")).map(|at_ms| Some(at_ms).filter(|at_ms| *at_ms > 0))
+        // One statement each: of a union of both SQLite reads every row.
+        let mut oldest: Option<u64> = None;
+        for state in [JobState::Queued, JobState::Unplaceable] {
+            let mut select = Select::new("SELECT created_ms FROM jobs INDEXED BY jobs_sku");
+            select.filter("sku = #", Some(sku)).filter("state = #", Some(state.name()));
+            if let Some(row) = self.rows(select.order("created_ms, id", 1)).await?.first() {
+                let at_ms = number(row, "created_ms")?;
+                oldest = Some(oldest.map_or(at_ms, |oldest| oldest.min(at_ms)));
+            }
+        }
+        Ok(oldest)
     }
 
     /// Every project that has, or had, a job.
@@ -388,4 +393,62 @@ fn model_condition(row: &str) -> String {
 
 fn model_values(model: &str) -> [Value; 4] {
     std::array::from_fn(|_| model.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What SQLite says of how it reads a list's first part.
+    async fn plan(store: &SqliteStore, walk: &Walk) -> Vec<String> {
+        let Statement { sql, values } = walk.statement(None, 10);
+        let rows = store.rows(Statement { sql: format!("EXPLAIN QUERY PLAN {sql}"), values }).await.unwrap();
+        rows.iter().map(|row| text(row, "detail").unwrap()).collect()
+    }
+
+    /// No row of a table is looked at but along an index or by its key.
+    fn assert_along_indexes(plan: &[String], of: &str) {
+        for line in plan {
+            let of_table =
+                ["jobs", "engines", "job_projects", "job_tags", "e", "j", "n", "p", "t"].iter().any(|table| {
+                    [format!("SCAN {table}"), format!("SEARCH {table}")].iter().any(|way| {
+                        line.strip_prefix(way.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+                    })
+                });
+            assert!(!of_table || line.contains(" USING "), "{of}: {line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn every_list_is_read_along_an_index_and_asks_for_newer_builds_along_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&folder.path().join("farm.db")).await.unwrap();
+        let some = |text: &str| Some(text.to_owned());
+        let any = EngineFilter::default;
+        for filter in [
+            any(),
+            EngineFilter { model: some("m.onnx"), ..any() },
+            EngineFilter { sku: some("t4"), ..any() },
+            EngineFilter { project: some("vision"), ..any() },
+        ] {
+            let plan = plan(&store, &store.walk_of_engines(&filter).await.unwrap()).await;
+            assert_along_indexes(&plan, &format!("{filter:?}"));
+            let newer = "USING COVERING INDEX engines_builds (engine_key=? AND (seq,created_ms,plan_digest)>(?,?,?))";
+            assert!(plan.iter().any(|line| line.contains(newer)), "{filter:?}: {plan:#?}");
+        }
+        let any = JobFilter::default;
+        for filter in [
+            any(),
+            JobFilter { order: JobOrder::Ended, ..any() },
+            JobFilter { states: vec![JobState::Queued], order: JobOrder::Oldest, ..any() },
+            JobFilter { states: vec![JobState::Failed, JobState::Cancelled], project: some("vision"), ..any() },
+            JobFilter { sku: some("t4"), project: some("vision"), ..any() },
+            JobFilter { model: some("m.onnx"), since_ms: Some(1), ..any() },
+            JobFilter { tags: vec!["nightly".into(), "a=b".into()], project: some("vision"), ..any() },
+        ] {
+            let plan = plan(&store, &store.walk_of_jobs(&filter).await.unwrap()).await;
+            assert_along_indexes(&plan, &format!("{filter:?}"));
+        }
+        store.close().await.unwrap();
+    }
 }

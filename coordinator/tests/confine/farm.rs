@@ -137,7 +137,7 @@ async fn an_administrator_of_one_project_manages_that_project_alone() {
     assert_eq!(red.set_project(set("blue", 5)).await.unwrap_err().code(), Code::PermissionDenied);
     let share = v1::SetProjectRequest { name: "red".into(), share: Some(9), ..Default::default() };
     assert_eq!(red.set_project(share).await.unwrap_err().code(), Code::PermissionDenied);
-    let projects = red.list_projects(v1::ListProjectsRequest {}).await.unwrap().into_inner().projects;
+    let projects = red.list_projects(v1::ListProjectsRequest::default()).await.unwrap().into_inner().projects;
     assert_eq!(projects.iter().map(|project| project.name.as_str()).collect::<Vec<_>>(), ["red"]);
     // What it did stands in the log, which it reads of its own project.
     let lines = red.list_audit(v1::ListAuditRequest::default()).await.unwrap().into_inner().records;

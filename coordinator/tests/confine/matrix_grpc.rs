@@ -106,7 +106,7 @@ async fn call(world: &World, client: &mut Client, who: Who, method: &str) -> Res
             Err(status) if status.code() == Code::NotFound => Ok(String::new()),
             other => other.map(words),
         },
-        "ListProjects" => client.list_projects(v1::ListProjectsRequest {}).await.map(words),
+        "ListProjects" => client.list_projects(v1::ListProjectsRequest::default()).await.map(words),
         "SetProject" => {
             let ask = v1::SetProjectRequest { name: "red".into(), max_jobs: Some(1_000), ..Default::default() };
             client.set_project(ask).await.map(words)

@@ -110,7 +110,7 @@ async fn a_projects_quota_is_its_own_and_says_so() {
     let world = World::new().await;
     let stored = {
         let mut admin = world.client(Who::FarmAdmin).await;
-        let projects = admin.list_projects(v1::ListProjectsRequest {}).await.unwrap().into_inner().projects;
+        let projects = admin.list_projects(v1::ListProjectsRequest::default()).await.unwrap().into_inner().projects;
         let red = projects.iter().find(|project| project.name == "red").expect("red is there");
         let quota = v1::SetProjectRequest {
             name: "red".into(),

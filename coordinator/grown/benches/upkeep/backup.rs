@@ -7,7 +7,7 @@ use std::{path::Path, process::Command, time::Instant};
 
 /// Of a hundred jobs 62 build an engine.
 const FINISHED: usize = 16_200;
-const PLAN_BYTES: usize = 256 << 10;
+const PLAN_BYTES: usize = 64 << 10;
 const ROUNDS: usize = 3;
 
 pub async fn measure() -> Outcome {
@@ -45,7 +45,12 @@ pub async fn measure() -> Outcome {
         let begin = Instant::now();
         let found = check(&to("restored"), true).await?;
         checked.push(begin.elapsed().as_secs_f64());
-        println!("round {round}: {} blobs, {} MiB; checked: {found:?}", back.blobs, back.blob_bytes >> 20);
+        if found.blobs != back.blobs
+            || !(found.problems.is_empty() && found.missing.is_empty() && found.damaged.is_empty())
+        {
+            return Err(format!("what was restored is not right: {found:?}").into());
+        }
+        println!("round {}: {} blobs, {} MiB, all right", round + 1, back.blobs, back.blob_bytes >> 20);
         std::fs::remove_dir_all(to("restored"))?;
     }
     for times in &mut figures {
