@@ -6,8 +6,8 @@ use crate::commands::{
 };
 use crate::{
     commands::{
-        agents, audit, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch, gc,
-        jobs, login, logs, man_pages, open, pins, plugins, projects, report, retry, submit, sync, watch,
+        agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch,
+        gc, jobs, login, logs, man_pages, open, pins, plugins, projects, report, retry, submit, sync, watch,
     },
     examples, failure,
     settings::{self, Key, Layer},
@@ -151,6 +151,8 @@ pub enum Command {
     Report(report::Args),
     /// Compare reports with each other
     Compare(compare::Args),
+    /// Say which engine of a model is the best, of those that keep bounds
+    Best(best::Args),
     /// List devices, and the flag that names each
     Devices(devices::Args),
     /// List, drain, resume and forget agents
