@@ -158,6 +158,11 @@ impl StateFolder {
         self.root.join("scratch")
     }
 
+    /// Folders of what this agent could get again.
+    pub fn kept(&self) -> Vec<PathBuf> {
+        vec![self.models(), self.caches(), self.ceilings(), self.oracles()]
+    }
+
     pub fn outbox(&self) -> Outbox {
         Outbox { folder: self.root.join("outbox") }
     }

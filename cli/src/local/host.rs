@@ -35,10 +35,11 @@ pub struct Agent {
 
 impl Agent {
     /// Starts the agent of this host, embedded: it ends at once when asked to, and its workers with it.
-    pub fn start(endpoint: Endpoint, state: &Path) -> Result<Self, Failure> {
+    pub fn start(endpoint: Endpoint, state: &Path, cache_bytes: Option<u64>) -> Result<Self, Failure> {
         let devices = Arc::new(HostDevices::new(backends::compilers(), Some(state.to_owned())));
         let mut config = AgentConfig::new(endpoint, None, state.to_owned(), devices)?;
         config.embedded = true;
+        config.limits.cache_bytes = cache_bytes.unwrap_or(config.limits.cache_bytes);
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move {
             // Dropping the sender asks for the end too.
