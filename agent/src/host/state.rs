@@ -33,6 +33,11 @@ const PRIVATE_MODE: u32 = 0o600;
 /// Longest job id that is taken; ids become file names.
 const JOB_ID_MAX_BYTES: usize = 64;
 
+/// Where an agent's own folder has model files, named by their digests.
+pub fn models_folder(root: &Path) -> PathBuf {
+    root.join("models")
+}
+
 /// Why the agent's folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
@@ -139,7 +144,7 @@ impl StateFolder {
     }
 
     pub fn models(&self) -> PathBuf {
-        self.root.join("models")
+        models_folder(&self.root)
     }
 
     pub fn ceilings(&self) -> PathBuf {

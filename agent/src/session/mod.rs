@@ -272,6 +272,8 @@ impl Agent {
         if let Some(link) = self.link.take() {
             link.finish(FAREWELL_EMBEDDED).await;
         }
+        // An agent of one command would never come to it otherwise.
+        self.shared.models.make_room().await;
         tracing::info!("agent ends");
         Ok(())
     }

@@ -4,7 +4,7 @@ use crate::{
     ages,
     context::Context,
     failure::Failure,
-    local::{DataFolder, Record},
+    local::{DataFolder, Record, copies},
     settings::Key,
     signals,
 };
@@ -65,6 +65,9 @@ pub struct ListenArgs {
     #[arg(long, value_name = "DAYS", default_value_t = ScrubOptions::default().period.as_secs() / DAY_S, hide_short_help = true,
           value_parser = clap::value_parser!(u64).range(1..=3_650))]
     pub scrub_days: u64,
+    /// Folder with copies of blobs (another farm's blobs, a backup's): what is damaged here is taken from there; repeat for several
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    pub blobs_copy: Vec<PathBuf>,
     /// Nothing any more: every address asks for a token
     #[arg(long, hide = true)]
     pub require_token: bool,
@@ -172,6 +175,7 @@ impl ListenArgs {
             period: Duration::from_secs(self.scrub_days * DAY_S),
             ..ScrubOptions::default()
         });
+        config.blobs.copies = copies(folder.path(), &self.blobs_copy);
         config.farm.heartbeat_ms = self.heartbeat_ms;
         config.farm.lease_ms = self.lease_ms;
         config.farm.share_projects = self.share_projects;

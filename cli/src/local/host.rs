@@ -15,6 +15,13 @@ pub fn state_folder(data: &Path) -> PathBuf {
     data.join("agent")
 }
 
+/// Folders where a farm may find what is damaged in its own: those that were named, a backup as its folder or its blobs,
+/// and the models that the agent beside it keeps.
+pub fn copies(data: &Path, named: &[PathBuf]) -> Vec<PathBuf> {
+    let of_agent = planforge_agent::models_folder(&state_folder(data));
+    named.iter().flat_map(|folder| [folder.clone(), folder.join("blobs")]).chain([of_agent]).collect()
+}
+
 /// Where the agent of the data folder keeps what this machine's devices were measured to reach; `None` without a data
 /// folder.
 pub fn ceilings_folder(settings: &Settings) -> Option<PathBuf> {

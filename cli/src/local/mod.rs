@@ -12,7 +12,7 @@ mod host;
 mod record;
 
 pub use folder::DataFolder;
-pub use host::{Agent, ceilings_folder, oracles_folder, state_folder};
+pub use host::{Agent, ceilings_folder, copies, oracles_folder, state_folder};
 pub use record::{OwnersWay, Record};
 
 use crate::{failure::Failure, printer::Printer, signals};
@@ -208,6 +208,7 @@ async fn host_or_reach(folder: &DataFolder) -> Result<(Client, Option<Host>), Fa
     loop {
         let mut config = CoordinatorConfig::new(folder.path());
         config.unix_socket = Some(folder.socket_path());
+        config.blobs.copies = copies(folder.path(), &[]);
         match Coordinator::start(config).await {
             Ok(coordinator) => {
                 let client = Client::connect(endpoint, None).await?;

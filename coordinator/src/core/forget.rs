@@ -33,11 +33,7 @@ impl State {
         let ended = forget.jobs.into_iter().filter(|job| job.state.is_terminal() && !self.jobs.contains_key(&job.id));
         effects.changes.extend(ended.map(|job| Change::ForgetJob(Box::new(job))));
         effects.changes.extend(forget.requests.into_iter().map(Change::ForgetRequest));
-        let given: BTreeSet<Digest> = if forget.held.iter().any(|held| held.tenure == Tenure::Given) {
-            self.jobs.values().flat_map(|job| job.given()).collect()
-        } else {
-            BTreeSet::new()
-        };
+        let given = if forget.held.is_empty() { BTreeSet::new() } else { self.given_to_jobs() };
         let before_ms = forget.held_before_ms;
         effects.changes.extend(forget.held.into_iter().map(|held| match held.tenure {
             // A live job names it: it is as old as now.
@@ -78,6 +74,11 @@ impl State {
         if self.known.used(key, now.wall_ms) {
             effects.changes.push(Change::EngineUsed { key, at_ms: now.wall_ms });
         }
+    }
+
+    /// Files that were given beside the models of jobs that live.
+    pub fn given_to_jobs(&self) -> BTreeSet<Digest> {
+        self.jobs.values().flat_map(|job| job.given()).collect()
     }
 
     /// Blobs that are needed although no job and no engine names them: timing caches.

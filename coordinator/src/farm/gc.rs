@@ -219,10 +219,10 @@ impl Collection {
         let found = self.farm.store().held_since_before(tenure, held_before_ms, AT_ONCE);
         let held = self.farm.timed("old_holds", found).await?;
         let count = held.len();
-        match tenure {
-            Tenure::Log => self.told.logs += count as u64,
-            Tenure::Sent | Tenure::Given | Tenure::Record => self.told.files += count as u64,
-        }
+        let needed = self.farm.ask(|state, _| state.given_to_jobs()).await?;
+        let gone = held.iter().filter(|held| tenure != Tenure::Given || !needed.contains(&held.digest)).count();
+        let told = if tenure == Tenure::Log { &mut self.told.logs } else { &mut self.told.files };
+        *told += gone as u64;
         if count > 0 {
             self.forget(Forget { held, held_before_ms, ..Forget::default() }).await?;
         }
