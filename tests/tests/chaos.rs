@@ -3,7 +3,7 @@
 //! every acknowledged job ended, once; every blob has its bytes; no event is missing, neither in the store nor in a watch
 //! that went on meanwhile.
 //!
-//! `PLANFORGE_CHAOS_S` says for how long, 120 seconds otherwise; `PROPTEST_RNG_SEED` what happens in which order.
+//! `PLANFORGE_CHAOS_S` says for how long, 100 seconds otherwise; `PROPTEST_RNG_SEED` what happens in which order.
 
 use nix::sys::signal::Signal;
 use planforge_tests::{
@@ -26,8 +26,10 @@ use std::{
 const LEASE: [&str; 4] = ["--heartbeat-ms", "200", "--lease-ms", "1500"];
 /// Longer than a lease.
 const STOPPED: Duration = Duration::from_millis(2_500);
-/// Jobs of which the acknowledgement is waited for while the farm is disturbed.
+/// Models that jobs are of; then they are of these again.
 const MODELS: u32 = 40;
+/// Jobs that may wait or run before more are submitted: the farm is quiet again soon after the last of what goes wrong.
+const LIVE_MAX: u64 = 6;
 
 /// One agent, which comes back whatever happens to it.
 struct Host {
@@ -83,8 +85,15 @@ struct Told {
     revocations: u32,
 }
 
+/// Jobs that wait or run; `None` while the coordinator is away.
+fn live(farm: &Farm) -> Option<u64> {
+    let states = ["--state", "queued", "--state", "leased", "--state", "running"];
+    let listed = said(farm.cli(&[&["jobs", "--json", "--limit", "1"], &states[..]].concat()));
+    serde_json::from_slice::<Value>(&listed.stdout).ok()?["total"].as_u64()
+}
+
 fn seconds() -> u64 {
-    env::var("PLANFORGE_CHAOS_S").ok().and_then(|text| text.parse().ok()).unwrap_or(120)
+    env::var("PLANFORGE_CHAOS_S").ok().and_then(|text| text.parse().ok()).unwrap_or(100)
 }
 
 fn submit(farm: &Farm, proxy: &Proxy, seed: u32) -> std::process::Child {
@@ -122,7 +131,7 @@ fn every_promise_holds_while_everything_goes_wrong() {
     while Instant::now() < end {
         pause(Duration::from_millis(random.random_range(200..1_200)));
         hosts.iter_mut().for_each(|host| host.go_on_when_due(Instant::now()));
-        if submitting.len() < 3 {
+        if submitting.len() < 3 && live(&farm).is_none_or(|live| live < LIVE_MAX) {
             submitting.push(submit(&farm, &proxy, submitted));
             submitted += 1;
         }

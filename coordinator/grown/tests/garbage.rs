@@ -252,7 +252,8 @@ async fn what_was_sent_and_given_goes_when_no_job_names_it_and_events_by_their_a
     let there = async |digest| blobs.find(digest).await.unwrap().is_some();
     tokio::time::sleep(Duration::from_millis(20)).await;
     let told = collect(&farm, ages.clone()).await;
-    assert!(told.events > 300 && told.files == 1, "{told:?}");
+    // Those of the jobs that wait; the rest went with theirs.
+    assert!(told.events >= 20 && told.files == 1, "{told:?}");
     assert!(!there(never).await && there(given).await && there(model).await, "a live job names both");
     assert_eq!(farm.get_job(&Actor::local(), &id).await.unwrap().state(), v1::JobState::Queued);
 
