@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`process`] | one started program: its log, its death, its whole group |
 //! | [`farm`] | a coordinator with agents, as processes |
+//! | [`browser`] | headless Chromium: tabs, screens, what scripts say |
 //! | [`boards`] | GPUs that are not there |
 //! | [`fleet`] | hosts with such GPUs, and toolchains for them |
 //! | [`models`] | model files the tests build |
@@ -19,6 +20,7 @@
 //! Invariant: nothing here reaches into the product's memory; what a test knows it learned as a user would.
 
 pub mod boards;
+pub mod browser;
 pub mod farm;
 pub mod fleet;
 pub mod models;

@@ -15,6 +15,7 @@ mod lists;
 mod logins;
 mod logs;
 mod operator;
+mod overview;
 mod pages;
 mod pins;
 mod plan_check;
