@@ -5,6 +5,8 @@
 //!
 //! `PLANFORGE_CHAOS_S` says for how long, 100 seconds otherwise; `PROPTEST_RNG_SEED` what happens in which order.
 
+#![expect(clippy::print_stdout, reason = "what happened, and with which seed, for whoever reads the log")]
+
 use nix::sys::signal::Signal;
 use planforge_tests::{
     eventually,
