@@ -11,6 +11,7 @@
 //! | [`boards`] | GPUs that are not there |
 //! | [`fleet`] | hosts with such GPUs, and toolchains for them |
 //! | [`models`] | model files the tests build |
+//! | [`proxy`] | a way to a coordinator that can be cut |
 //! | [`release`] | release packages, as tests make them |
 //! | [`releases`] | a farm of the release before |
 //! | [`scripted`] | an agent with such GPUs |
@@ -24,6 +25,7 @@ pub mod farm;
 pub mod fleet;
 pub mod models;
 pub mod process;
+pub mod proxy;
 pub mod release;
 pub mod releases;
 pub mod scripted;

@@ -550,7 +550,7 @@ impl Farm {
         &self.inner.blobs
     }
 
-    fn clock(&self) -> &Arc<dyn Clock> {
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
     }
 

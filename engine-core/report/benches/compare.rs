@@ -65,7 +65,11 @@ fn main() {
     let texts: Vec<String> =
         reports.iter().map(|report| serde_json::to_string(report).expect("a report is JSON")).collect();
     let bytes: usize = texts.iter().map(String::len).sum();
-    println!("reports of {WINDOWS} windows and {} samples, {} KiB each", WINDOWS * IN_WINDOW, bytes / texts.len() >> 10);
+    println!(
+        "reports of {WINDOWS} windows and {} samples, {} KiB each",
+        WINDOWS * IN_WINDOW,
+        bytes / texts.len() >> 10
+    );
     let read = timed(|| {
         for text in &texts {
             Report::parse(text.as_bytes()).expect("a report");
