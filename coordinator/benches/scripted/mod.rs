@@ -83,7 +83,10 @@ fn plan(folder: &Path, model_digest: &str) -> Result<Vec<u8>, Trouble> {
 
 impl Bench {
     pub async fn start(folder: &Path) -> Result<Self, Trouble> {
-        let mut config = CoordinatorConfig::new(folder);
+        Self::start_with(CoordinatorConfig::new(folder), folder).await
+    }
+
+    pub async fn start_with(mut config: CoordinatorConfig, folder: &Path) -> Result<Self, Trouble> {
         config.listen = Some("127.0.0.1:0".parse()?);
         let coordinator = Coordinator::start(config).await?;
         let url = format!("http://{}", coordinator.address().ok_or("the coordinator does not listen")?);

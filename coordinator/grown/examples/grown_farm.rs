@@ -1,5 +1,5 @@
 //! Fills a data folder as years leave it: `cargo run --release -p planforge-grown --example grown_farm -- FOLDER
-//! [WAITING [FINISHED [blobs]]]`, 100,000 and 1,000,000 by default. `planforge coordinator --data-dir FOLDER` serves it then.
+//! [WAITING [FINISHED [PLAN_BYTES]]]`, 100,000 and 1,000,000 by default, without the files of models and plans where no size is named. `planforge coordinator --data-dir FOLDER` serves it then.
 
 #![expect(clippy::print_stdout, reason = "an example says what it did")]
 
@@ -15,7 +15,7 @@ async fn main() -> Result<(), Trouble> {
     let folder = PathBuf::from(words.next().ok_or("name a folder")?);
     let mut number = |usual: usize| words.next().map_or(Ok(usual), |word| word.parse());
     let (waiting, finished) = (number(100_000)?, number(1_000_000)?);
-    let size = Size { waiting, finished, with_blobs: words.next().is_some_and(|word| word == "blobs") };
+    let size = Size { waiting, finished, plan_bytes: words.next().map(|word| word.parse()).transpose()? };
     std::fs::create_dir_all(&folder)?;
     let begin = Instant::now();
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as u64;

@@ -48,8 +48,8 @@ const QUEUE_MS: u64 = 6 * 60 * 60 * 1_000;
 pub struct Size {
     pub waiting: usize,
     pub finished: usize,
-    /// Writes the files of models and plans, too.
-    pub with_blobs: bool,
+    /// Writes the files of models and plans, too; each plan has so many bytes.
+    pub plan_bytes: Option<usize>,
 }
 
 /// What was written.
@@ -67,9 +67,9 @@ pub struct Grown {
 /// When the folder takes no writes.
 pub async fn grow(folder: &Path, size: Size, now_ms: u64, progress: impl Fn(&Grown)) -> Result<Grown, Trouble> {
     let store = SqliteStore::open(&folder.join("farm.db")).await?;
-    let blobs = match size.with_blobs {
-        true => Some(LocalBlobs::open(folder.join("blobs"), LocalBlobsOptions::default())?),
-        false => None,
+    let blobs = match size.plan_bytes {
+        Some(_) => Some(LocalBlobs::open(folder.join("blobs"), LocalBlobsOptions::default())?),
+        None => None,
     };
     let epoch = store.acquire("grown", now_ms).await?;
     let mut farm = Farm::new(size, now_ms);
@@ -295,7 +295,8 @@ impl Farm {
     }
 
     fn engine(&mut self, job: &mut Job, number: usize, took_ms: u64, changes: &mut Vec<Change>) {
-        let plan_bytes = format!("plan {number}").into_bytes();
+        let mut plan_bytes = format!("plan {number}").into_bytes();
+        plan_bytes.resize(plan_bytes.len().max(self.size.plan_bytes.unwrap_or_default()), b' ');
         let plan =
             PlanRef { digest: Digest::of(&plan_bytes), size_bytes: plan_bytes.len() as u64, card: None, builds: 1 };
         let (Some(key), project) = (job.key, job.project().to_owned()) else { return };

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-const SIZE: Size = Size { waiting: 20, finished: 300, with_blobs: true };
+const SIZE: Size = Size { waiting: 20, finished: 300, plan_bytes: Some(64) };
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
 fn now_ms() -> u64 {

@@ -13,7 +13,7 @@ use planforge_proto::{ApiError, protocol, v1};
 use std::{collections::BTreeSet, sync::Arc};
 use tempfile::TempDir;
 
-const SIZE: Size = Size { waiting: 300, finished: 900, with_blobs: true };
+const SIZE: Size = Size { waiting: 300, finished: 900, plan_bytes: Some(64) };
 const NOW_MS: u64 = 1_800_000_000_000;
 
 async fn farm(folder: &TempDir) -> Farm {

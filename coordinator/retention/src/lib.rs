@@ -103,16 +103,19 @@ pub fn before(policy: &Policy, age_ms: Option<u64>, now_ms: u64) -> Option<u64> 
     now_ms.checked_sub(age_ms?.max(policy.grace_ms)).filter(|before| *before > 0)
 }
 
-/// Before which last use builds may go at all.
-pub fn builds_before(policy: &Policy, now_ms: u64) -> u64 {
-    now_ms.saturating_sub(policy.grace_ms)
+/// Before which last use builds may go at all; `None`: none goes, however old.
+pub fn builds_before(policy: &Policy, now_ms: u64) -> Option<u64> {
+    let Policy { superseded_ms, unused_ms, room_bytes, quotas_bytes, .. } = policy;
+    let some_go = superseded_ms.or(*unused_ms).or(*room_bytes).is_some() || !quotas_bytes.is_empty();
+    some_go.then(|| now_ms.saturating_sub(policy.grace_ms))
 }
 
 /// The builds that go, and why: the reason that holds whatever else is stored comes first.
 pub fn decide<N: Clone + Ord>(policy: &Policy, builds: &[Build<N>], now_ms: u64) -> Vec<(N, Why)> {
     let old =
         |since_ms: u64, age_ms: Option<u64>| age_ms.is_some_and(|age_ms| now_ms.saturating_sub(since_ms) > age_ms);
-    let may_go = |build: &Build<N>| !build.is_pinned && build.last_ms() < builds_before(policy, now_ms);
+    let before_ms = builds_before(policy, now_ms);
+    let may_go = |build: &Build<N>| !build.is_pinned && before_ms.is_some_and(|before_ms| build.last_ms() < before_ms);
     let by_itself = |build: &Build<N>| match build.superseded_ms {
         Some(since_ms) if old(since_ms, policy.superseded_ms) => Some(Why::Superseded),
         _ if old(build.last_ms(), policy.unused_ms) => Some(Why::Unused),
@@ -171,7 +174,7 @@ mod tests {
         let builds = [build("old", 1, 91), build("young", 1, 89), used, pinned, replaced("a", 8), replaced("b", 6)];
         assert_eq!(gone(&Policy::default(), &builds), [("a", Why::Superseded), ("old", Why::Unused)]);
         let for_ever = Policy { superseded_ms: None, unused_ms: None, room_bytes: None, ..Policy::default() };
-        assert_eq!(gone(&for_ever, &builds), []);
+        assert_eq!((gone(&for_ever, &builds), builds_before(&for_ever, NOW_MS)), (Vec::new(), None));
     }
 
     #[test]

@@ -127,8 +127,10 @@ impl Farm {
     pub async fn collection(&self, mut policy: Policy, dry_run: bool) -> Result<Collection, ApiError> {
         let quotas = self.ask(|state, _| state.bytes_quotas()).await?;
         policy.quotas_bytes.extend(quotas);
-        let bytes = self.timed("plan_bytes", self.store().plan_bytes()).await?;
-        let excess_bytes = policy.room_bytes.map_or(0, |room| bytes.saturating_sub(room));
+        let excess_bytes = match policy.room_bytes {
+            Some(room) => self.timed("plan_bytes", self.store().plan_bytes()).await?.saturating_sub(room),
+            None => 0,
+        };
         let now_ms = self.clock().wall_ms();
         let told = v1::CollectGarbageReply { dry_run, ..Default::default() };
         Ok(Collection { farm: self.clone(), policy, dry_run, now_ms, stage: Stage::Jobs, excess_bytes, told })
@@ -244,7 +246,7 @@ impl Collection {
     }
 
     async fn builds(&mut self, behind: Option<(u64, BuildName)>) -> Result<Stage, ApiError> {
-        let before_ms = builds_before(&self.policy, self.now_ms);
+        let Some(before_ms) = builds_before(&self.policy, self.now_ms) else { return Ok(Stage::Sweep(0)) };
         let old = self.farm.store().builds_unused_since(before_ms, behind, WEIGHED_AT_ONCE, self.now_ms);
         let old = self.farm.timed("old_builds", old).await?;
         let bytes: u64 = old.iter().map(|build| build.bytes).sum();

@@ -14,8 +14,8 @@ use std::fmt::Write as _;
 const ROWS_LOOKED_AT_MAX: usize = 4_096;
 /// Rows that one statement brings, at most.
 const ROWS_AT_ONCE_MAX: usize = 1_024;
-/// Rows that one statement brings where only some of them fit.
-const ROWS_TRIED_AT_ONCE: usize = 256;
+/// Where only some rows fit, the first statement brings as many as are missing, and each further one so many times more.
+const ROWS_TRIED_GROWTH: usize = 4;
 
 /// Names of the place columns of a walk's statement, in order.
 const PLACE: [&str; 3] = ["a", "b", "c"];
@@ -160,14 +160,18 @@ impl Walk {
     where
         F: Future<Output = Result<Vec<Step>, StoreError>>,
     {
-        let (mut places, mut looked_at) = (Vec::new(), 0);
+        let (mut places, mut looked_at, mut rows) = (Vec::new(), 0, 0);
         if self.streams.is_empty() {
             return Ok(Walked { places, rest: None });
         }
         while looked_at < ROWS_LOOKED_AT_MAX || self.fits.is_empty() {
             // One more tells whether the list goes on.
             let left = limit.saturating_sub(places.len()).saturating_add(1);
-            let rows = if self.fits.is_empty() { left.min(ROWS_AT_ONCE_MAX) } else { ROWS_TRIED_AT_ONCE };
+            rows = if self.fits.is_empty() {
+                left.min(ROWS_AT_ONCE_MAX)
+            } else {
+                left.max(rows * ROWS_TRIED_GROWTH).min(ROWS_AT_ONCE_MAX).min(ROWS_LOOKED_AT_MAX - looked_at)
+            };
             let steps = read(self.statement(behind.as_ref(), rows)).await?;
             let is_end = steps.len() < rows;
             for Step { place, fits } in steps {
@@ -256,6 +260,14 @@ mod tests {
         let part = futures::executor::block_on(walk("").go(None, 3, rows(1, &brought, &at))).unwrap();
         assert_eq!(part, Walked { places: vec![place(9_999), place(9_998), place(9_997)], rest: Some(place(9_997)) });
         assert_eq!(brought.get(), 4);
+    }
+
+    #[test]
+    fn where_most_rows_fit_few_more_are_tried_than_a_part_gives() {
+        let (brought, at) = (Cell::new(0), RefCell::new(10_000));
+        let part = futures::executor::block_on(walk("half").go(None, 5, rows(2, &brought, &at))).unwrap();
+        assert_eq!((part.places.len(), part.rest), (5, Some(place(9_989))));
+        assert_eq!(brought.get(), 6 + 6 * ROWS_TRIED_GROWTH);
     }
 
     #[test]

@@ -1,0 +1,72 @@
+//! 100,000 old jobs with their engines go while the farm works: how long that takes, and what claims notice of it. Windows
+//! in which the collection goes on and such in which it rests take turns.
+
+use crate::{
+    folder, now_ms,
+    scripted::{Bench, Outcome},
+    work::{Claims, Work},
+};
+use planforge_coordinator::server::CoordinatorConfig;
+use planforge_grown::{Size, grow};
+use planforge_retention::Policy;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// So many that 100,000 are older than a policy keeps them.
+const FINISHED: usize = 115_000;
+const WINDOW: Duration = Duration::from_secs(3);
+
+pub async fn measure() -> Outcome {
+    let folder = folder()?;
+    let size = Size { waiting: 0, finished: FINISHED, plan_bytes: None };
+    grow(folder.path(), size, now_ms()?, |_| ()).await?;
+    let mut config = CoordinatorConfig::new(folder.path());
+    // The coordinator's own collection finds nothing to do.
+    let nothing = Policy { jobs_ms: None, superseded_ms: None, unused_ms: None, room_bytes: None, ..Policy::default() };
+    config.farm.retention = nothing;
+    let bench = Bench::start_with(config, folder.path()).await?;
+    let mut work = Work::begin(&bench).await?;
+    let (mut idle, mut busy) = (Vec::new(), Vec::new());
+    work.go(&bench, WINDOW, &mut Vec::new()).await?;
+    let policy = Policy { room_bytes: None, ..Policy::default() };
+    let mut collection = bench.coordinator.farm().collection(policy, false).await?;
+    let mut took = Duration::ZERO;
+    let mut goes_on = true;
+    while goes_on {
+        work.go(&bench, WINDOW, &mut idle).await?;
+        let rest = Arc::new(AtomicBool::new(false));
+        let resting = rest.clone();
+        let collecting = tokio::spawn(async move {
+            let begin = Instant::now();
+            let mut goes_on = true;
+            while goes_on && !resting.load(Ordering::Relaxed) {
+                goes_on = collection.step().await?;
+            }
+            Ok::<_, planforge_proto::ApiError>((collection, goes_on, begin.elapsed()))
+        });
+        work.go(&bench, WINDOW, &mut busy).await?;
+        rest.store(true, Ordering::Relaxed);
+        let (back, more, took_now) = collecting.await??;
+        (collection, goes_on) = (back, more);
+        took += took_now;
+    }
+    let told = collection.told();
+    println!(
+        "gc: {} jobs and {} engines went in {:.0} s of collecting: {:.0} jobs/s",
+        told.jobs,
+        told.engines,
+        took.as_secs_f64(),
+        told.jobs as f64 / took.as_secs_f64()
+    );
+    let (idle, busy) = (Claims::of(idle), Claims::of(busy));
+    idle.row("claims while nothing is collected", &idle);
+    busy.row("claims while it collects", &idle);
+    println!("asked: p99 at most 2 times the idle one");
+    bench.coordinator.shutdown().await;
+    Ok(())
+}
