@@ -4,6 +4,8 @@
 //! cargo bench --locked -p planforge-report --features testing --bench compare
 //! ```
 
+#![expect(clippy::print_stdout, reason = "benchmarks print what they measured")]
+
 use planforge_report::{
     Report, Samples,
     compare::{MAX_REPORTS, Scheme, compare_among},
@@ -68,7 +70,7 @@ fn main() {
     println!(
         "reports of {WINDOWS} windows and {} samples, {} KiB each",
         WINDOWS * IN_WINDOW,
-        bytes / texts.len() >> 10
+        (bytes / texts.len()) >> 10
     );
     let read = timed(|| {
         for text in &texts {

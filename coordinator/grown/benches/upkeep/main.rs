@@ -7,9 +7,9 @@
 
 mod backup;
 mod gc;
-mod scrub;
 #[path = "../../../benches/scripted/mod.rs"]
 mod scripted;
+mod scrub;
 mod work;
 
 use scripted::Outcome;

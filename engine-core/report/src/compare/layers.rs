@@ -108,6 +108,9 @@ fn nodes(layer: &LayerTime) -> Vec<&str> {
     }
 }
 
+/// What a step says of itself, where it does.
+type Fact = fn(&LayerTime) -> Option<&str>;
+
 type Matched<'a> = (Vec<&'a LayerTime>, Vec<&'a LayerTime>);
 
 /// Steps that share nodes, directly or through others, in the order of the first engine.
@@ -168,14 +171,14 @@ fn changes(base: &[&LayerTime], other: &[&LayerTime]) -> BTreeSet<Change> {
     if work(base) != work(other) {
         found.insert(Change::Fusion);
     }
-    let differ = |of: fn(&LayerTime) -> Option<&str>| {
+    let differ = |of: Fact| {
         let all = |layers: &[&LayerTime]| -> Option<BTreeSet<String>> {
             layers.iter().map(|layer| of(layer).map(str::to_owned)).collect()
         };
         // What one of the engines does not tell differs from nothing.
         matches!((all(base), all(other)), (Some(a), Some(b)) if a != b)
     };
-    let facts: [(Change, fn(&LayerTime) -> Option<&str>); 3] = [
+    let facts: [(Change, Fact); 3] = [
         (Change::Tactic, |layer| Some(&layer.tactic)),
         (Change::Precision, |layer| layer.precision.as_deref()),
         (Change::Formats, |layer| layer.formats.as_deref()),

@@ -19,7 +19,7 @@ fn outcomes(base: &Report, other: &Report, limits: &[&str]) -> Vec<Outcome> {
 fn with_tail(every: usize, slow: f64) -> Report {
     let sample = |window: usize, index: usize| {
         let noise = ((window * 37 + index * 91) % 101) as f64 / 101.0 * 0.02;
-        10.0 * (1.0 + noise) * if (index + window * 7) % every == 0 { slow } else { 1.0 }
+        10.0 * (1.0 + noise) * if (index + window * 7).is_multiple_of(every) { slow } else { 1.0 }
     };
     report_of(&(0..20).map(|window| (0..100).map(|index| sample(window, index)).collect()).collect::<Vec<_>>())
 }
