@@ -25,9 +25,15 @@ use std::{
     sync::PoisonError,
     time::{Duration, SystemTime},
 };
+use tokio::time::Instant;
 
-/// Records of one transaction: a commit of so many takes a few milliseconds, in which agents wait.
-const AT_ONCE: usize = 64;
+/// Records of one transaction, at least and at most: as many as are gone within [`COMMIT_MAX`].
+const AT_ONCE_MIN: usize = 4;
+const AT_ONCE_MAX: usize = 64;
+/// How long agents and callers may wait for one transaction.
+const COMMIT_MAX: Duration = Duration::from_millis(3);
+/// A collection rests for so many times as long as its last transaction took, so that most of what comes meets none.
+const REST: u32 = 6;
 /// Builds that are weighed against each other at once.
 const WEIGHED_AT_ONCE: usize = 2_000;
 /// Events of one transaction: small rows without anything beside them.
@@ -64,6 +70,8 @@ pub struct Collection {
     dry_run: bool,
     now_ms: u64,
     stage: Stage,
+    /// Records of the next transaction.
+    at_once: usize,
     /// Bytes of plans beyond what the policy has room for.
     excess_bytes: u64,
     told: v1::CollectGarbageReply,
@@ -133,8 +141,19 @@ impl Farm {
         };
         let now_ms = self.clock().wall_ms();
         let told = v1::CollectGarbageReply { dry_run, ..Default::default() };
-        Ok(Collection { farm: self.clone(), policy, dry_run, now_ms, stage: Stage::Jobs, excess_bytes, told })
+        let (farm, stage, at_once) = (self.clone(), Stage::Jobs, AT_ONCE_MIN);
+        Ok(Collection { farm, policy, dry_run, now_ms, stage, at_once, excess_bytes, told })
     }
+}
+
+/// How many records the next transaction takes, after one that took so long.
+fn paced(at_once: usize, took: Duration) -> usize {
+    let next = match took {
+        _ if took > COMMIT_MAX => at_once / 2,
+        _ if took < COMMIT_MAX / 2 => at_once + at_once / 4,
+        _ => at_once,
+    };
+    next.clamp(AT_ONCE_MIN, AT_ONCE_MAX)
 }
 
 impl Collection {
@@ -161,10 +180,13 @@ impl Collection {
         Ok(!matches!(self.stage, Stage::Done))
     }
 
-    async fn forget(&self, forget: Forget) -> Result<(), ApiError> {
+    async fn forget(&mut self, forget: Forget) -> Result<(), ApiError> {
         if !self.dry_run {
+            let begin = Instant::now();
             self.farm.input(Input::Forget(Box::new(forget))).await?;
-            tokio::time::sleep(PAUSE).await;
+            let took = begin.elapsed();
+            self.at_once = paced(self.at_once, took);
+            tokio::time::sleep(PAUSE.max(took * REST)).await;
         }
         Ok(())
     }
@@ -176,26 +198,26 @@ impl Collection {
             self.told.jobs = self.farm.timed("old_jobs", store.count_jobs_ended_before(before_ms)).await?;
             return Ok(Stage::Events);
         }
-        let jobs = self.farm.timed("old_jobs", store.jobs_ended_before(before_ms, AT_ONCE)).await?;
-        let count = jobs.len();
+        let jobs = self.farm.timed("old_jobs", store.jobs_ended_before(before_ms, self.at_once)).await?;
+        let (count, asked) = (jobs.len(), self.at_once);
         self.told.jobs += count as u64;
         if count > 0 {
             self.forget(Forget { jobs, ..Forget::default() }).await?;
         }
-        Ok(if count < AT_ONCE { Stage::Requests } else { Stage::Jobs })
+        Ok(if count < asked { Stage::Requests } else { Stage::Jobs })
     }
 
     async fn requests(&mut self) -> Result<Stage, ApiError> {
         let Some(before_ms) = jobs_before(&self.policy, self.now_ms) else {
             return Ok(Stage::Events);
         };
-        let found = self.farm.store().requests_without_jobs(before_ms, AT_ONCE);
+        let found = self.farm.store().requests_without_jobs(before_ms, self.at_once);
         let requests = self.farm.timed("old_requests", found).await?;
-        let count = requests.len();
+        let (count, asked) = (requests.len(), self.at_once);
         if count > 0 {
             self.forget(Forget { requests, ..Forget::default() }).await?;
         }
-        Ok(if count < AT_ONCE { Stage::Events } else { Stage::Requests })
+        Ok(if count < asked { Stage::Events } else { Stage::Requests })
     }
 
     /// A dry run looks at the first part of these only.
@@ -218,9 +240,9 @@ impl Collection {
             Tenure::Record => (None, Stage::Reports(None)),
         };
         let Some(held_before_ms) = before(&self.policy, age_ms, self.now_ms) else { return Ok(next) };
-        let found = self.farm.store().held_since_before(tenure, held_before_ms, AT_ONCE);
+        let found = self.farm.store().held_since_before(tenure, held_before_ms, self.at_once);
         let held = self.farm.timed("old_holds", found).await?;
-        let count = held.len();
+        let (count, asked) = (held.len(), self.at_once);
         let needed = self.farm.ask(|state, _| state.given_to_jobs()).await?;
         let gone = held.iter().filter(|held| tenure != Tenure::Given || !needed.contains(&held.digest)).count();
         let told = if tenure == Tenure::Log { &mut self.told.logs } else { &mut self.told.files };
@@ -228,15 +250,16 @@ impl Collection {
         if count > 0 {
             self.forget(Forget { held, held_before_ms, ..Forget::default() }).await?;
         }
-        Ok(if self.dry_run || count < AT_ONCE { next } else { Stage::Held(tenure) })
+        Ok(if self.dry_run || count < asked { next } else { Stage::Held(tenure) })
     }
 
     async fn reports(&mut self, behind: Option<(u64, Digest)>) -> Result<Stage, ApiError> {
         let next = Stage::Builds(None);
         let Some(before_ms) = before(&self.policy, self.policy.reports_ms, self.now_ms) else { return Ok(next) };
-        let found = self.farm.store().older_reports(before_ms, behind, AT_ONCE);
+        let asked = self.at_once;
+        let found = self.farm.store().older_reports(before_ms, behind, asked);
         let found = self.farm.timed("old_reports", found).await?;
-        let last = found.last().copied().filter(|_| found.len() == AT_ONCE);
+        let last = found.last().copied().filter(|_| found.len() == asked);
         self.told.reports += found.len() as u64;
         if !found.is_empty() {
             let reports = found.into_iter().map(|(_, digest)| digest).collect();
@@ -270,9 +293,9 @@ impl Collection {
             }
             gone.push(name);
         }
-        for builds in gone.chunks(AT_ONCE) {
-            let unused_since_ms = self.now_ms;
-            self.forget(Forget { builds: builds.to_vec(), unused_since_ms, ..Forget::default() }).await?;
+        while !gone.is_empty() {
+            let builds = gone.drain(..gone.len().min(self.at_once)).collect();
+            self.forget(Forget { builds, unused_since_ms: self.now_ms, ..Forget::default() }).await?;
         }
         let last = old.last().filter(|_| old.len() == WEIGHED_AT_ONCE);
         Ok(match last {
@@ -302,5 +325,23 @@ impl Collection {
             }
         }
         Ok(Stage::Sweep(folder + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transactions_of_a_collection_become_as_large_as_nobody_notices() {
+        let per_record = Duration::from_micros(100);
+        let mut at_once = AT_ONCE_MIN;
+        for _ in 0..20 {
+            at_once = paced(at_once, per_record * at_once as u32);
+        }
+        assert!((15..=30).contains(&at_once), "{at_once}");
+        // A disk that takes long for any of them, and one that takes nothing.
+        assert_eq!((0..20).fold(at_once, |at_once, _| paced(at_once, 2 * COMMIT_MAX)), AT_ONCE_MIN);
+        assert_eq!((0..20).fold(at_once, |at_once, _| paced(at_once, Duration::ZERO)), AT_ONCE_MAX);
     }
 }

@@ -355,12 +355,17 @@ impl SqliteStore {
 
     /// When the oldest job of a device kind that still waits was submitted.
     pub(super) async fn oldest_waiting(&self, sku: &str) -> Result<Option<u64>, StoreError> {
-        let sql = "SELECT MIN(created_ms) AS at_ms FROM (\
-                   SELECT MIN(created_ms) AS created_ms FROM jobs WHERE sku = $1 AND state = 'queued' UNION ALL \
-                   SELECT MIN(created_ms) FROM jobs WHERE sku = $1 AND state = 'unplaceable') WHERE created_ms IS NOT NULL";
-        let statement = Statement { sql: sql.to_owned(), values: vec![sku.into()] };
-        let found = self.rows(statement).await?;
-        found.first().map_or(Ok(0), |row| number(row, "at_ms")).map(|at_ms| Some(at_ms).filter(|at_ms| *at_ms > 0))
+        // One statement each: of a union of both SQLite reads every row.
+        let mut oldest: Option<u64> = None;
+        for state in [JobState::Queued, JobState::Unplaceable] {
+            let mut select = Select::new("SELECT created_ms FROM jobs INDEXED BY jobs_sku");
+            select.filter("sku = #", Some(sku)).filter("state = #", Some(state.name()));
+            if let Some(row) = self.rows(select.order("created_ms, id", 1)).await?.first() {
+                let at_ms = number(row, "created_ms")?;
+                oldest = Some(oldest.map_or(at_ms, |oldest| oldest.min(at_ms)));
+            }
+        }
+        Ok(oldest)
     }
 
     /// Every project that has, or had, a job.

@@ -11,7 +11,7 @@ use crate::core::{
     Agent, AuditLine, CacheRecord, Change, DeclarationId, DeclarationRecord, Engine, Event, Held, Job, JobId, JobState,
     PinId, PinRecord, PluginRecord, ProjectRecord, Report, RequestRecord, Snapshot, Stored, Tenure, TokenRecord,
 };
-use futures::TryStreamExt as _;
+use futures::{TryStreamExt as _, stream::TryChunksError};
 use planforge_proto::ApiError;
 use planforge_retention::Build;
 use planforge_types::{Digest, EngineKey};
@@ -58,6 +58,12 @@ pub(super) const QUICK_CHECK: &str = "SQLite's quick_check";
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that only read.
 const READERS: u32 = 3;
+/// Memory of each connection for pages of the file: the inner ones of every index of a large farm stay in it, so that a
+/// row is found there with about as many reads as in a small one.
+const PAGES_KIB: u32 = 16 << 10;
+/// Records that are decoded at once, and how many such pieces may wait for it, where very many are read.
+const DECODED_AT_ONCE: usize = 1_024;
+const PIECES_AHEAD: usize = 2;
 /// Databases up to this size are checked whole whenever they are opened; larger ones would make a start wait.
 const CHECKED_AT_OPEN_MAX_BYTES: u64 = 16 << 20;
 
@@ -94,6 +100,8 @@ impl SqliteStore {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(BUSY_TIMEOUT)
+            // Negative: KiB instead of pages.
+            .pragma("cache_size", format!("-{PAGES_KIB}"))
             .statement_cache_capacity(256);
         let mut connection = SqliteConnection::connect_with(&options).await.map_err(cannot)?;
         check_small(&mut connection, file).await?;
@@ -129,13 +137,20 @@ impl SqliteStore {
     ) -> Result<Vec<T>, StoreError> {
         let mut records = Vec::with_capacity(rows.len());
         for row in rows {
-            match decode(row) {
-                Ok(record) => records.push(record),
-                Err(error @ StoreError::Corrupt { .. }) => self.unreadable.left_out(row, &error),
-                Err(error) => return Err(error),
-            }
+            records.extend(self.sound(row, decode(row))?);
         }
         Ok(records)
+    }
+
+    /// A row's record; `None`, and counted, where it cannot be decoded.
+    fn sound<T>(&self, row: &SqliteRow, decoded: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+        match decoded {
+            Err(error @ StoreError::Corrupt { .. }) => {
+                self.unreadable.left_out(row, &error);
+                Ok(None)
+            }
+            other => other.map(Some),
+        }
     }
 
     pub(super) async fn docs<T: DeserializeOwned>(
@@ -175,14 +190,29 @@ impl SqliteStore {
         self.rows(statement).await?.first().map(doc_of(what)).transpose()
     }
 
-    /// As [`Self::docs`], without all rows in memory at once.
-    async fn docs_one_by_one<T: DeserializeOwned>(&self, what: &'static str, sql: &str) -> Result<Vec<T>, StoreError> {
-        let mut rows = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch(&self.readers);
+    /// As [`Self::docs`], without all rows in memory at once; they are decoded beside the reading.
+    async fn docs_in_pieces<T>(&self, what: &'static str, sql: &str) -> Result<Vec<T>, StoreError>
+    where
+        T: DeserializeOwned + Send + 'static,
+    {
+        let rows = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch(&self.readers);
+        let decoded = rows.try_chunks(DECODED_AT_ONCE).map_ok(|rows| async move {
+            let decode = move || rows.into_iter().map(|row| (doc_of::<T>(what)(&row), row)).collect::<Vec<_>>();
+            Ok(tokio::task::spawn_blocking(decode).await)
+        });
+        let mut pieces = std::pin::pin!(decoded.try_buffered(PIECES_AHEAD));
         let mut found = Vec::new();
-        while let Some(row) = rows.try_next().await.map_err(|error| classify(&self.file, "read", &error))? {
-            found.extend(self.records(std::slice::from_ref(&row), doc_of(what))?);
+        loop {
+            let piece = match pieces.try_next().await {
+                Ok(Some(piece)) => piece,
+                Ok(None) => return Ok(found),
+                Err(TryChunksError(_, error)) => return Err(classify(&self.file, "read", &error)),
+            };
+            let piece = piece.map_err(|error| StoreError::Failed { operation: "decode", detail: error.to_string() })?;
+            for (record, row) in piece {
+                found.extend(self.sound(&row, record)?);
+            }
         }
-        Ok(found)
     }
 }
 
@@ -296,12 +326,12 @@ impl Store for SqliteStore {
 
     fn load(&self) -> Answer<'_, Snapshot> {
         Box::pin(async move {
-            let jobs = self.docs_one_by_one("a job", "SELECT doc FROM jobs WHERE ended_ms = 0").await?;
+            let jobs = self.docs_in_pieces("a job", "SELECT doc FROM jobs WHERE ended_ms = 0").await?;
             let latest = format!(
                 "SELECT doc FROM jobs INDEXED BY jobs_ended WHERE ended_ms <> 0 ORDER BY ended_ms DESC, id DESC LIMIT \
                  {LATEST_MAX}"
             );
-            let mut latest: Vec<Job> = self.docs_one_by_one("a job", &latest).await?;
+            let mut latest: Vec<Job> = self.docs_in_pieces("a job", &latest).await?;
             latest.reverse();
             let agents: Vec<Agent> = self.docs("an agent", plain("SELECT doc FROM agents")).await?;
             let caches: Vec<CacheRecord> = self.docs("a timing cache", plain("SELECT doc FROM caches")).await?;

@@ -15,8 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-const BLOBS: usize = 64;
-const BLOB_BYTES: usize = 32 << 20;
+const BLOBS: usize = 512;
+const BLOB_BYTES: usize = 4 << 20;
 const WINDOW: Duration = Duration::from_secs(4);
 const ROUNDS: usize = 8;
 const NO_LIMIT: u64 = 1 << 40;
