@@ -77,6 +77,19 @@ if [ -z "${PLANFORGE_ONNXRUNTIME:-}" ]; then
 fi
 [ -z "${PLANFORGE_ONNXRUNTIME:-}" ] || export PLANFORGE_TEST_ONNXRUNTIME=required
 
+# The page is held to the rules of axe, which comes in a Python package, too.
+if [ ! -d target/axe-package ]; then
+    echo "test.sh: installing axe into target/axe-package" >&2
+    if ! { [ -x target/onnx-venv/bin/python3 ] || python3 -m venv target/onnx-venv; } \
+        || ! target/onnx-venv/bin/python3 -m pip install --quiet --disable-pip-version-check --no-deps \
+            --target target/axe-package.part axe-playwright-python==0.1.8; then
+        echo "test.sh: missing: axe; the page is not held to its rules" >&2
+        [ -z "${CI:-}" ] || exit 1
+    else
+        mv target/axe-package.part target/axe-package
+    fi
+fi
+
 # The CUDA kernels are compiled for every architecture, which takes NVRTC and no GPU; it comes as a Python package.
 nvrtc=target/nvrtc-package
 if [ ! -d "$nvrtc" ]; then

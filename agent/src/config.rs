@@ -24,8 +24,8 @@ pub struct Limits {
     pub file_bytes: u64,
     /// Address space of a CPU worker; `None`: unlimited. CUDA workers never get one, it breaks CUDA.
     pub cpu_address_space_bytes: Option<u64>,
-    /// Model files kept between jobs.
-    pub model_cache_bytes: u64,
+    /// Models, timing caches and the like that are kept between jobs, all together.
+    pub cache_bytes: u64,
     /// How long a finished build waits for a blob store that is away.
     pub store_patience_ms: u64,
     /// How long an attempt waits for a device that another agent of this host uses.
@@ -57,7 +57,8 @@ impl Default for Limits {
             log_bytes: 8 << 20,
             file_bytes: 64 << 30,
             cpu_address_space_bytes: None,
-            model_cache_bytes: 32 << 30,
+            // What a laptop has to spare.
+            cache_bytes: 8 << 30,
             store_patience_ms: 10 * 60 * 1000,
             device_wait_ms: 60 * 60 * 1000,
             device_wait_told_ms: 3_000,

@@ -25,7 +25,7 @@ pub mod worker;
 pub use config::{AgentConfig, Limits};
 pub use error::AgentError;
 pub use host::devices::{DeviceError, DeviceSource, HostDevices};
-pub use host::state::{AttemptKey, CEILINGS, ORACLES};
+pub use host::state::{AttemptKey, CEILINGS, ORACLES, models_folder};
 pub use log_fields::log_fields;
 pub use session::run;
 pub use worker::worker_main;

@@ -227,7 +227,8 @@ fn judge(base: &Path, other: &Path) -> Outcome<()> {
     let gates: serde_json::Map<String, serde_json::Value> = ALLOWED
         .iter()
         .map(|allowed| {
-            let outcome = gate::judge(&comparison, *allowed).lines.first().map(|line| line.outcome);
+            let limit = gate::Limit::of_median(*allowed);
+            let outcome = gate::judge(&comparison, &reports, &[limit]).lines.first().map(|line| line.outcome);
             (allowed.to_string(), serde_json::json!(outcome))
         })
         .collect();

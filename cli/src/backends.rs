@@ -83,6 +83,10 @@ impl Compiler for NativeBackend {
         self.of_sku(sku).never_measures(sku)
     }
 
+    fn options(&self, sku: &Sku) -> Option<&'static [&'static str]> {
+        self.of_sku(sku).options(sku)
+    }
+
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
         self.of_sku(&request.sku).check(request)
     }

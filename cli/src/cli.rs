@@ -6,8 +6,8 @@ use crate::commands::{
 };
 use crate::{
     commands::{
-        agents, audit, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch, gc,
-        jobs, login, logs, man_pages, open, pins, plugins, projects, report, retry, submit, sync, watch,
+        agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch,
+        gc, jobs, login, logs, man_pages, open, pins, plugins, projects, report, retry, submit, sync, watch,
     },
     examples, failure,
     settings::{self, Key, Layer},
@@ -72,6 +72,9 @@ pub struct Global {
     /// Folder of the farm on this machine [env: PLANFORGE_DATA]
     #[arg(long, global = true, value_name = "DIR")]
     pub data: Option<String>,
+    /// GiB that this machine's agent keeps of models and timing caches [env: PLANFORGE_AGENT_CACHE]
+    #[arg(long, global = true, value_name = "GIB", hide_short_help = true)]
+    pub agent_cache: Option<String>,
     /// Print one JSON object instead of tables
     #[arg(long, global = true)]
     pub json: bool,
@@ -99,6 +102,7 @@ impl Global {
             (Key::TokenFile, &self.token_file),
             (Key::Ca, &self.ca),
             (Key::Data, &self.data),
+            (Key::AgentCache, &self.agent_cache),
             (Key::Log, &self.log),
             (Key::LogFormat, &self.log_format),
         ];
@@ -151,6 +155,8 @@ pub enum Command {
     Report(report::Args),
     /// Compare reports with each other
     Compare(compare::Args),
+    /// Say which engine of a model is the best, of those that keep bounds
+    Best(best::Args),
     /// List devices, and the flag that names each
     Devices(devices::Args),
     /// List, drain, resume and forget agents

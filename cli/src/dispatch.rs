@@ -7,8 +7,8 @@ use crate::commands::{
 use crate::{
     cli::{Cli, Command},
     commands::{
-        agents, audit, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch, gc,
-        jobs, login, logs, man_pages, open, pins, plugins, projects, report, retry, submit, sync, watch,
+        agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch,
+        gc, jobs, login, logs, man_pages, open, pins, plugins, projects, report, retry, submit, sync, watch,
     },
     context::Context,
     failure::Failure,
@@ -40,6 +40,7 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Agent(args) => context.block_on(agent::run(&context, args)),
         Command::Report(args) => context.block_on(report::run(&context, args)),
         Command::Compare(args) => compare::run(&context, args),
+        Command::Best(args) => context.block_on(best::run(&context, args)),
         #[cfg(feature = "local")]
         Command::Inspect(args) => inspect::run(&context, args),
         #[cfg(feature = "local")]

@@ -120,6 +120,15 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "planforge compare nnbhxwhshg30 h6f2ypze9gqk",
             "planforge compare --model model.onnx --toolchain tensorrt=10.13 --toolchain tensorrt=11.1 --gate 5",
+            "planforge compare new.json --baseline old.json --layers --gate p99=10 --gate size=0",
+        ],
+    ),
+    (
+        "best",
+        &[
+            "planforge best model.onnx --p99 5ms  # the most items per second below that",
+            "planforge best model.onnx --by cost --prices prices.toml --sku t4,l4,h100-sxm",
+            "planforge best model.onnx --pareto",
         ],
     ),
     ("devices", &["planforge devices", "planforge devices --online --json"]),

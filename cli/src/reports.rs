@@ -204,7 +204,15 @@ pub async fn of_request(context: &Context<'_>, farm: &Farm, id: &str, all: bool)
         }
         found.push(Report::parse(job.report_json.as_bytes()).map_err(|error| unreadable(&job.id, &error))?);
     }
+    // Device kinds stay in the order in which they were asked for.
+    let mut kinds: Vec<Sku> = Vec::new();
+    for report in &found {
+        if !kinds.contains(&report.sku) {
+            kinds.push(report.sku.clone());
+        }
+    }
     sort_by_age(&mut found);
+    found.sort_by_key(|report| kinds.iter().position(|sku| *sku == report.sku));
     Ok(found)
 }
 

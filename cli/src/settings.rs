@@ -22,6 +22,9 @@ pub const PROJECT_FILE: &str = "planforge.toml";
 /// Largest configuration file that is read: a configuration is a page of text.
 const CONFIG_MAX_BYTES: u64 = 1024 * 1024;
 
+/// Largest size of an agent's cache that is not a mistake.
+const AGENT_CACHE_MAX_GIB: f64 = 1_000_000.0;
+
 /// Name of the user file in [`config_folder`].
 const USER_FILE: &str = "config.toml";
 
@@ -36,6 +39,7 @@ pub enum Key {
     Insecure,
     AllowReadable,
     Data,
+    AgentCache,
     Skus,
     Blobs,
     Log,
@@ -74,7 +78,7 @@ pub struct Setting {
 }
 
 /// The table.
-pub const SETTINGS: [Setting; 12] = [
+pub const SETTINGS: [Setting; 13] = [
     Setting {
         key: Key::Server,
         name: "server",
@@ -165,6 +169,16 @@ pub const SETTINGS: [Setting; 12] = [
         help: "folder of the farm on this machine: jobs, engines, reports",
         // A data folder says which plugins workers load and which plans are the answer to a model.
         not_in_project: Some("pass --data DIR, set PLANFORGE_DATA, or write it into the user file"),
+    },
+    Setting {
+        key: Key::AgentCache,
+        name: "agent_cache",
+        env: "PLANFORGE_AGENT_CACHE",
+        flag: "--agent-cache",
+        kind: Kind::Text,
+        default: "8",
+        help: "GiB that this machine's agent keeps of models and timing caches; the longest unused go",
+        not_in_project: Some("pass --agent-cache GIB, set PLANFORGE_AGENT_CACHE, or write it into the user file"),
     },
     Setting {
         key: Key::Skus,
@@ -292,6 +306,17 @@ impl Settings {
     /// Whether a switch is on: `true`, `1` or `yes`.
     pub fn switch(&self, key: Key) -> Result<bool, Failure> {
         self.get(key).map_or(Ok(false), is_on)
+    }
+
+    /// Bytes that this machine's agent keeps between jobs; `None`: as many as it usually does.
+    pub fn agent_cache_bytes(&self) -> Result<Option<u64>, Failure> {
+        const GIB: f64 = (1_u64 << 30) as f64;
+        let Some(text) = self.get(Key::AgentCache) else { return Ok(None) };
+        match text.trim().parse::<f64>() {
+            Ok(gib) if (0.0..=AGENT_CACHE_MAX_GIB).contains(&gib) => Ok(Some((gib * GIB) as u64)),
+            _ => Err(Failure::usage(format!("'{text}' is no size of an agent's cache"))
+                .hint("say GiB as a number, such as 8 or 0.5")),
+        }
     }
 
     /// The folder of this machine's own farm.
@@ -485,6 +510,7 @@ mod tests {
             ("insecure", "false"),
             ("allow_readable_key", "true"),
             ("data", "\"farm\""),
+            ("agent_cache", "\"8\""),
         ];
         for (name, value) in refused {
             let text = format!("server = \"https://farm\"\n{name} = {value}\n");
@@ -493,7 +519,8 @@ mod tests {
             let start = format!("p/planforge.toml:2: a project file cannot set '{name}'");
             assert!(failure.to_string().starts_with(&start), "{failure}");
             assert!(
-                failure.hint.contains("planforge login") || ["data", "allow_readable_key"].contains(&name),
+                failure.hint.contains("planforge login")
+                    || ["data", "allow_readable_key", "agent_cache"].contains(&name),
                 "{}",
                 failure.hint
             );
@@ -537,6 +564,19 @@ mod tests {
         let read = |whose| parse_layer(text, Path::new("p.toml"), whose);
         assert_eq!(read(Whose::Project).unwrap().len(), 1);
         assert!(read(Whose::User).unwrap_err().to_string().contains(": unknown key '"));
+    }
+
+    #[test]
+    fn an_agents_cache_has_a_size() {
+        let bytes = |text| {
+            let layer = layer(&[(Key::AgentCache, text)]);
+            Settings::layered(layer, Layer::new(), Layer::new(), Layer::new()).agent_cache_bytes()
+        };
+        assert_eq!(bytes("0.5").unwrap(), Some(512 << 20));
+        assert_eq!(bytes("0").unwrap(), Some(0));
+        for bad in ["-1", "much", "NaN", "inf", ""] {
+            assert_eq!(bytes(bad).unwrap_err().exit_code, 2, "{bad}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use planforge_coordinator::{auth::Actor, farm::Farm};
 use planforge_proto::v1::{self, agent_message::Kind};
 use serde_json::Value;
 use served::{DEADLINE, Served};
+use std::collections::VecDeque;
 use support::{SKU, agent::Agent};
 
 const REPORT: &str = r#"{"schema_version":1,"latency_ms":{"count":500,"median":1.25,"p90":1.5,"p99":2.0,"ci_low":1.2,
@@ -104,8 +105,14 @@ async fn counts_are_those_of_the_farm_and_what_runs_is_shown_however_much_waits(
     for (name, count) in [("Running", 1), ("Waiting", 90)] {
         assert!(text.contains(&format!("<dt>{name}</dt><dd>{count}</dd>")), "{name}: {text}");
     }
-    assert!(text.contains(&format!("/jobs/{running}")), "{text}");
-    assert!(text.contains("31 more run or wait"), "{text}");
+    let queue = served.get("/jobs").await.text();
+    assert!(queue.contains(&format!("/jobs/{running}")) && queue.contains("60 of 91"), "{queue}");
+    let depth = queue.split("id=\"depths-rows\"").nth(1).and_then(|rest| rest.split("</tbody>").next()).unwrap();
+    assert!(depth.contains(">90<") && depth.contains("1, 1 busy"), "{depth}");
+    // What runs comes first, then what is served first.
+    let at = |what: &str| queue.find(what).unwrap_or_else(|| panic!("no {what}: {queue}"));
+    assert!(at("running.onnx") < at("waiting0.onnx") && at("waiting0.onnx") < at("waiting7.onnx"));
+    assert!(queue.contains("jobs are likely served before it"), "says why they wait: {queue}");
 }
 
 #[tokio::test]
@@ -118,10 +125,13 @@ async fn jobs_and_engines_of_one_model_are_told_apart_by_their_specs() {
         succeed(&served, &mut agent, &assign).await;
         support::until_state(farm(&served), &id, v1::JobState::Succeeded).await;
     }
-    let text = served.get("/").await.text();
-    for words in ["fp32, 1 thread, level 5<", "fp32, 2 threads<"] {
-        assert_eq!(text.matches(words).count(), 2, "{words}, in the jobs and in the engines: {text}");
+    for path in ["/jobs", "/engines", "/?by=spec"] {
+        let text = served.get(path).await.text();
+        for words in ["fp32, 1 thread, level 5<", "fp32, 2 threads<"] {
+            assert_eq!(text.matches(words).count(), 1, "{words}, at {path}: {text}");
+        }
     }
+    let text = served.get("/").await.text();
     assert!(text.contains("<dt>Failed</dt><dd>0<small> of the last 2</small></dd>"), "{text}");
     assert!(text.contains("<a class=\"skip\" href=\"#content\">") && text.contains("<main id=\"content\""), "{text}");
 }
@@ -131,7 +141,7 @@ async fn names_are_escaped_wherever_they_show() {
     let served = Served::start().await;
     let _agent = Agent::usual(farm(&served), "a<b>").await;
     let id = submit(&served, "<script>alert(1)</script>.onnx").await;
-    let events = events(&served, &format!("/jobs/{id}/events"), None).await;
+    let events = events(&served, &format!("/events?topic=/jobs/{id}")).await;
     for path in ["/".to_owned(), format!("/jobs/{id}")] {
         let text = served.get(&path).await.text();
         assert!(text.contains("alert(1)"), "{text}");
@@ -158,9 +168,11 @@ async fn a_median_of_disturbed_windows_alone_is_marked_in_lists_and_on_its_job()
         let assign = agent.assigned().await;
         succeed_with(&served, &mut agent, &assign, report).await;
         support::until_state(farm(&served), &id, v1::JobState::Succeeded).await;
-        let overview = served.get("/").await.text();
-        assert_eq!(overview.matches("1.25 ms*").count(), 2 * marks, "in the jobs and in the engines: {overview}");
-        assert_eq!(overview.matches("* every window of this measurement was disturbed").count(), 2 * marks);
+        for path in ["/jobs", "/engines"] {
+            let list = served.get(path).await.text();
+            assert_eq!(list.matches("1.25 ms*").count(), marks, "{list}");
+            assert_eq!(list.matches("* every window of this measurement was disturbed").count(), marks);
+        }
         let detail = served.get(&format!("/jobs/{id}")).await.text();
         assert_eq!(detail.matches("1.25 ms*").count(), marks, "{detail}");
         assert_eq!(detail.matches("* every window of this measurement").count(), marks, "{detail}");
@@ -196,8 +208,19 @@ async fn a_finished_job_shows_its_report_log_and_fetch_command() {
     ] {
         assert!(page.contains(shown), "missing {shown}: {page}");
     }
-    let overview = served.get("/").await.text();
-    assert!(overview.contains("1.25 ms") && overview.contains("succeeded"), "{overview}");
+    for (path, state) in [("/", "fresh"), ("/jobs", "succeeded"), (&*format!("/requests/{}", job.request_id), "fresh")]
+    {
+        let text = served.get(path).await.text();
+        assert!(text.contains("1.25 ms") && text.contains(state), "{path}: {text}");
+    }
+    let plan = served.get(&format!("/plans/{}", job.plan_digest)).await.text();
+    assert!(
+        plan.contains("1.25 ms") && plan.contains("im2col-8x8") && plan.contains("Where it was measured"),
+        "{plan}"
+    );
+    let digest = &job.model.as_ref().unwrap().digest;
+    let model = served.get(&format!("/models/{digest}")).await.text();
+    assert!(model.contains(&format!("/plans/{}", job.plan_digest)) && model.contains(&id), "{model}");
 
     let view = served.get(&format!("/api/v1/jobs/{id}")).await.json();
     assert_eq!(
@@ -214,43 +237,153 @@ async fn a_finished_job_shows_its_report_log_and_fetch_command() {
 }
 
 #[tokio::test]
-async fn the_overview_follows_the_farm() {
+async fn lists_follow_the_farm_row_by_row() {
     let served = Served::start().await;
     let mut agent = Agent::usual(farm(&served), "a").await;
-    let stream = events(&served, "/events", None).await;
-    let (_, stream) = next(stream, |event| event["id"] == "jobs").await;
-    let id = submit(&served, "later.onnx").await;
-    let (_, stream) = next(stream, |event| event["id"] == "jobs" && html(event).contains(&id)).await;
+    let stream = events(&served, "/events?topic=/jobs&topic=/engines").await;
+    let (whole, stream) = next(stream, |part| part["id"] == "jobs").await;
+    assert_eq!(whole["t"], 0, "{whole}");
+    let first = submit(&served, "first.onnx").await;
+    let (_, stream) = next(stream, |part| part["id"] == "jobs" && html(part).contains(&first)).await;
+    let second = submit(&served, "second.onnx").await;
+    let (rows, stream) = next(stream, |part| part["id"] == "jobs-rows" && !part["order"].is_null()).await;
+    assert!(html(&rows).contains(&second), "the row that came, with its place: {rows}");
+    assert_eq!(rows["order"].as_array().map(Vec::len), Some(2), "{rows}");
     let assign = agent.assigned().await;
     agent.started(&assign).await;
     succeed(&served, &mut agent, &assign).await;
-    let (_, stream) = next(stream, |event| event["id"] == "engines" && html(event).contains("later.onnx")).await;
+    let (_, stream) = next(stream, |part| part["t"] == 1 && html(part).contains("first.onnx")).await;
     drop(stream);
 }
 
 #[tokio::test]
-async fn a_browser_that_comes_back_gets_the_history_it_missed() {
+async fn a_browser_that_has_the_state_is_sent_only_what_changes() {
     let served = Served::start().await;
     let mut agent = Agent::usual(farm(&served), "a").await;
     let id = submit(&served, "digits.onnx").await;
-    let path = format!("/jobs/{id}/events");
-    let stream = events(&served, &path, None).await;
-    let (first, stream) = next(stream, |event| event["id"] == "history").await;
-    assert!(html(&first).contains("submitted"), "{first}");
-    drop(stream);
+    let assign = agent.assigned().await;
+    agent.started(&assign).await;
+    support::until_state(farm(&served), &id, v1::JobState::Running).await;
+    let page = served.get(&format!("/jobs/{id}")).await.text();
+    assert!(page.contains("submitted"), "history needs no script: {page}");
+    assert!(page.contains("host-a") && !page.contains(">a<"), "an agent is called by its host: {page}");
+    let state = page.split("data-state=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    let stream = events(&served, &format!("/events?topic=/jobs/{id}&state={state}")).await;
+    succeed(&served, &mut agent, &assign).await;
+    let (first, stream) = next(stream, |_| true).await;
+    assert!(!html(&first).contains("submitted"), "the page has that: {first}");
+    next(stream, |part| part["id"] == "history-rows" && html(part).contains("succeeded")).await;
+}
 
+#[tokio::test]
+async fn every_page_is_json_too_with_its_filters_and_pages() {
+    let served = Served::start().await;
+    let mut agent = Agent::usual(farm(&served), "a").await;
+    let id = submit(&served, "digits.onnx").await;
     let assign = agent.assigned().await;
     agent.started(&assign).await;
     succeed(&served, &mut agent, &assign).await;
-    support::until_state(farm(&served), &id, v1::JobState::Succeeded).await;
-    let mut stream = events(&served, &path, Some(first["seq"].as_str().unwrap())).await;
-    let mut seen = String::new();
-    while !seen.contains("succeeded") {
-        let (event, rest) = next(stream, |event| event["id"] == "history").await;
-        seen.push_str(html(&event));
-        stream = rest;
+    let job = support::until_state(farm(&served), &id, v1::JobState::Succeeded).await;
+    for number in 0..61 {
+        submit(&served, &format!("waiting{number}.onnx")).await;
     }
-    assert!(seen.contains("leased") && !seen.contains("submitted"), "{seen}");
+    let model = &job.model.as_ref().unwrap().digest;
+    let (request, plan) = (&job.request_id, &job.plan_digest);
+    for (path, list) in [
+        ("/".to_owned(), "coverage"),
+        ("/jobs".into(), "jobs"),
+        (format!("/jobs/{id}"), "history"),
+        (format!("/requests/{request}"), "jobs"),
+        ("/engines".into(), "engines"),
+        (format!("/plans/{plan}"), "engine"),
+        (format!("/models/{model}"), "engines"),
+        ("/devices".into(), "devices"),
+        ("/farm".into(), "caches"),
+        ("/activity".into(), "ended"),
+        ("/api".into(), "routes"),
+    ] {
+        let page = served.get(&path).await;
+        assert_eq!(page.status, 200, "{path}: {}", page.text());
+        let text = page.text();
+        let link = text.split("json-link\"><a href=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        let json = served.get(&link.replace("&#38;", "&")).await.json();
+        assert!(!json[list].is_null(), "{path}: {json}");
+    }
+    let coverage = served.get("/?format=json&model=digits.onnx").await.json();
+    assert_eq!(
+        (coverage["coverage"][0]["state"].as_str(), coverage["coverage"].as_array().map(Vec::len)),
+        (Some("fresh"), Some(1))
+    );
+    let first = served.get("/jobs?state=waiting&format=json").await.json();
+    let text = served.get("/jobs?state=waiting").await.text();
+    let more = text.split("rel=\"next\"").next().and_then(|before| before.rsplit("href=\"").next());
+    let more = more.and_then(|rest| rest.split('"').next()).unwrap().replace("&#38;", "&");
+    let second = served.get(&format!("{more}&format=json")).await.json();
+    let count = |page: &Value| page["jobs"].as_array().map(Vec::len).unwrap_or_default();
+    assert_eq!(first["total"].as_u64().map(|total| total as usize), Some(count(&first) + count(&second)), "{more}");
+    assert!(served.get("/jobs?stat=queued").await.text().contains("no filter"), "a misspelt filter shows nothing");
+    assert_eq!(served.get("/jobs?stat=queued&format=json").await.status, 400);
+}
+
+#[tokio::test]
+async fn the_page_names_every_route_of_the_api() {
+    let served = Served::start().await;
+    let json = served.get("/api?format=json").await.json();
+    let told: Vec<&str> = json["routes"].as_array().unwrap().iter().filter_map(|row| row["route"].as_str()).collect();
+    let mut found = Vec::new();
+    let sources = [
+        include_str!("../src/http/api.rs"),
+        include_str!("../src/http/declared.rs"),
+        include_str!("../src/http/scrub.rs"),
+    ];
+    for rest in sources.iter().flat_map(|source| source.split(".route(\"").skip(1)) {
+        let (path, rest) = rest.split_once('"').unwrap();
+        let handlers = rest.split(".route(").next().unwrap().lines().next().unwrap();
+        let methods = [("get(", "GET"), ("post(", "POST")];
+        found.extend(
+            methods.iter().filter(|(call, _)| handlers.contains(call)).map(|(_, name)| format!("{name} {path}")),
+        );
+    }
+    found.sort();
+    let mut told: Vec<String> = told.into_iter().map(str::to_owned).collect();
+    told.sort();
+    assert_eq!(told, found);
+}
+
+#[tokio::test]
+async fn a_person_cancels_and_repeats_jobs_from_the_page_and_nobody_else_does() {
+    let served = Served::start_with(|config| config.farm.lease_ms = 3_600_000).await;
+    let mut agent = Agent::usual(farm(&served), "a").await;
+    submit(&served, "before.onnx").await;
+    agent.assigned().await;
+    let id = submit(&served, "digits.onnx").await;
+    let kind = ("content-type", "application/x-www-form-urlencoded");
+    let form = format!("token={}&next=%2F", served.admin_token());
+    let login = served.send(served.stranger(Method::POST, "/login").header(kind.0, kind.1), form).await;
+    let cookie = login.header("set-cookie").split(';').next().unwrap().to_owned();
+    let own = format!("http://{}", served.address());
+    let act = |path: &str, origin: Option<&str>| {
+        let mut request = served.stranger(Method::POST, path).header(kind.0, kind.1).header("cookie", &cookie);
+        if let Some(origin) = origin {
+            request = request.header("origin", origin);
+        }
+        served.send(request, format!("id={id}"))
+    };
+    assert!(served.get("/jobs").await.text().contains("action=\"/do/cancel\""), "who may sees the button");
+    // A log-in alone changes nothing: the request says that it comes from the page.
+    assert_eq!(act("/do/cancel", None).await.status, 401);
+    assert_eq!(act("/do/cancel", Some("http://127.0.0.1:1")).await.status, 403);
+    assert_eq!(act("/api/v1/gc", Some(&own)).await.status, 415, "and lets nothing else be done");
+    assert_ne!(served.get(&format!("/api/v1/jobs/{id}")).await.json()["state"], "cancelled");
+
+    let done = act("/do/cancel", Some(&own)).await;
+    assert_eq!((done.status.as_u16(), done.header("location")), (303, &*format!("/jobs/{id}")), "{}", done.text());
+    support::until_state(farm(&served), &id, v1::JobState::Cancelled).await;
+    let again = act("/do/retry", Some(&own)).await;
+    let location = again.header("location").to_owned();
+    assert!(again.status == 303 && location.starts_with("/jobs/") && !location.ends_with(&id), "{}", again.text());
+    let copy = served.get(&format!("/api/v1{location}")).await.json();
+    assert_eq!((copy["model"]["name"].as_str(), copy["sku"].as_str()), (Some("digits.onnx"), Some(SKU)));
 }
 
 #[tokio::test]
@@ -291,8 +424,8 @@ async fn a_person_logs_in_with_a_token_and_out_again() {
 #[tokio::test]
 async fn a_shutdown_ends_streams_and_is_bounded() {
     let served = Served::start().await;
-    let stream = events(&served, "/events", None).await;
-    let (_, mut stream) = next(stream, |event| event["id"] == "jobs").await;
+    let stream = events(&served, "/events?topic=/").await;
+    let (_, mut stream) = next(stream, |part| part["id"] == "coverage").await;
     let coordinator = served.coordinator;
     tokio::time::timeout(DEADLINE, coordinator.shutdown()).await.expect("the shutdown ends");
     while let Some(frame) = tokio::time::timeout(DEADLINE, stream.body.frame()).await.expect("the stream ends") {
@@ -306,32 +439,43 @@ async fn a_shutdown_ends_streams_and_is_bounded() {
 struct Events {
     body: Incoming,
     text: String,
+    /// That came and were not looked at yet.
+    parts: VecDeque<Value>,
 }
 
-async fn events(served: &Served, path: &str, last: Option<&str>) -> Events {
-    let mut request = served.request(Method::GET, path).header("accept", "text/event-stream");
-    if let Some(last) = last {
-        request = request.header("last-event-id", last);
-    }
+async fn events(served: &Served, path: &str) -> Events {
+    let request = served.request(Method::GET, path).header("accept", "text/event-stream");
     let (head, body) = served.open(request, "").await;
     let headers: &HeaderMap = &head.headers;
     assert_eq!((head.status.as_u16(), headers["content-type"].to_str().unwrap()), (200, "text/event-stream"));
-    Events { body, text: String::new() }
+    Events { body, text: String::new(), parts: VecDeque::new() }
 }
 
-/// The next event that fits, as its data with the event's id as `seq`; and the stream to go on with.
+/// The next part of an update that fits, with the update's topic as `t`; and the stream to go on with.
 async fn next(mut events: Events, fits: impl Fn(&Value) -> bool) -> (Value, Events) {
     let found = tokio::time::timeout(DEADLINE, async {
         loop {
+            while let Some(part) = events.parts.pop_front() {
+                if fits(&part) {
+                    return part;
+                }
+            }
             while let Some(end) = events.text.find("\n\n") {
                 let event: String = events.text.drain(..end + 2).collect();
                 let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
                 let Some(data) = field("data:") else { continue };
-                let mut value: Value = serde_json::from_str(data).unwrap();
-                value["seq"] = field("id:").unwrap_or_default().into();
-                if fits(&value) {
-                    return value;
+                let update: Value = serde_json::from_str(data).unwrap();
+                for part in update["parts"].as_array().unwrap() {
+                    let mut part = part.clone();
+                    part["t"] = update["t"].clone();
+                    if let Some(rows) = part["rows"].as_object() {
+                        part["html"] = rows.values().filter_map(Value::as_str).collect::<String>().into();
+                    }
+                    events.parts.push_back(part);
                 }
+            }
+            if !events.parts.is_empty() {
+                continue;
             }
             let frame = events.body.frame().await.expect("the stream goes on").unwrap();
             if let Ok(data) = frame.into_data() {
@@ -339,10 +483,10 @@ async fn next(mut events: Events, fits: impl Fn(&Value) -> bool) -> (Value, Even
             }
         }
     });
-    let value = found.await.expect("the event comes in time");
+    let value = found.await.expect("the update comes in time");
     (value, events)
 }
 
-fn html(event: &Value) -> &str {
-    event["html"].as_str().unwrap_or_default()
+fn html(part: &Value) -> &str {
+    part["html"].as_str().unwrap_or_default()
 }

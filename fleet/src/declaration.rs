@@ -8,6 +8,7 @@ use crate::{
     shapes,
     target::{Boards, Target, TargetError},
 };
+use planforge_report::compare::gate::{Figure, Limit};
 use planforge_types::{
     BuildSpec, Digest, OptimizationLevel, Precision, Sku, ToolchainConstraint,
     spec::{MAX_THREADS, MAX_WORKSPACE_MIB},
@@ -20,8 +21,17 @@ pub const DEFAULT_SPEC: &str = "default";
 pub const NAME_MAX_BYTES: usize = 64;
 /// Largest declaration that is read; a thousand models fit.
 pub const MAX_BYTES: usize = 1024 * 1024;
-/// Most that an engine may be allowed to be slower, in percent; as of `compare --gate`.
-const SLOWER_MAX_PERCENT: f64 = 1000.0;
+/// Keys of gates, and the figure that each bounds.
+pub(crate) const GATES: [(&str, Figure); 6] = [
+    ("slower_percent", Figure::Median),
+    ("p99_slower_percent", Figure::P99),
+    ("throughput_lower_percent", Figure::Throughput),
+    ("memory_more_percent", Figure::Memory),
+    ("size_more_percent", Figure::Size),
+    ("accuracy_lower_points", Figure::Accuracy),
+];
+/// Beside them: gates of single device kinds.
+pub(crate) const GATES_OF_SKUS: &str = "skus";
 
 /// Where fetched engines go, where nobody says otherwise.
 const FOLDER: &str = "engines";
@@ -81,10 +91,10 @@ pub struct Spec {
 }
 
 /// What may take the place of a locked engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gates {
-    /// Percent that the median latency may be slower than that of the engine it replaces; `None`: not looked at.
-    pub slower_percent: Option<f64>,
+    /// Against the engine that it replaces; none: not looked at.
+    pub limits: Vec<Limit>,
 }
 
 /// Where fetched engines go.
@@ -363,8 +373,23 @@ fn read_spec(section: &Section<'_>, boards: &Boards) -> Result<Spec, Declaration
 
 fn read_gates(document: &Section<'_>) -> Result<Gates, DeclarationError> {
     let Some(section) = document.section("gates")? else { return Ok(Gates::default()) };
-    section.only(&["slower_percent"])?;
-    Ok(Gates { slower_percent: section.number("slower_percent", SLOWER_MAX_PERCENT)?.map(|said| said.value) })
+    let names = GATES.map(|(name, _)| name);
+    section.only(&[&names[..], &[GATES_OF_SKUS]].concat())?;
+    let mut limits = read_limits(&section, None)?;
+    for (name, own) in section.section(GATES_OF_SKUS)?.map_or(Ok(Vec::new()), |skus| skus.sections())? {
+        own.only(&names)?;
+        let sku = name.parse::<Sku>().map_err(|error| DeclarationError::new(own.line, error.to_string()))?;
+        limits.extend(read_limits(&own, Some(sku))?);
+    }
+    Ok(Gates { limits })
+}
+
+fn read_limits(section: &Section<'_>, sku: Option<Sku>) -> Result<Vec<Limit>, DeclarationError> {
+    let limit = |(name, figure): (&str, Figure)| {
+        let said = section.number(name, figure.most_percent())?;
+        Ok(said.map(|said| Limit { sku: sku.clone(), figure, allowed_percent: said.value }))
+    };
+    GATES.into_iter().filter_map(|gate| limit(gate).transpose()).collect()
 }
 
 /// Whether a text leads to a place below where it starts.
@@ -457,7 +482,7 @@ file = "{model}-{sku}-{spec}.plan"
         assert_eq!(fast.build.options["tactic_sources"], "-CUDNN");
         assert_eq!(fast.build.profiles.len(), 1);
         assert_eq!(declared.specs["default"].build, BuildSpec::default(), "a spec that says nothing is the default");
-        assert_eq!(declared.gates.slower_percent, Some(5.0));
+        assert_eq!(declared.gates.limits, [Limit::of_median(5.0)]);
         assert_eq!(declared.name.as_deref(), Some("shop"));
         assert!(!declared.names_every_sku());
         let fleet = ["h100-sxm", "cpu-x86-64-v2"].iter().map(|name| name.parse().unwrap()).collect();
@@ -501,6 +526,13 @@ file = "{model}-{sku}-{spec}.plan"
     }
 
     #[test]
+    fn gates_are_limits_of_figures_and_of_device_kinds() {
+        let text = "[gates]\nslower_percent = 5\nsize_more_percent = 0\n[gates.skus.t4]\np99_slower_percent = 20\n";
+        let expected: Vec<Limit> = ["5", "size=0", "t4:p99=20"].iter().map(|text| text.parse().unwrap()).collect();
+        assert_eq!(parse(text).unwrap().gates.limits, expected);
+    }
+
+    #[test]
     fn mistakes_have_their_line() {
         for (text, said) in [
             ("name = \"my shop\"\n", "1: 'my shop' cannot be the name of a repository"),
@@ -523,6 +555,8 @@ file = "{model}-{sku}-{spec}.plan"
             ("\n[specs.s]\nhardware_compatibility = \"turing\"\n", "2: hardware compatibility 'turing' is unknown"),
             ("[specs.s]\noptions = { a = 1 }\n", "2: 'specs.s.options.a' must be a text"),
             ("[gates]\nslower_percent = -1\n", "2: 'gates.slower_percent' must be a number from 0 to 1000"),
+            ("[gates.skus.t44x]\nfaster_percent = 1\n", "2: unknown key 'gates.skus.t44x.faster_percent'"),
+            ("[gates.skus.\"a b\"]\nslower_percent = 1\n", "1: "),
             ("[layout]\nfolder = \"../x\"\n", "2: '../x' is no folder below"),
             ("[layout]\nfile = \"{key}.plan\"\n", "2: '{key}.plan' is no file name"),
             ("x = \n", "1: "),

@@ -1,11 +1,14 @@
-//! Whether an engine may take the place of the one that was locked before, as far as speed is concerned.
+//! Whether an engine may take the place of the one that was locked before.
 //!
-//! The verdict is that of [`compare`], the allowance that of its gate. Engines that do other work than the ones they
+//! The verdict is that of [`compare`], the limits are those of its gate. Engines that do other work than the ones they
 //! replace (another graph, precision or shape) have nothing to be held against.
 
 use planforge_report::{
     Report,
-    compare::{self, Verdict, gate},
+    compare::{
+        self, Verdict,
+        gate::{self, Limit},
+    },
 };
 use serde::Serialize;
 
@@ -14,7 +17,7 @@ use serde::Serialize;
 #[serde(tag = "outcome", content = "reason", rename_all = "snake_case")]
 pub enum Judged {
     Passed(String),
-    /// Slower by more than is allowed.
+    /// Worse by more than is allowed.
     Failed(String),
     /// Neither is shown, so it does not pass.
     Undecided(String),
@@ -29,15 +32,11 @@ impl Judged {
     }
 
     /// Why it does not pass; `None` where it does.
-    pub fn objection(&self, allowed_percent: f64) -> Option<String> {
+    pub fn objection(&self) -> Option<String> {
         match self {
             Self::Passed(_) | Self::NotApplicable(_) => None,
-            Self::Failed(reason) => {
-                Some(format!("more than {allowed_percent} % slower than what it replaces: {reason}"))
-            }
-            Self::Undecided(reason) => {
-                Some(format!("not shown to be at most {allowed_percent} % slower than what it replaces: {reason}"))
-            }
+            Self::Failed(reason) => Some(format!("worse than what it replaces: {reason}")),
+            Self::Undecided(reason) => Some(format!("not shown to be as good as what it replaces: {reason}")),
         }
     }
 }
@@ -58,24 +57,32 @@ fn other_work(base: &Report, now: &Report) -> Option<String> {
     Some(what.to_owned())
 }
 
-/// Holds `now` against `base`; its median may be slower by `allowed_percent`.
-pub fn judge(base: &Report, now: &Report, allowed_percent: f64) -> Judged {
+/// Holds `now` against `base` by `limits`; the first one that it does not keep is told.
+pub fn judge(base: &Report, now: &Report, limits: &[Limit]) -> Judged {
     if base.plan.digest == now.plan.digest {
         return Judged::Passed("it is the same plan".into());
     }
     if let Some(reason) = other_work(base, now) {
         return Judged::NotApplicable(reason);
     }
-    let comparison = match compare::compare(&[base.clone(), now.clone()]) {
+    let reports = [base.clone(), now.clone()];
+    let comparison = match compare::compare(&reports) {
         Ok(comparison) => comparison,
         Err(error) => return Judged::Undecided(error.to_string()),
     };
-    let gate = gate::judge(&comparison, allowed_percent);
-    let Some(line) = gate.lines.into_iter().next() else { return Judged::Undecided("nothing was compared".into()) };
-    match line.outcome {
-        gate::Outcome::Passed => Judged::Passed(line.reason),
-        gate::Outcome::Failed => Judged::Failed(line.reason),
-        gate::Outcome::Undecided => Judged::Undecided(line.reason),
+    let gate = gate::judge(&comparison, &reports, limits);
+    let told = |outcome: gate::Outcome| -> Option<String> {
+        let line = gate.lines.iter().find(|line| line.outcome == outcome)?;
+        let allowed = line.limit.as_ref().map(|limit| format!("{} is allowed: ", limit.words())).unwrap_or_default();
+        Some(format!("{allowed}{}", line.reason))
+    };
+    if let Some(reason) = told(gate::Outcome::Failed) {
+        return Judged::Failed(reason);
+    }
+    match (gate.passed, told(gate::Outcome::Undecided)) {
+        (true, _) => Judged::Passed(gate.lines.iter().map(|line| line.reason.clone()).collect::<Vec<_>>().join("; ")),
+        (false, Some(reason)) => Judged::Undecided(reason),
+        (false, None) => Judged::NotApplicable("no limit is for this device kind".into()),
     }
 }
 
@@ -105,10 +112,11 @@ mod tests {
     #[test]
     fn slower_than_allowed_fails_and_within_the_allowance_passes() {
         let base = sample_report(1.0);
-        assert!(matches!(judge(&base, &replacing(1.5), 5.0), Judged::Failed(_)));
-        assert!(judge(&base, &replacing(1.5), 60.0).passes());
-        assert!(judge(&base, &replacing(0.5), 0.0).passes());
-        assert!(judge(&base, &sample_report(9.0), 0.0).passes(), "a plan does not replace itself");
+        let judge = |now: &Report, percent: f64| judge(&base, now, &[Limit::of_median(percent)]);
+        assert!(matches!(judge(&replacing(1.5), 5.0), Judged::Failed(_)));
+        assert!(judge(&replacing(1.5), 60.0).passes());
+        assert!(judge(&replacing(0.5), 0.0).passes());
+        assert!(judge(&sample_report(9.0), 0.0).passes(), "a plan does not replace itself");
         assert_eq!(verdict(&base, &replacing(1.5)).0, Verdict::Slower);
     }
 
@@ -116,9 +124,22 @@ mod tests {
     fn what_nobody_can_tell_does_not_pass() {
         let mut few = replacing(1.0);
         few.accurate = false;
-        let judged = judge(&sample_report(1.0), &few, 5.0);
+        let judged = judge(&sample_report(1.0), &few, &[Limit::of_median(5.0)]);
         assert!(matches!(judged, Judged::Undecided(_)) && !judged.passes());
-        assert!(judged.objection(5.0).unwrap().starts_with("not shown to be at most 5 % slower"));
+        let objection = judged.objection().unwrap();
+        assert!(objection.contains("median latency at most 5 % slower is allowed"), "{objection}");
+    }
+
+    #[test]
+    fn every_limit_counts_and_those_of_other_devices_do_not() {
+        let (base, mut now) = (sample_report(1.0), replacing(1.0));
+        now.plan.bytes = base.plan.bytes * 2;
+        let limits = |texts: &[&str]| -> Vec<Limit> { texts.iter().map(|text| text.parse().unwrap()).collect() };
+        assert!(judge(&base, &now, &limits(&["20"])).passes());
+        let Judged::Failed(reason) = judge(&base, &now, &limits(&["20", "size=10"])) else { panic!("twice as large") };
+        assert!(reason.starts_with("plan size at most 10 % more is allowed"), "{reason}");
+        assert!(judge(&base, &now, &limits(&["20", "t4:size=10"])).passes());
+        assert!(matches!(judge(&base, &now, &limits(&["t4:size=10"])), Judged::NotApplicable(_)));
     }
 
     #[test]
@@ -129,7 +150,7 @@ mod tests {
         let mut graph = replacing(2.0);
         graph.model.digest = Digest::of(b"another model");
         for now in [precise, graph] {
-            assert!(matches!(judge(&base, &now, 5.0), Judged::NotApplicable(_)));
+            assert!(matches!(judge(&base, &now, &[Limit::of_median(5.0)]), Judged::NotApplicable(_)));
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The JSON Schema of `planforge.toml`, for editors and for whoever checks YAML and TOML in a pipeline.
 
 use crate::{
-    declaration::NAME_MAX_BYTES,
+    declaration::{GATES, GATES_OF_SKUS, NAME_MAX_BYTES},
     target::{ALL_FLEET, Class},
 };
+use planforge_report::compare::gate::Figure;
 use planforge_types::spec::{MAX_THREADS, MAX_WORKSPACE_MIB};
 use serde_json::{Map, Value, json};
 
@@ -58,14 +59,22 @@ pub fn schema(settings: &[SettingKey<'_>]) -> Value {
         "options": {"type": "object", "additionalProperties": {"type": "string"}, "description": "backend options"},
         "targets": targets("Only for these of a model's targets"),
     }));
-    let gates = table(json!({
-        "slower_percent": {
-            "type": "number",
-            "minimum": 0,
-            "maximum": 1000,
-            "description": "percent that a median may be slower than that of the engine it replaces",
-        },
-    }));
+    let limits: Map<String, Value> = GATES
+        .iter()
+        .map(|(name, figure)| {
+            let unit = if *figure == Figure::Accuracy { "percentage points" } else { "percent" };
+            let help = format!("{unit} that its {} may be worse than that of the engine it replaces", figure.words());
+            let limit = json!({"type": "number", "minimum": 0, "maximum": figure.most_percent(), "description": help});
+            ((*name).to_owned(), limit)
+        })
+        .collect();
+    let mut gates = limits.clone();
+    let of_sku = table(Value::Object(limits));
+    gates.insert(
+        GATES_OF_SKUS.into(),
+        json!({"type": "object", "additionalProperties": of_sku, "description": "Gates of single device kinds"}),
+    );
+    let gates = table(Value::Object(gates));
     let layout = table(json!({
         "folder": text("Where fetched engines go; the path starts at this file's folder"),
         "file": text("Below it; {model}, {sku} and {spec} stand for the cell's"),
@@ -167,6 +176,7 @@ mod tests {
                 .into(),
             "[gates]\nslower_percent = 2.5\n[layout]\nfolder = \"e\"\nfile = \"{model}/{sku}\"\n".into(),
             "[gates]\nslower_percent = 0\n".into(),
+            "[gates]\np99_slower_percent = 1\naccuracy_lower_points = 0.5\n[gates.skus.t4]\nsize_more_percent = 3\n".into(),
             "name = \"shop.v2\"\n".into(),
         ];
         let wrong = [
@@ -193,6 +203,8 @@ mod tests {
             "[specs.s]\noptions = { a = 1 }\n".into(),
             "[gates]\nslower_percent = -1\n".into(),
             "[gates]\nfaster_percent = 1\n".into(),
+            "[gates]\nthroughput_lower_percent = 100\n".into(),
+            "[gates.skus.t4]\nfaster_percent = 1\n".into(),
             "[layout]\nfolder = 1\n".into(),
         ];
         // Settings have a reader of their own, which sees to their kinds.

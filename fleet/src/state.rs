@@ -76,8 +76,6 @@ pub struct Seen {
     /// What a build would resolve to now.
     pub newest: Option<(Toolchain, BuildSpec)>,
     pub gate: Option<Judged>,
-    /// Percent of the gate.
-    pub allowed_percent: f64,
 }
 
 /// How the cell stands.
@@ -97,7 +95,7 @@ pub fn assess(cell: &Cell, locked: Option<&Locked>, seen: &Seen) -> State {
     if let Some(Held::No(why)) = &seen.plan {
         return State::Missing(why.clone());
     }
-    if let Some(objection) = seen.gate.as_ref().and_then(|judged| judged.objection(seen.allowed_percent)) {
+    if let Some(objection) = seen.gate.as_ref().and_then(|judged| judged.objection()) {
         return State::GateFailed(objection);
     }
     if let Some((toolchain, spec)) = &seen.newest {
@@ -141,7 +139,7 @@ mod tests {
         );
         let gone = Seen { plan: Some(Held::No("gone".into())), ..Seen::default() };
         assert_eq!(say(&cell(), &gone), State::Missing("gone".into()));
-        let slow = Seen { gate: Some(Judged::Failed("slow".into())), allowed_percent: 5.0, ..Seen::default() };
+        let slow = Seen { gate: Some(Judged::Failed("slow".into())), ..Seen::default() };
         assert_eq!(say(&cell(), &slow).name(), "gate failed");
         let newer = Toolchain { version: "10.4.0".into(), ..locked.toolchain.clone() };
         let outdated = say(&cell(), &Seen { newest: Some((newer, BuildSpec::default())), ..Seen::default() });

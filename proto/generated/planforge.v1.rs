@@ -1433,6 +1433,17 @@ pub struct CollectGarbageReply {
     /// the first of them
     #[prost(message, repeated, tag = "7")]
     pub gone: ::prost::alloc::vec::Vec<GoneEngine>,
+    /// A dry run counts the first of these only.
+    #[prost(uint64, tag = "8")]
+    pub events: u64,
+    #[prost(uint64, tag = "9")]
+    pub logs: u64,
+    /// sent or given beside a model, and named by no job
+    #[prost(uint64, tag = "10")]
+    pub files: u64,
+    /// of which there is a newer one
+    #[prost(uint64, tag = "11")]
+    pub reports: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GoneEngine {

@@ -88,16 +88,28 @@ impl Farm {
     /// `locks` names the host: two
     /// agents with the same lock folder are on one host and guard the same devices.
     pub fn start_agent(&self, name: &str, host: &str, token: Option<&str>) -> Process {
+        let url = self.url.clone();
+        self.start_agent_at(&url, name, host, token)
+    }
+
+    /// The same by another way to the coordinator.
+    pub fn start_agent_at(&self, url: &str, name: &str, host: &str, token: Option<&str>) -> Process {
+        Process::start(&format!("agent-{name}"), self.folder.path(), self.agent_command(url, name, host, token))
+    }
+
+    /// What starts such an agent.
+    pub fn agent_command(&self, url: &str, name: &str, host: &str, token: Option<&str>) -> Command {
         let home = self.home(&format!("agent-{name}"));
         let locks = self.folder.path().join(format!("locks-{host}"));
         fs::create_dir_all(&locks).expect("a lock folder");
         let mut command = self.command_as(&home, Some(token.unwrap_or(&self.admin)));
         command
+            .env("PLANFORGE_SERVER", url)
             .args(["agent", "--measure-budget-s", "3", "--name", name, "--state"])
             .arg(home.join("state"))
             .arg("--lock-dir")
             .arg(locks);
-        Process::start(&format!("agent-{name}"), self.folder.path(), command)
+        command
     }
 
     /// A home folder of its own for one process.

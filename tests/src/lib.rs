@@ -7,9 +7,11 @@
 //! |---|---|
 //! | [`process`] | one started program: its log, its death, its whole group |
 //! | [`farm`] | a coordinator with agents, as processes |
+//! | [`browser`] | headless Chromium: tabs, screens, what scripts say |
 //! | [`boards`] | GPUs that are not there |
 //! | [`fleet`] | hosts with such GPUs, and toolchains for them |
 //! | [`models`] | model files the tests build |
+//! | [`proxy`] | a way to a coordinator that can be cut |
 //! | [`release`] | release packages, as tests make them |
 //! | [`releases`] | a farm of the release before |
 //! | [`scripted`] | an agent with such GPUs |
@@ -18,10 +20,12 @@
 //! Invariant: nothing here reaches into the product's memory; what a test knows it learned as a user would.
 
 pub mod boards;
+pub mod browser;
 pub mod farm;
 pub mod fleet;
 pub mod models;
 pub mod process;
+pub mod proxy;
 pub mod release;
 pub mod releases;
 pub mod scripted;

@@ -138,6 +138,23 @@ fn batches_are_swept_on_the_stored_plan_and_layers_stand_beside_what_the_device_
     for words in ["64: not measured: the profile allows", "ceilings    copy ", " of memory"] {
         assert!(shown.contains(words), "no '{words}' in {shown}");
     }
+
+    let best = |flags: &[&str]| {
+        let mut best = process::command(home.path());
+        best.args(["best", "digits.onnx", "--json", "--data"]).arg(home.path().join("data")).args(flags);
+        process::run(best)
+    };
+    let answer = |flags: &[&str]| -> Value { serde_json::from_slice(&best(flags).stdout).unwrap() };
+    let by_latency = answer(&["--by", "latency"]);
+    // What was disturbed all the time, on a machine that is busy otherwise, is left out and said.
+    let told = ["candidates", "left_out"].map(|list| by_latency[list].as_array().unwrap().clone()).concat();
+    let mut known: Vec<u64> = told.iter().map(|one| one["batch"].as_u64().unwrap()).collect();
+    known.sort_unstable();
+    known.dedup();
+    assert_eq!(known, [1, 8, 32], "every point of the sweep is a candidate: {by_latency}");
+    assert!(told.iter().all(|one| one["plan_digest"] == swept["plan_digest"]), "{by_latency}");
+    let nothing = best(&["--p99", "0.001us"]);
+    assert_eq!(nothing.status.code(), Some(3), "{}", String::from_utf8_lossy(&nothing.stderr));
 }
 
 #[test]

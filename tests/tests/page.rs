@@ -1,10 +1,13 @@
 //! The status page in a real browser, and what a page of somebody else can do to the farm from there.
 
 use planforge_tests::{
+    browser::{Browser, SCREENS, Tab},
     farm::{Farm, Link, id_of},
     models, process,
+    release::root,
 };
 use std::{
+    fs,
     io::{Read as _, Write as _},
     net::TcpListener,
     path::Path,
@@ -14,13 +17,7 @@ use std::{
 
 /// The page as the browser has it after its scripts ran for `budget_ms`; the browser keeps what it knows in `profile`.
 fn dom(profile: &Path, url: &str, budget_ms: u32) -> String {
-    let browser = ["chromium", "chromium-browser", "google-chrome"]
-        .into_iter()
-        .find(|name| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success()));
-    let Some(browser) = browser else {
-        panic!("no Chromium: install the package chromium, or run ./test.sh, which does");
-    };
-    let mut command = Command::new(browser);
+    let mut command = Command::new(Browser::program());
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]);
     command.args(["--disable-background-networking", "--disable-component-update", "--dump-dom"]);
     command.arg(format!("--user-data-dir={}", profile.join("browser").display()));
@@ -52,9 +49,11 @@ fn the_page_shows_jobs_devices_and_engines() {
     let job = farm.wait_ended(&id);
     assert_eq!(job["state"], "succeeded", "{job}");
 
-    let page = dom(&profile, &farm.url, 2000);
+    let page = dom(&profile, &format!("{}/jobs", farm.url), 2000);
     assert!(page.contains("cpu-x86-64-v2") && page.contains("succeeded"), "{page}");
     assert!(page.contains(&id[..8]), "{page}");
+    let page = dom(&profile, &farm.url, 2000);
+    assert!(page.contains("cpu-x86-64-v2") && page.contains("href=\"/plans/"), "{page}");
     assert!(!page.contains("<script>alert"), "names are escaped: {page}");
 
     let page = dom(&profile, &format!("{}/jobs/{id}", farm.url), 2000);
@@ -67,13 +66,171 @@ fn the_page_shows_jobs_devices_and_engines() {
 fn a_link_signs_one_browser_in_once() {
     let farm = Farm::start(Link::Loopback);
     let stranger = dom(&farm.home("stranger"), &farm.url, 2000);
-    assert!(stranger.contains("Log in") && !stranger.contains("id=\"jobs\""), "{stranger}");
+    assert!(stranger.contains("Log in") && !stranger.contains("id=\"coverage\""), "{stranger}");
     let first = farm.home("first");
     let (page, link) = sign_in(&farm, &first);
-    assert!(page.contains("id=\"jobs\"") && page.contains("admin (admin)") && page.contains("Log out"), "{page}");
-    assert!(dom(&first, &farm.url, 2000).contains("id=\"jobs\""), "the browser stays signed in");
+    assert!(page.contains("id=\"coverage\"") && page.contains("admin (admin)") && page.contains("Log out"), "{page}");
+    assert!(dom(&first, &farm.url, 2000).contains("id=\"coverage\""), "the browser stays signed in");
     let second = dom(&farm.home("second"), &link, 4000);
-    assert!(second.contains("used already") && !second.contains("id=\"jobs\""), "{second}");
+    assert!(second.contains("used already") && !second.contains("id=\"coverage\""), "{second}");
+}
+
+/// A browser that is signed in, with one tab.
+fn signed_in(farm: &Farm) -> (Browser, Tab) {
+    let mut browser = Browser::start(&farm.home("browser"));
+    let tab = browser.tab();
+    let link = farm.json(&["open"])["url"].as_str().expect("a link").to_owned();
+    browser.open(&tab, &link);
+    browser.until(&tab, "!!document.body && !!document.getElementById('coverage')");
+    (browser, tab)
+}
+
+/// A farm with an engine, a job that failed, one that waits, and names that are markup; and the addresses of its pages.
+fn lived_in() -> (Farm, process::Process, Vec<String>) {
+    let farm = Farm::start(Link::Loopback);
+    let agent = farm.start_agent("one", "host", None);
+    farm.wait_agents(1);
+    let model = farm.path().join("<b>nets & co<b>.onnx");
+    models::convolutions(&model, 2, 16, 14, 7);
+    let id = id_of(&farm.submit(&model, &["--sku", "cpu-x86-64-v2", "--threads", "1", "--tag", "night=1"])[0]);
+    let job = farm.wait_ended(&id);
+    assert_eq!(job["state"], "succeeded", "{job}");
+    let waits = farm.submit(&model, &["--sku", "a100-sxm4-40gb", "--wait-for-device"]);
+    let (plan, request) = (&job["plan_digest"], &job["request_id"]);
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_else(|| panic!("{job}")).to_owned();
+    let paths = vec![
+        "/".to_owned(),
+        "/jobs".into(),
+        format!("/jobs/{id}"),
+        format!("/jobs/{}", id_of(&waits[0])),
+        format!("/requests/{}", text(request)),
+        "/engines".into(),
+        format!("/plans/{}", text(plan)),
+        format!("/models/{}", text(&job["model"]["digest"])),
+        "/devices".into(),
+        "/farm".into(),
+        "/activity".into(),
+        "/api".into(),
+        "/jobs/nothing".into(),
+    ];
+    (farm, agent, paths)
+}
+
+/// Runs the rules of axe in a tab; what it finds, one line each.
+const FINDINGS: &str =
+    "axe.run(document, { resultTypes: ['violations'] }).then((found) => found.violations.flatMap((rule) =>
+    rule.nodes.map((node) => rule.id + ' (' + rule.impact + '): ' + node.html.slice(0, 200))).join('\\n'))";
+
+#[test]
+fn no_page_has_a_finding_of_axe_or_an_error_or_is_wider_than_its_screen() {
+    let (farm, _agent, paths) = lived_in();
+    let axe = fs::read_to_string(root().join("target/axe-package/axe_playwright_python/axe.min.js"));
+    if axe.is_err() {
+        assert!(std::env::var_os("CI").is_none(), "test.sh installs axe");
+        planforge_skipped::skipped("axe is not installed: ./test.sh installs it");
+    }
+    let pictures = std::env::var_os("PLANFORGE_PAGE_PICTURES");
+    let (mut browser, tab) = signed_in(&farm);
+    let mut wrong = Vec::new();
+    for (number, path) in paths.iter().enumerate() {
+        for screen in SCREENS {
+            browser.look_as(&tab, screen);
+            browser.open(&tab, &format!("{}{path}", farm.url));
+            if let Some(folder) = &pictures {
+                let name = format!("{number}-{}.png.base64", screen.name);
+                fs::write(Path::new(folder).join(name), browser.picture(&tab)).expect("a picture");
+            }
+            let wide = browser.eval(&tab, "document.documentElement.scrollWidth").as_i64().unwrap_or(0);
+            if wide > i64::from(screen.width) {
+                wrong.push(format!("{path} {}: {wide} pixels wide", screen.name));
+            }
+            if let Ok(axe) = &axe {
+                browser.eval(&tab, axe);
+                let found = browser.eval(&tab, FINDINGS);
+                wrong.extend(
+                    found.as_str().unwrap_or("?").lines().map(|line| format!("{path} {}: {line}", screen.name)),
+                );
+            }
+        }
+    }
+    let expected = |complaint: &String| complaint.contains("/jobs/nothing");
+    wrong.extend(browser.complaints(&tab).into_iter().filter(|complaint| !expected(complaint)));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn an_update_brings_rows_and_leaves_focus_and_selection_alone() {
+    let (farm, _agent, _) = lived_in();
+    let (mut browser, tab) = signed_in(&farm);
+    browser.open(&tab, &format!("{}/jobs", farm.url));
+    browser.until(&tab, "document.getElementById('live').textContent === 'live'");
+    browser.eval(&tab, "document.querySelector('#jobs-rows a').focus(); getSelection().selectAllChildren(document.querySelector('#jobs-rows td.wide')); window.before = document.querySelector('#jobs-rows tr'); 1");
+    let model = farm.path().join("later.onnx");
+    models::convolutions(&model, 1, 8, 8, 3);
+    farm.submit(&model, &["--sku", "a100-sxm4-40gb", "--wait-for-device"]);
+    browser.until(&tab, "document.getElementById('jobs-rows').textContent.includes('later.onnx')");
+    let kept = "document.querySelector('#jobs-rows tr') === window.before && document.activeElement.closest('tr') === window.before && getSelection().toString().includes('nets & co')";
+    assert_eq!(browser.eval(&tab, kept), true);
+    // A slash goes to the search.
+    browser.eval(&tab, "document.activeElement.blur(); document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '/', bubbles: true })); 1");
+    assert_eq!(browser.eval(&tab, "document.activeElement.name"), "model");
+    assert_eq!(browser.complaints(&tab), Vec::<String>::new());
+}
+
+#[test]
+fn tabs_share_one_stream_and_hidden_ones_have_none() {
+    let (farm, _agent, _) = lived_in();
+    let (mut browser, first) = signed_in(&farm);
+    let second = browser.tab();
+    let watchers = |what: &str, count: u64| {
+        planforge_tests::eventually(what, || {
+            let metrics = farm.page("metrics");
+            let line = metrics
+                .lines()
+                .find(|line| line.starts_with("planforge") && line.contains("watchers"))
+                .unwrap_or("none")
+                .to_owned();
+            if line.ends_with(&format!(" {count}")) { Ok(()) } else { Err(line) }
+        });
+    };
+    browser.open(&first, &format!("{}/jobs", farm.url));
+    browser.open(&second, &format!("{}/engines", farm.url));
+    for tab in [&first, &second] {
+        // A tab that nobody brought to the front is hidden to its page, where the browser says so.
+        browser.eval(tab, "Object.defineProperty(document, 'hidden', { get: () => !!window.isAway, configurable: true }); document.dispatchEvent(new Event('visibilitychange')); 1");
+        browser.until(tab, "document.getElementById('live').textContent === 'live'");
+    }
+    watchers("both pages are followed", 2);
+    let connections = browser.eval(
+        &second,
+        "performance.getEntriesByType('resource').filter((entry) => entry.name.includes('/events')).length",
+    );
+    assert_eq!(connections, 0, "the stream is the worker's, not the tab's");
+    browser.eval(&first, "window.isAway = true; document.dispatchEvent(new Event('visibilitychange')); 1");
+    watchers("a hidden tab is not followed", 1);
+    browser.eval(&second, "window.isAway = true; document.dispatchEvent(new Event('visibilitychange')); 1");
+    watchers("nor is any", 0);
+    browser.eval(&first, "window.isAway = false; document.dispatchEvent(new Event('visibilitychange')); 1");
+    watchers("what is seen again is followed", 1);
+    let model = farm.path().join("later.onnx");
+    models::convolutions(&model, 1, 8, 8, 3);
+    farm.submit(&model, &["--sku", "a100-sxm4-40gb", "--wait-for-device"]);
+    browser.until(&first, "document.getElementById('jobs-rows').textContent.includes('later.onnx')");
+}
+
+#[test]
+fn a_person_cancels_and_repeats_a_job_by_its_buttons() {
+    let (farm, _agent, paths) = lived_in();
+    let (mut browser, tab) = signed_in(&farm);
+    browser.open(&tab, &format!("{}{}", farm.url, paths[3]));
+    browser.eval(&tab, "document.querySelector('form.act button').click(); 1");
+    browser.until(&tab, "!!document.querySelector('#job-head .pill.off')");
+    browser.eval(&tab, "document.querySelector('form.act button').click(); 1");
+    browser.until(&tab, &format!("location.pathname.startsWith('/jobs/') && location.pathname !== '{}'", paths[3]));
+    browser.open(&tab, &format!("{}/devices", farm.url));
+    browser.eval(&tab, "document.querySelector('form[action=\"/do/drain\"] button').click(); 1");
+    browser.until(&tab, "!!document.querySelector('form[action=\"/do/resume\"] button')");
+    assert_eq!(browser.complaints(&tab), Vec::<String>::new());
 }
 
 /// A web site on another port of this machine. Its page sends what a page may send without asking anybody, and says
@@ -146,7 +303,7 @@ fn a_foreign_page_changes_nothing_in_a_browser_that_is_signed_in() {
     let farm = Farm::start(Link::Loopback);
     let profile = farm.home("browser");
     let (page, _) = sign_in(&farm, &profile);
-    assert!(page.contains("id=\"jobs\""), "{page}");
+    assert!(page.contains("id=\"coverage\""), "{page}");
     let before = [farm.json(&["token", "list"])["tokens"].clone(), farm.json(&["plugins", "list"])];
 
     let seen = dom(&profile, &foreign_site(&farm.url), 20_000);

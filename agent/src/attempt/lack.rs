@@ -42,10 +42,8 @@ pub fn oom_kills() -> Option<u64> {
 /// Bytes of memory that this agent's workers may use together: the machine's, or what its control groups allow. 0: unknown.
 pub fn memory_bytes() -> u64 {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_total(&text));
-    let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| {
-        let path = text.lines().find_map(|line| line.strip_prefix("0::"))?.to_owned();
-        group_limit(&path, |file| fs::read_to_string(file).ok())
-    });
+    let groups = fs::read_to_string("/proc/self/cgroup").ok();
+    let group = groups.and_then(|text| group_limit(&text, |file| fs::read_to_string(file).ok()));
     [machine, group].into_iter().flatten().min().unwrap_or(0)
 }
 
@@ -54,18 +52,28 @@ fn mem_total(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The smallest limit of a control group (version 2) and of those around it.
-fn group_limit(path: &str, read: impl Fn(&str) -> Option<String>) -> Option<u64> {
+/// The smallest limit of a process's control groups, of either version, and of those around them. `groups` is what the
+/// kernel says of the process: a line each, `NUMBER:CONTROLLERS:PATH`.
+fn group_limit(groups: &str, read: impl Fn(&str) -> Option<String>) -> Option<u64> {
     let mut smallest = None;
-    let mut path = path.trim_end_matches('/');
-    loop {
-        let limit = read(&format!("/sys/fs/cgroup{path}/memory.max")).and_then(|text| text.trim().parse::<u64>().ok());
-        smallest = [smallest, limit].into_iter().flatten().min();
-        match path.rsplit_once('/') {
-            Some((around, _)) => path = around,
-            None => return smallest,
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        let mut path = Some(path.trim_end_matches('/'));
+        while let Some(at) = path {
+            let limit = read(&format!("{root}{at}/{file}")).and_then(|text| text.trim().parse::<u64>().ok());
+            smallest = [smallest, limit].into_iter().flatten().min();
+            path = at.rsplit_once('/').map(|(around, _)| around);
         }
     }
+    smallest
 }
 
 #[cfg(test)]
@@ -96,10 +104,13 @@ mod tests {
         let read = |file: &str| match file {
             "/sys/fs/cgroup/a/b/memory.max" => Some("max\n".to_owned()),
             "/sys/fs/cgroup/a/memory.max" => Some("1000\n".to_owned()),
+            "/sys/fs/cgroup/memory/c/memory.limit_in_bytes" => Some("900\n".to_owned()),
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes" => Some("9223372036854771712\n".to_owned()),
             _ => None,
         };
-        assert_eq!(group_limit("/a/b", read), Some(1_000));
-        assert_eq!(group_limit("/", read), None);
+        assert_eq!(group_limit("0::/a/b\n", read), Some(1_000));
+        assert_eq!(group_limit("0::/\n3:cpuset:/a\n", read), None);
+        assert_eq!(group_limit("4:cpu,memory:/c/d\n0::/\n", read), Some(900), "the older kind of groups");
         assert!(memory_bytes() > 0, "this machine says how much it has");
     }
 }

@@ -1,14 +1,15 @@
 //! Model files by digest, kept between jobs, and the folders that attempts see of them.
 //!
 //! Files are downloaded once, verified whenever they are used, and hard-linked into an attempt's folder under the
-//! names the model knows its external data by. The cache is bounded; the longest unused files go first, and a file
-//! that is in use lives on through its links.
+//! names the model knows its external data by. The cache is bounded with all else that the host keeps
+//! (`host/room.rs`); what an attempt is laying out, or has a link to, stays.
 
 use super::blocking::blocking;
+use crate::host::room::{Freed, Room};
 use planforge_client::{BlobError, Blobs};
 use planforge_types::{Digest, DigestWriter};
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs::{self, File, FileTimes},
     io,
     os::unix::fs::PermissionsExt as _,
@@ -46,14 +47,15 @@ impl ModelError {
 #[derive(Clone, Debug)]
 pub struct ModelCache {
     folder: PathBuf,
-    limit_bytes: u64,
+    /// Of all that the host keeps.
+    room: Room,
     /// Downloads in progress, so that two devices never fetch one file twice.
     busy: Arc<Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>>,
 }
 
 impl ModelCache {
-    pub fn new(folder: PathBuf, limit_bytes: u64) -> Self {
-        Self { folder, limit_bytes, busy: Arc::default() }
+    pub fn new(folder: PathBuf, room: Room) -> Self {
+        Self { folder, room, busy: Arc::default() }
     }
 
     fn path(&self, digest: Digest) -> PathBuf {
@@ -81,7 +83,6 @@ impl ModelCache {
         let sound = blocking(move || is_sound(&check, digest)).await;
         if !sound {
             blobs.download_to_cache(digest, &cached).await?;
-            self.trim(digest).await;
         }
         blocking(move || {
             fs::set_permissions(&cached, fs::Permissions::from_mode(0o444))
@@ -91,7 +92,11 @@ impl ModelCache {
             }
             fs::hard_link(&cached, &at).map_err(ModelError::disk("link", &at))
         })
-        .await
+        .await?;
+        if !sound {
+            self.make_room().await;
+        }
+        Ok(())
     }
 
     /// Lays the files of a model out in `folder`, replacing what is there, and returns the path of the ONNX file, the first of them.
@@ -121,15 +126,23 @@ impl ModelCache {
         Ok(first.expect("there is at least one file"))
     }
 
-    /// Removes the longest unused files until the bound holds; `keep` was just fetched.
-    async fn trim(&self, keep: Digest) {
-        let (folder, limit, keep) = (self.folder.clone(), self.limit_bytes, self.path(keep));
-        blocking(move || {
-            if let Err(error) = trim(&folder, limit, &keep) {
-                tracing::warn!(folder = %folder.display(), %error, "cannot trim the model cache");
-            }
-        })
-        .await;
+    /// Makes what the host keeps fit its bound; files that an attempt is laying out stay.
+    pub async fn make_room(&self) {
+        let cache = self.clone();
+        let freed = blocking(move || {
+            let laid_out = cache.laid_out();
+            cache.room.make(&|path| laid_out.contains(path), SystemTime::now())
+        });
+        let Freed { files, bytes } = freed.await;
+        if files > 0 {
+            tracing::info!(files, bytes, "removed what was used longest ago of this host's models and caches");
+        }
+    }
+
+    /// Files between their download and the links to them.
+    fn laid_out(&self) -> BTreeSet<PathBuf> {
+        let busy = self.busy.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        busy.iter().filter(|(_, turn)| turn.strong_count() > 0).map(|(digest, _)| self.path(*digest)).collect()
     }
 }
 
@@ -145,30 +158,6 @@ pub(super) fn is_sound(path: &Path, digest: Digest) -> bool {
     tracing::warn!(path = %path.display(), "a cached file does not match its digest; fetching it again");
     let _ = fs::remove_file(path);
     false
-}
-
-fn trim(folder: &Path, limit_bytes: u64, keep: &Path) -> io::Result<()> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let metadata = entry.metadata()?;
-        // Files being downloaded have hidden names.
-        if metadata.is_file() && !entry.file_name().to_string_lossy().starts_with('.') {
-            files.push((metadata.modified()?, metadata.len(), entry.path()));
-        }
-    }
-    files.sort();
-    let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
-    for (_, bytes, path) in files {
-        if total <= limit_bytes {
-            break;
-        }
-        if path != keep {
-            fs::remove_file(&path)?;
-            total -= bytes;
-        }
-    }
-    Ok(())
 }
 
 /// A file name of a model as a path below its folder.
@@ -195,19 +184,20 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_longest_unused_files_go_first() {
+    #[tokio::test]
+    async fn what_is_being_laid_out_stays() {
         let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        for (age, name) in [(30, "old"), (20, "middle"), (10, "new"), (40, ".loading")] {
-            fs::write(path(name), [0; 100]).unwrap();
-            let at = SystemTime::now() - std::time::Duration::from_secs(age);
-            File::options().write(true).open(path(name)).unwrap().set_modified(at).unwrap();
+        let cache = ModelCache::new(folder.path().to_owned(), Room::new(vec![folder.path().to_owned()], 0));
+        let (one, other) = (Digest::of(b"one"), Digest::of(b"other"));
+        for digest in [one, other] {
+            fs::write(cache.path(digest), "x").unwrap();
         }
-        trim(folder.path(), 250, &path("new")).unwrap();
-        assert!(!path("old").exists() && path("middle").exists() && path("new").exists());
-        trim(folder.path(), 0, &path("new")).unwrap();
-        assert!(!path("middle").exists() && path("new").exists() && path(".loading").exists());
+        let turn = cache.turn(one);
+        cache.make_room().await;
+        assert!(cache.path(one).exists() && !cache.path(other).exists());
+        drop(turn);
+        cache.make_room().await;
+        assert!(!cache.path(one).exists());
     }
 
     #[test]

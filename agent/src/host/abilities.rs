@@ -17,7 +17,7 @@ const PRECISIONS: [Precision; 7] = [
     Precision::Fp8,
     Precision::Best,
 ];
-/// Names of options are looked at by the compiler itself.
+/// The compiler looks at the names of options itself.
 const ANY_OPTION: &str = "*";
 
 /// Wishes beside precision, by the field of a build spec that they stand in.
@@ -65,7 +65,7 @@ pub(crate) fn abilities(
     Some(v1::Abilities {
         precisions: precisions.map(ToString::to_string).collect(),
         features: wishes().into_iter().filter(|(_, spec)| can(spec.clone())).map(|(name, _)| name.into()).collect(),
-        options: vec![ANY_OPTION.into()],
+        options: compiler.options(sku).unwrap_or(&[ANY_OPTION]).iter().map(|name| (*name).to_owned()).collect(),
         never_measures: compiler.never_measures(sku).iter().map(|name| (*name).to_owned()).collect(),
     })
 }

@@ -7,6 +7,7 @@
 //! | [`lock`] | one job per device, guarded for the whole host |
 //! | [`owner`] | which process has a file's lock, by the kernel's word |
 //! | [`proc`] | processes and how ours are found and ended |
+//! | [`room`] | a bound for what could be got again: models, timing caches |
 //! | [`state`] | the agent's own folder: identity, results not yet acknowledged, caches, scratch |
 
 mod abilities;
@@ -14,4 +15,5 @@ pub mod devices;
 pub mod lock;
 pub mod owner;
 pub mod proc;
+pub mod room;
 pub mod state;

@@ -33,6 +33,11 @@ const PRIVATE_MODE: u32 = 0o600;
 /// Longest job id that is taken; ids become file names.
 const JOB_ID_MAX_BYTES: usize = 64;
 
+/// Where an agent's own folder has model files, named by their digests.
+pub fn models_folder(root: &Path) -> PathBuf {
+    root.join("models")
+}
+
 /// Why the agent's folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
@@ -139,7 +144,7 @@ impl StateFolder {
     }
 
     pub fn models(&self) -> PathBuf {
-        self.root.join("models")
+        models_folder(&self.root)
     }
 
     pub fn ceilings(&self) -> PathBuf {
@@ -156,6 +161,11 @@ impl StateFolder {
 
     pub fn scratch(&self) -> PathBuf {
         self.root.join("scratch")
+    }
+
+    /// Folders of what this agent could get again.
+    pub fn kept(&self) -> Vec<PathBuf> {
+        vec![self.models(), self.caches(), self.ceilings(), self.oracles()]
     }
 
     pub fn outbox(&self) -> Outbox {

@@ -131,6 +131,7 @@ impl Agent {
                 self.sampler.window(&running.lease.device, false);
                 self.pump_log(key);
                 self.running.remove(key);
+                self.make_room();
                 match finished {
                     Some(finished) => {
                         tracing::info!(

@@ -26,6 +26,7 @@ use crate::{
     host::{
         devices::by_id,
         proc::ProcessId,
+        room::Room,
         state::{Outbox, StateFolder, new_id},
     },
 };
@@ -54,6 +55,8 @@ use tokio_util::task::AbortOnDropHandle;
 const NOTES_WAITING: usize = 256;
 /// How often progress and logs are forwarded.
 const PUMP_INTERVAL: Duration = Duration::from_millis(200);
+/// How often an idle agent looks whether what it keeps is still of use; it does at every attempt's end, too.
+const ROOM_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long an agent that ends waits for its last results to be acknowledged; they stay on disk.
 const FAREWELL: Duration = Duration::from_secs(5);
 const FAREWELL_EMBEDDED: Duration = Duration::from_secs(1);
@@ -118,6 +121,9 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let mut recheck = interval(Duration::from_millis(agent.config.limits.device_retry_ms.max(1)));
     recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
     recheck.reset();
+    // The first at once: what earlier processes left.
+    let mut room = interval(ROOM_INTERVAL);
+    room.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (checked, mut checked_in) = mpsc::channel::<Checked>(NOTES_WAITING);
     let mut drain_until: Option<Instant> = None;
     let mut farewell_until: Option<Instant> = None;
@@ -153,6 +159,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
             Some((key, note)) = notes_in.recv() => agent.on_note(&key, note),
             Some(devices) = found_in.recv() => agent.on_devices(devices),
             Some((device, result)) = checked_in.recv() => agent.on_checked(&device, result),
+            _ = room.tick() => agent.make_room(),
             _ = recheck.tick(), if !agent.unusable.is_empty() => agent.look_at(agent.unusable.keys().cloned().collect(), &checked),
             // A driver that hangs holds one thread, not one more at every round.
             _ = refresh.tick(), if looking.as_ref().is_none_or(JoinHandle::is_finished) => {
@@ -191,7 +198,7 @@ impl Agent {
             process: ProcessId::current().ok_or(AgentError::NoProc)?,
             worker_command: config.worker_command.clone(),
             blobs: client.blobs().clone(),
-            models: ModelCache::new(state.models(), limits.model_cache_bytes),
+            models: ModelCache::new(state.models(), Room::new(state.kept(), limits.cache_bytes)),
             scratch: state.scratch(),
             caches: Caches::new(state.caches(), Joins::new(config.devices.clone())),
             ceilings: state.ceilings(),
@@ -247,6 +254,12 @@ impl Agent {
         self.say(Say::Inventory(v1::Inventory { devices: self.wire_devices() }));
     }
 
+    /// Makes what this host keeps fit its bound, beside everything else.
+    fn make_room(&self) {
+        let shared = self.shared.clone();
+        tokio::spawn(async move { shared.models.make_room().await });
+    }
+
     /// Says goodbye, and waits until it is on its way.
     async fn farewell(mut self) -> Result<(), AgentError> {
         if !self.ended.is_empty() {
@@ -259,6 +272,8 @@ impl Agent {
         if let Some(link) = self.link.take() {
             link.finish(FAREWELL_EMBEDDED).await;
         }
+        // An agent of one command would never come to it otherwise.
+        self.shared.models.make_room().await;
         tracing::info!("agent ends");
         Ok(())
     }

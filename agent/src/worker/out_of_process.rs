@@ -121,6 +121,10 @@ impl Compiler for OutOfProcess {
         self.inner.never_measures(sku)
     }
 
+    fn options(&self, sku: &Sku) -> Option<&'static [&'static str]> {
+        self.inner.options(sku)
+    }
+
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
         self.inner.check(request)
     }

@@ -69,6 +69,10 @@ impl Compiler for CpuCompiler {
         &[extras::SWEEP_STREAMS, extras::TRACE]
     }
 
+    fn options(&self, _sku: &Sku) -> Option<&'static [&'static str]> {
+        Some(&[OPTION_FORCE_TACTIC])
+    }
+
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
         level(request)?;
         let spec = &request.spec;

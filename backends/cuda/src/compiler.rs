@@ -101,6 +101,10 @@ impl Compiler for CudaCompiler {
         }
     }
 
+    fn options(&self, _sku: &Sku) -> Option<&'static [&'static str]> {
+        Some(&[])
+    }
+
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
         Self::check_spec(request)?;
         if let Some(missing) = versions::missing() {

@@ -11,7 +11,7 @@ use crate::{
     oracle::OrtOracle,
     plan::{self, PlanManifest},
     session::{Provider, Runtime, Setup, Spinning},
-    settings::{check_level, check_spec, optimization, provider_of, refuse, threads},
+    settings::{OPTIONS, check_level, check_spec, optimization, provider_of, refuse, threads},
 };
 use planforge_backend::{
     Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, Oracle, PlanIdentity,
@@ -152,6 +152,10 @@ impl Compiler for OnnxRuntimeCompiler {
 
     fn never_measures(&self, _sku: &Sku) -> &'static [&'static str] {
         &[extras::SWEEP_STREAMS, extras::TRACE]
+    }
+
+    fn options(&self, _sku: &Sku) -> Option<&'static [&'static str]> {
+        Some(&OPTIONS)
     }
 
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {

@@ -10,6 +10,8 @@ pub const OPTION_PROVIDER: &str = "provider";
 /// Option of the build spec: `off` for threads that never spin while they wait, `run` (the default) for threads that
 /// spin within a run and stop at its end.
 pub const OPTION_SPINNING: &str = "spinning";
+/// All there are.
+pub const OPTIONS: [&str; 2] = [OPTION_PROVIDER, OPTION_SPINNING];
 
 pub(crate) fn refuse(message: impl Into<String>, hint: &str) -> BackendError {
     BackendError::new(FailureClass::Model, message).with_hint(hint)
@@ -71,9 +73,8 @@ pub(crate) fn check_spec(spec: &BuildSpec, sku: &Sku) -> Result<(), BackendError
     if let Some((_, what)) = refusals.iter().find(|(given, _)| *given) {
         return Err(refuse(format!("the onnxruntime backend does not support {what}"), "leave it out of the spec"));
     }
-    let known = [OPTION_PROVIDER, OPTION_SPINNING];
-    if let Some(name) = spec.options.keys().find(|name| !known.contains(&name.as_str())) {
-        let known = known.join(" and ");
+    if let Some(name) = spec.options.keys().find(|name| !OPTIONS.contains(&name.as_str())) {
+        let known = OPTIONS.join(" and ");
         return Err(refuse(
             format!("the onnxruntime backend has no option {name}; it has {known}"),
             "leave the option out",

@@ -86,6 +86,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     const MS_PER_S: u64 = 1000;
     let limits = &mut config.limits;
     limits.job_ms = args.job_limit_s.map_or(limits.job_ms, |s| s * MS_PER_S);
+    limits.cache_bytes = context.settings.agent_cache_bytes()?.unwrap_or(limits.cache_bytes);
     limits.drain_ms = args.drain_s.map_or(limits.drain_ms, |s| s * MS_PER_S);
     if let Some(asked_s) = args.measure_budget_s {
         (limits.measure_budget_ms, limits.strict_measure_budget) = (asked_s * MS_PER_S, true);

@@ -4,7 +4,7 @@ use crate::{
     ages,
     context::Context,
     failure::Failure,
-    local::{DataFolder, Record},
+    local::{DataFolder, Record, copies},
     settings::Key,
     signals,
 };
@@ -65,6 +65,9 @@ pub struct ListenArgs {
     #[arg(long, value_name = "DAYS", default_value_t = ScrubOptions::default().period.as_secs() / DAY_S, hide_short_help = true,
           value_parser = clap::value_parser!(u64).range(1..=3_650))]
     pub scrub_days: u64,
+    /// Folder with copies of blobs (another farm's blobs, a backup's): what is damaged here is taken from there; repeat for several
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    pub blobs_copy: Vec<PathBuf>,
     /// Nothing any more: every address asks for a token
     #[arg(long, hide = true)]
     pub require_token: bool,
@@ -82,9 +85,21 @@ pub struct ListenArgs {
     #[arg(long, value_name = "N", default_value_t = FarmConfig::default().audit_lines as u32, hide_short_help = true,
           value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     pub audit_lines: u32,
-    /// How long ended jobs are kept with their events and logs, such as 90d; 'ever': for ever
+    /// How long ended jobs are kept, such as 90d; 'ever': for ever
     #[arg(long, value_name = "AGE", default_value = "90d", hide_short_help = true, value_parser = parse_keep)]
     pub keep_jobs: Keep,
+    /// How long events are kept, of jobs that are kept for longer
+    #[arg(long, value_name = "AGE", default_value = "30d", hide_short_help = true, value_parser = parse_keep)]
+    pub keep_events: Keep,
+    /// How long logs of attempts are kept, likewise
+    #[arg(long, value_name = "AGE", default_value = "30d", hide_short_help = true, value_parser = parse_keep)]
+    pub keep_logs: Keep,
+    /// How long measurements of a plan are kept of which there is a newer one
+    #[arg(long, value_name = "AGE", default_value = "90d", hide_short_help = true, value_parser = parse_keep)]
+    pub keep_reports: Keep,
+    /// How long files are kept that were sent and never named by a job
+    #[arg(long, value_name = "AGE", default_value = "7d", hide_short_help = true, value_parser = parse_keep)]
+    pub keep_uploads: Keep,
     /// How long engines are kept that nobody asks for
     #[arg(long, value_name = "AGE", default_value = "90d", hide_short_help = true, value_parser = parse_keep)]
     pub keep_unused: Keep,
@@ -160,12 +175,17 @@ impl ListenArgs {
             period: Duration::from_secs(self.scrub_days * DAY_S),
             ..ScrubOptions::default()
         });
+        config.blobs.copies = copies(folder.path(), &self.blobs_copy);
         config.farm.heartbeat_ms = self.heartbeat_ms;
         config.farm.lease_ms = self.lease_ms;
         config.farm.share_projects = self.share_projects;
         config.farm.max_live_jobs = self.max_jobs as usize;
         config.farm.audit_lines = self.audit_lines as usize;
         config.farm.retention.jobs_ms = self.keep_jobs.0;
+        config.farm.retention.events_ms = self.keep_events.0;
+        config.farm.retention.logs_ms = self.keep_logs.0;
+        config.farm.retention.reports_ms = self.keep_reports.0;
+        config.farm.retention.uploads_ms = self.keep_uploads.0;
         config.farm.retention.unused_ms = self.keep_unused.0;
         config.farm.retention.superseded_ms = self.keep_superseded.0;
         config.farm.retention.room_bytes = Some(self.keep_gib << 30).filter(|bytes| *bytes > 0);

@@ -8,6 +8,7 @@ pub mod agents;
 pub mod audit;
 #[cfg(feature = "local")]
 pub mod bench;
+pub mod best;
 pub mod build;
 pub mod caches;
 pub mod cancel;

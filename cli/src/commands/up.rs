@@ -22,7 +22,8 @@ pub struct Args {
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let folder = DataFolder::open(&context.settings.data_folder()?)?;
     let coordinator = args.listen.start(context, &folder).await?;
-    let mut agent = Agent::start(Endpoint::unix(folder.socket_path()), &state_folder(folder.path()))?;
+    let cache_bytes = context.settings.agent_cache_bytes()?;
+    let mut agent = Agent::start(Endpoint::unix(folder.socket_path()), &state_folder(folder.path()), cache_bytes)?;
     let _record = announce(context, &coordinator, &folder)?;
     let result = tokio::select! {
         () = signals::service_ended(|| reload(context, &coordinator)) => Ok(()),

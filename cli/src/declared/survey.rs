@@ -9,7 +9,7 @@ use planforge_fleet::{
     state::{Held, Seen, assess},
 };
 use planforge_proto::{ErrorCode, v1};
-use planforge_report::{Report, figures::Figures};
+use planforge_report::{Report, compare::gate::Limit, figures::Figures};
 use planforge_tensorrt_rules::{hardware::Board, preflight};
 use planforge_types::{
     BuildSpec, Digest, Sku, Toolchain, ToolchainConstraint,
@@ -119,8 +119,8 @@ impl Survey {
         let undeclared = lock.cells.keys().filter(|id| !ids.contains(id)).cloned().collect();
         let plans: BTreeSet<Digest> =
             ids.iter().filter_map(|id| lock.cells.get(id)).map(|locked| locked.plan).collect();
-        let gates = declaration.gates.slower_percent;
-        let bases = lock.cells.values().filter_map(|locked| locked.base_plan).filter(|_| gates.is_some());
+        let limits = &declaration.gates.limits;
+        let bases = lock.cells.values().filter_map(|locked| locked.base_plan).filter(|_| !limits.is_empty());
         let wanted = plans.iter().copied().chain(bases).collect();
         let engines = engines_of(context, farm, wanted).await?;
         let here = farm_name(context)?;
@@ -142,10 +142,9 @@ impl Survey {
                     Err(why) if locked.farm != here => Held::No(format!("{why}; it was locked at {}", locked.farm)),
                     Err(why) => Held::No(why.clone()),
                 });
-                if let (Some(allowed_percent), Some(base)) = (gates, locked.base_plan) {
+                if let (false, Some(base)) = (limits.is_empty(), locked.base_plan) {
                     let base = engines.get(&base).and_then(|found| found.as_ref().ok());
-                    judged = Some(judge_gate(base, found.as_ref().ok(), allowed_percent));
-                    seen.allowed_percent = allowed_percent;
+                    judged = Some(judge_gate(base, found.as_ref().ok(), limits));
                 }
             }
             seen.gate.clone_from(&judged);
@@ -157,14 +156,14 @@ impl Survey {
 }
 
 /// What the gate says of an engine and the one whose place it took.
-fn judge_gate(base: Option<&v1::Engine>, now: Option<&v1::Engine>, allowed_percent: f64) -> Judged {
+fn judge_gate(base: Option<&v1::Engine>, now: Option<&v1::Engine>, limits: &[Limit]) -> Judged {
     let Some(base) = base else {
         return Judged::Undecided(
             "the farm has the replaced engine no more (planforge sync --accept takes this one)".into(),
         );
     };
     match (report_of(base), now.and_then(report_of)) {
-        (Some(base), Some(now)) => gate::judge(&base, &now, allowed_percent),
+        (Some(base), Some(now)) => gate::judge(&base, &now, limits),
         _ => Judged::Undecided("one of the two has no measurement".into()),
     }
 }

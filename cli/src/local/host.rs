@@ -15,6 +15,13 @@ pub fn state_folder(data: &Path) -> PathBuf {
     data.join("agent")
 }
 
+/// Folders where a farm may find what is damaged in its own: those that were named, a backup as its folder or its blobs,
+/// and the models that the agent beside it keeps.
+pub fn copies(data: &Path, named: &[PathBuf]) -> Vec<PathBuf> {
+    let of_agent = planforge_agent::models_folder(&state_folder(data));
+    named.iter().flat_map(|folder| [folder.clone(), folder.join("blobs")]).chain([of_agent]).collect()
+}
+
 /// Where the agent of the data folder keeps what this machine's devices were measured to reach; `None` without a data
 /// folder.
 pub fn ceilings_folder(settings: &Settings) -> Option<PathBuf> {
@@ -35,10 +42,11 @@ pub struct Agent {
 
 impl Agent {
     /// Starts the agent of this host, embedded: it ends at once when asked to, and its workers with it.
-    pub fn start(endpoint: Endpoint, state: &Path) -> Result<Self, Failure> {
+    pub fn start(endpoint: Endpoint, state: &Path, cache_bytes: Option<u64>) -> Result<Self, Failure> {
         let devices = Arc::new(HostDevices::new(backends::compilers(), Some(state.to_owned())));
         let mut config = AgentConfig::new(endpoint, None, state.to_owned(), devices)?;
         config.embedded = true;
+        config.limits.cache_bytes = cache_bytes.unwrap_or(config.limits.cache_bytes);
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move {
             // Dropping the sender asks for the end too.

@@ -12,7 +12,7 @@ mod host;
 mod record;
 
 pub use folder::DataFolder;
-pub use host::{Agent, ceilings_folder, oracles_folder, state_folder};
+pub use host::{Agent, ceilings_folder, copies, oracles_folder, state_folder};
 pub use record::{OwnersWay, Record};
 
 use crate::{failure::Failure, printer::Printer, signals};
@@ -31,6 +31,8 @@ const HOST_START_LIMIT: Duration = Duration::from_secs(30);
 const AGENT_START_LIMIT: Duration = Duration::from_secs(60);
 /// Between tries to become the host, to reach it, or to see its devices.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
+/// How long a command that is done may tidy its farm, once a day.
+const TIDY_LIMIT: Duration = Duration::from_secs(5);
 /// Between looks at whether others still need this host.
 const OTHERS_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -53,6 +55,8 @@ pub struct Local {
     host: Option<Host>,
     /// Kept by a process that goes on without this one.
     lasting: bool,
+    /// What an agent may keep that is started here; `None`: the usual.
+    agent_cache_bytes: Option<u64>,
 }
 
 /// What a host runs.
@@ -64,7 +68,7 @@ struct Host {
 
 impl Local {
     /// Becomes the host of the farm in `data`, or the client of the process that is.
-    pub async fn join(data: &Path, need: Need) -> Result<Self, Failure> {
+    pub async fn join(data: &Path, need: Need, agent_cache_bytes: Option<u64>) -> Result<Self, Failure> {
         let deadline = Instant::now() + AGENT_START_LIMIT;
         loop {
             let folder = DataFolder::open(data)?;
@@ -72,7 +76,7 @@ impl Local {
                 Need::Lasting => (reach_lasting(&folder).await?, None),
                 Need::Answers | Need::Work => host_or_reach(&folder).await?,
             };
-            let mut local = Self { client, folder, host, lasting: need == Need::Lasting };
+            let mut local = Self { client, folder, host, lasting: need == Need::Lasting, agent_cache_bytes };
             if need != Need::Work {
                 return Ok(local);
             }
@@ -112,7 +116,8 @@ impl Local {
                 return Ok(false);
             }
             Some(host) => {
-                host.agent = Some(Agent::start(self.client.endpoint().clone(), &state_folder(self.folder.path()))?);
+                let (endpoint, state) = (self.client.endpoint().clone(), state_folder(self.folder.path()));
+                host.agent = Some(Agent::start(endpoint, &state, self.agent_cache_bytes)?);
                 true
             }
             // The host starts its agent when it has something to run; a client only waits for that.
@@ -144,9 +149,15 @@ impl Local {
 
     /// Ends this process's part. A host first finishes what other processes wait for, unless it is interrupted.
     pub async fn close(self, printer: &Printer) {
-        if let Some(Host { agent: Some(_), .. }) = &self.host {
+        if let Some(host) = &self.host {
+            let finish = async {
+                if host.agent.is_some() {
+                    self.others_served(printer).await;
+                }
+                host.coordinator.tidy_if_due(TIDY_LIMIT).await;
+            };
             tokio::select! {
-                () = self.others_served(printer) => {}
+                () = finish => {}
                 () = signals::interrupted() => {}
             }
         }
@@ -197,6 +208,7 @@ async fn host_or_reach(folder: &DataFolder) -> Result<(Client, Option<Host>), Fa
     loop {
         let mut config = CoordinatorConfig::new(folder.path());
         config.unix_socket = Some(folder.socket_path());
+        config.blobs.copies = copies(folder.path(), &[]);
         match Coordinator::start(config).await {
             Ok(coordinator) => {
                 let client = Client::connect(endpoint, None).await?;

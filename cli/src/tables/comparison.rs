@@ -2,20 +2,24 @@
 
 use super::table;
 use planforge_report::{
-    compare::{Comparison, ForeignRow, Pair, Row},
+    compare::{
+        Comparison, ForeignRow, Pair, Row,
+        layers::{LayerDifference, Part, Step},
+    },
     disturbance,
     format::{bytes, milliseconds, per_second, percent},
 };
 use planforge_types::shown;
 
-const COLUMNS: [&str; 10] =
-    ["#", "sku", "toolchain", "spec", "median", "p99", "throughput", "plan", "top-1", "verdict"];
+const COLUMNS: [&str; 11] =
+    ["#", "model", "sku", "toolchain", "spec", "median", "p99", "throughput", "plan", "top-1", "verdict"];
 
 /// Columns whose numbers line up on the right.
-const NUMERIC: [usize; 5] = [4, 5, 6, 7, 8];
+const NUMERIC: [usize; 5] = [5, 6, 7, 8, 9];
 
-/// The comparison as plain text: the table, then a line for every pair with its reason.
-pub fn render(comparison: &Comparison) -> String {
+/// The comparison as plain text: the table, then a line for every pair with its reason, then of each difference of steps
+/// that was asked for the `most` parts whose time differs most.
+pub fn render(comparison: &Comparison, most: usize) -> String {
     let mut rows = table(&COLUMNS);
     for (index, row) in comparison.rows.iter().enumerate() {
         rows.add_row(cells(index, row, comparison.against_base(index)));
@@ -35,10 +39,48 @@ pub fn render(comparison: &Comparison) -> String {
         let line = format!("{} built for {built_for}, measured on {measured_on}: loss: {words}", row + 1);
         text.push_str(&format!("{}\n", shown::line(&line)));
     }
+    for difference in &comparison.layers {
+        text.push_str(&layers(difference, most));
+    }
     text
 }
 
-fn cells(index: usize, row: &Row, pair: Option<&Pair>) -> [String; 10] {
+/// Where an engine spends its time otherwise than its base.
+fn layers(difference: &LayerDifference, most: usize) -> String {
+    let LayerDifference { base, other, base_ms, other_ms, parts } = difference;
+    let mut text = format!(
+        "\nsteps of {} against {}, profiled apart from the latencies: {} against {}\n",
+        other + 1,
+        base + 1,
+        milliseconds(*other_ms),
+        milliseconds(*base_ms),
+    );
+    let (shown, rest) = parts.split_at(parts.len().min(most));
+    for part in shown {
+        let tactics = |steps: &[Step]| {
+            let mut names: Vec<&str> = steps.iter().map(|step| step.tactic.as_str()).collect();
+            names.dedup();
+            if names.is_empty() { "nothing".to_owned() } else { names.join(" + ") }
+        };
+        let name = part.base.first().or(part.other.first()).map_or("", |step| step.name.as_str());
+        let more = part.base.len().max(part.other.len()).saturating_sub(1);
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        let changes: Vec<&str> = part.changes.iter().map(|change| change.words()).collect();
+        let changes = if changes.is_empty() { "no other tactic".to_owned() } else { changes.join(", ") };
+        let (was, is) = (tactics(&part.base), tactics(&part.other));
+        let by = if was == is { was } else { format!("{was} -> {is}") };
+        let (from, to) = (milliseconds(part.base_ms), milliseconds(part.other_ms));
+        let line = format!("  {:+.3} ms  {from} -> {to}  {changes}  {by}  {name}{more}", part.more_ms());
+        text.push_str(&format!("{}\n", shown::line(&line)));
+    }
+    if !rest.is_empty() {
+        let together: f64 = rest.iter().map(Part::more_ms).sum();
+        text.push_str(&format!("  {together:+.3} ms  in {} parts that differ less\n", rest.len()));
+    }
+    text
+}
+
+fn cells(index: usize, row: &Row, pair: Option<&Pair>) -> [String; 11] {
     let verdict = match pair {
         None => "-".to_owned(),
         Some(Pair { ratio: Some(ratio), base, across_devices: true, .. }) => {
@@ -61,6 +103,7 @@ fn cells(index: usize, row: &Row, pair: Option<&Pair>) -> [String; 10] {
     }
     [
         (index + 1).to_string(),
+        row.model.clone(),
         row.sku.clone(),
         row.toolchain.clone(),
         format!("{} b{}{threads}{marks}", row.precision, row.batch),
@@ -81,7 +124,8 @@ fn line(pair: &Pair) -> String {
         (true, Some(_)) => "not judged",
         _ => pair.verdict.words(),
     };
-    format!("{} against {}: {verdict}: {}{differences}", pair.other + 1, pair.base + 1, pair.reason)
+    let accuracy = pair.accuracy.map(|accuracy| format!("; {}", accuracy.words())).unwrap_or_default();
+    format!("{} against {}: {verdict}: {}{accuracy}{differences}", pair.other + 1, pair.base + 1, pair.reason)
 }
 
 #[cfg(test)]
@@ -101,15 +145,29 @@ mod tests {
         wrong.accurate = false;
         wrong.accuracy = None;
         let comparison = compare(&[sample_report(1.0), slow, wrong]).unwrap();
-        insta::assert_snapshot!(render(&comparison));
+        insta::assert_snapshot!(render(&comparison, 0));
     }
 
     #[test]
     fn a_median_of_disturbed_windows_alone_is_marked() {
         let reports = [sample_report(1.0), disturbed(sample_report(1.5))];
-        let text = render(&compare(&reports).unwrap());
+        let text = render(&compare(&reports).unwrap(), 0);
         assert_eq!(text.matches('*').count(), 2, "at the median and where it is explained: {text}");
         assert!(text.contains("1.515 ms*") && text.contains("* every window of this measurement"), "{text}");
+    }
+
+    #[test]
+    fn steps_that_differ_most_are_shown_first_and_the_rest_together() {
+        let mut slower = sample_report(2.0);
+        slower.layers[0].tactic = "slow".into();
+        slower.layers[0].median_ms += 0.5;
+        slower.spec.precision = planforge_types::Precision::Fp16;
+        let reports = [sample_report(1.0), slower];
+        let text = render(&compare(&reports).unwrap().with_layers(&reports), 1);
+        assert!(text.contains("steps of 2 against 1, profiled apart from the latencies"), "{text}");
+        assert!(text.contains("  +0.500 ms") && text.contains("other tactic") && text.contains("-> slow"), "{text}");
+        assert!(text.contains("parts that differ less"), "{text}");
+        assert!(text.contains("outputs off by") && text.contains("precision: fp32 and fp16"), "{text}");
     }
 
     /// A report of a simulated run on a GPU.
@@ -125,7 +183,7 @@ mod tests {
     fn verdicts_name_what_they_are_against() {
         let reports =
             [on("t4", "10", 4.0), on("t4", "11", 3.6), on("h100-sxm", "10", 0.48), on("h100-sxm", "11", 0.528)];
-        let text = render(&compare(&reports).unwrap());
+        let text = render(&compare(&reports).unwrap(), 0);
         assert!(text.contains("slower against 3 (1.10x the time)"), "{text}");
         assert!(text.contains("another device kind: 0.12x the time of 1"), "{text}");
         assert!(text.contains("3 against 1: not judged: on different device kinds, t4 and h100-sxm"), "{text}");

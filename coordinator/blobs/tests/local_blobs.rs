@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use planforge_blobs::{
-    Begun, BlobError, How, LocalBlobs, LocalBlobsOptions, Room, ScrubOptions, UploadStatus, check_blob, copy_blob,
+    Begun, BlobError, How, LocalBlobs, LocalBlobsOptions, Room, ScrubOptions, UploadStatus, blob_path, check_blob,
+    copy_blob,
 };
 use planforge_types::Digest;
 use std::{
@@ -330,6 +331,38 @@ async fn a_scrub_finds_damage_below_the_filesystem() {
     assert_eq!(blobs.store(some_bytes(2000)).await.unwrap(), bad);
     assert_eq!(read(&blobs, bad).await.unwrap(), some_bytes(2000));
     assert_eq!(blobs.quarantined().unwrap(), []);
+}
+
+#[tokio::test]
+async fn what_rots_is_taken_from_another_copy_that_is_whole() {
+    let (folder, backup, agent) = (TempDir::new().unwrap(), TempDir::new().unwrap(), TempDir::new().unwrap());
+    let copies = vec![backup.path().to_owned(), agent.path().to_owned()];
+    let options = LocalBlobsOptions { copies, ..LocalBlobsOptions::default() };
+    let blobs = LocalBlobs::open(folder.path(), options).unwrap();
+    let mut all = Vec::new();
+    for size in [1000, 2000, 3000] {
+        all.push(blobs.store(some_bytes(size)).await.unwrap());
+    }
+    let [in_backup, in_agent, nowhere] = all[..] else { unreachable!() };
+    copy_blob(folder.path(), backup.path(), in_backup, How::Copy).unwrap();
+    copy_blob(folder.path(), backup.path(), nowhere, How::Copy).unwrap();
+    flip_a_bit(&blob_path(backup.path(), nowhere));
+    fs::write(agent.path().join(in_agent.to_string()), some_bytes(2000)).unwrap();
+    for digest in &all {
+        let path = blobs.path(*digest);
+        let published = fs::metadata(&path).unwrap().modified().unwrap();
+        flip_a_bit(&path);
+        fs::File::open(&path).unwrap().set_modified(published).unwrap();
+    }
+    let report = blobs.scrub(u64::MAX, |_| ()).await.unwrap();
+    assert_eq!(report.damaged.len(), 3, "each is told");
+    assert_eq!(blobs.quarantined().unwrap(), [nowhere], "a copy that is damaged, too, heals nothing");
+    assert_eq!(read(&blobs, in_backup).await.unwrap(), some_bytes(1000));
+    assert_eq!(read(&blobs, in_agent).await.unwrap(), some_bytes(2000));
+    // A copy that comes later heals what was set aside before.
+    fs::write(agent.path().join(nowhere.to_string()), some_bytes(3000)).unwrap();
+    assert_eq!(blobs.scrub(u64::MAX, |_| ()).await.unwrap().damaged, []);
+    assert_eq!(read(&blobs, nowhere).await.unwrap(), some_bytes(3000));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,17 +1,19 @@
 //! Taking away what nobody needs: what goes, what stays, and a kill between any two steps.
 
 use planforge_coordinator::{
-    auth::Actor,
+    auth::{Actor, Role},
     blobs::{BlobStore as _, LocalBlobs, LocalBlobsOptions},
+    core::{CacheRecord, CacheRef, Change},
     farm::{Farm, FarmConfig, SystemClock},
-    store::{EngineFilter, JobFilter, SqliteStore, Store as _},
+    server::{Coordinator, CoordinatorConfig},
+    store::{EngineFilter, EventFilter, JobFilter, SqliteStore, Store as _},
 };
 use planforge_grown::{Size, grow};
 use planforge_proto::v1;
 use planforge_retention::Policy;
-use planforge_types::Digest;
+use planforge_types::{Digest, Toolchain};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -217,4 +219,116 @@ async fn what_a_waiting_job_needs_and_what_is_announced_again_lives() {
         "a plan that is to be measured"
     );
     farm.close().await;
+}
+
+#[tokio::test]
+async fn what_was_sent_and_given_goes_when_no_job_names_it_and_events_by_their_age() {
+    let folder = tempfile::tempdir().unwrap();
+    grow(folder.path(), SIZE, now_ms(), |_| ()).await.unwrap();
+    let (farm, blobs) = open(folder.path()).await;
+    let actor = Actor::named("ci", Role::Submit, Some("red".into()));
+    let send = async |text: &str| {
+        let digest = blobs.store(text.to_owned().into()).await.unwrap();
+        farm.hold_blob(&actor, digest, text.len() as u64).await.unwrap();
+        digest
+    };
+    let (never, given, model) = (send("never named").await, send("inputs").await, send("model").await);
+    let file = v1::ModelFile { name: "m.onnx".into(), digest: model.to_string(), size_bytes: 5 };
+    let request = v1::SubmitRequest {
+        models: vec![v1::Model {
+            digest: model.to_string(),
+            name: "m.onnx".into(),
+            files: vec![file],
+            ..Default::default()
+        }],
+        skus: vec!["t4".into()],
+        measure: Some(v1::MeasureAsk { inputs_digest: given.to_string(), ..Default::default() }),
+        wait_for_device: true,
+        ..Default::default()
+    };
+    let reply = farm.submit(&actor, request).await.unwrap();
+    let id = reply.jobs[0].id.clone();
+    let ages = Policy { events_ms: Some(0), uploads_ms: Some(0), jobs_ms: Some(0), ..policy() };
+    let there = async |digest| blobs.find(digest).await.unwrap().is_some();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let told = collect(&farm, ages.clone()).await;
+    // Those of the jobs that wait; the rest went with theirs.
+    assert!(told.events >= 20 && told.files == 1, "{told:?}");
+    assert!(!there(never).await && there(given).await && there(model).await, "a live job names both");
+    assert_eq!(farm.get_job(&Actor::local(), &id).await.unwrap().state(), v1::JobState::Queued);
+
+    let cancel = v1::CancelJobsRequest { ids: vec![id.clone()], ..Default::default() };
+    farm.cancel_jobs(&actor, cancel).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let told = collect(&farm, ages.clone()).await;
+    assert_eq!((told.jobs, told.files), (1, 1), "{told:?}");
+    assert!(!there(given).await && !there(model).await);
+    farm.close().await;
+
+    // Every event is gone but the newest: numbers go on behind it after a restart.
+    let store = SqliteStore::open(&folder.path().join("farm.db")).await.unwrap();
+    let events = store.events(EventFilter { limit: 10, ..EventFilter::default() }).await.unwrap();
+    let [newest] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(store.load().await.unwrap().last_event, newest.seq);
+    assert!(newest.seq > 300);
+}
+
+#[tokio::test]
+async fn of_a_scopes_timing_caches_the_newest_and_the_one_before_it_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let (farm, blobs) = open(folder.path()).await;
+    farm.close().await;
+    let mut caches = Vec::new();
+    for generation in 1..=3 {
+        caches.push(blobs.store(format!("cache {generation}").into()).await.unwrap());
+    }
+    let store = SqliteStore::open(&folder.path().join("farm.db")).await.unwrap();
+    let epoch = store.acquire("test", 1).await.unwrap();
+    let record = CacheRecord {
+        scope: Digest::of(b"scope"),
+        sku: "t4".parse().unwrap(),
+        device_name: "T4".into(),
+        toolchain: Toolchain { backend: "native".into(), version: "1".into(), components: BTreeMap::new() },
+        generation: 3,
+        cache: Some(CacheRef { digest: caches[2], size_bytes: 7 }),
+        previous: Some(caches[1]),
+        job: "aa1".into(),
+        attempt: 1,
+        agent: "host".into(),
+        device: "gpu0".into(),
+        published_ms: 1,
+    };
+    store.commit(epoch, vec![Change::Cache(Box::new(record))]).await.unwrap();
+    store.close().await.unwrap();
+    let (farm, blobs) = open(folder.path()).await;
+    let told = collect(&farm, policy()).await;
+    assert_eq!((told.blobs, on_disk(&blobs).await), (1, caches[1..].iter().copied().collect()));
+    farm.close().await;
+}
+
+/// As `build` does it: a coordinator that lives for one command tidies before it ends, once a day.
+#[tokio::test]
+async fn a_farm_that_lives_for_one_command_is_tidied_once_a_day() {
+    let folder = tempfile::tempdir().unwrap();
+    grow(folder.path(), SIZE, now_ms(), |_| ()).await.unwrap();
+    let mark = folder.path().join("tidied");
+    let one_command = async || {
+        let mut config = CoordinatorConfig::new(folder.path());
+        config.unix_socket = Some(folder.path().join("s"));
+        let coordinator = Coordinator::start(config).await.unwrap();
+        coordinator.tidy_if_due(Duration::from_secs(60)).await;
+        let request = v1::ListJobsRequest { limit: 1, with_total: true, ..Default::default() };
+        let jobs = coordinator.farm().list_jobs(&Actor::local(), request).await.unwrap().total;
+        coordinator.shutdown().await;
+        (jobs, std::fs::read_to_string(&mark).unwrap().parse::<u64>().unwrap())
+    };
+    let (jobs, first_ms) = one_command().await;
+    assert!(jobs < 320, "old jobs are gone: {jobs}");
+    assert_eq!(one_command().await, (jobs, first_ms), "it was done today");
+    let yesterday_ms = first_ms - DAY_MS - 1;
+    for stale in [yesterday_ms.to_string(), (first_ms + 10 * DAY_MS).to_string(), "torn".to_owned()] {
+        std::fs::write(&mark, &stale).unwrap();
+        let (_, again_ms) = one_command().await;
+        assert!(again_ms >= first_ms && again_ms < first_ms + DAY_MS, "{stale}");
+    }
 }

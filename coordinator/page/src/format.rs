@@ -69,6 +69,29 @@ pub fn short(digest: &str) -> String {
     digest.chars().take(12).collect()
 }
 
+/// Whether a text is a whole digest or key.
+pub fn is_digest(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// A digest in four parts of one length, which wrap as they are: no line is left with a single character.
+pub fn quarters(digest: &str) -> Vec<&str> {
+    let quarter = (digest.len() / 4).max(1);
+    (0..digest.len()).step_by(quarter).filter_map(|at| digest.get(at..(at + quarter).min(digest.len()))).collect()
+}
+
+/// `now`, `in 4 min`, `in 2 h`: a time to wait, in words.
+pub fn wait(ms: u64) -> String {
+    match ms / 1_000 {
+        0..=4 => "now".into(),
+        // In steps: what counts down every second would never stand still.
+        s @ 5..=99 => format!("in {} s", s.div_ceil(10) * 10),
+        s @ 100..=5_999 => format!("in {} min", s.div_ceil(60)),
+        s @ 6_000..=172_799 => format!("in {} h", s.div_ceil(3_600)),
+        s => format!("in {} days", s.div_ceil(86_400)),
+    }
+}
+
 /// Unix milliseconds as `2026-01-31T12:34:56Z`, in the proleptic Gregorian calendar.
 pub fn iso(unix_ms: u64) -> String {
     let of_day = unix_ms / 1000 % 86_400;
@@ -103,6 +126,14 @@ mod tests {
         for (text, expected) in table {
             assert_eq!(text, expected);
         }
+    }
+
+    #[test]
+    fn a_digest_parts_into_equal_lines_and_waits_are_words() {
+        let digest = "0123456789abcdef".repeat(4);
+        assert_eq!(quarters(&digest), ["0123456789abcdef"; 4]);
+        assert!(is_digest(&digest) && !is_digest("digits.onnx") && !is_digest(&"é".repeat(32)));
+        assert_eq!([wait(0), wait(61_000), wait(150_000), wait(7_200_000)], ["now", "in 70 s", "in 3 min", "in 2 h"]);
     }
 
     #[test]

@@ -1,12 +1,26 @@
-//! What the status page says: the contract's messages as rows, cards and figures for people. Text stays text; whoever
-//! writes it into a page escapes it.
+//! The status page without its farm: the contract's messages as rows, tables and pages for people. Text stays text:
+//! askama escapes it.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`rows`] | a job, device, engine, attempt or event as it stands in a list or on a page of its own |
+//! | [`table`] | tables whose rows have keys |
+//! | [`lists`] | the tables of the page |
+//! | [`coverage`] | which model has an engine for which device kind |
+//! | [`parts`] | tiles, cards, and the parts of a job's page |
+//! | [`view`] | a page as its parts, and the state that updates are told from |
+//! | [`assets`] | style, scripts and icon |
 //! | [`mod@format`] | numbers and times as people read them |
 //!
-//! Must not know: where messages come from, how a page is laid out.
+//! Must not know: where messages come from, who asks, and over what.
 
+pub mod assets;
+pub mod coverage;
 pub mod format;
+pub mod lists;
+pub mod parts;
 pub mod rows;
+pub mod table;
+pub mod view;
+
+pub use askama::Template;

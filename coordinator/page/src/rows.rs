@@ -29,7 +29,7 @@ pub struct Pill {
 }
 
 impl Pill {
-    fn new(text: impl Into<String>, sign: &'static str, class: &'static str) -> Self {
+    pub fn new(text: impl Into<String>, sign: &'static str, class: &'static str) -> Self {
         Self { text: text.into(), sign, class }
     }
 
@@ -58,8 +58,20 @@ impl Pill {
     }
 }
 
+/// A button that changes something: a form of its own, so that it works without scripts.
+#[derive(Clone, Debug, Default)]
+pub struct Act {
+    /// `/do/cancel`
+    pub action: &'static str,
+    pub name: &'static str,
+    pub value: String,
+    pub text: &'static str,
+    /// For who hears it: which row is meant.
+    pub label: String,
+}
+
 /// The figures of a report, which may not be there or not be readable.
-fn figures_of(report_json: &str) -> Option<Figures> {
+pub(crate) fn figures_of(report_json: &str) -> Option<Figures> {
     if report_json.is_empty() {
         return None;
     }
@@ -67,29 +79,29 @@ fn figures_of(report_json: &str) -> Option<Figures> {
 }
 
 /// The median, marked where every window was disturbed.
-fn median(figures: Option<&Figures>) -> String {
+pub(crate) fn median(figures: Option<&Figures>) -> String {
     let known = figures.and_then(|figures| Some((figures.latency_ms.median?, is_marked(figures))));
     known.map_or_else(dash, |(ms, marked)| disturbance::marked(format::milliseconds(ms), marked))
 }
 
-fn is_marked(figures: &Figures) -> bool {
+pub(crate) fn is_marked(figures: &Figures) -> bool {
     figures.wholly_disturbed().is_some()
 }
 
-fn throughput(figures: Option<&Figures>) -> String {
+pub(crate) fn throughput(figures: Option<&Figures>) -> String {
     figures.and_then(|figures| figures.throughput_per_s).map_or_else(dash, format::per_second)
 }
 
-fn dash() -> String {
+pub(crate) fn dash() -> String {
     "–".into()
 }
 
-fn time(unix_ms: u64) -> Option<String> {
+pub(crate) fn time(unix_ms: u64) -> Option<String> {
     (unix_ms != 0).then(|| format::iso(unix_ms))
 }
 
 /// A toolchain for people; a document of another form is shown as it is.
-fn toolchain(json: &str, constraint: &str) -> String {
+pub(crate) fn toolchain(json: &str, constraint: &str) -> String {
     match serde_json::from_str::<Toolchain>(json) {
         Ok(toolchain) => toolchain.to_string(),
         Err(_) if !json.is_empty() => json.to_owned(),
@@ -99,11 +111,11 @@ fn toolchain(json: &str, constraint: &str) -> String {
 }
 
 /// A spec for people; lists that leave it out say nothing.
-fn spec_words(json: &str) -> String {
+pub(crate) fn spec_words(json: &str) -> String {
     serde_json::from_str::<BuildSpec>(json).map(|spec| spec.words()).unwrap_or_default()
 }
 
-fn model_name(model: Option<&v1::Model>) -> String {
+pub(crate) fn model_name(model: Option<&v1::Model>) -> String {
     match model {
         Some(model) if !model.name.is_empty() => model.name.clone(),
         Some(model) => format::short(&model.digest),
@@ -333,10 +345,17 @@ fn fetch_command(plan_digest: &str, server: &str) -> String {
 pub struct Fact {
     pub name: &'static str,
     pub value: String,
+    /// Where it leads; empty: nowhere.
+    pub href: String,
 }
 
 fn fact(name: &'static str, value: impl Into<String>) -> Option<Fact> {
-    Some(Fact { name, value: value.into() }).filter(|fact| !fact.value.is_empty())
+    Some(Fact { name, value: value.into(), href: String::new() }).filter(|fact| !fact.value.is_empty())
+}
+
+/// A fact that leads to the page of what it names.
+fn linked(name: &'static str, value: &str, folder: &str) -> Option<Fact> {
+    fact(name, value).map(|fact| Fact { href: format!("/{folder}/{value}"), ..fact })
 }
 
 /// One attempt of a job.
@@ -428,6 +447,37 @@ pub struct Finding {
 }
 
 impl JobDetail {
+    /// What may be done to it.
+    pub fn acts(&self) -> Vec<Act> {
+        let (action, text) = if self.row.ended { ("/do/retry", "Submit again") } else { ("/do/cancel", "Cancel") };
+        vec![Act { action, name: "id", value: self.row.id.clone(), text, label: String::new() }]
+    }
+
+    /// An engine as the job that built it would show it.
+    pub fn of_engine(engine: &v1::Engine, server: &str) -> Self {
+        let job = v1::Job {
+            id: engine.job.clone(),
+            state: v1::JobState::Succeeded.into(),
+            kind: v1::JobKind::Build.into(),
+            project: engine.project.clone(),
+            engine_key: engine.engine_key.clone(),
+            model: engine.model.clone(),
+            sku: engine.sku.clone(),
+            toolchain_json: engine.toolchain_json.clone(),
+            spec_json: engine.spec_json.clone(),
+            plan_digest: engine.plan_digest.clone(),
+            plan_bytes: engine.plan_bytes,
+            report_json: engine.report_json.clone(),
+            accurate: engine.accurate,
+            builds: engine.builds,
+            ended_ms: engine.created_ms,
+            ..v1::Job::default()
+        };
+        let mut detail = Self::new(&job, None, server);
+        detail.facts.extend(linked("Job", &engine.job, "jobs"));
+        detail
+    }
+
     /// `portability` is what a foreign plan loses here.
     pub fn new(job: &v1::Job, portability: Option<&Portability>, server: &str) -> Self {
         // Older coordinators took reports without looking.
@@ -450,9 +500,11 @@ impl JobDetail {
             fact("Agent", &*job.agent),
             fact("Device", &*job.device),
             fact("Priority", job.priority.to_string()),
-            fact("Model digest", job.model.as_ref().map(|model| model.digest.clone()).unwrap_or_default()),
+            fact("Tags", job.tags.join(", ")),
+            linked("Request", &job.request_id, "requests"),
+            linked("Model digest", job.model.as_ref().map_or("", |model| &model.digest), "models"),
             fact("Engine key", &*job.engine_key),
-            fact("Plan digest", &*job.plan_digest),
+            linked("Plan digest", &job.plan_digest, "plans"),
             fact("Builds", if job.builds > 1 { job.builds.to_string() } else { String::new() }),
             fact("Also measured", also_measured(job.measure.as_ref())),
             fact("Waits for", job.needs.join(", ")),

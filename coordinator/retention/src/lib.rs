@@ -3,6 +3,7 @@
 //! | what | goes |
 //! |---|---|
 //! | an ended job, with its events and logs | `jobs_ms` after its end |
+//! | events, logs, measurements that newer ones took the place of, files that were sent and never named | by ages of their own |
 //! | a build that a newer one of its key took the place of | `superseded_ms` after that |
 //! | an engine | when nobody asked for it for `unused_ms` |
 //! | the engines that were used longest ago | while all together take more than `room_bytes`, or those of a project more than its quota |
@@ -17,6 +18,12 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub jobs_ms: Option<u64>,
+    pub events_ms: Option<u64>,
+    pub logs_ms: Option<u64>,
+    /// Measurements of which there is a newer one.
+    pub reports_ms: Option<u64>,
+    /// Files that were sent and never named by a job.
+    pub uploads_ms: Option<u64>,
     pub superseded_ms: Option<u64>,
     pub unused_ms: Option<u64>,
     /// Bytes that all engines together may take.
@@ -31,6 +38,10 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             jobs_ms: Some(90 * DAY_MS),
+            events_ms: Some(30 * DAY_MS),
+            logs_ms: Some(30 * DAY_MS),
+            reports_ms: Some(90 * DAY_MS),
+            uploads_ms: Some(7 * DAY_MS),
             superseded_ms: Some(7 * DAY_MS),
             unused_ms: Some(90 * DAY_MS),
             room_bytes: Some(20 << 30),
@@ -84,8 +95,12 @@ impl Why {
 
 /// Up to which end jobs go; `None`: none does.
 pub fn jobs_before(policy: &Policy, now_ms: u64) -> Option<u64> {
-    let age_ms = policy.jobs_ms?.max(policy.grace_ms);
-    now_ms.checked_sub(age_ms).filter(|before| *before > 0)
+    before(policy, policy.jobs_ms, now_ms)
+}
+
+/// Up to which time something goes whose age is limited so; `None`: nothing does.
+pub fn before(policy: &Policy, age_ms: Option<u64>, now_ms: u64) -> Option<u64> {
+    now_ms.checked_sub(age_ms?.max(policy.grace_ms)).filter(|before| *before > 0)
 }
 
 /// Before which last use builds may go at all; `None`: none goes, however old.

@@ -15,7 +15,8 @@ use planforge_types::Digest;
 use std::{ops::Deref, time::Duration};
 
 /// The cookie of a browser that is signed in; behind it comes the port, because browsers send one port's cookies to all
-/// others of a host. Accepted for reading only, so that no other site can make a browser change anything.
+/// others of a host. Accepted for reading, and for the page's own forms where they say that they come from it, so that no
+/// other site can make a browser change anything.
 pub const SESSION_COOKIE: &str = "planforge_session_";
 
 /// What to do about a token that is worth nothing.

@@ -45,7 +45,10 @@ impl Abilities {
             return Some((*words).to_owned());
         }
         let takes = |name: &String| self.options.contains(ANY_OPTION) || self.options.contains(name);
-        spec.options.keys().find(|name| !takes(name)).map(|name| format!("the option {name}"))
+        let unknown = spec.options.keys().find(|name| !takes(name))?;
+        let known: Vec<&str> = self.options.iter().map(String::as_str).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Some(format!("the option {unknown} (it has {known})"))
     }
 }
 
@@ -120,8 +123,10 @@ mod tests {
             |name: &str| BuildSpec { options: [(name.to_owned(), "1".to_owned())].into(), ..BuildSpec::default() };
         assert_eq!(
             (lacks(option("force_tactic")), lacks(option("other"))),
-            (String::new(), "the option other".to_owned())
+            (String::new(), "the option other (it has force_tactic)".to_owned())
         );
+        let closed = Abilities { options: BTreeSet::new(), ..abilities.clone() };
+        assert_eq!(closed.lacks(&option("other")).as_deref(), Some("the option other (it has none)"));
         let open = Abilities { options: [ANY_OPTION.to_owned()].into(), ..abilities.clone() };
         assert_eq!(open.lacks(&option("other")), None);
     }

@@ -17,20 +17,75 @@ pub enum BlobHolder {
     Engine(EngineKey),
 }
 
+/// How long a project holds a blob.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tenure {
+    /// As long as the records that name it.
+    #[default]
+    Record,
+    /// It was given beside a model: as long as jobs that name it.
+    Given,
+    /// It was sent, and nothing names it yet.
+    Sent,
+    Log,
+}
+
+/// What a holder has of a blob.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hold {
+    /// Counts for a project; 0 where nobody said.
+    pub size_bytes: u64,
+    pub tenure: Tenure,
+    /// When it was sent or last named, where it has a tenure of its own.
+    pub since_ms: u64,
+}
+
+impl Hold {
+    pub fn of_record(size_bytes: u64) -> Self {
+        Self { size_bytes, ..Self::default() }
+    }
+
+    /// The same blob named once more: the longer tenure counts, and the later time.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            size_bytes: self.size_bytes.max(other.size_bytes),
+            tenure: self.tenure.min(other.tenure),
+            since_ms: self.since_ms.max(other.since_ms),
+        }
+    }
+}
+
+/// A blob that a project holds by a tenure which may end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub digest: Digest,
+    pub project: String,
+    pub tenure: Tenure,
+}
+
 impl Job {
     /// Blobs that the job was given, or that it left, with their sizes where its record has them. Plugins are the whole
     /// farm's: an administrator allowed them.
-    pub fn blobs(&self) -> Vec<(Digest, u64)> {
-        let mut named: Vec<(Digest, u64)> =
-            self.model.files.iter().map(|file| (file.digest, file.size_bytes)).collect();
-        let given = [self.spec.calibration, self.eval, self.measure.inputs, self.report];
-        named.extend(given.into_iter().flatten().map(|digest| (digest, 0)));
+    pub fn blobs(&self) -> Vec<(Digest, Hold)> {
+        let files = self.model.files.iter().map(|file| (file.digest, Hold::of_record(file.size_bytes)));
+        let mut named: Vec<(Digest, Hold)> = files.collect();
+        let since_ms = self.created_ms.max(self.ended_ms);
+        let given = Hold { tenure: Tenure::Given, since_ms, ..Hold::default() };
+        named.extend(self.given().map(|digest| (digest, given)));
+        named.extend(self.report.map(|report| (report, Hold::default())));
         if let Some(plan) = &self.plan {
-            named.push((plan.digest, plan.size_bytes));
-            named.extend(plan.card.map(|card| (card, 0)));
+            named.push((plan.digest, Hold::of_record(plan.size_bytes)));
+            named.extend(plan.card.map(|card| (card, Hold::default())));
         }
-        named.extend(self.attempts.iter().filter_map(|attempt| attempt.log).map(|log| (log, 0)));
+        named.extend(self.attempts.iter().filter_map(|attempt| {
+            Some((attempt.log?, Hold { tenure: Tenure::Log, since_ms: attempt.ended_ms, ..Hold::default() }))
+        }));
         named
+    }
+
+    /// Files that it was given beside the model.
+    pub fn given(&self) -> impl Iterator<Item = Digest> + use<> {
+        [self.spec.calibration, self.eval, self.measure.inputs].into_iter().flatten()
     }
 
     /// Projects that asked for it.
@@ -46,16 +101,18 @@ impl Job {
 
 impl Engine {
     /// Blobs that are of the engine.
-    pub fn blobs(&self) -> impl Iterator<Item = (Digest, u64)> + use<> {
-        [Some((self.plan.digest, self.plan.size_bytes)), self.plan.card.map(|card| (card, 0))].into_iter().flatten()
+    pub fn blobs(&self) -> impl Iterator<Item = (Digest, Hold)> + use<> {
+        let plan = (self.plan.digest, Hold::of_record(self.plan.size_bytes));
+        std::iter::once(plan).chain(self.plan.card.map(|card| (card, Hold::default())))
     }
 }
 
 impl Report {
     /// The report's document and what the measurement left beside it.
-    pub fn blobs(&self) -> impl Iterator<Item = (Digest, u64)> + '_ {
-        let document = (self.digest, self.document.len() as u64);
-        std::iter::once(document).chain(self.artifacts.iter().map(|artifact| (artifact.digest, artifact.size_bytes)))
+    pub fn blobs(&self) -> impl Iterator<Item = (Digest, Hold)> + '_ {
+        let document = (self.digest, Hold::of_record(self.document.len() as u64));
+        let artifacts = self.artifacts.iter().map(|file| (file.digest, Hold::of_record(file.size_bytes)));
+        std::iter::once(document).chain(artifacts)
     }
 }
 

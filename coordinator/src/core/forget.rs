@@ -1,6 +1,7 @@
 //! Taking away what a policy let go, as long as nobody needs it now.
 
 use super::{
+    blob_refs::{BlobHolder, Held, Hold, Tenure},
     effects::Effects,
     model::{Change, Job},
     state::{Flight, Now, State},
@@ -16,16 +17,35 @@ pub struct Forget {
     /// Builds by key and plan.
     pub builds: Vec<(EngineKey, Digest)>,
     pub requests: Vec<String>,
+    pub held: Vec<Held>,
+    /// What was held anew since stays.
+    pub held_before_ms: u64,
+    /// Events up to that number.
+    pub events_until: u64,
+    pub reports: Vec<Digest>,
     /// A build that was used since stays.
     pub unused_since_ms: u64,
 }
 
 impl State {
-    pub(super) fn forget(&mut self, forget: Forget, effects: &mut Effects) {
+    pub(super) fn forget(&mut self, forget: Forget, now: Now, effects: &mut Effects) {
         // A job that lives was never found as one that ended; ids are given once.
         let ended = forget.jobs.into_iter().filter(|job| job.state.is_terminal() && !self.jobs.contains_key(&job.id));
         effects.changes.extend(ended.map(|job| Change::ForgetJob(Box::new(job))));
         effects.changes.extend(forget.requests.into_iter().map(Change::ForgetRequest));
+        let given = if forget.held.is_empty() { BTreeSet::new() } else { self.given_to_jobs() };
+        let before_ms = forget.held_before_ms;
+        effects.changes.extend(forget.held.into_iter().map(|held| match held.tenure {
+            // A live job names it: it is as old as now.
+            Tenure::Given if given.contains(&held.digest) => {
+                let hold = Hold { tenure: Tenure::Given, since_ms: now.wall_ms, ..Hold::default() };
+                Change::Blob { digest: held.digest, holder: BlobHolder::Project(held.project), hold }
+            }
+            _ => Change::ForgetHeld { held, before_ms },
+        }));
+        let until = forget.events_until;
+        effects.changes.extend((until > 0).then_some(Change::EventsGone { until }));
+        effects.changes.extend(forget.reports.into_iter().map(Change::ForgetReport));
         let measured = self.flights.keys().filter_map(|flight| match flight {
             Flight::Measure { plan, .. } => Some(*plan),
             Flight::Build(_) => None,
@@ -54,6 +74,11 @@ impl State {
         if self.known.used(key, now.wall_ms) {
             effects.changes.push(Change::EngineUsed { key, at_ms: now.wall_ms });
         }
+    }
+
+    /// Files that were given beside the models of jobs that live.
+    pub fn given_to_jobs(&self) -> BTreeSet<Digest> {
+        self.jobs.values().flat_map(|job| job.given()).collect()
     }
 
     /// Blobs that are needed although no job and no engine names them: timing caches.

@@ -67,7 +67,7 @@ mod waiting;
 pub use abilities::Abilities;
 pub use agents::{AgentView, Farewell};
 pub use audit::{AuditKind, AuditLine};
-pub use blob_refs::BlobHolder;
+pub use blob_refs::{BlobHolder, Held, Hold, Tenure};
 pub use declarations::{DeclarationId, DeclarationRecord, DeclaredCell, DeclaredSpec};
 pub use effects::{Counters, Effects, JobRef, Reply, Submitted, ToAgent};
 pub use fleet::{ATTEMPT_REPORTS_MAX, DeviceView};

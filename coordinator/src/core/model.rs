@@ -3,7 +3,7 @@
 use super::{
     abilities::Abilities,
     audit::{AuditKind, AuditLine},
-    blob_refs::BlobHolder,
+    blob_refs::{BlobHolder, Held, Hold},
     declarations::{DeclarationId, DeclarationRecord},
     pins::{PinId, PinRecord},
     projects::ProjectRecord,
@@ -644,8 +644,7 @@ pub enum Change {
     Blob {
         digest: Digest,
         holder: BlobHolder,
-        /// Counts for a project; 0 where nobody said.
-        size_bytes: u64,
+        hold: Hold,
     },
     Refusal(Refusal),
     ForgetRefusal(EngineKey),
@@ -676,6 +675,16 @@ pub enum Change {
         plan: Digest,
     },
     ForgetRequest(String),
+    /// A project's hold of a blob goes, unless it was renewed since.
+    ForgetHeld {
+        held: Held,
+        before_ms: u64,
+    },
+    /// Events up to that number go.
+    EventsGone {
+        until: u64,
+    },
+    ForgetReport(Digest),
     /// Of the lines of a kind only the newest stay.
     AuditKept {
         kind: AuditKind,

@@ -580,7 +580,7 @@ impl State {
             Input::LogSealed { job, attempt, log, ended } => {
                 self.log_sealed(&job, attempt, log, ended.map(|job| *job), &mut effects);
             }
-            Input::Forget(forget) => self.forget(*forget, &mut effects),
+            Input::Forget(forget) => self.forget(*forget, now, &mut effects),
             Input::Used(keys) => self.used(keys, now, &mut effects),
             Input::Stored(lookup) => self.looked_up(&lookup, now, &mut effects),
             Input::Tick => self.tick(now, &mut effects),

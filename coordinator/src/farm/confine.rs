@@ -10,7 +10,7 @@
 use super::{Farm, convert};
 use crate::{
     auth::{Actor, Proof, Role},
-    core::{BlobHolder, Change, Engine},
+    core::{BlobHolder, Change, Engine, Hold, Tenure},
     store::JobFilter,
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
@@ -52,7 +52,8 @@ impl Farm {
         let mut changes = self.audit_of_upload(actor, digest, size_bytes);
         let project = actor.project.as_ref().filter(|_| actor.role != Role::Agent);
         let holder = project.map(|project| BlobHolder::Project(project.clone()));
-        changes.extend(holder.map(|holder| Change::Blob { digest, holder, size_bytes }));
+        let hold = Hold { size_bytes, tenure: Tenure::Sent, since_ms: self.clock().wall_ms() };
+        changes.extend(holder.map(|holder| Change::Blob { digest, holder, hold }));
         if !changes.is_empty() {
             self.commit(changes).await?;
         }

@@ -311,7 +311,11 @@ fn event_actor(event: &Event, job: &Job, project: Option<&str>) -> String {
     let own = |project: &str| job.wants.iter().any(|want| want.project == project && want.actor == event.actor);
     match project {
         Some(project) if of_requests && !own(project) => SOMEBODY_ELSE.into(),
-        _ => event.actor.clone(),
+        _ => {
+            // An agent is known to people by its host.
+            let attempt = job.attempts.iter().find(|attempt| attempt.agent == event.actor);
+            attempt.map_or_else(|| event.actor.clone(), |attempt| attempt.agent_name.clone())
+        }
     }
 }
 

@@ -14,11 +14,11 @@
 use super::{Farm, leader::Message, tokens::admin};
 use crate::{
     auth::{Actor, Role},
-    core::{AuditKind, Forget, Input},
+    core::{AuditKind, Forget, Input, Tenure},
     store::{BuildName, EngineFilter},
 };
 use planforge_proto::{ApiError, v1};
-use planforge_retention::{Policy, builds_before, decide, jobs_before};
+use planforge_retention::{Policy, before, builds_before, decide, jobs_before};
 use planforge_types::{Digest, EngineKey};
 use std::{
     collections::BTreeMap,
@@ -36,6 +36,8 @@ const COMMIT_MAX: Duration = Duration::from_millis(3);
 const REST: u32 = 6;
 /// Builds that are weighed against each other at once.
 const WEIGHED_AT_ONCE: usize = 2_000;
+/// Events of one transaction: small rows without anything beside them.
+const EVENTS_AT_ONCE: usize = 1_000;
 /// Between two transactions, so that those of agents and callers come in between.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Downloads that are remembered, so that one of many pieces is noted once, and for how long.
@@ -49,6 +51,11 @@ const NAMED_MAX: usize = 1_000;
 enum Stage {
     Jobs,
     Requests,
+    Events,
+    /// Rows that hold blobs by that tenure.
+    Held(Tenure),
+    /// Behind that measurement.
+    Reports(Option<(u64, Digest)>),
     /// Behind that build.
     Builds(Option<(u64, BuildName)>),
     Sweep(u16),
@@ -137,29 +144,6 @@ impl Farm {
         let (farm, stage, at_once) = (self.clone(), Stage::Jobs, AT_ONCE_MIN);
         Ok(Collection { farm, policy, dry_run, now_ms, stage, at_once, excess_bytes, told })
     }
-
-    /// Collects again and again, the first time after a while.
-    pub(crate) async fn collect_for_ever(self, first: Duration, every: Duration) {
-        let mut pause = first;
-        loop {
-            tokio::time::sleep(pause).await;
-            pause = every;
-            match self.collect_garbage(&Actor::local(), v1::CollectGarbageRequest::default()).await {
-                Ok(told) if told.jobs + told.engines + told.blobs > 0 => tracing::info!(
-                    jobs = told.jobs,
-                    engines = told.engines,
-                    blobs = told.blobs,
-                    bytes = told.blob_bytes,
-                    "what nobody needs any more is gone"
-                ),
-                Ok(_) => {}
-                Err(error) => tracing::warn!(%error, "nothing could be taken away; trying again later"),
-            }
-            if self.inner.inbox.is_closed() {
-                return;
-            }
-        }
-    }
 }
 
 /// How many records the next transaction takes, after one that took so long.
@@ -186,6 +170,9 @@ impl Collection {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Jobs => self.jobs().await?,
             Stage::Requests => self.requests().await?,
+            Stage::Events => self.events().await?,
+            Stage::Held(tenure) => self.held(tenure).await?,
+            Stage::Reports(behind) => self.reports(behind).await?,
             Stage::Builds(behind) => self.builds(behind).await?,
             Stage::Sweep(folder) => self.sweep(folder).await?,
             Stage::Done => Stage::Done,
@@ -205,11 +192,11 @@ impl Collection {
     }
 
     async fn jobs(&mut self) -> Result<Stage, ApiError> {
-        let Some(before_ms) = jobs_before(&self.policy, self.now_ms) else { return Ok(Stage::Builds(None)) };
+        let Some(before_ms) = jobs_before(&self.policy, self.now_ms) else { return Ok(Stage::Events) };
         let store = self.farm.store();
         if self.dry_run {
             self.told.jobs = self.farm.timed("old_jobs", store.count_jobs_ended_before(before_ms)).await?;
-            return Ok(Stage::Builds(None));
+            return Ok(Stage::Events);
         }
         let jobs = self.farm.timed("old_jobs", store.jobs_ended_before(before_ms, self.at_once)).await?;
         let (count, asked) = (jobs.len(), self.at_once);
@@ -222,7 +209,7 @@ impl Collection {
 
     async fn requests(&mut self) -> Result<Stage, ApiError> {
         let Some(before_ms) = jobs_before(&self.policy, self.now_ms) else {
-            return Ok(Stage::Builds(None));
+            return Ok(Stage::Events);
         };
         let found = self.farm.store().requests_without_jobs(before_ms, self.at_once);
         let requests = self.farm.timed("old_requests", found).await?;
@@ -230,7 +217,55 @@ impl Collection {
         if count > 0 {
             self.forget(Forget { requests, ..Forget::default() }).await?;
         }
-        Ok(if count < asked { Stage::Builds(None) } else { Stage::Requests })
+        Ok(if count < asked { Stage::Events } else { Stage::Requests })
+    }
+
+    /// A dry run looks at the first part of these only.
+    async fn events(&mut self) -> Result<Stage, ApiError> {
+        let next = Stage::Held(Tenure::Log);
+        let Some(before_ms) = before(&self.policy, self.policy.events_ms, self.now_ms) else { return Ok(next) };
+        let found = self.farm.store().events_before(before_ms, EVENTS_AT_ONCE);
+        let Some((count, events_until)) = self.farm.timed("old_events", found).await? else { return Ok(next) };
+        self.told.events += count;
+        self.forget(Forget { events_until, ..Forget::default() }).await?;
+        Ok(if self.dry_run || count < EVENTS_AT_ONCE as u64 { next } else { Stage::Events })
+    }
+
+    async fn held(&mut self, tenure: Tenure) -> Result<Stage, ApiError> {
+        let (age_ms, next) = match tenure {
+            Tenure::Log => (self.policy.logs_ms, Stage::Held(Tenure::Sent)),
+            Tenure::Sent => (self.policy.uploads_ms, Stage::Held(Tenure::Given)),
+            // As long as the jobs that name it; those that live are asked for when it is forgotten.
+            Tenure::Given => (self.policy.jobs_ms, Stage::Reports(None)),
+            Tenure::Record => (None, Stage::Reports(None)),
+        };
+        let Some(held_before_ms) = before(&self.policy, age_ms, self.now_ms) else { return Ok(next) };
+        let found = self.farm.store().held_since_before(tenure, held_before_ms, self.at_once);
+        let held = self.farm.timed("old_holds", found).await?;
+        let (count, asked) = (held.len(), self.at_once);
+        let needed = self.farm.ask(|state, _| state.given_to_jobs()).await?;
+        let gone = held.iter().filter(|held| tenure != Tenure::Given || !needed.contains(&held.digest)).count();
+        let told = if tenure == Tenure::Log { &mut self.told.logs } else { &mut self.told.files };
+        *told += gone as u64;
+        if count > 0 {
+            self.forget(Forget { held, held_before_ms, ..Forget::default() }).await?;
+        }
+        Ok(if self.dry_run || count < asked { next } else { Stage::Held(tenure) })
+    }
+
+    async fn reports(&mut self, behind: Option<(u64, Digest)>) -> Result<Stage, ApiError> {
+        let next = Stage::Builds(None);
+        let Some(before_ms) = before(&self.policy, self.policy.reports_ms, self.now_ms) else { return Ok(next) };
+        let asked = self.at_once;
+        let found = self.farm.store().older_reports(before_ms, behind, asked);
+        let found = self.farm.timed("old_reports", found).await?;
+        let last = found.last().copied().filter(|_| found.len() == asked);
+        self.told.reports += found.len() as u64;
+        if !found.is_empty() {
+            let reports = found.into_iter().map(|(_, digest)| digest).collect();
+            self.forget(Forget { reports, ..Forget::default() }).await?;
+        }
+        Ok(last.map_or(next, |last| Stage::Reports(Some(last))))
     }
 
     async fn builds(&mut self, behind: Option<(u64, BuildName)>) -> Result<Stage, ApiError> {

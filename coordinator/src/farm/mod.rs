@@ -15,6 +15,7 @@ mod lists;
 mod logins;
 mod logs;
 mod operator;
+mod overview;
 mod pages;
 mod pins;
 mod plan_check;
@@ -549,7 +550,7 @@ impl Farm {
         &self.inner.blobs
     }
 
-    fn clock(&self) -> &Arc<dyn Clock> {
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
     }
 

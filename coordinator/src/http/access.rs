@@ -3,7 +3,7 @@
 //! Invariant: a token that is presented must be good, wherever it is presented. Without one only the Unix socket lets a
 //! caller in, which showed at the door that it is the owner's; a port never does, whatever its address.
 
-use super::{bodies, enroll, grpc};
+use super::{bodies, enroll, forgery, grpc};
 use crate::{
     app::{App, Peer, Refusal, Standing, Via, authenticate, cookie, is_grpc, wants_page},
     auth::{Actor, Proof, Role},
@@ -171,7 +171,13 @@ fn credential(app: &App, request: &Request) -> Result<Credential, ApiError> {
         return Ok(Credential::Key(key));
     }
     let reading = matches!(*request.method(), Method::GET | Method::HEAD);
-    if reading && let Some(secret) = cookie(headers, &app.options.session_cookie) {
+    // Where it says to come from was looked at before, see `forgery`.
+    let of_the_page = *request.method() == Method::POST
+        && forgery::is_of_the_page(request.uri().path())
+        && forgery::says_where_it_comes_from(headers);
+    if (reading || of_the_page)
+        && let Some(secret) = cookie(headers, &app.options.session_cookie)
+    {
         return Ok(Credential::Session(secret.to_owned()));
     }
     match peer.map(|peer| peer.via) {

@@ -4,7 +4,8 @@
 //! types of forms or none. So GET and HEAD change nothing anywhere, and everything else
 //!
 //! - that says where it comes from (`Origin`, `Sec-Fetch-Site`) has to come from the page itself,
-//! - has the content type of its route, which no form has; only log-in and log-out are forms.
+//! - has the content type of its route, which no form has; only log-in, log-out and what the page does are forms, and of
+//!   those that a log-in of a browser lets in each says where it comes from (see `access`).
 //!
 //! gRPC is no browser's: HTTP/2, POST and its own content type, or no service hears of it.
 
@@ -24,6 +25,16 @@ const SIMPLE: [&str; 3] = ["text/plain", "multipart/form-data", FORM];
 const GRPC: [&str; 2] = ["application/grpc", "application/grpc+proto"];
 /// Routes that take a form.
 const FORMS: [&str; 2] = ["/login", "/logout"];
+
+/// What the page does, by forms of its own.
+pub(super) fn is_of_the_page(path: &str) -> bool {
+    path.starts_with("/do/")
+}
+
+/// Whether a request says where it comes from, as every browser does that sends a form.
+pub(super) fn says_where_it_comes_from(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ORIGIN) || headers.contains_key(SEC_FETCH_SITE)
+}
 
 /// Guards everything that is no gRPC.
 pub(super) async fn refuse_foreign_sites(State(app): State<App>, request: Request, next: Next) -> Response {
@@ -48,7 +59,7 @@ pub(super) async fn refuse_all_but_grpc(request: Request, next: Next) -> Respons
 }
 
 fn is_plain_grpc(method: &Method, version: Version, headers: &HeaderMap) -> Result<(), Refusal> {
-    if headers.contains_key(header::ORIGIN) || headers.contains_key(SEC_FETCH_SITE) {
+    if says_where_it_comes_from(headers) {
         return Err(foreign("gRPC is not for browsers", "use the JSON API below /api/v1"));
     }
     if method != Method::POST {
@@ -90,7 +101,7 @@ fn comes_from_here(headers: &HeaderMap, own: &[Option<String>]) -> Result<(), Re
 fn has_its_content_type(method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
     let given = content_type(headers);
     let is = |name: &str| given.is_some_and(|given| given.eq_ignore_ascii_case(name));
-    if FORMS.contains(&path) {
+    if FORMS.contains(&path) || is_of_the_page(path) {
         // A form without fields may say no type.
         return if given.is_none() || is(FORM) { Ok(()) } else { Err(wrong_type(format!("{path} takes a form"), "")) };
     }
@@ -193,7 +204,11 @@ mod tests {
         assert!(passes(Method::PATCH, "/v1/uploads/x", Some("application/partial-upload")));
         assert!(passes(Method::DELETE, "/v1/uploads/x", None));
         assert!(passes(Method::POST, "/login", Some(FORM)) && passes(Method::POST, "/logout", None));
-        assert!(!passes(Method::POST, "/login", Some("text/plain")));
+        assert!(passes(Method::POST, "/do/cancel", Some(FORM)));
+        assert!(
+            !passes(Method::POST, "/login", Some("text/plain"))
+                && !passes(Method::POST, "/do/cancel", Some("text/plain"))
+        );
         assert!(!passes(Method::POST, "/api/v1/jobs", None));
         for simple in SIMPLE.iter().copied().chain(["Text/Plain;charset=utf-8", "application/jsonp"]) {
             assert!(!passes(Method::POST, "/v1/uploads", Some(simple)), "{simple}");

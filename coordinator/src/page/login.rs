@@ -3,34 +3,24 @@
 //! The address of such a link only shows a form, which the page's script sends at once: whoever merely looks at the
 //! address (a preview, a scanner, HEAD) uses nothing up, and the secret is in no address from then on.
 
-use super::{Frame, html};
+use super::{frame, html};
 use crate::{
     app::{App, Peer, authenticate, cookie},
     auth::{Actor, Proof},
     farm::SESSION_SECONDS,
 };
-use askama::Template;
 use axum::{
     Extension, Form,
     extract::{Query, State},
     http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
     response::{IntoResponse, Redirect, Response},
 };
+use planforge_page::parts::LoginPage;
 use planforge_proto::{ApiError, ErrorCode};
 use serde::Deserialize;
 
 /// Held the token itself in former versions; taken out of browsers that still have it.
 const OLD_COOKIE: &str = "planforge_token";
-
-#[derive(Template)]
-#[template(path = "login.html")]
-struct LoginPage {
-    frame: Frame,
-    next: String,
-    /// Secret of a link that is good once; empty: a token is asked for.
-    once: String,
-    error: String,
-}
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -42,8 +32,7 @@ pub(super) struct LoginQuery {
 /// `GET /login`
 pub(super) async fn form(Query(query): Query<LoginQuery>) -> Response {
     let LoginQuery { next, once } = query;
-    let page =
-        LoginPage { frame: Frame::new("Log in"), next: local_path(&next), once: plain(&once), error: String::new() };
+    let page = LoginPage { frame: frame("Log in"), next: local_path(&next), once: plain(&once), error: String::new() };
     html(StatusCode::OK, &page)
 }
 
@@ -86,7 +75,7 @@ pub(super) async fn log_in(
         }
         Err(error) => {
             app.farm.note_stranger(&from, "/login", &error);
-            let page = LoginPage { frame: Frame::new("Log in"), next, once: String::new(), error: error.message };
+            let page = LoginPage { frame: frame("Log in"), next, once: String::new(), error: error.message };
             html(StatusCode::UNAUTHORIZED, &page)
         }
     }

@@ -6,6 +6,7 @@
 
 mod connection;
 mod start;
+mod tidy;
 
 pub use crate::certificates::CERTIFICATE_LIFE;
 pub use crate::doors::{Budget, CONNECTIONS_MAX, FIRST_REQUEST_WITHIN, Places};

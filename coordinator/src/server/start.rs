@@ -8,9 +8,10 @@
 //! DATA/farm.db            SQLite
 //! DATA/blobs/             models, plans, cards, reports, logs; how far they were looked through
 //! DATA/logs/              logs of attempts that run
+//! DATA/tidied             when what nobody needs any more was last taken away
 //! ```
 
-use super::{Listener, ServerLimits, is_loopback, serve};
+use super::{Listener, ServerLimits, is_loopback, serve, tidy::Tidy};
 use crate::{
     app::Options,
     auth::{Actor, Proof},
@@ -42,9 +43,6 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// How often uploads that nobody continues are looked for.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(60);
 const BLOBS: &str = "blobs";
-/// What nobody needs any more is taken away this long after the start, and then once in so long.
-const COLLECT_AFTER: Duration = Duration::from_secs(20);
-const COLLECT_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 const DATABASE: &str = "farm.db";
 const ADMIN_TOKEN_FILE: &str = "admin.token";
 
@@ -197,6 +195,7 @@ impl StartError {
 pub struct Coordinator {
     farm: Farm,
     blobs: LocalBlobs,
+    tidy: Tidy,
     address: Option<SocketAddr>,
     url: Option<String>,
     /// Where people open the page; empty without a port.
@@ -295,10 +294,9 @@ impl Coordinator {
         let page_url = options.page_url().to_owned();
         let closing = CancellationToken::new();
         tokio::spawn(collect_uploads(blobs.clone(), closing.clone()));
-        let (collecting, closed) = (farm.clone(), closing.clone());
-        tokio::spawn(async move {
-            let _ = closed.run_until_cancelled(collecting.collect_for_ever(COLLECT_AFTER, COLLECT_EVERY)).await;
-        });
+        let tidy = Tidy::new(farm.clone(), data_dir.join("tidied"));
+        let (tidying, closed) = (tidy.clone(), closing.clone());
+        tokio::spawn(async move { closed.run_until_cancelled(tidying.for_ever()).await });
         if let Some(options) = config.scrub {
             let (blobs, closing) = (blobs.clone(), closing.clone());
             tokio::spawn(async move { blobs.keep_scrubbing(options, closing).await });
@@ -309,7 +307,8 @@ impl Coordinator {
         let socket = config.unix_socket.as_deref().map(|socket| tracing::field::display(socket.display()));
         tracing::info!(url, socket, data = %data_dir.display(), "coordinator started");
         let unix_socket = config.unix_socket;
-        Ok(Self { farm, blobs, address, url, page_url, unix_socket, tls, closing, serving: Some(serving), _lock: lock })
+        let serving = Some(serving);
+        Ok(Self { farm, blobs, tidy, address, url, page_url, unix_socket, tls, closing, serving, _lock: lock })
     }
 
     pub fn farm(&self) -> &Farm {
@@ -347,6 +346,12 @@ impl Coordinator {
 
     pub fn unix_socket(&self) -> Option<&Path> {
         self.unix_socket.as_deref()
+    }
+
+    /// Takes away what nobody needs any more where that was not done lately, for at most so long: for a coordinator that
+    /// ends before it would come to it.
+    pub async fn tidy_if_due(&self, within: Duration) {
+        self.tidy.if_due(within).await;
     }
 
     /// Ends streams, lets requests in flight finish within the grace, and closes the farm when all is durable.

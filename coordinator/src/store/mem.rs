@@ -6,9 +6,9 @@ use super::{
     answers::{ReportOf, engine_ref},
 };
 use crate::core::{
-    Agent, AuditLine, BlobHolder, CacheRecord, Change, Covered, DeclarationId, DeclarationRecord, Engine, Event, Job,
-    JobId, JobState, Model, PinId, PinRecord, PluginRecord, ProjectRecord, Refusal, Report, RequestRecord, Snapshot,
-    Stored, TokenRecord,
+    Agent, AuditLine, BlobHolder, CacheRecord, Change, Covered, DeclarationId, DeclarationRecord, Engine, Event, Held,
+    Hold, Job, JobId, JobState, Model, PinId, PinRecord, PluginRecord, ProjectRecord, Refusal, Report, RequestRecord,
+    Snapshot, Stored, Tenure, TokenRecord,
 };
 use planforge_retention::Build;
 use planforge_types::{Digest, EngineKey};
@@ -31,7 +31,7 @@ struct Tables {
     /// When an engine was used last.
     engines_used: BTreeMap<EngineKey, u64>,
     engine_projects: BTreeSet<(EngineKey, String)>,
-    blobs: BTreeMap<(Digest, BlobHolder), u64>,
+    blobs: BTreeMap<(Digest, BlobHolder), Hold>,
     reports: BTreeMap<Digest, Report>,
     agents: BTreeMap<String, Agent>,
     requests: BTreeMap<String, RequestRecord>,
@@ -92,7 +92,7 @@ impl Tables {
             Change::Job(job) => {
                 for project in job.projects() {
                     let holder = BlobHolder::Project(project.to_owned());
-                    job.blobs().into_iter().for_each(|(digest, size)| self.hold(digest, holder.clone(), size));
+                    job.blobs().into_iter().for_each(|(digest, hold)| self.hold(digest, holder.clone(), hold));
                 }
                 for want in &job.wants {
                     let tagged = want.tags.iter().map(|tag| (job.id.clone(), tag.clone(), want.project.clone()));
@@ -103,23 +103,23 @@ impl Tables {
             Change::JobProject { project, job, .. } => drop(self.job_projects.insert((job, project))),
             Change::Event(event) => drop(self.events.insert(event.seq, event)),
             Change::Engine(engine) => {
-                engine.blobs().for_each(|(digest, size)| self.hold(digest, BlobHolder::Engine(engine.key), size));
+                engine.blobs().for_each(|(digest, hold)| self.hold(digest, BlobHolder::Engine(engine.key), hold));
                 self.engines.insert((engine.key, engine.plan.digest), *engine);
             }
             Change::EngineProject { key, project } => drop(self.engine_projects.insert((key, project))),
             Change::Report(report) => {
                 if let Some(key) = report.key {
-                    report.blobs().for_each(|(digest, size)| self.hold(digest, BlobHolder::Engine(key), size));
+                    report.blobs().for_each(|(digest, hold)| self.hold(digest, BlobHolder::Engine(key), hold));
                 }
                 if let Some(job) = self.jobs.get(&report.job).cloned() {
                     for project in job.projects() {
                         let holder = BlobHolder::Project(project.to_owned());
-                        report.blobs().for_each(|(digest, size)| self.hold(digest, holder.clone(), size));
+                        report.blobs().for_each(|(digest, hold)| self.hold(digest, holder.clone(), hold));
                     }
                 }
                 self.reports.insert(report.digest, *report);
             }
-            Change::Blob { digest, holder, size_bytes } => self.hold(digest, holder, size_bytes),
+            Change::Blob { digest, holder, hold } => self.hold(digest, holder, hold),
             Change::Agent(agent) => drop(self.agents.insert(agent.id.clone(), *agent)),
             Change::ForgetAgent(id) => drop(self.agents.remove(&id)),
             Change::Request(request) => drop(self.requests.insert(request.id.clone(), request)),
@@ -145,6 +145,22 @@ impl Tables {
             Change::ForgetJob(job) => self.forget_job(&job),
             Change::ForgetBuild { key, plan } => self.forget_build(key, plan),
             Change::ForgetRequest(id) => drop(self.requests.remove(&id)),
+            Change::ForgetHeld { held: Held { digest, project, tenure }, before_ms } => {
+                let row = (digest, BlobHolder::Project(project));
+                if self.blobs.get(&row).is_some_and(|hold| hold.tenure == tenure && hold.since_ms < before_ms) {
+                    self.blobs.remove(&row);
+                }
+            }
+            Change::EventsGone { until } => {
+                let newest = self.events.last_key_value().map_or(0, |(seq, _)| *seq);
+                self.events.retain(|seq, _| *seq > until || *seq == newest);
+            }
+            Change::ForgetReport(digest) => {
+                if let Some(report) = self.reports.remove(&digest) {
+                    let gone: BTreeSet<Digest> = report.blobs().map(|(digest, _)| digest).collect();
+                    self.blobs.retain(|(digest, _), _| !gone.contains(digest));
+                }
+            }
             Change::AuditKept { kind, lines } => {
                 let mut extra = self.audit.iter().filter(|line| line.kind == kind).count().saturating_sub(lines);
                 self.audit.retain(|line| {
@@ -172,15 +188,17 @@ impl Tables {
         }
     }
 
-    fn hold(&mut self, digest: Digest, holder: BlobHolder, size_bytes: u64) {
-        self.blobs.entry((digest, holder)).or_insert(size_bytes);
+    fn hold(&mut self, digest: Digest, holder: BlobHolder, hold: Hold) {
+        let known = self.blobs.entry((digest, holder)).or_insert(hold);
+        *known = Hold { size_bytes: known.size_bytes, ..known.and(hold) };
     }
 
     fn forget_job(&mut self, job: &Job) {
         self.jobs.remove(&job.id);
         self.job_projects.retain(|(id, _)| *id != job.id);
         self.job_tags.retain(|(id, ..)| *id != job.id);
-        self.events.retain(|_, event| event.job != job.id);
+        let newest = self.events.last_key_value().map_or(0, |(seq, _)| *seq);
+        self.events.retain(|seq, event| event.job != job.id || *seq == newest);
         let plans: BTreeSet<Digest> = self.engines.keys().map(|(_, plan)| *plan).collect();
         self.reports.retain(|_, report| report.job != job.id || plans.contains(&report.plan));
         if let Some(key) = job.key {
@@ -494,7 +512,7 @@ impl Store for MemStore {
     fn stored_bytes<'a>(&'a self, project: &'a str) -> Answer<'a, u64> {
         self.answer(|tables| {
             let own = tables.blobs.iter().filter(|((_, holder), _)| *holder == BlobHolder::Project(project.to_owned()));
-            own.map(|(_, size_bytes)| size_bytes).sum()
+            own.map(|(_, hold)| hold.size_bytes).sum()
         })
     }
 
@@ -619,6 +637,54 @@ impl Store for MemStore {
                 held || tables.plugins.contains_key(digest)
             };
             digests.into_iter().filter(|digest| !named(digest)).collect()
+        })
+    }
+
+    fn held_since_before(&self, tenure: Tenure, before_ms: u64, limit: usize) -> Answer<'_, Vec<Held>> {
+        self.answer(|tables| {
+            let old = tables.blobs.iter().filter_map(|((digest, holder), hold)| match holder {
+                BlobHolder::Project(project) if hold.tenure == tenure && hold.since_ms < before_ms => {
+                    Some((hold.since_ms, *digest, project.clone()))
+                }
+                _ => None,
+            });
+            let mut old: Vec<_> = old.collect();
+            old.sort();
+            old.into_iter().take(limit).map(|(_, digest, project)| Held { digest, project, tenure }).collect()
+        })
+    }
+
+    fn events_before(&self, before_ms: u64, limit: usize) -> Answer<'_, Option<(u64, u64)>> {
+        self.answer(|tables| {
+            let newest = tables.events.last_key_value().map_or(0, |(seq, _)| *seq);
+            let old = |event: &&Event| event.at_ms < before_ms && event.seq < newest;
+            let seqs: Vec<u64> = tables.events.values().take(limit).filter(old).map(|event| event.seq).collect();
+            seqs.last().map(|last| (seqs.len() as u64, *last))
+        })
+    }
+
+    fn older_reports(
+        &self,
+        before_ms: u64,
+        behind: Option<(u64, Digest)>,
+        limit: usize,
+    ) -> Answer<'_, Vec<(u64, Digest)>> {
+        self.answer(|tables| {
+            let of = |report: &Report| (report.plan, report.sku.clone(), report.eval);
+            let at = |report: &Report| (report.created_ms, report.digest);
+            let built_with = |report: &Report| {
+                tables.engines.values().any(|engine| engine.plan.digest == report.plan && engine.job == report.job)
+            };
+            let goes = |report: &&Report| {
+                report.created_ms < before_ms
+                    && behind.is_none_or(|behind| at(report) > behind)
+                    && tables.reports.values().any(|newer| of(newer) == of(report) && at(newer) > at(report))
+                    && !built_with(report)
+            };
+            let mut found: Vec<(u64, Digest)> = tables.reports.values().filter(goes).map(at).collect();
+            found.sort_unstable();
+            found.truncate(limit);
+            found
         })
     }
 

@@ -34,8 +34,8 @@ pub use sqlite::SqliteStore;
 pub use sqlite_check::{BadRow, unreadable_rows};
 
 use crate::core::{
-    AuditLine, Change, DeclarationId, DeclarationRecord, Engine, Event, Job, JobId, JobState, PinId, PinRecord, Report,
-    RequestRecord, Snapshot, Stored, TokenRecord,
+    AuditLine, Change, DeclarationId, DeclarationRecord, Engine, Event, Held, Job, JobId, JobState, PinId, PinRecord,
+    Report, RequestRecord, Snapshot, Stored, Tenure, TokenRecord,
 };
 use futures::future::BoxFuture;
 use planforge_proto::{ApiError, ErrorCode};
@@ -405,6 +405,22 @@ pub trait Store: Send + Sync + 'static {
 
     /// Those of the blobs that no record names.
     fn unnamed_blobs(&self, digests: Vec<Digest>) -> Answer<'_, Vec<Digest>>;
+
+    /// Rows that hold a blob for a project since before, by that tenure, the oldest first.
+    fn held_since_before(&self, tenure: Tenure, before_ms: u64, limit: usize) -> Answer<'_, Vec<Held>>;
+
+    /// Of the first `limit` events, how many are older than that, and the number of the last of those. The newest event of
+    /// all is never among them: the next one's number follows it.
+    fn events_before(&self, before_ms: u64, limit: usize) -> Answer<'_, Option<(u64, u64)>>;
+
+    /// Reports made before, behind one of that time and digest, the oldest first: of a plan's measurements on a device kind
+    /// neither the newest nor the one that was made with the plan.
+    fn older_reports(
+        &self,
+        before_ms: u64,
+        behind: Option<(u64, Digest)>,
+        limit: usize,
+    ) -> Answer<'_, Vec<(u64, Digest)>>;
 
     /// Rows that were left out of answers because they cannot be decoded.
     fn unreadable_rows(&self) -> u64 {

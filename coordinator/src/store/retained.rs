@@ -7,7 +7,7 @@ use super::{
     sql::{Select, Statement, Value},
     sqlite::{SqliteStore, number, plain, text},
 };
-use crate::core::{Job, Model};
+use crate::core::{Held, Job, Model, Tenure};
 use planforge_retention::Build;
 use planforge_types::{Digest, EngineKey};
 use std::collections::BTreeSet;
@@ -100,6 +100,57 @@ impl SqliteStore {
         rows.iter().map(|row| text(row, "id")).collect()
     }
 
+    pub(super) async fn held_since_before(
+        &self,
+        tenure: Tenure,
+        before_ms: u64,
+        limit: usize,
+    ) -> Result<Vec<Held>, StoreError> {
+        let mut select = Select::new("SELECT digest, project FROM blob_refs INDEXED BY blob_refs_age");
+        select.always("tenure <> 0").filter("tenure = #", Some(tenure as u64)).filter("since_ms < #", Some(before_ms));
+        let rows = self.rows(select.order("since_ms, digest, project", limit)).await?;
+        let held = |row: &sqlx::sqlite::SqliteRow| {
+            let digest = parsed("a blob's name", &text(row, "digest")?)?;
+            Ok(Held { digest, project: text(row, "project")?, tenure })
+        };
+        rows.iter().map(held).collect()
+    }
+
+    pub(super) async fn events_before(&self, before_ms: u64, limit: usize) -> Result<Option<(u64, u64)>, StoreError> {
+        let sql = "SELECT COUNT(*) AS n, COALESCE(MAX(seq), 0) AS last FROM \
+                   (SELECT seq, at_ms FROM events ORDER BY seq LIMIT $2) \
+                   WHERE at_ms < $1 AND seq < (SELECT MAX(seq) FROM events)";
+        let rows = self.rows(statement(sql, vec![before_ms.into(), (limit as u64).into()])).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let found = (number(row, "n")?, number(row, "last")?);
+        Ok(Some(found).filter(|(count, _)| *count > 0))
+    }
+
+    pub(super) async fn older_reports(
+        &self,
+        before_ms: u64,
+        behind: Option<(u64, Digest)>,
+        limit: usize,
+    ) -> Result<Vec<(u64, Digest)>, StoreError> {
+        let mut values: Vec<Value> = vec![before_ms.into(), (limit as u64).into()];
+        let rest = behind.map_or("", |(at_ms, digest)| {
+            values.extend([at_ms.into(), digest.to_string().into()]);
+            "AND (created_ms, digest) > ($3, $4)"
+        });
+        let sql = format!(
+            "SELECT created_ms, digest FROM reports AS r INDEXED BY reports_age WHERE created_ms < $1 {rest} \
+             AND EXISTS (SELECT 1 FROM reports AS n WHERE n.plan_digest = r.plan_digest AND n.sku = r.sku \
+             AND n.eval_digest = r.eval_digest AND (n.created_ms, n.digest) > (r.created_ms, r.digest)) \
+             AND NOT EXISTS (SELECT 1 FROM engines AS e WHERE e.plan_digest = r.plan_digest \
+             AND json_extract(e.doc, '$.job') = r.job) ORDER BY created_ms, digest LIMIT $2"
+        );
+        let rows = self.rows(Statement { sql, values }).await?;
+        let report = |row: &sqlx::sqlite::SqliteRow| {
+            Ok((number(row, "created_ms")?, parsed("a report", &text(row, "digest")?)?))
+        };
+        rows.iter().map(report).collect()
+    }
+
     /// Those of the digests that no record names.
     pub(super) async fn unnamed_blobs(&self, digests: Vec<Digest>) -> Result<Vec<Digest>, StoreError> {
         let mut named = BTreeSet::new();
@@ -137,7 +188,8 @@ fn forget_model(model: &Model) -> impl Iterator<Item = Statement> + '_ {
 pub(super) fn forget_job(job: &Job) -> Vec<Statement> {
     let id = || Value::from(job.id.as_str());
     let mut all = vec![
-        statement("DELETE FROM events WHERE job = $1", vec![id()]),
+        // The newest event of all stays: the next one's number follows it.
+        statement("DELETE FROM events WHERE job = $1 AND seq < (SELECT MAX(seq) FROM events)", vec![id()]),
         statement(
             "DELETE FROM reports WHERE job = $1 AND NOT EXISTS \
              (SELECT 1 FROM engines AS e WHERE e.plan_digest = reports.plan_digest)",
@@ -193,6 +245,33 @@ pub(super) fn forget_build(key: &EngineKey, plan: Digest) -> Vec<Statement> {
     let reports = format!("DELETE FROM reports WHERE plan_digest = $2 AND {alone}");
     let engine = format!("DELETE FROM engines WHERE {this}");
     of_plan.chain([of_model, reports, engine]).map(|sql| statement(&sql, values())).collect()
+}
+
+pub(super) fn forget_held(held: &Held, before_ms: u64) -> Statement {
+    statement(
+        "DELETE FROM blob_refs WHERE digest = $1 AND project = $2 AND engine_key = '' AND tenure = $3 AND since_ms < $4",
+        vec![
+            held.digest.to_string().into(),
+            held.project.as_str().into(),
+            (held.tenure as u64).into(),
+            before_ms.into(),
+        ],
+    )
+}
+
+pub(super) fn forget_events(until: u64) -> Statement {
+    statement("DELETE FROM events WHERE seq <= $1 AND seq < (SELECT MAX(seq) FROM events)", vec![until.into()])
+}
+
+/// Takes a measurement away with what it left beside it.
+pub(super) fn forget_report(report: Digest) -> Vec<Statement> {
+    let artifacts = "SELECT json_extract(a.value, '$.digest') FROM reports AS r, json_each(r.artifacts) AS a \
+                     WHERE r.digest = $1";
+    let all = [
+        format!("DELETE FROM blob_refs WHERE digest = $1 OR digest IN ({artifacts})"),
+        "DELETE FROM reports WHERE digest = $1".to_owned(),
+    ];
+    all.iter().map(|sql| statement(sql, vec![report.to_string().into()])).collect()
 }
 
 pub(super) fn forget_request(id: &str) -> Statement {

@@ -2,7 +2,7 @@
 //! 64 bits for times, rows in chunks of few sizes so that prepared statements are used again.
 
 use super::retained;
-use crate::core::{BlobHolder, Change, DeclarationId, Job, PinId};
+use crate::core::{BlobHolder, Change, DeclarationId, Hold, Job, PinId};
 use planforge_types::Digest;
 use serde::Serialize;
 use std::{
@@ -84,9 +84,13 @@ const ENGINE_PROJECTS: Table = Table {
     conflict: " ON CONFLICT DO NOTHING",
 };
 const BLOB_REFS: Table = Table {
-    insert: "INSERT INTO blob_refs (digest, project, engine_key, size_bytes) VALUES ",
-    columns: 4,
-    conflict: " ON CONFLICT DO NOTHING",
+    insert: "INSERT INTO blob_refs (digest, project, engine_key, size_bytes, tenure, since_ms) VALUES ",
+    columns: 6,
+    // The longer tenure and the later time; nothing is written where nothing is new.
+    conflict: " ON CONFLICT (digest, project, engine_key) DO UPDATE SET \
+               tenure = CASE WHEN excluded.tenure < blob_refs.tenure THEN excluded.tenure ELSE blob_refs.tenure END, \
+               since_ms = CASE WHEN excluded.since_ms > blob_refs.since_ms THEN excluded.since_ms ELSE blob_refs.since_ms END \
+               WHERE blob_refs.tenure <> 0 AND (excluded.tenure < blob_refs.tenure OR excluded.since_ms > blob_refs.since_ms)",
 };
 const REPORTS: Table = Table {
     insert: "INSERT INTO reports (digest, plan_digest, engine_key, job, sku, eval_digest, created_ms, document, measure, \
@@ -167,31 +171,32 @@ fn tag_rows(job: &Job) -> impl Iterator<Item = Vec<Value>> + '_ {
         .map(|(project, tag)| vec![project.into(), tag.clone().into(), job.created_ms.into(), job.id.as_str().into()])
 }
 
-/// To whom blobs belong, each pair once, with the largest size that anybody said.
+/// To whom blobs belong, each pair once, with all that was said of it.
 #[derive(Default)]
-struct Blobs(BTreeMap<(Digest, BlobHolder), u64>);
+struct Blobs(BTreeMap<(Digest, BlobHolder), Hold>);
 
 impl Blobs {
-    fn add(&mut self, digest: Digest, holder: &BlobHolder, size_bytes: u64) {
-        let known = self.0.entry((digest, holder.clone())).or_default();
-        *known = size_bytes.max(*known);
+    fn add(&mut self, digest: Digest, holder: &BlobHolder, hold: Hold) {
+        self.0.entry((digest, holder.clone())).and_modify(|known| *known = known.and(hold)).or_insert(hold);
     }
 
-    fn add_all(&mut self, blobs: impl IntoIterator<Item = (Digest, u64)>, projects: &BTreeSet<&str>) {
-        for (digest, size_bytes) in blobs {
+    fn add_all(&mut self, blobs: impl IntoIterator<Item = (Digest, Hold)>, projects: &BTreeSet<&str>) {
+        for (digest, hold) in blobs {
             for project in projects {
-                self.add(digest, &BlobHolder::Project((*project).to_owned()), size_bytes);
+                self.add(digest, &BlobHolder::Project((*project).to_owned()), hold);
             }
         }
     }
 
     fn rows(self) -> Vec<Vec<Value>> {
-        let row = |((digest, holder), size_bytes): ((Digest, BlobHolder), u64)| {
+        let row = |((digest, holder), hold): ((Digest, BlobHolder), Hold)| {
+            let Hold { size_bytes, tenure, since_ms } = hold;
             let (project, key) = match holder {
                 BlobHolder::Project(project) => (project, String::new()),
                 BlobHolder::Engine(key) => (String::new(), key.to_string()),
             };
-            vec![digest.to_string().into(), project.into(), key.into(), size_bytes.into()]
+            let (digest, tenure) = (digest.to_string(), tenure as u64);
+            vec![digest.into(), project.into(), key.into(), size_bytes.into(), tenure.into(), since_ms.into()]
         };
         self.0.into_iter().map(row).collect()
     }
@@ -277,7 +282,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
                 request.created_ms.into(),
                 json(&request),
             ]),
-            Change::Blob { digest, holder, size_bytes } => blobs.add(digest, &holder, size_bytes),
+            Change::Blob { digest, holder, hold } => blobs.add(digest, &holder, hold),
             Change::Refusal(refusal) => drop(refusals.insert(refusal.key, Some(refusal))),
             Change::ForgetRefusal(key) => drop(refusals.insert(key, None)),
             Change::Cache(cache) => drop(caches.insert(cache.scope, cache)),
@@ -301,6 +306,9 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             Change::ForgetJob(job) => forgotten.extend(retained::forget_job(&job)),
             Change::ForgetBuild { key, plan } => forgotten.extend(retained::forget_build(&key, plan)),
             Change::ForgetRequest(id) => forgotten.push(retained::forget_request(&id)),
+            Change::ForgetHeld { held, before_ms } => forgotten.push(retained::forget_held(&held, before_ms)),
+            Change::EventsGone { until } => forgotten.push(retained::forget_events(until)),
+            Change::ForgetReport(report) => forgotten.extend(retained::forget_report(report)),
             Change::AuditKept { kind, lines } => drop(audit_kept.insert(kind.name(), lines)),
             Change::TokenMade(token) => tokens_made.push(vec![token.id.clone().into(), json(&token)]),
             Change::TokenRevoked { id } => drop(tokens_revoked.insert(id)),
@@ -322,11 +330,11 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
         }
     }
     for engine in engines.values() {
-        engine.blobs().for_each(|(digest, size)| blobs.add(digest, &BlobHolder::Engine(engine.key), size));
+        engine.blobs().for_each(|(digest, hold)| blobs.add(digest, &BlobHolder::Engine(engine.key), hold));
     }
     for report in reports.values() {
         if let Some(key) = report.key {
-            report.blobs().for_each(|(digest, size)| blobs.add(digest, &BlobHolder::Engine(key), size));
+            report.blobs().for_each(|(digest, hold)| blobs.add(digest, &BlobHolder::Engine(key), hold));
         }
         if let Some(job) = jobs.get(report.job.as_str()) {
             blobs.add_all(report.blobs(), &job.projects());

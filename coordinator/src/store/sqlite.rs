@@ -8,8 +8,8 @@ use super::{
     unreadable::Unreadable,
 };
 use crate::core::{
-    Agent, AuditLine, CacheRecord, Change, DeclarationId, DeclarationRecord, Engine, Event, Job, JobId, JobState,
-    PinId, PinRecord, PluginRecord, ProjectRecord, Report, RequestRecord, Snapshot, Stored, TokenRecord,
+    Agent, AuditLine, CacheRecord, Change, DeclarationId, DeclarationRecord, Engine, Event, Held, Job, JobId, JobState,
+    PinId, PinRecord, PluginRecord, ProjectRecord, Report, RequestRecord, Snapshot, Stored, Tenure, TokenRecord,
 };
 use futures::{TryStreamExt as _, stream::TryChunksError};
 use planforge_proto::ApiError;
@@ -31,7 +31,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Forward-only, by the numbers of their files; a database that has a higher one than these is refused.
-const MIGRATIONS: [(i64, &str); 12] = [
+const MIGRATIONS: [(i64, &str); 13] = [
     (1, include_str!("../../../migrations/sqlite/0001_farm.sql")),
     (2, include_str!("../../../migrations/sqlite/0002_caches_plugins.sql")),
     (3, include_str!("../../../migrations/sqlite/0003_engine_seq.sql")),
@@ -43,7 +43,8 @@ const MIGRATIONS: [(i64, &str); 12] = [
     (9, include_str!("../../../migrations/sqlite/0009_declarations.sql")),
     (10, include_str!("../../../migrations/sqlite/0010_lists.sql")),
     (11, include_str!("../../../migrations/sqlite/0011_retention.sql")),
-    (12, include_str!("../../../migrations/sqlite/0012_builds.sql")),
+    (12, include_str!("../../../migrations/sqlite/0012_tenures.sql")),
+    (13, include_str!("../../../migrations/sqlite/0013_builds.sql")),
 ];
 /// The schema that this program writes.
 pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
@@ -587,6 +588,23 @@ impl Store for SqliteStore {
 
     fn unnamed_blobs(&self, digests: Vec<Digest>) -> Answer<'_, Vec<Digest>> {
         Box::pin(Self::unnamed_blobs(self, digests))
+    }
+
+    fn held_since_before(&self, tenure: Tenure, before_ms: u64, limit: usize) -> Answer<'_, Vec<Held>> {
+        Box::pin(Self::held_since_before(self, tenure, before_ms, limit))
+    }
+
+    fn events_before(&self, before_ms: u64, limit: usize) -> Answer<'_, Option<(u64, u64)>> {
+        Box::pin(Self::events_before(self, before_ms, limit))
+    }
+
+    fn older_reports(
+        &self,
+        before_ms: u64,
+        behind: Option<(u64, Digest)>,
+        limit: usize,
+    ) -> Answer<'_, Vec<(u64, Digest)>> {
+        Box::pin(Self::older_reports(self, before_ms, behind, limit))
     }
 
     fn unreadable_rows(&self) -> u64 {

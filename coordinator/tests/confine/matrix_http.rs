@@ -62,10 +62,18 @@ fn expected(route: &str) -> [u16; 6] {
         // Nobody is known by a token here: what counts is the form.
         "POST /login" => [401; 6],
         "POST /logout" => [303; 6],
-        "GET /" | "GET /events" => [200, 200, 200, 200, 403, 401],
-        "GET /devices" | "GET /engines" | "GET /jobs" => [303, 303, 303, 303, 303, 401],
-        "GET /jobs/{id}" => [200, 404, 200, 200, 403, 401],
-        "GET /jobs/{id}/events" => [200, 404, 200, 200, 403, 401],
+        "GET /" | "GET /events" | "GET /jobs" | "GET /engines" | "GET /farm" | "GET /activity" => {
+            [200, 200, 200, 200, 403, 401]
+        }
+        // As the routes of the API that say the same.
+        "GET /devices" | "GET /api" => [200, 200, 200, 200, 200, 401],
+        "GET /jobs/{id}" | "GET /requests/{id}" | "GET /plans/{digest}" | "GET /models/{digest}" => {
+            [200, 404, 200, 200, 403, 401]
+        }
+        // What the page does, with a token: back to the page of what it was done to.
+        "POST /do/cancel" => [303, 404, 303, 303, 403, 401],
+        "POST /do/retry" => [303, 404, 303, 303, 403, 401],
+        "POST /do/drain" | "POST /do/resume" => [403, 403, 303, 403, 403, 401],
         // Of the whole farm.
         "GET /metrics" => [403, 403, 200, 403, 403, 401],
         "GET /api/v1/info" | "GET /api/v1/devices" | "GET /api/v1/plugins" => [200, 200, 200, 200, 200, 401],
@@ -122,6 +130,7 @@ async fn every_route_answers_everybody_as_it_should() {
     routes.sort_by_key(|route| match route.as_str() {
         // After everybody has declared something.
         "GET /api/v1/declarations" => 1,
+        route if route.starts_with("POST /do/") => 1,
         route if route.ends_with("/forget") || route.ends_with("/cancel") => 2,
         _ => 0,
     });
@@ -145,9 +154,14 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
     let (method, pattern) = route.split_once(' ').expect("a method and a pattern");
     let (model, plan) = (&world.model.digest, &world.job.plan_digest);
     let hex = if pattern.contains("verify") { model } else { plan };
-    let id = if pattern.starts_with("/v1/uploads") { upload } else { &world.job.id };
+    let id = match pattern {
+        "/requests/{id}" => &world.job.request_id,
+        pattern if pattern.starts_with("/v1/uploads") => upload,
+        _ => &world.job.id,
+    };
+    let digest = if pattern.starts_with("/models") { model } else { plan };
     let mut path = pattern.replace("{id}", id).replace("{hex}", hex).replace("{agent}", "builder");
-    path = path.replace("{scope}", &"0".repeat(64)).replace("{name}", "nothing");
+    path = path.replace("{scope}", &"0".repeat(64)).replace("{name}", "nothing").replace("{digest}", digest);
     match pattern {
         "/api/v1/engines/find" | "/api/v1/reports" => path.push_str(&format!("?plan_digest={plan}")),
         "/assets/{name}" => path = asset(world).await,
@@ -164,6 +178,8 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
         .to_string(),
         "POST /v1/uploads" => serde_json::json!({ "digest": model, "size_bytes": world.model_bytes.len() }).to_string(),
         "POST /login" => "token=nonsense".into(),
+        "POST /do/cancel" | "POST /do/retry" => format!("id={}", world.job.id),
+        "POST /do/drain" | "POST /do/resume" => "agent=builder".into(),
         "POST /api/v1/agents/{agent}/forget" => r#"{"force":true}"#.into(),
         // As the project that calls.
         "POST /api/v1/declarations" => crate::world::declaration(world, who).to_string(),
@@ -173,14 +189,16 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
     };
     let kind = match method {
         "PATCH" => "application/partial-upload",
-        "POST" if pattern == "/login" || pattern == "/logout" => "application/x-www-form-urlencoded",
+        "POST" if matches!(pattern, "/login" | "/logout") || pattern.starts_with("/do/") => {
+            "application/x-www-form-urlencoded"
+        }
         _ => "application/json",
     };
     let mut request = world.http(who, method.parse().expect("a method"), &path);
     if !matches!(method, "GET" | "HEAD") {
         request = request.header("content-type", kind).header("upload-offset", 0);
     }
-    if pattern.ends_with("/events") {
+    if pattern == "/events" {
         // Has no end: its head says whether it is given.
         let (head, _body) = world.served.open(request, body).await;
         return (head.status.as_u16(), String::new());

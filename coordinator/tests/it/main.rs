@@ -14,6 +14,7 @@ mod farm;
 mod faults;
 mod holders;
 mod inputs;
+mod kept_store;
 mod leftovers;
 mod many_jobs;
 mod pins;

@@ -4,7 +4,7 @@ use crate::{declared_store, support::SKU};
 use planforge_coordinator::{
     core::{
         Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Engine, EngineRef, Event, Failure, Job, JobId,
-        JobState, JoinedBy, Model, ModelFile, PlanRef, PluginRecord, Refusal, Report, RequestRecord, Stored,
+        JobState, JoinedBy, Model, ModelFile, PlanRef, PluginRecord, Refusal, Report, RequestRecord, Stored, Tenure,
         TokenRecord, Told, Want,
     },
     store::{
@@ -12,7 +12,11 @@ use planforge_coordinator::{
     },
 };
 use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Toolchain, order::MeasureAsk};
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
 
 pub(crate) fn job(id: &str, state: JobState, created_ms: u64) -> Job {
     let digest = Digest::of(id.as_bytes());
@@ -621,6 +625,8 @@ async fn what_an_older_database_names_is_its_projects() {
     let mut own = job("aa1", JobState::Succeeded, 1);
     own.plan = Some(PlanRef { digest: digest("plan"), size_bytes: 30, card: Some(digest("card")), builds: 1 });
     (own.report, own.eval) = (Some(digest("report")), Some(digest("labels")));
+    // Of another job's model, too: it is kept as long as that is.
+    own.model.files.push(ModelFile { name: "table".into(), digest: digest("inputs"), size_bytes: 1 });
     own.spec.calibration = Some(digest("calibration"));
     own.measure.inputs = Some(digest("inputs"));
     {
@@ -672,7 +678,11 @@ async fn what_an_older_database_names_is_its_projects() {
         assert!(!store.may_see_blob("red", digest(name)).await.unwrap(), "{name}");
     }
     assert!(!store.may_see_blob("red", digest("nothing")).await.unwrap());
-    assert_eq!((store.stored_bytes("red").await.unwrap(), store.stored_bytes("green").await.unwrap()), (31, 0));
+    assert_eq!((store.stored_bytes("red").await.unwrap(), store.stored_bytes("green").await.unwrap()), (32, 0));
+    let given: BTreeSet<Digest> =
+        store.held_since_before(Tenure::Given, 3, 10).await.unwrap().into_iter().map(|held| held.digest).collect();
+    assert_eq!(given, BTreeSet::from([digest("labels"), digest("calibration")]));
+    assert_eq!(store.held_since_before(Tenure::Given, 2, 10).await.unwrap(), [], "since its job's end");
 }
 
 #[tokio::test]

@@ -112,6 +112,13 @@ pub trait Compiler: Send + Sync {
         &[]
     }
 
+    /// Names of the options that this backend's specs for `sku` may have, so that a wrong one is refused before anybody
+    /// waits for a device; `None` where they depend on more.
+    fn options(&self, sku: &Sku) -> Option<&'static [&'static str]> {
+        let _ = sku;
+        None
+    }
+
     /// Whether such a build needs a process of its own: what it leaves in one (contexts, loaded code, freed memory) would
     /// be measured with the engine, which users load where nothing was built.
     fn builds_out_of_process(&self, request: &CompileRequest) -> bool {

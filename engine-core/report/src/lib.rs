@@ -3,6 +3,7 @@
 //! A report is a document of its own that names the plan's digest: measurements keep coming after the build.
 
 mod agreement;
+pub mod best;
 pub mod card;
 mod ceilings;
 pub mod check;

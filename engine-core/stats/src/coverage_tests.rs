@@ -209,3 +209,50 @@ fn quiet_measurements_take_no_longer_than_they_did() {
         assert!(found.windows <= windows, "{noise}: {found:?}");
     }
 }
+
+/// Windows of a hundred samples around levels of their own, `share` of the noise within; what a statistic of them truly is
+/// follows from their normal distribution.
+fn normal_windows(windows: usize, share: f64, random: &mut Random) -> (Vec<f64>, Vec<usize>) {
+    const IN_WINDOW: usize = 100;
+    let mut samples = Vec::with_capacity(windows * IN_WINDOW);
+    for _ in 0..windows {
+        let level = CENTRE + share * random.normal();
+        samples.extend((0..IN_WINDOW).map(|_| level + random.normal()));
+    }
+    (samples, vec![IN_WINDOW; windows])
+}
+
+#[test]
+fn intervals_of_means_and_of_99th_percentiles_hold_them() {
+    /// Of the standard normal distribution.
+    const P99: f64 = 2.326_347_9;
+    for (windows, share) in [(10, 0.0), (20, 0.5), (40, 0.2)] {
+        let truth = CENTRE + P99 * f64::hypot(1.0, share);
+        let (mut means, mut tails) = (Vec::new(), Vec::new());
+        let trials = 300;
+        for trial in 0..trials {
+            let mut random = Random(Xoshiro256PlusPlus::seed_from_u64(7000 + trial));
+            let (samples, sizes) = normal_windows(windows, share, &mut random);
+            means.extend(Place::of_mean(&samples, &sizes, 0.95));
+            tails.extend(Place::of_quantile(&samples, &sizes, 0.99, 0.95));
+        }
+        let held = |places: &[Place], truth: f64| {
+            let held = places.iter().filter(|place| place.low <= truth && truth <= place.high).count();
+            assert!(places.len() as f64 >= 0.9 * trials as f64, "{} of {trials} are given", places.len());
+            held as f64 / places.len() as f64
+        };
+        let (mean, tail) = (held(&means, CENTRE), held(&tails, truth));
+        assert!(mean >= PROMISED && tail >= PROMISED, "{windows} windows at {share}: {mean} of means, {tail} of tails");
+        let bounded = tails.iter().filter(|place| place.high.is_finite()).count();
+        assert!(windows < 20 || bounded * 10 >= tails.len() * 9, "{bounded} bounds of {windows} windows at {share}");
+    }
+}
+
+#[test]
+fn few_samples_know_no_upper_bound_of_a_99th_percentile() {
+    let samples: Vec<f64> = (0..300).map(|index| CENTRE + f64::from(index * 7 % 300) / 300.0).collect();
+    let place = Place::of_quantile(&samples, &[30; 10], 0.99, 0.95).unwrap();
+    assert!(place.high.is_infinite() && place.low > CENTRE, "{place:?}");
+    assert_eq!(Place::of_quantile(&samples, &[60; 5], 0.99, 0.95), Err(NoInterval::OneWindow));
+    assert_eq!(Place::of_mean(&samples, &[60; 5], 0.95), Err(NoInterval::OneWindow));
+}

@@ -108,7 +108,7 @@ pub fn median_interval(samples: &[f64], window_sizes: &[usize], confidence: f64)
     if windows.len() < 2 {
         return Err(NoInterval::OneWindow);
     }
-    let sampled = Sampled::new(&windows);
+    let sampled = Sampled::new(&windows, 0.5);
     let (first, last) = (sampled.sorted[0].0, sampled.sorted[sampled.sorted.len() - 1].0);
     if sampled.sorted.len() < MIN_FOR_CONFIDENCE {
         let confidence = 1.0 - 2.0 * 0.5f64.powi(sampled.sorted.len() as i32);
@@ -124,6 +124,45 @@ pub fn median_interval(samples: &[f64], window_sizes: &[usize], confidence: f64)
     // Whatever the blocks say, what was found in the middle is no less likely than its neighbours.
     let middle = sampled.median();
     Ok(MedianInterval { low: found.low.max(0.0).min(middle), high: found.high.max(middle), confidence })
+}
+
+/// Where a quantile (0 to 1) of what was sampled lies, found as the median's interval is, but for looks: nothing ends on
+/// this one. A bound is infinite where the samples do not hold one: 300 of them know no upper bound of a 99th percentile.
+///
+/// # Errors
+///
+/// Why the samples do not tell; fewer than ten windows never do.
+pub fn quantile_interval(
+    samples: &[f64],
+    window_sizes: &[usize],
+    quantile: f64,
+    confidence: f64,
+) -> Result<MedianInterval, NoInterval> {
+    let windows = cut(samples, window_sizes);
+    if windows.len() < MIN_BLOCKS {
+        return Err(NoInterval::OneWindow);
+    }
+    Sampled::new(&windows, quantile).interval(confidence)
+}
+
+/// Where the mean of what was sampled lies: windows, and blocks of them, are so many values of Student's t, as alike as
+/// neighbours are.
+///
+/// # Errors
+///
+/// As [`quantile_interval`].
+pub fn mean_interval(samples: &[f64], window_sizes: &[usize], confidence: f64) -> Result<MedianInterval, NoInterval> {
+    let windows = cut(samples, window_sizes);
+    if windows.len() < MIN_BLOCKS {
+        return Err(NoInterval::OneWindow);
+    }
+    let sampled = Sampled::with_middles(&windows, |window| window.iter().sum::<f64>() / window.len() as f64);
+    let mean = samples.iter().sum::<f64>() / samples.len() as f64;
+    let mut half = 0.0f64;
+    for together in sampled.block_sizes() {
+        half = half.max(sampled.blocks(together).half_of_mean(confidence)?);
+    }
+    Ok(MedianInterval { low: mean - half, high: mean + half, confidence })
 }
 
 /// Cuts `samples` into their windows. One of less than half the samples of the one before, as a limit leaves it at the
@@ -149,10 +188,13 @@ pub(crate) fn cut<'a>(samples: &'a [f64], sizes: &[usize]) -> Vec<&'a [f64]> {
 
 /// Windows, ready to be asked for intervals.
 struct Sampled {
+    /// The quantile that intervals are for.
+    quantile: f64,
     /// Every sample and its window, ascending.
     sorted: Vec<(f64, usize)>,
     sizes: Vec<f64>,
-    medians: Vec<f64>,
+    /// That quantile of each window, or its mean.
+    middles: Vec<f64>,
 }
 
 /// Windows taken together, several to a block.
@@ -160,19 +202,28 @@ struct Blocks {
     /// By window.
     block: Vec<usize>,
     sizes: Vec<f64>,
-    /// Mean of the windows' medians.
+    /// Mean of the windows' middles.
     middles: Vec<f64>,
 }
 
 impl Sampled {
-    fn new(windows: &[&[f64]]) -> Self {
+    fn new(windows: &[&[f64]], share: f64) -> Self {
+        let of_window = |window: &[f64]| {
+            let mut sorted = window.to_vec();
+            sorted.sort_unstable_by(f64::total_cmp);
+            quantile(&sorted, share)
+        };
+        Self { quantile: share, ..Self::with_middles(windows, of_window) }
+    }
+
+    fn with_middles(windows: &[&[f64]], middle: impl Fn(&[f64]) -> f64) -> Self {
         let mut sorted = Vec::with_capacity(windows.iter().map(|window| window.len()).sum());
         for (index, window) in windows.iter().enumerate() {
             sorted.extend(window.iter().map(|value| (*value, index)));
         }
         sorted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let sizes = windows.iter().map(|window| window.len() as f64).collect();
-        Self { sorted, sizes, medians: windows.iter().map(|window| median(window)).collect() }
+        Self { quantile: 0.5, sorted, sizes, middles: windows.iter().map(|window| middle(window)).collect() }
     }
 
     fn median(&self) -> f64 {
@@ -183,13 +234,18 @@ impl Sampled {
     /// The widest that windows, and blocks of them, ask for.
     fn interval(&self, confidence: f64) -> Result<MedianInterval, NoInterval> {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-        let mut together = 1;
-        while together == 1 || self.sizes.len() / together >= MIN_BLOCKS {
-            let (from, to) = self.blocks(together).bounds(&self.sorted, confidence)?;
+        for together in self.block_sizes() {
+            let (from, to) = self.blocks(together).bounds(&self.sorted, self.quantile, confidence)?;
             (low, high) = (low.min(from), high.max(to));
-            together *= 2;
         }
         Ok(MedianInterval { low, high, confidence })
+    }
+
+    /// One window to a block, then two, four and so on.
+    fn block_sizes(&self) -> impl Iterator<Item = usize> {
+        let windows = self.sizes.len();
+        std::iter::successors(Some(1), |together| Some(together * 2))
+            .take_while(move |together| *together == 1 || windows / together >= MIN_BLOCKS)
     }
 
     /// Blocks of `together` windows; what is left over belongs to the last.
@@ -197,9 +253,9 @@ impl Sampled {
         let count = self.sizes.len() / together;
         let block: Vec<usize> = (0..self.sizes.len()).map(|window| (window / together).min(count - 1)).collect();
         let (mut sizes, mut middles) = (vec![0.0; count], vec![0.0; count]);
-        for ((block, size), median) in block.iter().zip(&self.sizes).zip(&self.medians) {
+        for ((block, size), middle) in block.iter().zip(&self.sizes).zip(&self.middles) {
             sizes[*block] += size;
-            middles[*block] += size * median;
+            middles[*block] += size * middle;
         }
         middles.iter_mut().zip(&sizes).for_each(|(middle, size)| *middle /= size);
         Blocks { block, sizes, middles }
@@ -207,12 +263,23 @@ impl Sampled {
 }
 
 impl Blocks {
-    fn bounds(&self, sorted: &[(f64, usize)], confidence: f64) -> Result<(f64, f64), NoInterval> {
+    /// Half of the width of the mean's interval.
+    fn half_of_mean(&self, confidence: f64) -> Result<f64, NoInterval> {
+        let correlation = alike::to_reckon_with(&self.middles).ok_or(NoInterval::Alike)?;
+        let effect = alike::effect(correlation, self.middles.len());
+        let (count, weight) = (self.middles.len() as f64, self.sizes.iter().sum::<f64>());
+        let mean = self.middles.iter().zip(&self.sizes).map(|(middle, size)| middle * size).sum::<f64>() / weight;
+        let squares: f64 = self.middles.iter().map(|middle| (middle - mean).powi(2)).sum();
+        let student = student_t(confidence, effect.degrees_of_freedom);
+        Ok(student * (squares / (count - 1.0) * effect.variance / count).sqrt())
+    }
+
+    fn bounds(&self, sorted: &[(f64, usize)], quantile: f64, confidence: f64) -> Result<(f64, f64), NoInterval> {
         let correlation = alike::to_reckon_with(&self.middles).ok_or(NoInterval::Alike)?;
         let count = self.middles.len() as f64;
         let effect = alike::effect(correlation, self.middles.len());
         let student = student_t(confidence, effect.degrees_of_freedom);
-        let (low, high) = self.not_refused(sorted, student, effect.variance);
+        let (low, high) = self.not_refused(sorted, quantile, student, effect.variance);
         // As many independent signs as this would all agree too often. Of ten windows and more a slow one says less by its
         // median, which knows no bounds, than by its share.
         let signs_agree = (1.0 - count / effect.variance).exp2() > 1.0 - confidence;
@@ -226,23 +293,25 @@ impl Blocks {
     }
 
     /// The smallest and the largest sample that bound values at which the samples above are not too many or too few.
-    /// `widened` is how many times larger than of independent blocks the variance is.
-    fn not_refused(&self, sorted: &[(f64, usize)], student: f64, widened: f64) -> (f64, f64) {
+    /// `widened` is how many times larger than of independent blocks the variance is. Beside the median, a side on which
+    /// not even all samples are enough is infinite.
+    fn not_refused(&self, sorted: &[(f64, usize)], quantile: f64, student: f64, widened: f64) -> (f64, f64) {
         let (samples, count) = (sorted.len() as f64, self.sizes.len() as f64);
         let size_squares: f64 = self.sizes.iter().map(|size| size * size).sum();
-        // Of each block, how many samples more than half of them lie above; at first all do.
-        let mut above: Vec<f64> = self.sizes.iter().map(|size| size / 2.0).collect();
-        let mut total = samples / 2.0;
-        let mut squares = size_squares / 4.0;
-        let mut products = size_squares / 2.0;
+        // Of each block, how many samples more than there should be lie above; at first all do.
+        let mut above: Vec<f64> = self.sizes.iter().map(|size| size * quantile).collect();
+        let mut total = samples * quantile;
+        let mut squares = size_squares * quantile * quantile;
+        let mut products = size_squares * quantile;
         let holds = |total: f64, squares: f64, products: f64| {
             let share = total / samples;
             let residual = (squares - 2.0 * share * products + share * share * size_squares).max(0.0);
-            let variance = (residual * count / (count - 1.0) * widened).max(samples / 4.0);
+            let variance = (residual * count / (count - 1.0) * widened).max(samples * quantile * (1.0 - quantile));
             total * total <= student * student * variance
         };
         let (first, last) = (sorted[0].0, sorted[sorted.len() - 1].0);
-        let mut low = holds(total, squares, products).then_some(first);
+        let beyond = |bound: f64, side: f64| if quantile == 0.5 { bound } else { side };
+        let mut low = holds(total, squares, products).then(|| beyond(first, 0.0));
         let mut high = first;
         let mut groups = sorted.chunk_by(|a, b| a.0 == b.0).peekable();
         while let Some(tied) = groups.next() {
@@ -257,7 +326,7 @@ impl Blocks {
             let value = tied[0].0;
             if holds(total, squares, products) {
                 low.get_or_insert(value);
-                high = groups.peek().map_or(last, |next| next[0].0);
+                high = groups.peek().map_or_else(|| beyond(last, f64::INFINITY), |next| next[0].0);
             } else if was_above && total <= 0.0 {
                 // The median itself, where many samples are equal to it.
                 low.get_or_insert(value);

@@ -10,7 +10,7 @@
 
 use crate::{
     alike::MIN_TO_JUDGE,
-    interval::{cut, median, median_interval},
+    interval::{cut, mean_interval, median, median_interval, quantile, quantile_interval},
     latency::NoInterval,
 };
 
@@ -18,7 +18,7 @@ use crate::{
 /// [`Place::wandering`]. Set so that what it gives holds in `coverage_tests.rs`.
 const WANDERED: f64 = 2.0;
 
-/// A median, and where it lies.
+/// A middle of samples (their median, where nothing else is said), and where it lies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Place {
     pub median: f64,
@@ -31,6 +31,26 @@ impl Place {
     pub fn of(samples: &[f64], window_sizes: &[usize], confidence: f64) -> Result<Self, NoInterval> {
         let interval = median_interval(samples, window_sizes, confidence)?;
         Ok(Self { median: median(samples), low: interval.low, high: interval.high })
+    }
+
+    /// Of the quantile `share` (0 to 1) of `samples`.
+    pub fn of_quantile(
+        samples: &[f64],
+        window_sizes: &[usize],
+        share: f64,
+        confidence: f64,
+    ) -> Result<Self, NoInterval> {
+        let interval = quantile_interval(samples, window_sizes, share, confidence)?;
+        let mut sorted = samples.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        Ok(Self { median: quantile(&sorted, share), low: interval.low, high: interval.high })
+    }
+
+    /// Of the mean of `samples`.
+    pub fn of_mean(samples: &[f64], window_sizes: &[usize], confidence: f64) -> Result<Self, NoInterval> {
+        let interval = mean_interval(samples, window_sizes, confidence)?;
+        let mean = samples.iter().sum::<f64>() / samples.len().max(1) as f64;
+        Ok(Self { median: mean, low: interval.low, high: interval.high })
     }
 
     /// Where the median of windows lies that resemble their neighbours too much for an interval ([`NoInterval::Alike`]):

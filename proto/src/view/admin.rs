@@ -93,6 +93,13 @@ pub struct CollectedView {
     pub blob_bytes: u64,
     /// The first of the engines.
     pub gone: Vec<GoneView>,
+    /// Of these and what follows a dry run counts the first only.
+    pub events: u64,
+    pub logs: u64,
+    /// Sent, or given beside a model, and named by no job.
+    pub files: u64,
+    /// Measurements of which there is a newer one.
+    pub reports: u64,
 }
 
 /// An engine that went, or would.
@@ -107,11 +114,24 @@ pub struct GoneView {
 
 impl From<v1::CollectGarbageReply> for CollectedView {
     fn from(reply: v1::CollectGarbageReply) -> Self {
-        let v1::CollectGarbageReply { dry_run, jobs, engines, engine_bytes, blobs, blob_bytes, gone } = reply;
+        let v1::CollectGarbageReply {
+            dry_run,
+            jobs,
+            engines,
+            engine_bytes,
+            blobs,
+            blob_bytes,
+            gone,
+            events,
+            logs,
+            files,
+            reports,
+        } = reply;
         let gone = gone.into_iter().map(|gone| {
             let v1::GoneEngine { engine_key, plan_digest, plan_bytes, why } = gone;
             GoneView { engine_key, plan_digest, plan_bytes, why }
         });
-        Self { dry_run, jobs, engines, engine_bytes, blobs, blob_bytes, gone: gone.collect() }
+        let gone = gone.collect();
+        Self { dry_run, jobs, engines, engine_bytes, blobs, blob_bytes, gone, events, logs, files, reports }
     }
 }

@@ -10,3 +10,4 @@ mod owner;
 mod reports;
 mod support;
 mod survival;
+mod tidy;

@@ -162,6 +162,24 @@ fn what_a_processor_cannot_measure_is_refused_before_anything_is_built() {
 }
 
 #[test]
+fn what_a_backend_can_never_build_is_refused_before_a_job_exists() {
+    let world = World::new();
+    let model = digits();
+    let model = model.to_str().unwrap();
+    for (flags, what) in [
+        (&["--precision", "fp16"][..], "precision fp16"),
+        (&["--option", "turbo=yes"], "the option turbo (it has force_tactic)"),
+    ] {
+        let output = world.run(&[&["build", model][..], flags].concat());
+        let told = transcript(world.root(), &output);
+        assert_eq!(output.status.code(), Some(6), "{told}");
+        assert!(said(&output).contains(what), "{told}");
+    }
+    let jobs = json(&world.run(&["jobs", "--json"]));
+    assert_eq!(jobs["jobs"].as_array().map(Vec::len), Some(0), "nothing was begun: {jobs:#}");
+}
+
+#[test]
 fn devices_of_this_machine_are_idle_after_a_build_and_looked_at_anew() {
     let world = World::new();
     let model = digits();

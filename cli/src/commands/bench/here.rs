@@ -17,7 +17,7 @@ use planforge_proto::ErrorCode;
 use planforge_report::{
     Report,
     compare::{
-        self,
+        self, Scheme,
         portability::{Portability, portability},
     },
 };
@@ -74,9 +74,9 @@ pub fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
     write(args.baseline_output.as_deref(), &beside)?;
     // The engine stands against the baseline: a ratio below 1 says that it is faster.
     let reports = [beside, report];
-    let comparison =
-        compare::compare_among(&reports, &own).map_err(|e| Failure::new(ErrorCode::Internal, e.to_string()))?;
-    context.printer.data(&tables::comparison::render(&comparison))?;
+    let comparison = compare::compare_among(&reports, &own, Scheme::Groups)
+        .map_err(|e| Failure::new(ErrorCode::Internal, e.to_string()))?;
+    context.printer.data(&tables::comparison::render(&comparison, 0))?;
     let [baseline, report] = reports;
     context.printer.object(&serde_json::json!({ "report": report, "baseline": baseline, "comparison": comparison }))
 }

@@ -1,12 +1,13 @@
 //! Blobs in a folder of another place: for backups and for what is restored from them.
 
-use super::{blob_path, hash_file, published};
+use super::{Inner, blob_path, hash_file, published};
 use crate::error::BlobError;
 use planforge_types::{Digest, DigestWriter, durable};
 use std::{
     fs::{self, File},
     io::{self, Read as _, Write as _},
     path::Path,
+    sync::atomic::Ordering,
 };
 
 /// How a blob gets to another folder.
@@ -70,6 +71,42 @@ fn right(digest: Digest, found: Digest) -> Result<(), BlobError> {
         return Ok(());
     }
     Err(BlobError::Damaged { digest, reason: format!("its bytes hash to sha256:{found}") })
+}
+
+impl Inner {
+    /// Stores what was set aside anew where another folder has it whole.
+    pub(super) fn heal(&self, digest: Digest) {
+        for folder in &self.options.copies {
+            for copy in [blob_path(folder, digest), folder.join(digest.to_string())] {
+                let Ok(source) = File::open(&copy) else { continue };
+                match self.take_copy(&source, digest) {
+                    Ok(()) => {
+                        tracing::info!(%digest, from = %copy.display(), "a damaged blob was replaced by another copy of it");
+                        return;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%digest, from = %copy.display(), %error, "no copy to heal a blob from")
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_copy(&self, source: &File, digest: Digest) -> Result<(), BlobError> {
+        let bytes = source.metadata().map_err(BlobError::io("look up blob", &self.path(digest)))?.len();
+        self.check_room(bytes, false)?;
+        let number = self.temporary.fetch_add(1, Ordering::Relaxed);
+        let staged = self.staging().join(format!("{digest}-{number}.tmp"));
+        let stored = write_copy(source, &staged, digest).and_then(|bytes| {
+            let file = File::open(&staged).map_err(BlobError::io("open", &staged))?;
+            self.publish(&file, &staged, digest, bytes)
+        });
+        if stored.is_err() {
+            // The error is what counts; a file that cannot be removed now is removed at the next start.
+            let _ = fs::remove_file(&staged);
+        }
+        stored
+    }
 }
 
 fn write_copy(mut source: &File, staged: &Path, digest: Digest) -> Result<u64, BlobError> {

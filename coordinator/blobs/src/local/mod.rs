@@ -68,6 +68,9 @@ pub struct LocalBlobsOptions {
     pub upload_ttl: Duration,
     /// One that never got a byte, after this long.
     pub empty_upload_ttl: Duration,
+    /// Folders that may have other copies: what is damaged here is taken from there. Laid out as this one, or with files
+    /// named by their digests.
+    pub copies: Vec<PathBuf>,
 }
 
 impl Default for LocalBlobsOptions {
@@ -78,6 +81,7 @@ impl Default for LocalBlobsOptions {
             reserve_bytes: 512 << 20,
             upload_ttl: Duration::from_secs(24 * 3600),
             empty_upload_ttl: Duration::from_secs(2 * 60),
+            copies: Vec::new(),
         }
     }
 }
@@ -262,7 +266,7 @@ impl Inner {
     /// Moves a damaged blob to quarantine, and returns the error that says so. One that was stored anew meanwhile stays.
     fn set_aside(&self, digest: Digest, file: &File, reason: String) -> Result<BlobError, BlobError> {
         let (path, target) = (self.path(digest), self.quarantine().join(digest.to_string()));
-        let _turn = self.turn(digest);
+        let turn = self.turn(digest);
         let damaged = file.metadata().map_err(BlobError::io("look up blob", &path))?;
         let is_it = |there: &fs::Metadata| (there.dev(), there.ino()) == (damaged.dev(), damaged.ino());
         if fs::metadata(&path).is_ok_and(|there| is_it(&there)) {
@@ -270,6 +274,8 @@ impl Inner {
             self.forget_bytes(damaged.len());
             tracing::error!(%digest, reason, path = %target.display(), "a stored blob is damaged and was set aside");
         }
+        drop(turn);
+        self.heal(digest);
         Ok(BlobError::Corrupt { digest, reason })
     }
 

@@ -142,9 +142,21 @@ impl LocalBlobs {
             report.damaged.extend(damaged.then_some(digest));
             told(&report);
         };
+        self.heal_all().await?;
         self.look_through(None, bytes_per_s, looked).await?;
         self.inner.scrub.remember();
         Ok(report)
+    }
+
+    /// Looks for copies of what was set aside earlier: a folder may have come back that has them.
+    async fn heal_all(&self) -> Result<(), BlobError> {
+        let quarantined = self.quarantined()?;
+        let inner = self.inner.clone();
+        let heal = move || {
+            quarantined.into_iter().for_each(|digest| inner.heal(digest));
+            Ok(())
+        };
+        blocking(heal).await
     }
 
     /// How far the scrub in the background is.
@@ -183,6 +195,7 @@ impl LocalBlobs {
 
     /// One round from where the last one stopped.
     async fn round(&self, options: &ScrubOptions) -> Result<(), BlobError> {
+        self.heal_all().await?;
         let scrub = &self.inner.scrub;
         let after = {
             let mut state = scrub.state();

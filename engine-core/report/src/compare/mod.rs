@@ -12,13 +12,24 @@
 //!
 //! Reports of one model on one SKU form a group, whose first report is the group's base: that is how toolchains,
 //! specs and weights are compared. Between SKUs there is a ratio, but the verdict says that the devices differ. What a
-//! foreign plan loses is said apart ([`mod@portability`]).
+//! foreign plan loses is said apart ([`mod@portability`]), and so is where two engines spend their time differently
+//! ([`layers`]).
+//!
+//! Precisions may differ: what is judged is speed, and how far off the outputs of the two are stands beside it
+//! ([`accuracy`]), for nobody takes the one without the other.
 
+pub mod accuracy;
 pub mod gate;
+pub mod layers;
 mod pace;
 pub mod portability;
+mod row;
+
+pub use row::Row;
 
 use crate::{Report, SamplesError};
+use accuracy::AccuracyDifference;
+use layers::LayerDifference;
 use planforge_stats::{CI_CONFIDENCE, COMPARABLE_WINDOWS, NoInterval, Place, RatioInterval, ratio_interval};
 use planforge_types::Sku;
 use portability::{Portability, portability};
@@ -29,6 +40,9 @@ pub const COMPARISON_SCHEMA_VERSION: u32 = 1;
 
 /// Most reports compared at once; every pair is judged.
 pub const MAX_REPORTS: usize = 64;
+
+/// Most reports that one is held against at once.
+pub const MAX_AGAINST_BASELINE: usize = 1024;
 
 /// Ratios this close to 1 make no difference that anybody would act on; two measurements of one plan differ as much.
 /// Ratios are close from 1 / (1 + margin) to 1 + margin, so that neither report has the better of it.
@@ -81,6 +95,12 @@ pub struct Comparison {
     /// What the verdicts rest on; absent in comparisons of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<Basis>,
+    /// Every report was compared with the first, and with no other: [`Scheme::Baseline`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub against_first: bool,
+    /// Where engines spend their time differently; empty unless asked for, see [`Comparison::with_layers`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<LayerDifference>,
 }
 
 /// What the verdicts of a comparison rest on.
@@ -144,54 +164,29 @@ pub struct Group {
 }
 
 impl Comparison {
-    /// The verdict on row `other`: against its group's first, else against the first report of all.
-    pub fn against_base(&self, other: usize) -> Option<&Pair> {
+    /// What row `other` is judged against: its group's first, else the first report of all.
+    fn base_of(&self, other: usize) -> Option<usize> {
         let group = self.groups.iter().find(|group| group.rows.contains(&other))?;
-        let own = group.rows.first().copied().filter(|base| *base != other);
-        let base = own.unwrap_or(0);
+        let own = group.rows.first().copied().filter(|base| *base != other && !self.against_first);
+        own.or(Some(0))
+    }
+
+    /// The verdict on row `other`.
+    pub fn against_base(&self, other: usize) -> Option<&Pair> {
+        let base = self.base_of(other)?;
         self.pairs.iter().find(|pair| pair.base == base && pair.other == other)
     }
-}
 
-/// The headline figures of one report.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    pub model: String,
-    /// What it was measured on.
-    pub sku: String,
-    pub device: String,
-    pub toolchain: String,
-    pub precision: String,
-    /// What else the spec asks for that is not the default: `ampere+`, `version-compatible`, `level 5`, ...
-    #[serde(default)]
-    pub extras: Vec<String>,
-    pub threads: Option<u32>,
-    pub batch: u64,
-    pub median_ms: f64,
-    /// Where the median lies; absent where the samples do not tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ci_low_ms: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ci_high_ms: Option<f64>,
-    /// Timed windows that the figures come from.
-    #[serde(default)]
-    pub windows: usize,
-    pub p99_ms: f64,
-    pub throughput_per_s: f64,
-    pub build_ms: Option<f64>,
-    pub plan_bytes: u64,
-    pub plan_digest: String,
-    pub peak_memory_bytes: Option<u64>,
-    pub max_error: Option<f64>,
-    pub top1: Option<f64>,
-    pub accurate: bool,
-    pub simulated: bool,
-    /// Measured while something else used the device.
-    pub disturbed: bool,
-    /// All of the windows that count were.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub wholly_disturbed: bool,
-    pub foreign: bool,
+    /// With what the steps of `reports`, the ones that were compared, differ in from those of their base.
+    pub fn with_layers(mut self, reports: &[Report]) -> Self {
+        let of_row = |other: usize| {
+            let base = self.base_of(other).filter(|base| *base != other)?;
+            let (left, right) = (reports.get(base)?, reports.get(other)?);
+            same_work(left, right).then(|| layers::difference((base, other), left, right)).flatten()
+        };
+        self.layers = (0..self.rows.len()).filter_map(of_row).collect();
+        self
+    }
 }
 
 /// One report against another.
@@ -212,6 +207,9 @@ pub struct Pair {
     /// The two were measured on different SKUs: the ratio says which device is faster, not which engine is better.
     #[serde(default)]
     pub across_devices: bool,
+    /// How far off the outputs of the two are; where they compute in different precisions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<AccuracyDifference>,
 }
 
 /// Why reports cannot be put side by side at all.
@@ -219,27 +217,47 @@ pub struct Pair {
 pub enum CompareError {
     #[error("a comparison needs at least two reports, {0} given")]
     TooFew(usize),
-    #[error("{0} reports are more than the {MAX_REPORTS} that can be compared at once")]
-    TooMany(usize),
+    #[error("{count} reports are more than the {most} that can be compared at once")]
+    TooMany { count: usize, most: usize },
     #[error("report {index} cannot be read: its samples are damaged")]
     Samples { index: usize, source: SamplesError },
 }
 
-/// Compares `reports`: within each SKU, and the first with all others.
-pub fn compare(reports: &[Report]) -> Result<Comparison, CompareError> {
-    compare_among(reports, &[])
+/// What is compared with what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Every pair within each SKU, and the first report with all others.
+    Groups,
+    /// The first report with each of the others, wherever that was measured.
+    Baseline,
 }
 
-/// As [`compare`]; foreign plans are held against engines of `others` too, which are not compared otherwise.
-pub fn compare_among(reports: &[Report], others: &[Report]) -> Result<Comparison, CompareError> {
+impl Scheme {
+    /// Most reports compared at once.
+    fn most(self) -> usize {
+        match self {
+            Self::Groups => MAX_REPORTS,
+            Self::Baseline => MAX_AGAINST_BASELINE + 1,
+        }
+    }
+}
+
+/// Compares `reports`: within each SKU, and the first with all others.
+pub fn compare(reports: &[Report]) -> Result<Comparison, CompareError> {
+    compare_among(reports, &[], Scheme::Groups)
+}
+
+/// As [`compare`], by a scheme; foreign plans are held against engines of `others` too, which are not compared otherwise.
+pub fn compare_among(reports: &[Report], others: &[Report], scheme: Scheme) -> Result<Comparison, CompareError> {
     match reports.len() {
         count @ 0..2 => return Err(CompareError::TooFew(count)),
-        count if count > MAX_REPORTS => return Err(CompareError::TooMany(count)),
+        count if count > scheme.most() => return Err(CompareError::TooMany { count, most: scheme.most() }),
         _ => {}
     }
     let groups = groups(reports);
     let grouped = |base: usize, other: usize| groups.iter().any(|g| g.rows.contains(&base) && g.rows.contains(&other));
-    let all = (0..reports.len()).flat_map(|base| (base + 1..reports.len()).map(move |other| (base, other)));
+    let last_base = if scheme == Scheme::Baseline { 1 } else { reports.len() };
+    let all = (0..last_base).flat_map(|base| (base + 1..reports.len()).map(move |other| (base, other)));
     let wanted = all.filter(|(base, other)| *base == 0 || grouped(*base, *other));
     let wanted: Vec<(usize, usize, Option<String>)> =
         wanted.map(|(base, other)| (base, other, incomparable(&reports[base], &reports[other]))).collect();
@@ -251,14 +269,23 @@ pub fn compare_among(reports: &[Report], others: &[Report]) -> Result<Comparison
         None => pair(base, other, reports, &places, &basis),
     });
     let pairs = pairs.collect();
-    let rows = reports.iter().map(row).collect();
+    let rows = reports.iter().map(Row::of).collect();
     let foreign = reports.iter().enumerate().filter(|(_, report)| report.foreign.is_some());
     let known: Vec<&Report> = reports.iter().chain(others).collect();
     let portability =
         foreign.filter_map(|(row, report)| Some(ForeignRow { row, cell: portability(report, known.iter().copied())? }));
     let portability = portability.collect();
     let basis = Some(basis);
-    Ok(Comparison { schema_version: COMPARISON_SCHEMA_VERSION, rows, pairs, groups, portability, basis })
+    Ok(Comparison {
+        schema_version: COMPARISON_SCHEMA_VERSION,
+        rows,
+        pairs,
+        groups,
+        portability,
+        basis,
+        against_first: scheme == Scheme::Baseline,
+        layers: Vec::new(),
+    })
 }
 
 /// Where the raw samples of a report say that its median lies.
@@ -344,6 +371,7 @@ fn untold(base: usize, other: usize, reports: &[Report], reason: String) -> Pair
         reason,
         differences: differences(left, right),
         across_devices: measured_on(left) != measured_on(right),
+        accuracy: accuracy::difference(left, right),
     }
 }
 
@@ -391,9 +419,6 @@ fn incomparable(left: &Report, right: &Report) -> Option<String> {
     if !same_work(left, right) {
         let name = |report: &Report| format!("{} ({})", report.model.name, report.model.digest.short());
         return differ("models", name(left), name(right));
-    }
-    if left.spec.precision != right.spec.precision {
-        return differ("precisions", precision(left), precision(right));
     }
     let shapes = |report: &Report| {
         let shape = |port: &planforge_types::Port| {
@@ -497,6 +522,7 @@ fn differences(left: &Report, right: &Report) -> Vec<String> {
             ("device", report.device.name.clone()),
             ("toolchain", report.toolchain.to_string()),
             ("driver", driver),
+            ("precision", report.spec.precision.to_string()),
             ("threads", report.spec.threads.map_or("-".to_owned(), |threads| threads.to_string())),
             ("optimization level", report.spec.optimization_level.0.to_string()),
             ("hardware compatibility", report.spec.hardware_compatibility.clone().unwrap_or_else(|| "none".into())),
@@ -529,59 +555,12 @@ fn options(report: &Report) -> String {
     if options.is_empty() { "none".into() } else { options.join(",") }
 }
 
-/// What a spec asks for beyond precision, where that is not the default.
-fn extras(report: &Report) -> Vec<String> {
-    let spec = &report.spec;
-    let mut extras: Vec<String> = spec.hardware_compatibility.iter().cloned().collect();
-    extras.extend(spec.version_compatible.then(|| "version-compatible".to_owned()));
-    extras.extend(spec.approximate_gelu.then(|| "approximate GELU".to_owned()));
-    let level = spec.optimization_level;
-    extras.extend((level != Default::default()).then(|| format!("level {}", level.0)));
-    extras.extend(spec.options.iter().map(|(name, value)| format!("{name}={value}")));
-    extras
-}
-
-fn precision(report: &Report) -> String {
-    report.spec.precision.to_string()
-}
-
 /// Whether windows count that something disturbed.
 fn disturbed(report: &Report) -> bool {
     report.windows.iter().any(|window| window.kept_tainted)
 }
 
-fn row(report: &Report) -> Row {
-    let compared = report.numerics.as_ref().filter(|numerics| numerics.skipped.is_none());
-    Row {
-        model: report.model.name.clone(),
-        sku: measured_on(report).to_string(),
-        device: report.device.name.clone(),
-        toolchain: report.toolchain.to_string(),
-        precision: precision(report),
-        extras: extras(report),
-        threads: report.spec.threads,
-        batch: report.batch,
-        median_ms: report.latency_ms.median,
-        ci_low_ms: report.interval().ok().map(|interval| interval.low),
-        ci_high_ms: report.interval().ok().map(|interval| interval.high),
-        windows: report.window_count(),
-        p99_ms: report.latency_ms.p99,
-        throughput_per_s: report.throughput_per_s,
-        build_ms: report.build_ms,
-        plan_bytes: report.plan.bytes,
-        plan_digest: report.plan.digest.to_string(),
-        peak_memory_bytes: report.peak_memory_bytes,
-        max_error: compared.map(|numerics| numerics.max_error),
-        top1: report.accuracy.as_ref().map(|accuracy| accuracy.top1),
-        accurate: report.accurate,
-        simulated: report.simulated,
-        disturbed: disturbed(report),
-        wholly_disturbed: report.wholly_disturbed().is_some(),
-        foreign: report.foreign.is_some(),
-    }
-}
-
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 #[cfg(test)]
 mod window_tests;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Samples, testing::sample_report};
 use planforge_stats::latency_stats;
-use planforge_types::{Digest, Precision};
+use planforge_types::Digest;
 use rand::{RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus};
 
 /// A report over the given windows.
@@ -77,7 +77,6 @@ fn what_does_not_measure_the_same_cannot_be_told() {
     for (change, part) in [
         ((|r| r.simulated = true) as fn(&mut Report), "simulated"),
         (|r| r.model.digest = Digest::of(b"other"), "models differ"),
-        (|r| r.spec.precision = Precision::Fp16, "precisions differ: fp32 and fp16"),
         (|r| r.inputs[0].shape[0] = Some(8), "inputs differ: image:1x64 and image:8x64"),
         (|r| r.accurate = false, "outputs of the engine for cpu-x86-64-v3 are wrong"),
         (|r| *r = report_of(&[vec![0.5; 5]]), "only 5 samples"),
@@ -230,10 +229,45 @@ fn windows_that_resemble_their_neighbours_tell_large_differences_only() {
 fn numbers_of_reports_are_bounded_and_damage_is_told() {
     let one = sample_report(1.0);
     assert!(matches!(compare(std::slice::from_ref(&one)), Err(CompareError::TooFew(1))));
-    assert!(matches!(compare(&vec![one.clone(); MAX_REPORTS + 1]), Err(CompareError::TooMany(_))));
+    assert!(matches!(compare(&vec![one.clone(); MAX_REPORTS + 1]), Err(CompareError::TooMany { count: 65, most: 64 })));
     let mut damaged = one.clone();
     damaged.samples.count += 1;
     assert!(matches!(compare(&[one, damaged]), Err(CompareError::Samples { index: 1, .. })));
+}
+
+#[test]
+fn one_report_is_held_against_many_and_they_against_nothing_else() {
+    let mut reports = vec![sample_report(1.0); MAX_AGAINST_BASELINE + 1];
+    reports[2].sku = "cpu-x86-64-v2".parse().unwrap();
+    reports[3].sku = "cpu-x86-64-v2".parse().unwrap();
+    let comparison = compare_among(&reports, &[], Scheme::Baseline).unwrap();
+    assert_eq!(comparison.pairs.len(), MAX_AGAINST_BASELINE);
+    assert!(comparison.pairs.iter().all(|pair| pair.base == 0));
+    assert_eq!(comparison.against_base(0), None);
+    assert_eq!(comparison.against_base(3).map(|pair| (pair.base, pair.across_devices)), Some((0, true)));
+    let gate = gate::judge(&comparison, &reports, &[gate::Limit::of_median(5.0)]);
+    assert_eq!(gate.lines.len(), MAX_AGAINST_BASELINE, "each is judged");
+    let elsewhere = gate.lines.iter().filter(|line| line.reason.contains("on different device kinds"));
+    let elsewhere: Vec<_> = elsewhere.map(|line| (line.other, line.outcome)).collect();
+    assert_eq!(elsewhere, [(Some(2), gate::Outcome::Undecided), (Some(3), gate::Outcome::Undecided)]);
+    reports.push(sample_report(1.0));
+    assert!(matches!(compare_among(&reports, &[], Scheme::Baseline), Err(CompareError::TooMany { .. })));
+}
+
+#[test]
+fn steps_are_told_against_the_base_that_verdicts_are_against() {
+    let mut other = sample_report(2.0);
+    other.layers[0].tactic = "another".into();
+    let mut stranger = sample_report(1.0);
+    stranger.model.digest = Digest::of(b"stranger");
+    let reports = [sample_report(1.0), other, stranger];
+    let comparison = compare(&reports).unwrap();
+    assert!(comparison.layers.is_empty(), "nobody asked");
+    let comparison = comparison.with_layers(&reports);
+    assert_eq!(comparison.layers.iter().map(|l| (l.base, l.other)).collect::<Vec<_>>(), [(0, 1)]);
+    let changed = comparison.layers[0].parts.iter().filter(|part| !part.changes.is_empty());
+    assert_eq!(changed.count(), 1);
+    assert_eq!(serde_json::from_str::<Comparison>(&serde_json::to_string(&comparison).unwrap()).unwrap(), comparison);
 }
 
 #[test]
@@ -310,14 +344,17 @@ fn portable_builds_are_compared_with_the_plain_one() {
 
 #[test]
 fn a_gate_passes_only_what_is_shown_to_be_fast_enough() {
-    use super::gate::{Outcome, judge};
+    use super::gate::{Gate, Limit, Outcome};
+    let judge = |reports: &[Report], allowed: f64| -> Gate {
+        gate::judge(&compare(reports).unwrap(), reports, &[Limit::of_median(allowed)])
+    };
     let outcome = |centre_ms: f64, drift: f64| {
         let other = Report { simulated: true, ..noisy(9, centre_ms, drift, 0.01) };
         let mut other = Report { sku: "t4".parse().unwrap(), ..other };
         other.toolchain = on("t4", "11.1", 1.0).toolchain;
-        let comparison = compare(&[on("t4", "10.13", 1.0), other]).unwrap();
-        let outcome = |allowed| judge(&comparison, allowed).lines.remove(0).outcome;
-        (comparison.pairs[0].verdict, outcome(0.5), outcome(5.0))
+        let reports = [on("t4", "10.13", 1.0), other];
+        let outcome = |allowed| judge(&reports, allowed).lines.remove(0).outcome;
+        (compare(&reports).unwrap().pairs[0].verdict, outcome(0.5), outcome(5.0))
     };
     let (verdict, narrow, wide) = outcome(1.01, 0.002);
     assert_eq!((verdict, wide), (Verdict::Same, Outcome::Passed));
@@ -330,9 +367,9 @@ fn a_gate_passes_only_what_is_shown_to_be_fast_enough() {
     assert_eq!(outcome(1.02, 0.3), Outcome::Undecided);
     let mut real = on("t4", "11.1", 0.5);
     real.simulated = false;
-    let gate = judge(&compare(&[on("t4", "10.13", 1.0), real]).unwrap(), 5.0);
+    let gate = judge(&[on("t4", "10.13", 1.0), real], 5.0);
     assert_eq!(gate.lines[0].outcome, Outcome::Undecided, "cannot tell is no pass");
     assert!(!gate.passed);
-    let alone = judge(&compare(&[on("t4", "10.13", 1.0), on("l4", "10.13", 1.0)]).unwrap(), 5.0);
+    let alone = judge(&[on("t4", "10.13", 1.0), on("l4", "10.13", 1.0)], 5.0);
     assert!(!alone.passed && alone.lines.iter().all(|l| l.outcome == Outcome::Undecided), "nothing was compared");
 }

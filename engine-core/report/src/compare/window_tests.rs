@@ -17,8 +17,10 @@ fn report(seed: u64, windows: usize) -> Report {
 
 /// Everything that is said of two reports: the verdict with its reason, and whether gates would let the second pass.
 fn said(left: &Report, right: &Report) -> (Pair, bool) {
-    let comparison = compare(&[left.clone(), right.clone()]).unwrap();
-    let passed = [0.5, 1.0, 5.0, 100.0].iter().any(|allowed| gate::judge(&comparison, *allowed).passed);
+    let reports = [left.clone(), right.clone()];
+    let comparison = compare(&reports).unwrap();
+    let passes = |allowed: f64| gate::judge(&comparison, &reports, &[gate::Limit::of_median(allowed)]).passed;
+    let passed = [0.5, 1.0, 5.0, 100.0].into_iter().any(passes);
     (comparison.pairs[0].clone(), passed)
 }
 

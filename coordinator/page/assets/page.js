@@ -57,28 +57,68 @@
     }
   }
 
-  function follow(address) {
+  function element(html) {
+    const fresh = document.createElement("template");
+    fresh.innerHTML = html;
+    return fresh.content.firstElementChild;
+  }
+
+  // A part as a whole, or of a list the rows that changed and, where it changed, the order of all.
+  function apply({ id, html, order, rows }) {
+    const old = document.getElementById(id);
+    if (!old) return;
+    if (html !== undefined) morph(old, element(html));
+    else {
+      const known = new Map([...old.children].map((row) => [row.dataset.key, row]));
+      for (const key in rows) {
+        const fresh = element(rows[key]);
+        if (known.has(key)) morph(known.get(key), fresh);
+        else known.set(key, fresh);
+      }
+      let at = old.firstElementChild;
+      for (const key of order || []) {
+        const row = known.get(key);
+        known.delete(key);
+        if (row === at) at = at.nextElementSibling;
+        else if (row) old.insertBefore(row, at);
+      }
+      if (order) for (const row of known.values()) row.remove();
+    }
+    revive(old);
+  }
+
+  // Updates come while somebody sees the page: all tabs of a browser share one stream where it has shared workers.
+  function follow({ topic, state, worker }) {
     const live = document.getElementById("live");
-    const source = new EventSource(address);
-    const say = (text, kind) => { live.textContent = text; live.className = "live " + kind; };
-    source.onopen = () => say("live", "on");
-    source.onerror = () => say("reconnecting", "lost");
-    source.addEventListener("fragment", (event) => {
-      const { id, html } = JSON.parse(event.data);
-      const old = document.getElementById(id);
-      if (!old) return;
-      const fresh = document.createElement("template");
-      fresh.innerHTML = html;
-      morph(old, fresh.content.firstElementChild);
-      revive(old);
-    });
-    source.addEventListener("append", (event) => {
-      const { id, html } = JSON.parse(event.data);
-      const list = document.getElementById(id);
-      if (!list) return;
-      list.insertAdjacentHTML("beforeend", html);
-      revive(list);
-    });
+    const say = (on) => {
+      const text = on ? "live" : "reconnecting";
+      if (live.textContent !== text) live.textContent = text;
+      live.className = "live " + (on ? "on" : "lost");
+    };
+    const update = (changes) => {
+      state = changes.s;
+      for (const part of changes.parts) apply(part);
+    };
+    let watch;
+    if (window.SharedWorker) {
+      const { port } = new SharedWorker(worker);
+      port.onmessage = ({ data }) => data.update ? update(data.update) : say(data.live);
+      watch = (seen) => port.postMessage(seen ? { topic, state } : null);
+    } else {
+      let source;
+      watch = (seen) => {
+        if (source) source.close();
+        if (!seen) return;
+        source = new EventSource("/events?topic=" + encodeURIComponent(topic) + "&state=" + state);
+        source.onopen = () => say(true);
+        source.onerror = () => say(false);
+        source.addEventListener("update", (event) => update(JSON.parse(event.data)));
+      };
+    }
+    document.addEventListener("visibilitychange", () => watch(!document.hidden));
+    addEventListener("pagehide", () => watch(false));
+    addEventListener("pageshow", (event) => { if (event.persisted) watch(true); });
+    watch(!document.hidden);
   }
 
   async function followLog(log) {
@@ -113,6 +153,14 @@
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   });
 
+  // A slash searches, as everywhere.
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest("input, select, textarea")) return;
+    const field = document.querySelector("[data-search]");
+    if (field) { event.preventDefault(); field.focus(); field.select(); }
+  });
+
   const once = document.querySelector("form[data-once]");
   if (once) {
     // The secret of a link leaves the address before anything else happens.
@@ -122,7 +170,7 @@
 
   revive(document);
   setInterval(() => refreshTimes(document), 10000);
-  if (document.body.dataset.events) follow(document.body.dataset.events);
+  if (document.body.dataset.topic) follow(document.body.dataset);
   const log = document.querySelector("pre[data-log]");
   if (log) { log.scrollTop = log.scrollHeight; followLog(log); }
 })();

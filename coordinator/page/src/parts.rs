@@ -1,0 +1,88 @@
+//! What is no table: tiles, cards, and the parts of a job's page.
+
+use crate::{
+    rows::{DeviceCard, JobDetail},
+    view::Frame,
+};
+use askama::Template;
+
+#[derive(Clone, Debug, Template, Default)]
+#[template(path = "counts.html")]
+pub struct Counts {
+    pub running: usize,
+    pub waiting: usize,
+    pub failed: usize,
+    /// Jobs that ended last, as many as are looked at.
+    pub ended: usize,
+    pub devices_online: usize,
+    pub devices_busy: usize,
+    pub devices: usize,
+    pub engines: String,
+    /// Damaged blobs, for who sees the whole farm.
+    pub set_aside: usize,
+}
+
+#[derive(Clone, Debug, Template)]
+#[template(path = "devices.html")]
+pub struct DeviceList {
+    pub cards: Vec<DeviceCard>,
+    /// Devices that have no card on this page.
+    pub unseen: usize,
+    pub server: String,
+}
+
+impl DeviceList {
+    fn join_command(&self) -> String {
+        format!("planforge agent --server {}", self.server)
+    }
+}
+
+#[derive(Clone, Debug, Template)]
+#[template(path = "job_head.html")]
+pub struct JobHead {
+    pub job: JobDetail,
+    /// Whether who looks may cancel and repeat it.
+    pub may_act: bool,
+}
+
+#[derive(Clone, Debug, Template)]
+#[template(path = "job_result.html")]
+pub struct JobResult {
+    pub job: JobDetail,
+}
+
+#[derive(Clone, Debug, Template)]
+#[template(path = "job_attempts.html")]
+pub struct JobAttempts {
+    pub job: JobDetail,
+}
+
+/// The end of a log, and where to go on reading.
+#[derive(Clone, Debug, Default, Template)]
+#[template(path = "job_log.html")]
+pub struct LogTail {
+    pub id: String,
+    pub text: String,
+    /// Bytes before the text that are not shown.
+    pub skipped: u64,
+    pub next_offset: u64,
+}
+
+#[derive(Debug, Template)]
+#[template(path = "error.html")]
+pub struct ErrorPage {
+    pub frame: Frame,
+    pub heading: String,
+    pub message: String,
+    pub hint: String,
+}
+
+#[derive(Debug, Template)]
+#[template(path = "login.html")]
+pub struct LoginPage {
+    pub frame: Frame,
+    pub next: String,
+    /// Secret of a link that is good once; empty: a token is asked for.
+    pub once: String,
+    pub error: String,
+}

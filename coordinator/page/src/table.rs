@@ -1,0 +1,204 @@
+//! Tables whose rows have keys, so that an update sends the rows that changed and the order of all.
+
+use crate::rows::{Act, Pill};
+use askama::Template;
+
+/// A list with its head; the same HTML in the page and in its updates.
+#[derive(Clone, Debug, Default, Template)]
+#[template(path = "table.html")]
+pub struct Table {
+    pub id: &'static str,
+    /// For who hears the page.
+    pub label: &'static str,
+    pub columns: Vec<Column>,
+    pub rows: Vec<Row>,
+    /// What stands there instead of no rows.
+    pub empty: Empty,
+    pub notes: Vec<String>,
+    /// Where the list goes on; empty: it does not.
+    pub more: String,
+}
+
+#[derive(Debug, Template)]
+#[template(path = "foot.html")]
+pub struct Foot<'a> {
+    id: &'a str,
+    notes: &'a [String],
+    more: &'a str,
+}
+
+/// What an empty list says, and what to type next.
+#[derive(Clone, Debug, Default)]
+pub struct Empty {
+    pub text: String,
+    pub commands: Vec<String>,
+}
+
+impl Empty {
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), commands: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn typing(mut self, command: impl Into<String>) -> Self {
+        self.commands.push(command.into());
+        self
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Column {
+    pub name: String,
+    /// Of all cells below it, too.
+    pub class: &'static str,
+}
+
+/// A column of words.
+pub fn words(name: &str) -> Column {
+    column(name, "")
+}
+
+/// A column of figures.
+pub fn figures(name: &str) -> Column {
+    column(name, "num")
+}
+
+pub fn column(name: &str, class: &'static str) -> Column {
+    Column { name: name.into(), class }
+}
+
+#[derive(Clone, Debug, Default, Template)]
+#[template(path = "row.html")]
+pub struct Row {
+    pub key: String,
+    pub class: &'static str,
+    pub cells: Vec<Cell>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Cell {
+    pub class: String,
+    /// Name of the column where a phone shows no head.
+    pub label: String,
+    pub parts: Vec<Part>,
+}
+
+/// Something in a cell.
+#[derive(Clone, Debug)]
+pub enum Part {
+    Text(String),
+    Strong(String),
+    Muted(String),
+    Code(String),
+    /// The beginning of a digest.
+    Digest(String),
+    Link {
+        href: String,
+        text: String,
+    },
+    /// A pill that leads somewhere, or nowhere.
+    Pill {
+        href: String,
+        pill: Pill,
+    },
+    Tag {
+        text: String,
+        class: &'static str,
+    },
+    Time(Option<String>),
+    Progress(u32),
+    Command(String),
+    Break,
+    /// A form that does something to what the row is about.
+    Act(Act),
+}
+
+impl Cell {
+    pub fn of(parts: impl IntoIterator<Item = Part>) -> Self {
+        Self { parts: parts.into_iter().collect(), ..Self::default() }
+    }
+
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::of([Part::Text(text.into())])
+    }
+
+    pub fn code(text: impl Into<String>) -> Self {
+        Self::of([Part::Code(text.into())])
+    }
+
+    pub fn time(at: Option<String>) -> Self {
+        Self::of([Part::Time(at)])
+    }
+
+    #[must_use]
+    pub fn strong(mut self, is_strong: bool) -> Self {
+        if is_strong {
+            self.class.push_str("strong ");
+        }
+        self
+    }
+}
+
+impl Part {
+    pub fn link(href: impl Into<String>, text: impl Into<String>) -> Self {
+        Self::Link { href: href.into(), text: text.into() }
+    }
+
+    pub fn tag(text: impl Into<String>, class: &'static str) -> Self {
+        Self::Tag { text: text.into(), class }
+    }
+
+    pub fn pill(pill: Pill) -> Self {
+        Self::Pill { href: String::new(), pill }
+    }
+}
+
+impl Table {
+    pub fn new(id: &'static str, label: &'static str, columns: &[Column]) -> Self {
+        Self { id, label, columns: columns.to_vec(), ..Self::default() }
+    }
+
+    /// A row whose cells stand below the columns, in their order.
+    pub fn push(&mut self, key: impl Into<String>, class: &'static str, cells: impl IntoIterator<Item = Cell>) {
+        let labelled = |(mut cell, column): (Cell, &Column)| {
+            cell.class.push_str(column.class);
+            // Words say themselves what they are; figures do not.
+            if column.class.starts_with("num") {
+                cell.label.clone_from(&column.name);
+            }
+            cell
+        };
+        let cells = cells.into_iter().zip(&self.columns).map(labelled).collect();
+        self.rows.push(Row { key: key.into(), class, cells });
+    }
+
+    /// Everything but rows and foot: while it stays the same, an update is of rows alone.
+    pub fn frame(&self) -> Self {
+        let rows = if self.rows.is_empty() { Vec::new() } else { vec![Row::default()] };
+        let (columns, empty) = (self.columns.clone(), self.empty.clone());
+        Self { id: self.id, label: self.label, columns, rows, empty, ..Self::default() }
+    }
+
+    /// What stands below the rows.
+    pub fn foot(&self) -> Foot<'_> {
+        Foot { id: self.id, notes: &self.notes, more: &self.more }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_escaped_and_figures_keep_their_name() {
+        let mut table = Table::new("things", "Things", &[words("Name"), figures("Size")]);
+        table.empty = Empty::new("Nothing").typing("planforge <up>");
+        let empty = table.render().unwrap();
+        assert!(empty.contains("planforge &#60;up&#62;") && !empty.contains("<table"), "{empty}");
+        table.push("k\"1", "", [Cell::text("<b>"), Cell::text("3").strong(true)]);
+        let html = table.render().unwrap();
+        assert!(html.contains("&#60;b&#62;") && html.contains("data-key=\"k&#34;1\""), "{html}");
+        assert!(html.contains("class=\"strong num\" data-label=\"Size\">3<"), "{html}");
+        assert_eq!(table.frame().render().unwrap(), table.clone().frame().render().unwrap());
+    }
+}

@@ -1,0 +1,75 @@
+//! What the page asks beside lists: the queue by device kind, and what happened to a job.
+
+use super::{Farm, convert, requests::visible_project};
+use crate::{
+    auth::Actor,
+    core::JobState,
+    store::{EventFilter, JobFilter, JobOrder},
+};
+use planforge_page::lists::Depth;
+use planforge_proto::{ApiError, v1};
+use std::collections::BTreeMap;
+
+/// Device kinds that are looked at for the age of their oldest job.
+const DEPTHS_MAX: usize = 32;
+/// Events of one job that are shown: more than a job that was tried as often as it may be has.
+const HISTORY_MAX: usize = 300;
+
+impl Farm {
+    /// How much of the caller's runs and waits, by device kind: those first for which most waits.
+    ///
+    /// # Errors
+    /// For an agent's token, or when the store cannot be asked.
+    pub async fn queue_depths(&self, actor: &Actor) -> Result<Vec<Depth>, ApiError> {
+        let project = visible_project(actor, "")?;
+        let counts = self.timed("job_counts", self.store().job_counts(project.as_deref())).await?;
+        let mut depths: BTreeMap<String, Depth> = BTreeMap::new();
+        for ((sku, state), count) in counts {
+            if state.is_terminal() {
+                continue;
+            }
+            let empty = || Depth { sku: sku.clone(), running: 0, waiting: 0, oldest_ms: 0, online: 0, busy: 0 };
+            let depth = depths.entry(sku.clone()).or_insert_with(empty);
+            match state {
+                JobState::Leased | JobState::Running => depth.running += count,
+                _ => depth.waiting += count,
+            }
+        }
+        let mut depths: Vec<Depth> = depths.into_values().filter(|depth| depth.running + depth.waiting > 0).collect();
+        depths.sort_by(|left, right| right.waiting.cmp(&left.waiting).then(left.sku.cmp(&right.sku)));
+        depths.truncate(DEPTHS_MAX);
+        let devices = self.ask(|state, now| state.devices(now)).await?;
+        for depth in &mut depths {
+            let offers = |view: &&crate::core::DeviceView| {
+                view.online && view.device.skus.iter().any(|sku| sku.as_str() == depth.sku)
+            };
+            depth.online = devices.iter().filter(offers).count() as u64;
+            depth.busy = devices.iter().filter(offers).filter(|view| view.busy.is_some()).count() as u64;
+            if depth.waiting > 0 {
+                let oldest = JobFilter {
+                    project: project.clone(),
+                    states: vec![JobState::Queued, JobState::Unplaceable, JobState::Blocked],
+                    sku: Some(depth.sku.clone()),
+                    order: JobOrder::Oldest,
+                    limit: 1,
+                    ..JobFilter::default()
+                };
+                let part = self.timed("jobs", self.store().part_of_jobs(oldest)).await?;
+                depth.oldest_ms = part.items.first().map(|job| job.created_ms).unwrap_or_default();
+            }
+        }
+        Ok(depths)
+    }
+
+    /// The first events of a job of the caller's.
+    ///
+    /// # Errors
+    /// When there is no such job, or the store cannot be asked.
+    pub async fn history(&self, actor: &Actor, id: &str) -> Result<Vec<v1::JobEvent>, ApiError> {
+        let job = self.find_job(actor, id).await?;
+        let project = visible_project(actor, "")?;
+        let of_job = EventFilter { after: 0, project: project.clone(), jobs: vec![job.id.clone()], limit: HISTORY_MAX };
+        let events = self.timed("events", self.store().events(of_job)).await?;
+        Ok(events.iter().map(|event| convert::event_out(event, &job, project.as_deref())).collect())
+    }
+}

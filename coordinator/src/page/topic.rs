@@ -1,0 +1,195 @@
+//! Which page: the address that a browser shows, and that it asks for updates by.
+
+use axum::extract::Query;
+use axum::http::Uri;
+use planforge_proto::{ApiError, ErrorCode};
+use std::collections::BTreeMap;
+
+/// Longest address that is taken for a page.
+const ADDRESS_MAX_BYTES: usize = 2_048;
+
+/// A page: its kind, what it is of, and what narrows its list.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Topic {
+    pub(super) kind: Kind,
+    /// Id or digest; empty for lists.
+    pub(super) of: String,
+    pub(super) query: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Home,
+    Jobs,
+    Job,
+    Request,
+    Engines,
+    Plan,
+    Model,
+    Devices,
+    Farm,
+    Activity,
+    Api,
+}
+
+impl Kind {
+    /// Names of what may narrow it.
+    fn filters(self) -> &'static [&'static str] {
+        match self {
+            Self::Home => &["model", "sku", "project", "by"],
+            Self::Jobs => &["state", "model", "sku", "tag", "project", "sort", "cursor"],
+            Self::Engines => &["model", "sku", "project", "cursor"],
+            Self::Activity => &["actor", "what", "project", "cursor"],
+            _ => &[],
+        }
+    }
+
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Home => "",
+            Self::Jobs | Self::Job => "jobs",
+            Self::Request => "requests",
+            Self::Engines => "engines",
+            Self::Plan => "plans",
+            Self::Model => "models",
+            Self::Devices => "devices",
+            Self::Farm => "farm",
+            Self::Activity => "activity",
+            Self::Api => "api",
+        }
+    }
+}
+
+/// A page, and how it is asked for.
+pub(super) struct Asked {
+    pub(super) topic: Topic,
+    pub(super) wants_json: bool,
+}
+
+impl Topic {
+    /// # Errors
+    /// For an address of no page, and for filters that the page does not have: a misspelt one would show everything.
+    pub(super) fn read(uri: &Uri) -> Result<Asked, ApiError> {
+        let unknown = || ApiError::new(ErrorCode::NotFound, "no page has this address");
+        let invalid = |message: String| ApiError::new(ErrorCode::InvalidArgument, message);
+        if uri.to_string().len() > ADDRESS_MAX_BYTES {
+            return Err(invalid("the address is too long".into()));
+        }
+        let mut steps = uri.path().trim_matches('/').splitn(2, '/');
+        let (folder, of) = (steps.next().unwrap_or_default(), steps.next().unwrap_or_default());
+        let kind = match (folder, of.is_empty()) {
+            ("", true) => Kind::Home,
+            ("jobs", true) => Kind::Jobs,
+            ("jobs", false) => Kind::Job,
+            ("requests", false) => Kind::Request,
+            ("engines", true) => Kind::Engines,
+            ("plans", false) => Kind::Plan,
+            ("models", false) => Kind::Model,
+            ("devices", true) => Kind::Devices,
+            ("farm", true) => Kind::Farm,
+            ("activity", true) => Kind::Activity,
+            ("api", true) => Kind::Api,
+            _ => return Err(unknown()),
+        };
+        let Query(pairs) =
+            Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|rejection| invalid(rejection.body_text()))?;
+        let (mut query, mut wants_json) = (BTreeMap::new(), false);
+        for (name, value) in pairs {
+            match (name.as_str(), value.as_str()) {
+                ("format", "json") => wants_json = true,
+                ("format", "html") => wants_json = false,
+                ("format", _) => return Err(invalid("formats are html and json".into())),
+                // An empty field of a form narrows nothing.
+                (name, value) if kind.filters().contains(&name) => {
+                    if !value.trim().is_empty() {
+                        query.insert(name.to_owned(), value.trim().to_owned());
+                    }
+                }
+                (name, _) => {
+                    let message = format!("this page has no filter '{}'", name.escape_debug());
+                    let known = kind.filters().join(", ");
+                    return Err(invalid(message).with_hint(match known.is_empty() {
+                        true => "it has none".into(),
+                        false => format!("its filters are {known}"),
+                    }));
+                }
+            }
+        }
+        Ok(Asked { topic: Self { kind, of: of.to_owned(), query }, wants_json })
+    }
+
+    pub(super) fn get(&self, name: &str) -> &str {
+        self.query.get(name).map_or("", String::as_str)
+    }
+
+    /// Where it stands; what follows is read as it was written.
+    pub(super) fn address(&self) -> String {
+        let mut address = format!("/{}", self.kind.folder());
+        if !self.of.is_empty() {
+            address.push('/');
+            address.push_str(&self.of);
+        }
+        for (at, (name, value)) in self.query.iter().enumerate() {
+            address.push(if at == 0 { '?' } else { '&' });
+            address.push_str(name);
+            address.push('=');
+            address.push_str(&encoded(value));
+        }
+        address
+    }
+
+    fn with(&self, name: &str, value: &str) -> String {
+        let address = self.address();
+        let joint = if address.contains('?') { '&' } else { '?' };
+        format!("{address}{joint}{name}={}", encoded(value))
+    }
+
+    pub(super) fn json_address(&self) -> String {
+        self.with("format", "json")
+    }
+
+    /// The page that begins at a cursor; empty without one.
+    pub(super) fn next(&self, cursor: &str) -> String {
+        if cursor.is_empty() {
+            return String::new();
+        }
+        let mut here = self.clone();
+        here.query.remove("cursor");
+        here.with("cursor", cursor)
+    }
+}
+
+/// For a query: everything but letters, digits and what no query means anything by.
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~,:".contains(&byte);
+    let written = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(written).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(address: &str) -> Result<Asked, ApiError> {
+        Topic::read(&address.parse().unwrap())
+    }
+
+    #[test]
+    fn addresses_are_read_as_they_were_written() {
+        for address in ["/", "/jobs", "/jobs/01abc", "/jobs?model=a%3Cb%3E%26c&state=queued,running", "/farm"] {
+            let asked = read(address).unwrap();
+            assert_eq!(asked.topic.address(), address);
+            assert!(!asked.wants_json && read(&asked.topic.json_address()).unwrap().wants_json);
+        }
+        let page = read("/engines?sku=t4&cursor=1.a.b&model=").unwrap().topic;
+        assert_eq!(page.next("2.c.d"), "/engines?sku=t4&cursor=2.c.d");
+        assert_eq!((page.next("").as_str(), page.get("model")), ("", ""));
+    }
+
+    #[test]
+    fn what_is_no_page_or_no_filter_is_refused() {
+        for bad in ["/nothing", "/engines/x", "/jobs?sate=queued", "/?skus=t4", "/jobs?format=xml"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+}
