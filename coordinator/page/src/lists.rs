@@ -490,11 +490,11 @@ mod tests {
     fn one_project_without_limits_is_not_shown_and_several_are() {
         let project =
             |name: &str| v1::Project { name: name.into(), share: 1, jobs_limit: 80_000, ..Default::default() };
-        assert!(projects(&[project("default")]).is_none());
+        assert!(projects(&[project("default")], 0).is_none());
         let limited = v1::Project { max_stored_bytes: 3 << 30, own_max_stored_bytes: 2 << 30, ..project("<b>red") };
-        let shown = projects(&[limited]).unwrap().render().unwrap();
+        let shown = projects(&[limited], 0).unwrap().render().unwrap();
         assert!(shown.contains("80,000") && shown.contains("2.00 GiB") && !shown.contains("<b>"), "{shown}");
-        assert!(projects(&[project("red"), project("blue")]).unwrap().render().unwrap().contains("blue"));
+        assert!(projects(&[project("red"), project("blue")], 0).unwrap().render().unwrap().contains("blue"));
     }
 
     #[test]

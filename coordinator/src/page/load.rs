@@ -136,12 +136,13 @@ pub(super) async fn json(app: &App, actor: &Actor, topic: &Topic) -> Result<Valu
             json!({ "devices": views::<_, DeviceView>(devices), "agents": views::<_, AgentView>(agents) })
         }
         Kind::Farm => {
-            let projects = app.farm.list_projects(actor).await?.projects;
+            let projects = app.farm.list_projects(actor, v1::ListProjectsRequest::default()).await?;
+            let more_projects = !projects.next_cursor.is_empty();
             let pins = app.farm.list_pins(actor, v1::ListPinsRequest::default()).await?;
             let caches = app.farm.list_caches(actor, v1::ListCachesRequest::default()).await?.caches;
             let plugins = app.farm.list_plugins(actor).await?.plugins;
             json!({
-                "projects": views::<_, ProjectView>(projects), "pins": views::<_, PinView>(pins.pins),
+                "projects": views::<_, ProjectView>(projects.projects), "more_projects": more_projects, "pins": views::<_, PinView>(pins.pins),
                 "caches": views::<_, CacheView>(caches), "plugins": views::<_, PluginView>(plugins),
             })
         }
@@ -525,8 +526,13 @@ async fn farm(app: &App, actor: &Actor) -> Result<Shown, ApiError> {
     if actor.is_farm_admin() {
         sections.push(Section::table("Storage", storage(app)));
     }
-    let projects = app.farm.list_projects(actor).await?.projects;
-    sections.extend(lists::projects(&projects).map(|table| Section::table("Projects", table)));
+    let projects = app.farm.list_projects(actor, v1::ListProjectsRequest::default()).await?;
+    if let Some(mut table) = lists::projects(&projects.projects, 0) {
+        if !projects.next_cursor.is_empty() {
+            table.notes.push("there are more: planforge projects list".into());
+        }
+        sections.push(Section::table("Projects", table));
+    }
     let pins = app.farm.list_pins(actor, v1::ListPinsRequest { limit: MAX_ROWS, ..Default::default() }).await?;
     let mut pinned = lists::pins(&pins.pins);
     if !pins.next_cursor.is_empty() {

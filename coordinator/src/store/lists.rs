@@ -397,7 +397,7 @@ fn model_values(model: &str) -> [Value; 4] {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Store as _, *};
 
     /// What SQLite says of how it reads a list's first part.
     async fn plan(store: &SqliteStore, walk: &Walk) -> Vec<String> {

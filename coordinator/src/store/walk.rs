@@ -96,7 +96,7 @@ impl Walk {
     }
 
     /// The next `rows` rows behind a place.
-    fn statement(&self, behind: Option<&Place>, rows: usize) -> Statement {
+    pub(super) fn statement(&self, behind: Option<&Place>, rows: usize) -> Statement {
         let (direction, beyond) = if self.newest_first { ("DESC", "<") } else { ("ASC", ">") };
         let columns = &PLACE[..=self.names().min(PLACE.len() - 1)];
         let ordered = |columns: &[&str]| {
