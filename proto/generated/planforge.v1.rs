@@ -1310,7 +1310,6 @@ pub struct Project {
     #[prost(uint32, tag = "11")]
     pub tokens: u32,
 }
-/// limit 0: 1,000
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListProjectsRequest {
     #[prost(uint32, tag = "1")]
