@@ -199,6 +199,9 @@ pub(super) async fn follow(
             _ => return Err(invalid("updates are asked for by topic and state").into()),
         }
     }
+    if asked.is_empty() {
+        return Err(invalid("a stream follows at least one page: name it as topic").into());
+    }
     if asked.len() > TOPICS_MAX {
         return Err(invalid("one stream follows at most 16 pages").into());
     }
