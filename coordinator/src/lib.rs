@@ -3,7 +3,6 @@
 //! Invariant: the coordinator never builds or measures anything itself.
 
 mod app;
-pub mod core;
 pub mod farm;
 mod http;
 mod metrics;
@@ -13,6 +12,7 @@ pub mod store;
 pub mod tls;
 
 pub use planforge_blobs as blobs;
-pub use planforge_callers::auth;
 use planforge_callers::{doors, rate, turns};
 use planforge_certificates as certificates;
+pub use planforge_scheduler as core;
+pub use planforge_types::auth;

@@ -140,7 +140,8 @@ async fn a_stream_ends_with_the_log_in_that_opened_it() {
         [cookie(&use_link(&served, &link(&served)).await), cookie(&use_link(&served, &link(&served)).await)];
     let mut streams = Vec::new();
     for cookie in &signed_in {
-        let (head, mut body) = served.open(served.stranger(Method::GET, "/events?topic=/").header("cookie", cookie), "").await;
+        let (head, mut body) =
+            served.open(served.stranger(Method::GET, "/events?topic=/").header("cookie", cookie), "").await;
         assert_eq!(head.status, 200);
         assert!(body.frame().await.unwrap().is_ok(), "the first fragment");
         streams.push(body);

@@ -6,12 +6,12 @@
 //! sent on every one of them. Administrators of the farm and its owner have no limits; agents have those of their own
 //! (`farm::gate`), and transfers of blobs those of uploads.
 
-use crate::{
-    auth::{Actor, Proof, Role},
-    rate::Rate,
-};
+use crate::rate::Rate;
 use planforge_proto::{ApiError, ErrorCode};
-use planforge_types::Digest;
+use planforge_types::{
+    Digest,
+    auth::{Actor, Proof, Role},
+};
 use std::{
     collections::BTreeMap,
     sync::{

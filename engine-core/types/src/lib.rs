@@ -10,6 +10,7 @@
 //! | [`tensor`] | tensors at an engine's edge |
 //! | [`failure`] | what went wrong, with the class that decides about a retry |
 //! | [`order`] | what an agent tells a worker process and hears from it |
+//! | [`auth`] | what a token allows, and who stands behind a call |
 //! | [`shown`] | words from outside as people see them |
 //! | [`durable`] | files that are whole or not there |
 //! | [`private_file`] | files with secrets, and whether anybody else may read them |
@@ -20,6 +21,7 @@
 
 #![warn(clippy::missing_errors_doc)]
 
+pub mod auth;
 pub mod digest;
 pub mod durable;
 pub mod failure;

@@ -51,7 +51,10 @@ const OTHERS: [(&str, &str); 12] = [
     ("backends/cuda/src/runtime/library_plans.rs", "a key of a cache"),
     ("backends/cuda/src/runtime/ready.rs", "an implementation of Debug"),
     ("backends/tensorrt/src/failure/sources.rs", "what a test says of messages that were not understood"),
-    ("coordinator/src/core/invariants.rs", "broken rules of the scheduler: evidence of a bug, for who mends it"),
+    (
+        "coordinator/scheduler/src/core/invariants.rs",
+        "broken rules of the scheduler: evidence of a bug, for who mends it",
+    ),
     ("engine-core/graph/src/ir/check.rs", "broken rules of a graph, the same"),
     ("engine-core/graph/src/ir/dump.rs", "a graph as developers look at it"),
     ("engine-core/passes/src/duplicates.rs", "what makes two steps equal"),

@@ -28,8 +28,8 @@ pub use budget::{Budget, CONNECTIONS_MAX};
 pub use ledger::{Counts, Full, Holder, Kind, Places, Source};
 pub use place::{Activity, Ending, FIRST_REQUEST_WITHIN, Place};
 
-use crate::auth::Proof;
 use ledger::{Id, Ledger};
+use planforge_types::auth::Proof;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},

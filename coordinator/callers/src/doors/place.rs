@@ -1,7 +1,7 @@
 //! One connection's place: how long it may be kept, and what runs on it.
 
 use super::{Doors, Full, Holder, Kind, ledger::Id};
-use crate::auth::{Actor, Proof, Role};
+use planforge_types::auth::{Actor, Proof, Role};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, OnceLock, PoisonError},

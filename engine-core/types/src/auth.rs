@@ -1,6 +1,6 @@
 //! Who calls, and what they may do.
 
-use planforge_types::Digest;
+use crate::Digest;
 use std::{fmt, str::FromStr};
 
 /// What a token allows. Each role also allows what the roles before it do, except that `agent` submits nothing and reads

@@ -94,7 +94,7 @@ impl Job {
     }
 
     /// Whether a change of the job may bring blobs that its record did not name before, but for a project that joins it.
-    pub(crate) fn may_name_more(&self) -> bool {
+    pub fn may_name_more(&self) -> bool {
         self.plan.is_some() || self.state.is_terminal() || self.state == JobState::Queued
     }
 }

@@ -34,7 +34,7 @@
 //! | `resolve` | from what is asked for to one exact toolchain and spec |
 //! | [`invariants`] | what must hold after every input, and over every history of events |
 //!
-//! Invariant: nothing here knows tokio, SQL or gRPC streams.
+//! Must not know: tokio, SQL or gRPC streams.
 
 mod abilities;
 mod agents;

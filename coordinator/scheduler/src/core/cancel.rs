@@ -5,8 +5,8 @@ use super::{
     model::{JobId, JobState, Outcome},
     state::{Cancel, LeaseRef, Now, State},
 };
-use crate::auth::Actor;
 use planforge_proto::{ApiError, ErrorCode};
+use planforge_types::auth::Actor;
 use std::collections::BTreeSet;
 
 impl State {
