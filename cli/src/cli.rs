@@ -6,8 +6,9 @@ use crate::commands::{
 };
 use crate::{
     commands::{
-        agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch,
-        gc, jobs, login, logs, man_pages, open, pins, plugins, projects, report, retry, submit, sync, watch,
+        agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines,
+        events, fetch, gc, jobs, login, logs, man_pages, open, pins, plugins, projects, report, requests, retry,
+        submit, sync, watch,
     },
     examples, failure,
     settings::{self, Key, Layer},
@@ -131,6 +132,10 @@ pub enum Command {
     Submit(submit::Args),
     /// List jobs
     Jobs(jobs::Args),
+    /// List requests: who asked for how much, and how it stands
+    Requests(requests::Args),
+    /// List what happened to jobs
+    Events(events::Args),
     /// Follow jobs as they change
     Watch(watch::Args),
     /// Print the log of a job

@@ -7,8 +7,9 @@ use crate::commands::{
 use crate::{
     cli::{Cli, Command},
     commands::{
-        agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines, fetch,
-        gc, jobs, login, logs, man_pages, open, pins, plugins, projects, report, retry, submit, sync, watch,
+        agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines,
+        events, fetch, gc, jobs, login, logs, man_pages, open, pins, plugins, projects, report, requests, retry,
+        submit, sync, watch,
     },
     context::Context,
     failure::Failure,
@@ -61,6 +62,8 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Config(args) => config::run(&context, args),
         Command::Pins(args) => context.block_on(pins::run(&context, args)),
         Command::Jobs(args) => context.block_on(jobs::run(&context, args)),
+        Command::Requests(args) => context.block_on(requests::run(&context, args)),
+        Command::Events(args) => context.block_on(events::run(&context, args)),
         Command::Watch(args) => context.block_on(watch::run(&context, args)),
         Command::Logs(args) => context.block_on(logs::run(&context, args)),
         Command::Cancel(args) => context.block_on(cancel::run(&context, args)),

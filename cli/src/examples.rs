@@ -64,6 +64,23 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge jobs --model model.onnx --sku t4 --json",
         ],
     ),
+    (
+        "requests",
+        &[
+            "planforge requests",
+            "planforge requests --state open --project vision",
+            "planforge requests --state failed --since 3d --all --json",
+        ],
+    ),
+    (
+        "events",
+        &[
+            "planforge events",
+            "planforge events --job nnbhxwhshg30 --all",
+            "planforge events --kind failed --kind cancelled --limit 20",
+            "planforge events --after 5675 --all --json",
+        ],
+    ),
     ("watch", &["planforge watch", "planforge watch nnbhxwhshg30"]),
     ("logs", &["planforge logs nnbhxwhshg30", "planforge logs -f nnbhxwhshg30"]),
     ("cancel", &["planforge cancel nnbhxwhshg30 --reason 'wrong shapes'"]),

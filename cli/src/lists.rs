@@ -106,6 +106,45 @@ pub async fn projects(farm: &Farm) -> Result<v1::ListProjectsReply, Failure> {
     }
 }
 
+/// Requests, newest first, up to the limit.
+pub async fn page_of_requests(
+    farm: &Farm,
+    mut request: v1::ListRequestsRequest,
+) -> Result<Page<v1::SubmittedRequest>, Failure> {
+    let mut found = Page::default();
+    loop {
+        let reply = farm.rpc().list_requests(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        if std::mem::take(&mut request.with_total) {
+            (found.total, found.more_than_total) = (reply.total, reply.more_than_total);
+        }
+        let count = reply.requests.len();
+        found.more = !reply.next_cursor.is_empty();
+        let rest = Rest::after(count, &mut request.limit, reply.next_cursor, &mut request.cursor);
+        found.rows.extend(reply.requests);
+        if rest == Rest::Nothing {
+            return Ok(found);
+        }
+    }
+}
+
+/// Events, the latest first, up to the limit.
+pub async fn page_of_events(farm: &Farm, mut request: v1::ListEventsRequest) -> Result<Page<v1::EventRecord>, Failure> {
+    let mut found = Page::default();
+    loop {
+        let reply = farm.rpc().list_events(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        if std::mem::take(&mut request.with_total) {
+            (found.total, found.more_than_total) = (reply.total, reply.more_than_total);
+        }
+        let count = reply.events.len();
+        found.more = !reply.next_cursor.is_empty();
+        let rest = Rest::after(count, &mut request.limit, reply.next_cursor, &mut request.cursor);
+        found.rows.extend(reply.events);
+        if rest == Rest::Nothing {
+            return Ok(found);
+        }
+    }
+}
+
 /// Lines of the audit log, newest first, up to the request's limit.
 pub async fn page_of_audit(farm: &Farm, mut request: v1::ListAuditRequest) -> Result<Page<v1::AuditRecord>, Failure> {
     let mut found = Page::default();

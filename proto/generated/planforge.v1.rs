@@ -882,6 +882,121 @@ pub struct ListJobsReply {
     pub more_than_total: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SubmittedRequest {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub project: ::prost::alloc::string::String,
+    /// name of the token, or local
+    #[prost(string, tag = "3")]
+    pub actor: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "4")]
+    pub created_ms: u64,
+    #[prost(enumeration = "RequestState", tag = "5")]
+    pub state: i32,
+    /// that it came to
+    #[prost(uint64, tag = "6")]
+    pub jobs: u64,
+    /// of them: not ended
+    #[prost(uint64, tag = "7")]
+    pub live_jobs: u64,
+    /// of them: ended without success
+    #[prost(uint64, tag = "8")]
+    pub failed_jobs: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListRequestsRequest {
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+    #[prost(enumeration = "RequestState", repeated, tag = "2")]
+    pub states: ::prost::alloc::vec::Vec<i32>,
+    /// made then or later
+    #[prost(uint64, tag = "3")]
+    pub since_ms: u64,
+    /// made then or earlier; 0: now
+    #[prost(uint64, tag = "4")]
+    pub until_ms: u64,
+    /// 0: 100
+    #[prost(uint32, tag = "5")]
+    pub limit: u32,
+    #[prost(string, tag = "6")]
+    pub cursor: ::prost::alloc::string::String,
+    #[prost(bool, tag = "7")]
+    pub with_total: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListRequestsReply {
+    #[prost(message, repeated, tag = "1")]
+    pub requests: ::prost::alloc::vec::Vec<SubmittedRequest>,
+    #[prost(string, tag = "2")]
+    pub next_cursor: ::prost::alloc::string::String,
+    /// with `with_total`: of the whole list
+    #[prost(uint64, tag = "3")]
+    pub total: u64,
+    /// counting ended there
+    #[prost(bool, tag = "4")]
+    pub more_than_total: bool,
+}
+/// An event without its job; `WatchJobs` gives it with the job as it is now.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EventRecord {
+    #[prost(uint64, tag = "1")]
+    pub seq: u64,
+    #[prost(uint64, tag = "2")]
+    pub at_ms: u64,
+    #[prost(string, tag = "3")]
+    pub job: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub actor: ::prost::alloc::string::String,
+    /// submitted, merged, leased, running, phase, built, succeeded, ...
+    #[prost(string, tag = "5")]
+    pub what: ::prost::alloc::string::String,
+    /// the job's, after it
+    #[prost(enumeration = "JobState", tag = "6")]
+    pub state: i32,
+    /// the job's newest, 0 when none
+    #[prost(uint32, tag = "7")]
+    pub attempt: u32,
+    #[prost(string, tag = "8")]
+    pub phase: ::prost::alloc::string::String,
+    #[prost(string, tag = "9")]
+    pub detail: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListEventsRequest {
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+    /// unique prefixes are accepted
+    #[prost(string, repeated, tag = "2")]
+    pub jobs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// as `what` says them
+    #[prost(string, repeated, tag = "3")]
+    pub kinds: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// only later ones than the event of this number
+    #[prost(uint64, tag = "4")]
+    pub after: u64,
+    /// 0: 100
+    #[prost(uint32, tag = "5")]
+    pub limit: u32,
+    #[prost(string, tag = "6")]
+    pub cursor: ::prost::alloc::string::String,
+    #[prost(bool, tag = "7")]
+    pub with_total: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListEventsReply {
+    #[prost(message, repeated, tag = "1")]
+    pub events: ::prost::alloc::vec::Vec<EventRecord>,
+    #[prost(string, tag = "2")]
+    pub next_cursor: ::prost::alloc::string::String,
+    /// with `with_total`: of the whole list
+    #[prost(uint64, tag = "3")]
+    pub total: u64,
+    /// counting ended there
+    #[prost(bool, tag = "4")]
+    pub more_than_total: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetJobRequest {
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
@@ -1478,6 +1593,42 @@ pub struct ScrubProgress {
     #[prost(bool, tag = "5")]
     pub done: bool,
 }
+/// How a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum RequestState {
+    Unspecified = 0,
+    /// some of its jobs have not ended
+    Open = 1,
+    /// all have, well
+    Succeeded = 2,
+    /// all have, and some failed, were cancelled or skipped
+    Failed = 3,
+}
+impl RequestState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "REQUEST_STATE_UNSPECIFIED",
+            Self::Open => "REQUEST_STATE_OPEN",
+            Self::Succeeded => "REQUEST_STATE_SUCCEEDED",
+            Self::Failed => "REQUEST_STATE_FAILED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "REQUEST_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "REQUEST_STATE_OPEN" => Some(Self::Open),
+            "REQUEST_STATE_SUCCEEDED" => Some(Self::Succeeded),
+            "REQUEST_STATE_FAILED" => Some(Self::Failed),
+            _ => None,
+        }
+    }
+}
 /// Generated client implementations.
 pub mod farm_client {
     #![allow(
@@ -1666,6 +1817,56 @@ pub mod farm_client {
             let path = http::uri::PathAndQuery::from_static("/planforge.v1.Farm/GetJob");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("planforge.v1.Farm", "GetJob"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Requests, newest first: who asked for how much, and how it stands.
+        pub async fn list_requests(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListRequestsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListRequestsReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/ListRequests",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "ListRequests"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What happened to jobs, the latest first, as far back as events are kept.
+        pub async fn list_events(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListEventsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListEventsReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/ListEvents",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "ListEvents"));
             self.inner.unary(req, path, codec).await
         }
         /// Replays events after `after_event`, then follows.
@@ -2450,6 +2651,19 @@ pub mod farm_server {
             &self,
             request: tonic::Request<super::GetJobRequest>,
         ) -> std::result::Result<tonic::Response<super::Job>, tonic::Status>;
+        /// Requests, newest first: who asked for how much, and how it stands.
+        async fn list_requests(
+            &self,
+            request: tonic::Request<super::ListRequestsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListRequestsReply>,
+            tonic::Status,
+        >;
+        /// What happened to jobs, the latest first, as far back as events are kept.
+        async fn list_events(
+            &self,
+            request: tonic::Request<super::ListEventsRequest>,
+        ) -> std::result::Result<tonic::Response<super::ListEventsReply>, tonic::Status>;
         /// Server streaming response type for the WatchJobs method.
         type WatchJobsStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::JobEvent, tonic::Status>,
@@ -2940,6 +3154,92 @@ pub mod farm_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetJobSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/ListRequests" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListRequestsSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::ListRequestsRequest>
+                    for ListRequestsSvc<T> {
+                        type Response = super::ListRequestsReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListRequestsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::list_requests(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListRequestsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/ListEvents" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListEventsSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::ListEventsRequest>
+                    for ListEventsSvc<T> {
+                        type Response = super::ListEventsReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListEventsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::list_events(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListEventsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

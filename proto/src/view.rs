@@ -5,9 +5,11 @@
 
 mod admin;
 mod declared;
+mod history;
 
 pub use admin::{AuditView, CollectedView, ProjectView};
 pub use declared::{DeclarationView, DeclareView, DeclaredCellView, DeclaredSpecView, PinView};
+pub use history::{EventView, RequestView, request_state_from_name, request_state_name};
 
 use crate::{ApiError, ErrorCode, v1};
 use serde::{Deserialize, Serialize};

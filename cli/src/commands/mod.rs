@@ -24,6 +24,7 @@ pub mod diff;
 pub mod doctor;
 mod dry_run;
 pub mod engines;
+pub mod events;
 #[cfg(feature = "local")]
 pub mod explain;
 pub mod fetch;
@@ -43,6 +44,7 @@ pub mod plugins;
 pub mod probe;
 pub mod projects;
 pub mod report;
+pub mod requests;
 pub mod retry;
 #[cfg(feature = "local")]
 pub mod run;

@@ -2,6 +2,7 @@
 
 pub mod comparison;
 pub mod declared;
+pub mod history;
 pub mod projects;
 pub mod report;
 mod specs;

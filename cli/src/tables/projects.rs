@@ -28,7 +28,7 @@ pub fn render(projects: &[v1::Project]) -> String {
 }
 
 /// `2026-11-20 09:05:01`, in UTC.
-fn moment(unix_ms: u64) -> String {
+pub fn moment(unix_ms: u64) -> String {
     let seconds = unix_ms / 1000 % 86_400;
     format!("{} {:02}:{:02}:{:02}", date(unix_ms), seconds / 3600, seconds / 60 % 60, seconds % 60)
 }

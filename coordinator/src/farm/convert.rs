@@ -335,6 +335,26 @@ pub(super) fn event_out(event: &Event, job: &Job, project: Option<&str>) -> v1::
     }
 }
 
+/// An event without its job, which is `None` where it is kept no more.
+pub(super) fn event_record_out(event: &Event, job: Option<&Job>, project: Option<&str>) -> v1::EventRecord {
+    let actor = match (job, project) {
+        (Some(job), project) => event_actor(event, job, project),
+        (None, None) => event.actor.clone(),
+        (None, Some(_)) => SOMEBODY_ELSE.into(),
+    };
+    v1::EventRecord {
+        seq: event.seq,
+        at_ms: event.at_ms,
+        job: event.job.as_str().into(),
+        actor,
+        what: event.what.clone(),
+        state: state_out(event.state).into(),
+        attempt: event.attempt,
+        phase: event.phase.clone(),
+        detail: event.detail.clone(),
+    }
+}
+
 pub(super) fn engine_out(engine: &Engine, report_json: String) -> v1::Engine {
     v1::Engine {
         engine_key: engine.key.to_string(),

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 
 /// Parts of a list that are looked through for the first row of a page; a client that stops at an empty page loses
 /// nothing before a list is this sparse.
-const PARTS_MAX: usize = 8;
+pub(super) const PARTS_MAX: usize = 8;
 /// Device kinds that nobody offers among which the oldest waiting job is looked for.
 const OTHER_SKUS_MAX: usize = 64;
 /// The label of all of them.

@@ -10,6 +10,7 @@ mod declarations;
 mod enrollment;
 mod gate;
 mod gc;
+mod history;
 mod leader;
 mod lists;
 mod logins;

@@ -34,6 +34,18 @@ impl Item for v1::AuditRecord {
     }
 }
 
+impl Item for v1::SubmittedRequest {
+    fn bytes(&self) -> usize {
+        self.encoded_len()
+    }
+}
+
+impl Item for v1::EventRecord {
+    fn bytes(&self) -> usize {
+        self.encoded_len()
+    }
+}
+
 impl Item for v1::Declaration {
     fn bytes(&self) -> usize {
         self.encoded_len()

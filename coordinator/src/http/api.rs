@@ -1,5 +1,6 @@
 //! The JSON API below `/api/v1`: the views of `planforge_proto::view`, errors as problem documents.
 
+use super::history;
 use crate::app::{App, Caller, Refusal};
 use axum::{
     Json, Router,
@@ -27,6 +28,8 @@ pub(super) fn routes() -> Router<App> {
         .route("/api/v1/jobs/{id}", get(get_job))
         .route("/api/v1/jobs/{id}/cancel", post(cancel))
         .route("/api/v1/jobs/{id}/log", get(log))
+        .route("/api/v1/requests", get(history::list_requests))
+        .route("/api/v1/events", get(history::list_events))
         .route("/api/v1/devices", get(list_devices))
         .route("/api/v1/engines", get(list_engines))
         .route("/api/v1/engines/find", get(find_engine))
@@ -92,7 +95,7 @@ pub(super) fn page<T, V: From<T> + serde::Serialize>(name: &str, items: Vec<T>, 
 }
 
 /// As [`page`], with how many the whole list has; where counting ended before it did, `more_than_total` says so.
-fn counted<T, V: From<T> + serde::Serialize>(
+pub(super) fn counted<T, V: From<T> + serde::Serialize>(
     name: &str,
     items: Vec<T>,
     next_cursor: String,
@@ -143,7 +146,7 @@ struct JobsQuery {
     cursor: String,
 }
 
-fn words(list: &str) -> impl Iterator<Item = &str> {
+pub(super) fn words(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|word| !word.is_empty())
 }
 

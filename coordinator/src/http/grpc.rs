@@ -103,6 +103,22 @@ impl FarmRpc for Rpc {
         Ok(Answer::new(self.app.farm.list_jobs(&actor, request.into_inner()).await?))
     }
 
+    async fn list_requests(
+        &self,
+        request: Request<v1::ListRequestsRequest>,
+    ) -> Result<Answer<v1::ListRequestsReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.list_requests(&actor, request.into_inner()).await?))
+    }
+
+    async fn list_events(
+        &self,
+        request: Request<v1::ListEventsRequest>,
+    ) -> Result<Answer<v1::ListEventsReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.list_events(&actor, request.into_inner()).await?))
+    }
+
     async fn get_job(&self, request: Request<v1::GetJobRequest>) -> Result<Answer<v1::Job>, Status> {
         Ok(Answer::new(self.app.farm.get_job(&actor(&request)?, &request.get_ref().id).await?))
     }

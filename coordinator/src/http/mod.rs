@@ -8,6 +8,7 @@ mod declared;
 mod enroll;
 mod forgery;
 mod grpc;
+mod history;
 mod range;
 mod scrub;
 

@@ -603,7 +603,7 @@ async fn activity(app: &App, actor: &Actor, topic: &Topic) -> Result<Shown, ApiE
 }
 
 /// What scripts ask for: `coordinator/tests/page.rs` holds it to the routes that there are.
-const ROUTES: [(&str, &str); 27] = [
+const ROUTES: [(&str, &str); 29] = [
     ("GET /api/v1/info", "who you are to this coordinator, and its version"),
     (
         "GET /api/v1/jobs",
@@ -613,6 +613,8 @@ const ROUTES: [(&str, &str); 27] = [
     ("GET /api/v1/jobs/{id}", "one job with its attempts and report"),
     ("POST /api/v1/jobs/{id}/cancel", "cancels it, or withdraws the caller's request for it"),
     ("GET /api/v1/jobs/{id}/log", "its log as text: attempt, offset_bytes, follow"),
+    ("GET /api/v1/requests", "requests and how they stand: state, project, since_ms, until_ms, limit, cursor"),
+    ("GET /api/v1/events", "what happened to jobs: job, kind, after, project, limit, cursor"),
     ("GET /api/v1/devices", "devices with their fingerprints and telemetry: online"),
     ("GET /api/v1/engines", "engines: model, sku, project, limit, cursor"),
     ("GET /api/v1/engines/find", "the engine of a model, device kind, spec and toolchain, or of a key or plan"),

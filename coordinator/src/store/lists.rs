@@ -12,11 +12,11 @@ use sqlx::sqlite::SqliteRow;
 use std::collections::BTreeMap;
 
 /// Rows up to which a list is counted one by one, where no table has its count.
-const COUNTED_MAX: usize = 1_000;
+pub(super) const COUNTED_MAX: usize = 1_000;
 /// Models whose digests begin as was asked that are looked at.
 const MODELS_MAX: usize = 16;
 /// Records that one statement reads by name.
-const NAMED_AT_ONCE: usize = 256;
+pub(super) const NAMED_AT_ONCE: usize = 256;
 
 /// Collects conditions on a row and what is bound to them.
 #[derive(Default)]
@@ -344,7 +344,7 @@ impl SqliteStore {
         Ok(Walk { streams, newest_first: true, since_ms: None, until_ms: None, fits, fits_values })
     }
 
-    async fn walked(&self, walk: &Walk, behind: Option<Place>, limit: usize) -> Result<Walked, StoreError> {
+    pub(super) async fn walked(&self, walk: &Walk, behind: Option<Place>, limit: usize) -> Result<Walked, StoreError> {
         let count = walk.names();
         let read = |statement| async move {
             let rows = self.rows(statement).await?;
@@ -396,21 +396,22 @@ fn model_values(model: &str) -> [Value; 4] {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::{super::Store as _, *};
 
     /// What SQLite says of how it reads a list's first part.
-    async fn plan(store: &SqliteStore, walk: &Walk) -> Vec<String> {
+    pub(in super::super) async fn plan(store: &SqliteStore, walk: &Walk) -> Vec<String> {
         let Statement { sql, values } = walk.statement(None, 10);
         let rows = store.rows(Statement { sql: format!("EXPLAIN QUERY PLAN {sql}"), values }).await.unwrap();
         rows.iter().map(|row| text(row, "detail").unwrap()).collect()
     }
 
     /// No row of a table is looked at but along an index or by its key.
-    fn assert_along_indexes(plan: &[String], of: &str) {
+    pub(in super::super) fn assert_along_indexes(plan: &[String], of: &str) {
         for line in plan {
-            let of_table =
-                ["jobs", "engines", "job_projects", "job_tags", "e", "j", "n", "p", "t"].iter().any(|table| {
+            let of_table = ["jobs", "engines", "requests", "job_projects", "job_tags", "e", "j", "n", "p", "t", "v"]
+                .iter()
+                .any(|table| {
                     [format!("SCAN {table}"), format!("SEARCH {table}")].iter().any(|way| {
                         line.strip_prefix(way.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
                     })

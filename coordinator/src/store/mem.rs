@@ -1,8 +1,8 @@
 //! Everything in memory, with the same promises as a database as long as the process lives.
 
 use super::{
-    Answer, AuditFilter, BuildName, Count, DeclarationFilter, EngineFilter, EventFilter, JobFilter, LATEST_MAX, Part,
-    PinFilter, ReportFilter, Store, StoreError,
+    Answer, AuditFilter, BuildName, Count, DeclarationFilter, EngineFilter, EventFilter, EventListFilter, JobFilter,
+    LATEST_MAX, ListedRequest, Part, PinFilter, ReportFilter, RequestFilter, Store, StoreError,
     answers::{ReportOf, engine_ref},
 };
 use crate::core::{
@@ -24,6 +24,8 @@ struct Tables {
     epoch: u64,
     jobs: BTreeMap<JobId, Arc<Job>>,
     job_projects: BTreeSet<(JobId, String)>,
+    /// Jobs that ended without success and are kept no more.
+    lost: BTreeSet<JobId>,
     /// With their projects.
     job_tags: BTreeSet<(JobId, String, String)>,
     events: BTreeMap<u64, Event>,
@@ -195,6 +197,9 @@ impl Tables {
 
     fn forget_job(&mut self, job: &Job) {
         self.jobs.remove(&job.id);
+        if job.state != JobState::Succeeded {
+            self.lost.insert(job.id.clone());
+        }
         self.job_projects.retain(|(id, _)| *id != job.id);
         self.job_tags.retain(|(id, ..)| *id != job.id);
         let newest = self.events.last_key_value().map_or(0, |(seq, _)| *seq);
@@ -279,6 +284,43 @@ impl Tables {
             })
         };
         self.jobs.values().filter(own).filter(tagged).map(Arc::as_ref)
+    }
+
+    /// Events of a list, wherever a part begins: the latest first.
+    fn events_of<'a>(&'a self, filter: &'a EventListFilter) -> impl Iterator<Item = &'a Event> + 'a {
+        let fits = |event: &&Event| {
+            let project = filter.project.as_ref();
+            project.is_none_or(|project| self.job_projects.contains(&(event.job.clone(), project.clone())))
+                && (filter.jobs.is_empty() || filter.jobs.contains(&event.job))
+                && (filter.kinds.is_empty() || filter.kinds.contains(&event.what))
+        };
+        self.events.range(filter.after + 1..).map(|(_, event)| event).rev().filter(fits)
+    }
+
+    /// Requests of a list, wherever a part begins: newest first.
+    fn requests_of(&self, filter: &RequestFilter) -> Vec<ListedRequest> {
+        let listed = |request: &RequestRecord| {
+            let ids: BTreeSet<&JobId> = request.jobs.iter().collect();
+            let states: Vec<JobState> = ids.iter().filter_map(|id| Some(self.jobs.get(*id)?.state)).collect();
+            let ended = states.iter().filter(|state| state.is_terminal() && **state != JobState::Succeeded);
+            let gone = ids.iter().filter(|id| !self.jobs.contains_key(**id) && self.lost.contains(**id));
+            ListedRequest {
+                request: request.clone(),
+                jobs: ids.len() as u64,
+                live: states.iter().filter(|state| !state.is_terminal()).count() as u64,
+                lost: (ended.count() + gone.count()) as u64,
+            }
+        };
+        let fits = |listed: &ListedRequest| {
+            let ListedRequest { request, .. } = listed;
+            filter.project.as_ref().is_none_or(|project| request.project == *project)
+                && (filter.states.is_empty() || filter.states.contains(&listed.state()))
+                && filter.since_ms.is_none_or(|since| request.created_ms >= since)
+                && filter.until_ms.is_none_or(|until| request.created_ms <= until)
+        };
+        let mut requests: Vec<ListedRequest> = self.requests.values().map(listed).filter(fits).collect();
+        requests.sort_by_key(|listed| Reverse(listed.place()));
+        requests
     }
 
     /// Engines of a filter, wherever a part begins: newest first.
@@ -445,6 +487,37 @@ impl Store for MemStore {
             };
             tables.events.range(filter.after + 1..).map(|(_, e)| e).filter(fits).take(filter.limit).cloned().collect()
         })
+    }
+
+    fn part_of_events(&self, filter: EventListFilter) -> Answer<'_, Part<Event, u64>> {
+        self.answer(|tables| {
+            let behind = |event: &&Event| filter.before.is_none_or(|before| event.seq < before);
+            let mut items: Vec<Event> =
+                tables.events_of(&filter).filter(behind).take(filter.limit + 1).cloned().collect();
+            let more = items.len() > filter.limit;
+            items.truncate(filter.limit);
+            let rest = items.last().map(|last| last.seq).or(filter.before).filter(|_| more);
+            Part { items, rest }
+        })
+    }
+
+    fn count_events(&self, filter: EventListFilter) -> Answer<'_, Count> {
+        self.answer(|tables| Count { count: tables.events_of(&filter).count() as u64, is_exact: true })
+    }
+
+    fn part_of_requests(&self, filter: RequestFilter) -> Answer<'_, Part<ListedRequest, (u64, String)>> {
+        self.answer(|tables| {
+            let mut items = tables.requests_of(&filter);
+            items.retain(|listed| filter.behind.as_ref().is_none_or(|behind| listed.place() < *behind));
+            let more = items.len() > filter.limit;
+            items.truncate(filter.limit);
+            let rest = items.last().map(ListedRequest::place).or_else(|| filter.behind.clone()).filter(|_| more);
+            Part { items, rest }
+        })
+    }
+
+    fn count_requests(&self, filter: RequestFilter) -> Answer<'_, Count> {
+        self.answer(|tables| Count { count: tables.requests_of(&filter).len() as u64, is_exact: true })
     }
 
     fn part_of_engines(&self, filter: EngineFilter) -> Answer<'_, Part<Engine, (u64, EngineKey, Digest)>> {

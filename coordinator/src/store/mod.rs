@@ -12,12 +12,14 @@
 //! | `sqlite_writer` | that writer: transactions, and healing after a full disk |
 //! | `unreadable` | rows that cannot be decoded: left out, told, counted |
 //! | `sql` | the statements, shaped so that another SQL database runs the same ones |
-//! | `lists` | which index a list is read along |
+//! | `lists` | which index a list of jobs or engines is read along |
+//! | `history` | likewise lists of requests and events |
 //! | `answers` | what is stored under engine keys |
 //! | `retained` | what may go by its age or last use, and taking it away |
 //! | `walk` | reading a list along an index, part by part |
 
 mod answers;
+mod history;
 mod lists;
 pub mod mem;
 mod retained;
@@ -208,6 +210,81 @@ pub struct EventFilter {
     pub limit: usize,
 }
 
+/// Which events of a list; the latest first. Empty lists and `None` mean any.
+#[derive(Clone, Debug, Default)]
+pub struct EventListFilter {
+    /// Only later ones.
+    pub after: u64,
+    pub project: Option<String>,
+    pub jobs: Vec<JobId>,
+    /// What happened.
+    pub kinds: Vec<String>,
+    /// Only earlier ones than the event of this number: the rest of a list.
+    pub before: Option<u64>,
+    pub limit: usize,
+}
+
+/// How a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestState {
+    /// Some of its jobs have not ended.
+    Open,
+    Succeeded,
+    /// All of its jobs have ended, some without success.
+    Failed,
+}
+
+impl RequestState {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A request, with how its jobs stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedRequest {
+    pub request: RequestRecord,
+    /// That it came to.
+    pub jobs: u64,
+    /// Of them: not ended.
+    pub live: u64,
+    /// Of them: ended without success.
+    pub lost: u64,
+}
+
+impl ListedRequest {
+    pub fn state(&self) -> RequestState {
+        match (self.live, self.lost) {
+            (0, 0) => RequestState::Succeeded,
+            (0, _) => RequestState::Failed,
+            _ => RequestState::Open,
+        }
+    }
+
+    /// Where it stands in a list.
+    pub fn place(&self) -> (u64, String) {
+        (self.request.created_ms, self.request.id.clone())
+    }
+}
+
+/// Which requests; newest first. Empty lists and `None` mean any.
+#[derive(Clone, Debug, Default)]
+pub struct RequestFilter {
+    pub project: Option<String>,
+    pub states: Vec<RequestState>,
+    /// Made then or later.
+    pub since_ms: Option<u64>,
+    /// Made then or earlier.
+    pub until_ms: Option<u64>,
+    /// Only what stands behind the request of this time and id: the rest of a list.
+    pub behind: Option<(u64, String)>,
+    pub limit: usize,
+}
+
 /// Which engines; newest first, of each key only the newest unless `plan` names one. `None` means any.
 #[derive(Clone, Debug, Default)]
 pub struct EngineFilter {
@@ -326,6 +403,18 @@ pub trait Store: Send + Sync + 'static {
     }
 
     fn events(&self, filter: EventFilter) -> Answer<'_, Vec<Event>>;
+
+    /// Part of a list of events, in about the same time however many there are.
+    fn part_of_events(&self, filter: EventListFilter) -> Answer<'_, Part<Event, u64>>;
+
+    /// How many events there are of a list, wherever it goes on.
+    fn count_events(&self, filter: EventListFilter) -> Answer<'_, Count>;
+
+    /// Part of a list of requests, in about the same time however many there are.
+    fn part_of_requests(&self, filter: RequestFilter) -> Answer<'_, Part<ListedRequest, (u64, String)>>;
+
+    /// How many requests there are of a list, wherever it goes on.
+    fn count_requests(&self, filter: RequestFilter) -> Answer<'_, Count>;
 
     /// Part of a list of engines, in about the same time however many there are.
     fn part_of_engines(&self, filter: EngineFilter) -> Answer<'_, Part<Engine, (u64, EngineKey, Digest)>>;

@@ -490,7 +490,12 @@ impl Select {
 
     /// Nothing when `values` is empty: any.
     pub fn one_of(&mut self, column: &str, values: impl Iterator<Item = String>) -> &mut Self {
-        let places: Vec<String> = values.map(|value| format!("${}", self.bind(value.into()))).collect();
+        self.one_of_values(column, values.map(Value::from))
+    }
+
+    /// As [`Self::one_of`], of values of any kind.
+    pub fn one_of_values(&mut self, column: &str, values: impl Iterator<Item = Value>) -> &mut Self {
+        let places: Vec<String> = values.map(|value| format!("${}", self.bind(value))).collect();
         if !places.is_empty() {
             self.and();
             let _ = write!(self.statement.sql, "{column} IN ({})", places.join(", "));

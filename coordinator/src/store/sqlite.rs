@@ -1,8 +1,8 @@
 //! SQLite in one file, for one coordinator.
 
 use super::{
-    Answer, AuditFilter, BuildName, Count, DeclarationFilter, EngineFilter, EventFilter, JobFilter, LATEST_MAX, Part,
-    PinFilter, ReportFilter, Store, StoreError,
+    Answer, AuditFilter, BuildName, Count, DeclarationFilter, EngineFilter, EventFilter, EventListFilter, JobFilter,
+    LATEST_MAX, ListedRequest, Part, PinFilter, ReportFilter, RequestFilter, Store, StoreError,
     sql::{Select, Statement, Value},
     sqlite_writer::{Write, Writer},
     unreadable::Unreadable,
@@ -31,7 +31,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Forward-only, by the numbers of their files; a database that has a higher one than these is refused.
-const MIGRATIONS: [(i64, &str); 13] = [
+const MIGRATIONS: [(i64, &str); 14] = [
     (1, include_str!("../../../migrations/sqlite/0001_farm.sql")),
     (2, include_str!("../../../migrations/sqlite/0002_caches_plugins.sql")),
     (3, include_str!("../../../migrations/sqlite/0003_engine_seq.sql")),
@@ -45,6 +45,7 @@ const MIGRATIONS: [(i64, &str); 13] = [
     (11, include_str!("../../../migrations/sqlite/0011_retention.sql")),
     (12, include_str!("../../../migrations/sqlite/0012_tenures.sql")),
     (13, include_str!("../../../migrations/sqlite/0013_builds.sql")),
+    (14, include_str!("../../../migrations/sqlite/0014_requests.sql")),
 ];
 /// The schema that this program writes.
 pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
@@ -131,7 +132,7 @@ impl SqliteStore {
     }
 
     /// The records of rows; what cannot be decoded is left out and counted, so that it hides nothing but itself.
-    fn records<T>(
+    pub(super) fn records<T>(
         &self,
         rows: &[SqliteRow],
         decode: impl Fn(&SqliteRow) -> Result<T, StoreError>,
@@ -398,19 +399,23 @@ impl Store for SqliteStore {
     }
 
     fn events(&self, filter: EventFilter) -> Answer<'_, Vec<Event>> {
-        Box::pin(async move {
-            let mut select =
-                Select::new("SELECT seq, at_ms, job, actor, what, state, attempt, phase, detail FROM events");
-            select
-                .filter("seq > #", Some(filter.after))
-                // Asked of each event that comes by: a project may have more jobs than a list is worth making of.
-                .filter(
-                    "EXISTS (SELECT 1 FROM job_projects AS p WHERE p.job = events.job AND p.project = #)",
-                    filter.project,
-                )
-                .one_of("job", filter.jobs.iter().map(|id| id.as_str().to_owned()));
-            self.page(&select, "seq", filter.limit, event).await
-        })
+        Box::pin(self.events_after(filter))
+    }
+
+    fn part_of_events(&self, filter: EventListFilter) -> Answer<'_, Part<Event, u64>> {
+        Box::pin(Self::part_of_events(self, filter))
+    }
+
+    fn count_events(&self, filter: EventListFilter) -> Answer<'_, Count> {
+        Box::pin(self.count_of_events(filter))
+    }
+
+    fn part_of_requests(&self, filter: RequestFilter) -> Answer<'_, Part<ListedRequest, (u64, String)>> {
+        Box::pin(Self::part_of_requests(self, filter))
+    }
+
+    fn count_requests(&self, filter: RequestFilter) -> Answer<'_, Count> {
+        Box::pin(self.count_of_requests(filter))
     }
 
     fn part_of_engines(&self, filter: EngineFilter) -> Answer<'_, Part<Engine, (u64, EngineKey, Digest)>> {

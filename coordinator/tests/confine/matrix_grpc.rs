@@ -18,8 +18,8 @@ fn expected(method: &str) -> [Code; 6] {
         "GetServerInfo" => [Ok, Ok, Ok, Ok, Ok, Out],
         // Who only names a digest is asked for the bytes.
         "Submit" | "DryRun" => [Ok, Ok, Ok, Ok, No, Out],
-        "ListJobs" | "ListEngines" | "ListReports" | "ListCaches" | "ListProjects" | "ListPins"
-        | "ListDeclarations" | "DeclareEngines" => [Ok, Ok, Ok, Ok, No, Out],
+        "ListJobs" | "ListRequests" | "ListEvents" | "ListEngines" | "ListReports" | "ListCaches" | "ListProjects"
+        | "ListPins" | "ListDeclarations" | "DeclareEngines" => [Ok, Ok, Ok, Ok, No, Out],
         // Pins are of plans that the project has; each takes away what it pinned before.
         "GetJob" | "WatchJobs" | "ReadLog" | "CancelJobs" | "FindEngine" | "PinEngines" | "UnpinEngines" => {
             [Ok, Gone, Ok, Ok, No, Out]
@@ -55,6 +55,8 @@ async fn call(world: &World, client: &mut Client, who: Who, method: &str) -> Res
         "Submit" => client.submit(request_of(&world.model)).await.map(words),
         "DryRun" => client.dry_run(request_of(&world.model)).await.map(words),
         "ListJobs" => client.list_jobs(v1::ListJobsRequest::default()).await.map(words),
+        "ListRequests" => client.list_requests(v1::ListRequestsRequest::default()).await.map(words),
+        "ListEvents" => client.list_events(v1::ListEventsRequest::default()).await.map(words),
         "GetJob" => client.get_job(v1::GetJobRequest { id: job }).await.map(words),
         "WatchJobs" => {
             first(client.watch_jobs(v1::WatchJobsRequest { ids: vec![job], ..Default::default() }).await).await

@@ -78,6 +78,8 @@ fn expected(route: &str) -> [u16; 6] {
         "GET /metrics" => [403, 403, 200, 403, 403, 401],
         "GET /api/v1/info" | "GET /api/v1/devices" | "GET /api/v1/plugins" => [200, 200, 200, 200, 200, 401],
         "GET /api/v1/jobs"
+        | "GET /api/v1/requests"
+        | "GET /api/v1/events"
         | "GET /api/v1/engines"
         | "GET /api/v1/reports"
         | "GET /api/v1/caches"
@@ -165,6 +167,7 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
     match pattern {
         "/api/v1/engines/find" | "/api/v1/reports" => path.push_str(&format!("?plan_digest={plan}")),
         "/assets/{name}" => path = asset(world).await,
+        "/events" => path.push_str("?topic=/jobs"),
         _ => {}
     }
     let body = match route {

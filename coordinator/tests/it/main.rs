@@ -12,6 +12,7 @@ mod declared_store;
 mod elsewhere;
 mod farm;
 mod faults;
+mod history;
 mod holders;
 mod inputs;
 mod kept_store;

@@ -4,6 +4,7 @@ mod credentials;
 mod errors;
 mod farm;
 mod help;
+mod lists;
 mod manners;
 mod many_jobs;
 mod owner;

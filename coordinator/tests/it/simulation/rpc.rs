@@ -80,6 +80,8 @@ impl FarmRpc for Rpc {
     unused! {
         get_server_info(v1::GetServerInfoRequest) -> v1::ServerInfo;
         get_job(v1::GetJobRequest) -> v1::Job;
+        list_requests(v1::ListRequestsRequest) -> v1::ListRequestsReply;
+        list_events(v1::ListEventsRequest) -> v1::ListEventsReply;
         dry_run(v1::SubmitRequest) -> v1::DryRunReply;
         list_projects(v1::ListProjectsRequest) -> v1::ListProjectsReply;
         set_project(v1::SetProjectRequest) -> v1::SetProjectReply;
