@@ -30,6 +30,9 @@ const LIST_DEFAULT: u32 = 100;
 const LIST_MAX: u32 = 5_000;
 /// Jobs that one call may cancel or list by name.
 pub(super) const NAMED_MAX: usize = 1_024;
+/// Jobs whose ids begin alike that are counted, and up to which each of them is looked at.
+const ALIKE_MAX: usize = 10_000;
+const LOOKED_AT_MAX: usize = 100;
 /// Engines that are read from the store at once for a `find`.
 const FIND_PAGE: usize = 1_000;
 /// How often one request is decided anew because of what was found in the store.
@@ -456,20 +459,28 @@ impl Farm {
     pub(super) async fn find_job(&self, actor: &Actor, id: &str) -> Result<Job, ApiError> {
         may_look(actor)?;
         let prefix = convert::job_id(id)?;
-        let found = self.timed("job_ids", self.store().job_ids(prefix.as_str(), LIST_DEFAULT as usize)).await?;
-        let mut jobs = Vec::new();
-        for id in found.iter().filter(|id| **id == prefix || !found.contains(&prefix)) {
-            if let Some(job) = self.timed("job", self.store().job(id)).await?
-                && actor.project.as_ref().is_none_or(|project| job.is_in(project))
-            {
-                jobs.push(job);
-            }
+        let own = |job: &Job| actor.project.as_ref().is_none_or(|project| job.is_in(project));
+        if let Some(job) = self.timed("job", self.store().job(&prefix)).await?.filter(own) {
+            return Ok(job);
         }
-        match jobs.len() {
-            0 => Err(ApiError::new(ErrorCode::NotFound, format!("no job {}", id.escape_debug()))
+        // One more tells whether there are more than are counted.
+        let found = self.store().job_ids(prefix.as_str(), actor.project.as_deref(), ALIKE_MAX + 1);
+        let found = self.timed("job_ids", found).await?;
+        let mut jobs = Vec::new();
+        let many = found.len() > LOOKED_AT_MAX;
+        for id in found.iter().filter(|_| !many) {
+            jobs.extend(self.timed("job", self.store().job(id)).await?.filter(own));
+        }
+        let alike = match (many, found.len()) {
+            (false, _) => jobs.len().to_string(),
+            (true, count) if count > ALIKE_MAX => format!("more than {ALIKE_MAX}"),
+            (true, count) => count.to_string(),
+        };
+        match jobs.pop() {
+            None if !many => Err(ApiError::new(ErrorCode::NotFound, format!("no job {}", id.escape_debug()))
                 .with_hint("'planforge jobs' lists them")),
-            1 => Ok(jobs.remove(0)),
-            count => Err(invalid(format!("{count} jobs begin with {id}")).with_hint("give more characters of the id")),
+            Some(job) if jobs.is_empty() => Ok(job),
+            _ => Err(invalid(format!("{alike} jobs begin with {id}")).with_hint("give more characters of the id")),
         }
     }
 

@@ -436,10 +436,14 @@ impl Store for MemStore {
         self.answer(|tables| tables.jobs.get(id).map(|job| job.as_ref().clone()))
     }
 
-    fn job_ids<'a>(&'a self, prefix: &'a str, limit: usize) -> Answer<'a, Vec<JobId>> {
+    fn job_ids<'a>(&'a self, prefix: &'a str, project: Option<&'a str>, limit: usize) -> Answer<'a, Vec<JobId>> {
         self.answer(|tables| {
             let from = tables.jobs.range(JobId::from(prefix)..);
-            from.map(|(id, _)| id).take_while(|id| id.as_str().starts_with(prefix)).take(limit).cloned().collect()
+            let ids = from.map(|(id, _)| id).take_while(|id| id.as_str().starts_with(prefix));
+            let own = |id: &&JobId| {
+                project.is_none_or(|project| tables.job_projects.contains(&((*id).clone(), project.to_owned())))
+            };
+            ids.filter(own).take(limit).cloned().collect()
         })
     }
 

@@ -367,8 +367,8 @@ pub trait Store: Send + Sync + 'static {
 
     fn job<'a>(&'a self, id: &'a JobId) -> Answer<'a, Option<Job>>;
 
-    /// At most `limit` ids that begin with `prefix`.
-    fn job_ids<'a>(&'a self, prefix: &'a str, limit: usize) -> Answer<'a, Vec<JobId>>;
+    /// At most `limit` ids that begin with `prefix`, of the jobs of one project or all.
+    fn job_ids<'a>(&'a self, prefix: &'a str, project: Option<&'a str>, limit: usize) -> Answer<'a, Vec<JobId>>;
 
     /// Part of a list of jobs, in about the same time however many there are.
     fn part_of_jobs(&self, filter: JobFilter) -> Answer<'_, Part<Job, (u64, JobId)>>;

@@ -369,11 +369,14 @@ impl Store for SqliteStore {
         })
     }
 
-    fn job_ids<'a>(&'a self, prefix: &'a str, limit: usize) -> Answer<'a, Vec<JobId>> {
+    fn job_ids<'a>(&'a self, prefix: &'a str, project: Option<&'a str>, limit: usize) -> Answer<'a, Vec<JobId>> {
         Box::pin(async move {
             let mut select = Select::new("SELECT id FROM jobs");
             // '~' sorts behind every character of an id.
-            let statement = select.filter("(id >= # AND id < # || '~')", Some(prefix)).order("id", limit);
+            select
+                .filter("(id >= # AND id < # || '~')", Some(prefix))
+                .filter("EXISTS (SELECT 1 FROM job_projects AS p WHERE p.job = jobs.id AND p.project = #)", project);
+            let statement = select.order("id", limit);
             self.rows(statement).await?.iter().map(|row| text(row, "id").map(JobId::from)).collect()
         })
     }

@@ -256,3 +256,42 @@ async fn projects_come_in_pages_by_name_and_none_is_left_out() {
     assert_eq!(farm.list_projects(&own, astray).await.unwrap_err().code, ErrorCode::InvalidArgument);
     farm.close().await;
 }
+
+#[tokio::test]
+async fn a_unique_beginning_finds_its_job_among_any_number_and_another_is_told_with_how_many_there_are() {
+    let store = Arc::new(MemStore::new());
+    let epoch = store.acquire("before", 1).await.unwrap();
+    let mut changes = Vec::new();
+    let mut add = |id: &str, project: &str| {
+        let mut one = job(id, JobState::Succeeded, 5);
+        one.wants[0].project = project.into();
+        changes.push(Change::Job(Arc::new(one)));
+        changes.push(Change::JobProject { project: project.into(), job: id.into(), created_ms: 5 });
+    };
+    for number in 0..150 {
+        add(&format!("ab{number:04}"), "blue");
+    }
+    for number in 0..10_001 {
+        add(&format!("cd{number:05}"), "blue");
+    }
+    add("abzz", "red");
+    add("ab", "green");
+    store.commit(epoch, changes).await.unwrap();
+    let farm = open(store, &MemBlobs::default()).await;
+    let [red, blue] = ["red", "blue"].map(|project| actor("ci", "read", Some(project)));
+    let found = async |who: &Actor, id: &str| farm.get_job(who, id).await.map(|job| job.id);
+    assert_eq!(found(&red, "ab").await.unwrap(), "abzz", "behind a hundred of another project");
+    assert_eq!(found(&blue, "ab0149").await.unwrap(), "ab0149");
+    assert_eq!(found(&Actor::local(), "ab").await.unwrap(), "ab", "an id is no beginning of others");
+    for (who, id, count) in
+        [(&blue, "ab", "150 jobs"), (&blue, "ab001", "10 jobs"), (&blue, "cd", "more than 10000 jobs")]
+    {
+        let error = found(who, id).await.unwrap_err();
+        assert_eq!(
+            (error.code, error.message.as_str()),
+            (ErrorCode::InvalidArgument, &*format!("{count} begin with {id}"))
+        );
+    }
+    assert_eq!(found(&red, "ab00").await.unwrap_err().code, ErrorCode::NotFound);
+    farm.close().await;
+}

@@ -164,8 +164,9 @@ async fn conforms(store: &dyn Store) {
     assert_eq!(list(JobFilter { behind: Some((1, "aa1".into())), ..any() }).await, "");
     assert_eq!(store.job(&"aa1".into()).await.unwrap(), Some(job("aa1", JobState::Succeeded, 1)));
     assert_eq!(store.job(&"none".into()).await.unwrap(), None);
-    let found = async |prefix: &str, limit| store.job_ids(prefix, limit).await.unwrap().len();
+    let found = async |prefix: &str, limit| store.job_ids(prefix, None, limit).await.unwrap().len();
     assert_eq!((found("a", 10).await, found("a", 1).await, found("aa", 10).await, found("b", 10).await), (2, 1, 1, 0));
+    assert_eq!(store.job_ids("a", Some("blue"), 10).await.unwrap(), [JobId::from("ab2")]);
 
     let events = store.events(EventFilter { after: 201, limit: 10, ..EventFilter::default() }).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [202, 203]);
