@@ -8,6 +8,7 @@ use crate::{
 };
 use futures::StreamExt as _;
 use planforge_proto::{ApiError, ErrorCode, v1};
+use planforge_report::format::date;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -21,6 +22,7 @@ const WATCHED_MAX: usize = 256;
 const PAGE: usize = 500;
 /// Messages that may wait for a slow watcher.
 const WATCH_OUTBOX: usize = 64;
+const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Bytes of a log in one message.
 const LOG_CHUNK_BYTES: usize = 64 * 1024;
 
@@ -186,6 +188,9 @@ pub(super) async fn read_log(
         let message = format!("job {} has {} attempts, there is no attempt {attempt}", job.id, job.attempt());
         return Err(ApiError::new(ErrorCode::NotFound, message));
     }
+    if let Some(error) = farm.log_is_gone(&job, attempt).await? {
+        return Err(error);
+    }
     let (out, messages) = mpsc::channel(WATCH_OUTBOX);
     if attempt > 0 {
         let log = Log { farm: farm.clone(), job: job.id, attempt, at: request.offset_bytes, out };
@@ -199,6 +204,32 @@ pub(super) async fn read_log(
         });
     }
     Ok(Box::pin(ReceiverStream::new(messages)))
+}
+
+impl Farm {
+    /// What to say of a log that is kept no more.
+    async fn log_is_gone(&self, job: &Job, number: u32) -> Result<Option<ApiError>, ApiError> {
+        let Some(attempt) = job.attempts.iter().find(|attempt| attempt.number == number) else { return Ok(None) };
+        let Some(digest) = attempt.log else { return Ok(None) };
+        let is_live = self.shared().logs.follow(&job.id, number).is_some();
+        if is_live || self.blobs().size(digest).await?.is_some() {
+            return Ok(None);
+        }
+        let policy = &self.config().retention;
+        let mut message = format!("the log of attempt {number} of job {} is kept no more", job.id);
+        if let Some(kept_ms) = policy.logs_ms.map(|kept_ms| kept_ms.max(policy.grace_ms)) {
+            let days = kept_ms.div_ceil(DAY_MS);
+            message.push_str(&format!(": logs are kept {days} days"));
+            let since_ms = attempt.ended_ms.saturating_add(kept_ms);
+            if since_ms <= self.clock().wall_ms() {
+                message.push_str(&format!(", and this one could go from {} on", date(since_ms)));
+            }
+        }
+        Ok(Some(ApiError::new(ErrorCode::Gone, message).with_hint(
+            "'planforge jobs ID' and 'planforge report ID' still say what came of it; --keep-logs of the coordinator \
+             keeps logs longer",
+        )))
+    }
 }
 
 struct Log {
