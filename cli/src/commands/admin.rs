@@ -216,13 +216,19 @@ async fn scrub(context: &Context<'_>, farm: &Farm, bytes_per_s: u64) -> Result<(
     }
     let (damaged, quarantined) = (last.damaged.len(), last.quarantined.len());
     let size = tables::bytes(last.bytes);
-    let mut lines = vec![format!("{} blobs, {size}: {damaged} damaged, {quarantined} set aside", last.blobs)];
+    let healed: Vec<&String> = last.damaged.iter().filter(|digest| !last.quarantined.contains(digest)).collect();
+    let mut lines = vec![format!(
+        "{} blobs, {size}: {damaged} damaged, {} of them healed from another copy; {quarantined} set aside",
+        last.blobs,
+        healed.len()
+    )];
     lines.extend(last.quarantined.iter().take(SHOWN).map(|digest| format!("  sha256:{digest}")));
     context.printer.data(&lines.join("\n"))?;
     context.printer.object(&serde_json::json!({
         "blobs": last.blobs,
         "bytes": last.bytes,
         "damaged": last.damaged,
+        "healed": healed,
         "quarantined": last.quarantined,
     }))?;
     if quarantined == 0 {

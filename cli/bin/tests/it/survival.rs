@@ -123,6 +123,38 @@ fn a_farm_is_checked_backed_up_restored_and_healed() {
     assert_eq!(over.status.code(), Some(7), "{}", said(&world, &over));
 }
 
+#[test]
+fn a_scrub_that_heals_all_that_it_finds_ends_well_and_another_does_not() {
+    let world = World::new();
+    let copy = world.path("copy");
+    fs::create_dir(&copy).unwrap();
+    let up = Up::start_as(&world, "coordinator", "127.0.0.1:0", &["--blobs-copy", copy.to_str().unwrap()]);
+    let model = digits();
+    let submit = ["submit", model.to_str().unwrap(), "--sku", "gpu-nobody-has", "--wait-for-device", "--json"];
+    let submitted = json(&up.command(&world, &submit).output().unwrap());
+    let digest = submitted["jobs"][0]["model"]["files"][0]["digest"].as_str().unwrap().to_owned();
+    let blob = world.path("up/blobs/sha256").join(&digest[..2]).join(&digest);
+    let scrub = || {
+        let mut command = world.command(&["admin", "scrub", "--json"]);
+        command.env("PLANFORGE_SERVER", &up.url).output().unwrap()
+    };
+    fs::copy(&blob, copy.join(&digest)).unwrap();
+    rot(&blob);
+    let healed = scrub();
+    assert_eq!(healed.status.code(), Some(0), "{}", said(&world, &healed));
+    let told = json(&healed);
+    assert_eq!((&told["damaged"], &told["healed"]), (&serde_json::json!([digest]), &serde_json::json!([digest])));
+    assert_eq!(told["quarantined"], serde_json::json!([]));
+    fs::remove_file(copy.join(&digest)).unwrap();
+    rot(&blob);
+    let lost = scrub();
+    assert_eq!(lost.status.code(), Some(1), "{}", said(&world, &lost));
+    assert_eq!(
+        (&json(&lost)["healed"], &json(&lost)["quarantined"]),
+        (&serde_json::json!([]), &serde_json::json!([digest]))
+    );
+}
+
 /// Starts a command whose outputs go to files named after it.
 fn begin(world: &World, up: &Up, name: &str, args: &[&str]) -> Child {
     let file = |kind: &str| File::create(world.root().join(format!("{name}.{kind}"))).unwrap();
