@@ -1547,7 +1547,7 @@ pub struct CollectGarbageReply {
     /// the first of them
     #[prost(message, repeated, tag = "7")]
     pub gone: ::prost::alloc::vec::Vec<GoneEngine>,
-    /// A dry run counts the first of these only.
+    /// A dry run counts those of the jobs that would go, too.
     #[prost(uint64, tag = "8")]
     pub events: u64,
     #[prost(uint64, tag = "9")]

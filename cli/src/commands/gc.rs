@@ -39,5 +39,9 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         said.push_str(&format!("; {} freed on the disk", tables::bytes(reply.blob_bytes)));
     }
     context.printer.note(&said);
+    context.printer.note(&format!(
+        "{} events, {} logs, {} files that no job names and {} measurements with newer ones {would}",
+        reply.events, reply.logs, reply.files, reply.reports
+    ));
     context.printer.object(&serde_json::json!(CollectedView::from(reply)))
 }

@@ -10,6 +10,9 @@
 //!
 //! Nothing goes within `grace_ms` of its last use, and nothing that is pinned, whatever its age or size.
 
+mod pieces;
+
+pub use pieces::Weighed;
 use std::collections::BTreeMap;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;

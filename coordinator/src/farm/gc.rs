@@ -18,7 +18,7 @@ use crate::{
     store::{BuildName, EngineFilter},
 };
 use planforge_proto::{ApiError, v1};
-use planforge_retention::{Policy, before, builds_before, decide, jobs_before};
+use planforge_retention::{Build, Policy, Weighed, Why, before, builds_before, jobs_before};
 use planforge_types::{Digest, EngineKey};
 use std::{
     collections::BTreeMap,
@@ -56,10 +56,16 @@ enum Stage {
     Held(Tenure),
     /// Behind that measurement.
     Reports(Option<(u64, Digest)>),
-    /// Behind that build.
-    Builds(Option<(u64, BuildName)>),
+    /// Behind that build; first what goes by age and quota, then what goes to make room.
+    Builds(Pass, Option<(u64, BuildName)>),
     Sweep(u16),
     Done,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pass {
+    AgeAndQuota,
+    Room,
 }
 
 /// One collection; see [`Collection::step`].
@@ -72,8 +78,7 @@ pub struct Collection {
     stage: Stage,
     /// Records of the next transaction.
     at_once: usize,
-    /// Bytes of plans beyond what the policy has room for.
-    excess_bytes: u64,
+    weighed: Weighed<BuildName>,
     told: v1::CollectGarbageReply,
 }
 
@@ -135,14 +140,20 @@ impl Farm {
     pub async fn collection(&self, mut policy: Policy, dry_run: bool) -> Result<Collection, ApiError> {
         let quotas = self.ask(|state, _| state.bytes_quotas()).await?;
         policy.quotas_bytes.extend(quotas);
-        let excess_bytes = match policy.room_bytes {
-            Some(room) => self.timed("plan_bytes", self.store().plan_bytes()).await?.saturating_sub(room),
+        let bytes = match policy.room_bytes {
+            Some(_) => self.timed("plan_bytes", self.store().plan_bytes()).await?,
             None => 0,
         };
+        let mut of_projects = BTreeMap::new();
+        for project in policy.quotas_bytes.keys() {
+            let bytes = self.timed("plan_bytes_of", self.store().plan_bytes_of(project)).await?;
+            of_projects.insert(project.clone(), bytes);
+        }
+        let weighed = Weighed::new(&policy, bytes, &of_projects);
         let now_ms = self.clock().wall_ms();
         let told = v1::CollectGarbageReply { dry_run, ..Default::default() };
         let (farm, stage, at_once) = (self.clone(), Stage::Jobs, AT_ONCE_MIN);
-        Ok(Collection { farm, policy, dry_run, now_ms, stage, at_once, excess_bytes, told })
+        Ok(Collection { farm, policy, dry_run, now_ms, stage, at_once, weighed, told })
     }
 }
 
@@ -173,7 +184,7 @@ impl Collection {
             Stage::Events => self.events().await?,
             Stage::Held(tenure) => self.held(tenure).await?,
             Stage::Reports(behind) => self.reports(behind).await?,
-            Stage::Builds(behind) => self.builds(behind).await?,
+            Stage::Builds(pass, behind) => self.builds(pass, behind).await?,
             Stage::Sweep(folder) => self.sweep(folder).await?,
             Stage::Done => Stage::Done,
         };
@@ -220,11 +231,11 @@ impl Collection {
         Ok(if count < asked { Stage::Events } else { Stage::Requests })
     }
 
-    /// A dry run looks at the first part of these only.
     async fn events(&mut self) -> Result<Stage, ApiError> {
         let next = Stage::Held(Tenure::Log);
         let Some(before_ms) = before(&self.policy, self.policy.events_ms, self.now_ms) else { return Ok(next) };
-        let found = self.farm.store().events_before(before_ms, EVENTS_AT_ONCE);
+        let asked = if self.dry_run { usize::MAX } else { EVENTS_AT_ONCE };
+        let found = self.farm.store().events_before(before_ms, asked);
         let Some((count, events_until)) = self.farm.timed("old_events", found).await? else { return Ok(next) };
         self.told.events += count;
         self.forget(Forget { events_until, ..Forget::default() }).await?;
@@ -240,23 +251,35 @@ impl Collection {
             Tenure::Record => (None, Stage::Reports(None)),
         };
         let Some(held_before_ms) = before(&self.policy, age_ms, self.now_ms) else { return Ok(next) };
-        let found = self.farm.store().held_since_before(tenure, held_before_ms, self.at_once);
+        if self.dry_run && tenure != Tenure::Given {
+            let count = self.farm.store().count_held_since_before(tenure, held_before_ms);
+            let count = self.farm.timed("old_holds", count).await?;
+            *self.told_of(tenure) += count;
+            return Ok(next);
+        }
+        // Of files that were given beside models there are few.
+        let asked = if self.dry_run { usize::MAX } else { self.at_once };
+        let found = self.farm.store().held_since_before(tenure, held_before_ms, asked);
         let held = self.farm.timed("old_holds", found).await?;
-        let (count, asked) = (held.len(), self.at_once);
+        let count = held.len();
         let needed = self.farm.ask(|state, _| state.given_to_jobs()).await?;
         let gone = held.iter().filter(|held| tenure != Tenure::Given || !needed.contains(&held.digest)).count();
-        let told = if tenure == Tenure::Log { &mut self.told.logs } else { &mut self.told.files };
-        *told += gone as u64;
+        *self.told_of(tenure) += gone as u64;
         if count > 0 {
             self.forget(Forget { held, held_before_ms, ..Forget::default() }).await?;
         }
         Ok(if self.dry_run || count < asked { next } else { Stage::Held(tenure) })
     }
 
+    /// What holds of a tenure are counted as.
+    fn told_of(&mut self, tenure: Tenure) -> &mut u64 {
+        if tenure == Tenure::Log { &mut self.told.logs } else { &mut self.told.files }
+    }
+
     async fn reports(&mut self, behind: Option<(u64, Digest)>) -> Result<Stage, ApiError> {
-        let next = Stage::Builds(None);
+        let next = Stage::Builds(Pass::AgeAndQuota, None);
         let Some(before_ms) = before(&self.policy, self.policy.reports_ms, self.now_ms) else { return Ok(next) };
-        let asked = self.at_once;
+        let asked = if self.dry_run { WEIGHED_AT_ONCE } else { self.at_once };
         let found = self.farm.store().older_reports(before_ms, behind, asked);
         let found = self.farm.timed("old_reports", found).await?;
         let last = found.last().copied().filter(|_| found.len() == asked);
@@ -268,40 +291,42 @@ impl Collection {
         Ok(last.map_or(next, |last| Stage::Reports(Some(last))))
     }
 
-    async fn builds(&mut self, behind: Option<(u64, BuildName)>) -> Result<Stage, ApiError> {
+    async fn builds(&mut self, pass: Pass, behind: Option<(u64, BuildName)>) -> Result<Stage, ApiError> {
         let Some(before_ms) = builds_before(&self.policy, self.now_ms) else { return Ok(Stage::Sweep(0)) };
         let old = self.farm.store().builds_unused_since(before_ms, behind, WEIGHED_AT_ONCE, self.now_ms);
         let old = self.farm.timed("old_builds", old).await?;
-        let bytes: u64 = old.iter().map(|build| build.bytes).sum();
-        // Of this piece so much may stay that the excess is gone with it; it is the piece that was used longest ago.
-        let room_bytes = self.policy.room_bytes.map(|_| bytes.saturating_sub(self.excess_bytes));
-        let policy = Policy { room_bytes, ..self.policy.clone() };
-        let sizes: BTreeMap<BuildName, u64> = old.iter().map(|build| (build.name, build.bytes)).collect();
-        let mut gone = Vec::new();
-        for (name, why) in decide(&policy, &old, self.now_ms) {
-            let plan_bytes = sizes.get(&name).copied().unwrap_or_default();
-            self.excess_bytes = self.excess_bytes.saturating_sub(plan_bytes);
-            self.told.engines += 1;
-            self.told.engine_bytes += plan_bytes;
-            if self.told.gone.len() < NAMED_MAX {
-                self.told.gone.push(v1::GoneEngine {
-                    engine_key: name.0.to_string(),
-                    plan_digest: name.1.to_string(),
-                    plan_bytes,
-                    why: why.name().into(),
-                });
-            }
-            gone.push(name);
-        }
-        while !gone.is_empty() {
-            let builds = gone.drain(..gone.len().min(self.at_once)).collect();
+        let gone = match pass {
+            Pass::AgeAndQuota => self.weighed.by_age_and_quota(&self.policy, &old, self.now_ms),
+            Pass::Room => self.weighed.for_room(&self.policy, &old, self.now_ms),
+        };
+        let mut names: Vec<BuildName> = gone.iter().map(|(build, _)| build.name).collect();
+        gone.iter().for_each(|(build, why)| self.tell(build, *why));
+        while !names.is_empty() {
+            let builds = names.drain(..names.len().min(self.at_once)).collect();
             self.forget(Forget { builds, unused_since_ms: self.now_ms, ..Forget::default() }).await?;
         }
         let last = old.last().filter(|_| old.len() == WEIGHED_AT_ONCE);
-        Ok(match last {
-            Some(last) => Stage::Builds(Some((last.used_ms, last.name))),
-            None => Stage::Sweep(0),
+        Ok(match (last, pass) {
+            (Some(last), Pass::AgeAndQuota) => Stage::Builds(pass, Some((last.used_ms, last.name))),
+            (Some(last), Pass::Room) if self.weighed.is_room_needed() => {
+                Stage::Builds(pass, Some((last.used_ms, last.name)))
+            }
+            (None, Pass::AgeAndQuota) if self.weighed.is_room_needed() => Stage::Builds(Pass::Room, None),
+            (_, _) => Stage::Sweep(0),
         })
+    }
+
+    fn tell(&mut self, build: &Build<BuildName>, why: Why) {
+        self.told.engines += 1;
+        self.told.engine_bytes += build.bytes;
+        if self.told.gone.len() < NAMED_MAX {
+            self.told.gone.push(v1::GoneEngine {
+                engine_key: build.name.0.to_string(),
+                plan_digest: build.name.1.to_string(),
+                plan_bytes: build.bytes,
+                why: why.name().into(),
+            });
+        }
     }
 
     async fn sweep(&mut self, folder: u16) -> Result<Stage, ApiError> {

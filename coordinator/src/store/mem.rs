@@ -682,6 +682,13 @@ impl Store for MemStore {
         self.answer(|tables| tables.engines.values().map(|engine| engine.plan.size_bytes).sum())
     }
 
+    fn plan_bytes_of<'a>(&'a self, project: &'a str) -> Answer<'a, u64> {
+        self.answer(|tables| {
+            let own = tables.builds(0).filter(|build| build.project.as_deref() == Some(project));
+            own.map(|build| build.bytes).sum()
+        })
+    }
+
     fn jobs_ended_before(&self, before_ms: u64, limit: usize) -> Answer<'_, Vec<Job>> {
         self.answer(|tables| {
             let ended = |job: &&Arc<Job>| job.ended_ms > 0 && job.ended_ms < before_ms;
@@ -728,6 +735,15 @@ impl Store for MemStore {
             let mut old: Vec<_> = old.collect();
             old.sort();
             old.into_iter().take(limit).map(|(_, digest, project)| Held { digest, project, tenure }).collect()
+        })
+    }
+
+    fn count_held_since_before(&self, tenure: Tenure, before_ms: u64) -> Answer<'_, u64> {
+        self.answer(|tables| {
+            let old = tables.blobs.iter().filter(|((_, holder), hold)| {
+                matches!(holder, BlobHolder::Project(_)) && hold.tenure == tenure && hold.since_ms < before_ms
+            });
+            old.count() as u64
         })
     }
 

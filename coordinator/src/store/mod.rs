@@ -484,6 +484,9 @@ pub trait Store: Send + Sync + 'static {
     /// Bytes of all plans together.
     fn plan_bytes(&self) -> Answer<'_, u64>;
 
+    /// Bytes of the plans that only this project may see.
+    fn plan_bytes_of<'a>(&'a self, project: &'a str) -> Answer<'a, u64>;
+
     /// Jobs that ended before, the first that ended first.
     fn jobs_ended_before(&self, before_ms: u64, limit: usize) -> Answer<'_, Vec<Job>>;
 
@@ -497,6 +500,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Rows that hold a blob for a project since before, by that tenure, the oldest first.
     fn held_since_before(&self, tenure: Tenure, before_ms: u64, limit: usize) -> Answer<'_, Vec<Held>>;
+
+    /// How many of them there are.
+    fn count_held_since_before(&self, tenure: Tenure, before_ms: u64) -> Answer<'_, u64>;
 
     /// Of the first `limit` events, how many are older than that, and the number of the last of those. The newest event of
     /// all is never among them: the next one's number follows it.

@@ -77,6 +77,15 @@ impl SqliteStore {
         self.rows(plain(sql)).await?.first().map_or(Ok(0), |row| number(row, "bytes"))
     }
 
+    /// Bytes of the plans of engines that no other project may see.
+    pub(super) async fn plan_bytes_of(&self, project: &str) -> Result<u64, StoreError> {
+        let sql = "SELECT COALESCE(SUM(json_extract(e.doc, '$.plan.size_bytes')), 0) AS bytes \
+                   FROM engine_projects AS p INDEXED BY engine_projects_project \
+                   JOIN engines AS e ON e.engine_key = p.engine_key WHERE p.project = $1 AND NOT EXISTS \
+                   (SELECT 1 FROM engine_projects AS o WHERE o.engine_key = p.engine_key AND o.project <> p.project)";
+        self.rows(statement(sql, vec![project.into()])).await?.first().map_or(Ok(0), |row| number(row, "bytes"))
+    }
+
     /// Jobs that ended before, the first that ended first.
     pub(super) async fn jobs_ended_before(&self, before_ms: u64, limit: usize) -> Result<Vec<Job>, StoreError> {
         let mut select = Select::new("SELECT doc FROM jobs INDEXED BY jobs_ended");
@@ -114,6 +123,13 @@ impl SqliteStore {
             Ok(Held { digest, project: text(row, "project")?, tenure })
         };
         rows.iter().map(held).collect()
+    }
+
+    pub(super) async fn count_held_since_before(&self, tenure: Tenure, before_ms: u64) -> Result<u64, StoreError> {
+        let sql = "SELECT COUNT(*) AS n FROM blob_refs INDEXED BY blob_refs_age \
+                   WHERE tenure <> 0 AND tenure = $1 AND since_ms < $2";
+        let rows = self.rows(statement(sql, vec![(tenure as u64).into(), before_ms.into()])).await?;
+        rows.first().map_or(Ok(0), |row| number(row, "n"))
     }
 
     pub(super) async fn events_before(&self, before_ms: u64, limit: usize) -> Result<Option<(u64, u64)>, StoreError> {

@@ -582,6 +582,10 @@ impl Store for SqliteStore {
         Box::pin(Self::plan_bytes(self))
     }
 
+    fn plan_bytes_of<'a>(&'a self, project: &'a str) -> Answer<'a, u64> {
+        Box::pin(Self::plan_bytes_of(self, project))
+    }
+
     fn jobs_ended_before(&self, before_ms: u64, limit: usize) -> Answer<'_, Vec<Job>> {
         Box::pin(Self::jobs_ended_before(self, before_ms, limit))
     }
@@ -600,6 +604,10 @@ impl Store for SqliteStore {
 
     fn held_since_before(&self, tenure: Tenure, before_ms: u64, limit: usize) -> Answer<'_, Vec<Held>> {
         Box::pin(Self::held_since_before(self, tenure, before_ms, limit))
+    }
+
+    fn count_held_since_before(&self, tenure: Tenure, before_ms: u64) -> Answer<'_, u64> {
+        Box::pin(Self::count_held_since_before(self, tenure, before_ms))
     }
 
     fn events_before(&self, before_ms: u64, limit: usize) -> Answer<'_, Option<(u64, u64)>> {

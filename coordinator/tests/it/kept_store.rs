@@ -1,6 +1,6 @@
 //! What every store promises of what goes by an age of its own, and of event numbers when events have gone.
 
-use crate::store::{engine, event, job, report};
+use crate::store::{engine, event, job, key, report};
 use planforge_coordinator::{
     core::{Attempt, BlobHolder, Change, Held, Hold, JobState, Outcome, Tenure},
     store::{EventFilter, MemStore, ReportFilter, SqliteStore, Store},
@@ -30,6 +30,8 @@ async fn holds(store: &dyn Store, epoch: u64) {
         held.into_iter().map(|held| held.digest).collect::<Vec<_>>()
     };
     store.commit(epoch, vec![sent("a", 5), sent("b", 6), sent("labels", 7)]).await.unwrap();
+    assert_eq!(store.count_held_since_before(Tenure::Sent, 7).await.unwrap(), 2);
+    assert_eq!(store.count_held_since_before(Tenure::Log, 7).await.unwrap(), 0);
     store.commit(epoch, vec![sent("a", 8)]).await.unwrap();
     assert_eq!(
         held(Tenure::Sent, 9).await,
@@ -101,6 +103,13 @@ async fn measurements(store: &dyn Store, epoch: u64) {
     let mut changes = vec![made];
     changes.extend(reports.map(|report| Change::Report(Box::new(report))));
     store.commit(epoch, changes).await.unwrap();
+    // What only one project may see is that project's.
+    let sees = |project: &str| Change::EngineProject { key: key("b"), project: project.into() };
+    let bytes = async |project: &str| store.plan_bytes_of(project).await.unwrap();
+    store.commit(epoch, vec![sees("pink")]).await.unwrap();
+    assert_eq!((bytes("pink").await, bytes("teal").await, store.plan_bytes().await.unwrap()), (3, 0, 3));
+    store.commit(epoch, vec![sees("teal")]).await.unwrap();
+    assert_eq!((bytes("pink").await, bytes("teal").await), (0, 0));
     let old = store.older_reports(40, None, 10).await.unwrap();
     assert_eq!(old, [(31, second)], "neither the newest of its kind nor the one that came with the plan");
     assert_eq!(store.older_reports(40, Some(old[0]), 10).await.unwrap(), []);

@@ -93,7 +93,7 @@ pub struct CollectedView {
     pub blob_bytes: u64,
     /// The first of the engines.
     pub gone: Vec<GoneView>,
-    /// Of these and what follows a dry run counts the first only.
+    /// Of these and what follows a dry run counts those of the jobs that would go, too.
     pub events: u64,
     pub logs: u64,
     /// Sent, or given beside a model, and named by no job.

@@ -67,6 +67,10 @@ fn lists_say_what_they_leave_out_and_all_leaves_nothing_out() {
     assert_eq!((&event["job"], &event["state"]), (&job.into(), &"succeeded".into()));
     let after = run(&["events", "--after", &event["seq"].to_string()]);
     assert!(after["events"].as_array().unwrap().iter().all(|later| later["job"] != job), "{after:#}");
+    // What would go, in words as well.
+    let would = up.command(&world, &["gc", "--dry-run"]).output().unwrap();
+    let words = "0 events, 0 logs, 0 files that no job names and 0 measurements with newer ones would go";
+    assert!(stderr(&would).contains(words), "{}", transcript(world.root(), &would));
     let astray = up.command(&world, &["requests", "--state", "queued"]).output().unwrap();
     assert_eq!(astray.status.code(), Some(2), "{}", transcript(world.root(), &astray));
 }
