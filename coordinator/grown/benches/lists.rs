@@ -178,8 +178,13 @@ async fn measure(folder: &Path) -> Outcome {
     coordinator.blobs().put(bytes.into()).await?;
     let model = v1::Model { digest, name: "m.onnx".into(), files: vec![file], ..v1::Model::default() };
     let farm = coordinator.farm();
-    let calls: Vec<Call> =
-        lists_of_jobs(farm).await?.into_iter().chain(lists_of_engines(farm)).chain(others(farm, model)?).collect();
+    let calls: Vec<Call> = lists_of_jobs(farm)
+        .await?
+        .into_iter()
+        .chain(lists_of_engines(farm))
+        .chain(lists_of_history(farm))
+        .chain(others(farm, model)?)
+        .collect();
     let names: Vec<&String> = calls.iter().map(|(name, _)| name).collect();
     println!("{}", serde_json::to_string(&names)?);
     for line in std::io::stdin().lines() {
@@ -267,6 +272,37 @@ fn lists_of_engines(farm: &Farm) -> impl Iterator<Item = Call> {
         })
     };
     lists.map(list).into_iter()
+}
+
+/// Lists of requests and of events.
+fn lists_of_history(farm: &Farm) -> impl Iterator<Item = Call> {
+    let any = || v1::ListRequestsRequest { limit: 50, with_total: true, ..Default::default() };
+    let open = || v1::ListRequestsRequest { states: vec![v1::RequestState::Open.into()], ..any() };
+    let requests = [
+        ("requests with their total", any()),
+        ("open requests", open()),
+        ("failed requests", v1::ListRequestsRequest { states: vec![v1::RequestState::Failed.into()], ..any() }),
+        ("open requests of a project", v1::ListRequestsRequest { project: "vision".into(), limit: 10, ..open() }),
+    ];
+    let requests = requests.map(|(name, request)| {
+        call(name, farm, move |farm| {
+            let request = request.clone();
+            async move { Ok(farm.list_requests(&Actor::local(), request).await.map(drop)?) }
+        })
+    });
+    let any = || v1::ListEventsRequest { limit: 50, ..Default::default() };
+    let events = [
+        ("events", any()),
+        ("failed events", v1::ListEventsRequest { kinds: vec!["failed".into()], limit: 10, ..any() }),
+        ("events of a project", v1::ListEventsRequest { project: "vision".into(), ..any() }),
+    ];
+    let events = events.map(|(name, request)| {
+        call(name, farm, move |farm| {
+            let request = request.clone();
+            async move { Ok(farm.list_events(&Actor::local(), request).await.map(drop)?) }
+        })
+    });
+    requests.into_iter().chain(events)
 }
 
 /// Counts and submissions.
