@@ -31,7 +31,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Forward-only, by the numbers of their files; a database that has a higher one than these is refused.
-const MIGRATIONS: [(i64, &str); 14] = [
+const MIGRATIONS: [(i64, &str); 15] = [
     (1, include_str!("../../../migrations/sqlite/0001_farm.sql")),
     (2, include_str!("../../../migrations/sqlite/0002_caches_plugins.sql")),
     (3, include_str!("../../../migrations/sqlite/0003_engine_seq.sql")),
@@ -46,6 +46,7 @@ const MIGRATIONS: [(i64, &str); 14] = [
     (12, include_str!("../../../migrations/sqlite/0012_tenures.sql")),
     (13, include_str!("../../../migrations/sqlite/0013_builds.sql")),
     (14, include_str!("../../../migrations/sqlite/0014_requests.sql")),
+    (15, include_str!("../../../migrations/sqlite/0015_uploads.sql")),
 ];
 /// The schema that this program writes.
 pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;

@@ -156,3 +156,39 @@ async fn ages_are_kept_by_sqlite() {
     ages(&store).await;
     store.close().await.unwrap();
 }
+
+#[tokio::test]
+async fn what_was_sent_before_ages_were_kept_and_nothing_names_gets_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("farm.db");
+    let store = SqliteStore::open(&file).await.unwrap();
+    let epoch = store.acquire("one", 1).await.unwrap();
+    let sent = |name: &str| Change::Blob {
+        digest: digest(name),
+        holder: BlobHolder::Project("red".into()),
+        hold: Hold { size_bytes: 10, tenure: Tenure::Sent, since_ms: 5 },
+    };
+    let mut ended = job("a", JobState::Succeeded, 20);
+    (ended.eval, ended.report) = (Some(digest("labels")), Some(digest("report of a job")));
+    let mut changes: Vec<Change> = ["stray", "labels", "report of a job", "a"].map(sent).into();
+    changes.push(Change::Job(Arc::new(ended.clone())));
+    changes.push(Change::JobProject { project: "red".into(), job: ended.id.clone(), created_ms: 20 });
+    store.commit(epoch, changes).await.unwrap();
+    store.close().await.unwrap();
+    // As it was before: no row says how long it lasts.
+    let older = "UPDATE blob_refs SET tenure = 0, since_ms = 0; DELETE FROM schema_versions WHERE version = 15";
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file);
+    let mut connection = <sqlx::SqliteConnection as sqlx::Connection>::connect_with(&options).await.unwrap();
+    sqlx::raw_sql(older).execute(&mut connection).await.unwrap();
+    sqlx::Connection::close(connection).await.unwrap();
+
+    let store = SqliteStore::open(&file).await.unwrap();
+    let held = async |tenure| {
+        let held = store.held_since_before(tenure, u64::MAX >> 1, 10).await.unwrap();
+        held.into_iter().map(|held| held.digest).collect::<Vec<_>>()
+    };
+    assert_eq!(held(Tenure::Sent).await, [digest("stray")]);
+    assert_eq!(store.count_held_since_before(Tenure::Sent, 1_000_000).await.unwrap(), 0, "its age begins now");
+    assert_eq!((held(Tenure::Given).await, held(Tenure::Log).await), (vec![], vec![]));
+    store.close().await.unwrap();
+}
