@@ -15,6 +15,7 @@ mod leader;
 mod lists;
 mod logins;
 mod logs;
+mod needs;
 mod operator;
 mod overview;
 mod pages;
