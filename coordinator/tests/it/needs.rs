@@ -37,7 +37,7 @@ async fn a_job_begins_when_all_it_needs_have_succeeded() {
     assert_eq!((state(&last), last.needed.len(), last.needs.len()), (JobState::Blocked, 2, 2));
     let told = job(&farm, &last.id).await;
     assert!(told.waiting_reason.contains(&first.jobs[0].id), "{}", told.waiting_reason);
-    assert_eq!(job(&farm, &first.jobs[0].id).await.needed_by, [last.id.clone()]);
+    assert_eq!(job(&farm, &first.jobs[0].id).await.needed_by, std::slice::from_ref(&last.id));
     for _ in 0..2 {
         let assign = agent.assigned().await;
         assert_ne!(assign.job.as_ref().unwrap().id, last.id);
