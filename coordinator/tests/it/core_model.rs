@@ -655,6 +655,43 @@ fn devices(agent: usize, toolchain: u8) -> Vec<Device> {
     }
 }
 
+#[test]
+fn a_plan_that_goes_with_its_toolchain_is_gone_from_the_store_while_its_job_is_looked_up() {
+    let submit = |model, follow, priority| Op::Submit {
+        model,
+        sku: 0,
+        force: false,
+        wait: follow,
+        follow,
+        priority,
+        project: 0,
+        eval: false,
+        builds: 1,
+        sweep: 0,
+        needs: Vec::new(),
+    };
+    let connect = |agent, fresh, toolchain| Op::Connect { agent, fresh, toolchain };
+    let mut world = World::new();
+    for op in [
+        submit(0, true, 0),
+        connect(0, false, 1),
+        Op::Upgrade { agent: 0, toolchain: 0 },
+        submit(0, false, 0),
+        connect(1, false, 1),
+        Op::Built { agent: 0 },
+        Op::Disconnect { agent: 0 },
+        Op::Disconnect { agent: 0 },
+        submit(1, false, 1),
+        connect(1, true, 0),
+        connect(0, true, 1),
+        Op::Disconnect { agent: 0 },
+        Op::RestartCoordinator,
+    ] {
+        world.step(&op);
+    }
+    world.settle();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 500, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -9,7 +9,10 @@ use super::{
     queue::{DeviceKey, Target},
     state::{AgentEntry, HelloIn, LeaseRef, Now, SessionId, State},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// Phases and plans that one attempt may report, each of which is an event. A build has some ten phases, and one attempt
 /// builds and measures 32 times at most.
@@ -412,9 +415,10 @@ impl State {
             return;
         }
         if job.follow_toolchain && job.kind == super::JobKind::Build {
-            // Its plan, if any, was made by the toolchain that is gone.
-            if let Some(job) = self.job_mut(id) {
-                job.plan = None;
+            // Its plan, if any, was made by the toolchain that is gone. What becomes of it may have to be looked up first.
+            if let Some(job) = self.jobs.get_mut(id).filter(|job| job.plan.is_some()) {
+                Arc::make_mut(job).plan = None;
+                effects.changes.push(Change::Job(job.clone()));
             }
             return self.readmit(id, "followed", &Lookup::default(), now, effects);
         }
