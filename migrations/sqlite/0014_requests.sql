@@ -1,5 +1,7 @@
 -- How requests stand, kept as their jobs change: those that are open, or of which something failed, are one range of an
--- index.
+-- index; and so are the events of a kind.
+
+CREATE INDEX events_what ON events (what, seq);
 
 CREATE TABLE request_jobs (
     job     TEXT NOT NULL,

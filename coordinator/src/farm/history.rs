@@ -59,7 +59,9 @@ impl Farm {
         request: v1::ListRequestsRequest,
     ) -> Result<v1::ListRequestsReply, ApiError> {
         let project = visible_project(actor, &request.project)?;
-        let states: Vec<RequestState> = request.states.iter().map(|number| state(*number)).collect::<Result<_, _>>()?;
+        // Each once, so that none of its requests is counted twice.
+        let states: BTreeSet<i32> = request.states.iter().copied().collect();
+        let states: Vec<RequestState> = states.into_iter().map(state).collect::<Result<_, _>>()?;
         let filter = RequestFilter {
             project,
             states,
@@ -105,7 +107,8 @@ impl Farm {
         if request.jobs.len() > NAMED_MAX {
             return Err(invalid(format!("a list names at most {NAMED_MAX} jobs")));
         }
-        if request.kinds.len() > KINDS_MAX {
+        let kinds: BTreeSet<String> = request.kinds.into_iter().collect();
+        if kinds.len() > KINDS_MAX {
             return Err(invalid(format!("a list names at most {KINDS_MAX} kinds of events")));
         }
         let mut jobs = BTreeSet::new();
@@ -120,7 +123,7 @@ impl Farm {
             after: request.after,
             project: project.clone(),
             jobs: jobs.into_iter().collect(),
-            kinds: request.kinds,
+            kinds: kinds.into_iter().collect(),
             before,
             limit: bounded(request.limit),
         };

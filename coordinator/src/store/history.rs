@@ -3,11 +3,11 @@
 use super::{
     Count, EventFilter, EventListFilter, ListedRequest, Part, RequestFilter, StoreError,
     lists::{COUNTED_MAX, NAMED_AT_ONCE},
-    sql::{Select, Value},
+    sql::{Select, Statement, Value},
     sqlite::{SqliteStore, event, number, parse, text},
     walk::{Place, Stream, Walk},
 };
-use crate::core::{Event, RequestRecord};
+use crate::core::{Event, JobId, RequestRecord};
 use sqlx::sqlite::SqliteRow;
 use std::collections::BTreeMap;
 
@@ -31,8 +31,20 @@ impl SqliteStore {
     }
 
     pub(super) async fn count_of_requests(&self, filter: RequestFilter) -> Result<Count, StoreError> {
-        let walked = self.walked(&walk_of_requests(&filter), None, COUNTED_MAX).await?;
-        Ok(Count { count: walked.places.len() as u64, is_exact: walked.rest.is_none() })
+        self.count_of_walk(&walk_of_requests(&filter)).await
+    }
+
+    /// Counts a list up to where counting ends, in the database where nothing is asked of its rows.
+    async fn count_of_walk(&self, walk: &Walk) -> Result<Count, StoreError> {
+        if !walk.fits.is_empty() {
+            let walked = self.walked(walk, None, COUNTED_MAX).await?;
+            return Ok(Count { count: walked.places.len() as u64, is_exact: walked.rest.is_none() });
+        }
+        let Statement { sql, values } = walk.statement(None, COUNTED_MAX + 1);
+        let sql = format!("SELECT COUNT(*) AS n FROM ({sql})");
+        let found = self.rows(Statement { sql, values }).await?.first().map_or(Ok(0), |row| number(row, "n"))?;
+        let most = COUNTED_MAX as u64;
+        Ok(Count { count: found.min(most), is_exact: found <= most })
     }
 
     pub(super) async fn part_of_events(&self, filter: EventListFilter) -> Result<Part<Event, u64>, StoreError> {
@@ -49,8 +61,7 @@ impl SqliteStore {
     }
 
     pub(super) async fn count_of_events(&self, filter: EventListFilter) -> Result<Count, StoreError> {
-        let walked = self.walked(&walk_of_events(&filter), None, COUNTED_MAX).await?;
-        Ok(Count { count: walked.places.len() as u64, is_exact: walked.rest.is_none() })
+        self.count_of_walk(&walk_of_events(&filter)).await
     }
 
     /// Events in the order in which they happened.
@@ -60,7 +71,9 @@ impl SqliteStore {
             .filter("seq > #", Some(filter.after))
             // Asked of each event that comes by: a project may have more jobs than a list is worth making of.
             .filter(
-                "EXISTS (SELECT 1 FROM job_projects AS p WHERE p.job = events.job AND p.project = #)",
+                // Left to itself SQLite reads all jobs of the project for each event.
+                "EXISTS (SELECT 1 FROM job_projects AS p INDEXED BY job_projects_job WHERE p.job = events.job \
+                 AND p.project = #)",
                 filter.project,
             )
             .one_of("job", filter.jobs.iter().map(|id| id.as_str().to_owned()));
@@ -95,23 +108,29 @@ fn walk_of_requests(filter: &RequestFilter) -> Walk {
     Walk { streams, newest_first: true, since_ms, until_ms, fits: String::new(), fits_values: Vec::new() }
 }
 
-/// By their numbers: newest first is the order in which they stand in the table, and in the index of each job.
+/// By their numbers: newest first is the order in which they stand in the table, and in the indexes by job and by kind.
 fn walk_of_events(filter: &EventListFilter) -> Walk {
     let stream = |from, equal| Stream { from, only: "", equal, at: "seq", names: &[] };
-    let streams = match filter.jobs.is_empty() {
-        true => vec![stream("events", Vec::new())],
-        false => {
-            let of_job = |job: &crate::core::JobId| vec![("job", Value::from(job.as_str()))];
-            filter.jobs.iter().map(|job| stream("events INDEXED BY events_job", of_job(job))).collect()
+    let streams: Vec<Stream> = match (filter.jobs.as_slice(), filter.kinds.as_slice()) {
+        ([], []) => vec![stream("events", Vec::new())],
+        ([], kinds) => {
+            let of_kind = |kind: &String| vec![("what", Value::from(kind.as_str()))];
+            kinds.iter().map(|kind| stream("events INDEXED BY events_what", of_kind(kind))).collect()
+        }
+        (jobs, _) => {
+            let of_job = |job: &JobId| vec![("job", Value::from(job.as_str()))];
+            jobs.iter().map(|job| stream("events INDEXED BY events_job", of_job(job))).collect()
         }
     };
     let (mut conditions, mut fits_values) = (Vec::new(), Vec::new());
-    if !filter.kinds.is_empty() {
+    if !filter.kinds.is_empty() && !filter.jobs.is_empty() {
         conditions.push(format!("v.what IN ({})", vec!["#"; filter.kinds.len()].join(", ")));
         fits_values.extend(filter.kinds.iter().map(|kind| Value::from(kind.as_str())));
     }
     if let Some(project) = &filter.project {
-        conditions.push("EXISTS (SELECT 1 FROM job_projects AS p WHERE p.job = v.job AND p.project = #)".into());
+        let own = "EXISTS (SELECT 1 FROM job_projects AS p INDEXED BY job_projects_job WHERE p.job = v.job \
+                   AND p.project = #)";
+        conditions.push(own.to_owned());
         fits_values.push(project.as_str().into());
     }
     let fits = match conditions.is_empty() {
@@ -151,11 +170,15 @@ mod tests {
         for filter in [
             any(),
             EventListFilter { after: 7, kinds: vec!["failed".into()], ..any() },
+            EventListFilter { project: project(), kinds: vec!["failed".into()], ..any() },
             EventListFilter { project: project(), ..any() },
             EventListFilter { jobs: vec!["aa1".into(), "bb2".into()], ..any() },
         ] {
             let plan = plan(&store, &walk_of_events(&filter)).await;
             let of_jobs = !filter.jobs.is_empty();
+            let told = |way: &str| plan.iter().any(|line| line.contains(way));
+            assert!(filter.project.is_none() || told("INDEX job_projects_job (job=?)"), "{filter:?}: {plan:#?}");
+            assert!(filter.kinds.is_empty() || told("INDEX events_what (what=?"), "{filter:?}: {plan:#?}");
             for line in &plan {
                 // Without conditions the table itself is the list, in its order.
                 assert!(!line.starts_with("SCAN events") || filter.after == 0 && !of_jobs, "{filter:?}: {plan:#?}");

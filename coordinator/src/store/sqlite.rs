@@ -376,7 +376,7 @@ impl Store for SqliteStore {
             // '~' sorts behind every character of an id.
             select
                 .filter("(id >= # AND id < # || '~')", Some(prefix))
-                .filter("EXISTS (SELECT 1 FROM job_projects AS p WHERE p.job = jobs.id AND p.project = #)", project);
+                .filter("EXISTS (SELECT 1 FROM job_projects AS p INDEXED BY job_projects_job WHERE p.job = jobs.id AND p.project = #)", project);
             let statement = select.order("id", limit);
             self.rows(statement).await?.iter().map(|row| text(row, "id").map(JobId::from)).collect()
         })
