@@ -510,7 +510,7 @@ async fn reports_are_compared_under_an_address_that_stays() {
     let page = served.get(&address).await;
     let text = page.text();
     assert_eq!(page.status, 200, "{text}");
-    assert!(text.contains("slower against 1 (2.00x the time)"), "{text}");
+    assert!(text.contains("2.00x the time of 1"), "{text}");
     assert!(text.contains(&format!("href=\"/jobs/{}\"", jobs[0])), "each report is shown where it lies");
     let told = served.get(&format!("{address}&format=json")).await.json();
     assert_eq!(told["comparison"]["pairs"][0]["verdict"], "slower", "{told}");

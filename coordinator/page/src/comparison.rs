@@ -69,7 +69,13 @@ fn cells(index: usize, row: &Row, href: String, pair: Option<&Pair>) -> [Cell; 1
     spec.extend(row.marks().into_iter().map(|mark| Part::tag(mark, if mark == "WRONG" { "bad" } else { "warn" })));
     let verdict = match pair {
         None => Cell::of([Part::Muted("what the others are compared with".into())]),
-        Some(pair) => Cell::of([Part::tag(pair.judged_words(), class(pair)), Part::Text(pair.verdict_words())]),
+        Some(pair) => {
+            let words = match pair.ratio {
+                Some(ratio) => format!(" {ratio:.2}x the time of {}", pair.base + 1),
+                None => format!(" against {}", pair.base + 1),
+            };
+            Cell::of([Part::tag(pair.judged_words(), class(pair)), Part::Text(words)])
+        }
     };
     [
         Cell::text((index + 1).to_string()),
