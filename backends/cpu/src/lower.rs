@@ -7,6 +7,7 @@
 
 mod attention;
 mod movement;
+mod trees;
 
 use super::{
     draft::{Draft, DraftStep, Role, WeightSource},
@@ -249,6 +250,7 @@ impl Lowering<'_> {
             Op::Concat { axis } => self.concat(node, *axis)?,
             Op::Resize(resize) => self.resize(node, resize)?,
             Op::Expand => self.expand(node)?,
+            Op::Named(named) if named.name == "trees" => self.trees(node, named)?,
             _ => false,
         };
         if handled { Ok(()) } else { self.reference(node) }

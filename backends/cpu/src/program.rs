@@ -200,6 +200,29 @@ pub enum PoolFunction {
     Average { count_pad: bool },
 }
 
+/// How the leaves of an ensemble are brought together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TreeAggregate {
+    Sum,
+    Average,
+    Min,
+    Max,
+}
+
+/// Sizes of an ensemble of trees: rows, features and scores of a row, trees, nodes and weights of all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TreeSizes {
+    pub rows: usize,
+    pub features: usize,
+    pub targets: usize,
+    pub trees: usize,
+    pub nodes: usize,
+    pub weights: usize,
+    pub aggregate: TreeAggregate,
+}
+
 /// What a step computes. Inputs are listed by position, and all are f32 unless said otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -248,6 +271,8 @@ pub enum StepKind {
     Move { element_bytes: usize, parts: Vec<MovePart> },
     /// `[x]`, any bytes.
     Copy,
+    /// `[x, roots (i32), nodes (i32), thresholds, leaf targets (i32), leaf weights]`; all but x are constants.
+    Trees(TreeSizes),
     /// Any operator, by its reference implementation.
     Reference { op: Op, inputs: Vec<Option<TypeOf>>, outputs: Vec<TypeOf> },
 }
@@ -285,6 +310,7 @@ impl StepKind {
             Self::Gather { .. } => "gather",
             Self::Move { .. } => "move",
             Self::Copy => "copy",
+            Self::Trees(_) => "trees",
             Self::Reference { op, .. } => named::kind_of(op),
         }
     }

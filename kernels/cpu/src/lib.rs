@@ -13,6 +13,7 @@
 //! | [`pointwise`] | unary and broadcasting binary operators |
 //! | [`rows`] | softmax and layer normalisation over the last axis |
 //! | [`shuffle`] | transpose, gather and layout changes |
+//! | [`trees`] | ensembles of decision trees |
 //!
 //! Invariant: a kernel called with an [`isa::Isa`] of one level executes no instruction above that level.
 
@@ -28,5 +29,6 @@ pub mod pool;
 pub mod rows;
 pub mod shuffle;
 mod sync;
+pub mod trees;
 mod vector;
 pub mod window;

@@ -8,6 +8,7 @@
 //! | [`rows`] | softmax and normalization |
 //! | [`points`] | element-wise operators |
 //! | [`moves`] | what copies and computes nothing |
+//! | [`trees`] | ensembles of trees |
 //! | [`reference`] | any operator without a kernel |
 //! | [`checker`], [`operands`] | for all of them: comparing sizes with buffers; the memory that a running step sees |
 //!
@@ -23,6 +24,7 @@ mod points;
 mod products;
 mod reference;
 mod rows;
+mod trees;
 
 pub(crate) use operands::Operands;
 
@@ -72,6 +74,7 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Prepared {
         }
         StepKind::Move { element_bytes, parts } => moves::strided(check, *element_bytes, parts),
         StepKind::Copy => moves::copy(check),
+        StepKind::Trees(sizes) => trees::trees(check, sizes),
         StepKind::Reference { op, inputs, outputs } => reference::reference(check, op, inputs, outputs),
     }
 }
