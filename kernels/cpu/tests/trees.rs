@@ -5,7 +5,7 @@ use planforge_kernels_cpu::{
     trees::{Aggregate, Mode, TreeNode, Trees, TreesError},
 };
 use proptest::prelude::*;
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 const MODES: [Mode; 6] = [Mode::AtMost, Mode::Less, Mode::AtLeast, Mode::More, Mode::Equal, Mode::NotEqual];
 const AGGREGATES: [Aggregate; 4] = [Aggregate::Sum, Aggregate::Average, Aggregate::Min, Aggregate::Max];
