@@ -4,7 +4,7 @@
 //! the layout by their own attributes only: a buffer is bytes.
 
 use planforge_graph::{
-    ir::{Activation, ElementType, Op},
+    ir::{Activation, ElementType, NamedOp, Op},
     named,
     shape::TensorType,
 };
@@ -273,6 +273,8 @@ pub enum StepKind {
     Copy,
     /// `[x, roots (i32), nodes (i32), thresholds, leaf targets (i32), leaf weights]`; all but x are constants.
     Trees(TreeSizes),
+    /// `[scores (rows x columns), base values?]` -> labels (i64), scores: an operator of this name by its kernel.
+    Classes { op: NamedOp, rows: usize, columns: usize },
     /// Any operator, by its reference implementation.
     Reference { op: Op, inputs: Vec<Option<TypeOf>>, outputs: Vec<TypeOf> },
 }
@@ -311,6 +313,7 @@ impl StepKind {
             Self::Move { .. } => "move",
             Self::Copy => "copy",
             Self::Trees(_) => "trees",
+            Self::Classes { .. } => "classes",
             Self::Reference { op, .. } => named::kind_of(op),
         }
     }

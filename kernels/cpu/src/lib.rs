@@ -14,9 +14,11 @@
 //! | [`rows`] | softmax and layer normalisation over the last axis |
 //! | [`shuffle`] | transpose, gather and layout changes |
 //! | [`trees`] | ensembles of decision trees |
+//! | [`classes`] | labels and probabilities from scores |
 //!
 //! Invariant: a kernel called with an [`isa::Isa`] of one level executes no instruction above that level.
 
+pub mod classes;
 pub mod conv;
 pub mod cores;
 pub mod depthwise;
