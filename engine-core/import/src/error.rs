@@ -207,7 +207,7 @@ impl ImportError {
             _ => false,
         };
         if self.any(is_string) {
-            return format!("{NO_STRINGS}; {ELSEWHERE}");
+            return NO_STRINGS.into();
         }
         if self.any(|problem| matches!(problem, Problem::Maps { .. })) {
             return "export with zipmap=False, or leave --strict out".into();

@@ -25,11 +25,6 @@ pub const RULES: &[Rule] = &[
         ],
         lower: label_encoder,
     },
-    Rule {
-        op_type: "CategoryMapper",
-        attributes: &["cats_int64s", "cats_strings", "default_int64", "default_string"],
-        lower: |_| Err(no_strings("categories that are mapped to or from integers")),
-    },
     Rule { op_type: "ZipMap", attributes: &["classlabels_int64s", "classlabels_strings"], lower: zip_map },
 ];
 
