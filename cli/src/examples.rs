@@ -53,6 +53,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge submit model.onnx --sku t4,h100-sxm --wait",
             "planforge submit model.onnx --sku t4 --toolchain tensorrt=10.13 --toolchain tensorrt=11.1 --dry-run",
             "planforge submit --clone nnbhxwhshg30 --threads 1  # the same again, but for what the flags say",
+            "planforge submit decoder.onnx --sku t4 --needs nnbhxwhshg30  # once that has succeeded",
         ],
     ),
     (

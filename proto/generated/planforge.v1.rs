@@ -173,6 +173,7 @@ pub struct Job {
     /// the numeric check passed
     #[prost(bool, tag = "24")]
     pub accurate: bool,
+    /// jobs that it waits for now
     #[prost(string, repeated, tag = "25")]
     pub needs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// who submitted it
@@ -220,6 +221,12 @@ pub struct Job {
     /// absent where nothing is known to tell it from, or nothing is left to wait for
     #[prost(message, optional, tag = "41")]
     pub eta: ::core::option::Option<Eta>,
+    /// jobs that it was submitted to need, whether they ended or not
+    #[prost(string, repeated, tag = "42")]
+    pub needed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// jobs that wait for it now, at most 100
+    #[prost(string, repeated, tag = "43")]
+    pub needed_by: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// When a job will likely have begun and ended.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -771,6 +778,10 @@ pub struct SubmitRequest {
     /// NAME or NAME=VALUE, to find its jobs by; no part of any key
     #[prost(string, repeated, tag = "18")]
     pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Jobs that must succeed before any of this request is decided: ids, unique prefixes of them, or ids of requests, whose
+    /// jobs all count. Where one of them ends otherwise these are skipped.
+    #[prost(string, repeated, tag = "19")]
+    pub needs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SubmitReply {

@@ -388,7 +388,14 @@ pub struct JobView {
     pub actor: String,
     pub request_id: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Jobs that it waits for now.
     pub needs: Vec<String>,
+    /// Jobs that it was submitted to need, whether they ended or not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needed: Vec<String>,
+    /// Jobs that wait for it now, at most 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needed_by: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<AttemptView>,
     /// A long reply left out its spec, model files, attempts and report: the job's own document has them.
@@ -466,6 +473,8 @@ impl From<v1::Job> for JobView {
             actor: job.actor,
             request_id: some_text(job.request_id),
             needs: job.needs,
+            needed: job.needed,
+            needed_by: job.needed_by,
             attempts: job.attempts.into_iter().map(Into::into).collect(),
             partial: job.partial,
             tags: job.tags,
@@ -597,6 +606,8 @@ pub struct SubmitView {
     pub refresh_disturbed: bool,
     /// `NAME` or `NAME=VALUE`, to find its jobs by.
     pub tags: Vec<String>,
+    /// Jobs that must succeed before any of this is decided, or requests, whose jobs all count.
+    pub needs: Vec<String>,
 }
 
 impl TryFrom<SubmitView> for v1::SubmitRequest {
@@ -631,6 +642,7 @@ impl TryFrom<SubmitView> for v1::SubmitRequest {
             measure: Some(view.measure.into()),
             refresh_disturbed: view.refresh_disturbed,
             tags: view.tags,
+            needs: view.needs,
         })
     }
 }

@@ -1,4 +1,5 @@
-//! `planforge retry`: the failed jobs of a request once more, and nothing else of it.
+//! `planforge retry`: the failed jobs of a request once more, those that were skipped for them, and whatever of what those
+//! need did not succeed either; nothing else of it.
 
 use crate::{
     context::Context,
@@ -11,10 +12,11 @@ use crate::{
     wait::{self, Patience, Waiting},
 };
 use planforge_proto::{ErrorCode, v1, view::JobView};
+use std::collections::BTreeMap;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Request whose failed jobs are tried again, as `submit --json` and `jobs --json` name it
+    /// Request whose failed and skipped jobs are tried again, as `submit --json` and `jobs --json` name it
     request: String,
     /// Wait until the jobs have ended
     #[arg(long)]
@@ -35,7 +37,7 @@ async fn retry(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(), Fa
     let request = v1::ListJobsRequest {
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
         request_id: args.request.clone(),
-        states: vec![v1::JobState::Failed.into()],
+        states: vec![v1::JobState::Failed.into(), v1::JobState::Skipped.into()],
         limit: u32::MAX,
         ..Default::default()
     };
@@ -43,13 +45,17 @@ async fn retry(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(), Fa
     lists::complete(farm, &mut failed).await?;
     failed.reverse();
     if failed.is_empty() {
-        context.printer.note(&format!("no job of request {} failed", args.request));
+        context.printer.note(&format!("no job of request {} failed or was skipped", args.request));
         return context.printer.object(&serde_json::json!({ "request_ids": [], "jobs": [] }));
     }
     let (mut request_ids, mut jobs) = (Vec::new(), Vec::new());
-    for job in failed {
-        let reply = request::submit(context, farm, &again(&job)?, &LocalFiles::new()).await?;
+    let mut instead: BTreeMap<String, String> = BTreeMap::new();
+    for job in with_what_they_need(farm, failed).await? {
+        let mut request = again(&job)?;
+        request.needs = job.needed.iter().map(|need| instead.get(need).unwrap_or(need).clone()).collect();
+        let reply = request::submit(context, farm, &request, &LocalFiles::new()).await?;
         request_ids.push(reply.request_id);
+        instead.extend(reply.jobs.first().map(|new| (job.id, new.id.clone())));
         jobs.extend(reply.jobs);
     }
     let ids: Vec<String> = jobs.iter().map(|job| job.id.clone()).collect();
@@ -64,6 +70,40 @@ async fn retry(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(), Fa
     let jobs: Vec<_> = jobs.into_iter().map(JobView::from).collect();
     context.printer.object(&serde_json::json!({ "request_ids": request_ids, "jobs": jobs }))?;
     if succeeded { Ok(()) } else { Err(Failure::jobs_failed()) }
+}
+
+/// `jobs` and all that they need, by whatever way, that ended without success; each behind what it needs.
+async fn with_what_they_need(farm: &Farm, jobs: Vec<v1::Job>) -> Result<Vec<v1::Job>, Failure> {
+    let mut found: BTreeMap<String, v1::Job> = BTreeMap::new();
+    let (mut order, mut open): (Vec<String>, Vec<v1::Job>) = (Vec::new(), jobs);
+    while let Some(job) = open.pop() {
+        if found.contains_key(&job.id) {
+            continue;
+        }
+        for need in job.needed.iter().filter(|need| !found.contains_key(*need)) {
+            let needed = farm.rpc().get_job(v1::GetJobRequest { id: need.clone() }).await;
+            let needed = needed.map_err(|error| farm.error(error))?.into_inner();
+            let ended = [v1::JobState::Failed, v1::JobState::Cancelled, v1::JobState::Skipped];
+            open.extend(Some(needed).filter(|needed| ended.contains(&needed.state())));
+        }
+        order.push(job.id.clone());
+        found.insert(job.id.clone(), job);
+    }
+    // A job needs only what was there before it.
+    let mut sorted = Vec::with_capacity(order.len());
+    while !found.is_empty() {
+        let before = found.len();
+        for id in &order {
+            let is_ready = |job: &v1::Job| job.needed.iter().all(|need| !found.contains_key(need));
+            if found.get(id).is_some_and(is_ready) {
+                sorted.extend(found.remove(id));
+            }
+        }
+        if found.len() == before {
+            return Err(Failure::new(ErrorCode::Internal, "the coordinator names jobs that need each other"));
+        }
+    }
+    Ok(sorted)
 }
 
 /// What `job` asked for, asked again.

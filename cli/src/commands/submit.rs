@@ -38,6 +38,9 @@ pub struct Args {
     /// Resolve the toolchain again when the exact one is no longer offered
     #[arg(long)]
     follow_toolchain: bool,
+    /// Begin only when this job, or every job of this request, has succeeded; skip these jobs if it does not (repeatable)
+    #[arg(long, value_name = "JOB|REQUEST")]
+    needs: Vec<String>,
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
@@ -70,6 +73,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         files.extend(attached.files.clone());
         request.wait_for_device = args.wait_for_device;
         request.follow_toolchain = args.follow_toolchain;
+        request.needs.clone_from(&args.needs);
         if request.skus.is_empty() {
             request.skus = request::skus_of_this_host(farm).await?;
         }

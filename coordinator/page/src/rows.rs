@@ -507,7 +507,9 @@ impl JobDetail {
             linked("Plan digest", &job.plan_digest, "plans"),
             fact("Builds", if job.builds > 1 { job.builds.to_string() } else { String::new() }),
             fact("Also measured", also_measured(job.measure.as_ref())),
+            fact("Needs", job.needed.join(", ")),
             fact("Waits for", job.needs.join(", ")),
+            fact("Needed by", job.needed_by.join(", ")),
         ];
         let failure = job.failure.as_ref().map(|failure| FailureBox {
             class: failure_class_name(failure.class()),

@@ -263,6 +263,8 @@ pub(super) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
         cached: job.cached,
         accurate: job.accurate,
         needs: job.needs.iter().map(|need| need.as_str().into()).collect(),
+        needed: job.needed.iter().map(|need| need.as_str().into()).collect(),
+        needed_by: Vec::new(),
         actor: want.map(|want| want.actor.clone()).unwrap_or_default(),
         waiting_reason: String::new(),
         eval_digest: job.eval.map(|eval| eval.to_string()).unwrap_or_default(),

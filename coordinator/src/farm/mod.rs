@@ -14,6 +14,7 @@ mod leader;
 mod lists;
 mod logins;
 mod logs;
+mod needs;
 mod operator;
 mod overview;
 mod pages;

@@ -34,6 +34,8 @@ pub(super) const NAMED_MAX: usize = 1_024;
 const FIND_PAGE: usize = 1_000;
 /// How often one request is decided anew because of what was found in the store.
 const LOOKS_MAX: usize = 16;
+/// Jobs of a job's `needed_by`.
+const NEEDED_BY_MAX: usize = 100;
 /// Models, SKUs, specs or constraints in one request.
 const AXIS_MAX: usize = 1_024;
 const TEXT_MAX_BYTES: usize = 1_024;
@@ -83,6 +85,14 @@ fn axis(what: &str, count: usize) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// What the leader knows of a job that has not ended.
+struct Live {
+    state: i32,
+    progress: f32,
+    outlook: Outlook,
+    needed_by: Vec<String>,
+}
+
 /// What a baseline is built with when its request names nothing else.
 const BASELINE_TOOLCHAIN: &str = "onnxruntime";
 
@@ -111,6 +121,7 @@ impl Farm {
         let mut submit = self.looked_up(submit).await?;
         for _ in 0..LOOKS_MAX {
             submit = match self.submitted(submit).await? {
+                Submitted::Needs { submit } => self.needs_looked_up(*submit).await?,
                 Submitted::Look { plans, submit } => self.looked(plans, *submit, refresh).await?,
                 // Somebody else changed what was found before it was taken.
                 Submitted::Ask { keys, as_of, submit } => self.look_up(*submit, keys, as_of).await?,
@@ -159,6 +170,7 @@ impl Farm {
         let eval = convert::optional_digest("the test set's digest", &request.eval_digest)?;
         let builds = convert::builds(request.builds)?;
         let measure = convert::measure(request.measure.clone())?;
+        let needs = self.needs(actor, &project, &request.needs).await?;
         let what = self.what(actor, request).await?;
         let jobs = match &what {
             SubmitWhat::Build { models, specs, constraints } => {
@@ -191,6 +203,7 @@ impl Farm {
             eval,
             builds,
             measure,
+            needs,
             missing,
             unseen,
             over_quota,
@@ -375,7 +388,7 @@ impl Farm {
                 let missing_blobs = digests.iter().map(Digest::to_string).collect();
                 return Ok(v1::SubmitReply { missing_blobs, ..v1::SubmitReply::default() });
             }
-            Submitted::Look { .. } | Submitted::Ask { .. } => return Err(asked_too_often()),
+            Submitted::Look { .. } | Submitted::Ask { .. } | Submitted::Needs { .. } => return Err(asked_too_often()),
             Submitted::Jobs { request, jobs } => (request, jobs),
         };
         let mut views = Page::new();
@@ -422,17 +435,30 @@ impl Farm {
 
     /// What the store does not know of jobs that live: how far they are and why they wait.
     pub(super) async fn fill_live(&self, jobs: &mut [v1::Job]) -> Result<(), ApiError> {
-        let ids: Vec<JobId> =
-            jobs.iter().filter(|job| job.ended_ms == 0).map(|job| JobId::from(job.id.as_str())).collect();
+        let ids: Vec<(JobId, String)> = jobs
+            .iter()
+            .filter(|job| job.ended_ms == 0)
+            .map(|job| (JobId::from(job.id.as_str()), job.project.clone()))
+            .collect();
         if ids.is_empty() {
             return Ok(());
         }
-        let live: BTreeMap<JobId, (i32, f32, Outlook)> = self
+        let mut live: BTreeMap<JobId, Live> = self
             .ask(move |state, now| {
                 let mut lookout = state.lookout(now);
-                let seen = ids.into_iter().filter_map(|id| state.job(&id));
-                let told = |job: &Arc<Job>| {
-                    let now = (convert::state_out(job.state).into(), job.progress, lookout.outlook(job));
+                let seen = ids.into_iter().filter_map(|(id, project)| Some((state.job(&id)?, project)));
+                let told = |(job, project): (&Arc<Job>, String)| {
+                    let now = Live {
+                        state: convert::state_out(job.state).into(),
+                        progress: job.progress,
+                        outlook: lookout.outlook(job),
+                        needed_by: state
+                            .needed_by(&job.id)
+                            .filter(|other| other.is_in(&project))
+                            .take(NEEDED_BY_MAX)
+                            .map(|job| job.id.to_string())
+                            .collect(),
+                    };
                     (job.id.clone(), now)
                 };
                 seen.map(told).collect()
@@ -440,11 +466,12 @@ impl Farm {
             .await?;
         for job in jobs {
             // Only of a state that is durable; the next one is not told before it is.
-            if let Some((state, progress, outlook)) = live.get(&JobId::from(job.id.as_str()))
-                && *state == job.state
+            if let Some(Live { state, progress, outlook, needed_by }) = live.remove(&JobId::from(job.id.as_str()))
+                && state == job.state
             {
-                job.progress = *progress;
-                job.waiting_reason.clone_from(&outlook.reason);
+                job.progress = progress;
+                job.needed_by = needed_by;
+                job.waiting_reason = outlook.reason;
                 job.jobs_ahead = outlook.jobs_ahead.map(|ahead| ahead as u64);
                 job.eta = outlook.eta.map(convert::eta_out);
             }

@@ -5,7 +5,7 @@ use planforge_coordinator::{
     auth::{Actor, Role},
     core::{
         self, Cancel, Change, CoreConfig, Device, Engine, Failure, FinishedIn, FinishedOutcome, HelloIn, Input, Job,
-        JobId, JobRef, JobState, JoinedBy, LeaseRef, Lookup, Model, ModelFile, Now, PlanRef, Reply, ReportIn,
+        JobId, JobRef, JobState, JoinedBy, LeaseRef, Lookup, Model, ModelFile, Need, Now, PlanRef, Reply, ReportIn,
         SessionId, State, Submit, SubmitWhat, Submitted, ToAgent, invariants,
     },
     store::{MemStore, Store},
@@ -32,6 +32,7 @@ enum Op {
         eval: bool,
         builds: u32,
         sweep: u8,
+        needs: Vec<usize>,
     },
     /// Measures a stored plan on a kind of device.
     Bench {
@@ -87,10 +88,14 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (
             (0..3u8, 0..3u8, prop::bool::weighted(0.1), any::<bool>(), any::<bool>(), any::<i8>(), 0..2u8, any::<bool>()),
-            (prop_oneof![3 => Just(1), 1 => 2..4u32], prop_oneof![4 => Just(0), 1 => 1..4u8]),
+            (
+                prop_oneof![3 => Just(1), 1 => 2..4u32],
+                prop_oneof![4 => Just(0), 1 => 1..4u8],
+                prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(any::<usize>(), 1..4)],
+            ),
         )
-            .prop_map(|((model, sku, force, wait, follow, priority, project, eval), (builds, sweep))| Op::Submit {
-                model, sku, force, wait, follow, priority, project, eval, builds, sweep
+            .prop_map(|((model, sku, force, wait, follow, priority, project, eval), (builds, sweep, needs))| Op::Submit {
+                model, sku, force, wait, follow, priority, project, eval, builds, sweep, needs
             }),
         2 => (any::<usize>(), 0..3u8, prop::bool::weighted(0.2), any::<bool>(), any::<bool>(), 0..4u8)
             .prop_map(|(engine, sku, force, wait, eval, sweep)| Op::Bench { engine, sku, force, wait, eval, sweep }),
@@ -206,6 +211,9 @@ impl World {
         for (session, message) in effects.sends {
             if let ToAgent::Assign { lease, job, .. } = &message {
                 self.ordered.insert((lease.job.clone(), lease.attempt), (job.builds, job.plan.clone()));
+                for need in &job.needed {
+                    assert_eq!(self.seen.get(need), Some(&JobState::Succeeded), "{} runs before {need}", job.id);
+                }
                 if let Some(key) = job.key.filter(|key| !job.only_measures() && !self.forced.contains(key)) {
                     let stored = self.stored_builds.get(&key).copied().unwrap_or(0);
                     assert!(stored < job.builds, "{} builds what the store answers from {stored} builds", job.id);
@@ -242,7 +250,8 @@ impl World {
     }
 
     fn submit(&mut self, submit: &Op) {
-        let Op::Submit { model, sku, force, wait, follow, priority, project, eval, builds, sweep } = submit else {
+        let Op::Submit { model, sku, force, wait, follow, priority, project, eval, builds, sweep, needs } = submit
+        else {
             return;
         };
         let digest = Digest::of(&[*model]);
@@ -261,8 +270,21 @@ impl World {
             wait_for_device: *wait,
             follow_toolchain: *follow,
             builds: *builds,
+            needs: self.needs(needs),
             ..asked(*sku, *eval, *sweep)
         });
+    }
+
+    /// Jobs that callers were told of, each as it stands.
+    fn needs(&self, picks: &[usize]) -> Vec<Need> {
+        let known: Vec<&JobId> = self.acknowledged.iter().collect();
+        let picked: BTreeSet<&JobId> =
+            picks.iter().filter_map(|pick| known.get(pick % known.len().max(1)).copied()).collect();
+        let need = |job: &JobId| Need {
+            job: job.clone(),
+            ended: self.seen.get(job).copied().filter(|state| state.is_terminal()),
+        };
+        picked.into_iter().map(need).collect()
     }
 
     fn ask(&mut self, submit: Submit) {
@@ -501,6 +523,13 @@ impl World {
         }
     }
 
+    /// Whether nobody offers what it, or a job that it needs, must run on.
+    fn waits_for_a_device(&self, job: &Job) -> bool {
+        let mut needs = job.needs.iter().filter_map(|need| self.state.job(need));
+        job.state == JobState::Unplaceable
+            || job.state == JobState::Blocked && needs.any(|need| self.waits_for_a_device(need))
+    }
+
     /// With every agent back and working, everything ends; what nobody offers keeps waiting and says so.
     fn settle(&mut self) {
         for index in 0..AGENTS {
@@ -515,10 +544,14 @@ impl World {
         }
         for job in self.state.live_jobs() {
             let why = self.state.lookout(self.now).outlook(job).reason;
-            assert_eq!(job.state, JobState::Unplaceable, "{} never ends: {why}", job.id);
+            assert!(self.waits_for_a_device(job), "{} never ends: {why}", job.id);
             assert!(!self.state.lookout(self.now).outlook(job).reason.is_empty());
         }
         let built: Vec<Job> = now(self.store.jobs(core_filter())).unwrap();
+        for job in built.iter().filter(|job| job.state == JobState::Skipped) {
+            let failed = |need: &JobId| self.seen.get(need).is_some_and(|state| *state != JobState::Succeeded);
+            assert!(job.needed.iter().any(failed) && job.failure.is_some(), "{} was skipped for nothing", job.id);
+        }
         for job in built.iter().filter(|job| job.state == JobState::Succeeded) {
             let builds = job.plan.as_ref().map_or(0, |plan| plan.builds);
             let asked = self.asked_builds.get(&job.id).copied().unwrap_or(1);
@@ -555,6 +588,7 @@ fn asked(sku: u8, eval: bool, sweep: u8) -> Submit {
         eval: eval.then(|| Digest::of(b"labels")),
         builds: 1,
         measure: MeasureAsk { streams, ..MeasureAsk::default() },
+        needs: Vec::new(),
         missing: Vec::new(),
         unseen: false,
         over_quota: None,

@@ -17,6 +17,7 @@ mod inputs;
 mod kept_store;
 mod leftovers;
 mod many_jobs;
+mod needs;
 mod pins;
 mod power_cut;
 mod refresh;

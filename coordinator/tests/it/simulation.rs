@@ -97,8 +97,15 @@ async fn client(world: World, seed: u64) -> turmoil::Result {
             ..v1::SubmitRequest::default()
         };
         let force = request.force;
+        let known: Vec<String> = world.acknowledged.lock().unwrap().keys().cloned().collect();
+        let count = if known.is_empty() || random.random_bool(0.6) { 0 } else { random.random_range(1..3) };
+        let needs = (0..count).map(|_| known[random.random_range(0..known.len())].clone()).collect();
         // Asked until it is answered: a request that was accepted unheard must not be accepted twice.
-        let jobs = farm.submit(request).await;
+        let jobs = match farm.submit(v1::SubmitRequest { needs, ..request.clone() }).await {
+            Ok(jobs) => jobs,
+            // What it needs can never succeed any more. The key was not used up by that.
+            Err(_) => farm.submit(request).await.expect("it needs nothing"),
+        };
         world.acknowledged.lock().unwrap().extend(jobs.iter().map(|job| (job.clone(), force)));
         if random.random_bool(0.15) {
             farm.cancel(&jobs).await;

@@ -708,6 +708,41 @@ fn only_what_failed_of_a_request_is_tried_again() {
     assert!(nothing["jobs"].as_array().is_some_and(Vec::is_empty), "{nothing}");
 }
 
+#[test]
+fn what_was_skipped_is_tried_again_behind_what_it_needs() {
+    let (farm, _agent) = with_agent();
+    let sku = skus()[0];
+    let bad = models::unknown_operators(&farm.path().join("bad.onnx"));
+    let good = models::convolutions(&farm.path().join("good.onnx"), 1, 4, 8, 92);
+    let [good, bad] = [&good, &bad].map(|path| path.to_str().expect("UTF-8"));
+    let first = farm.json(&["submit", bad, "--sku", sku]);
+    let needed = first["jobs"][0]["id"].as_str().expect("an id");
+    // The first may have failed by now: then what needs it is refused at once, and nothing of it is submitted.
+    let mut submit = farm.cli(&["submit", good, "--sku", sku, "--needs", needed, "--wait", "--json"]);
+    submit.env("PLANFORGE_LOG", "off");
+    let output = process::run(submit);
+    if output.status.code() == Some(6) {
+        assert!(String::from_utf8_lossy(&output.stderr).contains(needed), "{output:?}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let skipped: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    let job = &skipped["jobs"][0];
+    assert_eq!(job["state"], "skipped", "{skipped:#}");
+    assert!(job["failure"]["message"].as_str().is_some_and(|message| message.contains(needed)), "{skipped:#}");
+    let request = skipped["request_id"].as_str().expect("an id");
+    let output = process::run(farm.cli(&["retry", request, "--wait", "--json"]));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let again: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    let jobs = again["jobs"].as_array().expect("a list");
+    let of = |name: &str| jobs.iter().find(|job| job["model"]["name"] == name).expect("a job of that model");
+    assert_eq!(
+        (jobs.len(), &of("bad.onnx")["state"], &of("good.onnx")["state"]),
+        (2, &"failed".into(), &"skipped".into())
+    );
+    assert_eq!(of("good.onnx")["needed"][0], of("bad.onnx")["id"], "it needs the new one");
+}
+
 /// The id of a request whose jobs all succeeded.
 fn request_of(farm: &Farm, model: &str, sku: &str) -> String {
     let reply = farm.json(&["submit", model, "--sku", sku]);

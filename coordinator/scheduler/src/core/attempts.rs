@@ -4,7 +4,6 @@
 
 use super::{
     effects::{Effects, Reply, ToAgent},
-    known::Lookup,
     model::{
         Attempt, Change, Engine, EngineRef, Failure, Job, JobId, JobKind, JobState, Outcome, PlanRef, Refusal, Report,
     },
@@ -420,16 +419,7 @@ impl State {
                 }
             }
         }
-        for waiting in self.dependents.remove(id).unwrap_or_default() {
-            let Some(other) = self.job_mut(&waiting) else { continue };
-            other.needs.retain(|need| need != id);
-            if !other.recheck && state != JobState::Succeeded {
-                let detail = format!("job {id}, which it needs, is {}", state.name());
-                self.end(&waiting, JobState::Skipped, None, "coordinator", detail, now, effects);
-            } else if other.needs.is_empty() {
-                self.readmit(&waiting, "unblocked", &Lookup::default(), now, effects);
-            }
-        }
+        self.wake_dependents(&job, now, effects);
     }
 
     /// Ends leases that were not beaten in time.

@@ -67,8 +67,9 @@ impl State {
         if self.holds.contains_key(id) {
             self.close_attempt(id, Outcome::Lost, None, None, now, effects);
         }
+        let skipped = self.needed_by(id).count();
         self.end(id, JobState::Cancelled, None, &actor.name, reason, now, effects);
-        String::new()
+        if skipped == 0 { String::new() } else { format!("{skipped} jobs that need it are skipped") }
     }
 
     /// Tells the holder to stop, when it is connected; otherwise it hears it when it says hello.

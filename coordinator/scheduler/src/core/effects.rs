@@ -65,6 +65,8 @@ pub enum Submitted {
     /// Nothing was submitted: somebody has to look under these keys first. What is durable by now has every change up to
     /// `as_of`. To be given again with what was found.
     Ask { keys: BTreeSet<EngineKey>, as_of: u64, submit: Box<Submit> },
+    /// Nothing was submitted: a job that it needs ended since somebody looked. To be given again with how it ended.
+    Needs { submit: Box<Submit> },
 }
 
 /// A job of a reply: as it stands, or one that ended before and is only in the store.

@@ -23,6 +23,7 @@
 //! | `blob_refs` | which blobs records name, and to whom they belong by that |
 //! | `attempts` | leases and how attempts end: success, failure classes, requeue, expiry |
 //! | `elsewhere` | what an agent's host lacked, and who may have it |
+//! | `graph` | jobs that jobs need, and what follows when they end |
 //! | `cancel` | withdrawal of requests |
 //! | `caches` | timing and tactic caches: what a build begins with, whose result is kept |
 //! | `pins` | who wants which plan kept |
@@ -50,6 +51,7 @@ mod elsewhere;
 mod fleet;
 mod foresee;
 mod forget;
+mod graph;
 pub mod invariants;
 mod judge;
 mod known;
@@ -82,8 +84,8 @@ pub use model::{
 pub use pins::{PinId, PinRecord};
 pub use projects::{ProjectRecord, ProjectView, SHARE_MAX};
 pub use state::{
-    CacheUpdate, Cancel, CoreConfig, FinishedIn, FinishedOutcome, HelloIn, Input, LeaseRef, Now, ReportIn, SessionId,
-    Snapshot, State, Submit, SubmitWhat,
+    CacheUpdate, Cancel, CoreConfig, FinishedIn, FinishedOutcome, HelloIn, Input, LeaseRef, Need, Now, ReportIn,
+    SessionId, Snapshot, State, Submit, SubmitWhat,
 };
 pub use submit::{JOBS_PER_REQUEST_MAX, repeat};
 pub use waiting::{Eta, Lookout, Outlook};

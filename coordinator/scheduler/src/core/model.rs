@@ -308,8 +308,14 @@ pub struct Job {
     pub measure: MeasureAsk,
     /// Who wants it; the first one's project pays for it.
     pub wants: Vec<Want>,
-    /// Jobs that must succeed first, or with `recheck` only end.
+    /// Of what it waits for now: jobs that must succeed first, or with `recheck` only end.
     pub needs: Vec<JobId>,
+    /// What it was submitted to need, whether that ended or not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needed: Vec<JobId>,
+    /// The highest priority of a job that waits for this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifted_to: Option<i32>,
     /// When what it needs has ended it is admitted anew: the answer may be in the store by then.
     pub recheck: bool,
     /// Every attempt so far; the last one's number is the fence.
@@ -363,6 +369,8 @@ impl Job {
             measure: MeasureAsk::default(),
             wants: vec![want],
             needs: Vec::new(),
+            needed: Vec::new(),
+            lifted_to: None,
             recheck: false,
             attempts: Vec::new(),
             remeasures: 0,
@@ -392,9 +400,10 @@ impl Job {
         self.attempts.last().map_or(0, |attempt| attempt.number)
     }
 
-    /// The highest priority anybody gave it.
+    /// The highest priority anybody gave it, or gave a job that waits for it.
     pub fn priority(&self) -> i32 {
-        self.wants.iter().map(|want| want.priority).max().unwrap_or(0)
+        let asked = self.wants.iter().map(|want| want.priority).max().unwrap_or(0);
+        self.lifted_to.map_or(asked, |lifted| asked.max(lifted))
     }
 
     /// The project that pays for it.

@@ -5,6 +5,7 @@ use super::{
     audit::AuditLine,
     effects::{Counters, Effects, Reply},
     forget::Forget,
+    graph::Woken,
     invariants::{self, Patrol},
     known::{Known, Lookup},
     model::{
@@ -100,6 +101,8 @@ pub struct Submit {
     /// At least 1.
     pub builds: u32,
     pub measure: MeasureAsk,
+    /// Jobs that must succeed before any of the request's.
+    pub needs: Vec<Need>,
     /// Blobs the request names that are not in the blob store.
     pub missing: Vec<Digest>,
     /// Some of what the request names was never shown by its project: it is told nothing about it before it is.
@@ -116,6 +119,14 @@ pub struct Submit {
     pub ids: Vec<JobId>,
     /// What the audit log is to say of it, in the transaction that takes it.
     pub audit: Option<Box<AuditLine>>,
+}
+
+/// A job that a request's jobs need, as the store had it when somebody looked.
+#[derive(Clone, Debug)]
+pub struct Need {
+    pub job: JobId,
+    /// How it ended; `None`: it had not.
+    pub ended: Option<JobState>,
 }
 
 #[derive(Clone, Debug)]
@@ -369,6 +380,10 @@ pub struct State {
     pub(super) flights: BTreeMap<Flight, JobId>,
     /// Who waits for a job to end.
     pub(super) dependents: BTreeMap<JobId, BTreeSet<JobId>>,
+    /// Jobs whose wait for another one is over, to be decided about before the input is done.
+    pub(super) woken: VecDeque<Woken>,
+    /// Somebody takes care of `woken` already.
+    pub(super) waking: bool,
     pub(super) unplaceable: BTreeSet<JobId>,
     pub(super) queue: Queue,
     /// What this state changed of what the store has under engine keys.
@@ -420,6 +435,8 @@ impl State {
             busy: BTreeMap::new(),
             flights: BTreeMap::new(),
             dependents: BTreeMap::new(),
+            woken: VecDeque::new(),
+            waking: false,
             unplaceable: BTreeSet::new(),
             queue: Queue::default(),
             known: Known::default(),
@@ -466,8 +483,9 @@ impl State {
             if job.state.is_terminal() {
                 continue;
             }
-            // What it waited for ended, and its own fate waited for a look into the store.
-            if job.state == JobState::Blocked && job.recheck {
+            // What it waited for ended, and its own fate waited for a look into the store: had it needed what did not
+            // succeed, it would have been skipped with that.
+            if job.state == JobState::Blocked {
                 job.needs.retain(|need| live.contains(need));
                 if job.needs.is_empty() {
                     state.asking.insert(job.id.clone(), "unblocked");
@@ -595,7 +613,7 @@ impl State {
         let mut patrol = std::mem::take(&mut self.patrol);
         effects.broken = patrol.look(self, &effects);
         self.patrol = patrol;
-        if cfg!(debug_assertions) && !self.harmed {
+        if cfg!(debug_assertions) && !self.harmed && self.loaded_broken().is_empty() {
             assert!(effects.broken.is_empty(), "{:?}", effects.broken);
             if self.jobs.len() <= CHECK_LIVE_JOBS {
                 invariants::check(self).unwrap_or_else(|broken| panic!("{broken:?}"));
@@ -764,10 +782,10 @@ impl State {
     }
 }
 
-/// The name under which identical work finds this job. Forced jobs and jobs that wait for another job join nobody; what
+/// The name under which identical work finds this job. Forced jobs and jobs that wait for another job are joined by nobody; what
 /// is being cancelled is found too, so that nobody does the same beside it.
 pub(super) fn flight_of(job: &Job) -> Option<Flight> {
-    if job.force || job.recheck {
+    if job.force || job.recheck || !job.needs.is_empty() {
         return None;
     }
     match job.kind {

@@ -27,6 +27,9 @@ impl State {
         if let Some(missing) = submit.missing_plans.as_ref().filter(|missing| !missing.is_empty()) {
             self.known.lost(missing.iter());
         }
+        let Some(waits) = self.unmet(&submit.needs)? else {
+            return Ok(Submitted::Needs { submit: Box::new(submit) });
+        };
         let asked = expand(&submit)?;
         if asked.len() > submit.ids.len() {
             return Err(ApiError::new(ErrorCode::Internal, "fewer ids than jobs came with the request"));
@@ -36,13 +39,15 @@ impl State {
         let (mut plans, mut keys) = (BTreeSet::new(), BTreeSet::new());
         for one in &asked {
             match self.judge(one, &submit.lookup) {
+                Ok(Verdict::Wait(error)) if !submit.wait_for_device => refused.push(error),
+                // Nothing is decided about it before what it needs has ended.
+                Ok(_) if !waits.is_empty() => runs += 1,
                 Ok(Verdict::Ask(key)) => drop(keys.insert(key)),
                 Ok(Verdict::Answer { engine, .. }) => drop(plans.insert(engine.plan.digest)),
                 Ok(Verdict::Run { plan, .. }) => {
                     plans.extend(plan.map(|plan| plan.digest));
                     runs += 1;
                 }
-                Ok(Verdict::Wait(error)) if !submit.wait_for_device => refused.push(error),
                 Ok(Verdict::Wait(_)) => runs += 1,
                 Ok(_) => {}
                 Err(error) => return Err(error),
@@ -71,6 +76,10 @@ impl State {
         self.admission(&submit.project, runs)?;
         let mut jobs = Vec::with_capacity(asked.len());
         for (one, id) in asked.into_iter().zip(&submit.ids) {
+            if !waits.is_empty() {
+                jobs.push(self.admit_blocked(one, id.clone(), &submit, &waits, now, effects));
+                continue;
+            }
             // Judged again: the combination before it may be the same.
             let verdict = self.judge(&one, &submit.lookup)?;
             jobs.push(self.admit(one, verdict, id.clone(), &submit, now, effects));
@@ -110,16 +119,21 @@ impl State {
         now: Now,
         effects: &mut Effects,
     ) -> JobRef {
-        let want = Want {
-            request: submit.request.clone(),
-            project: submit.project.clone(),
-            actor: submit.actor.clone(),
-            priority: submit.priority,
-            tags: submit.tags.clone(),
-        };
         if let Verdict::Join(other) = &verdict {
-            return self.join(other.clone(), want, &asked, now, effects);
+            return self.join(other.clone(), submit.want(), &asked, now, effects);
         }
+        self.enter(asked, id.clone(), submit, now, effects);
+        self.settle(&id, verdict, &submit.actor, "submitted", now, effects);
+        self.jobs
+            .get(&id)
+            .cloned()
+            .or_else(|| effects.snapshots.iter().rev().find(|job| job.id == id).cloned())
+            .map_or(JobRef::Stored(id), JobRef::Live)
+    }
+
+    /// Makes a job of what was asked, about which nothing is decided yet.
+    pub(super) fn enter(&mut self, asked: Asked, id: JobId, submit: &Submit, now: Now, effects: &mut Effects) {
+        let want = submit.want();
         let project = want.project.clone();
         let job = Job {
             kind: if asked.existing.is_some() { JobKind::Benchmark } else { JobKind::Build },
@@ -136,17 +150,12 @@ impl State {
             measure: asked.covered.measure,
             built_for: asked.existing.as_ref().map(|existing| existing.built_for.clone()),
             plan: asked.existing.map(|existing| existing.plan),
+            needed: submit.needs.iter().map(|need| need.job.clone()).collect(),
             ..Job::queued(id.clone(), asked.model, asked.sku, asked.spec, want, now.wall_ms)
         };
         effects.changes.push(Change::JobProject { project, job: id.clone(), created_ms: now.wall_ms });
         self.charge(job.project(), 1);
-        self.jobs.insert(id.clone(), std::sync::Arc::new(job));
-        self.settle(&id, verdict, &submit.actor, "submitted", now, effects);
-        self.jobs
-            .get(&id)
-            .cloned()
-            .or_else(|| effects.snapshots.iter().rev().find(|job| job.id == id).cloned())
-            .map_or(JobRef::Stored(id), JobRef::Live)
+        self.jobs.insert(id, std::sync::Arc::new(job));
     }
 
     /// Adds one request's interest to work that is under way. Where that asks for more (builds, measurements), the job
@@ -249,13 +258,9 @@ impl State {
 
     /// Lets a job wait until `other` ended; then it is admitted anew.
     fn block(&mut self, id: &JobId, other: JobId, actor: &str, what: &str, now: Now, effects: &mut Effects) {
-        self.dependents.entry(other.clone()).or_default().insert(id.clone());
         let detail = format!("waits for job {other}, which does nearly the same");
-        self.set_state(id, |job| {
-            job.state = JobState::Blocked;
-            job.recheck = true;
-            job.needs = vec![other];
-        });
+        self.set_state(id, |job| job.recheck = true);
+        self.wait_for(id, vec![other], effects);
         self.record(effects, now, id, actor, what, detail);
     }
 
@@ -300,6 +305,19 @@ fn refusal_of_all(mut refused: Vec<ApiError>, combinations: usize) -> ApiError {
     }
     error.message = message;
     error
+}
+
+impl Submit {
+    /// Its interest in each of its jobs.
+    fn want(&self) -> Want {
+        Want {
+            request: self.request.clone(),
+            project: self.project.clone(),
+            actor: self.actor.clone(),
+            priority: self.priority,
+            tags: self.tags.clone(),
+        }
+    }
 }
 
 fn job_id(job: &JobRef) -> &JobId {

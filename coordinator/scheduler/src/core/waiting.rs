@@ -1,6 +1,7 @@
 //! Why a job is not running yet, how many are likely served before it, and when it will likely have ended.
 
 use super::{
+    graph::named,
     model::{Job, JobId, JobKind, JobState, Outcome},
     queue::{DeviceKey, Target},
     state::{Now, State},
@@ -14,6 +15,8 @@ use std::{
 /// Devices of one target that are looked at for what else they serve and how long they are busy; others are taken for
 /// like them.
 const DEVICES_LOOKED_AT_MAX: usize = 64;
+/// Jobs of one chain that are looked at; of what waits behind more of them nothing is foretold.
+const CHAIN_MAX: usize = 64;
 
 /// What is told of a job that has not ended.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,6 +61,10 @@ pub struct Lookout<'a> {
     now: Now,
     crews: BTreeMap<Target, Crew>,
     error_factor: OnceCell<Option<f64>>,
+    /// When jobs that others need will likely have ended, from now, and what that rests on.
+    ends: BTreeMap<JobId, Option<(u64, u32)>>,
+    /// Jobs of one chain that are being looked at.
+    depth: usize,
 }
 
 /// A job as forecasts know it.
@@ -84,7 +91,14 @@ impl State {
 
     /// To look at jobs that have not ended.
     pub fn lookout(&self, now: Now) -> Lookout<'_> {
-        Lookout { state: self, now, crews: BTreeMap::new(), error_factor: OnceCell::new() }
+        Lookout {
+            state: self,
+            now,
+            crews: BTreeMap::new(),
+            error_factor: OnceCell::new(),
+            ends: BTreeMap::new(),
+            depth: 0,
+        }
     }
 
     /// How long a job that runs will likely go on.
@@ -128,8 +142,8 @@ impl Lookout<'_> {
         let reason = match job.state {
             JobState::Blocked if job.needs.is_empty() => "is being looked up in the store".to_owned(),
             JobState::Blocked => {
-                let needs: Vec<&str> = job.needs.iter().map(JobId::as_str).collect();
-                format!("waits for job {}", needs.join(", "))
+                let eta = self.when_needs_end(job);
+                return Outlook { reason: format!("waits for {}", named(&job.needs)), jobs_ahead: None, eta };
             }
             JobState::Unplaceable => match &job.toolchain {
                 Some(toolchain) => {
@@ -144,6 +158,31 @@ impl Lookout<'_> {
         let left = state.left_ms(job, self.now).filter(|_| runs && job.cancelling.is_none());
         let eta = left.map(|(end_in_ms, samples)| self.eta(0, end_in_ms, samples));
         Outlook { reason, jobs_ahead: None, eta }
+    }
+
+    /// Of a job that needs others: it begins when the last of them has ended.
+    fn when_needs_end(&mut self, job: &Job) -> Option<Eta> {
+        let forecast = self.state.forecaster.forecast(&work(job))?;
+        let (mut start_in_ms, mut samples) = (0, forecast.samples);
+        for need in &job.needs {
+            let (end_in_ms, known) = self.end_of(need)?;
+            start_in_ms = start_in_ms.max(end_in_ms);
+            samples = samples.min(known);
+        }
+        Some(self.eta(start_in_ms, start_in_ms.saturating_add(forecast.duration_ms), samples))
+    }
+
+    /// When a job that has not ended likely will have, and the jobs that this rests on.
+    fn end_of(&mut self, id: &JobId) -> Option<(u64, u32)> {
+        if let Some(known) = self.ends.get(id) {
+            return *known;
+        }
+        let job = self.state.jobs.get(id).filter(|_| self.depth < CHAIN_MAX)?.clone();
+        self.depth += 1;
+        let end = self.outlook(&job).eta.map(|eta| (eta.end_in_ms, eta.samples));
+        self.depth -= 1;
+        self.ends.insert(id.clone(), end);
+        end
     }
 
     fn eta(&self, start_in_ms: u64, end_in_ms: u64, samples: u32) -> Eta {

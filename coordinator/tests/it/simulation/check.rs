@@ -43,6 +43,7 @@ pub fn promises(world: &World) -> Result<String, String> {
             return Err(format!("the events of {id} end with {}, the job is {stored:?}", state.name()));
         }
     }
+    needs(&events, &jobs)?;
     engines(world, &jobs)?;
     one_job_per_device(&events, &jobs)?;
     let rescued = world.rescued.load(Ordering::Relaxed);
@@ -51,6 +52,23 @@ pub fn promises(world: &World) -> Result<String, String> {
     }
     let trace: Vec<String> = events.iter().map(|e| format!("{} {} {} {}", e.seq, e.job, e.what, e.attempt)).collect();
     Ok(Digest::of(trace.join("\n").as_bytes()).to_string())
+}
+
+/// Nothing ran before what it needs had succeeded, and only what needs a job that ended otherwise was skipped.
+fn needs(events: &[Event], jobs: &BTreeMap<JobId, Job>) -> Result<(), String> {
+    let mut succeeded = BTreeSet::new();
+    for event in events {
+        let job = &jobs[&event.job];
+        let unmet = job.needed.iter().find(|need| !succeeded.contains(need));
+        match (event.what.as_str(), unmet) {
+            ("leased", Some(need)) => return Err(format!("{} was leased before {need} had succeeded", job.id)),
+            ("skipped", None) => return Err(format!("{} was skipped, all that it needs succeeded", job.id)),
+            ("succeeded", Some(need)) => return Err(format!("{} succeeded before {need}", job.id)),
+            ("succeeded", None) => drop(succeeded.insert(&job.id)),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// At most one engine per key unless it was forced, made by the newest attempt of its job, with its bytes there.

@@ -185,7 +185,7 @@ macro_rules! ask {
             if let Some(farm) = &mut $caller.channel {
                 match tokio::time::timeout(CALL_LIMIT, farm.$method($request)).await {
                     Ok(Ok(reply)) => break Ok(reply.into_inner()),
-                    Ok(Err(status)) if status.code() == tonic::Code::NotFound => break Err(status),
+                    Ok(Err(status)) if is_final(&status) => break Err(status),
                     _ => $caller.channel = None,
                 }
             }
@@ -194,11 +194,18 @@ macro_rules! ask {
     };
 }
 
+/// Whether asking again brings the same answer.
+fn is_final(status: &Status) -> bool {
+    matches!(status.code(), tonic::Code::NotFound | tonic::Code::FailedPrecondition)
+}
+
 impl Caller {
-    pub async fn submit(&mut self, request: v1::SubmitRequest) -> Vec<String> {
-        let reply = ask!(self, submit, request.clone()).expect("a request is accepted in the end");
+    /// # Errors
+    /// When it is refused.
+    pub async fn submit(&mut self, request: v1::SubmitRequest) -> Result<Vec<String>, Status> {
+        let reply = ask!(self, submit, request.clone())?;
         assert!(reply.missing_blobs.is_empty());
-        reply.jobs.into_iter().map(|job| job.id).collect()
+        Ok(reply.jobs.into_iter().map(|job| job.id).collect())
     }
 
     pub async fn cancel(&mut self, jobs: &[String]) {

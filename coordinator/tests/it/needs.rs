@@ -1,0 +1,144 @@
+//! Jobs that need jobs: order, failures and cancels along the edges, priorities, forecasts, and a chain of thousands.
+
+use crate::support::{agent::Agent, blobs::MemBlobs, model, open, request, state, until_state};
+use planforge_coordinator::{auth::Actor, farm::Farm, store::MemStore};
+use planforge_proto::{
+    ErrorCode,
+    v1::{self, FailureClass, JobState},
+};
+use std::sync::Arc;
+
+async fn farm() -> (Farm, MemBlobs) {
+    let blobs = MemBlobs::default();
+    (open(Arc::new(MemStore::new()), &blobs).await, blobs)
+}
+
+async fn submit(farm: &Farm, request: v1::SubmitRequest) -> v1::SubmitReply {
+    farm.submit(&Actor::local(), request).await.unwrap()
+}
+
+/// A build of `name` that needs `needs`.
+fn after(blobs: &MemBlobs, name: &str, needs: &[&str]) -> v1::SubmitRequest {
+    v1::SubmitRequest { needs: needs.iter().map(|id| (*id).to_owned()).collect(), ..request(model(blobs, name)) }
+}
+
+async fn job(farm: &Farm, id: &str) -> v1::Job {
+    farm.get_job(&Actor::local(), id).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_job_begins_when_all_it_needs_have_succeeded() {
+    let (farm, blobs) = farm().await;
+    let mut agent = Agent::usual(&farm, "a").await;
+    let first = submit(&farm, after(&blobs, "first", &[])).await;
+    let second = submit(&farm, after(&blobs, "second", &[])).await;
+    // A job by its id, another by its request.
+    let last = submit(&farm, after(&blobs, "last", &[&first.jobs[0].id, &second.request_id])).await.jobs.remove(0);
+    assert_eq!((state(&last), last.needed.len(), last.needs.len()), (JobState::Blocked, 2, 2));
+    let told = job(&farm, &last.id).await;
+    assert!(told.waiting_reason.contains(&first.jobs[0].id), "{}", told.waiting_reason);
+    assert_eq!(job(&farm, &first.jobs[0].id).await.needed_by, [last.id.clone()]);
+    for _ in 0..2 {
+        let assign = agent.assigned().await;
+        assert_ne!(assign.job.as_ref().unwrap().id, last.id);
+        agent.succeed(&blobs, &assign).await;
+        agent.acknowledged().await;
+    }
+    let assign = agent.assigned().await;
+    assert_eq!(assign.job.as_ref().unwrap().id, last.id);
+    agent.succeed(&blobs, &assign).await;
+    agent.acknowledged().await;
+    let done = until_state(&farm, &last.id, JobState::Succeeded).await;
+    assert_eq!((done.needs.len(), done.needed.len()), (0, 2), "what it needed is kept");
+    // What has succeeded already is waited for no more, and a stored engine answers.
+    let again = submit(&farm, after(&blobs, "last", &[&first.jobs[0].id])).await.jobs.remove(0);
+    assert_eq!((state(&again), again.cached), (JobState::Succeeded, true));
+}
+
+#[tokio::test]
+async fn a_failure_skips_all_that_need_it_and_says_why() {
+    let (farm, blobs) = farm().await;
+    let mut agent = Agent::usual(&farm, "a").await;
+    let first = submit(&farm, after(&blobs, "first", &[])).await.jobs.remove(0);
+    let second = submit(&farm, after(&blobs, "second", &[&first.id])).await.jobs.remove(0);
+    let third = submit(&farm, after(&blobs, "third", &[&second.id])).await.jobs.remove(0);
+    let assign = agent.assigned().await;
+    agent.fail(&assign, FailureClass::Model, "operator Frobnicate is unknown").await;
+    agent.acknowledged().await;
+    for id in [&second.id, &third.id] {
+        let skipped = until_state(&farm, id, JobState::Skipped).await;
+        let failure = skipped.failure.unwrap();
+        assert_eq!(failure.class(), FailureClass::Model);
+        assert!(failure.message.contains(&first.id) && failure.message.contains("Frobnicate"), "{}", failure.message);
+        assert!(failure.hint.contains("retry"), "{}", failure.hint);
+    }
+    let refused = farm.submit(&Actor::local(), after(&blobs, "fourth", &[&first.id])).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Refused);
+    assert!(refused.message.contains(&first.id) && refused.message.contains("failed"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_cancel_travels_along_the_edges_and_says_so() {
+    let (farm, blobs) = farm().await;
+    let first = submit(&farm, v1::SubmitRequest { wait_for_device: true, ..after(&blobs, "first", &[]) }).await;
+    let first = &first.jobs[0];
+    let second = v1::SubmitRequest { wait_for_device: true, ..after(&blobs, "second", &[&first.id]) };
+    let second = submit(&farm, second).await.jobs.remove(0);
+    let cancel = v1::CancelJobsRequest { ids: vec![first.id.clone()], ..Default::default() };
+    let reply = farm.cancel_jobs(&Actor::local(), cancel).await.unwrap();
+    let told = &reply.jobs[0].waiting_reason;
+    assert!(told.contains("1 jobs that need it are skipped"), "{told}");
+    let skipped = until_state(&farm, &second.id, JobState::Skipped).await;
+    assert!(skipped.failure.unwrap().message.contains("was cancelled"));
+}
+
+#[tokio::test]
+async fn names_that_are_not_there_are_refused_before_anything_is_submitted() {
+    let (farm, blobs) = farm().await;
+    let _agent = Agent::usual(&farm, "a").await;
+    let mine = submit(&farm, after(&blobs, "mine", &[])).await.jobs.remove(0);
+    let wrong = farm.submit(&Actor::local(), after(&blobs, "m", &["nosuchjob123"])).await.unwrap_err();
+    assert_eq!(wrong.code, ErrorCode::NotFound);
+    assert!(wrong.message.contains("nosuchjob123") && wrong.message.contains("default"), "{wrong}");
+    // Nor may one wait for what another project does.
+    let other = v1::SubmitRequest { project: "other".into(), ..after(&blobs, "m", &[&mine.id]) };
+    assert_eq!(farm.submit(&Actor::local(), other).await.unwrap_err().code, ErrorCode::NotFound);
+    let many: Vec<String> = (0..2_000).map(|n| format!("job{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let error = farm.submit(&Actor::local(), after(&blobs, "m", &many)).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::InvalidArgument);
+}
+
+#[tokio::test]
+async fn who_is_needed_is_as_urgent_as_who_needs_it() {
+    let (farm, blobs) = farm().await;
+    let mut agent = Agent::usual(&farm, "a").await;
+    // Keeps the only device busy.
+    submit(&farm, after(&blobs, "busy", &[])).await;
+    let busy = agent.assigned().await;
+    let low = submit(&farm, v1::SubmitRequest { priority: -5, ..after(&blobs, "low", &[]) }).await.jobs.remove(0);
+    let between = submit(&farm, v1::SubmitRequest { priority: -3, ..after(&blobs, "between", &[&low.id]) }).await;
+    submit(&farm, v1::SubmitRequest { priority: 2, ..after(&blobs, "usual", &[]) }).await;
+    submit(&farm, v1::SubmitRequest { priority: 5, ..after(&blobs, "high", &[&between.jobs[0].id]) }).await;
+    assert_eq!(job(&farm, &low.id).await.priority, 5, "all the way up");
+    agent.succeed(&blobs, &busy).await;
+    agent.acknowledged().await;
+    assert_eq!(agent.assigned().await.job.unwrap().id, low.id);
+}
+
+#[tokio::test]
+async fn a_chain_of_thousands_is_skipped_at_once() {
+    let (farm, blobs) = farm().await;
+    let waiting = |request| v1::SubmitRequest { wait_for_device: true, ..request };
+    let first = submit(&farm, waiting(after(&blobs, "first", &[]))).await.jobs.remove(0);
+    let mut last = first.id.clone();
+    let model = model(&blobs, "link");
+    for _ in 0..3_000 {
+        let link = v1::SubmitRequest { needs: vec![last], ..request(model.clone()) };
+        last = submit(&farm, waiting(link)).await.jobs.remove(0).id;
+    }
+    let cancel = v1::CancelJobsRequest { ids: vec![first.id.clone()], ..Default::default() };
+    farm.cancel_jobs(&Actor::local(), cancel).await.unwrap();
+    let skipped = until_state(&farm, &last, JobState::Skipped).await;
+    assert!(skipped.failure.unwrap().message.contains(&first.id), "the first cause is told all along");
+}
