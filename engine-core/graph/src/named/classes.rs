@@ -6,7 +6,7 @@ use crate::{
     reference::{Inputs, OpError, numbers::Numbers},
     shape::{Given, ShapeError, TensorType, attribute, mismatch, require},
 };
-use std::f64::consts::SQRT_2;
+use std::f64::consts::{PI, SQRT_2};
 
 /// What becomes of the scores of a row.
 pub const TRANSFORMS: [&str; 5] = ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT"];
@@ -58,11 +58,11 @@ pub(super) fn logistic(x: f64) -> f64 {
     if x < 0.0 { 1.0 - upper } else { upper }
 }
 
-/// The inverse of the normal distribution by Winitzki's formula, with the constants of ONNX Runtime.
+/// The inverse of the normal distribution by Winitzki's formula, with the constant of ONNX Runtime.
 fn probit(x: f64) -> f64 {
     let x = 2.0 * x - 1.0;
     let log = ((1.0 - x) * (1.0 + x)).ln();
-    let v = 2.0 / (3.14159 * 0.147) + 0.5 * log;
+    let v = 2.0 / (PI * 0.147) + 0.5 * log;
     let root = ((v * v - log / 0.147).sqrt() - v).sqrt();
     SQRT_2 * if x < 0.0 { -root } else { root }
 }
@@ -159,10 +159,7 @@ fn tree_classes(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) ->
         if scores.len() > 2 {
             scores.iter_mut().zip(&base).for_each(|(score, base)| *score += base);
             let candidates = (0..scores.len()).filter(|&class| present[class] || class < base.len());
-            let best = candidates.fold(None, |best: Option<usize>, class| match best {
-                Some(best) if !(scores[class] > scores[best]) => Some(best),
-                _ => Some(class),
-            });
+            let best = candidates.reduce(|best, class| if scores[class] > scores[best] { class } else { best });
             transform_row(transform, &mut scores);
             out.copy_from_slice(&scores);
             return best.map_or(labels[0], |best| labels[best]);

@@ -72,7 +72,7 @@ impl Ensemble {
             of_leaf[find(tree, node)?].push(weight);
         }
         let mut ensemble = Self { thresholds: lists.values.clone(), ..Self::default() };
-        for place in 0..count {
+        for (place, own) in of_leaf.iter().enumerate() {
             let tree = &lists.trees[place];
             let mode = MODES.iter().position(|name| *name == lists.modes[place]);
             let mode = mode.ok_or_else(|| wrong("nodes_modes", &format!("holds '{}'", lists.modes[place])))? as i64;
@@ -80,8 +80,7 @@ impl Ensemble {
                 ensemble.roots.push(index("nodes_treeids", place as i64)?);
             }
             if mode == LEAF {
-                let weights =
-                    of_leaf[place].iter().map(|&weight| (lists.weight_targets[weight], lists.weights[weight]));
+                let weights = own.iter().map(|&weight| (lists.weight_targets[weight], lists.weights[weight]));
                 let leaf = ensemble.leaf(weights, targets)?;
                 ensemble.nodes.push(leaf);
                 continue;

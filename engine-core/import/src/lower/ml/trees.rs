@@ -152,7 +152,7 @@ fn walk(
     node.emit_all(Op::Named(op.into()), inputs.into_iter().map(Some).collect(), &[])
 }
 
-fn aggregate<'a>(name: &'a str) -> Result<&'a str, Refusal> {
+fn aggregate(name: &str) -> Result<&str, Refusal> {
     match AGGREGATES.contains(&name) {
         true => Ok(name),
         false => Err(wrong("aggregate_function", &format!("is '{name}', which is unknown"))),
