@@ -220,6 +220,8 @@ pub struct TreeSizes {
     pub trees: usize,
     pub nodes: usize,
     pub weights: usize,
+    /// Of rows, thresholds, weights and scores: f32 or f64.
+    pub element: ElementType,
     pub aggregate: TreeAggregate,
 }
 
@@ -271,7 +273,8 @@ pub enum StepKind {
     Move { element_bytes: usize, parts: Vec<MovePart> },
     /// `[x]`, any bytes.
     Copy,
-    /// `[x, roots (i32), nodes (i32), thresholds, leaf targets (i32), leaf weights]`; all but x are constants.
+    /// `[x, roots (i32), nodes (i32), thresholds, leaf targets (i32), leaf weights]`, floats of the type that the sizes
+    /// say; all but x are constants.
     Trees(TreeSizes),
     /// `[scores (rows x columns), base values?]` -> labels (i64), scores: an operator of this name by its kernel.
     Classes { op: NamedOp, rows: usize, columns: usize },

@@ -19,6 +19,40 @@ const BLOCK_ROWS: usize = 64;
 /// Feature of a node; the highest bit says that a missing value (NaN) goes to the first child.
 const MISSING: u32 = 1 << 31;
 
+/// What rows, thresholds and weights are made of.
+pub trait Number:
+    Copy + std::fmt::Debug + Send + Sync + PartialOrd + std::ops::AddAssign + std::ops::DivAssign + 'static
+{
+    const ZERO: Self;
+    const NAN: Self;
+    /// Below all other numbers.
+    const LOWEST: Self;
+    fn is_nan(self) -> bool;
+    /// The largest number below it.
+    fn next_down(self) -> Self;
+    fn of_count(count: usize) -> Self;
+}
+
+macro_rules! numbers {
+    ($($number:ident)*) => {$(
+        impl Number for $number {
+            const ZERO: Self = 0.0;
+            const NAN: Self = $number::NAN;
+            const LOWEST: Self = $number::NEG_INFINITY;
+            fn is_nan(self) -> bool {
+                $number::is_nan(self)
+            }
+            fn next_down(self) -> Self {
+                $number::next_down(self)
+            }
+            fn of_count(count: usize) -> Self {
+                count as $number
+            }
+        }
+    )*};
+}
+numbers!(f32 f64);
+
 /// How the leaves that a row comes to are brought together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregate {
@@ -41,11 +75,11 @@ pub enum Mode {
 
 /// A node as models have it; children are places in the list of nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum TreeNode {
+pub enum TreeNode<T> {
     Branch {
         mode: Mode,
         feature: usize,
-        threshold: f32,
+        threshold: T,
         yes: usize,
         no: usize,
         /// A missing value counts as holding.
@@ -72,8 +106,8 @@ pub enum TreesError {
 
 /// One flat node: `first` where the feature is at most the threshold, else `second`.
 #[derive(Clone, Copy, Debug)]
-struct Flat {
-    threshold: f32,
+struct Flat<T> {
+    threshold: T,
     /// With [`MISSING`].
     feature: u32,
     first: u32,
@@ -82,28 +116,28 @@ struct Flat {
 
 /// An ensemble ready to be walked.
 #[derive(Debug)]
-pub struct Trees {
-    nodes: Vec<Flat>,
+pub struct Trees<T> {
+    nodes: Vec<Flat<T>>,
     /// First weight and number of weights of each leaf; none for branches.
     leaves: Vec<(u32, u32)>,
     /// Root and depth of each tree.
     roots: Vec<(u32, u32)>,
     /// Score and weight.
-    weights: Vec<(u32, f32)>,
+    weights: Vec<(u32, T)>,
     features: usize,
     targets: usize,
     aggregate: Aggregate,
 }
 
-impl Trees {
+impl<T: Number> Trees<T> {
     /// Checks that every place is one, that no node leads back to itself, and lays the nodes out.
     ///
     /// # Errors
     /// When nodes, roots or weights do not hold together.
     pub fn new(
-        nodes: &[TreeNode],
+        nodes: &[TreeNode<T>],
         roots: &[usize],
-        weights: &[(usize, f32)],
+        weights: &[(usize, T)],
         [features, targets]: [usize; 2],
         aggregate: Aggregate,
     ) -> Result<Self, TreesError> {
@@ -135,7 +169,13 @@ impl Trees {
     }
 
     /// Lays out one node; `next` is the place of what it adds.
-    fn lay(&mut self, place: usize, node: TreeNode, next: usize, added: &mut Vec<Flat>) -> Result<(), TreesError> {
+    fn lay(
+        &mut self,
+        place: usize,
+        node: TreeNode<T>,
+        next: usize,
+        added: &mut Vec<Flat<T>>,
+    ) -> Result<(), TreesError> {
         let TreeNode::Branch { mode, feature, threshold, yes, no, missing } = node else {
             let TreeNode::Leaf { first, count } = node else { return Ok(()) };
             let end = first.checked_add(count).ok_or(TreesError::Missing)?;
@@ -144,21 +184,21 @@ impl Trees {
             }
             // It leads to itself, whatever the feature is.
             let own = place as u32;
-            self.nodes.push(Flat { threshold: 0.0, feature: 0, first: own, second: own });
+            self.nodes.push(Flat { threshold: T::ZERO, feature: 0, first: own, second: own });
             self.leaves.push((first as u32, count as u32));
             return Ok(());
         };
         if feature >= self.features || feature >= MISSING as usize {
             return Err(TreesError::Feature { node: place, feature, features: self.features });
         }
-        let flat = |threshold: f32, first: usize, second: usize, missing_first: bool| Flat {
+        let flat = |threshold: T, first: usize, second: usize, missing_first: bool| Flat {
             threshold,
             feature: feature as u32 | if missing_first { MISSING } else { 0 },
             first: first as u32,
             second: second as u32,
         };
         // Nothing is less than -inf; everything is at most the number below any other threshold.
-        let below = if threshold == f32::NEG_INFINITY { f32::NAN } else { threshold.next_down() };
+        let below = if threshold == T::LOWEST { T::NAN } else { threshold.next_down() };
         let unequal = mode == Mode::NotEqual;
         self.nodes.push(match mode {
             // No value compares with NaN, but that it is not equal to it.
@@ -190,7 +230,7 @@ impl Trees {
     /// # Safety
     /// `at` is a place in the list of nodes, and `row` has as many features as the ensemble.
     #[inline(always)]
-    unsafe fn step(&self, at: u32, row: &[f32]) -> u32 {
+    unsafe fn step(&self, at: u32, row: &[T]) -> u32 {
         // SAFETY: the caller's promise, and `new` found that features are below their number.
         let (node, value) = unsafe {
             let node = self.nodes.get_unchecked(at as usize);
@@ -202,7 +242,7 @@ impl Trees {
 
     /// Walks until every lane is at a leaf.
     #[inline(always)]
-    fn walk<'a>(&self, at: &mut [u32; LANES], depth: u32, row: impl Fn(usize) -> &'a [f32]) {
+    fn walk<'a>(&self, at: &mut [u32; LANES], depth: u32, row: impl Fn(usize) -> &'a [T]) {
         let mut left = depth as usize;
         while left > 0 {
             for _ in 0..left.min(STRIDE) {
@@ -220,7 +260,7 @@ impl Trees {
 
     /// Adds the weights of the leaf `at` to a row of scores.
     #[inline(always)]
-    fn take(&self, at: u32, scores: &mut [f32]) {
+    fn take(&self, at: u32, scores: &mut [T]) {
         let (first, count) = self.leaves[at as usize];
         for &(target, weight) in &self.weights[first as usize..(first + count) as usize] {
             let score = &mut scores[target as usize];
@@ -234,10 +274,10 @@ impl Trees {
     }
 
     /// Scores of some rows.
-    fn add(&self, x: &[f32], scores: &mut [f32]) {
+    fn add(&self, x: &[T], scores: &mut [T]) {
         let (features, targets) = (self.features, self.targets);
         // Of the least and the largest, NaN is what no leaf has given yet.
-        let start = if matches!(self.aggregate, Aggregate::Min | Aggregate::Max) { f32::NAN } else { 0.0 };
+        let start = if matches!(self.aggregate, Aggregate::Min | Aggregate::Max) { T::NAN } else { T::ZERO };
         scores.fill(start);
         let rows = scores.len() / targets;
         let whole = rows - rows % LANES;
@@ -246,7 +286,7 @@ impl Trees {
             let lines = (first..whole.min(first + BLOCK_ROWS)).step_by(LANES);
             for &(root, depth) in &self.roots {
                 for first in lines.clone() {
-                    let lines: [&[f32]; LANES] = std::array::from_fn(|lane| row(first + lane));
+                    let lines: [&[T]; LANES] = std::array::from_fn(|lane| row(first + lane));
                     let mut at = [root; LANES];
                     self.walk(&mut at, depth, |lane| lines[lane]);
                     for (lane, at) in at.into_iter().enumerate() {
@@ -266,9 +306,9 @@ impl Trees {
             }
         }
         match self.aggregate {
-            Aggregate::Average => scores.iter_mut().for_each(|score| *score /= self.roots.len() as f32),
+            Aggregate::Average => scores.iter_mut().for_each(|score| *score /= T::of_count(self.roots.len())),
             Aggregate::Min | Aggregate::Max => {
-                scores.iter_mut().filter(|score| score.is_nan()).for_each(|score| *score = 0.0);
+                scores.iter_mut().filter(|score| score.is_nan()).for_each(|score| *score = T::ZERO);
             }
             Aggregate::Sum => {}
         }
@@ -278,7 +318,7 @@ impl Trees {
     ///
     /// # Panics
     /// When lengths do not fit together.
-    pub fn score(&self, pool: &ThreadPool, x: &[f32], scores: &mut [f32]) {
+    pub fn score(&self, pool: &ThreadPool, x: &[T], scores: &mut [T]) {
         let rows = scores.len() / self.targets.max(1);
         assert!(rows * self.targets == scores.len() && rows * self.features == x.len(), "the rows are not whole");
         for_parts(pool, scores, BLOCK_ROWS * self.targets, |task, scores| {
@@ -289,7 +329,7 @@ impl Trees {
 }
 
 /// The longest way from each node to a leaf, in steps; one more for each equality on it.
-fn depths(nodes: &[TreeNode]) -> Result<Vec<u32>, TreesError> {
+fn depths<T>(nodes: &[TreeNode<T>]) -> Result<Vec<u32>, TreesError> {
     let mut depths = vec![0u32; nodes.len()];
     // Open: its children are being looked at.
     let mut open = vec![false; nodes.len()];

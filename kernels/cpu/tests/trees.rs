@@ -27,7 +27,7 @@ fn holds(mode: Mode, value: f32, threshold: f32) -> bool {
 
 /// Random trees, each with its children behind it, and their weights.
 struct Forest {
-    nodes: Vec<TreeNode>,
+    nodes: Vec<TreeNode<f32>>,
     roots: Vec<usize>,
     weights: Vec<(usize, f32)>,
 }
@@ -63,6 +63,19 @@ impl Forest {
             missing: rng.random_bool(0.5),
         };
         place
+    }
+
+    /// The same with thresholds and weights as f64.
+    fn wide(&self, sizes: [usize; 2], aggregate: Aggregate) -> Trees<f64> {
+        let node = |node: &TreeNode<f32>| match *node {
+            TreeNode::Leaf { first, count } => TreeNode::Leaf { first, count },
+            TreeNode::Branch { mode, feature, threshold, yes, no, missing } => {
+                TreeNode::Branch { mode, feature, threshold: threshold.into(), yes, no, missing }
+            }
+        };
+        let nodes: Vec<TreeNode<f64>> = self.nodes.iter().map(node).collect();
+        let weights: Vec<(usize, f64)> = self.weights.iter().map(|&(target, weight)| (target, weight.into())).collect();
+        Trees::new(&nodes, &self.roots, &weights, sizes, aggregate).unwrap()
     }
 
     fn score(&self, row: &[f32], targets: usize, aggregate: Aggregate) -> Vec<f32> {
@@ -115,6 +128,13 @@ proptest! {
             let mut scores = vec![f32::NAN; rows * targets];
             kernel.score(&ThreadPool::new(threads).unwrap(), &x, &mut scores);
             prop_assert_eq!(&scores, &wanted);
+            // Whole weights are added exactly in either type.
+            if aggregate != Aggregate::Average {
+                let wide: Vec<f64> = x.iter().copied().map(f64::from).collect();
+                let mut scores = vec![f64::NAN; rows * targets];
+                forest.wide(sizes, aggregate).score(&ThreadPool::new(threads).unwrap(), &wide, &mut scores);
+                prop_assert!(scores.iter().zip(&wanted).all(|(wide, score)| *wide == f64::from(*score)));
+            }
         }
     }
 }
@@ -129,8 +149,8 @@ fn what_is_no_ensemble_is_refused() {
         no,
         missing: false,
     };
-    let leaf = TreeNode::Leaf { first: 0, count: 1 };
-    let refused = |nodes: &[TreeNode], roots: &[usize], weights: &[(usize, f32)]| {
+    let leaf = TreeNode::<f32>::Leaf { first: 0, count: 1 };
+    let refused = |nodes: &[TreeNode<f32>], roots: &[usize], weights: &[(usize, f32)]| {
         Trees::new(nodes, roots, weights, [2, 1], Aggregate::Sum).unwrap_err()
     };
     let weight = [(0, 1.0)];
@@ -150,7 +170,7 @@ fn what_is_no_ensemble_is_refused() {
 
 #[test]
 fn rows_that_do_not_fit_are_refused() {
-    let leaf = [TreeNode::Leaf { first: 0, count: 1 }];
+    let leaf = [TreeNode::<f32>::Leaf { first: 0, count: 1 }];
     let trees = Trees::new(&leaf, &[0], &[(0, 1.0)], [2, 1], Aggregate::Sum).unwrap();
     let pool = ThreadPool::new(1).unwrap();
     let call = || trees.score(&pool, &[0.0; 3], &mut [0.0; 2]);

@@ -4,14 +4,10 @@ use super::{Lowered, Lowering};
 use crate::program::{StepKind, TreeAggregate, TreeSizes};
 use planforge_graph::ir::{ElementType, NamedOp, Node, ValueId};
 
-/// Constants of an ensemble behind its rows, and their types.
-const LISTS: [ElementType; 5] =
-    [ElementType::I32, ElementType::I32, ElementType::F32, ElementType::I32, ElementType::F32];
-
 impl Lowering<'_> {
-    /// Rows of f32 through constant trees, where nobody asks which scores were given.
+    /// Rows through constant trees, where nobody asks which scores were given.
     pub(super) fn trees(&mut self, node: &Node, named: &NamedOp) -> Lowered<bool> {
-        let ids: Option<Vec<ValueId>> = (0..=LISTS.len()).map(|position| node.input(position)).collect();
+        let ids: Option<Vec<ValueId>> = (0..6).map(|position| node.input(position)).collect();
         let Some(ids) = ids.filter(|_| node.outputs.len() == 1) else { return Ok(false) };
         let is_list = |(id, element): (&ValueId, ElementType)| {
             self.graph.constant(*id).is_some_and(|constant| constant.element() == element && !constant.is_empty())
@@ -23,7 +19,10 @@ impl Lowering<'_> {
             "MAX" => TreeAggregate::Max,
             _ => return Ok(false),
         };
-        if !self.is_f32(ids[0]) || !ids[1..].iter().zip(LISTS).all(is_list) {
+        let element = self.graph.value(ids[0]).element;
+        let lists = [ElementType::I32, ElementType::I32, element, ElementType::I32, element];
+        let is_known = matches!(element, ElementType::F32 | ElementType::F64);
+        if !is_known || !ids[1..].iter().zip(lists).all(is_list) {
             return Ok(false);
         }
         let (x, out) = (self.shape(ids[0])?, self.shape(node.outputs[0])?);
@@ -38,6 +37,7 @@ impl Lowering<'_> {
             trees: count(1)?,
             nodes: count(2)?,
             weights: count(5)?,
+            element,
             aggregate,
         };
         let inputs = ids.iter().map(|&id| self.row(id).map(Some)).collect::<Lowered<Vec<_>>>()?;
