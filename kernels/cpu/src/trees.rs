@@ -31,6 +31,9 @@ pub trait Number:
     /// The largest number below it.
     fn next_down(self) -> Self;
     fn of_count(count: usize) -> Self;
+    /// [`Trees::score`], made for this type here, where kernels are optimised, and not where it is called.
+    #[doc(hidden)]
+    fn score(trees: &Trees<Self>, pool: &ThreadPool, x: &[Self], scores: &mut [Self]);
 }
 
 macro_rules! numbers {
@@ -47,6 +50,9 @@ macro_rules! numbers {
             }
             fn of_count(count: usize) -> Self {
                 count as $number
+            }
+            fn score(trees: &Trees<Self>, pool: &ThreadPool, x: &[Self], scores: &mut [Self]) {
+                trees.score_rows(pool, x, scores);
             }
         }
     )*};
@@ -321,6 +327,10 @@ impl<T: Number> Trees<T> {
     pub fn score(&self, pool: &ThreadPool, x: &[T], scores: &mut [T]) {
         let rows = scores.len() / self.targets.max(1);
         assert!(rows * self.targets == scores.len() && rows * self.features == x.len(), "the rows are not whole");
+        T::score(self, pool, x, scores);
+    }
+
+    fn score_rows(&self, pool: &ThreadPool, x: &[T], scores: &mut [T]) {
         for_parts(pool, scores, BLOCK_ROWS * self.targets, |task, scores| {
             let first = task * BLOCK_ROWS * self.features;
             self.add(&x[first..][..scores.len() / self.targets * self.features], scores);
