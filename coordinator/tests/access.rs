@@ -61,6 +61,7 @@ async fn every_route_of_a_loopback_port_asks_for_a_token() {
         "/requests/1",
         &format!("/plans/{zeros}"),
         &format!("/models/{zeros}"),
+        "/compare",
         "/farm",
         "/activity",
         "/api",

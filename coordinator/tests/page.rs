@@ -48,8 +48,8 @@ async fn succeed(served: &Served, agent: &mut Agent, assign: &v1::Assign) {
     succeed_with(served, agent, assign, REPORT).await;
 }
 
-async fn succeed_with(served: &Served, agent: &mut Agent, assign: &v1::Assign, report: &'static str) {
-    let store = |bytes: &'static str| served.coordinator.blobs().store(Bytes::from_static(bytes.as_bytes()));
+async fn succeed_with(served: &Served, agent: &mut Agent, assign: &v1::Assign, report: &str) {
+    let store = |bytes: &str| served.coordinator.blobs().store(Bytes::from(bytes.to_owned()));
     let plan = Bytes::from(support::agent::plan_of(assign, &assign.lease.as_ref().unwrap().job));
     let finished = v1::Finished {
         lease: assign.lease.clone(),
@@ -489,4 +489,47 @@ async fn next(mut events: Events, fits: impl Fn(&Value) -> bool) -> (Value, Even
 
 fn html(part: &Value) -> &str {
     part["html"].as_str().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn reports_are_compared_under_an_address_that_stays() {
+    let served = Served::start().await;
+    let mut agent = Agent::usual(farm(&served), "a").await;
+    let (mut jobs, mut last) = (Vec::new(), None);
+    for (spec, centre_ms) in [("{}", 1.0), (r#"{"threads":1}"#, 2.0)] {
+        let id = submit_as(&served, "digits.onnx", spec).await;
+        let assign = agent.assigned().await;
+        agent.started(&assign).await;
+        let report = serde_json::to_string(&planforge_report::testing::sample_report(centre_ms)).unwrap();
+        succeed_with(&served, &mut agent, &assign, &report).await;
+        last = Some(support::until_state(farm(&served), &id, v1::JobState::Succeeded).await);
+        jobs.push(id);
+    }
+    let last = last.unwrap();
+    let address = format!("/compare?of={},{}", jobs[0], last.plan_digest);
+    let page = served.get(&address).await;
+    let text = page.text();
+    assert_eq!(page.status, 200, "{text}");
+    assert!(text.contains("2.00x the time of 1"), "{text}");
+    assert!(text.contains(&format!("href=\"/jobs/{}\"", jobs[0])), "each report is shown where it lies");
+    let told = served.get(&format!("{address}&format=json")).await.json();
+    assert_eq!(told["comparison"]["pairs"][0]["verdict"], "slower", "{told}");
+    // All engines of a model, the fastest first; its page leads here.
+    let model = &last.model.as_ref().unwrap().digest;
+    let leads = format!("/compare?model={model}");
+    assert!(served.get(&format!("/models/{model}")).await.text().contains(&leads));
+    let steps = served.get(&format!("{leads}&steps=differences")).await;
+    assert_eq!(steps.status, 200, "{}", steps.text());
+    assert!(steps.text().contains("Where the time differs"), "{}", steps.text());
+    // What cannot be compared is said.
+    for (asked, status, words) in [
+        (format!("of={}", jobs[0]), 400, "at least two"),
+        (format!("of={},nosuchjob123", jobs[0]), 404, "nosuchjob123"),
+        (format!("of={},{}", jobs[0], "0".repeat(64)), 404, "no engine"),
+        ("model=nothing".into(), 404, "no engine"),
+    ] {
+        let page = served.get(&format!("/compare?{asked}")).await;
+        assert_eq!(page.status, status, "{asked}: {}", page.text());
+        assert!(page.text().contains(words), "{asked}: {}", page.text());
+    }
 }

@@ -32,12 +32,21 @@ pub struct Screen {
     pub height: u32,
     /// `light` or `dark`.
     pub scheme: &'static str,
+    /// The system's own few colours take the place of the page's.
+    pub forced_colors: bool,
+    /// Everything is so many times as large, on a screen that is no larger.
+    pub zoom: u32,
 }
 
-pub const SCREENS: [Screen; 3] = [
-    Screen { name: "light", width: 1280, height: 900, scheme: "light" },
-    Screen { name: "dark", width: 1280, height: 900, scheme: "dark" },
-    Screen { name: "phone", width: 390, height: 844, scheme: "light" },
+const USUAL: Screen =
+    Screen { name: "light", width: 1280, height: 900, scheme: "light", forced_colors: false, zoom: 1 };
+
+pub const SCREENS: [Screen; 5] = [
+    USUAL,
+    Screen { name: "dark", scheme: "dark", ..USUAL },
+    Screen { name: "phone", width: 390, height: 844, ..USUAL },
+    Screen { name: "forced-colors", forced_colors: true, ..USUAL },
+    Screen { name: "zoomed", width: 640, height: 450, zoom: 2, ..USUAL },
 ];
 
 /// A tab.
@@ -134,10 +143,12 @@ impl Browser {
     }
 
     pub fn look_as(&mut self, tab: &Tab, screen: Screen) {
-        let size = json!({ "width": screen.width, "height": screen.height, "deviceScaleFactor": 1,
+        let size = json!({ "width": screen.width, "height": screen.height, "deviceScaleFactor": screen.zoom,
                            "mobile": screen.width < 600 });
         self.call(Some(tab), "Emulation.setDeviceMetricsOverride", size);
-        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": screen.scheme }] });
+        let forced = if screen.forced_colors { "active" } else { "none" };
+        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": screen.scheme },
+                                            { "name": "forced-colors", "value": forced }] });
         self.call(Some(tab), "Emulation.setEmulatedMedia", features);
     }
 

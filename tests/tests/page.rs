@@ -107,6 +107,8 @@ fn lived_in() -> (Farm, process::Process, Vec<String>) {
         "/engines".into(),
         format!("/plans/{}", text(plan)),
         format!("/models/{}", text(&job["model"]["digest"])),
+        "/compare".into(),
+        format!("/compare?of={id},{}&steps=differences", text(plan)),
         "/devices".into(),
         "/farm".into(),
         "/activity".into(),
@@ -121,23 +123,22 @@ const FINDINGS: &str =
     "axe.run(document, { resultTypes: ['violations'] }).then((found) => found.violations.flatMap((rule) =>
     rule.nodes.map((node) => rule.id + ' (' + rule.impact + '): ' + node.html.slice(0, 200))).join('\\n'))";
 
-#[test]
-fn no_page_has_a_finding_of_axe_or_an_error_or_is_wider_than_its_screen() {
-    let (farm, _agent, paths) = lived_in();
+/// What is wrong with the pages at these addresses on any screen.
+fn findings(farm: &Farm, paths: &[String]) -> Vec<String> {
     let axe = fs::read_to_string(root().join("target/axe-package/axe_playwright_python/axe.min.js"));
     if axe.is_err() {
         assert!(std::env::var_os("CI").is_none(), "test.sh installs axe");
         planforge_skipped::skipped("axe is not installed: ./test.sh installs it");
     }
     let pictures = std::env::var_os("PLANFORGE_PAGE_PICTURES");
-    let (mut browser, tab) = signed_in(&farm);
+    let (mut browser, tab) = signed_in(farm);
     let mut wrong = Vec::new();
     for (number, path) in paths.iter().enumerate() {
         for screen in SCREENS {
             browser.look_as(&tab, screen);
             browser.open(&tab, &format!("{}{path}", farm.url));
             if let Some(folder) = &pictures {
-                let name = format!("{number}-{}.png.base64", screen.name);
+                let name = format!("{}-{number}-{}.png.base64", paths.len(), screen.name);
                 fs::write(Path::new(folder).join(name), browser.picture(&tab)).expect("a picture");
             }
             let wide = browser.eval(&tab, "document.documentElement.scrollWidth").as_i64().unwrap_or(0);
@@ -155,6 +156,21 @@ fn no_page_has_a_finding_of_axe_or_an_error_or_is_wider_than_its_screen() {
     }
     let expected = |complaint: &String| complaint.contains("/jobs/nothing");
     wrong.extend(browser.complaints(&tab).into_iter().filter(|complaint| !expected(complaint)));
+    wrong
+}
+
+#[test]
+fn no_page_has_a_finding_of_axe_or_an_error_or_is_wider_than_its_screen() {
+    let (farm, _agent, paths) = lived_in();
+    let wrong = findings(&farm, &paths);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn nor_has_a_page_of_a_farm_where_nothing_is() {
+    let farm = Farm::start(Link::Loopback);
+    let paths = ["/", "/jobs", "/engines", "/compare", "/devices", "/farm", "/activity"].map(str::to_owned);
+    let wrong = findings(&farm, &paths);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

@@ -4,7 +4,7 @@ use super::table;
 use planforge_report::{
     compare::{
         Comparison, ForeignRow, Pair, Row,
-        layers::{LayerDifference, Part, Step},
+        layers::{LayerDifference, Part},
     },
     disturbance,
     format::{bytes, milliseconds, per_second, percent},
@@ -57,20 +57,9 @@ fn layers(difference: &LayerDifference, most: usize) -> String {
     );
     let (shown, rest) = parts.split_at(parts.len().min(most));
     for part in shown {
-        let tactics = |steps: &[Step]| {
-            let mut names: Vec<&str> = steps.iter().map(|step| step.tactic.as_str()).collect();
-            names.dedup();
-            if names.is_empty() { "nothing".to_owned() } else { names.join(" + ") }
-        };
-        let name = part.base.first().or(part.other.first()).map_or("", |step| step.name.as_str());
-        let more = part.base.len().max(part.other.len()).saturating_sub(1);
-        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        let changes: Vec<&str> = part.changes.iter().map(|change| change.words()).collect();
-        let changes = if changes.is_empty() { "no other tactic".to_owned() } else { changes.join(", ") };
-        let (was, is) = (tactics(&part.base), tactics(&part.other));
-        let by = if was == is { was } else { format!("{was} -> {is}") };
+        let (changes, by, name) = (part.change_words(), part.tactic_words(), part.name_words());
         let (from, to) = (milliseconds(part.base_ms), milliseconds(part.other_ms));
-        let line = format!("  {:+.3} ms  {from} -> {to}  {changes}  {by}  {name}{more}", part.more_ms());
+        let line = format!("  {:+.3} ms  {from} -> {to}  {changes}  {by}  {name}", part.more_ms());
         text.push_str(&format!("{}\n", shown::line(&line)));
     }
     if !rest.is_empty() {
@@ -81,32 +70,14 @@ fn layers(difference: &LayerDifference, most: usize) -> String {
 }
 
 fn cells(index: usize, row: &Row, pair: Option<&Pair>) -> [String; 11] {
-    let verdict = match pair {
-        None => "-".to_owned(),
-        Some(Pair { ratio: Some(ratio), base, across_devices: true, .. }) => {
-            format!("another device kind: {ratio:.2}x the time of {}", base + 1)
-        }
-        Some(Pair { verdict, ratio: Some(ratio), base, .. }) => {
-            format!("{} against {} ({ratio:.2}x the time)", verdict.words(), base + 1)
-        }
-        Some(Pair { verdict, base, .. }) => format!("{} against {}", verdict.words(), base + 1),
-    };
-    let threads = row.threads.map(|threads| format!(" {threads}t")).unwrap_or_default();
-    let mut marks: String = row.extras.iter().map(|extra| format!(" {extra}")).collect();
-    for (set, mark) in [
-        (!row.accurate, " WRONG"),
-        (row.simulated, " simulated"),
-        (row.foreign, " foreign"),
-        (row.disturbed, " disturbed"),
-    ] {
-        marks.push_str(if set { mark } else { "" });
-    }
+    let verdict = pair.map_or_else(|| "-".to_owned(), Pair::verdict_words);
+    let marks: String = row.marks().iter().map(|mark| format!(" {mark}")).collect();
     [
         (index + 1).to_string(),
         row.model.clone(),
         row.sku.clone(),
         row.toolchain.clone(),
-        format!("{} b{}{threads}{marks}", row.precision, row.batch),
+        format!("{}{marks}", row.spec_words()),
         disturbance::marked(milliseconds(row.median_ms), row.wholly_disturbed),
         milliseconds(row.p99_ms),
         per_second(row.throughput_per_s),
@@ -117,15 +88,7 @@ fn cells(index: usize, row: &Row, pair: Option<&Pair>) -> [String; 11] {
 }
 
 fn line(pair: &Pair) -> String {
-    let differences =
-        if pair.differences.is_empty() { String::new() } else { format!(" [{}]", pair.differences.join("; ")) };
-    // Which device is the faster one is no verdict on engines.
-    let verdict = match (pair.across_devices, pair.ratio) {
-        (true, Some(_)) => "not judged",
-        _ => pair.verdict.words(),
-    };
-    let accuracy = pair.accuracy.map(|accuracy| format!("; {}", accuracy.words())).unwrap_or_default();
-    format!("{} against {}: {verdict}: {}{accuracy}{differences}", pair.other + 1, pair.base + 1, pair.reason)
+    format!("{} against {}: {}: {}", pair.other + 1, pair.base + 1, pair.judged_words(), pair.reason_words())
 }
 
 #[cfg(test)]

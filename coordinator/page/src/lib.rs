@@ -7,6 +7,7 @@
 //! | [`table`] | tables whose rows have keys |
 //! | [`lists`] | the tables of the page |
 //! | [`coverage`] | which model has an engine for which device kind |
+//! | [`comparison`] | reports side by side, with the verdicts on them |
 //! | [`parts`] | tiles, cards, and the parts of a job's page |
 //! | [`view`] | a page as its parts, and the state that updates are told from |
 //! | [`assets`] | style, scripts and icon |
@@ -15,6 +16,7 @@
 //! Must not know: where messages come from, who asks, and over what.
 
 pub mod assets;
+pub mod comparison;
 pub mod coverage;
 pub mod format;
 pub mod lists;

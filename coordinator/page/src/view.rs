@@ -31,10 +31,11 @@ pub struct Place {
     pub name: &'static str,
 }
 
-pub const PLACES: [Place; 6] = [
+pub const PLACES: [Place; 7] = [
     Place { href: "/", name: "Coverage" },
     Place { href: "/jobs", name: "Jobs" },
     Place { href: "/engines", name: "Engines" },
+    Place { href: "/compare", name: "Compare" },
     Place { href: "/devices", name: "Devices" },
     Place { href: "/farm", name: "Farm" },
     Place { href: "/activity", name: "Activity" },
@@ -71,6 +72,8 @@ pub struct View {
     /// Where this page belongs to: address and name.
     pub above: Option<(&'static str, &'static str)>,
     pub lead: String,
+    /// Where else to look: address and words.
+    pub links: Vec<(String, &'static str)>,
     pub filters: Vec<Filter>,
     pub sections: Vec<Section>,
 }

@@ -80,6 +80,7 @@ pub(super) async fn view(app: &App, actor: &Actor, topic: &Topic, server: &str) 
         Kind::Engines => engines(app, actor, topic, server).await,
         Kind::Plan => plan(app, actor, topic, server).await,
         Kind::Model => model(app, actor, topic, server).await,
+        Kind::Compare => Ok(shown("Compare", super::compare::view(app, actor, topic, server).await?)),
         Kind::Devices => devices(app, actor, server).await,
         Kind::Farm => farm(app, actor).await,
         Kind::Activity => activity(app, actor, topic).await,
@@ -130,6 +131,10 @@ pub(super) async fn json(app: &App, actor: &Actor, topic: &Topic) -> Result<Valu
             json!({ "engine": EngineView::from(engine), "pins": views::<_, PinView>(pins) })
         }
         Kind::Model => json!({ "engines": views::<_, EngineView>(engines_of(app, actor, &topic.of).await?) }),
+        Kind::Compare => {
+            let compared = super::compare::comparison(app, actor, topic).await?;
+            json!({ "comparison": compared.map(|(comparison, _)| comparison) })
+        }
         Kind::Devices => {
             let devices = app.farm.list_devices(actor, v1::ListDevicesRequest::default()).await?.devices;
             let agents = if actor.is_farm_admin() { app.farm.list_agents(actor).await?.agents } else { Vec::new() };
@@ -172,7 +177,7 @@ fn by(topic: &Topic) -> Result<By, ApiError> {
     }
 }
 
-fn invalid(message: String, hint: &str) -> ApiError {
+pub(super) fn invalid(message: String, hint: &str) -> ApiError {
     ApiError::new(ErrorCode::InvalidArgument, message).with_hint(hint)
 }
 
@@ -395,7 +400,7 @@ async fn log_tail(app: &App, actor: &Actor, id: &str) -> Result<LogTail, ApiErro
     Ok(LogTail { id: id.into(), text: String::from_utf8_lossy(&bytes).into_owned(), skipped, next_offset })
 }
 
-async fn jobs_of_request(app: &App, actor: &Actor, id: &str) -> Result<Vec<v1::Job>, ApiError> {
+pub(super) async fn jobs_of_request(app: &App, actor: &Actor, id: &str) -> Result<Vec<v1::Job>, ApiError> {
     let request = v1::ListJobsRequest { request_id: id.to_owned(), with_reports: true, ..Default::default() };
     let jobs = app.farm.list_jobs(actor, request).await?.jobs;
     match jobs.is_empty() {
@@ -414,8 +419,15 @@ async fn request(app: &App, actor: &Actor, topic: &Topic) -> Result<Shown, ApiEr
         Section::table("Models by device kind", coverage::of_request(&jobs)),
         Section::table("Jobs", lists::jobs("jobs", &jobs, may_submit(actor))),
     ];
-    let view = View { lead, above: Some(("/jobs", "Jobs")), sections, ..View::default() };
+    let measured = jobs.iter().filter(|job| !job.report_json.is_empty()).count();
+    let links = compared(measured, "request", &topic.of);
+    let view = View { lead, links, above: Some(("/jobs", "Jobs")), sections, ..View::default() };
     Ok(shown(&format!("Request {}", topic.of), view))
+}
+
+/// Where reports are held against each other, when there are several.
+fn compared(reports: usize, what: &str, of: &str) -> Vec<(String, &'static str)> {
+    if reports < 2 { Vec::new() } else { vec![(format!("/compare?{what}={of}"), "Compare its reports")] }
 }
 
 fn engine_list(topic: &Topic) -> v1::ListEnginesRequest {
@@ -448,7 +460,7 @@ async fn engines(app: &App, actor: &Actor, topic: &Topic, server: &str) -> Resul
     Ok(shown("Engines", view))
 }
 
-async fn engine_of(app: &App, actor: &Actor, plan: &str) -> Result<v1::Engine, ApiError> {
+pub(super) async fn engine_of(app: &App, actor: &Actor, plan: &str) -> Result<v1::Engine, ApiError> {
     let request = v1::FindEngineRequest { plan_digest: plan.into(), allow_inaccurate: true, ..Default::default() };
     app.farm.find_engine(actor, request).await
 }
@@ -482,7 +494,7 @@ async fn plan(app: &App, actor: &Actor, topic: &Topic, server: &str) -> Result<S
     Ok(Shown { title, view: View { above: Some(("/engines", "Engines")), sections, ..View::default() } })
 }
 
-async fn engines_of(app: &App, actor: &Actor, model: &str) -> Result<Vec<v1::Engine>, ApiError> {
+pub(super) async fn engines_of(app: &App, actor: &Actor, model: &str) -> Result<Vec<v1::Engine>, ApiError> {
     let request = v1::ListEnginesRequest { model: model.into(), limit: MAX_KNOWN, ..Default::default() };
     let engines = app.farm.list_engines(actor, request).await?.engines;
     match engines.is_empty() {
@@ -505,7 +517,8 @@ async fn model(app: &App, actor: &Actor, topic: &Topic, server: &str) -> Result<
         Section::table("Jobs", lists::jobs("jobs", &jobs, may_submit(actor))),
     ];
     let lead = format!("sha256:{}", topic.of);
-    Ok(shown(&name, View { lead, above: Some(("/engines", "Engines")), sections, ..View::default() }))
+    let links = compared(engines.iter().filter(|engine| !engine.report_json.is_empty()).count(), "model", &topic.of);
+    Ok(shown(&name, View { lead, links, above: Some(("/engines", "Engines")), sections, ..View::default() }))
 }
 
 async fn devices(app: &App, actor: &Actor, server: &str) -> Result<Shown, ApiError> {

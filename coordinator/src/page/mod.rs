@@ -6,6 +6,7 @@
 //! inline script nor inline style.
 
 mod acts;
+mod compare;
 mod events;
 mod load;
 mod login;
@@ -46,6 +47,7 @@ pub(crate) fn routes() -> Router<App> {
         .route("/engines", get(show))
         .route("/plans/{digest}", get(show))
         .route("/models/{digest}", get(show))
+        .route("/compare", get(show))
         .route("/devices", get(show))
         .route("/farm", get(show))
         .route("/activity", get(show))

@@ -70,6 +70,8 @@ fn expected(route: &str) -> [u16; 6] {
         "GET /jobs/{id}" | "GET /requests/{id}" | "GET /plans/{digest}" | "GET /models/{digest}" => {
             [200, 404, 200, 200, 403, 401]
         }
+        // Its report is too short to be compared; who may not see the job hears nothing of it.
+        "GET /compare" => [422, 404, 422, 422, 403, 401],
         // What the page does, with a token: back to the page of what it was done to.
         "POST /do/cancel" => [303, 404, 303, 303, 403, 401],
         "POST /do/retry" => [303, 404, 303, 303, 403, 401],
@@ -165,6 +167,8 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
     match pattern {
         "/api/v1/engines/find" | "/api/v1/reports" => path.push_str(&format!("?plan_digest={plan}")),
         "/assets/{name}" => path = asset(world).await,
+        "/events" => path.push_str("?topic=/"),
+        "/compare" => path.push_str(&format!("?of={}", world.job.id)),
         _ => {}
     }
     let body = match route {

@@ -68,6 +68,34 @@ impl Part {
     pub fn more_ms(&self) -> f64 {
         self.other_ms - self.base_ms
     }
+
+    /// Its first step, and how many more there are, as people read it.
+    pub fn name_words(&self) -> String {
+        let name = self.base.first().or(self.other.first()).map_or("", |step| step.name.as_str());
+        match self.base.len().max(self.other.len()).saturating_sub(1) {
+            0 => name.to_owned(),
+            more => format!("{name} and {more} more"),
+        }
+    }
+
+    /// What differs beside the time, as people read it.
+    pub fn change_words(&self) -> String {
+        if self.changes.is_empty() {
+            return "no other tactic".to_owned();
+        }
+        self.changes.iter().map(|change| change.words()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The tactics of both, as people read them.
+    pub fn tactic_words(&self) -> String {
+        let tactics = |steps: &[Step]| {
+            let mut names: Vec<&str> = steps.iter().map(|step| step.tactic.as_str()).collect();
+            names.dedup();
+            if names.is_empty() { "nothing".to_owned() } else { names.join(" + ") }
+        };
+        let (was, is) = (tactics(&self.base), tactics(&self.other));
+        if was == is { was } else { format!("{was} -> {is}") }
+    }
 }
 
 /// Two engines of one model, part by part.

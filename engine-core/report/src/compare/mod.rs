@@ -212,6 +212,33 @@ pub struct Pair {
     pub accuracy: Option<AccuracyDifference>,
 }
 
+impl Pair {
+    /// The verdict on its other report, as people read it; rows count from 1.
+    pub fn verdict_words(&self) -> String {
+        let base = self.base + 1;
+        match self.ratio {
+            Some(ratio) if self.across_devices => format!("another device kind: {ratio:.2}x the time of {base}"),
+            Some(ratio) => format!("{} against {base} ({ratio:.2}x the time)", self.verdict.words()),
+            None => format!("{} against {base}", self.verdict.words()),
+        }
+    }
+
+    /// Why the verdict is what it is, and what differs, as people read it.
+    pub fn reason_words(&self) -> String {
+        let differences = match self.differences.is_empty() {
+            true => String::new(),
+            false => format!(" [{}]", self.differences.join("; ")),
+        };
+        let accuracy = self.accuracy.map(|accuracy| format!("; {}", accuracy.words())).unwrap_or_default();
+        format!("{}{accuracy}{differences}", self.reason)
+    }
+
+    /// Which device is the faster one is no verdict on engines.
+    pub fn judged_words(&self) -> &'static str {
+        if self.across_devices && self.ratio.is_some() { "not judged" } else { self.verdict.words() }
+    }
+}
+
 /// Why reports cannot be put side by side at all.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {

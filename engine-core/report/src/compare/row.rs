@@ -46,6 +46,25 @@ pub struct Row {
 }
 
 impl Row {
+    /// Precision, batch, threads and whatever else sets it apart, as people read them.
+    pub fn spec_words(&self) -> String {
+        let threads = self.threads.map(|threads| format!(" {threads}t")).unwrap_or_default();
+        let mut words = format!("{} b{}{threads}", self.precision, self.batch);
+        self.extras.iter().for_each(|extra| words.push_str(&format!(" {extra}")));
+        words
+    }
+
+    /// What its figures are to be taken with care for.
+    pub fn marks(&self) -> Vec<&'static str> {
+        let marks = [
+            (!self.accurate, "WRONG"),
+            (self.simulated, "simulated"),
+            (self.foreign, "foreign"),
+            (self.disturbed, "disturbed"),
+        ];
+        marks.into_iter().filter_map(|(is_set, mark)| is_set.then_some(mark)).collect()
+    }
+
     pub(super) fn of(report: &Report) -> Self {
         let compared = report.numerics.as_ref().filter(|numerics| numerics.skipped.is_none());
         Self {
