@@ -4,9 +4,9 @@
     ml.py [FOLDER]     backends/cpu/tests/onnx_cases/ml by default
 
 Two kinds of models: small ones of every operator and form, drawn from a seed, and models of scikit-learn, XGBoost and
-LightGBM, trained on generated data and exported by their converters. The layout is that of generate.py. Needs
-numpy, onnx, onnxruntime, scikit-learn, skl2onnx, xgboost, lightgbm and onnxmltools; the committed cases are of
-onnxruntime 1.31.1.
+LightGBM, trained on generated data and exported by their converters. The layout is that of generate.py. The committed
+cases are of onnxruntime 1.31.1, onnx 1.23.2, numpy 2.4.6, scikit-learn 1.9.1, skl2onnx 1.20.0, onnxmltools 1.16.0,
+xgboost 3.2.0 and lightgbm 4.7.0. The converter refuses the histogram boosting of this scikit-learn.
 """
 
 import json
