@@ -6,7 +6,9 @@
 //! attention reads are strides as well.
 
 mod attention;
+mod classes;
 mod movement;
+mod trees;
 
 use super::{
     draft::{Draft, DraftStep, Role, WeightSource},
@@ -249,6 +251,11 @@ impl Lowering<'_> {
             Op::Concat { axis } => self.concat(node, *axis)?,
             Op::Resize(resize) => self.resize(node, resize)?,
             Op::Expand => self.expand(node)?,
+            Op::Named(named) => match named.name.as_str() {
+                "trees" => self.trees(node, named)?,
+                "tree_classes" | "linear_classes" => self.classes(node, named)?,
+                _ => false,
+            },
             _ => false,
         };
         if handled { Ok(()) } else { self.reference(node) }

@@ -4,7 +4,7 @@
 //! the layout by their own attributes only: a buffer is bytes.
 
 use planforge_graph::{
-    ir::{Activation, ElementType, Op},
+    ir::{Activation, ElementType, NamedOp, Op},
     named,
     shape::TensorType,
 };
@@ -200,6 +200,31 @@ pub enum PoolFunction {
     Average { count_pad: bool },
 }
 
+/// How the leaves of an ensemble are brought together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TreeAggregate {
+    Sum,
+    Average,
+    Min,
+    Max,
+}
+
+/// Sizes of an ensemble of trees: rows, features and scores of a row, trees, nodes and weights of all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TreeSizes {
+    pub rows: usize,
+    pub features: usize,
+    pub targets: usize,
+    pub trees: usize,
+    pub nodes: usize,
+    pub weights: usize,
+    /// Of rows, thresholds, weights and scores: f32 or f64.
+    pub element: ElementType,
+    pub aggregate: TreeAggregate,
+}
+
 /// What a step computes. Inputs are listed by position, and all are f32 unless said otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -248,6 +273,11 @@ pub enum StepKind {
     Move { element_bytes: usize, parts: Vec<MovePart> },
     /// `[x]`, any bytes.
     Copy,
+    /// `[x, roots (i32), nodes (i32), thresholds, leaf targets (i32), leaf weights]`, floats of the type that the sizes
+    /// say; all but x are constants.
+    Trees(TreeSizes),
+    /// `[scores (rows x columns), base values?]` -> labels (i64), scores: an operator of this name by its kernel.
+    Classes { op: NamedOp, rows: usize, columns: usize },
     /// Any operator, by its reference implementation.
     Reference { op: Op, inputs: Vec<Option<TypeOf>>, outputs: Vec<TypeOf> },
 }
@@ -285,6 +315,8 @@ impl StepKind {
             Self::Gather { .. } => "gather",
             Self::Move { .. } => "move",
             Self::Copy => "copy",
+            Self::Trees(_) => "trees",
+            Self::Classes { .. } => "classes",
             Self::Reference { op, .. } => named::kind_of(op),
         }
     }

@@ -32,7 +32,23 @@ const WITHOUT: &[&str] = &[
     "TopK",
 ];
 
+/// The same of `ai.onnx.ml`, held to the committed cases of that domain.
+const WITHOUT_ML: &[&str] = &[
+    "LabelEncoder",
+    "LinearClassifier",
+    "OneHotEncoder",
+    "SVMClassifier",
+    "TreeEnsemble",
+    "TreeEnsembleClassifier",
+    "TreeEnsembleRegressor",
+];
+
 /// Whether an engine for an NVIDIA device may have this operator; some of its forms may be refused all the same.
 pub fn has_device_code(operator: &Operator) -> bool {
-    !operator.domain.is_empty() || !WITHOUT.contains(&operator.name.as_str())
+    let without = match operator.domain.as_str() {
+        "" => WITHOUT,
+        "ai.onnx.ml" => WITHOUT_ML,
+        _ => return true,
+    };
+    !without.contains(&operator.name.as_str())
 }

@@ -48,8 +48,17 @@ fn what_is_listed_has_device_code_in_some_case() -> Result<(), Failure> {
         planforge_skipped::skipped("the backend cases are not generated");
         return Ok(());
     }
+    held_to_cases(&root, "")
+}
+
+#[test]
+fn what_is_listed_of_ml_has_device_code_in_some_case() -> Result<(), Failure> {
+    held_to_cases(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../cpu/tests/onnx_cases/ml"), "ai.onnx.ml")
+}
+
+fn held_to_cases(root: &Path, domain: &str) -> Result<(), Failure> {
     let mut seen: BTreeMap<String, BTreeSet<bool>> = BTreeMap::new();
-    for case in case::list(&root)? {
+    for case in case::list(root)? {
         // One operator is looked at where it stands alone.
         let [operator] = &case.operators[..] else { continue };
         if let Some(lowers) = lowers(&root.join(&case.name))? {
@@ -57,7 +66,7 @@ fn what_is_listed_has_device_code_in_some_case() -> Result<(), Failure> {
         }
     }
     let known = planforge_cpu::operators();
-    let listed = |name: &str| -> Option<&Operator> { known.iter().find(|op| op.domain.is_empty() && op.name == name) };
+    let listed = |name: &str| -> Option<&Operator> { known.iter().find(|op| op.domain == domain && op.name == name) };
     let without: Vec<&str> =
         seen.iter().filter(|(_, lowers)| !lowers.contains(&true)).map(|(name, _)| name.as_str()).collect();
     eprintln!("{} operators seen; without device code: {without:?}", seen.len());

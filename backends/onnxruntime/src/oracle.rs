@@ -7,8 +7,12 @@ use crate::{
     session::{Provider, Runtime, Setup, Spinning},
     tensors,
 };
-use ort::session::{RunOptions, SessionInputValue};
+use ort::{
+    session::{RunOptions, SessionInputValue},
+    value::ValueType,
+};
 use planforge_backend::{Cancel, Oracle};
+use planforge_onnx::{Model, proto::NodeProto};
 use planforge_types::{BackendError, FailureClass, NamedTensors};
 use std::{
     path::Path,
@@ -30,6 +34,17 @@ impl OrtOracle {
     pub(crate) fn new(library: Library) -> Self {
         Self { library }
     }
+}
+
+/// The labels of the columns that a `ZipMap` makes output `name` of, in the order of the columns.
+fn labels_of_maps(model: &Path, name: &str) -> Result<Vec<i64>, BackendError> {
+    let unknown =
+        || BackendError::model(format!("output '{name}' is a list of what no ZipMap with integer labels made"));
+    let model = Model::open(model).map_err(|_| unknown())?;
+    let makes = |node: &&NodeProto| node.op_type == "ZipMap" && node.output.first().is_some_and(|made| made == name);
+    let node = model.graph().node.iter().find(makes).ok_or_else(unknown)?;
+    let labels = node.attribute.iter().find(|attribute| attribute.name == "classlabels_int64s");
+    Ok(labels.ok_or_else(unknown)?.ints.clone())
 }
 
 impl Oracle for OrtOracle {
@@ -87,7 +102,14 @@ impl Oracle for OrtOracle {
             drop(running);
             late = watch.join().unwrap_or(false);
             let outputs = outputs.map_err(failed)?;
-            let tensors = outputs.iter().map(|(name, value)| Ok((name.to_owned(), tensors::from_value(name, &value)?)));
+            let tensors = outputs.iter().map(|(name, value)| {
+                let tensor = match value.dtype() {
+                    // Engines give the tensor that such maps are made of.
+                    ValueType::Sequence(_) => tensors::from_maps(name, &value, &labels_of_maps(model, name)?)?,
+                    _ => tensors::from_value(name, &value)?,
+                };
+                Ok((name.to_owned(), tensor))
+            });
             tensors.collect::<Result<NamedTensors, BackendError>>()
         });
         match outputs {

@@ -2,7 +2,9 @@
 
 use ort::{
     memory::Allocator,
-    value::{DynTensor, DynTensorValueType, DynValue, TensorElementType, ValueType},
+    value::{
+        DynMapValueType, DynSequenceValueType, DynTensor, DynTensorValueType, DynValue, TensorElementType, ValueType,
+    },
 };
 use planforge_types::{BackendError, ElementType, FailureClass, HostTensor, Port};
 
@@ -70,6 +72,24 @@ pub(crate) fn to_value(tensor: &HostTensor) -> Result<DynTensor, BackendError> {
         }
     }
     Ok(value)
+}
+
+/// The tensor that a list of maps was made of: a row for each map, a column for each of `labels`.
+pub(crate) fn from_maps(name: &str, value: &DynValue, labels: &[i64]) -> Result<HostTensor, BackendError> {
+    let refused = |error: ort::Error| {
+        BackendError::model(format!("output '{name}' is no list of maps of numbers: {}", error.message()))
+    };
+    let maps = value.view().downcast::<DynSequenceValueType>().map_err(refused)?;
+    let maps = maps.try_extract_sequence::<DynMapValueType>().map_err(refused)?;
+    let mut bytes = Vec::with_capacity(maps.len() * labels.len() * size_of::<f32>());
+    for map in &maps {
+        let map = map.try_extract_map::<i64, f32>().map_err(refused)?;
+        for label in labels {
+            let missing = || BackendError::model(format!("a map of output '{name}' lacks the label {label}"));
+            bytes.extend(map.get(label).ok_or_else(missing)?.to_le_bytes());
+        }
+    }
+    Ok(HostTensor { element: ElementType::F32, shape: vec![maps.len(), labels.len()], bytes })
 }
 
 /// Copies an output out of the library; it must lie in the CPU's memory.

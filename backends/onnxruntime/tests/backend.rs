@@ -247,6 +247,25 @@ fn what_cannot_be_built_here_is_refused_in_words() {
     assert_eq!(compile(&gpu).class, FailureClass::Infrastructure);
 }
 
+/// A classifier as it is exported by default: probabilities in maps.
+#[test]
+fn as_an_oracle_it_gives_the_tensor_that_maps_are_made_of() {
+    let Some(compiler) = found() else { return };
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cpu/tests/onnx_cases/ml");
+    let model = cases.join("sklearn_forest_two/model.onnx");
+    let (inputs, expected) = reference(&model);
+    let oracle = compiler.oracle().unwrap();
+    let outputs = oracle.outputs(&model, &inputs, Duration::from_secs(60), &Cancel::default()).unwrap();
+    assert!(expected.contains_key("output_probability"), "{:?}", expected.keys());
+    for (name, tensor) in &expected {
+        let (right, told) =
+            (Tensor::try_from(tensor.clone()).unwrap(), Tensor::try_from(outputs[name].clone()).unwrap());
+        assert_eq!(right.shape(), told.shape(), "{name}");
+        let apart = right.to_f64s().iter().zip(told.to_f64s()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(apart < 1e-6, "{name} is off by {apart}");
+    }
+}
+
 #[test]
 fn as_an_oracle_it_agrees_with_the_reference_and_keeps_its_limit() {
     let Some(compiler) = found() else { return };

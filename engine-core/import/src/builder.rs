@@ -49,6 +49,8 @@ pub struct Builder {
     /// Every name a value has or will have.
     pub taken: BTreeSet<String>,
     pub total_elements: u128,
+    /// Tensors in place of the maps that a model makes of them.
+    pub unzipped: Vec<ValueId>,
     invented: u64,
 }
 

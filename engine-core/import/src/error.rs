@@ -13,6 +13,9 @@ const MAX_SHOWN: usize = 50;
 /// Who may take what the importer does not.
 const ELSEWHERE: &str = "`--toolchain onnxruntime` builds with ONNX Runtime where it is installed";
 
+/// What to do about strings.
+const NO_STRINGS: &str = "train with integers as labels and categories (LabelEncoder or OrdinalEncoder before the model), or export without the label";
+
 /// Nodes named for one unsupported operator; the rest is counted.
 const MAX_NODES_NAMED: usize = 8;
 
@@ -36,6 +39,10 @@ pub enum Note {
         "dimension {axis} of input {input} is open in the model and was not given; it is {size}, for the graph takes no other"
     )]
     Solved { input: String, axis: usize, size: i64 },
+    #[error(
+        "output {name} is a list of maps in the model; the engine gives the scores themselves as a tensor, one column for each label (an export with zipmap=False says the same)"
+    )]
+    MapsLeftOut { name: String },
 }
 
 impl Note {
@@ -44,12 +51,13 @@ impl Note {
         match self {
             Self::OutputDiffers { .. } => "declared-output",
             Self::Solved { .. } => "solved-size",
+            Self::MapsLeftOut { .. } => "maps-left-out",
         }
     }
 
     /// It contradicts the model, rather than adding to it.
     pub fn is_warning(&self) -> bool {
-        matches!(self, Self::OutputDiffers { .. })
+        matches!(self, Self::OutputDiffers { .. } | Self::MapsLeftOut { .. })
     }
 }
 
@@ -90,6 +98,8 @@ pub enum Problem {
     ProfileInput { name: String, inputs: String },
     #[error("output {name} is declared as {declared}, but is {inferred}")]
     OutputDiffers { name: String, declared: String, inferred: String },
+    #[error("output {name} is a list of maps, in place of which engines give a tensor")]
+    Maps { name: String },
     #[error("the graph has {count} {what}, more than the {most} this compiler takes")]
     TooLarge { what: &'static str, count: u128, most: u128 },
 }
@@ -113,6 +123,8 @@ pub enum Refusal {
     Unsupported { what: String },
     #[error("element type {0} is not supported")]
     Element(String),
+    #[error("{what} are strings, which engines do not have")]
+    Strings { what: String },
     /// Something inside of a function or subgraph was refused, which is listed apart.
     #[error("something it needs was refused")]
     Inner,
@@ -188,6 +200,17 @@ impl ImportError {
             )
         }) {
             return "the file is not valid ONNX: onnx.checker.check_model says so, too; export it again".into();
+        }
+        let is_string = |problem: &Problem| match problem {
+            Problem::Element { element, .. } => element == "STRING",
+            Problem::Node { refusal, .. } => matches!(refusal, Refusal::Strings { .. }),
+            _ => false,
+        };
+        if self.any(is_string) {
+            return NO_STRINGS.into();
+        }
+        if self.any(|problem| matches!(problem, Problem::Maps { .. })) {
+            return "export with zipmap=False, or leave --strict out".into();
         }
         if self.any(|problem| {
             matches!(

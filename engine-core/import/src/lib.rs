@@ -423,6 +423,11 @@ impl<'a> Importer<'a> {
 
     fn read_initializers(&mut self, graph: &GraphProto) {
         for proto in &graph.initializer {
+            if proto.data_type == DataType::String as i32 {
+                let place = format!("tensor {}", proto.name);
+                self.builder.problems.push(Problem::Element { place, element: DataType::String.as_str_name().into() });
+                continue;
+            }
             match read_tensor(self.model, proto) {
                 Ok(tensor) => {
                     let id = self.builder.add_constant(proto.name.clone(), tensor);
@@ -445,6 +450,14 @@ impl<'a> Importer<'a> {
             let named = |scope: &Scope| scope.named.get(&output.name).copied();
             let Some(id) = self.builder.scopes.first().and_then(named) else { continue };
             self.builder.add_output(&output.name, id);
+            if self.builder.unzipped.contains(&id) {
+                let name = output.name.clone();
+                match self.strict {
+                    true => self.builder.problems.push(Problem::Maps { name }),
+                    false => self.notes.push(Note::MapsLeftOut { name }),
+                }
+                continue;
+            }
             if output.r#type.as_ref().is_some_and(|r#type| r#type.value.is_some()) {
                 self.check_output(output, id);
             }

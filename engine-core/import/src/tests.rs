@@ -1,5 +1,6 @@
 //! What import refuses, and how operators differ by opset; files as exporters write them stand in `files`.
 
+mod classifiers;
 mod files;
 
 use super::{

@@ -13,9 +13,12 @@
 //! | [`pointwise`] | unary and broadcasting binary operators |
 //! | [`rows`] | softmax and layer normalisation over the last axis |
 //! | [`shuffle`] | transpose, gather and layout changes |
+//! | [`trees`] | ensembles of decision trees |
+//! | [`classes`] | labels and probabilities from scores |
 //!
 //! Invariant: a kernel called with an [`isa::Isa`] of one level executes no instruction above that level.
 
+pub mod classes;
 pub mod conv;
 pub mod cores;
 pub mod depthwise;
@@ -28,5 +31,6 @@ pub mod pool;
 pub mod rows;
 pub mod shuffle;
 mod sync;
+pub mod trees;
 mod vector;
 pub mod window;

@@ -207,12 +207,12 @@ impl Drop for ThreadPool {
 }
 
 /// Splits `to` into `size` elements per task and calls `body(task, part)` on the pool.
-pub fn for_parts(pool: &ThreadPool, to: &mut [f32], size: usize, body: impl Fn(usize, &mut [f32]) + Sync) {
-    struct Base(*mut f32);
-    // SAFETY: tasks take disjoint parts.
-    unsafe impl Sync for Base {}
-    impl Base {
-        fn at(&self, offset: usize) -> *mut f32 {
+pub fn for_parts<T: Send>(pool: &ThreadPool, to: &mut [T], size: usize, body: impl Fn(usize, &mut [T]) + Sync) {
+    struct Base<T>(*mut T);
+    // SAFETY: tasks take disjoint parts, of elements that may go to other threads.
+    unsafe impl<T: Send> Sync for Base<T> {}
+    impl<T> Base<T> {
+        fn at(&self, offset: usize) -> *mut T {
             self.0.wrapping_add(offset)
         }
     }

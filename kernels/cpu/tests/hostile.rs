@@ -3,6 +3,7 @@
 //! that safe callers can do no harm with them.
 
 use planforge_kernels_cpu::{
+    classes::{Classes, Decision, Transform, Written},
     conv::{ConvShape, LineRows, TapRows, add_border},
     depthwise::{Depthwise, depthwise},
     gemm::*,
@@ -384,4 +385,29 @@ fn rows_that_are_not_whole_are_refused() {
     refused("a short scale", || layer_norm(Isa::best(), &pool, 2, &[1.0; 4], short, &mut [1.0; 4]));
     refused("a short input", || layer_norm(Isa::best(), &pool, 2, &[1.0; 2], none, &mut [1.0; 4]));
     refused("lines of nothing", || binary_lines(Isa::best(), Binary::Add, &[1.0], &[], &mut [1.0]));
+}
+
+#[test]
+fn classes_that_do_not_hold_together_are_refused() {
+    let (pool, _) = one_thread();
+    let good = Classes {
+        labels: vec![1, 2],
+        base: vec![0.0; 2],
+        counts: vec![true; 2],
+        decision: Decision::Largest,
+        written: Written::Columns,
+        transform: Transform::None,
+    };
+    let run = |classes: &Classes, scores: usize, labels: usize, out: usize| {
+        classes.run(Isa::best(), &pool, &vec![0.0; scores], &mut vec![0; labels], &mut vec![0.0; out]);
+    };
+    run(&good, 6, 3, 6);
+    refused("scores of half a row", || run(&good, 5, 3, 6));
+    refused("too few places", || run(&good, 6, 3, 4));
+    refused("too few labels", || run(&Classes { labels: vec![1], ..good.clone() }, 6, 3, 6));
+    refused("a short base", || run(&Classes { base: vec![0.0], ..good.clone() }, 6, 3, 6));
+    let written = Written::Rest { column: 2 };
+    refused("a column that is not there", || run(&Classes { written, ..good.clone() }, 6, 3, 6));
+    let decision = Decision::Above { column: HALF, threshold: 0.0 };
+    refused("a decision by what is not there", || run(&Classes { decision, ..good.clone() }, 6, 3, 6));
 }

@@ -8,6 +8,8 @@
 //! | [`rows`] | softmax and normalization |
 //! | [`points`] | element-wise operators |
 //! | [`moves`] | what copies and computes nothing |
+//! | [`classes`] | labels and probabilities from scores |
+//! | [`trees`] | ensembles of trees |
 //! | [`reference`] | any operator without a kernel |
 //! | [`checker`], [`operands`] | for all of them: comparing sizes with buffers; the memory that a running step sees |
 //!
@@ -16,6 +18,7 @@
 
 mod attention;
 mod checker;
+mod classes;
 mod images;
 mod moves;
 mod operands;
@@ -23,7 +26,9 @@ mod points;
 mod products;
 mod reference;
 mod rows;
+mod trees;
 
+pub(crate) use classes::rule as class_rule;
 pub(crate) use operands::Operands;
 
 use self::checker::Checker;
@@ -72,6 +77,8 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Prepared {
         }
         StepKind::Move { element_bytes, parts } => moves::strided(check, *element_bytes, parts),
         StepKind::Copy => moves::copy(check),
+        StepKind::Classes { op, rows, columns } => classes::classes(check, op, *rows, *columns),
+        StepKind::Trees(sizes) => trees::trees(check, sizes),
         StepKind::Reference { op, inputs, outputs } => reference::reference(check, op, inputs, outputs),
     }
 }

@@ -85,6 +85,13 @@ impl<'a> Operands<'a> {
         unsafe { self.write(self.step.outputs[index]) }
     }
 
+    /// The elements of the first two outputs.
+    pub(super) fn two_outputs<T: bytemuck::Pod, U: bytemuck::Pod>(&mut self) -> (&mut [T], &mut [U]) {
+        // SAFETY: both are written and, as two things that the step writes, lie apart; `&mut self` is borrowed as long as
+        // the results.
+        unsafe { (self.write(self.step.outputs[0]), self.write(self.step.outputs[1])) }
+    }
+
     /// The numbers of the only output, and the scratch memory, where there is one.
     pub(super) fn output_and_scratch(&mut self) -> (&mut [f32], Option<&mut [f32]>) {
         // SAFETY: both are written and, as two things that the step writes, lie apart; `&mut self` is borrowed as long as

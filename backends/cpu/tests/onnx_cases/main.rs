@@ -96,6 +96,22 @@ fn contrib_operators_agree_with_onnx_runtime() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Operators of `ai.onnx.ml`, and models of scikit-learn, XGBoost and LightGBM, held to what ONNX Runtime 1.31.1
+/// answered (`tests/conformance/ml.py`).
+#[test]
+fn models_of_trees_and_classifiers_agree_with_onnx_runtime() -> Result<(), Failure> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx_cases/ml");
+    let cases = case::list(&root)?;
+    let outcomes = cases.par_iter().map(|case| (case, run(&root, case)));
+    let failed: Vec<String> = outcomes
+        .filter(|(_, outcome)| !matches!(outcome, Outcome::Passed { constants: false }))
+        .map(|(case, outcome)| format!("{}: {outcome:?}", case.name))
+        .collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(cases.len() >= 150, "{} cases", cases.len());
+    Ok(())
+}
+
 /// Holds the committed page to what was found.
 fn check_table(found: &str) -> Result<(), Failure> {
     let path = workspace().join("docs/conformance.md");

@@ -11,14 +11,19 @@ use crate::{
     shape::{Given, ShapeError, TensorType},
 };
 
+mod classes;
 mod einsum;
+mod labels;
 mod order;
 mod recurrent;
 mod scatter;
 mod spectral;
+mod support_vectors;
 mod text;
+pub mod trees;
 mod windows;
 
+pub use classes::TRANSFORMS;
 pub use recurrent::ACTIVATIONS;
 
 /// Types of the results; `wanted` gives shapes that follow from data.
@@ -37,12 +42,16 @@ struct Entry {
 }
 
 const TABLES: &[&[Entry]] = &[
+    classes::ENTRIES,
     einsum::ENTRIES,
+    labels::ENTRIES,
     order::ENTRIES,
     recurrent::ENTRIES,
     scatter::ENTRIES,
     spectral::ENTRIES,
+    support_vectors::ENTRIES,
     text::ENTRIES,
+    trees::ENTRIES,
     windows::ENTRIES,
 ];
 

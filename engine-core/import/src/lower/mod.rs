@@ -14,6 +14,7 @@ mod loss;
 mod math;
 mod microsoft;
 mod microsoft_integer;
+mod ml;
 mod movement;
 mod nested;
 mod normalize;
@@ -99,6 +100,7 @@ pub fn rule(domain: &str, op_type: &str) -> Option<&'static Rule> {
     let tables: &[&[Rule]] = match domain {
         "" => TABLES,
         "com.microsoft" => MICROSOFT,
+        ml::DOMAIN => ml::TABLES,
         _ => return None,
     };
     tables.iter().flat_map(|table| table.iter()).find(|rule| rule.op_type == op_type)
@@ -132,7 +134,8 @@ pub fn known() -> Vec<Known> {
             Known { domain, op_type: rule.op_type, opsets }
         })
     };
-    let mut all: Vec<Known> = of("", TABLES).chain(of("com.microsoft", MICROSOFT)).collect();
+    let mut all: Vec<Known> =
+        of("", TABLES).chain(of(ml::DOMAIN, ml::TABLES)).chain(of("com.microsoft", MICROSOFT)).collect();
     all.sort_by_key(|known| (known.domain, known.op_type));
     all
 }
