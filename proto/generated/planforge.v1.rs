@@ -811,7 +811,8 @@ pub struct Foreseen {
     pub toolchain_json: ::prost::alloc::string::String,
     #[prost(string, tag = "6")]
     pub engine_key: ::prost::alloc::string::String,
-    /// answer, fail (known to), join, build, measure, wait, refuse, or upload: nothing is said before the bytes are shown
+    /// answer, fail (known to), join, build, measure, wait, block (decided once what it needs has succeeded), refuse, or upload:
+    /// nothing is said before the bytes are shown
     #[prost(string, tag = "7")]
     pub would: ::prost::alloc::string::String,
     /// why, for people

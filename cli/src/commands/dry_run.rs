@@ -129,6 +129,7 @@ fn words(one: &v1::Foreseen) -> String {
         "build" => "build".to_owned(),
         "fail" => "fail, as it is known to".to_owned(),
         "refuse" => "be refused".to_owned(),
+        "block" => "wait".to_owned(),
         other => other.to_owned(),
     };
     if one.detail.is_empty() { verb } else { format!("{verb}: {}", one.detail) }

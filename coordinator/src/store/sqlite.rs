@@ -31,7 +31,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Forward-only, by the numbers of their files; a database that has a higher one than these is refused.
-const MIGRATIONS: [(i64, &str); 15] = [
+const MIGRATIONS: [(i64, &str); 16] = [
     (1, include_str!("../../../migrations/sqlite/0001_farm.sql")),
     (2, include_str!("../../../migrations/sqlite/0002_caches_plugins.sql")),
     (3, include_str!("../../../migrations/sqlite/0003_engine_seq.sql")),
@@ -47,6 +47,7 @@ const MIGRATIONS: [(i64, &str); 15] = [
     (13, include_str!("../../../migrations/sqlite/0013_builds.sql")),
     (14, include_str!("../../../migrations/sqlite/0014_requests.sql")),
     (15, include_str!("../../../migrations/sqlite/0015_uploads.sql")),
+    (16, include_str!("../../../migrations/sqlite/0016_project_devices.sql")),
 ];
 /// The schema that this program writes.
 pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;

@@ -78,6 +78,27 @@ async fn a_failure_skips_all_that_need_it_and_says_why() {
 }
 
 #[tokio::test]
+async fn a_dry_run_says_what_would_be_waited_for() {
+    let (farm, blobs) = farm().await;
+    let mut agent = Agent::usual(&farm, "a").await;
+    let first = submit(&farm, after(&blobs, "first", &[])).await.jobs.remove(0);
+    let foreseen = async |needs: &[&str]| {
+        farm.dry_run(&Actor::local(), after(&blobs, "second", needs)).await.unwrap().combinations.remove(0)
+    };
+    let told = foreseen(&[&first.id]).await;
+    assert_eq!((told.would.as_str(), &told.job), ("block", &first.id));
+    assert!(told.detail.contains(&first.id), "{}", told.detail);
+    let assign = agent.assigned().await;
+    agent.fail(&assign, FailureClass::Model, "no").await;
+    agent.acknowledged().await;
+    until_state(&farm, &first.id, JobState::Failed).await;
+    let told = foreseen(&[&first.id]).await;
+    assert_eq!(told.would, "refuse");
+    assert!(told.detail.contains("failed"), "{}", told.detail);
+    assert_eq!(foreseen(&[]).await.would, "build");
+}
+
+#[tokio::test]
 async fn a_cancel_travels_along_the_edges_and_says_so() {
     let (farm, blobs) = farm().await;
     let first = submit(&farm, v1::SubmitRequest { wait_for_device: true, ..after(&blobs, "first", &[]) }).await;

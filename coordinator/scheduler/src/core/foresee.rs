@@ -2,6 +2,7 @@
 
 use super::{
     ask::{Asked, expand},
+    graph::named,
     judge::Verdict,
     model::{JobId, JobKind},
     state::{Flight, State, Submit},
@@ -59,6 +60,20 @@ impl State {
         let mut first = BTreeSet::new();
         let (mut runs, mut wants_bytes) = (0, false);
         let mut keys = BTreeSet::new();
+        let waits = match self.unmet(&submit.needs) {
+            // One of them ended this moment: how, a submission finds out.
+            Ok(waits) => waits.unwrap_or_else(|| submit.needs.iter().map(|need| need.job.clone()).collect()),
+            Err(error) => {
+                let refused = |one: &Asked| Foreseen {
+                    would: "refuse",
+                    detail: error.message.clone(),
+                    hint: error.hint.clone(),
+                    ..unjudged(one)
+                };
+                let combinations = asked.iter().map(refused).collect();
+                return Ok(Foresight::Told { combinations, missing: Vec::new(), refusal: Some(error) });
+            }
+        };
         for one in &asked {
             let mut told = unjudged(one);
             if submit.unseen {
@@ -69,6 +84,14 @@ impl State {
                 continue;
             }
             match self.judge(one, &submit.lookup) {
+                Ok(verdict)
+                    if !waits.is_empty() && (submit.wait_for_device || !matches!(verdict, Verdict::Wait(_))) =>
+                {
+                    told.would = "block";
+                    told.detail = format!("decided once what it needs has succeeded: {}", named(&waits));
+                    told.job = waits.first().cloned();
+                    (runs, wants_bytes) = (runs + 1, true);
+                }
                 Ok(Verdict::Ask(key)) => drop(keys.insert(key)),
                 Err(error) => {
                     (told.would, told.detail, told.hint) = ("refuse", error.message.clone(), error.hint.clone());
