@@ -1,5 +1,6 @@
 //! 100,000 old jobs with their engines go while the farm works: how long that takes, and what claims notice of it. Windows
-//! in which the collection goes on and such in which it rests take turns.
+//! in which the collection goes on and such in which it rests take turns. `PLANFORGE_BENCH_COLLECT_S` ends it after so many
+//! seconds of collecting, wherever it is by then.
 
 use crate::{
     folder, now_ms,
@@ -36,8 +37,9 @@ pub async fn measure() -> Outcome {
     let policy = Policy { room_bytes: None, ..Policy::default() };
     let mut collection = bench.coordinator.farm().collection(policy, false).await?;
     let mut took = Duration::ZERO;
+    let most_s: u64 = std::env::var("PLANFORGE_BENCH_COLLECT_S").map_or(Ok(u64::MAX), |text| text.parse())?;
     let mut goes_on = true;
-    while goes_on {
+    while goes_on && took.as_secs() < most_s {
         work.go(&bench, WINDOW, &mut idle).await?;
         let rest = Arc::new(AtomicBool::new(false));
         let resting = rest.clone();
@@ -56,6 +58,9 @@ pub async fn measure() -> Outcome {
         took += took_now;
     }
     let told = collection.told();
+    if goes_on {
+        println!("gc: ended by PLANFORGE_BENCH_COLLECT_S before all was gone");
+    }
     println!(
         "gc: {} jobs and {} engines went in {:.0} s of collecting: {:.0} jobs/s",
         told.jobs,
