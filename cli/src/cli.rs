@@ -142,7 +142,7 @@ pub enum Command {
     Logs(logs::Args),
     /// Cancel jobs
     Cancel(cancel::Args),
-    /// Try the failed jobs of a request again
+    /// Try the failed and skipped jobs of a request again
     Retry(retry::Args),
     /// Bring finished engines here, verified: those that are locked, or a model's newest
     Fetch(fetch::Args),

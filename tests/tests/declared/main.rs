@@ -715,22 +715,19 @@ fn what_was_skipped_is_tried_again_behind_what_it_needs() {
     let bad = models::unknown_operators(&farm.path().join("bad.onnx"));
     let good = models::convolutions(&farm.path().join("good.onnx"), 1, 4, 8, 92);
     let [good, bad] = [&good, &bad].map(|path| path.to_str().expect("UTF-8"));
+    // Nothing begins before both are submitted.
+    let agents = farm.json(&["agents", "list"]);
+    let agent = agents["agents"][0]["id"].as_str().unwrap_or_else(|| panic!("{agents:#}"));
+    farm.json(&["agents", "drain", agent]);
     let first = farm.json(&["submit", bad, "--sku", sku]);
     let needed = first["jobs"][0]["id"].as_str().expect("an id");
-    // The first may have failed by now: then what needs it is refused at once, and nothing of it is submitted.
-    let mut submit = farm.cli(&["submit", good, "--sku", sku, "--needs", needed, "--wait", "--json"]);
-    submit.env("PLANFORGE_LOG", "off");
-    let output = process::run(submit);
-    if output.status.code() == Some(6) {
-        assert!(String::from_utf8_lossy(&output.stderr).contains(needed), "{output:?}");
-        return;
-    }
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let skipped: Value = serde_json::from_slice(&output.stdout).expect("one object");
-    let job = &skipped["jobs"][0];
-    assert_eq!(job["state"], "skipped", "{skipped:#}");
-    assert!(job["failure"]["message"].as_str().is_some_and(|message| message.contains(needed)), "{skipped:#}");
-    let request = skipped["request_id"].as_str().expect("an id");
+    let second = farm.json(&["submit", good, "--sku", sku, "--needs", needed]);
+    assert_eq!(second["jobs"][0]["state"], "blocked", "{second:#}");
+    farm.json(&["agents", "resume", agent]);
+    let job = farm.wait_ended(second["jobs"][0]["id"].as_str().expect("an id"));
+    assert_eq!(job["state"], "skipped", "{job:#}");
+    assert!(job["failure"]["message"].as_str().is_some_and(|message| message.contains(needed)), "{job:#}");
+    let request = second["request_id"].as_str().expect("an id");
     let output = process::run(farm.cli(&["retry", request, "--wait", "--json"]));
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let again: Value = serde_json::from_slice(&output.stdout).expect("one object");
