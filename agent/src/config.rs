@@ -1,6 +1,6 @@
 //! How an agent is run.
 
-use crate::host::{devices::DeviceSource, lock};
+use crate::host::{baselines, devices::DeviceSource, lock};
 use crate::{AgentError, host::lock::LockError};
 use planforge_client::{Endpoint, Identity, Token};
 use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
@@ -94,6 +94,9 @@ pub struct AgentConfig {
     pub limits: Limits,
     /// Fails jobs whose spec names plugins, whatever the farm allows: plugins are native code.
     pub refuse_plugins: bool,
+    /// Folder of the programs that measure by other runtimes, for requests that ask for one by name; `PLANFORGE_BASELINES`
+    /// names it.
+    pub baselines: Option<PathBuf>,
     /// Part of another command on this machine: ends at once instead of draining, and says little.
     pub embedded: bool,
 }
@@ -131,6 +134,7 @@ impl AgentConfig {
             devices,
             limits: Limits::default(),
             refuse_plugins: false,
+            baselines: baselines::of_environment(),
             embedded: false,
         })
     }

@@ -24,6 +24,7 @@ pub mod worker;
 
 pub use config::{AgentConfig, Limits};
 pub use error::AgentError;
+pub use host::baselines;
 pub use host::devices::{DeviceError, DeviceSource, HostDevices};
 pub use host::state::{AttemptKey, CEILINGS, ORACLES, models_folder};
 pub use log_fields::log_fields;

@@ -189,6 +189,7 @@ fn measure(plan: &Path, report: &Path, slower_percent: f64, budget_s: u64) -> Ou
         built_for: None,
         eval: None,
         inputs: None,
+        baselines: Vec::new(),
         calibration: None,
         plugins: Vec::new(),
         builds: 1,

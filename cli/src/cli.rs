@@ -7,8 +7,8 @@ use crate::commands::{
 use crate::{
     commands::{
         agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines,
-        events, fetch, gc, jobs, login, logs, man_pages, open, pins, plugins, projects, report, requests, retry,
-        submit, sync, watch,
+        events, fetch, gc, history, jobs, login, logs, man_pages, open, pins, plugins, projects, report, requests,
+        retry, submit, sync, watch,
     },
     examples, failure,
     settings::{self, Key, Layer},
@@ -183,6 +183,8 @@ pub enum Command {
     Probe(probe::Args),
     /// List finished engines
     Engines(engines::Args),
+    /// Show how fast a model's engines were, build after build, and since which build that is another
+    History(history::Args),
     #[cfg(feature = "local")]
     /// Show what a plan or an ONNX file holds
     Inspect(inspect::Args),

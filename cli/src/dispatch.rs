@@ -8,8 +8,8 @@ use crate::{
     cli::{Cli, Command},
     commands::{
         agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines,
-        events, fetch, gc, jobs, login, logs, man_pages, open, pins, plugins, projects, report, requests, retry,
-        submit, sync, watch,
+        events, fetch, gc, history, jobs, login, logs, man_pages, open, pins, plugins, projects, report, requests,
+        retry, submit, sync, watch,
     },
     context::Context,
     failure::Failure,
@@ -77,6 +77,7 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         #[cfg(feature = "local")]
         Command::Doctor(args) => doctor::run(&context, args),
         Command::Engines(args) => context.block_on(engines::run(&context, args)),
+        Command::History(args) => context.block_on(history::run(&context, args)),
         Command::Caches(args) => context.block_on(caches::run(&context, args)),
         #[cfg(feature = "local")]
         Command::Probe(args) => probe::run(&context, args),

@@ -22,6 +22,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge build model.onnx",
             "planforge build model.onnx --sku cpu-x86-64-v3 --threads 4 -o engines/",
             "planforge build model.onnx --eval labelled.npz  # counts its accuracy too",
+            "planforge build model.onnx --beside onnxruntime  # measures that too, and says how the engine stands to it",
             "planforge build model.onnx --shapes images:1..8..32x3x224x224 --sweep-batch 1,8,32",
         ],
     ),
@@ -94,6 +95,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge fetch 8af130014d3d9d34a1bd5d05a30e98bfb2bd7a0dd2b7a4f6a2b8c8f0a2f4c1d7 --card",
         ],
     ),
+    ("history", &["planforge history model.onnx", "planforge history model.onnx --sku t4 --json"]),
     (
         "sync",
         &[

@@ -65,6 +65,19 @@ pub struct MeasureAsk {
     /// those inputs are what is timed, too
     #[prost(bool, tag = "7")]
     pub time_inputs: bool,
+    /// other runtimes measured beside the engine, by name, ascending; none: none
+    #[prost(message, repeated, tag = "8")]
+    pub baselines: ::prost::alloc::vec::Vec<Baseline>,
+}
+/// Another runtime that is measured on the same device under the same lease.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Baseline {
+    /// a backend (onnxruntime), or a program that the agent's host has under this name
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// the model in the form that the program takes; empty: the ONNX file
+    #[prost(string, tag = "2")]
+    pub module_digest: ::prost::alloc::string::String,
 }
 /// A file that a measurement left beside its report: a profile export, a timeline. A blob by its digest.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

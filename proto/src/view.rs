@@ -174,6 +174,19 @@ pub struct MeasureView {
     /// They are what is timed, too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub time_inputs: bool,
+    /// Other runtimes measured beside the engine, by name, ascending.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub baselines: Vec<BaselineView>,
+}
+
+/// Another runtime that is measured beside an engine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BaselineView {
+    pub name: String,
+    /// The model in the form that its program takes; absent: the ONNX file.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub module_digest: String,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -183,15 +196,21 @@ fn is_usual(least: &u32) -> bool {
 
 impl From<v1::MeasureAsk> for MeasureView {
     fn from(ask: v1::MeasureAsk) -> Self {
-        let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs } = ask;
-        Self { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs }
+        let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs, baselines } =
+            ask;
+        let view = |v1::Baseline { name, module_digest }| BaselineView { name, module_digest };
+        let baselines = baselines.into_iter().map(view).collect();
+        Self { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs, baselines }
     }
 }
 
 impl From<MeasureView> for v1::MeasureAsk {
     fn from(view: MeasureView) -> Self {
-        let MeasureView { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs } = view;
-        Self { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs }
+        let MeasureView { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs, baselines } =
+            view;
+        let message = |BaselineView { name, module_digest }| v1::Baseline { name, module_digest };
+        let baselines = baselines.into_iter().map(message).collect();
+        Self { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs, baselines }
     }
 }
 

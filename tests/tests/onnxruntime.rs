@@ -109,3 +109,17 @@ fn a_model_is_benched_beside_its_baseline() {
     let unknown = command(home.path(), &[&arguments[..], &["--baseline", "tensorrt=99"]].concat()).output();
     assert!(!unknown.expect("planforge starts").status.success());
 }
+
+#[test]
+fn onnxruntime_is_measured_beside_a_native_engine_under_one_lease() {
+    let Some(home) = home() else { return };
+    let model = models::digits();
+    let arguments = ["build", model.to_str().unwrap(), "--threads", "1", "--beside", "onnxruntime"];
+    let document = process::run_json(command(home.path(), &arguments));
+    let report = &document["jobs"][0]["report"];
+    let baseline = &report["baselines"][0];
+    assert_eq!(baseline["name"], "onnxruntime", "{report:#}");
+    assert!(text(baseline, "library").starts_with("onnxruntime "), "{baseline:#}");
+    assert!(baseline["relative_rms"].as_f64().is_some_and(|rms| rms < 1e-4), "{baseline:#}");
+    assert!(baseline["latency_ms"]["median"].as_f64().is_some_and(|ms| ms > 0.0), "{baseline:#}");
+}

@@ -108,6 +108,7 @@ impl Job {
             built_for: None,
             eval: None,
             inputs: None,
+            baselines: Vec::new(),
             calibration: None,
             plugins: Vec::new(),
             builds: 1,

@@ -62,6 +62,8 @@ pub struct Shared {
     pub ceilings: PathBuf,
     /// Folder of how the reference stood against independent runtimes; workers read and write it.
     pub oracles: PathBuf,
+    /// Folder of the programs that measure by other runtimes.
+    pub baselines: Option<PathBuf>,
     pub refuse_plugins: bool,
     pub outbox: Outbox,
     pub lock_folder: PathBuf,

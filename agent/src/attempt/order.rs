@@ -6,7 +6,7 @@ use planforge_proto::v1;
 use planforge_types::{
     BuildSpec, Digest, FailureClass, Sku, Toolchain,
     fingerprint::DiscoveredDevice,
-    order::{BUILDS_MAX, CacheOrigin, MeasureAsk, WorkKind, WorkOrder},
+    order::{BUILDS_MAX, BaselineAsk, BaselineOrder, CacheOrigin, MeasureAsk, WorkKind, WorkOrder},
 };
 use std::{
     fmt::Display,
@@ -58,6 +58,7 @@ pub(super) struct OrderPaths {
     pub inputs: Option<PathBuf>,
     pub calibration: Option<PathBuf>,
     pub plugins: Vec<PathBuf>,
+    pub baselines: Vec<BaselineOrder>,
 }
 
 fn unreadable(field: &str, reason: impl Display) -> Failed {
@@ -103,10 +104,14 @@ impl JobOrder {
         if kind == WorkKind::Benchmark && plan.is_none() {
             return Err(unreadable("plan digest", "it is missing"));
         }
-        let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs } =
+        let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs, baselines } =
             job.measure.clone().unwrap_or_default();
         let inputs = optional("inputs", &inputs_digest)?;
-        let measure = MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs, time_inputs };
+        let read = |v1::Baseline { name, module_digest }| {
+            Ok(BaselineAsk { name, module: optional("module of a baseline", &module_digest)? })
+        };
+        let baselines = baselines.into_iter().map(read).collect::<Result<_, Failed>>()?;
+        let measure = MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs, time_inputs, baselines };
         measure.validate().map_err(|error| unreadable("measurement", error))?;
         Ok(Self {
             kind,
@@ -158,6 +163,7 @@ impl JobOrder {
             oracles: Some(paths.oracles),
             built_for: self.built_for,
             plan: paths.plan,
+            baselines: paths.baselines,
             eval: paths.eval,
             inputs: paths.inputs,
             calibration: paths.calibration,

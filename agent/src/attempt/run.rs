@@ -14,11 +14,15 @@ use super::{
     stopped,
     supervise::Supervision,
 };
-use crate::host::{lock::Holder, state::new_id};
+use crate::host::{baselines, lock::Holder, state::new_id};
 use futures::FutureExt as _;
 use planforge_client::{BlobError, backoff::Backoff};
 use planforge_proto::v1;
-use planforge_types::{Digest, FailureClass, fingerprint::DeviceKind, order::WorkKind};
+use planforge_types::{
+    Digest, FailureClass,
+    fingerprint::DeviceKind,
+    order::{BaselineAsk, BaselineOrder, WorkKind},
+};
 use std::{future::Future, panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
@@ -255,6 +259,13 @@ impl Attempt {
         for (index, digest) in order.spec.plugins.iter().enumerate() {
             plugins.extend(place(Some(*digest), &format!("plugin-{index}.so")).await?);
         }
+        let mut beside = Vec::with_capacity(order.measure.baselines.len());
+        for BaselineAsk { name, module } in &order.measure.baselines {
+            let module = place(*module, &format!("baseline-{name}.module")).await?;
+            let found = baselines::program(self.shared.baselines.as_deref(), name);
+            let (program, problem) = found.map_or_else(|why| (None, Some(why)), |program| (program, None));
+            beside.push(BaselineOrder { name: name.clone(), program, problem, module });
+        }
         let work = scratch.folder.join("work");
         let taken = match order.kind {
             WorkKind::Build => {
@@ -284,6 +295,7 @@ impl Attempt {
                 inputs: given,
                 calibration,
                 plugins,
+                baselines: beside,
             },
             taken,
         ))

@@ -203,6 +203,7 @@ impl Agent {
             caches: Caches::new(state.caches(), Joins::new(config.devices.clone())),
             ceilings: state.ceilings(),
             oracles: state.oracles(),
+            baselines: config.baselines.clone(),
             refuse_plugins: config.refuse_plugins,
             outbox: state.outbox(),
             lock_folder: config.lock_dir.clone(),

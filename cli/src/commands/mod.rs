@@ -29,6 +29,7 @@ pub mod events;
 pub mod explain;
 pub mod fetch;
 pub mod gc;
+pub mod history;
 #[cfg(feature = "local")]
 pub mod inspect;
 pub mod jobs;

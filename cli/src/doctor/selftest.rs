@@ -132,6 +132,7 @@ fn order(
         built_for: None,
         eval: None,
         inputs: None,
+        baselines: Vec::new(),
         calibration: None,
         plugins: Vec::new(),
         builds: 1,

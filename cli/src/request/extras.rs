@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use planforge_proto::{ErrorCode, v1};
 use planforge_types::{
     BuildSpec, Digest,
-    order::{BUILDS_MAX, MeasureAsk, WARM_UP_MAX_MS, WINDOWS_MAX, in_order},
+    order::{BUILDS_MAX, BaselineAsk, MeasureAsk, WARM_UP_MAX_MS, WINDOWS_MAX, in_order},
 };
 #[cfg(feature = "local")]
 use planforge_worker::verify::given::{self, GivenError};
@@ -35,6 +35,27 @@ pub struct MeasureArgs {
     /// Time those inputs too
     #[arg(long, requires = "inputs")]
     time_inputs: bool,
+    /// Measure another runtime beside the engine, under the same lease: onnxruntime, or what the agent's host has in the folder that PLANFORGE_BASELINES names there, with the model in the form it takes; repeat for several
+    #[arg(long, value_name = "NAME[=MODULE]", value_parser = Beside::parse)]
+    pub beside: Vec<Beside>,
+}
+
+/// Another runtime to be measured beside an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beside {
+    pub name: String,
+    /// The model in the form that it takes, such as an exported module of PyTorch's.
+    pub module: Option<PathBuf>,
+}
+
+impl Beside {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (name, module) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path)));
+        match module {
+            Some("") => Err(format!("'{text}' names no file behind the =")),
+            _ => Ok(Self { name: name.to_owned(), module: module.map(PathBuf::from) }),
+        }
+    }
 }
 
 impl MeasureArgs {
@@ -43,7 +64,13 @@ impl MeasureArgs {
         let (streams, batches) = (in_order(self.sweep_streams.clone()), in_order(self.sweep_batch.clone()));
         let (warm_up_ms, min_windows) = (self.warm_up_ms.unwrap_or(0), self.min_windows.unwrap_or(0));
         let (inputs, time_inputs) = (self.inputs.as_deref().map(digest_of).transpose()?, self.time_inputs);
-        let ask = MeasureAsk { streams, trace: self.trace, batches, warm_up_ms, min_windows, inputs, time_inputs };
+        let beside = |Beside { name, module }: &Beside| {
+            Ok::<_, Failure>(BaselineAsk { name: name.clone(), module: module.as_deref().map(digest_of).transpose()? })
+        };
+        let mut baselines = self.beside.iter().map(beside).collect::<Result<Vec<_>, _>>()?;
+        baselines.sort();
+        let trace = self.trace;
+        let ask = MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs, time_inputs, baselines };
         let example = "for example --sweep-streams 1,2,4,8, --sweep-batch 1,8,32";
         ask.validate().map_err(|why| Failure::usage(why).hint(example))?;
         Ok(ask)
@@ -60,6 +87,14 @@ pub fn ask_out(ask: &MeasureAsk) -> Option<v1::MeasureAsk> {
         min_windows: ask.min_windows,
         inputs_digest: ask.inputs.map(|inputs| inputs.to_string()).unwrap_or_default(),
         time_inputs: ask.time_inputs,
+        baselines: ask
+            .baselines
+            .iter()
+            .map(|baseline| v1::Baseline {
+                name: baseline.name.clone(),
+                module_digest: baseline.module.map(|module| module.to_string()).unwrap_or_default(),
+            })
+            .collect(),
     })
 }
 
@@ -120,6 +155,9 @@ impl Attached {
         let mut attached = Self::default();
         attached.eval = eval.map(|path| attached.add(path)).transpose()?;
         measure.inputs.as_deref().map(|path| attached.add(path)).transpose()?;
+        for module in measure.beside.iter().filter_map(|beside| beside.module.as_deref()) {
+            attached.add(module)?;
+        }
         Ok(attached)
     }
 

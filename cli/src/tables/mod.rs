@@ -5,7 +5,7 @@ pub mod declared;
 pub mod history;
 pub mod projects;
 pub mod report;
-mod specs;
+pub mod specs;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets::NOTHING};
 use planforge_proto::{v1, view};
@@ -79,7 +79,7 @@ fn figures(report_json: &str) -> Figures {
 }
 
 /// A table with what the mark at a median means below it, where one has it.
-fn explained(table: String, is_marked: bool) -> String {
+pub fn explained(table: String, is_marked: bool) -> String {
     if is_marked { format!("{table}{}\n", disturbance::legend(true)) } else { table }
 }
 

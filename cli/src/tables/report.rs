@@ -63,6 +63,7 @@ impl Facts<'_> {
         lines.extend(self.0.switches.iter().map(|switch| ("switch", switch_line(switch))));
         lines.extend(self.0.streams.iter().flat_map(stream_lines));
         lines.extend(self.0.batches.iter().flat_map(batch_lines));
+        lines.extend(self.0.baselines.iter().map(|baseline| ("beside", cut(&self.0.baseline_words(baseline)))));
         if let Some(build_ms) = self.0.build_ms {
             lines.push((
                 "build",

@@ -10,7 +10,7 @@ use planforge_identity::model::model_digest;
 use planforge_proto::{ApiError, ErrorCode, protocol, v1};
 use planforge_types::{
     BuildSpec, Digest, FailureClass, Lack, Sku, Toolchain,
-    order::{BUILDS_MAX, MeasureAsk},
+    order::{BUILDS_MAX, BaselineAsk, MeasureAsk},
 };
 use std::{
     collections::BTreeSet,
@@ -615,12 +615,22 @@ pub(super) fn builds(asked: u32) -> Result<u32, ApiError> {
 }
 
 pub(super) fn measure(asked: Option<v1::MeasureAsk>) -> Result<MeasureAsk, ApiError> {
-    let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs } =
+    let v1::MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs_digest, time_inputs, baselines } =
         asked.unwrap_or_default();
     let inputs = optional_digest("the inputs' digest", &inputs_digest)?;
-    let ask = MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs, time_inputs };
+    let read = |v1::Baseline { name, module_digest }| {
+        let module = optional_digest("the digest of a baseline's module", &module_digest)?;
+        Ok::<_, ApiError>(BaselineAsk { name, module })
+    };
+    let baselines = baselines.into_iter().map(read).collect::<Result<_, _>>()?;
+    let ask = MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs, time_inputs, baselines };
     ask.validate().map_err(invalid)?;
     Ok(ask)
+}
+
+fn baseline_out(ask: &BaselineAsk) -> v1::Baseline {
+    let module_digest = ask.module.map(|module| module.to_string()).unwrap_or_default();
+    v1::Baseline { name: ask.name.clone(), module_digest }
 }
 
 fn measure_out(ask: &MeasureAsk) -> Option<v1::MeasureAsk> {
@@ -632,6 +642,7 @@ fn measure_out(ask: &MeasureAsk) -> Option<v1::MeasureAsk> {
         min_windows: ask.min_windows,
         inputs_digest: ask.inputs.map(|inputs| inputs.to_string()).unwrap_or_default(),
         time_inputs: ask.time_inputs,
+        baselines: ask.baselines.iter().map(baseline_out).collect(),
     })
 }
 

@@ -187,7 +187,7 @@ impl Farm {
         if request.refresh_disturbed && matches!(what, SubmitWhat::Benchmark(_)) {
             return Err(invalid("a benchmark measures anew whatever is stored; leave the refresh out"));
         }
-        let (missing, unseen) = self.missing_blobs(actor, &what, eval.into_iter().chain(measure.inputs)).await?;
+        let (missing, unseen) = self.missing_blobs(actor, &what, eval.into_iter().chain(measure.files())).await?;
         let over_quota = self.over_bytes_quota(&project).await?.or(self.blobs().room_for_work().err());
         Ok(Submit {
             actor: actor.name.clone(),

@@ -11,7 +11,10 @@ use planforge_coordinator::{
         Count, EngineFilter, EventFilter, JobFilter, JobOrder, MemStore, ReportFilter, SqliteStore, Store, StoreError,
     },
 };
-use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Toolchain, order::MeasureAsk};
+use planforge_types::{
+    BuildSpec, Digest, EngineKey, FailureClass, Toolchain,
+    order::{BaselineAsk, MeasureAsk},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -242,8 +245,18 @@ async fn engines(store: &dyn Store, epoch: u64) {
     assert_eq!(known.reports.keys().map(|covered| covered.eval).collect::<Vec<_>>(), [Some(eval)]);
     assert_eq!(known.report, Some(Digest::of(b"{\"n\":2}")));
     let (streams, batches, inputs) = (vec![1, 4], vec![1, 32], Some(Digest::of(b"inputs")));
-    let measure =
-        MeasureAsk { streams, trace: true, batches, warm_up_ms: 500, min_windows: 9, inputs, time_inputs: true };
+    let module = Some(Digest::of(b"module"));
+    let baselines = vec![BaselineAsk { name: "torch-compile".into(), module }];
+    let measure = MeasureAsk {
+        streams,
+        trace: true,
+        batches,
+        warm_up_ms: 500,
+        min_windows: 9,
+        inputs,
+        time_inputs: true,
+        baselines,
+    };
     let artifact = ArtifactRef { name: "t.nsys-rep".into(), digest: Digest::of(b"t"), size_bytes: 9 };
     let swept = Report {
         measure: measure.clone(),

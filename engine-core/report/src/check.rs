@@ -6,7 +6,8 @@
 //! throughput, and the windows; of an interval only that the median lies inside, for how it is computed is refined from
 //! version to version. What a report of another version does not state is not held.
 
-use crate::{REPORT_SCHEMA_VERSION, Report, Samples, SamplesError};
+use crate::{Baseline, REPORT_SCHEMA_VERSION, Report, Samples, SamplesError, WindowRecord};
+use planforge_stats::{LatencyStats, MedianInterval};
 use serde::Deserialize;
 
 /// Samples are whole nanoseconds; figures of versions that did not round first differ by less than this.
@@ -63,35 +64,13 @@ impl Report {
     /// # Errors
     /// When the samples cannot be read.
     pub fn contradiction(&self) -> Result<Option<Contradiction>, SamplesError> {
-        let stats = &self.latency_ms;
-        let interval = self.interval().ok();
-        let latency_ms = StatedLatency {
-            count: Some(stats.count),
-            median: Some(stats.median),
-            mean: Some(stats.mean),
-            stddev: Some(stats.stddev),
-            min: Some(stats.min),
-            max: Some(stats.max),
-            p50: Some(stats.p50),
-            p90: Some(stats.p90),
-            p95: Some(stats.p95),
-            p99: Some(stats.p99),
-            ci_low: interval.map(|interval| interval.low),
-            ci_high: interval.map(|interval| interval.high),
-            ci_rule: Some(stats.interval_rule),
-        };
-        let window = |window: &crate::WindowRecord| StatedWindow {
-            iterations: u64::from(window.iterations),
-            median_ms: Some(window.median_ms),
-            tainted: window.tainted.clone(),
-            kept_tainted: window.kept_tainted,
-        };
         let stated = Stated {
             batch: Some(self.batch),
-            latency_ms,
+            latency_ms: StatedLatency::of(&self.latency_ms, self.interval().ok()),
             throughput_per_s: Some(self.throughput_per_s),
-            windows: Some(self.windows.iter().map(window).collect()),
+            windows: Some(self.windows.iter().map(StatedWindow::of).collect()),
             samples: Some(self.samples.clone()),
+            baselines: self.baselines.iter().map(StatedBaseline::of).collect(),
         };
         stated.contradiction()
     }
@@ -101,6 +80,8 @@ impl Report {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Stated {
+    /// What other runtimes took, each of its own samples.
+    baselines: Vec<StatedBaseline>,
     batch: Option<u64>,
     latency_ms: StatedLatency,
     throughput_per_s: Option<f64>,
@@ -108,7 +89,15 @@ struct Stated {
     samples: Option<Samples>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
+struct StatedBaseline {
+    latency_ms: StatedLatency,
+    windows: Option<Vec<StatedWindow>>,
+    samples: Option<Samples>,
+}
+
+#[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 struct StatedLatency {
     count: Option<u64>,
@@ -126,7 +115,7 @@ struct StatedLatency {
     ci_rule: Option<u32>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 struct StatedWindow {
     iterations: u64,
@@ -135,7 +124,46 @@ struct StatedWindow {
     kept_tainted: bool,
 }
 
+impl StatedBaseline {
+    fn of(baseline: &Baseline) -> Self {
+        Self {
+            latency_ms: StatedLatency::of(&baseline.latency_ms, baseline.latency_ms.interval.ok()),
+            windows: Some(baseline.windows.iter().map(StatedWindow::of).collect()),
+            samples: Some(baseline.samples.clone()),
+        }
+    }
+}
+
+impl StatedLatency {
+    fn of(stats: &LatencyStats, interval: Option<MedianInterval>) -> Self {
+        Self {
+            count: Some(stats.count),
+            median: Some(stats.median),
+            mean: Some(stats.mean),
+            stddev: Some(stats.stddev),
+            min: Some(stats.min),
+            max: Some(stats.max),
+            p50: Some(stats.p50),
+            p90: Some(stats.p90),
+            p95: Some(stats.p95),
+            p99: Some(stats.p99),
+            ci_low: interval.map(|interval| interval.low),
+            ci_high: interval.map(|interval| interval.high),
+            ci_rule: Some(stats.interval_rule),
+        }
+    }
+}
+
 impl StatedWindow {
+    fn of(window: &WindowRecord) -> Self {
+        Self {
+            iterations: u64::from(window.iterations),
+            median_ms: Some(window.median_ms),
+            tainted: window.tainted.clone(),
+            kept_tainted: window.kept_tainted,
+        }
+    }
+
     fn counts(&self) -> bool {
         self.tainted.is_empty() || self.kept_tainted
     }
@@ -145,7 +173,18 @@ impl Stated {
     fn contradiction(&self) -> Result<Option<Contradiction>, SamplesError> {
         let Some(samples) = &self.samples else { return Ok(None) };
         let samples = samples.decode()?;
-        Ok(self.windows_contradict(&samples).or_else(|| self.figures_contradict(&samples)))
+        let own = self.windows_contradict(&samples).or_else(|| self.figures_contradict(&samples));
+        if own.is_some() {
+            return Ok(own);
+        }
+        for (index, baseline) in self.baselines.iter().enumerate() {
+            let StatedBaseline { latency_ms, windows, samples } = baseline.clone();
+            if let Some(mut found) = (Stated { latency_ms, windows, samples, ..Stated::default() }).contradiction()? {
+                found.field = format!("baselines[{index}].{}", found.field);
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     /// The windows that count have to cover the samples, each with the median of its own.

@@ -3,6 +3,7 @@
 //! A report is a document of its own that names the plan's digest: measurements keep coming after the build.
 
 mod agreement;
+mod baseline;
 pub mod best;
 pub mod card;
 mod ceilings;
@@ -21,6 +22,7 @@ pub mod samples;
 pub mod testing;
 
 pub use agreement::Agreement;
+pub use baseline::Baseline;
 pub use ceilings::{Bound, Ceilings, Rates, Roofline};
 pub use check::Contradiction;
 pub use detail::{
@@ -104,6 +106,9 @@ pub struct Report {
     pub streams: Option<StreamSweep>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batches: Option<BatchSweep>,
+    /// Other runtimes on the same device and inputs, measured under the same lease.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub baselines: Vec<Baseline>,
     /// Set when the engine was built more than once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "lottery")]

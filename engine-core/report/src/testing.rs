@@ -108,6 +108,7 @@ pub fn sample_report(centre_ms: f64) -> Report {
         switches: Vec::new(),
         streams: None,
         batches: None,
+        baselines: Vec::new(),
         selection: None,
         cache: None,
         artifacts: Vec::new(),

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`interval`] | quantiles, and an interval for the median that counts windows |
 //! | [`alike`] | how much neighbouring windows resemble each other, and what that does to their spread |
+//! | [`change`] | since which measurement of a series its level is another |
 //! | [`student`] | Student's t |
 //! | [`latency`] | the statistics of one measurement, and how they are written |
 //! | [`ratio`] | the interval of a ratio of medians, the same from either side |
@@ -11,6 +12,7 @@
 //! Must not know: where samples come from, what is compared, what a verdict is.
 
 pub mod alike;
+pub mod change;
 pub mod interval;
 pub mod latency;
 pub mod ratio;

@@ -53,6 +53,9 @@ pub struct WorkOrder {
     pub oracles: Option<PathBuf>,
     /// For `benchmark`: the plan to measure.
     pub plan: Option<PathBuf>,
+    /// What is measured beside the engine, in the order of `measure.baselines`.
+    #[serde(default)]
+    pub baselines: Vec<BaselineOrder>,
     /// For `benchmark`: what the plan was built for, where that may differ from `sku`; its results are then marked.
     #[serde(default)]
     pub built_for: Option<Sku>,
@@ -85,6 +88,19 @@ pub struct WorkOrder {
     pub allow_inaccurate: bool,
     /// The device is a scripted double: marked wherever the report is shown.
     pub simulated: bool,
+}
+
+/// Another runtime that is to be measured beside the engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BaselineOrder {
+    pub name: String,
+    /// The program that answers to this name at the agent; `None`: it has none of that name, a backend may.
+    pub program: Option<PathBuf>,
+    /// Why its program is not run.
+    #[serde(default)]
+    pub problem: Option<String>,
+    /// The model in the form that the program takes.
+    pub module: Option<PathBuf>,
 }
 
 fn one_build() -> u32 {
@@ -146,6 +162,41 @@ pub struct MeasureAsk {
     /// Those inputs are what is timed, too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub time_inputs: bool,
+    /// Other runtimes that are measured on the same device under the same lease, by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub baselines: Vec<BaselineAsk>,
+}
+
+/// Another runtime that somebody wants to see beside the engine.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BaselineAsk {
+    /// A backend (`onnxruntime`), or what the agent's host calls a program of its own (`torch-compile`).
+    pub name: String,
+    /// The model in the form that the program takes, such as an exported module of PyTorch's; none: the ONNX file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<Digest>,
+}
+
+/// Most baselines of one measurement.
+pub const BASELINES_MAX: usize = 8;
+
+/// Longest name of a baseline.
+const BASELINE_NAME_MAX: usize = 64;
+
+impl BaselineAsk {
+    /// Refuses what is no name: it is looked for among the files of a folder.
+    fn validate(&self) -> Result<(), String> {
+        let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+        let begins = self.name.starts_with(|c: char| c.is_ascii_lowercase());
+        if !begins || self.name.len() > BASELINE_NAME_MAX || !self.name.chars().all(letters) {
+            let name = self.name.escape_debug();
+            return Err(format!(
+                "'{name}' is no name of a baseline: small letters, digits, - and _, {BASELINE_NAME_MAX} at most"
+            ));
+        }
+        Ok(())
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -169,6 +220,11 @@ impl MeasureAsk {
         all.into_iter().filter(|(asked, _)| *asked).map(|(_, extra)| extra).collect()
     }
 
+    /// The files that it names.
+    pub fn files(&self) -> impl Iterator<Item = Digest> {
+        self.inputs.into_iter().chain(self.baselines.iter().filter_map(|baseline| baseline.module))
+    }
+
     /// Whether nothing beside the usual is asked for.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -179,7 +235,8 @@ impl MeasureAsk {
         let has = |own: &[u32], asked: &[u32]| asked.iter().all(|number| own.contains(number));
         let long_enough = self.warm_up_ms >= other.warm_up_ms && self.min_windows >= other.min_windows;
         let swept = has(&self.streams, &other.streams) && has(&self.batches, &other.batches);
-        (self.trace || !other.trace) && swept && long_enough && self.same_inputs(other)
+        let beside = other.baselines.iter().all(|baseline| self.baselines.contains(baseline));
+        (self.trace || !other.trace) && swept && beside && long_enough && self.same_inputs(other)
     }
 
     /// Whether both compare, and time, the same inputs: what was found right, wrong or fast on some says nothing of
@@ -204,6 +261,12 @@ impl MeasureAsk {
             min_windows: self.min_windows.max(other.min_windows),
             inputs: self.inputs,
             time_inputs: self.time_inputs,
+            baselines: {
+                let mut all = [self.baselines.clone(), other.baselines.clone()].concat();
+                all.sort();
+                all.dedup();
+                all
+            },
         }
     }
 
@@ -226,6 +289,13 @@ impl MeasureAsk {
             if !numbers.windows(2).all(|pair| pair[0] < pair[1]) {
                 return Err(format!("a {name} sweep names each number once, in ascending order"));
             }
+        }
+        if self.baselines.len() > BASELINES_MAX {
+            return Err(format!("a measurement has at most {BASELINES_MAX} baselines, not {}", self.baselines.len()));
+        }
+        self.baselines.iter().try_for_each(BaselineAsk::validate)?;
+        if !self.baselines.windows(2).all(|pair| pair[0].name < pair[1].name) {
+            return Err("a measurement names each baseline once, in alphabetical order".into());
         }
         if self.warm_up_ms > WARM_UP_MAX_MS {
             return Err(format!("a warm-up takes at most {WARM_UP_MAX_MS} ms, not {}", self.warm_up_ms));

@@ -7,10 +7,10 @@ use crate::{
     failure::Failure,
     local::{ceilings_folder, oracles_folder},
     local_worker, portability,
-    request::{self, models},
+    request::{self, extras::Beside, models},
     tables,
 };
-use planforge_agent::HostDevices;
+use planforge_agent::{HostDevices, baselines};
 use planforge_backend::PlanIdentity;
 use planforge_device::CpuLevel;
 use planforge_proto::ErrorCode;
@@ -24,7 +24,7 @@ use planforge_report::{
 use planforge_types::{
     BuildSpec, Digest, EngineKey, Precision, Sku, Toolchain, ToolchainConstraint,
     fingerprint::{DeviceKind, DiscoveredDevice},
-    order::{WorkKind, WorkOrder},
+    order::{BaselineOrder, WorkKind, WorkOrder},
     resolve::resolve_toolchain,
 };
 use serde::Serialize;
@@ -276,6 +276,7 @@ impl Bench<'_> {
             built_for: None,
             eval: self.args.eval.as_deref().map(absolute).transpose()?,
             inputs: self.args.measure.inputs.as_deref().map(absolute).transpose()?,
+            baselines: self.args.measure.beside.iter().map(beside).collect::<Result<_, Failure>>()?,
             calibration: None,
             plugins: Vec::new(),
             builds: 1,
@@ -291,4 +292,12 @@ impl Bench<'_> {
     fn measure(&self, order: &WorkOrder) -> Result<Report, Failure> {
         local_worker::run(self.context.printer, order, &self.device.fingerprint, self.context.verbose > 0)
     }
+}
+
+/// A runtime to be measured beside the engine, as an agent of this machine would find it.
+fn beside(asked: &Beside) -> Result<BaselineOrder, Failure> {
+    let found = baselines::program(baselines::of_environment().as_deref(), &asked.name);
+    let (program, problem) = found.map_or_else(|why| (None, Some(why)), |program| (program, None));
+    let module = asked.module.as_deref().map(absolute).transpose()?;
+    Ok(BaselineOrder { name: asked.name.clone(), program, problem, module })
 }

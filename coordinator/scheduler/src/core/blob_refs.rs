@@ -84,8 +84,8 @@ impl Job {
     }
 
     /// Files that it was given beside the model.
-    pub fn given(&self) -> impl Iterator<Item = Digest> + use<> {
-        [self.spec.calibration, self.eval, self.measure.inputs].into_iter().flatten()
+    pub fn given(&self) -> impl Iterator<Item = Digest> {
+        [self.spec.calibration, self.eval].into_iter().flatten().chain(self.measure.files())
     }
 
     /// Projects that asked for it.

@@ -87,6 +87,7 @@ pub(super) fn assemble(parts: Parts<'_>) -> Report {
         switches: extra.switches,
         streams: extra.streams,
         batches: extra.batches,
+        baselines: extra.baselines,
         selection: parts.selection,
         cache: built.cache,
         artifacts: parts.artifacts.iter().map(artifact_ref).collect(),

@@ -13,8 +13,8 @@ use crate::measure::{Clock as _, Measurement, sweep};
 use planforge_backend::Meter;
 use planforge_device::telemetry::Telemetry;
 use planforge_report::{
-    BatchSweep, Ceilings, Finding, LatencySplit, LayerTime, PartStats, ProfilePoint, ProfileSwitch, ShapePoint,
-    StreamSweep,
+    Baseline, BatchSweep, Ceilings, Finding, LatencySplit, LayerTime, PartStats, ProfilePoint, ProfileSwitch,
+    ShapePoint, StreamSweep,
 };
 use planforge_types::{BackendError, DimRange, NamedTensors, OptimizationProfile};
 use std::{collections::BTreeMap, path::Path};
@@ -41,6 +41,7 @@ pub(super) struct ExtraMeasurements {
     pub streams: Option<StreamSweep>,
     pub batches: Option<BatchSweep>,
     pub ceilings: Option<Ceilings>,
+    pub baselines: Vec<Baseline>,
     pub findings: Vec<Finding>,
 }
 
@@ -132,6 +133,7 @@ impl Job<'_> {
             let told = extra.ceilings.as_ref().map(|ceilings| ceilings.findings(&extra.layers));
             extra.findings.extend(told.unwrap_or_default());
         }
+        extra.baselines = self.baselines(loaded, telemetry, &mut extra.findings)?;
         self.may_go_on("the report")?;
         Ok(extra)
     }

@@ -1,5 +1,6 @@
 //! One job from order to report, in a process of its own; what is said there and back is in [`planforge_types::order`].
 
+mod baselines;
 mod batches;
 mod ceilings;
 mod document;

@@ -76,6 +76,7 @@ pub fn run(
             order,
             compiler: &**compiler,
             oracle: compilers.iter().filter(|other| other.backend() != backend).find_map(|other| other.oracle()),
+            others: compilers.iter().map(|other| &**other).filter(|other| other.backend() != backend).collect(),
             second: compilers.iter().find_map(|compiler| compiler.oracle()),
             known: order.oracles.as_deref().map(Agreements::new),
             outlet: &outlet,
@@ -146,6 +147,8 @@ pub(super) struct Job<'a> {
     pub compiler: &'a dyn Compiler,
     /// Of another backend, when one has any.
     pub oracle: Option<Box<dyn Oracle>>,
+    /// The backends that are not the job's, for baselines.
+    pub others: Vec<&'a dyn Compiler>,
     /// Of any backend: the reference is held against it, not the engine.
     pub second: Option<Box<dyn Oracle>>,
     /// What this host compared before.
@@ -471,11 +474,7 @@ impl Job<'_> {
         phases: &mut Phases,
     ) -> Result<Measured, BackendError> {
         let measured_unix_ms = unix_ms();
-        let config = MeasureConfig {
-            strict_budget: self.order.strict_measure_budget,
-            ..MeasureConfig::within(self.order.measure_budget_ms as f64, self.threads())
-        }
-        .at_least(self.order.measure.warm_up_ms, self.order.measure.min_windows);
+        let config = self.headline_config();
         if let Some(words) = measure::announced(loaded.meter.pacing(), &config) {
             log(&words);
         }
@@ -488,6 +487,13 @@ impl Job<'_> {
             result
         })?;
         Ok(Measured { built, loaded, measurement, measured_unix_ms, selection: None })
+    }
+
+    /// How the headline is measured, and what is put beside it.
+    pub fn headline_config(&self) -> MeasureConfig {
+        let usual = MeasureConfig::within(self.order.measure_budget_ms as f64, self.threads());
+        MeasureConfig { strict_budget: self.order.strict_measure_budget, ..usual }
+            .at_least(self.order.measure.warm_up_ms, self.order.measure.min_windows)
     }
 
     fn threads(&self) -> u32 {

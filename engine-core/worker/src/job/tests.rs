@@ -18,6 +18,7 @@ use planforge_types::{
 };
 use std::{cell::Cell, fs, io, path::Path, time::Instant};
 
+mod baselines;
 mod given;
 mod oracle;
 
@@ -198,6 +199,7 @@ impl Fixture {
             built_for: None,
             eval: None,
             inputs: None,
+            baselines: Vec::new(),
             calibration: None,
             plugins: Vec::new(),
             builds: 1,

@@ -256,6 +256,7 @@ impl Fixture {
             built_for: None,
             eval: None,
             inputs: None,
+            baselines: Vec::new(),
             calibration: None,
             plugins: Vec::new(),
             builds: row_ms.len() as u32,
