@@ -58,7 +58,7 @@ impl Heat<'_> {
     pub fn svg(&self) -> String {
         let named = self.rows.iter().chain([&self.axes.0]).map(|name| name.chars().count()).max().unwrap_or(0);
         let left = 14.0 + named.min(NAME_CHARACTERS) as f64 * CHARACTER;
-        let width = (left + COLUMN * self.columns.len() as f64 + 8.0).max(320.0);
+        let width = (left + COLUMN * self.columns.len() as f64 + 8.0).max(560.0);
         let size = (width, 64.0 + ROW * self.rows.len() as f64);
         let mut svg = self.caption.open(size, &self.words());
         svg.text("t", (left - 8.0, 48.0), Anchor::End, self.axes.0);

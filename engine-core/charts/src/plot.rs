@@ -9,6 +9,9 @@ use crate::{
 /// Series that differ in marker, dash, pattern and colour; later ones begin again.
 pub const SERIES: usize = 6;
 
+/// Characters of a title above a chart; who hears it hears all.
+const TITLE_CHARACTERS: usize = 64;
+
 /// What a chart's numbers rest on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Basis {
@@ -47,6 +50,7 @@ impl Caption<'_> {
     pub(crate) fn open(&self, size: (f64, f64), words: &str) -> Svg {
         let basis = self.basis.words();
         let mut svg = Svg::new(self.id, size, self.title, &format!("{words} ({basis})"));
+        svg.text("z", (4.0, 12.0), Anchor::Start, &shortened(self.title, TITLE_CHARACTERS));
         svg.text("q", (size.0 - 4.0, 11.0), Anchor::End, basis);
         svg
     }
