@@ -174,7 +174,6 @@ fn five_devices_of_two_hundred_layers_fit() {
     };
     let reports: Vec<Report> = [1.0, 1.4, 2.0, 3.0, 5.0].map(of).into();
     let [page, text, _] = documents(&reports);
-    println!("{} bytes of HTML, {} of Markdown", page.len(), text.len());
     assert!(page.len() <= MOST_BYTES, "{} bytes", page.len());
     // What a comment of a pull request may hold.
     assert!(text.len() <= 65_536, "{} bytes", text.len());
