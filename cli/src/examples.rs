@@ -133,6 +133,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge report nnbhxwhshg30",
             "planforge report engines/model.t4.plan --all",
             "planforge report nnbhxwhshg30 --artifacts traces/",
+            "planforge report nnbhxwhshg30 h6f2ypze9gqk -o report.html",
+            "planforge report report.json --format markdown",
         ],
     ),
     (

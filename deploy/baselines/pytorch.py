@@ -11,6 +11,7 @@ engine's inputs and device. Which way is told by the name that the baseline was 
 | `torch-compile` | torch.compile; on GPUs with mode reduce-overhead, which uses CUDA graphs |
 | `torch-max-autotune` | torch.compile with mode max-autotune |
 
+A module that does not run converted to half precision, because its graph names types, runs under autocast, and says so.
 Half-precision convolutions run with channels last. On GPUs every execution is timed by events around it, calls queued
 one after the other, as the engine's headline is; on CPUs from its call to its end. Inputs and outputs stay on the device.
 How a program like this one is spoken to: docs/baselines.md.
@@ -123,6 +124,39 @@ def outputs_file(order, outputs, output_names):
     return str(path)
 
 
+def halved(module, kind, inputs, device):
+    """A copy of the module in half precision; nothing where it does not run so."""
+    import copy
+
+    import torch
+
+    half = copy.deepcopy(module).to(dtype=kind)
+    own = lambda tensor: tensor.to(device=device, dtype=kind) if tensor.is_floating_point() else tensor.to(device)
+    try:
+        with torch.inference_mode():
+            half(*[own(tensor) for tensor in inputs])
+        return half
+    except RuntimeError as error:
+        print(f"not in {kind}: {str(error).splitlines()[0]}", file=sys.stderr)
+        return None
+
+
+def autocast(module, kind, device):
+    """The module as it is, with its products and convolutions in half precision."""
+    import torch
+
+    class Autocast(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = module
+
+        def forward(self, *inputs):
+            with torch.autocast(device, dtype=kind):
+                return self.module(*inputs)
+
+    return Autocast()
+
+
 def timed(run, iterations, device):
     """Milliseconds of each of so many executions."""
     import torch
@@ -165,10 +199,15 @@ def main():
     kind = getattr(torch, TYPES[precision])
     module, names = load(order["module"])
     inputs = arguments(order, names)
-    module = module.to(device=device, dtype=kind)
+    given = module.to(device=device)
+    module = given.to(dtype=kind) if kind == torch.float32 else halved(given, kind, inputs, device)
     own = lambda tensor: tensor.to(device=device, dtype=kind) if tensor.is_floating_point() else tensor.to(device)
-    inputs = [own(tensor) for tensor in inputs]
     settings = {"precision": precision, "mode": order["name"].removeprefix("torch-")}
+    if module is None:
+        settings["precision"] += " by autocast"
+        module = autocast(given, kind, device)
+        own = lambda tensor: tensor.to(device=device)
+    inputs = [own(tensor) for tensor in inputs]
     if device == "cuda" and kind != torch.float32 and any(tensor.dim() == 4 for tensor in inputs):
         module = module.to(memory_format=torch.channels_last)
         last = torch.channels_last

@@ -1,4 +1,6 @@
-//! `planforge report`: the measurements of a job, engine or plan.
+//! `planforge report`: the measurements of jobs, engines and plans, on a screen or as a document.
+
+mod document;
 
 use crate::{
     context::Context,
@@ -8,54 +10,100 @@ use crate::{
     reports::{self, Found},
     tables,
 };
+use document::Format;
+use planforge_advice::{advise, bound};
 use planforge_proto::{ErrorCode, view::ArtifactView};
 use planforge_report::{
     Report,
     compare::portability::{Portability, portability},
+    schema::SCHEMA,
 };
 use planforge_types::shown;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Job, engine key, plan file or its digest, or report file
-    what: String,
+    /// Jobs, engine keys, plan files or their digests, report files; several are shown beside each other
+    #[arg(value_name = "WHAT", required_unless_present = "schema")]
+    what: Vec<String>,
     /// Every measurement, newest first; only the newest by default, but all that a file holds
     #[arg(long)]
     all: bool,
     /// Bring the files that the measurement left (a timeline, profile exports) to this folder
     #[arg(long, value_name = "DIR", conflicts_with = "all")]
     artifacts: Option<PathBuf>,
+    /// Write a document instead: one HTML file, Markdown for a pull request, CSV with a figure a line, or the JSON
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// Write the document to this file; its ending names the format
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print the JSON Schema of reports
+    #[arg(long, conflicts_with_all = ["what", "all", "artifacts", "format", "output"])]
+    schema: bool,
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let (found, own) = if reports::is_report_file(Path::new(&args.what)) {
-        let found: Vec<_> = reports::read_file(Path::new(&args.what))?.into_iter().map(Found::alone).collect();
+    if args.schema {
+        context.printer.data(SCHEMA)?;
+        return context.printer.object(&serde_json::from_str::<serde_json::Value>(SCHEMA).unwrap_or_default());
+    }
+    let format = document::format(args.format, args.output.as_deref())?;
+    let (found, own) = if reports::all_are_files(&args.what) {
+        let read = args.what.iter().map(|name| reports::read_file(Path::new(name)));
+        let found: Vec<_> = read.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().map(Found::alone).collect();
         let own = portability::own_engines_at_hand(context, found.iter().map(|found| &found.report)).await;
         (found, own)
     } else {
         Farm::with(context, Need::Answers, async |farm| look(context, farm, &args).await).await?
     };
-    let cells: Vec<_> = found.iter().map(|found| portability(&found.report, &own)).collect();
-    let texts: Vec<_> = found.iter().zip(&cells).map(|(found, cell)| text(found, cell.as_ref())).collect();
-    context.printer.data(&texts.join("\n"))?;
+    // Of several reports one may be the engine that another is held against.
+    let known = || own.iter().chain(found.iter().map(|found| &found.report));
+    let cells: Vec<_> = found.iter().map(|found| portability(&found.report, known())).collect();
+    let all: Vec<Report> = known().cloned().collect();
+    let advice: Vec<_> = found.iter().map(|found| advise(&found.report, &all)).collect();
+    let bounds: Vec<_> = found.iter().map(|found| bound::of_engine(&found.report)).collect();
+    let texts = found.iter().enumerate().map(|(index, found)| {
+        let told = tables::advice::render(bounds[index].as_ref(), &advice[index]);
+        format!("{}{told}", text(found, cells[index].as_ref()))
+    });
+    let texts: Vec<String> = texts.collect();
     let artifacts: Vec<Vec<ArtifactView>> =
         found.iter().map(|found| found.artifacts.iter().cloned().map(Into::into).collect()).collect();
     let reports: Vec<_> = found.into_iter().map(|found| found.report).collect();
-    context.printer.object(&serde_json::json!({ "reports": reports, "artifacts": artifacts, "portability": cells }))
+    let object = serde_json::json!({
+        "reports": reports, "artifacts": artifacts, "portability": cells, "bounds": bounds, "advice": advice,
+    });
+    if let Some(format) = format {
+        let document = document::render(format, &reports, &cells, &own, &object)?;
+        return document::write(context, args.output.as_deref(), &document, &object);
+    }
+    context.printer.data(&texts.join("\n"))?;
+    context.printer.object(&object)
 }
 
 /// The reports that were asked for, and those of the engines that foreign plans among them are held against.
 async fn look(context: &Context<'_>, farm: &Farm, args: &Args) -> Result<(Vec<Found>, Vec<Report>), Failure> {
-    let mut found = reports::find_all(context, farm, &args.what).await?;
-    if !args.all {
-        found.truncate(1);
+    let mut found = Vec::new();
+    for name in &args.what {
+        let mut named = reports::find_all(context, farm, name).await?;
+        // Of what is named beside others a file brings all that it holds.
+        if !args.all && !reports::is_report_file(Path::new(name)) {
+            named.truncate(1);
+        }
+        found.extend(named);
     }
     let own = portability::own_engines(farm, found.iter().map(|found| &found.report)).await?;
+    if args.artifacts.is_some() && args.what.len() > 1 {
+        return Err(Failure::usage("--artifacts brings the files of one report").hint("name one job, engine or plan"));
+    }
     let (Some(folder), Some(newest)) = (&args.artifacts, found.first()) else { return Ok((found, own)) };
     if newest.artifacts.is_empty() {
-        return Err(Failure::new(ErrorCode::NotFound, format!("the newest report of '{}' left no files", args.what))
-            .hint("ask for a timeline with: planforge bench --on SKU PLAN --trace"));
+        return Err(Failure::new(
+            ErrorCode::NotFound,
+            format!("the newest report of '{}' left no files", args.what[0]),
+        )
+        .hint("ask for a timeline with: planforge bench --on SKU PLAN --trace"));
     }
     for artifact in &newest.artifacts {
         // A coordinator must not choose where on this machine a file lands.

@@ -1,5 +1,6 @@
 //! How jobs, devices, engines and reports look to people: plain tables, one row each, nothing by colour alone.
 
+pub mod advice;
 pub mod comparison;
 pub mod declared;
 pub mod history;

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// Layers that are shown; the JSON has all.
 const SHOWN_LAYERS: usize = 8;
 
-/// Longest layer name and finding shown.
+/// Longest layer name and reason shown; findings are shown whole.
 const SHOWN_CHARS: usize = 160;
 
 /// The report as plain text, one fact a line; with what a foreign plan loses, in words.
@@ -55,6 +55,7 @@ impl Facts<'_> {
                 milliseconds(stats.max),
             ),
         ));
+        lines.extend(planforge_documents::chart::spark(self.0).map(|line| ("spread", line)));
         lines.push(("throughput", format!("{} at batch {}", per_second(self.0.throughput_per_s), self.0.batch)));
         lines.push(("samples", self.samples_line()));
         lines.push(("size", self.size_line()));
@@ -318,16 +319,24 @@ fn finding_line(finding: &Finding) -> String {
         Severity::Warning => "warning",
         Severity::Error => "error",
     };
-    format!("{severity}: {} ({})", cut(&finding.message), finding.code)
+    // Whole, whatever its length: half of a sentence helps nobody.
+    format!("{severity}: {} ({})", one_line(&finding.message), finding.code)
 }
 
-/// The first part of a long text, on one line.
+/// The first part of a long text, on one line, to the end of a word where there is one.
 fn cut(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c == '\n' { ' ' } else { c }).collect();
+    let line = one_line(text);
     if line.chars().count() <= SHOWN_CHARS {
         return line;
     }
-    line.chars().take(SHOWN_CHARS).chain("...".chars()).collect()
+    let begin: String = line.chars().take(SHOWN_CHARS + 1).collect();
+    let whole = begin.rfind(' ').filter(|end| *end > begin.len() / 2);
+    let end = whole.unwrap_or_else(|| begin.char_indices().nth(SHOWN_CHARS).map_or(begin.len(), |(at, _)| at));
+    format!("{}...", begin[..end].trim_end())
+}
+
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c == '\n' { ' ' } else { c }).collect::<String>().trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -370,6 +379,18 @@ mod tests {
         let text = render(&report, None);
         assert!(text.contains("8: 1.010 ms* median") && text.contains("*           every window"), "{text}");
         assert_eq!(text.matches('*').count(), 2, "{text}");
+    }
+
+    #[test]
+    fn nothing_is_cut_in_the_middle_of_a_word() {
+        let words = "seventeen ".repeat(40);
+        let shown = cut(&words);
+        assert!(shown.chars().count() <= SHOWN_CHARS + 3 && shown.ends_with("seventeen..."), "{shown}");
+        assert_eq!(cut(&"x".repeat(400)).len(), SHOWN_CHARS + 3, "a word without end has to be");
+        let mut report = sample_report(1.0);
+        report.findings.push(Finding::note("long", words.clone()));
+        let text = render(&report, None);
+        assert_eq!(text.matches("seventeen").count(), 40, "{text}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod given;
 mod layer;
 mod read;
 pub mod samples;
+pub mod schema;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

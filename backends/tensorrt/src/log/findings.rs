@@ -207,12 +207,24 @@ const RULES: &[Rule] = &[
 
 /// The finding a line is, quoting the line where its own words say more.
 pub(crate) fn of_line(level: Level, body: &str) -> Option<Finding> {
-    let body = &body[..body.floor_char_boundary(MAX_QUOTE_BYTES)];
+    let body = quoted(body);
     let lower = body.to_ascii_lowercase();
     let rule = RULES.iter().find(|rule| level >= rule.level && rule.all.iter().all(|part| lower.contains(part)))?;
     let quote = body.trim_start_matches(['*', ' ']).trim_end();
     let message = format!("{} (\"{quote}\")", rule.message);
     Some(Finding { code: rule.code.to_owned(), severity: rule.severity, message })
+}
+
+/// As much of a line as a finding quotes, to the end of a word where there is one.
+fn quoted(body: &str) -> &str {
+    if body.len() <= MAX_QUOTE_BYTES {
+        return body;
+    }
+    let begin = &body[..body.floor_char_boundary(MAX_QUOTE_BYTES)];
+    if body[begin.len()..].starts_with(' ') {
+        return begin;
+    }
+    begin.rfind(' ').map_or(begin, |end| &begin[..end])
 }
 
 /// What the summary's own numbers say where trtexec's thresholds would have spoken: logs lose their standard error.
@@ -241,6 +253,16 @@ pub fn of_summary(summary: &Summary) -> Vec<Finding> {
 mod tests {
     use super::*;
     use crate::log::LatencyRow;
+
+    #[test]
+    fn a_quote_ends_with_a_word() {
+        let line = format!("Multiple inference streams are used {}", "tactics ".repeat(80));
+        let message = of_line(Level::Warning, &line).unwrap().message;
+        assert!(message.ends_with("tactics\")") && message.len() < MAX_QUOTE_BYTES + 200, "{message}");
+        let endless = "x".repeat(1000);
+        assert_eq!(quoted(&endless).len(), MAX_QUOTE_BYTES);
+        assert_eq!(quoted("short and whole"), "short and whole");
+    }
 
     fn code(level: Level, body: &str) -> Option<String> {
         of_line(level, body).map(|finding| finding.code)

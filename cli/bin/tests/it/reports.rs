@@ -1,7 +1,7 @@
 //! Report files: what `--json` prints is read again, and figures that contradict their samples are not.
 
 use crate::support::{World, transcript};
-use planforge_report::{Report, testing::sample_report};
+use planforge_report::{Report, schema, testing::sample_report};
 use serde_json::{Value, json};
 use std::process::Output;
 
@@ -46,6 +46,17 @@ fn what_report_prints_is_shown_compared_and_gated_again() {
     assert_eq!(passed.status.code(), Some(0), "{}", transcript(world.root(), &passed));
     let failed = world.run(&["compare", "all.json", "--gate", "5"]);
     assert_eq!(failed.status.code(), Some(9), "{}", transcript(world.root(), &failed));
+}
+
+#[test]
+fn reports_are_what_the_printed_schema_says() {
+    let world = World::new();
+    let schema = printed(&world.run(&["report", "--schema"]));
+    assert_eq!(schema, serde_json::from_str::<Value>(schema::SCHEMA).unwrap());
+    world.write("one.json", serde_json::to_vec(&sample_report(1.0)).unwrap());
+    let shown = printed(&world.run(&["report", "one.json", "--json"]));
+    assert_eq!(schema::complaints(&shown["reports"][0]), Vec::<String>::new());
+    assert_eq!(shown["advice"][0], json!([]), "{shown:#}");
 }
 
 #[test]
