@@ -7,8 +7,8 @@ use crate::commands::{
 use crate::{
     commands::{
         agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines,
-        events, fetch, gc, history, jobs, login, logs, man_pages, open, pins, plugins, projects, report, requests,
-        retry, submit, sync, watch,
+        events, fetch, gc, history, jobs, login, logs, man_pages, open, pins, plugins, priority, projects, report,
+        requests, retry, share, submit, sync, watch,
     },
     examples, failure,
     settings::{self, Key, Layer},
@@ -142,6 +142,8 @@ pub enum Command {
     Logs(logs::Args),
     /// Cancel jobs
     Cancel(cancel::Args),
+    /// Change how urgent waiting jobs are
+    Priority(priority::Args),
     /// Try the failed and skipped jobs of a request again
     Retry(retry::Args),
     /// Bring finished engines here, verified: those that are locked, or a model's newest
@@ -156,6 +158,8 @@ pub enum Command {
     Config(config::Args),
     /// List, add and remove pins: who wants which engine kept, and until when
     Pins(pins::Args),
+    /// Make, list and end links for reading one request or model
+    Share(share::Args),
     /// Show the measurements of a job, engine or plan
     Report(report::Args),
     /// Compare reports with each other

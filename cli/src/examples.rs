@@ -86,6 +86,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("watch", &["planforge watch", "planforge watch nnbhxwhshg30"]),
     ("logs", &["planforge logs nnbhxwhshg30", "planforge logs -f nnbhxwhshg30"]),
     ("cancel", &["planforge cancel nnbhxwhshg30 --reason 'wrong shapes'"]),
+    ("priority", &["planforge priority nnbhxwhshg30 --to 10", "planforge priority nnbhxwhshg30 7q2v --to -5"]),
     ("retry", &["planforge retry nnbhxwhshg30 --wait"]),
     (
         "fetch",
@@ -127,6 +128,16 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge pins remove 8af130014d3d9d34a1bd5d05a30e98bfb2bd7a0dd2b7a4f6a2b8c8f0a2f4c1d7 --owner ci",
         ],
     ),
+    ("share", &["planforge share create --request 5tq8h2vwm1xk", "planforge share list"]),
+    (
+        "share create",
+        &[
+            "planforge share create --request 5tq8h2vwm1xk",
+            "planforge share create --model 8af130014d3d9d34a1bd5d05a30e98bfb2bd7a0dd2b7a4f6a2b8c8f0a2f4c1d7 --days 30",
+        ],
+    ),
+    ("share list", &["planforge share list", "planforge share list --json"]),
+    ("share revoke", &["planforge share revoke 0m2c7x9kq4ta"]),
     (
         "report",
         &[

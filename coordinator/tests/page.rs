@@ -4,6 +4,9 @@ mod served;
 #[path = "it/support/mod.rs"]
 mod support;
 
+#[path = "page_parts/acts.rs"]
+mod acts;
+
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use http_body_util::BodyExt;
@@ -335,6 +338,7 @@ async fn the_page_names_every_route_of_the_api() {
         include_str!("../src/http/api.rs"),
         include_str!("../src/http/declared.rs"),
         include_str!("../src/http/scrub.rs"),
+        include_str!("../src/http/shares.rs"),
     ];
     for rest in sources.iter().flat_map(|source| source.split(".route(\"").skip(1)) {
         let (path, rest) = rest.split_once('"').unwrap();

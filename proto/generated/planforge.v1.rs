@@ -1093,6 +1093,25 @@ pub struct CancelJobsReply {
     #[prost(message, repeated, tag = "1")]
     pub jobs: ::prost::alloc::vec::Vec<Job>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetPriorityRequest {
+    /// unique prefixes are accepted
+    #[prost(string, repeated, tag = "1")]
+    pub ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// higher first
+    #[prost(int32, tag = "2")]
+    pub priority: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetPriorityReply {
+    /// partial in a reply that would be too long
+    #[prost(message, repeated, tag = "1")]
+    pub jobs: ::prost::alloc::vec::Vec<Job>,
+    /// One for each job: why it is not as was asked; empty where it is. A job is as urgent as the most urgent of all that want it
+    /// or wait for it.
+    #[prost(string, repeated, tag = "2")]
+    pub remarks: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListDevicesRequest {
     #[prost(bool, tag = "1")]
@@ -1354,6 +1373,74 @@ pub struct CreateLoginLinkReply {
     pub url: ::prost::alloc::string::String,
     #[prost(uint64, tag = "3")]
     pub expires_in_s: u64,
+}
+/// Who has the link sees that request or model, as the project does, and nothing else.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Share {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// whose jobs and engines it shows; empty: every project's
+    #[prost(string, tag = "2")]
+    pub project: ::prost::alloc::string::String,
+    /// who made it
+    #[prost(string, tag = "3")]
+    pub actor: ::prost::alloc::string::String,
+    /// either the request,
+    #[prost(string, tag = "4")]
+    pub request_id: ::prost::alloc::string::String,
+    /// or the model
+    #[prost(string, tag = "5")]
+    pub model_digest: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "6")]
+    pub created_ms: u64,
+    #[prost(uint64, tag = "7")]
+    pub expires_ms: u64,
+    /// when somebody last read it, to the minute; 0: nobody did
+    #[prost(uint64, tag = "8")]
+    pub opened_ms: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CreateShareRequest {
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub request_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub model_digest: ::prost::alloc::string::String,
+    /// 0: a week
+    #[prost(uint64, tag = "4")]
+    pub ttl_s: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CreateShareReply {
+    #[prost(message, optional, tag = "1")]
+    pub share: ::core::option::Option<Share>,
+    /// goes behind the coordinator's URL; holds the secret, which nobody is told again
+    #[prost(string, tag = "2")]
+    pub path: ::prost::alloc::string::String,
+    /// the coordinator's URL as it knows it; empty when it has no port
+    #[prost(string, tag = "3")]
+    pub url: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListSharesRequest {
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListSharesReply {
+    #[prost(message, repeated, tag = "1")]
+    pub shares: ::prost::alloc::vec::Vec<Share>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RevokeShareRequest {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RevokeShareReply {
+    #[prost(message, optional, tag = "1")]
+    pub share: ::core::option::Option<Share>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListCachesRequest {
@@ -1966,6 +2053,31 @@ pub mod farm_client {
                 .insert(GrpcMethod::new("planforge.v1.Farm", "CancelJobs"));
             self.inner.unary(req, path, codec).await
         }
+        /// How urgent jobs are that have not ended: of what the caller's project asked for. Needs role submit.
+        pub async fn set_priority(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetPriorityRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetPriorityReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/SetPriority",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "SetPriority"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn list_devices(
             &mut self,
             request: impl tonic::IntoRequest<super::ListDevicesRequest>,
@@ -2279,6 +2391,80 @@ pub mod farm_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("planforge.v1.Farm", "CreateLoginLink"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// A link for reading one request or one model without a token, until it expires or is revoked. Needs role submit; of what
+        /// the project has.
+        pub async fn create_share(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CreateShareRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CreateShareReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/CreateShare",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "CreateShare"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn list_shares(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListSharesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListSharesReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/ListShares",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "ListShares"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn revoke_share(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RevokeShareRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RevokeShareReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/RevokeShare",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "RevokeShare"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn list_caches(
@@ -2714,6 +2900,14 @@ pub mod farm_server {
             &self,
             request: tonic::Request<super::CancelJobsRequest>,
         ) -> std::result::Result<tonic::Response<super::CancelJobsReply>, tonic::Status>;
+        /// How urgent jobs are that have not ended: of what the caller's project asked for. Needs role submit.
+        async fn set_priority(
+            &self,
+            request: tonic::Request<super::SetPriorityRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetPriorityReply>,
+            tonic::Status,
+        >;
         async fn list_devices(
             &self,
             request: tonic::Request<super::ListDevicesRequest>,
@@ -2797,6 +2991,26 @@ pub mod farm_server {
             request: tonic::Request<super::CreateLoginLinkRequest>,
         ) -> std::result::Result<
             tonic::Response<super::CreateLoginLinkReply>,
+            tonic::Status,
+        >;
+        /// A link for reading one request or one model without a token, until it expires or is revoked. Needs role submit; of what
+        /// the project has.
+        async fn create_share(
+            &self,
+            request: tonic::Request<super::CreateShareRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CreateShareReply>,
+            tonic::Status,
+        >;
+        async fn list_shares(
+            &self,
+            request: tonic::Request<super::ListSharesRequest>,
+        ) -> std::result::Result<tonic::Response<super::ListSharesReply>, tonic::Status>;
+        async fn revoke_share(
+            &self,
+            request: tonic::Request<super::RevokeShareRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RevokeShareReply>,
             tonic::Status,
         >;
         async fn list_caches(
@@ -3415,6 +3629,49 @@ pub mod farm_server {
                     };
                     Box::pin(fut)
                 }
+                "/planforge.v1.Farm/SetPriority" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetPrioritySvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::SetPriorityRequest>
+                    for SetPrioritySvc<T> {
+                        type Response = super::SetPriorityReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetPriorityRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::set_priority(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetPrioritySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/planforge.v1.Farm/ListDevices" => {
                     #[allow(non_camel_case_types)]
                     struct ListDevicesSvc<T: Farm>(pub Arc<T>);
@@ -3961,6 +4218,135 @@ pub mod farm_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CreateLoginLinkSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/CreateShare" => {
+                    #[allow(non_camel_case_types)]
+                    struct CreateShareSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::CreateShareRequest>
+                    for CreateShareSvc<T> {
+                        type Response = super::CreateShareReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CreateShareRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::create_share(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CreateShareSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/ListShares" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListSharesSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::ListSharesRequest>
+                    for ListSharesSvc<T> {
+                        type Response = super::ListSharesReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListSharesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::list_shares(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListSharesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/RevokeShare" => {
+                    #[allow(non_camel_case_types)]
+                    struct RevokeShareSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::RevokeShareRequest>
+                    for RevokeShareSvc<T> {
+                        type Response = super::RevokeShareReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RevokeShareRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::revoke_share(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RevokeShareSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

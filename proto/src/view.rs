@@ -6,10 +6,12 @@
 mod admin;
 mod declared;
 mod history;
+mod shares;
 
 pub use admin::{AuditView, CollectedView, ProjectView};
 pub use declared::{DeclarationView, DeclareView, DeclaredCellView, DeclaredSpecView, PinView};
 pub use history::{EventView, RequestView, request_state_from_name, request_state_name};
+pub use shares::ShareView;
 
 use crate::{ApiError, ErrorCode, v1};
 use serde::{Deserialize, Serialize};

@@ -98,7 +98,7 @@ fn lived_in() -> (Farm, process::Process, Vec<String>) {
     let waits = farm.submit(&model, &["--sku", "a100-sxm4-40gb", "--wait-for-device"]);
     let (plan, request) = (&job["plan_digest"], &job["request_id"]);
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_else(|| panic!("{job}")).to_owned();
-    let paths = vec![
+    let mut paths = vec![
         "/".to_owned(),
         "/jobs".into(),
         format!("/jobs/{id}"),
@@ -114,7 +114,15 @@ fn lived_in() -> (Farm, process::Process, Vec<String>) {
         "/activity".into(),
         "/api".into(),
         "/jobs/nothing".into(),
+        format!("/jobs/{id}/clone"),
+        format!("/jobs/{id}?q=a"),
     ];
+    for (of, name) in [(request, "--request"), (&job["model"]["digest"], "--model")] {
+        let link = farm.json(&["share", "create", name, &text(of)])["url"].as_str().expect("a link").to_owned();
+        paths.push(link.trim_start_matches(&farm.url).to_owned());
+    }
+    let shared = format!("{}/plans/{}", paths[paths.len() - 1], text(plan));
+    paths.push(shared);
     (farm, agent, paths)
 }
 
@@ -243,6 +251,14 @@ fn a_person_cancels_and_repeats_a_job_by_its_buttons() {
     browser.until(&tab, "!!document.querySelector('#job-head .pill.off')");
     browser.eval(&tab, "document.querySelector('form.act button').click(); 1");
     browser.until(&tab, &format!("location.pathname.startsWith('/jobs/') && location.pathname !== '{}'", paths[3]));
+    // The copy waits: it is made more urgent, and cloned with a change.
+    browser.eval(&tab, "document.querySelector('input[name=priority]').value = '9'; document.querySelector('form[action=\"/do/priority\"] button').click(); 1");
+    browser.until(&tab, "document.querySelector('input[name=priority]')?.getAttribute('value') === '9'");
+    let copy = browser.eval(&tab, "location.pathname").as_str().expect("a path").to_owned();
+    browser.open(&tab, &format!("{}{copy}/clone", farm.url));
+    browser.eval(&tab, "document.querySelector('input[name=tags]').value = 'again'; document.querySelector('#clone button').click(); 1");
+    let cloned = format!("location.pathname.startsWith('/jobs/') && !location.pathname.startsWith('{copy}')");
+    browser.until(&tab, &cloned);
     browser.open(&tab, &format!("{}/devices", farm.url));
     browser.eval(&tab, "document.querySelector('form[action=\"/do/drain\"] button').click(); 1");
     browser.until(&tab, "!!document.querySelector('form[action=\"/do/resume\"] button')");

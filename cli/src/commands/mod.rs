@@ -41,6 +41,7 @@ pub mod open;
 pub mod ops;
 pub mod pins;
 pub mod plugins;
+pub mod priority;
 #[cfg(feature = "local")]
 pub mod probe;
 pub mod projects;
@@ -49,6 +50,7 @@ pub mod requests;
 pub mod retry;
 #[cfg(feature = "local")]
 pub mod run;
+pub mod share;
 pub mod submit;
 pub mod sync;
 #[cfg(feature = "local")]

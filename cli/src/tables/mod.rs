@@ -6,6 +6,7 @@ pub mod declared;
 pub mod history;
 pub mod projects;
 pub mod report;
+pub mod shares;
 pub mod specs;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets::NOTHING};

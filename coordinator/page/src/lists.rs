@@ -298,6 +298,51 @@ pub fn tokens(tokens: &[v1::Token]) -> Table {
     table
 }
 
+/// Links for reading, with what ends each.
+pub fn shares(shares: &[v1::Share]) -> Table {
+    let columns = [
+        column("Shows", "wide"),
+        words("Project"),
+        words("Made by"),
+        column("Until", "when"),
+        column("Last read", "when"),
+        column("Do", "acts"),
+    ];
+    let mut table = Table::new("shares", "Read-only links", &columns);
+    table.empty = Empty::new("Nobody has a link. The pages of requests and models make one; or:")
+        .typing("planforge share create --request REQUEST");
+    for share in shares {
+        let (what, href, of) = match share.request_id.as_str() {
+            "" => ("model ", format!("/models/{}", share.model_digest), format::short(&share.model_digest)),
+            id => ("request ", format!("/requests/{id}"), id.to_owned()),
+        };
+        let act = Act {
+            action: "/do/unshare",
+            name: "id",
+            value: share.id.clone(),
+            text: "Revoke",
+            label: format!("the link to {what}{of}"),
+        };
+        let read = match share.opened_ms {
+            0 => Cell::text("never"),
+            at_ms => Cell::time(time(at_ms)),
+        };
+        table.push(
+            &*share.id,
+            "",
+            [
+                Cell::of([Part::Text(what.into()), Part::link(href, of)]),
+                Cell::text(if share.project.is_empty() { "all" } else { &share.project }),
+                Cell::text(&*share.actor),
+                Cell::of([Part::Text(format::iso(share.expires_ms)[..10].into())]),
+                read,
+                Cell::of([Part::Act(act)]),
+            ],
+        );
+    }
+    table
+}
+
 pub fn pins(pins: &[v1::Pin]) -> Table {
     let columns = [
         column("Model", "wide"),
@@ -465,6 +510,43 @@ pub fn best_first(engines: &mut [v1::Engine]) {
     engines.sort_by(|left, right| {
         left.sku.cmp(&right.sku).then(medians[&left.plan_digest].total_cmp(&medians[&right.plan_digest]))
     });
+}
+
+/// What is stored, of one project and kind.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Stored {
+    pub project: String,
+    pub kind: String,
+    pub blobs: u64,
+    pub bytes: u64,
+}
+
+/// What is stored by project and kind; `counted`: when, in Unix milliseconds.
+pub fn stored(heaps: &[Stored], counted: Option<u64>) -> Table {
+    let columns = [column("Kind", "wide"), words("Project"), figures("Blobs"), figures("Bytes")];
+    let mut table = Table::new("stored", "Storage by kind and project", &columns);
+    table.empty = Empty::new(match counted {
+        None => "It is being counted: look again in a while.",
+        Some(_) => "Nothing is stored yet.",
+    });
+    for heap in heaps {
+        let bytes = if heap.bytes == 0 { dash() } else { format::bytes(heap.bytes) };
+        table.push(
+            format!("{}.{}", heap.project, heap.kind),
+            "",
+            [
+                Cell::text(&*heap.kind),
+                Cell::text(&*heap.project),
+                Cell::text(format::grouped(heap.blobs)),
+                Cell::text(bytes).strong(true),
+            ],
+        );
+    }
+    if let Some(at_ms) = counted.filter(|_| !heaps.is_empty()) {
+        let note = "what two projects hold counts for both; of logs only their number is known";
+        table.notes.push(format!("Counted {}; {note}.", format::iso(at_ms)));
+    }
+    table
 }
 
 /// Names and values.

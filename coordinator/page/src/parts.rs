@@ -1,9 +1,6 @@
 //! What is no table: tiles, cards, and the parts of a job's page.
 
-use crate::{
-    rows::{DeviceCard, JobDetail},
-    view::Frame,
-};
+use crate::{cards::DeviceCard, rows::JobDetail, view::Frame};
 use askama::Template;
 
 #[derive(Clone, Debug, Template, Default)]
@@ -45,6 +42,40 @@ pub struct JobHead {
     pub may_act: bool,
 }
 
+/// A form that submits what a job was submitted as, with changes.
+#[derive(Clone, Debug, Template)]
+#[template(path = "clone.html")]
+pub struct CloneForm {
+    pub id: String,
+    pub what: String,
+    pub sku: String,
+    pub toolchain: String,
+    pub spec: String,
+    pub builds: u32,
+    pub priority: i32,
+    pub tags: String,
+    pub allow_inaccurate: bool,
+    /// It builds; what only measures takes the plan as it is.
+    pub is_build: bool,
+}
+
+/// A form that makes a link for reading.
+#[derive(Clone, Debug, Template)]
+#[template(path = "share.html")]
+pub struct ShareForm {
+    /// `request` or `model`.
+    pub what: &'static str,
+    pub of: String,
+}
+
+/// A link that was made: shown once.
+#[derive(Clone, Debug, Template)]
+#[template(path = "share_made.html")]
+pub struct ShareMade {
+    pub url: String,
+    pub days: u64,
+}
+
 #[derive(Clone, Debug, Template)]
 #[template(path = "job_result.html")]
 pub struct JobResult {
@@ -62,6 +93,8 @@ pub struct JobAttempts {
 #[template(path = "job_log.html")]
 pub struct LogTail {
     pub id: String,
+    /// What is looked for in it: nothing yet.
+    pub asked: String,
     pub text: String,
     /// Bytes before the text that are not shown.
     pub skipped: u64,

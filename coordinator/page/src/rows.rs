@@ -12,13 +12,7 @@ use planforge_report::{
     disturbance,
     figures::{Figures, LayerFigures, WindowFigures},
 };
-use planforge_tensorrt_rules::{
-    Version,
-    hardware::{self, Board},
-    preflight,
-};
-use planforge_types::{BuildSpec, Toolchain, fingerprint::GpuFacts};
-use serde::Deserialize;
+use planforge_types::{BuildSpec, Toolchain};
 
 /// A state as a pill: a word, a sign that is not colour, and a class for colour.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -184,107 +178,10 @@ fn detail(job: &v1::Job) -> String {
     }
     match job.state() {
         state if is_ended(state) => String::new(),
+        v1::JobState::Running | v1::JobState::Leased if job.agent.is_empty() => job.phase.clone(),
         v1::JobState::Running if !job.phase.is_empty() => format!("{} on {}", job.phase, job.agent),
         v1::JobState::Running | v1::JobState::Leased => format!("on {}", job.agent),
         _ => job.waiting_reason.clone(),
-    }
-}
-
-/// A device as a card.
-#[derive(Clone, Debug)]
-pub struct DeviceCard {
-    pub name: String,
-    pub id: String,
-    pub agent: String,
-    pub pill: Pill,
-    pub skus: Vec<String>,
-    pub toolchains: Vec<String>,
-    /// Toolchains that are of no use on this device, and why.
-    pub doubts: Vec<String>,
-    pub facts: Vec<String>,
-    pub job: Option<String>,
-    pub last_seen: Option<String>,
-    pub note: String,
-    pub simulated: bool,
-}
-
-/// The parts of a fingerprint and of telemetry that a card shows.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Fingerprint {
-    name: String,
-    memory_mib: u64,
-    gpu: Option<GpuFacts>,
-}
-
-impl Fingerprint {
-    fn board(&self) -> Option<Board<'_>> {
-        self.gpu.as_ref().and_then(Board::of)
-    }
-}
-
-/// TensorRT versions of a device that do not know its GPU, or that nothing is known of.
-fn doubts(device: &v1::Device, board: Option<&Board<'_>>) -> Vec<String> {
-    let offers = device.offers.iter().filter_map(|offer| serde_json::from_str::<Toolchain>(&offer.toolchain_json).ok());
-    let versions = offers.filter(|offer| offer.backend == planforge_tensorrt_rules::BACKEND);
-    let versions = versions.filter_map(|offer| offer.version.parse::<Version>().ok());
-    let refused = |version: Version| {
-        let known = preflight::known(version, false).map(drop);
-        known.and_then(|()| board.map_or(Ok(()), |board| hardware::knows(version, board.capability))).err()
-    };
-    versions.filter_map(refused).map(|refusal| refusal.to_string()).collect()
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Telemetry {
-    temperature_c: Option<f64>,
-    power_w: Option<f64>,
-    utilization_percent: Option<f64>,
-    load_1m: Option<f64>,
-    throttle: Vec<String>,
-}
-
-impl DeviceCard {
-    pub fn new(device: &v1::Device) -> Self {
-        let fingerprint: Fingerprint = serde_json::from_str(&device.fingerprint_json).unwrap_or_default();
-        let telemetry: Telemetry = serde_json::from_str(&device.telemetry_json).unwrap_or_default();
-        let pill = match device {
-            device if device.quarantined => Pill::new("quarantined", "✕", "bad"),
-            device if !device.online => Pill::new("offline", "○", "off"),
-            device if device.draining => Pill::new("draining", "⇣", "warn"),
-            device if device.busy => Pill::new("busy", "▶", "go"),
-            _ => Pill::new("idle", "●", "good"),
-        };
-        let memory = (fingerprint.memory_mib > 0).then(|| format::bytes(fingerprint.memory_mib << 20));
-        let board = fingerprint.board();
-        let doubts = doubts(device, board.as_ref());
-        let facts = [
-            memory,
-            board.map(|b| {
-                format!("compute capability {}: {}", b.capability, hardware::precisions(b.capability).join(", "))
-            }),
-            (device.threads > 0).then(|| format!("{} cores", device.threads)),
-            telemetry.temperature_c.map(|c| format!("{c:.0} °C")),
-            telemetry.power_w.map(|w| format!("{w:.0} W")),
-            telemetry.utilization_percent.map(|p| format!("{p:.0} % used")),
-            telemetry.load_1m.map(|load| format!("load {load:.1}")),
-            (!telemetry.throttle.is_empty()).then(|| format!("throttled: {}", telemetry.throttle.join(", "))),
-        ];
-        Self {
-            name: if fingerprint.name.is_empty() { device.id.clone() } else { fingerprint.name },
-            id: device.id.clone(),
-            agent: device.agent.clone(),
-            pill,
-            skus: device.skus.clone(),
-            doubts,
-            toolchains: device.offers.iter().map(|offer| toolchain(&offer.toolchain_json, "")).collect(),
-            facts: facts.into_iter().flatten().collect(),
-            job: (!device.busy_job.is_empty()).then(|| device.busy_job.clone()),
-            last_seen: time(device.last_seen_ms).filter(|_| !device.online),
-            note: device.quarantine_reason.clone(),
-            simulated: device.simulated,
-        }
     }
 }
 
@@ -408,6 +305,7 @@ pub struct JobDetail {
     pub facts: Vec<Fact>,
     pub failure: Option<FailureBox>,
     pub fetch: Option<String>,
+    pub priority: i32,
     pub spec: String,
     pub attempts: Vec<AttemptRow>,
     /// Headline figures; empty until measured.
@@ -451,6 +349,25 @@ impl JobDetail {
     pub fn acts(&self) -> Vec<Act> {
         let (action, text) = if self.row.ended { ("/do/retry", "Submit again") } else { ("/do/cancel", "Cancel") };
         vec![Act { action, name: "id", value: self.row.id.clone(), text, label: String::new() }]
+    }
+
+    /// What somebody with a link may read of it: nothing of other jobs, of agents and devices, or of who asked, and nothing
+    /// that takes a token to get. `within` is the address of the link.
+    #[must_use]
+    pub fn for_readers(mut self, within: &str) -> Self {
+        const SHOWN: [&str; 8] =
+            ["Kind", "Project", "Tags", "Model digest", "Engine key", "Plan digest", "Builds", "Also measured"];
+        self.facts.retain(|fact| SHOWN.contains(&fact.name));
+        for fact in &mut self.facts {
+            fact.href = match fact.name {
+                "Plan digest" => format!("{within}{}", fact.href),
+                _ => String::new(),
+            };
+        }
+        self.fetch = None;
+        self.artifacts.clear();
+        self.attempts.clear();
+        self
     }
 
     /// An engine as the job that built it would show it.
@@ -521,6 +438,7 @@ impl JobDetail {
             facts: facts.into_iter().flatten().collect(),
             failure,
             fetch: (!job.plan_digest.is_empty()).then(|| fetch_command(&job.plan_digest, server)),
+            priority: job.priority,
             spec: pretty(&job.spec_json),
             attempts: job.attempts.iter().rev().map(attempt_row).collect(),
             figures: headline(&figures, job),
@@ -562,7 +480,8 @@ fn also_measured(ask: Option<&v1::MeasureAsk>) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-fn pretty(json: &str) -> String {
+/// A document as people read it, and change it.
+pub fn pretty(json: &str) -> String {
     let value = serde_json::from_str::<serde_json::Value>(json).ok();
     value.and_then(|value| serde_json::to_string_pretty(&value).ok()).unwrap_or_else(|| json.to_owned())
 }

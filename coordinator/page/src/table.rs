@@ -172,6 +172,35 @@ impl Table {
         self.rows.push(Row { key: key.into(), class, cells });
     }
 
+    /// The same without the column of that name.
+    #[must_use]
+    pub fn without(mut self, name: &str) -> Self {
+        if let Some(at) = self.columns.iter().position(|column| column.name == name) {
+            self.columns.remove(at);
+            self.rows.iter_mut().filter(|row| at < row.cells.len()).for_each(|row| drop(row.cells.remove(at)));
+        }
+        self
+    }
+
+    /// The same for somebody with a link to one thing, whose address is `within`: what `is_part` of that is reached below
+    /// it, and nothing else is reached at all.
+    #[must_use]
+    pub fn for_readers(mut self, within: &str, is_part: impl Fn(&str) -> bool) -> Self {
+        let parts = self.rows.iter_mut().flat_map(|row| &mut row.cells).flat_map(|cell| &mut cell.parts);
+        for part in parts {
+            match part {
+                Part::Link { href, .. } | Part::Pill { href, .. } if is_part(href) => *href = format!("{within}{href}"),
+                Part::Link { text, .. } => *part = Part::Text(std::mem::take(text)),
+                Part::Pill { href, .. } => href.clear(),
+                Part::Act(_) | Part::Command(_) => *part = Part::Text(String::new()),
+                _ => {}
+            }
+        }
+        self.empty.commands.clear();
+        self.more.clear();
+        self
+    }
+
     /// Everything but rows and foot: while it stays the same, an update is of rows alone.
     pub fn frame(&self) -> Self {
         let rows = if self.rows.is_empty() { Vec::new() } else { vec![Row::default()] };
@@ -200,5 +229,23 @@ mod tests {
         assert!(html.contains("&#60;b&#62;") && html.contains("data-key=\"k&#34;1\""), "{html}");
         assert!(html.contains("class=\"strong num\" data-label=\"Size\">3<"), "{html}");
         assert_eq!(table.frame().render().unwrap(), table.clone().frame().render().unwrap());
+    }
+
+    #[test]
+    fn who_has_a_link_reaches_what_it_is_of_and_nothing_else() {
+        let mut table = Table::new("jobs", "Jobs", &[words("Job"), words("Of"), words("Fetch")]);
+        table.empty = Empty::new("Nothing").typing("planforge up");
+        table.more = "/jobs?cursor=1".into();
+        let pill = Part::Pill { href: "/jobs/b".into(), pill: Pill::new("failed", "x", "bad") };
+        let cells = [Part::link("/jobs/a", "a"), Part::link("/models/m", "m"), Part::Command("planforge fetch".into())];
+        table.push("a", "", cells.map(|part| Cell::of([part])));
+        table.push("b", "", [Cell::of([pill])]);
+        let shown = table.without("Of").for_readers("/shared/s", |href| href == "/jobs/a");
+        let html = shown.render().unwrap();
+        assert!(html.contains("href=\"/shared/s/jobs/a\"") && html.contains("failed"), "{html}");
+        for gone in ["/models", ">m<", "planforge fetch", "/jobs/b", "cursor"] {
+            assert!(!html.contains(gone), "{gone} in {html}");
+        }
+        assert!(shown.empty.commands.is_empty());
     }
 }

@@ -21,6 +21,8 @@ pub struct Frame {
     pub actor: String,
     /// Came by a cookie: can log out.
     pub logged_in: bool,
+    /// Shown to who has a link to just this: nothing leads elsewhere.
+    pub is_alone: bool,
     pub version: &'static str,
 }
 
@@ -50,6 +52,7 @@ impl Frame {
             state: String::new(),
             actor: String::new(),
             logged_in: false,
+            is_alone: false,
             version,
         }
     }
@@ -70,7 +73,7 @@ pub struct View {
     /// The heading says nothing that the title does not.
     pub heading_is_hidden: bool,
     /// Where this page belongs to: address and name.
-    pub above: Option<(&'static str, &'static str)>,
+    pub above: Option<(String, &'static str)>,
     pub lead: String,
     /// Where else to look: address and words.
     pub links: Vec<(String, &'static str)>,

@@ -309,7 +309,7 @@ pub(super) fn assignment(job: &Job) -> v1::Job {
 
 /// Who caused an event, as somebody in `project` sees it: whose tokens another project has is its own.
 fn event_actor(event: &Event, job: &Job, project: Option<&str>) -> String {
-    let of_requests = matches!(event.what.as_str(), "submitted" | "merged" | "withdrawn");
+    let of_requests = matches!(event.what.as_str(), "submitted" | "merged" | "withdrawn" | "priority");
     let own = |project: &str| job.wants.iter().any(|want| want.project == project && want.actor == event.actor);
     match project {
         Some(project) if of_requests && !own(project) => SOMEBODY_ELSE.into(),

@@ -19,6 +19,7 @@
 use super::{
     FarmConfig, FarmEvent,
     clock::Clock,
+    days::Days,
     logs::Logs,
     reload::{broken_rules, refuse, refuse_message},
     seal::Sealer,
@@ -111,6 +112,8 @@ pub(super) struct Shared {
     pub trouble: watch_channel::Sender<Option<ApiError>>,
     pub claims: Mutex<Histogram>,
     pub logs: Logs,
+    /// What devices did within the last day.
+    pub days: Days,
     /// Number of the newest durable event.
     pub last_event: AtomicU64,
     /// How often the state broke its own rules.
@@ -396,6 +399,9 @@ impl Leader {
             if self.shared.page.receiver_count() > 0 {
                 let _ = self.shared.page.send(Arc::new(watch::message(&event, None)));
             }
+            if let Some(durable) = &event.event {
+                self.shared.days.note(durable, &event.job);
+            }
             let _ = self.shared.events.send(Arc::new(event));
         }
         for (job, attempt, stored) in batch.closed {
@@ -470,6 +476,7 @@ pub(super) fn session_of(input: &Input) -> Option<SessionId> {
         | Input::Disconnected { session } => Some(*session),
         Input::Submit(_)
         | Input::Cancel(_)
+        | Input::Prioritize(_)
         | Input::DropCache { .. }
         | Input::SetProject(_)
         | Input::AllowPlugin(_)

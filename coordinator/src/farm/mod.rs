@@ -6,10 +6,12 @@ mod binding;
 pub mod clock;
 mod confine;
 mod convert;
+mod days;
 mod declarations;
 mod enrollment;
 mod gate;
 mod gc;
+mod heaps;
 mod history;
 mod leader;
 mod lists;
@@ -22,11 +24,13 @@ mod pages;
 mod pins;
 mod plan_check;
 mod portability;
+mod priority;
 mod projects;
 mod reload;
 mod requests;
 mod seal;
 mod session;
+mod shares;
 pub mod stats;
 mod tokens;
 mod watch;
@@ -35,8 +39,10 @@ mod watch;
 mod reload_tests;
 
 pub use clock::{Clock, SystemClock};
+pub use days::DeviceName;
 pub use gc::Collection;
 pub use logins::{LoginLink, SESSION_SECONDS};
+pub use shares::Scope;
 pub use stats::{FarmStats, Histogram, LATENCY_BOUNDS_MS, LiveCounts, StoreOp};
 pub use tokens::is_secret;
 
@@ -44,9 +50,10 @@ use crate::{
     auth::{Actor, Proof, Role},
     blobs::BlobStore,
     core::{AuditKind, Change, DeviceView, Input, Job, JobId, Now, Outcome, SessionId, State},
-    store::{Store, StoreError},
+    store::{LATEST_MAX, Store, StoreError},
 };
 use audit::Audit;
+use days::Days;
 use futures::stream::BoxStream;
 use gate::Gate;
 use leader::{Leader, Message, Shared};
@@ -146,6 +153,7 @@ struct Inner {
     gate: Gate,
     audit: Audit,
     stored_bytes: StoredBytes,
+    heaps: heaps::Heaps,
     project_turns: [tokio::sync::Mutex<()>; PROJECT_TURNS],
     logins: Mutex<Logins>,
     /// When blobs were downloaded that was noted, monotonic.
@@ -191,6 +199,9 @@ impl Farm {
         let snapshot = store.load().await?;
         let tokens = Tokens::new(store.tokens().await?);
         let now = Now { mono_ms: clock.mono_ms(), wall_ms: clock.wall_ms() };
+        let day_ago_ms = now.wall_ms.saturating_sub(24 * 60 * 60 * 1_000);
+        let ended: Vec<Job> = snapshot.latest.iter().filter(|job| job.ended_ms > day_ago_ms).cloned().collect();
+        let is_all = snapshot.latest.len() < LATEST_MAX || ended.len() < snapshot.latest.len();
         let state = State::new(leader::core_config(&config), snapshot, now);
         reload::tell_loaded(&state);
         let shared = Arc::new(Shared {
@@ -199,6 +210,7 @@ impl Farm {
             trouble: watch_channel::Sender::new(None),
             claims: Mutex::default(),
             logs,
+            days: Days::begin(state.live_jobs(), now.wall_ms),
             last_event: AtomicU64::new(state.last_event()),
             broken: AtomicU64::new(0),
         });
@@ -226,6 +238,9 @@ impl Farm {
         };
         tokio::spawn(leader.run(messages));
         tokio::spawn(sweeping);
+        let told = shared.clone();
+        let learn = move |past, since_ms| told.days.learn(past, since_ms);
+        tokio::spawn(days::read(store.clone(), learn, ended, is_all, now.wall_ms));
         // With a seed, every epoch still draws its own numbers: ids must not repeat after a restart.
         let random = match config.seed {
             Some(seed) => StdRng::seed_from_u64(seed.wrapping_add(epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
@@ -243,6 +258,7 @@ impl Farm {
             gate: Gate::default(),
             audit: Audit::default(),
             stored_bytes: StoredBytes::default(),
+            heaps: heaps::Heaps::default(),
             project_turns: Default::default(),
             logins: Mutex::default(),
             downloads: Mutex::default(),

@@ -30,6 +30,8 @@ const LIST_DEFAULT: u32 = 100;
 const LIST_MAX: u32 = 5_000;
 /// Jobs that one call may cancel or list by name.
 pub(super) const NAMED_MAX: usize = 1_024;
+/// How far a priority may be from the usual one, either way.
+pub(super) const PRIORITY_MAX: i32 = 1_000;
 /// Jobs whose ids begin alike that are counted, and up to which each of them is looked at.
 const ALIKE_MAX: usize = 10_000;
 const LOOKED_AT_MAX: usize = 100;
@@ -197,7 +199,7 @@ impl Farm {
             fingerprint,
             what,
             skus,
-            priority: request.priority.clamp(-1_000, 1_000),
+            priority: request.priority.clamp(-PRIORITY_MAX, PRIORITY_MAX),
             tags: convert::tags(&request.tags)?,
             force: request.force,
             wait_for_device: request.wait_for_device,
@@ -406,7 +408,7 @@ impl Farm {
         Ok(v1::SubmitReply { request_id, jobs: views.into_items(), missing_blobs: Vec::new() })
     }
 
-    async fn job_ref(&self, job: JobRef, project: Option<&str>) -> Result<v1::Job, ApiError> {
+    pub(super) async fn job_ref(&self, job: JobRef, project: Option<&str>) -> Result<v1::Job, ApiError> {
         match job {
             JobRef::Live(job) => Ok(convert::job_out(&job, project)),
             JobRef::Stored(id) => match self.timed("job", self.store().job(&id)).await? {

@@ -27,6 +27,7 @@ pub(super) fn routes() -> Router<App> {
         .route("/api/v1/jobs", get(list_jobs).post(submit))
         .route("/api/v1/jobs/{id}", get(get_job))
         .route("/api/v1/jobs/{id}/cancel", post(cancel))
+        .route("/api/v1/jobs/{id}/priority", post(set_priority))
         .route("/api/v1/jobs/{id}/log", get(log))
         .route("/api/v1/requests", get(history::list_requests))
         .route("/api/v1/events", get(history::list_events))
@@ -223,6 +224,23 @@ async fn cancel(
     let request = v1::CancelJobsRequest { ids: vec![id], reason: body.reason, ..Default::default() };
     let reply = app.farm.cancel_jobs(&caller, request).await?;
     Ok(views::<_, JobView>("jobs", reply.jobs))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PriorityBody {
+    priority: i32,
+}
+
+async fn set_priority(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    JsonBody(PriorityBody { priority }): JsonBody<PriorityBody>,
+) -> JsonAnswer {
+    let reply = app.farm.set_priority(&caller, v1::SetPriorityRequest { ids: vec![id], priority }).await?;
+    let jobs: Vec<JobView> = reply.jobs.into_iter().map(Into::into).collect();
+    Ok(Json(json!({ "jobs": jobs, "remarks": reply.remarks })))
 }
 
 #[derive(Default, Deserialize)]

@@ -152,6 +152,14 @@ impl FarmRpc for Rpc {
         Ok(Answer::new(self.app.farm.cancel_jobs(&actor, request.into_inner()).await?))
     }
 
+    async fn set_priority(
+        &self,
+        request: Request<v1::SetPriorityRequest>,
+    ) -> Result<Answer<v1::SetPriorityReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.set_priority(&actor, request.into_inner()).await?))
+    }
+
     async fn list_devices(
         &self,
         request: Request<v1::ListDevicesRequest>,
@@ -250,6 +258,31 @@ impl FarmRpc for Rpc {
         let link = self.app.farm.make_login_link(&actor, proof)?;
         let url = self.app.options.page_url().to_owned();
         Ok(Answer::new(v1::CreateLoginLinkReply { path: link.path, url, expires_in_s: link.life.as_secs() }))
+    }
+
+    async fn create_share(
+        &self,
+        request: Request<v1::CreateShareRequest>,
+    ) -> Result<Answer<v1::CreateShareReply>, Status> {
+        let actor = actor(&request)?;
+        let reply = self.app.farm.create_share(&actor, request.into_inner()).await?;
+        Ok(Answer::new(v1::CreateShareReply { url: self.app.options.page_url().to_owned(), ..reply }))
+    }
+
+    async fn list_shares(
+        &self,
+        request: Request<v1::ListSharesRequest>,
+    ) -> Result<Answer<v1::ListSharesReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.list_shares(&actor, request.into_inner()).await?))
+    }
+
+    async fn revoke_share(
+        &self,
+        request: Request<v1::RevokeShareRequest>,
+    ) -> Result<Answer<v1::RevokeShareReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.revoke_share(&actor, request.into_inner()).await?))
     }
 
     async fn list_caches(

@@ -11,6 +11,7 @@ mod grpc;
 mod history;
 mod range;
 mod scrub;
+mod shares;
 
 use crate::{
     app::{App, Caller, Options, Refusal, is_grpc, wants_page},
@@ -46,6 +47,7 @@ pub(crate) fn router(
         .merge(blobs::routes())
         .merge(declared::routes())
         .merge(scrub::routes())
+        .merge(shares::routes())
         .merge(enroll::routes())
         .merge(page::routes())
         .route("/metrics", get(self::metrics))

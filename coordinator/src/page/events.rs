@@ -39,6 +39,8 @@ use tokio_stream::wrappers::ReceiverStream;
 
 /// Changes within this time are sent as one: four updates a second are as many as a person follows.
 const GATHER: Duration = Duration::from_millis(250);
+/// What comes together is sent together, however long nothing came before.
+const TOGETHER: Duration = Duration::from_millis(20);
 /// A page takes at most this part of the time to be made: one that takes long is made less often.
 const SHARE: u32 = 10;
 /// A page is made anew at least this often, because telemetry makes no events.
@@ -129,12 +131,15 @@ fn replaced(now: &mut Arc<Snapshot>, next: Snapshot) -> bool {
 /// Makes a page anew whenever the farm says that something happened.
 async fn feed(app: App, actor: Actor, key: Key, page: Arc<Page>, mut events: broadcast::Receiver<FarmEvent>) {
     let mut took = Duration::ZERO;
+    // When the page was last made, so that what comes after a pause is sent at once.
+    let mut last = Instant::now();
     loop {
         match tokio::time::timeout(REFRESH, events.recv()).await {
             Ok(Ok(_) | Err(RecvError::Lagged(_))) | Err(_) => {}
             Ok(Err(RecvError::Closed)) => return,
         }
-        tokio::time::sleep(GATHER.max(took * SHARE)).await;
+        let since = last.elapsed();
+        tokio::time::sleep(GATHER.max(took * SHARE).saturating_sub(since).max(TOGETHER)).await;
         // What came meanwhile is part of this round.
         while matches!(events.try_recv(), Ok(_) | Err(broadcast::error::TryRecvError::Lagged(_))) {}
         let began = Instant::now();
@@ -143,6 +148,7 @@ async fn feed(app: App, actor: Actor, key: Key, page: Arc<Page>, mut events: bro
             Err(error) => tracing::debug!(%error, "cannot refresh a page"),
         }
         took = began.elapsed();
+        last = Instant::now();
     }
 }
 

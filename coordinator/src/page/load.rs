@@ -1,38 +1,47 @@
 //! What a page shows, made of the farm's answers: the same for the first answer, for its updates, and as JSON.
 
-use super::topic::{Kind, Topic};
+use super::{
+    logs,
+    topic::{Kind, Topic},
+};
 use crate::{
     app::App,
     auth::{Actor, Role},
-    farm::LiveCounts,
+    farm::{DeviceName, LiveCounts},
+    store::Heap,
 };
-use futures::StreamExt as _;
 use planforge_page::{
+    cards::DeviceCard,
     coverage::{self, By, Known},
+    day::Day,
+    format::is_digest,
     lists,
-    parts::{Counts, DeviceList, JobAttempts, JobHead, JobResult, LogTail},
-    rows::{DeviceCard, JobDetail},
+    parts::{CloneForm, Counts, DeviceList, JobAttempts, JobHead, JobResult, ShareForm},
+    rows::{JobDetail, pretty},
+    search::Line,
     table::{Cell, Part},
+    timeline::Timeline,
     view::{Filter, Section, View},
 };
 use planforge_proto::{
     ApiError, ErrorCode, v1,
     view::{
-        AgentView, AuditView, CacheView, DeviceView, EngineView, JobView, PinView, PluginView, ProjectView,
+        AgentView, AuditView, CacheView, DeviceView, EngineView, JobView, PinView, PluginView, ProjectView, ShareView,
         order_from_name, state_from_name,
     },
 };
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Rows per list: what a person looks through before a filter is quicker.
-const MAX_ROWS: u32 = 60;
+pub(super) const MAX_ROWS: u32 = 60;
 /// Devices that have a card.
 const MAX_CARDS: usize = 100;
 /// Engines and jobs that the first page is made of; filters reach the others.
 const MAX_KNOWN: u32 = 400;
-/// Longest end of a log that is part of a page; the rest is one click away.
-const MAX_LOG_TAIL_BYTES: usize = 64 * 1024;
+/// A bar that grows does so in steps: each is an update of the page.
+const TIMELINE_STEP_MS: u64 = 10_000;
 const LIVE: [v1::JobState; 5] = [
     v1::JobState::Running,
     v1::JobState::Leased,
@@ -76,6 +85,7 @@ pub(super) async fn view(app: &App, actor: &Actor, topic: &Topic, server: &str) 
         Kind::Home => home(app, actor, topic, server).await,
         Kind::Jobs => jobs(app, actor, topic).await,
         Kind::Job => job(app, actor, topic, server).await,
+        Kind::Clone => clone(app, actor, topic).await,
         Kind::Request => request(app, actor, topic).await,
         Kind::Engines => engines(app, actor, topic, server).await,
         Kind::Plan => plan(app, actor, topic, server).await,
@@ -113,8 +123,21 @@ pub(super) async fn json(app: &App, actor: &Actor, topic: &Topic) -> Result<Valu
                 json!({ "seq": event.seq, "at_ms": event.at_ms, "actor": event.actor, "what": event.what,
                         "detail": event.detail })
             };
-            json!({ "job": job, "history": events.iter().map(event).collect::<Vec<_>>() })
+            let found = match topic.get("q") {
+                "" => None,
+                asked => Some(logs::found(app, actor, &topic.of, asked).await?),
+            };
+            let line = |line: &Line| {
+                let text: String = line.pieces.iter().map(|piece| piece.text.as_str()).collect();
+                json!({ "number": line.number, "text": text })
+            };
+            let found = found.map(|found| {
+                json!({ "q": found.asked, "matching": found.matching, "places": found.places, "total": found.total,
+                        "lines": found.lines.iter().map(line).collect::<Vec<_>>() })
+            });
+            json!({ "job": job, "history": events.iter().map(event).collect::<Vec<_>>(), "log": found })
         }
+        Kind::Clone => json!({ "job": JobView::from(app.farm.get_job(actor, &topic.of).await?) }),
         Kind::Request => {
             let jobs = jobs_of_request(app, actor, &topic.of).await?;
             json!({ "request_id": topic.of, "jobs": views::<_, JobView>(jobs) })
@@ -138,7 +161,15 @@ pub(super) async fn json(app: &App, actor: &Actor, topic: &Topic) -> Result<Valu
         Kind::Devices => {
             let devices = app.farm.list_devices(actor, v1::ListDevicesRequest::default()).await?.devices;
             let agents = if actor.is_farm_admin() { app.farm.list_agents(actor).await?.agents } else { Vec::new() };
-            json!({ "devices": views::<_, DeviceView>(devices), "agents": views::<_, AgentView>(agents) })
+            let days = days_of(app, &devices);
+            let days = devices
+                .iter()
+                .zip(&days)
+                .map(|(device, day)| json!({ "agent": device.agent, "device": device.id, "day": day }));
+            let days: Vec<Value> = days.collect();
+            json!({
+                "devices": views::<_, DeviceView>(devices), "agents": views::<_, AgentView>(agents), "days": days,
+            })
         }
         Kind::Farm => {
             let projects = app.farm.list_projects(actor, v1::ListProjectsRequest::default()).await?;
@@ -146,7 +177,14 @@ pub(super) async fn json(app: &App, actor: &Actor, topic: &Topic) -> Result<Valu
             let pins = app.farm.list_pins(actor, v1::ListPinsRequest::default()).await?;
             let caches = app.farm.list_caches(actor, v1::ListCachesRequest::default()).await?.caches;
             let plugins = app.farm.list_plugins(actor).await?.plugins;
+            let (counted, heaps) = stored(app, actor).await?;
+            let shares = match may_submit(actor) {
+                true => app.farm.list_shares(actor, v1::ListSharesRequest::default()).await?.shares,
+                false => Vec::new(),
+            };
             json!({
+                "stored": heaps, "stored_counted_ms": counted,
+                "shares": views::<_, ShareView>(shares),
                 "projects": views::<_, ProjectView>(projects.projects), "more_projects": more_projects, "pins": views::<_, PinView>(pins.pins),
                 "caches": views::<_, CacheView>(caches), "plugins": views::<_, PluginView>(plugins),
             })
@@ -179,6 +217,10 @@ fn by(topic: &Topic) -> Result<By, ApiError> {
 
 pub(super) fn invalid(message: String, hint: &str) -> ApiError {
     ApiError::new(ErrorCode::InvalidArgument, message).with_hint(hint)
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 fn states(states: &[v1::JobState]) -> Vec<i32> {
@@ -359,45 +401,50 @@ async fn jobs(app: &App, actor: &Actor, topic: &Topic) -> Result<Shown, ApiError
 
 async fn job(app: &App, actor: &Actor, topic: &Topic, server: &str) -> Result<Shown, ApiError> {
     let job = app.farm.get_job(actor, &topic.of).await?;
-    let log = log_tail(app, actor, &job.id).await?;
+    let log = match topic.get("q") {
+        "" => Section::fixed("job-log", &logs::tail(app, actor, &job.id).await?),
+        asked => Section::html("", "job-log", &logs::found(app, actor, &job.id, asked).await?),
+    };
     let portability = app.farm.portability(actor, &job).await?;
     let detail = JobDetail::new(&job, portability.as_ref(), server);
-    let history = lists::history(&app.farm.history(actor, &job.id).await?);
+    let events = app.farm.history(actor, &job.id).await?;
+    let history = lists::history(&events);
+    let timeline = Timeline::of(&events, now_ms() / TIMELINE_STEP_MS * TIMELINE_STEP_MS);
     let title = format!("{} on {}", detail.row.model, detail.row.sku);
     let sections = vec![
         Section::html("", "job-head", &JobHead { job: detail.clone(), may_act: may_submit(actor) }),
         Section::html("", "job-result", &JobResult { job: detail.clone() }),
         Section::html("", "job-attempts", &JobAttempts { job: detail }),
-        Section::fixed("job-log", &log),
+        Section::html("", "timeline", &timeline),
+        log,
         Section::table("History", history),
     ];
-    Ok(Shown { title, view: View { above: Some(("/jobs", "Jobs")), sections, ..View::default() } })
+    Ok(Shown { title, view: View { above: Some(("/jobs".into(), "Jobs")), sections, ..View::default() } })
 }
 
-async fn log_tail(app: &App, actor: &Actor, id: &str) -> Result<LogTail, ApiError> {
-    let request = v1::ReadLogRequest { id: id.to_owned(), ..Default::default() };
-    let mut chunks = match app.farm.read_log(actor, request).await {
-        Ok(chunks) => chunks,
-        // A job that never ran has no log.
-        Err(error) if error.code == ErrorCode::NotFound => return Ok(LogTail { id: id.into(), ..LogTail::default() }),
-        Err(error) => return Err(error),
+/// What a job was submitted as, to be changed and submitted again.
+async fn clone(app: &App, actor: &Actor, topic: &Topic) -> Result<Shown, ApiError> {
+    let job = app.farm.get_job(actor, &topic.of).await?;
+    if !may_submit(actor) {
+        let message = format!("'{}' has role {}; this needs role submit", actor.name, actor.role);
+        return Err(ApiError::new(ErrorCode::PermissionDenied, message).with_hint("log in with another token"));
+    }
+    let model = job.model.as_ref().map(|model| model.name.clone()).unwrap_or_default();
+    let form = CloneForm {
+        what: format!("{model} on {}", job.sku),
+        sku: job.sku.clone(),
+        toolchain: job.toolchain_constraint.clone(),
+        spec: pretty(&job.spec_json),
+        builds: job.builds.max(1),
+        priority: job.priority,
+        tags: job.tags.join(", "),
+        allow_inaccurate: job.allow_inaccurate,
+        is_build: job.kind() != v1::JobKind::Benchmark,
+        id: job.id.clone(),
     };
-    let mut bytes = Vec::new();
-    let mut next_offset = 0;
-    while let Some(chunk) = chunks.next().await {
-        let chunk = chunk?;
-        next_offset = chunk.offset_bytes + chunk.data.len() as u64;
-        bytes.extend_from_slice(&chunk.data);
-        // Twice the tail is dropped to once the tail, so that long logs are not moved byte by byte.
-        if bytes.len() > 2 * MAX_LOG_TAIL_BYTES {
-            bytes.drain(..bytes.len() - MAX_LOG_TAIL_BYTES);
-        }
-    }
-    if bytes.len() > MAX_LOG_TAIL_BYTES {
-        bytes.drain(..bytes.len() - MAX_LOG_TAIL_BYTES);
-    }
-    let skipped = next_offset.saturating_sub(bytes.len() as u64);
-    Ok(LogTail { id: id.into(), text: String::from_utf8_lossy(&bytes).into_owned(), skipped, next_offset })
+    let above = Some((format!("/jobs/{}", job.id), "The job"));
+    let sections = vec![Section::fixed("clone", &form)];
+    Ok(shown("Clone a job", View { above, sections, ..View::default() }))
 }
 
 pub(super) async fn jobs_of_request(app: &App, actor: &Actor, id: &str) -> Result<Vec<v1::Job>, ApiError> {
@@ -415,13 +462,16 @@ async fn request(app: &App, actor: &Actor, topic: &Topic) -> Result<Shown, ApiEr
     let lasts_ms = jobs.iter().filter_map(|job| job.eta.as_ref()).map(|eta| eta.end_in_ms).max();
     let eta = lasts_ms.map(|ms| format!(", the last likely done {}", planforge_page::format::wait(ms)));
     let lead = format!("{ended} of {} jobs ended{}", jobs.len(), eta.unwrap_or_default());
-    let sections = vec![
+    let mut sections = vec![
         Section::table("Models by device kind", coverage::of_request(&jobs)),
         Section::table("Jobs", lists::jobs("jobs", &jobs, may_submit(actor))),
     ];
+    if may_submit(actor) {
+        sections.push(Section::fixed("share", &ShareForm { what: "request", of: topic.of.clone() }));
+    }
     let measured = jobs.iter().filter(|job| !job.report_json.is_empty()).count();
     let links = compared(measured, "request", &topic.of);
-    let view = View { lead, links, above: Some(("/jobs", "Jobs")), sections, ..View::default() };
+    let view = View { lead, links, above: Some(("/jobs".into(), "Jobs")), sections, ..View::default() };
     Ok(shown(&format!("Request {}", topic.of), view))
 }
 
@@ -491,7 +541,7 @@ async fn plan(app: &App, actor: &Actor, topic: &Topic, server: &str) -> Result<S
     if !pins.is_empty() {
         sections.push(Section::table("Pins", lists::pins(&pins)));
     }
-    Ok(Shown { title, view: View { above: Some(("/engines", "Engines")), sections, ..View::default() } })
+    Ok(Shown { title, view: View { above: Some(("/engines".into(), "Engines")), sections, ..View::default() } })
 }
 
 pub(super) async fn engines_of(app: &App, actor: &Actor, model: &str) -> Result<Vec<v1::Engine>, ApiError> {
@@ -512,18 +562,28 @@ async fn model(app: &App, actor: &Actor, topic: &Topic, server: &str) -> Result<
     let jobs =
         v1::ListJobsRequest { model: topic.of.clone(), limit: MAX_ROWS / 2, with_reports: true, ..Default::default() };
     let jobs = app.farm.list_jobs(actor, jobs).await?.jobs;
-    let sections = vec![
+    let mut sections = vec![
         Section::table("Engines, the fastest of each device kind first", lists::engines(&engines, server)),
         Section::table("Jobs", lists::jobs("jobs", &jobs, may_submit(actor))),
     ];
+    if may_submit(actor) && is_digest(&topic.of) {
+        sections.push(Section::fixed("share", &ShareForm { what: "model", of: topic.of.clone() }));
+    }
     let lead = format!("sha256:{}", topic.of);
     let links = compared(engines.iter().filter(|engine| !engine.report_json.is_empty()).count(), "model", &topic.of);
-    Ok(shown(&name, View { lead, links, above: Some(("/engines", "Engines")), sections, ..View::default() }))
+    Ok(shown(&name, View { lead, links, above: Some(("/engines".into(), "Engines")), sections, ..View::default() }))
+}
+
+/// What each device did within a day, in their order.
+fn days_of(app: &App, devices: &[v1::Device]) -> Vec<Day> {
+    let names: Vec<DeviceName> = devices.iter().map(|device| (device.agent.clone(), device.id.clone())).collect();
+    app.farm.days_of(&names)
 }
 
 async fn devices(app: &App, actor: &Actor, server: &str) -> Result<Shown, ApiError> {
     let devices = app.farm.list_devices(actor, v1::ListDevicesRequest::default()).await?.devices;
-    let cards: Vec<DeviceCard> = devices.iter().take(MAX_CARDS).map(DeviceCard::new).collect();
+    let days = days_of(app, &devices[..devices.len().min(MAX_CARDS)]);
+    let cards: Vec<DeviceCard> = devices.iter().zip(&days).map(|(device, day)| DeviceCard::new(device, day)).collect();
     let list = DeviceList { unseen: devices.len() - cards.len(), cards, server: server.into() };
     let mut sections = vec![Section::html("", "devices", &list)];
     if actor.is_farm_admin() {
@@ -533,12 +593,22 @@ async fn devices(app: &App, actor: &Actor, server: &str) -> Result<Shown, ApiErr
     Ok(shown("Devices", View { sections, ..View::default() }))
 }
 
+/// What is stored by project and kind, and when that was counted.
+async fn stored(app: &App, actor: &Actor) -> Result<(Option<u64>, Vec<lists::Stored>), ApiError> {
+    let Some((at_ms, heaps)) = app.farm.stored_by_kind(actor).await? else { return Ok((None, Vec::new())) };
+    let stored =
+        |heap: Heap| lists::Stored { project: heap.project, kind: heap.kind, blobs: heap.blobs, bytes: heap.bytes };
+    Ok((Some(at_ms), heaps.into_iter().map(stored).collect()))
+}
+
 async fn farm(app: &App, actor: &Actor) -> Result<Shown, ApiError> {
     let info = app.farm.server_info(actor);
     let mut sections = Vec::new();
     if actor.is_farm_admin() {
         sections.push(Section::table("Storage", storage(app)));
     }
+    let (counted, heaps) = stored(app, actor).await?;
+    sections.push(Section::table("Storage by kind and project", lists::stored(&heaps, counted)));
     let projects = app.farm.list_projects(actor, v1::ListProjectsRequest::default()).await?;
     if let Some(mut table) = lists::projects(&projects.projects, 0) {
         if !projects.next_cursor.is_empty() {
@@ -554,6 +624,10 @@ async fn farm(app: &App, actor: &Actor) -> Result<Shown, ApiError> {
     sections.push(Section::table("Pins", pinned));
     if actor.role == Role::Admin {
         sections.push(Section::table("Tokens", lists::tokens(&app.farm.list_tokens(actor).await?.tokens)));
+    }
+    if may_submit(actor) {
+        let shares = app.farm.list_shares(actor, v1::ListSharesRequest::default()).await?.shares;
+        sections.push(Section::table("Read-only links", lists::shares(&shares)));
     }
     let caches = app.farm.list_caches(actor, v1::ListCachesRequest::default()).await?.caches;
     sections.push(Section::table("Tuning caches", lists::caches(&caches)));
@@ -616,7 +690,7 @@ async fn activity(app: &App, actor: &Actor, topic: &Topic) -> Result<Shown, ApiE
 }
 
 /// What scripts ask for: `coordinator/tests/page.rs` holds it to the routes that there are.
-const ROUTES: [(&str, &str); 29] = [
+const ROUTES: [(&str, &str); 33] = [
     ("GET /api/v1/info", "who you are to this coordinator, and its version"),
     (
         "GET /api/v1/jobs",
@@ -625,6 +699,7 @@ const ROUTES: [(&str, &str); 29] = [
     ("POST /api/v1/jobs", "submits models for device kinds, specs and toolchains; Idempotency-Key is heeded"),
     ("GET /api/v1/jobs/{id}", "one job with its attempts and report"),
     ("POST /api/v1/jobs/{id}/cancel", "cancels it, or withdraws the caller's request for it"),
+    ("POST /api/v1/jobs/{id}/priority", "how urgent it is while it waits: priority, higher first"),
     ("GET /api/v1/jobs/{id}/log", "its log as text: attempt, offset_bytes, follow"),
     ("GET /api/v1/requests", "requests and how they stand: state, project, since_ms, until_ms, limit, cursor"),
     ("GET /api/v1/events", "what happened to jobs: job, kind, after, project, limit, cursor"),
@@ -645,6 +720,9 @@ const ROUTES: [(&str, &str); 29] = [
     ("GET /api/v1/pins", "pins: who wants which plan kept, and until when"),
     ("POST /api/v1/pins", "wants plans kept"),
     ("POST /api/v1/pins/remove", "takes pins away"),
+    ("GET /api/v1/shares", "links for reading a request or a model without a token"),
+    ("POST /api/v1/shares", "makes one: request_id or model_digest, ttl_s"),
+    ("POST /api/v1/shares/{id}/revoke", "ends one"),
     ("GET /api/v1/declarations", "which engines the repositories of a project say should exist"),
     ("POST /api/v1/declarations", "says it, in place of what the repository said before"),
     ("POST /api/v1/blobs/{hex}/verify", "whether a blob still has the bytes of its digest"),

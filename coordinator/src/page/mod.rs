@@ -10,6 +10,8 @@ mod compare;
 mod events;
 mod load;
 mod login;
+mod logs;
+mod shared;
 mod topic;
 
 pub(crate) use login::to_login;
@@ -43,6 +45,7 @@ pub(crate) fn routes() -> Router<App> {
         .route("/", get(show))
         .route("/jobs", get(show))
         .route("/jobs/{id}", get(show))
+        .route("/jobs/{id}/clone", get(show))
         .route("/requests/{id}", get(show))
         .route("/engines", get(show))
         .route("/plans/{digest}", get(show))
@@ -55,6 +58,10 @@ pub(crate) fn routes() -> Router<App> {
         .route("/events", get(events::follow))
         .route("/do/cancel", post(acts::cancel))
         .route("/do/retry", post(acts::retry))
+        .route("/do/clone", post(acts::clone))
+        .route("/do/priority", post(acts::priority))
+        .route("/do/share", post(acts::share))
+        .route("/do/unshare", post(acts::unshare))
         .route("/do/drain", post(acts::drain))
         .route("/do/resume", post(acts::resume))
         .layer(Extension(events::Hub::default()))
@@ -67,6 +74,9 @@ pub(crate) fn open_routes() -> Router<App> {
         .route("/favicon.ico", get(async || Redirect::permanent(&assets::PATHS.icon)))
         .route("/login", get(login::form).post(login::log_in))
         .route("/logout", post(login::log_out))
+        .route("/shared/{secret}", get(shared::root))
+        .route("/shared/{secret}/jobs/{id}", get(shared::job))
+        .route("/shared/{secret}/plans/{digest}", get(shared::plan))
 }
 
 async fn asset(Path(name): Path<String>) -> Response {
@@ -82,11 +92,14 @@ fn frame(title: impl Into<String>) -> Frame {
     Frame::new(title, env!("CARGO_PKG_VERSION"))
 }
 
+/// Whether a browser came by a cookie, and can log out.
+fn signed_in(headers: &HeaderMap) -> bool {
+    let mut cookies = headers.get_all(header::COOKIE).into_iter();
+    cookies.any(|value| value.to_str().is_ok_and(|text| text.contains(SESSION_COOKIE)))
+}
+
 fn frame_of(title: &str, topic: &Topic, caller: &Actor, headers: &HeaderMap) -> Frame {
-    let logged_in = headers
-        .get_all(header::COOKIE)
-        .into_iter()
-        .any(|value| value.to_str().is_ok_and(|text| text.contains(SESSION_COOKIE)));
+    let logged_in = signed_in(headers);
     let actor = format!("{} ({})", caller.name, caller.role);
     Frame { topic: topic.address(), actor, logged_in, ..frame(title) }
 }

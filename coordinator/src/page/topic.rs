@@ -22,6 +22,7 @@ pub(super) enum Kind {
     Home,
     Jobs,
     Job,
+    Clone,
     Request,
     Engines,
     Plan,
@@ -39,6 +40,7 @@ impl Kind {
         match self {
             Self::Home => &["model", "sku", "project", "by"],
             Self::Jobs => &["state", "model", "sku", "tag", "project", "sort", "cursor"],
+            Self::Job => &["q"],
             Self::Compare => &["of", "baseline", "model", "request", "steps"],
             Self::Engines => &["model", "sku", "project", "cursor"],
             Self::Activity => &["actor", "what", "project", "cursor"],
@@ -49,7 +51,7 @@ impl Kind {
     fn folder(self) -> &'static str {
         match self {
             Self::Home => "",
-            Self::Jobs | Self::Job => "jobs",
+            Self::Jobs | Self::Job | Self::Clone => "jobs",
             Self::Request => "requests",
             Self::Engines => "engines",
             Self::Plan => "plans",
@@ -83,6 +85,7 @@ impl Topic {
         let kind = match (folder, of.is_empty()) {
             ("", true) => Kind::Home,
             ("jobs", true) => Kind::Jobs,
+            ("jobs", false) if of.ends_with("/clone") => Kind::Clone,
             ("jobs", false) => Kind::Job,
             ("requests", false) => Kind::Request,
             ("engines", true) => Kind::Engines,
@@ -95,6 +98,7 @@ impl Topic {
             ("api", true) => Kind::Api,
             _ => return Err(unknown()),
         };
+        let of = if kind == Kind::Clone { of.trim_end_matches("/clone") } else { of };
         let Query(pairs) =
             Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|rejection| invalid(rejection.body_text()))?;
         let (mut query, mut wants_json) = (BTreeMap::new(), false);
@@ -132,6 +136,9 @@ impl Topic {
         if !self.of.is_empty() {
             address.push('/');
             address.push_str(&self.of);
+        }
+        if self.kind == Kind::Clone {
+            address.push_str("/clone");
         }
         for (at, (name, value)) in self.query.iter().enumerate() {
             address.push(if at == 0 { '?' } else { '&' });
@@ -180,7 +187,15 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_they_were_written() {
-        for address in ["/", "/jobs", "/jobs/01abc", "/jobs?model=a%3Cb%3E%26c&state=queued,running", "/farm"] {
+        for address in [
+            "/",
+            "/jobs",
+            "/jobs/01abc",
+            "/jobs/01abc?q=a%20b",
+            "/jobs/01abc/clone",
+            "/jobs?model=a%3Cb%3E%26c&state=queued,running",
+            "/farm",
+        ] {
             let asked = read(address).unwrap();
             assert_eq!(asked.topic.address(), address);
             assert!(!asked.wants_json && read(&asked.topic.json_address()).unwrap().wants_json);

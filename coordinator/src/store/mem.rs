@@ -1,14 +1,14 @@
 //! Everything in memory, with the same promises as a database as long as the process lives.
 
 use super::{
-    Answer, AuditFilter, BuildName, Count, DeclarationFilter, EngineFilter, EventFilter, EventListFilter, JobFilter,
-    LATEST_MAX, ListedRequest, Part, PinFilter, ReportFilter, RequestFilter, Store, StoreError,
+    Answer, AuditFilter, BuildName, Count, DeclarationFilter, EngineFilter, EventFilter, EventListFilter, Heap,
+    JobFilter, LATEST_MAX, ListedRequest, Part, PinFilter, ReportFilter, RequestFilter, Store, StoreError,
     answers::{ReportOf, engine_ref},
 };
 use crate::core::{
     Agent, AuditLine, BlobHolder, CacheRecord, Change, Covered, DeclarationId, DeclarationRecord, Engine, Event, Held,
     Hold, Job, JobId, JobState, Model, PinId, PinRecord, PluginRecord, ProjectRecord, Refusal, Report, RequestRecord,
-    Snapshot, Stored, Tenure, TokenRecord,
+    ShareRecord, Snapshot, Stored, Tenure, TokenRecord,
 };
 use planforge_retention::Build;
 use planforge_types::{Digest, EngineKey};
@@ -42,6 +42,7 @@ struct Tables {
     plugins: BTreeMap<Digest, PluginRecord>,
     projects: BTreeMap<String, ProjectRecord>,
     pins: BTreeMap<PinId, PinRecord>,
+    shares: BTreeMap<String, ShareRecord>,
     declarations: BTreeMap<DeclarationId, DeclarationRecord>,
     audit: Vec<AuditLine>,
     tokens: BTreeMap<String, TokenRecord>,
@@ -134,6 +135,12 @@ impl Tables {
             Change::Pin(pin) => drop(self.pins.insert(pin.id(), *pin)),
             Change::Unpin(id) => drop(self.pins.remove(&id)),
             Change::PinsExpired { now_ms } => self.pins.retain(|_, pin| pin.expires_ms > now_ms),
+            Change::Share(share) => drop(self.shares.entry(share.id.clone()).or_insert(*share)),
+            Change::ShareOpened { id, at_ms } => {
+                self.shares.entry(id).and_modify(|share| share.opened_ms = share.opened_ms.max(at_ms));
+            }
+            Change::Unshare(id) => drop(self.shares.remove(&id)),
+            Change::SharesExpired { now_ms } => self.shares.retain(|_, share| share.expires_ms > now_ms),
             Change::Declaration(record) => drop(self.declarations.insert(record.id(), *record)),
             Change::ForgetDeclaration(id) => drop(self.declarations.remove(&id)),
             Change::Audit(line) => {
@@ -614,6 +621,33 @@ impl Store for MemStore {
         })
     }
 
+    fn heaps(&self) -> Answer<'_, Vec<Heap>> {
+        self.answer(|tables| {
+            let mut heaps: BTreeMap<(String, &str), (u64, u64)> = BTreeMap::new();
+            for ((digest, holder), hold) in &tables.blobs {
+                let BlobHolder::Project(project) = holder else { continue };
+                let kind = match hold.tenure {
+                    Tenure::Log => "logs",
+                    Tenure::Sent => "uploads",
+                    Tenure::Given => "inputs",
+                    Tenure::Record if tables.engines.values().any(|engine| engine.plan.digest == *digest) => "plans",
+                    Tenure::Record if tables.reports.contains_key(digest) => "reports",
+                    Tenure::Record => "models and cards",
+                };
+                let (blobs, bytes) = heaps.entry((project.clone(), kind)).or_default();
+                *blobs += 1;
+                *bytes += hold.size_bytes;
+            }
+            let heap = |((project, kind), (blobs, bytes)): ((String, &str), (u64, u64))| Heap {
+                project,
+                kind: kind.into(),
+                blobs,
+                bytes,
+            };
+            heaps.into_iter().map(heap).collect()
+        })
+    }
+
     fn pins(&self, filter: PinFilter) -> Answer<'_, Vec<PinRecord>> {
         self.answer(|tables| {
             let fits = |pin: &&PinRecord| {
@@ -627,6 +661,20 @@ impl Store for MemStore {
             pins.sort_by_key(|pin| Reverse((pin.created_ms, pin.id())));
             pins.into_iter().take(filter.limit).cloned().collect()
         })
+    }
+
+    fn shares<'a>(&'a self, project: Option<&'a str>) -> Answer<'a, Vec<ShareRecord>> {
+        self.answer(|tables| {
+            let is_asked =
+                |share: &&ShareRecord| project.is_none_or(|project| share.project.as_deref() == Some(project));
+            let mut shares: Vec<ShareRecord> = tables.shares.values().filter(is_asked).cloned().collect();
+            shares.sort_by_key(|share| Reverse((share.created_ms, share.id.clone())));
+            shares
+        })
+    }
+
+    fn share_of(&self, secret_hash: Digest) -> Answer<'_, Option<ShareRecord>> {
+        self.answer(|tables| tables.shares.values().find(|share| share.secret_hash == secret_hash).cloned())
     }
 
     fn pin_count<'a>(&'a self, project: &'a str, now_ms: u64) -> Answer<'a, u64> {

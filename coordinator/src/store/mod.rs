@@ -37,7 +37,7 @@ pub use sqlite_check::{BadRow, unreadable_rows};
 
 use crate::core::{
     AuditLine, Change, DeclarationId, DeclarationRecord, Engine, Event, Held, Job, JobId, JobState, PinId, PinRecord,
-    Report, RequestRecord, Snapshot, Stored, Tenure, TokenRecord,
+    Report, RequestRecord, ShareRecord, Snapshot, Stored, Tenure, TokenRecord,
 };
 use futures::future::BoxFuture;
 use planforge_proto::{ApiError, ErrorCode};
@@ -46,7 +46,7 @@ use planforge_types::{Digest, EngineKey};
 use std::collections::BTreeMap;
 
 /// Ended jobs that a leader begins with, to tell durations from.
-const LATEST_MAX: usize = 2_000;
+pub(crate) const LATEST_MAX: usize = 2_000;
 
 /// Why a store did not do what was asked. Nothing of a refused commit was applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -198,6 +198,17 @@ pub struct Count {
     pub count: u64,
     /// Else there are more than `count`.
     pub is_exact: bool,
+}
+
+/// What a project holds of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Heap {
+    pub project: String,
+    /// `plans`, `reports`, `models and cards`, `inputs`, `uploads` or `logs`.
+    pub kind: String,
+    pub blobs: u64,
+    /// 0 where nobody says how large they are, as of logs.
+    pub bytes: u64,
 }
 
 /// Which events; in order. Empty lists and `None` mean any.
@@ -458,7 +469,16 @@ pub trait Store: Send + Sync + 'static {
     /// Bytes that a project holds: what it uploaded, and what its jobs name.
     fn stored_bytes<'a>(&'a self, project: &'a str) -> Answer<'a, u64>;
 
+    /// What projects hold, by project and kind; takes as long as there are rows that hold a blob.
+    fn heaps(&self) -> Answer<'_, Vec<Heap>>;
+
     fn pins(&self, filter: PinFilter) -> Answer<'_, Vec<PinRecord>>;
+
+    /// Links for reading, newest first: of one project or all.
+    fn shares<'a>(&'a self, project: Option<&'a str>) -> Answer<'a, Vec<ShareRecord>>;
+
+    /// The link whose secret has this hash.
+    fn share_of(&self, secret_hash: Digest) -> Answer<'_, Option<ShareRecord>>;
 
     /// How many pins of a project have not expired.
     fn pin_count<'a>(&'a self, project: &'a str, now_ms: u64) -> Answer<'a, u64>;

@@ -134,6 +134,11 @@ const PINS: Table = Table {
     conflict: " ON CONFLICT (plan_digest, project, owner) DO UPDATE SET created_ms = excluded.created_ms, \
                expires_ms = excluded.expires_ms, doc = excluded.doc",
 };
+const SHARES: Table = Table {
+    insert: "INSERT INTO shares (id, secret_hash, project, created_ms, expires_ms, doc) VALUES ",
+    columns: 6,
+    conflict: " ON CONFLICT (id) DO NOTHING",
+};
 const DECLARATIONS: Table = Table {
     insert: "INSERT INTO declarations (project, name, declared_ms, doc) VALUES ",
     columns: 4,
@@ -242,6 +247,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     let mut projects = BTreeMap::new();
     // `None`: taken away.
     let (mut pins, mut pins_expired, mut declarations) = (BTreeMap::new(), None, BTreeMap::new());
+    let (mut shares, mut shares_after) = (Vec::new(), Vec::new());
     let (mut audit, mut audit_kept) = (Vec::new(), BTreeMap::new());
     let mut forgotten = Vec::new();
     for change in changes {
@@ -294,6 +300,25 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             Change::PinsExpired { now_ms } => pins_expired = pins_expired.max(Some(now_ms)),
             Change::Declaration(record) => drop(declarations.insert(record.id(), Some(record))),
             Change::ForgetDeclaration(id) => drop(declarations.insert(id, None)),
+            Change::Share(share) => shares.push(vec![
+                share.id.clone().into(),
+                share.secret_hash.to_string().into(),
+                share.project.clone().unwrap_or_default().into(),
+                share.created_ms.into(),
+                share.expires_ms.into(),
+                json(&share),
+            ]),
+            Change::ShareOpened { id, at_ms } => shares_after.push(Statement {
+                sql: "UPDATE shares SET opened_ms = $1 WHERE id = $2 AND opened_ms < $1".into(),
+                values: vec![at_ms.into(), id.into()],
+            }),
+            Change::Unshare(id) => {
+                shares_after.push(Statement { sql: "DELETE FROM shares WHERE id = $1".into(), values: vec![id.into()] })
+            }
+            Change::SharesExpired { now_ms } => shares_after.push(Statement {
+                sql: "DELETE FROM shares WHERE expires_ms <= $1".into(),
+                values: vec![now_ms.into()],
+            }),
             Change::Audit(line) => audit.push(vec![
                 line.at_ms.into(),
                 line.kind.name().into(),
@@ -427,6 +452,9 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             all.push(Statement { sql: "DELETE FROM declarations WHERE project = $1 AND name = $2".into(), values });
         }
     }
+    insert(&mut all, &SHARES, shares);
+    // A link is made once and never again: what ends it may stand behind that.
+    all.extend(shares_after);
     insert(&mut all, &AUDIT, audit);
     all.extend(audit_kept.into_iter().map(|(kind, lines)| {
         Statement {

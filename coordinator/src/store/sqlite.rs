@@ -1,15 +1,16 @@
 //! SQLite in one file, for one coordinator.
 
 use super::{
-    Answer, AuditFilter, BuildName, Count, DeclarationFilter, EngineFilter, EventFilter, EventListFilter, JobFilter,
-    LATEST_MAX, ListedRequest, Part, PinFilter, ReportFilter, RequestFilter, Store, StoreError,
+    Answer, AuditFilter, BuildName, Count, DeclarationFilter, EngineFilter, EventFilter, EventListFilter, Heap,
+    JobFilter, LATEST_MAX, ListedRequest, Part, PinFilter, ReportFilter, RequestFilter, Store, StoreError,
     sql::{Select, Statement, Value},
     sqlite_writer::{Write, Writer},
     unreadable::Unreadable,
 };
 use crate::core::{
     Agent, AuditLine, CacheRecord, Change, DeclarationId, DeclarationRecord, Engine, Event, Held, Job, JobId, JobState,
-    PinId, PinRecord, PluginRecord, ProjectRecord, Report, RequestRecord, Snapshot, Stored, Tenure, TokenRecord,
+    PinId, PinRecord, PluginRecord, ProjectRecord, Report, RequestRecord, ShareRecord, Snapshot, Stored, Tenure,
+    TokenRecord,
 };
 use futures::{TryStreamExt as _, stream::TryChunksError};
 use planforge_proto::ApiError;
@@ -31,7 +32,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Forward-only, by the numbers of their files; a database that has a higher one than these is refused.
-const MIGRATIONS: [(i64, &str); 16] = [
+const MIGRATIONS: [(i64, &str); 17] = [
     (1, include_str!("../../../migrations/sqlite/0001_farm.sql")),
     (2, include_str!("../../../migrations/sqlite/0002_caches_plugins.sql")),
     (3, include_str!("../../../migrations/sqlite/0003_engine_seq.sql")),
@@ -48,9 +49,10 @@ const MIGRATIONS: [(i64, &str); 16] = [
     (14, include_str!("../../../migrations/sqlite/0014_requests.sql")),
     (15, include_str!("../../../migrations/sqlite/0015_uploads.sql")),
     (16, include_str!("../../../migrations/sqlite/0016_project_devices.sql")),
+    (20, include_str!("../../../migrations/sqlite/0020_shares.sql")),
 ];
 /// The schema that this program writes.
-pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
+pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 /// Commits that may wait for the writer.
 const WRITER_QUEUE: usize = 1_024;
 /// SQLite's primary codes for a file whose pages contradict each other, and for one that is no database.
@@ -514,6 +516,25 @@ impl Store for SqliteStore {
         })
     }
 
+    fn heaps(&self) -> Answer<'_, Vec<Heap>> {
+        Box::pin(async move {
+            let sql = "SELECT b.project, CASE b.tenure WHEN 3 THEN 'logs' WHEN 2 THEN 'uploads' WHEN 1 THEN 'inputs' ELSE \
+                       CASE WHEN EXISTS (SELECT 1 FROM engines AS e WHERE e.plan_digest = b.digest) THEN 'plans' \
+                       WHEN EXISTS (SELECT 1 FROM reports AS r WHERE r.digest = b.digest) THEN 'reports' \
+                       ELSE 'models and cards' END END AS kind, COUNT(*) AS blobs, SUM(b.size_bytes) AS bytes \
+                       FROM blob_refs AS b WHERE b.project <> '' GROUP BY 1, 2 ORDER BY 1, 2";
+            let heap = |row: &SqliteRow| {
+                Ok(Heap {
+                    project: text(row, "project")?,
+                    kind: text(row, "kind")?,
+                    blobs: number(row, "blobs")?,
+                    bytes: number(row, "bytes")?,
+                })
+            };
+            self.rows(plain(sql)).await?.iter().map(heap).collect()
+        })
+    }
+
     fn pins(&self, filter: PinFilter) -> Answer<'_, Vec<PinRecord>> {
         Box::pin(async move {
             let mut select = Select::new("SELECT doc FROM pins");
@@ -530,6 +551,22 @@ impl Store for SqliteStore {
                 );
             let order = "created_ms DESC, plan_digest DESC, project DESC, owner DESC";
             self.docs("a pin", select.order(order, filter.limit)).await
+        })
+    }
+
+    fn shares<'a>(&'a self, project: Option<&'a str>) -> Answer<'a, Vec<ShareRecord>> {
+        Box::pin(async move {
+            let mut select = Select::new("SELECT doc, opened_ms FROM shares");
+            select.filter("project = #", project);
+            self.rows(select.order("created_ms DESC, id DESC", usize::MAX)).await?.iter().map(share).collect()
+        })
+    }
+
+    fn share_of(&self, secret_hash: Digest) -> Answer<'_, Option<ShareRecord>> {
+        Box::pin(async move {
+            let mut select = Select::new("SELECT doc, opened_ms FROM shares");
+            select.filter("secret_hash = #", Some(secret_hash.to_string()));
+            self.rows(select.order("id", 1)).await?.first().map(share).transpose()
         })
     }
 
@@ -652,6 +689,10 @@ pub(super) fn token(row: &SqliteRow) -> Result<TokenRecord, StoreError> {
 
 pub(super) fn audit_line(row: &SqliteRow) -> Result<AuditLine, StoreError> {
     Ok(AuditLine { seq: number(row, "seq")?, ..parse("an audit line", &text(row, "doc")?)? })
+}
+
+pub(super) fn share(row: &SqliteRow) -> Result<ShareRecord, StoreError> {
+    Ok(ShareRecord { opened_ms: number(row, "opened_ms")?, ..parse("a link", &text(row, "doc")?)? })
 }
 
 pub(super) fn plain(sql: &str) -> Statement {

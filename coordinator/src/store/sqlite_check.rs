@@ -2,7 +2,7 @@
 
 use super::{
     StoreError,
-    sqlite::{SCHEMA_VERSION, audit_line, classify, doc_of, event, report, text, token},
+    sqlite::{SCHEMA_VERSION, audit_line, classify, doc_of, event, report, share, text, token},
 };
 use crate::core::{Agent, CacheRecord, Engine, Job, PluginRecord, ProjectRecord, Refusal, RequestRecord};
 use futures::TryStreamExt as _;
@@ -29,7 +29,7 @@ pub struct BadRow {
 type Decode = fn(&SqliteRow) -> Result<(), StoreError>;
 
 /// Every table whose rows are decoded: its name, its rows with their key as `row_key`, and how they are read.
-const TABLES: [(&str, &str, Decode); 11] = [
+const TABLES: [(&str, &str, Decode); 12] = [
     ("jobs", "SELECT id AS row_key, doc FROM jobs", |row| doc_of::<Job>("a job")(row).map(drop)),
     ("events", "SELECT seq || '' AS row_key, * FROM events", |row| event(row).map(drop)),
     ("engines", "SELECT engine_key || ' ' || plan_digest AS row_key, doc FROM engines", |row| {
@@ -48,6 +48,7 @@ const TABLES: [(&str, &str, Decode); 11] = [
     ("projects", "SELECT name AS row_key, doc FROM projects", |row| {
         doc_of::<ProjectRecord>("a project")(row).map(drop)
     }),
+    ("shares", "SELECT id AS row_key, doc, opened_ms FROM shares", |row| share(row).map(drop)),
     ("audit", "SELECT seq || '' AS row_key, seq, doc FROM audit", |row| audit_line(row).map(drop)),
 ];
 

@@ -8,5 +8,6 @@ mod support;
 mod farm;
 mod matrix_grpc;
 mod matrix_http;
+mod shares;
 mod uploads;
 mod world;

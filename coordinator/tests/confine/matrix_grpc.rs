@@ -20,10 +20,13 @@ fn expected(method: &str) -> [Code; 6] {
         "Submit" | "DryRun" => [Ok, Ok, Ok, Ok, No, Out],
         "ListJobs" | "ListRequests" | "ListEvents" | "ListEngines" | "ListReports" | "ListCaches" | "ListProjects"
         | "ListPins" | "ListDeclarations" | "DeclareEngines" => [Ok, Ok, Ok, Ok, No, Out],
+        "CreateShare" => [Ok, Gone, Ok, Ok, No, Out],
+        "ListShares" => [Ok, Ok, Ok, Ok, No, Out],
+        // There is none; what each ends is tried in `shares`.
+        "RevokeShare" => [Gone, Gone, Gone, Gone, No, Out],
         // Pins are of plans that the project has; each takes away what it pinned before.
-        "GetJob" | "WatchJobs" | "ReadLog" | "CancelJobs" | "FindEngine" | "PinEngines" | "UnpinEngines" => {
-            [Ok, Gone, Ok, Ok, No, Out]
-        }
+        "GetJob" | "WatchJobs" | "ReadLog" | "CancelJobs" | "SetPriority" | "FindEngine" | "PinEngines"
+        | "UnpinEngines" => [Ok, Gone, Ok, Ok, No, Out],
         "ListDevices" | "ListPlugins" => [Ok, Ok, Ok, Ok, Ok, Out],
         "CreateToken" | "ListTokens" | "RevokeToken" | "CreateLoginLink" | "SetProject" | "ListAudit" => {
             [No, No, Ok, Ok, No, Out]
@@ -65,6 +68,13 @@ async fn call(world: &World, client: &mut Client, who: Who, method: &str) -> Res
         "CancelJobs" => {
             client.cancel_jobs(v1::CancelJobsRequest { ids: vec![job], ..Default::default() }).await.map(words)
         }
+        "SetPriority" => client.set_priority(v1::SetPriorityRequest { ids: vec![job], priority: 3 }).await.map(words),
+        "CreateShare" => {
+            let request_id = world.job.request_id.clone();
+            client.create_share(v1::CreateShareRequest { request_id, ..Default::default() }).await.map(words)
+        }
+        "ListShares" => client.list_shares(v1::ListSharesRequest::default()).await.map(words),
+        "RevokeShare" => client.revoke_share(v1::RevokeShareRequest { id: "nosuchlink".into() }).await.map(words),
         "ListDevices" => client.list_devices(v1::ListDevicesRequest::default()).await.map(words),
         "ListEngines" => client.list_engines(v1::ListEnginesRequest::default()).await.map(words),
         "FindEngine" => {

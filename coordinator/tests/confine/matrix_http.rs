@@ -67,14 +67,24 @@ fn expected(route: &str) -> [u16; 6] {
         }
         // As the routes of the API that say the same.
         "GET /devices" | "GET /api" => [200, 200, 200, 200, 200, 401],
-        "GET /jobs/{id}" | "GET /requests/{id}" | "GET /plans/{digest}" | "GET /models/{digest}" => {
-            [200, 404, 200, 200, 403, 401]
-        }
+        "GET /jobs/{id}"
+        | "GET /jobs/{id}/clone"
+        | "GET /requests/{id}"
+        | "GET /plans/{digest}"
+        | "GET /models/{digest}" => [200, 404, 200, 200, 403, 401],
         // Its report is too short to be compared; who may not see the job hears nothing of it.
         "GET /compare" => [422, 404, 422, 422, 403, 401],
         // What the page does, with a token: back to the page of what it was done to.
         "POST /do/cancel" => [303, 404, 303, 303, 403, 401],
-        "POST /do/retry" => [303, 404, 303, 303, 403, 401],
+        "POST /do/retry" | "POST /do/clone" | "POST /do/priority" => [303, 404, 303, 303, 403, 401],
+        // Shows the link, once; what it opens is tried in `shares`.
+        "POST /do/share" => [200, 404, 200, 200, 403, 401],
+        // There is none.
+        "POST /do/unshare" | "POST /api/v1/shares/{id}/revoke" => [404, 404, 404, 404, 403, 401],
+        "GET /api/v1/shares" => [200, 200, 200, 200, 403, 401],
+        "POST /api/v1/shares" => [201, 404, 201, 201, 403, 401],
+        // Whoever comes, and by whatever token: what counts is the secret.
+        "GET /shared/{secret}" | "GET /shared/{secret}/jobs/{id}" | "GET /shared/{secret}/plans/{digest}" => [404; 6],
         "POST /do/drain" | "POST /do/resume" => [403, 403, 303, 403, 403, 401],
         // Of the whole farm.
         "GET /metrics" => [403, 403, 200, 403, 403, 401],
@@ -95,6 +105,7 @@ fn expected(route: &str) -> [u16; 6] {
         }
         // Of plans that the project has; each takes away what it pinned before.
         "POST /api/v1/pins" | "POST /api/v1/pins/remove" => [200, 404, 200, 200, 403, 401],
+        "POST /api/v1/jobs/{id}/priority" => [200, 404, 200, 200, 403, 401],
         "POST /api/v1/jobs/{id}/cancel" => [200, 404, 200, 200, 403, 401],
         "GET /api/v1/audit" => [403, 403, 200, 200, 403, 401],
         "POST /api/v1/gc" => [403, 403, 200, 403, 403, 401],
@@ -166,6 +177,7 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
     let digest = if pattern.starts_with("/models") { model } else { plan };
     let mut path = pattern.replace("{id}", id).replace("{hex}", hex).replace("{agent}", "builder");
     path = path.replace("{scope}", &"0".repeat(64)).replace("{name}", "nothing").replace("{digest}", digest);
+    path = path.replace("{secret}", &"5".repeat(64));
     match pattern {
         "/api/v1/engines/find" | "/api/v1/reports" => path.push_str(&format!("?plan_digest={plan}")),
         "/assets/{name}" => path = asset(world).await,
@@ -185,11 +197,17 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
         "POST /v1/uploads" => serde_json::json!({ "digest": model, "size_bytes": world.model_bytes.len() }).to_string(),
         "POST /login" => "token=nonsense".into(),
         "POST /do/cancel" | "POST /do/retry" => format!("id={}", world.job.id),
+        "POST /do/priority" => format!("id={}&priority=2", world.job.id),
+        "POST /do/clone" => format!("id={}&skus={}&priority=0", world.job.id, crate::support::SKU),
+        "POST /do/share" => format!("request={}&days=2", world.job.request_id),
+        "POST /do/unshare" => "id=nosuchlink".into(),
+        "POST /api/v1/shares" => serde_json::json!({ "request_id": world.job.request_id }).to_string(),
         "POST /do/drain" | "POST /do/resume" => "agent=builder".into(),
         "POST /api/v1/agents/{agent}/forget" => r#"{"force":true}"#.into(),
         // As the project that calls.
         "POST /api/v1/declarations" => crate::world::declaration(world, who).to_string(),
         "POST /api/v1/pins" | "POST /api/v1/pins/remove" => serde_json::json!({ "plan_digests": [plan] }).to_string(),
+        "POST /api/v1/jobs/{id}/priority" => r#"{"priority":3}"#.into(),
         _ if method == "POST" => "{}".into(),
         _ => String::new(),
     };

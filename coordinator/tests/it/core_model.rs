@@ -5,8 +5,8 @@ use planforge_coordinator::{
     auth::{Actor, Role},
     core::{
         self, Cancel, Change, CoreConfig, Device, Engine, Failure, FinishedIn, FinishedOutcome, HelloIn, Input, Job,
-        JobId, JobRef, JobState, JoinedBy, LeaseRef, Lookup, Model, ModelFile, Need, Now, PlanRef, Reply, ReportIn,
-        SessionId, State, Submit, SubmitWhat, Submitted, ToAgent, invariants,
+        JobId, JobRef, JobState, JoinedBy, LeaseRef, Lookup, Model, ModelFile, Need, Now, PlanRef, Prioritize, Reply,
+        ReportIn, SessionId, State, Submit, SubmitWhat, Submitted, ToAgent, invariants,
     },
     store::{MemStore, Store},
 };
@@ -46,6 +46,11 @@ enum Op {
     Cancel {
         job: usize,
         project: u8,
+    },
+    Prioritize {
+        job: usize,
+        project: u8,
+        priority: i8,
     },
     Connect {
         agent: usize,
@@ -100,6 +105,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (any::<usize>(), 0..3u8, prop::bool::weighted(0.2), any::<bool>(), any::<bool>(), 0..4u8)
             .prop_map(|(engine, sku, force, wait, eval, sweep)| Op::Bench { engine, sku, force, wait, eval, sweep }),
         2 => (any::<usize>(), 0..2u8).prop_map(|(job, project)| Op::Cancel { job, project }),
+        2 => (any::<usize>(), 0..2u8, any::<i8>())
+            .prop_map(|(job, project, priority)| Op::Prioritize { job, project, priority }),
         3 => (agent.clone(), any::<bool>(), 0..2u8)
             .prop_map(|(agent, fresh, toolchain)| Op::Connect { agent, fresh, toolchain }),
         1 => agent.clone().prop_map(|agent| Op::Disconnect { agent }),
@@ -454,6 +461,24 @@ impl World {
                 let cancel = Cancel { actor, jobs: vec![id.clone()], request: None, reason: String::new() };
                 self.apply(Input::Cancel(cancel));
             }
+            Op::Prioritize { job, project, priority } => {
+                let jobs: Vec<JobId> = self.acknowledged.iter().cloned().collect();
+                let Some(id) = jobs.get(job % jobs.len().max(1)) else { return };
+                let (own, priority) = (format!("project{project}"), i32::from(*priority));
+                let actor = Actor::named(format!("actor{project}"), Role::Submit, Some(own.clone()));
+                let before = self.state.job(id).cloned();
+                let asked = Prioritize { actor, jobs: vec![id.clone()], priority };
+                let reply = self.apply(Input::Prioritize(asked));
+                let Some(before) = before else { return };
+                let now = self.state.job(id).expect("how urgent a job is ends nothing");
+                let is_own = before.is_in(&own);
+                assert_eq!(matches!(reply, Reply::Prioritized(Ok(_))), is_own, "{id}");
+                for (was, is) in before.wants.iter().zip(&now.wants) {
+                    let expected = if was.project == own { priority } else { was.priority };
+                    assert_eq!(is.priority, expected, "{id}: nobody else's wish is touched");
+                }
+                assert!(!is_own || now.priority() >= priority, "{id}");
+            }
             Op::Connect { agent, fresh, toolchain } => self.connect(*agent, *fresh, *toolchain),
             Op::Disconnect { agent } => {
                 if let Some(session) = self.agents[*agent].session.take() {
@@ -615,6 +640,7 @@ fn session_of(input: &Input) -> Option<SessionId> {
         | Input::Goodbye { session } => Some(*session),
         Input::Submit(_)
         | Input::Cancel(_)
+        | Input::Prioritize(_)
         | Input::Disconnected { .. }
         | Input::LogSealed { .. }
         | Input::Forget(_)

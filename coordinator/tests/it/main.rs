@@ -22,6 +22,7 @@ mod needs;
 mod pins;
 mod power_cut;
 mod refresh;
+mod shares_store;
 mod simulation;
 mod store;
 mod support;

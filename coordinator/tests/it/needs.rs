@@ -1,6 +1,6 @@
 //! Jobs that need jobs: order, failures and cancels along the edges, priorities, forecasts, and a chain of thousands.
 
-use crate::support::{agent::Agent, blobs::MemBlobs, model, open, request, state, until_state};
+use crate::support::{actor, agent::Agent, blobs::MemBlobs, model, open, request, state, until_state};
 use planforge_coordinator::{auth::Actor, farm::Farm, store::MemStore};
 use planforge_proto::{
     ErrorCode,
@@ -145,6 +145,66 @@ async fn who_is_needed_is_as_urgent_as_who_needs_it() {
     agent.succeed(&blobs, &busy).await;
     agent.acknowledged().await;
     assert_eq!(agent.assigned().await.job.unwrap().id, low.id);
+}
+
+#[tokio::test]
+async fn a_priority_is_changed_while_a_job_waits_and_what_it_needs_follows() {
+    let (farm, blobs) = farm().await;
+    let mut agent = Agent::usual(&farm, "a").await;
+    submit(&farm, after(&blobs, "busy", &[])).await;
+    let busy = agent.assigned().await;
+    let needed = submit(&farm, v1::SubmitRequest { priority: -9, ..after(&blobs, "needed", &[]) }).await.jobs.remove(0);
+    let usual = submit(&farm, after(&blobs, "usual", &[])).await.jobs.remove(0);
+    let last = submit(&farm, v1::SubmitRequest { priority: -9, ..after(&blobs, "last", &[&needed.id]) }).await;
+    let last = &last.jobs[0];
+    let set = async |id: &str, priority| {
+        let request = v1::SetPriorityRequest { ids: vec![id.into()], priority };
+        farm.set_priority(&Actor::local(), request)
+            .await
+            .map(|mut reply| (reply.jobs.remove(0), reply.remarks.remove(0)))
+    };
+    let (told, remark) = set(&last.id, 4).await.unwrap();
+    assert_eq!((told.priority, remark.as_str()), (4, ""));
+    assert_eq!(job(&farm, &needed.id).await.priority, 4, "what it needs is as urgent");
+    // It may not be made less urgent than what waits for it; whoever asks hears so.
+    let (told, remark) = set(&needed.id, -20).await.unwrap();
+    assert!(told.priority == 4 && remark.contains("priority 4"), "{remark}");
+    set(&last.id, -3).await.unwrap();
+    assert_eq!(job(&farm, &needed.id).await.priority, -3, "and down again");
+    set(&needed.id, 7).await.unwrap();
+    assert_eq!((job(&farm, &needed.id).await.priority, job(&farm, &last.id).await.priority), (7, -3));
+    assert_eq!(set(&busy.job.as_ref().unwrap().id, 1).await.unwrap().1, "it runs already");
+    for wrong in [1_001, -1_001] {
+        assert_eq!(set(&usual.id, wrong).await.unwrap_err().code, ErrorCode::InvalidArgument);
+    }
+    let history = farm.history(&Actor::local(), &last.id).await.unwrap();
+    assert_eq!(history.iter().filter(|event| event.what == "priority").count(), 2);
+    agent.succeed(&blobs, &busy).await;
+    agent.acknowledged().await;
+    let next = agent.assigned().await;
+    assert_eq!(next.job.as_ref().unwrap().id, needed.id, "not the one that waited longer");
+    agent.succeed(&blobs, &next).await;
+    agent.acknowledged().await;
+    until_state(&farm, &needed.id, JobState::Succeeded).await;
+    assert_eq!(set(&needed.id, 1).await.unwrap().1, "it has ended");
+}
+
+#[tokio::test]
+async fn who_withdraws_takes_its_urgency_along_and_leaves_what_is_needed_urgent() {
+    let (farm, blobs) = farm().await;
+    let mut agent = Agent::usual(&farm, "a").await;
+    submit(&farm, after(&blobs, "busy", &[])).await;
+    agent.assigned().await;
+    let waiting = |priority, request| v1::SubmitRequest { priority, ..request };
+    let (red, blue) = (actor("red", "submit", None), actor("blue", "submit", None));
+    let first = farm.submit(&red, waiting(6, after(&blobs, "first", &[]))).await.unwrap().jobs.remove(0);
+    let joined = farm.submit(&blue, waiting(0, after(&blobs, "first", &[]))).await.unwrap().jobs.remove(0);
+    assert_eq!(joined.id, first.id);
+    farm.submit(&blue, waiting(3, after(&blobs, "second", &[&first.id]))).await.unwrap();
+    assert_eq!(job(&farm, &first.id).await.priority, 6);
+    let cancel = v1::CancelJobsRequest { ids: vec![first.id.clone()], ..Default::default() };
+    farm.cancel_jobs(&red, cancel).await.unwrap();
+    assert_eq!(job(&farm, &first.id).await.priority, 3, "no less than what waits for it");
 }
 
 #[tokio::test]

@@ -48,8 +48,12 @@ impl Report {
             Ok(Pair { verdict: Verdict::CannotTell, reason, .. }) => format!("not compared: {reason}"),
             Ok(Pair { verdict, ratio, ratio_low, ratio_high, .. }) => {
                 let bounds = ratio_low.zip(ratio_high).map(|(low, high)| format!(" ({low:.3} to {high:.3})"));
-                let ratio = ratio.map(|ratio| format!(", {ratio:.3}x its time{}", bounds.unwrap_or_default()));
-                format!("the engine is {}{}", verdict.words(), ratio.unwrap_or_default())
+                let ratio = ratio.map(|ratio| format!(", takes {ratio:.3}x its time{}", bounds.unwrap_or_default()));
+                let told = match verdict {
+                    Verdict::Ambiguous => "not told apart".to_owned(),
+                    told => format!("the engine is {}", told.words()),
+                };
+                format!("{told}{}", ratio.unwrap_or_default())
             }
         };
         let outputs = match relative_rms {

@@ -59,6 +59,22 @@ fn lists_say_what_they_leave_out_and_all_leaves_nothing_out() {
     let open = run(&["requests", "--state", "open"]);
     assert_eq!((open["requests"].as_array().unwrap().len(), &open["total"]), (2, &2.into()), "{open:#}");
     assert_eq!(open["requests"][0]["live_jobs"], 1);
+    // What waits is made more urgent, and by more than is allowed it is not.
+    let waits = run(&["jobs", "--state", "unplaceable"])["jobs"][0]["id"].as_str().unwrap().to_owned();
+    let set = run(&["priority", &waits, "--to", "-7"]);
+    assert_eq!((&set["jobs"][0]["priority"], &set["remarks"][0]), (&(-7).into(), &"".into()), "{set:#}");
+    let wrong = up.command(&world, &["priority", &waits, "--to", "4000"]).output().unwrap();
+    assert!(!wrong.status.success() && stderr(&wrong).contains("1000"), "{}", transcript(world.root(), &wrong));
+    // A link is listed until it is ended.
+    let request = built["jobs"][0]["request_id"].as_str().unwrap();
+    let link = run(&["share", "create", "--request", request, "--days", "2"]);
+    assert!(link["url"].as_str().is_some_and(|url| url.contains("/shared/")), "{link:#}");
+    let id = link["share"]["id"].as_str().unwrap();
+    assert_eq!(run(&["share", "list"])["shares"][0]["request_id"], request);
+    let listed = up.command(&world, &["share", "list"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&listed.stdout).contains(id), "{}", transcript(world.root(), &listed));
+    run(&["share", "revoke", id]);
+    assert_eq!(run(&["share", "list"])["shares"], serde_json::json!([]));
     let request = run(&["requests", "--state", "succeeded"]);
     assert_eq!(request["requests"][0]["id"], built["jobs"][0]["request_id"], "{request:#}");
     let job = built["jobs"][0]["id"].as_str().unwrap();

@@ -51,6 +51,8 @@ impl State {
             let named = if projects.is_empty() { String::new() } else { format!(" (project {projects})") };
             let remark = format!("goes on: {} other requests want it{named}", left.len());
             self.set_state(id, |job| job.wants = left);
+            // Whoever withdrew may have been the most urgent one.
+            self.settle_urgency(id, effects);
             self.record(effects, now, id, &actor.name, "withdrawn", remark.clone());
             return remark;
         }

@@ -86,6 +86,8 @@ pub enum Reply {
     Submitted(Result<Submitted, ApiError>),
     /// The jobs as they stand, each with a remark when it goes on.
     Cancelled(Result<Vec<(JobRef, String)>, ApiError>),
+    /// The jobs as they stand, each with a remark when it is not as was asked.
+    Prioritized(Result<Vec<(JobRef, String)>, ApiError>),
     /// The agent as it stands, or stood when it was forgotten.
     Agent(Result<Box<AgentView>, ApiError>),
 }

@@ -102,6 +102,9 @@ fn check_job(state: &State, job: &Job, broken: &mut Vec<String>) {
         if !state.jobs.contains_key(need) || !state.dependents.get(need).is_some_and(|ids| ids.contains(id)) {
             broken.push(format!("{id} waits for {need}, which will never wake it"));
         }
+        if state.jobs.get(need).is_some_and(|other| other.priority() < job.priority()) {
+            broken.push(format!("{id} waits for {need}, which is less urgent than it is"));
+        }
     }
     if !(1..=BUILDS_MAX).contains(&job.builds) {
         broken.push(format!("{id} is to be built {} times", job.builds));

@@ -27,6 +27,8 @@
 //! | `cancel` | withdrawal of requests |
 //! | `caches` | timing and tactic caches: what a build begins with, whose result is kept |
 //! | `pins` | who wants which plan kept |
+//! | `priority` | how urgent jobs are that wait already |
+//! | `shares` | links for reading one thing without a token |
 //! | `plugins` | which native code workers may load |
 //! | `projects` | shares and limits of projects, and who may take how much of the queue |
 //! | `waiting` | why a job is not running yet, its place in the queue, when it will likely have ended |
@@ -58,10 +60,12 @@ mod known;
 pub mod model;
 mod pins;
 mod plugins;
+mod priority;
 mod projects;
 mod queue;
 mod ranks;
 mod resolve;
+mod shares;
 pub mod state;
 mod submit;
 mod waiting;
@@ -82,7 +86,9 @@ pub use model::{
     RequestRecord, TokenRecord, Told, Want,
 };
 pub use pins::{PinId, PinRecord};
+pub use priority::Prioritize;
 pub use projects::{ProjectRecord, ProjectView, SHARE_MAX};
+pub use shares::{ShareRecord, Shared};
 pub use state::{
     CacheUpdate, Cancel, CoreConfig, FinishedIn, FinishedOutcome, HelloIn, Input, LeaseRef, Need, Now, ReportIn,
     SessionId, Snapshot, State, Submit, SubmitWhat,

@@ -670,6 +670,18 @@ pub enum Change {
     /// In place of what the repository declared before.
     Declaration(Box<DeclarationRecord>),
     ForgetDeclaration(DeclarationId),
+    /// A new link. Changes nothing about one that is there: an id is given once.
+    Share(Box<super::shares::ShareRecord>),
+    /// Somebody read it; the latest time counts.
+    ShareOpened {
+        id: String,
+        at_ms: u64,
+    },
+    Unshare(String),
+    /// Links that have expired by this time go.
+    SharesExpired {
+        now_ms: u64,
+    },
     Audit(Box<AuditLine>),
     /// An engine was fetched, or answered a request.
     EngineUsed {

@@ -210,6 +210,7 @@ pub struct ReportIn {
 pub enum Input {
     Submit(Box<Submit>),
     Cancel(Cancel),
+    Prioritize(super::Prioritize),
     Hello {
         session: SessionId,
         hello: Box<HelloIn>,
@@ -575,6 +576,9 @@ impl State {
         match input {
             Input::Submit(submit) => effects.reply = Reply::Submitted(self.submit(*submit, now, &mut effects)),
             Input::Cancel(cancel) => effects.reply = Reply::Cancelled(self.cancel(cancel, now, &mut effects)),
+            Input::Prioritize(asked) => {
+                effects.reply = Reply::Prioritized(self.prioritize(asked, now, &mut effects));
+            }
             Input::Hello { session, hello } => self.hello(session, *hello, now, &mut effects),
             Input::Inventory { session, devices } => self.inventory(session, devices, now, &mut effects),
             Input::Heartbeat { session, leases, telemetry } => {

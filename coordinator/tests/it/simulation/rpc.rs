@@ -89,6 +89,10 @@ impl FarmRpc for Rpc {
         collect_garbage(v1::CollectGarbageRequest) -> v1::CollectGarbageReply;
         watch_jobs(v1::WatchJobsRequest) -> Self::WatchJobsStream;
         read_log(v1::ReadLogRequest) -> Self::ReadLogStream;
+        set_priority(v1::SetPriorityRequest) -> v1::SetPriorityReply;
+        create_share(v1::CreateShareRequest) -> v1::CreateShareReply;
+        list_shares(v1::ListSharesRequest) -> v1::ListSharesReply;
+        revoke_share(v1::RevokeShareRequest) -> v1::RevokeShareReply;
         list_devices(v1::ListDevicesRequest) -> v1::ListDevicesReply;
         list_engines(v1::ListEnginesRequest) -> v1::ListEnginesReply;
         find_engine(v1::FindEngineRequest) -> v1::Engine;

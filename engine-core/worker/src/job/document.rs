@@ -131,10 +131,9 @@ fn unstable(selection: &BuildSelection) -> Option<Finding> {
 /// Adds findings whose code is not there yet: a tool repeats itself in every window, in other numbers.
 pub(super) fn add_once(findings: &mut Vec<Finding>, more: Vec<Finding>) {
     for finding in more {
-        // Points fail each for a reason of its own.
-        let repeats = |have: &Finding| {
-            have.code == finding.code && (have.message == finding.message || finding.code != "point-failed")
-        };
+        // Points and baselines fail each for a reason of its own.
+        let own = ["point-failed", "no-baseline", "baseline-differs"].contains(&finding.code.as_str());
+        let repeats = |have: &Finding| have.code == finding.code && (have.message == finding.message || !own);
         if !findings.iter().any(repeats) {
             findings.push(finding);
         }

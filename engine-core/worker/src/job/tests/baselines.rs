@@ -140,6 +140,10 @@ fn programs_that_fail_or_lie_cost_the_report_nothing_but_themselves() {
         let refusal = Fixture::new().beside(name, Some(&text)).refusal();
         assert!(refusal.contains(said) && refusal.contains(name), "{name}: {refusal}");
     }
+    let mut both = Fixture::new().beside("jax", None).beside("torch", None);
+    both.refusal();
+    let told = both.report().findings.into_iter().filter(|finding| finding.code == "no-baseline");
+    assert_eq!(told.count(), 2, "each has its reason");
     let unknown = Fixture::new().beside("jax", None).refusal();
     assert!(unknown.contains("knows no baseline jax") && unknown.contains("PLANFORGE_BASELINES"), "{unknown}");
     let mut unsafe_one = Fixture::new().beside("torch", None);
