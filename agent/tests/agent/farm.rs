@@ -327,6 +327,7 @@ impl Bench {
                 ..Limits::default()
             },
             refuse_plugins: false,
+            baselines: None,
             embedded: false,
         }
     }

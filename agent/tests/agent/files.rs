@@ -222,9 +222,11 @@ async fn calibration_and_plugins_are_laid_out_in_the_order_of_the_spec() {
     plugins.sort();
     let calibration = stored(&bench, b"scales");
     let inputs_digest = stored(&bench, b"inputs");
+    let module_digest = stored(&bench, b"module");
     let spec = format!(r#"{{"calibration":"{calibration}","plugins":["{}","{}"]}}"#, plugins[0], plugins[1]);
     let assign = |bench: &Bench, job: &str, spec: String| {
         let (farm, job, inputs_digest) = (bench.farm.clone(), job.to_owned(), inputs_digest.clone());
+        let module_digest = module_digest.clone();
         async move {
             let change = |assign: &mut v1::Assign| {
                 let job = assign.job.as_mut().unwrap();
@@ -238,6 +240,7 @@ async fn calibration_and_plugins_are_laid_out_in_the_order_of_the_spec() {
                     min_windows: 20,
                     inputs_digest,
                     time_inputs: true,
+                    baselines: vec![v1::Baseline { name: "jax".into(), module_digest }],
                 };
                 job.measure = Some(ask);
             };
@@ -265,6 +268,9 @@ async fn calibration_and_plugins_are_laid_out_in_the_order_of_the_spec() {
     assert_eq!((order.measure.warm_up_ms, order.measure.min_windows), (500, 20));
     assert_eq!((order.measure.inputs, order.measure.time_inputs), (Some(Digest::of(b"inputs")), true));
     assert!(order.inputs.is_some_and(|path| path.ends_with("inputs.npz")), "the file lies beside the model");
+    let [beside] = &order.baselines[..] else { panic!("{:?}", order.baselines) };
+    assert_eq!((beside.name.as_str(), &beside.program, &beside.problem), ("jax", &None, &None));
+    assert!(beside.module.as_ref().is_some_and(|path| path.ends_with("baseline-jax.module")), "{beside:?}");
 
     // Another host's operator wants no native code from anybody.
     let other = Bench::new("build\nfinish").await;

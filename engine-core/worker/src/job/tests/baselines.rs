@@ -165,5 +165,5 @@ fn a_cancelled_job_does_not_wait_for_a_program() {
     };
     let end = run(&job.order, &compilers, &telemetry::for_device, send, &mut || Ok(()), &cancel);
     job.events = events;
-    assert_eq!((end, job.failure().0), (RunEnd::Failed, FailureClass::Cancelled));
+    assert_eq!((end, job.failure().0), (RunEnd::Failed, BackendError::cancelled("").class));
 }
