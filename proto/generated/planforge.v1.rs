@@ -42,7 +42,7 @@ pub struct Model {
     pub files: ::prost::alloc::vec::Vec<ModelFile>,
 }
 /// What is to be measured beside the usual; no part of the engine key.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MeasureAsk {
     /// numbers of parallel streams to sweep, ascending; none: no sweep
     #[prost(uint32, repeated, tag = "1")]
