@@ -79,6 +79,17 @@ enum Answer {
     Error(String),
 }
 
+impl Answer {
+    /// What it is, for people.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Ready(_) => "its being ready",
+            Self::LatenciesMs(_) => "latencies",
+            Self::Error(_) => "an error",
+        }
+    }
+}
+
 /// What a program says once it could run.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Ready {
@@ -157,7 +168,7 @@ impl Program {
         let mut program = Self { name, child, commands, lines, last_words, cancel, ready };
         program.ready = match program.answer(READY_LIMIT)? {
             Answer::Ready(ready) => ready,
-            other => return Err(program.lies(&format!("it answered {other:?} before it was ready"))),
+            other => return Err(program.lies(&format!("it answered with {} before it was ready", other.kind()))),
         };
         Ok(program)
     }
@@ -254,7 +265,7 @@ impl Meter for Program {
         let limit = WINDOW_LIMIT + Duration::from_secs_f64(window.duration_ms.max(0.0) / 1e3);
         let latency_ms = match self.answer(limit)? {
             Answer::LatenciesMs(latency_ms) => latency_ms,
-            other => return Err(self.lies(&format!("it answered a window with {other:?}"))),
+            other => return Err(self.lies(&format!("it answered a window with {}", other.kind()))),
         };
         let sane = latency_ms.iter().all(|ms| ms.is_finite() && *ms > 0.0);
         if latency_ms.len() != window.iterations as usize || !sane {
