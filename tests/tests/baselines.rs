@@ -105,5 +105,5 @@ fn a_plan_is_measured_beside_a_program_without_a_farm() {
     let model = models::digits();
     let arguments = ["bench", model.to_str().unwrap(), "--threads", "1", "--beside", "sleeper", "--json"];
     let document = process::run_json(host.command(&arguments));
-    assert_eq!(document["report"]["baselines"][0]["settings"]["module"], "none", "{document:#}");
+    assert_eq!(document["baselines"][0]["settings"]["module"], "none", "{document:#}");
 }

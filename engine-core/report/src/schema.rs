@@ -202,6 +202,7 @@ mod tests {
             (detail, "BuildSelection", "builds"),
             (detail, "BuildTrial", "trial"),
             (include_str!("layer.rs"), "LayerTime", "layer"),
+            (include_str!("baseline.rs"), "Baseline", "baseline"),
         ] {
             assert_eq!(owned(fields(source, name)), named(&schema["$defs"][definition]), "{name}");
         }

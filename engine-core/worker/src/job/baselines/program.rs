@@ -222,7 +222,7 @@ impl Program {
         while Instant::now() < until {
             match self.child.try_wait() {
                 Ok(Some(status)) => return status.to_string(),
-                Ok(None) => thread::sleep(POLL),
+                Ok(None) => thread::park_timeout(POLL),
                 Err(_) => break,
             }
         }
