@@ -134,7 +134,7 @@ def told(line, port):
 # Lines whose number and order are the machine's or the moment's.
 MANY = ("layer", "finding", "*")
 # Lines of a report whose words depend on how quiet the machine is, or on what else is installed: that they are there counts.
-LABELS = r"(engine|device|latency|throughput|samples|size|build|outputs|ceilings)\s{2,}.*"
+LABELS = r"(engine|device|latency|spread|throughput|samples|size|energy|build|outputs|ceilings)\s{2,}.*"
 # A row of `planforge devices`, up to its state: names of the machine.
 DEVICE = r".*?(?=(?:idle|busy|offline).*--sku )"
 
