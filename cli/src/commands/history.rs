@@ -1,8 +1,6 @@
 //! `planforge history`: how fast a model's engines were, build after build, and since which build that is another.
 //!
-//! A *line* is what stays comparable from build to build: the model's name, the device kind and the spec. Its weights,
-//! toolchain, driver and compiler change, and which of them changed where the level did is told. Builds whose windows
-//! were all disturbed are listed and not judged.
+//! A *line* is what stays comparable from build to build: see `planforge_report::history`.
 
 use crate::{
     context::Context,
@@ -13,8 +11,12 @@ use crate::{
     tables::{self, milliseconds, specs},
 };
 use planforge_proto::{ErrorCode, v1};
-use planforge_report::{disturbance, figures::Figures};
-use planforge_stats::change::{Change, LEAST, changes};
+use planforge_report::{
+    disturbance,
+    figures::Figures,
+    history::{Build, Step, steps},
+};
+use planforge_stats::change::LEAST;
 use planforge_types::BuildSpec;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -56,59 +58,6 @@ pub struct Line {
     pub changes: Vec<Step>,
 }
 
-/// One engine of a line.
-#[derive(Debug, Serialize)]
-pub struct Build {
-    pub job: String,
-    pub created_ms: u64,
-    pub median_ms: f64,
-    /// Every window was disturbed: not judged.
-    pub disturbed: bool,
-    pub plan_digest: String,
-    pub model_digest: String,
-    pub toolchain: String,
-}
-
-/// A change of a line's level.
-#[derive(Debug, Serialize)]
-pub struct Step {
-    /// Job of the first build of the new level.
-    pub job: String,
-    /// Job of the build with which it could be told.
-    pub told: String,
-    pub before_ms: f64,
-    pub after_ms: f64,
-    /// What else changed between the build before and the first of the new level.
-    pub with: Vec<String>,
-}
-
-impl Step {
-    fn of(change: &Change, judged: &[&Build]) -> Self {
-        let (before, first) = (judged[change.first - 1], judged[change.first]);
-        let differ = |what: &str, old: &str, new: &str| (old != new).then(|| format!("{what} {old} to {new}"));
-        let with = [
-            differ("weights", tables::short(&before.model_digest), tables::short(&first.model_digest)),
-            differ("toolchain", &before.toolchain, &first.toolchain),
-        ];
-        Self {
-            job: first.job.clone(),
-            told: judged[change.told].job.clone(),
-            before_ms: change.before,
-            after_ms: change.after,
-            with: with.into_iter().flatten().collect(),
-        }
-    }
-
-    /// As people read it.
-    pub fn words(&self) -> String {
-        let ratio = self.after_ms / self.before_ms;
-        let (how, percent) = if ratio > 1.0 { ("slower", ratio - 1.0) } else { ("faster", 1.0 / ratio - 1.0) };
-        let with = if self.with.is_empty() { "nothing else known".to_owned() } else { self.with.join(", ") };
-        let (before, after) = (milliseconds(self.before_ms), milliseconds(self.after_ms));
-        format!("{:.1} % {how} since {}: {before} to {after}; changed with it: {with}", percent * 100.0, self.job)
-    }
-}
-
 /// Engines as lines, most builds first.
 fn lines(engines: Vec<v1::Engine>) -> Vec<Line> {
     let mut found: BTreeMap<(String, String, String), Vec<Build>> = BTreeMap::new();
@@ -130,9 +79,7 @@ fn lines(engines: Vec<v1::Engine>) -> Vec<Line> {
     }
     let line = |((model, sku, spec), mut builds): ((String, String, String), Vec<Build>)| {
         builds.sort_by_key(|build| build.created_ms);
-        let judged: Vec<&Build> = builds.iter().filter(|build| !build.disturbed).collect();
-        let values: Vec<f64> = judged.iter().map(|build| build.median_ms).collect();
-        let changes = changes(&values).iter().map(|change| Step::of(change, &judged)).collect();
+        let changes = steps(&builds);
         let spec = serde_json::from_str(&spec).unwrap_or_default();
         Line { model, sku, spec, builds, changes }
     };

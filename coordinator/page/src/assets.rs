@@ -13,7 +13,7 @@ pub struct Asset {
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-static ASSETS: [Asset; 4] = [
+static ASSETS: [Asset; 5] = [
     Asset {
         stem: "page",
         extension: "css",
@@ -23,6 +23,12 @@ static ASSETS: [Asset; 4] = [
     Asset { stem: "page", extension: "js", media_type: SCRIPT, bytes: include_bytes!("../assets/page.js") },
     Asset { stem: "icon", extension: "svg", media_type: "image/svg+xml", bytes: include_bytes!("../assets/icon.svg") },
     Asset { stem: "worker", extension: "js", media_type: SCRIPT, bytes: include_bytes!("../assets/worker.js") },
+    Asset {
+        stem: "charts",
+        extension: "css",
+        media_type: "text/css; charset=utf-8",
+        bytes: planforge_charts::STYLE.as_bytes(),
+    },
 ];
 
 /// Paths of the assets, for templates.
@@ -32,6 +38,7 @@ pub struct Paths {
     pub script: String,
     pub icon: String,
     pub worker: String,
+    pub charts: String,
 }
 
 /// File names in the order of [`ASSETS`].
@@ -44,7 +51,7 @@ static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
 
 pub static PATHS: LazyLock<Paths> = LazyLock::new(|| {
     let path = |index: usize| format!("/assets/{}", NAMES[index]);
-    Paths { style: path(0), script: path(1), icon: path(2), worker: path(3) }
+    Paths { style: path(0), script: path(1), icon: path(2), worker: path(3), charts: path(4) }
 });
 
 /// The asset of that file name.

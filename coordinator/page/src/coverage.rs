@@ -70,7 +70,7 @@ impl Slot {
             "cancelled" => ("⊘", "off"),
             _ => ("◷", "wait"),
         };
-        let text = if self.state == "unmeasured" { "not measured" } else { self.state };
+        let text = if self.state == "unmeasured" { "built, not measured" } else { self.state };
         Pill::new(text, sign, class)
     }
 }
@@ -242,6 +242,10 @@ fn cell(slot: &Slot) -> Cell {
 
 /// What became of a request, as a matrix.
 pub fn of_request(jobs: &[v1::Job]) -> Table {
+    table(&slots_of_request(jobs), false, "")
+}
+
+pub fn slots_of_request(jobs: &[v1::Job]) -> Vec<Slot> {
     let several: BTreeSet<String> = jobs.iter().map(|job| spec_words(&job.spec_json)).collect();
     let slot = |job: &v1::Job| {
         let figures = figures_of(&job.report_json);
@@ -272,7 +276,7 @@ pub fn of_request(jobs: &[v1::Job]) -> Table {
             simulated: figures.is_some_and(|figures| figures.simulated),
         }
     };
-    table(&jobs.iter().map(slot).collect::<Vec<_>>(), false, "")
+    jobs.iter().map(slot).collect()
 }
 
 #[cfg(test)]

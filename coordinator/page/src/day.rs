@@ -12,6 +12,8 @@ const HEIGHT: u64 = 20;
 pub struct Hour {
     pub building_ms: u64,
     pub measuring_ms: u64,
+    /// Attempts that the device, its agent or its host brought to an end.
+    pub faults: u32,
 }
 
 /// The last hours of a device; the last of them is not over.
@@ -30,6 +32,8 @@ pub struct DayChart {
     pub words: String,
     pub building: String,
     pub measuring: String,
+    /// How many attempts broke there; empty: none did.
+    pub faults: String,
 }
 
 /// Rounded up where anything happened: it is to be seen.
@@ -41,6 +45,11 @@ impl DayChart {
     pub fn of(day: &Day) -> Self {
         let mut chart = Self::default();
         let (mut building_ms, mut measuring_ms) = (0, 0);
+        let faults: u32 = day.hours.iter().map(|hour| hour.faults).sum();
+        if faults > 0 {
+            let attempts = if faults == 1 { "attempt" } else { "attempts" };
+            chart.faults = format!("{faults} {attempts} broke here within the day");
+        }
         for (at, hour) in day.hours.iter().enumerate() {
             building_ms += hour.building_ms;
             measuring_ms += hour.measuring_ms;
@@ -76,12 +85,13 @@ mod tests {
     #[test]
     fn shares_are_of_what_is_known_and_short_work_is_seen() {
         let mut day = Day { begins_ms: 0, known_ms: 10 * HOUR_MS, hours: vec![Hour::default(); DAY_HOURS] };
-        day.hours[3] = Hour { building_ms: HOUR_MS / 2, measuring_ms: HOUR_MS / 2 };
-        day.hours[23] = Hour { building_ms: 1, measuring_ms: 0 };
+        day.hours[3] = Hour { building_ms: HOUR_MS / 2, measuring_ms: HOUR_MS / 2, faults: 2 };
+        day.hours[23] = Hour { building_ms: 1, ..Hour::default() };
         let chart = DayChart::of(&day);
         assert_eq!(chart.building, "M3 20v-10h1v10M23 20v-1h1v1");
         assert_eq!(chart.measuring, "M3 10v-10h1v10");
         assert_eq!(chart.words, "last 10 h: 5.0 % building, 5.0 % measuring, 90.0 % idle");
+        assert_eq!(chart.faults, "2 attempts broke here within the day");
         let whole = Day { known_ms: 24 * HOUR_MS, ..day };
         assert!(DayChart::of(&whole).words.starts_with("last 24 h: 2.1 % building"), "{}", DayChart::of(&whole).words);
         assert_eq!(DayChart::of(&Day::default()).words, "nothing known of its last day yet");

@@ -99,6 +99,24 @@ pub fn iso(unix_ms: u64) -> String {
     format!("{}T{hour:02}:{minute:02}:{second:02}Z", date(unix_ms))
 }
 
+/// `90 days`, `6 h`: an age that was set.
+pub fn days(age_ms: u64) -> String {
+    const HOUR_MS: u64 = 60 * 60 * 1_000;
+    match age_ms {
+        ms if ms % (24 * HOUR_MS) == 0 && ms == 24 * HOUR_MS => "1 day".into(),
+        ms if ms % (24 * HOUR_MS) == 0 => format!("{} days", ms / (24 * HOUR_MS)),
+        ms if ms >= HOUR_MS => format!("{} h", ms / HOUR_MS),
+        ms => format!("{} min", ms / 60_000),
+    }
+}
+
+/// For a query: everything but letters, digits and what no query means anything by.
+pub fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~,:".contains(&byte);
+    let written = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(written).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

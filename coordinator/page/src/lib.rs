@@ -7,6 +7,11 @@
 //! | [`table`] | tables whose rows have keys |
 //! | [`lists`] | the tables of the page |
 //! | [`coverage`] | which model has an engine for which device kind |
+//! | [`report`] | what a report says beyond its figures: charts, bounds, advice, types |
+//! | [`layers`] | the layers of an engine, sorted, a page at a time |
+//! | [`history`] | an engine's medians, build after build |
+//! | [`progress`] | how far a request is |
+//! | [`graph`] | what of a request needs what, as a picture |
 //! | [`comparison`] | reports side by side, with the verdicts on them |
 //! | [`timeline`] | what a job did when |
 //! | [`search`] | lines of a log that have a text in them |
@@ -25,8 +30,13 @@ pub mod comparison;
 pub mod coverage;
 pub mod day;
 pub mod format;
+pub mod graph;
+pub mod history;
+pub mod layers;
 pub mod lists;
 pub mod parts;
+pub mod progress;
+pub mod report;
 pub mod rows;
 pub mod search;
 pub mod table;

@@ -7,7 +7,7 @@ use crate::{
 };
 use planforge_proto::v1;
 use planforge_report::disturbance;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// What an empty farm is told to do, step by step.
 pub fn first_steps(server: &str) -> Empty {
@@ -68,6 +68,7 @@ pub fn jobs(id: &'static str, jobs: &[v1::Job], may_act: bool) -> Table {
                 value: row.id.clone(),
                 text: "Cancel",
                 label: format!("{} on {}", row.model, row.sku),
+                is_grave: false,
             };
             cells.push(Cell::of((!ended).then_some(Part::Act(act))));
         }
@@ -91,7 +92,7 @@ pub fn eta_words(eta: &v1::Eta) -> String {
 }
 
 /// How much waits for a device kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Depth {
     pub sku: String,
     pub running: u64,
@@ -175,6 +176,18 @@ pub fn engines(engines: &[v1::Engine], server: &str) -> Table {
     table
 }
 
+/// The first of engines, with where all of them are.
+pub fn engines_in_part(mut list: Vec<v1::Engine>, most: usize, more: String, server: &str) -> Table {
+    let unseen = list.len().saturating_sub(most);
+    list.truncate(most);
+    let mut table = engines(&list, server);
+    if unseen > 0 {
+        table.notes.push(format!("{} of {}", list.len(), format::grouped((list.len() + unseen) as u64)));
+        table.more = more;
+    }
+    table
+}
+
 /// Projects, where there is more than one, or a limit: a farm of one without limits has nothing to say of it.
 pub fn projects(projects: &[v1::Project], unseen: usize) -> Option<Table> {
     let is_limited = |project: &v1::Project| {
@@ -184,6 +197,11 @@ pub fn projects(projects: &[v1::Project], unseen: usize) -> Option<Table> {
     if projects.len() < 2 && !projects.iter().any(is_limited) {
         return None;
     }
+    Some(quotas(projects, unseen))
+}
+
+/// What each project has and may have.
+pub fn quotas(projects: &[v1::Project], unseen: usize) -> Table {
     let columns = [
         column("Project", "wide"),
         figures("Share"),
@@ -194,6 +212,7 @@ pub fn projects(projects: &[v1::Project], unseen: usize) -> Option<Table> {
         figures("May store"),
     ];
     let mut table = Table::new("projects", "Projects", &columns);
+    table.empty = Empty::new("No project has jobs or limits yet.");
     if unseen > 0 {
         table.notes.push(format!("{unseen} more: planforge projects list"));
     }
@@ -214,7 +233,7 @@ pub fn projects(projects: &[v1::Project], unseen: usize) -> Option<Table> {
             ],
         );
     }
-    Some(table)
+    table
 }
 
 pub fn agents(agents: &[v1::Agent]) -> Table {
@@ -238,7 +257,12 @@ pub fn agents(agents: &[v1::Agent]) -> Table {
             _ => Pill::new("online", "●", "good"),
         };
         let (action, text) = if agent.drained { ("/do/resume", "Resume") } else { ("/do/drain", "Drain") };
-        let act = Act { action, name: "agent", value: agent.id.clone(), text, label: agent.name.clone() };
+        let act = |action, text, is_grave| {
+            Part::Act(Act { action, name: "agent", value: agent.id.clone(), text, label: agent.name.clone(), is_grave })
+        };
+        // One that is there would join again at once.
+        let forget = (!agent.online).then(|| act("/do/forget", "Forget", true));
+        let acts = [Some(act(action, text, false)), forget];
         let mut jobs = Vec::new();
         for job in &agent.jobs {
             jobs.extend([Part::link(format!("/jobs/{job}"), &**job), Part::Text(" ".into())]);
@@ -254,7 +278,7 @@ pub fn agents(agents: &[v1::Agent]) -> Table {
                 Cell::of(jobs),
                 Cell::text(&*agent.token),
                 Cell::time(time(agent.last_seen_ms)),
-                Cell::of([Part::Act(act)]),
+                Cell::of(acts.into_iter().flatten()),
             ],
         );
     }
@@ -271,6 +295,7 @@ pub fn tokens(tokens: &[v1::Token]) -> Table {
         column("Made", "when"),
         column("Last used", "when"),
         column("Good until", "when"),
+        column("Do", "acts"),
     ];
     let mut table = Table::new("tokens", "Tokens", &columns);
     table.empty = Empty::new("There is no token.").typing("planforge token create NAME --role submit");
@@ -280,6 +305,18 @@ pub fn tokens(tokens: &[v1::Token]) -> Table {
             false => Pill::new("good", "✓", "good"),
         };
         let project = if token.project.is_empty() { "all" } else { &token.project };
+        let act = Act {
+            action: "/do/revoke",
+            name: "id",
+            value: token.id.clone(),
+            text: "Revoke",
+            label: format!("the token {}", token.name),
+            is_grave: true,
+        };
+        let until = match token.expires_ms {
+            0 => "revoked by hand".into(),
+            at_ms => format::iso(at_ms)[..10].to_owned(),
+        };
         table.push(
             &*token.id,
             "",
@@ -290,8 +327,9 @@ pub fn tokens(tokens: &[v1::Token]) -> Table {
                 Cell::text(project),
                 Cell::text(&*token.agent_name),
                 Cell::time(time(token.created_ms)),
-                Cell::time(time(token.last_used_ms)),
-                Cell::time(time(token.expires_ms)),
+                if token.last_used_ms == 0 { Cell::text("never") } else { Cell::time(time(token.last_used_ms)) },
+                Cell::text(until),
+                Cell::of((!token.revoked).then_some(Part::Act(act))),
             ],
         );
     }
@@ -322,6 +360,7 @@ pub fn shares(shares: &[v1::Share]) -> Table {
             value: share.id.clone(),
             text: "Revoke",
             label: format!("the link to {what}{of}"),
+            is_grave: false,
         };
         let read = match share.opened_ms {
             0 => Cell::text("never"),
@@ -343,7 +382,8 @@ pub fn shares(shares: &[v1::Share]) -> Table {
     table
 }
 
-pub fn pins(pins: &[v1::Pin]) -> Table {
+/// Pins; those of `own` may be taken away by who looks, or all where nobody is named.
+pub fn pins(pins: &[v1::Pin], own: Option<&str>) -> Table {
     let columns = [
         column("Model", "wide"),
         words("SKU"),
@@ -351,11 +391,21 @@ pub fn pins(pins: &[v1::Pin]) -> Table {
         words("Owner"),
         column("Why", "detail"),
         column("Until", "when"),
+        column("Do", "acts"),
     ];
     let mut table = Table::new("pins", "Pins", &columns);
-    table.empty = Empty::new("Nobody wants an engine kept.").typing("planforge pin PLAN");
+    table.empty = Empty::new("Nobody wants an engine kept.").typing("planforge pins add PLAN");
     for pin in pins {
         let href = format!("/plans/{}", pin.plan_digest);
+        let act = Act {
+            action: "/do/unpin",
+            name: "pin",
+            value: format!("{}.{}.{}", pin.plan_digest, pin.project, pin.owner),
+            text: "Unpin",
+            label: format!("{} on {}", pin.model_name, pin.sku),
+            is_grave: false,
+        };
+        let is_own = own.is_none_or(|own| own == pin.owner);
         table.push(
             format!("{}.{}.{}", pin.plan_digest, pin.project, pin.owner),
             "",
@@ -366,6 +416,7 @@ pub fn pins(pins: &[v1::Pin]) -> Table {
                 Cell::text(&*pin.owner),
                 Cell::text(&*pin.reason),
                 Cell::of([Part::Text(format::iso(pin.expires_ms)[..10].into())]),
+                Cell::of(is_own.then_some(Part::Act(act))),
             ],
         );
     }
@@ -545,6 +596,74 @@ pub fn stored(heaps: &[Stored], counted: Option<u64>) -> Table {
     if let Some(at_ms) = counted.filter(|_| !heaps.is_empty()) {
         let note = "what two projects hold counts for both; of logs only their number is known";
         table.notes.push(format!("Counted {}; {note}.", format::iso(at_ms)));
+    }
+    table
+}
+
+/// Which releases work together here: this coordinator's, and those of agents.
+pub fn versions(own: &str, protocol: u32, agents: &[v1::Agent]) -> Table {
+    let columns = [column("What", "wide"), words("Version"), figures("Protocol"), figures("Online"), figures("Away")];
+    let mut table = Table::new("versions", "Versions", &columns);
+    let of_own = [Cell::text("Coordinator"), Cell::text(own), Cell::text(protocol.to_string())];
+    table.push("coordinator", "", of_own.into_iter().chain([Cell::text(""), Cell::text("")]));
+    let mut counts: BTreeMap<(&str, u32), (u64, u64)> = BTreeMap::new();
+    for agent in agents {
+        let count = counts.entry((&agent.version, agent.protocol)).or_default();
+        *if agent.online { &mut count.0 } else { &mut count.1 } += 1;
+    }
+    for ((version, protocol), (online, away)) in counts.into_iter().rev() {
+        let mut named = vec![Part::Text(version.into())];
+        named.extend((version != own).then(|| Part::tag("another release", "warn")));
+        let spoken = if protocol == 0 { "not told".into() } else { protocol.to_string() };
+        table.push(
+            format!("{version} {protocol}"),
+            "",
+            [
+                Cell::text("Agents"),
+                Cell::of(named),
+                Cell::text(spoken),
+                Cell::text(format::grouped(online)),
+                Cell::text(format::grouped(away)),
+            ],
+        );
+    }
+    table
+}
+
+/// What a collection takes away, or took.
+pub fn collected(reply: &v1::CollectGarbageReply) -> Table {
+    let columns = [column("What", "wide"), figures("Count"), figures("Bytes")];
+    let mut table = Table::new("collected", "What goes", &columns);
+    let rows = [
+        ("Ended jobs", reply.jobs, None),
+        ("Engines", reply.engines, Some(reply.engine_bytes)),
+        ("Older measurements", reply.reports, None),
+        ("Events", reply.events, None),
+        ("Logs", reply.logs, None),
+        ("Files that no job names", reply.files, None),
+    ];
+    for (what, count, bytes) in rows {
+        let bytes = bytes.map(format::bytes).unwrap_or_default();
+        table.push(
+            what,
+            "",
+            [Cell::text(what), Cell::text(format::grouped(count)).strong(count > 0), Cell::text(bytes)],
+        );
+    }
+    table
+}
+
+/// The first engines that go, and why.
+pub fn gone(reply: &v1::CollectGarbageReply) -> Table {
+    let columns = [column("Plan", "wide"), figures("Bytes"), words("Why")];
+    let mut table = Table::new("gone", "Engines that go", &columns);
+    for engine in &reply.gone {
+        let link = Part::link(format!("/plans/{}", engine.plan_digest), format::short(&engine.plan_digest));
+        table.push(
+            &*engine.plan_digest,
+            "",
+            [Cell::of([link]), Cell::text(format::bytes(engine.plan_bytes)), Cell::text(&*engine.why)],
+        );
     }
     table
 }

@@ -1,9 +1,9 @@
 //! What is no table: tiles, cards, and the parts of a job's page.
 
-use crate::{cards::DeviceCard, rows::JobDetail, view::Frame};
+use crate::{cards::DeviceCard, report::Measured, rows::JobDetail, view::Frame};
 use askama::Template;
 
-#[derive(Clone, Debug, Template, Default)]
+#[derive(Clone, Debug, Template, Default, serde::Serialize)]
 #[template(path = "counts.html")]
 pub struct Counts {
     pub running: usize,
@@ -59,6 +59,26 @@ pub struct CloneForm {
     pub is_build: bool,
 }
 
+/// What an administrator does to the farm as a whole.
+#[derive(Clone, Debug, Template)]
+#[template(path = "farm_acts.html")]
+pub struct FarmActs;
+
+/// Sets a project's limits.
+#[derive(Clone, Debug, Template)]
+#[template(path = "project_form.html")]
+pub struct ProjectForm {
+    /// Whoever belongs to one project sets that one's.
+    pub project: String,
+    /// Shares are the whole farm's to give.
+    pub sets_shares: bool,
+}
+
+/// Has done what a dry run told of.
+#[derive(Clone, Debug, Template)]
+#[template(path = "collect.html")]
+pub struct CollectForm;
+
 /// A form that makes a link for reading.
 #[derive(Clone, Debug, Template)]
 #[template(path = "share.html")]
@@ -80,6 +100,7 @@ pub struct ShareMade {
 #[template(path = "job_result.html")]
 pub struct JobResult {
     pub job: JobDetail,
+    pub said: Measured,
 }
 
 #[derive(Clone, Debug, Template)]

@@ -6,11 +6,11 @@ use planforge_proto::{
     view::{failure_class_name, is_ended, kind_name, state_name},
 };
 use planforge_report::{
-    BatchSweep, Ceilings, LayerTime, Roofline, StreamSweep,
+    BatchSweep, StreamSweep,
     check::check_document,
     compare::portability::Portability,
     disturbance,
-    figures::{Figures, LayerFigures, WindowFigures},
+    figures::{Figures, WindowFigures},
 };
 use planforge_types::{BuildSpec, Toolchain};
 
@@ -62,6 +62,8 @@ pub struct Act {
     pub text: &'static str,
     /// For who hears it: which row is meant.
     pub label: String,
+    /// Cannot be taken back: it is asked for twice.
+    pub is_grave: bool,
 }
 
 /// The figures of a report, which may not be there or not be readable.
@@ -267,23 +269,6 @@ pub struct AttemptRow {
     pub failure: String,
 }
 
-/// One step of an engine with its share of the whole.
-#[derive(Clone, Debug)]
-pub struct LayerRow {
-    pub name: String,
-    pub kind: String,
-    pub tactic: String,
-    pub median: String,
-    /// 0..=100 of the slowest step: how long its bar is.
-    pub bar: u32,
-    /// Of the sum of all steps.
-    pub share: String,
-    /// Operations and bytes a second.
-    pub rates: String,
-    /// Share of the ceiling that binds.
-    pub of_ceiling: String,
-}
-
 /// One point of a sweep.
 #[derive(Clone, Debug)]
 pub struct SweepRow {
@@ -310,9 +295,6 @@ pub struct JobDetail {
     pub attempts: Vec<AttemptRow>,
     /// Headline figures; empty until measured.
     pub figures: Vec<Fact>,
-    pub layers: Vec<LayerRow>,
-    /// What the layers are held against; empty where they have no counts.
-    pub ceilings: String,
     pub sweeps: Vec<SweepRow>,
     /// What the mark at a median means; empty where none has it.
     pub legend: String,
@@ -348,7 +330,7 @@ impl JobDetail {
     /// What may be done to it.
     pub fn acts(&self) -> Vec<Act> {
         let (action, text) = if self.row.ended { ("/do/retry", "Submit again") } else { ("/do/cancel", "Cancel") };
-        vec![Act { action, name: "id", value: self.row.id.clone(), text, label: String::new() }]
+        vec![Act { action, name: "id", value: self.row.id.clone(), text, ..Act::default() }]
     }
 
     /// What somebody with a link may read of it: nothing of other jobs, of agents and devices, or of who asked, and nothing
@@ -442,11 +424,9 @@ impl JobDetail {
             spec: pretty(&job.spec_json),
             attempts: job.attempts.iter().rev().map(attempt_row).collect(),
             figures: headline(&figures, job),
-            ceilings: ceilings_words(&figures),
             sweeps,
             legend,
             refused,
-            layers: layer_rows(&figures),
             findings: foreign
                 .into_iter()
                 .chain(figures.findings.into_iter().map(|f| Finding { severity: f.severity, message: f.message }))
@@ -554,14 +534,6 @@ fn understood<T: serde::de::DeserializeOwned>(value: &serde_json::Value) -> Opti
     serde_json::from_value(value.clone()).ok()
 }
 
-fn ceilings_words(figures: &Figures) -> String {
-    if figures.layers.iter().all(|layer| layer.flops == 0 && layer.bytes == 0) {
-        return String::new();
-    }
-    let known = understood::<Ceilings>(&figures.ceilings).map(|ceilings| ceilings.describe());
-    known.unwrap_or_else(|| "not known: what this device reaches was not measured".into())
-}
-
 fn sweep_rows(figures: &Figures) -> Vec<SweepRow> {
     let note = |at: u32, knee: Option<u32>, best: Option<u32>| {
         let marks = [(knee, "knee"), (best, "best")];
@@ -593,36 +565,6 @@ fn sweep_rows(figures: &Figures) -> Vec<SweepRow> {
         }));
     }
     rows
-}
-
-fn layer_rows(figures: &Figures) -> Vec<LayerRow> {
-    let (layers, ceilings) = (&figures.layers, understood::<Ceilings>(&figures.ceilings));
-    let total: f64 = layers.iter().map(|layer| layer.median_ms).sum();
-    let slowest = layers.iter().map(|layer| layer.median_ms).fold(0.0, f64::max);
-    if total <= 0.0 || !total.is_finite() {
-        return Vec::new();
-    }
-    let roofline = |layer: &LayerFigures| {
-        let timed = LayerTime {
-            median_ms: layer.median_ms,
-            flops: layer.flops,
-            bytes: layer.bytes,
-            precision: layer.precision.clone(),
-            ..LayerTime::default()
-        };
-        Roofline::of(&timed, ceilings.as_ref())
-    };
-    let row = |layer: &LayerFigures| LayerRow {
-        name: layer.name.clone(),
-        kind: layer.kind.clone(),
-        tactic: layer.tactic.clone(),
-        median: format::milliseconds(layer.median_ms),
-        bar: (layer.median_ms / slowest * 100.0).clamp(0.0, 100.0).round() as u32,
-        share: format::percent(layer.median_ms / total),
-        rates: roofline(layer).map(|line| line.rates()).unwrap_or_default(),
-        of_ceiling: roofline(layer).and_then(|line| line.of_ceiling()).unwrap_or_default(),
-    };
-    layers.iter().map(row).collect()
 }
 
 /// One event of a job's history.

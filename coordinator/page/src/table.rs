@@ -15,8 +15,9 @@ pub struct Table {
     /// What stands there instead of no rows.
     pub empty: Empty,
     pub notes: Vec<String>,
-    /// Where the list goes on; empty: it does not.
+    /// Where the list goes on, and where what is before it stands; empty: nothing does.
     pub more: String,
+    pub back: String,
 }
 
 #[derive(Debug, Template)]
@@ -25,6 +26,7 @@ pub struct Foot<'a> {
     id: &'a str,
     notes: &'a [String],
     more: &'a str,
+    back: &'a str,
 }
 
 /// What an empty list says, and what to type next.
@@ -46,11 +48,28 @@ impl Empty {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Column {
     pub name: String,
     /// Of all cells below it, too.
     pub class: &'static str,
+    /// The same list sorted by it; empty: it does not sort.
+    pub href: String,
+    /// `ascending` or `descending`, where it is sorted by it now.
+    pub sorted: &'static str,
+}
+
+impl Column {
+    /// A column that the list can be sorted by, and whether it is, with the largest first.
+    #[must_use]
+    pub fn sorted_by(self, href: String, descending: Option<bool>) -> Self {
+        let sorted = descending.map_or("", |descending| if descending { "descending" } else { "ascending" });
+        Self { href, sorted, ..self }
+    }
+
+    fn is_unseen(&self) -> bool {
+        self.class.ends_with("unseen")
+    }
 }
 
 /// A column of words.
@@ -64,7 +83,7 @@ pub fn figures(name: &str) -> Column {
 }
 
 pub fn column(name: &str, class: &'static str) -> Column {
-    Column { name: name.into(), class }
+    Column { name: name.into(), class, ..Column::default() }
 }
 
 #[derive(Clone, Debug, Default, Template)]
@@ -107,6 +126,8 @@ pub enum Part {
     },
     Time(Option<String>),
     Progress(u32),
+    /// How long something is, of 100, beside the number that says it.
+    Bar(u32),
     Command(String),
     Break,
     /// A form that does something to what the row is about.
@@ -128,6 +149,22 @@ impl Cell {
 
     pub fn time(at: Option<String>) -> Self {
         Self::of([Part::Time(at)])
+    }
+
+    /// What it says, without what it looks like.
+    pub fn words(&self) -> String {
+        let word = |part: &Part| match part {
+            Part::Text(text) | Part::Strong(text) | Part::Muted(text) | Part::Code(text) | Part::Digest(text) => {
+                text.clone()
+            }
+            Part::Link { text, .. } | Part::Tag { text, .. } | Part::Command(text) => text.clone(),
+            Part::Pill { pill, .. } => pill.text.clone(),
+            Part::Time(at) => at.clone().unwrap_or_default(),
+            Part::Progress(percent) | Part::Bar(percent) => percent.to_string(),
+            Part::Break => " ".into(),
+            Part::Act(_) => String::new(),
+        };
+        self.parts.iter().map(word).collect::<String>().trim().to_owned()
     }
 
     #[must_use]
@@ -161,7 +198,7 @@ impl Table {
     /// A row whose cells stand below the columns, in their order.
     pub fn push(&mut self, key: impl Into<String>, class: &'static str, cells: impl IntoIterator<Item = Cell>) {
         let labelled = |(mut cell, column): (Cell, &Column)| {
-            cell.class.push_str(column.class);
+            cell.class.push_str(column.class.trim_end_matches(" unseen"));
             // Words say themselves what they are; figures do not.
             if column.class.starts_with("num") {
                 cell.label.clone_from(&column.name);
@@ -198,6 +235,7 @@ impl Table {
         }
         self.empty.commands.clear();
         self.more.clear();
+        self.back.clear();
         self
     }
 
@@ -210,7 +248,7 @@ impl Table {
 
     /// What stands below the rows.
     pub fn foot(&self) -> Foot<'_> {
-        Foot { id: self.id, notes: &self.notes, more: &self.more }
+        Foot { id: self.id, notes: &self.notes, more: &self.more, back: &self.back }
     }
 }
 

@@ -17,6 +17,10 @@ use planforge_proto::{ApiError, ErrorCode, view::Problem};
 use std::{ops::Deref, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
+/// Bytes in a second that stored blobs are looked through at where nobody says: a twentieth of a core, and little of any
+/// disk.
+pub const SCRUB_BYTES_PER_S: u64 = 64 << 20;
+
 /// Who may come in, and how the page names this coordinator.
 #[derive(Clone, Debug)]
 pub struct Options {

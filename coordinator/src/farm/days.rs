@@ -5,10 +5,11 @@
 
 use super::Farm;
 use crate::{
-    core::{Event, Job, JobState},
+    core::{Attempt, Event, Failure, Job, JobState, Outcome},
     store::{EventFilter, Store},
 };
 use planforge_page::day::{DAY_HOURS, Day, HOUR_MS, Hour};
+use planforge_types::FailureClass;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -103,8 +104,19 @@ impl Days {
                 let known = own.hours.entry(number).or_default();
                 known.building_ms += hour.building_ms;
                 known.measuring_ms += hour.measuring_ms;
+                known.faults += hour.faults;
             }
         }
+    }
+}
+
+/// Whether an attempt ended by what its device, its agent or its host did, rather than by what was asked of them.
+fn is_fault(attempt: &Attempt) -> bool {
+    let of_farm = |failure: &Failure| failure.class == FailureClass::Infrastructure;
+    match attempt.outcome {
+        Outcome::Lost => !attempt.taken_back,
+        Outcome::Failed => attempt.failure.as_ref().is_some_and(of_farm),
+        _ => false,
     }
 }
 
@@ -125,6 +137,10 @@ impl Book {
         let is_measuring = is_measuring(&event.phase);
         if works && kept.open.is_some_and(|open| open.is_measuring == is_measuring) {
             return;
+        }
+        // The event that ends a lease is the one that tells why.
+        if kept.open.is_some() && !works && is_fault(attempt) {
+            kept.hours.entry(event.at_ms / HOUR_MS).or_default().faults += 1;
         }
         kept.close(event.at_ms);
         if works {

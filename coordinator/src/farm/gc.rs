@@ -102,6 +102,11 @@ impl Farm {
         self.audited(actor, AuditKind::Admin, "gc", what, collected).await
     }
 
+    /// What the farm keeps.
+    pub fn policy(&self) -> &Policy {
+        &self.config().retention
+    }
+
     /// Notes that somebody fetches an engine. A farm that takes no writes now forgets it.
     pub(super) fn note_use(&self, key: EngineKey) {
         let _ = self.try_tell(Message::Input { input: Input::Used(vec![key]), answer: None });

@@ -1,7 +1,7 @@
 //! Having stored bytes looked at: one blob, or all of them at a rate.
 
 use crate::{
-    app::{App, Caller, Refusal},
+    app::{App, Caller, Refusal, SCRUB_BYTES_PER_S},
     auth::Actor,
     blobs::{BlobError, LocalBlobs, ScrubReport},
     farm::Reply,
@@ -19,8 +19,6 @@ use std::time::Duration;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 
-/// Bytes in a second where nobody says: a twentieth of a core, and little of any disk.
-const BYTES_PER_S: u64 = 64 << 20;
 /// How often a caller hears how far it is.
 const TOLD_EVERY: Duration = Duration::from_millis(500);
 /// Messages that may wait for a slow caller.
@@ -38,7 +36,7 @@ async fn verify(State(app): State<App>, caller: Caller, Path(hex): Path<String>)
 
 async fn scrub(State(app): State<App>, caller: Caller) -> Result<Response, Refusal> {
     app.farm.may_scrub(&caller).await?;
-    let report = app.blobs.scrub(BYTES_PER_S, |_| ()).await?;
+    let report = app.blobs.scrub(SCRUB_BYTES_PER_S, |_| ()).await?;
     let corrupt: Vec<_> = report.damaged.iter().map(Digest::to_string).collect();
     Ok(Json(serde_json::json!({ "blobs": report.blobs, "bytes": report.bytes, "corrupt": corrupt })).into_response())
 }
@@ -48,7 +46,7 @@ pub(super) async fn told(app: &App, actor: &Actor, bytes_per_s: u64) -> Result<R
     app.farm.may_scrub(actor).await?;
     let (out, messages) = mpsc::channel(OUTBOX);
     let blobs = app.blobs.clone();
-    let rate = if bytes_per_s == 0 { BYTES_PER_S } else { bytes_per_s };
+    let rate = if bytes_per_s == 0 { SCRUB_BYTES_PER_S } else { bytes_per_s };
     tokio::spawn(async move {
         let gone = out.clone();
         tokio::select! {

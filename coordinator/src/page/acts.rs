@@ -4,7 +4,7 @@
 //! from the page itself (see `http::forgery`), and its cookie comes from no other site.
 
 use super::{Base, PageError, frame, html, signed_in};
-use crate::app::{App, Caller};
+use crate::app::{App, Caller, SCRUB_BYTES_PER_S};
 use axum::{
     Form,
     extract::State,
@@ -12,7 +12,8 @@ use axum::{
     response::{IntoResponse as _, Redirect, Response},
 };
 use planforge_page::{
-    parts::ShareMade,
+    lists,
+    parts::{CollectForm, ShareMade},
     view::{Frame, Page, Section, View},
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
@@ -202,9 +203,7 @@ pub(super) async fn share(
         sections: vec![Section::fixed("share", &made)],
         ..View::default()
     };
-    let actor = format!("{} ({})", caller.name, caller.role);
-    let frame = Frame { actor, logged_in: signed_in(&headers), ..frame(title) };
-    Ok(html(StatusCode::OK, &Page { frame, view, json: String::new() }))
+    Ok(alone(title, view, &caller, &headers))
 }
 
 /// `POST /do/unshare`: ends a link.
@@ -215,6 +214,151 @@ pub(super) async fn unshare(
 ) -> Result<Redirect, PageError> {
     app.farm.revoke_share(&caller, v1::RevokeShareRequest { id }).await?;
     Ok(Redirect::to("/farm"))
+}
+
+/// `POST /do/forget`: what an agent offered that is away is offered no more.
+pub(super) async fn forget(
+    State(app): State<App>,
+    caller: Caller,
+    Form(OfAgent { agent }): Form<OfAgent>,
+) -> Result<Redirect, PageError> {
+    app.farm.forget_agent(&caller, v1::ForgetAgentRequest { agent, force: false }).await?;
+    Ok(Redirect::to("/devices"))
+}
+
+/// `POST /do/revoke`: ends a token.
+pub(super) async fn revoke(
+    State(app): State<App>,
+    caller: Caller,
+    Form(OfJob { id }): Form<OfJob>,
+) -> Result<Redirect, PageError> {
+    app.farm.revoke_token(&caller, &id).await?;
+    Ok(Redirect::to("/farm"))
+}
+
+#[derive(Deserialize)]
+pub(super) struct OfPin {
+    /// Plan, project and owner, apart by dots: a digest and a project have none.
+    pin: String,
+}
+
+/// `POST /do/unpin`
+pub(super) async fn unpin(
+    State(app): State<App>,
+    caller: Caller,
+    Form(OfPin { pin }): Form<OfPin>,
+) -> Result<Redirect, PageError> {
+    let mut parts = pin.splitn(3, '.').map(str::to_owned);
+    let (Some(plan), Some(project), Some(owner)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(ApiError::new(ErrorCode::InvalidArgument, "a pin is named by plan, project and owner").into());
+    };
+    app.farm.unpin_engines(&caller, v1::UnpinEnginesRequest { project, plan_digests: vec![plan], owner }).await?;
+    Ok(Redirect::to("/farm"))
+}
+
+/// What of a project is set; empty: it stays as it is.
+#[derive(Deserialize)]
+pub(super) struct Limits {
+    name: String,
+    #[serde(default)]
+    share: String,
+    #[serde(default)]
+    max_jobs: String,
+    #[serde(default)]
+    max_gib: String,
+}
+
+/// `POST /do/project`: sets a project's share and limits.
+pub(super) async fn project(
+    State(app): State<App>,
+    caller: Caller,
+    Form(limits): Form<Limits>,
+) -> Result<Redirect, PageError> {
+    let number = |what: &str, text: &str| match text.trim() {
+        "" => Ok(None),
+        text => text.parse::<u64>().map(Some).map_err(|_| {
+            ApiError::new(ErrorCode::InvalidArgument, format!("{what} is a number, not '{}'", text.escape_debug()))
+        }),
+    };
+    let share = number("a share", &limits.share)?.map(|share| u32::try_from(share).unwrap_or(u32::MAX));
+    let max_gib = number("what it may store", &limits.max_gib)?;
+    let request = v1::SetProjectRequest {
+        name: limits.name.trim().to_owned(),
+        share,
+        max_jobs: number("the limit on jobs", &limits.max_jobs)?,
+        max_stored_bytes: max_gib.map(|gib| gib.saturating_mul(1 << 30)),
+    };
+    app.farm.set_project(&caller, request).await?;
+    Ok(Redirect::to("/farm"))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Collect {
+    /// Empty: what would go is told.
+    #[serde(default)]
+    go: String,
+}
+
+/// `POST /do/gc`: tells what would go, or takes it away beside whatever else happens.
+pub(super) async fn gc(
+    State(app): State<App>,
+    caller: Caller,
+    headers: HeaderMap,
+    Form(Collect { go }): Form<Collect>,
+) -> Result<Response, PageError> {
+    if go.is_empty() {
+        let reply = app.farm.collect_garbage(&caller, v1::CollectGarbageRequest { dry_run: true }).await?;
+        let mut sections = vec![Section::table("", lists::collected(&reply))];
+        if !reply.gone.is_empty() {
+            sections.push(Section::table("Engines that go", lists::gone(&reply)));
+        }
+        sections.push(Section::fixed("collect", &CollectForm));
+        let title = "What would go";
+        let view = View {
+            heading: title.into(),
+            lead: "Nothing has gone. Bytes that no record names any more are looked for when it does.".into(),
+            above: Some(("/farm".into(), "Farm")),
+            sections,
+            ..View::default()
+        };
+        return Ok(alone(title, view, &caller, &headers));
+    }
+    // It may take as long as there is much; the audit log says what came of it.
+    caller.must_be_admin()?;
+    let (farm, actor) = (app.farm.clone(), (*caller).clone());
+    let closing = app.closing.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = closing.cancelled() => {}
+            // A refusal is in the audit log.
+            _ = farm.collect_garbage(&actor, v1::CollectGarbageRequest { dry_run: false }) => {}
+        }
+    });
+    Ok(Redirect::to("/activity?what=gc").into_response())
+}
+
+/// `POST /do/scrub`: has every stored blob looked at, beside whatever else happens.
+pub(super) async fn scrub(State(app): State<App>, caller: Caller) -> Result<Redirect, PageError> {
+    app.farm.may_scrub(&caller).await?;
+    let (blobs, closing) = (app.blobs.clone(), app.closing.clone());
+    tokio::spawn(async move {
+        tokio::select! {
+            () = closing.cancelled() => {}
+            looked = blobs.scrub(SCRUB_BYTES_PER_S, |_| ()) => {
+                if let Err(error) = looked {
+                    tracing::warn!(%error, "stored blobs could not be looked through");
+                }
+            }
+        }
+    });
+    Ok(Redirect::to("/farm"))
+}
+
+/// A page that is an answer, and has no address to come back to.
+fn alone(title: &str, view: View, caller: &Caller, headers: &HeaderMap) -> Response {
+    let actor = format!("{} ({})", caller.name, caller.role);
+    let frame = Frame { actor, logged_in: signed_in(headers), ..frame(title) };
+    html(StatusCode::OK, &Page { frame, view, json: String::new() })
 }
 
 /// `POST /do/drain`

@@ -64,6 +64,12 @@ pub(crate) fn routes() -> Router<App> {
         .route("/do/unshare", post(acts::unshare))
         .route("/do/drain", post(acts::drain))
         .route("/do/resume", post(acts::resume))
+        .route("/do/forget", post(acts::forget))
+        .route("/do/revoke", post(acts::revoke))
+        .route("/do/unpin", post(acts::unpin))
+        .route("/do/project", post(acts::project))
+        .route("/do/gc", post(acts::gc))
+        .route("/do/scrub", post(acts::scrub))
         .layer(Extension(events::Hub::default()))
 }
 

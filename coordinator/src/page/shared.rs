@@ -17,8 +17,9 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use planforge_page::{
-    coverage, format, lists,
-    parts::{JobHead, JobResult},
+    coverage, format, layers, lists,
+    parts::JobHead,
+    report,
     rows::JobDetail,
     view::{Frame, Page, Section, View},
 };
@@ -33,6 +34,20 @@ use serde_json::{Value, json};
 #[serde(default, deny_unknown_fields)]
 pub(super) struct How {
     format: String,
+    layers: Option<String>,
+    from: Option<String>,
+    find: Option<String>,
+}
+
+impl How {
+    fn layers(&self, address: String) -> Result<layers::Asked, ApiError> {
+        let query = |name: &str| match name {
+            "layers" => self.layers.clone(),
+            "from" => self.from.clone(),
+            _ => self.find.clone(),
+        };
+        load::layers_of(query, address)
+    }
 }
 
 /// What a link opens, and where it stands.
@@ -221,7 +236,8 @@ pub(super) async fn job(
         if wants_json(&how)? {
             return Ok(answered(json!({ "job": JobView::from(job) })));
         }
-        Ok(reader.of_one(JobDetail::new(&job, None, "")))
+        let asked = how.layers(format!("{}/jobs/{id}", reader.within))?;
+        Ok(reader.of_one(JobDetail::new(&job, None, ""), &job.report_json, &asked))
     };
     shown.await.unwrap_or_else(|error| refused(&how, error))
 }
@@ -246,20 +262,19 @@ pub(super) async fn plan(
         if wants_json(&how)? {
             return Ok(answered(json!({ "engine": EngineView::from(engine) })));
         }
-        Ok(reader.of_one(JobDetail::of_engine(&engine, "")))
+        let asked = how.layers(format!("{}/plans/{digest}", reader.within))?;
+        Ok(reader.of_one(JobDetail::of_engine(&engine, ""), &engine.report_json, &asked))
     };
     shown.await.unwrap_or_else(|error| refused(&how, error))
 }
 
 impl Reader {
     /// The page of a job or an engine.
-    fn of_one(&self, detail: JobDetail) -> Response {
+    fn of_one(&self, detail: JobDetail, document: &str, asked: &layers::Asked) -> Response {
         let detail = detail.for_readers(&self.within);
         let title = format!("{} on {}", detail.row.model, detail.row.sku);
-        let sections = vec![
-            Section::html("", "job-head", &JobHead { job: detail.clone(), may_act: false }),
-            Section::html("", "job-result", &JobResult { job: detail }),
-        ];
+        let mut sections = vec![Section::html("", "job-head", &JobHead { job: detail.clone(), may_act: false })];
+        sections.extend(report::sections(detail, document, &[], asked));
         self.page(&title, View { above: Some((self.within.clone(), "All of this link")), sections, ..View::default() })
     }
 }

@@ -2,6 +2,7 @@
 
 use axum::extract::Query;
 use axum::http::Uri;
+use planforge_page::format::encoded;
 use planforge_proto::{ApiError, ErrorCode};
 use std::collections::BTreeMap;
 
@@ -40,7 +41,8 @@ impl Kind {
         match self {
             Self::Home => &["model", "sku", "project", "by"],
             Self::Jobs => &["state", "model", "sku", "tag", "project", "sort", "cursor"],
-            Self::Job => &["q"],
+            Self::Job => &["q", "layers", "from", "find"],
+            Self::Plan => &["layers", "from", "find"],
             Self::Compare => &["of", "baseline", "model", "request", "steps"],
             Self::Engines => &["model", "sku", "project", "cursor"],
             Self::Activity => &["actor", "what", "project", "cursor"],
@@ -168,13 +170,6 @@ impl Topic {
         here.query.remove("cursor");
         here.with("cursor", cursor)
     }
-}
-
-/// For a query: everything but letters, digits and what no query means anything by.
-fn encoded(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~,:".contains(&byte);
-    let written = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    text.bytes().map(written).collect()
 }
 
 #[cfg(test)]

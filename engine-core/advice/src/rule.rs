@@ -43,6 +43,20 @@ impl Evidence {
     pub(crate) fn estimated(what: &'static str, value: f64, threshold: f64) -> Self {
         Self { what, value, threshold, estimated: true }
     }
+
+    /// As people read it: what was counted, what it came to, and from where the rule speaks.
+    pub fn words(&self) -> String {
+        let basis = if self.estimated { "estimated" } else { "measured" };
+        let (value, threshold) = (rounded(self.value), rounded(self.threshold));
+        format!("{}: {value} ({basis}), the rule speaks at {threshold}", self.what)
+    }
+}
+
+/// With three digits that mean something.
+fn rounded(value: f64) -> String {
+    let places = (2 - value.abs().max(1e-6).log10().floor() as i32).clamp(0, 6) as usize;
+    let text = format!("{value:.places$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
 /// A report, and what it can be held against.

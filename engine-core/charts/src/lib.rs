@@ -35,7 +35,7 @@ pub use distribution::{Distribution, Quantile, Shares};
 pub use heat::{Cell, Heat};
 pub use history::{History, Moment};
 pub use lines::{Line, Lines, Mark, Point};
-pub use plot::{Axis, Basis, Caption, SERIES};
+pub use plot::{Axis, Basis, Caption, SERIES, shortened};
 pub use roofline::{Ceiling, RooflineChart, Spot};
 pub use svg::escaped;
 pub use unit::Unit;

@@ -158,7 +158,7 @@ pub(crate) fn legend_height(names: &[&str], width: f64) -> f64 {
 pub(crate) const CHARACTER: f64 = 6.4;
 
 /// A long name by its beginning and end, which tell most.
-pub(crate) fn shortened(text: &str, most: usize) -> String {
+pub fn shortened(text: &str, most: usize) -> String {
     let count = text.chars().count();
     if count <= most {
         return text.to_owned();

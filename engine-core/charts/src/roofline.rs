@@ -39,7 +39,7 @@ pub struct RooflineChart<'a> {
     pub ceilings: &'a [Ceiling<'a>],
     pub spots: &'a [Spot<'a>],
     pub kinds: &'a [&'a str],
-    /// Parts that have no place here, since they move no bytes or compute nothing that is counted.
+    /// Parts that are not drawn: they move no bytes, compute nothing that is counted, or are too many.
     pub left_out: usize,
 }
 
@@ -57,7 +57,7 @@ impl RooflineChart<'_> {
         });
         let parts = parts.collect::<Vec<_>>().join("; ");
         let left_out =
-            if self.left_out > 0 { format!("; {} parts have no place here", self.left_out) } else { String::new() };
+            if self.left_out > 0 { format!("; {} parts are not drawn", self.left_out) } else { String::new() };
         format!("{} parts; ceilings: {ceilings}; highest rates: {parts}{left_out}", self.spots.len())
     }
 

@@ -16,6 +16,9 @@ const BARS: usize = 20;
 /// Layers of a roofline that are named; a mark has no room for more, and the table has all.
 const NAMED: usize = 40;
 
+/// Layers that a roofline has, the slowest: more are one blot, and a page of its own size.
+const SPOTS: usize = 300;
+
 /// Characters of a layer's name in a chart.
 const NAME_CHARACTERS: usize = 48;
 
@@ -166,15 +169,14 @@ pub fn roofline(report: &Report, id: &str) -> Option<String> {
     let kinds = kinds(&report.layers);
     let lines = report.layers.iter().filter(|layer| layer.flops > 0 && layer.bytes > 0);
     let lines = lines.filter_map(|layer| Some((layer, Roofline::of(layer, report.ceilings.as_ref())?)));
-    let lines: Vec<_> = lines.collect();
+    let mut lines: Vec<_> = lines.collect();
     if lines.is_empty() {
         return None;
     }
-    let mut slowest: Vec<f64> = lines.iter().map(|(layer, _)| layer.median_ms).collect();
-    slowest.sort_by(|a, b| b.total_cmp(a));
-    let named_from_ms = slowest.get(NAMED).copied().unwrap_or(0.0);
-    let words: Vec<(String, String)> = (lines.iter())
-        .map(|(layer, line)| match layer.median_ms > named_from_ms {
+    lines.sort_by(|(a, _), (b, _)| b.median_ms.total_cmp(&a.median_ms));
+    lines.truncate(SPOTS);
+    let words: Vec<(String, String)> = (lines.iter().enumerate())
+        .map(|(index, (layer, line))| match index < NAMED {
             true => (layer.name.chars().take(NAME_CHARACTERS).collect(), line.of_ceiling().unwrap_or_default()),
             false => Default::default(),
         })

@@ -15,6 +15,7 @@ pub mod figures;
 pub mod format;
 pub mod gelu;
 mod given;
+pub mod history;
 mod layer;
 mod read;
 pub mod samples;

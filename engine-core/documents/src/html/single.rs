@@ -71,25 +71,15 @@ fn advice(all: &[Advice]) -> String {
     let mut out = "<h3>What to try</h3>\n<ul class=\"findings\">\n".to_owned();
     for Advice { code, severity: gravity, message, evidence, advice } in all {
         let severity = severity(*gravity);
-        let basis = if evidence.estimated { "estimated" } else { "measured" };
-        let (value, threshold) = (rounded(evidence.value), rounded(evidence.threshold));
-        let rule = format!("{}: {value} ({basis}), the rule speaks at {threshold}", evidence.what);
         out.push_str(&format!(
             "<li class=\"{severity}\"><b>{severity}</b>{} <code>{code}</code><p>{}</p><p><small>{}</small></p></li>\n",
             words(message),
             words(advice),
-            words(&rule)
+            words(&evidence.words())
         ));
     }
     out.push_str("</ul>\n");
     out
-}
-
-/// With three digits that mean something.
-fn rounded(value: f64) -> String {
-    let places = (2 - value.abs().max(1e-6).log10().floor() as i32).clamp(0, 6) as usize;
-    let text = format!("{value:.places$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
 fn findings(findings: &[Finding]) -> String {
