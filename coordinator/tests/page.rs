@@ -6,6 +6,8 @@ mod support;
 
 #[path = "page_parts/acts.rs"]
 mod acts;
+#[path = "page_parts/engines.rs"]
+mod engines;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};

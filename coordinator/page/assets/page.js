@@ -88,7 +88,7 @@
   }
 
   // Updates come while somebody sees the page: all tabs of a browser share one stream where it has shared workers.
-  function follow({ topic, state, worker }) {
+  function follow({ topic, state, worker, events }) {
     const live = document.getElementById("live");
     const say = (on) => {
       const text = on ? "live" : "reconnecting";
@@ -100,7 +100,7 @@
       for (const part of changes.parts) apply(part);
     };
     let watch;
-    if (window.SharedWorker) {
+    if (window.SharedWorker && !events) {
       const { port } = new SharedWorker(worker);
       port.onmessage = ({ data }) => data.update ? update(data.update) : say(data.live);
       watch = (seen) => port.postMessage(seen ? { topic, state } : null);
@@ -109,7 +109,7 @@
       watch = (seen) => {
         if (source) source.close();
         if (!seen) return;
-        source = new EventSource("/events?topic=" + encodeURIComponent(topic) + "&state=" + state);
+        source = new EventSource((events || "/events?topic=" + encodeURIComponent(topic)) + "&state=" + state);
         source.onopen = () => say(true);
         source.onerror = () => say(false);
         source.addEventListener("update", (event) => update(JSON.parse(event.data)));

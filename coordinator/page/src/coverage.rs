@@ -4,13 +4,13 @@ use crate::{
     format,
     lists::first_steps,
     rows::{Pill, figures_of, is_marked, model_name, spec_words, toolchain},
-    table::{Cell, Part, Table, column, words},
+    table::{Cell, Column, Part, Table, column, words},
 };
 use planforge_proto::v1;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Rows and columns that are shown at once; filters reach the others.
+/// Rows and columns that are shown at once; there are more pages of rows, and more columns are folded.
 const ROWS_MAX: usize = 60;
 const COLUMNS_MAX: usize = 24;
 /// A version of a model that is slower than the one before by more than this factor is called slower.
@@ -183,38 +183,114 @@ fn slot(
     slot
 }
 
-/// The matrix: a row for each model, a column for each device kind.
-pub fn table(slots: &[Slot], is_cut: bool, server: &str) -> Table {
+/// Which part of the matrix is looked at, and where its addresses lead.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// The first row.
+    pub from: usize,
+    /// Address of the page with its filters, but for where it begins; empty: nothing leads on.
+    pub address: String,
+}
+
+impl Asked {
+    fn with(&self, name: &str, value: &str) -> String {
+        if self.address.is_empty() {
+            return String::new();
+        }
+        let joint = if self.address.contains('?') { '&' } else { '?' };
+        format!("{}{joint}{name}={}", self.address, format::encoded(value))
+    }
+}
+
+/// Device kinds by families: `a100-sxm4-40gb` is of `a100`. Of more families than columns the last ones are one together.
+fn families<'a>(skus: &BTreeSet<&'a str>) -> BTreeMap<&'a str, &'a str> {
+    let family = |sku: &'a str| sku.split_once('-').map_or(sku, |(family, _)| family);
+    let names: BTreeSet<&str> = skus.iter().map(|sku| family(sku)).collect();
+    let kept: BTreeSet<&str> = match names.len() > COLUMNS_MAX {
+        true => names.into_iter().take(COLUMNS_MAX - 1).collect(),
+        false => names,
+    };
+    let named = |sku: &'a str| Some(family(sku)).filter(|family| kept.contains(family)).unwrap_or("other");
+    skus.iter().map(|sku| (*sku, named(sku))).collect()
+}
+
+/// The matrix: a row for each model, a column for each device kind, or for each family of them where there are many.
+pub fn table(slots: &[Slot], is_cut: bool, server: &str, asked: &Asked) -> Table {
     let skus: BTreeSet<&str> = slots.iter().map(|slot| slot.sku.as_str()).collect();
-    let folded = skus.len().saturating_sub(COLUMNS_MAX);
-    let skus: Vec<&str> = skus.into_iter().take(COLUMNS_MAX).collect();
-    let columns: Vec<_> = [column("Model", "wide")].into_iter().chain(skus.iter().map(|sku| words(sku))).collect();
+    let is_folded = skus.len() > COLUMNS_MAX;
+    let families = if is_folded { families(&skus) } else { skus.iter().map(|sku| (*sku, *sku)).collect() };
+    let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
+    families.values().for_each(|family| *sizes.entry(family).or_default() += 1);
+    let heading = |(family, size): (&&str, &usize)| match (is_folded, *size) {
+        (true, 2..) if *family != "other" => {
+            let column = words(&format!("{family} ({size} kinds)"));
+            Column { href: asked.with("sku", &format!("{family}-*")), ..column }
+        }
+        (true, 2..) => words(&format!("{family} ({size} kinds)")),
+        _ => words(family),
+    };
+    let columns: Vec<_> = [column("Model", "wide")].into_iter().chain(sizes.iter().map(heading)).collect();
     let mut table = Table::new("coverage", "Models by device kind", &columns);
     table.empty = first_steps(server);
-    let mut rows: BTreeMap<(&str, &str), BTreeMap<&str, &Slot>> = BTreeMap::new();
+    let mut rows: BTreeMap<(&str, &str), BTreeMap<&str, Vec<&Slot>>> = BTreeMap::new();
     for slot in slots {
-        rows.entry((&slot.model, &slot.by)).or_default().insert(&slot.sku, slot);
+        let row = rows.entry((&slot.model, &slot.by)).or_default();
+        row.entry(families[slot.sku.as_str()]).or_default().push(slot);
     }
-    let unseen = rows.len().saturating_sub(ROWS_MAX);
-    for ((model, by), row) in rows.into_iter().take(ROWS_MAX) {
+    let count = rows.len();
+    let from = asked.from.min(count.saturating_sub(1) / ROWS_MAX * ROWS_MAX);
+    for ((model, by), row) in rows.into_iter().skip(from).take(ROWS_MAX) {
         let mut name = vec![Part::Text(model.to_owned())];
         if !by.is_empty() {
             name.extend([Part::Break, Part::Muted(by.to_owned())]);
         }
-        let cells = skus.iter().map(|sku| row.get(sku).map_or_else(Cell::default, |slot| cell(slot)));
-        let cells: Vec<Cell> = [Cell::of(name)].into_iter().chain(cells).collect();
+        let in_column = |family: &&str| match row.get(family).map(Vec::as_slice) {
+            None | Some([]) => Cell::default(),
+            Some([one]) if !is_folded || sizes[family] == 1 => cell(one),
+            Some(slots) => folded(family, slots, asked, model),
+        };
+        let cells: Vec<Cell> = [Cell::of(name)].into_iter().chain(sizes.keys().map(in_column)).collect();
         table.push(format!("{model} {by}"), "", cells);
     }
-    let more = [(unseen, "more models"), (folded, "more device kinds")];
-    table.notes.extend(
-        more.into_iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, what)| format!("{} {what}: name one above to see it.", format::grouped(count as u64))),
-    );
+    if count > ROWS_MAX {
+        let last = (from + ROWS_MAX).min(count);
+        table.notes.push(format!("{} to {last} of {} models", from + 1, format::grouped(count as u64)));
+        let place = |from: usize| if from == 0 { asked.address.clone() } else { asked.with("from", &from.to_string()) };
+        table.back = if from > 0 { place(from.saturating_sub(ROWS_MAX)) } else { String::new() };
+        table.more = if last < count { place(last) } else { String::new() };
+    }
+    if is_folded {
+        table.notes.push(format!("{} device kinds, folded by family.", format::grouped(skus.len() as u64)));
+    }
     if is_cut {
         table.notes.push("There is more than was looked at: name a model or a device kind above.".into());
     }
     table
+}
+
+/// How a model stands on several device kinds: how many of each state, the worst first.
+fn folded(family: &str, slots: &[&Slot], asked: &Asked, model: &str) -> Cell {
+    let rank = |state: &str| match state {
+        "failed" => 0,
+        "missing" => 1,
+        "slower" | "stale" | "disturbed" => 2,
+        "building" => 3,
+        "fresh" => 5,
+        _ => 4,
+    };
+    let mut states: BTreeMap<(u8, &str), (usize, Pill)> = BTreeMap::new();
+    for slot in slots {
+        let entry = states.entry((rank(slot.state), slot.state)).or_insert_with(|| (0, slot.pill()));
+        entry.0 += 1;
+    }
+    let narrowed = Asked { address: asked.with("model", model), ..Asked::default() };
+    let href = if family == "other" { narrowed.address } else { narrowed.with("sku", &format!("{family}-*")) };
+    let mut parts = Vec::new();
+    for (count, pill) in states.into_values() {
+        let text = format!("{} {}", format::grouped(count as u64), pill.text);
+        parts.extend([Part::Pill { href: href.clone(), pill: Pill { text, ..pill } }, Part::Text(" ".into())]);
+    }
+    Cell { label: family.to_owned(), ..Cell::of(parts) }
 }
 
 fn cell(slot: &Slot) -> Cell {
@@ -242,7 +318,7 @@ fn cell(slot: &Slot) -> Cell {
 
 /// What became of a request, as a matrix.
 pub fn of_request(jobs: &[v1::Job]) -> Table {
-    table(&slots_of_request(jobs), false, "")
+    table(&slots_of_request(jobs), false, "", &Asked::default())
 }
 
 pub fn slots_of_request(jobs: &[v1::Job]) -> Vec<Slot> {
@@ -355,9 +431,38 @@ mod tests {
         ];
         assert_eq!(states.into_iter().collect::<Vec<_>>(), expected);
         use askama::Template as _;
-        let html = table(&slots, false, "http://farm").render().unwrap();
+        let html = table(&slots, false, "http://farm", &Asked::default()).render().unwrap();
         assert!(html.contains("no &#60;room&#62;") && html.contains("/jobs/job-broken"), "{html}");
-        let empty = table(&[], false, "http://farm").render().unwrap();
+        let empty = table(&[], false, "http://farm", &Asked::default()).render().unwrap();
         assert_eq!(empty.matches("<code tabindex").count(), 3, "three commands to type: {empty}");
+    }
+
+    #[test]
+    fn a_thousand_models_on_a_thousand_device_kinds_are_folded_and_every_one_is_reached() {
+        let slot = |model: usize, sku: usize| Slot {
+            model: format!("model{model:04}.onnx"),
+            sku: format!("family{:02}-kind{sku:04}", sku % 20),
+            state: ["fresh", "fresh", "fresh", "failed", "missing"][(model + sku / 20) % 5],
+            accurate: true,
+            ..Slot::default()
+        };
+        let slots: Vec<Slot> = (0..1_000).flat_map(|model| (0..1_000).map(move |sku| slot(model, sku))).collect();
+        let asked = Asked { from: 120, address: "/?by=spec".into() };
+        let table = table(&slots, false, "", &asked);
+        assert_eq!((table.columns.len(), table.rows.len()), (21, ROWS_MAX));
+        assert_eq!((table.more.as_str(), table.back.as_str()), ("/?by=spec&from=180", "/?by=spec&from=60"));
+        assert_eq!(table.columns[1].name, "family00 (50 kinds)");
+        let first = &table.rows[0];
+        assert_eq!(first.key.trim(), "model0120.onnx");
+        assert_eq!(first.cells[1].words(), "10 failed 10 missing 30 fresh");
+        use askama::Template as _;
+        let html = table.render().unwrap();
+        assert!(html.contains("/?by=spec&#38;model=model0120.onnx&#38;sku=family00-%2A"), "{html}");
+        assert!(table.notes.iter().any(|note| note == "121 to 180 of 1,000 models"), "{:?}", table.notes);
+        // More families than columns: the last ones are one.
+        let wide: Vec<Slot> = (0..1_000).map(|sku| Slot { sku: format!("f{sku:03}-x"), ..slot(1, sku) }).collect();
+        let table = super::table(&wide, false, "", &Asked::default());
+        assert_eq!(table.columns.len(), 1 + COLUMNS_MAX);
+        assert!(table.columns.iter().any(|column| column.name == "other (977 kinds)"), "{:?}", table.columns);
     }
 }

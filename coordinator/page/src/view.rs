@@ -17,6 +17,8 @@ pub struct Frame {
     pub topic: String,
     /// Tag of the state that the page shows.
     pub state: String,
+    /// Where its updates come from, but for the tag; empty: where those of all pages do.
+    pub events: String,
     /// Who looks at it; empty before log-in.
     pub actor: String,
     /// Came by a cookie: can log out.
@@ -50,6 +52,7 @@ impl Frame {
             title: title.into(),
             topic: String::new(),
             state: String::new(),
+            events: String::new(),
             actor: String::new(),
             logged_in: false,
             is_alone: false,

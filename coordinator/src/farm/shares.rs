@@ -224,6 +224,23 @@ impl Farm {
     /// # Errors
     /// The same for every secret that is worth nothing, whatever the reason.
     pub async fn open_share(&self, secret: &str, from: &str) -> Result<Scope, ApiError> {
+        let scope = self.scope_of_share(secret).await?;
+        let (share, now_ms) = (&scope.share, self.clock().wall_ms());
+        if now_ms.saturating_sub(share.opened_ms) >= OPENED_STEP_MS && self.shared().trouble().is_none() {
+            let reader = Actor { from: from.to_owned(), ..Actor::named("", Role::Read, share.project.clone()) };
+            self.note(&reader, "share.open", &share.id, &format!("a link of {}", share.actor));
+            let (answer, _) = tokio::sync::oneshot::channel();
+            let changes = vec![Change::ShareOpened { id: share.id.clone(), at_ms: now_ms }];
+            let _ = self.try_tell(Message::Commit { changes, answer });
+        }
+        Ok(scope)
+    }
+
+    /// The same for who reads on: nothing is written down.
+    ///
+    /// # Errors
+    /// As for [`Farm::open_share`].
+    pub async fn scope_of_share(&self, secret: &str) -> Result<Scope, ApiError> {
         let nothing = || {
             ApiError::new(ErrorCode::NotFound, "this link is not good: it has expired, was revoked, or never was")
                 .with_hint("ask whoever gave it to you for a new one")
@@ -240,13 +257,6 @@ impl Farm {
                 .with(|known| known.by_hash.values().any(|token| token.id == share.token && !token.revoked));
         if share.expires_ms <= now_ms || !is_left {
             return Err(nothing());
-        }
-        if now_ms.saturating_sub(share.opened_ms) >= OPENED_STEP_MS && self.shared().trouble().is_none() {
-            let reader = Actor { from: from.to_owned(), ..Actor::named("", Role::Read, share.project.clone()) };
-            self.note(&reader, "share.open", &share.id, &format!("a link of {}", share.actor));
-            let (answer, _) = tokio::sync::oneshot::channel();
-            let changes = vec![Change::ShareOpened { id: share.id.clone(), at_ms: now_ms }];
-            let _ = self.try_tell(Message::Commit { changes, answer });
         }
         let jobs = match &share.of {
             Shared::Request(id) => self.jobs_of_request(share.project.as_deref(), id).await?.into_iter().collect(),

@@ -42,6 +42,7 @@ pub(crate) fn router(
     closing: CancellationToken,
 ) -> Router {
     let app = App::new(farm, blobs, options, metrics, closing);
+    let hub = page::Hub::default();
     let guarded = Router::new()
         .merge(api::routes())
         .merge(blobs::routes())
@@ -49,11 +50,11 @@ pub(crate) fn router(
         .merge(scrub::routes())
         .merge(shares::routes())
         .merge(enroll::routes())
-        .merge(page::routes())
+        .merge(page::routes(&hub))
         .route("/metrics", get(self::metrics))
         .with_state(app.clone())
         .layer(middleware::from_fn_with_state(app.clone(), access::guard));
-    let open = page::open_routes().with_state(app.clone()).layer(DefaultBodyLimit::max(bodies::MAX_FORM_BYTES));
+    let open = page::open_routes(&hub).with_state(app.clone()).layer(DefaultBodyLimit::max(bodies::MAX_FORM_BYTES));
     // What a browser may have been made to send is refused before anybody asks who sends it.
     let over_http =
         guarded.merge(open).layer(middleware::from_fn_with_state(app.clone(), forgery::refuse_foreign_sites));

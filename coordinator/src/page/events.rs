@@ -7,7 +7,11 @@
 //!
 //! However many look at a page, it is made once: callers who see the same share its states.
 
-use super::{Base, load, topic::Topic};
+use super::{
+    Base, load,
+    shared::{self, How, Place},
+    topic::Topic,
+};
 use crate::{
     app::{App, Caller, Refusal},
     auth::{Actor, Role},
@@ -22,7 +26,7 @@ use axum::{
     },
 };
 use futures::{StreamExt as _, future};
-use planforge_page::view::{Change, Snapshot};
+use planforge_page::view::{Change, Snapshot, View};
 use planforge_proto::{ApiError, ErrorCode};
 use serde::Serialize;
 use std::{
@@ -52,15 +56,58 @@ const IN_FLIGHT: usize = 4;
 /// Pages that one stream follows: tabs that a person sees at once.
 const TOPICS_MAX: usize = 16;
 
-/// A page as some callers see it.
+/// A page as somebody sees it.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    Page {
+        topic: Topic,
+        actor: Actor,
+        /// How the farm is reached, which commands say.
+        server: String,
+    },
+    /// For who has a link.
+    Link { secret: String, place: Place, how: How },
+}
+
+/// What tells pages apart: callers who see the same share one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    topic: Topic,
-    role: String,
-    project: Option<String>,
-    /// Who looks, where the page says it.
-    name: String,
-    server: String,
+enum Key {
+    Page {
+        topic: Topic,
+        role: String,
+        project: Option<String>,
+        /// Who looks, where the page says it.
+        name: String,
+        server: String,
+    },
+    Link(String, Place, How),
+}
+
+impl Source {
+    fn key(&self) -> Key {
+        match self {
+            Self::Page { topic, actor, server } => Key::Page {
+                topic: topic.clone(),
+                role: actor.role.to_string(),
+                project: actor.project.clone(),
+                name: actor.name.clone(),
+                server: server.clone(),
+            },
+            Self::Link { secret, place, how } => Key::Link(secret.clone(), place.clone(), how.clone()),
+        }
+    }
+
+    async fn view(&self, app: &App) -> Result<View, ApiError> {
+        match self {
+            Self::Page { topic, actor, server } => Ok(load::view(app, actor, topic, server).await?.view),
+            Self::Link { secret, place, how } => shared::view_of(app, secret, place, how).await,
+        }
+    }
+
+    /// Whether a page that could not be made ends what follows it: a link that is good no more opens nothing.
+    fn ends_with(&self, error: &ApiError) -> bool {
+        matches!(self, Self::Link { .. }) && error.code == ErrorCode::NotFound
+    }
 }
 
 type Page = watch::Sender<Arc<Snapshot>>;
@@ -74,18 +121,11 @@ impl Hub {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows a page that the caller may see.
-    async fn follow(
-        &self,
-        app: &App,
-        actor: &Actor,
-        topic: Topic,
-        server: &str,
-    ) -> Result<watch::Receiver<Arc<Snapshot>>, ApiError> {
+    /// Follows a page that whoever asks may see.
+    async fn follow(&self, app: &App, source: Source) -> Result<watch::Receiver<Arc<Snapshot>>, ApiError> {
         // Who may not have the page may not have its updates.
-        let first = Snapshot::of(&load::view(app, actor, &topic, server).await?.view);
-        let (role, project) = (actor.role.to_string(), actor.project.clone());
-        let key = Key { topic, role, project, name: actor.name.clone(), server: server.into() };
+        let first = Snapshot::of(&source.view(app).await?);
+        let key = source.key();
         let mut pages = self.pages();
         if let Some(page) = pages.get(&key) {
             let states = page.subscribe();
@@ -96,7 +136,7 @@ impl Hub {
         let page = Arc::new(page);
         pages.insert(key.clone(), page.clone());
         drop(pages);
-        let feed = feed(app.clone(), actor.clone(), key.clone(), page.clone(), app.farm.subscribe());
+        let feed = feed(app.clone(), source, page.clone(), app.farm.subscribe());
         let (hub, closing) = (self.clone(), app.closing.clone());
         tokio::spawn(async move {
             let mut feed = std::pin::pin!(feed);
@@ -129,7 +169,7 @@ fn replaced(now: &mut Arc<Snapshot>, next: Snapshot) -> bool {
 }
 
 /// Makes a page anew whenever the farm says that something happened.
-async fn feed(app: App, actor: Actor, key: Key, page: Arc<Page>, mut events: broadcast::Receiver<FarmEvent>) {
+async fn feed(app: App, source: Source, page: Arc<Page>, mut events: broadcast::Receiver<FarmEvent>) {
     let mut took = Duration::ZERO;
     // When the page was last made, so that what comes after a pause is sent at once.
     let mut last = Instant::now();
@@ -143,8 +183,9 @@ async fn feed(app: App, actor: Actor, key: Key, page: Arc<Page>, mut events: bro
         // What came meanwhile is part of this round.
         while matches!(events.try_recv(), Ok(_) | Err(broadcast::error::TryRecvError::Lagged(_))) {}
         let began = Instant::now();
-        match load::view(&app, &actor, &key.topic, &key.server).await {
-            Ok(shown) => drop(page.send_if_modified(|now| replaced(now, Snapshot::of(&shown.view)))),
+        match source.view(&app).await {
+            Ok(view) => drop(page.send_if_modified(|now| replaced(now, Snapshot::of(&view)))),
+            Err(error) if source.ends_with(&error) => return,
             Err(error) => tracing::debug!(%error, "cannot refresh a page"),
         }
         took = began.elapsed();
@@ -211,13 +252,24 @@ pub(super) async fn follow(
     if asked.len() > TOPICS_MAX {
         return Err(invalid("one stream follows at most 16 pages").into());
     }
+    let of = |(topic, tag)| (Source::Page { topic, actor: (*caller).clone(), server: server.clone() }, tag);
+    let end = caller.stream_end(&app);
+    Ok(stream(&app, &hub, asked.into_iter().map(of).collect(), end).await?)
+}
+
+/// A stream of the updates of pages, each with the tag of the state that the browser has, until `end`.
+pub(super) async fn stream(
+    app: &App,
+    hub: &Hub,
+    pages: Vec<(Source, String)>,
+    end: impl Future<Output = ()> + Send + 'static,
+) -> Result<Response, ApiError> {
     let (to, events) = mpsc::channel(IN_FLIGHT);
     let mut sending = Vec::new();
-    for (t, (topic, tag)) in asked.into_iter().enumerate() {
-        let states = hub.follow(&app, &caller, topic, &server).await?;
+    for (t, (source, tag)) in pages.into_iter().enumerate() {
+        let states = hub.follow(app, source).await?;
         sending.push(send(t, states, tag, to.clone()));
     }
-    let end = caller.stream_end(&app);
     tokio::spawn(async move {
         tokio::select! {
             _ = future::join_all(sending) => {}

@@ -14,6 +14,7 @@ mod logs;
 mod shared;
 mod topic;
 
+pub(crate) use events::Hub;
 pub(crate) use login::to_login;
 
 use crate::{
@@ -40,7 +41,7 @@ const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'",
 );
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes(hub: &Hub) -> Router<App> {
     Router::new()
         .route("/", get(show))
         .route("/jobs", get(show))
@@ -70,19 +71,21 @@ pub(crate) fn routes() -> Router<App> {
         .route("/do/project", post(acts::project))
         .route("/do/gc", post(acts::gc))
         .route("/do/scrub", post(acts::scrub))
-        .layer(Extension(events::Hub::default()))
+        .layer(Extension(hub.clone()))
 }
 
 /// What is served without a token.
-pub(crate) fn open_routes() -> Router<App> {
+pub(crate) fn open_routes(hub: &Hub) -> Router<App> {
     Router::new()
         .route("/assets/{name}", get(asset))
         .route("/favicon.ico", get(async || Redirect::permanent(&assets::PATHS.icon)))
         .route("/login", get(login::form).post(login::log_in))
         .route("/logout", post(login::log_out))
         .route("/shared/{secret}", get(shared::root))
+        .route("/shared/{secret}/events", get(shared::follow))
         .route("/shared/{secret}/jobs/{id}", get(shared::job))
         .route("/shared/{secret}/plans/{digest}", get(shared::plan))
+        .layer(Extension(hub.clone()))
 }
 
 async fn asset(Path(name): Path<String>) -> Response {

@@ -39,7 +39,7 @@ impl Kind {
     /// Names of what may narrow it.
     fn filters(self) -> &'static [&'static str] {
         match self {
-            Self::Home => &["model", "sku", "project", "by"],
+            Self::Home => &["model", "sku", "project", "by", "from"],
             Self::Jobs => &["state", "model", "sku", "tag", "project", "sort", "cursor"],
             Self::Job => &["q", "layers", "from", "find"],
             Self::Plan => &["layers", "from", "find"],
@@ -161,14 +161,30 @@ impl Topic {
         self.with("format", "json")
     }
 
+    /// The same page without one of its filters.
+    pub(super) fn without(&self, name: &str) -> Self {
+        let mut here = self.clone();
+        here.query.remove(name);
+        here
+    }
+
+    /// A filter that counts; 0 where it is not there.
+    pub(super) fn number(&self, name: &str) -> Result<usize, ApiError> {
+        match self.get(name) {
+            "" => Ok(0),
+            text => text.parse().map_err(|_| {
+                let message = format!("'{}' is no number", text.escape_debug());
+                ApiError::new(ErrorCode::InvalidArgument, message).with_hint(format!("{name} counts, from 0"))
+            }),
+        }
+    }
+
     /// The page that begins at a cursor; empty without one.
     pub(super) fn next(&self, cursor: &str) -> String {
         if cursor.is_empty() {
             return String::new();
         }
-        let mut here = self.clone();
-        here.query.remove("cursor");
-        here.with("cursor", cursor)
+        self.without("cursor").with("cursor", cursor)
     }
 }
 

@@ -198,3 +198,54 @@ async fn devices_tell_of_their_day_and_pause_while_they_measure_and_the_farm_of_
     assert!(of("models and cards").is_some_and(|heap| heap["bytes"].as_u64() > Some(0)), "{stored:#}");
     assert!(served.get("/farm").await.text().contains("Storage by kind and project"));
 }
+
+#[tokio::test]
+async fn an_administrator_forgets_agents_revokes_tokens_sets_quotas_and_tidies_on_the_page() {
+    let served = Served::start().await;
+    let agent = Agent::usual(farm(&served), "gone-host").await;
+    let person = Person::new(&served).await;
+    let online = served.get("/devices").await.text();
+    assert!(online.contains("/do/drain") && !online.contains("/do/forget"), "one that is there would join again");
+    drop(agent);
+    let forms = support::until("the agent is away", || async {
+        let text = served.get("/devices").await.text();
+        text.contains("action=\"/do/forget\"").then_some(text)
+    })
+    .await;
+    assert!(forms.contains("<details class=\"sure\">"), "what cannot be taken back is asked for twice: {forms}");
+    let id = served.get("/devices?format=json").await.json()["agents"][0]["id"].as_str().unwrap().to_owned();
+    let gone = served.send(person.form(&served, "/do/forget"), format!("agent={id}")).await;
+    assert_eq!((gone.status.as_u16(), gone.header("location")), (303, "/devices"), "{}", gone.text());
+    assert!(!served.get("/devices").await.text().contains("gone-host"));
+
+    let set = served.send(person.form(&served, "/do/project"), "name=vision&share=3&max_jobs=50&max_gib=2").await;
+    assert_eq!((set.status.as_u16(), set.header("location")), (303, "/farm"), "{}", set.text());
+    let wrong = served.send(person.form(&served, "/do/project"), "name=vision&max_jobs=many").await;
+    assert!(wrong.status == 400 && wrong.text().contains("many"), "{}", wrong.text());
+    let page = served.get("/farm").await.text();
+    for shown in ["vision", "2.00 GiB", "90 days after their end", "Versions", "/do/gc", "/do/scrub", "project.set"] {
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
+
+    let request = v1::CreateTokenRequest { name: "leaver".into(), role: "read".into(), ..Default::default() };
+    farm(&served).create_token(&Actor::local(), request).await.unwrap();
+    let tokens = served.get("/farm?format=json").await.json()["tokens"].clone();
+    let token = tokens.as_array().unwrap().iter().find(|token| token["name"] == "leaver").cloned().unwrap();
+    assert!(!tokens.to_string().contains("secret") && token["revoked"] == false, "{tokens:#}");
+    let revoked = format!("id={}", token["id"].as_str().unwrap());
+    assert_eq!(served.send(person.form(&served, "/do/revoke"), revoked).await.status, 303);
+    let tokens = served.get("/farm?format=json").await.json()["tokens"].clone();
+    let token = tokens.as_array().unwrap().iter().find(|token| token["name"] == "leaver").cloned().unwrap();
+    assert_eq!(token["revoked"], true, "{tokens:#}");
+
+    let told = served.send(person.form(&served, "/do/gc"), "").await;
+    assert!(told.status == 200 && told.text().contains("Nothing has gone") && told.text().contains("Ended jobs"));
+    let begun = served.send(person.form(&served, "/do/gc"), "go=1").await;
+    assert_eq!((begun.status.as_u16(), begun.header("location")), (303, "/activity?what=gc"), "{}", begun.text());
+    assert_eq!(served.send(person.form(&served, "/do/scrub"), "").await.status, 303);
+    support::until("both are in the audit log", || async {
+        let audit = served.get("/activity?format=json").await.json()["audit"].to_string();
+        (audit.contains("blobs.scrub") && audit.contains("collection")).then_some(())
+    })
+    .await;
+}

@@ -21,7 +21,11 @@ pub(super) fn by(topic: &Topic) -> Result<By, ApiError> {
 
 /// What coverage is told from: of one model or device kind, where one is named.
 pub(super) async fn known(app: &App, actor: &Actor, topic: &Topic) -> Result<Known, ApiError> {
-    let (model, sku) = (topic.get("model").to_owned(), topic.get("sku").to_owned());
+    // `a100-*` is a family of device kinds: what is read of all of them is narrowed here.
+    let (model, asked) = (topic.get("model").to_owned(), topic.get("sku").to_owned());
+    let family = asked.strip_suffix('*').map(str::to_owned);
+    let sku = if family.is_some() { String::new() } else { asked };
+    let is_of_family = |sku: &str| family.as_ref().is_none_or(|family| sku.starts_with(family.as_str()));
     let request = v1::ListEnginesRequest {
         model: model.clone(),
         sku: sku.clone(),
@@ -55,11 +59,16 @@ pub(super) async fn known(app: &App, actor: &Actor, topic: &Topic) -> Result<Kno
     }
     let is_asked = |cell: &v1::DeclaredCell| {
         (sku.is_empty() || cell.sku == sku)
+            && is_of_family(&cell.sku)
             && (model.is_empty() || cell.model == model || cell.model_digest.starts_with(&model))
     };
     declarations.iter_mut().for_each(|declaration: &mut v1::Declaration| declaration.cells.retain(is_asked));
     let is_cut = !engines.next_cursor.is_empty() || !live.next_cursor.is_empty() || !cursor.is_empty();
-    Ok(Known { declarations, engines: engines.engines, live: live.jobs, failed: failed.jobs, is_cut })
+    let mut known = Known { declarations, engines: engines.engines, live: live.jobs, failed: failed.jobs, is_cut };
+    known.engines.retain(|engine| is_of_family(&engine.sku));
+    known.live.retain(|job| is_of_family(&job.sku));
+    known.failed.retain(|job| is_of_family(&job.sku));
+    Ok(known)
 }
 
 /// How much there is of everything.
@@ -90,9 +99,10 @@ pub(super) async fn home(app: &App, actor: &Actor, topic: &Topic, server: &str) 
     let known = known(app, actor, topic).await?;
     let slots = coverage::slots(&known, by(topic)?);
     let counts = counts(app, actor).await?;
+    let asked = coverage::Asked { from: topic.number("from")?, address: topic.without("from").address() };
     let mut sections = vec![
         Section::html("", "counts", &counts),
-        Section::table("Models by device kind", coverage::table(&slots, known.is_cut, server)),
+        Section::table("Models by device kind", coverage::table(&slots, known.is_cut, server, &asked)),
     ];
     let (projects, unseen) = app.farm.busy_projects(actor).await?;
     sections.extend(lists::projects(&projects, unseen).map(|table| Section::table("Projects", table)));
