@@ -12,6 +12,8 @@ have cc || missing="$missing gcc libc6-dev"
 # CUDA kernels are run on the host, compiled as C++.
 have "${CXX:-c++}" || missing="$missing g++"
 have chromium || missing="$missing chromium"
+# Pictures of the pages are drawn with these fonts.
+[ -f /usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf ] || missing="$missing fonts-dejavu-core"
 have curl || missing="$missing curl"
 # The ONNX backend cases come out of a Python package, which gets an environment of its own.
 { have python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; } || missing="$missing python3-venv"

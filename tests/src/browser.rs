@@ -66,6 +66,11 @@ impl Browser {
     }
 
     pub fn start(profile: &Path) -> Self {
+        Self::start_with(profile, &[])
+    }
+
+    /// The same with more in its environment.
+    pub fn start_with(profile: &Path, environment: &[(&str, &Path)]) -> Self {
         // The browser reads commands from descriptor 3 and writes to descriptor 4.
         let mut command = Command::new("sh");
         command.args(["-c", "exec \"$@\" 3<&0 4>&1 >/dev/null 2>&1 </dev/null", "sh", Self::program()]);
@@ -73,6 +78,7 @@ impl Browser {
         command.args(["--disable-sync", "--disable-background-networking", "--disable-component-update"]);
         command.args(["--remote-debugging-pipe", "--hide-scrollbars", "about:blank"]);
         command.arg(format!("--user-data-dir={}", profile.join("browser").display()));
+        command.envs(environment.iter().copied());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut process = command.spawn().expect("a browser starts");
         let input = process.stdin.take().expect("a pipe to the browser");
@@ -182,6 +188,22 @@ impl Browser {
     pub fn picture(&mut self, tab: &Tab) -> String {
         let params = json!({ "format": "png", "captureBeyondViewport": true });
         self.call(Some(tab), "Page.captureScreenshot", params)["data"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// The top of a page as a picture, drawn at `scale`.
+    pub fn part_of_picture(&mut self, tab: &Tab, width: f64, height_max: f64, scale: f64) -> String {
+        let size = self.call(Some(tab), "Page.getLayoutMetrics", json!({}));
+        let height = size["cssContentSize"]["height"].as_f64().unwrap_or(height_max).min(height_max);
+        let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": scale });
+        let params = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });
+        self.call(Some(tab), "Page.captureScreenshot", params)["data"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Its major version.
+    pub fn major(&mut self) -> String {
+        let version = self.call(None, "Browser.getVersion", json!({}));
+        let product = version["product"].as_str().unwrap_or_default();
+        product.split('/').next_back().and_then(|number| number.split('.').next()).unwrap_or_default().to_owned()
     }
 
     /// What scripts and the browser complained of in a tab so far.

@@ -45,11 +45,17 @@ impl Farm {
 
     /// The same with further flags.
     pub fn start_with(link: Link, flags: &[&str]) -> Self {
+        Self::start_on(link, flags, |_| ())
+    }
+
+    /// The same on a data folder that `fill` makes where it is told.
+    pub fn start_on(link: Link, flags: &[&str], fill: impl FnOnce(&Path)) -> Self {
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let folder = tempfile::Builder::new().prefix("planforge-test-").tempdir().expect("a temporary folder");
         if link == Link::Tls {
             write_certificates(folder.path());
         }
+        fill(&folder.path().join("coordinator"));
         let mut coordinator = start_coordinator(folder.path(), link, &flags, 0, 0);
         let url = url_of(&mut coordinator, link);
         let mut farm = Self { folder, link, flags, coordinator, url, admin: String::new(), restarts: 0 };

@@ -189,6 +189,9 @@ pub fn table(reading: &Reading, asked: &Asked) -> Table {
             ],
         );
     }
+    if reading.layers.iter().all(|layer| layer.precision.is_none()) {
+        table = table.without("Type");
+    }
     if count > ROWS {
         let last = (from + ROWS).min(count);
         table.notes.push(format!("{} to {last} of {}", from + 1, format::grouped(count as u64)));

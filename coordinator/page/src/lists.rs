@@ -57,7 +57,7 @@ pub fn jobs(id: &'static str, jobs: &[v1::Job], may_act: bool) -> Table {
             Cell::code(row.sku.clone()),
             Cell::of(toolchain),
             Cell::of(now),
-            Cell::text(row.median).strong(!row.is_marked),
+            Cell::text(&*row.median).strong(!row.is_marked && row.median != dash()),
             Cell::text(row.throughput),
             Cell::time(row.when),
         ];
@@ -164,7 +164,7 @@ pub fn engines(engines: &[v1::Engine], server: &str) -> Table {
                 Cell::of(model),
                 Cell::code(row.sku),
                 Cell::of(toolchain),
-                Cell::text(row.median).strong(!row.is_marked),
+                Cell::text(&*row.median).strong(!row.is_marked && row.median != dash()),
                 Cell::text(row.throughput),
                 Cell::text(row.builds.to_string()),
                 Cell::text(row.size),
@@ -294,7 +294,7 @@ pub fn tokens(tokens: &[v1::Token]) -> Table {
         words("Agent"),
         column("Made", "when"),
         column("Last used", "when"),
-        column("Good until", "when"),
+        column("Good", "when"),
         column("Do", "acts"),
     ];
     let mut table = Table::new("tokens", "Tokens", &columns);
@@ -314,8 +314,8 @@ pub fn tokens(tokens: &[v1::Token]) -> Table {
             is_grave: true,
         };
         let until = match token.expires_ms {
-            0 => "revoked by hand".into(),
-            at_ms => format::iso(at_ms)[..10].to_owned(),
+            0 => "until revoked".into(),
+            at_ms => format!("until {}", &format::iso(at_ms)[..10]),
         };
         table.push(
             &*token.id,
@@ -589,7 +589,7 @@ pub fn stored(heaps: &[Stored], counted: Option<u64>) -> Table {
                 Cell::text(&*heap.kind),
                 Cell::text(&*heap.project),
                 Cell::text(format::grouped(heap.blobs)),
-                Cell::text(bytes).strong(true),
+                Cell::text(&*bytes).strong(bytes != dash()),
             ],
         );
     }

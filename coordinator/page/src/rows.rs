@@ -248,6 +248,13 @@ pub struct Fact {
     pub href: String,
 }
 
+impl Fact {
+    /// A sentence rather than a figure.
+    pub(crate) fn is_long(&self) -> bool {
+        self.value.chars().count() > 22
+    }
+}
+
 fn fact(name: &'static str, value: impl Into<String>) -> Option<Fact> {
     Some(Fact { name, value: value.into(), href: String::new() }).filter(|fact| !fact.value.is_empty())
 }
@@ -373,6 +380,8 @@ impl JobDetail {
             ..v1::Job::default()
         };
         let mut detail = Self::new(&job, None, server);
+        // What an engine is, is no matter of how it was asked for.
+        detail.facts.retain(|fact| !["Kind", "Priority"].contains(&fact.name));
         detail.facts.extend(linked("Job", &engine.job, "jobs"));
         detail
     }

@@ -151,6 +151,10 @@ impl Cell {
         Self::of([Part::Time(at)])
     }
 
+    fn is_blank(&self) -> bool {
+        self.parts.iter().all(|part| matches!(part, Part::Text(text) if text.is_empty()))
+    }
+
     /// What it says, without what it looks like.
     pub fn words(&self) -> String {
         let word = |part: &Part| match part {
@@ -215,6 +219,23 @@ impl Table {
         if let Some(at) = self.columns.iter().position(|column| column.name == name) {
             self.columns.remove(at);
             self.rows.iter_mut().filter(|row| at < row.cells.len()).for_each(|row| drop(row.cells.remove(at)));
+        }
+        self
+    }
+
+    /// The same without columns of these names in which nothing stands.
+    #[must_use]
+    pub fn without_empty(mut self, names: &[&str]) -> Self {
+        for name in names {
+            let at = self.columns.iter().position(|column| column.name == *name);
+            let is_empty = |at: usize| {
+                self.rows
+                    .iter()
+                    .all(|row| row.cells.get(at).is_none_or(|cell| cell.parts.is_empty() || cell.is_blank()))
+            };
+            if at.is_some_and(is_empty) {
+                self = self.without(name);
+            }
         }
         self
     }

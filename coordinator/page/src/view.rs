@@ -81,6 +81,8 @@ pub struct View {
     /// Where else to look: address and words.
     pub links: Vec<(String, &'static str)>,
     pub filters: Vec<Filter>,
+    /// Sections that stand above the filters, which narrow only what is below.
+    pub above_filters: usize,
     pub sections: Vec<Section>,
 }
 
@@ -92,15 +94,23 @@ pub struct Filter {
     pub value: String,
     /// To choose from; none: text is typed.
     pub choices: Vec<&'static str>,
+    /// What the empty choice is called.
+    pub otherwise: &'static str,
 }
 
 impl Filter {
     pub fn typed(name: &'static str, label: &'static str, value: &str) -> Self {
-        Self { name, label, value: value.into(), choices: Vec::new() }
+        Self { name, label, value: value.into(), choices: Vec::new(), otherwise: "any" }
     }
 
     pub fn chosen(name: &'static str, label: &'static str, value: &str, choices: &[&'static str]) -> Self {
         Self { choices: choices.to_vec(), ..Self::typed(name, label, value) }
+    }
+
+    /// What it is to choose nothing.
+    #[must_use]
+    pub fn otherwise(self, otherwise: &'static str) -> Self {
+        Self { otherwise, ..self }
     }
 }
 

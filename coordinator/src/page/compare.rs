@@ -118,7 +118,7 @@ pub(super) async fn view(app: &App, actor: &Actor, topic: &Topic, server: &str) 
         Filter::typed("baseline", "Against", topic.get("baseline")),
         Filter::typed("model", "Model", topic.get("model")),
         Filter::typed("request", "Request", topic.get("request")),
-        Filter::chosen("steps", "Steps", topic.get("steps"), &["", "differences"]),
+        Filter::chosen("steps", "Steps", topic.get("steps"), &["", "differences"]).otherwise("left out"),
     ];
     Ok(View { filters, sections, ..View::default() })
 }

@@ -108,6 +108,7 @@ pub(super) async fn home(app: &App, actor: &Actor, topic: &Topic, server: &str) 
     sections.extend(lists::projects(&projects, unseen).map(|table| Section::table("Projects", table)));
     let view = View {
         heading_is_hidden: true,
+        above_filters: 1,
         filters: vec![
             Filter::typed("model", "Model", topic.get("model")),
             Filter::typed("sku", "SKU", topic.get("sku")),

@@ -19,6 +19,7 @@ use planforge_page::{
     progress::Progress,
     report,
     rows::{JobDetail, pretty},
+    table::Empty,
     timeline::Timeline,
     view::{Filter, Section, View},
 };
@@ -104,6 +105,9 @@ pub(super) async fn jobs(app: &App, actor: &Actor, topic: &Topic) -> Result<Show
     let plus = if reply.more_than_total { " or more" } else { "" };
     let total = planforge_page::format::grouped(reply.total);
     table.notes.push(format!("{} of {total}{plus}", found.len()));
+    if is_queue && topic.query.is_empty() {
+        table.empty = Empty::new("The queue is empty.");
+    }
     let queue = lists::depths(&app.farm.queue_depths(actor).await?);
     let mut sections = vec![Section::table("Queue by device kind", queue), Section::table("Jobs", table)];
     // Whoever looks at the queue alone sees what became of what stood there before.
@@ -118,7 +122,8 @@ pub(super) async fn jobs(app: &App, actor: &Actor, topic: &Topic) -> Result<Show
             Filter::chosen("state", "State", topic.get("state"), &STATES),
             Filter::typed("tag", "Tags", topic.get("tag")),
             Filter::typed("project", "Project", topic.get("project")),
-            Filter::chosen("sort", "Order", topic.get("sort"), &["", "newest", "oldest", "ended"]),
+            Filter::chosen("sort", "Order", topic.get("sort"), &["", "newest", "oldest", "ended"])
+                .otherwise("as served"),
         ],
         sections,
         ..View::default()
@@ -193,7 +198,8 @@ pub(super) async fn request(app: &App, actor: &Actor, topic: &Topic) -> Result<S
     if progress.is_done() && (2..=COMPARED_AT_ONCE).contains(&measured) {
         sections.extend(compared_now(app, actor, &topic.of).await);
     }
-    sections.push(Section::table("Jobs", lists::jobs("jobs", &jobs, may_submit(actor))));
+    let table = lists::jobs("jobs", &jobs, may_submit(actor)).without_empty(&["Now", "Do"]);
+    sections.push(Section::table("Jobs", table));
     if may_submit(actor) {
         sections.push(Section::fixed("share", &ShareForm { what: "request", of: topic.of.clone() }));
     }
