@@ -93,6 +93,48 @@ pub async fn grow(folder: &Path, size: Size, now_ms: u64, progress: impl Fn(&Gro
     Ok(farm.grown)
 }
 
+/// An agent that is away, with one device.
+fn host(number: usize, skus: Vec<Sku>, now_ms: u64) -> Change {
+    let device = Device {
+        id: "dev0".into(),
+        threads: if skus.iter().any(Sku::is_cpu) { 8 } else { 0 },
+        skus,
+        fingerprint: "{}".into(),
+        offers: vec![toolchain()],
+        abilities: BTreeMap::new(),
+        draining: false,
+        simulated: true,
+        quarantined: false,
+        quarantine_reason: String::new(),
+    };
+    Change::Agent(Box::new(Agent {
+        id: format!("agent{number}"),
+        name: format!("host{number}"),
+        version: "0".into(),
+        devices: vec![device],
+        seen_ms: now_ms,
+        joined_by: JoinedBy::Unknown,
+        protocol: 0,
+        drained: false,
+        memory_bytes: 0,
+    }))
+}
+
+/// Lets a folder have as many hosts as `count` says, each with a device, where it has fewer.
+///
+/// # Errors
+/// When the folder takes no writes.
+pub async fn grow_hosts(folder: &Path, count: usize, now_ms: u64) -> Result<(), Trouble> {
+    let store = SqliteStore::open(&folder.join("farm.db")).await?;
+    let epoch = store.acquire("grown", now_ms).await?;
+    let of = |number: usize| Ok(host(number, vec![SKUS[number % 7].parse()?], now_ms));
+    // The first ones are those of the farm's own device kinds.
+    let hosts: Result<Vec<Change>, Trouble> = (SKUS.len()..count).map(of).collect();
+    store.commit(epoch, hosts?).await?;
+    store.close().await?;
+    Ok(())
+}
+
 struct Farm {
     size: Size,
     now_ms: u64,
@@ -133,32 +175,7 @@ impl Farm {
     fn agents(&self) -> Result<Vec<Change>, Trouble> {
         let (cpus, gpus): (Vec<Sku>, Vec<Sku>) = self.skus.iter().cloned().partition(Sku::is_cpu);
         let hosts = gpus.into_iter().map(|sku| vec![sku]).chain([cpus]);
-        let agent = |(number, skus): (usize, Vec<Sku>)| {
-            let device = Device {
-                id: "dev0".into(),
-                threads: if skus.iter().any(Sku::is_cpu) { 8 } else { 0 },
-                skus,
-                fingerprint: "{}".into(),
-                offers: vec![toolchain()],
-                abilities: BTreeMap::new(),
-                draining: false,
-                simulated: true,
-                quarantined: false,
-                quarantine_reason: String::new(),
-            };
-            Change::Agent(Box::new(Agent {
-                id: format!("agent{number}"),
-                name: format!("host{number}"),
-                version: "0".into(),
-                devices: vec![device],
-                seen_ms: self.now_ms,
-                joined_by: JoinedBy::Unknown,
-                protocol: 0,
-                drained: false,
-                memory_bytes: 0,
-            }))
-        };
-        Ok(hosts.enumerate().map(agent).collect())
+        Ok(hosts.enumerate().map(|(number, skus)| host(number, skus, self.now_ms)).collect())
     }
 
     /// Models are not asked for alike: most jobs are of a few.

@@ -23,8 +23,11 @@ pub struct Counts {
 #[template(path = "devices.html")]
 pub struct DeviceList {
     pub cards: Vec<DeviceCard>,
-    /// Devices that have no card on this page.
-    pub unseen: usize,
+    /// Which of how many they are; empty: all.
+    pub place: String,
+    /// Where those before and behind them stand; empty: there are none.
+    pub back: String,
+    pub more: String,
     pub server: String,
 }
 

@@ -1,6 +1,9 @@
 //! Tables whose rows have keys, so that an update sends the rows that changed and the order of all.
 
-use crate::rows::{Act, Pill};
+use crate::{
+    format,
+    rows::{Act, Pill},
+};
 use askama::Template;
 
 /// A list with its head; the same HTML in the page and in its updates.
@@ -219,6 +222,32 @@ impl Table {
         if let Some(at) = self.columns.iter().position(|column| column.name == name) {
             self.columns.remove(at);
             self.rows.iter_mut().filter(|row| at < row.cells.len()).for_each(|row| drop(row.cells.remove(at)));
+        }
+        self
+    }
+
+    /// The first `most` rows; where there are more, how many, and what tells of all.
+    #[must_use]
+    pub fn at_most(mut self, most: usize, all: &str) -> Self {
+        let count = self.rows.len();
+        if count > most {
+            self.rows.truncate(most);
+            self.notes.push(format!("{most} of {}: {all} tells all of them.", format::grouped(count as u64)));
+        }
+        self
+    }
+
+    /// A page of the rows, and the addresses of those before and behind it, made by `to`.
+    #[must_use]
+    pub fn page(mut self, from: usize, most: usize, to: impl Fn(usize) -> String) -> Self {
+        let count = self.rows.len();
+        if count > most {
+            let from = from.min((count - 1) / most * most);
+            let last = (from + most).min(count);
+            self.rows = self.rows.drain(from..last).collect();
+            self.notes.push(format!("{} to {last} of {}", from + 1, format::grouped(count as u64)));
+            self.back = if from > 0 { to(from.saturating_sub(most)) } else { String::new() };
+            self.more = if last < count { to(last) } else { String::new() };
         }
         self
     }

@@ -45,6 +45,7 @@ impl Kind {
             Self::Plan => &["layers", "from", "find"],
             Self::Compare => &["of", "baseline", "model", "request", "steps"],
             Self::Engines => &["model", "sku", "project", "cursor"],
+            Self::Devices => &["from", "agents"],
             Self::Activity => &["actor", "what", "project", "cursor"],
             _ => &[],
         }
@@ -151,7 +152,7 @@ impl Topic {
         address
     }
 
-    fn with(&self, name: &str, value: &str) -> String {
+    pub(super) fn with(&self, name: &str, value: &str) -> String {
         let address = self.address();
         let joint = if address.contains('?') { '&' } else { '?' };
         format!("{address}{joint}{name}={}", encoded(value))

@@ -138,7 +138,8 @@ pub(super) async fn model(app: &App, actor: &Actor, topic: &Topic, server: &str)
     if !lines.is_empty() {
         sections.push(Section::html("History", "history", &history::Lines::of("history", &lines, true)));
     }
-    sections.push(Section::table("Jobs", lists::jobs("jobs", &jobs, may_submit(actor))));
+    let jobs = lists::jobs("jobs", &jobs, may_submit(actor)).without_empty(&["Do"]);
+    sections.push(Section::table("Jobs", jobs));
     if may_submit(actor) && is_digest(&topic.of) {
         sections.push(Section::fixed("share", &ShareForm { what: "model", of: topic.of.clone() }));
     }

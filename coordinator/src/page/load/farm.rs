@@ -5,6 +5,7 @@ use crate::{
     app::App,
     auth::{Actor, Role},
     farm::DeviceName,
+    page::topic::Topic,
     store::Heap,
 };
 use planforge_page::{
@@ -17,8 +18,9 @@ use planforge_page::{
 };
 use planforge_proto::{ApiError, protocol::PROTOCOL, v1};
 
-/// Devices that have a card.
-const MAX_CARDS: usize = 100;
+/// Devices that have a card on one page, and rows of its lists.
+const CARDS: usize = 60;
+const ROWS: usize = MAX_ROWS as usize;
 /// Lines of the audit log that the farm's page has; all of it is under Activity.
 const AUDIT_ROWS: u32 = 10;
 
@@ -28,15 +30,33 @@ pub(super) fn days_of(app: &App, devices: &[v1::Device]) -> Vec<Day> {
     app.farm.days_of(&names)
 }
 
-pub(super) async fn devices(app: &App, actor: &Actor, server: &str) -> Result<Shown, ApiError> {
-    let devices = app.farm.list_devices(actor, v1::ListDevicesRequest::default()).await?.devices;
-    let days = days_of(app, &devices[..devices.len().min(MAX_CARDS)]);
-    let cards: Vec<DeviceCard> = devices.iter().zip(&days).map(|(device, day)| DeviceCard::new(device, day)).collect();
-    let list = DeviceList { unseen: devices.len() - cards.len(), cards, server: server.into() };
+pub(super) async fn devices(app: &App, actor: &Actor, topic: &Topic, server: &str) -> Result<Shown, ApiError> {
+    let mut devices = app.farm.list_devices(actor, v1::ListDevicesRequest::default()).await?.devices;
+    let count = devices.len();
+    // What needs somebody comes first.
+    devices.sort_by_key(|device| (!device.quarantined, !device.online));
+    let from = topic.number("from")?.min(count.saturating_sub(1) / CARDS * CARDS);
+    let shown_now: Vec<v1::Device> = devices.into_iter().skip(from).take(CARDS).collect();
+    let days = days_of(app, &shown_now);
+    let cards: Vec<DeviceCard> =
+        shown_now.iter().zip(&days).map(|(device, day)| DeviceCard::new(device, day)).collect();
+    let to = |name: &str, at: usize| match at {
+        0 => topic.without(name).address(),
+        at => topic.without(name).with(name, &at.to_string()),
+    };
+    let last = from + cards.len();
+    let list = DeviceList {
+        place: if count > CARDS { format!("{} to {last} of {count} devices", from + 1) } else { String::new() },
+        back: if from > 0 { to("from", from.saturating_sub(CARDS)) } else { String::new() },
+        more: if last < count { to("from", last) } else { String::new() },
+        cards,
+        server: server.into(),
+    };
     let mut sections = vec![Section::html("", "devices", &list)];
     if actor.is_farm_admin() {
         let agents = app.farm.list_agents(actor).await?.agents;
-        sections.push(Section::table("Agents", lists::agents(&agents)));
+        let table = lists::agents(&agents).page(topic.number("agents")?, ROWS, |at| to("agents", at));
+        sections.push(Section::table("Agents", table));
     }
     Ok(shown("Devices", View { sections, ..View::default() }))
 }
@@ -64,7 +84,7 @@ pub(super) async fn farm(app: &App, actor: &Actor) -> Result<Shown, ApiError> {
     if unseen {
         table.notes.push("There are more: planforge projects list".into());
     }
-    sections.push(Section::table("Projects and quotas", table));
+    sections.push(Section::table("Projects and quotas", table.at_most(ROWS, "planforge projects list")));
     if actor.role == Role::Admin {
         let project = actor.project.clone().unwrap_or_default();
         sections.push(Section::fixed("limits", &ProjectForm { sets_shares: project.is_empty(), project }));
@@ -80,15 +100,17 @@ pub(super) async fn farm(app: &App, actor: &Actor) -> Result<Shown, ApiError> {
     }
     sections.push(Section::table("Pins", pinned));
     if actor.role == Role::Admin {
-        sections.push(Section::table("Tokens", lists::tokens(&app.farm.list_tokens(actor).await?.tokens)));
+        let tokens = lists::tokens(&app.farm.list_tokens(actor).await?.tokens);
+        sections.push(Section::table("Tokens", tokens.at_most(ROWS, "planforge token list")));
     }
     if may_submit(actor) {
         let shares = app.farm.list_shares(actor, v1::ListSharesRequest::default()).await?.shares;
-        sections.push(Section::table("Read-only links", lists::shares(&shares)));
+        sections.push(Section::table("Read-only links", lists::shares(&shares).at_most(ROWS, "planforge share list")));
     }
     let caches = app.farm.list_caches(actor, v1::ListCachesRequest::default()).await?.caches;
-    sections.push(Section::table("Tuning caches", lists::caches(&caches)));
-    sections.push(Section::table("Plugins", lists::plugins(&app.farm.list_plugins(actor).await?.plugins)));
+    sections.push(Section::table("Tuning caches", lists::caches(&caches).at_most(ROWS, "planforge caches list")));
+    let plugins = lists::plugins(&app.farm.list_plugins(actor).await?.plugins);
+    sections.push(Section::table("Plugins", plugins.at_most(ROWS, "planforge plugins list")));
     sections.push(Section::table("Versions", versions(app, actor).await?));
     if actor.role == Role::Admin {
         let mut audit = lists::audit(&app.farm.list_audit(actor, lately()).await?.records);

@@ -60,7 +60,7 @@ pub(super) async fn view(app: &App, actor: &Actor, topic: &Topic, server: &str) 
         Kind::Plan => engines::plan(app, actor, topic, server).await,
         Kind::Model => engines::model(app, actor, topic, server).await,
         Kind::Compare => Ok(shown("Compare", super::compare::view(app, actor, topic, server).await?)),
-        Kind::Devices => farm::devices(app, actor, server).await,
+        Kind::Devices => farm::devices(app, actor, topic, server).await,
         Kind::Farm => farm::farm(app, actor).await,
         Kind::Activity => activity::activity(app, actor, topic).await,
         Kind::Api => Ok(activity::api()),
