@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the status page costs on a farm of any size: first bytes, sizes, open pages, and events on their way to them.
 
-    cargo run --release -p planforge-grown --example grown_farm -- FOLDER [WAITING [FINISHED]]
+    cargo run --release -p planforge-grown --example grown_farm -- FOLDER [WAITING [FINISHED [HOSTS]]]
     cargo build --release && tests/bench/page.py --planforge target/release/planforge --data FOLDER [--pages 200]
 
 Starts a coordinator on the folder, reads each page in turns, then keeps pages open, each with a stream of its own, while

@@ -7,6 +7,7 @@ use crate::{
     table::{Cell, Column, Part, Table, column, words},
 };
 use planforge_proto::v1;
+use planforge_report::disturbance;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -262,6 +263,8 @@ pub fn table(slots: &[Slot], is_cut: bool, server: &str, asked: &Asked) -> Table
     if is_folded {
         table.notes.push(format!("{} device kinds, folded by family.", format::grouped(skus.len() as u64)));
     }
+    let legend = disturbance::legend(slots.iter().any(|slot| slot.disturbed));
+    table.notes.extend(Some(legend).filter(|legend| !legend.is_empty()));
     if is_cut {
         table.notes.push("There is more than was looked at: name a model or a device kind above.".into());
     }
@@ -301,7 +304,9 @@ fn cell(slot: &Slot) -> Cell {
     };
     let mut parts = vec![Part::Pill { href, pill: slot.pill() }];
     if let Some(ms) = slot.median_ms {
-        parts.extend([Part::Text(" ".into()), Part::Strong(format::milliseconds(ms))]);
+        // What is known of disturbed windows alone is not to be counted on.
+        let figure = disturbance::marked(format::milliseconds(ms), slot.disturbed);
+        parts.extend([Part::Text(" ".into()), if slot.disturbed { Part::Text(figure) } else { Part::Strong(figure) }]);
     }
     if !slot.accurate {
         parts.push(Part::tag("not verified", "bad"));
