@@ -240,6 +240,11 @@ pub struct Job {
     /// jobs that wait for it now, at most 100
     #[prost(string, repeated, tag = "43")]
     pub needed_by: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// blob: what a compile job prepared for the device, or what a build was given of that
+    #[prost(string, tag = "44")]
+    pub prepared_digest: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "45")]
+    pub prepared_bytes: u64,
 }
 /// When a job will likely have begun and ended.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -338,6 +343,10 @@ pub struct Device {
     /// it runs a job; `busy_job` is empty where that is none of the caller's
     #[prost(bool, tag = "15")]
     pub busy: bool,
+    /// Of a processor: toolchains whose compile jobs it runs for devices that are elsewhere. Only the versions that matter to
+    /// what is prepared are named.
+    #[prost(string, repeated, tag = "16")]
+    pub prepares_json: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Engine {
@@ -376,6 +385,9 @@ pub struct Engine {
     /// given inputs that its build was verified on; empty: made ones
     #[prost(string, tag = "16")]
     pub inputs_digest: ::prost::alloc::string::String,
+    /// built, not measured: a compile job made it, and nobody timed it yet
+    #[prost(bool, tag = "17")]
+    pub unmeasured: bool,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -391,6 +403,8 @@ pub enum JobKind {
     Baseline = 4,
     /// the device's own ceilings
     Probe = 5,
+    /// what an engine takes short of its device: an engine that nobody measured, or prepared kernels
+    Compile = 6,
 }
 impl JobKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -405,6 +419,7 @@ impl JobKind {
             Self::Benchmark => "JOB_KIND_BENCHMARK",
             Self::Baseline => "JOB_KIND_BASELINE",
             Self::Probe => "JOB_KIND_PROBE",
+            Self::Compile => "JOB_KIND_COMPILE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -416,6 +431,7 @@ impl JobKind {
             "JOB_KIND_BENCHMARK" => Some(Self::Benchmark),
             "JOB_KIND_BASELINE" => Some(Self::Baseline),
             "JOB_KIND_PROBE" => Some(Self::Probe),
+            "JOB_KIND_COMPILE" => Some(Self::Compile),
             _ => None,
         }
     }
@@ -824,7 +840,7 @@ pub struct Foreseen {
     pub toolchain_json: ::prost::alloc::string::String,
     #[prost(string, tag = "6")]
     pub engine_key: ::prost::alloc::string::String,
-    /// answer, fail (known to), join, build, measure, wait, block (decided once what it needs has succeeded), refuse, or upload:
+    /// answer, fail (known to), join, build, compile, measure, wait, block (decided once what it needs has succeeded), refuse, or upload:
     /// nothing is said before the bytes are shown
     #[prost(string, tag = "7")]
     pub would: ::prost::alloc::string::String,
@@ -5226,6 +5242,11 @@ pub struct Finished {
     /// what a finished build learnt; absent: nothing new
     #[prost(message, optional, tag = "12")]
     pub cache: ::core::option::Option<CacheUpdate>,
+    /// blob of what a compile job prepared for a device elsewhere; uploaded before
+    #[prost(string, tag = "14")]
+    pub prepared_digest: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "15")]
+    pub prepared_bytes: u64,
 }
 /// Published in the transaction that takes the build, when nobody published in its scope meanwhile.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -5297,6 +5318,9 @@ pub struct Assign {
     /// an earlier attempt failed with the cache, or it was timed while disturbed: begin from nothing
     #[prost(bool, tag = "4")]
     pub without_cache: bool,
+    /// compile job for a device elsewhere: such a device, as its agent described it
+    #[prost(string, tag = "5")]
+    pub made_for_json: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CancelLease {

@@ -8,13 +8,16 @@
 //! |---|---|---|
 //! | 1 | 0.1.0 | what was spoken before protocols were numbered: a hello or welcome without a number |
 //! | 2 | 0.1.0 | numbers in hello and welcome; refusals say whether they last |
+//! | 3 | 0.1.0 | jobs of kind compile |
 
 use std::fmt;
 
 /// Newest protocol that this release speaks.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// Oldest protocol that this release speaks.
 pub const OLDEST_PROTOCOL: u32 = 1;
+/// From here on agents know jobs of kind compile.
+pub const COMPILES_SINCE: u32 = 3;
 /// What is spoken by who names no number.
 const UNNUMBERED: u32 = 1;
 

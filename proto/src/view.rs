@@ -432,6 +432,11 @@ pub struct JobView {
     pub jobs_ahead: Option<u64>,
     #[serde(default)]
     pub eta: Option<EtaView>,
+    /// What a compile job prepared for a device elsewhere, or what a build was given of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepared_digest: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepared_bytes: Option<u64>,
 }
 
 /// When a job will likely have begun and ended.
@@ -503,6 +508,8 @@ impl From<v1::Job> for JobView {
             tags: job.tags,
             jobs_ahead: job.jobs_ahead,
             eta: job.eta.map(Into::into),
+            prepared_digest: some_text(job.prepared_digest),
+            prepared_bytes: some_number(job.prepared_bytes),
         }
     }
 }
@@ -530,6 +537,9 @@ pub struct DeviceView {
     pub quarantined: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine_reason: Option<String>,
+    /// Of a processor: toolchains with which it compiles for devices elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prepares: Vec<Value>,
 }
 
 impl From<v1::Device> for DeviceView {
@@ -550,6 +560,7 @@ impl From<v1::Device> for DeviceView {
             simulated: device.simulated,
             quarantined: device.quarantined,
             quarantine_reason: some_text(device.quarantine_reason),
+            prepares: device.prepares_json.into_iter().filter_map(some_json).collect(),
         }
     }
 }
@@ -577,6 +588,9 @@ pub struct EngineView {
     /// Given inputs that its build was verified on; absent: made ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs_digest: Option<String>,
+    /// Built, not measured: nobody timed it yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unmeasured: bool,
 }
 
 impl From<v1::Engine> for EngineView {
@@ -598,6 +612,7 @@ impl From<v1::Engine> for EngineView {
             project: engine.project,
             builds: engine.builds.max(1),
             inputs_digest: some_text(engine.inputs_digest),
+            unmeasured: engine.unmeasured,
         }
     }
 }

@@ -236,6 +236,7 @@ pub(super) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
     let kind = match job.kind {
         JobKind::Build => v1::JobKind::Build,
         JobKind::Benchmark => v1::JobKind::Benchmark,
+        JobKind::Compile => v1::JobKind::Compile,
     };
     v1::Job {
         id: job.id.as_str().into(),
@@ -281,6 +282,8 @@ pub(super) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
         tags: tags_out(job, project),
         jobs_ahead: None,
         eta: None,
+        prepared_digest: job.prepared.map(|prepared| prepared.digest.to_string()).unwrap_or_default(),
+        prepared_bytes: job.prepared.map_or(0, |prepared| prepared.size_bytes),
     }
 }
 
@@ -358,7 +361,9 @@ pub(super) fn event_record_out(event: &Event, job: Option<&Job>, project: Option
 }
 
 pub(super) fn engine_out(engine: &Engine, report_json: String) -> v1::Engine {
+    let unmeasured = engine.unmeasured && report_json.is_empty();
     v1::Engine {
+        unmeasured,
         engine_key: engine.key.to_string(),
         plan_digest: engine.plan.digest.to_string(),
         plan_bytes: engine.plan.size_bytes,
@@ -398,7 +403,15 @@ pub(super) fn device_out(view: DeviceView, sees_job: bool) -> v1::Device {
         quarantined: device.quarantined,
         quarantine_reason: device.quarantine_reason,
         threads: device.threads,
+        prepares_json: device.prepares.iter().map(json).collect(),
     }
+}
+
+fn toolchain(device: &str, text: &str) -> Result<Toolchain, ApiError> {
+    if text.len() > OFFER_MAX_BYTES {
+        return Err(invalid(format!("a toolchain of device '{device}' is larger than {OFFER_MAX_BYTES} bytes")));
+    }
+    serde_json::from_str(text).map_err(|error| invalid(format!("a toolchain of device '{device}': {error}")))
 }
 
 fn device(device: v1::Device) -> Result<Device, ApiError> {
@@ -413,13 +426,14 @@ fn device(device: v1::Device) -> Result<Device, ApiError> {
     let skus = device.skus.iter().map(|text| sku(text)).collect::<Result<_, _>>()?;
     let mut offers = Vec::with_capacity(device.offers.len());
     for offer in device.offers {
-        if offer.toolchain_json.len() > OFFER_MAX_BYTES {
-            return Err(invalid(format!("a toolchain of device '{id}' is larger than {OFFER_MAX_BYTES} bytes")));
-        }
-        let toolchain: Toolchain = serde_json::from_str(&offer.toolchain_json)
-            .map_err(|error| invalid(format!("a toolchain of device '{id}': {error}")))?;
-        offers.push((toolchain, offer.abilities.map(abilities).transpose()?));
+        offers.push((toolchain(&id, &offer.toolchain_json)?, offer.abilities.map(abilities).transpose()?));
     }
+    if device.prepares_json.len() > OFFERS_MAX {
+        return Err(invalid(format!("device '{id}' prepares for more than {OFFERS_MAX} toolchains")));
+    }
+    let mut prepares = device.prepares_json.iter().map(|text| toolchain(&id, text)).collect::<Result<Vec<_>, _>>()?;
+    prepares.sort();
+    prepares.dedup();
     offers.sort_by(|left, right| left.0.cmp(&right.0));
     offers.dedup_by(|later, first| later.0 == first.0);
     let (offers, said): (Vec<Toolchain>, Vec<Option<Abilities>>) = offers.into_iter().unzip();
@@ -435,6 +449,7 @@ fn device(device: v1::Device) -> Result<Device, ApiError> {
         quarantined: device.quarantined,
         quarantine_reason: name("a quarantine reason", &device.quarantine_reason)?,
         threads: device.threads,
+        prepares,
     })
 }
 
@@ -460,7 +475,8 @@ pub(super) fn devices(devices: Vec<v1::Device>) -> Result<Vec<Device>, ApiError>
         return Err(invalid(format!("an agent has at most {DEVICES_MAX} devices, this one says {}", devices.len())));
     }
     let bytes = devices.iter().map(|device| {
-        device.fingerprint_json.len() + device.offers.iter().map(|offer| offer.toolchain_json.len()).sum::<usize>()
+        let offers = device.offers.iter().map(|offer| offer.toolchain_json.len()).sum::<usize>();
+        device.fingerprint_json.len() + offers + device.prepares_json.iter().map(String::len).sum::<usize>()
     });
     let bytes: usize = bytes.sum();
     if bytes > DESCRIPTION_MAX_BYTES {
@@ -524,6 +540,8 @@ pub(super) fn finished(finished: &v1::Finished) -> Result<FinishedIn, ApiError> 
         artifacts: artifacts(&finished.artifacts)?,
         cache: finished.cache.as_ref().map(cache_update).transpose()?,
         suspects_cache: finished.suspects_cache,
+        prepared: optional_digest("the digest of what was prepared", &finished.prepared_digest)?
+            .map(|digest| CacheRef { digest, size_bytes: finished.prepared_bytes }),
     })
 }
 

@@ -3,7 +3,7 @@
 use super::{Farm, convert::invalid, requests::NAMED_MAX};
 use crate::{
     auth::Actor,
-    core::{JobId, Need, Submit},
+    core::{JobId, Need, Prepared, Submit},
 };
 use planforge_proto::{ApiError, ErrorCode};
 use std::collections::BTreeSet;
@@ -50,7 +50,8 @@ impl Farm {
         let stored = stored.ok_or_else(|| {
             ApiError::new(ErrorCode::Gone, format!("job {job}, which the request needs, is kept no more"))
         })?;
-        Ok(Need { job, ended: Some(stored.state).filter(|state| state.is_terminal()) })
+        let ended = Some(stored.state).filter(|state| state.is_terminal());
+        Ok(Need { job, ended, prepared: Prepared::of(&stored) })
     }
 
     /// A request with how what it needs stands now.

@@ -3,7 +3,7 @@
 use super::{Farm, convert};
 use crate::{
     blobs::BlobStore,
-    core::{Job, JobKind, LeaseRef, PlanRef},
+    core::{Job, LeaseRef, PlanRef},
 };
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt as _;
@@ -44,7 +44,7 @@ pub(super) async fn unfit(farm: &Farm, lease: &LeaseRef, plan: &PlanRef) -> Resu
     // The core refuses what is of no live job, or of an attempt that is not its newest.
     let Some(job) = held else { return Ok(None) };
     let known = job.plan.as_ref().is_some_and(|known| known.digest == plan.digest);
-    if known || job.kind != JobKind::Build {
+    if known || !job.makes_engine() {
         return Ok(None);
     }
     let problem = match against(farm, plan, &job).await {

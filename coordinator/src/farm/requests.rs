@@ -101,6 +101,9 @@ struct Live {
 /// What a baseline is built with when its request names nothing else.
 const BASELINE_TOOLCHAIN: &str = "onnxruntime";
 
+/// Kinds that may be submitted, in words.
+const KINDS: &str = "build, benchmark, baseline and compile";
+
 impl Farm {
     pub(super) async fn accept(&self, actor: &Actor, request: v1::SubmitRequest) -> Result<v1::SubmitReply, ApiError> {
         may_submit(actor)?;
@@ -189,6 +192,11 @@ impl Farm {
         if request.refresh_disturbed && matches!(what, SubmitWhat::Benchmark(_)) {
             return Err(invalid("a benchmark measures anew whatever is stored; leave the refresh out"));
         }
+        let compile_only = request.kind == i32::from(v1::JobKind::Compile);
+        if compile_only && (builds > 1 || eval.is_some() || !measure.is_empty()) {
+            let message = "a compile job measures nothing; leave builds, test set and measurements out";
+            return Err(invalid(message).with_hint("a build measures; it finds what was compiled"));
+        }
         let (missing, unseen) = self.missing_blobs(actor, &what, eval.into_iter().chain(measure.files())).await?;
         let over_quota = self.over_bytes_quota(&project).await?.or(self.blobs().room_for_work().err());
         Ok(Submit {
@@ -208,6 +216,7 @@ impl Farm {
             eval,
             builds,
             measure,
+            compile_only,
             needs,
             missing,
             unseen,
@@ -254,7 +263,7 @@ impl Farm {
 
     async fn what(&self, actor: &Actor, request: &v1::SubmitRequest) -> Result<SubmitWhat, ApiError> {
         match v1::JobKind::try_from(request.kind) {
-            Ok(v1::JobKind::Unspecified | v1::JobKind::Build | v1::JobKind::Baseline) => {}
+            Ok(v1::JobKind::Unspecified | v1::JobKind::Build | v1::JobKind::Baseline | v1::JobKind::Compile) => {}
             Ok(v1::JobKind::Benchmark) => {
                 let plan = convert::digest("the plan's digest", &request.plan_digest)?;
                 return Ok(SubmitWhat::Benchmark(Box::new(self.engine_of_plan(actor, plan).await?)));
@@ -262,12 +271,12 @@ impl Farm {
             Ok(other) => {
                 let name = other.as_str_name().trim_start_matches("JOB_KIND_").to_lowercase();
                 return Err(invalid(format!(
-                    "this coordinator runs no {name} jobs, only build, benchmark and baseline jobs"
+                    "this coordinator runs no {name} jobs, only {KINDS} jobs"
                 )));
             }
             Err(_) => {
                 let message = format!("this coordinator does not know job kind {}", request.kind);
-                return Err(invalid(format!("{message}, only build, benchmark and baseline jobs")));
+                return Err(invalid(format!("{message}, only {KINDS} jobs")));
             }
         }
         if request.models.is_empty() {

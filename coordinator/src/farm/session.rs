@@ -16,7 +16,10 @@ use planforge_proto::{
     v1::{self, agent_message::Kind, coordinator_message},
 };
 use planforge_report::check;
-use planforge_types::{Digest, FailureClass, order::TUNING_CACHE_MAX_BYTES};
+use planforge_types::{
+    Digest, FailureClass,
+    order::{PREPARED_MAX_BYTES, TUNING_CACHE_MAX_BYTES},
+};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -311,6 +314,14 @@ async fn finished(farm: &Farm, message: &v1::Finished) -> Result<FinishedIn, Api
         tracing::warn!(digest = %update.cache.digest, "a timing cache is too large or not in the blob store: not kept");
         finished.cache = None;
     }
+    if let Some(prepared) = finished.prepared
+        && (prepared.size_bytes > PREPARED_MAX_BYTES
+            || farm.blobs().size(prepared.digest).await? != Some(prepared.size_bytes))
+    {
+        let told = format!("what it prepared, {}, is not in the blob store, or too large", prepared.digest);
+        problem = problem.or(Some((told, NOT_UPLOADED)));
+        finished.prepared = None;
+    }
     if let Some(digest) = convert::optional_digest("the report's digest", &message.report_digest)? {
         match report(farm, digest).await? {
             Ok(report) => match check::check_document(&report.document) {
@@ -378,6 +389,7 @@ async fn answer(farm: &Farm, message: ToAgent) -> Option<v1::CoordinatorMessage>
             lease: Some(convert::lease_out(lease)),
             job: Some(convert::assignment(&job)),
             cache: cache.as_deref().map(convert::cache_out),
+            made_for_json: job.made_for.clone().unwrap_or_default(),
             without_cache,
         }),
         ToAgent::Cancel { lease, reason } => {

@@ -25,8 +25,8 @@ pub(super) struct ReportOf {
 
 /// What the core must know of an engine and its reports, given oldest first. Its own is that of the job that built it.
 pub(super) fn engine_ref(engine: &Engine, reports: impl Iterator<Item = ReportOf>) -> EngineRef {
-    let Engine { plan, accurate, inputs, .. } = engine.clone();
-    let mut known = EngineRef { plan, accurate, inputs, report: None, reports: BTreeMap::new() };
+    let Engine { plan, accurate, inputs, unmeasured, .. } = engine.clone();
+    let mut known = EngineRef { plan, accurate, inputs, report: None, reports: BTreeMap::new(), unmeasured };
     let (mut own, mut first) = (None, None);
     for report in reports.filter(|report| report.sku == engine.sku) {
         if report.job == engine.job {

@@ -4,8 +4,8 @@ use crate::support::SKU;
 use planforge_coordinator::{
     auth::{Actor, Role},
     core::{
-        self, Cancel, Change, CoreConfig, Device, Engine, Failure, FinishedIn, FinishedOutcome, HelloIn, Input, Job,
-        JobId, JobRef, JobState, JoinedBy, LeaseRef, Lookup, Model, ModelFile, Need, Now, PlanRef, Prioritize, Reply,
+        self, CacheRef, Cancel, Change, CoreConfig, Device, Engine, Failure, FinishedIn, FinishedOutcome, HelloIn, Input, Job,
+        JobId, JobRef, JobState, JoinedBy, LeaseRef, Lookup, Model, ModelFile, Need, Now, PlanRef, Prepared, Prioritize, Reply,
         ReportIn, SessionId, State, Submit, SubmitWhat, Submitted, ToAgent, invariants,
     },
     store::{MemStore, Store},
@@ -33,6 +33,7 @@ enum Op {
         builds: u32,
         sweep: u8,
         needs: Vec<usize>,
+        compile: bool,
     },
     /// Measures a stored plan on a kind of device.
     Bench {
@@ -97,10 +98,13 @@ fn op() -> impl Strategy<Value = Op> {
                 prop_oneof![3 => Just(1), 1 => 2..4u32],
                 prop_oneof![4 => Just(0), 1 => 1..4u8],
                 prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(any::<usize>(), 1..4)],
+                prop::bool::weighted(0.3),
             ),
         )
-            .prop_map(|((model, sku, force, wait, follow, priority, project, eval), (builds, sweep, needs))| Op::Submit {
-                model, sku, force, wait, follow, priority, project, eval, builds, sweep, needs
+            .prop_map(|((model, sku, force, wait, follow, priority, project, eval), (builds, sweep, needs, compile))| {
+                // What is only compiled is measured in no way.
+                let (eval, builds, sweep) = if compile { (false, 1, 0) } else { (eval, builds, sweep) };
+                Op::Submit { model, sku, force, wait, follow, priority, project, eval, builds, sweep, needs, compile }
             }),
         2 => (any::<usize>(), 0..3u8, prop::bool::weighted(0.2), any::<bool>(), any::<bool>(), 0..4u8)
             .prop_map(|(engine, sku, force, wait, eval, sweep)| Op::Bench { engine, sku, force, wait, eval, sweep }),
@@ -244,9 +248,19 @@ impl World {
     fn hear(&mut self, session: SessionId, message: ToAgent) {
         let Some(agent) = self.agents.iter_mut().find(|agent| agent.session == Some(session)) else { return };
         match message {
-            ToAgent::Assign { lease, .. } => {
+            ToAgent::Assign { lease, job, .. } => {
                 let same = agent.leases.iter().any(|held| held.device == lease.device);
                 assert!(!same, "a device holds one lease at a time: {:?} and {lease:?}", agent.leases);
+                if job.prepares() {
+                    assert!(job.made_for.is_some() && lease.device.starts_with("cpu"), "{job:?} on {lease:?}");
+                }
+                if job.kind == core::JobKind::Build && job.sku.as_str() == "t4" {
+                    let prepared = |need: &&JobId| now(self.store.job(need)).unwrap().is_some_and(|need| {
+                        Prepared::of(&need).is_some_and(|made| made.model == job.model.digest && made.sku == job.sku)
+                    });
+                    let given = job.needed.iter().any(|need| prepared(&need));
+                    assert_eq!(job.prepared.is_some(), given, "{} and what {:?} prepared", job.id, job.needed);
+                }
                 agent.leases.push(lease);
             }
             ToAgent::LeaseLost { lease, .. } => agent.leases.retain(|held| *held != lease),
@@ -257,7 +271,9 @@ impl World {
     }
 
     fn submit(&mut self, submit: &Op) {
-        let Op::Submit { model, sku, force, wait, follow, priority, project, eval, builds, sweep, needs } = submit
+        let Op::Submit {
+            model, sku, force, wait, follow, priority, project, eval, builds, sweep, needs, compile
+        } = submit
         else {
             return;
         };
@@ -277,6 +293,7 @@ impl World {
             wait_for_device: *wait,
             follow_toolchain: *follow,
             builds: *builds,
+            compile_only: *compile,
             needs: self.needs(needs),
             ..asked(*sku, *eval, *sweep)
         });
@@ -290,6 +307,7 @@ impl World {
         let need = |job: &JobId| Need {
             job: job.clone(),
             ended: self.seen.get(job).copied().filter(|state| state.is_terminal()),
+            prepared: now(self.store.job(job)).unwrap().as_ref().and_then(Prepared::of),
         };
         picked.into_iter().map(need).collect()
     }
@@ -356,7 +374,7 @@ impl World {
             draining: false,
             finished: Vec::new(),
             joined_by: JoinedBy::Unknown,
-            protocol: 1,
+            protocol: planforge_proto::protocol::PROTOCOL,
             memory_bytes: 0,
         };
         self.apply(Input::Hello { session, hello: Box::new(hello) });
@@ -384,16 +402,20 @@ impl World {
             simulated: true,
             document: "{}".into(),
         };
+        let prepares = self.state.job(&lease.job).is_some_and(|job| job.prepares());
+        let files = || CacheRef { digest: Digest::of(lease.job.as_str().as_bytes()), size_bytes: 1 };
+        let prepared = prepares.then(files);
         let finished = FinishedIn {
             lease: lease.clone(),
             outcome,
-            plan: Some(plan),
+            plan: Some(plan).filter(|_| prepared.is_none()),
             report: Some(report).filter(|_| how > 3),
             log: None,
             accurate: true,
             artifacts: Vec::new(),
             cache: None,
             suspects_cache: false,
+            prepared,
         };
         for _ in 0..=u8::from(again) {
             let finished = Box::new(finished.clone());
@@ -577,13 +599,13 @@ impl World {
             let failed = |need: &JobId| self.seen.get(need).is_some_and(|state| *state != JobState::Succeeded);
             assert!(job.needed.iter().any(failed) && job.failure.is_some(), "{} was skipped for nothing", job.id);
         }
-        for job in built.iter().filter(|job| job.state == JobState::Succeeded) {
+        for job in built.iter().filter(|job| job.state == JobState::Succeeded && !job.prepares()) {
             let builds = job.plan.as_ref().map_or(0, |plan| plan.builds);
             let asked = self.asked_builds.get(&job.id).copied().unwrap_or(1);
             assert!(builds >= asked, "{} was answered from {builds} builds, {asked} were asked for", job.id);
         }
         let mut keys = BTreeMap::new();
-        for job in built.iter().filter(|job| !job.force && !job.cached && job.kind == core::JobKind::Build) {
+        for job in built.iter().filter(|job| !job.force && !job.cached && job.makes_engine()) {
             if job.state == JobState::Succeeded && job.key.is_some_and(|key| !self.forced.contains(&key)) {
                 let builds = job.plan.as_ref().map(|plan| plan.builds);
                 let other = keys.insert((job.key, builds), job.id.clone());
@@ -613,6 +635,7 @@ fn asked(sku: u8, eval: bool, sweep: u8) -> Submit {
         eval: eval.then(|| Digest::of(b"labels")),
         builds: 1,
         measure: MeasureAsk { streams, ..MeasureAsk::default() },
+        compile_only: false,
         needs: Vec::new(),
         missing: Vec::new(),
         unseen: false,
@@ -661,6 +684,10 @@ fn core_filter() -> planforge_coordinator::store::JobFilter {
 
 fn devices(agent: usize, toolchain: u8) -> Vec<Device> {
     let offer = Toolchain { backend: "native".into(), version: toolchain.to_string(), components: BTreeMap::new() };
+    let with = |names: &[&str]| {
+        let components = names.iter().map(|name| ((*name).to_owned(), "12.9".to_owned())).collect();
+        Toolchain { components, ..offer.clone() }
+    };
     let device = |id: &str, skus: &[&str]| Device {
         id: id.into(),
         skus: skus.iter().map(|sku| sku.parse().unwrap()).collect(),
@@ -672,12 +699,14 @@ fn devices(agent: usize, toolchain: u8) -> Vec<Device> {
         quarantined: false,
         quarantine_reason: String::new(),
         threads: 2,
+        prepares: Vec::new(),
     };
-    // The first one is a CPU with two levels behind one lock.
+    let gpu = || Device { offers: vec![with(&["cuda", "cudnn"])], threads: 0, ..device("gpu0", &["t4"]) };
+    // The first one is a CPU with two levels behind one lock; the second prepares for the GPU of the third.
     match agent {
         0 => vec![device("cpu0", &["cpu-x86-64-v2", SKU])],
-        1 => vec![device("cpu0", &[SKU])],
-        _ => vec![device("cpu0", &["cpu-x86-64-v2"]), device("cpu1", &[SKU])],
+        1 => vec![Device { prepares: vec![with(&["cuda"])], ..device("cpu0", &[SKU]) }],
+        _ => vec![device("cpu0", &["cpu-x86-64-v2"]), device("cpu1", &[SKU]), gpu()],
     }
 }
 
@@ -695,6 +724,7 @@ fn a_plan_that_goes_with_its_toolchain_is_gone_from_the_store_while_its_job_is_l
         builds: 1,
         sweep: 0,
         needs: Vec::new(),
+        compile: false,
     };
     let connect = |agent, fresh, toolchain| Op::Connect { agent, fresh, toolchain };
     let mut world = World::new();

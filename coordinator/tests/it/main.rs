@@ -6,6 +6,7 @@ mod attacks;
 mod audit;
 mod builds;
 mod core_model;
+mod compile;
 mod damaged;
 mod declarations;
 mod declared_store;

@@ -85,14 +85,16 @@ async fn client(world: World, seed: u64) -> turmoil::Result {
     let mut farm = rpc::Caller::default();
     for number in 0..REQUESTS {
         let name = format!("model{}", random.random_range(0..6));
-        let sku = ["cpu-x86-64-v3", "cpu-x86-64-v2"][random.random_range(0..2)];
+        let sku = ["cpu-x86-64-v3", "cpu-x86-64-v2", "t4"][random.random_range(0..3)];
+        let compile = random.random_bool(0.3);
         let request = v1::SubmitRequest {
             idempotency_key: format!("request{number}"),
             models: vec![model(&world.blobs, &name)],
             skus: vec![sku.into()],
             priority: random.random_range(-2..3),
             force: random.random_bool(0.1),
-            builds: [1, 1, 1, 3][random.random_range(0..4)],
+            builds: if compile { 1 } else { [1, 1, 1, 3][random.random_range(0..4)] },
+            kind: if compile { v1::JobKind::Compile } else { v1::JobKind::Build }.into(),
             wait_for_device: true,
             ..v1::SubmitRequest::default()
         };

@@ -17,6 +17,10 @@ pub enum WorkKind {
     Build,
     /// Verify and measure the plan at `plan`.
     Benchmark,
+    /// Compile, verify, wait for the upload; measure nothing.
+    Compile,
+    /// Make ready what can be without the device that `fingerprint` describes, which is elsewhere.
+    Prepare,
 }
 
 /// One job for one worker process.
@@ -41,6 +45,9 @@ pub struct WorkOrder {
     /// For `build`: file of the timing or tactic cache, this attempt's own copy. It may not exist yet; what it holds
     /// after a success is published.
     pub cache: Option<PathBuf>,
+    /// For `build`: what a compile job prepared for it elsewhere.
+    #[serde(default)]
+    pub prepared: Option<PathBuf>,
     /// Where `cache` came from; `None`: it begins empty, the build is cold.
     #[serde(default)]
     pub cache_origin: Option<CacheOrigin>,
@@ -126,6 +133,9 @@ pub const BATCH_MAX: u32 = 65_536;
 
 /// Largest timing or tactic cache that is kept; real ones stay in the tens of MiB.
 pub const TUNING_CACHE_MAX_BYTES: u64 = 256 << 20;
+
+/// Most that a compile job prepares for a device elsewhere: every kernel that a large model's steps may be computed by.
+pub const PREPARED_MAX_BYTES: u64 = 256 << 20;
 
 /// Where a build's timing or tactic cache came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -340,6 +350,16 @@ pub enum WorkEvent {
         plan_digest: Digest,
         plan_bytes: u64,
         card: PathBuf,
+    },
+    /// The last event of an order that measures nothing, after [`Self::Built`].
+    Compiled {
+        accurate: bool,
+    },
+    /// The last event of an order to prepare: what it made ready lies in this file.
+    Prepared {
+        file: PathBuf,
+        digest: Digest,
+        bytes: u64,
     },
     /// A timed window begins: stop sampling telemetry.
     WindowBegin,

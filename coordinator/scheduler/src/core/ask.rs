@@ -26,6 +26,8 @@ pub(super) struct Asked {
     pub stale: Arc<BTreeSet<Digest>>,
     /// For a benchmark.
     pub existing: Option<Existing>,
+    /// Nothing is to be measured, or done on the device.
+    pub compile_only: bool,
 }
 
 /// The plan that a benchmark measures.
@@ -64,6 +66,7 @@ impl Asked {
             covered: job.covered(),
             stale: Arc::new(job.replaces.into_iter().collect()),
             existing,
+            compile_only: job.kind == super::JobKind::Compile,
         })
     }
 }
@@ -96,6 +99,7 @@ pub(super) fn expand(submit: &Submit) -> Result<Vec<Asked>, ApiError> {
         covered: Covered { eval: submit.eval, measure: submit.measure.clone() },
         stale: Arc::clone(&submit.disturbed_plans),
         existing: None,
+        compile_only: submit.compile_only,
     };
     match &submit.what {
         SubmitWhat::Build { models, specs, constraints } => {

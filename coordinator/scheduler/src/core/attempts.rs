@@ -59,7 +59,9 @@ impl State {
     /// Grants the free device its next job.
     fn serve(&mut self, device: &DeviceKey, now: Now, effects: &mut Effects) -> bool {
         let targets = self.targets_of(device);
-        let may = |id: &JobId| self.may_grant(id) && self.may_have_room(id, device);
+        let may = |id: &JobId| {
+            self.may_grant(id) && self.may_have_room(id, device) && self.may_be_beside(id, device)
+        };
         let Some(id) = self.queue.pick(targets.iter(), now.wall_ms, may) else { return false };
         self.grant(&id, device, now, effects);
         true
@@ -148,6 +150,7 @@ impl State {
             self.busy.remove(&hold.device);
         }
         self.refresh_idle(&hold.device);
+        self.look_again_at(&hold.device.agent);
         *self.counters.attempts.entry(outcome.name()).or_default() += 1;
         if let Some(attempt) = self.job_mut(id).and_then(|job| job.attempts.last_mut()) {
             attempt.outcome = outcome;
@@ -270,7 +273,8 @@ impl State {
                 }
                 // What one request's own inputs showed says nothing to those who give none.
                 let remembered = job.key.filter(|_| job.measure.inputs.is_none());
-                if let (FailureClass::Model, JobKind::Build, Some(key)) = (class, job.kind, remembered) {
+                let makes = job.kind != JobKind::Benchmark;
+                if let (FailureClass::Model, true, Some(key)) = (class, makes, remembered) {
                     let refusal = Refusal { key, job: id.clone(), failure: failure.clone() };
                     self.known.refused(refusal.clone());
                     effects.changes.push(Change::Refusal(refusal));
@@ -282,10 +286,16 @@ impl State {
 
     /// Takes a success. Returns what the agent should know of it beside that.
     fn succeeded(&mut self, id: &JobId, agent: &str, finished: FinishedIn, now: Now, effects: &mut Effects) -> String {
-        let FinishedIn { plan, report, log, accurate, artifacts, cache, .. } = finished;
         let Some(job) = self.jobs.get(id).cloned() else { return String::new() };
+        if job.prepares() {
+            self.take_prepared(id, agent, finished, now, effects);
+            return String::new();
+        }
+        let FinishedIn { plan, report, log, accurate, artifacts, cache, .. } = finished;
+        // What an agent measured although nobody asked is nobody's measurement.
+        let report = report.filter(|_| job.kind != JobKind::Compile);
         let device = self.holds.get(id).map(|hold| hold.device.clone());
-        let plan = if job.kind == JobKind::Build { newer_plan(&job, plan) } else { job.plan.clone() };
+        let plan = if job.makes_engine() { newer_plan(&job, plan) } else { job.plan.clone() };
         let (Some(plan), Some(key), Some(toolchain)) = (plan, job.key, job.toolchain.clone()) else {
             let failure = Failure::new(
                 FailureClass::Infrastructure,
@@ -314,13 +324,15 @@ impl State {
         if let Some(job) = self.jobs.get(id).cloned() {
             self.learn_duration(&job);
         }
-        if job.kind == JobKind::Build {
+        if job.makes_engine() {
+            let unmeasured = job.kind == JobKind::Compile;
             let engine = EngineRef {
                 plan: plan.clone(),
                 accurate,
                 inputs: job.measure.inputs,
                 report: report.as_ref().map(|report| report.digest),
                 reports: BTreeMap::new(),
+                unmeasured,
             };
             self.known.built(key, engine, job.measure.inputs.is_none());
             // What was found right on given inputs says nothing of a refusal on made ones.
@@ -341,6 +353,7 @@ impl State {
                 job: id.clone(),
                 simulated: report.as_ref().is_some_and(|report| report.simulated),
                 project: job.project().to_owned(),
+                unmeasured,
             })));
         }
         for want in &job.wants {
@@ -374,7 +387,7 @@ impl State {
         }
         // In the transaction that takes the build, so that a cache is never newer than what proves that it works.
         let remark = match (cache, device) {
-            (Some(update), Some(device)) if job.kind == JobKind::Build => {
+            (Some(update), Some(device)) if job.makes_engine() => {
                 self.publish_cache(&job, &device, update, now, effects)
             }
             _ => None,

@@ -73,6 +73,7 @@ impl Job {
         let given = Hold { tenure: Tenure::Given, since_ms, ..Hold::default() };
         named.extend(self.given().map(|digest| (digest, given)));
         named.extend(self.report.map(|report| (report, Hold::default())));
+        named.extend(self.prepared.map(|prepared| (prepared.digest, Hold::of_record(prepared.size_bytes))));
         if let Some(plan) = &self.plan {
             named.push((plan.digest, Hold::of_record(plan.size_bytes)));
             named.extend(plan.card.map(|card| (card, Hold::default())));

@@ -9,7 +9,7 @@
 
 use super::{
     effects::Effects,
-    model::{CacheRecord, Change, Job, JobKind, Outcome},
+    model::{CacheRecord, Change, Job, Outcome},
     queue::DeviceKey,
     state::{CacheUpdate, Now, State},
 };
@@ -27,7 +27,7 @@ impl State {
 
     /// What an attempt that builds begins with, and whether it must begin from nothing.
     pub(super) fn cache_for(&self, device: &DeviceKey, job: &Job) -> (Option<Box<CacheRecord>>, bool) {
-        if job.kind != JobKind::Build || job.only_measures() {
+        if !job.makes_engine() || job.only_measures() {
             return (None, false);
         }
         let newest = self.scope_of(device, job).and_then(|(scope, _)| self.caches.get(&scope));

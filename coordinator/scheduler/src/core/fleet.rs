@@ -314,7 +314,8 @@ impl State {
         let Some(device) = self.device(key) else { return Vec::new() };
         let pair = |sku| move |toolchain| (sku, toolchain);
         let pairs = device.skus.iter().flat_map(|sku| device.offers.iter().map(pair(sku)));
-        pairs.map(|(sku, toolchain)| Target { sku: sku.clone(), toolchain: toolchain.clone() }).collect()
+        let targets = pairs.map(|(sku, toolchain)| Target { sku: sku.clone(), toolchain: toolchain.clone() });
+        targets.chain(device.prepares.iter().filter_map(Target::preparing)).collect()
     }
 
     /// Brings what is known of an agent's devices into the indices.
@@ -414,7 +415,7 @@ impl State {
         if job.state != JobState::Queued || self.offers.contains_key(&target) || self.holds.contains_key(id) {
             return;
         }
-        if job.follow_toolchain && job.kind == super::JobKind::Build {
+        if job.follow_toolchain && job.kind != super::JobKind::Benchmark {
             // Its plan, if any, was made by the toolchain that is gone. What becomes of it may have to be looked up first.
             if let Some(job) = self.jobs.get_mut(id).filter(|job| job.plan.is_some()) {
                 Arc::make_mut(job).plan = None;

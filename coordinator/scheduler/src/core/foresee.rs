@@ -5,7 +5,8 @@ use super::{
     graph::named,
     judge::Verdict,
     model::{JobId, JobKind},
-    state::{Flight, State, Submit},
+    flight::Flight,
+    state::{State, Submit},
 };
 use planforge_proto::ApiError;
 use planforge_types::{BuildSpec, Digest, EngineKey, Sku, Toolchain};
@@ -134,7 +135,7 @@ impl State {
                             let covered = one.covered.clone();
                             Flight::Measure { plan: plan.digest, sku: one.sku.clone(), covered }
                         }
-                        _ => Flight::Build(key),
+                        _ => Flight::of_key(kind, &one.sku, key),
                     };
                     // Of several combinations that come to the same, the first runs.
                     let repeats = !one.force && !first.insert(flight);
@@ -142,10 +143,15 @@ impl State {
                         _ if repeats => "join",
                         JobKind::Build => "build",
                         JobKind::Benchmark => "measure",
+                        JobKind::Compile => "compile",
                     };
                     told.detail = match (&behind, repeats) {
                         (_, true) => "another combination of this request does the same".into(),
                         (Some(other), _) => format!("after job {other}, which does nearly the same"),
+                        (None, _) if kind == JobKind::Compile && !one.sku.is_cpu() => {
+                            "made ready without the device; a build that needs it times and decides there".into()
+                        }
+                        (None, _) if kind == JobKind::Compile => "built and verified, not measured".into(),
                         (None, _) => self.prospect(&one.sku, &toolchain),
                     };
                     (told.plan, told.job) = (plan.map(|plan| plan.digest), behind);

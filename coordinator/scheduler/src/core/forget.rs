@@ -4,7 +4,8 @@ use super::{
     blob_refs::{BlobHolder, Held, Hold, Tenure},
     effects::Effects,
     model::{Change, Job},
-    state::{Flight, Now, State},
+    flight::Flight,
+    state::{Now, State},
 };
 use planforge_types::{Digest, EngineKey};
 use std::collections::BTreeSet;
@@ -48,7 +49,7 @@ impl State {
         effects.changes.extend(forget.reports.into_iter().map(Change::ForgetReport));
         let measured = self.flights.keys().filter_map(|flight| match flight {
             Flight::Measure { plan, .. } => Some(*plan),
-            Flight::Build(_) => None,
+            Flight::Build(_) | Flight::Prepare(_) => None,
         });
         // Plans that live jobs measure, or that they are to take the place of.
         let needed: BTreeSet<Digest> = if forget.builds.is_empty() { BTreeSet::new() } else { measured.collect() };

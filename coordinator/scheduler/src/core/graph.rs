@@ -7,6 +7,7 @@
 
 use super::{
     ask::Asked,
+    compile::Prepared,
     effects::{Effects, JobRef},
     known::Lookup,
     model::{Change, Failure, Job, JobId, JobState},
@@ -25,6 +26,8 @@ pub(super) struct Woken {
     ended: JobId,
     /// Why whoever needs it is skipped; `None`: it succeeded.
     because: Option<Failure>,
+    /// What it prepared for who needs it.
+    prepared: Option<Prepared>,
 }
 
 impl State {
@@ -107,10 +110,11 @@ impl State {
     /// one.
     pub(super) fn wake_dependents(&mut self, ended: &Job, now: Now, effects: &mut Effects) {
         let because = (ended.state != JobState::Succeeded).then(|| skipped_by(ended));
+        let prepared = Prepared::of(ended);
         let waiting = self.dependents.remove(&ended.id).unwrap_or_default();
         self.woken.extend(waiting.into_iter().map(|waiting| {
-            let (ended, because) = (ended.id.clone(), because.clone());
-            Woken { waiting, ended, because }
+            let (ended, because, prepared) = (ended.id.clone(), because.clone(), prepared.clone());
+            Woken { waiting, ended, because, prepared }
         }));
         if std::mem::replace(&mut self.waking, true) {
             return;
@@ -122,7 +126,10 @@ impl State {
     }
 
     fn wake(&mut self, woken: Woken, now: Now, effects: &mut Effects) {
-        let Woken { waiting, ended, because } = woken;
+        let Woken { waiting, ended, because, prepared } = woken;
+        if let Some(prepared) = &prepared {
+            self.give_prepared(&waiting, prepared);
+        }
         let Some(job) = self.job_mut(&waiting) else { return };
         job.needs.retain(|need| *need != ended);
         match because.filter(|_| !job.recheck) {
@@ -130,6 +137,7 @@ impl State {
                 self.end(&waiting, JobState::Skipped, Some(failure), "coordinator", "", now, effects);
             }
             None if job.needs.is_empty() => self.readmit(&waiting, "unblocked", &Lookup::default(), now, effects),
+            None if prepared.is_some() => effects.changes.extend(self.jobs.get(&waiting).cloned().map(Change::Job)),
             None => {}
         }
     }

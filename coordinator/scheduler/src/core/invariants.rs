@@ -10,9 +10,10 @@
 
 use super::{
     effects::{Effects, ToAgent},
-    model::{Event, Job, JobId, JobState},
+    model::{Event, Job, JobId, JobKind, JobState},
     queue::{DeviceKey, Target},
-    state::{Hold, Ordered, State, flight_of},
+    flight::flight_of,
+    state::{Hold, Ordered, State},
 };
 use planforge_types::order::BUILDS_MAX;
 use std::{
@@ -67,6 +68,8 @@ fn check_hold(state: &State, id: &JobId, hold: &Hold, broken: &mut Vec<String>) 
     if active == hold.expired {
         broken.push(format!("{id} is {} with a hold that is expired: {}", job.state.name(), hold.expired));
     }
+    // A compile job keeps a host's cores busy: whatever is measured there meanwhile would show it.
+    broken.extend(state.crowded(&hold.device.agent));
     if state.busy.get(&hold.device) != Some(id) {
         broken.push(format!("{id} is held by {:?}, which is not busy with it", hold.device));
     }
@@ -108,6 +111,12 @@ fn check_job(state: &State, job: &Job, broken: &mut Vec<String>) {
     }
     if !(1..=BUILDS_MAX).contains(&job.builds) {
         broken.push(format!("{id} is to be built {} times", job.builds));
+    }
+    if job.kind == JobKind::Compile && (job.builds > 1 || !job.covered().is_usual() || job.report.is_some()) {
+        broken.push(format!("{id} compiles, and is to be measured"));
+    }
+    if job.prepares() && (job.plan.is_some() || job.key.is_some() && job.made_for.is_none()) {
+        broken.push(format!("{id} prepares for a device that is not known, or has a plan"));
     }
     if job.wants.is_empty() {
         broken.push(format!("nobody wants {id}"));

@@ -4,9 +4,10 @@ use super::{
     ask::{Asked, Existing},
     known::Lookup,
     model::{EngineRef, Failure, Job, JobId, JobKind, PlanRef, Told},
+    flight::Flight,
     queue::Target,
     resolve::Unresolved,
-    state::{Flight, State},
+    state::State,
 };
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Toolchain};
@@ -53,9 +54,13 @@ impl State {
         if let Some(error) = self.unmeasurable(&target, &asked.covered.measure) {
             return Err(error);
         }
+        if let Some(error) = self.nobody_prepares(&asked.sku, &toolchain).filter(|_| asked.compile_only) {
+            return Ok(Verdict::Wait(error));
+        }
+        let makes = if asked.compile_only { JobKind::Compile } else { JobKind::Build };
         let key = EngineKey::new(&asked.model.digest, &asked.sku, &toolchain, &spec);
         if asked.force {
-            let (kind, plan, replaces, behind) = (JobKind::Build, None, None, None);
+            let (kind, plan, replaces, behind) = (makes, None, None, None);
             return Ok(Verdict::Run { kind, key, toolchain, spec, plan, replaces, behind });
         }
         // On the inputs that this request gives it may be right.
@@ -79,7 +84,10 @@ impl State {
         // An engine chosen from fewer builds is no answer; what is built now takes its place.
         let answers = |engine: &&EngineRef| replaces.is_none() && engine.plan.builds >= asked.builds;
         if let Some(engine) = stored.filter(answers) {
-            let told = engine.answer(&asked.covered);
+            let told = match asked.compile_only {
+                true => Some(Told { report: engine.report, accurate: engine.accurate }),
+                false => engine.answer(&asked.covered),
+            };
             let is_wrong = told.is_some_and(|told| !told.accurate) || engine.is_wrong_on(asked.covered.measure.inputs);
             if is_wrong && !asked.allow_inaccurate {
                 let failure = Failure::new(
@@ -102,18 +110,23 @@ impl State {
             let plan = Some(engine.plan.clone());
             return Ok(Verdict::Run { kind: JobKind::Benchmark, key, toolchain, spec, plan, replaces, behind });
         }
-        let other = self.flights.get(&Flight::Build(key)).and_then(|id| self.jobs.get(id));
+        let flight = Flight::of_key(makes, &asked.sku, key);
+        let other = self.flights.get(&flight).and_then(|id| self.jobs.get(id));
         let behind = match other {
             Some(other) if self.may_join(asked, other) => return Ok(Verdict::Join(other.id.clone())),
             other => other.map(|other| other.id.clone()),
         };
-        Ok(Verdict::Run { kind: JobKind::Build, key, toolchain, spec, plan: None, replaces, behind })
+        Ok(Verdict::Run { kind: makes, key, toolchain, spec, plan: None, replaces, behind })
     }
 
     /// Whether what `other`, a live build of the same key, leads to answers `asked` too. A job that nobody holds can
     /// still be asked for more, see [`State::join`]: once an attempt runs, or may be revived, what it does is settled.
     fn may_join(&self, asked: &Asked, other: &Job) -> bool {
         if asked.allow_inaccurate != other.allow_inaccurate || other.cancelling.is_some() {
+            return false;
+        }
+        // What is only compiled is measured by nobody.
+        if other.kind == JobKind::Compile && !asked.compile_only {
             return false;
         }
         let held = self.holds.contains_key(&other.id);

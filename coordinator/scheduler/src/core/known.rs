@@ -267,7 +267,7 @@ mod tests {
 
     fn engine(plan: &str) -> EngineRef {
         let plan = PlanRef { digest: Digest::of(plan.as_bytes()), size_bytes: 1, card: None, builds: 1 };
-        EngineRef { plan, accurate: true, inputs: None, report: None, reports: BTreeMap::new() }
+        EngineRef { plan, accurate: true, inputs: None, report: None, reports: BTreeMap::new(), unmeasured: false }
     }
 
     fn lookup(key: EngineKey, plan: Option<&str>, as_of: u64) -> Lookup {

@@ -25,6 +25,8 @@
 //! | `elsewhere` | what an agent's host lacked, and who may have it |
 //! | `graph` | jobs that jobs need, and what follows when they end |
 //! | `cancel` | withdrawal of requests |
+//! | `compile` | jobs that measure nothing, or need no device, and what they leave to those that do |
+//! | `flight` | work in flight by name, so that the same is not done twice |
 //! | `caches` | timing and tactic caches: what a build begins with, whose result is kept |
 //! | `pins` | who wants which plan kept |
 //! | `priority` | how urgent jobs are that wait already |
@@ -47,10 +49,12 @@ mod audit;
 mod blob_refs;
 mod caches;
 mod cancel;
+mod compile;
 mod declarations;
 mod effects;
 mod elsewhere;
 mod fleet;
+mod flight;
 mod foresee;
 mod forget;
 mod graph;
@@ -74,6 +78,7 @@ pub use abilities::Abilities;
 pub use agents::{AgentView, Farewell};
 pub use audit::{AuditKind, AuditLine};
 pub use blob_refs::{BlobHolder, Held, Hold, Tenure};
+pub use compile::Prepared;
 pub use declarations::{DeclarationId, DeclarationRecord, DeclaredCell, DeclaredSpec};
 pub use effects::{Counters, Effects, JobRef, Reply, Submitted, ToAgent};
 pub use fleet::{ATTEMPT_REPORTS_MAX, DeviceView};

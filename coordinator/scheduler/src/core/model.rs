@@ -61,6 +61,8 @@ pub enum JobKind {
     Build,
     /// Measure an existing plan.
     Benchmark,
+    /// Compile without measuring, or without the device: see `compile`.
+    Compile,
 }
 
 impl JobKind {
@@ -68,6 +70,7 @@ impl JobKind {
         match self {
             Self::Build => "build",
             Self::Benchmark => "benchmark",
+            Self::Compile => "compile",
         }
     }
 }
@@ -343,6 +346,12 @@ pub struct Job {
     pub accurate: bool,
     /// Nobody wants it any more and its holder was told.
     pub cancelling: Option<String>,
+    /// What a compile job prepared for a device elsewhere; of a build, what a job that it needed prepared for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepared: Option<CacheRef>,
+    /// Of a compile job for a device elsewhere: such a device, as its agent described it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_for: Option<String>,
 }
 
 impl Job {
@@ -387,6 +396,8 @@ impl Job {
             cached: false,
             accurate: false,
             cancelling: None,
+            prepared: None,
+            made_for: None,
         }
     }
 
@@ -444,6 +455,9 @@ pub struct Device {
     pub quarantine_reason: String,
     /// Physical cores a CPU engine may use; 0 for GPUs.
     pub threads: u32,
+    /// Of a processor: toolchains with which it prepares for devices that are elsewhere, by the versions that matter to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prepares: Vec<Toolchain>,
 }
 
 /// By what an agent joined: decides who else may join under its identity, and whose end is its end.
@@ -502,6 +516,9 @@ pub struct Engine {
     pub job: JobId,
     pub simulated: bool,
     pub project: String,
+    /// A compile job made it, which measures nothing. It is measured once there is a report of its plan.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unmeasured: bool,
 }
 
 impl Engine {
@@ -743,6 +760,8 @@ pub struct EngineRef {
     /// Its reports that have more than the usual, by what they have; the newest of each. Of an engine that was built on
     /// given inputs the usual ones, too.
     pub reports: BTreeMap<Covered, Told>,
+    /// Built, not measured: it answers only who asks for no measurement.
+    pub unmeasured: bool,
 }
 
 /// What a report has beside the usual.
@@ -790,7 +809,7 @@ pub struct Told {
 impl EngineRef {
     /// What answers a request: `None` when no report has all that is asked for, on the inputs that are asked for.
     pub fn answer(&self, asked: &Covered) -> Option<Told> {
-        if asked.is_usual() && self.inputs.is_none() {
+        if asked.is_usual() && self.inputs.is_none() && !self.unmeasured {
             return Some(Told { report: self.report, accurate: self.accurate });
         }
         let (_, told) = self.reports.iter().find(|(has, _)| has.covers(asked))?;
@@ -805,6 +824,9 @@ impl EngineRef {
     /// Learns what a report of its plan on its own SKU has. What its first measurement tells those who ask for nothing
     /// beside the usual stands apart, unless that was made on inputs which they do not give.
     pub fn learn(&mut self, covered: Covered, report: Digest, accurate: bool) {
+        if self.unmeasured && covered.measure.inputs.is_none() {
+            (self.unmeasured, self.report) = (false, Some(report));
+        }
         if !covered.is_usual() || self.inputs.is_some() {
             self.reports.insert(covered, Told { report: Some(report), accurate });
         }

@@ -24,7 +24,11 @@ pub(super) struct Target {
 
 impl Target {
     pub fn of(job: &Job) -> Option<Self> {
-        Some(Self { sku: job.sku.clone(), toolchain: job.toolchain.clone()? })
+        let toolchain = job.toolchain.clone()?;
+        match job.prepares() {
+            true => Self::preparing(&toolchain),
+            false => Some(Self { sku: job.sku.clone(), toolchain }),
+        }
     }
 }
 

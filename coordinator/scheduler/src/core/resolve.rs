@@ -88,7 +88,7 @@ impl State {
     /// SKUs that known devices have, the first `most` of them.
     pub fn offered_skus(&self, most: usize) -> BTreeSet<Sku> {
         let mut skus = BTreeSet::new();
-        for target in self.offers.keys() {
+        for target in self.offers.keys().filter(|target| target.is_a_device()) {
             if skus.len() == most {
                 break;
             }
@@ -98,7 +98,8 @@ impl State {
     }
 
     fn unknown_sku(&self, sku: &Sku) -> ApiError {
-        let known: BTreeSet<&Sku> = self.offers.keys().map(|target| &target.sku).collect();
+        let known: BTreeSet<&Sku> =
+            self.offers.keys().filter(|target| target.is_a_device()).map(|target| &target.sku).collect();
         if known.is_empty() {
             let message = format!("no known agent has a {sku}: no agent has registered yet");
             return ApiError::new(ErrorCode::Refused, message)

@@ -3,7 +3,9 @@
 use super::{
     agents::Farewell,
     audit::AuditLine,
+    compile::Prepared,
     effects::{Counters, Effects, Reply},
+    flight::{Flight, flight_of},
     forget::Forget,
     graph::Woken,
     invariants::{self, Patrol},
@@ -101,6 +103,8 @@ pub struct Submit {
     /// At least 1.
     pub builds: u32,
     pub measure: MeasureAsk,
+    /// Of a build: without measuring, or without the device.
+    pub compile_only: bool,
     /// Jobs that must succeed before any of the request's.
     pub needs: Vec<Need>,
     /// Blobs the request names that are not in the blob store.
@@ -127,6 +131,8 @@ pub struct Need {
     pub job: JobId,
     /// How it ended; `None`: it had not.
     pub ended: Option<JobState>,
+    /// What it prepared for builds that need it.
+    pub prepared: Option<Prepared>,
 }
 
 #[derive(Clone, Debug)]
@@ -175,6 +181,8 @@ pub struct FinishedIn {
     pub cache: Option<CacheUpdate>,
     /// The attempt broke down while it used a timing cache.
     pub suspects_cache: bool,
+    /// What a compile job prepared for a device elsewhere.
+    pub prepared: Option<CacheRef>,
 }
 
 /// What a finished build learnt, to be published in the transaction that takes the build.
@@ -359,13 +367,6 @@ pub(super) struct AgentEntry {
     pub draining: bool,
     /// By device id, JSON text.
     pub telemetry: BTreeMap<String, String>,
-}
-
-/// Under this name identical work in flight is found.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Flight {
-    Build(EngineKey),
-    Measure { plan: Digest, sku: Sku, covered: Covered },
 }
 
 /// The whole farm in memory.
@@ -783,20 +784,5 @@ impl State {
     /// Claim latencies since the last call.
     pub fn take_claims(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.counters.claims_ms)
-    }
-}
-
-/// The name under which identical work finds this job. Forced jobs and jobs that wait for another job are joined by nobody; what
-/// is being cancelled is found too, so that nobody does the same beside it.
-pub(super) fn flight_of(job: &Job) -> Option<Flight> {
-    if job.force || job.recheck || !job.needs.is_empty() {
-        return None;
-    }
-    match job.kind {
-        super::JobKind::Build => job.key.map(Flight::Build),
-        super::JobKind::Benchmark => {
-            let plan = job.plan.as_ref()?;
-            Some(Flight::Measure { plan: plan.digest, sku: job.sku.clone(), covered: job.covered() })
-        }
     }
 }

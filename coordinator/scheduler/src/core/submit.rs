@@ -5,11 +5,11 @@ use super::{
     effects::{Effects, JobRef, Submitted},
     judge::Verdict,
     known::Lookup,
-    model::{Change, Failure, Job, JobId, JobKind, JobState, RequestRecord, Want},
+    model::{CacheRef, Change, Failure, Job, JobId, JobKind, JobState, RequestRecord, Want},
     state::{Now, State, Submit},
 };
 use planforge_proto::{ApiError, ErrorCode};
-use planforge_types::{Digest, FailureClass};
+use planforge_types::{Digest, FailureClass, Sku};
 use std::collections::BTreeSet;
 
 /// Jobs that one request may expand to.
@@ -136,7 +136,11 @@ impl State {
         let want = submit.want();
         let project = want.project.clone();
         let job = Job {
-            kind: if asked.existing.is_some() { JobKind::Benchmark } else { JobKind::Build },
+            kind: match asked.existing {
+                Some(_) => JobKind::Benchmark,
+                None if asked.compile_only => JobKind::Compile,
+                None => JobKind::Build,
+            },
             state: JobState::Unplaceable,
             key: asked.existing.as_ref().map(|existing| existing.key),
             constraint: asked.constraint,
@@ -151,6 +155,7 @@ impl State {
             built_for: asked.existing.as_ref().map(|existing| existing.built_for.clone()),
             plan: asked.existing.map(|existing| existing.plan),
             needed: submit.needs.iter().map(|need| need.job.clone()).collect(),
+            prepared: submit.prepared_for(&asked.model.digest, &asked.sku),
             ..Job::queued(id.clone(), asked.model, asked.sku, asked.spec, want, now.wall_ms)
         };
         effects.changes.push(Change::JobProject { project, job: id.clone(), created_ms: now.wall_ms });
@@ -224,10 +229,13 @@ impl State {
                 self.ask_for(id, "resolved", key, now, effects);
             }
             Verdict::Run { kind, key, toolchain, spec, plan, replaces, behind } => {
+                let described =
+                    self.jobs.get(id).and_then(|job| self.described(&job.sku, &toolchain)).unwrap_or_default();
                 if let Some(job) = self.job_mut(id) {
                     (job.kind, job.key, job.toolchain, job.spec) = (kind, Some(key), Some(toolchain), spec);
                     job.replaces = replaces;
                     job.plan = plan.or_else(|| job.plan.take().filter(|_| kind == JobKind::Build));
+                    job.made_for = job.prepares().then_some(described);
                 }
                 if let Some(other) = behind {
                     return self.block(id, other, actor, what, now, effects);
@@ -308,6 +316,12 @@ fn refusal_of_all(mut refused: Vec<ApiError>, combinations: usize) -> ApiError {
 }
 
 impl Submit {
+    /// What a job that it needs, and that has ended, prepared for such builds.
+    fn prepared_for(&self, model: &Digest, sku: &Sku) -> Option<CacheRef> {
+        let prepared = self.needs.iter().filter_map(|need| need.prepared.as_ref()).filter(|_| !self.compile_only);
+        prepared.filter(|prepared| (&prepared.model, &prepared.sku) == (model, sku)).map(|one| one.files).last()
+    }
+
     /// Its interest in each of its jobs.
     fn want(&self) -> Want {
         Want {

@@ -72,6 +72,7 @@ fn work(job: &Job) -> Work {
     let what = match job.kind {
         JobKind::Build => "build",
         JobKind::Benchmark => "measure",
+        JobKind::Compile => "compile",
     };
     let toolchain = job.toolchain.as_ref().map(ToString::to_string).unwrap_or_default();
     let spec = serde_json::to_string(&(&job.spec, job.builds, &job.measure, job.eval)).unwrap_or_default();
@@ -206,8 +207,11 @@ impl Lookout<'_> {
         let ahead = state.queue.ahead_of(&job.id, crew.targets.iter());
         if online == 0 {
             let reason =
-                format!("every device with {} and {} is offline ({known} known)", target.sku, target.toolchain,);
+                format!("every device with {} and {} is offline ({known} known)", target.sku, target.toolchain);
             return Outlook { reason, jobs_ahead: Some(ahead), eta: None };
+        }
+        if let Some(reason) = state.kept_apart(job, &target) {
+            return Outlook { reason: reason.into(), jobs_ahead: Some(ahead), eta: None };
         }
         if busy == 0 && ahead == 0 {
             let reason = format!("{online} devices online, none takes jobs now (draining or quarantined)");

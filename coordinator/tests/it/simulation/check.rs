@@ -77,11 +77,11 @@ fn engines(world: &World, jobs: &BTreeMap<JobId, Job>) -> Result<(), String> {
     let forced: BTreeSet<_> = jobs.values().filter(|job| job.force).map(|job| job.key).collect();
     for job in jobs.values().filter(|job| job.state == JobState::Succeeded && !job.cached) {
         let builds = job.plan.as_ref().map_or(0, |plan| plan.builds);
-        if builds < job.builds {
+        if builds < job.builds && !job.prepares() {
             return Err(format!("job {} was to build {} times and has {builds}", job.id, job.builds));
         }
         // Another engine of the same key only from more builds; a forced one may have taken the place of such.
-        if job.kind == JobKind::Build
+        if job.makes_engine()
             && !job.force
             && !forced.contains(&job.key)
             && let Some(other) = built.insert((job.key, builds), &job.id)
@@ -97,6 +97,12 @@ fn engines(world: &World, jobs: &BTreeMap<JobId, Job>) -> Result<(), String> {
         }
         let filter = ReportFilter { job: Some(job.id.clone()), limit: 10, ..ReportFilter::default() };
         let reports = block_on(world.store.reports(filter)).unwrap();
+        if job.kind == JobKind::Compile {
+            if !reports.is_empty() || job.prepares() != job.prepared.is_some() {
+                return Err(format!("{} compiles: {} reports, prepared {:?}", job.id, reports.len(), job.prepared));
+            }
+            continue;
+        }
         let mine = format!(r#""attempt":{},"#, last.number);
         if reports.len() != 1 || !reports[0].document.contains(&mine) {
             return Err(format!("{} has {} reports, or one by a superseded attempt", job.id, reports.len()));

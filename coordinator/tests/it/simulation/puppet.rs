@@ -48,15 +48,25 @@ impl Puppet {
     fn hello(&self) -> v1::Hello {
         let mut cpu = device("cpu0", "cpu-x86-64-v2", "native 1");
         cpu.skus.push(SKU.into());
+        let toolchain = |components: &str| format!(r#"{{"backend":"native","version":"1","components":{{{components}}}}}"#);
+        if self.index == 0 {
+            // It prepares for the GPU of the last one.
+            cpu.prepares_json.push(toolchain(r#""cuda":"12.9""#));
+        }
         let mut devices = vec![cpu];
         if self.index == 2 {
             devices.push(device("cpu1", SKU, "native 1"));
+            let mut gpu = device("gpu0", "t4", "native 1");
+            gpu.offers[0].toolchain_json = toolchain(r#""cuda":"12.9","cudnn":"9.19""#);
+            gpu.threads = 0;
+            devices.push(gpu);
         }
         v1::Hello {
             agent_id: format!("agent{}", self.index),
             incarnation: self.incarnation.to_string(),
             name: format!("host{}", self.index),
             version: planforge_proto::protocol::RELEASE.into(),
+            protocol: planforge_proto::protocol::PROTOCOL,
             devices,
             leases: self.leases(),
             finished: self.ended.clone(),
@@ -148,6 +158,9 @@ impl Puppet {
             Kind::Assign(assign) => {
                 let device = assign.lease.as_ref().expect("a lease").device.clone();
                 let ends = Instant::now() + Duration::from_millis(self.random.random_range(30..2_500));
+                let compiles = |assign: &v1::Assign| assign.job.as_ref().unwrap().kind() == v1::JobKind::Compile;
+                let mut beside = self.work.values().filter(|work| compiles(&work.assign) || compiles(&assign));
+                assert!(beside.next().is_none(), "a compile job runs beside another");
                 let other = self.work.insert(device, Work { assign, ends });
                 assert!(other.is_none(), "a device was given two jobs");
             }
