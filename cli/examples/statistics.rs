@@ -183,6 +183,7 @@ fn measure(plan: &Path, report: &Path, slower_percent: f64, budget_s: u64) -> Ou
         scratch: scratch.clone(),
         cache: None,
         cache_origin: None,
+        prepared: None,
         ceilings: None,
         oracles: None,
         plan: Some(std::path::absolute(plan)?),

@@ -64,7 +64,13 @@ fn follow(mut child: Child, order: &WorkOrder, progress: &mut dyn FnMut(String))
             Ok(WorkEvent::Failed { class, message, hint }) => {
                 report = Some(Err(BackendError::new(class, message).with_hint(hint).into()));
             }
-            Ok(WorkEvent::Built { .. } | WorkEvent::WindowBegin | WorkEvent::WindowEnd) => {}
+            Ok(
+                WorkEvent::Built { .. }
+                | WorkEvent::WindowBegin
+                | WorkEvent::WindowEnd
+                | WorkEvent::Compiled { .. }
+                | WorkEvent::Prepared { .. },
+            ) => {}
             Err(error) => {
                 return Err(Failure::new(
                     ErrorCode::Internal,

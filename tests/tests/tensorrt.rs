@@ -101,6 +101,7 @@ impl Job {
             fingerprint: serde_json::to_value(fingerprint).expect("plain data"),
             cache: Some(scratch.join("timing.cache")),
             cache_origin: None,
+            prepared: None,
             ceilings: None,
             oracles: None,
             scratch,

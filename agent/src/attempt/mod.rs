@@ -42,7 +42,7 @@ use log::AttemptLog;
 use models::{ModelCache, ModelError};
 use planforge_client::{BlobError, Blobs};
 use planforge_proto::v1;
-use planforge_types::{FailureClass, Lack, fingerprint::DiscoveredDevice, order::Artifact};
+use planforge_types::{Digest, FailureClass, Lack, fingerprint::DiscoveredDevice, order::Artifact};
 use process::Spawner;
 use std::{ffi::OsString, io, path::PathBuf, sync::Arc};
 use tokio::sync::{Mutex, mpsc, watch};
@@ -83,6 +83,8 @@ pub struct Attempt {
     pub cache: Option<v1::TuningCache>,
     /// An earlier attempt broke down with the cache.
     pub without_cache: bool,
+    /// Of a compile job for a device elsewhere: such a device, as its agent described it; else empty.
+    pub made_for: String,
     pub device: DiscoveredDevice,
     /// The driver told what may make the device unusable: it is looked at first.
     pub suspected: bool,
@@ -104,11 +106,15 @@ impl<E: Into<Failed>> From<E> for Ended {
     }
 }
 
-/// A finished measurement.
+/// What a worker's success left beside plan and cache.
+#[derive(Default)]
 struct Measured {
-    pub report: Bytes,
+    /// `None`: nothing was to be measured.
+    pub report: Option<Bytes>,
     pub accurate: bool,
     pub artifacts: Vec<Artifact>,
+    /// What was prepared for a device elsewhere: file, digest, bytes.
+    pub prepared: Option<(PathBuf, Digest, u64)>,
 }
 
 /// What became of an attempt's parts, however it ended.

@@ -28,6 +28,10 @@ pub(super) struct JobOrder {
     pub eval: Option<Digest>,
     pub plan: Option<Digest>,
     pub built_for: Option<Sku>,
+    /// For a build: what a compile job prepared for it.
+    pub prepared: Option<Digest>,
+    /// The device elsewhere that is prepared for.
+    pub made_for: Option<serde_json::Value>,
     /// At least 1.
     pub builds: u32,
     pub measure: MeasureAsk,
@@ -54,6 +58,7 @@ pub(super) struct OrderPaths {
     /// For a build: the cache's file, and where its content came from.
     pub cache: Option<(PathBuf, Option<CacheOrigin>)>,
     pub plan: Option<PathBuf>,
+    pub prepared: Option<PathBuf>,
     pub eval: Option<PathBuf>,
     pub inputs: Option<PathBuf>,
     pub calibration: Option<PathBuf>,
@@ -87,9 +92,12 @@ fn digest_of_files(files: &[v1::ModelFile]) -> Result<Digest, Failed> {
 }
 
 impl JobOrder {
-    pub fn read(job: &v1::Job) -> Result<Self, Failed> {
+    /// `made_for`: of a compile job, the device elsewhere that it prepares for; empty: none.
+    pub fn read(job: &v1::Job, made_for: &str) -> Result<Self, Failed> {
         let kind = match job.kind() {
             v1::JobKind::Build => WorkKind::Build,
+            v1::JobKind::Compile if made_for.is_empty() => WorkKind::Compile,
+            v1::JobKind::Compile => WorkKind::Prepare,
             v1::JobKind::Benchmark => WorkKind::Benchmark,
             other => return Err(unreadable("kind", format!("this agent does not know {}", other.as_str_name()))),
         };
@@ -125,6 +133,14 @@ impl JobOrder {
             eval: optional("test set", &job.eval_digest)?,
             plan,
             built_for: optional("SKU it was built for", &job.built_for)?,
+            prepared: match kind {
+                WorkKind::Build => optional("digest of what was prepared", &job.prepared_digest)?,
+                _ => None,
+            },
+            made_for: match made_for {
+                "" => None,
+                text => Some(serde_json::from_str(text).map_err(|error| unreadable("device elsewhere", error))?),
+            },
             builds: job.builds.clamp(1, BUILDS_MAX),
             measure,
         })
@@ -141,6 +157,7 @@ impl JobOrder {
     ) -> WorkOrder {
         let model_name = job.model.as_ref().map(|model| model.name.clone()).unwrap_or_default();
         let (cache, cache_origin) = paths.cache.unzip();
+        let here = || serde_json::to_value(&device.fingerprint).expect("a fingerprint has only JSON types");
         WorkOrder {
             kind: self.kind,
             job: key.job.clone(),
@@ -155,10 +172,11 @@ impl JobOrder {
             sku: self.sku,
             toolchain: self.toolchain,
             spec: self.spec,
-            fingerprint: serde_json::to_value(&device.fingerprint).expect("a fingerprint has only JSON types"),
+            fingerprint: self.made_for.unwrap_or_else(here),
             scratch: paths.scratch,
             cache,
             cache_origin: cache_origin.flatten(),
+            prepared: paths.prepared,
             ceilings: Some(paths.ceilings),
             oracles: Some(paths.oracles),
             built_for: self.built_for,

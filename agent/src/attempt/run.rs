@@ -88,9 +88,12 @@ impl Attempt {
             finished.builds = built.builds;
         }
         if let Ok(measured) = &result {
-            match self.upload_report(measured).await {
-                Ok(digest) => {
-                    finished.report_digest = digest.to_string();
+            match self.upload_results(measured).await {
+                Ok(stored) => {
+                    finished.report_digest = stored.report.map(|digest| digest.to_string()).unwrap_or_default();
+                    if let Some((digest, bytes)) = stored.prepared {
+                        (finished.prepared_digest, finished.prepared_bytes) = (digest.to_string(), bytes);
+                    }
                     finished.accurate = measured.accurate;
                     match self.upload_artifacts(measured, &log).await {
                         Ok(artifacts) => finished.artifacts = artifacts,
@@ -158,7 +161,7 @@ impl Attempt {
     }
 
     async fn work(&self, scratch: &Scratch, log: &Arc<AttemptLog>, facts: &mut Facts) -> Result<Measured, Ended> {
-        let order = JobOrder::read(&self.job)?;
+        let order = JobOrder::read(&self.job, &self.made_for)?;
         if !order.spec.plugins.is_empty() && self.shared.refuse_plugins {
             let message =
                 format!("agent {} loads no plugins: its host's operator refuses them", self.shared.agent_name);
@@ -181,7 +184,13 @@ impl Attempt {
 
         let _turn = self.unless_stopped(self.turn.lock()).await.map_err(Ended::Stopped)?;
         let marker = format!("{}.{}", self.key, new_id());
-        let lock = self.unless_stopped(self.take_device(&marker, log)).await.map_err(Ended::Stopped)??;
+        let taking = async {
+            match order.kind {
+                WorkKind::Compile | WorkKind::Prepare => self.take_host(&marker, log).await,
+                WorkKind::Build | WorkKind::Benchmark => Ok((self.take_device(&marker, log).await?, Vec::new())),
+            }
+        };
+        let (lock, _others) = self.unless_stopped(taking).await.map_err(Ended::Stopped)??;
         if self.suspected {
             let checked = device_check::check(&self.shared, &self.device, &lock).await;
             self.note(Note::Checked(checked.clone())).await;
@@ -252,6 +261,7 @@ impl Attempt {
             Ok(Some(path))
         };
         let plan = place(order.plan, "engine.plan").await?;
+        let prepared = place(order.prepared, "prepared").await?;
         let eval = place(order.eval, "eval.npz").await?;
         let given = place(order.measure.inputs, "inputs.npz").await?;
         let calibration = place(order.spec.calibration, "calibration.cache").await?;
@@ -268,7 +278,7 @@ impl Attempt {
         }
         let work = scratch.folder.join("work");
         let taken = match order.kind {
-            WorkKind::Build => {
+            WorkKind::Build | WorkKind::Compile => {
                 let scope = self.device.fingerprint.tuning_scope(&order.sku, &order.toolchain, self.device.simulated);
                 let offered = Offered {
                     scope,
@@ -279,7 +289,7 @@ impl Attempt {
                 };
                 Some(self.shared.caches.take(blobs, offered, work.join(CACHE_FILE), log).await)
             }
-            WorkKind::Benchmark => None,
+            WorkKind::Benchmark | WorkKind::Prepare => None,
         };
         let cache = taken.as_ref().map(|taken| (taken.file.clone(), taken.origin.clone()));
         let (ceilings, oracles) = (self.shared.ceilings.clone(), self.shared.oracles.clone());
@@ -291,6 +301,7 @@ impl Attempt {
                 oracles,
                 cache,
                 plan,
+                prepared,
                 eval,
                 inputs: given,
                 calibration,

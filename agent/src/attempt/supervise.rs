@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use planforge_proto::v1;
 use planforge_types::{
     Digest, FailureClass, Lack,
-    order::{Artifact, WorkCommand, WorkEvent, WorkOrder},
+    order::{Artifact, WorkCommand, WorkEvent, WorkKind, WorkOrder},
 };
 use std::{io, os::unix::process::ExitStatusExt as _, path::PathBuf, process::ExitStatus, sync::Arc, time::Duration};
 use tokio::{
@@ -75,6 +75,8 @@ enum WorkerMessage {
 /// What the worker said last.
 enum LastWord {
     Done { report: PathBuf, accurate: bool, artifacts: Vec<Artifact> },
+    Compiled { accurate: bool },
+    Prepared { file: PathBuf, digest: Digest, bytes: u64 },
     Failed(Failed),
 }
 
@@ -119,7 +121,11 @@ impl<'a> Supervision<'a> {
                 Err(failed.into())
             }
             LastWord::Done { report, accurate, artifacts } => {
-                Ok(Measured { report: read_document(&report).await?, accurate, artifacts })
+                Ok(Measured { report: Some(read_document(&report).await?), accurate, artifacts, prepared: None })
+            }
+            LastWord::Compiled { accurate } => Ok(Measured { accurate, ..Measured::default() }),
+            LastWord::Prepared { file, digest, bytes } => {
+                Ok(Measured { prepared: Some((file, digest, bytes)), ..Measured::default() })
             }
         }
     }
@@ -203,10 +209,10 @@ impl<'a> Supervision<'a> {
                             if failed.hint.is_empty() { String::new() } else { format!("\nhint: {}", failed.hint) };
                         self.log.note(&format!("failed: {}{hint}", failed.message));
                     }
-                    LastWord::Done { .. } if !status.success() => {
+                    _ if !status.success() => {
                         self.log.note(&format!("the worker ended with {} after its last word", describe(status)));
                     }
-                    LastWord::Done { .. } => {}
+                    LastWord::Done { .. } | LastWord::Compiled { .. } | LastWord::Prepared { .. } => {}
                 }
                 Ok(word)
             }
@@ -266,6 +272,16 @@ impl<'a> Supervision<'a> {
                 let report = own_file(order, &report)?;
                 let artifacts = uploads::accepted(order, artifacts, &self.log);
                 return Ok(WorkerMessage::LastWord(LastWord::Done { report, accurate, artifacts }));
+            }
+            WorkEvent::Compiled { accurate } if order.kind == WorkKind::Compile => {
+                return Ok(WorkerMessage::LastWord(LastWord::Compiled { accurate }));
+            }
+            WorkEvent::Prepared { file, digest, bytes } if order.kind == WorkKind::Prepare => {
+                let file = own_file(order, &file)?;
+                return Ok(WorkerMessage::LastWord(LastWord::Prepared { file, digest, bytes }));
+            }
+            WorkEvent::Compiled { .. } | WorkEvent::Prepared { .. } => {
+                return Err(Failed::infrastructure("the worker ended a job of another kind than it was given"));
             }
             WorkEvent::Failed { class, message, hint } => {
                 let (message, hint) = (bounded(message, MESSAGE_MAX_BYTES), bounded(hint, MESSAGE_MAX_BYTES));

@@ -13,6 +13,38 @@ const DEVICE_RETRY: Duration = Duration::from_millis(500);
 const ORPHAN_RETRY: Duration = Duration::from_millis(20);
 
 impl Attempt {
+    /// Takes the attempt's device and every other one of this host, once nobody uses any: a compile job keeps the cores
+    /// busy, which would show in what is measured beside it. Whoever comes meanwhile waits for it as for any other holder.
+    pub(super) async fn take_host(
+        &self,
+        marker: &str,
+        log: &AttemptLog,
+    ) -> Result<(DeviceLock, Vec<DeviceLock>), Failed> {
+        let give_up = Instant::now() + Duration::from_millis(self.shared.limits.device_wait_ms);
+        let mut told = false;
+        loop {
+            let own = self.take_device(marker, log).await?;
+            let (folder, device, holder) =
+                (self.shared.lock_folder.clone(), self.device.id.clone(), self.holder(marker));
+            let taken = blocking(move || lock::try_take_others(&folder, &device, &holder));
+            let busy = match taken.await? {
+                Ok(others) => return Ok((own, others)),
+                Err(busy) => busy,
+            };
+            // Held while it waits, it would keep others from a device that it does not use.
+            drop(own);
+            let detail = format!("a compile job runs beside nothing else of its host, and a device is used by {busy}");
+            if Instant::now() >= give_up {
+                return Err(Failed::infrastructure(detail).with_hint("submit again when the host is free"));
+            }
+            if !std::mem::replace(&mut told, true) {
+                log.note(&format!("waiting: {detail}"));
+            }
+            self.phase("wait", 0.0, detail).await;
+            sleep(DEVICE_RETRY).await;
+        }
+    }
+
     /// What this attempt says of itself in the lock file.
     pub(super) fn holder(&self, marker: &str) -> Holder {
         Holder {

@@ -4,8 +4,8 @@ use super::{Attempt, Ended, Failed, Measured, blocking::blocking, log::AttemptLo
 use bytes::Bytes;
 use planforge_proto::v1;
 use planforge_types::{
-    Digest,
-    order::{Artifact, WorkOrder},
+    Digest, FailureClass,
+    order::{Artifact, PREPARED_MAX_BYTES, WorkOrder},
 };
 use std::{
     collections::BTreeSet,
@@ -24,6 +24,13 @@ const ARTIFACTS_MAX_BYTES: u64 = 1 << 30;
 const LOG_PATIENCE: Duration = Duration::from_secs(30);
 /// Longest name of an artifact.
 const ARTIFACT_NAME_MAX_BYTES: usize = 120;
+
+/// What of an attempt's results is in the blob store.
+#[derive(Default)]
+pub(super) struct Stored {
+    pub report: Option<Digest>,
+    pub prepared: Option<(Digest, u64)>,
+}
 
 impl Attempt {
     /// Uploads plan and card; the worker waits meanwhile.
@@ -49,9 +56,25 @@ impl Attempt {
         })
     }
 
-    pub(super) async fn upload_report(&self, measured: &Measured) -> Result<Digest, Ended> {
-        let put = self.patiently(|| self.shared.blobs.put_bytes(measured.report.clone()));
-        Ok(self.unless_stopped(put).await.map_err(Ended::Stopped)??)
+    /// The report, or what was prepared for a device elsewhere.
+    pub(super) async fn upload_results(&self, measured: &Measured) -> Result<Stored, Ended> {
+        let mut stored = Stored::default();
+        if let Some(report) = &measured.report {
+            let put = self.patiently(|| self.shared.blobs.put_bytes(report.clone()));
+            stored.report = Some(self.unless_stopped(put).await.map_err(Ended::Stopped)??);
+        }
+        if let Some((file, digest, bytes)) = &measured.prepared {
+            if *bytes > PREPARED_MAX_BYTES {
+                let message = format!("what was prepared has {bytes} bytes; at most {PREPARED_MAX_BYTES} are kept");
+                let hint = "lower the optimization level: fewer kernels are prepared then";
+                return Err(Failed::new(FailureClass::Resource, message).with_hint(hint).into());
+            }
+            self.phase("upload", 0.0, format!("{bytes} prepared bytes")).await;
+            let put = self.patiently(|| self.shared.blobs.upload(file, *digest));
+            let () = self.unless_stopped(put).await.map_err(Ended::Stopped)??;
+            stored.prepared = Some((*digest, *bytes));
+        }
+        Ok(stored)
     }
 
     /// Stores the artifacts; one that cannot be stored is left out, and the log says so.

@@ -6,14 +6,17 @@ use planforge_device::telemetry::{self, Telemetry};
 use planforge_proto::v1;
 use planforge_types::{
     Sku, Toolchain,
-    fingerprint::{DeviceFingerprint, DiscoveredDevice},
+    fingerprint::{DeviceFingerprint, DeviceKind, DiscoveredDevice},
     telemetry::TelemetrySample,
 };
 use std::{
     collections::BTreeMap,
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// Why a host's devices are not known.
@@ -37,6 +40,11 @@ pub trait DeviceSource: Send + Sync + 'static {
         None
     }
 
+    /// Toolchains for which this host prepares what can be had without the device.
+    fn prepares(&self) -> Vec<Toolchain> {
+        Vec::new()
+    }
+
     /// Adds to the cache file `into`, which a build of `backend` for `sku` left, what `from` knows beyond it; `false` where
     /// such caches cannot be joined.
     fn join_caches(&self, backend: &str, sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
@@ -54,6 +62,10 @@ pub struct HostDevices {
     /// listed.
     readers: Mutex<BTreeMap<String, Arc<Mutex<Reader>>>>,
     abilities: Mutex<Known>,
+    /// Also without a GPU here: somebody asked for it.
+    compiles_ahead: bool,
+    /// When devices were found last.
+    has_gpu: AtomicBool,
 }
 
 /// A device's telemetry, opened when it is first read and kept: opening a GPU's costs far more than reading it.
@@ -72,7 +84,19 @@ impl std::fmt::Debug for HostDevices {
 impl HostDevices {
     /// This host, with `compilers`; `cache` is a folder that may be absent.
     pub fn new(compilers: Vec<Box<dyn Compiler>>, cache: Option<PathBuf>) -> Self {
-        Self { compilers, cache, readers: Mutex::default(), abilities: Mutex::default() }
+        Self {
+            compilers,
+            cache,
+            readers: Mutex::default(),
+            abilities: Mutex::default(),
+            compiles_ahead: false,
+            has_gpu: AtomicBool::new(false),
+        }
+    }
+
+    /// Prepares for devices that are elsewhere, too, where this host has none of their kind.
+    pub fn compiling_ahead(self, compiles_ahead: bool) -> Self {
+        Self { compiles_ahead, ..self }
     }
 
     /// Every device with what can be built for it now.
@@ -81,6 +105,8 @@ impl HostDevices {
         for device in &mut devices {
             device.offers = self.compilers.iter().flat_map(|compiler| compiler.toolchains(device)).collect();
         }
+        let has_gpu = devices.iter().any(|device| device.fingerprint.kind == DeviceKind::Gpu);
+        self.has_gpu.store(has_gpu, Ordering::Relaxed);
         devices
     }
 
@@ -112,6 +138,14 @@ impl DeviceSource for HostDevices {
         Some(open.sample())
     }
 
+    /// Where a GPU is here the libraries are open anyhow; elsewhere nobody opens them unasked.
+    fn prepares(&self) -> Vec<Toolchain> {
+        match self.compiles_ahead || self.has_gpu.load(Ordering::Relaxed) {
+            true => self.compilers.iter().flat_map(|compiler| compiler.prepares()).collect(),
+            false => Vec::new(),
+        }
+    }
+
     fn abilities(&self, device: &DiscoveredDevice, toolchain: &Toolchain) -> Option<v1::Abilities> {
         let compiler = self.compilers.iter().find(|compiler| compiler.backend() == toolchain.backend)?;
         let sku = device.skus.last()?;
@@ -137,7 +171,10 @@ pub(crate) fn to_wire(
         abilities: source.abilities(device, toolchain),
     };
     let offers = device.offers.iter().map(offer).collect();
+    // On the cores that compilers run on.
+    let prepares = if device.fingerprint.kind == DeviceKind::Cpu { source.prepares() } else { Vec::new() };
     v1::Device {
+        prepares_json: prepares.iter().map(json).collect(),
         id: device.id.clone(),
         skus: device.skus.iter().map(ToString::to_string).collect(),
         fingerprint_json: json(&device.fingerprint),

@@ -22,6 +22,9 @@ use std::{
 
 /// Largest note in a lock file that is read.
 const NOTE_MAX_BYTES: u64 = 16 << 10;
+/// How the lock files of devices are called.
+const FILE_BEGINS: &str = "device-";
+const FILE_ENDS: &str = ".lock";
 
 /// Who holds a device, as its lock file says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,12 +89,15 @@ impl fmt::Display for Busy {
 
 fn file_name(device: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '.' { c } else { '_' };
-    format!("device-{}.lock", device.chars().map(safe).collect::<String>())
+    format!("{FILE_BEGINS}{}{FILE_ENDS}", device.chars().map(safe).collect::<String>())
 }
 
 /// Tries to take `device` now.
 pub fn try_take(folder: &Path, device: &str) -> Result<Taken, LockError> {
-    let path = folder.join(file_name(device));
+    try_take_file(folder.join(file_name(device)))
+}
+
+fn try_take_file(path: PathBuf) -> Result<Taken, LockError> {
     match host_lock::try_lock(&path)? {
         Tried::Ours(file) => {
             let lock = DeviceLock { file, path };
@@ -105,6 +111,31 @@ pub fn try_take(folder: &Path, device: &str) -> Result<Taken, LockError> {
             Ok(Taken::Busy(Busy { holder, owner: Owner::of(&file), path }))
         }
     }
+}
+
+/// Tries to take every device of the host that ever was used, but for `own`, now, and names the holder in each; else says
+/// who has one.
+pub fn try_take_others(folder: &Path, own: &str, holder: &Holder) -> Result<Result<Vec<DeviceLock>, Busy>, LockError> {
+    let own = file_name(own);
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(LockError::of("read", folder))? {
+        let name = entry.map_err(LockError::of("read", folder))?.file_name().to_string_lossy().into_owned();
+        let is_device = name.starts_with(FILE_BEGINS) && name.ends_with(FILE_ENDS);
+        names.extend(Some(name).filter(|name| is_device && *name != own));
+    }
+    // In one order, so that two who try at once do not hinder each other for ever.
+    names.sort_unstable();
+    let mut taken = Vec::with_capacity(names.len());
+    for name in names {
+        match try_take_file(folder.join(name))? {
+            Taken::Ours(lock) => {
+                lock.name_holder(holder)?;
+                taken.push(lock);
+            }
+            Taken::Busy(busy) => return Ok(Err(busy)),
+        }
+    }
+    Ok(Ok(taken))
 }
 
 impl DeviceLock {
@@ -198,6 +229,29 @@ mod tests {
         lock.name_holder(&holder("a")).unwrap();
         let named = busy(folder.path(), "cpu0").to_string();
         assert!(named.starts_with(&format!("agent host (pid {pid}, uid {uid}), job j, by the lock file ")), "{named}");
+    }
+
+    #[test]
+    fn a_host_is_taken_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        for device in ["cpu0", "GPU-1", "GPU-2"] {
+            drop(try_take(folder.path(), device).unwrap());
+        }
+        std::fs::write(folder.path().join("core-3.lock"), b"").unwrap();
+        let Taken::Ours(_own) = try_take(folder.path(), "cpu0").unwrap() else { panic!("free") };
+        let Taken::Ours(used) = try_take(folder.path(), "GPU-2").unwrap() else { panic!("free") };
+        used.name_holder(&holder("measures")).unwrap();
+        let busy = try_take_others(folder.path(), "cpu0", &holder("compiles")).unwrap().unwrap_err();
+        assert!(busy.to_string().contains("device-GPU-2.lock"), "{busy}");
+        assert!(matches!(try_take(folder.path(), "GPU-1").unwrap(), Taken::Ours(_)), "nothing is kept while it waits");
+        drop(used);
+        let others = try_take_others(folder.path(), "cpu0", &holder("compiles")).unwrap().unwrap();
+        assert_eq!(others.len(), 2);
+        assert_eq!(busy_of(folder.path(), "GPU-1"), Some(holder("compiles")), "who comes meanwhile hears who has it");
+    }
+
+    fn busy_of(folder: &Path, device: &str) -> Option<Holder> {
+        busy(folder, device).holder
     }
 
     /// Its numbers mean nothing here: the agent of another container is neither dead nor to be killed.

@@ -79,6 +79,7 @@ impl Agent {
             job,
             cache: assign.cache,
             without_cache: assign.without_cache,
+            made_for: assign.made_for_json,
             device,
             suspected,
             turn,

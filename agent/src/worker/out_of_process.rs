@@ -145,6 +145,20 @@ impl Compiler for OutOfProcess {
         Build::new(child).run(&order, events, cancel)
     }
 
+    fn prepares(&self) -> Vec<Toolchain> {
+        self.inner.prepares()
+    }
+
+    fn prepare(
+        &self,
+        request: &CompileRequest,
+        into: &Path,
+        events: &dyn Events,
+        cancel: &Cancel,
+    ) -> Result<(), BackendError> {
+        self.inner.prepare(request, into, events, cancel)
+    }
+
     fn join_caches(&self, sku: &Sku, into: &Path, from: &Path) -> io::Result<bool> {
         self.inner.join_caches(sku, into, from)
     }

@@ -458,3 +458,82 @@ async fn jobs_that_cannot_be_prepared_say_why() {
     let message = &failure(&finished, FailureClass::Infrastructure).message;
     assert!(message.contains("its files make it"), "{finished:?}");
 }
+
+/// A compile job of the model `model`; of `made_for` where that is a device elsewhere.
+fn compile_job(bench: &Bench, made_for: &str) -> v1::Assign {
+    let digest = Digest::of(b"model");
+    bench.farm.store.put(digest, b"model");
+    let digest = digest.to_string();
+    let file = v1::ModelFile { name: "m.onnx".into(), digest: digest.clone(), size_bytes: 5 };
+    let job = v1::Job {
+        id: "j1".into(),
+        kind: v1::JobKind::Compile.into(),
+        engine_key: digest.clone(),
+        model: Some(v1::Model { digest, files: vec![file], ..v1::Model::default() }),
+        sku: if made_for.is_empty() { "cpu-x86-64-v3" } else { "t4" }.into(),
+        toolchain_json: r#"{"backend":"native","version":"1"}"#.into(),
+        spec_json: "{}".into(),
+        ..v1::Job::default()
+    };
+    let lease = v1::Lease { job: "j1".into(), attempt: 1, device: "cpu0".into() };
+    v1::Assign { lease: Some(lease), job: Some(job), made_for_json: made_for.into(), ..v1::Assign::default() }
+}
+
+#[tokio::test]
+async fn what_is_prepared_for_a_device_elsewhere_is_stored_and_told() {
+    let bench = Bench::new(
+        r#"
+        printf %s "$order" > "$OUT/order"
+        printf kernels > prepared
+        say '{"event":"prepared","file":"'$PWD'/prepared","digest":"'$(sha256sum prepared | cut -d' ' -f1)'","bytes":7}'
+        "#,
+    )
+    .await;
+    let _agent = bench.start();
+    bench.farm.hello(0).await;
+    bench.farm.say(Say::Assign(compile_job(&bench, r#"{"name":"a board elsewhere"}"#))).await;
+    let finished = bench.farm.finished("j1").await;
+    assert_eq!((finished.outcome.as_str(), finished.prepared_bytes), ("succeeded", 7), "{finished:?}");
+    assert_eq!(bench.farm.store.get(finished.prepared_digest.parse().unwrap()).unwrap(), b"kernels");
+    assert_eq!((finished.plan_digest.as_str(), finished.report_digest.as_str()), ("", ""));
+    let order: WorkOrder = serde_json::from_slice(&std::fs::read(bench.path("order")).unwrap()).unwrap();
+    assert_eq!((order.kind, order.cache), (WorkKind::Prepare, None));
+    assert_eq!(order.fingerprint["name"], "a board elsewhere", "not the processor that it is compiled on");
+}
+
+#[tokio::test]
+async fn a_compile_job_waits_until_no_device_of_its_host_is_used_and_is_waited_for_then() {
+    let bench = Bench::new(
+        r#"
+        build
+        while [ ! -e "$OUT/go" ]; do sleep 0.02; done
+        say '{"event":"compiled","accurate":true}'
+        "#,
+    )
+    .await;
+    // Another agent of this host measures on a device of its own.
+    std::fs::create_dir_all(&bench.config.lock_dir).unwrap();
+    let Taken::Ours(measuring) = lock::try_take(&bench.config.lock_dir, "GPU-of-another-agent").unwrap() else {
+        panic!("nobody has it");
+    };
+    let _agent = bench.start();
+    bench.farm.hello(0).await;
+    bench.farm.say(Say::Assign(compile_job(&bench, ""))).await;
+    eventually("it says what it waits for", || {
+        let waits = |said: &Said| matches!(said, Said::Progress(p) if p.detail.contains("GPU-of-another-agent"));
+        bench.farm.said().iter().any(waits).then_some(())
+    })
+    .await;
+    assert!(!bench.farm.said().iter().any(|said| matches!(said, Said::Started(_))), "nothing runs yet");
+    drop(measuring);
+    eventually("it runs", || bench.farm.said().iter().any(|said| matches!(said, Said::Built(_))).then_some(())).await;
+    let taken = lock::try_take(&bench.config.lock_dir, "GPU-of-another-agent").unwrap();
+    let Taken::Busy(busy) = taken else { panic!("nothing is measured beside it") };
+    assert!(busy.to_string().contains("job j1"), "{busy}");
+    std::fs::write(bench.path("go"), b"").unwrap();
+    let finished = bench.farm.finished("j1").await;
+    assert_eq!((finished.outcome.as_str(), finished.accurate), ("succeeded", true), "{finished:?}");
+    assert!(!finished.plan_digest.is_empty() && finished.report_digest.is_empty(), "{finished:?}");
+    let taken = lock::try_take(&bench.config.lock_dir, "GPU-of-another-agent").unwrap();
+    assert!(matches!(taken, Taken::Ours(_)), "{taken:?}");
+}

@@ -17,6 +17,7 @@ use crate::{
     runtime::{Constants, Device, RuntimeError},
     source::source_digest,
     tune::{Effort, Streams, Times, choose_streams, tune},
+    versions::Versions,
     view::Kind,
 };
 use planforge_graph::ir::Graph;
@@ -30,7 +31,7 @@ use planforge_plan::{GraphSummary, PassSummary};
 use planforge_types::{
     BackendError, BuildSpec, Digest, DimRange, OptimizationProfile, Port, Precision, failure::chain,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Programs of every profile, without tactics, and all there is to say of the graph.
 #[derive(Debug)]
@@ -174,6 +175,9 @@ pub struct Finished {
     pub library_plans: BTreeMap<String, String>,
     pub timed: usize,
     pub known: usize,
+    /// Kernels that were compiled elsewhere before, and how many of them the engine uses.
+    pub prepared: usize,
+    pub prepared_used: usize,
     /// Memory of one context of every program, weights counted once.
     pub device_bytes: u64,
 }
@@ -190,6 +194,15 @@ pub fn finish(
     // Code that does not hold together is as good as absent.
     let known = cache.code().filter(|(_, code)| Cubin::parse(code).is_ok());
     known.for_each(|(source, code)| device.add_code(source, code));
+    let nvrtc = Versions::here().nvrtc;
+    let ahead: BTreeSet<Digest> = cache
+        .prepared(device.gpu.properties().arch, &nvrtc)
+        .filter(|(_, code)| Cubin::parse(code).is_ok())
+        .map(|(source, code)| {
+            device.add_code(source, code);
+            source
+        })
+        .collect();
     let weights = Constants::upload(device, &draft.weights)?;
     let (mut times, mut streams): (Times, Streams) = (cache.times(), cache.streams());
     let mut finished = Finished {
@@ -198,6 +211,8 @@ pub fn finish(
         library_plans: BTreeMap::new(),
         timed: 0,
         known: 0,
+        prepared: ahead.len(),
+        prepared_used: 0,
         device_bytes: weights.len_bytes(),
     };
     for (program, &rows_apart) in draft.programs.iter().zip(&draft.rows_apart) {
@@ -221,6 +236,7 @@ pub fn finish(
             tuned.tried.iter().map(|(step, timed)| (step.clone(), trimmed(timed).iter().map(Tried::from).collect()));
         finished.programs.push(ProfileProgram { tried: tried.collect(), rows_apart, program });
     }
+    finished.prepared_used = finished.code.keys().filter(|source| ahead.contains(source)).count();
     finished.library_plans = device.used_library_plans();
     cache.learn(&times, streams, finished.library_plans.clone());
     cache.keep_code(&finished.code);

@@ -7,6 +7,7 @@ use crate::{
     tune::{Streams, Timed, Times},
     versions::{CUDA_REVISION, Versions},
 };
+use planforge_kernels_cuda::nvrtc::Arch;
 use planforge_types::{Digest, durable};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -36,6 +37,22 @@ struct Kept {
     /// By scope: which streams the steps of a program run on.
     #[serde(default)]
     streams: BTreeMap<Digest, Streams>,
+    /// What was compiled for one build elsewhere (see `ahead`), by architecture and NVRTC and by digest of the source. It
+    /// is that build's alone: what it uses of it becomes `code`, the rest is kept no longer.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    prepared: BTreeMap<Digest, BTreeMap<Digest, String>>,
+}
+
+/// What decides machine code beside its source.
+fn prepared_scope(arch: Arch, nvrtc: &str) -> Digest {
+    Digest::of(format!("planforge-prepared-v1 {arch} nvrtc {nvrtc}").as_bytes())
+}
+
+/// Writes what was compiled ahead, for a build to join with its cache.
+pub fn write_prepared(file: &Path, arch: Arch, nvrtc: &str, code: &BTreeMap<Digest, Vec<u8>>) -> io::Result<()> {
+    let code = code.iter().map(|(source, code)| (*source, text_of(code))).collect();
+    let mut kept = Kept { prepared: BTreeMap::from([(prepared_scope(arch, nvrtc), code)]), ..Kept::default() };
+    kept.write(file)
 }
 
 /// Times known for one class of device, one set of libraries and one way to search.
@@ -73,6 +90,12 @@ impl TacticCache {
         code.filter_map(|(source, text)| Some((*source, bytes_of(text)?)))
     }
 
+    /// Machine code that was compiled ahead for such a device, by digest of its source.
+    pub fn prepared(&self, arch: Arch, nvrtc: &str) -> impl Iterator<Item = (Digest, Vec<u8>)> {
+        let code = self.kept.prepared.get(&prepared_scope(arch, nvrtc)).into_iter().flatten();
+        code.filter_map(|(source, text)| Some((*source, bytes_of(text)?)))
+    }
+
     /// Keeps the machine code that an engine uses; of other scopes, and beyond a bound, it goes.
     pub fn keep_code(&mut self, code: &BTreeMap<Digest, Vec<u8>>) {
         self.keep_code_within(code, CODE_MAX_BYTES);
@@ -101,6 +124,7 @@ impl TacticCache {
     }
 
     pub fn save(&mut self) -> io::Result<()> {
+        self.kept.prepared.clear();
         self.file.as_deref().map_or(Ok(()), |file| self.kept.write(file))
     }
 }
@@ -121,6 +145,9 @@ impl Kept {
             add(self.streams.entry(scope).or_default(), streams);
         }
         add(&mut self.library_plans, other.library_plans);
+        for (scope, code) in other.prepared {
+            add(self.prepared.entry(scope).or_default(), code);
+        }
         // What both use together is bounded as what one keeps.
         let mut bytes: usize = self.code.values().flat_map(BTreeMap::values).map(|text| text.len() / 2).sum();
         for (scope, code) in other.code {
@@ -139,6 +166,7 @@ impl Kept {
         let mut bytes = serde_json::to_vec(self).map_err(io::Error::other)?;
         if bytes.len() as u64 > CACHE_MAX_BYTES {
             self.code.clear();
+            self.prepared.clear();
             bytes = serde_json::to_vec(self).map_err(io::Error::other)?;
         }
         if bytes.len() as u64 > CACHE_MAX_BYTES {
@@ -209,6 +237,26 @@ mod tests {
             us,
             source: Some(source),
         }
+    }
+
+    #[test]
+    fn what_was_prepared_is_given_to_one_build_and_kept_no_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, prepared) = (folder.path().join("own"), folder.path().join("prepared"));
+        let (here, other) = (Arch::of_device(9, 0), Arch::of_device(8, 0));
+        let code = BTreeMap::from([(Digest::of(b"source"), vec![7, 8])]);
+        write_prepared(&prepared, here, "12.9", &code).unwrap();
+        join(&own, &prepared).unwrap();
+        let versions = Versions::default();
+        let open = || TacticCache::open(Some(&own), Digest::of(b"class"), &versions, 3);
+        let mut cache = open();
+        assert_eq!(cache.prepared(here, "12.9").collect::<BTreeMap<_, _>>(), code);
+        assert_eq!(cache.prepared(other, "12.9").count() + cache.prepared(here, "13.0").count(), 0);
+        assert!(cache.times().is_empty() && cache.code().count() == 0, "it is no experience");
+        cache.save().unwrap();
+        assert_eq!(open().prepared(here, "12.9").count(), 0);
+        join(&prepared, &own).unwrap();
+        assert!(fs::read_to_string(&prepared).unwrap().contains("prepared"), "what is joined with it loses nothing");
     }
 
     #[test]

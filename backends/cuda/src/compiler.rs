@@ -1,6 +1,7 @@
 //! The compiler for NVIDIA devices: from an ONNX file to a plan file.
 
 use crate::{
+    ahead,
     build::{self, Draft},
     cache::{self, TacticCache},
     engine::Engine,
@@ -13,7 +14,12 @@ use crate::{
     versions::{self, BACKEND, Versions},
 };
 use planforge_backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};
-use planforge_kernels_cuda::nvtx::{Range, range};
+use planforge_kernels_cuda::{
+    device::DeviceError,
+    libraries::libraries,
+    nvrtc,
+    nvtx::{Range, range},
+};
 use planforge_passes::frontend::{self, Note};
 use planforge_plan::container::{self, KIND_CUDA_MANIFEST};
 use planforge_report::Finding;
@@ -108,7 +114,7 @@ impl Compiler for CudaCompiler {
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
         Self::check_spec(request)?;
         if let Some(missing) = versions::missing() {
-            return Err(RuntimeError::from(planforge_kernels_cuda::device::DeviceError::Missing(missing)).into());
+            return Err(RuntimeError::from(DeviceError::Missing(missing)).into());
         }
         let driver = request.device.gpu.as_ref().map_or("", |gpu| gpu.driver.as_str());
         let here = Versions::here().toolchain(driver);
@@ -159,6 +165,9 @@ impl Compiler for CudaCompiler {
             events.log(&format!("the tactic cache could not be kept: {error}"));
         }
         events.log(&format!("{} steps timed, {} known from the tactic cache", finished.timed, finished.known));
+        if finished.prepared > 0 {
+            events.log(&compiled_ahead(&finished));
+        }
 
         events.progress("write", 0.0, "");
         let properties = device.gpu.properties();
@@ -204,6 +213,8 @@ impl Compiler for CudaCompiler {
             "tactics_timed": finished.timed,
             "tactics_known": finished.known,
             "kernels": manifest.kernels.len(),
+            "kernels_prepared": finished.prepared,
+            "kernels_prepared_used": finished.prepared_used,
             "kernel_bytes": parts.code.values().map(Vec::len).sum::<usize>(),
             "library_plan_bytes": library_plan_bytes,
             "arena_bytes": manifest.programs[0].program.arena_bytes,
@@ -213,7 +224,67 @@ impl Compiler for CudaCompiler {
             "versions": manifest.versions,
         });
         events.progress("write", 1.0, "");
-        Ok(CompiledPlan { path, facts, findings: notes.iter().map(finding).collect() })
+        let ahead = (finished.prepared > 0).then(|| Finding::note("compiled-ahead", compiled_ahead(&finished)));
+        Ok(CompiledPlan { path, facts, findings: notes.iter().map(finding).chain(ahead).collect() })
+    }
+
+    /// By the compiler's revision and NVRTC alone: the device's other libraries are not there.
+    fn prepares(&self) -> Vec<Toolchain> {
+        match &libraries().nvrtc {
+            Ok(nvrtc) => {
+                vec![Versions { nvrtc: nvrtc.version.clone(), ..Versions::default() }.toolchain("")]
+            }
+            Err(missing) => {
+                tracing::debug!(%missing, "nothing can be compiled ahead");
+                Vec::new()
+            }
+        }
+    }
+
+    fn prepare(
+        &self,
+        request: &CompileRequest,
+        into: &Path,
+        events: &dyn Events,
+        cancel: &Cancel,
+    ) -> Result<(), BackendError> {
+        Self::check_spec(request)?;
+        let nvrtc = libraries().nvrtc.clone();
+        let nvrtc =
+            nvrtc.map_err(|missing| BackendError::from(RuntimeError::from(DeviceError::Missing(missing))))?.version;
+        let here = Versions { nvrtc: nvrtc.clone(), ..Versions::default() }.toolchain("");
+        let same = (&here.version, here.components.get("cuda"));
+        if same != (&request.toolchain.version, request.toolchain.components.get("cuda")) {
+            let message = format!("this program compiles ahead for {here}, not for {}", request.toolchain);
+            return Err(BackendError::infrastructure(message).with_hint("bring agents and libraries to one version"));
+        }
+        let gpu = request.device.gpu.as_ref();
+        let arch = gpu.and_then(ahead::arch_of).ok_or_else(|| {
+            BackendError::infrastructure(format!("the device described as {} has no architecture", request.device.name))
+        })?;
+        let supported = nvrtc::supported().map_err(RuntimeError::from)?;
+        if !supported.contains(&arch.capability) {
+            return Err(BackendError::infrastructure(format!(
+                "NVRTC {nvrtc} of this host does not compile for {arch}"
+            ))
+            .with_hint("install a newer one there, or build on the device without compiling ahead"));
+        }
+        events.progress("import", 0.0, "");
+        let draft = build::draft(&frontend::open(&request.model)?, &request.spec)?;
+        let level = request.spec.optimization_level.0;
+        let sources = gpu.map(|gpu| ahead::sources(&draft, gpu, arch, level)).unwrap_or_default();
+        let count = sources.len();
+        let go_on = |done: usize| {
+            events.progress("compile", done as f32 / count.max(1) as f32, &format!("{count} kernels for {arch}"));
+            !cancel.is_cancelled()
+        };
+        let code = ahead::compile(&sources, arch, &go_on).ok_or(RuntimeError::Cancelled)?;
+        let bytes: usize = code.values().map(Vec::len).sum();
+        events.log(&format!("{} of {count} kernels compiled for {arch} by NVRTC {nvrtc}: {bytes} bytes", code.len()));
+        cache::write_prepared(into, arch, &nvrtc, &code).map_err(|error| {
+            BackendError::new(FailureClass::Resource, format!("{}: {error}", into.display()))
+                .with_hint("make room on the disk of the scratch folder, or lower the optimization level")
+        })
     }
 
     fn builds_out_of_process(&self, _request: &CompileRequest) -> bool {
@@ -247,6 +318,15 @@ impl Compiler for CudaCompiler {
         let scratch = options.site.as_ref().map(|site| site.scratch.clone());
         Ok(Box::new(CudaSession::new(engine, scratch)))
     }
+}
+
+/// What was done before the device was taken.
+fn compiled_ahead(finished: &build::Finished) -> String {
+    let build::Finished { prepared, prepared_used, .. } = finished;
+    format!(
+        "{prepared} kernels were compiled elsewhere before this build had the device, which timed them; the engine uses \
+         {prepared_used} of them"
+    )
 }
 
 /// What a report says of an import.

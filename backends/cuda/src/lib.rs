@@ -12,6 +12,7 @@
 //! | [`runtime`] | a program on a device: memory, prepared steps, the captured graph |
 //! | [`tune`], [`cache`] | candidates for every step, timed on the device, and what is remembered of it |
 //! | [`early`] | which kernels let the ones behind them begin early |
+//! | [`ahead`] | what can be compiled for a device that is elsewhere |
 //! | [`build`] | from an ONNX file to the programs of an engine |
 //! | [`mod@plan`] | the plan file: written, read and checked |
 //! | [`engine`] | a loaded plan: a graph per profile, smaller batches, other shapes |
@@ -25,8 +26,9 @@
 //! [`program::Program::check`] holds a plan to it before anything runs.
 //!
 //! Invariant: without an NVIDIA device no library is opened; [`compiler::CudaCompiler`] looks for them only when it is
-//! asked about a device.
+//! asked about a device, or to prepare for one that is elsewhere.
 
+pub mod ahead;
 pub mod build;
 pub mod cache;
 pub mod codegen;

@@ -37,6 +37,9 @@ pub struct Args {
     /// File with a one-time token (planforge token create NAME --role enroll): makes a key and has the coordinator certify it
     #[arg(long, value_name = "FILE")]
     enroll: Option<PathBuf>,
+    /// Compile kernels for NVIDIA devices elsewhere ('planforge submit --compile-first'), where NVRTC is installed; a host with such a device does so anyhow
+    #[arg(long)]
+    compile_ahead: bool,
     /// Fail jobs that need plugins, which are native code, whatever the farm allows
     #[arg(long)]
     refuse_plugins: bool,
@@ -62,7 +65,8 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         }
     };
     let state = args.state.clone().unwrap_or_else(|| state_folder(&data));
-    let devices = Arc::new(HostDevices::new(backends::compilers(), Some(state.clone())));
+    let devices = HostDevices::new(backends::compilers(), Some(state.clone())).compiling_ahead(args.compile_ahead);
+    let devices = Arc::new(devices);
     let allow_readable_key = context.settings.switch(Key::AllowReadable)?;
     let (identity, enrolled) = identity(&args.as_shown(), &endpoint, &state, allow_readable_key).await?;
     // An enrolled agent's certificate is its token.

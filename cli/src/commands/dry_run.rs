@@ -126,7 +126,7 @@ fn words(one: &v1::Foreseen) -> String {
         "answer" => return format!("answer with the stored engine {key}"),
         "join" if !one.job.is_empty() => return format!("join job {}", one.job),
         "measure" => format!("measure the stored engine {key}"),
-        "build" => "build".to_owned(),
+        "build" | "compile" => one.would.clone(),
         "fail" => "fail, as it is known to".to_owned(),
         "refuse" => "be refused".to_owned(),
         "block" => "wait".to_owned(),

@@ -11,7 +11,7 @@ use crate::{
 };
 use planforge_client::Endpoint;
 use planforge_proto::{ErrorCode, v1, view::JobView};
-use planforge_types::BuildSpec;
+use planforge_types::{BuildSpec, Sku};
 use std::{collections::BTreeMap, path::PathBuf};
 
 #[derive(Debug, clap::Args)]
@@ -41,6 +41,13 @@ pub struct Args {
     /// Begin only when this job, or every job of this request, has succeeded; skip these jobs if it does not (repeatable)
     #[arg(long, value_name = "JOB|REQUEST")]
     needs: Vec<String>,
+    /// Build for a processor without measuring: 'planforge bench PLAN --on SKU', or a build later, measures. For NVIDIA
+    /// devices, compile kernels without the device, for builds that --needs this job
+    #[arg(long, conflicts_with_all = ["compile_first", "clone"])]
+    compile_only: bool,
+    /// NVIDIA devices: compile kernels on another host first, so that the device only times and decides
+    #[arg(long, conflicts_with_all = ["dry_run", "clone"])]
+    compile_first: bool,
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
@@ -77,13 +84,58 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         if request.skus.is_empty() {
             request.skus = request::skus_of_this_host(farm).await?;
         }
+        if args.compile_only {
+            request = compiling(&request);
+        }
         if args.dry_run {
             dry_run(context, farm, &request, &files).await
         } else {
+            if args.compile_first {
+                request.needs.push(compile_first(context, farm, &request, &files).await?);
+            }
             let told = Told { typed, page: page(context, farm).await? };
             submit(context, farm, &request, &files, &told, args.wait.then_some(args.patience)).await
         }
     }))
+}
+
+/// The same engines, compiled and no more.
+fn compiling(request: &v1::SubmitRequest) -> v1::SubmitRequest {
+    v1::SubmitRequest {
+        idempotency_key: ulid::Ulid::generate().to_string(),
+        kind: v1::JobKind::Compile.into(),
+        ..request.clone()
+    }
+}
+
+/// Submits what can be compiled without the device of `request`; returns what that is to need.
+async fn compile_first(
+    context: &Context<'_>,
+    farm: &Farm,
+    request: &v1::SubmitRequest,
+    files: &LocalFiles,
+) -> Result<String, Failure> {
+    let is_cpu = |sku: &String| sku.parse::<Sku>().is_ok_and(|sku| sku.is_cpu());
+    if request.skus.iter().any(is_cpu) {
+        return Err(Failure::usage("an engine for a processor is compiled on it: nothing can be done before")
+            .hint("leave --compile-first out, or name NVIDIA devices alone"));
+    }
+    // Of several, each build would wait for what is compiled for all.
+    if request.skus.len() != 1 || request.models.len() != 1 {
+        return Err(Failure::usage("--compile-first is for one model and one device kind at a time")
+            .hint("run it for each of them"));
+    }
+    let ahead = v1::SubmitRequest {
+        eval_digest: String::new(),
+        builds: 1,
+        measure: None,
+        refresh_disturbed: false,
+        ..compiling(request)
+    };
+    let reply = request::submit(context, farm, &ahead, files).await?;
+    let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.as_str()).collect();
+    context.printer.note(&format!("compiles first, without the device: {}", ids.join(" ")));
+    Ok(reply.request_id)
 }
 
 /// An earlier job as the template of a request.

@@ -87,7 +87,11 @@ fn build(context: &Context<'_>, device: &DiscoveredDevice, toolchain: &Toolchain
         WorkEvent::Failed { class, message, hint } => {
             report = Err(BackendError::new(class, message).with_hint(hint).into());
         }
-        WorkEvent::Built { .. } | WorkEvent::WindowBegin | WorkEvent::WindowEnd => {}
+        WorkEvent::Built { .. }
+        | WorkEvent::WindowBegin
+        | WorkEvent::WindowEnd
+        | WorkEvent::Compiled { .. }
+        | WorkEvent::Prepared { .. } => {}
     };
     // Nothing is uploaded.
     let mut upload = || -> io::Result<()> { Ok(()) };
@@ -126,6 +130,7 @@ fn order(
         scratch: scratch.to_owned(),
         cache: None,
         cache_origin: None,
+        prepared: None,
         ceilings: None,
         oracles: None,
         plan: None,

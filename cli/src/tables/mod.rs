@@ -119,6 +119,10 @@ fn plain_state(job: &v1::Job) -> String {
             format!("{name}: {}{}", job.waiting_reason, foretold(job))
         }
         Succeeded if job.cached => "cached".into(),
+        Succeeded if job.kind() == v1::JobKind::Compile && !job.plan_digest.is_empty() => "built, not measured".into(),
+        Succeeded if job.kind() == v1::JobKind::Compile => {
+            format!("compiled ahead: {}", bytes(job.prepared_bytes))
+        }
         Succeeded if !job.accurate && !job.report_json.is_empty() => "succeeded, inaccurate".into(),
         _ => name,
     }
@@ -225,6 +229,7 @@ pub fn devices(devices: &[v1::Device], embedded: bool) -> String {
         if toolchains.is_empty() {
             toolchains.push("none: builds nothing".into());
         }
+        toolchains.extend(device.prepares_json.iter().map(|json| format!("compiles ahead for {}", toolchain(json))));
         for sku in &device.skus {
             rows.add_row([
                 device.agent.clone(),
@@ -327,7 +332,10 @@ pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
     for (index, engine) in engines.iter().enumerate() {
         let figures = figures(&engine.report_json);
         is_marked |= figures.wholly_disturbed().is_some();
-        let [median, throughput] = headline(&figures);
+        let [median, throughput] = match engine.unmeasured {
+            true => ["not measured".to_owned(), "-".to_owned()],
+            false => headline(&figures),
+        };
         let named =
             [model_name(engine.model.as_ref()).to_owned(), engine.sku.clone(), toolchain(&engine.toolchain_json)];
         let specs = told.iter().map(|(_, cells)| cells.get(index).cloned().unwrap_or_default());

@@ -270,9 +270,7 @@ impl Farm {
             }
             Ok(other) => {
                 let name = other.as_str_name().trim_start_matches("JOB_KIND_").to_lowercase();
-                return Err(invalid(format!(
-                    "this coordinator runs no {name} jobs, only {KINDS} jobs"
-                )));
+                return Err(invalid(format!("this coordinator runs no {name} jobs, only {KINDS} jobs")));
             }
             Err(_) => {
                 let message = format!("this coordinator does not know job kind {}", request.kind);

@@ -77,7 +77,7 @@ fn as_submitted(job: v1::Job) -> v1::SubmitRequest {
         priority: job.priority,
         allow_inaccurate: job.allow_inaccurate,
         eval_digest: job.eval_digest,
-        kind: if benchmark { v1::JobKind::Benchmark } else { v1::JobKind::Build }.into(),
+        kind: job.kind,
         plan_digest: if benchmark { job.plan_digest } else { String::new() },
         builds: job.builds,
         measure: job.measure,

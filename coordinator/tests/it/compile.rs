@@ -36,7 +36,10 @@ fn gpu() -> v1::Device {
 }
 
 fn processor(prepares: &[&str]) -> v1::Device {
-    v1::Device { prepares_json: prepares.iter().map(|text| (*text).into()).collect(), ..device("cpu0", SKU, "native 1") }
+    v1::Device {
+        prepares_json: prepares.iter().map(|text| (*text).into()).collect(),
+        ..device("cpu0", SKU, "native 1")
+    }
 }
 
 async fn join(farm: &Farm, hello: v1::Hello) -> Agent {
@@ -105,7 +108,8 @@ async fn a_build_is_given_what_was_prepared_while_its_device_was_away() {
     drop(away);
     let mut host = join(&farm, hello("host", vec![processor(&[NVRTC])])).await;
     let ahead = submit(&farm, compile(model(&blobs, "m"), "t4")).await;
-    let asked = v1::SubmitRequest { skus: vec!["t4".into()], needs: vec![ahead.id.clone()], ..request(model(&blobs, "m")) };
+    let asked =
+        v1::SubmitRequest { skus: vec!["t4".into()], needs: vec![ahead.id.clone()], ..request(model(&blobs, "m")) };
     let build = submit(&farm, asked.clone()).await;
     assert_eq!(state(&build), JobState::Blocked);
     let assign = host.assigned().await;

@@ -4,9 +4,9 @@ use crate::support::SKU;
 use planforge_coordinator::{
     auth::{Actor, Role},
     core::{
-        self, CacheRef, Cancel, Change, CoreConfig, Device, Engine, Failure, FinishedIn, FinishedOutcome, HelloIn, Input, Job,
-        JobId, JobRef, JobState, JoinedBy, LeaseRef, Lookup, Model, ModelFile, Need, Now, PlanRef, Prepared, Prioritize, Reply,
-        ReportIn, SessionId, State, Submit, SubmitWhat, Submitted, ToAgent, invariants,
+        self, CacheRef, Cancel, Change, CoreConfig, Device, Engine, Failure, FinishedIn, FinishedOutcome, HelloIn,
+        Input, Job, JobId, JobRef, JobState, JoinedBy, LeaseRef, Lookup, Model, ModelFile, Need, Now, PlanRef,
+        Prepared, Prioritize, Reply, ReportIn, SessionId, State, Submit, SubmitWhat, Submitted, ToAgent, invariants,
     },
     store::{MemStore, Store},
 };
@@ -255,9 +255,12 @@ impl World {
                     assert!(job.made_for.is_some() && lease.device.starts_with("cpu"), "{job:?} on {lease:?}");
                 }
                 if job.kind == core::JobKind::Build && job.sku.as_str() == "t4" {
-                    let prepared = |need: &&JobId| now(self.store.job(need)).unwrap().is_some_and(|need| {
-                        Prepared::of(&need).is_some_and(|made| made.model == job.model.digest && made.sku == job.sku)
-                    });
+                    let prepared = |need: &&JobId| {
+                        now(self.store.job(need)).unwrap().is_some_and(|need| {
+                            Prepared::of(&need)
+                                .is_some_and(|made| made.model == job.model.digest && made.sku == job.sku)
+                        })
+                    };
                     let given = job.needed.iter().any(|need| prepared(&need));
                     assert_eq!(job.prepared.is_some(), given, "{} and what {:?} prepared", job.id, job.needed);
                 }
@@ -271,9 +274,8 @@ impl World {
     }
 
     fn submit(&mut self, submit: &Op) {
-        let Op::Submit {
-            model, sku, force, wait, follow, priority, project, eval, builds, sweep, needs, compile
-        } = submit
+        let Op::Submit { model, sku, force, wait, follow, priority, project, eval, builds, sweep, needs, compile } =
+            submit
         else {
             return;
         };

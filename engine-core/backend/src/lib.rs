@@ -105,6 +105,30 @@ pub trait Compiler: Send + Sync {
         cancel: &Cancel,
     ) -> Result<CompiledPlan, BackendError>;
 
+    /// Toolchains for whose engines this backend prepares on this host what can be had without the device, which is
+    /// elsewhere: by the versions alone on which that rests. Whoever asks wants it done: libraries are opened for it.
+    fn prepares(&self) -> Vec<Toolchain> {
+        Vec::new()
+    }
+
+    /// Makes ready, in the file `into`, what a build of `request` takes on a device like the one that it describes. That
+    /// build is given it by [`Self::join_caches`], and takes of it only what is exactly its own.
+    ///
+    /// # Errors
+    ///
+    /// Of the class that says whose fault it is; of class *infrastructure* where this backend prepares nothing.
+    fn prepare(
+        &self,
+        request: &CompileRequest,
+        into: &Path,
+        events: &dyn Events,
+        cancel: &Cancel,
+    ) -> Result<(), BackendError> {
+        let _ = (into, events, cancel);
+        let (backend, sku) = (self.backend(), &request.sku);
+        Err(BackendError::infrastructure(format!("{backend} prepares nothing for {sku} without the device")))
+    }
+
     /// What engines of this backend for `sku` can never be measured by beside the usual, by the names of
     /// [`planforge_types::order::extras`]. Who asks for it is refused before anything is built.
     fn never_measures(&self, sku: &Sku) -> &'static [&'static str] {

@@ -1,8 +1,11 @@
 //! What candidates take to compile, done before any is timed, on all of the host's cores.
 
-use super::{Effort, Times, kernels_for, recalled, rounds};
+use super::{Effort, Times, recalled, rounds, target_of};
 use crate::{
-    codegen::candidates::after,
+    codegen::{
+        candidates::{after, own_kernels},
+        gemm,
+    },
     program::{Program, Work},
     runtime::{self, Device, End, RuntimeError, nvrtc_source},
     signature::signature,
@@ -49,8 +52,30 @@ pub(super) fn compile(
     known: &Times,
     effort: Effort,
 ) -> Result<(), RuntimeError> {
+    let (sources, works) = own_sources(target_of(device), program, known, effort);
+    let plans = works.iter().flat_map(|work| plans_of(device, program, work, effort));
+    // The slowest first, so that no thread is left with one at the end.
+    let kernels = sources.into_iter().filter(|source| !device.has_code(source)).map(Job::Kernel);
+    let jobs: Vec<Job> = plans.chain(kernels).collect();
+    for done in run(device, &jobs) {
+        match done {
+            Done::Kernel { source, code } => device.add_code(source, code),
+            Done::Plan { key, text } => device.add_library_plans([(key, text)]),
+        }
+    }
+    Ok(())
+}
+
+/// Sources of our own kernels that the steps of `program` whose times are not known may be computed by on such a device,
+/// and of those that it needs in any case; and what is to be found out, each once. Needs no device.
+pub fn own_sources(
+    target: gemm::Device,
+    program: &mut Program,
+    known: &Times,
+    effort: Effort,
+) -> (Vec<Source>, Vec<Work>) {
     let mut sources: BTreeMap<String, Source> = BTreeMap::new();
-    let mut plans = Vec::new();
+    let mut works = Vec::new();
     let mut seen = BTreeSet::new();
     for index in 0..program.steps.len() {
         let work = program.steps[index].work.clone();
@@ -65,21 +90,12 @@ pub(super) fn compile(
             continue;
         }
         let behind = (runtime::end(program, &work) == End::Kernel).then(|| after(&work)).flatten();
-        for generated in kernels_for(device, program, &work, effort).into_iter().chain(behind) {
+        for generated in own_kernels(target, program, &work, effort.tiles).into_iter().chain(behind) {
             sources.insert(generated.source.text.clone(), generated.source);
         }
-        plans.extend(plans_of(device, program, &work, effort));
+        works.push(work);
     }
-    // The slowest first, so that no thread is left with one at the end.
-    let kernels = sources.into_values().filter(|source| !device.has_code(source)).map(Job::Kernel);
-    let jobs: Vec<Job> = plans.into_iter().chain(kernels).collect();
-    for done in run(device, &jobs) {
-        match done {
-            Done::Kernel { source, code } => device.add_code(source, code),
-            Done::Plan { key, text } => device.add_library_plans([(key, text)]),
-        }
-    }
-    Ok(())
+    (sources.into_values().collect(), works)
 }
 
 /// Engines of a step that compile, as far as the effort goes.

@@ -26,6 +26,7 @@ use planforge_kernels_cuda::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+pub use ahead::own_sources;
 pub use late::waits;
 pub use streams::Streams;
 pub(crate) use streams::choose as choose_streams;
@@ -269,13 +270,17 @@ fn rounds(program: &Program, work: &Work, engine: &Engine) -> bool {
 
 /// Generated kernels that can compute a step here.
 fn kernels_for(device: &Device, program: &Program, work: &Work, effort: Effort) -> Vec<Generated> {
+    own_kernels(target_of(device), program, work, effort.tiles)
+}
+
+/// The device as the choice of kernels knows it.
+fn target_of(device: &Device) -> gemm::Device {
     let properties = device.gpu.properties();
-    let target = gemm::Device {
+    gemm::Device {
         capability: properties.arch.capability,
         sm_count: properties.sm_count,
         shared_block_bytes: properties.shared_block_bytes,
-    };
-    own_kernels(target, program, work, effort.tiles)
+    }
 }
 
 #[cfg(test)]

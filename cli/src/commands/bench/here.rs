@@ -270,6 +270,7 @@ impl Bench<'_> {
             scratch,
             cache: None,
             cache_origin: None,
+            prepared: None,
             ceilings: ceilings_folder(&self.context.settings),
             oracles: oracles_folder(&self.context.settings),
             plan: None,

@@ -111,6 +111,12 @@ impl Search<'_> {
                 tables::short(&engine.inputs_digest)
             ));
         }
+        if engine.unmeasured {
+            printer.warn(&format!(
+                "this engine is built, not measured: its outputs were checked, and nobody timed it; 'planforge bench {} --on {}' does",
+                engine.plan_digest, engine.sku
+            ));
+        }
         if engine.simulated {
             printer.warn("simulated: a scripted device built this, so it is no engine and its numbers mean nothing");
         }

@@ -59,9 +59,7 @@ impl State {
     /// Grants the free device its next job.
     fn serve(&mut self, device: &DeviceKey, now: Now, effects: &mut Effects) -> bool {
         let targets = self.targets_of(device);
-        let may = |id: &JobId| {
-            self.may_grant(id) && self.may_have_room(id, device) && self.may_be_beside(id, device)
-        };
+        let may = |id: &JobId| self.may_grant(id) && self.may_have_room(id, device) && self.may_be_beside(id, device);
         let Some(id) = self.queue.pick(targets.iter(), now.wall_ms, may) else { return false };
         self.grant(&id, device, now, effects);
         true

@@ -2,10 +2,10 @@
 
 use super::{
     ask::{Asked, expand},
+    flight::Flight,
     graph::named,
     judge::Verdict,
     model::{JobId, JobKind},
-    flight::Flight,
     state::{State, Submit},
 };
 use planforge_proto::ApiError;

@@ -3,8 +3,8 @@
 use super::{
     blob_refs::{BlobHolder, Held, Hold, Tenure},
     effects::Effects,
-    model::{Change, Job},
     flight::Flight,
+    model::{Change, Job},
     state::{Now, State},
 };
 use planforge_types::{Digest, EngineKey};

@@ -10,9 +10,9 @@
 
 use super::{
     effects::{Effects, ToAgent},
+    flight::flight_of,
     model::{Event, Job, JobId, JobKind, JobState},
     queue::{DeviceKey, Target},
-    flight::flight_of,
     state::{Hold, Ordered, State},
 };
 use planforge_types::order::BUILDS_MAX;

@@ -2,9 +2,9 @@
 
 use super::{
     ask::{Asked, Existing},
+    flight::Flight,
     known::Lookup,
     model::{EngineRef, Failure, Job, JobId, JobKind, PlanRef, Told},
-    flight::Flight,
     queue::Target,
     resolve::Unresolved,
     state::State,

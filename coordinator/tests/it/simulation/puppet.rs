@@ -48,7 +48,8 @@ impl Puppet {
     fn hello(&self) -> v1::Hello {
         let mut cpu = device("cpu0", "cpu-x86-64-v2", "native 1");
         cpu.skus.push(SKU.into());
-        let toolchain = |components: &str| format!(r#"{{"backend":"native","version":"1","components":{{{components}}}}}"#);
+        let toolchain =
+            |components: &str| format!(r#"{{"backend":"native","version":"1","components":{{{components}}}}}"#);
         if self.index == 0 {
             // It prepares for the GPU of the last one.
             cpu.prepares_json.push(toolchain(r#""cuda":"12.9""#));

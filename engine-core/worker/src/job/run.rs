@@ -2,7 +2,8 @@
 //!
 //! compile → verify → card → [`WorkEvent::Built`] → wait for the upload → measure → the rest → report →
 //! [`WorkEvent::Done`]. A benchmark starts at verify, with the plan it is given. Where an order asks for several
-//! builds, each is verified and measured, and the one kept is told, uploaded and measured anew (see `selection`). Whatever
+//! builds, each is verified and measured, and the one kept is told, uploaded and measured anew (see `selection`). An order
+//! that only compiles ends with the upload, one that prepares for a device elsewhere before anything is loaded. Whatever
 //! goes wrong on the way becomes one [`WorkEvent::Failed`] with the class that decides about a retry.
 
 use super::{
@@ -48,7 +49,8 @@ pub enum RunEnd {
 
 /// Runs `order` to its end.
 ///
-/// The last event is [`WorkEvent::Done`] or [`WorkEvent::Failed`]. `wait_continue` returns when the agent has uploaded
+/// The last event is [`WorkEvent::Done`] or [`WorkEvent::Failed`]; of an order that measures nothing
+/// [`WorkEvent::Compiled`] or [`WorkEvent::Prepared`]. `wait_continue` returns when the agent has uploaded
 /// the plan; an error from it means that the agent is gone. Log lines go to `tracing` with the target `attempt`.
 pub fn run(
     order: &WorkOrder,
@@ -71,7 +73,10 @@ pub fn run(
         })?;
         // Opened before anything touches the device, so that later processes on it are told from this one.
         let loss = Loss::default();
-        let telemetry = loss.watching(open_telemetry(&device));
+        // Nothing is watched of a device that is elsewhere.
+        let elsewhere = order.kind == WorkKind::Prepare;
+        let watched = DeviceFingerprint { gpu: device.gpu.clone().filter(|_| !elsewhere), ..device.clone() };
+        let telemetry = loss.watching(open_telemetry(&watched));
         let job = Job {
             order,
             compiler: &**compiler,
@@ -187,6 +192,15 @@ impl Job<'_> {
                 self.hand_over(&built, &mut phases, wait_continue)?;
                 self.measured(built, loaded, &mut *telemetry, &mut phases)?
             }
+            WorkKind::Compile => {
+                let built =
+                    self.phase("compile", &mut phases, || self.compile(&order.scratch, order.cache.as_deref()))?;
+                let loaded = self.accepted(&built, &mut phases)?;
+                self.hand_over(&built, &mut phases, wait_continue)?;
+                self.outlet.send(WorkEvent::Compiled { accurate: loaded.verdict.accurate });
+                return Ok(());
+            }
+            WorkKind::Prepare => return self.phase("compile", &mut phases, || self.prepare()),
             WorkKind::Benchmark => {
                 let built = self.given_plan()?;
                 let loaded = self.accepted(&built, &mut phases)?;
@@ -255,10 +269,19 @@ impl Job<'_> {
         self.loss.check()
     }
 
-    /// Builds into `scratch`; `cache` is updated in place.
-    pub fn compile(&self, scratch: &Path, cache: Option<&Path>) -> Result<Built, BackendError> {
+    /// Makes ready what a build elsewhere takes, on a device like the order's.
+    fn prepare(&self) -> Result<(), BackendError> {
+        let into = self.order.scratch.join("prepared");
+        let request = self.request(&self.order.scratch, None);
+        self.compiler.prepare(&request, &into, &CompileEvents(self.outlet), self.cancel)?;
+        let PlanRef { digest, bytes } = plan_ref(&into)?;
+        self.outlet.send(WorkEvent::Prepared { file: into, digest, bytes });
+        Ok(())
+    }
+
+    fn request(&self, scratch: &Path, cache: Option<&Path>) -> CompileRequest {
         let order = self.order;
-        let request = CompileRequest {
+        CompileRequest {
             model: order.model.clone(),
             model_digest: order.model_digest,
             sku: order.sku.clone(),
@@ -269,9 +292,21 @@ impl Job<'_> {
             cache: cache.map(Path::to_owned),
             calibration: order.calibration.clone(),
             plugins: order.plugins.clone(),
-        };
+        }
+    }
+
+    /// Builds into `scratch`; `cache` is updated in place.
+    pub fn compile(&self, scratch: &Path, cache: Option<&Path>) -> Result<Built, BackendError> {
+        let request = self.request(scratch, cache);
         self.compiler.check(&request)?;
+        // What was prepared elsewhere is no experience of earlier builds: without any the build is cold.
         let before = cache.and_then(cache_state);
+        if let (Some(cache), Some(prepared)) = (cache, &self.order.prepared) {
+            let joined = self.compiler.join_caches(&request.sku, cache, prepared);
+            if let Err(error) = joined {
+                log(&format!("what was prepared for this build cannot be used: {error}"));
+            }
+        }
         let began_ms = self.clock.now_ms();
         let compile = || self.compiler.compile(&request, &CompileEvents(self.outlet), self.cancel);
         let compiled = self.memory.of_build(compile)?;

@@ -193,6 +193,7 @@ impl Fixture {
             scratch: scratch.path().to_owned(),
             cache: None,
             cache_origin: None,
+            prepared: None,
             ceilings: None,
             oracles: None,
             plan: None,
@@ -465,4 +466,25 @@ fn cancelling_ends_the_job_before_its_next_step() {
     job.events = events;
     assert_eq!(end, RunEnd::Failed);
     assert!(job.failure().1.contains("cancelled") && !job.events.iter().any(|e| matches!(e, WorkEvent::WindowBegin)));
+}
+
+#[test]
+fn an_order_that_only_compiles_verifies_hands_over_and_measures_nothing() {
+    let mut job = Fixture::new();
+    job.order.kind = WorkKind::Compile;
+    assert_eq!(job.run(Fault::None), RunEnd::Succeeded);
+    assert!(job.was_built());
+    assert!(matches!(job.events.last(), Some(WorkEvent::Compiled { accurate: true })), "{:?}", job.events.last());
+    let measured = |event: &&WorkEvent| matches!(event, WorkEvent::WindowBegin | WorkEvent::Done { .. });
+    assert_eq!(job.events.iter().find(measured).map(|event| format!("{event:?}")), None);
+    // What is wrong is no engine, measured or not.
+    let mut wrong = Fixture::new();
+    wrong.order.kind = WorkKind::Compile;
+    assert_eq!(wrong.run(Fault::Offset(0.5)), RunEnd::Failed);
+    assert!(!wrong.was_built());
+    // This backend makes nothing ready for a device elsewhere, and says so.
+    let mut elsewhere = Fixture::new();
+    elsewhere.order.kind = WorkKind::Prepare;
+    assert_eq!(elsewhere.run(Fault::None), RunEnd::Failed);
+    assert!(elsewhere.failure().1.contains("without the device"), "{:?}", elsewhere.failure());
 }

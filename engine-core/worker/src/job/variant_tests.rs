@@ -249,6 +249,7 @@ impl Fixture {
             scratch: scratch.path().to_owned(),
             cache: Some(scratch.path().join("cache")),
             cache_origin: None,
+            prepared: None,
             ceilings: None,
             oracles: None,
             limit_ms: 0,
