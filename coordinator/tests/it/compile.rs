@@ -80,7 +80,7 @@ async fn an_engine_is_built_first_and_measured_by_whoever_asks_for_figures() {
     assert!(unmeasured.unmeasured && unmeasured.plan_digest == told.plan_digest, "{unmeasured:?}");
     let assign = agent.assigned().await;
     let measured = assign.job.clone().unwrap();
-    assert_eq!((measured.id, measured.kind()), (wanted.id.clone(), JobKind::Benchmark), "nothing is built again");
+    assert_eq!((&measured.id, measured.kind()), (&wanted.id, JobKind::Benchmark), "nothing is built again");
     assert_eq!(measured.plan_digest, told.plan_digest);
     // As a coordinator finds it that is started again meanwhile.
     drop(farm);
