@@ -7,8 +7,8 @@ use crate::commands::{
 use crate::{
     commands::{
         agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines,
-        events, fetch, gc, history, jobs, login, logs, man_pages, open, pins, plugins, priority, projects, report,
-        requests, retry, share, submit, sync, watch,
+        events, fetch, gc, history, jobs, login, logs, man_pages, open, pins, plugins, priority, projects, refresh,
+        report, requests, retry, share, submit, sync, watch,
     },
     examples, failure,
     settings::{self, Key, Layer},
@@ -144,6 +144,8 @@ pub enum Command {
     Cancel(cancel::Args),
     /// Change how urgent waiting jobs are
     Priority(priority::Args),
+    /// Build engines again that are stale or outdated
+    Refresh(refresh::Args),
     /// Try the failed and skipped jobs of a request again
     Retry(retry::Args),
     /// Bring finished engines here, verified: those that are locked, or a model's newest

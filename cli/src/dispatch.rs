@@ -8,8 +8,8 @@ use crate::{
     cli::{Cli, Command},
     commands::{
         agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines,
-        events, fetch, gc, history, jobs, login, logs, man_pages, open, pins, plugins, priority, projects, report,
-        requests, retry, share, submit, sync, watch,
+        events, fetch, gc, history, jobs, login, logs, man_pages, open, pins, plugins, priority, projects, refresh,
+        report, requests, retry, share, submit, sync, watch,
     },
     context::Context,
     failure::Failure,
@@ -69,6 +69,7 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Logs(args) => context.block_on(logs::run(&context, args)),
         Command::Cancel(args) => context.block_on(cancel::run(&context, args)),
         Command::Priority(args) => context.block_on(priority::run(&context, args)),
+        Command::Refresh(args) => context.block_on(refresh::run(&context, args)),
         Command::Devices(args) => context.block_on(devices::run(&context, args)),
         Command::Agents(args) => context.block_on(agents::run(&context, args)),
         Command::Projects(args) => context.block_on(projects::run(&context, args)),

@@ -88,6 +88,14 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("watch", &["planforge watch", "planforge watch nnbhxwhshg30"]),
     ("logs", &["planforge logs nnbhxwhshg30", "planforge logs -f nnbhxwhshg30"]),
     ("cancel", &["planforge cancel nnbhxwhshg30 --reason 'wrong shapes'"]),
+    (
+        "refresh",
+        &[
+            "planforge refresh --dry-run  # which engines are stale, and why",
+            "planforge refresh --older-than 30d --sku t4 --wait",
+            "planforge refresh digits.onnx --reason toolchain --slower-percent 2",
+        ],
+    ),
     ("priority", &["planforge priority nnbhxwhshg30 --to 10", "planforge priority nnbhxwhshg30 7q2v --to -5"]),
     ("retry", &["planforge retry nnbhxwhshg30 --wait"]),
     (

@@ -245,6 +245,9 @@ pub struct Job {
     pub prepared_digest: ::prost::alloc::string::String,
     #[prost(uint64, tag = "45")]
     pub prepared_bytes: u64,
+    /// of a canary: the engine that it is held against; else empty
+    #[prost(string, tag = "46")]
+    pub canary_plan: ::prost::alloc::string::String,
 }
 /// When a job will likely have begun and ended.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -811,6 +814,86 @@ pub struct SubmitRequest {
     /// jobs all count. Where one of them ends otherwise these are skipped.
     #[prost(string, repeated, tag = "19")]
     pub needs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// of a request for one engine; absent: none
+    #[prost(message, optional, tag = "20")]
+    pub canary: ::core::option::Option<Canary>,
+}
+/// A job that succeeds only where its engine is shown to be not slower than another.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Canary {
+    /// of the engine that it is held against
+    #[prost(string, tag = "1")]
+    pub plan_digest: ::prost::alloc::string::String,
+    /// by which its median may be slower
+    #[prost(double, tag = "2")]
+    pub slower_percent: f64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RefreshRequest {
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+    /// names, or beginnings of digests; none: all
+    #[prost(string, repeated, tag = "2")]
+    pub models: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// none: all
+    #[prost(string, repeated, tag = "3")]
+    pub skus: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// toolchain, driver, model, disturbed, unmeasured, age; none: all
+    #[prost(string, repeated, tag = "4")]
+    pub reasons: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// last measured longer ago; 0: age is no reason
+    #[prost(uint64, tag = "5")]
+    pub older_than_s: u64,
+    /// that a canary may be slower; 0: 5
+    #[prost(double, tag = "6")]
+    pub slower_percent: f64,
+    #[prost(bool, tag = "7")]
+    pub no_canary: bool,
+    /// tell what is stale; submit nothing
+    #[prost(bool, tag = "8")]
+    pub dry_run: bool,
+}
+/// An engine that is stale: the newest of its model's name, device kind, spec and backend.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RefreshedCell {
+    /// without its report
+    #[prost(message, optional, tag = "1")]
+    pub engine: ::core::option::Option<Engine>,
+    /// by name
+    #[prost(string, repeated, tag = "2")]
+    pub reasons: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// in words, one for each reason
+    #[prost(string, repeated, tag = "3")]
+    pub details: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// that it would be built with now; empty: none is known
+    #[prost(string, tag = "4")]
+    pub toolchain_json: ::prost::alloc::string::String,
+    /// goes first, and is held against the engine of before
+    #[prost(bool, tag = "5")]
+    pub canary: bool,
+    /// is built where that succeeds
+    #[prost(bool, tag = "6")]
+    pub follows_canary: bool,
+    /// that builds it again; empty in a dry run, and where it is refused
+    #[prost(string, tag = "7")]
+    pub job: ::prost::alloc::string::String,
+    /// that job was there before
+    #[prost(bool, tag = "8")]
+    pub under_way: bool,
+    /// why it cannot be built again now; empty: it can
+    #[prost(string, tag = "9")]
+    pub refusal: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RefreshReply {
+    #[prost(message, repeated, tag = "1")]
+    pub cells: ::prost::alloc::vec::Vec<RefreshedCell>,
+    /// engines
+    #[prost(uint64, tag = "2")]
+    pub looked_at: u64,
+    /// there are more than one call looks at
+    #[prost(bool, tag = "3")]
+    pub more: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SubmitReply {
@@ -1908,6 +1991,27 @@ pub mod farm_client {
             req.extensions_mut().insert(GrpcMethod::new("planforge.v1.Farm", "DryRun"));
             self.inner.unary(req, path, codec).await
         }
+        /// Finds engines that are stale or outdated, and has them built again.
+        pub async fn refresh(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RefreshRequest>,
+        ) -> std::result::Result<tonic::Response<super::RefreshReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/Refresh",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("planforge.v1.Farm", "Refresh"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn list_jobs(
             &mut self,
             request: impl tonic::IntoRequest<super::ListJobsRequest>,
@@ -2870,6 +2974,11 @@ pub mod farm_server {
             &self,
             request: tonic::Request<super::SubmitRequest>,
         ) -> std::result::Result<tonic::Response<super::DryRunReply>, tonic::Status>;
+        /// Finds engines that are stale or outdated, and has them built again.
+        async fn refresh(
+            &self,
+            request: tonic::Request<super::RefreshRequest>,
+        ) -> std::result::Result<tonic::Response<super::RefreshReply>, tonic::Status>;
         async fn list_jobs(
             &self,
             request: tonic::Request<super::ListJobsRequest>,
@@ -3323,6 +3432,49 @@ pub mod farm_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DryRunSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/Refresh" => {
+                    #[allow(non_camel_case_types)]
+                    struct RefreshSvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::RefreshRequest>
+                    for RefreshSvc<T> {
+                        type Response = super::RefreshReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RefreshRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::refresh(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RefreshSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

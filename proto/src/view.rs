@@ -9,7 +9,9 @@ mod history;
 mod shares;
 
 pub use admin::{AuditView, CollectedView, ProjectView};
-pub use declared::{DeclarationView, DeclareView, DeclaredCellView, DeclaredSpecView, PinView};
+pub use declared::{
+    DeclarationView, DeclareView, DeclaredCellView, DeclaredSpecView, PinView, RefreshView, RefreshedView,
+};
 pub use history::{EventView, RequestView, request_state_from_name, request_state_name};
 pub use shares::ShareView;
 
@@ -437,6 +439,9 @@ pub struct JobView {
     pub prepared_digest: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepared_bytes: Option<u64>,
+    /// Of a canary: plan of the engine that it is held against.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary_plan: Option<String>,
 }
 
 /// When a job will likely have begun and ended.
@@ -510,6 +515,7 @@ impl From<v1::Job> for JobView {
             eta: job.eta.map(Into::into),
             prepared_digest: some_text(job.prepared_digest),
             prepared_bytes: some_number(job.prepared_bytes),
+            canary_plan: some_text(job.canary_plan),
         }
     }
 }
@@ -646,6 +652,17 @@ pub struct SubmitView {
     pub tags: Vec<String>,
     /// Jobs that must succeed before any of this is decided, or requests, whose jobs all count.
     pub needs: Vec<String>,
+    /// What the engine is held against before its job succeeds.
+    pub canary: Option<CanaryView>,
+}
+
+/// The engine that another is to be not slower than.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CanaryView {
+    pub plan_digest: String,
+    /// By which its median may be slower.
+    pub slower_percent: f64,
 }
 
 impl TryFrom<SubmitView> for v1::SubmitRequest {
@@ -661,7 +678,9 @@ impl TryFrom<SubmitView> for v1::SubmitRequest {
         if specs_json.is_empty() {
             specs_json.push("{}".into());
         }
+        let canary = |CanaryView { plan_digest, slower_percent }| v1::Canary { plan_digest, slower_percent };
         Ok(Self {
+            canary: view.canary.map(canary),
             idempotency_key: view.idempotency_key,
             project: view.project,
             models: view.models.into_iter().map(Into::into).collect(),

@@ -11,7 +11,7 @@ use crate::{
 use planforge_coordinator::{
     blobs::ScrubOptions,
     farm::FarmConfig,
-    server::{self, AgentCertificates, CERTIFICATE_LIFE, Coordinator, CoordinatorConfig, StartError},
+    server::{self, AgentCertificates, CERTIFICATE_LIFE, Coordinator, CoordinatorConfig, RefreshSchedule, StartError},
     tls::TlsFiles,
 };
 use planforge_types::{Digest, open_files};
@@ -109,6 +109,13 @@ pub struct ListenArgs {
     /// GiB that all engines together may take; those that were used longest ago go first; 0: as many as the disk has
     #[arg(long, value_name = "GIB", default_value_t = 20, hide_short_help = true)]
     pub keep_gib: u64,
+    /// Look this often for engines that are stale or outdated and build them again, such as 1d; without it, only 'planforge
+    /// refresh' does
+    #[arg(long, value_name = "AGE", hide_short_help = true, value_parser = ages::parse)]
+    pub refresh_every: Option<u64>,
+    /// With --refresh-every: also engines that were last measured longer ago, such as 90d
+    #[arg(long, value_name = "AGE", hide_short_help = true, requires = "refresh_every", value_parser = ages::parse)]
+    pub refresh_older_than: Option<u64>,
     /// How others reach this coordinator, for the commands that the page shows
     #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
     pub public_url: String,
@@ -121,6 +128,9 @@ pub struct ListenArgs {
           value_parser = clap::value_parser!(u32).range(100..=3_600_000))]
     pub lease_ms: u32,
 }
+
+/// Looking more often would only find what is under way.
+const MINUTE_MS: u64 = 60_000;
 
 /// How long something is kept; `None`: for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +184,10 @@ impl ListenArgs {
             bytes_per_s: self.scrub_rate << 20,
             period: Duration::from_secs(self.scrub_days * DAY_S),
             ..ScrubOptions::default()
+        });
+        config.refresh = self.refresh_every.map(|every_ms| RefreshSchedule {
+            every: Duration::from_millis(every_ms.max(MINUTE_MS)),
+            older_than: self.refresh_older_than.map(Duration::from_millis),
         });
         config.blobs.copies = copies(folder.path(), &self.blobs_copy);
         config.farm.heartbeat_ms = self.heartbeat_ms;

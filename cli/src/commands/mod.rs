@@ -45,6 +45,7 @@ pub mod priority;
 #[cfg(feature = "local")]
 pub mod probe;
 pub mod projects;
+pub mod refresh;
 pub mod report;
 pub mod requests;
 pub mod retry;

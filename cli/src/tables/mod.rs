@@ -360,6 +360,30 @@ pub fn engines(engines: &[v1::Engine], now_ms: u64) -> String {
     explained(render(rows, &numeric), is_marked)
 }
 
+/// One row an engine that is stale.
+pub fn refreshed(cells: &[v1::RefreshedCell], dry_run: bool) -> String {
+    let mut rows = table(&["model", "sku", "toolchain", "why", "what"]);
+    for cell in cells {
+        let engine = cell.engine.clone().unwrap_or_default();
+        let what = match (cell.refusal.is_empty(), cell.job.as_str()) {
+            (false, _) => "refused".to_owned(),
+            (true, job) if cell.under_way => format!("under way: {job}"),
+            (true, job) if cell.canary => format!("goes first {job}").trim_end().to_owned(),
+            (true, job) if cell.follows_canary => format!("follows {job}").trim_end().to_owned(),
+            (true, _) if dry_run => "would be built".to_owned(),
+            (true, job) => job.to_owned(),
+        };
+        rows.add_row([
+            model_name(engine.model.as_ref()).to_owned(),
+            engine.sku.clone(),
+            toolchain(&engine.toolchain_json),
+            cell.details.join("; "),
+            what,
+        ]);
+    }
+    render(rows, &[])
+}
+
 /// One row an agent.
 pub fn agents(agents: &[v1::Agent], now_ms: u64) -> String {
     let mut rows = table(&["id", "name", "release", "state", "devices", "skus", "seen", "token"]);

@@ -284,6 +284,7 @@ pub(super) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
         eta: None,
         prepared_digest: job.prepared.map(|prepared| prepared.digest.to_string()).unwrap_or_default(),
         prepared_bytes: job.prepared.map_or(0, |prepared| prepared.size_bytes),
+        canary_plan: job.canary.as_ref().map(|canary| canary.plan.to_string()).unwrap_or_default(),
     }
 }
 

@@ -3,6 +3,7 @@
 mod agents;
 mod audit;
 mod binding;
+mod canary;
 pub mod clock;
 mod confine;
 mod convert;
@@ -26,6 +27,7 @@ mod plan_check;
 mod portability;
 mod priority;
 mod projects;
+mod refresh;
 mod reload;
 mod requests;
 mod seal;

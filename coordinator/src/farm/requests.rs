@@ -197,6 +197,13 @@ impl Farm {
             let message = "a compile job measures nothing; leave builds, test set and measurements out";
             return Err(invalid(message).with_hint("a build measures; it finds what was compiled"));
         }
+        let canary = match &request.canary {
+            None => None,
+            Some(_) if jobs != 1 || compile_only || !matches!(what, SubmitWhat::Build { .. }) => {
+                return Err(invalid("a canary is the build of one engine"));
+            }
+            Some(canary) => Some(super::canary::asked(canary)?),
+        };
         let (missing, unseen) = self.missing_blobs(actor, &what, eval.into_iter().chain(measure.files())).await?;
         let over_quota = self.over_bytes_quota(&project).await?.or(self.blobs().room_for_work().err());
         Ok(Submit {
@@ -216,6 +223,7 @@ impl Farm {
             eval,
             builds,
             measure,
+            canary,
             compile_only,
             needs,
             missing,
@@ -358,7 +366,12 @@ impl Farm {
 
     /// The report that is shown of a plan where the store answers: on its own SKU, the newest that has everything that was
     /// asked for, else the newest that compared and timed the same inputs.
-    async fn answering_report(&self, plan: Digest, sku: &str, asked: &Covered) -> Result<Option<Report>, ApiError> {
+    pub(super) async fn answering_report(
+        &self,
+        plan: Digest,
+        sku: &str,
+        asked: &Covered,
+    ) -> Result<Option<Report>, ApiError> {
         let (plan, sku) = (Some(plan), Some(sku.to_owned()));
         let filter = ReportFilter { plan, sku, limit: LIST_DEFAULT as usize, ..ReportFilter::default() };
         let mut found = self.timed("reports", self.store().reports(filter)).await?;

@@ -1,7 +1,7 @@
 //! One agent's stream: reads and checks what it says, hands it to the leader in order, and lets the leader's answers out.
 
 use super::{
-    Farm, Reply, convert,
+    Farm, Reply, canary, convert,
     gate::{self, HELLO_WITHIN_MS, Pass},
     leader::{Message, OUTBOX_MAX},
     plan_check,
@@ -333,6 +333,11 @@ async fn finished(farm: &Farm, message: &v1::Finished) -> Result<FinishedIn, Api
             },
             Err(reason) => problem = problem.or(Some((reason, NOT_UPLOADED))),
         }
+    }
+    let succeeds = matches!(finished.outcome, FinishedOutcome::Succeeded) && problem.is_none();
+    if succeeds && let Some(objection) = canary::objection(farm, &finished).await? {
+        // Measured again before it is given up: only the measurement may have been unlucky.
+        finished.outcome = FinishedOutcome::Failed(Failure::new(FailureClass::Unstable, objection, canary::HINT));
     }
     if let (Some((problem, hint)), FinishedOutcome::Succeeded) = (problem, &finished.outcome) {
         finished.outcome = FinishedOutcome::Failed(Failure::new(FailureClass::Infrastructure, problem, hint));

@@ -9,7 +9,7 @@ use axum::{
 };
 use planforge_proto::{
     v1,
-    view::{DeclarationView, DeclareView, PinView},
+    view::{DeclarationView, DeclareView, PinView, RefreshView, RefreshedView},
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -19,6 +19,7 @@ pub(super) fn routes() -> Router<App> {
         .route("/api/v1/pins", get(list_pins).post(pin_engines))
         .route("/api/v1/pins/remove", post(unpin_engines))
         .route("/api/v1/declarations", get(list_declarations).post(declare_engines))
+        .route("/api/v1/refresh", post(refresh))
 }
 
 #[derive(Default, Deserialize)]
@@ -90,4 +91,10 @@ async fn list_declarations(
 async fn declare_engines(State(app): State<App>, caller: Caller, JsonBody(body): JsonBody<DeclareView>) -> JsonAnswer {
     let reply = app.farm.declare_engines(&caller, body.into()).await?;
     Ok(Json(json!({ "declared_ms": reply.declared_ms })))
+}
+
+async fn refresh(State(app): State<App>, caller: Caller, JsonBody(body): JsonBody<RefreshView>) -> JsonAnswer {
+    let reply = app.farm.refresh(&caller, body.into()).await?;
+    let cells: Vec<RefreshedView> = reply.cells.into_iter().map(Into::into).collect();
+    Ok(Json(json!({ "cells": cells, "looked_at": reply.looked_at, "more": reply.more })))
 }

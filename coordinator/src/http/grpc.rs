@@ -379,6 +379,11 @@ impl FarmRpc for Rpc {
         Ok(Answer::new(self.app.farm.list_declarations(&actor, request.into_inner()).await?))
     }
 
+    async fn refresh(&self, request: Request<v1::RefreshRequest>) -> Result<Answer<v1::RefreshReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.refresh(&actor, request.into_inner()).await?))
+    }
+
     async fn collect_garbage(
         &self,
         request: Request<v1::CollectGarbageRequest>,

@@ -5,11 +5,13 @@
 //! and for how long, `doors` decides.
 
 mod connection;
+mod refresh;
 mod start;
 mod tidy;
 
 pub use crate::certificates::CERTIFICATE_LIFE;
 pub use crate::doors::{Budget, CONNECTIONS_MAX, FIRST_REQUEST_WITHIN, Places};
+pub use refresh::RefreshSchedule;
 pub use start::{AgentCertificates, Coordinator, CoordinatorConfig, StartError, admin_token_file, blob_file};
 
 use crate::{

@@ -11,7 +11,7 @@
 //! DATA/tidied             when what nobody needs any more was last taken away
 //! ```
 
-use super::{Listener, ServerLimits, is_loopback, serve, tidy::Tidy};
+use super::{Listener, RefreshSchedule, ServerLimits, is_loopback, refresh::Refresher, serve, tidy::Tidy};
 use crate::{
     app::Options,
     auth::{Actor, Proof},
@@ -83,6 +83,8 @@ pub struct CoordinatorConfig {
     pub blobs: LocalBlobsOptions,
     /// Look stored blobs through in the background; `None`: only when somebody asks for it.
     pub scrub: Option<ScrubOptions>,
+    /// Look for stale engines and build them again; `None`: only when somebody asks for it.
+    pub refresh: Option<RefreshSchedule>,
     pub limits: ServerLimits,
 }
 
@@ -101,6 +103,7 @@ impl CoordinatorConfig {
             farm: FarmConfig::default(),
             blobs: LocalBlobsOptions::default(),
             scrub: None,
+            refresh: None,
             limits: ServerLimits::default(),
         }
     }
@@ -297,6 +300,11 @@ impl Coordinator {
         let tidy = Tidy::new(farm.clone(), data_dir.join("tidied"));
         let (tidying, closed) = (tidy.clone(), closing.clone());
         tokio::spawn(async move { closed.run_until_cancelled(tidying.for_ever()).await });
+        if let Some(schedule) = config.refresh {
+            let refresher = Refresher { farm: farm.clone(), schedule, mark: data_dir.join("refreshed") };
+            let closed = closing.clone();
+            tokio::spawn(async move { closed.run_until_cancelled(refresher.for_ever()).await });
+        }
         if let Some(options) = config.scrub {
             let (blobs, closing) = (blobs.clone(), closing.clone());
             tokio::spawn(async move { blobs.keep_scrubbing(options, closing).await });

@@ -19,7 +19,7 @@ fn expected(method: &str) -> [Code; 6] {
         // Who only names a digest is asked for the bytes.
         "Submit" | "DryRun" => [Ok, Ok, Ok, Ok, No, Out],
         "ListJobs" | "ListRequests" | "ListEvents" | "ListEngines" | "ListReports" | "ListCaches" | "ListProjects"
-        | "ListPins" | "ListDeclarations" | "DeclareEngines" => [Ok, Ok, Ok, Ok, No, Out],
+        | "ListPins" | "ListDeclarations" | "DeclareEngines" | "Refresh" => [Ok, Ok, Ok, Ok, No, Out],
         "CreateShare" => [Ok, Gone, Ok, Ok, No, Out],
         "ListShares" => [Ok, Ok, Ok, Ok, No, Out],
         // There is none; what each ends is tried in `shares`.
@@ -140,6 +140,7 @@ async fn call(world: &World, client: &mut Client, who: Who, method: &str) -> Res
             client.declare_engines(v1::DeclareEnginesRequest::from(view)).await.map(words)
         }
         "ListDeclarations" => client.list_declarations(v1::ListDeclarationsRequest::default()).await.map(words),
+        "Refresh" => client.refresh(v1::RefreshRequest { dry_run: true, ..Default::default() }).await.map(words),
         "Scrub" => first(client.scrub(v1::ScrubRequest::default()).await).await,
         "Session" => session(world, who).await,
         other => panic!("{other} is not in the matrix: say how it is called"),

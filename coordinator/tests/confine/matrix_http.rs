@@ -98,6 +98,7 @@ fn expected(route: &str) -> [u16; 6] {
         | "GET /api/v1/pins"
         | "GET /api/v1/declarations"
         | "POST /api/v1/declarations"
+        | "POST /api/v1/refresh"
         | "GET /api/v1/projects" => [200, 200, 200, 200, 403, 401],
         "POST /api/v1/jobs" => [201, 200, 201, 201, 403, 401],
         "GET /api/v1/jobs/{id}" | "GET /api/v1/jobs/{id}/log" | "GET /api/v1/engines/find" => {
@@ -208,6 +209,7 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
         "POST /api/v1/declarations" => crate::world::declaration(world, who).to_string(),
         "POST /api/v1/pins" | "POST /api/v1/pins/remove" => serde_json::json!({ "plan_digests": [plan] }).to_string(),
         "POST /api/v1/jobs/{id}/priority" => r#"{"priority":3}"#.into(),
+        "POST /api/v1/refresh" => r#"{"dry_run":true}"#.into(),
         _ if method == "POST" => "{}".into(),
         _ => String::new(),
     };

@@ -639,6 +639,7 @@ fn asked(sku: u8, eval: bool, sweep: u8) -> Submit {
         eval: eval.then(|| Digest::of(b"labels")),
         builds: 1,
         measure: MeasureAsk { streams, ..MeasureAsk::default() },
+        canary: None,
         compile_only: false,
         needs: Vec::new(),
         missing: Vec::new(),

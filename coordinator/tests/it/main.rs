@@ -23,6 +23,7 @@ mod needs;
 mod pins;
 mod power_cut;
 mod refresh;
+mod refresh_stale;
 mod shares_store;
 mod simulation;
 mod store;

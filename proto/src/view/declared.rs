@@ -1,6 +1,6 @@
 //! What projects say should exist, and what they want kept.
 
-use super::{some_json, some_text};
+use super::{EngineView, some_json, some_text};
 use crate::v1;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -132,6 +132,63 @@ impl From<DeclareView> for v1::DeclareEnginesRequest {
             name: view.name,
             specs: view.specs.into_iter().map(spec).collect(),
             cells: view.cells.into_iter().map(cell).collect(),
+        }
+    }
+}
+
+/// What is to be built again; see `RefreshRequest` of the contract.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RefreshView {
+    pub project: String,
+    pub models: Vec<String>,
+    pub skus: Vec<String>,
+    pub reasons: Vec<String>,
+    pub older_than_s: u64,
+    pub slower_percent: f64,
+    pub no_canary: bool,
+    pub dry_run: bool,
+}
+
+impl From<RefreshView> for v1::RefreshRequest {
+    fn from(view: RefreshView) -> Self {
+        let RefreshView { project, models, skus, reasons, older_than_s, slower_percent, no_canary, dry_run } = view;
+        Self { project, models, skus, reasons, older_than_s, slower_percent, no_canary, dry_run }
+    }
+}
+
+/// An engine that is stale, and what becomes of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RefreshedView {
+    pub engine: EngineView,
+    /// By name: toolchain, driver, model, disturbed, unmeasured, age.
+    pub reasons: Vec<String>,
+    /// In words, one for each reason.
+    pub details: Vec<String>,
+    /// That it would be built with now.
+    pub toolchain: Option<Value>,
+    /// It goes first, and is held against the engine of before.
+    pub canary: bool,
+    /// It is built where the canary succeeds.
+    pub follows_canary: bool,
+    pub job: Option<String>,
+    /// The job was there before.
+    pub under_way: bool,
+    pub refusal: Option<String>,
+}
+
+impl From<v1::RefreshedCell> for RefreshedView {
+    fn from(cell: v1::RefreshedCell) -> Self {
+        Self {
+            engine: cell.engine.unwrap_or_default().into(),
+            reasons: cell.reasons,
+            details: cell.details,
+            toolchain: some_json(cell.toolchain_json),
+            canary: cell.canary,
+            follows_canary: cell.follows_canary,
+            job: some_text(cell.job),
+            under_way: cell.under_way,
+            refusal: some_text(cell.refusal),
         }
     }
 }

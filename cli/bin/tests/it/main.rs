@@ -1,5 +1,6 @@
 //! The real binary as people and scripts meet it: help, errors, exit codes, output.
 
+mod compile;
 mod credentials;
 mod errors;
 mod farm;

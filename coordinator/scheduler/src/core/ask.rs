@@ -1,7 +1,7 @@
 //! What a request asks for, one combination at a time, before anything is decided about it.
 
 use super::{
-    model::{Covered, Job, Model, PlanRef},
+    model::{Canary, Covered, Job, Model, PlanRef},
     state::{Submit, SubmitWhat},
     submit::JOBS_PER_REQUEST_MAX,
 };
@@ -26,6 +26,8 @@ pub(super) struct Asked {
     pub stale: Arc<BTreeSet<Digest>>,
     /// For a benchmark.
     pub existing: Option<Existing>,
+    /// What the engine is held against.
+    pub canary: Option<Canary>,
     /// Nothing is to be measured, or done on the device.
     pub compile_only: bool,
 }
@@ -66,6 +68,7 @@ impl Asked {
             covered: job.covered(),
             stale: Arc::new(job.replaces.into_iter().collect()),
             existing,
+            canary: job.canary.clone(),
             compile_only: job.kind == super::JobKind::Compile,
         })
     }
@@ -99,6 +102,7 @@ pub(super) fn expand(submit: &Submit) -> Result<Vec<Asked>, ApiError> {
         covered: Covered { eval: submit.eval, measure: submit.measure.clone() },
         stale: Arc::clone(&submit.disturbed_plans),
         existing: None,
+        canary: submit.canary.clone(),
         compile_only: submit.compile_only,
     };
     match &submit.what {

@@ -125,6 +125,10 @@ impl State {
         if asked.allow_inaccurate != other.allow_inaccurate || other.cancelling.is_some() {
             return false;
         }
+        // Whoever is held against another engine may fail where others would not.
+        if asked.canary != other.canary {
+            return false;
+        }
         // What is only compiled is measured by nobody.
         if other.kind == JobKind::Compile && !asked.compile_only {
             return false;

@@ -86,9 +86,9 @@ pub use foresee::{Foreseen, Foresight};
 pub use forget::Forget;
 pub use known::{Lookup, Stored};
 pub use model::{
-    Agent, ArtifactRef, Attempt, CacheRecord, CacheRef, Change, Covered, Device, Engine, EngineRef, Event, Failure,
-    Job, JobId, JobKind, JobState, JoinedBy, Model, ModelFile, Outcome, PlanRef, PluginRecord, Refusal, Report,
-    RequestRecord, TokenRecord, Told, Want,
+    Agent, ArtifactRef, Attempt, CacheRecord, CacheRef, Canary, Change, Covered, Device, Engine, EngineRef, Event,
+    Failure, Job, JobId, JobKind, JobState, JoinedBy, Model, ModelFile, Outcome, PlanRef, PluginRecord, Refusal,
+    Report, RequestRecord, TokenRecord, Told, Want,
 };
 pub use pins::{PinId, PinRecord};
 pub use priority::Prioritize;

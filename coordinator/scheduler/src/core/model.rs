@@ -277,6 +277,14 @@ pub struct ArtifactRef {
     pub size_bytes: u64,
 }
 
+/// What a job's engine is held against before the job succeeds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Canary {
+    pub plan: Digest,
+    /// By which the median may be slower.
+    pub slower_percent: f64,
+}
+
 /// A job with everything that was decided about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
@@ -349,6 +357,9 @@ pub struct Job {
     /// What a compile job prepared for a device elsewhere; of a build, what a job that it needed prepared for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepared: Option<CacheRef>,
+    /// It succeeds only where its engine is shown to be not slower than another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
     /// Of a compile job for a device elsewhere: such a device, as its agent described it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_for: Option<String>,
@@ -397,6 +408,7 @@ impl Job {
             accurate: false,
             cancelling: None,
             prepared: None,
+            canary: None,
             made_for: None,
         }
     }

@@ -11,7 +11,7 @@ use super::{
     invariants::{self, Patrol},
     known::{Known, Lookup},
     model::{
-        Agent, ArtifactRef, CacheRecord, CacheRef, Change, Covered, Device, Engine, Event, Failure, Job, JobId,
+        Agent, ArtifactRef, CacheRecord, CacheRef, Canary, Change, Covered, Device, Engine, Event, Failure, Job, JobId,
         JobState, JoinedBy, Model, Outcome, PlanRef, PluginRecord, Report, RequestRecord,
     },
     projects::ProjectRecord,
@@ -103,6 +103,8 @@ pub struct Submit {
     /// At least 1.
     pub builds: u32,
     pub measure: MeasureAsk,
+    /// Of a request for one engine.
+    pub canary: Option<Canary>,
     /// Of a build: without measuring, or without the device.
     pub compile_only: bool,
     /// Jobs that must succeed before any of the request's.

@@ -52,12 +52,13 @@ pub(super) async fn activity(app: &App, actor: &Actor, topic: &Topic) -> Result<
 }
 
 /// What scripts ask for: `coordinator/tests/page.rs` holds it to the routes that there are.
-pub(super) const ROUTES: [(&str, &str); 33] = [
+pub(super) const ROUTES: [(&str, &str); 34] = [
     ("GET /api/v1/info", "who you are to this coordinator, and its version"),
     (
         "GET /api/v1/jobs",
         "jobs: state, id, sku, model, request, tag, project, since_ms, until_ms, sort, reports, limit, cursor",
     ),
+    ("POST /api/v1/refresh", "stale engines, with why, built again; dry_run only tells"),
     ("POST /api/v1/jobs", "submits models for device kinds, specs and toolchains; Idempotency-Key is heeded"),
     ("GET /api/v1/jobs/{id}", "one job with its attempts and report"),
     ("POST /api/v1/jobs/{id}/cancel", "cancels it, or withdraws the caller's request for it"),

@@ -116,6 +116,7 @@ impl FarmRpc for Rpc {
         unpin_engines(v1::UnpinEnginesRequest) -> v1::UnpinEnginesReply;
         declare_engines(v1::DeclareEnginesRequest) -> v1::DeclareEnginesReply;
         list_declarations(v1::ListDeclarationsRequest) -> v1::ListDeclarationsReply;
+        refresh(v1::RefreshRequest) -> v1::RefreshReply;
         scrub(v1::ScrubRequest) -> Self::ScrubStream;
     }
 }
