@@ -165,9 +165,8 @@ impl Compiler for CudaCompiler {
             events.log(&format!("the tactic cache could not be kept: {error}"));
         }
         events.log(&format!("{} steps timed, {} known from the tactic cache", finished.timed, finished.known));
-        if finished.prepared > 0 {
-            events.log(&compiled_ahead(&finished));
-        }
+        let ahead = (finished.prepared > 0).then(|| compiled_ahead(&finished));
+        ahead.iter().for_each(|words| events.log(words));
 
         events.progress("write", 0.0, "");
         let properties = device.gpu.properties();
@@ -224,7 +223,7 @@ impl Compiler for CudaCompiler {
             "versions": manifest.versions,
         });
         events.progress("write", 1.0, "");
-        let ahead = (finished.prepared > 0).then(|| Finding::note("compiled-ahead", compiled_ahead(&finished)));
+        let ahead = ahead.map(|words| Finding::note("compiled-ahead", words));
         Ok(CompiledPlan { path, facts, findings: notes.iter().map(finding).chain(ahead).collect() })
     }
 
