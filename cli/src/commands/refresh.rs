@@ -57,11 +57,12 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     Farm::with(context, Need::Lasting, async |farm| {
         let reply = farm.rpc().refresh(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
         tell(context, &reply, args.dry_run)?;
-        let ids: Vec<String> = reply.cells.iter().map(|cell| cell.job.clone()).filter(|job| !job.is_empty()).collect();
+        let jobs: Vec<v1::Job> = reply.cells.iter().filter(|cell| !cell.job.is_empty()).map(named).collect();
+        let ids: Vec<String> = jobs.iter().map(|job| job.id.clone()).collect();
         let refused = reply.cells.iter().any(|cell| !cell.refusal.is_empty());
         let mut succeeded = !refused;
         if args.wait && !ids.is_empty() {
-            let jobs = Waiting::new(context.printer, &[]).finish(farm, &ids, args.patience).await?;
+            let jobs = Waiting::new(context.printer, &jobs).finish(farm, &ids, args.patience).await?;
             context.printer.data(&tables::jobs(&jobs, tables::now_ms()))?;
             succeeded &= wait::tell_failures(context.printer, &jobs);
         }
@@ -71,6 +72,12 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         if succeeded { Ok(()) } else { Err(Failure::jobs_failed()) }
     })
     .await
+}
+
+/// A cell's job, as far as is known of it before anybody looks.
+fn named(cell: &v1::RefreshedCell) -> v1::Job {
+    let engine = cell.engine.clone().unwrap_or_default();
+    v1::Job { id: cell.job.clone(), model: engine.model, sku: engine.sku, ..v1::Job::default() }
 }
 
 fn tell(context: &Context<'_>, reply: &v1::RefreshReply, dry_run: bool) -> Result<(), Failure> {

@@ -10,7 +10,8 @@ fn an_engine_is_built_not_measured_until_a_refresh_measures_it() {
     let world = World::new();
     let up = Up::start(&world);
     let sku = up.sku(&world);
-    let mut submit = up.command(&world, &["submit", "--sku", &sku, "--toolchain", "native", "--compile-only", "--wait"]);
+    let mut submit =
+        up.command(&world, &["submit", "--sku", &sku, "--toolchain", "native", "--compile-only", "--wait"]);
     let built = submit.arg(digits()).output().unwrap();
     assert!(built.status.success(), "{}", transcript(world.root(), &built));
     let table = String::from_utf8_lossy(&built.stdout);
