@@ -96,7 +96,9 @@ fn native_and_onnxruntime_stand_side_by_side() {
 fn told_or_disturbed(pair: &Value) {
     let reason = text(pair, "reason");
     match text(pair, "verdict") {
-        "cannot_tell" => assert!(["disturbed", "fast", "interval"].iter().any(|word| reason.contains(word)), "{pair:#}"),
+        "cannot_tell" => {
+            assert!(["disturbed", "fast", "interval"].iter().any(|word| reason.contains(word)), "{pair:#}")
+        }
         _ => assert!(pair["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{pair:#}"),
     }
 }

@@ -13,6 +13,7 @@
 
 use super::{
     effects::Effects,
+    graph::named,
     model::{CacheRef, Failure, Job, JobId, JobKind, JobState, Outcome},
     queue::{DeviceKey, Target},
     state::{FinishedIn, Now, State},
@@ -89,10 +90,10 @@ impl State {
 
     /// What of an agent's jobs may not run side by side, in words.
     pub(super) fn crowded(&self, agent: &str) -> Option<String> {
-        let held: Vec<&JobId> = self.busy_of(agent).map(|(_, id)| id).collect();
-        let compiles = |id: &&&JobId| self.jobs.get(**id).is_some_and(|job| job.kind == JobKind::Compile);
+        let held: Vec<JobId> = self.busy_of(agent).map(|(_, id)| id.clone()).collect();
+        let compiles = |id: &&JobId| self.jobs.get(*id).is_some_and(|job| job.kind == JobKind::Compile);
         let compile = held.iter().find(compiles).filter(|_| held.len() > 1)?;
-        Some(format!("{agent} holds {held:?} at once, of which {compile} compiles"))
+        Some(format!("agent {agent} holds {} at once, of which {compile} compiles", named(&held)))
     }
 
     /// An agent of before protocol 3 would refuse the kind.
