@@ -96,7 +96,7 @@ pub async fn grow(folder: &Path, size: Size, now_ms: u64, progress: impl Fn(&Gro
 /// An agent that is away, with one device.
 fn host(number: usize, skus: Vec<Sku>, now_ms: u64) -> Change {
     let device = Device {
-            prepares: Vec::new(),
+        prepares: Vec::new(),
         id: "dev0".into(),
         threads: if skus.iter().any(Sku::is_cpu) { 8 } else { 0 },
         skus,
