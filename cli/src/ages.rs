@@ -1,4 +1,4 @@
-//! Ages as people write them: `90s`, `30m`, `12h`, `3d`, `2w`.
+//! Ages as people write them: `90s`, `30m`, `12h`, `3d`, `2w`; and short times: `5ms`, `800us`.
 
 const UNITS_MS: [(char, u64); 5] =
     [('s', 1_000), ('m', 60_000), ('h', 3_600_000), ('d', 86_400_000), ('w', 7 * 86_400_000)];
@@ -15,9 +15,30 @@ pub fn parse(text: &str) -> Result<u64, String> {
     count.checked_mul(unit_ms).ok_or_else(none)
 }
 
+/// Milliseconds of a short time with its unit.
+///
+/// # Errors
+/// For a text that is none.
+pub fn milliseconds(text: &str) -> Result<f64, String> {
+    let units = [("us", 1e-3), ("ms", 1.0), ("s", 1e3)];
+    let read = units.into_iter().find_map(|(unit, factor)| {
+        let number: f64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
+        (number.is_finite() && number > 0.0).then_some(number * factor)
+    });
+    read.ok_or_else(|| format!("'{text}' is no time: a number with us, ms or s behind it, such as 5ms"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_times_have_units() {
+        assert_eq!([milliseconds("5ms"), milliseconds("800us"), milliseconds("1.5 s")], [Ok(5.0), Ok(0.8), Ok(1500.0)]);
+        for bad in ["", "5", "ms", "-1ms", "0ms", "nans", "5m"] {
+            assert!(milliseconds(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn ages_are_numbers_with_units() {

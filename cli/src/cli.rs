@@ -7,8 +7,8 @@ use crate::commands::{
 use crate::{
     commands::{
         agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines,
-        events, fetch, gc, history, jobs, login, logs, man_pages, open, pins, plugins, priority, projects, refresh,
-        report, requests, retry, share, submit, sync, watch,
+        events, fetch, gc, history, jobs, login, logs, man_pages, matrix, open, pins, plugins, priority, projects,
+        refresh, report, requests, retry, share, submit, sync, watch,
     },
     examples, failure,
     settings::{self, Key, Layer},
@@ -168,6 +168,8 @@ pub enum Command {
     Compare(compare::Args),
     /// Say which engine of a model is the best, of those that keep bounds
     Best(best::Args),
+    /// Show where plans built for one device kind may serve others
+    Matrix(matrix::Args),
     /// List devices, and the flag that names each
     Devices(devices::Args),
     /// List, drain, resume and forget agents

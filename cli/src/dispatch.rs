@@ -8,8 +8,8 @@ use crate::{
     cli::{Cli, Command},
     commands::{
         agents, audit, best, build, caches, cancel, check, compare, completions, config, devices, diff, engines,
-        events, fetch, gc, history, jobs, login, logs, man_pages, open, pins, plugins, priority, projects, refresh,
-        report, requests, retry, share, submit, sync, watch,
+        events, fetch, gc, history, jobs, login, logs, man_pages, matrix, open, pins, plugins, priority, projects,
+        refresh, report, requests, retry, share, submit, sync, watch,
     },
     context::Context,
     failure::Failure,
@@ -42,6 +42,7 @@ pub fn dispatch(parsed: Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Report(args) => context.block_on(report::run(&context, args)),
         Command::Compare(args) => compare::run(&context, args),
         Command::Best(args) => context.block_on(best::run(&context, args)),
+        Command::Matrix(args) => context.block_on(matrix::run(&context, args)),
         #[cfg(feature = "local")]
         Command::Inspect(args) => inspect::run(&context, args),
         #[cfg(feature = "local")]

@@ -53,6 +53,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "planforge submit model.onnx --sku t4,h100-sxm --wait",
             "planforge submit model.onnx --sku t4 --toolchain tensorrt=10.13 --toolchain tensorrt=11.1 --dry-run",
+            "planforge submit model.onnx --sweep threads=1,2,4 --sweep level=3,5 --baseline onnxruntime --wait  # a sweep",
             "planforge submit --clone nnbhxwhshg30 --threads 1  # the same again, but for what the flags say",
             "planforge submit decoder.onnx --sku t4 --needs nnbhxwhshg30  # once that has succeeded",
             "planforge submit model.onnx --sku cpu-x86-64-v3 --compile-only  # built, not measured",
@@ -156,6 +157,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge report nnbhxwhshg30 --artifacts traces/",
             "planforge report nnbhxwhshg30 h6f2ypze9gqk -o report.html",
             "planforge report report.json --format markdown",
+            "planforge report --request h6f2ypze9gqk -o sweep.html  # a sweep as one document",
         ],
     ),
     (
@@ -164,6 +166,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge compare nnbhxwhshg30 h6f2ypze9gqk",
             "planforge compare --model model.onnx --toolchain tensorrt=10.13 --toolchain tensorrt=11.1 --gate 5",
             "planforge compare new.json --baseline old.json --layers --gate p99=10 --gate size=0",
+            "planforge compare --model model.onnx --baseline-lock main --gate 5 --junit gate.xml  # against a branch's lock",
+            "planforge compare --request h6f2ypze9gqk --baseline-tag release=1.4 --gate t4:p99=10",
         ],
     ),
     (
@@ -172,6 +176,14 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge best model.onnx --p99 5ms  # the most items per second below that",
             "planforge best model.onnx --by cost --prices prices.toml --sku t4,l4,h100-sxm",
             "planforge best model.onnx --pareto",
+        ],
+    ),
+    (
+        "matrix",
+        &[
+            "planforge matrix model.onnx --sku a100-pcie-40gb,a100-sxm4-80gb --measure  # builds and measures what is missing",
+            "planforge matrix resnet50 bert yolo --sku t4,l4  # which kinds may stand for each other",
+            "planforge matrix model.onnx --sku t4,l4 -o portability.html",
         ],
     ),
     ("devices", &["planforge devices", "planforge devices --online --json"]),
@@ -210,6 +222,9 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "planforge bench model.cpu-x86-64-v3.plan --model model.onnx",
             "planforge bench model.onnx --baseline onnxruntime",
+            "planforge bench model.plan --rate 200/s --concurrency 2  # requests that arrive by themselves",
+            "planforge bench model.plan --objective p99=5ms  # the highest rate that keeps it",
+            "planforge bench model.plan --soak 30m  # what drifts, grows or is held down",
             "planforge bench model.t4.plan --on t4,h100-sxm",
         ],
     ),

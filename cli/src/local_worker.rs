@@ -10,12 +10,21 @@ use planforge_types::{
 };
 use std::{
     io::{self, BufRead as _, BufReader, Write as _},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     thread,
 };
 
-/// Runs `order` on `device` to its end and gives the report. The worker's log goes to standard error where `verbose`.
-pub fn run(printer: &Printer, order: &WorkOrder, device: &DeviceFingerprint, verbose: bool) -> Result<Report, Failure> {
+/// What a worker came to.
+#[derive(Debug)]
+pub struct Done {
+    pub report: Report,
+    /// The plan that it built, in the order's folder.
+    pub plan: Option<PathBuf>,
+}
+
+/// Runs `order` on `device` to its end. The worker's log goes to standard error where `verbose`.
+pub fn run(printer: &Printer, order: &WorkOrder, device: &DeviceFingerprint, verbose: bool) -> Result<Done, Failure> {
     let spinner = printer.spinner("starting");
     let result = start(order, device, verbose)
         .map_err(|error| Failure::new(ErrorCode::Internal, format!("cannot start a worker process: {error}")))
@@ -41,7 +50,7 @@ fn start(order: &WorkOrder, device: &DeviceFingerprint, verbose: bool) -> io::Re
         .spawn()
 }
 
-fn follow(mut child: Child, order: &WorkOrder, progress: &mut dyn FnMut(String)) -> Result<Report, Failure> {
+fn follow(mut child: Child, order: &WorkOrder, progress: &mut dyn FnMut(String)) -> Result<Done, Failure> {
     let broken = |error: io::Error| Failure::new(ErrorCode::Internal, format!("lost the worker process: {error}"));
     let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(Failure::new(ErrorCode::Internal, "the worker process has no pipes"));
@@ -54,7 +63,7 @@ fn follow(mut child: Child, order: &WorkOrder, progress: &mut dyn FnMut(String))
         input.write_all(b"\n")
     };
     let sent = send();
-    let mut report = None;
+    let (mut report, mut built) = (None, None);
     for line in BufReader::new(output).lines() {
         match serde_json::from_str(&line.map_err(broken)?) {
             Ok(WorkEvent::Progress { phase, fraction, detail }) => {
@@ -64,12 +73,9 @@ fn follow(mut child: Child, order: &WorkOrder, progress: &mut dyn FnMut(String))
             Ok(WorkEvent::Failed { class, message, hint }) => {
                 report = Some(Err(BackendError::new(class, message).with_hint(hint).into()));
             }
+            Ok(WorkEvent::Built { plan, .. }) => built = Some(plan),
             Ok(
-                WorkEvent::Built { .. }
-                | WorkEvent::WindowBegin
-                | WorkEvent::WindowEnd
-                | WorkEvent::Compiled { .. }
-                | WorkEvent::Prepared { .. },
+                WorkEvent::WindowBegin | WorkEvent::WindowEnd | WorkEvent::Compiled { .. } | WorkEvent::Prepared { .. },
             ) => {}
             Err(error) => {
                 return Err(Failure::new(
@@ -82,7 +88,7 @@ fn follow(mut child: Child, order: &WorkOrder, progress: &mut dyn FnMut(String))
     // Held open until here: its end tells the worker that nobody waits any more.
     drop(input);
     let status = child.wait().map_err(broken)?;
-    report.unwrap_or_else(|| {
+    report.map(|report| Ok(Done { report: report?, plan: built })).unwrap_or_else(|| {
         sent.map_err(broken)?;
         Err(Failure::new(ErrorCode::Internal, format!("the worker process ended with {status} and said nothing"))
             .hint("run it again with -v to see its log"))

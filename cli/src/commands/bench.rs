@@ -1,7 +1,8 @@
 //! `planforge bench`: measures a plan or what is built from a model: on this machine, as an agent would, without a farm;
-//! or a plan on devices of the farm.
+//! or a plan on devices of the farm; or how an engine does under load.
 
 mod here;
+mod load;
 mod on;
 
 use crate::{
@@ -73,6 +74,8 @@ pub struct Args {
     /// Write the baseline's report to this file
     #[arg(long, value_name = "FILE", requires = "baseline")]
     baseline_output: Option<PathBuf>,
+    #[command(flatten)]
+    load: load::LoadArgs,
 }
 
 /// Said of a plan that runs here although it was built on another kind of device.
@@ -87,5 +90,8 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         return Err(Failure::usage("--timeout is about waiting for the farm, with --on")
             .hint("--budget-s says how long a measurement here may take"));
     }
-    here::run(context, &args)
+    match args.load.is_asked() {
+        true => load::run(context, &args),
+        false => here::run(context, &args),
+    }
 }

@@ -1,6 +1,7 @@
 //! `planforge best`: which engine of a model answers a question, of all that were measured.
 
 use crate::{
+    ages,
     context::Context,
     failure::Failure,
     farm::{Farm, Need},
@@ -36,10 +37,10 @@ pub struct Args {
     #[arg(long, value_name = "GOAL", value_parser = goal, default_value = "throughput")]
     by: Goal,
     /// At most this median latency, such as 5ms or 800us
-    #[arg(long, value_name = "TIME", value_parser = time_ms)]
+    #[arg(long, value_name = "TIME", value_parser = ages::milliseconds)]
     median: Option<f64>,
     /// At most this 99th percentile, such as 5ms or 800us
-    #[arg(long, value_name = "TIME", value_parser = time_ms)]
+    #[arg(long, value_name = "TIME", value_parser = ages::milliseconds)]
     p99: Option<f64>,
     /// At least this many items per second
     #[arg(long, value_name = "PER_S")]
@@ -64,16 +65,6 @@ pub struct Args {
 fn goal(text: &str) -> Result<Goal, String> {
     let names = Goal::ALL.map(Goal::name).join(", ");
     Goal::ALL.into_iter().find(|goal| goal.name() == text).ok_or_else(|| format!("name one of {names}"))
-}
-
-/// Milliseconds of a time with its unit.
-fn time_ms(text: &str) -> Result<f64, String> {
-    let units = [("us", 1e-3), ("ms", 1.0), ("s", 1e3)];
-    let read = units.into_iter().find_map(|(unit, factor)| {
-        let number: f64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
-        (number.is_finite() && number > 0.0).then_some(number * factor)
-    });
-    read.ok_or_else(|| format!("'{text}' is no time: a number with us, ms or s behind it, such as 5ms"))
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
@@ -221,14 +212,6 @@ fn cells(place: usize, candidate: &Candidate, report: &Report, with_cost: bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_have_units() {
-        assert_eq!([time_ms("5ms"), time_ms("800us"), time_ms("1.5 s")], [Ok(5.0), Ok(0.8), Ok(1500.0)]);
-        for bad in ["", "5", "ms", "-1ms", "0ms", "nans", "5m"] {
-            assert!(time_ms(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn a_price_list_is_read_and_nonsense_is_named() {

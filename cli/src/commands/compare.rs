@@ -1,5 +1,9 @@
 //! `planforge compare`: reports side by side, with a verdict for every pair, and a gate for pipelines.
 
+mod baselines;
+mod junit;
+
+use super::diff::lock_of;
 use crate::{
     context::Context,
     failure::Failure,
@@ -17,8 +21,8 @@ use planforge_report::{
         gate::{self, Limit},
     },
 };
-use planforge_types::{Sku, ToolchainConstraint};
-use std::path::Path;
+use planforge_types::{Sku, ToolchainConstraint, durable};
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -40,6 +44,13 @@ pub struct Args {
     /// Compare every report with this one alone: a job, engine key, plan or its digest, or a report file
     #[arg(long, value_name = "REPORT")]
     baseline: Option<String>,
+    /// Compare every report with what the jobs of this tag measured of the same model on the same device kind
+    #[arg(long, value_name = "NAME[=VALUE]", conflicts_with = "baseline")]
+    baseline_tag: Option<String>,
+    /// Compare every report with the engine that this lock has of its model for its device kind: a lock file, or a branch
+    /// or other git revision whose engines.lock counts
+    #[arg(long, value_name = "LOCK|REVISION", conflicts_with_all = ["baseline", "baseline_tag"])]
+    baseline_lock: Option<String>,
     /// Show where engines spend their time differently, this many parts each [default: 10]
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10")]
     layers: Option<usize>,
@@ -47,16 +58,21 @@ pub struct Args {
     /// FIGURE is median, p99, throughput, memory, size or accuracy (in points); may be given several times
     #[arg(long, value_name = "[[SKU:]FIGURE=]PERCENT")]
     gate: Vec<Limit>,
+    /// With --gate: write every figure that was judged to this file, as JUnit has test results
+    #[arg(long, value_name = "FILE", requires = "gate")]
+    junit: Option<PathBuf>,
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let named: Vec<String> = args.baseline.iter().chain(&args.reports).cloned().collect();
-    let (found, own) = if !args.reports.is_empty() && reports::all_are_files(&named) {
+    let lock = args.baseline_lock.as_deref().map(lock_of).transpose()?;
+    let of_farm = lock.is_some() || args.baseline_tag.is_some();
+    let (found, own, precedents) = if !of_farm && !args.reports.is_empty() && reports::all_are_files(&named) {
         let base = args.baseline.iter().map(|name| newest_of_file(Path::new(name)));
         let read = base.chain(args.reports.iter().map(|name| reports::read_file(Path::new(name))));
         let found = read.collect::<Result<Vec<_>, _>>()?.concat();
         let own = context.block_on(async { Ok(portability::own_engines_at_hand(context, &found).await) })?;
-        (found, own)
+        (found, own, None)
     } else {
         let selection = selection(context, &args)?;
         context.block_on(Farm::with(context, Need::Answers, async |farm| {
@@ -66,11 +82,27 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             };
             found.extend(select(context, farm, &args, &selection).await?);
             let own = portability::own_engines(farm, &found).await?;
-            Ok((found, own))
+            let precedents = match (&lock, &args.baseline_tag) {
+                (Some(lock), _) => Some(baselines::of_lock(context, farm, lock, &found).await?),
+                (None, Some(tag)) => Some(baselines::of_tag(context, farm, tag).await?),
+                (None, None) => None,
+            };
+            Ok((found, own, precedents))
         }))?
     };
-    let scheme = if args.baseline.is_some() { Scheme::Baseline } else { Scheme::Groups };
-    let comparison = compare::compare_among(&found, &own, scheme).map_err(|error| Failure::usage(error.to_string()))?;
+    let (found, comparison) = match precedents {
+        Some(precedents) => {
+            let (reports, bases) = baselines::beside(found, &precedents);
+            let compared = compare::compare_each(&reports, &own, &bases);
+            (reports, compared)
+        }
+        None => {
+            let scheme = if args.baseline.is_some() { Scheme::Baseline } else { Scheme::Groups };
+            let compared = compare::compare_among(&found, &own, scheme);
+            (found, compared)
+        }
+    };
+    let comparison = comparison.map_err(|error| Failure::usage(error.to_string()))?;
     let comparison = if args.layers.is_some() { comparison.with_layers(&found) } else { comparison };
     let text = tables::comparison::render(&comparison, args.layers.unwrap_or_default());
     if args.gate.is_empty() {
@@ -78,6 +110,10 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         return context.printer.object(&comparison);
     }
     let gate = gate::judge(&comparison, &found, &args.gate);
+    if let Some(path) = &args.junit {
+        let junit = junit::of_gate(&gate, &comparison);
+        durable::write(path, junit.as_bytes()).map_err(|error| Failure::io("write", path, &error))?;
+    }
     context.printer.data(&format!("{text}\n{}", gate.render()))?;
     let mut document = serde_json::to_value(&comparison)
         .map_err(|e| Failure::new(ErrorCode::Internal, format!("cannot write the comparison as JSON: {e}")))?;

@@ -62,7 +62,7 @@ fn project() -> Result<Project, Failure> {
 }
 
 /// The lock in a file of that name, else of that revision.
-fn lock_of(name: &str) -> Result<Lock, Failure> {
+pub(super) fn lock_of(name: &str) -> Result<Lock, Failure> {
     let path = Path::new(name);
     if path.is_file() {
         let text = declared::read_text(path, planforge_fleet::lock::MAX_BYTES)?.unwrap_or_default();

@@ -36,6 +36,7 @@ pub mod jobs;
 pub mod login;
 pub mod logs;
 pub mod man_pages;
+pub mod matrix;
 pub mod open;
 #[cfg(feature = "local")]
 pub mod ops;

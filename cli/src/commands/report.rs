@@ -17,15 +17,25 @@ use planforge_report::{
     Report,
     compare::portability::{Portability, portability},
     schema::SCHEMA,
+    sweep::Sweep,
 };
 use planforge_types::shown;
 use std::path::{Path, PathBuf};
 
+/// What engines are held against where nobody says.
+const USUAL_BASELINE: &str = "onnxruntime";
+
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Jobs, engine keys, plan files or their digests, report files; several are shown beside each other
-    #[arg(value_name = "WHAT", required_unless_present = "schema")]
+    #[arg(value_name = "WHAT", required_unless_present_any = ["schema", "request"])]
     what: Vec<String>,
+    /// Every report of this request: what each axis of a sweep does, speed-ups over the baseline, the best points
+    #[arg(long, value_name = "ID", conflicts_with_all = ["what", "all", "artifacts"])]
+    request: Option<String>,
+    /// With --request: the backend that the others are held against; onnxruntime where the request has engines of it
+    #[arg(long, value_name = "BACKEND", requires = "request")]
+    baseline: Option<String>,
     /// Every measurement, newest first; only the newest by default, but all that a file holds
     #[arg(long)]
     all: bool,
@@ -39,7 +49,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print the JSON Schema of reports
-    #[arg(long, conflicts_with_all = ["what", "all", "artifacts", "format", "output"])]
+    #[arg(long, conflicts_with_all = ["what", "all", "artifacts", "format", "output", "request"])]
     schema: bool,
 }
 
@@ -49,7 +59,18 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         return context.printer.object(&serde_json::from_str::<serde_json::Value>(SCHEMA).unwrap_or_default());
     }
     let format = document::format(args.format, args.output.as_deref())?;
-    let (found, own) = if reports::all_are_files(&args.what) {
+    let (found, own) = if let Some(id) = &args.request {
+        Farm::with(context, Need::Answers, async |farm| {
+            let found = reports::of_request(context, farm, id, false).await?;
+            if found.is_empty() {
+                return Err(Failure::new(ErrorCode::NotFound, format!("no job of request {id} was measured yet"))
+                    .hint(format!("planforge jobs --request {id} says how they stand")));
+            }
+            let own = portability::own_engines(farm, &found).await?;
+            Ok((found.into_iter().map(Found::alone).collect::<Vec<_>>(), own))
+        })
+        .await?
+    } else if reports::all_are_files(&args.what) {
         let read = args.what.iter().map(|name| reports::read_file(Path::new(name)));
         let found: Vec<_> = read.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().map(Found::alone).collect();
         let own = portability::own_engines_at_hand(context, found.iter().map(|found| &found.report)).await;
@@ -71,15 +92,30 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let artifacts: Vec<Vec<ArtifactView>> =
         found.iter().map(|found| found.artifacts.iter().cloned().map(Into::into).collect()).collect();
     let reports: Vec<_> = found.into_iter().map(|found| found.report).collect();
-    let object = serde_json::json!({
+    let sweep = args.request.is_some().then(|| Sweep::of(&reports, baseline(&args, &reports).as_deref()));
+    let mut object = serde_json::json!({
         "reports": reports, "artifacts": artifacts, "portability": cells, "bounds": bounds, "advice": advice,
     });
+    if let Some(sweep) = &sweep {
+        object["sweep"] = serde_json::json!(sweep);
+    }
     if let Some(format) = format {
-        let document = document::render(format, &reports, &cells, &own, &object)?;
+        let document = document::render(format, &reports, &cells, &own, sweep.as_ref(), &object)?;
         return document::write(context, args.output.as_deref(), &document, &object);
     }
-    context.printer.data(&texts.join("\n"))?;
+    match &sweep {
+        // The children are many: what they say together comes first, each by itself where it is asked for.
+        Some(sweep) => context.printer.data(&tables::sweep::render(sweep, &reports))?,
+        None => context.printer.data(&texts.join("\n"))?,
+    }
     context.printer.object(&object)
+}
+
+/// The backend that the engines of a request are held against.
+fn baseline(args: &Args, reports: &[Report]) -> Option<String> {
+    let is = |report: &Report| report.toolchain.backend == USUAL_BASELINE;
+    let mixed = reports.iter().any(is) && !reports.iter().all(is);
+    args.baseline.clone().or_else(|| mixed.then(|| USUAL_BASELINE.to_owned()))
 }
 
 /// The reports that were asked for, and those of the engines that foreign plans among them are held against.

@@ -1,9 +1,11 @@
 //! From flags and model files to a request.
 
+pub mod axis;
 pub mod extras;
 pub mod models;
 
 use crate::{context::Context, failure::Failure, farm::Farm, lists, settings::Key, wait::Away};
+use axis::Axis;
 use extras::{Attached, ExtraArgs};
 use planforge_device::CpuLevel;
 use planforge_fleet::shapes;
@@ -67,6 +69,10 @@ pub struct RequestArgs {
     /// Native engines: refuse a model whose declared outputs contradict its nodes, which is a warning otherwise
     #[arg(long)]
     pub strict: bool,
+    /// One engine for every combination of values: precision, threads, workspace, level, hardware-compatibility,
+    /// version-compatible, batch (with --shapes) or option.NAME; repeat for several axes
+    #[arg(long, value_name = "AXIS=V,V,...", value_parser = Axis::parse)]
+    pub sweep: Vec<Axis>,
     /// Build spec as JSON, which other flags override; repeat for several engines
     #[arg(long = "spec", value_name = "FILE.json")]
     pub spec_files: Vec<PathBuf>,
@@ -188,7 +194,7 @@ impl RequestArgs {
                 }
             }
         }
-        Ok(specs)
+        axis::combinations(specs, &self.sweep)
     }
 
     /// `spec` with the flags that have one value.

@@ -4,10 +4,14 @@ pub mod advice;
 pub mod comparison;
 pub mod declared;
 pub mod history;
+#[cfg(feature = "local")]
+pub mod load;
+pub mod matrix;
 pub mod projects;
 pub mod report;
 pub mod shares;
 pub mod specs;
+pub mod sweep;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets::NOTHING};
 use planforge_proto::{v1, view};

@@ -9,6 +9,8 @@
 //! | [`html`] | the file: no network, no script, a policy that forbids both |
 //! | [`markdown`] | a comment of a pull request |
 //! | [`csv`] | one line a figure |
+//! | [`sweep`] | the reports of one request: speed-ups, axes, best points, before the reports themselves |
+//! | [`matrix`] | plans of one model built for and measured on several device kinds |
 //!
 //! A document says nothing that its reports do not hold: every number of it is one of the report's, or follows from the
 //! report's raw samples; a test derives them again.
@@ -18,7 +20,9 @@ pub mod csv;
 pub mod figure;
 pub mod html;
 pub mod markdown;
+pub mod matrix;
 pub mod record;
+pub mod sweep;
 
 use planforge_report::{
     Report,

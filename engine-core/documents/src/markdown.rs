@@ -45,7 +45,7 @@ pub fn render(dossier: &Dossier<'_>) -> String {
     out
 }
 
-fn table(columns: &[&str], numeric: &[usize], rows: &[Vec<String>]) -> String {
+pub(crate) fn table(columns: &[&str], numeric: &[usize], rows: &[Vec<String>]) -> String {
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let rule: Vec<String> =
         (0..columns.len()).map(|index| if numeric.contains(&index) { "---:" } else { "---" }.to_owned()).collect();
@@ -198,7 +198,7 @@ fn layers(report: &Report) -> String {
 }
 
 /// Words from a report: no markup, no mention of anybody, one line.
-fn words(text: &str) -> String {
+pub(crate) fn words(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in shown::line(text).chars() {
         match c {

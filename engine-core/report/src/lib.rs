@@ -17,9 +17,12 @@ pub mod gelu;
 mod given;
 pub mod history;
 mod layer;
+pub mod load;
+pub mod matrix;
 mod read;
 pub mod samples;
 pub mod schema;
+pub mod sweep;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

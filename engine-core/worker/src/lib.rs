@@ -3,11 +3,13 @@
 //! | module | holds |
 //! |---|---|
 //! | [`job`] | one order from beginning to end; several builds; what is measured besides |
+//! | [`load`] | an engine under load: rates, objectives, soaks |
 //! | [`measure`] | the benchmark as an experiment with a record |
 //! | [`verify`] | are a plan's outputs right? |
 //!
 //! Must not know: networks, databases, which backends there are.
 
 pub mod job;
+pub mod load;
 pub mod measure;
 pub mod verify;

@@ -29,9 +29,13 @@ use planforge_types::{
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 /// How long a measurement may take where nobody says.
 const USUAL_BUDGET_S: u64 = 30;
+
+/// The same of a model that is built to be put under load.
+const BUILT_BUDGET_MS: u64 = 1_000;
 
 /// A model's file and who it is.
 #[derive(Clone, Debug, Default)]
@@ -41,15 +45,52 @@ struct Subject {
     digest: Option<Digest>,
 }
 
+/// The device of this machine that a plan, or a model to be built, is measured on.
+pub(super) fn device_of(args: &Args, plan: Option<&PlanIdentity>) -> Result<DiscoveredDevice, Failure> {
+    match plan {
+        Some(plan) if plan.sku.is_cpu() => this_cpu(),
+        Some(plan) => this_gpu(Some(&plan.sku)),
+        None if args.gpu => this_gpu(None),
+        None => this_cpu(),
+    }
+}
+
+/// A plan that was built for as long as this is kept.
+#[derive(Debug)]
+pub(super) struct BuiltPlan {
+    pub path: PathBuf,
+    _scratch: TempDir,
+}
+
+/// Builds the model that was named; `None` where a plan was.
+pub(super) fn built_plan(context: &Context<'_>, args: &Args) -> Result<Option<BuiltPlan>, Failure> {
+    if backends::of_plan(&args.plan)?.is_some() {
+        return Ok(None);
+    }
+    let scratch = scratch()?;
+    let bench = Bench { context, args, device: device_of(args, None)?, scratch: scratch.path() };
+    let (order, _) = bench.model()?;
+    // What it is measured at by itself is not what is asked for.
+    let budget_ms = args.budget_s.map_or(BUILT_BUDGET_MS, |seconds| seconds * 1000);
+    let done = bench.work(&WorkOrder { measure_budget_ms: budget_ms, strict_measure_budget: true, ..order })?;
+    let path =
+        done.plan.ok_or_else(|| Failure::new(ErrorCode::Internal, "the worker built a plan and does not say where"))?;
+    Ok(Some(BuiltPlan { path, _scratch: scratch }))
+}
+
+pub(super) fn plan_digest(plan: &Path) -> Result<Digest, Failure> {
+    let (digest, _) = models::hash(plan)?;
+    digest.parse().map_err(|e| Failure::new(ErrorCode::Internal, format!("the digest of {}: {e}", plan.display())))
+}
+
+fn scratch() -> Result<TempDir, Failure> {
+    tempfile::tempdir().map_err(|e| Failure::io("create a folder in", &std::env::temp_dir(), &e))
+}
+
 pub fn run(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
-    let scratch = tempfile::tempdir().map_err(|e| Failure::io("create a folder in", &std::env::temp_dir(), &e))?;
+    let scratch = scratch()?;
     let plan = backends::of_plan(&args.plan)?.map(|compiler| compiler.identify(&args.plan)).transpose()?;
-    let device = match &plan {
-        Some(plan) if plan.sku.is_cpu() => this_cpu()?,
-        Some(plan) => this_gpu(Some(&plan.sku))?,
-        None if args.gpu => this_gpu(None)?,
-        None => this_cpu()?,
-    };
+    let device = device_of(args, plan.as_ref())?;
     let bench = Bench { context, args, device, scratch: scratch.path() };
     let (order, subject) = match plan {
         Some(plan) => bench.plan(plan)?,
@@ -109,7 +150,7 @@ fn as_json(document: &impl Serialize) -> Result<serde_json::Value, Failure> {
     serde_json::to_value(document).map_err(|e| no_json(&e))
 }
 
-fn no_json(error: &serde_json::Error) -> Failure {
+pub(super) fn no_json(error: &serde_json::Error) -> Failure {
     Failure::new(ErrorCode::Internal, format!("cannot write the report as JSON: {error}"))
 }
 
@@ -291,6 +332,10 @@ impl Bench<'_> {
     }
 
     fn measure(&self, order: &WorkOrder) -> Result<Report, Failure> {
+        Ok(self.work(order)?.report)
+    }
+
+    fn work(&self, order: &WorkOrder) -> Result<local_worker::Done, Failure> {
         local_worker::run(self.context.printer, order, &self.device.fingerprint, self.context.verbose > 0)
     }
 }

@@ -2,12 +2,13 @@
 
 use crate::{context::Context, failure::Failure};
 use clap::ValueEnum;
-use planforge_documents::{Dossier, csv, html, markdown};
+use planforge_documents::{Dossier, csv, html, markdown, sweep};
 use planforge_proto::ErrorCode;
 use planforge_report::{
     Report,
-    compare::{Scheme, compare_among, portability::Portability},
+    compare::{MAX_REPORTS, Scheme, compare_among, portability::Portability},
     format::bytes,
+    sweep::Sweep,
 };
 use planforge_types::durable;
 use serde_json::Value;
@@ -53,16 +54,19 @@ pub fn render(
     reports: &[Report],
     cells: &[Option<Portability>],
     own: &[Report],
+    sweep: Option<&Sweep>,
     object: &Value,
 ) -> Result<String, Failure> {
     let comparison = match reports.len() {
         0 | 1 => None,
+        // Of more the sweep says how they stand; every pair of them is nobody's question.
+        count if sweep.is_some() && count > MAX_REPORTS => None,
         _ => Some(compare_among(reports, own, Scheme::Groups).map_err(|error| Failure::usage(error.to_string()))?),
     };
     let dossier = Dossier { reports, portability: cells, comparison: comparison.as_ref() };
     Ok(match format {
-        Format::Html => html::render(&dossier),
-        Format::Markdown => markdown::render(&dossier),
+        Format::Html => sweep.map_or_else(|| html::render(&dossier), |sweep| html::sweep(&dossier, sweep)),
+        Format::Markdown => sweep.map_or_else(|| markdown::render(&dossier), |sweep| sweep::markdown(&dossier, sweep)),
         Format::Csv => csv::render(&dossier),
         Format::Json => serde_json::to_string_pretty(object)
             .map_err(|error| Failure::new(ErrorCode::Internal, format!("cannot write the reports as JSON: {error}")))?,

@@ -110,6 +110,14 @@ struct Judged<'a> {
 }
 
 fn in_group<'a>(comparison: &'a Comparison, group: &'a super::Group) -> Vec<Judged<'a>> {
+    if !comparison.bases.is_empty() {
+        let judged = group.rows.iter().filter(|row| !comparison.bases.contains(&Some(**row))).map(|row| {
+            let pair = comparison.against_base(*row);
+            let hindrance = pair.is_none().then(|| format!("there is no baseline for report {}", row + 1));
+            Judged { group, pair, hindrance }
+        });
+        return judged.collect();
+    }
     let base = if comparison.against_first { Some(0) } else { group.rows.first().copied() };
     let others: Vec<usize> = group.rows.iter().copied().filter(|row| Some(*row) != base).collect();
     if others.is_empty() && !comparison.against_first {

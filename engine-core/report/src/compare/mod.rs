@@ -23,8 +23,10 @@ pub mod gate;
 pub mod layers;
 mod pace;
 pub mod portability;
+mod precedent;
 mod row;
 
+pub use precedent::precedent;
 pub use row::Row;
 
 use crate::{Report, SamplesError};
@@ -95,6 +97,10 @@ pub struct Comparison {
     /// What the verdicts rest on; absent in comparisons of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<Basis>,
+    /// What each row was compared with, where each has a baseline of its own ([`compare_each`]); else empty. A row without
+    /// one is a baseline of others, or there was none for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bases: Vec<Option<usize>>,
     /// Every report was compared with the first, and with no other: [`Scheme::Baseline`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub against_first: bool,
@@ -166,6 +172,9 @@ pub struct Group {
 impl Comparison {
     /// What row `other` is judged against: its group's first, else the first report of all.
     fn base_of(&self, other: usize) -> Option<usize> {
+        if !self.bases.is_empty() {
+            return self.bases.get(other).copied().flatten();
+        }
         let group = self.groups.iter().find(|group| group.rows.contains(&other))?;
         let own = group.rows.first().copied().filter(|base| *base != other && !self.against_first);
         own.or(Some(0))
@@ -276,18 +285,46 @@ pub fn compare(reports: &[Report]) -> Result<Comparison, CompareError> {
 
 /// As [`compare`], by a scheme; foreign plans are held against engines of `others` too, which are not compared otherwise.
 pub fn compare_among(reports: &[Report], others: &[Report], scheme: Scheme) -> Result<Comparison, CompareError> {
-    match reports.len() {
-        count @ 0..2 => return Err(CompareError::TooFew(count)),
-        count if count > scheme.most() => return Err(CompareError::TooMany { count, most: scheme.most() }),
-        _ => {}
-    }
+    check_count(reports, scheme.most())?;
     let groups = groups(reports);
     let grouped = |base: usize, other: usize| groups.iter().any(|g| g.rows.contains(&base) && g.rows.contains(&other));
     let last_base = if scheme == Scheme::Baseline { 1 } else { reports.len() };
     let all = (0..last_base).flat_map(|base| (base + 1..reports.len()).map(move |other| (base, other)));
-    let wanted = all.filter(|(base, other)| *base == 0 || grouped(*base, *other));
-    let wanted: Vec<(usize, usize, Option<String>)> =
-        wanted.map(|(base, other)| (base, other, incomparable(&reports[base], &reports[other]))).collect();
+    let wanted: Vec<(usize, usize)> = all.filter(|(base, other)| *base == 0 || grouped(*base, *other)).collect();
+    let comparison = judged(reports, others, groups, wanted)?;
+    Ok(Comparison { against_first: scheme == Scheme::Baseline, ..comparison })
+}
+
+/// Compares each report with the one that `bases` names for it, and with no other.
+pub fn compare_each(
+    reports: &[Report],
+    others: &[Report],
+    bases: &[Option<usize>],
+) -> Result<Comparison, CompareError> {
+    check_count(reports, 2 * MAX_AGAINST_BASELINE)?;
+    let named = bases.iter().enumerate().take(reports.len());
+    let wanted = named.filter_map(|(other, base)| Some(((*base).filter(|base| *base < reports.len())?, other)));
+    let comparison = judged(reports, others, groups(reports), wanted.collect())?;
+    Ok(Comparison { bases: bases.to_vec(), ..comparison })
+}
+
+fn check_count(reports: &[Report], most: usize) -> Result<(), CompareError> {
+    match reports.len() {
+        count @ 0..2 => Err(CompareError::TooFew(count)),
+        count if count > most => Err(CompareError::TooMany { count, most }),
+        _ => Ok(()),
+    }
+}
+
+/// The verdicts on `wanted` pairs.
+fn judged(
+    reports: &[Report],
+    others: &[Report],
+    groups: Vec<Group>,
+    wanted: Vec<(usize, usize)>,
+) -> Result<Comparison, CompareError> {
+    let hindered = wanted.into_iter().map(|(base, other)| (base, other, incomparable(&reports[base], &reports[other])));
+    let wanted: Vec<(usize, usize, Option<String>)> = hindered.collect();
     let basis = Basis::of(wanted.iter().filter(|(_, _, hindrance)| hindrance.is_none()).count());
     let read = |(index, report)| place(report, basis.each).map_err(|source| CompareError::Samples { index, source });
     let places = reports.iter().enumerate().map(read).collect::<Result<Vec<_>, CompareError>>()?;
@@ -310,7 +347,8 @@ pub fn compare_among(reports: &[Report], others: &[Report], scheme: Scheme) -> R
         groups,
         portability,
         basis,
-        against_first: scheme == Scheme::Baseline,
+        bases: Vec::new(),
+        against_first: false,
         layers: Vec::new(),
     })
 }
