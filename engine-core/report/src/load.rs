@@ -273,8 +273,7 @@ mod tests {
 
     #[test]
     fn latency_counts_from_the_scheduled_arrival_whoever_was_busy_then() {
-        let queue: Vec<Served> =
-            (0..100).map(|n| f64::from(n)).map(|n| served(n * 5.0, n * 10.0, n * 10.0 + 10.0)).collect();
+        let queue: Vec<Served> = (0..100).map(f64::from).map(|n| served(n * 5.0, n * 10.0, n * 10.0 + 10.0)).collect();
         let point = LoadPoint::of(&queue, 0, Some(200.0), 500.0, 1).unwrap();
         assert_eq!((point.service_ms.median, point.latency_ms.max), (10.0, 505.0));
         assert!(point.fell_behind && point.latency_ms.median > 250.0 && point.busy_share > 0.99, "{point:?}");
@@ -287,7 +286,7 @@ mod tests {
 
     #[test]
     fn an_objective_is_not_kept_by_a_run_that_gave_requests_up() {
-        let calm: Vec<Served> = (0..50).map(|n| f64::from(n)).map(|at| served(at, at, at + 1.0)).collect();
+        let calm: Vec<Served> = (0..50).map(f64::from).map(|at| served(at, at, at + 1.0)).collect();
         let objective = Objective { figure: Bounded::P90, most_ms: 2.0 };
         let point = LoadPoint::of(&calm, 0, Some(1000.0), 50.0, 1).unwrap();
         assert!(objective.holds(&point));

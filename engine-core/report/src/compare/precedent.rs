@@ -5,16 +5,16 @@ use crate::Report;
 
 /// The report among `stored` that measured what `report` measures: the same work on the same device kind. Of several the
 /// one nearest to it counts: first the same spec, then the same precision, then the same shapes, then the same backend;
-/// of equals the newest. `None` where there is none, or only itself.
+/// of equals the newest. A report that is stored itself is its own: it was not replaced. `None` where there is none.
 pub fn precedent<'a>(report: &Report, stored: impl IntoIterator<Item = &'a Report>) -> Option<&'a Report> {
     let fits = |other: &&Report| {
         measured_on(other) == measured_on(report)
             && same_work(other, report)
             && other.foreign.is_some() == report.foreign.is_some()
-            && *other != report
     };
     let nearness = |other: &&Report| {
         (
+            *other == report,
             other.spec.clone().canonical() == report.spec.clone().canonical(),
             other.spec.precision == report.spec.precision,
             other.inputs == report.inputs,
@@ -53,7 +53,9 @@ mod tests {
         assert_eq!(precedent(&now, &stored).map(|found| found.provenance.measured_unix_ms), Some(2));
         assert_eq!(precedent(&now, &stored[2..]).map(|found| found.spec.precision), Some(Precision::Fp16));
         assert_eq!(precedent(&now, &stored[3..]), None);
-        assert_eq!(precedent(&now, [&now]), None, "nothing is its own baseline");
+        let mut newer = at(99, |_| {});
+        newer.spec.threads = Some(7);
+        assert_eq!(precedent(&now, [&newer, &now]), Some(&now), "not another spec's, though it is newer");
     }
 
     #[test]

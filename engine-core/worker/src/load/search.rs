@@ -101,7 +101,7 @@ mod tests {
         let load = rate.map_or(0.99, |rate| rate / capacity);
         let latency = if load < 1.0 { 1.0 / (1.0 - load) } else { 1e4 };
         let served: Vec<Served> = (0..500)
-            .map(|n| f64::from(n))
+            .map(f64::from)
             .map(|at| Served { scheduled_ms: at, began_ms: at, ended_ms: at + latency })
             .collect();
         let mut point = LoadPoint::of(&served, 0, rate, 1e6, 1).unwrap();
