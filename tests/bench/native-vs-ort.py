@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The native CPU engine beside ONNX Runtime: same files, same inputs, same threads, in turns, in one run.
 
-    native-vs-ort.py [--release] [--rounds N] [--threads 1,2] [--models a,b] [--results FILE] [--table FILE] [--layers N]
+    native-vs-ort.py [--release] [--rounds N] [--threads 1,2] [--models a,b | --population [a,b]] [--results FILE]
+                     [--table FILE] [--layers N]
 
 Builds the programs, writes the six architectures, builds both engines, times them in turns (who begins
 alternates, a run that only warms the caches goes before each turn) and prints a Markdown table with the numerics,
@@ -12,6 +13,10 @@ as the backend runs them.
 With --results every row is kept in that file, a line of JSON each, as soon as it is measured; a run that was broken
 off goes on where it stopped, and rows of another commit are measured again. --table writes the table to a file.
 --layers prints the native engine's slowest steps.
+
+--population measures the networks of population.py instead, each of operators that are easily left slow, and says which
+steps of the plan run by reference implementations and what share of the time they take. It needs onnx and numpy, in the
+environment that target/onnx-venv holds, or in the one that runs this.
 """
 
 import argparse
@@ -53,6 +58,14 @@ class Server:
         total = self.ask(f"layers {runs}")
         shown = int(total.rsplit(" ", 1)[1])
         return [total] + [self.process.stdout.readline().rstrip("\n") for _ in range(shown)]
+
+    def references(self, runs):
+        """The steps that run by reference implementations, and their share of the time."""
+        steps = [line.split() for line in self.layers(runs)[1:]]
+        slow = [words for words in steps if words[5].startswith("reference_")]
+        total = sum(float(words[0]) for words in steps)
+        names = collections.Counter(words[5].removeprefix("reference_") for words in slow)
+        return dict(names), sum(float(words[0]) for words in slow) / max(total, 1e-9)
 
     def peak_mib(self):
         """Highest resident memory of the process: weights, activations, library and all."""
@@ -101,6 +114,7 @@ def measure(programs, model, threads, rounds, layers, work):
             servers[name].run(1)
             samples[name] += servers[name].run(runs)
     memory = {name: round(server.peak_mib(), 1) for name, server in servers.items()}
+    references, share = servers["native"].references(5)
     if layers:
         print("\n".join(servers["native"].layers(9)[: layers + 1]), flush=True)
     for server in servers.values():
@@ -123,6 +137,8 @@ def measure(programs, model, threads, rounds, layers, work):
         "warm_tuning_s": warm["facts"]["tuning_seconds"],
         "warm_plan_is_the_same": same,
         "reference_steps": built["native"]["facts"]["reference_steps"],
+        "reference_kinds": references,
+        "reference_share": share,
         "tactics": winners(planforge, folders["native"] / "engine.plan"),
         "max_abs": max(output["max_error"] * output["scale"] for output in apart),
         "relative_rms_before_softmax": max(output["relative_rms"] for output in apart),
@@ -155,6 +171,43 @@ def row(figures):
     return "| " + " | ".join(cells) + " |"
 
 
+POPULATION_COLUMNS = (
+    "| model | threads | native ms | ONNX Runtime ms | ratio | steps by reference, and their share of the time | max abs |\n"
+    "|---|---|---|---|---|---|---|"
+)
+
+
+def population_row(figures):
+    kinds = ", ".join(f"{count} {name}" for name, count in sorted(figures["reference_kinds"].items()))
+    median = figures["median_ms"]
+    cells = [
+        figures["model"],
+        str(figures["threads"]),
+        f"{median['native']:.3f}",
+        f"{median['onnxruntime']:.3f}",
+        f"{figures['ratio_of_medians']:.2f}",
+        f"{kinds}: {figures['reference_share']:.0%}" if kinds else "none",
+        f"{figures['max_abs']:.1e}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def summary(rows):
+    ratios = [figures["ratio_of_medians"] for figures in rows]
+    worst = max(rows, key=lambda figures: figures["ratio_of_medians"])
+    return (
+        f"{len(rows)} rows: geometric mean {statistics.geometric_mean(ratios):.2f}, median {statistics.median(ratios):.2f}, "
+        f"above 1.5: {sum(ratio > 1.5 for ratio in ratios)}, largest {worst['ratio_of_medians']:.2f} ({worst['model']})"
+    )
+
+
+def population(names, work):
+    """Writes the networks of population.py; their names."""
+    own = ROOT / "target" / "onnx-venv" / "bin" / "python"
+    python = own if own.exists() else sys.executable
+    return output_of(python, ROOT / "tests" / "bench" / "population.py", work, *([names] if names else [])).split()
+
+
 def tactics(rows):
     """The steps that each tactic won, over all rows of one number of threads."""
     wins = collections.defaultdict(collections.Counter)
@@ -172,6 +225,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--models", default=MODELS, help="names that `planforge testmodel --list` shows")
+    parser.add_argument("--population", nargs="?", const="", help="the networks of population.py, or some by name")
     parser.add_argument("--release", action="store_true", help="build with the release profile")
     parser.add_argument("--results", type=pathlib.Path, help="keep rows here, and take those of this commit from here")
     parser.add_argument("--table", type=pathlib.Path, help="write the tables here too")
@@ -188,11 +242,14 @@ def main():
     if arguments.results and arguments.results.exists():
         rows = map(json.loads, arguments.results.read_text().splitlines())
         known = {(figures["model"], figures["threads"]): figures for figures in rows if figures["commit"] == commit}
-    print(COLUMNS, flush=True)
+    small = arguments.population is not None
+    columns, line = (POPULATION_COLUMNS, population_row) if small else (COLUMNS, row)
+    print(columns, flush=True)
     measured = []
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
-        for name in arguments.models.split(","):
+        names = population(arguments.population, work) if small else arguments.models.split(",")
+        for name in names:
             model = work / f"{name}.onnx"
             for threads in map(int, arguments.threads.split(",")):
                 figures = known.get((name, threads))
@@ -206,12 +263,13 @@ def main():
                         with arguments.results.open("a") as file:
                             file.write(json.dumps(figures) + "\n")
                 measured.append(figures)
-                print(row(figures), flush=True)
+                print(line(figures), flush=True)
             model.unlink(missing_ok=True)
-    print("\n" + tactics(measured))
+    end = summary(measured) if small else tactics(measured)
+    print("\n" + end)
     if arguments.table:
         arguments.table.parent.mkdir(parents=True, exist_ok=True)
-        arguments.table.write_text("\n".join([COLUMNS, *map(row, measured), "", tactics(measured), ""]))
+        arguments.table.write_text("\n".join([columns, *map(line, measured), "", end, ""]))
     if not arguments.results:
         print("\n".join(json.dumps(figures) for figures in measured))
 

@@ -65,8 +65,8 @@ fn run(
 }
 
 /// Runs every tactic of every level; gives the names of the tactics that were run and the kinds of the steps.
-fn assert_agrees(model: &TestModel) -> (BTreeSet<String>, Vec<&'static str>) {
-    let graph = planforge_passes::pipeline(model.import(), planforge_passes::Target::default()).unwrap().graph;
+pub(super) fn assert_agrees(model: &TestModel) -> (BTreeSet<String>, Vec<&'static str>) {
+    let graph = planforge_passes::pipeline(model.import(), super::TARGET).unwrap().graph;
     let given = inputs(&graph);
     let want = interpreter::execute(&graph, &given).unwrap();
     let draft = lower(&graph).unwrap();
@@ -284,7 +284,7 @@ fn split_channels_are_copied_once() {
         .node("Reshape", &["c", "split"], "parts", vec![])
         .node("Transpose", &["parts"], "y", vec![ints("perm", &[0, 1, 3, 4, 2])])
         .output("y");
-    let graph = planforge_passes::pipeline(model.import(), planforge_passes::Target::default()).unwrap().graph;
+    let graph = planforge_passes::pipeline(model.import(), super::TARGET).unwrap().graph;
     let draft = lower(&graph).unwrap();
     let moved = draft.steps.iter().filter(|step| matches!(step.step.kind, StepKind::Move { .. })).count();
     let kinds: Vec<_> = draft.steps.iter().map(|step| step.step.kind.name()).collect();

@@ -14,10 +14,7 @@ use super::{
 use planforge_backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};
 use planforge_device::CpuLevel;
 use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
-use planforge_passes::{
-    Target,
-    frontend::{self, Note, Optimized},
-};
+use planforge_passes::frontend::{self, Note, Optimized};
 use planforge_plan::{BACKEND, container::MAGIC};
 use planforge_report::Finding;
 use planforge_types::{
@@ -164,7 +161,7 @@ pub(super) fn compile_on(
         return Err(stop());
     }
     events.progress("optimize", 0.0, "");
-    let Optimized { graph, summary, passes } = frontend::optimize(graph, Target::default())?;
+    let Optimized { graph, summary, passes } = frontend::optimize(graph, crate::TARGET)?;
     let mut draft = lower(&graph).map_err(|error| refuse(error.to_string(), "give every dimension one size"))?;
     drop(graph);
 

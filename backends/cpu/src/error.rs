@@ -2,7 +2,7 @@
 
 use super::{memory::OutOfMemory, program::ProgramError};
 use planforge_graph::reference::OpError;
-use planforge_kernels_cpu::trees::TreesError;
+use planforge_kernels_cpu::{nest::NestError, trees::TreesError};
 
 /// Why an engine could not be made or run.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +22,12 @@ pub enum EngineError {
         step: String,
         #[source]
         source: TreesError,
+    },
+    #[error("step {step}")]
+    Loops {
+        step: String,
+        #[source]
+        source: NestError,
     },
     #[error("step {step}: index {index} is outside of a table of {size} lines")]
     Index { step: String, index: i64, size: usize },

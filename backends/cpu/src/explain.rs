@@ -6,7 +6,7 @@ use planforge_graph::{
 };
 use planforge_onnx::Model;
 use planforge_passes::{
-    self, PassError, Target, frontend,
+    self, PassError, frontend,
     layout::{Layout, Layouts},
     memory,
     placement::Placement,
@@ -131,7 +131,7 @@ pub fn explain(model: &Model, profile: Option<&OptimizationProfile>) -> Result<E
 fn of_graph(imported: Graph) -> Result<GraphExplanation, PassError> {
     let (parameters, multiply_accumulates) = (parameters(&imported), multiply_accumulates(&imported));
     let imported_nodes = imported.nodes.len();
-    let optimized = planforge_passes::pipeline(imported, Target::default())?;
+    let optimized = planforge_passes::pipeline(imported, crate::TARGET)?;
     let graph = &optimized.graph;
     let mut kinds = BTreeMap::new();
     for node in &graph.nodes {

@@ -46,8 +46,7 @@ pub fn model(bytes: &[u8]) {
     let run = small(&graph);
     let inputs: BTreeMap<String, Tensor> = if run { inputs.collect() } else { BTreeMap::new() };
     let before = if run { interpreter::execute(&graph, &inputs).ok() } else { None };
-    let optimized =
-        planforge_passes::pipeline(graph, planforge_passes::Target::default()).expect("passes keep graphs whole").graph;
+    let optimized = planforge_passes::pipeline(graph, crate::TARGET).expect("passes keep graphs whole").graph;
     if let Some(before) = before {
         let after = interpreter::execute(&optimized, &inputs).expect("what ran before the passes runs after them");
         assert!(before.keys().eq(after.keys()), "passes changed the outputs");

@@ -38,6 +38,8 @@ mod golden_tests;
 #[cfg(test)]
 mod halves_tests;
 mod inspect;
+#[cfg(test)]
+mod kernel_tests;
 mod lower;
 mod memory;
 mod meter;
@@ -61,5 +63,9 @@ pub use operators::operators;
 pub use plan::{Manifest, PlanError};
 pub(crate) use plan::{Sections, seal, unseal};
 
+/// What the passes are told of processors.
+pub(crate) const TARGET: planforge_passes::Target =
+    planforge_passes::Target { integer_products: false, channel_slices: false, halves: false, exact_f32: true };
+
 /// Raised whenever the same input would give another plan; `golden_tests` holds it to that.
-pub const COMPILER_REVISION: u32 = 7;
+pub const COMPILER_REVISION: u32 = 8;

@@ -5,10 +5,16 @@
 //! matrix product, or take its result, become strides of the product and cost nothing. Parts of a packed tensor that
 //! attention reads are strides as well.
 
+mod along;
 mod attention;
 mod classes;
+mod loops;
 mod movement;
+mod recurrent;
+mod spectral;
+mod transposed;
 mod trees;
+mod volumes;
 
 use super::{
     draft::{Draft, DraftStep, Role, WeightSource},
@@ -53,6 +59,8 @@ struct Lowering<'a> {
     placed: Vec<Placed>,
     /// Nodes that an earlier step already computes.
     done: Vec<bool>,
+    /// Values that the node that alone reads them computes among its own, and how much that is.
+    waiting: Vec<Option<usize>>,
 }
 
 type Lowered<T> = Result<T, LowerError>;
@@ -74,6 +82,7 @@ pub(crate) fn lower(graph: &Graph) -> Lowered<Draft> {
         draft: Draft::default(),
         placed: vec![Placed::default(); graph.values.len()],
         done: vec![false; graph.nodes.len()],
+        waiting: vec![None; graph.values.len()],
     };
     for &id in &graph.inputs {
         let (name, bytes) = (graph.value(id).name.clone(), lowering.bytes(id)?);
@@ -83,7 +92,7 @@ pub(crate) fn lower(graph: &Graph) -> Lowered<Draft> {
         lowering.draft.inputs.push(ProgramPort { name, element, shape, buffer });
     }
     for (index, node) in graph.nodes.iter().enumerate() {
-        if !lowering.done[index] {
+        if !lowering.done[index] && !lowering.defer(index) {
             lowering.node(node)?;
         }
     }
@@ -148,6 +157,8 @@ impl Lowering<'_> {
             let (channels, pixels) = (shape[1], shape[2..].iter().product::<usize>());
             if channels == 1 || pixels == 1 {
                 image
+            } else if self.graph.value(id).element.bytes() != 4 {
+                self.copied(id, image, 0, &movement::image_strides(&shape))?
             } else {
                 let buffer = self.temporary(id, "")?;
                 let kind = StepKind::Transpose { shape: vec![shape[0], pixels, channels], perm: vec![0, 2, 1] };
@@ -226,13 +237,32 @@ impl Lowering<'_> {
     }
 
     fn node(&mut self, node: &Node) -> Lowered<()> {
+        if self.joins(node) && self.loops(node)? {
+            return Ok(());
+        }
         let handled = match &node.op {
             Op::Identity | Op::Reshape => self.alias(node)?,
-            Op::Conv(conv) => self.conv(node, conv)?,
+            Op::Conv(conv) => self.conv(node, conv)? || self.volume(node, conv)? || self.late_conv(node, conv)?,
+            Op::ConvTranspose(conv) => self.conv_transpose(node, conv)?,
             Op::MatMul(product) => self.product(node, product)?,
-            Op::Pool(pool) => self.pool(node, pool)?,
-            Op::Reduce { kind: ReduceKind::Mean, axes, .. } => self.global_mean(node, axes)?,
-            Op::Softmax { axis, log: false } => self.softmax(node, *axis)?,
+            Op::Pool(pool) => self.pool(node, pool)? || self.pool_volume(node, pool)?,
+            Op::Reduce { kind, axes, .. } => {
+                *kind == ReduceKind::Mean && self.global_mean(node, axes)? || self.reduce(node, *kind, axes)?
+            }
+            Op::ArgReduce(arg) => self.places(node, *arg)?,
+            Op::CumSum { axis, exclusive, reverse } => self.running_sum(node, *axis, *exclusive, *reverse)?,
+            Op::TopK { axis, largest } => self.top_k(node, *axis, *largest)?,
+            Op::Softmax { axis, log } => {
+                !*log && self.softmax(node, *axis)? || self.softmax_along(node, *axis, *log)?
+            }
+            Op::InstanceNorm { epsilon } => self.group_norm(node, None, *epsilon)?,
+            Op::GroupNorm { groups, epsilon } => self.group_norm(node, Some(*groups), *epsilon)?,
+            Op::Pad { mode, begins } => self.pad(node, *mode, begins)?,
+            Op::Tile => self.tile(node)?,
+            Op::DepthToSpace { block, column_row } => self.blocks(node, *block, *column_row, true)?,
+            Op::SpaceToDepth { block } => self.blocks(node, *block, false, false)?,
+            Op::GatherElements { axis } => self.gather_elements(node, *axis)?,
+            Op::GatherNd { batch_dims } => self.gather_nd(node, *batch_dims)?,
             Op::LayerNorm { axis, epsilon } => self.layer_norm(node, *axis, *epsilon)?,
             Op::Activation(activation) => self.point(node, PointFunction::Activation(*activation))?,
             Op::Unary(unary) => match point_function(*unary) {
@@ -254,11 +284,15 @@ impl Lowering<'_> {
             Op::Named(named) => match named.name.as_str() {
                 "trees" => self.trees(node, named)?,
                 "tree_classes" | "linear_classes" => self.classes(node, named)?,
+                "dft" => self.dft(node, named)?,
+                "stft" => self.stft(node, named)?,
+                "lstm" | "gru" | "rnn" => self.recurrent(node, named)?,
+                "scatter_elements" | "scatter_nd" => self.scatter(node, named)?,
                 _ => false,
             },
             _ => false,
         };
-        if handled { Ok(()) } else { self.reference(node) }
+        if handled || self.loops(node)? { Ok(()) } else { self.reference(node) }
     }
 
     fn alias(&mut self, node: &Node) -> Lowered<bool> {
@@ -549,7 +583,13 @@ impl Lowering<'_> {
         self.rows_step(node, x, StepKind::LayerNorm { columns, epsilon }, parameters)
     }
 
-    fn rows_step(&mut self, node: &Node, x: ValueId, kind: StepKind, more: Vec<Option<BufferId>>) -> Lowered<bool> {
+    pub(super) fn rows_step(
+        &mut self,
+        node: &Node,
+        x: ValueId,
+        kind: StepKind,
+        more: Vec<Option<BufferId>>,
+    ) -> Lowered<bool> {
         let mut inputs = vec![Some(self.row(x)?)];
         inputs.extend(more);
         let output = node.outputs[0];

@@ -4,11 +4,14 @@
 //! the layout by their own attributes only: a buffer is bytes.
 
 use planforge_graph::{
-    ir::{Activation, ElementType, NamedOp, Op},
+    ir::{Activation, Binary, Compare, ElementType, NamedOp, Op, ReduceKind, Unary},
     named,
     shape::TensorType,
 };
-use planforge_kernels_cpu::{conv::ConvShape, gemm::AttentionShape};
+use planforge_kernels_cpu::{
+    conv::{ConvShape, VolumeShape},
+    gemm::AttentionShape,
+};
 use serde::{Deserialize, Serialize};
 
 /// Index of a buffer in its program.
@@ -90,6 +93,86 @@ impl From<ImageShape> for ConvShape {
     }
 }
 
+/// A three-dimensional convolution over an NDHWC image: its planes, and what stands over them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeSizes {
+    pub plane: ImageShape,
+    pub depth: usize,
+    pub out_depth: usize,
+    pub kernel: usize,
+    pub stride: usize,
+    pub dilation: usize,
+    pub pad: usize,
+}
+
+impl From<VolumeSizes> for VolumeShape {
+    fn from(s: VolumeSizes) -> Self {
+        Self {
+            plane: s.plane.into(),
+            depth: s.depth,
+            out_depth: s.out_depth,
+            kernel: s.kernel,
+            stride: s.stride,
+            dilation: s.dilation,
+            pad: s.pad,
+        }
+    }
+}
+
+/// Which cell a recurrent network repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CellKind {
+    Rnn,
+    Gru { before_reset: bool },
+    Lstm { input_forget: bool },
+}
+
+/// Sizes of a recurrent network in one direction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecurrentSizes {
+    pub kind: CellKind,
+    pub steps: usize,
+    pub batch: usize,
+    pub hidden: usize,
+    pub reverse: bool,
+    /// Of gates, then of what is new, and (LSTM) of the state.
+    pub activations: Vec<Activation>,
+    /// What sums are limited to.
+    pub clip: Option<f32>,
+}
+
+impl RecurrentSizes {
+    /// Gates of a cell.
+    pub fn gates(&self) -> usize {
+        match self.kind {
+            CellKind::Rnn => 1,
+            CellKind::Gru { .. } => 3,
+            CellKind::Lstm { .. } => 4,
+        }
+    }
+
+    /// Columns of the recurrent product: all gates; of GRU the first two padded to whole panels of any kernel, so that the
+    /// last one can be multiplied by itself.
+    pub fn columns(&self) -> Option<usize> {
+        self.last_gate()?.checked_add(self.hidden)
+    }
+
+    /// Where the last gate's columns begin.
+    pub fn last_gate(&self) -> Option<usize> {
+        let before = self.hidden.checked_mul(self.gates() - 1)?;
+        match self.kind {
+            CellKind::Gru { .. } => before.checked_next_multiple_of(PANELS),
+            _ => Some(before),
+        }
+    }
+}
+
+/// A whole number of columns of every kernel's panels.
+const PANELS: usize = 192;
+
 /// Strides of a matrix of a batch, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -132,12 +215,12 @@ pub struct PairAxis {
     pub b: usize,
 }
 
-/// One axis of a copy; strides in elements, 0 where the input repeats.
+/// One axis of a copy; strides in elements, 0 where the input repeats, negative where it is read backwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MoveAxis {
     pub size: usize,
-    pub from: usize,
+    pub from: isize,
     pub to: usize,
 }
 
@@ -225,12 +308,109 @@ pub struct TreeSizes {
     pub aggregate: TreeAggregate,
 }
 
+/// An operand of loops: elements in strides, the first at `first`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoopOperand {
+    pub element: ElementType,
+    pub first: usize,
+    /// One per axis; 0 where it repeats.
+    pub strides: Vec<isize>,
+}
+
+/// An instruction of loops; others are named by their place before it. Numbers are what the kernels hold elements as: f32,
+/// f64 or 64-bit integers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoopInstruction {
+    /// An operand, as its type is held.
+    Load(usize),
+    /// An operand, converted to a type as it is loaded.
+    LoadAs(usize, ElementType),
+    /// As `Cast`.
+    Convert(usize, ElementType),
+    Unary(Unary, usize),
+    Activation(Activation, usize),
+    Binary(Binary, usize, usize),
+    /// Left or right, of integers of so many bits.
+    Shift {
+        left: bool,
+        bits: u32,
+        x: usize,
+        by: usize,
+    },
+    Compare(Compare, usize, usize),
+    /// The second where the first is not 0, else the third.
+    Select(usize, usize, usize),
+    /// f32: `x / scale` rounded, plus zero, within what `element` holds.
+    Quantize {
+        element: ElementType,
+        x: usize,
+        scale: usize,
+        zero: Option<usize>,
+    },
+}
+
+/// Sizes around an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AxisSizes {
+    pub outer: usize,
+    pub size: usize,
+    pub inner: usize,
+}
+
+/// What a step looks up: for each index over `sizes` at its strides, and further by given indices within `limits` (size
+/// and stride), runs of `run` elements.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LookupSizes {
+    pub sizes: Vec<usize>,
+    pub strides: Vec<usize>,
+    pub limits: Vec<[usize; 2]>,
+    pub run: usize,
+    /// Type of the indices: i64 or i32.
+    pub index: ElementType,
+}
+
+/// Lines of Fourier transforms, as [`planforge_kernels_cpu::fourier::Lines`] has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FourierLines {
+    pub count: [usize; 2],
+    pub from: [usize; 2],
+    pub to: [usize; 2],
+    pub from_step: usize,
+    pub to_step: usize,
+    pub given: usize,
+    pub from_complex: bool,
+    pub to_complex: bool,
+    pub bins: usize,
+    pub mirrored: bool,
+}
+
+/// How an update meets what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Meeting {
+    None,
+    Add,
+    Mul,
+    Max,
+    Min,
+}
+
 /// What a step computes. Inputs are listed by position, and all are f32 unless said otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepKind {
     /// `[image, residual?]` with packed weights and bias.
     Conv { shape: ImageShape, activation: Option<Activation> },
+    /// `[volume, residual?]` with packed weights and bias.
+    Volume { shape: VolumeSizes, activation: Option<Activation> },
+    /// `[x (steps, batch, columns), h?, c?, lengths (i32)?, peepholes?, bias of the new gate?]` with packed recurrent weights:
+    /// x has the products with the inputs already -> `[y (steps, batch, hidden), h]`, and c for LSTM.
+    Recurrent(RecurrentSizes),
     /// `[image, residual?]` with weights `[kernel line][kernel column][channel]` and a bias.
     Depthwise { shape: ImageShape, activation: Option<Activation> },
     /// `[a (rows x depth), residual?]` with packed weights (depth x columns) and bias.
@@ -273,6 +453,27 @@ pub enum StepKind {
     Move { element_bytes: usize, parts: Vec<MovePart> },
     /// `[x]`, any bytes.
     Copy,
+    /// Operands of any types: an element-wise program for every index over `sizes`; the last number is the result, stored as
+    /// `element`.
+    Loops { sizes: Vec<usize>, operands: Vec<LoopOperand>, code: Vec<LoopInstruction>, element: ElementType },
+    /// `[x]` in strides: brought together over the axes that `gone` marks.
+    Fold { kind: ReduceKind, sizes: Vec<usize>, gone: Vec<bool>, strides: Vec<isize>, element: ElementType },
+    /// `[x]` in strides: the place (i64) of the largest or smallest along the axes that `gone` marks.
+    Places { largest: bool, last: bool, sizes: Vec<usize>, gone: Vec<bool>, strides: Vec<isize>, element: ElementType },
+    /// `[x]`: softmax, or its logarithm, along an axis.
+    SoftmaxAlong { sizes: AxisSizes, log: bool },
+    /// `[x]`: running sums along an axis.
+    RunningSum { sizes: AxisSizes, exclusive: bool, reverse: bool, element: ElementType },
+    /// `[x]` -> values, places (i64): the first `k` along an axis.
+    FirstInOrder { sizes: AxisSizes, k: usize, largest: bool, element: ElementType },
+    /// `[x, window?]`: Fourier transforms of so many numbers, along lines of x.
+    Fourier { length: usize, inverse: bool, lines: FourierLines },
+    /// `[x, lines (i32), weights]`: every line along an axis a weighted sum of `taps` lines.
+    Resample { sizes: AxisSizes, taps: usize },
+    /// `[x, indices]`: elements of any type.
+    Take { lookup: LookupSizes, element_bytes: usize },
+    /// `[x, indices, updates]`: x with updates put where the indices say.
+    Put { lookup: LookupSizes, meeting: Meeting, element: ElementType },
     /// `[x, roots (i32), nodes (i32), thresholds, leaf targets (i32), leaf weights]`, floats of the type that the sizes
     /// say; all but x are constants.
     Trees(TreeSizes),
@@ -302,6 +503,8 @@ impl StepKind {
         match self {
             Self::Conv { .. } => "conv",
             Self::Depthwise { .. } => "depthwise",
+            Self::Volume { .. } => "volume",
+            Self::Recurrent(_) => "recurrent",
             Self::Gemm { .. } => "gemm",
             Self::BatchGemm { .. } => "batch_gemm",
             Self::Attention { .. } => "attention",
@@ -315,6 +518,16 @@ impl StepKind {
             Self::Gather { .. } => "gather",
             Self::Move { .. } => "move",
             Self::Copy => "copy",
+            Self::Loops { .. } => "loops",
+            Self::Fold { .. } => "fold",
+            Self::Places { .. } => "places",
+            Self::SoftmaxAlong { .. } => "softmax_along",
+            Self::RunningSum { .. } => "running_sum",
+            Self::FirstInOrder { .. } => "first_in_order",
+            Self::Fourier { .. } => "fourier",
+            Self::Resample { .. } => "resample",
+            Self::Take { .. } => "take",
+            Self::Put { .. } => "put",
             Self::Trees(_) => "trees",
             Self::Classes { .. } => "classes",
             Self::Reference { op, .. } => named::kind_of(op),
@@ -323,7 +536,15 @@ impl StepKind {
 
     /// Whether tactics of this kind are timed.
     pub fn is_tuned(&self) -> bool {
-        matches!(self, Self::Conv { .. } | Self::Gemm { .. } | Self::BatchGemm { .. } | Self::Attention { .. })
+        matches!(
+            self,
+            Self::Conv { .. }
+                | Self::Volume { .. }
+                | Self::Gemm { .. }
+                | Self::BatchGemm { .. }
+                | Self::Attention { .. }
+                | Self::Recurrent(_)
+        )
     }
 
     /// How many inputs a tuned kind always has; behind them it may have one more, a residual or a mask.
@@ -348,6 +569,12 @@ impl StepKind {
                 s.kernel[1],
                 s.channels / s.groups.max(1),
             ]),
+            Self::Volume { shape, .. } => {
+                let s = &shape.plane;
+                let plane = [s.batch, s.out_height, s.out_width, s.out_channels, s.kernel[0], s.kernel[1]];
+                product(&[&plane[..], &[s.channels / s.groups.max(1), shape.out_depth, shape.kernel]].concat())
+            }
+            Self::Recurrent(s) => product(&[s.steps, s.batch, s.hidden, s.hidden, s.gates()]),
             Self::Gemm { rows, columns, depth, .. } => product(&[*rows, *columns, *depth]),
             Self::BatchGemm { rows, columns, depth, items, .. } => product(&[*rows, *columns, *depth, items.len()]),
             Self::Attention { sizes: s, .. } => {
@@ -512,7 +739,7 @@ impl Program {
         let written = step.outputs.iter().copied().map(bytes);
         match step.kind {
             // It touches only the lines it takes.
-            StepKind::Gather { .. } => written.map(|bytes| 2 * bytes).sum(),
+            StepKind::Gather { .. } | StepKind::Take { .. } => written.map(|bytes| 2 * bytes).sum(),
             _ => step.reads().map(bytes).chain(written).sum(),
         }
     }

@@ -17,7 +17,7 @@ use super::{
 use planforge_import::{ImportError, import};
 use planforge_kernels_cpu::isa::Isa;
 use planforge_onnx::Model;
-use planforge_passes::{PassError, Target};
+use planforge_passes::PassError;
 use planforge_types::{Digest, OptimizationProfile};
 use std::{
     collections::BTreeMap,
@@ -44,7 +44,7 @@ pub enum SpecializeError {
 /// The steps of `model` at the shapes of `fixed`, their tactics open.
 pub(crate) fn draft_at(model: &Model, fixed: &OptimizationProfile) -> Result<Draft, SpecializeError> {
     let graph = import(model, Some(fixed))?;
-    let optimized = planforge_passes::pipeline(graph, Target::default())?;
+    let optimized = planforge_passes::pipeline(graph, crate::TARGET)?;
     Ok(lower(&optimized.graph)?)
 }
 

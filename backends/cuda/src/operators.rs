@@ -11,7 +11,6 @@ const WITHOUT: &[&str] = &[
     "ConvTranspose",
     "DFT",
     "DequantizeLinear",
-    "Einsum",
     "GRU",
     "GatherND",
     "LRN",

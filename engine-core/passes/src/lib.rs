@@ -17,6 +17,7 @@ mod constants;
 mod dead;
 mod duplicates;
 mod edit;
+mod exact_sums;
 pub mod frontend;
 mod gates;
 mod gelu;
@@ -81,6 +82,8 @@ pub struct Target {
     pub channel_slices: bool,
     /// Kernels of fp16 and bf16; what a model stores so is computed in f32 otherwise.
     pub halves: bool,
+    /// Products of f32 keep every digit, and there are no others: integers are multiplied so where sums stay exact.
+    pub exact_f32: bool,
 }
 
 impl Target {
@@ -91,6 +94,7 @@ impl Target {
             Only::ChannelSlices => self.channel_slices,
             Only::WholeChannels => !self.channel_slices,
             Only::FullFloats => !self.halves,
+            Only::ExactSums => self.exact_f32,
         }
     }
 }
@@ -103,6 +107,8 @@ pub enum Only {
     ChannelSlices,
     WholeChannels,
     FullFloats,
+    /// Of targets whose products are of f32 alone.
+    ExactSums,
 }
 
 /// The passes in the order they run. Recovery of composed operators comes before fusion takes their parts.
@@ -111,6 +117,7 @@ pub const PIPELINE: &[(&str, Only, Pass)] = &[
     ("drop-repeated", Only::Always, duplicates::run),
     ("widen-halves", Only::FullFloats, halves::run),
     ("fold-constants", Only::Always, constants::run),
+    ("narrow-exact-sums", Only::ExactSums, exact_sums::run),
     ("merge-quantization", Only::FloatProducts, quantization::run),
     ("drop-no-ops", Only::Always, identity::run),
     ("merge-moves", Only::Always, moves::run),

@@ -212,6 +212,124 @@ unsafe impl Rows for TapRows<'_> {
     }
 }
 
+/// Sizes of a three-dimensional convolution: those of its planes, and of what stands over them. Images are NDHWC; those of
+/// one batch lie plane by plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeShape {
+    /// `batch` counts volumes.
+    pub plane: ConvShape,
+    pub depth: usize,
+    pub out_depth: usize,
+    pub kernel: usize,
+    pub stride: usize,
+    pub dilation: usize,
+    pub pad: usize,
+}
+
+impl VolumeShape {
+    /// Output pixels: rows of the product.
+    ///
+    /// # Panics
+    /// When they are too many to count.
+    pub fn pixels(&self) -> usize {
+        product(&[self.plane.pixels(), self.out_depth])
+    }
+
+    /// Depth of the product of one group.
+    ///
+    /// # Panics
+    /// When it is too large to count, or there is no group.
+    pub fn product_depth(&self) -> usize {
+        product(&[self.plane.depth(), self.kernel])
+    }
+
+    /// Elements of the input.
+    ///
+    /// # Panics
+    /// When they are too many to count.
+    pub fn image_len(&self) -> usize {
+        product(&[self.plane.image_len(), self.depth])
+    }
+}
+
+/// Rows that point into a volume, a piece per kernel position.
+#[derive(Debug)]
+pub struct VolumeRows<'a> {
+    shape: VolumeShape,
+    image: &'a [f32],
+    first: usize,
+    count: usize,
+}
+
+impl<'a> VolumeRows<'a> {
+    /// The rows of one group.
+    ///
+    /// # Panics
+    /// When the volume's length is not that of the shape, or a group has more than [`TAP_CHANNELS_MAX`] channels.
+    pub fn new(shape: VolumeShape, image: &'a [f32], group: usize) -> Self {
+        let plane = &shape.plane;
+        assert_eq!(image.len(), shape.image_len(), "the volume is not as large as its shape");
+        assert!(
+            plane.groups > 0
+                && plane.channels.is_multiple_of(plane.groups)
+                && plane.out_channels.is_multiple_of(plane.groups),
+            "channels are not shared out evenly among the groups"
+        );
+        // The furthest position in each axis, and the number of positions, checked as they are worked out.
+        let _ = (plane.bordered(), shape.product_depth(), shape.pixels());
+        let reach = shape.kernel.checked_sub(1).and_then(|taps| taps.checked_mul(shape.dilation));
+        let steps = shape.out_depth.saturating_sub(1).checked_mul(shape.stride);
+        let furthest = reach.zip(steps).and_then(|(reach, steps)| reach.checked_add(steps));
+        assert!(furthest.is_some(), "a kernel without positions, or that reaches too far");
+        let count = plane.channels / plane.groups;
+        assert!(group < plane.groups && count <= TAP_CHANNELS_MAX);
+        Self { shape, image, first: group * count, count }
+    }
+}
+
+// SAFETY: pointers are either into the image, at a pixel inside it (`new` compared its length with the shape, whose
+// products do not overflow) and `count` channels from `first` on, which is within a pixel; or to `ZEROS`, which is as long
+// as `count` may be.
+unsafe impl Rows for VolumeRows<'_> {
+    fn count(&self) -> usize {
+        self.shape.pixels()
+    }
+    fn taps(&self) -> usize {
+        self.shape.kernel * self.shape.plane.kernel[0] * self.shape.plane.kernel[1]
+    }
+    fn tap_len(&self) -> usize {
+        self.count
+    }
+    fn pointers(&self, first: usize, rows: usize, to: &mut [*const f32]) {
+        let shape = &self.shape;
+        let plane = &shape.plane;
+        // Images of the plane's shape are volumes times depths.
+        let (mut image, mut y, mut x) = plane.pixel(first);
+        for row in 0..rows {
+            let (volume, z) = (image / shape.out_depth, image % shape.out_depth);
+            let mut tap = row;
+            for kz in 0..shape.kernel {
+                let level = (z * shape.stride + kz * shape.dilation).wrapping_sub(shape.pad);
+                for ky in 0..plane.kernel[0] {
+                    let line = (y * plane.strides[0] + ky * plane.dilations[0]).wrapping_sub(plane.pads[0]);
+                    for kx in 0..plane.kernel[1] {
+                        let column = (x * plane.strides[1] + kx * plane.dilations[1]).wrapping_sub(plane.pads[1]);
+                        let inside = level < shape.depth && line < plane.height && column < plane.width;
+                        to[tap] = if inside {
+                            let pixel = ((volume * shape.depth + level) * plane.height + line) * plane.width + column;
+                            self.image[pixel * plane.channels + self.first..].as_ptr()
+                        } else {
+                            ZEROS.as_ptr()
+                        };
+                        tap += rows;
+                    }
+                }
+            }
+            plane.advance(&mut image, &mut y, &mut x);
+        }
+    }
+}
+
 /// Rows that point into an image with its border added, a piece per kernel line.
 #[derive(Debug)]
 pub struct LineRows<'a> {

@@ -11,7 +11,12 @@
 //! | [`window`] | max, average and global pooling |
 //! | [`math`] | vectorisable exp, erf, tanh and the activations made of them |
 //! | [`pointwise`] | unary and broadcasting binary operators |
+//! | [`nest`] | loops over any axes: element-wise programs over operands of any type, reductions, softmax and running sums |
 //! | [`rows`] | softmax and layer normalisation over the last axis |
+//! | [`fourier`] | discrete Fourier transforms of any length |
+//! | [`lookup`] | elements found by indices, the first of lines in order |
+//! | [`recurrent`] | RNN, GRU and LSTM |
+//! | [`resample`] | lines as weighted sums of other lines |
 //! | [`shuffle`] | transpose, gather and layout changes |
 //! | [`trees`] | ensembles of decision trees |
 //! | [`classes`] | labels and probabilities from scores |
@@ -22,12 +27,17 @@ pub mod classes;
 pub mod conv;
 pub mod cores;
 pub mod depthwise;
+pub mod fourier;
 pub mod gemm;
 pub mod isa;
+pub mod lookup;
 pub mod math;
+pub mod nest;
 pub mod pace;
 pub mod pointwise;
 pub mod pool;
+pub mod recurrent;
+pub mod resample;
 pub mod rows;
 pub mod shuffle;
 mod sync;

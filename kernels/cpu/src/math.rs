@@ -57,6 +57,37 @@ pub fn exp<const FUSED: bool>(x: f32) -> f32 {
     if x > EXP_HIGH { f32::INFINITY } else { value }
 }
 
+/// The natural logarithm, relative error under 3e-7; -infinity of 0, NaN below.
+#[inline(always)]
+pub fn ln<const FUSED: bool>(x: f32) -> f32 {
+    // Subnormal numbers are made normal first.
+    let tiny = x < f32::MIN_POSITIVE;
+    let bits = (if tiny { x * 8_388_608.0 } else { x }).to_bits() as i32;
+    // x = m 2^e, m from sqrt(1/2) to sqrt 2.
+    let e = bits.wrapping_sub(0x3f35_04f3) >> 23;
+    let f = f32::from_bits(bits.wrapping_sub(e << 23) as u32) - 1.0;
+    let e = e as f32 - if tiny { 23.0 } else { 0.0 };
+    let mut p = 7.037_683_6e-2;
+    for coefficient in [
+        -1.151_461e-1,
+        1.167_699_9e-1,
+        -1.242_014_1e-1,
+        1.424_932_3e-1,
+        -1.666_805_8e-1,
+        2.000_071_5e-1,
+        -2.499_999_4e-1,
+        3.333_333e-1,
+    ] {
+        p = multiply_add::<FUSED>(p, f, coefficient);
+    }
+    let square = f * f;
+    let tail = multiply_add::<FUSED>(p * f, square, -2.121_944_4e-4 * e);
+    let value = multiply_add::<FUSED>(-0.5, square, tail) + f + 0.693_359_4 * e;
+    let value = if x == 0.0 { f32::NEG_INFINITY } else { value };
+    let value = if x == f32::INFINITY { x } else { value };
+    if x >= 0.0 { value } else { f32::NAN }
+}
+
 /// `erfc(|x|)` by Abramowitz and Stegun 7.1.26; absolute error under 3e-7.
 #[inline(always)]
 fn erfc_of_magnitude<const FUSED: bool>(x: f32) -> f32 {
@@ -183,6 +214,9 @@ mod tests {
             };
             check("exp", exp::<FUSED>(x), wide.exp(), 0.0, 4e-7);
             check("erf", erf::<FUSED>(x), erf_f64(wide), 5e-7, 0.0);
+            if x != 0.0 {
+                check("ln", ln::<FUSED>(x.abs()), wide.abs().ln(), 1e-7, 3e-7);
+            }
             check("tanh", tanh::<FUSED>(x), wide.tanh(), 5e-7, 0.0);
             check("sigmoid", sigmoid::<FUSED>(x), 1.0 / (1.0 + (-wide).exp()), 1e-7, 5e-7);
             check("gelu", gelu::<FUSED>(x), wide * 0.5 * libm::erfc(-wide / 2f64.sqrt()), 3e-38, 2e-6);
@@ -197,6 +231,9 @@ mod tests {
         assert!(exp::<FUSED>(f32::NAN).is_nan());
         assert!((exp::<FUSED>(88.7) / 88.7f32.exp() - 1.0).abs() < 1e-6);
         assert_eq!(erf::<FUSED>(0.0), 0.0);
+        assert_eq!((ln::<FUSED>(0.0), ln::<FUSED>(f32::INFINITY)), (f32::NEG_INFINITY, f32::INFINITY));
+        assert!(ln::<FUSED>(-1.0).is_nan() && ln::<FUSED>(f32::NAN).is_nan());
+        assert!((ln::<FUSED>(1e-40) / 1e-40f32.ln() - 1.0).abs() < 1e-6);
         assert_eq!(tanh::<FUSED>(50.0), 1.0);
         assert_eq!(tanh::<FUSED>(-50.0), -1.0);
         assert!(gelu::<FUSED>(f32::NAN).is_nan());

@@ -124,7 +124,8 @@ impl Transpose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MoveAxis {
     pub size: usize,
-    pub from: usize,
+    /// May go backwards.
+    pub from: isize,
     pub to: usize,
 }
 
@@ -161,7 +162,8 @@ impl Move {
             match merged.last_mut() {
                 Some(last)
                     if axis.to.checked_mul(axis.size) == Some(last.to)
-                        && axis.from.checked_mul(axis.size) == Some(last.from) =>
+                        && isize::try_from(axis.size).ok().and_then(|size| axis.from.checked_mul(size))
+                            == Some(last.from) =>
                 {
                     *last = MoveAxis { size: last.size.checked_mul(axis.size)?, ..axis };
                 }
@@ -169,7 +171,7 @@ impl Move {
             }
         }
         let mut extent = 1usize;
-        let (mut from_len, mut to_len) = (from.checked_add(1)?, to.checked_add(1)?);
+        let (mut from_low, mut from_len, mut to_len) = (from as i128, from as i128 + 1, to.checked_add(1)?);
         for axis in merged.iter().rev() {
             // Each axis steps beyond all that the inner ones reach, so that no place is written twice.
             if axis.to < extent && count > 0 {
@@ -177,9 +179,14 @@ impl Move {
             }
             let steps = axis.size.saturating_sub(1);
             extent = axis.to.checked_mul(steps)?.checked_add(extent)?;
-            from_len = axis.from.checked_mul(steps)?.checked_add(from_len)?;
+            let reach = (axis.from as i128).checked_mul(steps as i128)?;
+            (from_low, from_len) = (from_low.checked_add(reach.min(0))?, from_len.checked_add(reach.max(0))?);
             to_len = axis.to.checked_mul(steps)?.checked_add(to_len)?;
         }
+        if count > 0 && from_low < 0 {
+            return None;
+        }
+        let mut from_len = if count == 0 { 0 } else { usize::try_from(from_len).ok()? };
         if count == 0 {
             (from_len, to_len, merged) = (0, 0, vec![MoveAxis { size: 0, from: 1, to: 1 }]);
         }
@@ -221,17 +228,17 @@ impl Move {
         pool.run(runs.div_ceil(per_task), |task, _| {
             let first = task * per_task;
             let mut index = [0usize; AXES_MAX];
-            let (mut at_from, mut at_to, mut rest) = (self.from, self.to, first);
+            let (mut at_from, mut at_to, mut rest) = (self.from as isize, self.to, first);
             for (axis, index) in self.outer.iter().zip(&mut index).rev() {
                 *index = rest % axis.size;
                 rest /= axis.size;
-                at_from += *index * axis.from;
+                at_from += *index as isize * axis.from;
                 at_to += *index * axis.to;
             }
             for _ in first..(first + per_task).min(runs) {
                 // SAFETY: `needs` covers every index over the axes, in bytes too (`new`), and was compared with both
                 // lengths above; no two runs write the same place (`new`).
-                unsafe { self.run_of(from.as_ptr().add(at_from * bytes), base.at(at_to * bytes)) };
+                unsafe { self.run_of(from.as_ptr().offset(at_from * bytes as isize), base.at(at_to * bytes)) };
                 for (axis, index) in self.outer.iter().zip(&mut index).rev() {
                     *index += 1;
                     at_from += axis.from;
@@ -240,7 +247,7 @@ impl Move {
                         break;
                     }
                     *index = 0;
-                    at_from -= axis.from * axis.size;
+                    at_from -= axis.from * axis.size as isize;
                     at_to -= axis.to * axis.size;
                 }
             }
@@ -272,10 +279,10 @@ impl Move {
 ///
 /// # Safety
 /// Both sides are valid for that and do not overlap.
-unsafe fn strided<T: Copy>(from: *const T, from_stride: usize, to: *mut T, to_stride: usize, count: usize) {
+unsafe fn strided<T: Copy>(from: *const T, from_stride: isize, to: *mut T, to_stride: usize, count: usize) {
     for at in 0..count {
         // SAFETY: the caller's promise; byte buffers need not be aligned for T.
-        unsafe { to.add(at * to_stride).write_unaligned(from.add(at * from_stride).read_unaligned()) };
+        unsafe { to.add(at * to_stride).write_unaligned(from.offset(at as isize * from_stride).read_unaligned()) };
     }
 }
 
@@ -353,7 +360,7 @@ mod tests {
                 to_len = to_len * sizes[axis] + if axis + 1 == sizes.len() { gap } else { 0 };
             }
             let axes: Vec<MoveAxis> =
-                (0..sizes.len()).map(|i| MoveAxis { size: sizes[i], from: from_strides[i], to: to_strides[i] }).collect();
+                (0..sizes.len()).map(|i| MoveAxis { size: sizes[i], from: from_strides[i] as isize, to: to_strides[i] }).collect();
             let bytes = if wide { 8 } else { 4 };
             let copy = Move::new(bytes, offsets, &axes).unwrap();
             let from: Vec<u8> = (0..(from_len + offsets.0) * bytes).map(|i| (i * 31 % 251) as u8).collect();
@@ -379,7 +386,7 @@ mod tests {
         assert!(Move::new(4, (0, 0), &[axis(3, 1, 2), axis(3, 1, 1)]).is_none());
         assert!(Move::new(3, (0, 0), &[axis(3, 1, 1)]).is_none());
         assert!(Move::new(4, (0, usize::MAX), &[axis(3, 1, 1)]).is_none());
-        assert!(Move::new(4, (0, 0), &[axis(3, usize::MAX, 1)]).is_none());
+        assert!(Move::new(4, (0, 0), &[axis(3, isize::MAX, 1)]).is_none());
         let none = Move::new(4, (5, 5), &[axis(0, 1, 1), axis(3, 1, 1)]).unwrap();
         assert_eq!(none.needs(), (0, 0));
         none.run(&ThreadPool::new(1).unwrap(), &[], &mut []);

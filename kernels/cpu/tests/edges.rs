@@ -206,8 +206,10 @@ fn copies() {
         Transpose::new(&[rows, columns], &[1, 0]).unwrap().run(&pool, &from, &mut to);
         let there = |index: usize| from[index % rows * columns + index / rows];
         assert!((0..to.len()).all(|index| to[index] == there(index)), "{rows}x{columns}");
-        let axes =
-            [MoveAxis { size: rows, from: columns, to: 1 }, MoveAxis { size: columns, from: 1, to: rows.max(1) }];
+        let axes = [
+            MoveAxis { size: rows, from: columns as isize, to: 1 },
+            MoveAxis { size: columns, from: 1, to: rows.max(1) },
+        ];
         for bytes in [1, 2, 4, 8] {
             let copy = Move::new(bytes, (0, 0), &axes).unwrap();
             let from: Box<[u8]> = (0..rows * columns * bytes).map(|at| (at / bytes) as u8).collect();

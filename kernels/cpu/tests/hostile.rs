@@ -4,16 +4,24 @@
 
 use planforge_kernels_cpu::{
     classes::{Classes, Decision, Transform, Written},
-    conv::{ConvShape, LineRows, TapRows, add_border},
+    conv::{ConvShape, LineRows, TapRows, VolumeRows, VolumeShape, add_border},
     depthwise::{Depthwise, depthwise},
     gemm::*,
     isa::Isa,
+    lookup::{Indices, Lookup},
+    nest::{
+        self, Class, Instruction, Nest, Source,
+        fold::{Finish, Fold, Reduction},
+        scan::{Around, softmax as softmax_along},
+    },
     pointwise::{Activation, Binary, binary_lines},
     pool::ThreadPool,
+    resample::{Taps, resample},
     rows::{NormParameters, layer_norm, softmax},
     shuffle::{Move, MoveAxis, Transpose},
     window::{PoolKind, global_mean, pool as pool_image},
 };
+use planforge_types::ElementType;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A power of two whose small multiples are zero where nobody checks.
@@ -82,6 +90,26 @@ fn images_of_impossible_sizes_are_refused() {
         }
         let pooled = ConvShape { out_channels: shape.channels, ..shape };
         refused(what, || pool_image(Isa::best(), &pool, PoolKind::Max, &pooled, [1, 1], &image, &mut [0.0]));
+    }
+}
+
+#[test]
+fn volumes_of_impossible_sizes_are_refused() {
+    let volume = VolumeShape { plane: pixel(), depth: 1, out_depth: 1, kernel: 1, stride: 1, dilation: 1, pad: 0 };
+    VolumeRows::new(volume, &[1.0], 0);
+    refused("a short volume", || VolumeRows::new(volume, &[], 0));
+    refused("a group that is not there", || VolumeRows::new(volume, &[1.0], 1));
+    let wrong = [
+        VolumeShape { depth: HALF, plane: ConvShape { height: 2, ..pixel() }, ..volume },
+        VolumeShape { out_depth: HALF, plane: ConvShape { out_width: 2, ..pixel() }, ..volume },
+        VolumeShape { out_depth: 3, stride: HALF, ..volume },
+        VolumeShape { kernel: 3, dilation: HALF, ..volume },
+        VolumeShape { kernel: 0, ..volume },
+        VolumeShape { plane: ConvShape { groups: 0, ..pixel() }, ..volume },
+    ];
+    for shape in wrong {
+        refused("a volume without end", || VolumeRows::new(shape, &[], 0));
+        refused("a volume without end", || VolumeRows::new(shape, &[1.0], 0));
     }
 }
 
@@ -354,6 +382,10 @@ fn copies_that_leave_their_buffers_are_refused() {
     // Offsets that come round when they are counted in bytes.
     assert!(Move::new(8, (1 << 61, 0), &[]).is_none());
     assert!(Move::new(8, (0, 0), &[axis(2, (1 << 61) + 1, 1)]).is_none());
+    // Backwards beyond the beginning.
+    assert!(Move::new(4, (1, 0), &[axis(3, -1, 1)]).is_none());
+    assert!(Move::new(4, (2, 0), &[axis(3, -1, 1)]).is_some_and(|copy| copy.needs() == (3, 3)));
+    assert!(Move::new(4, (0, 0), &[axis(2, isize::MIN, 1)]).is_none());
     assert!(Move::new(4, (0, 0), &[axis(2, 1, 1 << 62)]).is_none());
     assert!(Move::new(2, (0, 0), &[axis(HALF, 1, 1)]).is_none());
     let copy = Move::new(4, (1, 0), &[axis(3, 1, 1)]).unwrap();
@@ -369,6 +401,48 @@ fn copies_that_leave_their_buffers_are_refused() {
     let transpose = Transpose::new(&[2, 2], &[1, 0]).unwrap();
     refused("a short input", || transpose.run(&pool, &[0.0; 3], &mut [0.0; 4]));
     refused("a short output", || transpose.run(&pool, &[0.0; 4], &mut [0.0; 3]));
+}
+
+#[test]
+fn loops_that_leave_their_operands_are_refused() {
+    let pool = ThreadPool::new(1).unwrap();
+    let source = |first, strides: &[isize]| vec![Source::new(ElementType::F32, Class::Single, first, strides)];
+    let nest = |sizes: &[usize], source, code: &[Instruction]| Nest::new(sizes, source, code, ElementType::F32);
+    let load = [Instruction::Load(0)];
+    assert!(nest(&[3], source(1, &[-1]), &load).is_err());
+    assert!(nest(&[2, HALF], source(0, &[0, 0]), &load).is_err());
+    assert!(nest(&[2], source(0, &[isize::MAX]), &load).is_err());
+    assert!(nest(&[2], source(0, &[]), &load).is_err());
+    assert!(nest(&[2], source(0, &[1]), &[]).is_err());
+    assert!(nest(&[2], source(0, &[1]), &[Instruction::Load(1)]).is_err());
+    assert!(nest(&[2], source(0, &[1]), &[Instruction::Unary(nest::Unary::Neg, 0)]).is_err());
+    assert!(nest(&[2], source(0, &[1]), &[load[0], Instruction::Select(0, 0, 0)]).is_err());
+    let fine = nest(&[2], source(1, &[1]), &load).unwrap();
+    assert_eq!(fine.needs(0), 12);
+    fine.run(Isa::best(), &pool, &[&[0; 12]], &mut [0; 8]).unwrap();
+    refused("a short operand", || fine.run(Isa::best(), &pool, &[&[0; 11]], &mut [0; 8]));
+    refused("no operand", || fine.run(Isa::best(), &pool, &[], &mut [0; 8]));
+    refused("a short result", || fine.run(Isa::best(), &pool, &[&[0; 12]], &mut [0; 7]));
+    let fold = |sizes: &[usize], gone: &[bool], strides: &[isize]| {
+        Reduction::new(sizes, gone, ElementType::F32, strides, ElementType::F32)
+    };
+    assert!(fold(&[2, 0], &[false, true], &[1, 1]).is_err());
+    assert!(fold(&[2, HALF], &[false, true], &[1, 1]).is_err());
+    assert!(fold(&[2], &[true], &[-1]).is_err());
+    let sums = fold(&[2, 3], &[false, true], &[3, 1]).unwrap();
+    refused("a short operand", || sums.run(Isa::best(), &pool, Fold::Sum, Finish::Nothing, &[0; 23], &mut [0; 8]));
+    refused("a short result", || sums.run(Isa::best(), &pool, Fold::Sum, Finish::Nothing, &[0; 24], &mut [0; 7]));
+    let around = Around { outer: 1, size: 2, inner: 2 };
+    refused("half a line", || softmax_along(Isa::best(), &pool, around, false, &[0.0; 3], &mut [0.0; 3]));
+    refused("lines without end", || {
+        softmax_along(Isa::best(), &pool, Around { outer: 2, size: HALF, inner: 2 }, false, &[], &mut []);
+    });
+    let taps = Taps { count: 1, lines: &[2], weights: &[1.0] };
+    refused("a line that is not there", || resample(Isa::best(), &pool, around, taps, &[0.0; 4], &mut [0.0; 2]));
+    let rows = Lookup::new(&[2], &[0], &[(4, 3)], 3).unwrap();
+    refused("a short table", || rows.take(1, &[0; 11], Indices::Wide(&[0, 0]), &mut [0; 6]));
+    refused("too few indices", || rows.take(1, &[0; 12], Indices::Wide(&[0]), &mut [0; 6]));
+    refused("a short result", || rows.take(1, &[0; 12], Indices::Wide(&[0, 0]), &mut [0; 5]));
 }
 
 #[test]

@@ -20,7 +20,7 @@ use planforge_kernels_cpu::{
 };
 
 /// Largest size, stride, pad or dilation of an image: products of three of them stay in 64 bits.
-const IMAGE_SIZE_MAX: usize = 1 << 20;
+pub(super) const IMAGE_SIZE_MAX: usize = 1 << 20;
 /// From this channel count on, pieces per kernel position are long enough to be tried.
 const TAP_CHANNELS_MIN: usize = 8;
 
@@ -59,7 +59,7 @@ pub(super) fn packed_size(kind: &StepKind, kernel: &Kernel) -> Option<(usize, us
 }
 
 /// Checks an image's sizes so that the arithmetic of [`ConvShape`] cannot overflow.
-fn image(shape: &ImageShape) -> Result<ConvShape, String> {
+pub(super) fn image(shape: &ImageShape) -> Result<ConvShape, String> {
     let sizes = [shape.height, shape.width, shape.out_height, shape.out_width];
     let steps = [shape.kernel, shape.strides, shape.dilations];
     let fine = sizes.iter().chain(shape.pads.iter()).all(|&size| size <= IMAGE_SIZE_MAX)

@@ -5,9 +5,15 @@
 //! | [`products`] | products of matrices, one or a batch |
 //! | [`attention`] | attention |
 //! | [`images`] | convolutions and pools |
+//! | [`volumes`] | convolutions over volumes |
+//! | [`recurrent`] | RNN, GRU and LSTM |
 //! | [`rows`] | softmax and normalization |
 //! | [`points`] | element-wise operators |
 //! | [`moves`] | what copies and computes nothing |
+//! | [`loops`] | element-wise programs over operands of any type |
+//! | [`along`] | reductions, softmax, running sums, order and resampling along axes |
+//! | [`fourier`] | Fourier transforms |
+//! | [`lookups`] | elements taken and put by indices |
 //! | [`classes`] | labels and probabilities from scores |
 //! | [`trees`] | ensembles of trees |
 //! | [`reference`] | any operator without a kernel |
@@ -16,17 +22,23 @@
 //! A plan is input like any other: everything is checked before it runs, so that a program that passes may give a wrong
 //! answer at worst.
 
+mod along;
 mod attention;
 mod checker;
 mod classes;
+mod fourier;
 mod images;
+mod lookups;
+mod loops;
 mod moves;
 mod operands;
 mod points;
 mod products;
+mod recurrent;
 mod reference;
 mod rows;
 mod trees;
+mod volumes;
 
 pub(crate) use classes::rule as class_rule;
 pub(crate) use operands::Operands;
@@ -55,6 +67,8 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Prepared {
     match &step.kind {
         StepKind::Conv { shape, activation } => images::conv(check, shape, *activation),
         StepKind::Depthwise { shape, activation } => images::depthwise(check, shape, *activation),
+        StepKind::Volume { shape, activation } => volumes::conv(check, shape, *activation),
+        StepKind::Recurrent(sizes) => recurrent::recurrent(check, sizes),
         StepKind::Gemm { rows, columns, depth, alpha, activation } => {
             products::gemm(check, [*rows, *columns, *depth], *alpha, *activation)
         }
@@ -77,6 +91,24 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Prepared {
         }
         StepKind::Move { element_bytes, parts } => moves::strided(check, *element_bytes, parts),
         StepKind::Copy => moves::copy(check),
+        StepKind::Loops { sizes, operands, code, element } => loops::loops(check, sizes, operands, code, *element),
+        StepKind::Fold { kind, sizes, gone, strides, element } => {
+            along::fold(check, *kind, along::Axes { sizes, gone, strides, element: *element })
+        }
+        StepKind::Places { largest, last, sizes, gone, strides, element } => {
+            along::places(check, (*largest, *last), along::Axes { sizes, gone, strides, element: *element })
+        }
+        StepKind::SoftmaxAlong { sizes, log } => along::softmax(check, *sizes, *log),
+        StepKind::RunningSum { sizes, exclusive, reverse, element } => {
+            along::running_sum(check, *sizes, (*exclusive, *reverse), *element)
+        }
+        StepKind::FirstInOrder { sizes, k, largest, element } => {
+            along::first_in_order(check, *sizes, *k, *largest, *element)
+        }
+        StepKind::Fourier { length, inverse, lines } => fourier::fourier(check, *length, *inverse, lines),
+        StepKind::Resample { sizes, taps } => along::resample(check, *sizes, *taps),
+        StepKind::Take { lookup, element_bytes } => lookups::take(check, lookup, *element_bytes),
+        StepKind::Put { lookup, meeting, element } => lookups::put(check, lookup, *meeting, *element),
         StepKind::Classes { op, rows, columns } => classes::classes(check, op, *rows, *columns),
         StepKind::Trees(sizes) => trees::trees(check, sizes),
         StepKind::Reference { op, inputs, outputs } => reference::reference(check, op, inputs, outputs),
@@ -87,18 +119,25 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Prepared {
 pub(crate) fn candidates(kind: &StepKind, isa: Isa, threads: usize) -> Vec<Tactic> {
     products::candidates(kind, isa, threads)
         .or_else(|| images::candidates(kind, isa, threads))
+        .or_else(|| volumes::candidates(kind, isa, threads))
+        .or_else(|| recurrent::candidates(kind, isa, threads))
         .or_else(|| attention::candidates(kind, isa))
         .unwrap_or_default()
 }
 
 /// Bytes of the scratch memory a tactic needs.
 pub(crate) fn scratch_bytes(kind: &StepKind, tactic: &Tactic) -> Option<u64> {
-    images::scratch_bytes(kind, tactic).or_else(|| attention::scratch_bytes(kind, tactic))
+    images::scratch_bytes(kind, tactic)
+        .or_else(|| attention::scratch_bytes(kind, tactic))
+        .or_else(|| recurrent::scratch_bytes(kind))
 }
 
 /// Sizes of packed weights and padded bias in elements, for kinds that have them.
 pub(crate) fn packed_size(kind: &StepKind, kernel: &Kernel) -> Option<(usize, usize)> {
-    products::packed_size(kind, kernel).or_else(|| images::packed_size(kind, kernel))
+    products::packed_size(kind, kernel)
+        .or_else(|| images::packed_size(kind, kernel))
+        .or_else(|| volumes::packed_size(kind, kernel))
+        .or_else(|| recurrent::packed_size(kind, kernel))
 }
 
 /// The kernels' form of an activation.

@@ -6,6 +6,14 @@ use crate::{
 };
 use planforge_kernels_cpu::{gemm::Workspace, isa::Isa, pool::ThreadPool};
 
+/// What a recurrent network writes: every state, the last one, the last of inside where there is one; and its memory.
+pub(super) struct States<'a> {
+    pub all: &'a mut [f32],
+    pub last: &'a mut [f32],
+    pub inner: Option<&'a mut [f32]>,
+    pub scratch: &'a mut [f32],
+}
+
 /// What one step reads and writes, and what it runs with. All `unsafe` of running a step is here and where it is made;
 /// none of it rests on what a kernel promises: kernels are handed slices and check their lengths.
 ///
@@ -97,5 +105,20 @@ impl<'a> Operands<'a> {
         // SAFETY: both are written and, as two things that the step writes, lie apart; `&mut self` is borrowed as long as
         // the results.
         unsafe { (self.write(self.step.outputs[0]), self.step.scratch.map(|id| self.write(id))) }
+    }
+    /// The numbers of the first two outputs, of a third where there is one, and the scratch memory.
+    pub(super) fn states_and_scratch(&mut self) -> States<'_> {
+        let outputs = &self.step.outputs;
+        let scratch = self.step.scratch;
+        // SAFETY: all are written and, as things that the step writes, lie apart; `&mut self` is borrowed as long as the
+        // results.
+        unsafe {
+            States {
+                all: self.write(outputs[0]),
+                last: self.write(outputs[1]),
+                inner: outputs.get(2).map(|&id| self.write(id)),
+                scratch: scratch.map_or(&mut [], |id| self.write(id)),
+            }
+        }
     }
 }

@@ -2,7 +2,10 @@
 
 use super::{super::builder::Lowering, Rule};
 use crate::error::Refusal;
-use planforge_graph::ir::{NamedOp, Op, ValueId};
+use planforge_graph::{
+    ir::{Binary, NamedOp, Op, ReduceKind, ValueId},
+    shape::is_float,
+};
 
 pub const RULES: &[Rule] = &[Rule { op_type: "Einsum", attributes: &["equation"], lower: einsum }];
 
@@ -60,6 +63,9 @@ fn einsum(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
             open.chain((26..52).chain(0..26).filter(|&label| once(label))).collect()
         }
     };
+    if let Some(product) = as_products(node, &terms, &inputs, &result)? {
+        return Ok(vec![product]);
+    }
     // Numbers without gaps, so that labels that do not occur cost nothing.
     terms.push(result);
     let mut used: Vec<usize> = terms.iter().flatten().copied().collect();
@@ -70,4 +76,107 @@ fn einsum(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let ranks: Vec<usize> = terms.iter().map(Vec::len).collect();
     let op = NamedOp::new("einsum").with_sizes("labels", &labels).with_sizes("ranks", &ranks);
     Ok(vec![node.emit(Op::Named(op.into()), &inputs)?])
+}
+
+/// A value and the labels of its axes.
+struct Term {
+    value: ValueId,
+    labels: Vec<usize>,
+}
+
+/// The equation as sums, transposes and matrix products of one operand after the other, which backends have kernels for;
+/// nothing where a label stands twice in a term, sizes of a label differ, or operands are integers.
+fn as_products(
+    node: &mut Lowering<'_>,
+    terms: &[Vec<usize>],
+    inputs: &[ValueId],
+    result: &[usize],
+) -> Result<Option<ValueId>, Refusal> {
+    let mut sizes = std::collections::BTreeMap::new();
+    for (labels, &id) in terms.iter().zip(inputs) {
+        let once = labels.iter().enumerate().all(|(at, label)| !labels[..at].contains(label));
+        if !once || !is_float(node.ty(id).element) {
+            return Ok(None);
+        }
+        for (&label, size) in labels.iter().zip(node.shape(id)) {
+            if size == 0 || *sizes.entry(label).or_insert(size) != size {
+                return Ok(None);
+            }
+        }
+    }
+    let known = |label: &usize| sizes.contains_key(label);
+    let once = result.iter().enumerate().all(|(at, label)| known(label) && !result[..at].contains(label));
+    if !once {
+        return Ok(None);
+    }
+    let all = terms.iter().zip(inputs).map(|(labels, &value)| Term { value, labels: labels.clone() });
+    let mut rest: std::collections::VecDeque<Term> = all.collect();
+    let Some(mut whole) = rest.pop_front() else { return Ok(None) };
+    while let Some(next) = rest.pop_front() {
+        let later = |label: &usize| result.contains(label) || rest.iter().any(|term| term.labels.contains(label));
+        whole = joined(node, whole, next, &later, &sizes)?;
+    }
+    let whole = summed(node, whole, &|label| result.contains(label))?;
+    Ok(Some(brought(node, &whole, result)?))
+}
+
+/// The sum over the labels that nobody needs.
+fn summed(node: &mut Lowering<'_>, term: Term, needed: &dyn Fn(&usize) -> bool) -> Result<Term, Refusal> {
+    let gone: Vec<usize> = (0..term.labels.len()).filter(|&axis| !needed(&term.labels[axis])).collect();
+    if gone.is_empty() {
+        return Ok(term);
+    }
+    let value = node.reduce(ReduceKind::Sum, term.value, &gone, false)?;
+    Ok(Term { value, labels: term.labels.into_iter().filter(|label| needed(label)).collect() })
+}
+
+/// The term's value with its axes in the order of `labels`.
+fn brought(node: &mut Lowering<'_>, term: &Term, labels: &[usize]) -> Result<ValueId, Refusal> {
+    let perm: Vec<usize> = labels.iter().filter_map(|label| term.labels.iter().position(|own| own == label)).collect();
+    if perm.iter().copied().eq(0..perm.len()) { Ok(term.value) } else { node.transpose(term.value, &perm) }
+}
+
+/// Two terms as one: labels that both have and nobody needs later are summed over.
+fn joined(
+    node: &mut Lowering<'_>,
+    a: Term,
+    b: Term,
+    later: &dyn Fn(&usize) -> bool,
+    sizes: &std::collections::BTreeMap<usize, usize>,
+) -> Result<Term, Refusal> {
+    let a_labels = a.labels.clone();
+    let b_labels = b.labels.clone();
+    let a = summed(node, a, &|label| b_labels.contains(label) || later(label))?;
+    let b = summed(node, b, &|label| a_labels.contains(label) || later(label))?;
+    let pick = |from: &Term, wanted: &dyn Fn(&usize) -> bool| -> Vec<usize> {
+        from.labels.iter().copied().filter(wanted).collect()
+    };
+    let both = |label: &usize| a.labels.contains(label) && b.labels.contains(label);
+    let batch = pick(&a, &|label| both(label) && later(label));
+    let depth = pick(&a, &|label| both(label) && !later(label));
+    let left = pick(&a, &|label| !b.labels.contains(label));
+    let right = pick(&b, &|label| !a.labels.contains(label));
+    let of = |labels: &[usize]| labels.iter().map(|label| sizes[label]).collect::<Vec<usize>>();
+    let count = |labels: &[usize]| of(labels).iter().product::<usize>();
+    let shape = |parts: &[&[usize]]| parts.iter().flat_map(|labels| of(labels)).collect::<Vec<usize>>();
+    let labels = [&batch[..], &left, &right].concat();
+    if depth.is_empty() {
+        // Nothing is summed: every element with every other.
+        let ones = |count: usize| vec![1; count];
+        let x = brought(node, &a, &[&batch[..], &left].concat())?;
+        let x = node.reshape(x, [shape(&[&batch, &left]), ones(right.len())].concat())?;
+        let y = brought(node, &b, &[&batch[..], &right].concat())?;
+        let y = node.reshape(y, [of(&batch), ones(left.len()), of(&right)].concat())?;
+        return Ok(Term { value: node.binary(Binary::Mul, x, y)?, labels });
+    }
+    let matrices = |rows: usize, columns: usize| match batch.is_empty() {
+        true => vec![rows, columns],
+        false => vec![count(&batch), rows, columns],
+    };
+    let x = brought(node, &a, &[&batch[..], &left, &depth].concat())?;
+    let x = node.reshape(x, matrices(count(&left), count(&depth)))?;
+    let y = brought(node, &b, &[&batch[..], &depth, &right].concat())?;
+    let y = node.reshape(y, matrices(count(&depth), count(&right)))?;
+    let product = node.matmul(x, y)?;
+    Ok(Term { value: node.reshape(product, shape(&[&batch, &left, &right]))?, labels })
 }
