@@ -59,6 +59,7 @@ impl Facts<'_> {
         lines.push(("throughput", format!("{} at batch {}", per_second(self.0.throughput_per_s), self.0.batch)));
         lines.push(("samples", self.samples_line()));
         lines.push(("size", self.size_line()));
+        lines.extend(self.0.host.as_ref().map(|_| ("energy", planforge_documents::figure::energy_words(self.0))));
         lines.extend(self.split_lines());
         lines.extend(self.0.points.iter().map(|point| ("point", point_line(point))));
         lines.extend(self.0.switches.iter().map(|switch| ("switch", switch_line(switch))));

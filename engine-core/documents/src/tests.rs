@@ -3,10 +3,11 @@
 use crate::{Dossier, csv, html, markdown};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use planforge_report::{
-    Finding, Foreign, LayerTime, Report, StreamPoint, StreamSweep,
+    Finding, Foreign, LayerTime, Report, Seen, StreamPoint, StreamSweep,
     compare::{Comparison, compare, portability::portability},
     testing::{disturbed, sample_report, with_ceilings_and_batches},
 };
+use planforge_types::host::HostRecord;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeSet;
@@ -30,8 +31,11 @@ fn streams() -> StreamSweep {
 fn full(centre_ms: f64) -> Report {
     let mut report = with_ceilings_and_batches(sample_report(centre_ms));
     report.streams = Some(streams());
+    report.windows.iter_mut().for_each(|window| window.energy_uj = Some(3_000_000 + u64::from(window.iterations)));
     report.findings.push(Finding::warning("contention", "2 of 5 counted windows were disturbed"));
     report.layers[0].bytes = 3_000_000;
+    report.host = Some(HostRecord::default());
+    report.telemetry.seen = Some(Seen { readings: 6, ..Seen::default() });
     report
 }
 
@@ -91,7 +95,7 @@ fn every_part_of_a_report_is_in_the_file() {
         "Time of plans built elsewhere",
         "knee at 2",
         "contention",
-        "Device and host",
+        "Host",
         "not recorded",
         "What to try",
         "streams-cost",
@@ -99,6 +103,9 @@ fn every_part_of_a_report_is_in_the_file() {
         "(estimated)</desc>",
         "(measured)</desc>",
         "every window of this measurement",
+        "energy per inference",
+        "utilisation outside of windows",
+        "not available",
     ];
     for part in parts {
         assert!(page.contains(part), "{part}");
@@ -213,6 +220,8 @@ fn derived(report: &Report) -> Vec<f64> {
     let mut found = vec![mean, variance.sqrt(), count, sorted[0], sorted[sorted.len() - 1]];
     found.extend([0.5, 0.9, 0.95, 0.99].map(|share| quantile(&sorted, share)));
     found.push(report.batch as f64 * 1e3 / mean);
+    let used_uj: u64 = report.windows.iter().filter_map(|window| window.energy_uj).sum();
+    found.push(used_uj as f64 / count / 1e6);
     let sizes = report.counted_windows();
     found.extend([sizes.len() as f64, (report.windows.len() - sizes.len()) as f64]);
     let interval = planforge_stats::median_interval(&samples, &sizes, planforge_stats::CI_CONFIDENCE);
@@ -262,5 +271,5 @@ fn shows(text: &str, value: f64) -> bool {
     let (mantissa, exponent) = number.split_once('e').unwrap_or((number, "0"));
     let places = mantissa.split_once('.').map_or(0, |(_, after)| after.len() as i32);
     let half = 0.5000001 * 10f64.powi(exponent.parse::<i32>().unwrap() - places);
-    [1.0, 1e-3, 1e3, 1024.0, 1048576.0, 0.01].iter().any(|unit| (shown * unit - value).abs() <= half * unit)
+    [1.0, 1e-3, 1e-6, 1e3, 1024.0, 1048576.0, 0.01].iter().any(|unit| (shown * unit - value).abs() <= half * unit)
 }
