@@ -53,8 +53,10 @@ mod steps;
 mod tactic;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trace_tests;
 
-pub use compiler::{CpuCompiler, OPTION_FORCE_TACTIC, toolchain};
+pub use compiler::{CpuCompiler, OPTION_FORCE_TACTIC, OPTION_FUSION, toolchain};
 pub use inspect::{Inspection, inspect};
 pub use meter::CpuSession;
 pub use operators::operators;

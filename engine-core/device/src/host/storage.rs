@@ -9,13 +9,12 @@ pub(super) fn facts(root: &Root, folder: &Path) -> Option<StorageFacts> {
     let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     let mount = mount_of(&root.text("/proc/self/mountinfo")?, &folder)?;
     let room = rustix::fs::statvfs(&folder).ok();
-    let bytes = |blocks: u64| room.map(|room| blocks.saturating_mul(room.f_frsize));
     let (drive, rotational) = drive(root, &mount.device);
     Some(StorageFacts {
         filesystem: mount.filesystem,
         source: mount.source,
-        total_bytes: room.and_then(|room| bytes(room.f_blocks)),
-        free_bytes: room.and_then(|room| bytes(room.f_bavail)),
+        total_bytes: room.as_ref().map(|room| room.f_blocks.saturating_mul(room.f_frsize)),
+        free_bytes: room.as_ref().map(|room| room.f_bavail.saturating_mul(room.f_frsize)),
         drive,
         rotational,
     })

@@ -571,7 +571,8 @@ fn optimised_graphs_mean_what_they_meant() {
         None => 0..asked("PLANFORGE_GRAPH_SEEDS").unwrap_or(SEEDS),
     };
     for seed in seeds {
-        for target in [Target::default(), Target { integer_products: true, channel_slices: true, halves: true }] {
+        let every = Target { integer_products: true, channel_slices: true, halves: true, unfused: false };
+        for target in [Target::default(), every, Target { unfused: true, ..Target::default() }] {
             if let Err(difference) = compare(seed, target) {
                 panic!("PLANFORGE_GRAPH_SEED={seed} ({target:?}): {difference}");
             }
