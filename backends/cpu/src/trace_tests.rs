@@ -101,8 +101,8 @@ fn a_timeline_has_a_row_a_thread_and_nested_slices_whose_steps_are_the_reports()
     let (rows, slices) = read(&files[0].path);
     assert_eq!(rows.iter().map(|(row, _)| *row).collect::<Vec<_>>(), [1, 2]);
 
-    let first_row = |name: &str| slices.iter().filter(|slice| slice.row == 1 && slice.name.starts_with(name));
-    let executions: Vec<&Slice> = first_row("execution ").collect();
+    let on_top = |slice: &&Slice| slice.row == 1 && slice.name.starts_with("execution ");
+    let executions: Vec<&Slice> = slices.iter().filter(on_top).collect();
     assert_eq!(executions.len(), 5);
     for pair in executions.windows(2) {
         assert!(pair[0].to_us <= pair[1].from_us + ROUNDING_US, "executions follow each other");

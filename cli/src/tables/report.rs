@@ -36,7 +36,7 @@ impl Facts<'_> {
         let stats = &self.0.latency_ms;
         let mut lines = vec![
             ("model", format!("{} ({})", self.0.model.name, self.0.model.digest.short())),
-            ("engine", format!("{} for {}, {}", self.0.plan.digest.short(), self.0.sku, self.built_with())),
+            ("engine", format!("{} for {}, {}", self.0.plan.digest.short(), self.0.built_for(), self.built_with())),
             ("device", format!("{} on {}", self.0.device.name, self.0.provenance.agent)),
         ];
         if let Some(foreign) = &self.0.foreign {
@@ -392,6 +392,16 @@ mod tests {
         report.findings.push(Finding::note("long", words.clone()));
         let text = render(&report, None);
         assert_eq!(text.matches("seventeen").count(), 40, "{text}");
+    }
+
+    /// Jobs that measure a plan are named after the device kind that they measure on.
+    #[test]
+    fn a_foreign_plan_is_named_after_what_it_was_built_for() {
+        let mut report = sample_report(1.0);
+        let (built_for, measured_on) = ("t4".parse().unwrap(), report.sku.clone());
+        report.foreign = Some(Foreign { built_for, measured_on });
+        let text = render(&report, None);
+        assert!(text.contains(" for t4, native") && text.contains("built for t4, measured on cpu-x86-64-v3"), "{text}");
     }
 
     #[test]

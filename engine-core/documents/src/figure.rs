@@ -32,7 +32,7 @@ pub fn estimate(report: &Report) -> Basis {
 
 /// The device kind that it ran on.
 pub fn measured_on(report: &Report) -> &Sku {
-    report.foreign.as_ref().map_or(&report.sku, |foreign| &foreign.measured_on)
+    report.measured_on()
 }
 
 /// What tells a report from others beside it: `t4, tensorrt 10.3, fp16, batch 8`.

@@ -47,7 +47,7 @@ fn engine(report: &Report) -> Part {
         line("model", format!("{} ({})", report.model.name, report.model.digest)),
         line("engine key", report.engine_key.to_string()),
         line("plan", format!("{}, {}", report.plan.digest, bytes(report.plan.bytes))),
-        line("built for", report.sku.to_string()),
+        line("built for", report.built_for().to_string()),
         line("measured on", figure::measured_on(report).to_string()),
         line("toolchain", report.toolchain.to_string()),
         line("precision", spec.precision.to_string()),

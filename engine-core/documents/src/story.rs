@@ -21,6 +21,8 @@ pub struct Step {
     /// What was done, in words.
     pub change: String,
     pub found: Found,
+    /// Later steps build on it; what is slower is told and undone.
+    pub kept: bool,
 }
 
 /// What came of it.
@@ -89,13 +91,13 @@ impl Story<'_> {
         self.latencies().next()
     }
 
-    /// The report of the last step that is about latency.
+    /// The report of the last step about latency that was kept.
     pub fn last(&self) -> Option<&Report> {
         self.latencies().last()
     }
 
     fn latencies(&self) -> impl Iterator<Item = &Report> {
-        self.steps.iter().filter_map(|step| match step.found {
+        self.steps.iter().filter(|step| step.kept).filter_map(|step| match step.found {
             Found::Latency(index) => self.reports.get(index),
             _ => None,
         })
@@ -119,7 +121,9 @@ impl Story<'_> {
             .iter()
             .map(|step| {
                 let row = self.row(step, before);
-                if let Found::Latency(index) = step.found {
+                if let Found::Latency(index) = step.found
+                    && step.kept
+                {
                     before = self.reports.get(index).or(before);
                 }
                 row
@@ -153,6 +157,9 @@ impl Story<'_> {
                     Some(Ok(gain)) => row.gain = Some(gain),
                     Some(Err(reason)) => row.remark = reason,
                     None => {}
+                }
+                if !step.kept {
+                    row.remark = format!("{}{}not kept", row.remark, if row.remark.is_empty() { "" } else { "; " });
                 }
             }
             Found::Batches(index) => {
@@ -259,7 +266,7 @@ mod tests {
     use planforge_report::testing::{sample_report, with_ceilings_and_batches};
 
     fn steps() -> Vec<Step> {
-        let step = |name, found| Step { name, change: "a change".into(), found };
+        let step = |name, found| Step { name, change: "a change".into(), found, kept: true };
         vec![
             step("baseline", Found::Latency(0)),
             step("fusion", Found::Latency(1)),
@@ -299,12 +306,25 @@ mod tests {
         assert_eq!(batch.throughput_per_s, Some(rate(sweep.best)));
         assert_eq!(batch.gain.as_ref().unwrap().times, rate(sweep.best) / sweep.points[0].throughput_per_s.unwrap());
         assert!(story.title().contains("to 1.010 ms"), "{}", story.title());
-        assert_eq!(story.chart("c").unwrap().matches("tactics").count(), 2, "a bar, and what is heard of it");
+        let chart = story.chart("c").unwrap();
+        assert!(chart.contains("tactics") && chart.contains("2.00x") && !chart.contains("precision"), "{chart}");
+    }
+
+    #[test]
+    fn what_is_slower_is_told_and_undone() {
+        let reports: Vec<Report> = [2.0, 3.0, 1.0].map(sample_report).into();
+        let step = |name, index, kept| Step { name, change: String::new(), found: Found::Latency(index), kept };
+        let steps = [step("baseline", 0, true), step("fusion", 1, false), step("tactics", 2, true)];
+        let story = Story { reports: &reports, steps: &steps };
+        let rows = story.rows();
+        assert!(rows[1].remark == "not kept" && rows[1].gain.as_ref().unwrap().times < 1.0, "{:?}", rows[1]);
+        assert!((rows[2].gain.as_ref().unwrap().times - 2.0).abs() < 1e-6, "against the baseline");
     }
 
     #[test]
     fn a_story_of_nothing_says_so() {
-        let steps = [Step { name: "baseline", change: String::new(), found: Found::Unavailable("refused".into()) }];
+        let found = Found::Unavailable("refused".into());
+        let steps = [Step { name: "baseline", change: String::new(), found, kept: false }];
         let story = Story { reports: &[], steps: &steps };
         assert_eq!(story.title(), "nothing was measured");
         assert!(story.chart("c").is_none() && story.headline().is_empty() && story.rows()[0].gain.is_none());

@@ -61,7 +61,7 @@ pub struct Report {
     pub model: ModelRef,
     pub engine_key: EngineKey,
     pub plan: PlanRef,
-    /// What the plan was built for.
+    /// What the job was for: what the plan was built for, unless it is foreign; see [`Report::built_for`].
     pub sku: Sku,
     /// What it was measured on, and whose toolchain built it.
     pub device: DeviceFingerprint,
@@ -167,6 +167,16 @@ impl Report {
     pub fn counted_windows(&self) -> Vec<usize> {
         let counted = self.windows.iter().filter(|window| window.tainted.is_empty() || window.kept_tainted);
         counted.map(|window| window.iterations as usize).collect()
+    }
+
+    /// The device kind that the plan was built for.
+    pub fn built_for(&self) -> &Sku {
+        self.foreign.as_ref().map_or(&self.sku, |foreign| &foreign.built_for)
+    }
+
+    /// The device kind that it was measured on.
+    pub fn measured_on(&self) -> &Sku {
+        self.foreign.as_ref().map_or(&self.sku, |foreign| &foreign.measured_on)
     }
 
     /// Whether the numbers are those of the raw samples; see [`mod@check`].
