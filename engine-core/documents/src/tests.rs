@@ -1,6 +1,9 @@
 //! What holds for every document, whatever the reports.
 
-use crate::{Dossier, csv, html, markdown};
+use crate::{
+    Dossier, csv, html, markdown,
+    story::{Found, Step, Story},
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use planforge_report::{
     Finding, Foreign, LayerTime, Report, Seen, StreamPoint, StreamSweep,
@@ -263,6 +266,52 @@ fn every_number_follows_from_the_raw_samples_or_was_counted() {
     }
     // A number that is changed after the measurement follows from nothing.
     assert!(!is_known(reports[0].latency_ms.median * 1.001));
+}
+
+#[test]
+fn every_number_of_a_story_is_a_reports_or_a_ratio_of_two() {
+    let reports = [full(4.0), full(2.0), full(1.7)];
+    let step = |name, found| Step { name, change: "something".into(), found, kept: true };
+    let steps = [
+        step("baseline", Found::Latency(0)),
+        step("fusion", Found::Latency(1)),
+        step("precision", Found::Unavailable("no <b>fp16</b>".into())),
+        step("batch", Found::Batches(2)),
+        step("streams", Found::Streams(2)),
+    ];
+    let story = Story { reports: &reports, steps: &steps };
+    let (mut known, first) = (Vec::new(), derived(&reports[0]));
+    for report in &reports {
+        known.extend(derived(report));
+        stated(report, &mut known);
+    }
+    let over_first = |value: f64| {
+        known.iter().any(|other| {
+            first.iter().any(|first| (other / first - value).abs() < 1e-9 || (first / other - value).abs() < 1e-9)
+        })
+    };
+    let is_known = |value: f64| known.iter().any(|known| (known - value).abs() <= 1e-9 * value.abs().max(1e-9));
+    let page = html::story::render(&story);
+    let mut seen = 0;
+    for element in between(&page, "<data value=\"", "</data>") {
+        let (value, text) = element.split_once("\">").unwrap();
+        let value: f64 = value.parse().unwrap();
+        let is_ratio = text.ends_with('x') && over_first(value);
+        assert!(is_known(value) || is_ratio, "{value} ({text}) follows from nothing");
+        assert!(shows(text.trim_end_matches('x'), value), "'{text}' is not {value}");
+        seen += 1;
+    }
+    assert!(seen > 12, "{seen} numbers");
+    for part in ["no &lt;b&gt;fp16&lt;/b&gt;", "2.00x (", "best with 2 streams, knee at 2", "Throughput by batch"] {
+        assert!(page.contains(part), "{part}");
+    }
+    let ids = between(&page, " id=\"", "\"");
+    assert_eq!(ids.len(), ids.iter().collect::<BTreeSet<_>>().len(), "names are used once");
+    let text = markdown::story(&story);
+    assert!(
+        text.contains("| fusion | something | 2.020 ms |") && text.contains("not available: no &lt;b&gt;"),
+        "{text}"
+    );
 }
 
 /// Whether a text shows a value, in some unit, rounded to the digits that it has.
