@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["what", "all", "artifacts", "format", "output", "request"])]
     schema: bool,
     #[command(flatten)]
-    story: story::Args,
+    story: story::StoryArgs,
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {

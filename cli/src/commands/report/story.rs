@@ -27,7 +27,7 @@ use planforge_types::{
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct StoryArgs {
     /// Tell how this ONNX model gets fast on a device kind: fusion, precision, tactics, threads, batch and streams, one after the other, each built and measured
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["what", "all", "artifacts"])]
     story: Option<PathBuf>,
@@ -65,12 +65,12 @@ struct Asked {
     change: &'static str,
     about: About,
     /// What it changes of the spec so far.
-    apply: fn(&mut BuildSpec, &Args),
+    apply: fn(&mut BuildSpec, &StoryArgs),
     measure: MeasureAsk,
 }
 
 impl Asked {
-    fn latency(name: &'static str, change: &'static str, apply: fn(&mut BuildSpec, &Args)) -> Self {
+    fn latency(name: &'static str, change: &'static str, apply: fn(&mut BuildSpec, &StoryArgs)) -> Self {
         Self { name, change, about: About::Latency, apply, measure: MeasureAsk::default() }
     }
 }
@@ -78,28 +78,28 @@ impl Asked {
 /// Option of native CPU compilers that leaves operators apart.
 const UNFUSED: (&str, &str) = ("fusion", "off");
 
-fn fuse(spec: &mut BuildSpec, _: &Args) {
+fn fuse(spec: &mut BuildSpec, _: &StoryArgs) {
     spec.options.remove(UNFUSED.0);
 }
 
-fn halve(spec: &mut BuildSpec, _: &Args) {
+fn halve(spec: &mut BuildSpec, _: &StoryArgs) {
     spec.precision = Precision::Fp16;
 }
 
-fn search(spec: &mut BuildSpec, _: &Args) {
+fn search(spec: &mut BuildSpec, _: &StoryArgs) {
     spec.optimization_level = OptimizationLevel::default();
 }
 
-fn all_cores(spec: &mut BuildSpec, _: &Args) {
+fn all_cores(spec: &mut BuildSpec, _: &StoryArgs) {
     spec.threads = None;
 }
 
-fn open_batch(spec: &mut BuildSpec, args: &Args) {
+fn open_batch(spec: &mut BuildSpec, args: &StoryArgs) {
     spec.profiles = args.shapes.iter().cloned().collect();
 }
 
 /// The first spec, and the steps from there.
-fn plan(sku: &Sku, args: &Args) -> (BuildSpec, Vec<Asked>) {
+fn plan(sku: &Sku, args: &StoryArgs) -> (BuildSpec, Vec<Asked>) {
     let mut base = BuildSpec {
         profiles: args.shapes.iter().map(|profile| profile.fixed(|range| range.opt)).collect(),
         optimization_level: OptimizationLevel(0),
@@ -147,7 +147,7 @@ fn batches(profile: Option<&OptimizationProfile>) -> Vec<u32> {
 /// Tells the story that was asked for; `None` where none was.
 pub async fn run(
     context: &Context<'_>,
-    args: &Args,
+    args: &StoryArgs,
     format: Option<Format>,
     output: Option<&Path>,
 ) -> Option<Result<(), Failure>> {
@@ -157,7 +157,7 @@ pub async fn run(
 
 async fn write(
     context: &Context<'_>,
-    args: &Args,
+    args: &StoryArgs,
     model: &Path,
     format: Option<Format>,
     output: Option<&Path>,
@@ -182,7 +182,7 @@ struct Told {
     steps: Vec<Step>,
 }
 
-async fn tell(context: &Context<'_>, args: &Args, model: &Path) -> Result<Told, Failure> {
+async fn tell(context: &Context<'_>, args: &StoryArgs, model: &Path) -> Result<Told, Failure> {
     let local = models::identify(&context.settings, model)?;
     let mut farm = Farm::open(context, Need::Answers).await?;
     let sku = match sku_of(context, args, &mut farm).await {
@@ -278,7 +278,7 @@ fn keep(told: &mut Told, step: &Asked, found: Result<Report, String>, printer: &
     false
 }
 
-async fn sku_of(context: &Context<'_>, args: &Args, farm: &mut Farm) -> Result<Sku, Failure> {
+async fn sku_of(context: &Context<'_>, args: &StoryArgs, farm: &mut Farm) -> Result<Sku, Failure> {
     if let Some(sku) = &args.sku {
         return Ok(sku.clone());
     }
@@ -295,7 +295,7 @@ async fn sku_of(context: &Context<'_>, args: &Args, farm: &mut Farm) -> Result<S
 
 fn request_of(
     context: &Context<'_>,
-    args: &Args,
+    args: &StoryArgs,
     model: &v1::Model,
     sku: &Sku,
     spec: &BuildSpec,
@@ -353,9 +353,9 @@ fn outcome(job: &v1::Job) -> Result<Result<Report, String>, Failure> {
 mod tests {
     use super::*;
 
-    fn args(shapes: Option<&str>) -> Args {
+    fn args(shapes: Option<&str>) -> StoryArgs {
         let shapes = shapes.map(|text| shapes::parse(text).unwrap());
-        Args { story: None, sku: None, shapes, toolchain: None }
+        StoryArgs { story: None, sku: None, shapes, toolchain: None }
     }
 
     /// What the steps of a device kind build, one after the other, if all of them pay.
