@@ -103,7 +103,7 @@ impl Story<'_> {
         })
     }
 
-    /// `yolov8n on cpu-x86-64-v4: 182.10 ms to 61.32 ms`.
+    /// `yolo-s.onnx on cpu-x86-64-v4: 182.10 ms to 61.32 ms`.
     pub fn title(&self) -> String {
         match (self.first(), self.last()) {
             (Some(first), Some(last)) => {
@@ -210,7 +210,7 @@ impl Story<'_> {
             .filter_map(|((step, row), note)| Some(Bar { name: step.name, value: row.median_ms?, note, kind: 0 }))
             .collect();
         let first = self.first().filter(|_| bars.len() > 1)?;
-        let title = "Median latency after each step, and how it stands to the step before";
+        let title = "Median latency after each step";
         let caption = Caption { id, title, basis: basis(first) };
         Some(Bars { caption, unit: Unit::Milliseconds, bars: &bars, kinds: &[] }.svg())
     }

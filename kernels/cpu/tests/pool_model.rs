@@ -28,7 +28,7 @@ mod sync {
 mod watch {
     pub(crate) struct Stint;
     #[derive(Default)]
-    pub(crate) struct Watch;
+    pub(crate) struct Watch {}
 
     impl Watch {
         pub(crate) fn set(&self, _is_on: bool) {}

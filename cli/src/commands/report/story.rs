@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 pub struct StoryArgs {
     /// Tell how this ONNX model gets fast on a device kind: fusion, precision, tactics, threads, batch and streams, one after the other, each built and measured
-    #[arg(long, value_name = "MODEL", conflicts_with_all = ["what", "all", "artifacts"])]
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["what", "all", "artifacts", "request"])]
     story: Option<PathBuf>,
     /// Device kind of the story; the best of this machine by default
     #[arg(long, value_name = "SKU", requires = "story")]
