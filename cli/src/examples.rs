@@ -158,6 +158,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge report nnbhxwhshg30 h6f2ypze9gqk -o report.html",
             "planforge report report.json --format markdown",
             "planforge report --request h6f2ypze9gqk -o sweep.html  # a sweep as one document",
+            "planforge report --story yolo-s.onnx --shapes images:1..1..8x3x640x640 -o story.html",
         ],
     ),
     (

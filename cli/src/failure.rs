@@ -151,6 +151,11 @@ impl Failure {
     pub fn is_unavailable(&self) -> bool {
         self.exit_code == ErrorCode::Unavailable.exit_code()
     }
+
+    /// Whether nothing known offers what was asked for.
+    pub fn is_refused(&self) -> bool {
+        self.name == ErrorCode::Refused.name()
+    }
 }
 
 /// The operating system's words without the number that Rust appends.

@@ -169,6 +169,11 @@ impl Telemetry for ScriptedTelemetry {
         self.taken += 1;
         self.board.map(|board| sample(&board, &step)).unwrap_or_default()
     }
+
+    /// The script is of windows.
+    fn outside(&mut self) -> TelemetrySample {
+        TelemetrySample { utilization_percent: Some(0.0), ..TelemetrySample::default() }
+    }
 }
 
 fn sample(board: &Board, step: &Step) -> TelemetrySample {

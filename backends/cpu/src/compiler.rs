@@ -18,13 +18,23 @@ use planforge_passes::frontend::{self, Note, Optimized};
 use planforge_plan::{BACKEND, container::MAGIC};
 use planforge_report::Finding;
 use planforge_types::{
-    BackendError, Digest, FailureClass, OptimizationProfile, Precision, Sku, Toolchain, failure::chain,
+    BackendError, BuildSpec, Digest, FailureClass, OptimizationProfile, Precision, Sku, Toolchain, failure::chain,
     fingerprint::DiscoveredDevice, order::extras,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
 /// Option of the build spec: only tactics whose name contains its value, where a step has any.
 pub const OPTION_FORCE_TACTIC: &str = "force_tactic";
+
+/// Option of the build spec: `off` leaves the model's operators apart.
+pub const OPTION_FUSION: &str = "fusion";
+
+const OPTIONS: &[&str] = &[OPTION_FORCE_TACTIC, OPTION_FUSION];
+
+/// What the passes are told of CPUs, and of what the spec asks for.
+pub(crate) fn target(spec: &BuildSpec) -> Target {
+    Target { unfused: spec.options.contains_key(OPTION_FUSION), ..crate::TARGET }
+}
 
 /// Compiles for CPUs, per instruction-set level.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,11 +73,11 @@ impl Compiler for CpuCompiler {
     }
 
     fn never_measures(&self, _sku: &Sku) -> &'static [&'static str] {
-        &[extras::SWEEP_STREAMS, extras::TRACE]
+        &[extras::SWEEP_STREAMS]
     }
 
     fn options(&self, _sku: &Sku) -> Option<&'static [&'static str]> {
-        Some(&[OPTION_FORCE_TACTIC])
+        Some(OPTIONS)
     }
 
     fn check(&self, request: &CompileRequest) -> Result<(), BackendError> {
@@ -96,10 +106,16 @@ impl Compiler for CpuCompiler {
         if let Some((_, what)) = refusals.iter().find(|(given, _)| *given) {
             return Err(refuse(format!("the native compiler does not support {what} yet"), "leave it out of the spec"));
         }
-        if let Some(name) = spec.options.keys().find(|name| *name != OPTION_FORCE_TACTIC) {
+        if let Some(name) = spec.options.keys().find(|name| !OPTIONS.contains(&name.as_str())) {
             return Err(refuse(
-                format!("the native compiler has no option {name}; it has {OPTION_FORCE_TACTIC}"),
+                format!("the native compiler has no option {name}; it has {}", OPTIONS.join(", ")),
                 "leave the option out",
+            ));
+        }
+        if let Some(value) = spec.options.get(OPTION_FUSION).filter(|value| *value != "off") {
+            return Err(refuse(
+                format!("{OPTION_FUSION} is on unless it is off; '{value}' is neither"),
+                "say fusion=off, or leave the option out",
             ));
         }
         Ok(())
@@ -161,7 +177,7 @@ pub(super) fn compile_on(
         return Err(stop());
     }
     events.progress("optimize", 0.0, "");
-    let Optimized { graph, summary, passes } = frontend::optimize(graph, crate::TARGET)?;
+    let Optimized { graph, summary, passes } = frontend::optimize(graph, target(&request.spec))?;
     let mut draft = lower(&graph).map_err(|error| refuse(error.to_string(), "give every dimension one size"))?;
     drop(graph);
 
@@ -195,10 +211,10 @@ pub(super) fn compile_on(
     let profiles = &request.spec.profiles;
     let several = profiles.len() > 1 || profiles.iter().any(OptimizationProfile::varies);
     let (program, dynamic, weights, detached) = if several {
-        let mut shapes = Shapes::of(&model, isa, threads);
+        let mut shapes = Shapes::of(&model, isa, target(&request.spec), threads);
         shapes.add(&profiles[0], draft)?;
         for profile in &profiles[1..] {
-            let mut draft = at(&model, profile)?;
+            let mut draft = at(&model, profile, target(&request.spec))?;
             tune(&mut draft)?;
             shapes.add(profile, draft)?;
         }

@@ -6,7 +6,7 @@ use super::{
     program::{BufferId, Program, ProgramError},
     steps::{Operands, Ready, prepare},
 };
-use planforge_kernels_cpu::{gemm::Workspace, isa::Isa, pool::ThreadPool};
+use planforge_kernels_cpu::{gemm::Workspace, isa::Isa, pool::ThreadPool, watch::Stint};
 use std::{sync::Arc, time::Instant};
 
 /// A program with its memory and threads, ready to run.
@@ -19,6 +19,14 @@ pub struct Engine {
     workspace: Workspace,
     pool: Arc<ThreadPool>,
     isa: Isa,
+}
+
+/// When a step ran, and when each thread was at work on it.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    pub from: Instant,
+    pub to: Instant,
+    pub stints: Vec<Stint>,
 }
 
 impl Engine {
@@ -117,6 +125,23 @@ impl Engine {
             times.push(start.elapsed().as_secs_f64() * 1e3);
         }
         Ok(())
+    }
+
+    /// Runs every step once and tells when each ran, and when each thread was at work on it.
+    pub fn run_watched(&mut self) -> Result<Vec<Watched>, EngineError> {
+        self.pool.watch(true);
+        // What an earlier run left behind is none of this one's.
+        self.pool.stints();
+        let mut watched = Vec::with_capacity(self.ready.len());
+        let ran = (0..self.ready.len()).try_for_each(|index| {
+            let from = Instant::now();
+            self.step(index)?;
+            let to = Instant::now();
+            watched.push(Watched { from, to, stints: self.pool.stints() });
+            Ok(())
+        });
+        self.pool.watch(false);
+        ran.map(|()| watched)
     }
 
     /// Runs one step.

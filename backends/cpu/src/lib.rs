@@ -55,8 +55,10 @@ mod steps;
 mod tactic;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trace_tests;
 
-pub use compiler::{CpuCompiler, OPTION_FORCE_TACTIC, toolchain};
+pub use compiler::{CpuCompiler, OPTION_FORCE_TACTIC, OPTION_FUSION, toolchain};
 pub use inspect::{Inspection, inspect};
 pub use meter::CpuSession;
 pub use operators::operators;
@@ -64,8 +66,13 @@ pub use plan::{Manifest, PlanError};
 pub(crate) use plan::{Sections, seal, unseal};
 
 /// What the passes are told of processors.
-pub(crate) const TARGET: planforge_passes::Target =
-    planforge_passes::Target { integer_products: false, channel_slices: false, halves: false, exact_f32: true };
+pub(crate) const TARGET: planforge_passes::Target = planforge_passes::Target {
+    integer_products: false,
+    channel_slices: false,
+    halves: false,
+    exact_f32: true,
+    unfused: false,
+};
 
 /// Raised whenever the same input would give another plan; `golden_tests` holds it to that.
 pub const COMPILER_REVISION: u32 = 8;

@@ -4,18 +4,21 @@
 //! program of its own when it is first bound (see `specialize`), and the last few are kept. All of them share the
 //! plan's packed weights, and one arena, for one of them runs at a time.
 
+mod trace;
+
 use super::{
+    compiler::target,
     engine::Engine,
     error::EngineError,
     gelus,
     memory::Weights,
     plan::{self, Manifest, PlanError},
-    program::{Program, ProgramPort},
+    program::{Program, ProgramPort, Step},
     rates,
     specialize::{SpecializeError, Specializer},
 };
 use bytes::Bytes;
-use planforge_backend::{LoadOptions, Meter, Window, WindowSamples};
+use planforge_backend::{Aside, KeptFile, LoadOptions, Meter, Window, WindowSamples};
 use planforge_kernels_cpu::{isa::Isa, pace::pace_ns, pool::ThreadPool};
 use planforge_onnx::Model;
 use planforge_plan::signature::{self, InputSignature};
@@ -25,7 +28,7 @@ use planforge_types::{BackendError, FailureClass, HostTensor, NamedTensors, Opti
 use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
 };
@@ -54,6 +57,9 @@ pub struct CpuSession {
     /// Made of the model when a shape asks for it first.
     specializer: Option<Specializer>,
     bound: bool,
+    /// Where a timeline is written; absent where nobody keeps one.
+    scratch: Option<PathBuf>,
+    files: Vec<KeptFile>,
 }
 
 /// A plan that does not run: its own fault, unless memory is what is missing.
@@ -117,6 +123,8 @@ impl CpuSession {
             model: checked.model,
             specializer: None,
             bound: false,
+            scratch: options.site.as_ref().map(|site| site.scratch.clone()),
+            files: Vec::new(),
         })
     }
 
@@ -224,7 +232,7 @@ fn specializer(
     let model = Model::attach(message.clone(), weights.clone())
         .map_err(|error| broken(format!("the plan's model cannot be read: {}", chain(&error))))?;
     let section = (manifest.program.weight_bytes, dynamic.packed.clone());
-    Ok(Specializer::new(model, weights.clone(), section, isa, pool.threads()))
+    Ok(Specializer::new(model, weights.clone(), section, (isa, target(&manifest.spec)), pool.threads()))
 }
 
 /// Runs `body` and turns a panic in it into an error: a plan is input, and kernels check what they are given.
@@ -249,6 +257,19 @@ pub(crate) fn output_port(of: &ProgramPort, varies: Option<&Vec<bool>>) -> Port 
 pub(crate) fn input_port(of: &InputSignature) -> Port {
     let size = |dim: &signature::DimSignature| (dim.range.min == dim.range.max).then_some(dim.range.opt);
     Port { name: of.name.clone(), element: of.element, shape: of.dims.iter().map(size).collect() }
+}
+
+/// What is said of a step that took so long.
+fn layer(program: &Program, step: &Step, level: &str, median_ms: f64) -> LayerTime {
+    LayerTime {
+        name: step.origins.join(" + "),
+        kind: step.kind.name().to_owned(),
+        tactic: step.kernel_name(level),
+        median_ms,
+        flops: step.kind.flops(),
+        bytes: program.moved_bytes(step),
+        ..LayerTime::default()
+    }
 }
 
 impl Meter for CpuSession {
@@ -327,17 +348,21 @@ impl Meter for CpuSession {
         let (program, isa) = (self.program(), self.isa.level().name());
         let layers = program.steps.iter().zip(&mut times).map(|(step, times)| {
             times.sort_unstable_by(f64::total_cmp);
-            LayerTime {
-                name: step.origins.join(" + "),
-                kind: step.kind.name().to_owned(),
-                tactic: step.kernel_name(isa),
-                median_ms: times.get(times.len() / 2).copied().unwrap_or(0.0),
-                flops: step.kind.flops(),
-                bytes: program.moved_bytes(step),
-                ..LayerTime::default()
-            }
+            layer(program, step, isa, times.get(times.len() / 2).copied().unwrap_or(0.0))
         });
         Ok(layers.collect())
+    }
+
+    fn trace(&mut self) -> Result<Option<()>, BackendError> {
+        let Some(scratch) = self.scratch.clone() else { return Ok(None) };
+        let (threads, level) = (self.pool.threads(), self.isa.level().name());
+        let file = self.guarded(|engine| trace::record(engine, threads, level, &scratch))?;
+        self.files.push(file);
+        Ok(Some(()))
+    }
+
+    fn aside(&mut self) -> Aside {
+        Aside { files: std::mem::take(&mut self.files), ..Aside::default() }
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -12,6 +12,7 @@ use planforge_graph::shape::DeclaredDim;
 use planforge_import::declared_dim;
 use planforge_kernels_cpu::isa::Isa;
 use planforge_onnx::{Model, proto::type_proto};
+use planforge_passes::Target;
 use planforge_plan::signature::{DimSignature, InputSignature};
 use planforge_types::{BackendError, DimRange, FailureClass, OptimizationProfile, failure::chain};
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Shapes<'a> {
     model: &'a Model,
     isa: Isa,
+    target: Target,
     threads: usize,
     weights: WeightPlan,
     /// One per profile.
@@ -31,15 +33,16 @@ pub(crate) struct Shapes<'a> {
 }
 
 /// The steps of `model` at a profile's usual shapes.
-pub(crate) fn at(model: &Model, profile: &OptimizationProfile) -> Result<Draft, BackendError> {
-    draft_at(model, &profile.fixed(|range| range.opt)).map_err(BackendError::from)
+pub(crate) fn at(model: &Model, profile: &OptimizationProfile, target: Target) -> Result<Draft, BackendError> {
+    draft_at(model, &profile.fixed(|range| range.opt), target).map_err(BackendError::from)
 }
 
 impl<'a> Shapes<'a> {
-    pub(crate) fn of(model: &'a Model, isa: Isa, threads: usize) -> Self {
+    pub(crate) fn of(model: &'a Model, isa: Isa, target: Target, threads: usize) -> Self {
         Self {
             model,
             isa,
+            target,
             threads,
             weights: WeightPlan::of(model),
             programs: Vec::new(),
@@ -56,7 +59,7 @@ impl<'a> Shapes<'a> {
         for (name, pick) in [("smallest", min as fn(&DimRange) -> u64), ("largest", max)] {
             let index = self.programs.len();
             let point = format!("at the {name} shapes of profile {index}");
-            let mut draft = draft_at(self.model, &profile.fixed(pick)).map_err(|error| {
+            let mut draft = draft_at(self.model, &profile.fixed(pick), self.target).map_err(|error| {
                 BackendError::new(FailureClass::Model, format!("{point}: {}", chain(&error)))
                     .with_hint("narrow the profile to shapes that suit the model")
             })?;

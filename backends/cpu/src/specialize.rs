@@ -42,9 +42,9 @@ pub enum SpecializeError {
 }
 
 /// The steps of `model` at the shapes of `fixed`, their tactics open.
-pub(crate) fn draft_at(model: &Model, fixed: &OptimizationProfile) -> Result<Draft, SpecializeError> {
+pub(crate) fn draft_at(model: &Model, fixed: &OptimizationProfile, target: Target) -> Result<Draft, SpecializeError> {
     let graph = import(model, Some(fixed))?;
-    let optimized = planforge_passes::pipeline(graph, crate::TARGET)?;
+    let optimized = planforge_passes::pipeline(graph, target)?;
     Ok(lower(&optimized.graph)?)
 }
 
@@ -125,6 +125,7 @@ fn nearness(tactic: &Tactic, model: &Tactic) -> [bool; 6] {
 pub(crate) struct Specializer {
     model: Model,
     isa: Isa,
+    target: Target,
     threads: usize,
     /// Size of the plan's weights section, and what lies where in it.
     section_bytes: u64,
@@ -137,11 +138,11 @@ impl Specializer {
         model: Model,
         stable: bytes::Bytes,
         (section_bytes, places): (u64, BTreeMap<Digest, [u64; 2]>),
-        isa: Isa,
+        (isa, target): (Isa, Target),
         threads: usize,
     ) -> Self {
         let shared = Shared { digests: Digests::over(stable), places };
-        Self { model, isa, threads, section_bytes, shared }
+        Self { model, isa, target, threads, section_bytes, shared }
     }
 
     /// The program at the shapes of `fixed`, with the tactics of `tuned`, and the constants it has beside the plan's.
@@ -150,7 +151,7 @@ impl Specializer {
         fixed: &OptimizationProfile,
         tuned: &Program,
     ) -> Result<(Program, AlignedBytes), SpecializeError> {
-        let mut draft = draft_at(&self.model, fixed)?;
+        let mut draft = draft_at(&self.model, fixed, self.target)?;
         follow(&mut draft, tuned, self.isa, self.threads);
         let mut weights = WeightPlan::sharing(self.section_bytes, std::mem::take(&mut self.shared));
         let program = assemble(draft, &mut weights);

@@ -114,6 +114,21 @@ fn every_tactic_can_be_forced_and_agrees() {
     }
 }
 
+#[test]
+fn operators_stay_apart_where_fusion_is_off_and_agree() {
+    let (inputs, want) = image_and_answer();
+    let folder = tempfile::tempdir().unwrap();
+    let mut request = request(*CpuLevel::detect().last().unwrap(), folder.path());
+    request.spec.optimization_level = OptimizationLevel(0);
+    let fused = inspect(&build(&request)).unwrap().steps.len();
+    request.spec.options.insert(OPTION_FUSION.into(), "off".into());
+    let plan = build(&request);
+    let steps = inspect(&plan).unwrap().steps;
+    assert!(steps.len() > fused, "{} steps, {fused} with fusion", steps.len());
+    assert!(steps.iter().all(|step| step.nodes.len() == 1), "{steps:?}");
+    assert_agrees(&answer_of(&plan, &inputs).unwrap(), &want, "fusion off");
+}
+
 /// Cancels when it hears of a phase.
 struct CancelsAt<'a>(&'static str, &'a Cancel);
 impl Events for CancelsAt<'_> {
@@ -276,6 +291,9 @@ fn wrong_inputs_and_requests_are_refused_in_words() {
     let mut option = fine.clone();
     option.spec.options.insert("turbo".into(), "yes".into());
     assert!(CpuCompiler.check(&option).unwrap_err().message.contains("turbo"));
+    let mut fusion = fine.clone();
+    fusion.spec.options.insert(OPTION_FUSION.into(), "sometimes".into());
+    assert!(CpuCompiler.check(&fusion).unwrap_err().message.contains("'sometimes' is neither"));
     let mut approximate = fine.clone();
     approximate.spec.approximate_gelu = true;
     let refusal = CpuCompiler.check(&approximate).unwrap_err();

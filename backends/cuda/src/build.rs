@@ -49,7 +49,8 @@ pub struct Draft {
 }
 
 /// What kernels here can do that decides which passes pay.
-const TARGET: Target = Target { integer_products: false, channel_slices: false, halves: true, exact_f32: false };
+const TARGET: Target =
+    Target { integer_products: false, channel_slices: false, halves: true, exact_f32: false, unfused: false };
 
 /// Shapes of all inputs, by name.
 pub type Shapes = BTreeMap<String, Vec<u64>>;

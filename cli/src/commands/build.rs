@@ -67,7 +67,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
 }
 
 /// One build on its way.
-struct Build<'a> {
+pub(super) struct Build<'a> {
     context: &'a Context<'a>,
     request: v1::SubmitRequest,
     files: LocalFiles,
@@ -76,13 +76,23 @@ struct Build<'a> {
     submitted: Option<v1::SubmitReply>,
 }
 
-impl Build<'_> {
+impl<'a> Build<'a> {
+    /// On a farm that is open already.
+    pub(super) fn on(context: &'a Context<'a>, request: v1::SubmitRequest, files: LocalFiles, farm: Farm) -> Self {
+        Self { context, request, files, farm: Some(farm), submitted: None }
+    }
+
+    /// The farm for what comes next; `None` where it ended meanwhile.
+    pub(super) fn into_farm(self) -> Option<Farm> {
+        self.farm
+    }
+
     fn printer(&self) -> &Printer {
         self.context.printer
     }
 
     /// Submits and waits. On this machine's own farm, goes on with the next host when the present one ends.
-    async fn jobs(&mut self) -> Result<Vec<v1::Job>, Failure> {
+    pub(super) async fn jobs(&mut self) -> Result<Vec<v1::Job>, Failure> {
         let mut takeovers = 0;
         loop {
             let result = self.try_jobs().await;
@@ -163,7 +173,7 @@ impl Build<'_> {
 
     /// What is left to do after Ctrl-C, or when the time is over: on this machine nothing stays behind, on a coordinator the
     /// jobs go on.
-    async fn interrupted(mut self, failure: Failure) -> Failure {
+    pub(super) async fn interrupted(mut self, failure: Failure) -> Failure {
         let (Some(farm), Some(reply)) = (self.farm.take(), self.submitted.take()) else { return failure };
         let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
         if !farm.is_local() {

@@ -1,6 +1,7 @@
 //! `planforge report`: the measurements of jobs, engines and plans, on a screen or as a document.
 
 mod document;
+mod story;
 
 use crate::{
     context::Context,
@@ -28,7 +29,7 @@ const USUAL_BASELINE: &str = "onnxruntime";
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Jobs, engine keys, plan files or their digests, report files; several are shown beside each other
-    #[arg(value_name = "WHAT", required_unless_present_any = ["schema", "request"])]
+    #[arg(value_name = "WHAT", required_unless_present_any = ["schema", "request", "story"])]
     what: Vec<String>,
     /// Every report of this request: what each axis of a sweep does, speed-ups over the baseline, the best points
     #[arg(long, value_name = "ID", conflicts_with_all = ["what", "all", "artifacts"])]
@@ -51,6 +52,8 @@ pub struct Args {
     /// Print the JSON Schema of reports
     #[arg(long, conflicts_with_all = ["what", "all", "artifacts", "format", "output", "request"])]
     schema: bool,
+    #[command(flatten)]
+    story: story::StoryArgs,
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
@@ -59,6 +62,9 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         return context.printer.object(&serde_json::from_str::<serde_json::Value>(SCHEMA).unwrap_or_default());
     }
     let format = document::format(args.format, args.output.as_deref())?;
+    if let Some(told) = story::run(context, &args.story, format, args.output.as_deref()).await {
+        return told;
+    }
     let (found, own) = if let Some(id) = &args.request {
         Farm::with(context, Need::Answers, async |farm| {
             let found = reports::of_request(context, farm, id, false).await?;

@@ -79,7 +79,7 @@ fn smt(active: Option<&str>) -> Check {
 }
 
 fn load(cpu: Option<&DeviceFingerprint>) -> Option<Check> {
-    let load = CpuTelemetry.sample().load_1m?;
+    let load = CpuTelemetry::default().sample().load_1m?;
     let cores = cpu.and_then(|cpu| cpu.cpu.as_ref()).map_or(1, |facts| facts.usable_cores.max(1));
     let check = Check::ok(AREA, "load", format!("{load:.2} over one minute, {cores} cores"));
     let busy = load > f64::from(cores) * 0.5;

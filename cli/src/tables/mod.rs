@@ -11,6 +11,7 @@ pub mod projects;
 pub mod report;
 pub mod shares;
 pub mod specs;
+pub mod story;
 pub mod sweep;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets::NOTHING};

@@ -36,7 +36,7 @@ impl Facts<'_> {
         let stats = &self.0.latency_ms;
         let mut lines = vec![
             ("model", format!("{} ({})", self.0.model.name, self.0.model.digest.short())),
-            ("engine", format!("{} for {}, {}", self.0.plan.digest.short(), self.0.sku, self.built_with())),
+            ("engine", format!("{} for {}, {}", self.0.plan.digest.short(), self.0.built_for(), self.built_with())),
             ("device", format!("{} on {}", self.0.device.name, self.0.provenance.agent)),
         ];
         if let Some(foreign) = &self.0.foreign {
@@ -59,6 +59,7 @@ impl Facts<'_> {
         lines.push(("throughput", format!("{} at batch {}", per_second(self.0.throughput_per_s), self.0.batch)));
         lines.push(("samples", self.samples_line()));
         lines.push(("size", self.size_line()));
+        lines.extend(self.0.host.as_ref().map(|_| ("energy", planforge_documents::figure::energy_words(self.0))));
         lines.extend(self.split_lines());
         lines.extend(self.0.points.iter().map(|point| ("point", point_line(point))));
         lines.extend(self.0.switches.iter().map(|switch| ("switch", switch_line(switch))));
@@ -391,6 +392,16 @@ mod tests {
         report.findings.push(Finding::note("long", words.clone()));
         let text = render(&report, None);
         assert_eq!(text.matches("seventeen").count(), 40, "{text}");
+    }
+
+    /// Jobs that measure a plan are named after the device kind that they measure on.
+    #[test]
+    fn a_foreign_plan_is_named_after_what_it_was_built_for() {
+        let mut report = sample_report(1.0);
+        let (built_for, measured_on) = ("t4".parse().unwrap(), report.sku.clone());
+        report.foreign = Some(Foreign { built_for, measured_on });
+        let text = render(&report, None);
+        assert!(text.contains(" for t4, native") && text.contains("built for t4, measured on cpu-x86-64-v3"), "{text}");
     }
 
     #[test]

@@ -4,7 +4,6 @@ use planforge_report::{
     LayerTime, Report, Severity,
     compare::{Verdict, compare},
 };
-use planforge_types::Sku;
 use serde::Serialize;
 
 /// A rule: what it has to say of a case, if anything.
@@ -107,7 +106,7 @@ impl<'a> Case<'a> {
         let report = self.report;
         self.others.iter().copied().filter(move |other| {
             other.model.digest == report.model.digest
-                && sku(other) == sku(report)
+                && other.measured_on() == report.measured_on()
                 && other.simulated == report.simulated
                 && other.foreign.is_some() == report.foreign.is_some()
         })
@@ -116,11 +115,6 @@ impl<'a> Case<'a> {
     pub fn others(&self) -> impl Iterator<Item = &'a Report> {
         self.others.iter().copied()
     }
-}
-
-/// The device kind that it was measured on.
-pub(crate) fn sku(report: &Report) -> &Sku {
-    report.foreign.as_ref().map_or(&report.sku, |foreign| &foreign.measured_on)
 }
 
 /// How many times as long `report` takes as `base`, where both measured the same thing; and whether that is more than

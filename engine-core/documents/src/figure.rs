@@ -32,7 +32,7 @@ pub fn estimate(report: &Report) -> Basis {
 
 /// The device kind that it ran on.
 pub fn measured_on(report: &Report) -> &Sku {
-    report.foreign.as_ref().map_or(&report.sku, |foreign| &foreign.measured_on)
+    report.measured_on()
 }
 
 /// What tells a report from others beside it: `t4, tensorrt 10.3, fp16, batch 8`.
@@ -85,6 +85,7 @@ pub fn headline(report: &Report) -> Vec<Figure> {
         text: percent(accuracy.top1),
         basis: basis(report),
     }));
+    figures.extend(energy(report));
     let compared = report.numerics.as_ref().filter(|numerics| numerics.skipped.is_none());
     figures.extend(compared.map(|numerics| Figure {
         name: "largest error of outputs",
@@ -94,6 +95,35 @@ pub fn headline(report: &Report) -> Vec<Figure> {
         basis: basis(report),
     }));
     figures
+}
+
+/// What one execution uses, where the device counts it.
+fn energy(report: &Report) -> Option<Figure> {
+    let value = report.energy_per_execution_uj()? / 1e6;
+    Some(Figure { name: "energy per inference", unit: "J", value, text: joules(value), basis: basis(report) })
+}
+
+/// `12.3 mJ`, with the digits that mean something.
+fn joules(joules: f64) -> String {
+    match joules {
+        value if value < 1e-3 => format!("{:.1} uJ", value * 1e6),
+        value if value < 1.0 => format!("{:.1} mJ", value * 1e3),
+        value => format!("{value:.2} J"),
+    }
+}
+
+/// What one execution uses, with what the counter covers, or why nobody knows.
+pub fn energy_words(report: &Report) -> String {
+    let is_gpu = report.device.gpu.is_some();
+    let counter = if is_gpu { "the board's own counter" } else { "the counters of the processor's packages (RAPL)" };
+    match energy(report) {
+        Some(figure) => {
+            format!("{} an execution at batch {}, by {counter}, idling included", figure.text, report.batch)
+        }
+        None if report.host.is_none() => "not recorded".into(),
+        None if is_gpu => "not available: the driver counts none for this board".into(),
+        None => "not available: this host shows no counter, or only to the administrator".into(),
+    }
 }
 
 /// The latency's statistics, all of them of the raw samples.

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`figure`] | the numbers of a report, each with unit and what it rests on |
 //! | [`record`] | what was measured on what, and how: device, host, toolchain, state around the windows |
+//! | [`story`] | what each step of a tuning brought |
 //! | [`chart`] | a report's charts |
 //! | [`html`] | the file: no network, no script, a policy that forbids both |
 //! | [`markdown`] | a comment of a pull request |
@@ -22,6 +23,7 @@ pub mod html;
 pub mod markdown;
 pub mod matrix;
 pub mod record;
+pub mod story;
 pub mod sweep;
 
 use planforge_report::{

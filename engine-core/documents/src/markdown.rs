@@ -4,6 +4,7 @@ use crate::{
     Dossier, chart,
     figure::{self, Figure},
     record,
+    story::{Gain, Story},
 };
 use planforge_advice::{advise, bound};
 use planforge_report::{
@@ -41,6 +42,44 @@ pub fn render(dossier: &Dossier<'_>) -> String {
     }
     if dossier.reports.iter().any(|report| report.wholly_disturbed().is_some()) {
         out.push_str(&format!("{}\n", words(&disturbance::legend(true))));
+    }
+    out
+}
+
+/// A tuning story.
+pub fn story(story: &Story<'_>) -> String {
+    let mut out = format!("### {}\n\n", words(&story.title()));
+    if story.reports.iter().any(|report| report.simulated) {
+        out.push_str("> **SIMULATED**: measured on a scripted device, no number is real\n\n");
+    }
+    let none = || "–".to_owned();
+    let rows: Vec<Vec<String>> = (story.rows().iter())
+        .map(|row| {
+            let told = [row.gain.as_ref().map(Gain::words).unwrap_or_default(), row.remark.clone()];
+            let told: Vec<String> = told.iter().filter(|text| !text.is_empty()).map(|text| words(text)).collect();
+            let median = |ms: f64| words(&disturbance::marked(milliseconds(ms), row.disturbed));
+            vec![
+                words(row.name),
+                words(&row.change),
+                row.median_ms.map_or_else(none, median),
+                row.throughput_per_s.map_or_else(none, per_second),
+                if told.is_empty() { none() } else { told.join("; ") },
+                row.since_first.map_or_else(none, |times| format!("{times:.2}x")),
+            ]
+        })
+        .collect();
+    let columns = ["step", "what was done", "median", "throughput", "over the step before", "over the first"];
+    out.push_str(&table(&columns, &[2, 3, 5], &rows));
+    for report in story.reports {
+        for baseline in &report.baselines {
+            out.push_str(&format!("- beside it: {}\n", words(&report.baseline_words(baseline))));
+        }
+    }
+    if let Some(last) = story.last() {
+        out.push_str(&format!("\nMeasured on {}.\n", words(&last.device.name)));
+    }
+    if story.reports.iter().any(|report| report.wholly_disturbed().is_some()) {
+        out.push_str(&format!("\n{}\n", words(&disturbance::legend(true))));
     }
     out
 }
@@ -122,6 +161,9 @@ fn single(report: &Report, all: &[Report]) -> String {
         out.push('\n');
     }
     out.push_str(&sweeps(report));
+    for baseline in &report.baselines {
+        out.push_str(&format!("- beside it: {}\n\n", words(&report.baseline_words(baseline))));
+    }
     out.push_str(&layers(report));
     out.push_str("<details><summary>Record</summary>\n\n");
     for part in record::parts(report) {

@@ -3,15 +3,15 @@
 //! What a report does not hold is said to be *not recorded*, never left out: nobody should wonder whether ECC was off or
 //! nobody looked.
 
+mod host;
+mod state;
+
 use crate::figure;
 use planforge_report::{
     Report, StopReason,
     format::{bytes, milliseconds},
 };
-use planforge_types::{
-    fingerprint::{CpuFacts, GpuFacts},
-    telemetry::TelemetrySample,
-};
+use planforge_types::fingerprint::{CpuFacts, GpuFacts};
 
 /// Said where a report does not hold something.
 pub const NOT_RECORDED: &str = "not recorded";
@@ -34,7 +34,8 @@ fn text(value: &str) -> String {
 /// All of it.
 pub fn parts(report: &Report) -> Vec<Part> {
     let mut parts = vec![engine(report), device(report)];
-    parts.push(Part { heading: "State of the device, before and after", lines: state(report) });
+    parts.push(Part { heading: "Host", lines: host::lines(report) });
+    parts.push(Part { heading: "State of the device while it was measured", lines: state::lines(report) });
     parts.push(measurement(report));
     parts.push(origin(report));
     parts
@@ -46,7 +47,7 @@ fn engine(report: &Report) -> Part {
         line("model", format!("{} ({})", report.model.name, report.model.digest)),
         line("engine key", report.engine_key.to_string()),
         line("plan", format!("{}, {}", report.plan.digest, bytes(report.plan.bytes))),
-        line("built for", report.sku.to_string()),
+        line("built for", report.built_for().to_string()),
         line("measured on", figure::measured_on(report).to_string()),
         line("toolchain", report.toolchain.to_string()),
         line("precision", spec.precision.to_string()),
@@ -65,39 +66,52 @@ fn engine(report: &Report) -> Part {
             port.shape.iter().map(|size| size.map_or("?".into(), |size| size.to_string())).collect();
         lines.push(line(&format!("input {}", port.name), format!("{} of {}", shape.join("x"), port.element)));
     }
+    lines.extend(
+        report.toolchain.components.iter().map(|(name, version)| line(&format!("library {name}"), version.clone())),
+    );
+    lines.push(line("build command", build_command(report)));
     if let Some(cache) = &report.cache {
         lines.push(line("tuning cache", if cache.warm { "warm" } else { "cold" }.into()));
     }
     Part { heading: "Engine", lines }
 }
 
+/// As a shell would take it.
+fn build_command(report: &Report) -> String {
+    let quoted = |word: &String| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+%@".contains(c);
+        match !word.is_empty() && word.chars().all(plain) {
+            true => word.clone(),
+            false => format!("'{}'", word.replace('\'', "'\\''")),
+        }
+    };
+    if !report.build_argv.is_empty() {
+        report.build_argv.iter().map(quoted).collect::<Vec<_>>().join(" ")
+    } else if report.build_ms.is_some() && report.host.is_some() {
+        "none: the compiler ran inside planforge".into()
+    } else {
+        "not recorded: the plan was built by another job".into()
+    }
+}
+
 fn device(report: &Report) -> Part {
     let device = &report.device;
-    let mut lines = vec![
-        line("device", device.name.clone()),
-        line("memory", format!("{} MiB", device.memory_mib)),
-        line("host system", text(&device.host.os)),
-        line("kernel", text(&device.host.kernel)),
-    ];
+    let mut lines = vec![line("device", device.name.clone()), line("memory", format!("{} MiB", device.memory_mib))];
     if let Some(gpu) = &device.gpu {
-        lines.extend(of_gpu(gpu));
+        lines.extend(of_gpu(gpu, report));
     }
     if let Some(cpu) = &device.cpu {
         lines.extend(of_cpu(cpu));
     }
-    Part { heading: "Device and host", lines }
+    Part { heading: "Device", lines }
 }
 
-fn of_gpu(gpu: &GpuFacts) -> Vec<(String, String)> {
+fn of_gpu(gpu: &GpuFacts, report: &Report) -> Vec<(String, String)> {
     let mhz = |clock: Option<u32>| or_not(clock, |mhz| format!("{mhz} MHz"));
-    let lane = match (gpu.pcie_max_generation, gpu.pcie_max_width) {
-        (Some(generation), Some(width)) => format!("PCIe {generation} x{width} at most"),
-        _ => NOT_RECORDED.into(),
-    };
     vec![
         line("UUID", text(&gpu.uuid)),
         line("PCI", format!("{} at {}", text(&gpu.pci_id), or_not(gpu.pci_bus.clone(), |bus| bus))),
-        line("interconnect", lane),
+        line("interconnect", interconnect(gpu, report)),
         line("compute capability", text(&gpu.compute_capability)),
         line("multiprocessors", or_not(gpu.sm_count, |count| count.to_string())),
         line("memory bus", or_not(gpu.memory_bus_bits, |bits| format!("{bits} bit"))),
@@ -111,6 +125,26 @@ fn of_gpu(gpu: &GpuFacts) -> Vec<(String, String)> {
         line("MIG", gpu.mig.clone().unwrap_or_else(|| "none".into())),
         line("virtualised", gpu.virtualization.clone().unwrap_or_else(|| "no".into())),
     ]
+}
+
+/// How the board hangs on its host: the link as negotiated while it was measured, what it could be, and its form.
+fn interconnect(gpu: &GpuFacts, report: &Report) -> String {
+    let link = |generation: u32, width: u32| format!("PCIe {generation} x{width}");
+    let most = gpu.pcie_max_generation.zip(gpu.pcie_max_width).map(|(generation, width)| link(generation, width));
+    // The highest of all readings: between windows an idle board lowers its link.
+    let seen = report.telemetry.seen.as_ref();
+    let seen = seen.and_then(|seen| seen.pcie_generation.zip(seen.pcie_width));
+    let now = seen.map(|(generation, width)| link(generation.max as u32, width.max as u32));
+    let lanes = match (now, most) {
+        (Some(now), Some(most)) => format!("{now} negotiated, {most} at most"),
+        (Some(now), None) => format!("{now} negotiated"),
+        (None, Some(most)) => format!("{most} at most; what was negotiated was not recorded"),
+        (None, None) => NOT_RECORDED.into(),
+    };
+    let sku = figure::measured_on(report).as_str();
+    let form = [("sxm", "SXM module"), ("pcie", "PCIe card"), ("nvl", "PCIe card with NVLink bridges")];
+    let form = form.iter().find(|(part, _)| sku.split('-').any(|word| word.starts_with(part)));
+    form.map_or(lanes.clone(), |(_, words)| format!("{words}, {lanes}"))
 }
 
 fn of_cpu(cpu: &CpuFacts) -> Vec<(String, String)> {
@@ -134,44 +168,8 @@ fn of_cpu(cpu: &CpuFacts) -> Vec<(String, String)> {
         line("highest clock", or_not(cpu.max_mhz, |mhz| format!("{mhz} MHz"))),
         line("hypervisor", if cpu.hypervisor { "yes: neighbours may disturb unseen" } else { "none seen" }.into()),
         line("instruction sets", text(&cpu.features.join(" "))),
+        line("power limit", "not available: the system tells none of a CPU".into()),
     ]
-}
-
-/// One figure of a sample, in words.
-type Reading<'a> = &'a dyn Fn(&TelemetrySample) -> Option<String>;
-
-/// Before and after, where at least one of the two is known.
-fn state(report: &Report) -> Vec<(String, String)> {
-    let (before, after) = (&report.telemetry.before, &report.telemetry.after);
-    let both = |name: &str, of: Reading<'_>| {
-        let (from, to) = (of(before), of(after));
-        let told = from.is_some() || to.is_some();
-        let text = format!("{}, then {}", or_not(from, |text| text), or_not(to, |text| text));
-        told.then(|| line(name, text))
-    };
-    let readings: [(&str, Reading<'_>); 9] = [
-        ("SM clock", &|s| s.sm_clock_mhz.map(|mhz| format!("{mhz} MHz"))),
-        ("memory clock", &|s| s.memory_clock_mhz.map(|mhz| format!("{mhz} MHz"))),
-        ("processor clock", &|s| s.cpu_mhz.map(|mhz| format!("{mhz} MHz"))),
-        ("temperature", &|s| s.temperature_c.map(|c| format!("{c:.0} °C"))),
-        ("power", &|s| s.power_w.map(|watt| format!("{watt:.0} W"))),
-        ("power limit", &|s| s.power_limit_w.map(|watt| format!("{watt:.0} W"))),
-        ("utilisation", &|s| s.utilization_percent.map(|percent| format!("{percent:.0} %"))),
-        ("memory in use", &|s| s.memory_used_mib.map(|mib| format!("{mib} MiB"))),
-        ("load average", &|s| s.load_1m.map(|load| format!("{load:.2}"))),
-    ];
-    let mut lines: Vec<_> = readings.into_iter().filter_map(|(name, of)| both(name, of)).collect();
-    if lines.is_empty() {
-        lines.push(line("state", NOT_RECORDED.into()));
-    }
-    let throttled: Vec<&str> = before.throttle.iter().chain(&after.throttle).map(String::as_str).collect();
-    lines.push(line("throttled", if throttled.is_empty() { "no".into() } else { throttled.join(", ") }));
-    let passed = after.passed_processes.iter().map(|process| (process.pid, &process.name));
-    let sharing =
-        before.foreign_processes.iter().chain(&after.foreign_processes).map(|process| (process.pid, &process.name));
-    let others: Vec<String> = sharing.chain(passed).map(|(pid, name)| format!("{name} ({pid})")).collect();
-    lines.push(line("other processes", if others.is_empty() { "none seen".into() } else { others.join(", ") }));
-    lines
 }
 
 fn measurement(report: &Report) -> Part {
@@ -189,11 +187,23 @@ fn measurement(report: &Report) -> Part {
         line("took", milliseconds(plan.elapsed_ms)),
         line("ended because", stop.into()),
     ];
+    lines.extend(discarded(report));
     lines.extend(report.phases_ms.iter().map(|(phase, ms)| line(&format!("phase {phase}"), milliseconds(*ms))));
     if let Some(ceilings) = &report.ceilings {
         lines.push(line("ceilings", ceilings.describe()));
     }
     Part { heading: "Measurement", lines }
+}
+
+/// Windows that do not count or count although they were disturbed, each with why.
+fn discarded(report: &Report) -> Vec<(String, String)> {
+    let disturbed = report.windows.iter().enumerate().filter(|(_, window)| !window.tainted.is_empty());
+    let told = disturbed.map(|(index, window)| {
+        let what = if window.kept_tainted { "kept" } else { "discarded" };
+        line(&format!("window {} {what}", index + 1), window.tainted.join("; "))
+    });
+    let told: Vec<_> = told.collect();
+    if told.is_empty() { vec![line("windows discarded", "none".into())] } else { told }
 }
 
 fn figure_date(unix_ms: u64) -> String {

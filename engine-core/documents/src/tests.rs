@@ -1,12 +1,16 @@
 //! What holds for every document, whatever the reports.
 
-use crate::{Dossier, csv, html, markdown};
+use crate::{
+    Dossier, csv, html, markdown,
+    story::{Found, Step, Story},
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use planforge_report::{
-    Finding, Foreign, LayerTime, Report, StreamPoint, StreamSweep,
+    Finding, Foreign, LayerTime, Report, Seen, StreamPoint, StreamSweep,
     compare::{Comparison, compare, portability::portability},
     testing::{disturbed, sample_report, with_ceilings_and_batches},
 };
+use planforge_types::host::HostRecord;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeSet;
@@ -30,8 +34,11 @@ fn streams() -> StreamSweep {
 fn full(centre_ms: f64) -> Report {
     let mut report = with_ceilings_and_batches(sample_report(centre_ms));
     report.streams = Some(streams());
+    report.windows.iter_mut().for_each(|window| window.energy_uj = Some(3_000_000 + u64::from(window.iterations)));
     report.findings.push(Finding::warning("contention", "2 of 5 counted windows were disturbed"));
     report.layers[0].bytes = 3_000_000;
+    report.host = Some(HostRecord::default());
+    report.telemetry.seen = Some(Seen { readings: 6, ..Seen::default() });
     report
 }
 
@@ -76,7 +83,6 @@ fn the_file_fetches_nothing_and_runs_nothing() {
 #[test]
 fn every_part_of_a_report_is_in_the_file() {
     let mut foreign = full(1.5);
-    foreign.sku = "cpu-x86-64-v2".parse().unwrap();
     foreign.foreign =
         Some(Foreign { built_for: "cpu-x86-64-v2".parse().unwrap(), measured_on: "cpu-x86-64-v3".parse().unwrap() });
     let [page, text, table] = documents(&[full(1.0), disturbed(foreign)]);
@@ -91,7 +97,7 @@ fn every_part_of_a_report_is_in_the_file() {
         "Time of plans built elsewhere",
         "knee at 2",
         "contention",
-        "Device and host",
+        "Host",
         "not recorded",
         "What to try",
         "streams-cost",
@@ -99,6 +105,11 @@ fn every_part_of_a_report_is_in_the_file() {
         "(estimated)</desc>",
         "(measured)</desc>",
         "every window of this measurement",
+        "<th scope=\"row\">built for<td>cpu-x86-64-v2",
+        "<th scope=\"row\">measured on<td>cpu-x86-64-v3",
+        "energy per inference",
+        "utilisation outside of windows",
+        "not available",
     ];
     for part in parts {
         assert!(page.contains(part), "{part}");
@@ -213,6 +224,8 @@ fn derived(report: &Report) -> Vec<f64> {
     let mut found = vec![mean, variance.sqrt(), count, sorted[0], sorted[sorted.len() - 1]];
     found.extend([0.5, 0.9, 0.95, 0.99].map(|share| quantile(&sorted, share)));
     found.push(report.batch as f64 * 1e3 / mean);
+    let used_uj: u64 = report.windows.iter().filter_map(|window| window.energy_uj).sum();
+    found.push(used_uj as f64 / count / 1e6);
     let sizes = report.counted_windows();
     found.extend([sizes.len() as f64, (report.windows.len() - sizes.len()) as f64]);
     let interval = planforge_stats::median_interval(&samples, &sizes, planforge_stats::CI_CONFIDENCE);
@@ -255,6 +268,52 @@ fn every_number_follows_from_the_raw_samples_or_was_counted() {
     assert!(!is_known(reports[0].latency_ms.median * 1.001));
 }
 
+#[test]
+fn every_number_of_a_story_is_a_reports_or_a_ratio_of_two() {
+    let reports = [full(4.0), full(2.0), full(1.7)];
+    let step = |name, found| Step { name, change: "something".into(), found, kept: true };
+    let steps = [
+        step("baseline", Found::Latency(0)),
+        step("fusion", Found::Latency(1)),
+        step("precision", Found::Unavailable("no <b>fp16</b>".into())),
+        step("batch", Found::Batches(2)),
+        step("streams", Found::Streams(2)),
+    ];
+    let story = Story { reports: &reports, steps: &steps };
+    let (mut known, first) = (Vec::new(), derived(&reports[0]));
+    for report in &reports {
+        known.extend(derived(report));
+        stated(report, &mut known);
+    }
+    let over_first = |value: f64| {
+        known.iter().any(|other| {
+            first.iter().any(|first| (other / first - value).abs() < 1e-9 || (first / other - value).abs() < 1e-9)
+        })
+    };
+    let is_known = |value: f64| known.iter().any(|known| (known - value).abs() <= 1e-9 * value.abs().max(1e-9));
+    let page = html::story::render(&story);
+    let mut seen = 0;
+    for element in between(&page, "<data value=\"", "</data>") {
+        let (value, text) = element.split_once("\">").unwrap();
+        let value: f64 = value.parse().unwrap();
+        let is_ratio = text.ends_with('x') && over_first(value);
+        assert!(is_known(value) || is_ratio, "{value} ({text}) follows from nothing");
+        assert!(shows(text.trim_end_matches('x'), value), "'{text}' is not {value}");
+        seen += 1;
+    }
+    assert!(seen > 12, "{seen} numbers");
+    for part in ["no &lt;b&gt;fp16&lt;/b&gt;", "2.00x (", "best with 2 streams, knee at 2", "Throughput by batch"] {
+        assert!(page.contains(part), "{part}");
+    }
+    let ids = between(&page, " id=\"", "\"");
+    assert_eq!(ids.len(), ids.iter().collect::<BTreeSet<_>>().len(), "names are used once");
+    let text = markdown::story(&story);
+    assert!(
+        text.contains("| fusion | something | 2.020 ms |") && text.contains("not available: no &lt;b&gt;"),
+        "{text}"
+    );
+}
+
 /// Whether a text shows a value, in some unit, rounded to the digits that it has.
 fn shows(text: &str, value: f64) -> bool {
     let number = text.split([' ', '/', '*']).next().unwrap_or_default();
@@ -262,5 +321,5 @@ fn shows(text: &str, value: f64) -> bool {
     let (mantissa, exponent) = number.split_once('e').unwrap_or((number, "0"));
     let places = mantissa.split_once('.').map_or(0, |(_, after)| after.len() as i32);
     let half = 0.5000001 * 10f64.powi(exponent.parse::<i32>().unwrap() - places);
-    [1.0, 1e-3, 1e3, 1024.0, 1048576.0, 0.01].iter().any(|unit| (shown * unit - value).abs() <= half * unit)
+    [1.0, 1e-3, 1e-6, 1e3, 1024.0, 1048576.0, 0.01].iter().any(|unit| (shown * unit - value).abs() <= half * unit)
 }

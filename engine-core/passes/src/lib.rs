@@ -84,10 +84,15 @@ pub struct Target {
     pub halves: bool,
     /// Products of f32 keep every digit, and there are no others: integers are multiplied so where sums stay exact.
     pub exact_f32: bool,
+    /// Operators stay apart as the model has them, to see what joining them brings.
+    pub unfused: bool,
 }
 
 impl Target {
-    fn wants(self, only: Only) -> bool {
+    fn wants(self, pass: &str, only: Only) -> bool {
+        if self.unfused && FUSIONS.contains(&pass) {
+            return false;
+        }
         match only {
             Only::Always => true,
             Only::FloatProducts => !self.integer_products,
@@ -110,6 +115,25 @@ pub enum Only {
     /// Of targets whose products are of f32 alone.
     ExactSums,
 }
+
+/// The passes that join operators, or move them so that others can be joined. Without them a graph still loses what
+/// computes nothing and what is known before it runs.
+const FUSIONS: [&str; 14] = [
+    "recover-layer-norm",
+    "recover-gelu",
+    "recover-gates",
+    "fold-batch-norm",
+    "fold-scale",
+    "recover-attention",
+    "sink-moves",
+    "settle-moves",
+    "push-slices",
+    "settle-moves-again",
+    "fuse-bias",
+    "fuse-residual",
+    "fuse-activation",
+    "merge-parallel",
+];
 
 /// The passes in the order they run. Recovery of composed operators comes before fusion takes their parts.
 pub const PIPELINE: &[(&str, Only, Pass)] = &[
@@ -148,7 +172,7 @@ pub const PIPELINE: &[(&str, Only, Pass)] = &[
 pub fn pipeline(graph: Graph, target: Target) -> Result<Optimized, PassError> {
     let mut optimized = Optimized { graph, passes: Vec::with_capacity(PIPELINE.len()) };
     for &(pass, only, run) in PIPELINE {
-        if target.wants(only) {
+        if target.wants(pass, only) {
             optimized.passes.push(apply(&mut optimized.graph, pass, run)?);
         }
     }

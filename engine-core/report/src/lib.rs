@@ -22,6 +22,7 @@ pub mod matrix;
 mod read;
 pub mod samples;
 pub mod schema;
+mod state;
 pub mod sweep;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -38,10 +39,11 @@ pub use given::GivenInputs;
 pub use layer::LayerTime;
 pub use read::ReadError;
 pub use samples::{Samples, SamplesError};
+pub use state::{Seen, Spread, TelemetryPair};
 
 use planforge_stats::{LatencyStats, MedianInterval, NoInterval};
 use planforge_types::{
-    BuildSpec, Digest, EngineKey, Port, Sku, Toolchain, fingerprint::DeviceFingerprint, telemetry::TelemetrySample,
+    BuildSpec, Digest, EngineKey, Port, Sku, Toolchain, fingerprint::DeviceFingerprint, host::HostRecord,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -59,7 +61,7 @@ pub struct Report {
     pub model: ModelRef,
     pub engine_key: EngineKey,
     pub plan: PlanRef,
-    /// What the plan was built for.
+    /// What the job was for: what the plan was built for, unless it is foreign; see [`Report::built_for`].
     pub sku: Sku,
     /// What it was measured on, and whose toolchain built it.
     pub device: DeviceFingerprint,
@@ -149,6 +151,12 @@ pub struct Report {
     /// Nothing that was checked found the outputs wrong.
     pub accurate: bool,
     pub telemetry: TelemetryPair,
+    /// The machine around the device; absent in reports of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostRecord>,
+    /// The command that compiled the plan, where a tool of its own did; absent when the plan was only measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub build_argv: Vec<String>,
     /// What a reader should know before trusting or comparing the numbers.
     #[serde(default)]
     pub findings: Vec<Finding>,
@@ -161,6 +169,16 @@ impl Report {
         counted.map(|window| window.iterations as usize).collect()
     }
 
+    /// The device kind that the plan was built for.
+    pub fn built_for(&self) -> &Sku {
+        self.foreign.as_ref().map_or(&self.sku, |foreign| &foreign.built_for)
+    }
+
+    /// The device kind that it was measured on.
+    pub fn measured_on(&self) -> &Sku {
+        self.foreign.as_ref().map_or(&self.sku, |foreign| &foreign.measured_on)
+    }
+
     /// Whether the numbers are those of the raw samples; see [`mod@check`].
     pub fn is_consistent(&self) -> Result<bool, SamplesError> {
         Ok(self.contradiction()?.is_none())
@@ -169,6 +187,18 @@ impl Report {
     /// The median's interval. Reports of old have one for a single window too; it told nothing, and is left out.
     pub fn interval(&self) -> Result<MedianInterval, NoInterval> {
         if self.window_count() > 1 { self.latency_ms.interval } else { Err(NoInterval::OneWindow) }
+    }
+
+    /// Microjoules of one execution, over all windows that count; `None` where one of them does not tell. What the device
+    /// uses when it does nothing is part of it, and so is whatever else runs on it.
+    pub fn energy_per_execution_uj(&self) -> Option<f64> {
+        let counts = |window: &&WindowRecord| window.tainted.is_empty() || window.kept_tainted;
+        let (mut used_uj, mut executions) = (0, 0);
+        for window in self.windows.iter().filter(counts) {
+            used_uj += window.energy_uj?;
+            executions += window.thinned_from.unwrap_or(u64::from(window.iterations));
+        }
+        (executions > 0).then(|| used_uj as f64 / executions as f64)
     }
 
     /// Windows whose samples count.
@@ -265,14 +295,9 @@ pub struct WindowRecord {
     /// after the window, whichever was longest. Absent where the device tells its state itself, and in reports of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace_ns: Option<f64>,
-}
-
-/// State of the device before the first and after the last window.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TelemetryPair {
-    pub before: TelemetrySample,
-    pub after: TelemetrySample,
+    /// What the device used from the reading before the window to the one after it. Absent where it counts nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_uj: Option<u64>,
 }
 
 /// Outputs against a reference.

@@ -203,6 +203,7 @@ mod tests {
             (detail, "BuildTrial", "trial"),
             (include_str!("layer.rs"), "LayerTime", "layer"),
             (include_str!("baseline.rs"), "Baseline", "baseline"),
+            (include_str!("state.rs"), "Seen", "seen"),
         ] {
             assert_eq!(owned(fields(source, name)), named(&schema["$defs"][definition]), "{name}");
         }

@@ -23,6 +23,7 @@ pub fn sample_report(centre_ms: f64) -> Report {
         kept_tainted: false,
         thinned_from: None,
         pace_ns: None,
+        energy_uj: None,
     };
     let windows: Vec<WindowRecord> = (0..5).map(window).collect();
     let latency_ms = latency_stats(&samples, &[40; 5]).unwrap();
@@ -142,6 +143,8 @@ pub fn sample_report(centre_ms: f64) -> Report {
         accuracy: Some(Accuracy { rows: 450, correct: 445, top1: 445.0 / 450.0, reference_top1: Some(445.0 / 450.0) }),
         accurate: true,
         telemetry: TelemetryPair::default(),
+        host: None,
+        build_argv: Vec::new(),
         findings: Vec::new(),
     }
 }

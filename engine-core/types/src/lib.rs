@@ -6,6 +6,7 @@
 //! | [`sku`], [`toolchain`], [`spec`], [`key`] | what an engine is built for, with and as, and the key made of them |
 //! | [`resolve`] | from what a request asks to what exactly goes into the key |
 //! | [`fingerprint`] | what exactly a device is, as data |
+//! | [`host`] | the machine around a measurement, as data |
 //! | [`telemetry`] | a device's state at one moment, as data |
 //! | [`tensor`] | tensors at an engine's edge |
 //! | [`failure`] | what went wrong, with the class that decides about a retry |
@@ -26,6 +27,7 @@ pub mod digest;
 pub mod durable;
 pub mod failure;
 pub mod fingerprint;
+pub mod host;
 pub mod host_lock;
 pub mod key;
 pub mod open_files;

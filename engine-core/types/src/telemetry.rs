@@ -42,6 +42,14 @@ pub struct TelemetrySample {
     pub utilization_percent: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_used_mib: Option<u64>,
+    /// Generation and width of the link to the host as negotiated now; an idle board may lower both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcie_generation: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcie_width: Option<u32>,
+    /// What the device has used since some moment: the board as its driver counts it, a CPU's packages as they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy_uj: Option<u64>,
     /// One-minute load average of the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_1m: Option<f64>,

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`isa`] | instruction-set levels, and the token without which no kernel of a level can be called |
 //! | [`pool`], [`cores`] | the engine's own threads, and the cores they stay on |
+//! | [`watch`] | when each of those threads was at work |
 //! | [`pace`] | how fast those cores are right now |
 //! | [`gemm`] | packed f32 GEMM microkernels and drivers with a fused epilogue |
 //! | [`conv`] | convolution as GEMM over gathered rows |
@@ -43,4 +44,5 @@ pub mod shuffle;
 mod sync;
 pub mod trees;
 mod vector;
+pub mod watch;
 pub mod window;

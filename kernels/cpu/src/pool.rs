@@ -14,6 +14,7 @@ use crate::{
         Arc, AtomicBool, AtomicUsize, Builder, Condvar, JoinHandle, LOOKS_BEFORE_SLEEP, Mutex, MutexGuard, Ordering,
         spin_loop,
     },
+    watch::{Stint, Watch},
 };
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -71,6 +72,7 @@ struct Shared {
     /// Next task of the open loop.
     next: AtomicUsize,
     panicked: AtomicBool,
+    watch: Watch,
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -121,6 +123,7 @@ impl ThreadPool {
             inside: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
+            watch: Watch::default(),
         });
         let cores = Arc::new(cores);
         let mut pool = Self { shared, workers: Vec::with_capacity(threads - 1), turn: Mutex::new(()), cores };
@@ -143,6 +146,16 @@ impl ThreadPool {
         self.workers.len() + 1
     }
 
+    /// Notes from now on, or no longer, when each thread is at work.
+    pub fn watch(&self, is_on: bool) {
+        self.shared.watch.set(is_on);
+    }
+
+    /// What threads did in the loops that ended since this was last asked, while they were watched.
+    pub fn stints(&self) -> Vec<Stint> {
+        self.shared.watch.take()
+    }
+
     /// Calls `body(task, thread)` for every task in `0..tasks`, spread over the threads, and returns when all are
     /// done. `thread` is below [`Self::threads`] and differs between calls of this loop that run at the same time.
     /// `body` must not call `run` on the same pool, which would wait for itself.
@@ -154,7 +167,9 @@ impl ThreadPool {
             return;
         }
         if self.workers.is_empty() || tasks == 1 {
+            let from = self.shared.watch.now();
             (0..tasks).for_each(|task| body(task, 0));
+            self.shared.watch.keep(0, tasks, from);
             return;
         }
         unsafe fn call<F: Fn(usize, usize) + Sync>(context: *const (), task: usize, thread: usize) {
@@ -230,13 +245,16 @@ pub fn for_parts<T: Send>(pool: &ThreadPool, to: &mut [T], size: usize, body: im
 
 /// Takes tasks of `current` until none is left.
 fn drain(shared: &Shared, current: Loop, thread: usize) {
+    let from = shared.watch.now();
+    let mut taken = 0;
     loop {
         let task = shared.next.fetch_add(1, Ordering::Relaxed);
         if task >= current.tasks {
-            return;
+            return shared.watch.keep(thread, taken, from);
         }
         // SAFETY: the loop is open (this thread is counted inside it, or is its caller), so its closure is alive.
         unsafe { (current.call)(current.context, task, thread) };
+        taken += 1;
     }
 }
 

@@ -24,6 +24,24 @@ mod sync {
     pub(crate) const LOOKS_BEFORE_SLEEP: u32 = 1;
 }
 
+/// Nobody watches in the model.
+mod watch {
+    pub(crate) struct Stint;
+    #[derive(Default)]
+    pub(crate) struct Watch {}
+
+    impl Watch {
+        pub(crate) fn set(&self, _is_on: bool) {}
+        pub(crate) fn now(&self) -> Option<()> {
+            None
+        }
+        pub(crate) fn keep(&self, _thread: usize, _tasks: usize, _from: Option<()>) {}
+        pub(crate) fn take(&self) -> Vec<Stint> {
+            Vec::new()
+        }
+    }
+}
+
 /// Cores are no part of the model.
 mod cores {
     #[derive(Default)]

@@ -68,9 +68,14 @@ pub fn render(
         Format::Html => sweep.map_or_else(|| html::render(&dossier), |sweep| html::sweep(&dossier, sweep)),
         Format::Markdown => sweep.map_or_else(|| markdown::render(&dossier), |sweep| sweep::markdown(&dossier, sweep)),
         Format::Csv => csv::render(&dossier),
-        Format::Json => serde_json::to_string_pretty(object)
-            .map_err(|error| Failure::new(ErrorCode::Internal, format!("cannot write the reports as JSON: {error}")))?,
+        Format::Json => pretty(object)?,
     })
+}
+
+/// An object as a document for people.
+pub fn pretty(object: &Value) -> Result<String, Failure> {
+    serde_json::to_string_pretty(object)
+        .map_err(|error| Failure::new(ErrorCode::Internal, format!("cannot write the reports as JSON: {error}")))
 }
 
 /// To the file that was named, or to stdout.

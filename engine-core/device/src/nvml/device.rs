@@ -188,6 +188,15 @@ impl<'nvml> Device<'nvml> {
         self.number(Library::nvmlDeviceGetMaxPcieLinkGeneration)
     }
 
+    /// As negotiated now: an idle board may lower both.
+    pub fn pcie_width(&self) -> Result<u32, NvmlError> {
+        self.number(Library::nvmlDeviceGetCurrPcieLinkWidth)
+    }
+
+    pub fn pcie_generation(&self) -> Result<u32, NvmlError> {
+        self.number(Library::nvmlDeviceGetCurrPcieLinkGeneration)
+    }
+
     pub fn clock_mhz(&self, clock: Clock) -> Result<u32, NvmlError> {
         self.number_of(Library::nvmlDeviceGetClockInfo, clock as c_uint)
     }
@@ -207,6 +216,11 @@ impl<'nvml> Device<'nvml> {
 
     pub fn power_mw(&self) -> Result<u32, NvmlError> {
         self.number(Library::nvmlDeviceGetPowerUsage)
+    }
+
+    /// What the board has used since the driver was loaded; boards since Volta count it.
+    pub fn energy_mj(&self) -> Result<u64, NvmlError> {
+        self.number(Library::nvmlDeviceGetTotalEnergyConsumption)
     }
 
     pub fn temperature_c(&self) -> Result<u32, NvmlError> {

@@ -89,11 +89,14 @@ functions! {
     nvmlDeviceGetMemoryBusWidth(device: DeviceHandle, bits: *mut c_uint);
     nvmlDeviceGetMaxPcieLinkWidth(device: DeviceHandle, lanes: *mut c_uint);
     nvmlDeviceGetMaxPcieLinkGeneration(device: DeviceHandle, generation: *mut c_uint);
+    nvmlDeviceGetCurrPcieLinkWidth(device: DeviceHandle, lanes: *mut c_uint);
+    nvmlDeviceGetCurrPcieLinkGeneration(device: DeviceHandle, generation: *mut c_uint);
     nvmlDeviceGetMaxClockInfo(device: DeviceHandle, clock: c_uint, mhz: *mut c_uint);
     nvmlDeviceGetClockInfo(device: DeviceHandle, clock: c_uint, mhz: *mut c_uint);
     nvmlDeviceGetApplicationsClock(device: DeviceHandle, clock: c_uint, mhz: *mut c_uint);
     nvmlDeviceGetEnforcedPowerLimit(device: DeviceHandle, milliwatts: *mut c_uint);
     nvmlDeviceGetPowerUsage(device: DeviceHandle, milliwatts: *mut c_uint);
+    nvmlDeviceGetTotalEnergyConsumption(device: DeviceHandle, millijoules: *mut c_ulonglong);
     nvmlDeviceGetTemperature(device: DeviceHandle, sensor: c_uint, celsius: *mut c_uint);
     nvmlDeviceGetCurrentClocksEventReasons(device: DeviceHandle, reasons: *mut c_ulonglong);
     nvmlDeviceGetCurrentClocksThrottleReasons(device: DeviceHandle, reasons: *mut c_ulonglong);

@@ -1,6 +1,6 @@
 //! The state of this host's CPU, from the kernel's files. What cannot be read is left out.
 
-use super::{Telemetry, unix_ms};
+use super::{Telemetry, rapl::Packages, unix_ms};
 use planforge_types::telemetry::{CpuTime, TelemetrySample};
 use std::{fs, path::Path};
 
@@ -12,7 +12,9 @@ const MAX_THREADS: usize = 1024;
 
 /// Reads `/proc` and `/sys`.
 #[derive(Debug, Default)]
-pub struct CpuTelemetry;
+pub struct CpuTelemetry {
+    packages: Packages,
+}
 
 impl Telemetry for CpuTelemetry {
     fn sample(&mut self) -> TelemetrySample {
@@ -29,6 +31,7 @@ impl Telemetry for CpuTelemetry {
             // The thread that reads is runnable too.
             runnable_others: runnable.map(|n: u32| n.saturating_sub(1)),
             cpu_time: cpu_time(),
+            energy_uj: self.packages.used_uj(),
             ..TelemetrySample::default()
         }
     }
@@ -130,7 +133,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn work_of_this_process_shows_up_as_its_own() {
-        let mut telemetry = CpuTelemetry;
+        let mut telemetry = CpuTelemetry::default();
         let before = telemetry.sample().cpu_time.unwrap();
         let mut sum = 0u64;
         // Until the kernel's counters have moved by two ticks.

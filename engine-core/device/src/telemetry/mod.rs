@@ -6,6 +6,7 @@ mod conditions;
 pub mod contention;
 mod cpu;
 mod nvml;
+mod rapl;
 pub mod xid;
 
 pub use conditions::{Conditions, conditions};
@@ -20,6 +21,11 @@ pub trait Telemetry: Send {
     /// Reads the device's state now; takes a few milliseconds at most and never fails.
     fn sample(&mut self) -> TelemetrySample;
 
+    /// The state before anything of a measurement runs, its warm-up included.
+    fn outside(&mut self) -> TelemetrySample {
+        self.sample()
+    }
+
     /// Waits until buffers that are filled with a delay tell of everything that was.
     fn settle(&mut self) {}
 }
@@ -33,9 +39,9 @@ pub fn for_device(fingerprint: &DeviceFingerprint) -> Box<dyn Telemetry> {
         Some(Ok(telemetry)) => Box::new(telemetry),
         Some(Err(error)) => {
             tracing::warn!(device = fingerprint.name, %error, "GPU state cannot be read; the host's is recorded instead");
-            Box::new(CpuTelemetry)
+            Box::<CpuTelemetry>::default()
         }
-        None => Box::new(CpuTelemetry),
+        None => Box::<CpuTelemetry>::default(),
     }
 }
 

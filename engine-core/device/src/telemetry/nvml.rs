@@ -9,6 +9,7 @@ use std::{collections::BTreeSet, fs, thread, time::Duration};
 
 const BYTES_PER_MIB: u64 = 1 << 20;
 const US_PER_MS: u64 = 1000;
+const UJ_PER_MJ: u64 = 1000;
 
 /// A utilisation sample of the driver covers at most this long; boards take one every 170 ms to one second.
 const UTILIZATION_PERIOD_MS: u64 = 1000;
@@ -177,6 +178,9 @@ impl Telemetry for NvmlTelemetry {
             ecc_uncorrected: device.uncorrected_errors().ok(),
             utilization_percent: device.utilization_percent().ok().map(f64::from),
             memory_used_mib: device.memory().ok().map(|memory| memory.used / BYTES_PER_MIB),
+            pcie_generation: device.pcie_generation().ok(),
+            pcie_width: device.pcie_width().ok(),
+            energy_uj: device.energy_mj().ok().map(|millijoules| millijoules.saturating_mul(UJ_PER_MJ)),
             ..empty
         }
     }
@@ -220,7 +224,11 @@ mod tests {
         assert_eq!(first.foreign_processes.len(), 40, "{:?}", first.foreign_processes);
         // Accounts from before it was opened are not told; the processes of the samples cannot be told from ourselves.
         assert_eq!((first.passed_processes.len(), first.looked_in), (0, vec!["accounting".to_owned()]));
-        assert_eq!(telemetry.sample().xids, [] as [u64; 0], "each error once");
+        assert_eq!((first.pcie_generation, first.pcie_width), (Some(5), Some(16)));
+        let second = telemetry.sample();
+        assert_eq!(second.xids, [] as [u64; 0], "each error once");
+        let used = second.energy_uj.unwrap() - first.energy_uj.unwrap();
+        assert_eq!(used, 1_000_000, "a joule, in microjoules");
     }
 
     #[test]
@@ -229,6 +237,7 @@ mod tests {
         let sample = NvmlTelemetry::of(fake.open(), A100).unwrap().sample();
         assert_eq!((sample.xids.len(), sample.foreign_processes.len()), (0, 0));
         assert_eq!((sample.sm_clock_mhz, sample.memory_used_mib), (Some(345), Some(1100)));
+        assert_eq!((sample.pcie_generation, sample.pcie_width, sample.energy_uj), (Some(1), Some(8), None));
         assert!(NvmlTelemetry::of(fake.open(), "GPU-none").is_err());
     }
 

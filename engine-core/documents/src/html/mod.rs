@@ -3,6 +3,7 @@
 mod compared;
 mod matrix;
 mod single;
+pub mod story;
 mod sweep;
 mod write;
 
@@ -10,6 +11,7 @@ pub use {matrix::render as matrix, sweep::render as sweep};
 
 use crate::{Dossier, figure};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use planforge_report::Report;
 use sha2::{Digest as _, Sha256};
 use write::words;
 
@@ -34,30 +36,33 @@ pub fn render(dossier: &Dossier<'_>) -> String {
 
 /// The file, with a section before those of the reports; `first` is markup.
 fn render_after(dossier: &Dossier<'_>, first: &str) -> String {
-    let title = words(&dossier.title());
     let labels: Vec<String> = dossier.reports.iter().map(figure::label).collect();
-    let mut page = head(&title);
-    page.push_str(&format!("<header>\n<h1>{title}</h1>\n"));
-    if dossier.reports.iter().any(|report| report.simulated) {
-        page.push_str("<p class=\"simulated\">SIMULATED: measured on a scripted device, no number is real</p>\n");
-    }
-    page.push_str(
-        "<p class=\"lead\">Latencies are measured; every figure of them follows from the raw samples in the report. \
-         Shares of ceilings are estimated: operations and bytes are counted from shapes.</p>\n</header>\n<main>\n",
-    );
-    page.push_str(first);
+    let mut main = first.to_owned();
     if dossier.reports.len() > 1 {
-        page.push_str("<nav aria-label=\"Reports\"><ol>\n");
+        main.push_str("<nav aria-label=\"Reports\"><ol>\n");
         for (index, label) in labels.iter().enumerate() {
-            page.push_str(&format!("<li><a href=\"#r{}\">{}</a></li>\n", index + 1, words(label)));
+            main.push_str(&format!("<li><a href=\"#r{}\">{}</a></li>\n", index + 1, words(label)));
         }
-        page.push_str("</ol></nav>\n");
-        page.push_str(&compared::section(dossier, &labels));
+        main.push_str("</ol></nav>\n");
+        main.push_str(&compared::section(dossier, &labels));
     }
     for (index, report) in dossier.reports.iter().enumerate() {
-        page.push_str(&single::section(dossier, report, index + 1, &labels[index]));
+        main.push_str(&single::section(dossier, report, index + 1, &labels[index]));
     }
-    page.push_str("</main>\n<footer>");
+    let lead = "Latencies are measured; every figure of them follows from the raw samples in the report. Shares of \
+                ceilings are estimated: operations and bytes are counted from shapes.";
+    page(&dossier.title(), dossier.reports, lead, &main)
+}
+
+/// A whole file of these parts; `main` is markup.
+fn page(title: &str, reports: &[Report], lead: &str, main: &str) -> String {
+    let title = words(title);
+    let mut page = head(&title);
+    page.push_str(&format!("<header>\n<h1>{title}</h1>\n"));
+    if reports.iter().any(|report| report.simulated) {
+        page.push_str("<p class=\"simulated\">SIMULATED: measured on a scripted device, no number is real</p>\n");
+    }
+    page.push_str(&format!("<p class=\"lead\">{lead}</p>\n</header>\n<main>\n{main}</main>\n<footer>"));
     page.push_str(&format!(
         "Written by planforge {}. Numbers carry their exact values in <code>data</code> elements; \
          <code>planforge report --format json</code> has the raw samples.",

@@ -32,6 +32,7 @@ pub(super) fn section(dossier: &Dossier<'_>, report: &Report, number: usize, lab
     out.push_str(&layers(report, number));
     out.push_str(&sweeps(report, number));
     out.push_str(&builds(report, number));
+    out.push_str(&beside(report));
     out.push_str(&record(report, number));
     out.push_str("</section>\n");
     out
@@ -227,6 +228,17 @@ fn points(report: &Report, number: usize) -> String {
     format!("<h3>By shape</h3>\n{}", table.end())
 }
 
+/// Other runtimes that were measured under the same lease.
+fn beside(report: &Report) -> String {
+    if report.baselines.is_empty() {
+        return String::new();
+    }
+    let lines =
+        report.baselines.iter().map(|baseline| format!("<li>{}</li>\n", words(&report.baseline_words(baseline))));
+    let basis = figures::basis(report).words();
+    format!("<h3>Other runtimes beside it ({basis})</h3>\n<ul>\n{}</ul>\n", lines.collect::<String>())
+}
+
 fn builds(report: &Report, number: usize) -> String {
     let Some(selection) = &report.selection else { return String::new() };
     let columns = [("plan", false), ("median", true), ("built in", true), ("kept", false)];
@@ -245,7 +257,7 @@ fn builds(report: &Report, number: usize) -> String {
     format!("<h3>Builds</h3>\n{}", table.end())
 }
 
-fn record(report: &Report, number: usize) -> String {
+pub(super) fn record(report: &Report, number: usize) -> String {
     let mut out = "<h3>Record</h3>\n".to_owned();
     for part in record::parts(report) {
         out.push_str(&format!("<details><summary>{}</summary>\n", part.heading));

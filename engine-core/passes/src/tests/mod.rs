@@ -429,7 +429,10 @@ fn the_pipeline_records_what_it_did() {
     assert_same_meaning(&before, &optimized.graph);
     assert_eq!(optimized.graph.nodes.len(), 1);
     assert_eq!(optimized.graph.nodes[0].origins, ["make c", "make s", "make y"]);
-    assert_eq!(optimized.passes.len(), PIPELINE.iter().filter(|(_, only, _)| Target::default().wants(*only)).count());
+    assert_eq!(
+        optimized.passes.len(),
+        PIPELINE.iter().filter(|(pass, only, _)| Target::default().wants(pass, *only)).count()
+    );
     let residual =
         optimized.passes.iter().find(|record| record.pass == "fuse-residual").expect("it is in the pipeline");
     assert_eq!((residual.nodes_before, residual.nodes_after, residual.changes.len()), (3, 2, 1));

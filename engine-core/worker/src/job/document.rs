@@ -101,8 +101,16 @@ pub(super) fn assemble(parts: Parts<'_>) -> Report {
         accuracy: verdict.accuracy,
         accurate: verdict.accurate,
         telemetry: measurement.telemetry,
+        host: Some(planforge_device::host::record(parts.device, &order.scratch)),
+        build_argv: argv(&built.facts),
         findings,
     }
+}
+
+/// The command that a compiler says it ran.
+fn argv(facts: &serde_json::Value) -> Vec<String> {
+    let words = facts["argv"].as_array().into_iter().flatten();
+    words.filter_map(|word| word.as_str().map(str::to_owned)).collect()
 }
 
 /// The port with every dimension as it was bound.

@@ -27,15 +27,26 @@ struct Listening {
     loss: Loss,
 }
 
-impl Telemetry for Listening {
-    fn sample(&mut self) -> TelemetrySample {
-        let sample = self.inner.sample();
+impl Listening {
+    fn heard(&mut self, sample: TelemetrySample) -> TelemetrySample {
         if let Some(reason) = device_lost(&self.last, &sample) {
             // The first reason stays.
             let _ = self.loss.0.set(reason);
         }
         self.last = sample.clone();
         sample
+    }
+}
+
+impl Telemetry for Listening {
+    fn sample(&mut self) -> TelemetrySample {
+        let sample = self.inner.sample();
+        self.heard(sample)
+    }
+
+    fn outside(&mut self) -> TelemetrySample {
+        let sample = self.inner.outside();
+        self.heard(sample)
     }
 
     fn settle(&mut self) {

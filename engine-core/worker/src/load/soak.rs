@@ -302,7 +302,7 @@ mod tests {
         let config = SoakConfig { length: Duration::from_millis(300), rate_per_s: Some(200.0), seed: 1, threads: 1 };
         let mut heard = 0;
         let (soak, _) = with_rig(1, &timed, &Cancel::default(), |rig| {
-            let mut telemetry = planforge_device::telemetry::CpuTelemetry;
+            let mut telemetry = planforge_device::telemetry::CpuTelemetry::default();
             soak(rig, &mut telemetry, &config, &mut |_| heard += 1)
         })
         .unwrap();

@@ -25,7 +25,7 @@ pub mod sweep;
 use planforge_backend::{Cancel, Meter, Pacing, Window, stack::Places};
 use planforge_device::telemetry::{Telemetry, contention};
 use planforge_report::{
-    Experiment, Finding, TelemetryPair, WindowRecord, disturbance,
+    Experiment, Finding, Seen, TelemetryPair, WindowRecord, disturbance,
     samples::{MAX_SAMPLES, whole_ns_ms},
 };
 use planforge_stats::{COMPARABLE_WINDOWS, LatencyStats};
@@ -185,12 +185,14 @@ pub fn measure(
     let pacing = meter.pacing();
     let places = Places::default();
     let mut run = Run { meter, clock, config, cancel, pacing, places, began_ms: clock.now_ms() };
+    let outside = run.judge(telemetry.outside(), &TelemetrySample::default())?;
     let warm_up = run.warm_up()?;
     let window = run.layout(&warm_up);
     let timed_from_ms = clock.now_ms();
 
     let before = run.look(telemetry, &TelemetrySample::default())?;
     let mut last = before.clone();
+    let mut readings = vec![before.clone()];
     let mut record = Record::default();
     let mut pace_ns = None;
     for _ in 0..PACES_BEFORE {
@@ -203,12 +205,15 @@ pub fn measure(
         let (timed, thinned_from) = thin(timed, config.max_kept().min(MAX_SAMPLES - record.sample_count()));
         let after = run.look(telemetry, &last)?;
         let tainted = contention::assess(&last, &after, timed.duration_ms, config.threads);
+        let energy_uj = run.energy_uj(&last, &after);
         let span = Span { from_unix_ms: last.at_unix_ms, to_unix_ms: after.at_unix_ms };
         let elapsed_ms = clock.now_ms() - run.began_ms;
         // Measuring again needs time: near the end of the budget a disturbed window is better than none.
         let most = if elapsed_ms < config.budget_ms * DISCARD_SHARE { config.max_discarded_windows } else { 0 };
         record.taint_earlier(&after.passed_processes, config, most);
-        record.add(Measured { timed, thinned_from, span, tainted, pace_ns: slowest_ns }, config, most);
+        let measured = Measured { timed, thinned_from, span, tainted, pace_ns: slowest_ns, energy_uj };
+        record.add(measured, config, most);
+        readings.push(after.clone());
         last = after;
         let stop = |record: &Record| record.stop(config, elapsed_ms, clock.now_ms() - timed_from_ms);
         if stop(&record).is_none() {
@@ -238,7 +243,7 @@ pub fn measure(
         stop,
     };
     let findings = record.findings(&stats, &experiment);
-    let telemetry = TelemetryPair { before, after: last };
+    let telemetry = TelemetryPair { before, after: last, seen: Some(Seen::of(&outside, &readings)) };
     Ok(Measurement { stats, samples: record.samples(), windows: record.windows(), experiment, telemetry, findings })
 }
 
@@ -288,7 +293,10 @@ impl Run<'_> {
 
     /// Reads the device's state after a window. A device that is lost since `before` ends the measurement.
     fn look(&self, telemetry: &mut dyn Telemetry, before: &TelemetrySample) -> Result<TelemetrySample, BackendError> {
-        let mut sample = telemetry.sample();
+        self.judge(telemetry.sample(), before)
+    }
+
+    fn judge(&self, mut sample: TelemetrySample, before: &TelemetrySample) -> Result<TelemetrySample, BackendError> {
         if let Some(reason) = contention::device_lost(before, &sample) {
             return Err(BackendError::device_lost(&reason));
         }
@@ -298,6 +306,13 @@ impl Run<'_> {
             sample.looked_in.clear();
         }
         Ok(sample)
+    }
+
+    /// What the device used between two readings. That of a window's own process would be the loading's, too.
+    fn energy_uj(&self, before: &TelemetrySample, after: &TelemetrySample) -> Option<u64> {
+        let (from, to) = before.energy_uj.zip(after.energy_uj)?;
+        let counts = self.pacing == Pacing::Iterations;
+        to.checked_sub(from).filter(|_| counts)
     }
 
     /// Runs growing windows until both minimums are met; always at least one execution.

@@ -23,6 +23,7 @@ pub(super) struct Measured {
     pub span: Span,
     pub tainted: Vec<String>,
     pub pace_ns: Option<f64>,
+    pub energy_uj: Option<u64>,
 }
 
 struct Entry {
@@ -139,6 +140,7 @@ impl Record {
             kept_tainted: !window.tainted.is_empty() && !discarded,
             thinned_from: window.thinned_from,
             pace_ns: window.pace_ns,
+            energy_uj: window.energy_uj,
         };
         self.entries.iter().map(record).collect()
     }

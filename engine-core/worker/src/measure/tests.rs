@@ -86,6 +86,10 @@ impl<F: FnMut(usize) -> bool + Send> Telemetry for ScriptedTelemetry<F> {
         let time = CpuTime { own_wait_ms: self.waited_ms, ..CpuTime::default() };
         TelemetrySample { cpu_time: Some(time), ..TelemetrySample::default() }
     }
+
+    fn outside(&mut self) -> TelemetrySample {
+        TelemetrySample::default()
+    }
 }
 
 fn quiet() -> ScriptedTelemetry<impl FnMut(usize) -> bool + Send> {
@@ -346,6 +350,10 @@ impl<F: FnMut(u64, &mut TelemetrySample) + Send> Telemetry for ScriptedGpu<F> {
         sample
     }
 
+    fn outside(&mut self) -> TelemetrySample {
+        TelemetrySample { utilization_percent: Some(4.0), ..TelemetrySample::default() }
+    }
+
     fn settle(&mut self) {
         self.settled += 1;
     }
@@ -366,6 +374,30 @@ fn passed_in(window: u64) -> PassedProcess {
 fn tainted_windows(found: &Measurement) -> Vec<usize> {
     let windows = found.windows.iter().enumerate();
     windows.filter(|(_, window)| !window.tainted.is_empty()).map(|(index, _)| index).collect()
+}
+
+#[test]
+fn the_record_says_what_was_seen_over_all_windows_and_what_was_used() {
+    let script = |taken: u64, sample: &mut TelemetrySample| {
+        sample.sm_clock_mhz = Some(if taken == 2 { 1500 } else { 1980 });
+        sample.energy_uj = Some(1_000_000 + taken * 700_000);
+        sample.pcie_generation = Some(5);
+        if taken == 1 {
+            sample.throttle = vec!["power-cap".into()];
+        }
+    };
+    let found = experiment(meter(steady(2.0)), &mut gpu(script), 60_000.0).unwrap();
+    let seen = found.telemetry.seen.as_ref().unwrap();
+    let clock = seen.sm_clock_mhz.unwrap();
+    assert_eq!((clock.min, clock.max, seen.outside_utilization_percent), (1500.0, 1980.0, Some(4.0)));
+    assert!(clock.mean > 1500.0 && clock.mean < 1980.0, "{clock:?}");
+    assert_eq!(seen.readings as usize, found.windows.len() + 1);
+    assert_eq!(seen.throttle.get("power-cap"), Some(&1));
+    assert!(found.windows.iter().all(|window| window.energy_uj == Some(700_000)), "{:?}", found.windows);
+    // A counter that begins anew tells nothing of that window.
+    let reset = |taken: u64, sample: &mut TelemetrySample| sample.energy_uj = Some(if taken < 2 { 9_000 } else { 5 });
+    let found = experiment(meter(steady(2.0)), &mut gpu(reset), 60_000.0).unwrap();
+    assert_eq!((found.windows[0].energy_uj, found.windows[1].energy_uj), (Some(0), None));
 }
 
 /// What every measurement holds to, whatever was taken away from it.
