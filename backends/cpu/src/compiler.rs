@@ -14,7 +14,10 @@ use super::{
 use planforge_backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};
 use planforge_device::CpuLevel;
 use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
-use planforge_passes::frontend::{self, Note, Optimized};
+use planforge_passes::{
+    Target,
+    frontend::{self, Note, Optimized},
+};
 use planforge_plan::{BACKEND, container::MAGIC};
 use planforge_report::Finding;
 use planforge_types::{

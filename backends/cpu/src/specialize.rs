@@ -17,7 +17,7 @@ use super::{
 use planforge_import::{ImportError, import};
 use planforge_kernels_cpu::isa::Isa;
 use planforge_onnx::Model;
-use planforge_passes::PassError;
+use planforge_passes::{PassError, Target};
 use planforge_types::{Digest, OptimizationProfile};
 use std::{
     collections::BTreeMap,

@@ -2,7 +2,7 @@
 
 use crate::{
     format,
-    report::Reading,
+    reading::Reading,
     table::{Cell, Column, Empty, Part, Table, column, figures, words},
 };
 use planforge_advice::bound;

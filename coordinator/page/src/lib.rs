@@ -36,6 +36,7 @@ pub mod layers;
 pub mod lists;
 pub mod parts;
 pub mod progress;
+pub mod reading;
 pub mod report;
 pub mod rows;
 pub mod search;

@@ -4,6 +4,7 @@
 use crate::{
     format, layers,
     parts::JobResult,
+    reading::Reading,
     rows::JobDetail,
     table::{Cell, Part, Table, column, figures, words},
     view::Section,
@@ -11,49 +12,10 @@ use crate::{
 use askama::Template;
 use planforge_advice::{Advice, advise, bound};
 use planforge_documents::chart;
-use planforge_report::{
-    Ceilings, LayerTime, ReadError, Report, Severity,
-    check::check_document,
-    figures::{Figures, LayerFigures},
-};
+use planforge_report::{Ceilings, Report, Severity};
 use std::collections::BTreeMap;
 
-/// A report as it can be read: whole, or as far as one of another version goes.
-#[derive(Clone, Debug, Default)]
-pub struct Reading {
-    pub whole: Option<Report>,
-    pub layers: Vec<LayerTime>,
-    pub ceilings: Option<Ceilings>,
-}
-
 impl Reading {
-    /// Of a document; one that contradicts its samples says nothing.
-    pub fn of(document: &str) -> Self {
-        match Report::parse(document.as_bytes()) {
-            Ok(report) => {
-                Self { layers: report.layers.clone(), ceilings: report.ceilings.clone(), whole: Some(report) }
-            }
-            Err(ReadError::Samples(_) | ReadError::Contradiction(_)) => Self::default(),
-            Err(_) if check_document(document).is_err() => Self::default(),
-            Err(_) => Figures::parse(document).map(Self::in_part).unwrap_or_default(),
-        }
-    }
-
-    fn in_part(figures: Figures) -> Self {
-        let layer = |layer: LayerFigures| LayerTime {
-            name: layer.name,
-            kind: layer.kind,
-            tactic: layer.tactic,
-            median_ms: layer.median_ms,
-            flops: layer.flops,
-            bytes: layer.bytes,
-            precision: layer.precision,
-            ..LayerTime::default()
-        };
-        let ceilings = serde_json::from_value(figures.ceilings).ok();
-        Self { whole: None, layers: figures.layers.into_iter().map(layer).collect(), ceilings }
-    }
-
     /// How latencies are spread and how windows followed each other, and what grows with batch and streams.
     pub fn measured(&self, others: &[Report]) -> Measured {
         let Some(report) = &self.whole else { return Measured::default() };

@@ -379,9 +379,11 @@ pub(super) async fn follow(
     State(app): State<App>,
     Extension(hub): Extension<events::Hub>,
     Path(secret): Path<String>,
+    peer: Option<Extension<Peer>>,
     Query(Followed { of, state, how }): Query<Followed>,
 ) -> Result<Response, Refusal> {
     let place = Place::read(&of).ok_or_else(|| not_of_it("page"))?;
+    reader(&app, &secret, peer).await?;
     let source = Source::Link { secret, place, how };
     Ok(events::stream(&app, &hub, vec![(source, state)], std::future::pending()).await?)
 }

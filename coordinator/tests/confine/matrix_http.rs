@@ -84,8 +84,18 @@ fn expected(route: &str) -> [u16; 6] {
         "GET /api/v1/shares" => [200, 200, 200, 200, 403, 401],
         "POST /api/v1/shares" => [201, 404, 201, 201, 403, 401],
         // Whoever comes, and by whatever token: what counts is the secret.
-        "GET /shared/{secret}" | "GET /shared/{secret}/jobs/{id}" | "GET /shared/{secret}/plans/{digest}" => [404; 6],
-        "POST /do/drain" | "POST /do/resume" => [403, 403, 303, 403, 403, 401],
+        "GET /shared/{secret}"
+        | "GET /shared/{secret}/events"
+        | "GET /shared/{secret}/jobs/{id}"
+        | "GET /shared/{secret}/plans/{digest}" => [404; 6],
+        "POST /do/drain" | "POST /do/resume" | "POST /do/project" | "POST /do/scrub" => [403, 403, 303, 403, 403, 401],
+        // Shows what would go.
+        "POST /do/gc" => [403, 403, 200, 403, 403, 401],
+        // It is here, and a page forgets only who is away.
+        "POST /do/forget" => [403, 403, 409, 403, 403, 401],
+        // There is none; whoever hears so was let in.
+        "POST /do/revoke" => [403, 403, 404, 404, 403, 401],
+        "POST /do/unpin" => [404, 404, 404, 404, 403, 401],
         // Of the whole farm.
         "GET /metrics" => [403, 403, 200, 403, 403, 401],
         "GET /api/v1/info" | "GET /api/v1/devices" | "GET /api/v1/plugins" => [200, 200, 200, 200, 200, 401],
@@ -183,6 +193,7 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
         "/api/v1/engines/find" | "/api/v1/reports" => path.push_str(&format!("?plan_digest={plan}")),
         "/assets/{name}" => path = asset(world).await,
         "/events" => path.push_str("?topic=/"),
+        "/shared/{secret}/events" => path.push_str("?of=/"),
         "/compare" => path.push_str(&format!("?of={}", world.job.id)),
         _ => {}
     }
@@ -203,7 +214,11 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
         "POST /do/share" => format!("request={}&days=2", world.job.request_id),
         "POST /do/unshare" => "id=nosuchlink".into(),
         "POST /api/v1/shares" => serde_json::json!({ "request_id": world.job.request_id }).to_string(),
-        "POST /do/drain" | "POST /do/resume" => "agent=builder".into(),
+        "POST /do/drain" | "POST /do/resume" | "POST /do/forget" => "agent=builder".into(),
+        "POST /do/revoke" => "id=nosuchtoken".into(),
+        "POST /do/unpin" => format!("pin={}.nobody.none", "6".repeat(64)),
+        "POST /do/project" => "name=red&share=1".into(),
+        "POST /do/gc" | "POST /do/scrub" => String::new(),
         "POST /api/v1/agents/{agent}/forget" => r#"{"force":true}"#.into(),
         // As the project that calls.
         "POST /api/v1/declarations" => crate::world::declaration(world, who).to_string(),

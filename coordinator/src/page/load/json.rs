@@ -16,7 +16,7 @@ use crate::{
         topic::{Kind, Topic},
     },
 };
-use planforge_page::{coverage, history, layers, progress::Progress, report::Reading, search::Line, table::Table};
+use planforge_page::{coverage, history, layers, progress::Progress, reading::Reading, search::Line, table::Table};
 use planforge_proto::{
     ApiError, v1,
     view::{
