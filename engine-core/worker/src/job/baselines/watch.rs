@@ -112,9 +112,10 @@ mod tests {
 
     #[test]
     fn the_program_and_what_it_started_are_no_strangers() {
-        // A shell with a child of its own, which computes until it is told to end.
+        // A shell with a child of its own, which computes and stays until it is told to end: what a shell puts into the
+        // background would read from nothing, and be gone before anybody looks.
         let mut shell = Command::new("sh")
-            .args(["-c", "(i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done; cat) & wait"])
+            .args(["-c", "exec 3<&0; (i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done; cat <&3) & wait"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
