@@ -15,7 +15,7 @@ pub struct Step {
     pub took: String,
     /// `wait`, `work` or `measure`.
     pub class: &'static str,
-    /// Where its bar begins and how long it is, of [`AXIS`].
+    /// Where its bar begins and how long it is, of `AXIS`.
     pub at: u64,
     pub length: u64,
     /// It goes on.

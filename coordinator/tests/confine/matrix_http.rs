@@ -91,9 +91,8 @@ fn expected(route: &str) -> [u16; 6] {
         "POST /do/drain" | "POST /do/resume" | "POST /do/project" | "POST /do/scrub" => [403, 403, 303, 403, 403, 401],
         // Shows what would go.
         "POST /do/gc" => [403, 403, 200, 403, 403, 401],
-        // It is here, and a page forgets only who is away.
-        "POST /do/forget" => [403, 403, 409, 403, 403, 401],
         // There is none; whoever hears so was let in.
+        "POST /do/forget" => [403, 403, 404, 403, 403, 401],
         "POST /do/revoke" => [403, 403, 404, 404, 403, 401],
         "POST /do/unpin" => [404, 404, 404, 404, 403, 401],
         // Of the whole farm.
@@ -214,7 +213,8 @@ async fn call(world: &World, who: Who, route: &str, upload: &str) -> (u16, Strin
         "POST /do/share" => format!("request={}&days=2", world.job.request_id),
         "POST /do/unshare" => "id=nosuchlink".into(),
         "POST /api/v1/shares" => serde_json::json!({ "request_id": world.job.request_id }).to_string(),
-        "POST /do/drain" | "POST /do/resume" | "POST /do/forget" => "agent=builder".into(),
+        "POST /do/drain" | "POST /do/resume" => "agent=builder".into(),
+        "POST /do/forget" => "agent=nosuchagent".into(),
         "POST /do/revoke" => "id=nosuchtoken".into(),
         "POST /do/unpin" => format!("pin={}.nobody.none", "6".repeat(64)),
         "POST /do/project" => "name=red&share=1".into(),

@@ -42,7 +42,7 @@ impl Target {
     /// Where things are prepared for engines of this toolchain.
     pub fn preparing(toolchain: &Toolchain) -> Option<Self> {
         let known = |name: &&str| Some(((*name).to_owned(), toolchain.components.get(*name)?.clone()));
-        let components = DECISIVE.iter().map(|name| known(name)).collect::<Option<_>>()?;
+        let components = DECISIVE.iter().map(known).collect::<Option<_>>()?;
         let toolchain =
             Toolchain { backend: toolchain.backend.clone(), version: toolchain.version.clone(), components };
         Some(Self { sku: ANYWHERE.parse::<Sku>().ok()?, toolchain })

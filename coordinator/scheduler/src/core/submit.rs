@@ -252,6 +252,10 @@ impl State {
                 self.set_state(id, |job| {
                     job.state = JobState::Unplaceable;
                     job.recheck = false;
+                    // What was likely while it waited for others decides nothing: it would be taken for what its key says.
+                    if job.key.is_none() {
+                        job.toolchain = None;
+                    }
                 });
                 self.record(
                     effects,
@@ -320,7 +324,7 @@ impl Submit {
     /// What a job that it needs, and that has ended, prepared for such builds.
     fn prepared_for(&self, model: &Digest, sku: &Sku) -> Option<CacheRef> {
         let prepared = self.needs.iter().filter_map(|need| need.prepared.as_ref()).filter(|_| !self.compile_only);
-        prepared.filter(|prepared| (&prepared.model, &prepared.sku) == (model, sku)).map(|one| one.files).last()
+        prepared.filter(|prepared| (&prepared.model, &prepared.sku) == (model, sku)).map(|one| one.files).next_back()
     }
 
     /// Its interest in each of its jobs.
