@@ -20,7 +20,7 @@ pub struct Bar<'a> {
     pub value: f64,
     /// Stands behind the figure: `45 % of memory`.
     pub note: &'a str,
-    /// Index of its kind in [`Bars::kinds`]: the pattern that it is filled with.
+    /// Index of its kind in `Bars::kinds`: the pattern that it is filled with.
     pub kind: usize,
 }
 
