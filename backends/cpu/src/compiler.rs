@@ -10,14 +10,12 @@ use super::{
     plan::{self, Manifest, device_class, isa_level, levels_here},
     shapes::{Shapes, at},
     tactic::{TuneError, Tuner},
+    target::{OPTION_FUSION, target},
 };
 use planforge_backend::{Cancel, CompileRequest, CompiledPlan, Compiler, Events, LoadOptions, Meter, PlanIdentity};
 use planforge_device::CpuLevel;
 use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
-use planforge_passes::{
-    Target,
-    frontend::{self, Note, Optimized},
-};
+use planforge_passes::frontend::{self, Note, Optimized};
 use planforge_plan::{BACKEND, container::MAGIC};
 use planforge_report::Finding;
 use planforge_types::{
@@ -29,15 +27,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 /// Option of the build spec: only tactics whose name contains its value, where a step has any.
 pub const OPTION_FORCE_TACTIC: &str = "force_tactic";
 
-/// Option of the build spec: `off` leaves the model's operators apart.
-pub const OPTION_FUSION: &str = "fusion";
-
 const OPTIONS: &[&str] = &[OPTION_FORCE_TACTIC, OPTION_FUSION];
-
-/// What the passes are told of CPUs, and of what the spec asks for.
-pub(crate) fn target(spec: &BuildSpec) -> Target {
-    Target { unfused: spec.options.contains_key(OPTION_FUSION), ..crate::TARGET }
-}
 
 /// Compiles for CPUs, per instruction-set level.
 #[derive(Clone, Copy, Debug, Default)]

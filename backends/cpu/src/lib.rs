@@ -53,17 +53,19 @@ mod shared_constants_tests;
 mod specialize;
 mod steps;
 mod tactic;
+mod target;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod trace_tests;
 
-pub use compiler::{CpuCompiler, OPTION_FORCE_TACTIC, OPTION_FUSION, toolchain};
+pub use compiler::{CpuCompiler, OPTION_FORCE_TACTIC, toolchain};
 pub use inspect::{Inspection, inspect};
 pub use meter::CpuSession;
 pub use operators::operators;
 pub use plan::{Manifest, PlanError};
 pub(crate) use plan::{Sections, seal, unseal};
+pub use target::OPTION_FUSION;
 
 /// What the passes are told of processors.
 pub(crate) const TARGET: planforge_passes::Target = planforge_passes::Target {

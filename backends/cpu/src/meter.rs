@@ -7,7 +7,6 @@
 mod trace;
 
 use super::{
-    compiler::target,
     engine::Engine,
     error::EngineError,
     gelus,
@@ -16,6 +15,7 @@ use super::{
     program::{Program, ProgramPort, Step},
     rates,
     specialize::{SpecializeError, Specializer},
+    target::target,
 };
 use bytes::Bytes;
 use planforge_backend::{Aside, KeptFile, LoadOptions, Meter, Window, WindowSamples};

@@ -1,6 +1,6 @@
 //! What is no table: tiles, cards, and the parts of a job's page.
 
-use crate::{cards::DeviceCard, report::Measured, rows::JobDetail, view::Frame};
+use crate::{cards::DeviceCard, rows::JobDetail, view::Frame};
 use askama::Template;
 
 #[derive(Clone, Debug, Template, Default, serde::Serialize)]
@@ -97,13 +97,6 @@ pub struct ShareForm {
 pub struct ShareMade {
     pub url: String,
     pub days: u64,
-}
-
-#[derive(Clone, Debug, Template)]
-#[template(path = "job_result.html")]
-pub struct JobResult {
-    pub job: JobDetail,
-    pub said: Measured,
 }
 
 #[derive(Clone, Debug, Template)]

@@ -3,7 +3,6 @@
 
 use crate::{
     format, layers,
-    parts::JobResult,
     reading::Reading,
     rows::JobDetail,
     table::{Cell, Part, Table, column, figures, words},
@@ -14,6 +13,13 @@ use planforge_advice::{Advice, advise, bound};
 use planforge_documents::chart;
 use planforge_report::{Ceilings, Report, Severity};
 use std::collections::BTreeMap;
+
+#[derive(Clone, Debug, Template)]
+#[template(path = "job_result.html")]
+pub struct JobResult {
+    pub job: JobDetail,
+    pub said: Measured,
+}
 
 impl Reading {
     /// How latencies are spread and how windows followed each other, and what grows with batch and streams.

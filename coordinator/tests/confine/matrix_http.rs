@@ -92,9 +92,8 @@ fn expected(route: &str) -> [u16; 6] {
         // Shows what would go.
         "POST /do/gc" => [403, 403, 200, 403, 403, 401],
         // There is none; whoever hears so was let in.
-        "POST /do/forget" => [403, 403, 404, 403, 403, 401],
+        "POST /do/unpin" | "POST /do/forget" => [403, 403, 404, 403, 403, 401],
         "POST /do/revoke" => [403, 403, 404, 404, 403, 401],
-        "POST /do/unpin" => [404, 404, 404, 404, 403, 401],
         // Of the whole farm.
         "GET /metrics" => [403, 403, 200, 403, 403, 401],
         "GET /api/v1/info" | "GET /api/v1/devices" | "GET /api/v1/plugins" => [200, 200, 200, 200, 200, 401],
