@@ -19,7 +19,7 @@ use planforge_passes::frontend::{self, Note, Optimized};
 use planforge_plan::{BACKEND, container::MAGIC};
 use planforge_report::Finding;
 use planforge_types::{
-    BackendError, BuildSpec, Digest, FailureClass, OptimizationProfile, Precision, Sku, Toolchain, failure::chain,
+    BackendError, Digest, FailureClass, OptimizationProfile, Precision, Sku, Toolchain, failure::chain,
     fingerprint::DiscoveredDevice, order::extras,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
