@@ -92,6 +92,23 @@ if [ ! -d target/axe-package ]; then
     fi
 fi
 
+# What the farm tells Prometheus is scraped by a real one, out of Debian's package: unpacked, not installed, which would
+# start a service.
+if [ ! -d target/prometheus-package ] && ! have prometheus; then
+    echo "test.sh: unpacking prometheus into target/prometheus-package" >&2
+    rm -rf target/prometheus-package.part
+    mkdir -p target/prometheus-package.part
+    if ! { have apt-get && have dpkg-deb; } \
+        || ! (cd target/prometheus-package.part \
+            && { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } \
+            && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb) >/dev/null; then
+        echo "test.sh: missing: prometheus; what the farm tells it is not scraped" >&2
+        [ -z "${CI:-}" ] || exit 1
+    else
+        mv target/prometheus-package.part target/prometheus-package
+    fi
+fi
+
 # The CUDA kernels are compiled for every architecture, which takes NVRTC and no GPU; it comes as a Python package.
 nvrtc=target/nvrtc-package
 if [ ! -d "$nvrtc" ]; then

@@ -33,7 +33,7 @@ mod requests;
 mod seal;
 mod session;
 mod shares;
-pub mod stats;
+mod stats;
 mod tokens;
 mod watch;
 
@@ -43,9 +43,9 @@ mod reload_tests;
 pub use clock::{Clock, SystemClock};
 pub use days::DeviceName;
 pub use gc::Collection;
+pub use lists::LiveCounts;
 pub use logins::{LoginLink, SESSION_SECONDS};
 pub use shares::Scope;
-pub use stats::{FarmStats, Histogram, LATENCY_BOUNDS_MS, LiveCounts, StoreOp};
 pub use tokens::is_secret;
 
 use crate::{
@@ -61,6 +61,7 @@ use gate::Gate;
 use leader::{Leader, Message, Shared};
 use logins::Logins;
 use logs::Logs;
+use planforge_metrics::StoreOp;
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_retention::Policy;
 use planforge_types::Digest;
@@ -211,6 +212,7 @@ impl Farm {
             page: broadcast::channel(leader::EVENTS_KEPT).0,
             trouble: watch_channel::Sender::new(None),
             claims: Mutex::default(),
+            attempts: Mutex::default(),
             logs,
             days: Days::begin(state.live_jobs(), now.wall_ms),
             last_event: AtomicU64::new(state.last_event()),
@@ -448,41 +450,6 @@ impl Farm {
     /// the whole again.
     pub fn subscribe(&self) -> broadcast::Receiver<FarmEvent> {
         self.inner.shared.page.subscribe()
-    }
-
-    /// Numbers for the metrics and the page.
-    pub async fn stats(&self) -> Result<FarmStats, ApiError> {
-        let inbox = self.inner.inbox.max_capacity() - self.inner.inbox.capacity();
-        let (mut stats, labels) = self
-            .ask(|state, now| {
-                let mut stats = FarmStats { last_event: state.last_event(), ..FarmStats::default() };
-                let labels = state.offered_skus(SKU_LABELS_MAX);
-                for device in state.devices(now) {
-                    stats.devices_up += u64::from(device.online);
-                    stats.devices_busy += u64::from(device.busy.is_some());
-                    stats.devices_quarantined += u64::from(device.device.quarantined);
-                }
-                let counters = state.counters();
-                stats.ended_jobs.clone_from(&counters.ended);
-                stats.attempts.clone_from(&counters.attempts);
-                stats.lease_expiries = counters.lease_expiries;
-                stats.revivals = counters.revivals;
-                stats.rescued_wakeups = counters.rescued_wakeups;
-                (stats.merged, stats.answered) = (counters.merged, counters.answered);
-                (stats.agents_known, stats.agents_up) = state.agent_counts();
-                (stats, labels)
-            })
-            .await?;
-        self.add_waiting(&mut stats, &labels).await?;
-        stats.epoch = self.inner.epoch;
-        stats.inbox = inbox as u64;
-        stats.broken_states = self.inner.shared.broken.load(Ordering::Relaxed);
-        stats.unreadable_rows = self.inner.store.unreadable_rows();
-        let shared = &self.inner.shared;
-        stats.watchers = (shared.events.receiver_count() + shared.page.receiver_count()) as u64;
-        stats.claim_latency = self.inner.shared.claims.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        stats.store = self.inner.store_ops.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok(stats)
     }
 
     fn gone() -> ApiError {

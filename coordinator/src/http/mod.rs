@@ -17,7 +17,6 @@ use crate::{
     app::{App, Caller, Options, Refusal, is_grpc, wants_page},
     blobs::LocalBlobs,
     farm::Farm,
-    metrics::{BlobFacts, Metrics},
     page,
 };
 use axum::{
@@ -28,6 +27,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
+use planforge_metrics::{BlobFacts, Metrics};
 use planforge_proto::{ApiError, ErrorCode};
 use tokio_util::sync::CancellationToken;
 

@@ -150,12 +150,15 @@ impl State {
         self.refresh_idle(&hold.device);
         self.look_again_at(&hold.device.agent);
         *self.counters.attempts.entry(outcome.name()).or_default() += 1;
+        let mut took_ms = None;
         if let Some(attempt) = self.job_mut(id).and_then(|job| job.attempts.last_mut()) {
             attempt.outcome = outcome;
             attempt.ended_ms = now.wall_ms;
+            took_ms = Some(now.wall_ms.saturating_sub(attempt.started_ms));
             attempt.failure = failure;
             attempt.log = log;
         }
+        self.counters.attempts_ms.extend(took_ms.map(|ms| (outcome, ms)));
         effects.closed.push((id.clone(), hold.attempt, log.is_some()));
         if outcome == Outcome::Lost {
             self.remember_ended(id.clone(), hold.attempt, false);

@@ -787,4 +787,9 @@ impl State {
     pub fn take_claims(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.counters.claims_ms)
     }
+
+    /// Attempts that ended since the last call, and how long each took.
+    pub fn take_attempts(&mut self) -> Vec<(Outcome, u64)> {
+        std::mem::take(&mut self.counters.attempts_ms)
+    }
 }
