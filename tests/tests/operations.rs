@@ -73,7 +73,7 @@ fn every_command_of_the_operators_book_does_what_it_says() {
     let here = |text: &str| {
         let below = |text: String, folder: &str| text.replace(folder, &format!("{}{folder}", home.path().display()));
         let text = text.replace("127.0.0.1:7400", &format!("127.0.0.1:{port}"));
-        ["/etc/planforge", "/var/lib/planforge", "/srv/backup", "/tmp/conv-net"].into_iter().fold(text, below)
+        ["/etc/planforge", "/var/lib/planforge", "/srv/backup", "/tmp/try"].into_iter().fold(text, below)
     };
     for folder in ["var/lib", "srv/backup", "tmp", "locks"] {
         fs::create_dir_all(home.path().join(folder)).unwrap();

@@ -162,12 +162,12 @@ fn one(is: bool) -> Option<f64> {
 }
 
 /// A metric of several series; nothing at all where there is none.
-fn family<const LABELS: usize>(
+fn family<'a, const LABELS: usize>(
     to: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
     kind: MetricType,
-    values: impl Iterator<Item = ([(&'static str, &str); LABELS], f64)>,
+    values: impl Iterator<Item = ([(&'static str, &'a str); LABELS], f64)>,
 ) -> fmt::Result {
     let mut values = values.peekable();
     if values.peek().is_none() {

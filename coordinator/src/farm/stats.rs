@@ -4,7 +4,7 @@ use super::{Farm, SKU_LABELS_MAX};
 use crate::core::DeviceView;
 use planforge_metrics::{DEVICES_MAX, DeviceReading, FarmStats};
 use planforge_proto::ApiError;
-use planforge_types::DeviceFingerprint;
+use planforge_types::fingerprint::DeviceFingerprint;
 use std::sync::{PoisonError, atomic::Ordering};
 
 /// A device as metrics tell of it.
