@@ -7,6 +7,7 @@ mod canary;
 pub mod clock;
 mod confine;
 mod convert;
+mod coverage;
 mod days;
 mod declarations;
 mod enrollment;

@@ -7,6 +7,7 @@ mod audit;
 mod builds;
 mod compile;
 mod core_model;
+mod coverage_store;
 mod damaged;
 mod declarations;
 mod declared_store;

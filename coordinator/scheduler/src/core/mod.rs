@@ -81,7 +81,7 @@ pub use blob_refs::{BlobHolder, Held, Hold, Tenure};
 pub use compile::Prepared;
 pub use declarations::{DeclarationId, DeclarationRecord, DeclaredCell, DeclaredSpec};
 pub use effects::{Counters, Effects, JobRef, Reply, Submitted, ToAgent};
-pub use fleet::{ATTEMPT_REPORTS_MAX, DeviceView};
+pub use fleet::{ATTEMPT_REPORTS_MAX, DeviceCounts, DeviceView};
 pub use foresee::{Foreseen, Foresight};
 pub use forget::Forget;
 pub use known::{Lookup, Stored};
