@@ -104,6 +104,8 @@ pub struct FarmConfig {
     pub login_link_ms: u64,
     /// Folder of the live logs; `None` keeps them in memory (tests, simulation).
     pub log_folder: Option<PathBuf>,
+    /// Keeps who is signed in; `None`: until the process ends.
+    pub sessions_file: Option<PathBuf>,
     /// Seeds ids and secrets in simulations; `None`: the system's randomness.
     pub seed: Option<u64>,
     /// Says which process leads, in the store and to people.
@@ -123,6 +125,7 @@ impl Default for FarmConfig {
             retention: Policy::default(),
             login_link_ms: 10 * 60 * 1_000,
             log_folder: None,
+            sessions_file: None,
             seed: None,
             owner: "coordinator".into(),
         }
@@ -158,7 +161,7 @@ struct Inner {
     stored_bytes: StoredBytes,
     heaps: heaps::Heaps,
     project_turns: [tokio::sync::Mutex<()>; PROJECT_TURNS],
-    logins: Mutex<Logins>,
+    logins: Logins,
     /// When blobs were downloaded that was noted, monotonic.
     downloads: Mutex<BTreeMap<Digest, u64>>,
     sessions: AtomicU64,
@@ -249,6 +252,7 @@ impl Farm {
             Some(seed) => StdRng::seed_from_u64(seed.wrapping_add(epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
             None => rand::make_rng(),
         };
+        let logins = Logins::of_file(config.sessions_file.clone(), now);
         let inner = Inner {
             inbox,
             shared,
@@ -263,7 +267,7 @@ impl Farm {
             stored_bytes: StoredBytes::default(),
             heaps: heaps::Heaps::default(),
             project_turns: Default::default(),
-            logins: Mutex::default(),
+            logins,
             downloads: Mutex::default(),
             sessions: AtomicU64::new(1),
             random: Mutex::new(random),
