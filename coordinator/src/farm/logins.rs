@@ -117,7 +117,8 @@ impl Logins {
             },
         );
         let kept = read.unwrap_or_else(|error| {
-            tracing::warn!(%error, ?file, "cannot read who was signed in: browsers sign in again");
+            let file = file.as_deref().map(|file| file.display().to_string()).unwrap_or_default();
+            tracing::warn!(%error, file, "cannot read who was signed in: browsers sign in again");
             Vec::new()
         });
         for KeptSession { hash, token, ends_ms } in kept {
