@@ -121,6 +121,22 @@ fn a_model_is_benched_beside_its_baseline() {
 }
 
 #[test]
+fn what_onnxruntime_cannot_measure_is_refused_before_anything_is_built() {
+    let Some(home) = home() else { return };
+    let model = models::digits();
+    let model = model.to_str().unwrap();
+    for named in ["build", "bench"] {
+        let asked = [named, model, "--toolchain", "onnxruntime", "--sweep-streams", "1,2"];
+        let output = process::run(command(home.path(), &asked));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(6), "{named}: {output:?}");
+        assert!(said.contains("no parallel streams") && said.contains("leave out --sweep-streams"), "{named}: {said}");
+    }
+    let known = process::run_json(command(home.path(), &["jobs"]));
+    assert!(jobs(&known).is_empty(), "nothing was begun: {known}");
+}
+
+#[test]
 fn onnxruntime_is_measured_beside_a_native_engine_under_one_lease() {
     let Some(home) = home() else { return };
     let model = models::digits();
