@@ -166,7 +166,7 @@ async fn from_template(
     if attached.eval.is_none() {
         request.eval_digest = job.eval_digest;
     }
-    request.builds = args.request.extra.builds.unwrap_or(job.builds);
+    request.builds = args.request.builds()?.unwrap_or(job.builds);
     request.measure = request.measure.or(job.measure);
     Ok(request)
 }
