@@ -8,6 +8,7 @@
 use crate::{
     ModeSplit, Report,
     compare::{Verdict, compare},
+    imported::{Against, Imported},
 };
 use planforge_types::Digest;
 use serde::{Deserialize, Serialize};
@@ -74,6 +75,16 @@ pub struct SpeedUp {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times_high: Option<f64>,
     pub reason: String,
+    /// The baseline was measured elsewhere: there is a ratio, and no verdict.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub imported: bool,
+}
+
+impl SpeedUp {
+    /// The verdict as people read it.
+    pub fn verdict_words(&self) -> &'static str {
+        if self.imported { "imported, not judged" } else { self.verdict.words() }
+    }
 }
 
 /// A sweep; its reports are its children.
@@ -97,6 +108,11 @@ pub struct Sweep {
 impl Sweep {
     /// What `reports` say together. Those of `baseline`, a backend's name, are what the others are held against.
     pub fn of(reports: &[Report], baseline: Option<&str>) -> Self {
+        Self::with(reports, baseline, &[])
+    }
+
+    /// The same, also held against figures that were measured elsewhere.
+    pub fn with(reports: &[Report], baseline: Option<&str>, imported: &[Imported]) -> Self {
         let is_baseline = |report: &Report| baseline.is_some_and(|name| report.toolchain.backend == name);
         let mut points: Vec<Point> =
             reports.iter().enumerate().flat_map(|(index, report)| of_report(index, report)).collect();
@@ -108,10 +124,13 @@ impl Sweep {
             let base = reports.iter().filter(|other| is_baseline(other)).filter(|other| is_of_same_work(other, report));
             speed_ups.extend(base.filter_map(|base| against_report(index, report, base)));
             speed_ups.extend(report.baselines.iter().map(|baseline| against_baseline(index, report, baseline)));
+            speed_ups.extend(imported.iter().filter_map(|figure| against_imported(index, report, figure)));
             if speed_ups.len() == before {
                 missing.push(format!("report {} ({}, b{}) has no baseline", index + 1, report.sku, report.batch));
             }
         }
+        let unused = imported.iter().filter(|figure| reports.iter().all(|report| figure.against(report).is_none()));
+        missing.extend(unused.map(|figure| format!("nothing was measured to hold against {}", figure.words())));
         let told = |one: &SpeedUp| TOLD_BATCHES.iter().position(|batch| *batch == one.batch).unwrap_or(usize::MAX);
         speed_ups.sort_by_key(|one| (told(one), one.batch, one.report));
         let best_throughput = best(&points, |point| -point.throughput_per_s);
@@ -309,6 +328,7 @@ fn against_baseline(index: usize, report: &Report, baseline: &crate::Baseline) -
             times_low: None,
             times_high: None,
             reason: error.to_string(),
+            imported: false,
         },
     }
 }
@@ -324,7 +344,23 @@ fn speed_up(index: usize, report: &Report, baseline: String, pair: crate::compar
         times_low: inverse(pair.ratio_high),
         times_high: inverse(pair.ratio_low),
         reason: pair.reason,
+        imported: false,
     }
+}
+
+fn against_imported(index: usize, report: &Report, figure: &Imported) -> Option<SpeedUp> {
+    let Against { batch, times, reason } = figure.against(report)?;
+    Some(SpeedUp {
+        report: index,
+        batch,
+        baseline: figure.label(),
+        verdict: Verdict::CannotTell,
+        times,
+        times_low: None,
+        times_high: None,
+        reason,
+        imported: true,
+    })
 }
 
 #[cfg(test)]
@@ -451,5 +487,20 @@ mod tests {
         assert!((first.times.unwrap() - 2.0).abs() < 0.02, "{first:?}");
         assert!(first.times_low.unwrap() < 2.0 && first.times_high.unwrap() > 2.0, "{first:?}");
         assert!(sweep.missing.is_empty());
+    }
+
+    #[test]
+    fn imported_figures_are_marked_and_judge_nothing() {
+        let figures = "name,device,precision,batch,median_ms,source\n\
+                       TensorRT,cpu-x86-64-v3,fp16,1,2.0,a paper\nTensorRT,cpu-x86-64-v3,fp16,64,9.0,a paper\n";
+        let figures = crate::imported::parse(figures).unwrap();
+        let sweep = Sweep::with(&[at(2, 1, 1.0), at(2, 8, 4.0)], None, &figures);
+        assert_eq!(sweep.speed_ups.len(), 1);
+        let told = &sweep.speed_ups[0];
+        assert!(told.imported && told.baseline.contains("[imported: a paper]"), "{told:?}");
+        assert_eq!((told.verdict, told.verdict_words()), (Verdict::CannotTell, "imported, not judged"));
+        assert!((told.times.unwrap() - 2.0).abs() < 0.03 && told.times_low.is_none(), "{told:?}");
+        assert_eq!(sweep.missing.len(), 2, "{:?}", sweep.missing);
+        assert!(sweep.missing[1].contains("nothing was measured to hold against") && sweep.missing[1].contains("b64"));
     }
 }
