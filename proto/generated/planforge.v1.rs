@@ -248,6 +248,9 @@ pub struct Job {
     /// of a canary: the engine that it is held against; else empty
     #[prost(string, tag = "46")]
     pub canary_plan: ::prost::alloc::string::String,
+    /// of a canary: by which its median may be slower
+    #[prost(double, tag = "47")]
+    pub canary_slower_percent: f64,
 }
 /// When a job will likely have begun and ended.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]

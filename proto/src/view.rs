@@ -442,6 +442,9 @@ pub struct JobView {
     /// Of a canary: plan of the engine that it is held against.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary_plan: Option<String>,
+    /// By which its median may be slower.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary_slower_percent: Option<f64>,
 }
 
 /// When a job will likely have begun and ended.
@@ -515,6 +518,7 @@ impl From<v1::Job> for JobView {
             eta: job.eta.map(Into::into),
             prepared_digest: some_text(job.prepared_digest),
             prepared_bytes: some_number(job.prepared_bytes),
+            canary_slower_percent: (!job.canary_plan.is_empty()).then_some(job.canary_slower_percent),
             canary_plan: some_text(job.canary_plan),
         }
     }

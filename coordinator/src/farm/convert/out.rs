@@ -4,7 +4,7 @@ use crate::core::{
     AgentView, ArtifactRef, Attempt, AuditLine, CacheRecord, DeclarationRecord, DeviceView, Engine, Eta, Event,
     Failure, Foreseen, Job, JobKind, JobState, LeaseRef, Model, PinRecord, PluginRecord, Report, TokenRecord, Want,
 };
-use planforge_proto::{ApiError, protocol, v1};
+use planforge_proto::{ApiError, v1};
 use planforge_types::{
     Digest, FailureClass, Sku,
     order::{BaselineAsk, MeasureAsk},
@@ -139,6 +139,7 @@ pub(in crate::farm) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
         prepared_digest: job.prepared.map(|prepared| prepared.digest.to_string()).unwrap_or_default(),
         prepared_bytes: job.prepared.map_or(0, |prepared| prepared.size_bytes),
         canary_plan: job.canary.as_ref().map(|canary| canary.plan.to_string()).unwrap_or_default(),
+        canary_slower_percent: job.canary.as_ref().map(|canary| canary.slower_percent).unwrap_or_default(),
     }
 }
 
