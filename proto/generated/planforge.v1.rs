@@ -1239,6 +1239,9 @@ pub struct ListEnginesRequest {
     pub cursor: ::prost::alloc::string::String,
     #[prost(bool, tag = "6")]
     pub with_total: bool,
+    /// of each report the headline alone: latency, throughput, which windows were disturbed
+    #[prost(bool, tag = "7")]
+    pub brief_reports: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListEnginesReply {

@@ -13,6 +13,7 @@ use crate::{
     store::{Count, EngineFilter, JobFilter, JobOrder, Part},
 };
 use planforge_proto::{ApiError, v1};
+use planforge_report::figures::Figures;
 use std::collections::BTreeSet;
 
 /// Parts of a list that are looked through for the first row of a page; a client that stops at an empty page loses
@@ -176,7 +177,11 @@ impl Farm {
         let Part { items: engines, rest } = part;
         let mut page = Page::new();
         for engine in &engines {
-            if !page.push(self.engine_view(actor, engine).await?) {
+            let mut view = self.engine_view(actor, engine).await?;
+            if request.brief_reports {
+                view.report_json = Figures::brief(&view.report_json).unwrap_or_default();
+            }
+            if !page.push(view) {
                 break;
             }
         }

@@ -1,8 +1,8 @@
-//! Lists of requests, events and projects: parts, filters, counts, and whose they are.
+//! Lists of requests, events and projects: parts, filters, counts, and whose they are; engines with reports of few words.
 
 use crate::{
     store::{event, job},
-    support::{actor, agent::Agent, blobs::MemBlobs, digest_of, model, open, request, show},
+    support::{actor, agent::Agent, bench::Bench, blobs::MemBlobs, digest_of, model, open, request, show, until_state},
 };
 use planforge_coordinator::{
     auth::Actor,
@@ -15,6 +15,7 @@ use planforge_coordinator::{
     },
 };
 use planforge_proto::{ErrorCode, v1};
+use planforge_report::{figures::Figures, testing::sample_report};
 use std::{collections::BTreeSet, sync::Arc};
 
 fn request_of(id: &str, project: &str, jobs: &[&str], created_ms: u64) -> Change {
@@ -294,4 +295,24 @@ async fn a_unique_beginning_finds_its_job_among_any_number_and_another_is_told_w
     }
     assert_eq!(found(&red, "ab00").await.unwrap_err().code, ErrorCode::NotFound);
     farm.close().await;
+}
+
+#[tokio::test]
+async fn engines_are_listed_with_brief_reports_where_somebody_asks_for_them() {
+    let mut bench = Bench::new().await;
+    let job = bench.submit(request(model(&bench.blobs, "m"))).await;
+    let assign = bench.agent.assigned().await;
+    let report = serde_json::to_vec(&sample_report(1.5)).unwrap();
+    let finished = bench.finished(&assign, &job.id, |_| report);
+    bench.finish(finished).await;
+    until_state(&bench.farm, &job.id, v1::JobState::Succeeded).await;
+    let listed = async |brief_reports: bool| {
+        let asked = v1::ListEnginesRequest { brief_reports, ..v1::ListEnginesRequest::default() };
+        bench.farm.list_engines(&Actor::local(), asked).await.unwrap().engines.remove(0).report_json
+    };
+    let (whole, brief) = (listed(false).await, listed(true).await);
+    assert!(brief.len() < whole.len() / 2, "{} of {} bytes: {brief}", brief.len(), whole.len());
+    let [whole, brief] = [whole, brief].map(|report| Figures::parse(&report).unwrap());
+    assert_eq!(brief.latency_ms.median, whole.latency_ms.median);
+    assert!(brief.layers.is_empty() && !whole.layers.is_empty());
 }
