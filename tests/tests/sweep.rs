@@ -82,7 +82,7 @@ fn builds_and_streams_are_axes_of_one_engine() {
     assert_eq!(built["jobs"].as_array().map(Vec::len), Some(1), "nothing is built twice: {built}");
     let document = farm.json(&["report", "--request", built["request_id"].as_str().expect("a request")]);
     let (told, report) = (&document["sweep"], &document["reports"][0]);
-    let trials = report["selection"]["builds"].as_array().expect("two builds");
+    let trials = report["lottery"]["builds"].as_array().expect("two builds");
     let of_builds = told["lines"].as_array().expect("lines").iter().find(|line| line["axis"] == "builds");
     let of_builds = of_builds.unwrap_or_else(|| panic!("no line along builds: {told}"));
     let medians: Vec<&Value> = of_builds["points"]
