@@ -122,7 +122,8 @@ impl Asked {
                 }
                 None => {
                     let known: Vec<Candidate> = candidates.iter().map(|(id, locked)| candidate(id, locked)).collect();
-                    let (best, rejected) = evidence.map(|known_by| known_by.choose(&known, &sku)).unwrap_or_default();
+                    let stand_in::Search { best, rejected } =
+                        evidence.map(|known_by| known_by.choose(&known, &sku)).unwrap_or_default();
                     for (index, why) in rejected.iter().filter(|_| args.explain || best.is_none()) {
                         context.printer.note(&format!("not {}: {why}", candidates[*index].0));
                     }

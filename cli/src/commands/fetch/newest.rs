@@ -318,7 +318,7 @@ impl Search<'_> {
     fn standing(&self, evidence: &Evidence, candidates: Vec<v1::Engine>, sku: &Sku) -> Option<Answer> {
         let read = |engine: v1::Engine| Some((stand_in::Candidate::of(&engine)?, engine));
         let (known, mut engines): (Vec<_>, Vec<_>) = candidates.into_iter().filter_map(read).unzip();
-        let (best, rejected) = evidence.choose(&known, sku);
+        let stand_in::Search { best, rejected } = evidence.choose(&known, sku);
         for (index, why) in rejected.iter().filter(|_| self.args.explain || best.is_none()) {
             let engine = &engines[*index];
             self.context.printer.note(&format!("not {} for {}: {why}", tables::short(&engine.engine_key), engine.sku));

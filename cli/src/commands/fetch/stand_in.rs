@@ -43,6 +43,14 @@ impl Candidate {
     }
 }
 
+/// What came of looking at candidates, by index.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    pub best: Option<(usize, StandIn)>,
+    /// Why the others are no answer.
+    pub rejected: Vec<(usize, String)>,
+}
+
 impl Evidence {
     /// The matrices of a file; `None` where none is named.
     pub fn read(path: Option<&Path>) -> Result<Option<Self>, Failure> {
@@ -70,21 +78,21 @@ impl Evidence {
     }
 
     /// The candidate that loses least at worst, and why the others may not stand in for one of `wanted`.
-    pub fn choose(&self, candidates: &[Candidate], wanted: &Sku) -> (Option<(usize, StandIn)>, Vec<(usize, String)>) {
-        let (mut best, mut rejected): (Option<(usize, StandIn)>, Vec<_>) = (None, Vec::new());
+    pub fn choose(&self, candidates: &[Candidate], wanted: &Sku) -> Search {
+        let mut search = Search::default();
         for (index, candidate) in candidates.iter().enumerate() {
             let like = (candidate.toolchain.to_string(), spec_words(&candidate.spec));
             match stand_in(&self.matrices, (&like.0, &like.1), &candidate.sku, wanted) {
-                Ok(found) if best.as_ref().is_none_or(|(_, best)| found.loss_high < best.loss_high) => {
-                    if let Some((before, _)) = best.replace((index, found)) {
-                        rejected.push((before, "another kind of the class loses less".into()));
+                Ok(found) if search.best.as_ref().is_none_or(|(_, best)| found.loss_high < best.loss_high) => {
+                    if let Some((before, _)) = search.best.replace((index, found)) {
+                        search.rejected.push((before, "another kind of the class loses less".into()));
                     }
                 }
-                Ok(_) => rejected.push((index, "another kind of the class loses less".into())),
-                Err(why) => rejected.push((index, format!("by {}: {why}", self.file))),
+                Ok(_) => search.rejected.push((index, "another kind of the class loses less".into())),
+                Err(why) => search.rejected.push((index, format!("by {}: {why}", self.file))),
             }
         }
-        (best, rejected)
+        search
     }
 
     /// What to warn of.
