@@ -272,7 +272,7 @@ mod tests {
         );
         assert_eq!(figure.model, None);
         let json = serde_json::to_string(&[&figure]).unwrap();
-        assert_eq!(parse(&json).unwrap(), [figure.clone()]);
+        assert_eq!(parse(&json).unwrap(), [figure]);
         let with_model = parse(&json.replace("\"batch\":1", "\"batch\":1,\"model\":\"net.onnx\"")).unwrap();
         assert_eq!(with_model[0].model.as_deref(), Some("net.onnx"));
         let quoted = parse(&format!("\u{feff}{CSV}\r\n\"a \"\"b\"\"\",t4,FP32,8,1,x\r\n")).unwrap();
