@@ -194,7 +194,7 @@ mod tests {
                     assert_eq!(meter.run().unwrap(), before, "the others wrote into memory of their own");
                 }
                 Ok(None) => panic!("processors have instances"),
-                Err(error) => planforge_skipped::skipped(&format!("{count} free cores: {error}")),
+                Err(error) => planforge_skipped::skipped(format_args!("{count} free cores: {error}")),
             }
         }
     }
