@@ -132,6 +132,7 @@ fn again(job: &v1::Job) -> Result<v1::SubmitRequest, Failure> {
         plan_digest: if measures { job.plan_digest.clone() } else { String::new() },
         builds: job.builds,
         measure: job.measure.clone(),
+        no_fallback: job.no_fallback,
         ..Default::default()
     })
 }

@@ -40,6 +40,9 @@ pub struct RequestArgs {
     /// Toolchain, such as native or 'tensorrt>=10.3,<11'; repeat for several engines
     #[arg(long, value_name = "CONSTRAINT")]
     pub toolchain: Vec<ToolchainConstraint>,
+    /// Where no toolchain is named and the best one cannot build a model, do not ask the device's other ones
+    #[arg(long)]
+    pub no_fallback: bool,
     /// Build with this toolchain too, such as onnxruntime, as a baseline to compare with
     #[arg(long, value_name = "CONSTRAINT")]
     pub baseline: Option<ToolchainConstraint>,
@@ -286,6 +289,7 @@ pub fn assemble(
         force: args.force,
         refresh_disturbed: args.refresh_disturbed,
         allow_inaccurate: args.allow_inaccurate,
+        no_fallback: args.no_fallback,
         kind: v1::JobKind::Build.into(),
         eval_digest: attached.eval.map(|eval| eval.to_string()).unwrap_or_default(),
         builds: args.extra.builds.unwrap_or(1),

@@ -238,6 +238,7 @@ impl Farm {
             actor: request.actor.clone(),
             priority: 0,
             tags,
+            no_fallback: false,
         };
         if request.jobs.len() == JOBS_OF_REQUEST {
             changes.push(Change::Request(request));

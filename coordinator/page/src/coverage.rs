@@ -95,7 +95,8 @@ pub fn slots(known: &Known, by: By) -> Vec<Slot> {
     }
     let of_jobs = |jobs: &[v1::Job]| {
         let mut found: BTreeMap<Place, v1::Job> = BTreeMap::new();
-        for job in jobs {
+        // Whose place another one took, that one says how it stands, but for the toolchain.
+        for job in jobs.iter().filter(|job| job.fallback.is_empty() || by == By::Toolchain) {
             let tools = toolchain(&job.toolchain_json, &job.toolchain_constraint);
             found.entry(place(job.model.as_ref(), &job.spec_json, tools, &job.sku)).or_insert_with(|| job.clone());
         }
@@ -417,7 +418,11 @@ mod tests {
                 v1::Job { state: v1::JobState::Running.into(), ..job("busy", 0, "") },
                 v1::Job { state: v1::JobState::Unplaceable.into(), ..job("queued", 0, "") },
             ],
-            failed: vec![job("broken", 50, "no <room>"), job("mended", 50, "before")],
+            failed: vec![
+                job("broken", 50, "no <room>"),
+                job("mended", 50, "before"),
+                v1::Job { fallback: "another".into(), ..job("fresh.onnx", 50, "no operator") },
+            ],
             is_cut: false,
         };
         let slots = slots(&known, By::Model);

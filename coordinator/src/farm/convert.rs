@@ -4,12 +4,12 @@ use crate::core::{
     Abilities, AgentView, ArtifactRef, Attempt, AuditLine, CacheRecord, CacheRef, CacheUpdate, DeclarationRecord,
     Device, DeviceView, Engine, Eta, Event, Failure, FinishedIn, FinishedOutcome, Foreseen, HelloIn, Job, JobId,
     JobKind, JobState, JoinedBy, LeaseRef, Model, ModelFile, PinRecord, PlanRef, PluginRecord, Report, TokenRecord,
-    Want,
+    Tried, Want,
 };
 use planforge_identity::model::model_digest;
 use planforge_proto::{ApiError, ErrorCode, protocol, v1};
 use planforge_types::{
-    BuildSpec, Digest, FailureClass, Lack, Sku, Toolchain,
+    BuildSpec, Digest, FailureClass, Lack, Reason, Sku, Toolchain,
     order::{BUILDS_MAX, BaselineAsk, MeasureAsk},
 };
 use std::{
@@ -180,7 +180,8 @@ pub(super) fn failure(failure: Option<v1::Failure>) -> Failure {
         _ => FailureClass::Infrastructure,
     };
     let message = if failure.message.is_empty() { "the agent gave no reason".into() } else { failure.message };
-    Failure { lacked: Lack::of_name(&failure.lacked), ..Failure::new(class, message, failure.hint) }
+    let reason = Reason::of_name(&failure.reason).filter(|_| class == FailureClass::Model);
+    Failure { lacked: Lack::of_name(&failure.lacked), reason, ..Failure::new(class, message, failure.hint) }
 }
 
 fn failure_out(failure: &Failure) -> v1::Failure {
@@ -189,6 +190,7 @@ fn failure_out(failure: &Failure) -> v1::Failure {
         message: failure.message.clone(),
         hint: failure.hint.clone(),
         lacked: failure.lacked.map(|lack| lack.name().to_owned()).unwrap_or_default(),
+        reason: failure.reason.map(|reason| reason.name().to_owned()).unwrap_or_default(),
     }
 }
 
@@ -285,7 +287,15 @@ pub(super) fn job_out(job: &Job, project: Option<&str>) -> v1::Job {
         prepared_digest: job.prepared.map(|prepared| prepared.digest.to_string()).unwrap_or_default(),
         prepared_bytes: job.prepared.map_or(0, |prepared| prepared.size_bytes),
         canary_plan: job.canary.as_ref().map(|canary| canary.plan.to_string()).unwrap_or_default(),
+        fallback: job.fallback.as_ref().map(|job| job.as_str().to_owned()).unwrap_or_default(),
+        tried: job.tried.iter().map(tried_out).collect(),
+        no_fallback: want.is_some_and(|want| want.no_fallback),
     }
+}
+
+fn tried_out(tried: &Tried) -> v1::Tried {
+    let Tried { toolchain, job, message } = tried;
+    v1::Tried { toolchain_json: json(toolchain), job: job.as_str().into(), message: message.clone() }
 }
 
 pub(super) fn eta_out(eta: Eta) -> v1::Eta {
@@ -304,6 +314,7 @@ fn tags_out(job: &Job, project: Option<&str>) -> Vec<String> {
 pub(super) fn assignment(job: &Job) -> v1::Job {
     let mut out = job_out(job, None);
     out.attempts.clear();
+    out.tried.clear();
     out.tags.clear();
     if job.only_measures() {
         out.kind = v1::JobKind::Benchmark.into();
@@ -328,6 +339,7 @@ fn event_actor(event: &Event, job: &Job, project: Option<&str>) -> String {
 pub(super) fn event_out(event: &Event, job: &Job, project: Option<&str>) -> v1::JobEvent {
     let mut view = job_out(job, project);
     view.attempts.clear();
+    view.tried.clear();
     view.state = state_out(event.state).into();
     view.attempt = event.attempt;
     view.phase.clone_from(&event.phase);

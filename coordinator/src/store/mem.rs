@@ -154,6 +154,10 @@ impl Tables {
             Change::ForgetJob(job) => self.forget_job(&job),
             Change::ForgetBuild { key, plan } => self.forget_build(key, plan),
             Change::ForgetRequest(id) => drop(self.requests.remove(&id)),
+            Change::Fallback { request, from, to } => {
+                let jobs = self.requests.get_mut(&request).map(|request| &mut request.jobs).into_iter().flatten();
+                jobs.filter(|job| **job == from).for_each(|job| *job = to.clone());
+            }
             Change::ForgetHeld { held: Held { digest, project, tenure }, before_ms } => {
                 let row = (digest, BlobHolder::Project(project));
                 if self.blobs.get(&row).is_some_and(|hold| hold.tenure == tenure && hold.since_ms < before_ms) {

@@ -103,6 +103,49 @@ async fn conforms(store: &dyn Store) {
     assert_eq!(ids(store, both).await, ["four", "three", "two", "one"]);
     assert_eq!(ids(store, RequestFilter { states: vec![Failed], ..red() }).await, ["two", "one"]);
     assert_eq!(ids(store, RequestFilter { since_ms: Some(11), until_ms: Some(11), ..any() }).await, ["three"]);
+    // Another job takes the place of one, and counts in its stead; where the request has that already, once.
+    let take = |request: &str, from: &str, to: &str| Change::Fallback {
+        request: request.into(),
+        from: from.into(),
+        to: to.into(),
+    };
+    let stands = async |id: &str| {
+        let listed = requests(store, any()).await.into_iter().find(|listed| listed.request.id == id).unwrap();
+        let jobs: Vec<String> = listed.request.jobs.iter().map(|job| job.as_str().to_owned()).collect();
+        (jobs.join(" "), (listed.jobs, listed.live, listed.lost), listed.state())
+    };
+    let asked = vec![
+        change("d1", JobState::Queued),
+        change("d2", JobState::Queued),
+        request_of("five", "red", &["d1", "b1", "d1"], 9),
+        request_of("six", "red", &["d1", "d2"], 8),
+    ];
+    store.commit(epoch, asked).await.unwrap();
+    let replaced = vec![
+        change("e1", JobState::Queued),
+        take("five", "d1", "e1"),
+        take("six", "d1", "d2"),
+        change("d1", JobState::Failed),
+    ];
+    store.commit(epoch, replaced).await.unwrap();
+    assert_eq!(stands("five").await, ("e1 b1 e1".into(), (2, 1, 0), Open));
+    assert_eq!(stands("six").await, ("d2 d2".into(), (1, 1, 0), Open));
+    store.commit(epoch, vec![change("e1", JobState::Succeeded), change("d2", JobState::Failed)]).await.unwrap();
+    assert_eq!(stands("five").await, ("e1 b1 e1".into(), (2, 0, 0), Succeeded));
+    assert_eq!(stands("six").await, ("d2 d2".into(), (1, 0, 1), Failed));
+    // All in one: the request, its job, its end, and who takes its place, which has ended already.
+    let at_once = vec![
+        change("g1", JobState::Queued),
+        request_of("seven", "red", &["g1"], 7),
+        change("g2", JobState::Succeeded),
+        take("seven", "g1", "g2"),
+        change("g1", JobState::Failed),
+    ];
+    store.commit(epoch, at_once).await.unwrap();
+    assert_eq!(stands("seven").await, ("g2".into(), (1, 0, 0), Succeeded));
+    for id in ["five", "six", "seven"] {
+        store.commit(epoch, vec![Change::ForgetRequest(id.into())]).await.unwrap();
+    }
     // What became of a job is known of its requests when the job itself is kept no more.
     let ended: Job = job("a2", JobState::Cancelled, 5);
     store.commit(epoch, vec![Change::ForgetJob(Box::new(ended))]).await.unwrap();

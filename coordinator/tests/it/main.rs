@@ -11,6 +11,7 @@ mod damaged;
 mod declarations;
 mod declared_store;
 mod elsewhere;
+mod fallback;
 mod farm;
 mod faults;
 mod history;

@@ -4,7 +4,7 @@ use planforge_graph::{
     reference::OpError,
     shape::{BindError, ShapeError},
 };
-use planforge_types::{BackendError, FailureClass};
+use planforge_types::{BackendError, FailureClass, Reason};
 use std::fmt;
 
 /// Problems shown in one message; the rest is counted.
@@ -186,6 +186,29 @@ impl ImportError {
         })
     }
 
+    /// Whether everything that is wrong is what this importer does not know, so that another one may take the model as it is.
+    fn is_unsupported(&self) -> bool {
+        self.problems.iter().all(|problem| match problem {
+            Problem::Operator { .. }
+            | Problem::Opset { .. }
+            | Problem::Feature { .. }
+            | Problem::Attribute { .. }
+            | Problem::TooLarge { .. } => true,
+            Problem::Element { element, .. } => element != "STRING",
+            Problem::Node { refusal, .. } => matches!(
+                refusal,
+                Refusal::Attribute { .. }
+                    | Refusal::Inputs { .. }
+                    | Refusal::Output { .. }
+                    | Refusal::NotConstant { .. }
+                    | Refusal::Unsupported { .. }
+                    | Refusal::Element(_)
+                    | Refusal::Inner
+            ),
+            _ => false,
+        })
+    }
+
     /// What to do next, by the gravest kind of problem.
     pub fn hint(&self) -> String {
         let such_as = self.proposal.as_ref().map(|proposal| format!(", such as --shapes {proposal}"));
@@ -249,6 +272,7 @@ impl ImportError {
 
 impl From<ImportError> for BackendError {
     fn from(error: ImportError) -> Self {
-        BackendError::new(FailureClass::Model, error.to_string()).with_hint(error.hint())
+        let refused = BackendError::new(FailureClass::Model, error.to_string()).with_hint(error.hint());
+        if error.is_unsupported() { refused.because(Reason::Unsupported) } else { refused }
     }
 }

@@ -9,7 +9,7 @@ use super::{
 };
 use planforge_graph::{infer::check_graph, interpreter, ir::Op, shape::BindError};
 use planforge_onnx::proto::{OperatorSetIdProto, tensor_shape_proto::dimension::Value as DimValue};
-use planforge_types::{BackendError, DimRange, FailureClass};
+use planforge_types::{BackendError, DimRange, FailureClass, Reason};
 
 fn refused(model: &TestModel) -> ImportError {
     import(&model.model(), None).expect_err("this model must be refused")
@@ -64,6 +64,19 @@ fn unsupported_operators_are_all_named_with_opset_and_nodes() {
     let backend = BackendError::from(error);
     assert_eq!(backend.class, FailureClass::Model);
     assert!(backend.hint.contains("planforge ops") && backend.hint.contains("onnxruntime"), "{}", backend.hint);
+    assert_eq!(backend.reason, Some(Reason::Unsupported));
+}
+
+#[test]
+fn only_what_is_not_known_here_is_left_to_another_compiler() {
+    let refusal = |model: &TestModel| BackendError::from(refused(model)).reason;
+    let with =
+        |node: &str, input: &str| TestModel::new(17).input("x", &[2]).node(node, &[input], "y", vec![]).output("y");
+    assert_eq!(refusal(&with("Quux", "x")), Some(Reason::Unsupported));
+    assert_eq!(refusal(&with("Relu", "nowhere")), None, "the file is at fault");
+    assert_eq!(refusal(&with("Quux", "nowhere")), None, "the file is at fault, too");
+    let sizes = TestModel::new(17).input("x", &[2, -3]).node("Quux", &["x"], "y", vec![]).output("y");
+    assert_eq!(refusal(&sizes), None, "sizes are to be given first");
 }
 
 #[test]

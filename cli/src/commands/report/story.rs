@@ -312,6 +312,8 @@ fn request_of(
         kind: v1::JobKind::Build.into(),
         builds: 1,
         measure: extras::ask_out(measure),
+        // A story is of one compiler throughout.
+        no_fallback: true,
         ..Default::default()
     })
 }

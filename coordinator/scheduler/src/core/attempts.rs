@@ -10,7 +10,7 @@ use super::{
     queue::{DeviceKey, Target},
     state::{FinishedIn, FinishedOutcome, Hold, LAST_CHANCE_LEASES, LeaseRef, Now, Ordered, SessionId, State},
 };
-use planforge_types::{Digest, FailureClass};
+use planforge_types::{Digest, FailureClass, Reason};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Free devices that are weighed against each other for one job; more would not make a better choice.
@@ -270,14 +270,15 @@ impl State {
                     return self.end(id, JobState::Cancelled, None, agent, reason.clone(), now, effects);
                 }
                 // What one request's own inputs showed says nothing to those who give none.
-                let remembered = job.key.filter(|_| job.measure.inputs.is_none());
+                let of_model = job.measure.inputs.is_none() || failure.reason == Some(Reason::Unsupported);
+                let remembered = job.key.filter(|_| of_model);
                 let makes = job.kind != JobKind::Benchmark;
                 if let (FailureClass::Model, true, Some(key)) = (class, makes, remembered) {
                     let refusal = Refusal { key, job: id.clone(), failure: failure.clone() };
                     self.known.refused(refusal.clone());
                     effects.changes.push(Change::Refusal(refusal));
                 }
-                self.end(id, JobState::Failed, Some(failure), agent, "", now, effects);
+                self.refuse_job(id, agent, failure, now, effects);
             }
         }
     }

@@ -107,6 +107,8 @@ pub struct Submit {
     pub canary: Option<Canary>,
     /// Of a build: without measuring, or without the device.
     pub compile_only: bool,
+    /// Where no toolchain is named and the best cannot build a model, no other is asked.
+    pub no_fallback: bool,
     /// Jobs that must succeed before any of the request's.
     pub needs: Vec<Need>,
     /// Blobs the request names that are not in the blob store.
@@ -724,6 +726,13 @@ impl State {
             if let Some(oldest) = self.request_order.pop_front() {
                 self.requests.remove(&oldest);
             }
+        }
+    }
+
+    /// In what is remembered of requests, a job whose place another one took.
+    pub(super) fn replace_in_requests(&mut self, requests: &BTreeSet<String>, from: &JobId, to: &JobId) {
+        for record in self.requests.values_mut().filter(|record| requests.contains(&record.id)) {
+            record.jobs.iter_mut().filter(|job| *job == from).for_each(|job| *job = to.clone());
         }
     }
 
