@@ -1,6 +1,7 @@
 //! Everything that is wrong with a model, listed at once.
 
 use planforge_graph::{
+    ir::ElementType,
     reference::OpError,
     shape::{BindError, ShapeError},
 };
@@ -43,6 +44,11 @@ pub enum Note {
         "output {name} is a list of maps in the model; the engine gives the scores themselves as a tensor, one column for each label (an export with zipmap=False says the same)"
     )]
     MapsLeftOut { name: String },
+    #[error(
+        "{place} is {declared} in the model; the engine has it as {element}, one to a byte: {}",
+        if declared.contains("INT") { "the integers themselves" } else { "the codes of the numbers" }
+    )]
+    KeptAs { place: String, declared: String, element: ElementType },
 }
 
 impl Note {
@@ -52,12 +58,13 @@ impl Note {
             Self::OutputDiffers { .. } => "declared-output",
             Self::Solved { .. } => "solved-size",
             Self::MapsLeftOut { .. } => "maps-left-out",
+            Self::KeptAs { .. } => "narrow-type",
         }
     }
 
     /// It contradicts the model, rather than adding to it.
     pub fn is_warning(&self) -> bool {
-        matches!(self, Self::OutputDiffers { .. } | Self::MapsLeftOut { .. })
+        matches!(self, Self::OutputDiffers { .. } | Self::MapsLeftOut { .. } | Self::KeptAs { .. })
     }
 }
 

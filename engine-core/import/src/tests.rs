@@ -2,6 +2,7 @@
 
 mod classifiers;
 mod files;
+mod narrow;
 
 use super::{
     testing::{TestModel, dim, float, int, ints, numbers, text, value_info},
