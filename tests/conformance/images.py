@@ -82,7 +82,7 @@ def bits():
     case("matmul_of_four_bits_centred", "MatMulNBits", [f(2, 3, 40), packed, np.abs(f(10))], K=40, N=5, bits=4, block_size=32)
     case("dynamic_matmul", "DynamicQuantizeMatMul", [f(3, 8), contrib.i8(8, 5), np.abs(f(5)), contrib.i8(5), f(5)])
     narrow = np.array([0, 0.1, -0.3, 1.06, 17, -300, 463, 1e9, -1e9, 2.0**-9, 3 * 2.0**-10], np.float32)
-    for to in ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ"]:
+    for to in ["FLOAT8E4M3FN"]:
         for saturate in [0, 1]:
             case(f"cast_{to.lower()}_{saturate}", "Cast", [narrow], domain="", version=19, to=getattr(contrib.T, to), saturate=saturate)
 
