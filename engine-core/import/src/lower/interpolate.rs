@@ -98,12 +98,13 @@ impl Resampling {
             Coordinates::PytorchHalfPixel | Coordinates::AlignCorners => 0.0,
             Coordinates::Asymmetric => at / axis.scale,
             Coordinates::Crop => {
-                let [begin, end] = axis.region;
+                // In single precision, which decides what lies halfway between two rows.
+                let ([begin, end], last) = (axis.region.map(|edge| edge as f32), axis.input as f32 - 1.0);
                 let inside = match axis.out {
-                    1 => (end - begin) * (input - 1.0) / 2.0,
-                    out => at * (end - begin) * (input - 1.0) / (out as f64 - 1.0),
+                    1 => (end - begin) * last / 2.0,
+                    out => at as f32 * (end - begin) * last / (out as f32 - 1.0),
                 };
-                begin * (input - 1.0) + inside
+                f64::from(begin * last + inside)
             }
         }
     }

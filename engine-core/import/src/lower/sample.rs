@@ -92,6 +92,8 @@ fn taps(node: &mut Lowering<'_>, at: ValueId, size: usize, mode: Mode, outside: 
     }
     match outside {
         Outside::Zeros => {}
+        // Of a cubic only the pixels stay inside, as in PyTorch and ONNX Runtime.
+        Outside::Border if mode == Mode::Cubic => {}
         Outside::Border => at = clamped(node, at, size)?,
         Outside::Reflection { corners } => at = reflected(node, at, size, corners)?,
     }
