@@ -80,10 +80,10 @@ fn roi_align(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Re
     let (scale, half_pixel, largest) = (named.float("scale", 1.0), named.flag("half_pixel"), named.flag("largest"));
     let grid = [out.shape[2], out.shape[3]];
     let mut result = Vec::with_capacity(out.shape.iter().product());
-    for (region, &index) in regions.chunks_exact(4).zip(&images) {
+    for (given, &index) in regions.chunks_exact(4).zip(&images) {
         let of = usize::try_from(index).ok().filter(|&of| of < batch);
         let of = of.ok_or(OpError::Index { op: "roi_align", index, size: batch })?;
-        let edge = |at: usize| round(round(region[at] * scale) - if half_pixel { 0.5 } else { 0.0 });
+        let edge = |at: usize| round(round(given[at] * scale) - if half_pixel { 0.5 } else { 0.0 });
         let (start, end) = ([edge(1), edge(0)], [edge(3), edge(2)]);
         let mut cell = [0.0; 2];
         let mut counts = [0.0; 2];
@@ -100,7 +100,7 @@ fn roi_align(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Re
         let total = grid[0] as f64 * grid[1] as f64 * counts[0] * counts[1];
         let possible = start.iter().all(|at| at.is_finite()) && total <= MAX_SAMPLES;
         if !possible {
-            let reason = format!("region {region:?} of image {index} is no region of an image");
+            let reason = format!("region {given:?} of image {index} is no region of an image");
             return Err(OpError::Impossible { op: "roi_align", reason });
         }
         let samples = counts.map(|count| count as usize);

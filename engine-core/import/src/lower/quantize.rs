@@ -40,10 +40,10 @@ fn given(node: &mut Lowering<'_>) -> Result<Given, Refusal> {
     // A scalar scale belongs to no axis, whatever the attribute says.
     let axis = if per_tensor { None } else { Some(node.axis(axis, rank, "axis")?) };
     if let (Some(axis), true) = (axis, block > 0) {
-        let (mut shape, own) = (node.shape(x), node.shape(scale));
+        let (mut shape, found) = (node.shape(x), node.shape(scale));
         shape[axis] = shape[axis].div_ceil(block);
-        if own != shape {
-            return Err(Refusal::Impossible { what: "the scales of blocks", value: format!("{own:?}"), shape });
+        if found != shape {
+            return Err(Refusal::Impossible { what: "the scales of blocks", value: format!("{found:?}"), shape });
         }
     }
     let scalar = |node: &mut Lowering<'_>, id: ValueId| match axis.is_none() && node.ty(id).rank() == 1 {
@@ -75,24 +75,24 @@ impl Given {
         let id = node.widened(id)?;
         let id = node.cast(id, wide)?;
         let Some(axis) = self.axis else { return Ok(id) };
-        let (shape, own) = (node.shape(self.x), node.shape(id));
+        let (shape, found) = (node.shape(self.x), node.shape(id));
         let mut out = vec![1; shape.len()];
         if self.block == 0 {
-            if own != [shape[axis]] {
-                return Err(Refusal::Impossible { what: "the list of scales", value: format!("{own:?}"), shape });
+            if found != [shape[axis]] {
+                return Err(Refusal::Impossible { what: "the list of scales", value: format!("{found:?}"), shape });
             }
-            out[axis] = own[0];
+            out[axis] = found[0];
             return node.reshape(id, out);
         }
-        if own.len() != shape.len() {
-            return Err(Refusal::Impossible { what: "the zero points of blocks", value: format!("{own:?}"), shape });
+        if found.len() != shape.len() {
+            return Err(Refusal::Impossible { what: "the zero points of blocks", value: format!("{found:?}"), shape });
         }
-        let mut apart = own.clone();
+        let mut apart = found.clone();
         apart.insert(axis + 1, 1);
         let id = node.reshape(id, apart.clone())?;
         apart[axis + 1] = self.block;
         let id = node.emit_as(Op::Expand, &[id], apart)?;
-        let mut joined = own;
+        let mut joined = found;
         joined[axis] = joined[axis].saturating_mul(self.block);
         let id = node.reshape(id, joined)?;
         node.part(id, axis, 0, shape[axis])

@@ -84,14 +84,14 @@ fn max_unpool(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let op = NamedOp::new("scatter_elements").with_int("axis", 0).with_text("reduction", "none");
     let made = node.emit(Op::Named(op.into()), &[nothing, places, x])?;
     let made = node.reshape(made, pooled.clone())?;
-    let Some(wanted) = node.known_ints(2, "output_shape")? else { return Ok(vec![made]) };
-    let wanted = sizes("output_shape", &wanted)?;
-    let fits = wanted.len() == pooled.len() && wanted.iter().zip(&pooled).all(|(wanted, own)| wanted >= own);
-    if !fits || wanted[..2] != pooled[..2] {
-        return Err(Refusal::Impossible { what: "the output's shape", value: format!("{wanted:?}"), shape: pooled });
+    let Some(target) = node.known_ints(2, "output_shape")? else { return Ok(vec![made]) };
+    let target = sizes("output_shape", &target)?;
+    let fits = target.len() == pooled.len() && target.iter().zip(&pooled).all(|(target, own)| target >= own);
+    if !fits || target[..2] != pooled[..2] {
+        return Err(Refusal::Impossible { what: "the output's shape", value: format!("{target:?}"), shape: pooled });
     }
-    let begins = vec![0; wanted.len()];
-    Ok(vec![node.emit_as(Op::Pad { mode: PadMode::Constant, begins }, &[made], wanted)?])
+    let begins = vec![0; target.len()];
+    Ok(vec![node.emit_as(Op::Pad { mode: PadMode::Constant, begins }, &[made], target)?])
 }
 
 #[cfg(test)]

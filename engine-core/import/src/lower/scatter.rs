@@ -48,13 +48,13 @@ fn nd(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
 fn cache(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     node.at_most(3)?;
     let (past, update) = (node.input(0, "past_cache")?, node.input(1, "update")?);
-    let (shape, part) = (node.shape(past), node.shape(update));
+    let (shape, given) = (node.shape(past), node.shape(update));
     let axis = node.axis(node.attributes.int_or("axis", -2)?, shape.len(), "axis")?;
-    let fits = part.len() == shape.len()
+    let fits = given.len() == shape.len()
         && axis > 0
-        && (0..shape.len()).all(|at| if at == axis { part[at] <= shape[at] } else { part[at] == shape[at] });
+        && (0..shape.len()).all(|at| if at == axis { given[at] <= shape[at] } else { given[at] == shape[at] });
     if !fits {
-        return Err(Refusal::Impossible { what: "the update", value: format!("{part:?}"), shape });
+        return Err(Refusal::Impossible { what: "the update", value: format!("{given:?}"), shape });
     }
     let circular = match node.attributes.text_or("mode", "linear")? {
         "linear" => false,
@@ -62,12 +62,12 @@ fn cache(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         other => return Err(Refusal::Attribute { name: "mode".into(), reason: format!("is {other}") }),
     };
     let along = |size: usize, at: usize| {
-        let mut shape = vec![1; part.len()];
+        let mut shape = vec![1; given.len()];
         shape[at] = size;
         shape
     };
-    let steps = node.counting(ElementType::I64, part[axis])?;
-    let mut places = node.reshape(steps, along(part[axis], axis))?;
+    let steps = node.counting(ElementType::I64, given[axis])?;
+    let mut places = node.reshape(steps, along(given[axis], axis))?;
     if let Some(first) = node.optional(2) {
         if node.shape(first) != [shape[0]] {
             let value = format!("{:?}", node.shape(first));
@@ -80,7 +80,7 @@ fn cache(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     if circular {
         places = node.binary_with(Binary::Mod, places, shape[axis].max(1) as f64)?;
     }
-    let places = node.emit_as(Op::Expand, &[places], part)?;
+    let places = node.emit_as(Op::Expand, &[places], given)?;
     let op = NamedOp::new("scatter_elements").with_int("axis", axis as i64).with_text("reduction", "none");
     Ok(vec![node.emit(Op::Named(op.into()), &[past, places, update])?])
 }
