@@ -92,6 +92,33 @@ if [ ! -d target/axe-package ]; then
     fi
 fi
 
+# Programs out of Debian's packages: unpacked, not installed, which would start services.
+unpack() {
+    folder=target/$1-package
+    [ ! -d "$folder" ] || return 0
+    echo "test.sh: unpacking $1 into $folder" >&2
+    rm -rf "$folder.part"
+    mkdir -p "$folder.part"
+    if ! { have apt-get && have dpkg-deb; } \
+        || ! (cd "$folder.part" \
+            && { apt-get download -qq "$1" || { apt-get update -qq && apt-get download -qq "$1"; }; } \
+            && dpkg-deb -x "$1"_*.deb . && rm "$1"_*.deb) >/dev/null; then
+        echo "test.sh: missing: $1; $2" >&2
+        [ -z "${CI:-}" ] || exit 1
+    else
+        mv "$folder.part" "$folder"
+    fi
+}
+unpack prometheus "what the farm tells it is not scraped"
+unpack kubernetes-client "manifests in deploy/kubernetes are not rendered"
+if [ ! -x target/onnx-venv/bin/kubernetes-validate ]; then
+    echo "test.sh: installing kubernetes-validate" >&2
+    if ! target/onnx-venv/bin/python3 -m pip install --quiet --disable-pip-version-check kubernetes-validate==1.36.0; then
+        echo "test.sh: missing: kubernetes-validate; manifests in deploy/kubernetes are not held to schemas" >&2
+        [ -z "${CI:-}" ] || exit 1
+    fi
+fi
+
 # The CUDA kernels are compiled for every architecture, which takes NVRTC and no GPU; it comes as a Python package.
 nvrtc=target/nvrtc-package
 if [ ! -d "$nvrtc" ]; then

@@ -54,6 +54,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge submit model.onnx --sku t4,h100-sxm --wait",
             "planforge submit model.onnx --sku t4 --toolchain tensorrt=10.13 --toolchain tensorrt=11.1 --dry-run",
             "planforge submit model.onnx --sweep threads=1,2,4 --sweep level=3,5 --baseline onnxruntime --wait  # a sweep",
+            "planforge submit model.onnx --shapes ids:1..8x128 --sweep shapes=static,dynamic --sweep builds=1,3 --wait",
             "planforge submit --clone nnbhxwhshg30 --threads 1  # the same again, but for what the flags say",
             "planforge submit decoder.onnx --sku t4 --needs nnbhxwhshg30  # once that has succeeded",
             "planforge submit model.onnx --sku cpu-x86-64-v3 --compile-only  # built, not measured",
@@ -105,6 +106,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge fetch  # what engines.lock names for this machine",
             "planforge fetch model.onnx --sku t4 -o engines/",
             "planforge fetch 8af130014d3d9d34a1bd5d05a30e98bfb2bd7a0dd2b7a4f6a2b8c8f0a2f4c1d7 --card",
+            "planforge fetch model --sku l4 --classes matrix.json  # one of a kind shown to be interchangeable",
         ],
     ),
     ("history", &["planforge history model.onnx", "planforge history model.onnx --sku t4 --json"]),
@@ -169,6 +171,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge compare new.json --baseline old.json --layers --gate p99=10 --gate size=0",
             "planforge compare --model model.onnx --baseline-lock main --gate 5 --junit gate.xml  # against a branch's lock",
             "planforge compare --request h6f2ypze9gqk --baseline-tag release=1.4 --gate t4:p99=10",
+            "planforge compare nnbhxwhshg30 --imported vendor.csv  # beside figures that were measured elsewhere",
         ],
     ),
     (

@@ -21,7 +21,7 @@
 //! | `lists` | lists that come in pages, as a whole |
 //! | `local` | this machine's own farm: who hosts it, who is its client; in the small client `no_local`, that there is none |
 //! | `request` | from flags and model files to a request |
-//! | `reports`, `portability` | reports by name, and what foreign plans lose |
+//! | `reports`, `imported`, `portability` | reports by name, figures that were measured elsewhere, what foreign plans lose |
 //! | `older` | engines of an older compiler |
 //! | `wait` | following jobs to their end, with progress and Ctrl-C |
 //! | `plans` | where plans land on this machine |
@@ -52,6 +52,7 @@ mod examples;
 mod failure;
 mod farm;
 mod fetched;
+mod imported;
 mod lists;
 #[cfg(feature = "local")]
 mod local;

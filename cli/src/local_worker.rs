@@ -70,7 +70,7 @@ fn follow(mut child: Child, order: &WorkOrder, progress: &mut dyn FnMut(String))
                 progress(format!("{phase} {:.0}% {detail}", fraction * 100.0));
             }
             Ok(WorkEvent::Done { report: path, .. }) => report = Some(reports::of_worker(&path)),
-            Ok(WorkEvent::Failed { class, message, hint }) => {
+            Ok(WorkEvent::Failed { class, message, hint, .. }) => {
                 report = Some(Err(BackendError::new(class, message).with_hint(hint).into()));
             }
             Ok(WorkEvent::Built { plan, .. }) => built = Some(plan),

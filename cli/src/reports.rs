@@ -301,6 +301,7 @@ mod tests {
             message: "TensorRT 10.3.0 has no operator Det".into(),
             hint: "bring a plugin".into(),
             lacked: String::new(),
+            reason: String::new(),
         };
         let mut job = v1::Job { id: "abc".into(), sku: "t4".into(), ..Default::default() };
         job.set_state(v1::JobState::Failed);

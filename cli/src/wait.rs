@@ -104,6 +104,8 @@ pub struct Waiting<'a> {
     changes_seen: u64,
     /// Device kinds of which it was said that nobody offers them.
     unoffered: BTreeSet<String>,
+    /// Jobs of which it was said which toolchains refused their models.
+    told: BTreeSet<String>,
 }
 
 /// Events that may wait to be shown.
@@ -193,8 +195,8 @@ impl<'a> Waiting<'a> {
 
     pub fn new(printer: &'a Printer, jobs: &[v1::Job]) -> Self {
         let jobs = jobs.iter().map(|job| (job.id.clone(), job.clone())).collect();
-        let (bars, said, unoffered) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Self { printer, jobs, bars, said, seen: 0, changes_seen: 0, unoffered }
+        let (bars, said, unoffered, told) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        Self { printer, jobs, bars, said, seen: 0, changes_seen: 0, unoffered, told }
     }
 
     /// Ids of the jobs that have not ended.
@@ -219,8 +221,24 @@ impl<'a> Waiting<'a> {
         }
     }
 
+    /// Takes up the jobs that took the place of others, and says of each why that is.
+    async fn follow_fallbacks(&mut self, farm: &Farm) -> Result<(), Failure> {
+        let next =
+            |job: &v1::Job| Some(job.fallback.clone()).filter(|id| !id.is_empty() && !self.jobs.contains_key(id));
+        let new: BTreeSet<String> = self.jobs.values().filter_map(next).collect();
+        for id in new {
+            let job = get(farm, id).await?;
+            self.jobs.insert(job.id.clone(), job);
+        }
+        for job in self.jobs.values().filter(|job| self.told.insert(job.id.clone())) {
+            tell_tried(self.printer, [job]);
+        }
+        Ok(())
+    }
+
     /// Follows the jobs to their end over one connection.
     pub async fn follow(&mut self, farm: &Farm) -> Result<(), Failure> {
+        self.follow_fallbacks(farm).await?;
         let mut look = tokio::time::interval_at(tokio::time::Instant::now() + OFFERS_FIRST, OFFERS_EVERY);
         while !self.live().is_empty() {
             let request = v1::WatchJobsRequest {
@@ -247,9 +265,9 @@ impl<'a> Waiting<'a> {
             }
             // The stream's end and the jobs' end are not the same thing: ask before believing.
             for id in self.live() {
-                let job = farm.rpc().get_job(v1::GetJobRequest { id }).await.map_err(|e| farm.error(e))?;
-                self.update(job.into_inner());
+                self.update(get(farm, id).await?);
             }
+            self.follow_fallbacks(farm).await?;
             if !self.live().is_empty() {
                 tokio::time::sleep(RETRY_FIRST).await;
             }
@@ -282,12 +300,15 @@ impl<'a> Waiting<'a> {
         Ok(())
     }
 
-    /// The jobs as they ended, with attempts and reports, in the order given.
+    /// The jobs as they ended, or those that took their places, with attempts and reports, in the order given.
     pub async fn results(farm: &Farm, ids: &[String]) -> Result<Vec<v1::Job>, Failure> {
         let mut jobs = Vec::with_capacity(ids.len());
         for id in ids {
-            let request = v1::GetJobRequest { id: id.clone() };
-            jobs.push(farm.rpc().get_job(request).await.map_err(|e| farm.error(e))?.into_inner());
+            let mut job = get(farm, id.clone()).await?;
+            while !job.fallback.is_empty() {
+                job = get(farm, job.fallback).await?;
+            }
+            jobs.push(job);
         }
         Ok(jobs)
     }
@@ -330,6 +351,30 @@ impl<'a> Waiting<'a> {
             }
         }
         self.jobs.insert(job.id.clone(), job);
+    }
+}
+
+async fn get(farm: &Farm, id: String) -> Result<v1::Job, Failure> {
+    Ok(farm.rpc().get_job(v1::GetJobRequest { id }).await.map_err(|e| farm.error(e))?.into_inner())
+}
+
+/// Says of jobs which toolchains cannot build their models, and which one is asked instead. Of those that failed that is
+/// part of the failure.
+pub fn tell_tried<'a>(printer: &Printer, jobs: impl IntoIterator<Item = &'a v1::Job>) {
+    let failed = |job: &v1::Job| view::is_ended(job.state()) && job.state() != v1::JobState::Succeeded;
+    for job in jobs.into_iter().filter(|job| !job.tried.is_empty() && !failed(job)) {
+        let refused = |one: &v1::Tried| {
+            let reason = one.message.lines().next().unwrap_or_default();
+            format!("{} cannot build it: {reason}", tables::toolchain(&one.toolchain_json))
+        };
+        let reasons: Vec<String> = job.tried.iter().map(refused).collect();
+        let now = match (job.toolchain_json.as_str(), job.state()) {
+            ("", _) => "another toolchain is asked".to_owned(),
+            (document, v1::JobState::Succeeded) => format!("the engine is of {}", tables::toolchain(document)),
+            (document, _) => format!("{} is asked", tables::toolchain(document)),
+        };
+        let name = tables::model_name(job.model.as_ref());
+        printer.note(&format!("{name} for {}: {}; {now}", job.sku, reasons.join("; ")));
     }
 }
 

@@ -98,8 +98,14 @@ fn waiting(number: usize) -> Result<Job, Box<dyn std::error::Error + Send + Sync
     let model = Model { digest, graph_digest: None, structure_digest: None, name, files: Vec::new() };
     let toolchain = Toolchain { backend: "native".into(), version: "1".into(), components: Default::default() };
     let key = Some(id_key(&id)?);
-    let want =
-        Want { request: id.clone(), actor: "bench".into(), project: "bench".into(), priority: 0, tags: Vec::new() };
+    let want = Want {
+        request: id.clone(),
+        actor: "bench".into(),
+        project: "bench".into(),
+        priority: 0,
+        tags: Vec::new(),
+        no_fallback: false,
+    };
     let job = Job::queued(id.as_str().into(), model, SKU.parse()?, BuildSpec::default(), want, 1);
     Ok(Job { key, toolchain: Some(toolchain), wait_for_device: true, ..job })
 }

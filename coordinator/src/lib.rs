@@ -5,7 +5,6 @@
 mod app;
 pub mod farm;
 mod http;
-mod metrics;
 mod page;
 pub mod server;
 pub mod store;

@@ -111,6 +111,30 @@ async fn every_grpc_method_of_a_loopback_port_asks_for_a_token() {
 }
 
 #[tokio::test]
+async fn probes_ask_over_grpc_without_a_token_and_only_that() {
+    let served = Served::start().await;
+    // Serving: field 1 is 1.
+    let well = [0, 0, 0, 0, 2, 8, 1];
+    let check = "/grpc.health.v1.Health/Check";
+    let farm = [b"\n\x11", b"planforge.v1.Farm".as_slice()].concat();
+    for message in [&[][..], &farm] {
+        let answer = served.grpc_of(check, &[], message).await;
+        assert_eq!((answer.status.as_u16(), &answer.body[..]), (200, &well[..]));
+    }
+    // Not found, and not implemented: nobody holds a stream without a token.
+    assert_eq!(served.grpc_of(check, &[], b"\n\x01x").await.header("grpc-status"), "5");
+    assert_eq!(served.grpc("/grpc.health.v1.Health/Watch", &[]).await.header("grpc-status"), "12");
+
+    let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    let list_services = b"\x3a\x01*";
+    assert_eq!(served.grpc_of(reflection, &[], list_services).await.header("grpc-status"), "16");
+    let admin = format!("Bearer {}", served.admin_token());
+    let answer = served.grpc_of(reflection, &[("authorization", &admin)], list_services).await;
+    let told = String::from_utf8_lossy(&answer.body);
+    assert!(told.contains("planforge.v1.Farm") && told.contains("planforge.v1.Fleet"), "{told}");
+}
+
+#[tokio::test]
 async fn the_first_token_is_in_the_data_folder() {
     let served = Served::start().await;
     let nobody = served.send(served.stranger(Method::GET, "/api/v1/info"), "").await;

@@ -80,7 +80,7 @@ async fn a_link_of_a_foreign_page_signs_nobody_in_and_stays_good() {
 }
 
 #[tokio::test]
-async fn a_log_in_ends_with_its_token_and_with_its_coordinator() {
+async fn a_log_in_ends_with_its_token_and_outlives_its_coordinator() {
     let served = Served::start().await;
     let farm = served.coordinator.farm();
     let request = v1::CreateTokenRequest { name: "eve".into(), role: "admin".into(), ..Default::default() };
@@ -101,14 +101,47 @@ async fn a_log_in_ends_with_its_token_and_with_its_coordinator() {
     }
     assert_eq!(use_link(&served, &unused).await.status, 401, "nor does a link that it made before");
 
-    let owner = cookie(&use_link(&served, &link(&served)).await);
+    let (owner, gone) =
+        (cookie(&use_link(&served, &link(&served)).await), cookie(&use_link(&served, &link(&served)).await));
     assert_eq!(info(&served, &owner).await.status, 200);
+    let out = served.stranger(Method::POST, "/logout").header("cookie", &gone);
+    assert_eq!(served.send(out, "").await.status, 303);
+    let left = link(&served);
     let (address, folder) = (served.address(), served.folder);
     served.coordinator.shutdown().await;
     let mut config = planforge_coordinator::server::CoordinatorConfig::new(folder.path().join("data"));
     config.listen = Some(address);
     let again = Served::around(Coordinator::start(config).await.unwrap(), folder);
-    info(&again, &owner).await.problem(401, "unauthenticated");
+    assert_eq!(info(&again, &owner).await.json()["actor"], "local");
+    for cookie in [&gone, &by_link, &by_token] {
+        info(&again, cookie).await.problem(401, "unauthenticated");
+    }
+    assert_eq!(use_link(&again, &left).await.status, 401, "a link ends with its coordinator");
+    let (secret, file) = (owner.split('=').nth(1).unwrap(), again.folder.path().join("data/sessions.json"));
+    let kept = std::fs::read_to_string(&file).unwrap();
+    assert!(!kept.contains(secret) && kept.contains(&Digest::of(secret.as_bytes()).to_string()), "{kept}");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn who_is_signed_out_comes_back_to_the_page_of_the_form() {
+    let served = Served::start().await;
+    let own = format!("http://{}", served.address());
+    let form = |referer: &str| {
+        let request = served.stranger(Method::POST, "/do/cancel").header("accept", "text/html");
+        let request = request.header("content-type", "application/x-www-form-urlencoded").header("origin", &own);
+        served.send(request.header("referer", referer), "id=1")
+    };
+    let page = form(&format!("{own}/jobs/1/clone?a=b")).await;
+    assert_eq!((page.status.as_u16(), page.header("location")), (303, "/login?next=/jobs/1/clone%3Fa%3Db"));
+    for none in ["", "nothing", "http://evil.example//evil.example"] {
+        let page = form(none).await;
+        assert!(page.status == 303 && page.header("location").starts_with("/login?next="), "{none}: {page:?}");
+        let next = served.send(served.stranger(Method::GET, page.header("location")), "").await;
+        assert!(next.text().contains("name=\"next\" value=\"/"), "{}", next.text());
+        assert!(!next.text().contains("value=\"//"), "{}", next.text());
+    }
 }
 
 #[tokio::test]

@@ -319,6 +319,25 @@ async fn every_page_is_json_too_with_its_filters_and_pages() {
         (coverage["coverage"][0]["state"].as_str(), coverage["coverage"].as_array().map(Vec::len)),
         (Some("fresh"), Some(1))
     );
+    // 62 models, a page of them at a time, and each once.
+    let mut models = std::collections::BTreeSet::new();
+    let mut from = serde_json::json!(0);
+    while !from.is_null() {
+        let part = served.get(&format!("/?format=json&from={from}")).await.json();
+        let slots = part["coverage"].as_array().cloned().unwrap_or_default();
+        assert!(slots.iter().all(|slot| models.insert(slot["model"].to_string())), "{from}: {part}");
+        assert_eq!((part["models"].as_u64(), &part["from"]), (Some(62), &from));
+        assert_eq!(part["more"], !part["next_from"].is_null());
+        from = part["next_from"].clone();
+    }
+    assert_eq!(models.len(), 62);
+    let page = served.get("/").await.text();
+    assert!(page.contains("1 to 60 of 62 models") && page.contains("/?from=60"), "{page}");
+    for far in ["/?from=18446744073709551615&row=18446744073709551615", "/?from=1000"] {
+        assert_eq!(served.get(far).await.status, 200, "{far}");
+    }
+    let last = served.get("/?from=1000").await.text();
+    assert!(last.contains("61 to 62 of 62 models"), "{last}");
     let first = served.get("/jobs?state=waiting&format=json").await.json();
     let text = served.get("/jobs?state=waiting").await.text();
     let more = text.split("rel=\"next\"").next().and_then(|before| before.rsplit("href=\"").next());

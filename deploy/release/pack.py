@@ -84,6 +84,8 @@ def payload(binary, work):
         files[path] = (run(binary, "completions", shell), 0o644)
     for script in sorted((ROOT / "deploy/ci").glob("*.sh")):
         files[f"share/planforge/ci/{script.name}"] = (script.read_bytes(), 0o755)
+    for file in sorted((ROOT / "deploy/monitoring").iterdir()):
+        files[f"share/planforge/monitoring/{file.name}"] = (file.read_bytes(), 0o644)
     pages = work / "man"
     run(binary, "man-pages", str(pages))
     for page in sorted(pages.iterdir()):
@@ -126,6 +128,31 @@ def ar_member(name, data, seconds):
     return header + data + (b"\n" if len(data) % 2 else b"")
 
 
+# Users and folders are there before a unit starts; systemd learns of units that came or changed. A host without systemd,
+# such as a container, has neither program. Nothing is started or stopped: what runs is an administrator's decision.
+AFTER_INSTALL = """#!/bin/sh
+set -e
+if [ "$1" = configure ]; then
+    ! command -v systemd-sysusers >/dev/null || systemd-sysusers planforge.conf
+    ! command -v systemd-tmpfiles >/dev/null || systemd-tmpfiles --create planforge.conf || true
+    [ ! -d /run/systemd/system ] || ! command -v systemctl >/dev/null || systemctl daemon-reload
+fi
+"""
+AFTER_REMOVAL = """#!/bin/sh
+set -e
+[ ! -d /run/systemd/system ] || ! command -v systemctl >/dev/null || systemctl daemon-reload
+"""
+
+
+def units():
+    """What systemd reads, as {path: (bytes, mode)}."""
+    folder = ROOT / "deploy/systemd"
+    files = {f"lib/systemd/system/{unit.name}": (unit.read_bytes(), 0o644) for unit in sorted(folder.glob("*.service"))}
+    for kind in ("tmpfiles", "sysusers"):
+        files[f"lib/{kind}.d/planforge.conf"] = ((folder / f"planforge.{kind}.conf").read_bytes(), 0o644)
+    return files
+
+
 def deb(files, version, architecture, libc, seconds, level):
     """A Debian package: an ar archive of a version, a control archive and a data archive."""
     docs = "share/doc/planforge"
@@ -136,6 +163,7 @@ def deb(files, version, architecture, libc, seconds, level):
     )
     files = {
         **files,
+        **units(),
         f"{docs}/copyright": (copyright_text.encode(), 0o644),
         f"{docs}/changelog.gz": (zipped((ROOT / "CHANGELOG.md").read_bytes()), 0o644),
     }
@@ -149,6 +177,8 @@ def deb(files, version, architecture, libc, seconds, level):
     )
     sums = "".join(f"{hashlib.md5(data).hexdigest()}  {path}\n" for path, (data, _) in sorted(files.items()))
     controls = {"control": (control.encode(), 0o644), "md5sums": (sums.encode(), 0o644)}
+    controls["postinst"] = (AFTER_INSTALL.encode(), 0o755)
+    controls["postrm"] = (AFTER_REMOVAL.encode(), 0o755)
     members = [
         ("debian-binary", b"2.0\n"),
         ("control.tar.gz", zipped(tar_of(controls, seconds, "./"))),

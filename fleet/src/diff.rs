@@ -175,7 +175,10 @@ mod tests {
     #[test]
     fn cells_come_go_and_change() {
         let [same, gone, new, changed] = ["same", "gone", "new", "changed"].map(|model| id(model, "t4"));
-        let lock = |ids: &[&CellId]| Lock { cells: ids.iter().map(|id| ((*id).clone(), locked(id, "plan"))).collect() };
+        let lock = |ids: &[&CellId]| Lock {
+            cells: ids.iter().map(|id| ((*id).clone(), locked(id, "plan"))).collect(),
+            ..Lock::default()
+        };
         let old = lock(&[&same, &gone, &changed]);
         let mut now = lock(&[&same, &new, &changed]);
         let entry = now.cells.get_mut(&changed).unwrap();

@@ -34,6 +34,6 @@ pub use cell::{Cell, CellId};
 pub use declaration::Declaration;
 pub use diff::Diff;
 pub use error::DeclarationError;
-pub use lock::{Lock, LockError, Locked};
+pub use lock::{Lock, LockError, Locked, Standing};
 pub use state::State;
 pub use target::{Boards, Target};

@@ -1,13 +1,15 @@
 //! `engines.lock`: which engine each cell has. One block a cell, in the cells' order: equal cells are equal text.
 
 use crate::{cell::CellId, declaration::is_plain_name, reader::line_at};
+use planforge_report::matrix::StandIn;
 use planforge_types::{BuildSpec, Digest, EngineKey, Sku, Toolchain};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt::Write as _};
 use toml::Spanned;
 
-/// Raised whenever a field changes its meaning; a newer lock is refused by an older program.
-pub const VERSION: u64 = 1;
+/// Raised whenever a field changes its meaning; a newer lock is refused by an older program. A lock is written with the
+/// oldest version that has all that it holds: 2 has engines that stand in.
+pub const VERSION: u64 = 2;
 /// Largest lock that is read: a block is under a kilobyte.
 pub const MAX_BYTES: usize = 64 * 1024 * 1024;
 /// Blocks that one lock may have.
@@ -51,10 +53,20 @@ pub struct Locked {
     pub base_plan: Option<Digest>,
 }
 
+/// An engine of another device kind that stands in for a cell of which there is none.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Standing {
+    /// The plan, which is that of the cell of the same model and spec for `stand_in.built_for`.
+    pub plan: Digest,
+    #[serde(flatten)]
+    pub stand_in: StandIn,
+}
+
 /// A whole lock.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lock {
     pub cells: BTreeMap<CellId, Locked>,
+    pub stand_ins: BTreeMap<CellId, Standing>,
 }
 
 /// Why a text is no lock. Lines count from 1.
@@ -98,6 +110,22 @@ struct RawLock {
     _version: u64,
     #[serde(default)]
     engine: Vec<Spanned<RawCell>>,
+    #[serde(default)]
+    stand_in: Vec<Spanned<RawStandIn>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawStandIn {
+    model: String,
+    sku: Sku,
+    spec: String,
+    built_for: Sku,
+    plan_digest: Digest,
+    loss_low: f64,
+    loss_high: f64,
+    models: usize,
+    boards: [usize; 2],
 }
 
 #[derive(Deserialize)]
@@ -146,15 +174,15 @@ impl Lock {
         let line = line_at(text, name.span().start);
         match value.get_ref().as_integer().and_then(|number| u64::from_str_radix(number.as_str(), number.radix()).ok())
         {
-            Some(VERSION) => {}
+            Some(1..=VERSION) => {}
             Some(found) if found > VERSION => return Err(LockError::Newer { line, found }),
             _ => return Err(LockError::Malformed { line, reason: "the version is no number of a lock".into() }),
         }
         let raw: RawLock = toml::from_str(text).map_err(malformed)?;
-        if raw.engine.len() > MAX_CELLS {
+        if raw.engine.len() + raw.stand_in.len() > MAX_CELLS {
             return Err(LockError::Malformed {
                 line: 1,
-                reason: format!("it has {} engines, more than {MAX_CELLS}", raw.engine.len()),
+                reason: format!("it has {} engines, more than {MAX_CELLS}", raw.engine.len() + raw.stand_in.len()),
             });
         }
         let mut cells = BTreeMap::new();
@@ -167,12 +195,51 @@ impl Lock {
             }
             cells.insert(id, locked);
         }
-        Ok(Self { cells })
+        let (mut stand_ins, mut lines) = (BTreeMap::new(), BTreeMap::<CellId, usize>::new());
+        for raw in raw.stand_in {
+            let line = line_at(text, raw.span().start);
+            let (id, standing) = read_standing(raw.into_inner(), line)?;
+            if let Some(first) = lines.insert(id.clone(), line) {
+                return Err(LockError::Duplicate { cell: id, first, second: line });
+            }
+            stand_ins.insert(id, standing);
+        }
+        Ok(Self { cells, stand_ins })
+    }
+
+    /// What stands in for cells of `model` for `sku`: the cell, and the one whose engine it is. What stood in for an engine
+    /// that is not locked any more stands in no longer.
+    pub fn standing<'a>(
+        &'a self,
+        model: &'a str,
+        sku: &'a Sku,
+    ) -> impl Iterator<Item = (&'a CellId, &'a Standing, CellId)> {
+        let of = self.stand_ins.iter().filter(move |(id, _)| id.model == model && id.sku == *sku);
+        of.filter_map(|(id, standing)| {
+            let own = CellId { sku: standing.stand_in.built_for.clone(), ..id.clone() };
+            let is_locked = self.cells.get(&own).is_some_and(|locked| locked.plan == standing.plan);
+            (is_locked && !self.cells.contains_key(id)).then_some((id, standing, own))
+        })
+    }
+
+    /// Takes from an earlier lock what still stands in.
+    pub fn keep_standing(&mut self, old: &Self) {
+        for (id, standing) in &old.stand_ins {
+            self.stand_ins.insert(id.clone(), standing.clone());
+        }
+        let stands: Vec<CellId> = self
+            .stand_ins
+            .keys()
+            .filter(|id| self.standing(&id.model, &id.sku).any(|(known, ..)| known == *id))
+            .cloned()
+            .collect();
+        self.stand_ins.retain(|id, _| stands.contains(id));
     }
 
     /// The lock's text.
     pub fn render(&self) -> String {
-        let mut text = format!("{HEADER}version = {VERSION}\n");
+        let version = if self.stand_ins.is_empty() { 1 } else { VERSION };
+        let mut text = format!("{HEADER}version = {version}\n");
         for (id, locked) in &self.cells {
             let _ = write!(text, "\n[[engine]]\n");
             let mut line = |name: &str, value: String| {
@@ -194,26 +261,65 @@ impl Lock {
                 ("throughput_per_s", locked.headline.throughput_per_s),
             ] {
                 if let Some(figure) = figure.filter(|figure| figure.is_finite()) {
-                    // With its point, so that it stays a number with one.
-                    let text = figure.to_string();
-                    line(name, if text.contains('.') { text } else { text + ".0" });
+                    line(name, float(figure));
                 }
             }
             if let Some(base) = locked.base_plan {
                 line("base_plan", quoted(&base.to_string()));
             }
         }
+        for (id, Standing { plan, stand_in }) in &self.stand_ins {
+            let _ = write!(text, "\n[[stand_in]]\n");
+            let mut line = |name: &str, value: String| {
+                let _ = writeln!(text, "{name} = {value}");
+            };
+            line("model", quoted(&id.model));
+            line("sku", quoted(id.sku.as_str()));
+            line("spec", quoted(&id.spec));
+            line("built_for", quoted(stand_in.built_for.as_str()));
+            line("plan_digest", quoted(&plan.to_string()));
+            line("loss_low", float(stand_in.loss_low));
+            line("loss_high", float(stand_in.loss_high));
+            line("models", stand_in.models.to_string());
+            line("boards", format!("[{}, {}]", stand_in.boards[0], stand_in.boards[1]));
+        }
         text
     }
 }
 
-fn read_cell(raw: RawCell, line: usize) -> Result<(CellId, Locked), LockError> {
-    for name in [&raw.model, &raw.spec] {
-        if !is_plain_name(name) {
+/// With its point, so that it stays a number with one.
+fn float(figure: f64) -> String {
+    let text = figure.to_string();
+    if text.contains('.') { text } else { text + ".0" }
+}
+
+fn read_standing(raw: RawStandIn, line: usize) -> Result<(CellId, Standing), LockError> {
+    let RawStandIn { model, sku, spec, built_for, plan_digest, loss_low, loss_high, models, boards } = raw;
+    plain(&[&model, &spec], line)?;
+    let wrong = |reason: &str| Err(LockError::Malformed { line, reason: reason.into() });
+    if !(loss_low.is_finite() && loss_high.is_finite() && loss_low <= loss_high) {
+        return wrong("its loss is no interval");
+    }
+    if built_for == sku {
+        return wrong("an engine does not stand in for its own device kind");
+    }
+    let stand_in = StandIn { built_for, loss_low, loss_high, models, boards };
+    Ok((CellId { model, sku, spec }, Standing { plan: plan_digest, stand_in }))
+}
+
+/// Refuses what is no name of a model or spec.
+fn plain(names: &[&str], line: usize) -> Result<(), LockError> {
+    match names.iter().find(|name| !is_plain_name(name)) {
+        None => Ok(()),
+        Some(name) => {
             let name: String = name.chars().take(80).collect();
-            return Err(LockError::Malformed { line, reason: format!("'{name}' is no name of a model or spec") });
+            Err(LockError::Malformed { line, reason: format!("'{name}' is no name of a model or spec") })
         }
     }
+}
+
+fn read_cell(raw: RawCell, line: usize) -> Result<(CellId, Locked), LockError> {
+    plain(&[&raw.model, &raw.spec], line)?;
     let spec =
         BuildSpec::parse(&raw.build).map_err(|error| LockError::Malformed { line, reason: error.to_string() })?;
     let id = CellId { model: raw.model, sku: raw.sku, spec: raw.spec };
@@ -311,7 +417,58 @@ pub(crate) mod tests {
             let locked = locked(&id, "plan");
             (id, locked)
         };
-        Lock { cells: cells.iter().map(one).collect() }
+        Lock { cells: cells.iter().map(one).collect(), ..Lock::default() }
+    }
+
+    pub(crate) fn standing(built_for: &str, plan: &str) -> Standing {
+        let stand_in = StandIn {
+            built_for: built_for.parse().unwrap(),
+            loss_low: -0.0125,
+            loss_high: 0.0,
+            models: 3,
+            boards: [2, 4],
+        };
+        Standing { plan: Digest::of(plan.as_bytes()), stand_in }
+    }
+
+    #[test]
+    fn what_stands_in_comes_back_and_only_for_as_long_as_its_engine_is_locked() {
+        let mut lock = lock(&[("a", "t4"), ("b", "t4"), ("b", "l4")]);
+        assert!(lock.render().contains("version = 1\n"), "an older program reads what it knows");
+        lock.stand_ins.insert(id("a", "l4"), standing("t4", "plan"));
+        let text = lock.render();
+        assert!(text.contains("version = 2\n") && text.contains("[[stand_in]]\nmodel = \"a\"\nsku = \"l4\""), "{text}");
+        assert!(text.contains("loss_low = -0.0125\nloss_high = 0.0\n") && text.contains("boards = [2, 4]"), "{text}");
+        assert_eq!(Lock::parse(&text).unwrap(), lock);
+        let l4: Sku = "l4".parse().unwrap();
+        let standing_in = |lock: &Lock, model: &str| lock.standing(model, &l4).map(|(.., own)| own).collect::<Vec<_>>();
+        assert_eq!(standing_in(&lock, "a"), [id("a", "t4")]);
+        lock.stand_ins.insert(id("b", "l4"), standing("t4", "plan"));
+        assert!(standing_in(&lock, "b").is_empty(), "there is an engine of its own");
+        let mut newer = self::lock(&[("a", "t4"), ("b", "t4")]);
+        newer.keep_standing(&lock);
+        assert_eq!(newer.stand_ins.len(), 2);
+        newer.cells.get_mut(&id("a", "t4")).unwrap().plan = Digest::of(b"built anew");
+        newer.keep_standing(&lock);
+        assert_eq!(newer.stand_ins.keys().collect::<Vec<_>>(), [&id("b", "l4")]);
+    }
+
+    #[test]
+    fn a_stand_in_that_says_nothing_is_refused() {
+        let mut lock = lock(&[("a", "t4")]);
+        lock.stand_ins.insert(id("a", "l4"), standing("t4", "plan"));
+        let text = lock.render();
+        let block = &text[text.find("\n[[stand_in]]").unwrap()..];
+        for (broken, said) in [
+            (text.replace("loss_high = 0.0", "loss_high = nan"), "no interval"),
+            (text.replace("loss_low = -0.0125", "loss_low = 0.5"), "no interval"),
+            (text.replace("sku = \"l4\"", "sku = \"t4\""), "its own device kind"),
+            (text.replace("models = 3\n", ""), "missing field `models`"),
+            (format!("{text}{block}"), "stands twice"),
+        ] {
+            let error = Lock::parse(&broken).unwrap_err().to_string();
+            assert!(error.contains(said), "{said}: {error}");
+        }
     }
 
     #[test]

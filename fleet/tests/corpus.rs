@@ -1,6 +1,7 @@
 //! The fuzzing corpora of the declaration and the lock, replayed: nothing panics, and what is read is written again.
 
-use planforge_fleet::{CellId, Lock, Locked, fuzzing, lock::Headline};
+use planforge_fleet::{CellId, Lock, Locked, Standing, fuzzing, lock::Headline};
+use planforge_report::matrix::StandIn;
 use planforge_types::{BuildSpec, Digest, EngineKey, Precision, Toolchain};
 use std::{
     collections::BTreeMap,
@@ -80,7 +81,7 @@ fn seeds() -> Vec<(&'static str, String)> {
         options: BTreeMap::from([("tactic_sources".to_owned(), "it's \"-CUDNN\"".to_owned())]),
         ..BuildSpec::default()
     };
-    let text = |cells: Vec<(CellId, Locked)>| Lock { cells: cells.into_iter().collect() }.render();
+    let text = |cells: Vec<(CellId, Locked)>| Lock { cells: cells.into_iter().collect(), ..Lock::default() }.render();
     let one = || cell("a", "cpu-x86-64-v3", &native, &spec);
     let measured = || {
         let (id, locked) = one();
@@ -90,11 +91,22 @@ fn seeds() -> Vec<(&'static str, String)> {
     };
     let several = vec![one(), cell("a", "t4", &tensorrt, &odd), cell("b.2", "h100-sxm-mig-1g.10gb", &tensorrt, &odd)];
     let plain = text(vec![one()]);
+    let stand_in = StandIn {
+        built_for: "h100-sxm".parse().expect("a device kind"),
+        loss_low: -0.0125,
+        loss_high: 0.018,
+        models: 3,
+        boards: [2, 4],
+    };
+    let stood = CellId { model: "a".into(), sku: "h100-pcie".parse().expect("a device kind"), spec: "default".into() };
+    let stands = Standing { plan: Digest::of(b"plan"), stand_in };
+    let standing = Lock { cells: [one()].into(), stand_ins: [(stood, stands)].into() };
     let block = plain[plain.find("\n[[engine]]").expect("a block")..].to_owned();
     vec![
         ("ok-empty", text(Vec::new())),
         ("ok-one", plain.clone()),
         ("ok-measured", text(vec![measured()])),
+        ("ok-stands-in", standing.render()),
         ("ok-several", text(several)),
         ("ok-comments", plain.replace("version = 1\n", "version = 0x1 # the first\n\n")),
         ("bad-twice", format!("{plain}{block}")),

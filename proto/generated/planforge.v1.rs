@@ -12,6 +12,21 @@ pub struct Failure {
     /// disk or memory that the agent's host had too little of: another agent may have it; else empty
     #[prost(string, tag = "4")]
     pub lacked: ::prost::alloc::string::String,
+    /// of class model: unsupported (another toolchain may build the model), inaccurate, or empty
+    #[prost(string, tag = "5")]
+    pub reason: ::prost::alloc::string::String,
+}
+/// A toolchain that refused a job's model before the job was given to another one.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Tried {
+    #[prost(string, tag = "1")]
+    pub toolchain_json: ::prost::alloc::string::String,
+    /// that found out
+    #[prost(string, tag = "2")]
+    pub job: ::prost::alloc::string::String,
+    /// why
+    #[prost(string, tag = "3")]
+    pub message: ::prost::alloc::string::String,
 }
 /// One file of a model: the ONNX file itself (index 0) or one of its external-data files.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -248,6 +263,18 @@ pub struct Job {
     /// of a canary: the engine that it is held against; else empty
     #[prost(string, tag = "46")]
     pub canary_plan: ::prost::alloc::string::String,
+    /// job that took its place with another toolchain, where its own could not build the model
+    #[prost(string, tag = "47")]
+    pub fallback: ::prost::alloc::string::String,
+    /// in this order, before its own toolchain
+    #[prost(message, repeated, tag = "48")]
+    pub tried: ::prost::alloc::vec::Vec<Tried>,
+    /// its request wants no other toolchain where the first cannot build the model
+    #[prost(bool, tag = "49")]
+    pub no_fallback: bool,
+    /// of a canary: by which its median may be slower
+    #[prost(double, tag = "50")]
+    pub canary_slower_percent: f64,
 }
 /// When a job will likely have begun and ended.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -817,6 +844,9 @@ pub struct SubmitRequest {
     /// of a request for one engine; absent: none
     #[prost(message, optional, tag = "20")]
     pub canary: ::core::option::Option<Canary>,
+    /// where no toolchain is named and the best cannot build a model, ask no other
+    #[prost(bool, tag = "21")]
+    pub no_fallback: bool,
 }
 /// A job that succeeds only where its engine is shown to be not slower than another.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1236,6 +1266,9 @@ pub struct ListEnginesRequest {
     pub cursor: ::prost::alloc::string::String,
     #[prost(bool, tag = "6")]
     pub with_total: bool,
+    /// of each report the headline alone: latency, throughput, which windows were disturbed
+    #[prost(bool, tag = "7")]
+    pub brief_reports: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListEnginesReply {

@@ -9,6 +9,9 @@ pub mod view;
 
 pub use error::{ApiError, ErrorCode};
 
+/// The schema as tools read it, encoded.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("../generated/planforge.v1.binpb");
+
 /// Messages and services of `planforge.v1`, generated from the schema beside this crate by a test: `tests/tests/generated.rs`.
 #[allow(missing_debug_implementations, clippy::all, clippy::allow_attributes_without_reason, reason = "generated code")]
 pub mod v1 {

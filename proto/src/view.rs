@@ -83,11 +83,19 @@ pub struct FailureView {
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// Of class `model`: `unsupported` (another toolchain may build the model) or `inaccurate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 impl From<v1::Failure> for FailureView {
     fn from(failure: v1::Failure) -> Self {
-        Self { class: failure_class_name(failure.class()), message: failure.message, hint: some_text(failure.hint) }
+        Self {
+            class: failure_class_name(failure.class()),
+            message: failure.message,
+            hint: some_text(failure.hint),
+            reason: some_text(failure.reason),
+        }
     }
 }
 
@@ -442,6 +450,30 @@ pub struct JobView {
     /// Of a canary: plan of the engine that it is held against.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary_plan: Option<String>,
+    /// Job that took its place with another toolchain, where its own could not build the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<String>,
+    /// Toolchains that refused its model before its own was asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tried: Vec<TriedView>,
+    /// By which its median may be slower.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary_slower_percent: Option<f64>,
+}
+
+/// A toolchain that refused a job's model before the job was given to another one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TriedView {
+    pub toolchain: Option<Value>,
+    /// That found out.
+    pub job: String,
+    pub message: String,
+}
+
+impl From<v1::Tried> for TriedView {
+    fn from(tried: v1::Tried) -> Self {
+        Self { toolchain: some_json(tried.toolchain_json), job: tried.job, message: tried.message }
+    }
 }
 
 /// When a job will likely have begun and ended.
@@ -515,7 +547,10 @@ impl From<v1::Job> for JobView {
             eta: job.eta.map(Into::into),
             prepared_digest: some_text(job.prepared_digest),
             prepared_bytes: some_number(job.prepared_bytes),
+            canary_slower_percent: (!job.canary_plan.is_empty()).then_some(job.canary_slower_percent),
             canary_plan: some_text(job.canary_plan),
+            fallback: some_text(job.fallback),
+            tried: job.tried.into_iter().map(Into::into).collect(),
         }
     }
 }
@@ -654,6 +689,8 @@ pub struct SubmitView {
     pub needs: Vec<String>,
     /// What the engine is held against before its job succeeds.
     pub canary: Option<CanaryView>,
+    /// Where no toolchain is named and the best cannot build a model, ask no other.
+    pub no_fallback: bool,
 }
 
 /// The engine that another is to be not slower than.
@@ -700,6 +737,7 @@ impl TryFrom<SubmitView> for v1::SubmitRequest {
             refresh_disturbed: view.refresh_disturbed,
             tags: view.tags,
             needs: view.needs,
+            no_fallback: view.no_fallback,
         })
     }
 }

@@ -20,9 +20,12 @@ import statistics
 import subprocess
 import threading
 import time
+import urllib.parse
 
 PAGES = ["/", "/jobs", "/jobs?state=ended&sort=ended", "/engines", "/devices", "/farm", "/activity"]
 SKU = "gpu-nobody-has"
+# All pages together.
+OPENED_WITHIN_S = 120
 
 
 def free_port():
@@ -77,61 +80,85 @@ class Farm:
             raise SystemExit(f"{path}: {answer.status} {text[:300]}")
         return json.loads(text)
 
+    def end(self):
+        self.process.terminate()
+        self.process.wait(60)
+
+    def most_memory_mib(self):
+        lines = pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+
     def cpu_s(self):
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def stream(farm, topic, hear):
-    """Reads the updates of a page until the farm ends; `hear` is given each piece as it comes."""
-    connection = http.client.HTTPConnection("127.0.0.1", farm.port, timeout=600)
-    connection.request("GET", f"/events?topic={topic}", headers=farm.headers())
-    answer = connection.getresponse()
-    try:
-        while piece := answer.read1(1 << 16):
-            hear(piece)
-    except (OSError, http.client.HTTPException):
-        pass
+def quantile(values, share):
+    """The value below which that share of them lies; `values` need not be sorted."""
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * share))]
 
 
-def main():
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--planforge", required=True)
-    arguments.add_argument("--data", required=True)
-    arguments.add_argument("--rounds", type=int, default=30)
-    arguments.add_argument("--pages", type=int, default=200)
-    arguments.add_argument("--topic", default="/jobs")
-    arguments.add_argument("--rate", type=float, default=10.0)
-    arguments.add_argument("--seconds", type=float, default=30.0)
-    given = arguments.parse_args()
-    planforge = str(pathlib.Path(given.planforge).resolve())
-    farm = Farm(planforge, pathlib.Path(given.data).resolve())
-    try:
-        measure(farm, planforge, given)
-    finally:
-        farm.process.terminate()
-        farm.process.wait(60)
+class Stream(threading.Thread):
+    """Reads the updates of a page until it is ended; `hear` is given each piece as it comes."""
+
+    def __init__(self, farm, topic, hear):
+        super().__init__(daemon=True)
+        self.hear = hear
+        self.status, self.answered = 0, threading.Event()
+        self.connection = http.client.HTTPConnection("127.0.0.1", farm.port, timeout=600)
+        self.connection.connect()
+        self.connection.request("GET", f"/events?topic={urllib.parse.quote(topic, safe='')}", headers=farm.headers())
+        # The answer lets go of the connection's own name for it.
+        self.socket = self.connection.sock
+        self.start()
+
+    def run(self):
+        try:
+            answer = self.connection.getresponse()
+            self.status = answer.status
+            self.answered.set()
+            while piece := answer.read1(1 << 16):
+                self.hear(piece)
+        except (OSError, http.client.HTTPException, ValueError):
+            pass
+        finally:
+            self.answered.set()
+
+    def end(self):
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
 
 
-def measure(farm, planforge, given):
-    print(f"{'page':<32} {'first byte, ms: median':>24} {'p99':>8} {'bytes':>10}")
+def first_bytes(farm, rounds):
+    """Of each page the milliseconds to the first byte, read after read, its bytes, and what it answered beside 200."""
+    found = {}
     for page in PAGES:
         farm.get(page)
-        reads = [farm.get(page) for _ in range(given.rounds)]
-        took = sorted(ms for _, ms, _ in reads)
-        worst = took[min(len(took) - 1, int(len(took) * 0.99))]
-        statuses = {status for status, _, _ in reads} - {200}
-        odd = f"  answered {statuses}" if statuses else ""
-        print(f"{page:<32} {statistics.median(took):>24.1f} {worst:>8.1f} {len(reads[-1][2]):>10,}{odd}")
+        reads = [farm.get(page) for _ in range(rounds)]
+        found[page] = ([ms for _, ms, _ in reads], len(reads[-1][2]), {status for status, _, _ in reads} - {200})
+    return found
 
-    model = pathlib.Path(given.data).resolve().parent / "bench-digits.onnx"
+
+def asking(planforge, data):
+    """A submission that may be sent again and again, for a device kind that nobody has."""
+    model = pathlib.Path(data).resolve().parent / "bench-digits.onnx"
     subprocess.run([planforge, "testmodel", "digits", "-o", str(model)], check=True, capture_output=True)
-    own = ["--data", given.data, "--json"]
+    own = ["--data", data, "--json"]
     sent = [planforge, *own, "submit", str(model), "--sku", SKU, "--wait-for-device"]
     job = json.loads(subprocess.run(sent, check=True, capture_output=True).stdout)["jobs"][0]
-    ask = {"models": [job["model"]], "skus": [SKU], "force": True, "wait_for_device": True}
+    return {"models": [job["model"]], "skus": [SKU], "force": True, "wait_for_device": True}
 
-    heard, lock = {}, threading.Lock()
+
+def open_pages(farm, ask, topics, given):
+    """Keeps pages open, in turns of these topics, while jobs are submitted.
+
+    The share of a core that the coordinator used, the bytes that it sent, how many jobs were submitted, and of those that
+    the page of the newest jobs named the milliseconds since the reply.
+    """
+    heard, waiting, lock = [], {}, threading.Lock()
     received = [0]
 
     def drop(piece):
@@ -142,13 +169,13 @@ def measure(farm, planforge, given):
         with lock:
             for name in list(waiting):
                 if name.encode() in piece:
-                    heard[name] = now - waiting.pop(name)
+                    heard.append((now - waiting.pop(name)) * 1e3)
 
-    waiting = {}
-    for _ in range(given.pages - 1):
-        threading.Thread(target=stream, args=(farm, given.topic, drop), daemon=True).start()
-    newest = "/jobs%3Fsort%3Dnewest"
-    threading.Thread(target=stream, args=(farm, newest, look), daemon=True).start()
+    streams = [Stream(farm, topics[number % len(topics)], drop) for number in range(given.pages - 1)]
+    streams.append(Stream(farm, "/jobs?sort=newest", look))
+    for stream in streams:
+        if not stream.answered.wait(OPENED_WITHIN_S) or stream.status != 200:
+            raise SystemExit(f"a page does not open: {stream.status}")
     time.sleep(5)
     begin, cpu_s, count = time.perf_counter(), farm.cpu_s(), 0
     while time.perf_counter() - begin < given.seconds:
@@ -160,12 +187,46 @@ def measure(farm, planforge, given):
         count += 1
     used = (farm.cpu_s() - cpu_s) / (time.perf_counter() - begin)
     time.sleep(5)
-    late = sorted(took * 1e3 for took in heard.values())
+    for stream in streams:
+        stream.end()
+    return used, received[0], count, heard
+
+
+def arguments(description):
+    """What every benchmark of the page takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--planforge", required=True, help="the program")
+    parser.add_argument("--data", required=True, help="the data folder of a farm")
+    parser.add_argument("--rounds", type=int, default=30, help="reads of each page")
+    parser.add_argument("--pages", type=int, default=200, help="pages that are open at once")
+    parser.add_argument("--rate", type=float, default=10.0, help="submissions a second")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long there are submissions")
+    return parser
+
+
+def main():
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--topic", default="/jobs", help="the page that is open")
+    given = parser.parse_args()
+    planforge = str(pathlib.Path(given.planforge).resolve())
+    farm = Farm(planforge, pathlib.Path(given.data).resolve())
+    try:
+        measure(farm, planforge, given)
+    finally:
+        farm.end()
+
+
+def measure(farm, planforge, given):
+    print(f"{'page':<32} {'first byte, ms: median':>24} {'p99':>8} {'bytes':>10}")
+    for page, (took, size, odd) in first_bytes(farm, given.rounds).items():
+        odd = f"  answered {odd}" if odd else ""
+        print(f"{page:<32} {statistics.median(took):>24.1f} {quantile(took, 0.99):>8.1f} {size:>10,}{odd}")
+    used, sent, count, heard = open_pages(farm, asking(planforge, given.data), [given.topic], given)
     print(f"\n{given.pages} open pages ({given.topic}), {count} submissions at {given.rate:g}/s: {used:.1%} of a core, "
-          f"{received[0] / 1e6:.1f} MB sent to them")
-    if late:
-        print(f"from a submission's reply to the update that names its job: median {statistics.median(late):.0f} ms, "
-              f"p99 {late[min(len(late) - 1, int(len(late) * 0.99))]:.0f} ms, of {len(late)} of {count} that were heard of")
+          f"{sent / 1e6:.1f} MB sent to them")
+    if heard:
+        print(f"from a submission's reply to the update that names its job: median {statistics.median(heard):.0f} ms, "
+              f"p99 {quantile(heard, 0.99):.0f} ms, of {len(heard)} of {count} that were heard of")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ class Browser:
     """Chromium over its own pipe: it reads descriptor 3 and writes descriptor 4."""
 
     def __init__(self):
-        self.profile = tempfile.TemporaryDirectory()
+        # The browser's helpers may still write when it has ended.
+        self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         to_read, self.to_write = os.pipe()
         self.to_read, to_write = os.pipe()
 
@@ -89,6 +90,31 @@ class Browser:
             time.sleep(0.02)
 
 
+def painted(farm, planforge, data, pages, rounds):
+    """Of each page the medians of the first byte and of the largest contentful paint in ms, and the most layout shift."""
+    browser = Browser()
+    try:
+        made = subprocess.run([planforge, "--data", data, "open", "--json"], check=True, capture_output=True)
+        url = f"http://127.0.0.1:{farm.port}"
+        once = json.loads(made.stdout)["url"].split("/login", 1)[1]
+        browser.open(f"{url}/login{once}")
+        time.sleep(2)
+        found = {}
+        for page in pages:
+            seen = []
+            for _ in range(rounds):
+                browser.open("about:blank#")
+                browser.open(url + page)
+                seen.append(json.loads(browser.eval(SEEN)))
+            byte = statistics.median(one["byte"] for one in seen)
+            paint = statistics.median(one["paint"] or 0 for one in seen)
+            found[page] = (byte, paint, max(one["shift"] for one in seen))
+        return found
+    finally:
+        browser.process.kill()
+        browser.process.wait()
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--planforge", required=True)
@@ -98,28 +124,12 @@ def main():
     given = arguments.parse_args()
     planforge = str(pathlib.Path(given.planforge).resolve())
     farm = Farm(planforge, pathlib.Path(given.data).resolve())
-    browser = Browser()
     try:
-        made = subprocess.run([planforge, "--data", given.data, "open", "--json"], check=True, capture_output=True)
-        url = f"http://127.0.0.1:{farm.port}"
-        once = json.loads(made.stdout)["url"].split("/login", 1)[1]
-        browser.open(f"{url}/login{once}")
-        time.sleep(2)
         print(f"{'page':<32} {'first byte, ms':>16} {'largest paint, ms':>18} {'layout shift':>14}")
-        for page in given.pages:
-            seen = []
-            for _ in range(given.rounds):
-                browser.open("about:blank#")
-                browser.open(url + page)
-                seen.append(json.loads(browser.eval(SEEN)))
-            byte = statistics.median(one["byte"] for one in seen)
-            paint = statistics.median(one["paint"] or 0 for one in seen)
-            shift = max(one["shift"] for one in seen)
+        for page, (byte, paint, shift) in painted(farm, planforge, given.data, given.pages, given.rounds).items():
             print(f"{page:<32} {byte:>16.1f} {paint:>18.0f} {shift:>14.3f}")
     finally:
-        browser.process.kill()
-        farm.process.terminate()
-        farm.process.wait(60)
+        farm.end()
 
 
 if __name__ == "__main__":

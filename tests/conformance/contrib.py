@@ -39,8 +39,8 @@ def one(value, dtype=np.float32):
     return np.array(value, dtype)
 
 
-def case(name, op, inputs, outputs=1, variable=1, domain="com.microsoft", **attributes):
-    """The first `variable` inputs that are given are inputs of the model, the others constants; None leaves one out."""
+def case(name, op, inputs, outputs=1, variable=1, domain="com.microsoft", version=17, **attributes):
+    """`version` is that of the standard operators. The first `variable` inputs that are given are inputs of the model, the others constants; None leaves one out."""
     names = ["" if value is None else f"i{index}" for index, value in enumerate(inputs)]
     given = [(name, value) for name, value in zip(names, inputs) if name]
     results = [f"o{index}" for index in range(outputs)]
@@ -48,7 +48,7 @@ def case(name, op, inputs, outputs=1, variable=1, domain="com.microsoft", **attr
     infos = [h.make_tensor_value_info(name, h.np_dtype_to_tensor_dtype(value.dtype), value.shape) for name, value in given[:variable]]
     weights = [numpy_helper.from_array(value, name) for name, value in given[variable:]]
     graph = h.make_graph([node], name, infos, [h.make_empty_tensor_value_info(result) for result in results], weights)
-    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17), h.make_opsetid("com.microsoft", 1)], producer_name="")
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", version), h.make_opsetid("com.microsoft", 1)], producer_name="")
     model.ir_version = 10
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     answers = session.run(None, dict(given[:variable]))
@@ -61,13 +61,22 @@ def case(name, op, inputs, outputs=1, variable=1, domain="com.microsoft", **attr
         for index, value in enumerate(values):
             with open(os.path.join(data, f"{stem}_{index}.pb"), "wb") as out:
                 out.write(numpy_helper.from_array(value).SerializeToString())
-    CASES.append({"name": name, "rtol": 1e-3, "atol": 2e-6, "opset": 17, "default_domain": False, "expanded": False,
+    CASES.append({"name": name, "rtol": 1e-3, "atol": 2e-6, "opset": version, "default_domain": False, "expanded": False,
                   "exotic": False, "operators": [op], "data_sets": 1})
 
 
-def main():
+def begin():
     shutil.rmtree(FOLDER, ignore_errors=True)
     os.makedirs(FOLDER)
+
+
+def end():
+    with open(os.path.join(FOLDER, "cases.json"), "w", encoding="utf-8") as out:
+        json.dump({"onnxruntime": onnxruntime.__version__, "cases": CASES}, out, indent=1)
+
+
+def main():
+    begin()
     case("fused_conv_relu", "FusedConv", [f(1, 3, 5, 5), f(4, 3, 3, 3), f(4)], activation="Relu", pads=[1, 1, 1, 1])
     case("fused_conv_sum", "FusedConv", [f(1, 3, 4, 4), f(4, 3, 1, 1), f(4), f(1, 4, 4, 4)], activation="Relu")
     case("fused_conv_clip", "FusedConv", [f(1, 2, 4, 4), f(2, 2, 3, 3)], activation="Clip", activation_params=[-0.2, 0.3])
@@ -102,8 +111,8 @@ def main():
     case("qgemm_float", "QGemm", [u8(2, 4), scales[0], scales[1], i8(3, 4), one(0.02), one(0, np.int8)], transB=1)
     case("matmul_to_float", "MatMulIntegerToFloat", [u8(2, 4), i8(4, 3), scales[0], f(3) ** 2, scales[1], np.zeros(3, np.int8), f(3)])
     case("nhwc_max_pool", "NhwcMaxPool", [u8(1, 4, 4, 3)], kernel_shape=[2, 2], strides=[2, 2])
-    with open(os.path.join(FOLDER, "cases.json"), "w", encoding="utf-8") as out:
-        json.dump({"onnxruntime": onnxruntime.__version__, "cases": CASES}, out, indent=1)
+    end()
 
 
-main()
+if __name__ == "__main__":
+    main()

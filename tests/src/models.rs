@@ -87,6 +87,34 @@ pub fn unknown_operators(path: &Path) -> PathBuf {
     save(path, graph)
 }
 
+/// A model that ONNX Runtime builds and native compilers refuse: a hash of its input, which is no arithmetic of tensors.
+pub fn hashed(path: &Path) -> PathBuf {
+    const INT32: i32 = 6;
+    let whole = |name: &str| {
+        let mut info = value(name, &[1, 8]);
+        if let Some(type_proto::Value::TensorType(tensor)) = info.r#type.as_mut().and_then(|of| of.value.as_mut()) {
+            tensor.elem_type = INT32;
+        }
+        info
+    };
+    let signed = AttributeProto {
+        name: "positive".into(),
+        r#type: attribute_proto::AttributeType::Int as i32,
+        i: 0,
+        ..Default::default()
+    };
+    let hash = node("MurmurHash3", &["x"], "y", &[]);
+    let hash = NodeProto { domain: "com.microsoft".into(), attribute: vec![signed], ..hash };
+    let graph = GraphProto {
+        name: "hashed".into(),
+        input: vec![whole("x")],
+        output: vec![whole("y")],
+        node: vec![hash],
+        ..Default::default()
+    };
+    save_with(path, graph, &[("com.microsoft", 1)])
+}
+
 /// A model of one operator in whose every name `words` stand.
 pub fn named(path: &Path, operator: &str, words: &str) -> PathBuf {
     let [x, y] = ["x", "y"].map(|port| format!("{port}{words}"));
@@ -130,9 +158,15 @@ pub fn dynamic_rows(path: &Path) -> PathBuf {
 }
 
 fn save(path: &Path, graph: GraphProto) -> PathBuf {
+    save_with(path, graph, &[])
+}
+
+/// With operators of other domains beside the standard ones.
+fn save_with(path: &Path, graph: GraphProto, domains: &[(&str, i64)]) -> PathBuf {
+    let opset = |(domain, version): &(&str, i64)| OperatorSetIdProto { domain: (*domain).into(), version: *version };
     let model = ModelProto {
         ir_version: 8,
-        opset_import: vec![OperatorSetIdProto { domain: String::new(), version: 17 }],
+        opset_import: [("", 17)].iter().chain(domains).map(opset).collect(),
         producer_name: "planforge-tests".into(),
         graph: Some(graph),
         ..Default::default()

@@ -1,6 +1,7 @@
 //! The Rust code of the two protobuf schemas, generated here and committed, so that building the product compiles no
 //! protobuf compiler. `PLANFORGE_BLESS=1 cargo nextest run -p planforge-tests generated` writes it anew.
 
+use prost::Message as _;
 use prost_types::{DescriptorProto, FileDescriptorSet, field_descriptor_proto::Type};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,6 +48,7 @@ fn schema_of(name: &str) -> String {
 fn the_contract_is_generated_from_its_schema() -> Result<(), Failure> {
     let fresh = tempfile::tempdir()?;
     let descriptors = protox::compile(CONTRACT.map(schema_of), [root().join("proto")])?;
+    fs::write(fresh.path().join("planforge.v1.binpb"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure().out_dir(fresh.path()).compile_fds(descriptors)?;
     hold(&root().join("proto/generated"), fresh.path())
 }

@@ -73,6 +73,70 @@ fn a_model_becomes_an_onnxruntime_plan_that_is_verified_inspected_and_run() {
 }
 
 #[test]
+fn what_the_native_compiler_cannot_build_onnxruntime_does() {
+    let Some(home) = home() else { return };
+    let model = models::hashed(&home.path().join("hashed.onnx"));
+    let build = |extra: &[&str]| {
+        let arguments = [&["build", model.to_str().unwrap()], extra].concat();
+        let output = process::run(command(home.path(), &arguments));
+        let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        (output.status, serde_json::from_str::<Value>(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}")), err)
+    };
+    let (status, document, said) = build(&[]);
+    assert!(status.success(), "{document}{said}");
+    let [job] = jobs(&document) else { panic!("{document}") };
+    assert_eq!((text(job, "state"), text(&job["report"]["toolchain"], "backend")), ("succeeded", "onnxruntime"));
+    let tried = &job["tried"][0];
+    assert_eq!(text(&tried["toolchain"], "backend"), "native");
+    assert!(text(tried, "message").contains("MurmurHash3"), "{tried}");
+    assert!(said.contains("native") && said.contains("cannot build it") && said.contains("onnxruntime"), "{said}");
+    let card = process::run_json(command(home.path(), &["inspect", text(job, "plan_path")]));
+    assert_eq!(text(&card["built_as"]["toolchain"], "backend"), "onnxruntime", "{card}");
+    // Two jobs, linked; the request has succeeded with the second in the first one's place.
+    let listed = process::run_json(command(home.path(), &["jobs"]));
+    let first = jobs(&listed).iter().find(|other| other["id"] == tried["job"]).expect("the first job");
+    assert_eq!((text(first, "state"), text(first, "fallback")), ("failed", text(job, "id")));
+    assert_eq!(text(&first["failure"], "reason"), "unsupported");
+    assert_ne!(first["engine_key"], job["engine_key"]);
+    let requests = process::run_json(command(home.path(), &["requests"]));
+    assert!(requests.to_string().contains(r#""state":"succeeded""#), "{requests}");
+    let watched = process::run(command(home.path(), &["watch", text(first, "id")]));
+    let events = String::from_utf8_lossy(&watched.stdout);
+    assert!(watched.status.success() && events.contains(text(job, "id")), "{events}");
+
+    // From then on nothing fails first; who wants no other toolchain hears why there is no engine.
+    let (_, again, said) = build(&[]);
+    assert_eq!((&jobs(&again)[0]["cached"], &jobs(&again)[0]["engine_key"]), (&Value::Bool(true), &job["engine_key"]));
+    assert!(said.contains("cannot build it"), "{said}");
+    let listed = process::run_json(command(home.path(), &["jobs"]));
+    assert_eq!(jobs(&listed).iter().filter(|job| job["state"] == "failed").count(), 1, "{listed}");
+    let (status, _, said) = build(&["--no-fallback"]);
+    assert!(!status.success() && said.contains("MurmurHash3") && said.contains("planforge ops"), "{said}");
+    // A lock has what was built, which is not outdated for what refused the model.
+    let declared = format!("targets = [{}]\n\n[models.hashed]\npath = \"hashed.onnx\"\n", job["sku"]);
+    fs::write(home.path().join("planforge.toml"), declared).expect("planforge.toml");
+    process::run_json(command(home.path(), &["sync"]));
+    let lock = fs::read_to_string(home.path().join("engines.lock")).expect("engines.lock");
+    assert!(lock.contains("onnxruntime") && !lock.contains("native"), "{lock}");
+    let checked = process::run_json(command(home.path(), &["check", "--strict"]));
+    assert_eq!(checked["cells"][0]["state"], "present", "{checked}");
+    let fetched = process::run_json(command(home.path(), &["fetch", model.to_str().unwrap(), "-o", "engines"]));
+    assert!(fetched.to_string().contains("onnxruntime"), "{fetched}");
+}
+
+#[test]
+fn a_model_that_no_backend_builds_is_told_the_reasons_of_all() {
+    let Some(home) = home() else { return };
+    let model = models::unknown_operators(&home.path().join("unknown.onnx"));
+    let output = process::run(command(home.path(), &["build", model.to_str().unwrap()]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    let (native, other) = said.split_once("Quuxify").expect("native names every operator");
+    assert!(native.contains("2 toolchains were asked") && native.contains("Frobnicate"), "{said}");
+    assert!(other.contains("onnxruntime") && other.contains("Frobnicate"), "{said}");
+}
+
+#[test]
 fn native_and_onnxruntime_stand_side_by_side() {
     let Some(home) = home() else { return };
     let model = models::digits();
@@ -118,6 +182,22 @@ fn a_model_is_benched_beside_its_baseline() {
     told_or_disturbed(&document["comparison"]["pairs"][0]);
     let unknown = command(home.path(), &[&arguments[..], &["--baseline", "tensorrt=99"]].concat()).output();
     assert!(!unknown.expect("planforge starts").status.success());
+}
+
+#[test]
+fn what_onnxruntime_cannot_measure_is_refused_before_anything_is_built() {
+    let Some(home) = home() else { return };
+    let model = models::digits();
+    let model = model.to_str().unwrap();
+    for named in ["build", "bench"] {
+        let asked = [named, model, "--toolchain", "onnxruntime", "--sweep-streams", "1,2"];
+        let output = process::run(command(home.path(), &asked));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(6), "{named}: {output:?}");
+        assert!(said.contains("no parallel streams") && said.contains("leave out --sweep-streams"), "{named}: {said}");
+    }
+    let known = process::run_json(command(home.path(), &["jobs"]));
+    assert!(jobs(&known).is_empty(), "nothing was begun: {known}");
 }
 
 #[test]

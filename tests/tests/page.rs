@@ -265,6 +265,75 @@ fn a_person_cancels_and_repeats_a_job_by_its_buttons() {
     assert_eq!(browser.complaints(&tab), Vec::<String>::new());
 }
 
+#[test]
+fn a_page_is_live_again_after_its_coordinator_was_started_again() {
+    let mut farm = Farm::start(Link::Loopback);
+    let model = farm.path().join("before.onnx");
+    models::convolutions(&model, 1, 8, 8, 3);
+    farm.submit(&model, &["--sku", "a100-sxm4-40gb", "--wait-for-device"]);
+    let (mut browser, tab) = signed_in(&farm);
+    browser.open(&tab, &format!("{}/jobs", farm.url));
+    let live = "document.getElementById('live').textContent === 'live'";
+    browser.until(&tab, live);
+    browser.eval(&tab, "window.before = document.querySelector('#jobs-rows tr'); document.querySelector('input[name=model]').value = 'typed'; 1");
+    farm.kill_coordinator();
+    browser.until(&tab, "document.getElementById('live').textContent === 'reconnecting'");
+    farm.restart_coordinator();
+    browser.until(&tab, live);
+    // The same page, and what comes now comes to it.
+    let later = farm.path().join("later.onnx");
+    models::convolutions(&later, 1, 8, 8, 3);
+    farm.submit(&later, &["--sku", "a100-sxm4-40gb", "--wait-for-device"]);
+    browser.until(&tab, "document.getElementById('jobs-rows').textContent.includes('later.onnx')");
+    let kept = "document.querySelector('#jobs-rows tr') === window.before && document.querySelector('input[name=model]').value === 'typed'";
+    assert_eq!(browser.eval(&tab, kept), true);
+    assert_eq!(browser.complaints(&tab), Vec::<String>::new());
+}
+
+#[test]
+fn a_page_says_that_its_log_in_ended_and_keeps_what_was_typed() {
+    let farm = Farm::start(Link::Loopback);
+    let model = farm.path().join("net.onnx");
+    models::convolutions(&model, 1, 8, 8, 3);
+    let id = id_of(&farm.submit(&model, &["--sku", "a100-sxm4-40gb", "--wait-for-device"])[0]);
+    let made = farm.json(&["token", "create", "ann", "--role", "admin"]);
+    let (secret, ann) = (made["secret"].as_str().expect("a secret"), made["id"].as_str().expect("an id"));
+    let mut browser = Browser::start(&farm.home("browser"));
+    let tab = browser.tab();
+    let clone = format!("/jobs/{id}/clone");
+    browser.open(&tab, &format!("{}{clone}", farm.url));
+    assert_eq!(browser.eval(&tab, "location.pathname"), "/login");
+    browser.eval(&tab, &format!("document.getElementById('token').value = '{secret}'; document.querySelector('form.panel').requestSubmit(); 1"));
+    browser.until(
+        &tab,
+        &format!("location.pathname === '{clone}' && document.getElementById('live')?.textContent === 'live'"),
+    );
+    browser.eval(&tab, "document.querySelector('input[name=tags]').value = 'typed-by-hand'; 1");
+    farm.json(&["token", "revoke", ann]);
+    browser.until(&tab, "document.getElementById('live').textContent.includes('signed out')");
+    let way = "document.querySelector('#live a').target + ' ' + document.querySelector('#live a').getAttribute('href')";
+    assert_eq!(browser.eval(&tab, way), format!("_blank /login?next={}", clone.replace('/', "%2F")));
+    // Nothing is sent that would be lost.
+    browser.eval(&tab, "document.querySelector('#clone button').click(); 1");
+    let kept = format!(
+        "location.pathname === '{clone}' && document.querySelector('input[name=tags]').value === 'typed-by-hand' && document.activeElement === document.querySelector('#live a')"
+    );
+    assert_eq!(browser.eval(&tab, &kept), true);
+    // Signed in again in another tab, this one goes on where it was.
+    let second = browser.tab();
+    let link = farm.json(&["open"])["url"].as_str().expect("a link").to_owned();
+    browser.open(&second, &link);
+    browser.until(&second, "!!document.body && !!document.getElementById('coverage')");
+    browser.show(&tab);
+    browser.eval(&tab, "dispatchEvent(new Event('focus')); 1");
+    browser.until(&tab, "document.getElementById('live').textContent === 'live'");
+    browser.eval(&tab, "document.querySelector('#clone button').click(); 1");
+    browser
+        .until(&tab, &format!("location.pathname.startsWith('/jobs/') && !location.pathname.startsWith('/jobs/{id}')"));
+    assert!(browser.eval(&tab, "document.body.textContent").as_str().unwrap_or_default().contains("typed-by-hand"));
+    assert_eq!(browser.complaints(&tab), Vec::<String>::new());
+}
+
 /// A web site on another port of this machine. Its page sends what a page may send without asking anybody, and says
 /// when it is done; pages and frames of other ports of one host share their cookies.
 fn foreign_site(target: &str) -> String {

@@ -61,6 +61,15 @@ fn packages_are_the_same_bytes_and_each_installs_a_command_that_runs() {
     ran(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(&installed));
     says_so(&installed.join("usr/bin/planforge"));
     manual(&installed.join("usr"));
+    for file in ["systemd/system/planforge-coordinator.service", "systemd/system/planforge-agent.service"] {
+        assert!(installed.join("usr/lib").join(file).is_file(), "{file}");
+    }
+    let control = work.join("control");
+    ran(Command::new("dpkg-deb").arg("--control").arg(&package).arg(&control));
+    // Without systemd there is nothing to do, and nothing fails.
+    for (script, word) in [("postinst", "configure"), ("postrm", "remove")] {
+        ran(Command::new(control.join(script)).arg(word).env("PATH", "/nowhere"));
+    }
     let fields = ran(Command::new("dpkg-deb").arg("--field").arg(&package));
     assert!(fields.contains("Package: planforge") && fields.contains("Depends: libc6 (>= 2."), "{fields}");
 

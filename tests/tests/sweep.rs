@@ -69,6 +69,36 @@ fn a_sweep_is_one_request_whose_report_tells_each_axis() {
     assert_eq!(refused.status.code(), Some(3), "{refused:?}");
 }
 
+#[test]
+fn builds_and_streams_are_axes_of_one_engine() {
+    let Some(sku) = level() else { return };
+    let farm = Farm::start(Link::Loopback);
+    let _agent = farm.start_agent("one", "one", None);
+    farm.wait_agents(1);
+    let model = models::convolutions(&farm.path().join("net.onnx"), 1, 8, 12, 83);
+    let path = model.to_str().expect("UTF-8");
+    let sweep = ["--threads", "1", "--sweep", "builds=1,2", "--sweep", "streams=1,2"];
+    let built = farm.json(&[&["submit", path, "--sku", sku, "--wait"][..], &sweep].concat());
+    assert_eq!(built["jobs"].as_array().map(Vec::len), Some(1), "nothing is built twice: {built}");
+    let document = farm.json(&["report", "--request", built["request_id"].as_str().expect("a request")]);
+    let (told, report) = (&document["sweep"], &document["reports"][0]);
+    let trials = report["lottery"]["builds"].as_array().expect("two builds");
+    let of_builds = told["lines"].as_array().expect("lines").iter().find(|line| line["axis"] == "builds");
+    let of_builds = of_builds.unwrap_or_else(|| panic!("no line along builds: {told}"));
+    let medians: Vec<&Value> = of_builds["points"]
+        .as_array()
+        .expect("points")
+        .iter()
+        .map(|index| &told["points"][index.as_u64().expect("an index") as usize]["median_ms"])
+        .collect();
+    assert_eq!((trials.len(), medians.len(), medians[0]), (2, 2, &trials[0]["median_ms"]), "{told}");
+    // Cores that others hold make fewer points, which is said.
+    let streams = told["axes"].as_array().is_some_and(|axes| axes.contains(&"streams".into()));
+    assert!(streams || report["findings"].to_string().contains("that nobody else has"), "{report}");
+    let refused = process::run(farm.cli(&["submit", path, "--sku", sku, "--sweep", "cuda-graph=on,off"]));
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}
+
 fn bench(home: &Path, model: &Path, more: &[&str]) -> Value {
     let mut command = process::command(home);
     command.arg("bench").arg(model).args(["--threads", "1", "--json"]).args(more);

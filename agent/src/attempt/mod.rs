@@ -42,7 +42,7 @@ use log::AttemptLog;
 use models::{ModelCache, ModelError};
 use planforge_client::{BlobError, Blobs};
 use planforge_proto::v1;
-use planforge_types::{Digest, FailureClass, Lack, fingerprint::DiscoveredDevice, order::Artifact};
+use planforge_types::{Digest, FailureClass, Lack, Reason, fingerprint::DiscoveredDevice, order::Artifact};
 use process::Spawner;
 use std::{ffi::OsString, io, path::PathBuf, sync::Arc};
 use tokio::sync::{Mutex, mpsc, watch};
@@ -178,12 +178,14 @@ pub struct Failed {
     pub hint: String,
     /// What this host had too little of; another may have it.
     pub lacked: Option<Lack>,
+    /// As the backend gave it.
+    pub reason: Option<Reason>,
 }
 
 impl Failed {
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { class, lacked: lack::said(&message), message, hint: String::new() }
+        Self { class, lacked: lack::said(&message), message, hint: String::new(), reason: None }
     }
 
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -212,7 +214,8 @@ impl Failed {
             FailureClass::Unstable => v1::FailureClass::Unstable,
         };
         let lacked = self.lacked.map(|lack| lack.name().to_owned()).unwrap_or_default();
-        v1::Failure { class: class.into(), message: self.message.clone(), hint: self.hint.clone(), lacked }
+        let reason = self.reason.map(|reason| reason.name().to_owned()).unwrap_or_default();
+        v1::Failure { class: class.into(), message: self.message.clone(), hint: self.hint.clone(), lacked, reason }
     }
 }
 

@@ -283,9 +283,10 @@ impl<'a> Supervision<'a> {
             WorkEvent::Compiled { .. } | WorkEvent::Prepared { .. } => {
                 return Err(Failed::infrastructure("the worker ended a job of another kind than it was given"));
             }
-            WorkEvent::Failed { class, message, hint } => {
+            WorkEvent::Failed { class, message, hint, reason } => {
                 let (message, hint) = (bounded(message, MESSAGE_MAX_BYTES), bounded(hint, MESSAGE_MAX_BYTES));
-                return Ok(WorkerMessage::LastWord(LastWord::Failed(Failed::new(class, message).with_hint(hint))));
+                let failed = Failed { reason, ..Failed::new(class, message).with_hint(hint) };
+                return Ok(WorkerMessage::LastWord(LastWord::Failed(failed)));
             }
         }
         Ok(WorkerMessage::Other)

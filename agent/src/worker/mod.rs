@@ -83,7 +83,8 @@ pub fn worker_main(compilers: Vec<Box<dyn Compiler>>, open_telemetry: &OpenTelem
             out_of_process::compile(&order, &compilers, out, &cancel)
         }
         Err(message) => {
-            tell(&mut out, &WorkEvent::Failed { class: FailureClass::Infrastructure, message, hint: String::new() });
+            let (class, hint) = (FailureClass::Infrastructure, String::new());
+            tell(&mut out, &WorkEvent::Failed { class, message, hint, reason: None });
             ExitCode::FAILURE
         }
     }

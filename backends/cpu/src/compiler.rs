@@ -20,7 +20,7 @@ use planforge_plan::{BACKEND, container::MAGIC};
 use planforge_report::Finding;
 use planforge_types::{
     BackendError, Digest, FailureClass, OptimizationProfile, Precision, Sku, Toolchain, failure::chain,
-    fingerprint::DiscoveredDevice, order::extras,
+    fingerprint::DiscoveredDevice,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
@@ -63,10 +63,6 @@ impl Compiler for CpuCompiler {
     fn toolchains(&self, device: &DiscoveredDevice) -> Vec<Toolchain> {
         let buildable = |sku| CpuLevel::of_sku(sku).is_some_and(|level| Isa::new(isa_level(level)).is_some());
         if device.skus.iter().any(buildable) { vec![toolchain()] } else { Vec::new() }
-    }
-
-    fn never_measures(&self, _sku: &Sku) -> &'static [&'static str] {
-        &[extras::SWEEP_STREAMS]
     }
 
     fn options(&self, _sku: &Sku) -> Option<&'static [&'static str]> {

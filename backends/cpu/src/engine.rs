@@ -74,6 +74,17 @@ impl Engine {
         &self.program
     }
 
+    /// What another engine of the same program is made of; the constants are shared.
+    pub(crate) fn parts(&self) -> (Program, Weights, Isa) {
+        (self.program.clone(), self.memory.weights().clone(), self.isa)
+    }
+
+    /// The bytes of every input, as they were set.
+    pub(crate) fn input_bytes(&mut self) -> Vec<Vec<u8>> {
+        let buffers: Vec<BufferId> = self.program.inputs.iter().map(|port| port.buffer).collect();
+        buffers.into_iter().map(|buffer| self.buffer_mut(buffer).to_vec()).collect()
+    }
+
     /// Takes the engine's memory away; until it has some again, it must not run.
     pub(crate) fn take_arena(&mut self) -> AlignedBytes {
         self.memory.take_arena()

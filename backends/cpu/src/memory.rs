@@ -99,6 +99,10 @@ impl Memory {
         Self { arena: UnsafeCell::default(), arena_len: 0, weights }
     }
 
+    pub(crate) fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
     /// Takes the arena out; buffers in it cannot be lent until there is one again.
     pub(crate) fn take_arena(&mut self) -> AlignedBytes {
         self.arena_len = 0;

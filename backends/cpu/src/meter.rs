@@ -4,6 +4,7 @@
 //! program of its own when it is first bound (see `specialize`), and the last few are kept. All of them share the
 //! plan's packed weights, and one arena, for one of them runs at a time.
 
+mod instances;
 mod trace;
 
 use super::{
@@ -18,7 +19,7 @@ use super::{
     target::target,
 };
 use bytes::Bytes;
-use planforge_backend::{Aside, KeptFile, LoadOptions, Meter, Window, WindowSamples};
+use planforge_backend::{Aside, KeptFile, LoadOptions, Meter, StreamSamples, Window, WindowSamples};
 use planforge_kernels_cpu::{isa::Isa, pace::pace_ns, pool::ThreadPool};
 use planforge_onnx::Model;
 use planforge_plan::signature::{self, InputSignature};
@@ -351,6 +352,11 @@ impl Meter for CpuSession {
             layer(program, step, isa, times.get(times.len() / 2).copied().unwrap_or(0.0))
         });
         Ok(layers.collect())
+    }
+
+    fn streams(&mut self, streams: u32, window: Window) -> Result<Option<StreamSamples>, BackendError> {
+        let pool = Arc::clone(&self.pool);
+        self.guarded(|engine| instances::measure(engine, &pool, streams, window)).map(Some)
     }
 
     fn trace(&mut self) -> Result<Option<()>, BackendError> {

@@ -4,7 +4,7 @@ use crate::{lower::LowerError, plan::PlanError, runtime::RuntimeError, versions:
 use planforge_kernels_cuda::{
     blaslt::BlasError, device::DeviceError, dnn::DnnError, libraries::Missing, nvrtc::CompileError,
 };
-use planforge_types::{BackendError, FailureClass};
+use planforge_types::{BackendError, FailureClass, Reason};
 
 /// Most lines of a compiler's log that a message repeats; all of it goes to the attempt's log.
 const MESSAGE_LINES: usize = 3;
@@ -73,6 +73,7 @@ impl From<RuntimeError> for BackendError {
             | RuntimeError::Blas(BlasError::Library { reason, .. }) => of_library(message, reason),
             RuntimeError::Dnn(DnnError::Unsupported { .. }) => {
                 model(message, "this version of cuDNN cannot compute it on this device: try a newer one")
+                    .because(Reason::Unsupported)
             }
             RuntimeError::Compile(error) => of_compiler(error),
             RuntimeError::Program(_) => {
@@ -82,7 +83,8 @@ impl From<RuntimeError> for BackendError {
             RuntimeError::NoTactic { .. } => model(
                 format!("{message}{}", missing_libraries(&Versions::here())),
                 "install what is missing, or report it with the model's structure",
-            ),
+            )
+            .because(Reason::Unsupported),
             RuntimeError::HostMemory { .. } => resource(message),
             RuntimeError::NotBound => model(message, "bind inputs first"),
             RuntimeError::Cancelled => BackendError::cancelled(message),
@@ -141,6 +143,7 @@ impl From<LowerError> for BackendError {
             error.to_string(),
             "build it with another backend (`planforge devices` lists the toolchains), or change the model",
         )
+        .because(Reason::Unsupported)
     }
 }
 

@@ -11,7 +11,7 @@ use ort::{
         builder::{GraphOptimizationLevel, SessionBuilder},
     },
 };
-use planforge_types::{BackendError, FailureClass};
+use planforge_types::{BackendError, FailureClass, Reason};
 use std::{
     ffi::{CStr, c_char},
     path::{Path, PathBuf},
@@ -172,12 +172,13 @@ impl Runtime {
                 "install the CUDA and cuDNN libraries that this onnxruntime needs where the loader finds them",
             );
         }
-        let hint = if says(&["could not find an implementation", "no op registered", "not implemented", "opset"]) {
-            "build it with another toolchain, or convert the model to operators and an opset that this version knows"
-        } else {
-            ""
-        };
-        BackendError::new(FailureClass::Model, message).with_hint(hint)
+        let refused = BackendError::new(FailureClass::Model, message);
+        if says(&["could not find an implementation", "no op registered", "not implemented", "opset"]) {
+            return refused.because(Reason::Unsupported).with_hint(
+                "build it with another toolchain, or convert the model to operators and an opset that this version knows",
+            );
+        }
+        refused
     }
 }
 

@@ -203,6 +203,8 @@ impl<'a> Build<'a> {
             Ok(None) => {}
             Err(failure) => printer.warn(&failure.to_string()),
         }
+        // Of those that were waited for it was said before.
+        wait::tell_tried(printer, jobs.iter().filter(|job| job.cached));
         let succeeded = wait::tell_failures(printer, &jobs);
         let request_id = self.submitted.map(|reply| reply.request_id);
         printer.object(&serde_json::json!({ "request_id": request_id, "jobs": views }))?;

@@ -8,7 +8,7 @@ use crate::{
     context::Context,
     failure::Failure,
     farm::{Farm, Need},
-    portability,
+    imported, portability,
     reports::{self, Selection},
     request::models,
     tables,
@@ -51,6 +51,10 @@ pub struct Args {
     /// or other git revision whose engines.lock counts
     #[arg(long, value_name = "LOCK|REVISION", conflicts_with_all = ["baseline", "baseline_tag"])]
     baseline_lock: Option<String>,
+    /// Put figures that were measured elsewhere beside the reports that they fit, marked and not judged: JSON or CSV with name,
+    /// device, precision, batch, median_ms and source, and model where it is of one alone
+    #[arg(long, value_name = "FILE")]
+    imported: Option<PathBuf>,
     /// Show where engines spend their time differently, this many parts each [default: 10]
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10")]
     layers: Option<usize>,
@@ -64,6 +68,7 @@ pub struct Args {
 }
 
 pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+    let figures = imported::read(args.imported.as_deref())?;
     let named: Vec<String> = args.baseline.iter().chain(&args.reports).cloned().collect();
     let lock = args.baseline_lock.as_deref().map(lock_of).transpose()?;
     let of_farm = lock.is_some() || args.baseline_tag.is_some();
@@ -98,11 +103,16 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         }
         None => {
             let scheme = if args.baseline.is_some() { Scheme::Baseline } else { Scheme::Groups };
-            let compared = compare::compare_among(&found, &own, scheme);
+            let compared = match found.as_slice() {
+                [only] if !figures.is_empty() => compare::alone(only),
+                reports => compare::compare_among(reports, &own, scheme),
+            };
             (found, compared)
         }
     };
     let comparison = comparison.map_err(|error| Failure::usage(error.to_string()))?;
+    imported::some_fit(&figures, &found)?;
+    let comparison = comparison.with_imported(&found, &figures);
     let comparison = if args.layers.is_some() { comparison.with_layers(&found) } else { comparison };
     let text = tables::comparison::render(&comparison, args.layers.unwrap_or_default());
     if args.gate.is_empty() {

@@ -8,6 +8,7 @@ mod compatible;
 mod deliver;
 mod locked;
 mod newest;
+mod stand_in;
 
 use crate::{
     context::Context,
@@ -53,6 +54,11 @@ pub struct Args {
     /// Read engines that are here already, instead of trusting that nobody touched them since they were fetched
     #[arg(long)]
     verify: bool,
+    /// Where nothing was built for a device kind that is named, nor measured there, take the engine of one that this file shows
+    /// to be interchangeable with it: what `planforge matrix -o FILE.json` wrote of three models and more. Said, and written
+    /// to engines.lock
+    #[arg(long, value_name = "FILE.json")]
+    classes: Option<PathBuf>,
     /// Say of every engine that was considered why it was taken or not
     #[arg(long)]
     explain: bool,

@@ -36,6 +36,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         sku: args.sku,
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
         limit: u32::MAX,
+        brief_reports: true,
         ..Default::default()
     };
     let page = Farm::with(context, Need::Answers, async |farm| lists::page_of_engines(farm, request.clone()).await);

@@ -7,7 +7,7 @@ use crate::{
     context::Context,
     failure::Failure,
     farm::{Farm, Need},
-    plans, portability,
+    imported, plans, portability,
     reports::{self, Found},
     tables,
 };
@@ -37,6 +37,10 @@ pub struct Args {
     /// With --request: the backend that the others are held against; onnxruntime where the request has engines of it
     #[arg(long, value_name = "BACKEND", requires = "request")]
     baseline: Option<String>,
+    /// With --request: figures that were measured elsewhere as baselines too, marked and not judged: JSON or CSV with name,
+    /// device, precision, batch, median_ms and source, and model where it is of one alone
+    #[arg(long, value_name = "FILE", requires = "request")]
+    imported: Option<PathBuf>,
     /// Every measurement, newest first; only the newest by default, but all that a file holds
     #[arg(long)]
     all: bool,
@@ -65,6 +69,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     if let Some(told) = story::run(context, &args.story, format, args.output.as_deref()).await {
         return told;
     }
+    let figures = imported::read(args.imported.as_deref())?;
     let (found, own) = if let Some(id) = &args.request {
         Farm::with(context, Need::Answers, async |farm| {
             let found = reports::of_request(context, farm, id, false).await?;
@@ -98,7 +103,8 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let artifacts: Vec<Vec<ArtifactView>> =
         found.iter().map(|found| found.artifacts.iter().cloned().map(Into::into).collect()).collect();
     let reports: Vec<_> = found.into_iter().map(|found| found.report).collect();
-    let sweep = args.request.is_some().then(|| Sweep::of(&reports, baseline(&args, &reports).as_deref()));
+    imported::some_fit(&figures, &reports)?;
+    let sweep = args.request.is_some().then(|| Sweep::with(&reports, baseline(&args, &reports).as_deref(), &figures));
     let mut object = serde_json::json!({
         "reports": reports, "artifacts": artifacts, "portability": cells, "bounds": bounds, "advice": advice,
     });

@@ -112,6 +112,9 @@ fn again(job: &v1::Job) -> Result<v1::SubmitRequest, Failure> {
         Failure::new(ErrorCode::Internal, format!("the coordinator names no model of job {}", job.id))
     })?;
     let measures = job.kind() == v1::JobKind::Benchmark;
+    // A canary is one once more, so that what needs it waits for its gate as before.
+    let canary = (!job.canary_plan.is_empty())
+        .then(|| v1::Canary { plan_digest: job.canary_plan.clone(), slower_percent: job.canary_slower_percent });
     // What failed for good is remembered and would be the answer; anything else is merged with whoever asks for the same.
     let remembered = job.failure.as_ref().is_some_and(|failure| failure.class() == v1::FailureClass::Model);
     Ok(v1::SubmitRequest {
@@ -132,6 +135,9 @@ fn again(job: &v1::Job) -> Result<v1::SubmitRequest, Failure> {
         plan_digest: if measures { job.plan_digest.clone() } else { String::new() },
         builds: job.builds,
         measure: job.measure.clone(),
+        no_fallback: job.no_fallback,
+        tags: job.tags.clone(),
+        canary,
         ..Default::default()
     })
 }
@@ -163,5 +169,16 @@ mod tests {
         benchmark.plan_digest = "ab".into();
         let benchmark = again(&benchmark).unwrap();
         assert!(!benchmark.force && benchmark.models.is_empty() && benchmark.plan_digest == "ab");
+    }
+
+    #[test]
+    fn a_canary_is_one_again() {
+        let mut canary = failed(v1::FailureClass::Unstable);
+        (canary.canary_plan, canary.canary_slower_percent) = ("ab".into(), 3.0);
+        canary.tags = vec!["refresh".into()];
+        let again = again(&canary).unwrap();
+        assert_eq!(again.canary, Some(v1::Canary { plan_digest: "ab".into(), slower_percent: 3.0 }));
+        assert_eq!(again.tags, ["refresh"], "the schedule finds it as it found the first");
+        assert_eq!(super::again(&failed(v1::FailureClass::Infrastructure)).unwrap().canary, None);
     }
 }

@@ -159,6 +159,7 @@ async fn from_template(
     if request.toolchains.is_empty() && !job.toolchain_constraint.is_empty() {
         request.toolchains.push(job.toolchain_constraint);
     }
+    request.no_fallback |= job.no_fallback;
     if request.project.is_empty() {
         request.project = job.project;
     }
@@ -166,7 +167,7 @@ async fn from_template(
     if attached.eval.is_none() {
         request.eval_digest = job.eval_digest;
     }
-    request.builds = args.request.extra.builds.unwrap_or(job.builds);
+    request.builds = args.request.builds()?.unwrap_or(job.builds);
     request.measure = request.measure.or(job.measure);
     Ok(request)
 }
@@ -236,6 +237,7 @@ async fn submit(
     let ids: Vec<_> = reply.jobs.iter().map(|job| job.id.clone()).collect();
     let Some(patience) = wait else {
         context.printer.data(&told.table(&reply.jobs))?;
+        wait::tell_tried(context.printer, &reply.jobs);
         context.printer.note(&format!("follow with: planforge watch {}", ids.join(" ")));
         return context.printer.object(&told.object(&reply.request_id, reply.jobs));
     };

@@ -80,7 +80,8 @@ impl Sync<'_> {
         }
         let wanted: Vec<Wanted> = before.rows.iter().filter_map(|row| self.wanted(row, &inputs)).collect();
         let mut built = self.build(wanted, &mut inputs).await?;
-        let new = self.lock(&before, &mut built)?;
+        let mut new = self.lock(&before, &mut built)?;
+        new.keep_standing(&old);
         let changed = if self.args.frozen { false } else { self.project.write_lock(&new)? };
         let mut after = self.survey(&new, &inputs).await?;
         for row in &mut after.rows {

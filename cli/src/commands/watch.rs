@@ -40,7 +40,9 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
 
 /// Watches over as many connections as that takes. Of this machine's own farm the host may end: the next one goes on.
 async fn watch(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
-    let mut watched = Watched { context, named: !args.ids.is_empty(), after: args.since, shown: BTreeMap::new() };
+    let ids = args.ids.clone();
+    let mut watched =
+        Watched { context, named: !ids.is_empty(), ids, ended: Vec::new(), after: args.since, shown: BTreeMap::new() };
     let mut away = Away::default();
     let mut began = false;
     loop {
@@ -48,7 +50,7 @@ async fn watch(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
         let result = match Farm::open(context, Need::Work).await {
             Ok(farm) => {
                 began = true;
-                let followed = watched.follow(&farm, &args.ids).await;
+                let followed = watched.follow(&farm).await;
                 farm.close(context.printer).await;
                 followed
             }
@@ -71,6 +73,10 @@ async fn watch(context: &Context<'_>, args: &Args) -> Result<(), Failure> {
 /// What was seen so far.
 struct Watched<'a> {
     context: &'a Context<'a>,
+    /// Jobs that are followed now, none: all.
+    ids: Vec<String>,
+    /// Jobs that were followed to their end.
+    ended: Vec<v1::Job>,
     /// Ends with the jobs that were named.
     named: bool,
     /// Every event up to this one was shown; `None`: not known yet where to begin.
@@ -81,7 +87,16 @@ struct Watched<'a> {
 
 impl Watched<'_> {
     /// Shows what one connection brings. Ends well only when the named jobs have ended.
-    async fn follow(&mut self, farm: &Farm, ids: &[String]) -> Result<(), Failure> {
+    async fn follow(&mut self, farm: &Farm) -> Result<(), Failure> {
+        loop {
+            self.follow_once(farm).await?;
+            if self.end(farm).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn follow_once(&mut self, farm: &Farm) -> Result<(), Failure> {
         let after = match self.after {
             Some(after) => after,
             None if self.named => 0,
@@ -94,7 +109,7 @@ impl Watched<'_> {
         };
         self.after = Some(after);
         let request = v1::WatchJobsRequest {
-            ids: ids.to_vec(),
+            ids: self.ids.clone(),
             after_event: after,
             project: self.context.settings.get(Key::Project).unwrap_or_default().into(),
             until_ended: self.named,
@@ -106,23 +121,32 @@ impl Watched<'_> {
             self.after = seen.iter().copied().min();
             self.show(event)?;
         }
-        self.end(farm, ids).await
+        Ok(())
     }
 
-    /// The streams have ended: with the jobs, or with the coordinator.
-    async fn end(&self, farm: &Farm, ids: &[String]) -> Result<(), Failure> {
+    /// The streams have ended: with the coordinator, or with the jobs. Whether all is over; else others took the places of
+    /// some, which are followed next.
+    async fn end(&mut self, farm: &Farm) -> Result<bool, Failure> {
         if !self.named {
             return Err(ended());
         }
-        let mut jobs = Vec::with_capacity(ids.len());
-        for id in ids {
+        let mut jobs = Vec::with_capacity(self.ids.len());
+        for id in &self.ids {
             let request = v1::GetJobRequest { id: id.clone() };
             jobs.push(farm.rpc().get_job(request).await.map_err(|e| farm.error(e))?.into_inner());
         }
         if jobs.iter().any(|job| !view::is_ended(job.state())) {
             return Err(ended());
         }
-        if wait::tell_failures(self.context.printer, &jobs) { Ok(()) } else { Err(Failure::jobs_failed()) }
+        let (replaced, ended): (Vec<v1::Job>, _) = jobs.into_iter().partition(|job| !job.fallback.is_empty());
+        self.ended.extend(ended);
+        if !replaced.is_empty() {
+            self.ids = replaced.into_iter().map(|job| job.fallback).collect();
+            // They began before the others ended.
+            self.after = Some(0);
+            return Ok(false);
+        }
+        if wait::tell_failures(self.context.printer, &self.ended) { Ok(true) } else { Err(Failure::jobs_failed()) }
     }
 
     fn show(&mut self, event: v1::JobEvent) -> Result<(), Failure> {

@@ -137,6 +137,13 @@ impl Survey {
             let mut judged = None;
             if let Some(locked) = &locked {
                 let found = &engines[&locked.plan];
+                if let (Ok(engine), Some((newest, _))) = (found, &seen.newest)
+                    && newest.backend != locked.toolchain.backend
+                    && refused_before(farm, engine, newest).await?
+                {
+                    let same = locked.toolchain.backend.parse().unwrap_or_default();
+                    seen.newest = fleet.resolve(&cell.id.sku, &same, &cell.spec);
+                }
                 seen.plan = Some(match found {
                     Ok(_) => Held::Yes,
                     Err(why) if locked.farm != here => Held::No(format!("{why}; it was locked at {}", locked.farm)),
@@ -153,6 +160,18 @@ impl Survey {
         }
         Ok(Self { rows, undeclared })
     }
+}
+
+/// Whether a toolchain refused the model before the engine's own was asked, as far as its job is kept.
+async fn refused_before(farm: &Farm, engine: &v1::Engine, toolchain: &Toolchain) -> Result<bool, Failure> {
+    let job = match farm.rpc().get_job(v1::GetJobRequest { id: engine.job.clone() }).await.map_err(|e| farm.error(e)) {
+        Ok(job) => job.into_inner(),
+        Err(failure) if failure.name == ErrorCode::NotFound.name() => return Ok(false),
+        Err(failure) => return Err(failure),
+    };
+    let refused =
+        |one: &v1::Tried| serde_json::from_str::<Toolchain>(&one.toolchain_json).ok().as_ref() == Some(toolchain);
+    Ok(job.tried.iter().any(refused))
 }
 
 /// What the gate says of an engine and the one whose place it took.

@@ -84,7 +84,7 @@ fn build(context: &Context<'_>, device: &DiscoveredDevice, toolchain: &Toolchain
     let mut listen = |event: WorkEvent| match event {
         WorkEvent::Progress { phase, detail, .. } => spinner.say(&format!("self-test: {phase} {detail}")),
         WorkEvent::Done { report: path, .. } => report = reports::of_worker(&path),
-        WorkEvent::Failed { class, message, hint } => {
+        WorkEvent::Failed { class, message, hint, .. } => {
             report = Err(BackendError::new(class, message).with_hint(hint).into());
         }
         WorkEvent::Built { .. }

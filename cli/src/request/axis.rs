@@ -2,14 +2,20 @@
 
 use super::{parse_hardware, parse_precision, parse_switch};
 use crate::failure::Failure;
-use planforge_types::{BuildSpec, OptimizationProfile, Precision, spec::OptimizationLevel};
+use planforge_types::{
+    BuildSpec, OptimizationProfile, Precision, Sku,
+    order::{BUILDS_MAX, STREAMS_MAX},
+    spec::OptimizationLevel,
+};
 use std::collections::HashSet;
 
 /// Specs that one request may come to; the coordinator bounds jobs.
 const SPECS_MAX: usize = 4096;
 
-/// What a spec can be swept over. Device kinds and toolchains are swept by naming several, batches and streams of one
-/// engine by `--sweep-batch` and `--sweep-streams`.
+/// What can be swept. Device kinds and toolchains are swept by naming several, batches of one engine by `--sweep-batch`.
+///
+/// Most axes make engines of their own. What one engine is measured at (streams), what one job makes (builds) and what every
+/// measurement has both ways (CUDA graphs) are axes of the same engines: nothing is built twice for them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Axis {
     Precision(Vec<Precision>),
@@ -20,12 +26,26 @@ pub enum Axis {
     VersionCompatible(Vec<bool>),
     /// Sizes of the first dimension of every input that `--shapes` names.
     Batch(Vec<u64>),
+    /// Shapes as `--shapes` names them, of their usual size alone, or both.
+    Shapes(Vec<Shapes>),
+    /// Of so many builds the fastest is kept.
+    Builds(Vec<u32>),
+    /// Parallel streams; on a processor instances on cores of their own.
+    Streams(Vec<u32>),
+    CudaGraph(Vec<bool>),
     /// A backend's option.
     Option(String, Vec<String>),
 }
 
+/// What an engine takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shapes {
+    Static,
+    Dynamic,
+}
+
 const NAMES: &str = "precision, threads, workspace (MiB), level, hardware-compatibility, version-compatible, batch (with \
-                     --shapes), or option.NAME";
+                     --shapes), shapes (static, dynamic), builds, streams, cuda-graph, or option.NAME";
 
 impl Axis {
     /// Reads `threads=1,2,4`.
@@ -47,6 +67,10 @@ impl Axis {
             "hardware-compatibility" => each(&values, parse_hardware).map(Self::HardwareCompatibility),
             "version-compatible" => each(&values, parse_switch).map(Self::VersionCompatible),
             "batch" => each(&values, |text| number(text, 1, 1 << 20)).map(Self::Batch),
+            "shapes" => each(&values, parse_shapes).map(Self::Shapes),
+            "builds" => each(&values, |text| number(text, 1, BUILDS_MAX.into())).map(Self::Builds),
+            "streams" => each(&values, |text| number(text, 1, STREAMS_MAX.into())).map(Self::Streams),
+            "cuda-graph" => each(&values, parse_switch).map(Self::CudaGraph),
             _ => match name.strip_prefix("option.").filter(|name| !name.is_empty()) {
                 Some(option) => {
                     each(&values, |text| Ok(text.to_owned())).map(|all| Self::Option(option.to_owned(), all))
@@ -65,6 +89,10 @@ impl Axis {
             Self::HardwareCompatibility(_) => "hardware-compatibility".into(),
             Self::VersionCompatible(_) => "version-compatible".into(),
             Self::Batch(_) => "batch".into(),
+            Self::Shapes(_) => "shapes".into(),
+            Self::Builds(_) => "builds".into(),
+            Self::Streams(_) => "streams".into(),
+            Self::CudaGraph(_) => "cuda-graph".into(),
             Self::Option(name, _) => format!("option.{name}"),
         }
     }
@@ -92,6 +120,17 @@ impl Axis {
             Self::Option(name, all) => {
                 all.iter().map(|one| with(&|spec| drop(spec.options.insert(name.clone(), one.clone())))).collect()
             }
+            Self::Builds(_) | Self::Streams(_) | Self::CudaGraph(_) => vec![spec.clone()],
+            Self::Shapes(all) => {
+                if !spec.varies() {
+                    return Err(Failure::usage("--sweep shapes has no shapes that vary")
+                        .hint("add --shapes with a range, such as --shapes images:1..8..32x3x224x224"));
+                }
+                let usual = |spec: &mut BuildSpec| {
+                    spec.profiles = spec.profiles.iter().map(|profile| profile.fixed(|range| range.opt)).collect();
+                };
+                all.iter().map(|one| if *one == Shapes::Static { with(&usual) } else { with(&|_| ()) }).collect()
+            }
             Self::Batch(all) => {
                 let has_batch = |profile: &OptimizationProfile| profile.inputs.values().any(|dims| !dims.is_empty());
                 if spec.profiles.is_empty() || !spec.profiles.iter().all(has_batch) {
@@ -109,6 +148,47 @@ impl Axis {
             }
         })
     }
+}
+
+fn parse_shapes(text: &str) -> Result<Shapes, String> {
+    match text {
+        "static" => Ok(Shapes::Static),
+        "dynamic" => Ok(Shapes::Dynamic),
+        _ => Err(format!("'{text}' is neither static nor dynamic")),
+    }
+}
+
+/// How often each engine is built: as often as the largest value asks, for the first few builds say what fewer had given;
+/// `None` where no axis says.
+///
+/// # Errors
+/// When `--builds` says something else.
+pub fn builds(asked: Option<u32>, axes: &[Axis]) -> Result<Option<u32>, Failure> {
+    let swept = axes.iter().find_map(|axis| if let Axis::Builds(all) = axis { all.iter().max() } else { None });
+    match (asked, swept) {
+        (Some(_), Some(_)) => Err(Failure::usage("--builds and --sweep builds both say how often to build")
+            .hint("leave one of them out: --sweep builds=1,2,4 builds four times")),
+        (asked, swept) => Ok(asked.or(swept.copied())),
+    }
+}
+
+/// Streams that axes ask to be measured.
+pub fn streams(axes: &[Axis]) -> impl Iterator<Item = u32> {
+    axes.iter().filter_map(|axis| if let Axis::Streams(all) = axis { Some(all) } else { None }).flatten().copied()
+}
+
+/// Refuses what devices of `skus` have none of; where nobody named any, the farm's devices decide.
+///
+/// # Errors
+/// For CUDA graphs on processors.
+pub fn suit(axes: &[Axis], skus: &[String]) -> Result<(), Failure> {
+    let is_cpu = |sku: &String| sku.parse::<Sku>().is_ok_and(|sku| sku.is_cpu());
+    let graphs = axes.iter().any(|axis| matches!(axis, Axis::CudaGraph(_)));
+    if graphs && !skus.is_empty() && skus.iter().all(is_cpu) {
+        return Err(Failure::usage(format!("{} has no CUDA graphs to sweep", skus.join(", ")))
+            .hint("leave --sweep cuda-graph out, or name an NVIDIA device with --sku"));
+    }
+    Ok(())
 }
 
 fn each<T: PartialEq>(texts: &[&str], parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
@@ -192,6 +272,33 @@ mod tests {
     }
 
     #[test]
+    fn shapes_are_built_as_they_vary_and_of_their_usual_size() {
+        let profile = planforge_fleet::shapes::parse("x:1..4..8x3x8x8").unwrap();
+        let spec = BuildSpec { profiles: vec![profile], ..BuildSpec::default() };
+        let all = combinations(vec![spec.clone()], &axes(&["shapes=static,dynamic"])).unwrap();
+        let told: Vec<String> = all.iter().map(|spec| spec.profiles[0].to_string()).collect();
+        assert_eq!(told, ["x:4x3x8x8", "x:1..4..8x3x8x8"]);
+        let with_batches = combinations(vec![spec], &axes(&["shapes=static,dynamic", "batch=1,8"])).unwrap();
+        assert_eq!(with_batches.len(), 2, "of one batch there is nothing left to vary");
+        let failure = combinations(vec![BuildSpec::default()], &axes(&["shapes=static"])).unwrap_err();
+        assert!(failure.hint.contains("--shapes with a range"), "{failure}");
+    }
+
+    #[test]
+    fn builds_and_streams_are_axes_of_the_same_engines() {
+        let swept = axes(&["builds=1,4,2", "streams=4,1", "cuda-graph=on,off"]);
+        assert_eq!(combinations(vec![BuildSpec::default()], &swept).unwrap(), [BuildSpec::default()]);
+        assert_eq!((builds(None, &swept).unwrap(), builds(Some(3), &[]).unwrap()), (Some(4), Some(3)));
+        assert_eq!(builds(None, &[]).unwrap(), None);
+        assert!(builds(Some(3), &swept).unwrap_err().to_string().contains("both say how often"));
+        assert_eq!(streams(&swept).collect::<Vec<_>>(), [4, 1]);
+        let skus = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert!(suit(&swept, &skus(&["cpu-x86-64-v3"])).unwrap_err().to_string().contains("no CUDA graphs"));
+        assert!(suit(&swept, &skus(&["cpu-x86-64-v3", "t4"])).is_ok() && suit(&swept, &[]).is_ok());
+        assert!(suit(&axes(&["streams=2"]), &skus(&["cpu-x86-64-v3"])).is_ok());
+    }
+
+    #[test]
     fn nonsense_is_named() {
         for (text, why) in [
             ("threads", "no axis with values"),
@@ -200,6 +307,10 @@ mod tests {
             ("threads=1,,2", "an empty value"),
             ("precision=fp33", "is not a precision"),
             ("option.=1", "is no axis"),
+            ("builds=33", "'33' is no number from 1 to 32"),
+            ("streams=0", "'0' is no number from 1 to 64"),
+            ("shapes=open", "'open' is neither static nor dynamic"),
+            ("cuda-graph=maybe", "neither on nor off"),
         ] {
             let told = Axis::parse(text).unwrap_err();
             assert!(told.contains(why), "{text}: {told}");

@@ -61,7 +61,13 @@ impl Beside {
 impl MeasureArgs {
     /// What is asked for, in the one form it travels in.
     pub fn ask(&self) -> Result<MeasureAsk, Failure> {
-        let (streams, batches) = (in_order(self.sweep_streams.clone()), in_order(self.sweep_batch.clone()));
+        self.ask_with([])
+    }
+
+    /// The same, with these streams too.
+    pub fn ask_with(&self, streams: impl IntoIterator<Item = u32>) -> Result<MeasureAsk, Failure> {
+        let streams = in_order(self.sweep_streams.iter().copied().chain(streams).collect());
+        let batches = in_order(self.sweep_batch.clone());
         let (warm_up_ms, min_windows) = (self.warm_up_ms.unwrap_or(0), self.min_windows.unwrap_or(0));
         let (inputs, time_inputs) = (self.inputs.as_deref().map(digest_of).transpose()?, self.time_inputs);
         let beside = |Beside { name, module }: &Beside| {

@@ -40,6 +40,9 @@ pub struct RequestArgs {
     /// Toolchain, such as native or 'tensorrt>=10.3,<11'; repeat for several engines
     #[arg(long, value_name = "CONSTRAINT")]
     pub toolchain: Vec<ToolchainConstraint>,
+    /// Where no toolchain is named and the best one cannot build a model, do not ask the device's other ones
+    #[arg(long)]
+    pub no_fallback: bool,
     /// Build with this toolchain too, such as onnxruntime, as a baseline to compare with
     #[arg(long, value_name = "CONSTRAINT")]
     pub baseline: Option<ToolchainConstraint>,
@@ -70,7 +73,8 @@ pub struct RequestArgs {
     #[arg(long)]
     pub strict: bool,
     /// One engine for every combination of values: precision, threads, workspace, level, hardware-compatibility,
-    /// version-compatible, batch (with --shapes) or option.NAME; repeat for several axes
+    /// version-compatible, batch (with --shapes), shapes (static, dynamic) or option.NAME; of the same engines also builds,
+    /// streams and cuda-graph; repeat for several axes
     #[arg(long, value_name = "AXIS=V,V,...", value_parser = Axis::parse)]
     pub sweep: Vec<Axis>,
     /// Build spec as JSON, which other flags override; repeat for several engines
@@ -162,6 +166,16 @@ impl RequestArgs {
         let skus = listed.iter().map(|text| text.parse::<Sku>()).collect::<Result<Vec<_>, _>>();
         let skus = skus.map_err(|e| Failure::usage(format!("the setting 'skus': {e}")))?;
         Ok(unique(skus.iter().map(ToString::to_string)))
+    }
+
+    /// How often each engine is built, where somebody says.
+    pub fn builds(&self) -> Result<Option<u32>, Failure> {
+        axis::builds(self.extra.builds, &self.sweep)
+    }
+
+    /// What is measured beside the usual.
+    fn measure(&self) -> Result<Option<v1::MeasureAsk>, Failure> {
+        Ok(extras::ask_out(&self.extra.measure.ask_with(axis::streams(&self.sweep))?))
     }
 
     /// Toolchain constraints as they travel; none: whatever is best.
@@ -273,6 +287,7 @@ pub fn assemble(
     base: &BuildSpec,
     attached: &Attached,
 ) -> Result<v1::SubmitRequest, Failure> {
+    axis::suit(&args.sweep, &skus)?;
     let specs: Vec<BuildSpec> = args.specs(base)?.iter().map(|spec| attached.onto(spec)).collect();
     Ok(v1::SubmitRequest {
         idempotency_key: ulid::Ulid::generate().to_string(),
@@ -286,10 +301,11 @@ pub fn assemble(
         force: args.force,
         refresh_disturbed: args.refresh_disturbed,
         allow_inaccurate: args.allow_inaccurate,
+        no_fallback: args.no_fallback,
         kind: v1::JobKind::Build.into(),
         eval_digest: attached.eval.map(|eval| eval.to_string()).unwrap_or_default(),
-        builds: args.extra.builds.unwrap_or(1),
-        measure: extras::ask_out(&args.extra.measure.ask()?),
+        builds: args.builds()?.unwrap_or(1),
+        measure: args.measure()?,
         ..Default::default()
     })
 }

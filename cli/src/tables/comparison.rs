@@ -39,6 +39,9 @@ pub fn render(comparison: &Comparison, most: usize) -> String {
         let line = format!("{} built for {built_for}, measured on {measured_on}: loss: {words}", row + 1);
         text.push_str(&format!("{}\n", shown::line(&line)));
     }
+    for beside in &comparison.imported {
+        text.push_str(&format!("{}\n", shown::line(&beside.words())));
+    }
     for difference in &comparison.layers {
         text.push_str(&layers(difference, most));
     }

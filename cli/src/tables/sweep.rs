@@ -58,7 +58,7 @@ fn speed_ups(all: &[SpeedUp], reports: &[Report]) -> String {
             times(one.times),
             times(one.times_low),
             times(one.times_high),
-            one.verdict.words().to_owned(),
+            one.verdict_words().to_owned(),
         ]);
     }
     super::render(rows, &[0, 4, 5, 6])

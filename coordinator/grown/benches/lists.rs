@@ -14,6 +14,7 @@ use planforge_coordinator::{
     blobs::BlobStore as _,
     farm::Farm,
     server::{Coordinator, CoordinatorConfig},
+    store::CoverageFilter,
 };
 use planforge_grown::{Size, Trouble, grow, model_file};
 use planforge_proto::v1;
@@ -306,7 +307,7 @@ fn lists_of_history(farm: &Farm) -> impl Iterator<Item = Call> {
 }
 
 /// Counts and submissions.
-fn others(farm: &Farm, model: v1::Model) -> Result<[Call; 4], Trouble> {
+fn others(farm: &Farm, model: v1::Model) -> Result<[Call; 5], Trouble> {
     // Other specs than in earlier runs, and than those of the farm's queue: they end where these begin.
     let first = 5_000_000 + SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() % 10_000_000;
     let submission = |name, force| {
@@ -324,7 +325,13 @@ fn others(farm: &Farm, model: v1::Model) -> Result<[Call; 4], Trouble> {
         })
     };
     let counts = |farm: Farm| async move { Ok(farm.live_counts(&Actor::local()).await.map(drop)?) };
+    let coverage = |farm: Farm| async move {
+        let (actor, any) = (Actor::local(), CoverageFilter::default());
+        let models = farm.covered_models(&actor, &any, 0, 60).await?;
+        Ok(farm.coverage(&actor, &any, models.names, false).await.map(drop)?)
+    };
     Ok([
+        call("coverage of 60 models", farm, coverage),
         call("live counts", farm, counts),
         call("metrics", farm, |farm| async move { Ok(farm.stats().await.map(drop)?) }),
         submission("submission", false),

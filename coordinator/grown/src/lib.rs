@@ -39,6 +39,10 @@ const ID_CHARACTERS: usize = 12;
 const JOBS_OF_REQUEST: usize = 8;
 /// Jobs of one transaction.
 const JOBS_AT_ONCE: usize = 1_000;
+/// The same where reports are as long as usual.
+const BUILDS_AT_ONCE: usize = 200;
+/// The model of [`grow_builds`].
+pub const HISTORY_MODEL: &str = "net.onnx";
 /// How long ago the first job was submitted, and over which time the queue grew.
 const HISTORY_MS: u64 = 2 * 365 * 24 * 60 * 60 * 1_000;
 const QUEUE_MS: u64 = 6 * 60 * 60 * 1_000;
@@ -91,6 +95,34 @@ pub async fn grow(folder: &Path, size: Size, now_ms: u64, progress: impl Fn(&Gro
     }
     store.close().await?;
     Ok(farm.grown)
+}
+
+/// Fills a data folder that holds nothing yet with builds of one model, whose weights are others each time, for one device
+/// kind by one spec; `document` is the report of each.
+///
+/// # Errors
+/// When the folder takes no writes.
+pub async fn grow_builds(
+    folder: &Path,
+    count: usize,
+    now_ms: u64,
+    document: impl Fn(usize) -> String,
+) -> Result<(), Trouble> {
+    let store = SqliteStore::open(&folder.join("farm.db")).await?;
+    let epoch = store.acquire("grown", now_ms).await?;
+    let size = Size { waiting: 0, finished: count, plan_bytes: None };
+    let mut farm = Farm::new(size, now_ms);
+    store.commit(epoch, farm.agents()?).await?;
+    for first in (0..count).step_by(BUILDS_AT_ONCE) {
+        let mut changes = Vec::new();
+        for number in first..(first + BUILDS_AT_ONCE).min(count) {
+            farm.build(number, document(number), &mut changes)?;
+        }
+        farm.files.clear();
+        store.commit(epoch, changes).await?;
+    }
+    store.close().await?;
+    Ok(())
 }
 
 /// An agent that is away, with one device.
@@ -219,6 +251,29 @@ impl Farm {
         Ok(())
     }
 
+    /// One of many builds of a model by its name.
+    fn build(&mut self, number: usize, document: String, changes: &mut Vec<Change>) -> Result<(), Trouble> {
+        let at_ms = self.now_ms - HISTORY_MS + number as u64 * HISTORY_MS / self.size.finished.max(1) as u64;
+        let digest = Digest::of(format!("weights {number}").as_bytes());
+        let file = ModelFile { name: HISTORY_MODEL.into(), digest, size_bytes: 1 };
+        let model =
+            Model { digest, graph_digest: None, structure_digest: None, name: HISTORY_MODEL.into(), files: vec![file] };
+        let (sku, spec): (Sku, _) = (SKUS[0].parse()?, BuildSpec::default());
+        let id: JobId = Digest::of(format!("build {number}").as_bytes()).to_string()[..ID_CHARACTERS].into();
+        let want = self.want(number, &id, PROJECTS[0], at_ms, changes);
+        let key = EngineKey::new(&model.digest, &sku, &toolchain(), &spec);
+        let mut job = Job {
+            key: Some(key),
+            toolchain: Some(toolchain()),
+            ..Job::queued(id.clone(), model, sku, spec, want, at_ms)
+        };
+        (job.state, job.accurate, job.ended_ms) = (JobState::Succeeded, true, at_ms + 1);
+        changes.push(Change::JobProject { project: PROJECTS[0].into(), job: id, created_ms: at_ms });
+        self.measured(&mut job, number, document, false, changes);
+        changes.push(Change::Job(Arc::new(job)));
+        Ok(())
+    }
+
     /// The interest of the request that the job is of; a new one every few jobs.
     fn want(&mut self, number: usize, id: &JobId, project: &str, at_ms: u64, changes: &mut Vec<Change>) -> Want {
         let mut request = self.request.take().unwrap_or_else(|| RequestRecord {
@@ -238,6 +293,7 @@ impl Farm {
             actor: request.actor.clone(),
             priority: 0,
             tags,
+            no_fallback: false,
         };
         if request.jobs.len() == JOBS_OF_REQUEST {
             changes.push(Change::Request(request));
@@ -313,16 +369,21 @@ impl Farm {
     }
 
     fn engine(&mut self, job: &mut Job, number: usize, took_ms: u64, changes: &mut Vec<Change>) {
-        let mut plan_bytes = format!("plan {number}").into_bytes();
-        plan_bytes.resize(plan_bytes.len().max(self.size.plan_bytes.unwrap_or_default()), b' ');
-        let plan =
-            PlanRef { digest: Digest::of(&plan_bytes), size_bytes: plan_bytes.len() as u64, card: None, builds: 1 };
-        let (Some(key), project) = (job.key, job.project().to_owned()) else { return };
         let document = format!(
             r#"{{"accurate":true,"simulated":true,"job":"{}","build_ms":{took_ms},"latency_ms":{{"median":{:.4}}}}}"#,
             job.id,
             took_ms as f64 / 10_000.0
         );
+        self.measured(job, number, document, true, changes);
+    }
+
+    /// The engine that a job built, with its report.
+    fn measured(&mut self, job: &mut Job, number: usize, document: String, simulated: bool, changes: &mut Vec<Change>) {
+        let mut plan_bytes = format!("plan {number}").into_bytes();
+        plan_bytes.resize(plan_bytes.len().max(self.size.plan_bytes.unwrap_or_default()), b' ');
+        let plan =
+            PlanRef { digest: Digest::of(&plan_bytes), size_bytes: plan_bytes.len() as u64, card: None, builds: 1 };
+        let (Some(key), project) = (job.key, job.project().to_owned()) else { return };
         let report = Report {
             digest: Digest::of(document.as_bytes()),
             plan: plan.digest,
@@ -348,9 +409,9 @@ impl Farm {
             accurate: true,
             inputs: None,
             created_ms: job.ended_ms,
-            seq: self.grown.events,
+            seq: self.grown.events.max(number as u64),
             job: job.id.clone(),
-            simulated: true,
+            simulated,
             project: project.clone(),
         })));
         changes.push(Change::EngineProject { key, project });

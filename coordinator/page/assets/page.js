@@ -90,10 +90,22 @@
   // Updates come while somebody sees the page: all tabs of a browser share one stream where it has shared workers.
   function follow({ topic, state, worker, events }) {
     const live = document.getElementById("live");
+    let isOut = false;
     const say = (on) => {
+      isOut = false;
       const text = on ? "live" : "reconnecting";
       if (live.textContent !== text) live.textContent = text;
       live.className = "live " + (on ? "on" : "lost");
+    };
+    // Signed out: what somebody typed stays, and the way in opens beside it.
+    const out = () => {
+      isOut = true;
+      const link = document.createElement("a");
+      link.href = "/login?next=" + encodeURIComponent(topic);
+      link.target = "_blank";
+      link.textContent = "signed out: log in";
+      live.replaceChildren(link);
+      live.className = "live lost";
     };
     const update = (changes) => {
       state = changes.s;
@@ -102,19 +114,35 @@
     let watch;
     if (window.SharedWorker && !events) {
       const { port } = new SharedWorker(worker);
-      port.onmessage = ({ data }) => data.update ? update(data.update) : say(data.live);
+      port.onmessage = ({ data }) => data.update ? update(data.update) : data.isOut ? out() : say(data.live);
       watch = (seen) => port.postMessage(seen ? { topic, state } : null);
     } else {
-      let source;
+      let source, again;
       watch = (seen) => {
+        clearTimeout(again);
         if (source) source.close();
         if (!seen) return;
-        source = new EventSource((events || "/events?topic=" + encodeURIComponent(topic)) + "&state=" + state);
+        const mine = source =
+          new EventSource((events || "/events?topic=" + encodeURIComponent(topic)) + "&state=" + state);
         source.onopen = () => say(true);
-        source.onerror = () => say(false);
+        source.onerror = async () => {
+          say(false);
+          if (mine.readyState !== EventSource.CLOSED) return;
+          // Refused: by a coordinator that is not ready yet, for want of a log-in, or because the page is gone.
+          const answer = await fetch(location.href, { method: "HEAD" }).catch(() => null);
+          if (mine !== source) return;
+          if (answer && answer.status === 401) out();
+          else if (!answer || answer.status !== 404) again = setTimeout(() => watch(!document.hidden), 2000);
+        };
         source.addEventListener("update", (event) => update(JSON.parse(event.data)));
       };
     }
+    addEventListener("focus", () => { if (isOut) watch(true); });
+    document.addEventListener("submit", (event) => {
+      if (!isOut || event.target.method !== "post" || event.target.getAttribute("action") === "/logout") return;
+      event.preventDefault();
+      live.firstElementChild.focus();
+    });
     document.addEventListener("visibilitychange", () => watch(!document.hidden));
     addEventListener("pagehide", () => watch(false));
     addEventListener("pageshow", (event) => { if (event.persisted) watch(true); });

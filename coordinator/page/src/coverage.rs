@@ -8,26 +8,89 @@ use crate::{
 };
 use planforge_proto::v1;
 use planforge_report::disturbance;
+use planforge_types::{BuildSpec, Toolchain};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows and columns that are shown at once; there are more pages of rows, and more columns are folded.
 const ROWS_MAX: usize = 60;
 const COLUMNS_MAX: usize = 24;
+/// Cells of a page, which bound its bytes: where there are many columns it has fewer rows, but so many at least.
+const CELLS_MAX: usize = 400;
+const ROWS_MIN: usize = 10;
+/// A cell of a family of device kinds has about so many times the bytes of another.
+const FOLDED: usize = 3;
 /// A version of a model that is slower than the one before by more than this factor is called slower.
 const SLOWER: f64 = 1.05;
 
-/// What is known of engines, as far as it was read.
+/// What is known of the models of a page.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
+    /// Their cells are of these models alone, by the names of their engines where there are any.
     pub declarations: Vec<v1::Declaration>,
+    /// What engines call models that a declaration calls by a name of its own, by their digests.
+    pub names: BTreeMap<String, String>,
     /// Newest first.
-    pub engines: Vec<v1::Engine>,
-    pub live: Vec<v1::Job>,
+    pub engines: Vec<Built>,
     /// Newest first.
-    pub failed: Vec<v1::Job>,
-    /// There is more than was read: filters narrow it.
-    pub is_cut: bool,
+    pub live: Vec<Work>,
+    /// Newest first.
+    pub failed: Vec<Work>,
+}
+
+impl Known {
+    /// What the model of a declared cell is called here: a declaration has a name of its own for it, engines the name of
+    /// its file.
+    pub fn name_of<'a>(names: &'a BTreeMap<String, String>, cell: &'a v1::DeclaredCell) -> &'a str {
+        names.get(&cell.model_digest).unwrap_or(&cell.model)
+    }
+}
+
+/// The newest engine of a key.
+#[derive(Clone, Debug, Default)]
+pub struct Built {
+    pub model: String,
+    pub model_digest: String,
+    pub sku: String,
+    pub spec_json: String,
+    pub toolchain_json: String,
+    pub plan: String,
+    pub created_ms: u64,
+    pub median_ms: Option<f64>,
+    /// Every window that counts was.
+    pub disturbed: bool,
+    pub accurate: bool,
+    pub simulated: bool,
+}
+
+impl Built {
+    /// Whether the other was built by the same toolchain to the same spec, whichever version of this program wrote it.
+    fn is_like(&self, other: &Self) -> bool {
+        fn same<T: serde::de::DeserializeOwned + PartialEq>(left: &str, right: &str) -> bool {
+            let read = |json| serde_json::from_str::<T>(json).ok();
+            left == right || read(left).is_some_and(|left| Some(left) == read(right))
+        }
+        same::<Toolchain>(&self.toolchain_json, &other.toolchain_json)
+            && same::<BuildSpec>(&self.spec_json, &other.spec_json)
+    }
+}
+
+/// A job that lives, or one that failed.
+#[derive(Clone, Debug, Default)]
+pub struct Work {
+    pub id: String,
+    pub model: String,
+    pub sku: String,
+    /// The three that tell rows apart; empty where the model alone does.
+    pub spec_json: String,
+    pub toolchain_json: String,
+    pub constraint: String,
+    /// It is leased or running.
+    pub runs: bool,
+    /// 0 while it lives.
+    pub ended_ms: u64,
+    /// What it does or how it failed.
+    pub why: String,
 }
 
 /// What rows are told apart by beside the model.
@@ -80,24 +143,21 @@ type Place = (String, String, String);
 
 /// Every model, what it is told apart by, and device kind of which something is known.
 pub fn slots(known: &Known, by: By) -> Vec<Slot> {
-    let told = |spec: &str, tools: String| match by {
+    let told = |spec: &str, tools: &dyn Fn() -> String| match by {
         By::Model => String::new(),
         By::Spec => spec_words(spec),
-        By::Toolchain => tools,
+        By::Toolchain => tools(),
     };
-    let place = |model: Option<&v1::Model>, spec: &str, tools: String, sku: &str| -> Place {
-        (model_name(model), told(spec, tools), sku.to_owned())
-    };
-    let mut engines: BTreeMap<Place, Vec<&v1::Engine>> = BTreeMap::new();
+    let mut engines: BTreeMap<Place, Vec<&Built>> = BTreeMap::new();
     for engine in &known.engines {
-        let tools = toolchain(&engine.toolchain_json, "");
-        engines.entry(place(engine.model.as_ref(), &engine.spec_json, tools, &engine.sku)).or_default().push(engine);
+        let by = told(&engine.spec_json, &|| toolchain(&engine.toolchain_json, ""));
+        engines.entry((engine.model.clone(), by, engine.sku.clone())).or_default().push(engine);
     }
-    let of_jobs = |jobs: &[v1::Job]| {
-        let mut found: BTreeMap<Place, v1::Job> = BTreeMap::new();
+    let of_jobs = |jobs: &[Work]| {
+        let mut found: BTreeMap<Place, Work> = BTreeMap::new();
         for job in jobs {
-            let tools = toolchain(&job.toolchain_json, &job.toolchain_constraint);
-            found.entry(place(job.model.as_ref(), &job.spec_json, tools, &job.sku)).or_insert_with(|| job.clone());
+            let by = told(&job.spec_json, &|| toolchain(&job.toolchain_json, &job.constraint));
+            found.entry((job.model.clone(), by, job.sku.clone())).or_insert_with(|| job.clone());
         }
         found
     };
@@ -108,13 +168,8 @@ pub fn slots(known: &Known, by: By) -> Vec<Slot> {
         for cell in &declaration.cells {
             let spec = declaration.specs.iter().find(|spec| spec.name == cell.spec);
             let (json, tools) = spec.map_or(("", ""), |spec| (spec.spec_json.as_str(), spec.toolchain.as_str()));
-            // A declaration calls a model by its name there; engines by the name of its file.
-            let engine = known
-                .engines
-                .iter()
-                .find(|engine| engine.model.as_ref().is_some_and(|model| model.digest == cell.model_digest));
-            let name = engine.map_or_else(|| cell.model.clone(), |engine| model_name(engine.model.as_ref()));
-            let place = (name, told(json, toolchain("", tools)), cell.sku.clone());
+            let by = told(json, &|| toolchain("", tools));
+            let place = (Known::name_of(&known.names, cell).to_owned(), by, cell.sku.clone());
             declared.entry(place).or_default().insert(&cell.model_digest);
         }
     }
@@ -129,38 +184,32 @@ pub fn slots(known: &Known, by: By) -> Vec<Slot> {
 
 fn slot(
     (model, by, sku): &Place,
-    built: &[&v1::Engine],
-    live: Option<&v1::Job>,
-    failed: Option<&v1::Job>,
+    built: &[&Built],
+    live: Option<&Work>,
+    failed: Option<&Work>,
     declared: Option<&BTreeSet<&str>>,
 ) -> Slot {
     let mut slot = Slot { model: model.clone(), by: by.clone(), sku: sku.clone(), accurate: true, ..Slot::default() };
     let newest = built.first();
     if let Some(engine) = newest {
-        let figures = figures_of(&engine.report_json);
-        slot.plan.clone_from(&engine.plan_digest);
-        slot.median_ms = figures.as_ref().and_then(|figures| figures.latency_ms.median);
-        slot.disturbed = figures.as_ref().is_some_and(is_marked);
+        slot.plan.clone_from(&engine.plan);
+        slot.median_ms = engine.median_ms;
+        slot.disturbed = engine.disturbed;
         slot.accurate = engine.accurate;
-        slot.simulated = engine.simulated || figures.as_ref().is_some_and(|figures| figures.simulated);
+        slot.simulated = engine.simulated;
         slot.state = match slot.median_ms {
             None => "unmeasured",
             Some(_) if slot.disturbed => "disturbed",
             Some(_) => "fresh",
         };
-        let digest = |engine: &v1::Engine| engine.model.as_ref().map(|model| model.digest.clone()).unwrap_or_default();
-        let before = built[1..].iter().find(|other| {
-            digest(other) != digest(engine)
-                && (&other.spec_json, &other.toolchain_json) == (&engine.spec_json, &engine.toolchain_json)
-        });
-        let then = before.and_then(|other| figures_of(&other.report_json)?.latency_ms.median);
-        if let (Some(now), Some(then)) = (slot.median_ms, then)
+        let before = built[1..].iter().find(|other| other.model_digest != engine.model_digest && other.is_like(engine));
+        if let (Some(now), Some(then)) = (slot.median_ms, before.and_then(|other| other.median_ms))
             && now > then * SLOWER
         {
             slot.state = "slower";
             slot.why = format!("{} before", format::milliseconds(then));
         }
-        if declared.is_some_and(|digests| !built.iter().any(|engine| digests.contains(digest(engine).as_str()))) {
+        if declared.is_some_and(|digests| !built.iter().any(|engine| digests.contains(engine.model_digest.as_str()))) {
             slot.state = "stale";
             slot.why = "the model changed since".into();
         }
@@ -173,22 +222,77 @@ fn slot(
     {
         slot.state = "failed";
         slot.job.clone_from(&job.id);
-        slot.why = job.failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default();
+        slot.why.clone_from(&job.why);
     }
     if let Some(job) = live {
-        let runs = matches!(job.state(), v1::JobState::Running | v1::JobState::Leased);
-        slot.state = if runs { "building" } else { "waiting" };
+        slot.state = if job.runs { "building" } else { "waiting" };
         slot.job.clone_from(&job.id);
-        slot.why.clone_from(&job.phase);
+        slot.why.clone_from(&job.why);
     }
     slot
+}
+
+/// Part of the models, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    pub names: Vec<String>,
+    /// The number of the first.
+    pub from: usize,
+    /// How many there are.
+    pub count: usize,
+    /// Device kinds of all of them.
+    pub skus: BTreeSet<String>,
+}
+
+impl Window {
+    /// How many models a page has, by the device kinds that it has columns for.
+    pub fn size(skus: &BTreeSet<&str>) -> usize {
+        let cells = match skus.len() > COLUMNS_MAX {
+            true => FOLDED * families(skus).values().collect::<BTreeSet<_>>().len(),
+            false => skus.len(),
+        };
+        (CELLS_MAX / cells.max(1)).clamp(ROWS_MIN, ROWS_MAX)
+    }
+
+    /// Which of the models of which something stands may be on the page from number `from`, beside so many that are only
+    /// declared: from which number, and how many.
+    pub fn standing(from: usize, declared: usize) -> (usize, usize) {
+        let first = from.saturating_sub(declared);
+        (first, from.saturating_add(ROWS_MAX) - first)
+    }
+
+    /// The page of `size` models from number `from` of those of which something stands, `count` in all, and between them by
+    /// name of those that are only declared. `stands` are the ones that [`Self::standing`] says.
+    pub fn merged(stands: Vec<String>, count: usize, declared: BTreeSet<String>, (from, size): (usize, usize)) -> Self {
+        let (first, _) = Self::standing(from, declared.len());
+        let count = count + declared.len();
+        let (mut stands, mut declared) = (stands.into_iter().peekable(), declared.into_iter().peekable());
+        // Numbers of declared models ahead of all that were read are too high, and still below the page's.
+        let all = std::iter::from_fn(|| match (stands.peek(), declared.peek()) {
+            (Some(stand), Some(other)) if other < stand => declared.next(),
+            (Some(_), _) => stands.next(),
+            (None, _) => declared.next(),
+        });
+        let names = all.skip(from - first).take(size).collect();
+        Self { names, from, count, skus: BTreeSet::new() }
+    }
+
+    /// Where a page begins that was asked for behind the end.
+    pub fn within(from: usize, size: usize, count: usize) -> usize {
+        from.min(count.saturating_sub(1) / size * size)
+    }
+
+    /// Where the next page begins.
+    pub fn next(&self) -> Option<usize> {
+        Some(self.from + self.names.len()).filter(|next| *next < self.count && !self.names.is_empty())
+    }
 }
 
 /// Which part of the matrix is looked at, and where its addresses lead.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// The first row.
-    pub from: usize,
+    /// Rows of the first model that were shown before.
+    pub row: usize,
     /// Address of the page with its filters, but for where it begins; empty: nothing leads on.
     pub address: String,
 }
@@ -200,6 +304,17 @@ impl Asked {
         }
         let joint = if self.address.contains('?') { '&' } else { '?' };
         format!("{}{joint}{name}={}", self.address, format::encoded(value))
+    }
+
+    /// Where the page begins that shows models from number `from`, without so many rows of the first.
+    fn at(&self, from: usize, row: usize) -> String {
+        let mut at = self.clone();
+        for (name, number) in [("from", from), ("row", row)] {
+            if number > 0 {
+                at.address = at.with(name, &number.to_string());
+            }
+        }
+        at.address
     }
 }
 
@@ -215,9 +330,11 @@ fn families<'a>(skus: &BTreeSet<&'a str>) -> BTreeMap<&'a str, &'a str> {
     skus.iter().map(|sku| (*sku, named(sku))).collect()
 }
 
-/// The matrix: a row for each model, a column for each device kind, or for each family of them where there are many.
-pub fn table(slots: &[Slot], is_cut: bool, server: &str, asked: &Asked) -> Table {
-    let skus: BTreeSet<&str> = slots.iter().map(|slot| slot.sku.as_str()).collect();
+/// The matrix of a window's models: a row for each, or several where they are told apart; a column for each device kind, or
+/// for each family of them where there are many.
+pub fn table(window: &Window, slots: &[Slot], is_cut: bool, server: &str, asked: &Asked) -> Table {
+    let skus: BTreeSet<&str> =
+        window.skus.iter().map(String::as_str).chain(slots.iter().map(|slot| slot.sku.as_str())).collect();
     let is_folded = skus.len() > COLUMNS_MAX;
     let families = if is_folded { families(&skus) } else { skus.iter().map(|sku| (*sku, *sku)).collect() };
     let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
@@ -238,9 +355,10 @@ pub fn table(slots: &[Slot], is_cut: bool, server: &str, asked: &Asked) -> Table
         let row = rows.entry((&slot.model, &slot.by)).or_default();
         row.entry(families[slot.sku.as_str()]).or_default().push(slot);
     }
-    let count = rows.len();
-    let from = asked.from.min(count.saturating_sub(1) / ROWS_MAX * ROWS_MAX);
-    for ((model, by), row) in rows.into_iter().skip(from).take(ROWS_MAX) {
+    // Where nothing leads on, all that fits is there at once.
+    let size = if asked.address.is_empty() { ROWS_MAX } else { Window::size(&skus) };
+    let keys: Vec<(&str, &str)> = rows.keys().copied().collect();
+    for ((model, by), row) in rows.into_iter().skip(asked.row).take(size) {
         let mut name = vec![Part::Text(model.to_owned())];
         if !by.is_empty() {
             name.extend([Part::Break, Part::Muted(by.to_owned())]);
@@ -253,12 +371,25 @@ pub fn table(slots: &[Slot], is_cut: bool, server: &str, asked: &Asked) -> Table
         let cells: Vec<Cell> = [Cell::of(name)].into_iter().chain(sizes.keys().map(in_column)).collect();
         table.push(format!("{model} {by}"), "", cells);
     }
-    if count > ROWS_MAX {
-        let last = (from + ROWS_MAX).min(count);
-        table.notes.push(format!("{} to {last} of {} models", from + 1, format::grouped(count as u64)));
-        let place = |from: usize| if from == 0 { asked.address.clone() } else { asked.with("from", &from.to_string()) };
-        table.back = if from > 0 { place(from.saturating_sub(ROWS_MAX)) } else { String::new() };
-        table.more = if last < count { place(last) } else { String::new() };
+    let end = asked.row.saturating_add(size);
+    let (last, more) = match keys.get(end) {
+        // The page ends within the models, perhaps within one.
+        Some((model, _)) => {
+            let number = window.from + window.names.partition_point(|name| name.as_str() < *model);
+            let row = keys[..end].iter().rev().take_while(|(before, _)| before == model).count();
+            (number + usize::from(row > 0), Some((number, row)))
+        }
+        None => (window.from + window.names.len(), window.next().map(|next| (next, 0))),
+    };
+    if window.from > 0 || asked.row > 0 || more.is_some() {
+        let (first, count) = (window.from + 1, window.count as u64);
+        table.notes.push(format!("{first} to {} of {} models", last.max(first), format::grouped(count)));
+        table.back = match (asked.row, window.from) {
+            (0, 0) => String::new(),
+            (0, from) => asked.at(from.saturating_sub(size), 0),
+            (row, from) => asked.at(from, row.saturating_sub(size)),
+        };
+        table.more = more.map_or_else(String::new, |(from, row)| asked.at(from, row));
     }
     if is_folded {
         table.notes.push(format!("{} device kinds, folded by family.", format::grouped(skus.len() as u64)));
@@ -323,7 +454,11 @@ fn cell(slot: &Slot) -> Cell {
 
 /// What became of a request, as a matrix.
 pub fn of_request(jobs: &[v1::Job]) -> Table {
-    table(&slots_of_request(jobs), false, "", &Asked::default())
+    let slots = slots_of_request(jobs);
+    let names: BTreeSet<&String> = slots.iter().map(|slot| &slot.model).collect();
+    let names: Vec<String> = names.into_iter().cloned().collect();
+    let window = Window { count: names.len(), names, ..Window::default() };
+    table(&window, &slots, false, "", &Asked::default())
 }
 
 pub fn slots_of_request(jobs: &[v1::Job]) -> Vec<Slot> {
@@ -364,34 +499,34 @@ pub fn slots_of_request(jobs: &[v1::Job]) -> Vec<Slot> {
 mod tests {
     use super::*;
 
-    fn model(name: &str, digest: &str) -> Option<v1::Model> {
-        Some(v1::Model { name: name.into(), digest: digest.into(), ..Default::default() })
-    }
-
-    fn engine(name: &str, digest: &str, sku: &str, report: &str, created_ms: u64) -> v1::Engine {
-        v1::Engine {
-            model: model(name, digest),
-            sku: sku.into(),
-            plan_digest: format!("{name}-{digest}-{sku}"),
-            report_json: report.into(),
+    fn engine(name: &str, digest: &str, median_ms: Option<f64>, created_ms: u64) -> Built {
+        Built {
+            model: name.into(),
+            model_digest: digest.into(),
+            sku: "t4".into(),
+            plan: format!("{name}-{digest}"),
+            median_ms,
             accurate: true,
             created_ms,
-            ..Default::default()
+            ..Built::default()
         }
+    }
+
+    fn window(slots: &[Slot]) -> Window {
+        let names: BTreeSet<&String> = slots.iter().map(|slot| &slot.model).collect();
+        let names: Vec<String> = names.into_iter().cloned().collect();
+        Window { count: names.len(), names, ..Window::default() }
     }
 
     #[test]
     fn every_state_is_told_from_what_is_known() {
-        let report = |ms: f64| format!(r#"{{"latency_ms":{{"median":{ms:?}}}}}"#);
-        let disturbed =
-            r#"{"latency_ms":{"median":1.0},"windows":[{"iterations":4,"tainted":["x"],"kept_tainted":true}]}"#;
-        let job = |name: &str, ended_ms: u64, message: &str| v1::Job {
+        let job = |name: &str, ended_ms: u64, why: &str| Work {
             id: format!("job-{name}"),
-            model: model(name, "d"),
+            model: name.into(),
             sku: "t4".into(),
             ended_ms,
-            failure: Some(v1::Failure { message: message.into(), ..Default::default() }).filter(|_| ended_ms > 0),
-            ..Default::default()
+            why: why.into(),
+            ..Work::default()
         };
         let cell = |model: &str, digest: &str| v1::DeclaredCell {
             model: model.into(),
@@ -404,21 +539,18 @@ mod tests {
                 cells: vec![cell("absent", "x"), cell("old", "new"), cell("shop", "fresh")],
                 ..Default::default()
             }],
+            names: BTreeMap::from([("fresh".into(), "fresh.onnx".into())]),
             engines: vec![
-                engine("slow", "2", "t4", &report(2.0), 20),
-                engine("slow", "1", "t4", &report(1.0), 10),
-                engine("old", "old", "t4", &report(1.0), 10),
-                engine("fresh.onnx", "fresh", "t4", &report(1.0), 10),
-                engine("noisy", "n", "t4", disturbed, 10),
-                engine("bare", "b", "t4", "", 10),
-                engine("mended", "d", "t4", &report(1.0), 99),
+                engine("mended", "d", Some(1.0), 99),
+                engine("slow", "2", Some(2.0), 20),
+                engine("slow", "1", Some(1.0), 10),
+                engine("old", "old", Some(1.0), 10),
+                engine("fresh.onnx", "fresh", Some(1.0), 10),
+                Built { disturbed: true, ..engine("noisy", "n", Some(1.0), 10) },
+                engine("bare", "b", None, 10),
             ],
-            live: vec![
-                v1::Job { state: v1::JobState::Running.into(), ..job("busy", 0, "") },
-                v1::Job { state: v1::JobState::Unplaceable.into(), ..job("queued", 0, "") },
-            ],
+            live: vec![Work { runs: true, ..job("busy", 0, "") }, job("queued", 0, "")],
             failed: vec![job("broken", 50, "no <room>"), job("mended", 50, "before")],
-            is_cut: false,
         };
         let slots = slots(&known, By::Model);
         let states: BTreeMap<&str, &str> = slots.iter().map(|slot| (slot.model.as_str(), slot.state)).collect();
@@ -436,14 +568,51 @@ mod tests {
         ];
         assert_eq!(states.into_iter().collect::<Vec<_>>(), expected);
         use askama::Template as _;
-        let html = table(&slots, false, "http://farm", &Asked::default()).render().unwrap();
+        let html = table(&window(&slots), &slots, false, "http://farm", &Asked::default()).render().unwrap();
         assert!(html.contains("no &#60;room&#62;") && html.contains("/jobs/job-broken"), "{html}");
-        let empty = table(&[], false, "http://farm", &Asked::default()).render().unwrap();
+        let empty = table(&Window::default(), &[], false, "http://farm", &Asked::default()).render().unwrap();
         assert_eq!(empty.matches("<code tabindex").count(), 3, "three commands to type: {empty}");
     }
 
     #[test]
-    fn a_thousand_models_on_a_thousand_device_kinds_are_folded_and_every_one_is_reached() {
+    fn only_what_was_built_alike_is_slower_than_before() {
+        let spec = |precision: &str| format!(r#"{{"precision":"{precision}"}}"#);
+        let of = |digest: &str, spec_json: String, ms: f64, created_ms: u64| Built {
+            spec_json,
+            toolchain_json: r#"{"backend":"native","version":"1"}"#.into(),
+            ..engine("m", digest, Some(ms), created_ms)
+        };
+        let state = |engines: Vec<Built>| slots(&Known { engines, ..Known::default() }, By::Model)[0].state;
+        assert_eq!(state(vec![of("2", spec("fp32"), 2.0, 2), of("1", spec("fp32"), 1.0, 1)]), "slower");
+        assert_eq!(state(vec![of("2", spec("fp32"), 2.0, 2), of("1", spec("fp16"), 1.0, 1)]), "fresh");
+        // As another version wrote the same.
+        let spaced = r#"{ "precision": "fp32" }"#.to_owned();
+        assert_eq!(state(vec![of("2", spec("fp32"), 2.0, 2), of("1", spaced, 1.0, 1)]), "slower");
+    }
+
+    #[test]
+    fn models_that_are_only_declared_stand_between_the_others_on_every_page() {
+        let standing: Vec<String> = (0..200).map(|number| format!("m{number:03}")).collect();
+        let declared: BTreeSet<String> =
+            (0..200).step_by(7).map(|number| format!("m{number:03}x")).chain(["a".into(), "z".into()]).collect();
+        let all: BTreeSet<String> = standing.iter().cloned().chain(declared.clone()).collect();
+        let mut seen = Vec::new();
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let (first, limit) = Window::standing(at, declared.len());
+            let read = standing.iter().skip(first).take(limit).cloned().collect();
+            let window = Window::merged(read, standing.len(), declared.clone(), (at, 40));
+            assert_eq!(window.count, all.len());
+            from = window.next();
+            seen.extend(window.names);
+        }
+        assert_eq!(seen, all.into_iter().collect::<Vec<_>>());
+        let within = [(500, 231), (70, 231), (5, 0)].map(|(from, count)| Window::within(from, 60, count));
+        assert_eq!(within, [180, 70, 0]);
+    }
+
+    #[test]
+    fn a_thousand_device_kinds_are_folded_and_every_model_is_reached() {
         let slot = |model: usize, sku: usize| Slot {
             model: format!("model{model:04}.onnx"),
             sku: format!("family{:02}-kind{sku:04}", sku % 20),
@@ -451,11 +620,12 @@ mod tests {
             accurate: true,
             ..Slot::default()
         };
-        let slots: Vec<Slot> = (0..1_000).flat_map(|model| (0..1_000).map(move |sku| slot(model, sku))).collect();
-        let asked = Asked { from: 120, address: "/?by=spec".into() };
-        let table = table(&slots, false, "", &asked);
-        assert_eq!((table.columns.len(), table.rows.len()), (21, ROWS_MAX));
-        assert_eq!((table.more.as_str(), table.back.as_str()), ("/?by=spec&from=180", "/?by=spec&from=60"));
+        let slots: Vec<Slot> = (120..130).flat_map(|model| (0..1_000).map(move |sku| slot(model, sku))).collect();
+        let asked = Asked { row: 0, address: "/?by=spec".into() };
+        let of_page = Window { from: 120, count: 1_000, ..window(&slots) };
+        let table = table(&of_page, &slots, false, "", &asked);
+        assert_eq!((table.columns.len(), table.rows.len()), (21, ROWS_MIN));
+        assert_eq!((table.more.as_str(), table.back.as_str()), ("/?by=spec&from=130", "/?by=spec&from=110"));
         assert_eq!(table.columns[1].name, "family00 (50 kinds)");
         let first = &table.rows[0];
         assert_eq!(first.key.trim(), "model0120.onnx");
@@ -463,11 +633,65 @@ mod tests {
         use askama::Template as _;
         let html = table.render().unwrap();
         assert!(html.contains("/?by=spec&#38;model=model0120.onnx&#38;sku=family00-%2A"), "{html}");
-        assert!(table.notes.iter().any(|note| note == "121 to 180 of 1,000 models"), "{:?}", table.notes);
+        assert!(html.len() < 130_000, "{} bytes", html.len());
+        assert!(table.notes.iter().any(|note| note == "121 to 130 of 1,000 models"), "{:?}", table.notes);
         // More families than columns: the last ones are one.
         let wide: Vec<Slot> = (0..1_000).map(|sku| Slot { sku: format!("f{sku:03}-x"), ..slot(1, sku) }).collect();
-        let table = super::table(&wide, false, "", &Asked::default());
+        let table = super::table(&window(&wide), &wide, false, "", &Asked::default());
         assert_eq!(table.columns.len(), 1 + COLUMNS_MAX);
         assert!(table.columns.iter().any(|column| column.name == "other (977 kinds)"), "{:?}", table.columns);
+    }
+
+    #[test]
+    fn a_page_of_few_device_kinds_stays_small_whatever_stands_on_them() {
+        let skus: Vec<String> = (0..COLUMNS_MAX).map(|sku| format!("a-device-kind-{sku}")).collect();
+        let size = Window::size(&skus.iter().map(String::as_str).collect());
+        assert_eq!((size, Window::size(&BTreeSet::from(["t4"])), Window::size(&BTreeSet::new())), (16, 60, 60));
+        let slot = |model: usize, sku: &String| Slot {
+            model: format!("a-model-with-a-name-{model:02}.onnx"),
+            sku: sku.clone(),
+            state: "disturbed",
+            plan: "0".repeat(64),
+            median_ms: Some(1.5),
+            disturbed: true,
+            simulated: true,
+            ..Slot::default()
+        };
+        let slots: Vec<Slot> = (0..size).flat_map(|model| skus.iter().map(move |sku| slot(model, sku))).collect();
+        use askama::Template as _;
+        let asked = Asked { address: "/".into(), ..Asked::default() };
+        let html = table(&window(&slots), &slots, false, "", &asked).render().unwrap();
+        assert!(html.len() < 130_000, "{} bytes", html.len());
+    }
+
+    #[test]
+    fn rows_that_are_told_apart_are_all_reached_too() {
+        let by = |model: &str, number: usize| Slot {
+            model: model.into(),
+            by: format!("spec {number:03}"),
+            sku: "t4".into(),
+            state: "fresh",
+            ..Slot::default()
+        };
+        let few = (0..5).map(|number| by("a", number));
+        let slots: Vec<Slot> = few.chain((0..130).map(|number| by("b", number))).chain([by("c", 0)]).collect();
+        let mut seen = Vec::new();
+        let (mut address, mut pages) = ("/?by=spec".to_owned(), 0);
+        while !address.is_empty() {
+            let number = |name: &str| {
+                let value = address.split(['?', '&']).find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+                value.map_or(0, |value| value.parse().unwrap())
+            };
+            let (from, row): (usize, usize) = (number("from"), number("row"));
+            let all = window(&slots);
+            let names = all.names[from..].to_vec();
+            let of_page: Vec<Slot> = slots.iter().filter(|slot| names.contains(&slot.model)).cloned().collect();
+            let asked = Asked { row, address: "/?by=spec".into() };
+            let table = table(&Window { from, names, ..all }, &of_page, false, "", &asked);
+            seen.extend(table.rows.iter().map(|row| row.key.clone()));
+            (address, pages) = (table.more, pages + 1);
+        }
+        let expected: Vec<String> = slots.iter().map(|slot| format!("{} {}", slot.model, slot.by)).collect();
+        assert_eq!((seen, pages), (expected, 3));
     }
 }

@@ -1,5 +1,6 @@
 //! Numbers and times as people read them.
 
+use planforge_charts::Unit;
 use planforge_report::format::date;
 
 /// Three significant digits are what a person compares; more would suggest a precision that a glance cannot use.
@@ -12,14 +13,14 @@ fn significant(value: f64) -> String {
     }
 }
 
-/// `1.23 ms`, `45.6 µs`, `2.50 s`.
+/// `1.23 ms`, `45.6 us`, `2.50 s`.
 pub fn milliseconds(ms: f64) -> String {
     match ms {
         ms if !ms.is_finite() => "–".into(),
         ms if ms >= 120_000.0 => format!("{} min", significant(ms / 60_000.0)),
         ms if ms >= 1_000.0 => format!("{} s", significant(ms / 1_000.0)),
         ms if ms >= 1.0 || ms == 0.0 => format!("{} ms", significant(ms)),
-        ms => format!("{} µs", significant(ms * 1_000.0)),
+        ms => format!("{} {}", significant(ms * 1_000.0), Unit::MICROSECONDS),
     }
 }
 
@@ -125,7 +126,7 @@ mod tests {
     fn numbers_read_well() {
         let table = [
             (milliseconds(0.0), "0.000 ms"),
-            (milliseconds(0.0456), "45.6 µs"),
+            (milliseconds(0.0456), "45.6 us"),
             (milliseconds(1.234), "1.23 ms"),
             (milliseconds(999.9), "1000 ms"),
             (milliseconds(2_500.0), "2.50 s"),
@@ -144,6 +145,12 @@ mod tests {
         for (text, expected) in table {
             assert_eq!(text, expected);
         }
+    }
+
+    #[test]
+    fn short_times_have_the_unit_that_charts_and_reports_give_them() {
+        let all = [milliseconds(0.05), planforge_report::format::milliseconds(0.05), Unit::Milliseconds.figure(0.05)];
+        assert!(all.iter().all(|text| text.ends_with(&format!(" {}", Unit::MICROSECONDS))), "{all:?}");
     }
 
     #[test]

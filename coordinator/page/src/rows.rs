@@ -415,6 +415,9 @@ impl JobDetail {
             linked("Plan digest", &job.plan_digest, "plans"),
             fact("Builds", if job.builds > 1 { job.builds.to_string() } else { String::new() }),
             fact("Also measured", also_measured(job.measure.as_ref())),
+            linked("Fallback", &job.fallback, "jobs"),
+            linked("In place of", job.tried.last().map_or("", |one| &one.job), "jobs"),
+            fact("Refused by", job.tried.iter().map(refusal).collect::<Vec<_>>().join("; ")),
             fact("Needs", job.needed.join(", ")),
             fact("Waits for", job.needs.join(", ")),
             fact("Needed by", job.needed_by.join(", ")),
@@ -452,6 +455,11 @@ impl JobDetail {
             simulated: figures.simulated,
         }
     }
+}
+
+/// A toolchain that cannot build a job's model, and why.
+fn refusal(tried: &v1::Tried) -> String {
+    format!("{}: {}", toolchain(&tried.toolchain_json, ""), tried.message)
 }
 
 /// What is measured beside the usual, in words.
@@ -620,6 +628,21 @@ mod tests {
         let (good, wrong) = (detail(2.0), detail(0.5));
         assert!(good.refused.is_empty() && !good.figures.is_empty());
         assert!(wrong.figures.is_empty() && wrong.refused.contains("latency_ms.median is stated as 0.5"));
+    }
+
+    #[test]
+    fn jobs_that_take_each_others_places_lead_to_each_other() {
+        let fact = |job: &v1::Job, name: &str| {
+            let fact = JobDetail::new(job, None, "").facts.into_iter().find(|fact| fact.name == name).unwrap();
+            (fact.value, fact.href)
+        };
+        let first = v1::Job { fallback: "second".into(), ..Default::default() };
+        assert_eq!(fact(&first, "Fallback").1, "/jobs/second");
+        let toolchain_json = r#"{"backend":"native","version":"8"}"#.into();
+        let tried = v1::Tried { toolchain_json, job: "first".into(), message: "no operator".into() };
+        let second = v1::Job { tried: vec![tried], ..Default::default() };
+        assert_eq!(fact(&second, "In place of").1, "/jobs/first");
+        assert_eq!(fact(&second, "Refused by").0, "native 8: no operator");
     }
 
     #[test]

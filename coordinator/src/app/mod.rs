@@ -7,12 +7,13 @@ mod peer;
 pub use caller::{Caller, SESSION_COOKIE, Standing, authenticate, cookie, is_grpc, wants_page};
 pub use peer::{Peer, PeerCertificate, Via};
 
-use crate::{blobs::LocalBlobs, certificates::Authority, farm::Farm, metrics::Metrics, turns::Turns};
+use crate::{blobs::LocalBlobs, certificates::Authority, farm::Farm, turns::Turns};
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use planforge_metrics::Metrics;
 use planforge_proto::{ApiError, ErrorCode, view::Problem};
 use std::{ops::Deref, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;

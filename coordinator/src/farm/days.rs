@@ -215,7 +215,14 @@ mod tests {
     fn job(device: &str) -> Job {
         let digest = Digest::of(b"m");
         let model = Model { digest, graph_digest: None, structure_digest: None, name: "m".into(), files: Vec::new() };
-        let want = Want { request: "r".into(), actor: "a".into(), project: "p".into(), priority: 0, tags: Vec::new() };
+        let want = Want {
+            request: "r".into(),
+            actor: "a".into(),
+            project: "p".into(),
+            priority: 0,
+            tags: Vec::new(),
+            no_fallback: false,
+        };
         let mut job = Job::queued("j".into(), model, "t4".parse().unwrap(), BuildSpec::default(), want, START_MS);
         job.attempts.push(Attempt {
             number: 1,

@@ -23,13 +23,13 @@ use super::{
     logs::Logs,
     reload::{broken_rules, refuse, refuse_message},
     seal::Sealer,
-    stats::Histogram,
     watch,
 };
 use crate::{
     core::{Change, CoreConfig, Event, Input, Job, JobId, Lookup, Now, Reply, SessionId, State, ToAgent},
     store::{self, Store, StoreError},
 };
+use planforge_metrics::Histogram;
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::EngineKey;
 use std::{
@@ -111,6 +111,8 @@ pub(super) struct Shared {
     /// Why the farm takes no writes now.
     pub trouble: watch_channel::Sender<Option<ApiError>>,
     pub claims: Mutex<Histogram>,
+    /// Durations of attempts, by outcome.
+    pub attempts: Mutex<BTreeMap<&'static str, Histogram>>,
     pub logs: Logs,
     /// What devices did within the last day.
     pub days: Days,
@@ -375,6 +377,13 @@ impl Leader {
         if !claims.is_empty() {
             let mut histogram = self.shared.claims.lock().unwrap_or_else(PoisonError::into_inner);
             claims.into_iter().for_each(|claim| histogram.observe(claim as f64));
+        }
+        let attempts = self.state.take_attempts();
+        if !attempts.is_empty() {
+            let mut durations = self.shared.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+            for (outcome, took_ms) in attempts {
+                durations.entry(outcome.name()).or_default().observe(took_ms as f64);
+            }
         }
     }
 

@@ -5,14 +5,15 @@ use super::{
     convert::invalid,
     pages::{self, Cursor, Page},
     requests::{NAMED_MAX, bounded, visible_project},
-    stats::{FarmStats, LiveCounts},
 };
 use crate::{
     auth::Actor,
     core::JobState,
     store::{Count, EngineFilter, JobFilter, JobOrder, Part},
 };
+use planforge_metrics::FarmStats;
 use planforge_proto::{ApiError, v1};
+use planforge_report::figures::Figures;
 use std::collections::BTreeSet;
 
 /// Parts of a list that are looked through for the first row of a page; a client that stops at an empty page loses
@@ -22,6 +23,24 @@ pub(super) const PARTS_MAX: usize = 8;
 const OTHER_SKUS_MAX: usize = 64;
 /// The label of all of them.
 const OTHER_SKUS: &str = "other";
+
+/// Jobs that have not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveCounts {
+    /// On a device, or on their way to it.
+    pub running: usize,
+    pub waiting: usize,
+}
+
+impl LiveCounts {
+    /// With so many jobs more.
+    fn and(self, state: JobState, count: usize) -> Self {
+        match state {
+            JobState::Leased | JobState::Running => Self { running: self.running + count, ..self },
+            _ => Self { waiting: self.waiting + count, ..self },
+        }
+    }
+}
 
 fn some(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
@@ -176,7 +195,11 @@ impl Farm {
         let Part { items: engines, rest } = part;
         let mut page = Page::new();
         for engine in &engines {
-            if !page.push(self.engine_view(actor, engine).await?) {
+            let mut view = self.engine_view(actor, engine).await?;
+            if request.brief_reports {
+                view.report_json = Figures::brief(&view.report_json).unwrap_or_default();
+            }
+            if !page.push(view) {
                 break;
             }
         }

@@ -7,6 +7,7 @@ mod canary;
 pub mod clock;
 mod confine;
 mod convert;
+mod coverage;
 mod days;
 mod declarations;
 mod enrollment;
@@ -33,7 +34,7 @@ mod requests;
 mod seal;
 mod session;
 mod shares;
-pub mod stats;
+mod stats;
 mod tokens;
 mod watch;
 
@@ -43,9 +44,9 @@ mod reload_tests;
 pub use clock::{Clock, SystemClock};
 pub use days::DeviceName;
 pub use gc::Collection;
+pub use lists::LiveCounts;
 pub use logins::{LoginLink, SESSION_SECONDS};
 pub use shares::Scope;
-pub use stats::{FarmStats, Histogram, LATENCY_BOUNDS_MS, LiveCounts, StoreOp};
 pub use tokens::is_secret;
 
 use crate::{
@@ -61,6 +62,7 @@ use gate::Gate;
 use leader::{Leader, Message, Shared};
 use logins::Logins;
 use logs::Logs;
+use planforge_metrics::StoreOp;
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_retention::Policy;
 use planforge_types::Digest;
@@ -103,6 +105,8 @@ pub struct FarmConfig {
     pub login_link_ms: u64,
     /// Folder of the live logs; `None` keeps them in memory (tests, simulation).
     pub log_folder: Option<PathBuf>,
+    /// Keeps who is signed in; `None`: until the process ends.
+    pub sessions_file: Option<PathBuf>,
     /// Seeds ids and secrets in simulations; `None`: the system's randomness.
     pub seed: Option<u64>,
     /// Says which process leads, in the store and to people.
@@ -122,6 +126,7 @@ impl Default for FarmConfig {
             retention: Policy::default(),
             login_link_ms: 10 * 60 * 1_000,
             log_folder: None,
+            sessions_file: None,
             seed: None,
             owner: "coordinator".into(),
         }
@@ -157,7 +162,7 @@ struct Inner {
     stored_bytes: StoredBytes,
     heaps: heaps::Heaps,
     project_turns: [tokio::sync::Mutex<()>; PROJECT_TURNS],
-    logins: Mutex<Logins>,
+    logins: Logins,
     /// When blobs were downloaded that was noted, monotonic.
     downloads: Mutex<BTreeMap<Digest, u64>>,
     sessions: AtomicU64,
@@ -211,6 +216,7 @@ impl Farm {
             page: broadcast::channel(leader::EVENTS_KEPT).0,
             trouble: watch_channel::Sender::new(None),
             claims: Mutex::default(),
+            attempts: Mutex::default(),
             logs,
             days: Days::begin(state.live_jobs(), now.wall_ms),
             last_event: AtomicU64::new(state.last_event()),
@@ -248,6 +254,7 @@ impl Farm {
             Some(seed) => StdRng::seed_from_u64(seed.wrapping_add(epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
             None => rand::make_rng(),
         };
+        let logins = Logins::of_file(config.sessions_file.clone(), now);
         let inner = Inner {
             inbox,
             shared,
@@ -262,7 +269,7 @@ impl Farm {
             stored_bytes: StoredBytes::default(),
             heaps: heaps::Heaps::default(),
             project_turns: Default::default(),
-            logins: Mutex::default(),
+            logins,
             downloads: Mutex::default(),
             sessions: AtomicU64::new(1),
             random: Mutex::new(random),
@@ -448,41 +455,6 @@ impl Farm {
     /// the whole again.
     pub fn subscribe(&self) -> broadcast::Receiver<FarmEvent> {
         self.inner.shared.page.subscribe()
-    }
-
-    /// Numbers for the metrics and the page.
-    pub async fn stats(&self) -> Result<FarmStats, ApiError> {
-        let inbox = self.inner.inbox.max_capacity() - self.inner.inbox.capacity();
-        let (mut stats, labels) = self
-            .ask(|state, now| {
-                let mut stats = FarmStats { last_event: state.last_event(), ..FarmStats::default() };
-                let labels = state.offered_skus(SKU_LABELS_MAX);
-                for device in state.devices(now) {
-                    stats.devices_up += u64::from(device.online);
-                    stats.devices_busy += u64::from(device.busy.is_some());
-                    stats.devices_quarantined += u64::from(device.device.quarantined);
-                }
-                let counters = state.counters();
-                stats.ended_jobs.clone_from(&counters.ended);
-                stats.attempts.clone_from(&counters.attempts);
-                stats.lease_expiries = counters.lease_expiries;
-                stats.revivals = counters.revivals;
-                stats.rescued_wakeups = counters.rescued_wakeups;
-                (stats.merged, stats.answered) = (counters.merged, counters.answered);
-                (stats.agents_known, stats.agents_up) = state.agent_counts();
-                (stats, labels)
-            })
-            .await?;
-        self.add_waiting(&mut stats, &labels).await?;
-        stats.epoch = self.inner.epoch;
-        stats.inbox = inbox as u64;
-        stats.broken_states = self.inner.shared.broken.load(Ordering::Relaxed);
-        stats.unreadable_rows = self.inner.store.unreadable_rows();
-        let shared = &self.inner.shared;
-        stats.watchers = (shared.events.receiver_count() + shared.page.receiver_count()) as u64;
-        stats.claim_latency = self.inner.shared.claims.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        stats.store = self.inner.store_ops.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok(stats)
     }
 
     fn gone() -> ApiError {

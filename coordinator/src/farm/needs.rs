@@ -45,13 +45,22 @@ impl Farm {
         Ok(needs)
     }
 
-    async fn need(&self, job: JobId) -> Result<Need, ApiError> {
-        let stored = self.timed("job", self.store().job(&job)).await?;
-        let stored = stored.ok_or_else(|| {
-            ApiError::new(ErrorCode::Gone, format!("job {job}, which the request needs, is kept no more"))
-        })?;
-        let ended = Some(stored.state).filter(|state| state.is_terminal());
-        Ok(Need { job, ended, prepared: Prepared::of(&stored) })
+    async fn need(&self, mut job: JobId) -> Result<Need, ApiError> {
+        loop {
+            let stored = self.timed("job", self.store().job(&job)).await?;
+            let stored = stored.ok_or_else(|| {
+                ApiError::new(ErrorCode::Gone, format!("job {job}, which the request needs, is kept no more"))
+            })?;
+            let prepared = Prepared::of(&stored);
+            // What took its place counts.
+            match stored.fallback {
+                Some(next) => job = next,
+                None => {
+                    let ended = Some(stored.state).filter(|state| state.is_terminal());
+                    return Ok(Need { job, ended, prepared });
+                }
+            }
+        }
     }
 
     /// A request with how what it needs stands now.

@@ -112,7 +112,16 @@ impl Page<v1::Job> {
         let report_json = String::new();
         let (attempts, artifacts) = (Vec::new(), Vec::new());
         self.bytes = PAGE_BYTES;
-        self.items.push(v1::Job { model, spec_json, report_json, attempts, artifacts, partial: true, ..job });
+        self.items.push(v1::Job {
+            model,
+            spec_json,
+            report_json,
+            attempts,
+            artifacts,
+            tried: Vec::new(),
+            partial: true,
+            ..job
+        });
     }
 }
 

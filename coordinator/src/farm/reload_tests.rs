@@ -15,7 +15,14 @@ use tokio::sync::oneshot;
 fn queued(id: &str) -> Job {
     let digest = Digest::of(id.as_bytes());
     let model = Model { digest, graph_digest: None, structure_digest: None, name: id.into(), files: Vec::new() };
-    let want = Want { request: id.into(), actor: "a".into(), project: "p".into(), priority: 0, tags: Vec::new() };
+    let want = Want {
+        request: id.into(),
+        actor: "a".into(),
+        project: "p".into(),
+        priority: 0,
+        tags: Vec::new(),
+        no_fallback: false,
+    };
     let toolchain = Toolchain { backend: "native".into(), version: "1".into(), components: BTreeMap::new() };
     let sku = "cpu-x86-64-v3".parse().unwrap();
     let job = Job::queued(id.into(), model, sku, BuildSpec::default(), want, 1);

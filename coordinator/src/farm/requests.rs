@@ -225,6 +225,7 @@ impl Farm {
             measure,
             canary,
             compile_only,
+            no_fallback: request.no_fallback,
             needs,
             missing,
             unseen,
@@ -565,22 +566,37 @@ impl Farm {
         for id in &request.ids {
             jobs.push(self.find_job(actor, id).await?.id);
         }
-        let cancel = Cancel {
-            actor: actor.clone(),
-            jobs,
-            request: Some(request.request_id).filter(|id| !id.is_empty()),
-            reason: text("a reason", request.reason)?,
-        };
-        let Reply::Cancelled(jobs) = self.input(Input::Cancel(cancel)).await? else {
-            return Err(ApiError::new(ErrorCode::Internal, "the leader answered something else"));
-        };
+        let of_request = Some(request.request_id).filter(|id| !id.is_empty());
+        let reason = text("a reason", request.reason)?;
         let mut views = Page::new();
-        for (job, remark) in jobs? {
-            let mut view = self.job_ref(job, actor.project.as_deref()).await?;
-            view.waiting_reason = remark;
-            views.push_or_shorten(view);
+        while !jobs.is_empty() {
+            let (request, reason) = (of_request.clone(), reason.clone());
+            let cancel = Cancel { actor: actor.clone(), jobs: std::mem::take(&mut jobs), request, reason };
+            let Reply::Cancelled(replies) = self.input(Input::Cancel(cancel)).await? else {
+                return Err(ApiError::new(ErrorCode::Internal, "the leader answered something else"));
+            };
+            for (job, remark) in replies? {
+                let mut view = self.job_ref(job, actor.project.as_deref()).await?;
+                // Another one took its place: that is what goes on.
+                if let Some(next) = self.stand_in(actor, &view).await? {
+                    jobs.push(next);
+                    continue;
+                }
+                view.waiting_reason = remark;
+                views.push_or_shorten(view);
+            }
         }
         Ok(v1::CancelJobsReply { jobs: views.into_items() })
+    }
+
+    /// The job that took the place of one with another toolchain, where it is kept and the caller's.
+    async fn stand_in(&self, actor: &Actor, job: &v1::Job) -> Result<Option<JobId>, ApiError> {
+        if job.fallback.is_empty() {
+            return Ok(None);
+        }
+        let next = self.timed("job", self.store().job(&job.fallback.as_str().into())).await?;
+        let own = |next: &Job| actor.project.as_ref().is_none_or(|project| next.is_in(project));
+        Ok(next.filter(own).map(|next| next.id))
     }
 
     pub(super) async fn engine_view(&self, actor: &Actor, engine: &core::Engine) -> Result<v1::Engine, ApiError> {

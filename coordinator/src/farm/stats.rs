@@ -1,93 +1,67 @@
-//! What `/metrics` and the page tell about the farm, as one plain snapshot.
+//! What `/metrics` and the page tell about the farm, gathered as one plain snapshot.
 
-use crate::core::JobState;
-use std::collections::BTreeMap;
+use super::{Farm, SKU_LABELS_MAX};
+use crate::core::DeviceView;
+use planforge_metrics::{DEVICES_MAX, DeviceReading, FarmStats};
+use planforge_proto::ApiError;
+use planforge_types::fingerprint::DeviceFingerprint;
+use std::sync::{PoisonError, atomic::Ordering};
 
-/// Upper bounds of the latency buckets, milliseconds; the last bucket is open.
-pub const LATENCY_BOUNDS_MS: [f64; 14] =
-    [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 250.0, 1_000.0, 5_000.0, 30_000.0, 300_000.0, 3_600_000.0];
-
-/// A histogram with the bounds of [`LATENCY_BOUNDS_MS`].
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Histogram {
-    /// One count per bound and one more for what lies above the last; not cumulative.
-    pub counts: [u64; LATENCY_BOUNDS_MS.len() + 1],
-    pub sum_ms: f64,
-    pub count: u64,
-    pub max_ms: f64,
+/// A device as metrics tell of it.
+fn reading(view: &DeviceView) -> DeviceReading {
+    let fingerprint: Option<DeviceFingerprint> = serde_json::from_str(&view.device.fingerprint).ok();
+    let (name, memory_mib) = fingerprint.map_or_else(Default::default, |told| (told.name, told.memory_mib));
+    let reading = DeviceReading {
+        id: view.device.id.clone(),
+        host: view.agent_name.clone(),
+        name,
+        sku: view.device.skus.last().map(ToString::to_string).unwrap_or_default(),
+        busy: view.busy.is_some(),
+        quarantined: view.device.quarantined,
+        draining: view.draining,
+        memory_mib,
+        ..DeviceReading::default()
+    };
+    reading.with_telemetry(&view.telemetry)
 }
 
-impl Histogram {
-    /// Counts one observation.
-    pub fn observe(&mut self, value_ms: f64) {
-        let bucket = LATENCY_BOUNDS_MS.iter().position(|bound| value_ms <= *bound).unwrap_or(LATENCY_BOUNDS_MS.len());
-        self.counts[bucket] += 1;
-        self.sum_ms += value_ms;
-        self.count += 1;
-        self.max_ms = self.max_ms.max(value_ms);
-    }
-}
-
-/// One kind of store operation.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StoreOp {
-    pub errors: u64,
-    pub latency: Histogram,
-}
-
-/// A snapshot of the farm.
-#[derive(Clone, Debug, Default)]
-pub struct FarmStats {
-    pub epoch: u64,
-    /// Jobs that have not ended, by state name.
-    pub live_jobs: BTreeMap<&'static str, u64>,
-    /// Jobs that ended since this coordinator started, by state name.
-    pub ended_jobs: BTreeMap<&'static str, u64>,
-    /// Age of the oldest queued or unplaceable job, milliseconds, by SKU.
-    pub oldest_pending_ms: BTreeMap<String, u64>,
-    /// From queued to leased.
-    pub claim_latency: Histogram,
-    /// Attempts that ended since start, by outcome.
-    pub attempts: BTreeMap<&'static str, u64>,
-    pub lease_expiries: u64,
-    pub revivals: u64,
-    /// Jobs that only the sweep gave to a device: a lost wake-up each. Stays 0.
-    pub rescued_wakeups: u64,
-    /// How often the scheduler's state broke its own rules and was loaded anew. Stays 0.
-    pub broken_states: u64,
-    /// Rows that answers lack because they cannot be decoded. Stays 0.
-    pub unreadable_rows: u64,
-    /// Requests that joined a job in flight.
-    pub merged: u64,
-    /// Requests answered from the store.
-    pub answered: u64,
-    pub agents_up: u64,
-    pub agents_known: u64,
-    pub devices_up: u64,
-    pub devices_busy: u64,
-    pub devices_quarantined: u64,
-    pub watchers: u64,
-    pub last_event: u64,
-    /// Inputs that wait for the leader.
-    pub inbox: u64,
-    /// By operation: `commit`, `jobs`, `events`, ...
-    pub store: BTreeMap<&'static str, StoreOp>,
-}
-
-/// Jobs that have not ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LiveCounts {
-    /// On a device, or on their way to it.
-    pub running: usize,
-    pub waiting: usize,
-}
-
-impl LiveCounts {
-    /// With so many jobs more.
-    pub(super) fn and(self, state: JobState, count: usize) -> Self {
-        match state {
-            JobState::Leased | JobState::Running => Self { running: self.running + count, ..self },
-            _ => Self { waiting: self.waiting + count, ..self },
-        }
+impl Farm {
+    /// Numbers for the metrics and the page.
+    pub async fn stats(&self) -> Result<FarmStats, ApiError> {
+        let inbox = self.inner.inbox.max_capacity() - self.inner.inbox.capacity();
+        let (mut stats, labels) = self
+            .ask(|state, now| {
+                let mut stats = FarmStats { last_event: state.last_event(), ..FarmStats::default() };
+                let labels = state.offered_skus(SKU_LABELS_MAX);
+                for device in state.devices(now) {
+                    if device.online && stats.devices.len() < DEVICES_MAX {
+                        stats.devices.push(reading(&device));
+                    }
+                    stats.devices_up += u64::from(device.online);
+                    stats.devices_busy += u64::from(device.busy.is_some());
+                    stats.devices_quarantined += u64::from(device.device.quarantined);
+                }
+                let counters = state.counters();
+                stats.ended_jobs.clone_from(&counters.ended);
+                stats.attempts.clone_from(&counters.attempts);
+                stats.lease_expiries = counters.lease_expiries;
+                stats.revivals = counters.revivals;
+                stats.rescued_wakeups = counters.rescued_wakeups;
+                (stats.merged, stats.answered) = (counters.merged, counters.answered);
+                (stats.agents_known, stats.agents_up) = state.agent_counts();
+                (stats, labels)
+            })
+            .await?;
+        self.add_waiting(&mut stats, &labels).await?;
+        stats.epoch = self.inner.epoch;
+        stats.inbox = inbox as u64;
+        stats.broken_states = self.inner.shared.broken.load(Ordering::Relaxed);
+        stats.unreadable_rows = self.inner.store.unreadable_rows();
+        let shared = &self.inner.shared;
+        stats.watchers = (shared.events.receiver_count() + shared.page.receiver_count()) as u64;
+        stats.claim_latency = self.inner.shared.claims.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        stats.attempt_durations = self.inner.shared.attempts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        stats.store = self.inner.store_ops.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(stats)
     }
 }

@@ -14,7 +14,7 @@ use crate::{
 };
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, Method, header},
+    http::{HeaderMap, Method, Uri, header},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
@@ -94,12 +94,21 @@ fn from(request: &Request) -> String {
     request.extensions().get::<Peer>().map(Peer::place).unwrap_or_default()
 }
 
+/// The page that a person looked at: what was asked for, or where the form stands that was sent.
+fn page_of(request: &Request) -> Uri {
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return request.uri().clone();
+    }
+    let from = request.headers().get(header::REFERER).and_then(|from| from.to_str().ok()?.parse().ok());
+    from.unwrap_or_default()
+}
+
 /// A refusal in the caller's language.
 fn refused(request: &Request, error: ApiError) -> Response {
     match error {
         error if is_grpc(request.headers()) => grpc::refused(error),
         error if error.code == ErrorCode::Unauthenticated && wants_page(request.headers()) => {
-            page::to_login(request.uri())
+            page::to_login(&page_of(request))
         }
         error => Refusal::from(error).into_response(),
     }

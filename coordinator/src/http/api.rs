@@ -295,7 +295,7 @@ struct EnginesQuery {
 
 async fn list_engines(State(app): State<App>, caller: Caller, Params(query): Params<EnginesQuery>) -> JsonAnswer {
     let EnginesQuery { model, sku, project, limit, cursor } = query;
-    let request = v1::ListEnginesRequest { model, sku, project, limit, cursor, with_total: true };
+    let request = v1::ListEnginesRequest { model, sku, project, limit, cursor, with_total: true, brief_reports: false };
     let reply = app.farm.list_engines(&caller, request).await?;
     Ok(counted::<_, EngineView>("engines", reply.engines, reply.next_cursor, (reply.total, reply.more_than_total)))
 }

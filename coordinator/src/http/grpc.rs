@@ -18,6 +18,7 @@ use planforge_proto::{
     },
 };
 use tonic::{Request, Response as Answer, Status, Streaming, service::Routes};
+use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 
 /// Largest message taken in: a log chunk, an inventory of many devices, a submission of many specs.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -26,9 +27,18 @@ pub(super) fn routes(app: &App) -> Router {
     let service = Rpc { app: app.clone() };
     Routes::new(FarmServer::new(service.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES))
         .add_service(FleetServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES))
+        .add_service(reflection())
         .into_axum_router()
         // tonic answers unknown methods itself; the outer router has its own fallback.
         .reset_fallback()
+}
+
+/// The contract, for tools that ask a server what it speaks; behind a token, as all of it is.
+fn reflection() -> ServerReflectionServer<impl ServerReflection> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(planforge_proto::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .expect("the committed descriptors are whole: a test writes them")
 }
 
 /// A refusal before any service was reached.

@@ -8,6 +8,7 @@ mod declared;
 mod enroll;
 mod forgery;
 mod grpc;
+mod health;
 mod history;
 mod range;
 mod scrub;
@@ -17,7 +18,6 @@ use crate::{
     app::{App, Caller, Options, Refusal, is_grpc, wants_page},
     blobs::LocalBlobs,
     farm::Farm,
-    metrics::{BlobFacts, Metrics},
     page,
 };
 use axum::{
@@ -28,6 +28,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
+use planforge_metrics::{BlobFacts, Metrics};
 use planforge_proto::{ApiError, ErrorCode};
 use tokio_util::sync::CancellationToken;
 
@@ -61,12 +62,14 @@ pub(crate) fn router(
     let over_grpc = grpc::routes(&app)
         .layer(middleware::from_fn_with_state(app.clone(), access::guard))
         .layer(middleware::from_fn(forgery::refuse_all_but_grpc));
+    let probed = health::routes(&app).layer(middleware::from_fn(forgery::refuse_all_but_grpc));
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .with_state(app.clone())
         .merge(over_http)
         .merge(over_grpc)
+        .merge(probed)
         .fallback(async |method: Method, uri: Uri, headers: HeaderMap| nothing_here(&method, &uri, &headers))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             let error = ApiError::new(ErrorCode::InvalidArgument, format!("{} does not take {method}", uri.path()));

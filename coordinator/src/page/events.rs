@@ -171,7 +171,8 @@ fn replaced(now: &mut Arc<Snapshot>, next: Snapshot) -> bool {
 /// Makes a page anew whenever the farm says that something happened.
 async fn feed(app: App, source: Source, page: Arc<Page>, mut events: broadcast::Receiver<FarmEvent>) {
     let mut took = Duration::ZERO;
-    // When the page was last made, so that what comes after a pause is sent at once.
+    // When the page was last begun, so that what comes after a pause is sent at once, and how long it takes to make one
+    // does not keep the next back.
     let mut last = Instant::now();
     loop {
         match tokio::time::timeout(REFRESH, events.recv()).await {
@@ -189,7 +190,7 @@ async fn feed(app: App, source: Source, page: Arc<Page>, mut events: broadcast::
             Err(error) => tracing::debug!(%error, "cannot refresh a page"),
         }
         took = began.elapsed();
-        last = Instant::now();
+        last = began;
     }
 }
 

@@ -133,6 +133,8 @@ impl Reader {
         for text in [&mut job.agent, &mut job.device, &mut job.actor, &mut job.waiting_reason] {
             text.clear();
         }
+        job.fallback.clear();
+        job.tried.iter_mut().for_each(|one| one.job.clear());
         for list in [&mut job.needs, &mut job.needed, &mut job.needed_by] {
             list.clear();
         }

@@ -39,7 +39,7 @@ impl Kind {
     /// Names of what may narrow it.
     fn filters(self) -> &'static [&'static str] {
         match self {
-            Self::Home => &["model", "sku", "project", "by", "from"],
+            Self::Home => &["model", "sku", "project", "by", "from", "row"],
             Self::Jobs => &["state", "model", "sku", "tag", "project", "sort", "cursor"],
             Self::Job => &["q", "layers", "from", "find"],
             Self::Plan => &["layers", "from", "find"],

@@ -20,10 +20,10 @@ use crate::{
     doors::{Doors, Place, Source},
     farm::Farm,
     http,
-    metrics::Metrics,
     tls::Tls,
 };
 use axum::Router;
+use planforge_metrics::Metrics;
 use std::{
     io,
     net::{IpAddr, SocketAddr},

@@ -263,7 +263,8 @@ impl Coordinator {
         let store = SqliteStore::open(&database).await.map_err(StartError::Farm)?;
         let log_folder = data_dir.join("logs");
         durable::create_private_dir(&log_folder).map_err(StartError::io("create folder", &log_folder))?;
-        let farm_config = FarmConfig { log_folder: Some(log_folder), ..config.farm.clone() };
+        let sessions_file = Some(data_dir.join("sessions.json"));
+        let farm_config = FarmConfig { log_folder: Some(log_folder), sessions_file, ..config.farm.clone() };
         let clock = Arc::new(SystemClock::new());
         let farm =
             Farm::open(Arc::new(store), Arc::new(blobs.clone()), farm_config, clock).await.map_err(StartError::Farm)?;

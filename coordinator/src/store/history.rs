@@ -11,6 +11,47 @@ use crate::core::{Event, JobId, RequestRecord};
 use sqlx::sqlite::SqliteRow;
 use std::collections::BTreeMap;
 
+/// In a request the place of one job is taken by another; both have been written.
+pub(super) fn replaced(request: &str, from: &JobId, to: &JobId) -> Vec<Statement> {
+    const ENDED_BADLY: &str = "'failed', 'cancelled', 'skipped'";
+    // Of a state: with the first job, and without the second where the request has that already.
+    let standing = |states: &str| {
+        format!(
+            "- (SELECT COUNT(*) FROM jobs JOIN request_jobs ON job = jobs.id \
+               WHERE jobs.id = $1 AND request = $3 AND jobs.state {states}) \
+             + (SELECT COUNT(*) FROM jobs WHERE jobs.id = $2 AND jobs.state {states} \
+               AND NOT EXISTS (SELECT 1 FROM request_jobs WHERE job = $2 AND request = $3))"
+        )
+    };
+    let live = standing(&format!("NOT IN ('succeeded', {ENDED_BADLY})"));
+    let lost = standing(&format!("IN ({ENDED_BADLY})"));
+    let statement = |sql: &str, values: &[&str]| Statement {
+        sql: sql.into(),
+        values: values.iter().map(|v| (*v).into()).collect(),
+    };
+    let (from, to) = (from.as_str(), to.as_str());
+    let counted = format!(
+        "UPDATE requests SET live = live {live}, lost = lost {lost}, \
+         jobs = jobs + 1 - (SELECT COUNT(*) FROM request_jobs WHERE request = $3 AND job IN ($1, $2)), \
+         doc = json_set(doc, '$.jobs', json((SELECT json_group_array(CASE value WHEN $1 THEN $2 ELSE value END) \
+           FROM json_each(requests.doc, '$.jobs')))) \
+         WHERE id = $3"
+    );
+    vec![
+        statement(&counted, &[from, to, request]),
+        statement("DELETE FROM request_jobs WHERE job = $1 AND request = $2", &[from, request]),
+        statement(
+            "INSERT INTO request_jobs (job, request) SELECT $1, id FROM requests WHERE id = $2 ON CONFLICT DO NOTHING",
+            &[to, request],
+        ),
+        statement(
+            "UPDATE requests SET state = \
+             CASE WHEN live > 0 THEN 'open' WHEN lost > 0 THEN 'failed' ELSE 'succeeded' END WHERE id = $1",
+            &[request],
+        ),
+    ]
+}
+
 impl SqliteStore {
     pub(super) async fn part_of_requests(
         &self,

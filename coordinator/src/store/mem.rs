@@ -1,8 +1,11 @@
 //! Everything in memory, with the same promises as a database as long as the process lives.
 
+mod coverage;
+
 use super::{
-    Answer, AuditFilter, BuildName, Count, DeclarationFilter, EngineFilter, EventFilter, EventListFilter, Heap,
-    JobFilter, LATEST_MAX, ListedRequest, Part, PinFilter, ReportFilter, RequestFilter, Store, StoreError,
+    Answer, AuditFilter, BuildName, Count, Coverage, CoverageFilter, CoveredModels, DeclarationFilter, EngineFilter,
+    EventFilter, EventListFilter, Heap, JobFilter, LATEST_MAX, ListedRequest, Part, PinFilter, ReportFilter,
+    RequestFilter, Store, StoreError,
     answers::{ReportOf, engine_ref},
 };
 use crate::core::{
@@ -154,6 +157,10 @@ impl Tables {
             Change::ForgetJob(job) => self.forget_job(&job),
             Change::ForgetBuild { key, plan } => self.forget_build(key, plan),
             Change::ForgetRequest(id) => drop(self.requests.remove(&id)),
+            Change::Fallback { request, from, to } => {
+                let jobs = self.requests.get_mut(&request).map(|request| &mut request.jobs).into_iter().flatten();
+                jobs.filter(|job| **job == from).for_each(|job| *job = to.clone());
+            }
             Change::ForgetHeld { held: Held { digest, project, tenure }, before_ms } => {
                 let row = (digest, BlobHolder::Project(project));
                 if self.blobs.get(&row).is_some_and(|hold| hold.tenure == tenure && hold.since_ms < before_ms) {
@@ -546,6 +553,35 @@ impl Store for MemStore {
 
     fn count_engines(&self, filter: EngineFilter) -> Answer<'_, Count> {
         self.answer(|tables| Count { count: tables.engines_of(&filter).len() as u64, is_exact: true })
+    }
+
+    fn covered_models(&self, filter: CoverageFilter, from: u64, limit: usize) -> Answer<'_, CoveredModels> {
+        self.answer(|tables| tables.models_of(&filter, from, limit))
+    }
+
+    fn covered_among(&self, filter: CoverageFilter, names: Vec<String>) -> Answer<'_, BTreeSet<String>> {
+        self.answer(|tables| {
+            let known = tables.models_of(&CoverageFilter { model: None, ..filter }, 0, usize::MAX).names;
+            names.into_iter().filter(|name| known.contains(name)).collect()
+        })
+    }
+
+    fn model_names(&self, project: Option<String>, digests: Vec<String>) -> Answer<'_, BTreeMap<String, String>> {
+        self.answer(|tables| {
+            let engines = tables.coverage_of(&CoverageFilter { project, ..CoverageFilter::default() }, true).engines;
+            let named = engines.into_iter().rev().filter(|engine| digests.contains(&engine.model_digest));
+            named.map(|engine| (engine.model_digest, engine.model)).collect()
+        })
+    }
+
+    fn coverage(&self, filter: CoverageFilter, models: Vec<String>, apart: bool) -> Answer<'_, Coverage> {
+        self.answer(|tables| {
+            let mut coverage = tables.coverage_of(&filter, apart);
+            coverage.engines.retain(|engine| models.contains(&engine.model));
+            coverage.live.retain(|job| models.contains(&job.model));
+            coverage.failed.retain(|job| models.contains(&job.model));
+            coverage
+        })
     }
 
     fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>> {

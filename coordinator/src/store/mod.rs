@@ -14,11 +14,13 @@
 //! | `sql` | the statements, shaped so that another SQL database runs the same ones |
 //! | `lists` | which index a list of jobs or engines is read along |
 //! | `history` | likewise lists of requests and events |
+//! | `coverage` | how models stand on device kinds |
 //! | `answers` | what is stored under engine keys |
 //! | `retained` | what may go by its age or last use, and taking it away |
 //! | `walk` | reading a list along an index, part by part |
 
 mod answers;
+mod coverage;
 mod history;
 mod lists;
 pub mod mem;
@@ -30,6 +32,7 @@ mod sqlite_writer;
 mod unreadable;
 mod walk;
 
+pub use coverage::{Coverage, CoverageFilter, CoveredModels, Standing, StandingJob};
 pub use mem::MemStore;
 pub use retained::BuildName;
 pub use sqlite::SqliteStore;
@@ -43,7 +46,7 @@ use futures::future::BoxFuture;
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_retention::Build;
 use planforge_types::{Digest, EngineKey};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Ended jobs that a leader begins with, to tell durations from.
 pub(crate) const LATEST_MAX: usize = 2_000;
@@ -449,6 +452,20 @@ pub trait Store: Send + Sync + 'static {
             }
         })
     }
+
+    /// Models of which something stands anywhere, by name: `limit` of them from the one of number `from`, and how many
+    /// there are; in about the same time however many engines and jobs there are.
+    fn covered_models(&self, filter: CoverageFilter, from: u64, limit: usize) -> Answer<'_, CoveredModels>;
+
+    /// Those of the names under which something stands.
+    fn covered_among(&self, filter: CoverageFilter, names: Vec<String>) -> Answer<'_, BTreeSet<String>>;
+
+    /// What the newest engine of each of these models calls it, by the model's digest; those without one are left out.
+    fn model_names(&self, project: Option<String>, digests: Vec<String>) -> Answer<'_, BTreeMap<String, String>>;
+
+    /// How these models stand: the newest build of each key; of the jobs that live the newest of each model and device kind,
+    /// likewise of those that failed after the newest build. `apart`: all of these jobs, with what they asked for.
+    fn coverage(&self, filter: CoverageFilter, models: Vec<String>, apart: bool) -> Answer<'_, Coverage>;
 
     fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>>;
 

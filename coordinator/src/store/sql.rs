@@ -1,7 +1,7 @@
 //! The statements, shaped so that another SQL database runs the same ones: `$n` placeholders, `ON CONFLICT`, integers of
 //! 64 bits for times, rows in chunks of few sizes so that prepared statements are used again.
 
-use super::retained;
+use super::{history, retained};
 use crate::core::{BlobHolder, Change, DeclarationId, Hold, Job, PinId};
 use planforge_types::Digest;
 use serde::Serialize;
@@ -249,7 +249,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     let (mut pins, mut pins_expired, mut declarations) = (BTreeMap::new(), None, BTreeMap::new());
     let (mut shares, mut shares_after) = (Vec::new(), Vec::new());
     let (mut audit, mut audit_kept) = (Vec::new(), BTreeMap::new());
-    let mut forgotten = Vec::new();
+    let (mut replaced, mut forgotten) = (Vec::new(), Vec::new());
     for change in changes {
         match change {
             Change::Job(job) => drop(jobs.insert(job.id.as_str().to_owned(), job)),
@@ -331,6 +331,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             Change::ForgetJob(job) => forgotten.extend(retained::forget_job(&job)),
             Change::ForgetBuild { key, plan } => forgotten.extend(retained::forget_build(&key, plan)),
             Change::ForgetRequest(id) => forgotten.push(retained::forget_request(&id)),
+            Change::Fallback { request, from, to } => replaced.extend(history::replaced(&request, &from, &to)),
             Change::ForgetHeld { held, before_ms } => forgotten.push(retained::forget_held(&held, before_ms)),
             Change::EventsGone { until } => forgotten.push(retained::forget_events(until)),
             Change::ForgetReport(report) => forgotten.extend(retained::forget_report(report)),
@@ -404,6 +405,8 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             .map(|id| Statement { sql: "DELETE FROM agents WHERE id = $1".into(), values: vec![id.into()] }),
     );
     insert(&mut all, &REQUESTS, requests);
+    // Behind the jobs and requests that they name.
+    all.extend(replaced);
     for (key, refusal) in &refusals {
         match refusal {
             Some(refusal) => insert(&mut all, &REFUSALS, vec![vec![key.to_string().into(), json(refusal)]]),

@@ -1,8 +1,9 @@
 //! SQLite in one file, for one coordinator.
 
 use super::{
-    Answer, AuditFilter, BuildName, Count, DeclarationFilter, EngineFilter, EventFilter, EventListFilter, Heap,
-    JobFilter, LATEST_MAX, ListedRequest, Part, PinFilter, ReportFilter, RequestFilter, Store, StoreError,
+    Answer, AuditFilter, BuildName, Count, Coverage, CoverageFilter, CoveredModels, DeclarationFilter, EngineFilter,
+    EventFilter, EventListFilter, Heap, JobFilter, LATEST_MAX, ListedRequest, Part, PinFilter, ReportFilter,
+    RequestFilter, Store, StoreError,
     sql::{Select, Statement, Value},
     sqlite_writer::{Write, Writer},
     unreadable::Unreadable,
@@ -24,7 +25,7 @@ use sqlx::{
     },
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -32,7 +33,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Forward-only, by the numbers of their files; a database that has a higher one than these is refused.
-const MIGRATIONS: [(i64, &str); 17] = [
+const MIGRATIONS: [(i64, &str); 18] = [
     (1, include_str!("../../../migrations/sqlite/0001_farm.sql")),
     (2, include_str!("../../../migrations/sqlite/0002_caches_plugins.sql")),
     (3, include_str!("../../../migrations/sqlite/0003_engine_seq.sql")),
@@ -50,6 +51,7 @@ const MIGRATIONS: [(i64, &str); 17] = [
     (15, include_str!("../../../migrations/sqlite/0015_uploads.sql")),
     (16, include_str!("../../../migrations/sqlite/0016_project_devices.sql")),
     (20, include_str!("../../../migrations/sqlite/0020_shares.sql")),
+    (21, include_str!("../../../migrations/sqlite/0021_coverage.sql")),
 ];
 /// The schema that this program writes.
 pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
@@ -431,6 +433,22 @@ impl Store for SqliteStore {
 
     fn count_engines(&self, filter: EngineFilter) -> Answer<'_, Count> {
         Box::pin(self.count_of_engines(filter))
+    }
+
+    fn covered_models(&self, filter: CoverageFilter, from: u64, limit: usize) -> Answer<'_, CoveredModels> {
+        Box::pin(async move { Self::covered_models(self, &filter, from, limit).await })
+    }
+
+    fn covered_among(&self, filter: CoverageFilter, names: Vec<String>) -> Answer<'_, BTreeSet<String>> {
+        Box::pin(async move { Self::covered_among(self, &filter, &names).await })
+    }
+
+    fn model_names(&self, project: Option<String>, digests: Vec<String>) -> Answer<'_, BTreeMap<String, String>> {
+        Box::pin(async move { Self::model_names(self, project.as_deref(), &digests).await })
+    }
+
+    fn coverage(&self, filter: CoverageFilter, models: Vec<String>, apart: bool) -> Answer<'_, Coverage> {
+        Box::pin(async move { Self::coverage(self, &filter, &models, apart).await })
     }
 
     fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>> {

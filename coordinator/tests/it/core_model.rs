@@ -10,7 +10,9 @@ use planforge_coordinator::{
     },
     store::{MemStore, Store},
 };
-use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Toolchain, ToolchainConstraint, order::MeasureAsk};
+use planforge_types::{
+    BuildSpec, Digest, EngineKey, FailureClass, Reason, Toolchain, ToolchainConstraint, order::MeasureAsk,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,6 +36,7 @@ enum Op {
         sweep: u8,
         needs: Vec<usize>,
         compile: bool,
+        no_fallback: bool,
     },
     /// Measures a stored plan on a kind of device.
     Bench {
@@ -99,12 +102,15 @@ fn op() -> impl Strategy<Value = Op> {
                 prop_oneof![4 => Just(0), 1 => 1..4u8],
                 prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(any::<usize>(), 1..4)],
                 prop::bool::weighted(0.3),
+                prop::bool::weighted(0.2),
             ),
         )
-            .prop_map(|((model, sku, force, wait, follow, priority, project, eval), (builds, sweep, needs, compile))| {
+            .prop_map(|((model, sku, force, wait, follow, priority, project, eval), (builds, sweep, needs, compile, no_fallback))| {
                 // What is only compiled is measured in no way.
                 let (eval, builds, sweep) = if compile { (false, 1, 0) } else { (eval, builds, sweep) };
-                Op::Submit { model, sku, force, wait, follow, priority, project, eval, builds, sweep, needs, compile }
+                Op::Submit {
+                    model, sku, force, wait, follow, priority, project, eval, builds, sweep, needs, compile, no_fallback,
+                }
             }),
         2 => (any::<usize>(), 0..3u8, prop::bool::weighted(0.2), any::<bool>(), any::<bool>(), 0..4u8)
             .prop_map(|(engine, sku, force, wait, eval, sweep)| Op::Bench { engine, sku, force, wait, eval, sweep }),
@@ -116,7 +122,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => agent.clone().prop_map(|agent| Op::Disconnect { agent }),
         4 => agent.clone().prop_map(|agent| Op::Beat { agent }),
         2 => agent.clone().prop_map(|agent| Op::Built { agent }),
-        6 => (agent.clone(), 0..8u8, any::<bool>()).prop_map(|(agent, how, again)| Op::Finish { agent, how, again }),
+        6 => (agent.clone(), 0..10u8, any::<bool>()).prop_map(|(agent, how, again)| Op::Finish { agent, how, again }),
         1 => (agent.clone(), 0..2u8).prop_map(|(agent, toolchain)| Op::Upgrade { agent, toolchain }),
         1 => agent.prop_map(|agent| Op::Drain { agent }),
         4 => (0..3_000u16).prop_map(|ms| Op::Wait { ms }),
@@ -217,7 +223,19 @@ impl World {
                 _ => {}
             }
         }
+        let replaced = effects.changes.iter().filter_map(|change| match change {
+            Change::Fallback { request, from, to } => Some((request.clone(), from.clone(), to.clone())),
+            _ => None,
+        });
+        let replaced: Vec<(String, JobId, JobId)> = replaced.collect();
         now(self.store.commit(self.epoch, effects.changes)).unwrap();
+        for (request, from, to) in replaced {
+            self.check_fallback(&request, &from, &to);
+            let asked = self.asked_builds.get(&from).copied().unwrap_or(1);
+            let known = self.asked_builds.entry(to.clone()).or_default();
+            *known = (*known).max(asked);
+            self.acknowledged.insert(to);
+        }
         self.state.durable_as_of(self.state.as_of());
         for (session, message) in effects.sends {
             if let ToAgent::Assign { lease, job, .. } = &message {
@@ -240,6 +258,22 @@ impl World {
             self.apply(Input::Stored(Box::new(lookup)));
         }
         effects.reply
+    }
+
+    /// A job that took another's place: both name each other, and the request has it in that place.
+    fn check_fallback(&self, request: &str, from: &JobId, to: &JobId) {
+        let job = |id: &JobId| now(self.store.job(id)).unwrap().expect("a stored job");
+        let (first, second) = (job(from), job(to));
+        assert_eq!((first.state, first.fallback.as_ref()), (JobState::Failed, Some(to)));
+        assert!(second.wants.iter().any(|want| want.request == request && !want.no_fallback), "{second:?}");
+        let stored = now(self.store.request_of_id(request)).unwrap().expect("the request");
+        assert!(!stored.jobs.contains(from) && stored.jobs.contains(to), "{stored:?}");
+        let backend = |job: &Job| job.toolchain.as_ref().map(|toolchain| toolchain.backend.clone());
+        assert_ne!(backend(&first), backend(&second), "{to} asks the backend again that refused the model");
+        // Whoever needs it knows which one that is now.
+        for other in self.state.live_jobs().filter(|job| !job.recheck) {
+            assert!(!other.needed.contains(from), "{} needs {from}, whose place {to} took", other.id);
+        }
     }
 
     fn look_up(&self, keys: BTreeSet<EngineKey>) -> Lookup {
@@ -276,8 +310,21 @@ impl World {
     }
 
     fn submit(&mut self, submit: &Op) {
-        let Op::Submit { model, sku, force, wait, follow, priority, project, eval, builds, sweep, needs, compile } =
-            submit
+        let Op::Submit {
+            model,
+            sku,
+            force,
+            wait,
+            follow,
+            priority,
+            project,
+            eval,
+            builds,
+            sweep,
+            needs,
+            compile,
+            no_fallback,
+        } = submit
         else {
             return;
         };
@@ -298,6 +345,7 @@ impl World {
             follow_toolchain: *follow,
             builds: *builds,
             compile_only: *compile,
+            no_fallback: *no_fallback,
             needs: self.needs(needs),
             ..asked(*sku, *eval, *sweep)
         });
@@ -325,7 +373,9 @@ impl World {
             ..submit
         };
         let mut reply = self.apply(Input::Submit(Box::new(submit)));
-        if let Reply::Submitted(Ok(Submitted::Ask { keys, submit, .. })) = reply {
+        // What is known under one key may lead to another.
+        while let Reply::Submitted(Ok(Submitted::Ask { mut keys, submit, .. })) = reply {
+            keys.extend(submit.lookup.stored.keys());
             let lookup = self.look_up(keys);
             reply = self.apply(Input::Submit(Box::new(Submit { lookup, ..*submit })));
         }
@@ -394,6 +444,10 @@ impl World {
             1 => failed(FailureClass::Unstable),
             2 => failed(FailureClass::Model),
             3 => FinishedOutcome::Cancelled,
+            8.. => FinishedOutcome::Failed(Failure {
+                reason: Some(Reason::Unsupported),
+                ..Failure::new(FailureClass::Model, "scripted", "")
+            }),
             _ => FinishedOutcome::Succeeded,
         };
         let newest = self.state.job(&lease.job).is_some_and(|job| job.attempt() == lease.attempt);
@@ -413,7 +467,7 @@ impl World {
             lease: lease.clone(),
             outcome,
             plan: Some(plan).filter(|_| prepared.is_none()),
-            report: Some(report).filter(|_| how > 3),
+            report: Some(report).filter(|_| (4..8).contains(&how)),
             log: None,
             accurate: true,
             artifacts: Vec::new(),
@@ -641,6 +695,7 @@ fn asked(sku: u8, eval: bool, sweep: u8) -> Submit {
         measure: MeasureAsk { streams, ..MeasureAsk::default() },
         canary: None,
         compile_only: false,
+        no_fallback: false,
         needs: Vec::new(),
         missing: Vec::new(),
         unseen: false,
@@ -707,10 +762,15 @@ fn devices(agent: usize, toolchain: u8) -> Vec<Device> {
         prepares: Vec::new(),
     };
     let gpu = || Device { offers: vec![with(&["cuda", "cudnn"])], threads: 0, ..device("gpu0", &["t4"]) };
-    // The first one is a CPU with two levels behind one lock; the second prepares for the GPU of the third.
+    let two = |one: Device| {
+        let other = Toolchain { backend: "onnxruntime".into(), version: "1".into(), components: BTreeMap::new() };
+        Device { offers: vec![offer.clone(), other], ..one }
+    };
+    // The first one is a CPU with two levels behind one lock and two backends; the second, with two backends, too, prepares
+    // for the GPU of the third.
     match agent {
-        0 => vec![device("cpu0", &["cpu-x86-64-v2", SKU])],
-        1 => vec![Device { prepares: vec![with(&["cuda"])], ..device("cpu0", &[SKU]) }],
+        0 => vec![two(device("cpu0", &["cpu-x86-64-v2", SKU]))],
+        1 => vec![Device { prepares: vec![with(&["cuda"])], ..two(device("cpu0", &[SKU])) }],
         _ => vec![device("cpu0", &["cpu-x86-64-v2"]), device("cpu1", &[SKU]), gpu()],
     }
 }
@@ -730,6 +790,7 @@ fn a_plan_that_goes_with_its_toolchain_is_gone_from_the_store_while_its_job_is_l
         sweep: 0,
         needs: Vec::new(),
         compile: false,
+        no_fallback: false,
     };
     let connect = |agent, fresh, toolchain| Op::Connect { agent, fresh, toolchain };
     let mut world = World::new();

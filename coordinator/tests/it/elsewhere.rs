@@ -29,6 +29,7 @@ async fn lack(agent: &mut Agent, assign: &v1::Assign, lacked: &str) {
         message: format!("too little {lacked}: 7 MiB"),
         hint: String::new(),
         lacked: lacked.into(),
+        reason: String::new(),
     };
     let finished = v1::Finished {
         lease: assign.lease.clone(),

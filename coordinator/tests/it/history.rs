@@ -1,8 +1,8 @@
-//! Lists of requests, events and projects: parts, filters, counts, and whose they are.
+//! Lists of requests, events and projects: parts, filters, counts, and whose they are; engines with reports of few words.
 
 use crate::{
     store::{event, job},
-    support::{actor, agent::Agent, blobs::MemBlobs, digest_of, model, open, request, show},
+    support::{actor, agent::Agent, bench::Bench, blobs::MemBlobs, digest_of, model, open, request, show, until_state},
 };
 use planforge_coordinator::{
     auth::Actor,
@@ -15,6 +15,7 @@ use planforge_coordinator::{
     },
 };
 use planforge_proto::{ErrorCode, v1};
+use planforge_report::{figures::Figures, testing::sample_report};
 use std::{collections::BTreeSet, sync::Arc};
 
 fn request_of(id: &str, project: &str, jobs: &[&str], created_ms: u64) -> Change {
@@ -103,6 +104,49 @@ async fn conforms(store: &dyn Store) {
     assert_eq!(ids(store, both).await, ["four", "three", "two", "one"]);
     assert_eq!(ids(store, RequestFilter { states: vec![Failed], ..red() }).await, ["two", "one"]);
     assert_eq!(ids(store, RequestFilter { since_ms: Some(11), until_ms: Some(11), ..any() }).await, ["three"]);
+    // Another job takes the place of one, and counts in its stead; where the request has that already, once.
+    let take = |request: &str, from: &str, to: &str| Change::Fallback {
+        request: request.into(),
+        from: from.into(),
+        to: to.into(),
+    };
+    let stands = async |id: &str| {
+        let listed = requests(store, any()).await.into_iter().find(|listed| listed.request.id == id).unwrap();
+        let jobs: Vec<String> = listed.request.jobs.iter().map(|job| job.as_str().to_owned()).collect();
+        (jobs.join(" "), (listed.jobs, listed.live, listed.lost), listed.state())
+    };
+    let asked = vec![
+        change("d1", JobState::Queued),
+        change("d2", JobState::Queued),
+        request_of("five", "red", &["d1", "b1", "d1"], 9),
+        request_of("six", "red", &["d1", "d2"], 8),
+    ];
+    store.commit(epoch, asked).await.unwrap();
+    let replaced = vec![
+        change("e1", JobState::Queued),
+        take("five", "d1", "e1"),
+        take("six", "d1", "d2"),
+        change("d1", JobState::Failed),
+    ];
+    store.commit(epoch, replaced).await.unwrap();
+    assert_eq!(stands("five").await, ("e1 b1 e1".into(), (2, 1, 0), Open));
+    assert_eq!(stands("six").await, ("d2 d2".into(), (1, 1, 0), Open));
+    store.commit(epoch, vec![change("e1", JobState::Succeeded), change("d2", JobState::Failed)]).await.unwrap();
+    assert_eq!(stands("five").await, ("e1 b1 e1".into(), (2, 0, 0), Succeeded));
+    assert_eq!(stands("six").await, ("d2 d2".into(), (1, 0, 1), Failed));
+    // All in one: the request, its job, its end, and who takes its place, which has ended already.
+    let at_once = vec![
+        change("g1", JobState::Queued),
+        request_of("seven", "red", &["g1"], 7),
+        change("g2", JobState::Succeeded),
+        take("seven", "g1", "g2"),
+        change("g1", JobState::Failed),
+    ];
+    store.commit(epoch, at_once).await.unwrap();
+    assert_eq!(stands("seven").await, ("g2".into(), (1, 0, 0), Succeeded));
+    for id in ["five", "six", "seven"] {
+        store.commit(epoch, vec![Change::ForgetRequest(id.into())]).await.unwrap();
+    }
     // What became of a job is known of its requests when the job itself is kept no more.
     let ended: Job = job("a2", JobState::Cancelled, 5);
     store.commit(epoch, vec![Change::ForgetJob(Box::new(ended))]).await.unwrap();
@@ -294,4 +338,24 @@ async fn a_unique_beginning_finds_its_job_among_any_number_and_another_is_told_w
     }
     assert_eq!(found(&red, "ab00").await.unwrap_err().code, ErrorCode::NotFound);
     farm.close().await;
+}
+
+#[tokio::test]
+async fn engines_are_listed_with_brief_reports_where_somebody_asks_for_them() {
+    let mut bench = Bench::new().await;
+    let job = bench.submit(request(model(&bench.blobs, "m"))).await;
+    let assign = bench.agent.assigned().await;
+    let report = serde_json::to_vec(&sample_report(1.5)).unwrap();
+    let finished = bench.finished(&assign, &job.id, |_| report);
+    bench.finish(finished).await;
+    until_state(&bench.farm, &job.id, v1::JobState::Succeeded).await;
+    let listed = async |brief_reports: bool| {
+        let asked = v1::ListEnginesRequest { brief_reports, ..v1::ListEnginesRequest::default() };
+        bench.farm.list_engines(&Actor::local(), asked).await.unwrap().engines.remove(0).report_json
+    };
+    let (whole, brief) = (listed(false).await, listed(true).await);
+    assert!(brief.len() < whole.len() / 2, "{} of {} bytes: {brief}", brief.len(), whole.len());
+    let [whole, brief] = [whole, brief].map(|report| Figures::parse(&report).unwrap());
+    assert_eq!(brief.latency_ms.median, whole.latency_ms.median);
+    assert!(brief.layers.is_empty() && !whole.layers.is_empty());
 }

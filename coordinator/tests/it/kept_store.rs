@@ -176,6 +176,7 @@ async fn what_was_sent_before_ages_were_kept_and_nothing_names_gets_one() {
     store.commit(epoch, changes).await.unwrap();
     store.close().await.unwrap();
     // As it was before: no row says how long it lasts.
+    crate::coverage_store::undo(&file).await;
     let older = "UPDATE blob_refs SET tenure = 0, since_ms = 0; DELETE FROM schema_versions WHERE version >= 15;
         DROP TRIGGER job_projects_come; DROP INDEX job_projects_sku; DROP TABLE shares; ALTER TABLE job_projects DROP COLUMN sku;
         CREATE TRIGGER job_projects_come AFTER INSERT ON job_projects BEGIN SELECT 1; END";

@@ -1,92 +1,51 @@
 //! Engines that are stale or outdated are found, told with the reason, and built again; a canary goes first.
 
-use crate::support::{
-    SKU,
-    agent::{Agent, device, hello, plan_of, success},
-    blobs::MemBlobs,
-    model, open, request, state, until_state,
-};
-use planforge_coordinator::{auth::Actor, farm::Farm, store::MemStore};
+use crate::support::{SKU, bench::Bench, model, request, state, until_state};
+use planforge_coordinator::auth::Actor;
 use planforge_proto::{
     ErrorCode,
-    v1::{self, JobKind, JobState, agent_message::Kind as Say, coordinator_message::Kind},
+    v1::{self, JobKind, JobState, agent_message::Kind as Say},
 };
 use planforge_report::testing::sample_report;
 use planforge_types::Toolchain;
-use std::sync::Arc;
 
-struct Bench {
-    farm: Farm,
-    blobs: MemBlobs,
-    agent: Agent,
+/// Builds an engine of a model; the plan of a longer name is larger.
+async fn build(bench: &mut Bench, name: &str, median_ms: f64) -> v1::Job {
+    let job = bench.submit(request(model(&bench.blobs, name))).await;
+    end_next(bench, median_ms).await;
+    until_state(&bench.farm, &job.id, JobState::Succeeded).await
 }
 
-impl Bench {
-    async fn new() -> Self {
-        let blobs = MemBlobs::default();
-        let farm = open(Arc::new(MemStore::new()), &blobs).await;
-        let agent = Agent::usual(&farm, "a").await;
-        Self { farm, blobs, agent }
-    }
-
-    /// Its agent comes back with another toolchain.
-    async fn upgrade(&mut self, toolchain: &str) {
-        let devices = vec![device("cpu0", SKU, toolchain)];
-        let again = v1::Hello { incarnation: toolchain.into(), ..hello("a", devices.clone()) };
-        self.agent = Agent::connect(&self.farm, again).await;
-        let mut heard = self.agent.next().await;
-        while !matches!(heard, Some(Kind::Welcome(_))) {
-            // The process of before counts as alive for as long as a lease.
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            let again = v1::Hello { incarnation: toolchain.into(), ..hello("a", devices.clone()) };
-            self.agent = Agent::connect(&self.farm, again).await;
-            heard = self.agent.next().await;
-        }
-    }
-
-    /// A model of that many bytes has a plan that is as much larger.
-    async fn build(&mut self, name: &str, median_ms: f64) -> v1::Job {
-        let job = self.farm.submit(&Actor::local(), request(model(&self.blobs, name))).await.unwrap().jobs.remove(0);
-        self.end_next(median_ms).await;
-        until_state(&self.farm, &job.id, JobState::Succeeded).await
-    }
-
-    /// Lets the agent end what it is given next, measured with such a median.
-    async fn end_next(&mut self, median_ms: f64) -> v1::Job {
-        let assign = self.agent.assigned().await;
-        let job = assign.job.clone().unwrap();
-        let lot = format!("{} {}", job.id, "x".repeat(job.model.as_ref().unwrap().name.len() * 100));
-        let plan = if job.kind() == JobKind::Benchmark { Vec::new() } else { plan_of(&assign, &lot) };
-        let mut finished = success(&self.blobs, &assign);
-        if !plan.is_empty() {
-            finished.plan_bytes = plan.len() as u64;
-            finished.plan_digest = self.blobs.insert(&plan).to_string();
-        }
+/// Lets the agent end what it is given next, measured with such a median.
+async fn end_next(bench: &mut Bench, median_ms: f64) -> v1::Job {
+    let assign = bench.agent.assigned().await;
+    let job = assign.job.clone().unwrap();
+    let lot = format!("{} {}", job.id, "x".repeat(job.model.as_ref().unwrap().name.len() * 100));
+    let finished = bench.finished(&assign, &lot, |finished| {
         let mut report = sample_report(median_ms);
         report.simulated = true;
         report.plan.digest = finished.plan_digest.parse().unwrap();
         report.model.digest = job.model.as_ref().unwrap().digest.parse().unwrap();
         report.toolchain = serde_json::from_str::<Toolchain>(&job.toolchain_json).unwrap();
         report.provenance.job = job.id.clone();
-        finished.report_digest = self.blobs.insert(&serde_json::to_vec(&report).unwrap()).to_string();
-        if job.kind() == JobKind::Build {
-            let built = v1::Built {
-                lease: assign.lease.clone(),
-                plan_digest: finished.plan_digest.clone(),
-                plan_bytes: finished.plan_bytes,
-                card_digest: finished.card_digest.clone(),
-                builds: 1,
-            };
-            self.agent.say(Say::Built(built)).await;
-        }
-        self.agent.say(Say::Finished(finished)).await;
-        assert!(self.agent.acknowledged().await.accepted);
-        job
+        serde_json::to_vec(&report).unwrap()
+    });
+    if job.kind() == JobKind::Build {
+        let built = v1::Built {
+            lease: assign.lease.clone(),
+            plan_digest: finished.plan_digest.clone(),
+            plan_bytes: finished.plan_bytes,
+            card_digest: finished.card_digest.clone(),
+            builds: 1,
+        };
+        bench.agent.say(Say::Built(built)).await;
     }
+    bench.finish(finished).await;
+    job
+}
 
-    async fn refresh(&self, asked: v1::RefreshRequest) -> v1::RefreshReply {
-        self.farm.refresh(&Actor::local(), asked).await.unwrap()
-    }
+async fn refresh(bench: &Bench, asked: v1::RefreshRequest) -> v1::RefreshReply {
+    bench.farm.refresh(&Actor::local(), asked).await.unwrap()
 }
 
 fn dry() -> v1::RefreshRequest {
@@ -101,12 +60,12 @@ fn name(cell: &v1::RefreshedCell) -> &str {
 async fn after_an_upgrade_a_canary_goes_first_and_the_others_follow_where_it_is_not_slower() {
     let mut bench = Bench::new().await;
     for name in ["larger-one", "small", "largest-of-all"] {
-        bench.build(name, 1.0).await;
+        build(&mut bench, name, 1.0).await;
     }
-    let fresh = bench.refresh(dry()).await;
+    let fresh = refresh(&bench, dry()).await;
     assert_eq!((fresh.cells.len(), fresh.looked_at), (0, 3), "{:?}", fresh.cells);
     bench.upgrade("native 2").await;
-    let told = bench.refresh(dry()).await;
+    let told = refresh(&bench, dry()).await;
     assert_eq!(told.cells.len(), 3);
     assert!(told.cells.iter().all(|cell| cell.reasons == ["toolchain"] && cell.job.is_empty()), "{:?}", told.cells);
     let canaries: Vec<&str> = told.cells.iter().filter(|cell| cell.canary).map(name).collect();
@@ -114,7 +73,7 @@ async fn after_an_upgrade_a_canary_goes_first_and_the_others_follow_where_it_is_
     let jobs = bench.farm.list_jobs(&Actor::local(), v1::ListJobsRequest::default()).await.unwrap();
     assert_eq!(jobs.jobs.len(), 3, "a dry run submits nothing");
 
-    let begun = bench.refresh(v1::RefreshRequest::default()).await;
+    let begun = refresh(&bench, v1::RefreshRequest::default()).await;
     let canary = begun.cells.iter().find(|cell| cell.canary).unwrap().job.clone();
     let others: Vec<&v1::RefreshedCell> = begun.cells.iter().filter(|cell| !cell.canary).collect();
     for other in &others {
@@ -122,33 +81,34 @@ async fn after_an_upgrade_a_canary_goes_first_and_the_others_follow_where_it_is_
         assert_eq!((state(&job), &job.needs, other.follows_canary), (JobState::Blocked, &vec![canary.clone()], true));
     }
     // What is under way is not asked for again.
-    let again = bench.refresh(v1::RefreshRequest::default()).await;
+    let again = refresh(&bench, v1::RefreshRequest::default()).await;
     assert!(again.cells.iter().all(|cell| cell.under_way), "{:?}", again.cells);
     assert!(again.cells.iter().zip(&begun.cells).all(|(one, other)| one.job == other.job));
 
-    let first = bench.end_next(1.01).await;
+    let first = end_next(&mut bench, 1.01).await;
     assert_eq!(first.id, canary);
     until_state(&bench.farm, &canary, JobState::Succeeded).await;
     for _ in &others {
-        bench.end_next(1.0).await;
+        end_next(&mut bench, 1.0).await;
     }
     for other in &others {
         until_state(&bench.farm, &other.job, JobState::Succeeded).await;
     }
-    assert!(bench.refresh(dry()).await.cells.is_empty(), "everything is fresh again");
+    assert!(refresh(&bench, dry()).await.cells.is_empty(), "everything is fresh again");
 }
 
 #[tokio::test]
 async fn a_canary_that_is_slower_is_measured_again_and_takes_nothing_along() {
     let mut bench = Bench::new().await;
     for name in ["small", "larger-one"] {
-        bench.build(name, 1.0).await;
+        build(&mut bench, name, 1.0).await;
     }
     bench.upgrade("native 2").await;
-    let begun = bench.refresh(v1::RefreshRequest { slower_percent: 3.0, ..v1::RefreshRequest::default() }).await;
+    let begun = refresh(&bench, v1::RefreshRequest { slower_percent: 3.0, ..v1::RefreshRequest::default() }).await;
     let [canary, other] =
         ["small", "larger-one"].map(|wanted| begun.cells.iter().find(|cell| name(cell) == wanted).unwrap().job.clone());
-    let kinds = [bench.end_next(1.5).await, bench.end_next(1.5).await, bench.end_next(1.5).await].map(|job| job.kind());
+    let kinds = [end_next(&mut bench, 1.5).await, end_next(&mut bench, 1.5).await, end_next(&mut bench, 1.5).await]
+        .map(|job| job.kind());
     assert_eq!(kinds, [JobKind::Build, JobKind::Benchmark, JobKind::Benchmark], "only the measurement is repeated");
     let failed = until_state(&bench.farm, &canary, JobState::Failed).await;
     let failure = failed.failure.unwrap();
@@ -158,16 +118,62 @@ async fn a_canary_that_is_slower_is_measured_again_and_takes_nothing_along() {
     let engines = bench.farm.list_engines(&Actor::local(), v1::ListEnginesRequest::default()).await.unwrap().engines;
     assert!(engines.iter().all(|engine| engine.toolchain_json.contains(r#""1""#)), "no engine came of it");
     // Nor is anything remembered against the model: who asks for the engine gets it.
-    let asked = bench.farm.submit(&Actor::local(), request(model(&bench.blobs, "small"))).await.unwrap().jobs.remove(0);
+    let asked = bench.submit(request(model(&bench.blobs, "small"))).await;
     assert_ne!(state(&asked), JobState::Failed);
+}
+
+#[tokio::test]
+async fn a_canary_that_is_tried_again_holds_its_followers_as_before() {
+    let mut bench = Bench::new().await;
+    for name in ["small", "larger-one"] {
+        build(&mut bench, name, 1.0).await;
+    }
+    bench.upgrade("native 2").await;
+    let begun = refresh(&bench, v1::RefreshRequest { slower_percent: 3.0, ..v1::RefreshRequest::default() }).await;
+    let [canary, other] =
+        ["small", "larger-one"].map(|wanted| begun.cells.iter().find(|cell| name(cell) == wanted).unwrap().job.clone());
+    for _ in 0..3 {
+        end_next(&mut bench, 1.5).await;
+    }
+    let failed = until_state(&bench.farm, &canary, JobState::Failed).await;
+    until_state(&bench.farm, &other, JobState::Skipped).await;
+    // As `planforge retry` asks for both again, from what the farm tells of the jobs.
+    let again = |job: &v1::Job, needs: Vec<String>| v1::SubmitRequest {
+        models: job.model.clone().into_iter().collect(),
+        specs_json: vec![job.spec_json.clone()],
+        toolchains: vec![job.toolchain_constraint.clone()],
+        tags: job.tags.clone(),
+        canary: (!job.canary_plan.is_empty())
+            .then(|| v1::Canary { plan_digest: job.canary_plan.clone(), slower_percent: job.canary_slower_percent }),
+        needs,
+        ..request(job.model.clone().unwrap())
+    };
+    assert_eq!(failed.canary_slower_percent, 3.0);
+    let first = bench.submit(again(&failed, Vec::new())).await;
+    let skipped = bench.farm.get_job(&Actor::local(), &other).await.unwrap();
+    let follower = bench.submit(again(&skipped, vec![first.id.clone()])).await;
+    assert_eq!(state(&follower), JobState::Blocked);
+    let told = refresh(&bench, dry()).await;
+    assert!(told.cells.iter().all(|cell| cell.under_way), "what is tried again is under way: {:?}", told.cells);
+    // Still slower by 5 %: the gate is the one that was asked for, and nothing follows.
+    for _ in 0..3 {
+        end_next(&mut bench, 1.05).await;
+    }
+    until_state(&bench.farm, &first.id, JobState::Failed).await;
+    until_state(&bench.farm, &follower.id, JobState::Skipped).await;
+    let second = bench.submit(again(&failed, Vec::new())).await;
+    let follower = bench.submit(again(&skipped, vec![second.id.clone()])).await;
+    assert_eq!(end_next(&mut bench, 1.0).await.id, second.id);
+    assert_eq!(end_next(&mut bench, 1.0).await.id, follower.id, "it is built once the canary is shown to be as fast");
+    until_state(&bench.farm, &follower.id, JobState::Succeeded).await;
 }
 
 #[tokio::test]
 async fn every_reason_is_told_and_only_those_asked_for_count() {
     let mut bench = Bench::new().await;
-    let built = bench.build("m", 1.0).await;
+    let built = build(&mut bench, "m", 1.0).await;
     let compiled = v1::SubmitRequest { kind: JobKind::Compile.into(), ..request(model(&bench.blobs, "unmeasured")) };
-    let compiled = bench.farm.submit(&Actor::local(), compiled).await.unwrap().jobs.remove(0);
+    let compiled = bench.submit(compiled).await;
     let assign = bench.agent.assigned().await;
     bench.agent.succeed(&bench.blobs, &assign).await;
     bench.agent.acknowledged().await;
@@ -175,7 +181,7 @@ async fn every_reason_is_told_and_only_those_asked_for_count() {
     let reasons = |reply: &v1::RefreshReply| -> Vec<(String, Vec<String>)> {
         reply.cells.iter().map(|cell| (name(cell).to_owned(), cell.reasons.clone())).collect()
     };
-    let told = bench.refresh(dry()).await;
+    let told = refresh(&bench, dry()).await;
     assert_eq!(reasons(&told), [("unmeasured".to_owned(), vec!["unmeasured".to_owned()])]);
     // A declaration has another model of the name.
     let newer = model(&bench.blobs, "m, newer").digest;
@@ -194,17 +200,17 @@ async fn every_reason_is_told_and_only_those_asked_for_count() {
     };
     bench.farm.declare_engines(&Actor::local(), declared).await.unwrap();
     let only = |reason: &str| v1::RefreshRequest { reasons: vec![reason.into()], ..v1::RefreshRequest::default() };
-    let told = bench.refresh(v1::RefreshRequest { dry_run: true, ..only("model") }).await;
+    let told = refresh(&bench, v1::RefreshRequest { dry_run: true, ..only("model") }).await;
     assert_eq!(reasons(&told), [("m".to_owned(), vec!["model".to_owned()])]);
     // Built again is what is declared.
-    let begun = bench.refresh(only("model")).await;
+    let begun = refresh(&bench, only("model")).await;
     let job = bench.farm.get_job(&Actor::local(), &begun.cells[0].job).await.unwrap();
     assert_eq!(job.model.unwrap().digest, newer);
     assert_ne!(job.engine_key, built.engine_key);
     // Age counts where somebody names one.
     tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
     let old = v1::RefreshRequest { older_than_s: 1, models: vec!["m".into()], ..dry() };
-    assert!(reasons(&bench.refresh(old).await)[0].1.contains(&"age".to_owned()));
+    assert!(reasons(&refresh(&bench, old).await)[0].1.contains(&"age".to_owned()));
     let error = bench.farm.refresh(&Actor::local(), only("boredom")).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::InvalidArgument);
     assert!(error.message.contains("unmeasured"), "it names those that there are: {error}");

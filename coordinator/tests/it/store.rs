@@ -30,7 +30,14 @@ pub(crate) fn job(id: &str, state: JobState, created_ms: u64) -> Job {
         name: format!("{id}.onnx"),
         files: vec![ModelFile { name: id.into(), digest, size_bytes: 1 }],
     };
-    let want = Want { request: "r".into(), project: "red".into(), actor: "me".into(), priority: 1, tags: Vec::new() };
+    let want = Want {
+        request: "r".into(),
+        project: "red".into(),
+        actor: "me".into(),
+        priority: 1,
+        tags: Vec::new(),
+        no_fallback: false,
+    };
     Job {
         state,
         key: Some(key(id)),

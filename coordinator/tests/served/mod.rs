@@ -110,6 +110,11 @@ impl Served {
 
     /// A POST over HTTP/2 with the content type of gRPC and an empty message, of somebody without a token.
     pub async fn grpc(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        self.grpc_of(path, headers, &[]).await
+    }
+
+    /// The same with a message, of less than 256 bytes.
+    pub async fn grpc_of(&self, path: &str, headers: &[(&str, &str)], message: &[u8]) -> Answer {
         let mut request = self.stranger(Method::POST, path);
         if !headers.iter().any(|(name, _)| *name == "content-type") {
             request = request.header("content-type", "application/grpc");
@@ -119,7 +124,9 @@ impl Served {
         }
         let client: Client<HttpConnector, Full<Bytes>> =
             Client::builder(TokioExecutor::new()).http2_only(true).build_http();
-        let request = request.body(Full::new(Bytes::from_static(&[0; 5]))).unwrap();
+        let length = u8::try_from(message.len()).unwrap();
+        let framed = [&[0, 0, 0, 0, length], message].concat();
+        let request = request.body(Full::new(Bytes::from(framed))).unwrap();
         let answer = tokio::time::timeout(DEADLINE, client.request(request)).await.expect("an answer in time");
         let (head, body) = answer.unwrap().into_parts();
         let body = tokio::time::timeout(DEADLINE, body.collect()).await.expect("a body in time").unwrap().to_bytes();

@@ -22,6 +22,10 @@ const DECIMAL: [(f64, &str); 5] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k
 const BINARY: [(f64, &str); 4] = [(1073741824.0, "GiB"), (1048576.0, "MiB"), (1024.0, "KiB"), (1.0, "B")];
 
 impl Unit {
+    /// What microseconds are called wherever a time is shown: on axes, in reports, on pages and on a terminal, which may
+    /// have no Greek letters.
+    pub const MICROSECONDS: &'static str = "us";
+
     /// How numbers of which `largest` is the largest are shown beside each other.
     pub(crate) fn scaled(self, largest: f64) -> Scaled {
         let fitting = |steps: &[(f64, &'static str)]| {
@@ -29,7 +33,7 @@ impl Unit {
             steps.iter().copied().find(|(size, _)| largest >= *size).unwrap_or(last)
         };
         let (size, name) = match self {
-            Self::Milliseconds if largest < 1.0 => (1e-3, "us"),
+            Self::Milliseconds if largest < 1.0 => (1e-3, Self::MICROSECONDS),
             Self::Milliseconds if largest < 1e4 => (1.0, "ms"),
             Self::Milliseconds => (1e3, "s"),
             Self::PerSecond => (1.0, "/s"),

@@ -32,14 +32,15 @@ pub(crate) fn speed_ups(reports: &[Report], sweep: &Sweep) -> Vec<Vec<String>> {
     let row = |one: &planforge_report::sweep::SpeedUp| {
         let report = &reports[one.report];
         let bounds = one.times_low.zip(one.times_high).map(|(low, high)| format!(" ({low:.2} to {high:.2})"));
-        let times = one.times.map(|times| format!("{times:.2}x{}", bounds.unwrap_or_default()));
+        let mark = if one.imported { " (imported)" } else { "" };
+        let times = one.times.map(|times| format!("{times:.2}x{}{mark}", bounds.unwrap_or_default()));
         vec![
             one.batch.to_string(),
             report.sku.to_string(),
             format!("{} {}", report.toolchain, report.spec.precision),
             one.baseline.clone(),
             times.unwrap_or_else(|| "–".into()),
-            one.verdict.words().to_owned(),
+            one.verdict_words().to_owned(),
         ]
     };
     sweep.speed_ups.iter().map(row).collect()

@@ -4,7 +4,9 @@ use super::{
     MAX_NODES,
     attributes::Attributes,
     error::{Problem, Refusal},
-    imported_opset, standard,
+    imported_opset,
+    narrow::{Kept, Narrow},
+    standard,
 };
 use crate::scope::{Context, Scope};
 use planforge_graph::{
@@ -17,7 +19,7 @@ use planforge_onnx::{
     Model,
     proto::{NodeProto, TensorProto},
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Elements up to which results of constant inputs are computed during import: shapes and indices, not weights
 /// (a pass folds those).
@@ -51,6 +53,10 @@ pub struct Builder {
     pub total_elements: u128,
     /// Tensors in place of the maps that a model makes of them.
     pub unzipped: Vec<ValueId>,
+    /// Tensors of the sequences that values stand for.
+    pub sequences: BTreeMap<ValueId, Vec<ValueId>>,
+    /// Values that are kept as another type than the model means.
+    pub narrow: BTreeMap<ValueId, Narrow>,
     invented: u64,
 }
 
@@ -141,7 +147,17 @@ pub struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
+    /// A tensor that must be given.
     pub fn input(&self, position: usize, what: &'static str) -> Result<ValueId, Refusal> {
+        let id = self.value(position, what)?;
+        match self.builder.sequences.contains_key(&id) {
+            true => Err(Refusal::Element("a sequence".into())),
+            false => Ok(id),
+        }
+    }
+
+    /// A tensor or a sequence that must be given.
+    pub fn value(&self, position: usize, what: &'static str) -> Result<ValueId, Refusal> {
         self.optional(position).ok_or(Refusal::MissingInput { position, what })
     }
 
@@ -178,8 +194,10 @@ impl Lowering<'_> {
         }
     }
 
+    /// The numbers of a value that are known; codes and sequences are none.
     pub fn constant(&self, id: ValueId) -> Option<&Tensor> {
-        self.builder.graph.constant(id)
+        let is_other = self.narrow(id).is_some() || self.builder.sequences.contains_key(&id);
+        self.builder.graph.constant(id).filter(|_| !is_other)
     }
 
     /// Integers of an input that shapes follow from; `None` when it is not given.
@@ -209,6 +227,15 @@ impl Lowering<'_> {
     pub fn read_tensor(&self, proto: &TensorProto) -> Result<Tensor, Refusal> {
         super::read_tensor(self.model, proto)
             .map_err(|what| Refusal::Unsupported { what: format!("the tensor: {what}") })
+    }
+
+    /// The tensor of an attribute as a value, also where it is kept as another type.
+    pub fn read_constant(&mut self, proto: &TensorProto) -> Result<ValueId, Refusal> {
+        let (tensor, narrow) = super::read_kept(self.model, proto)
+            .map_err(|what| Refusal::Unsupported { what: format!("the tensor: {what}") })?;
+        let id = self.add_constant(tensor);
+        self.builder.narrow.extend(narrow.map(|narrow| (id, narrow)));
+        Ok(id)
     }
 
     /// Adds a constant of the importer's own.
@@ -254,6 +281,7 @@ impl Lowering<'_> {
         while inputs.last() == Some(&None) {
             inputs.pop();
         }
+        let narrow = self.moved(&op, &inputs)?;
         let types: Vec<Option<&TensorType>> = inputs.iter().map(|id| id.map(|id| self.builder.ty(id))).collect();
         let results = infer(&op, &types, wanted)?;
         for result in &results {
@@ -269,12 +297,56 @@ impl Lowering<'_> {
             .into_iter()
             .map(|ty| {
                 let name = self.builder.invent(&self.label.clone());
-                self.builder.add_value(name, ty)
+                let id = self.builder.add_value(name, ty);
+                self.builder.narrow.extend(narrow.map(|narrow| (id, narrow)));
+                id
             })
             .collect::<Vec<_>>();
         let origins = vec![self.label.clone()];
         self.builder.graph.nodes.push(Node { op, inputs, outputs: outputs.clone(), origins });
         Ok(outputs)
+    }
+
+    /// The type that is meant by what a value is kept as.
+    pub fn narrow(&self, id: ValueId) -> Option<Narrow> {
+        self.builder.narrow.get(&id).copied()
+    }
+
+    /// Element type of a value as the model means it, for comparisons.
+    pub fn kept(&self, id: ValueId) -> Kept {
+        (self.ty(id).element, self.narrow(id))
+    }
+
+    /// What a node makes of values that are kept as another type: the same where it only moves them.
+    pub fn moved(&self, op: &Op, inputs: &[Option<ValueId>]) -> Result<Option<Narrow>, Refusal> {
+        if inputs.iter().flatten().any(|id| self.builder.sequences.contains_key(id)) {
+            return Err(Refusal::Element("a sequence".into()));
+        }
+        let narrow = |id: &Option<ValueId>| id.and_then(|id| self.narrow(id));
+        let Some(first) = inputs.iter().find_map(narrow) else { return Ok(None) };
+        let data = match op {
+            Op::Identity
+            | Op::Reshape
+            | Op::Transpose { .. }
+            | Op::Expand
+            | Op::Split { .. }
+            | Op::Slice { .. }
+            | Op::Tile
+            | Op::DepthToSpace { .. }
+            | Op::SpaceToDepth { .. }
+            | Op::Gather { .. }
+            | Op::GatherElements { .. }
+            | Op::GatherNd { .. } => 1,
+            Op::Concat { .. } => inputs.len(),
+            _ => 0,
+        };
+        let (moved, rest) = inputs.split_at(data.min(inputs.len()));
+        let fits =
+            data > 0 && moved.iter().all(|id| narrow(id) == Some(first)) && rest.iter().all(|id| narrow(id).is_none());
+        match fits {
+            true => Ok(Some(first)),
+            false => Err(Refusal::Element(first.name().into())),
+        }
     }
 
     fn small_constants(

@@ -1,10 +1,11 @@
 //! Everything that is wrong with a model, listed at once.
 
 use planforge_graph::{
+    ir::ElementType,
     reference::OpError,
     shape::{BindError, ShapeError},
 };
-use planforge_types::{BackendError, FailureClass};
+use planforge_types::{BackendError, FailureClass, Reason};
 use std::fmt;
 
 /// Problems shown in one message; the rest is counted.
@@ -43,6 +44,11 @@ pub enum Note {
         "output {name} is a list of maps in the model; the engine gives the scores themselves as a tensor, one column for each label (an export with zipmap=False says the same)"
     )]
     MapsLeftOut { name: String },
+    #[error(
+        "{place} is {declared} in the model; the engine has it as {element}, one to a byte: {}",
+        if declared.contains("INT") { "the integers themselves" } else { "the codes of the numbers" }
+    )]
+    KeptAs { place: String, declared: String, element: ElementType },
 }
 
 impl Note {
@@ -52,12 +58,13 @@ impl Note {
             Self::OutputDiffers { .. } => "declared-output",
             Self::Solved { .. } => "solved-size",
             Self::MapsLeftOut { .. } => "maps-left-out",
+            Self::KeptAs { .. } => "narrow-type",
         }
     }
 
     /// It contradicts the model, rather than adding to it.
     pub fn is_warning(&self) -> bool {
-        matches!(self, Self::OutputDiffers { .. } | Self::MapsLeftOut { .. })
+        matches!(self, Self::OutputDiffers { .. } | Self::MapsLeftOut { .. } | Self::KeptAs { .. })
     }
 }
 
@@ -186,6 +193,29 @@ impl ImportError {
         })
     }
 
+    /// Whether everything that is wrong is what this importer does not know, so that another one may take the model as it is.
+    fn is_unsupported(&self) -> bool {
+        self.problems.iter().all(|problem| match problem {
+            Problem::Operator { .. }
+            | Problem::Opset { .. }
+            | Problem::Feature { .. }
+            | Problem::Attribute { .. }
+            | Problem::TooLarge { .. } => true,
+            Problem::Element { element, .. } => element != "STRING",
+            Problem::Node { refusal, .. } => matches!(
+                refusal,
+                Refusal::Attribute { .. }
+                    | Refusal::Inputs { .. }
+                    | Refusal::Output { .. }
+                    | Refusal::NotConstant { .. }
+                    | Refusal::Unsupported { .. }
+                    | Refusal::Element(_)
+                    | Refusal::Inner
+            ),
+            _ => false,
+        })
+    }
+
     /// What to do next, by the gravest kind of problem.
     pub fn hint(&self) -> String {
         let such_as = self.proposal.as_ref().map(|proposal| format!(", such as --shapes {proposal}"));
@@ -249,6 +279,7 @@ impl ImportError {
 
 impl From<ImportError> for BackendError {
     fn from(error: ImportError) -> Self {
-        BackendError::new(FailureClass::Model, error.to_string()).with_hint(error.hint())
+        let refused = BackendError::new(FailureClass::Model, error.to_string()).with_hint(error.hint());
+        if error.is_unsupported() { refused.because(Reason::Unsupported) } else { refused }
     }
 }

@@ -9,6 +9,7 @@
 //! | `declared` | what a model says of its inputs, as it is meant |
 //! | `builder`, `scope`, `order` | the graph under construction, names, the order of nodes |
 //! | `lower` | one rule per operator |
+//! | `narrow` | types of eight bits and fewer that the graph has not, and what they are kept as |
 //! | `solve` | sizes of open dimensions that follow from the graph |
 //! | `proposal` | shapes to build a model with open dimensions at |
 //! | `error` | everything that is wrong, and what to do about it |
@@ -21,6 +22,7 @@ mod builder;
 mod declared;
 mod error;
 mod lower;
+mod narrow;
 mod order;
 mod proposal;
 mod scope;
@@ -37,6 +39,7 @@ pub use lower::{Known, NEWEST_OPSET, OLDEST_OPSET, known as known_operators, sup
 
 use builder::{Builder, MAX_TOTAL_ELEMENTS};
 use lower::lower_node;
+use narrow::{Kept, Narrow, kept_type};
 use planforge_graph::{
     ir::{ElementType, Graph, Tensor, ValueId},
     shape::{DeclaredDim, TensorType, bind_input, check_size},
@@ -44,6 +47,7 @@ use planforge_graph::{
 use planforge_onnx::{
     Model,
     proto::{FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, tensor_proto::DataType, type_proto},
+    tensor::inline_bytes,
 };
 use planforge_types::OptimizationProfile;
 use scope::{Context, Functions, Scope, function_key, functions};
@@ -351,7 +355,7 @@ impl<'a> Importer<'a> {
             }
         }
         let mut symbols = BTreeMap::new();
-        let mut bound: Vec<Option<(ElementType, Vec<usize>)>> = vec![None; inputs.len()];
+        let mut bound: Vec<Option<(Kept, Vec<usize>)>> = vec![None; inputs.len()];
         let model = self.model;
         let solution = LazyCell::new(move || solve::solve(model));
         // A symbol may be bound by an input that comes later: those with a profile go first.
@@ -373,10 +377,12 @@ impl<'a> Importer<'a> {
             }
         }
         for (input, bound) in inputs.iter().zip(bound) {
-            if let Some((element, shape)) = bound {
+            if let Some(((element, narrow), shape)) = bound {
                 let id = self.builder.add_value(input.name.clone(), TensorType { element, shape });
                 self.name(&input.name, id);
                 self.builder.graph.inputs.push(id);
+                self.builder.narrow.extend(narrow.map(|narrow| (id, narrow)));
+                self.note_kept(format!("input {}", input.name), (element, narrow));
             }
         }
     }
@@ -402,23 +408,32 @@ impl<'a> Importer<'a> {
         }
     }
 
+    /// Says of an input or output that engines keep it as another type than the model does.
+    fn note_kept(&mut self, place: String, (element, narrow): Kept) {
+        let Some(narrow) = narrow else { return };
+        match self.strict {
+            true => self.builder.problems.push(Problem::Element { place, element: narrow.name().into() }),
+            false => self.notes.push(Note::KeptAs { place, declared: narrow.name().into(), element }),
+        }
+    }
+
     /// Element type and dimensions of a declared input or output; notes a problem when it is no dense tensor.
-    fn declared(&mut self, info: &ValueInfoProto, place: &str) -> Option<(ElementType, Option<Vec<DeclaredDim>>)> {
+    fn declared(&mut self, info: &ValueInfoProto, place: &str) -> Option<(Kept, Option<Vec<DeclaredDim>>)> {
         let value = info.r#type.as_ref().and_then(|r#type| r#type.value.as_ref());
         let Some(type_proto::Value::TensorType(tensor)) = value else {
             let element = if value.is_none() { "none" } else { "a sequence, map, optional or sparse tensor" };
             self.builder.problems.push(Problem::Element { place: place.into(), element: element.into() });
             return None;
         };
-        let element = match element_type(tensor.elem_type) {
-            Ok(element) => element,
+        let kept = match kept_type(tensor.elem_type) {
+            Ok(kept) => kept,
             Err(element) => {
                 self.builder.problems.push(Problem::Element { place: place.into(), element });
                 return None;
             }
         };
         let dims = tensor.shape.as_ref().map(|shape| shape.dim.iter().map(declared_dim).collect());
-        Some((element, dims))
+        Some((kept, dims))
     }
 
     fn read_initializers(&mut self, graph: &GraphProto) {
@@ -428,9 +443,10 @@ impl<'a> Importer<'a> {
                 self.builder.problems.push(Problem::Element { place, element: DataType::String.as_str_name().into() });
                 continue;
             }
-            match read_tensor(self.model, proto) {
-                Ok(tensor) => {
+            match read_kept(self.model, proto) {
+                Ok((tensor, narrow)) => {
                     let id = self.builder.add_constant(proto.name.clone(), tensor);
+                    self.builder.narrow.extend(narrow.map(|narrow| (id, narrow)));
                     self.name(&proto.name, id);
                 }
                 Err(reason) => self.builder.problems.push(Problem::Tensor { name: proto.name.clone(), reason }),
@@ -449,7 +465,14 @@ impl<'a> Importer<'a> {
             // Not there: something it needs was refused, which is already listed.
             let named = |scope: &Scope| scope.named.get(&output.name).copied();
             let Some(id) = self.builder.scopes.first().and_then(named) else { continue };
+            if self.builder.sequences.contains_key(&id) {
+                let place = format!("output {}", output.name);
+                self.builder.problems.push(Problem::Element { place, element: "a sequence".into() });
+                continue;
+            }
             self.builder.add_output(&output.name, id);
+            let kept = (self.builder.ty(id).element, self.builder.narrow.get(&id).copied());
+            self.note_kept(format!("output {}", output.name), kept);
             if self.builder.unzipped.contains(&id) {
                 let name = output.name.clone();
                 match self.strict {
@@ -466,8 +489,9 @@ impl<'a> Importer<'a> {
 
     /// A declared output must have the inferred type; another shape is told.
     fn check_output(&mut self, output: &ValueInfoProto, id: ValueId) {
-        let Some((element, dims)) = self.declared(output, &format!("output {}", output.name)) else { return };
+        let Some(((element, narrow), dims)) = self.declared(output, &format!("output {}", output.name)) else { return };
         let inferred = self.builder.ty(id).clone();
+        let same = (element, narrow) == (inferred.element, self.builder.narrow.get(&id).copied());
         let fits = dims.as_ref().is_none_or(|dims| {
             dims.len() == inferred.rank()
                 && dims.iter().zip(&inferred.shape).all(|(dim, &size)| match dim {
@@ -475,7 +499,7 @@ impl<'a> Importer<'a> {
                     DeclaredDim::Symbol(_) | DeclaredDim::Unknown => true,
                 })
         });
-        if element != inferred.element || !fits {
+        if !same || !fits {
             let dims: Vec<String> = dims
                 .unwrap_or_default()
                 .into_iter()
@@ -486,8 +510,9 @@ impl<'a> Importer<'a> {
                 })
                 .collect();
             let (name, inferred_type) = (output.name.clone(), inferred.to_string());
+            let element = narrow.map_or_else(|| element.to_string(), |narrow| narrow.name().to_owned());
             let declared = format!("{element} [{}]", dims.join(", "));
-            if self.strict || element != inferred.element {
+            if self.strict || !same {
                 self.builder.problems.push(Problem::OutputDiffers { name, declared, inferred: inferred_type });
             } else {
                 self.notes.push(Note::OutputDiffers { name, declared, inferred: inferred_type });
@@ -496,12 +521,32 @@ impl<'a> Importer<'a> {
     }
 }
 
-/// A tensor of the model, its bytes where the file is mapped.
+/// A tensor of the model, its bytes where the file is mapped; one of a type that the graph has not is refused.
 fn read_tensor(model: &Model, proto: &TensorProto) -> Result<Tensor, String> {
-    let element = element_type(proto.data_type).map_err(|name| format!("element type {name} is not supported"))?;
+    match read_kept(model, proto)? {
+        (tensor, None) => Ok(tensor),
+        (_, Some(narrow)) => Err(format!("element type {} is not supported here", narrow.name())),
+    }
+}
+
+/// As [`read_tensor`], and one of a narrow type as it is kept.
+fn read_kept(model: &Model, proto: &TensorProto) -> Result<(Tensor, Option<Narrow>), String> {
+    kept_tensor(proto, Some(model))
+}
+
+/// A tensor of a model or, without one, of its own.
+fn kept_tensor(proto: &TensorProto, model: Option<&Model>) -> Result<(Tensor, Option<Narrow>), String> {
+    let (element, narrow) =
+        kept_type(proto.data_type).map_err(|name| format!("element type {name} is not supported"))?;
     let sizes: Vec<i128> = proto.dims.iter().map(|&size| size.into()).collect();
     let shape = check_size("it", &sizes).map_err(|error| error.to_string())?;
-    let bytes = model.tensor_bytes(proto).map_err(|error| error.to_string())?;
+    let bytes = match model {
+        Some(model) => model.tensor_bytes(proto).map_err(|error| error.to_string())?,
+        None => inline_bytes(proto).map_err(|error| error.to_string())?,
+    };
+    if let Some(narrow) = narrow {
+        return Ok((narrow::unpacked(narrow, shape, &bytes)?, Some(narrow)));
+    }
     let tensor = match element {
         // Anything but zero is true; the graph stores 1.
         ElementType::Bool if bytes.iter().any(|&byte| byte > 1) => {
@@ -509,5 +554,14 @@ fn read_tensor(model: &Model, proto: &TensorProto) -> Result<Tensor, String> {
         }
         _ => Tensor::new(element, shape, bytes),
     };
-    tensor.map_err(|error| error.to_string())
+    Ok((tensor.map_err(|error| error.to_string())?, None))
+}
+
+/// A tensor that is no part of a model, such as an input in a file, as an engine takes it.
+///
+/// # Errors
+///
+/// When its type is not supported, or its elements do not fill its shape.
+pub fn engine_tensor(proto: &TensorProto) -> Result<Tensor, String> {
+    kept_tensor(proto, None).map(|(tensor, _)| tensor)
 }

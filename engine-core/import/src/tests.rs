@@ -2,6 +2,7 @@
 
 mod classifiers;
 mod files;
+mod narrow;
 
 use super::{
     testing::{TestModel, dim, float, int, ints, numbers, text, value_info},
@@ -9,7 +10,7 @@ use super::{
 };
 use planforge_graph::{infer::check_graph, interpreter, ir::Op, shape::BindError};
 use planforge_onnx::proto::{OperatorSetIdProto, tensor_shape_proto::dimension::Value as DimValue};
-use planforge_types::{BackendError, DimRange, FailureClass};
+use planforge_types::{BackendError, DimRange, FailureClass, Reason};
 
 fn refused(model: &TestModel) -> ImportError {
     import(&model.model(), None).expect_err("this model must be refused")
@@ -64,6 +65,19 @@ fn unsupported_operators_are_all_named_with_opset_and_nodes() {
     let backend = BackendError::from(error);
     assert_eq!(backend.class, FailureClass::Model);
     assert!(backend.hint.contains("planforge ops") && backend.hint.contains("onnxruntime"), "{}", backend.hint);
+    assert_eq!(backend.reason, Some(Reason::Unsupported));
+}
+
+#[test]
+fn only_what_is_not_known_here_is_left_to_another_compiler() {
+    let refusal = |model: &TestModel| BackendError::from(refused(model)).reason;
+    let with =
+        |node: &str, input: &str| TestModel::new(17).input("x", &[2]).node(node, &[input], "y", vec![]).output("y");
+    assert_eq!(refusal(&with("Quux", "x")), Some(Reason::Unsupported));
+    assert_eq!(refusal(&with("Relu", "nowhere")), None, "the file is at fault");
+    assert_eq!(refusal(&with("Quux", "nowhere")), None, "the file is at fault, too");
+    let sizes = TestModel::new(17).input("x", &[2, -3]).node("Quux", &["x"], "y", vec![]).output("y");
+    assert_eq!(refusal(&sizes), None, "sizes are to be given first");
 }
 
 #[test]
@@ -343,10 +357,10 @@ fn unknown_modes_are_refused() {
     let model = TestModel::new(17)
         .input("x", &[1, 1, 2, 2])
         .floats("scales", &[4], &[1.0, 1.0, 2.0, 2.0])
-        .node("Resize", &["x", "", "scales"], "y", vec![text("mode", "cubic")])
+        .node("Resize", &["x", "", "scales"], "y", vec![text("mode", "quintic")])
         .output("y");
     let error = refused(&model).to_string();
-    assert!(error.contains("mode") && error.contains("cubic"), "{error}");
+    assert!(error.contains("mode") && error.contains("quintic"), "{error}");
 }
 
 #[test]

@@ -118,7 +118,7 @@ pub enum Only {
 
 /// The passes that join operators, or move them so that others can be joined. Without them a graph still loses what
 /// computes nothing and what is known before it runs.
-const FUSIONS: [&str; 14] = [
+const FUSIONS: [&str; 15] = [
     "recover-layer-norm",
     "recover-gelu",
     "recover-gates",
@@ -133,6 +133,7 @@ const FUSIONS: [&str; 14] = [
     "fuse-residual",
     "fuse-activation",
     "merge-parallel",
+    "merge-all-parallel",
 ];
 
 /// The passes in the order they run. Recovery of composed operators comes before fusion takes their parts.

@@ -2,7 +2,7 @@
 //! another version still shows what it has in common with ours. Whoever judges or compares reads a whole
 //! [`Report`](crate::Report) instead.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The figures of a report that lists and pages show.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -44,7 +44,7 @@ pub struct LatencyFigures {
 }
 
 /// Of a [`WindowRecord`](crate::WindowRecord).
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct WindowFigures {
     pub iterations: u64,
@@ -101,12 +101,30 @@ impl Figures {
     pub fn parse(report_json: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(report_json)
     }
+
+    /// The document of a report by its headline alone, for who looks at very many: latency, throughput, which windows
+    /// something disturbed. Reads as the whole one does; `None` where it is no report.
+    pub fn brief(report_json: &str) -> Option<String> {
+        #[derive(Default, Deserialize, Serialize)]
+        #[serde(default)]
+        struct Brief {
+            schema_version: serde_json::Value,
+            simulated: bool,
+            batch: Option<u64>,
+            throughput_per_s: Option<f64>,
+            #[serde(skip_serializing_if = "serde_json::Value::is_null")]
+            latency_ms: serde_json::Value,
+            windows: Vec<WindowFigures>,
+        }
+        let brief: Brief = serde_json::from_str(report_json).ok()?;
+        serde_json::to_string(&brief).ok()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::sample_report;
+    use crate::testing::{disturbed, sample_report};
 
     #[test]
     fn figures_are_those_of_the_report() {
@@ -121,6 +139,22 @@ mod tests {
         assert_eq!(figures.windows.len(), report.windows.len());
         assert_eq!(figures.layers[0].tactic, report.layers[0].tactic);
         assert!(!figures.simulated);
+    }
+
+    #[test]
+    fn a_brief_report_has_the_headline_of_the_whole() {
+        for report in [sample_report(1.5), disturbed(sample_report(1.5))] {
+            let whole = serde_json::to_string(&report).unwrap();
+            let brief = Figures::brief(&whole).unwrap();
+            assert!(brief.len() < whole.len() / 2, "{} of {} bytes", brief.len(), whole.len());
+            let figures = Figures::parse(&brief).unwrap();
+            assert_eq!(figures.latency_ms.median, Some(report.latency_ms.median));
+            assert_eq!(figures.throughput_per_s, Some(report.throughput_per_s));
+            assert_eq!(figures.wholly_disturbed(), report.wholly_disturbed());
+            assert!(figures.layers.is_empty());
+        }
+        assert_eq!(Figures::brief("nothing"), None);
+        assert!(Figures::parse(&Figures::brief("{}").unwrap()).unwrap().latency_ms.median.is_none());
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod format;
 pub mod gelu;
 mod given;
 pub mod history;
+pub mod imported;
 mod layer;
 pub mod load;
 pub mod matrix;

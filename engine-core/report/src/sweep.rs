@@ -6,8 +6,9 @@
 //! points that differ in something else too.
 
 use crate::{
-    Report,
+    ModeSplit, Report,
     compare::{Verdict, compare},
+    imported::{Against, Imported},
 };
 use planforge_types::Digest;
 use serde::{Deserialize, Serialize};
@@ -30,11 +31,16 @@ pub struct Point {
     /// By axis, as people read it.
     pub at: BTreeMap<String, String>,
     pub median_ms: f64,
-    pub p99_ms: f64,
+    /// Absent of what was measured for a choice alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ms: Option<f64>,
     pub throughput_per_s: f64,
     /// Every window was disturbed: it is shown, and judged by nobody.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disturbed: bool,
+    /// The median by which the fastest of several builds was chosen: low by luck as well, so it is never a best point.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub to_choose: bool,
 }
 
 /// Points that differ in one axis alone.
@@ -69,6 +75,16 @@ pub struct SpeedUp {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times_high: Option<f64>,
     pub reason: String,
+    /// The baseline was measured elsewhere: there is a ratio, and no verdict.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub imported: bool,
+}
+
+impl SpeedUp {
+    /// The verdict as people read it.
+    pub fn verdict_words(&self) -> &'static str {
+        if self.imported { "imported, not judged" } else { self.verdict.words() }
+    }
 }
 
 /// A sweep; its reports are its children.
@@ -92,6 +108,11 @@ pub struct Sweep {
 impl Sweep {
     /// What `reports` say together. Those of `baseline`, a backend's name, are what the others are held against.
     pub fn of(reports: &[Report], baseline: Option<&str>) -> Self {
+        Self::with(reports, baseline, &[])
+    }
+
+    /// The same, also held against figures that were measured elsewhere.
+    pub fn with(reports: &[Report], baseline: Option<&str>, imported: &[Imported]) -> Self {
         let is_baseline = |report: &Report| baseline.is_some_and(|name| report.toolchain.backend == name);
         let mut points: Vec<Point> =
             reports.iter().enumerate().flat_map(|(index, report)| of_report(index, report)).collect();
@@ -103,10 +124,13 @@ impl Sweep {
             let base = reports.iter().filter(|other| is_baseline(other)).filter(|other| is_of_same_work(other, report));
             speed_ups.extend(base.filter_map(|base| against_report(index, report, base)));
             speed_ups.extend(report.baselines.iter().map(|baseline| against_baseline(index, report, baseline)));
+            speed_ups.extend(imported.iter().filter_map(|figure| against_imported(index, report, figure)));
             if speed_ups.len() == before {
                 missing.push(format!("report {} ({}, b{}) has no baseline", index + 1, report.sku, report.batch));
             }
         }
+        let unused = imported.iter().filter(|figure| reports.iter().all(|report| figure.against(report).is_none()));
+        missing.extend(unused.map(|figure| format!("nothing was measured to hold against {}", figure.words())));
         let told = |one: &SpeedUp| TOLD_BATCHES.iter().position(|batch| *batch == one.batch).unwrap_or(usize::MAX);
         speed_ups.sort_by_key(|one| (told(one), one.batch, one.report));
         let best_throughput = best(&points, |point| -point.throughput_per_s);
@@ -116,59 +140,103 @@ impl Sweep {
     }
 }
 
-/// The headline of a report, and whatever batches and streams it swept itself.
+/// The headline of a report, and whatever it has measured beside: batches, streams, running without a CUDA graph, fewer
+/// builds.
 fn of_report(index: usize, report: &Report) -> Vec<Point> {
+    let at = place(report);
+    let point = |changed: &[(&str, String)], median_ms: f64, p99_ms: Option<f64>, throughput_per_s: f64| {
+        let mut at = at.clone();
+        at.extend(changed.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        Point { report: index, at, median_ms, p99_ms, throughput_per_s, disturbed: false, to_choose: false }
+    };
+    let headline = point(&[], report.latency_ms.median, Some(report.latency_ms.p99), report.throughput_per_s);
+    let mut found = vec![Point { disturbed: report.wholly_disturbed().is_some(), ..headline }];
+    for swept in report.batches.iter().flat_map(|batches| &batches.points).filter(|point| !point.headline) {
+        let (Some(latency), Some(throughput)) = (&swept.latency_ms, swept.throughput_per_s) else { continue };
+        let changed = [(BATCH, swept.batch.to_string())];
+        let of_batch = point(&changed, latency.median, Some(latency.p99), throughput);
+        found.push(Point { disturbed: swept.disturbed, ..of_batch });
+    }
+    for swept in report.streams.iter().flat_map(|streams| &streams.points).filter(|point| point.streams != 1) {
+        let changed = [(STREAMS, swept.streams.to_string())];
+        found.push(point(&changed, swept.median_ms, Some(swept.p99_ms), swept.throughput_per_s));
+    }
+    let batch = report.batch as f64;
+    let modes = report.split.iter().flat_map(|split| &split.modes);
+    let resident: Vec<&ModeSplit> = modes.filter(|mode| !mode.transfers && !mode.rotated_inputs).collect();
+    let other = resident.split_first().and_then(|(first, rest)| rest.iter().find(|m| m.cuda_graph != first.cuda_graph));
+    if let Some(mode) = other {
+        // Without a graph the host may hand over more slowly than the device computes.
+        let each_ms = mode.enqueue.map_or(mode.compute.mean, |enqueue| enqueue.mean.max(mode.compute.mean));
+        if each_ms > 0.0 {
+            let changed = [(CUDA_GRAPH, on_off(mode.cuda_graph))];
+            found.push(point(&changed, mode.compute.median, mode.compute.p99, batch * 1e3 / each_ms));
+        }
+    }
+    let trials = report.selection.iter().filter(|selection| selection.builds.len() > 1);
+    for selection in trials {
+        let mut fastest: Option<f64> = None;
+        for (before, trial) in selection.builds.iter().enumerate() {
+            if trial.accurate && trial.median_ms > 0.0 {
+                fastest = Some(fastest.map_or(trial.median_ms, |known| known.min(trial.median_ms)));
+            }
+            let Some(median_ms) = fastest else { continue };
+            let changed = [(BUILDS, (before + 1).to_string()), (MEASURED, "to choose".to_owned())];
+            let chosen = point(&changed, median_ms, None, batch * 1e3 / median_ms);
+            // Which of them were disturbed is not told.
+            found.push(Point { disturbed: selection.disturbed > 0, to_choose: true, ..chosen });
+        }
+    }
+    found
+}
+
+const BATCH: &str = "batch";
+const STREAMS: &str = "streams";
+const CUDA_GRAPH: &str = "cuda graph";
+const BUILDS: &str = "builds";
+/// Whether a plan was measured for its report, or for the choice among builds.
+const MEASURED: &str = "measured";
+
+fn on_off(is_on: bool) -> String {
+    if is_on { "on" } else { "off" }.to_owned()
+}
+
+/// What a report's headline was measured at, by axis.
+fn place(report: &Report) -> BTreeMap<String, String> {
     let spec = &report.spec;
     let sku = report.foreign.as_ref().map_or(&report.sku, |foreign| &foreign.measured_on);
     let graph = report.split.as_ref().and_then(|split| split.modes.first()).map(|mode| mode.cuda_graph);
     let shapes = report.inputs.iter().map(|port| {
-        let dims = port.shape.iter().skip(1).map(|dim| dim.map_or("?".to_owned(), |size| size.to_string()));
-        format!("{}:{}", port.name, dims.collect::<Vec<_>>().join("x"))
+        // Of what varies the usual size is what was timed.
+        let usual = |axis: usize| Some(spec.profiles.first()?.inputs.get(&port.name)?.get(axis)?.opt);
+        let size = |(axis, dim): (usize, &Option<u64>)| {
+            dim.or_else(|| usual(axis)).map_or("?".to_owned(), |size| size.to_string())
+        };
+        format!("{}:{}", port.name, port.shape.iter().enumerate().skip(1).map(size).collect::<Vec<_>>().join("x"))
     });
-    let varies = spec.profiles.iter().any(planforge_types::OptimizationProfile::varies);
     let options = spec.options.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",");
     let none = || "none".to_owned();
-    let at: BTreeMap<String, String> = [
+    [
         ("model", report.model.name.clone()),
         ("sku", sku.to_string()),
         ("toolchain", report.toolchain.to_string()),
         ("precision", spec.precision.to_string()),
-        ("batch", report.batch.to_string()),
+        (BATCH, report.batch.to_string()),
         ("shapes", shapes.collect::<Vec<_>>().join(",")),
-        ("profile", if varies { "dynamic" } else { "static" }.to_owned()),
-        ("streams", "1".to_owned()),
+        ("profile", if spec.varies() { "dynamic" } else { "static" }.to_owned()),
+        (STREAMS, "1".to_owned()),
         ("threads", spec.threads.map_or_else(none, |threads| threads.to_string())),
-        ("cuda graph", graph.map_or_else(none, |on| if on { "on" } else { "off" }.to_owned())),
+        (CUDA_GRAPH, graph.map_or_else(none, on_off)),
         ("workspace MiB", spec.workspace_mib.map_or_else(none, |mib| mib.to_string())),
         ("level", spec.optimization_level.0.to_string()),
         ("hardware compatibility", spec.hardware_compatibility.clone().unwrap_or_else(none)),
-        ("version compatible", if spec.version_compatible { "on" } else { "off" }.to_owned()),
+        ("version compatible", on_off(spec.version_compatible)),
         ("options", if options.is_empty() { none() } else { options }),
-        ("builds", report.selection.as_ref().map_or(1, |selection| selection.builds.len()).to_string()),
+        (BUILDS, report.selection.as_ref().map_or(1, |selection| selection.builds.len()).to_string()),
+        (MEASURED, "for itself".to_owned()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
-    .into();
-    let point = |at: BTreeMap<String, String>, median_ms: f64, p99_ms: f64, throughput_per_s: f64, disturbed: bool| {
-        Point { report: index, at, median_ms, p99_ms, throughput_per_s, disturbed }
-    };
-    let with = |name: &str, value: String| {
-        let mut at = at.clone();
-        at.insert(name.to_owned(), value);
-        at
-    };
-    let headline = (report.latency_ms.median, report.latency_ms.p99);
-    let disturbed = report.wholly_disturbed().is_some();
-    let mut found = vec![point(at.clone(), headline.0, headline.1, report.throughput_per_s, disturbed)];
-    for swept in report.batches.iter().flat_map(|batches| &batches.points).filter(|point| !point.headline) {
-        let (Some(latency), Some(throughput)) = (&swept.latency_ms, swept.throughput_per_s) else { continue };
-        let at = with("batch", swept.batch.to_string());
-        found.push(point(at, latency.median, latency.p99, throughput, swept.disturbed));
-    }
-    for swept in report.streams.iter().flat_map(|streams| &streams.points).filter(|point| point.streams != 1) {
-        let at = with("streams", swept.streams.to_string());
-        found.push(point(at, swept.median_ms, swept.p99_ms, swept.throughput_per_s, false));
-    }
-    found
+    .into()
 }
 
 /// Axes with more than one value; the others are taken out of the points, for they say nothing.
@@ -219,10 +287,10 @@ fn lines(points: &[Point], axes: &[String]) -> Vec<Line> {
     found
 }
 
-/// The best point of each model and device kind that nothing disturbed.
+/// The best point of each model and device kind that nothing disturbed and that no choice flatters.
 fn best(points: &[Point], worth: impl Fn(&Point) -> f64) -> Vec<usize> {
     let mut found: BTreeMap<(Option<&String>, Option<&String>), usize> = BTreeMap::new();
-    for (index, point) in points.iter().enumerate().filter(|(_, point)| !point.disturbed) {
+    for (index, point) in points.iter().enumerate().filter(|(_, point)| !point.disturbed && !point.to_choose) {
         let of = (point.at.get("model"), point.at.get("sku"));
         let known = found.entry(of).or_insert(index);
         if worth(point) < worth(&points[*known]) {
@@ -260,6 +328,7 @@ fn against_baseline(index: usize, report: &Report, baseline: &crate::Baseline) -
             times_low: None,
             times_high: None,
             reason: error.to_string(),
+            imported: false,
         },
     }
 }
@@ -275,13 +344,32 @@ fn speed_up(index: usize, report: &Report, baseline: String, pair: crate::compar
         times_low: inverse(pair.ratio_high),
         times_high: inverse(pair.ratio_low),
         reason: pair.reason,
+        imported: false,
     }
+}
+
+fn against_imported(index: usize, report: &Report, figure: &Imported) -> Option<SpeedUp> {
+    let Against { batch, times, reason } = figure.against(report)?;
+    Some(SpeedUp {
+        report: index,
+        batch,
+        baseline: figure.label(),
+        verdict: Verdict::CannotTell,
+        times,
+        times_low: None,
+        times_high: None,
+        reason,
+        imported: true,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{disturbed, sample_report, with_ceilings_and_batches};
+    use crate::{
+        BuildSelection, BuildTrial, LatencySplit, PartStats,
+        testing::{disturbed, sample_report, with_ceilings_and_batches},
+    };
 
     fn at(threads: u32, batch: u64, centre_ms: f64) -> Report {
         let mut report = sample_report(centre_ms);
@@ -320,6 +408,71 @@ mod tests {
     }
 
     #[test]
+    fn running_without_a_cuda_graph_is_a_point_of_the_same_engine() {
+        let mode = |cuda_graph: bool, compute: f64, enqueue: f64| ModeSplit {
+            cuda_graph,
+            compute: PartStats { median: compute, mean: compute, ..PartStats::default() },
+            enqueue: Some(PartStats { median: enqueue, mean: enqueue, ..PartStats::default() }),
+            ..ModeSplit::default()
+        };
+        let transfers = ModeSplit { transfers: true, ..mode(false, 9.0, 9.0) };
+        let mut report = at(1, 1, 1.0);
+        report.split = Some(LatencySplit { modes: vec![mode(true, 1.0, 0.01), transfers, mode(false, 1.5, 2.0)] });
+        let sweep = Sweep::of(&[report], None);
+        assert_eq!((sweep.axes.as_slice(), sweep.points.len()), (&["cuda graph".to_owned()][..], 2));
+        let off = &sweep.points[1];
+        assert_eq!((off.at["cuda graph"].as_str(), off.median_ms), ("off", 1.5));
+        assert!((off.throughput_per_s - 500.0).abs() < 1e-9, "the host hands over no faster: {off:?}");
+        assert_eq!(sweep.lines[0].best.as_deref(), Some("on"));
+    }
+
+    #[test]
+    fn fewer_builds_are_told_by_the_medians_of_the_choice_and_are_no_best_points() {
+        let trial = |median_ms: f64, accurate: bool| BuildTrial {
+            plan_digest: Digest::of(b"plan"),
+            bytes: 1,
+            build_ms: 1.0,
+            median_ms,
+            ci_low_ms: None,
+            ci_high_ms: None,
+            accurate,
+            kept: false,
+            cache: None,
+        };
+        let builds = vec![trial(2.0, true), trial(0.5, false), trial(1.2, true), trial(0.9, true)];
+        let selection =
+            BuildSelection { builds, spread: 1.0, unstable: true, disturbed: 0, remeasured: true, failed: Vec::new() };
+        let mut report = at(1, 1, 1.0);
+        report.selection = Some(selection.clone());
+        let sweep = Sweep::of(std::slice::from_ref(&report), None);
+        assert_eq!(sweep.axes, ["builds", "measured"]);
+        let line = sweep.lines.iter().find(|line| line.axis == "builds").unwrap();
+        let told: Vec<_> = line.points.iter().map(|index| sweep.points[*index].median_ms).collect();
+        assert_eq!(told, [2.0, 2.0, 1.2, 0.9], "what is wrong counts for nothing");
+        assert_eq!((line.best.as_deref(), line.knee.as_deref()), (Some("4"), Some("4")));
+        assert_eq!((sweep.best_latency.as_slice(), sweep.points[0].to_choose), (&[0][..], false));
+        report.selection = Some(BuildSelection { disturbed: 1, ..selection });
+        let sweep = Sweep::of(&[report], None);
+        assert!(sweep.lines.iter().all(|line| line.axis != "builds" || line.best.is_none()), "{:?}", sweep.lines);
+    }
+
+    #[test]
+    fn shapes_that_vary_are_held_against_their_usual_size() {
+        let fixed = at(1, 1, 1.0);
+        let mut open = at(1, 1, 1.1);
+        let dims = fixed.inputs[0].shape.iter().map(|size| {
+            let size = size.unwrap();
+            planforge_types::DimRange { min: 1, opt: size, max: size + 1 }
+        });
+        let inputs = BTreeMap::from([(fixed.inputs[0].name.clone(), dims.collect::<Vec<_>>())]);
+        open.spec.profiles = vec![planforge_types::OptimizationProfile { inputs }];
+        open.inputs[0].shape.iter_mut().for_each(|size| *size = None);
+        let sweep = Sweep::of(&[fixed, open], None);
+        assert_eq!((sweep.axes.as_slice(), sweep.lines.len()), (&["profile".to_owned()][..], 1));
+        assert_eq!(sweep.lines[0].best.as_deref(), Some("static"));
+    }
+
+    #[test]
     fn speed_ups_over_the_baseline_come_first_at_batch_1_and_8() {
         let base = |threads, batch, ms| {
             let mut report = at(threads, batch, ms);
@@ -334,5 +487,20 @@ mod tests {
         assert!((first.times.unwrap() - 2.0).abs() < 0.02, "{first:?}");
         assert!(first.times_low.unwrap() < 2.0 && first.times_high.unwrap() > 2.0, "{first:?}");
         assert!(sweep.missing.is_empty());
+    }
+
+    #[test]
+    fn imported_figures_are_marked_and_judge_nothing() {
+        let figures = "name,device,precision,batch,median_ms,source\n\
+                       TensorRT,cpu-x86-64-v3,fp16,1,2.0,a paper\nTensorRT,cpu-x86-64-v3,fp16,64,9.0,a paper\n";
+        let figures = crate::imported::parse(figures).unwrap();
+        let sweep = Sweep::with(&[at(2, 1, 1.0), at(2, 8, 4.0)], None, &figures);
+        assert_eq!(sweep.speed_ups.len(), 1);
+        let told = &sweep.speed_ups[0];
+        assert!(told.imported && told.baseline.contains("[imported: a paper]"), "{told:?}");
+        assert_eq!((told.verdict, told.verdict_words()), (Verdict::CannotTell, "imported, not judged"));
+        assert!((told.times.unwrap() - 2.0).abs() < 0.03 && told.times_low.is_none(), "{told:?}");
+        assert_eq!(sweep.missing.len(), 2, "{:?}", sweep.missing);
+        assert!(sweep.missing[1].contains("nothing was measured to hold against") && sweep.missing[1].contains("b64"));
     }
 }

@@ -11,6 +11,36 @@ use planforge_types::{
 };
 use std::collections::BTreeMap;
 
+/// Windows, and samples of each, as a usual measurement of an engine of a millisecond leaves them.
+const USUAL_WINDOWS: usize = 24;
+const USUAL_IN_WINDOW: usize = 200;
+
+/// A report as long as usual ones are, of noise within 2 % above `centre_ms` that `seed` decides.
+pub fn usual_report(seed: u64, centre_ms: f64) -> Report {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut noise = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as f64 / (1u64 << 53) as f64
+    };
+    let count = USUAL_WINDOWS * USUAL_IN_WINDOW;
+    let latencies: Vec<f64> = (0..count).map(|_| samples::whole_ns_ms(centre_ms * (1.0 + 0.02 * noise()))).collect();
+    let mut report = sample_report(centre_ms);
+    let template = report.windows[0].clone();
+    let window = |window: &[f64]| WindowRecord {
+        iterations: USUAL_IN_WINDOW as u32,
+        duration_ms: window.iter().sum(),
+        median_ms: planforge_stats::median(window),
+        ..template.clone()
+    };
+    report.windows = latencies.chunks(USUAL_IN_WINDOW).map(window).collect();
+    report.samples = Samples::encode(&latencies);
+    report.latency_ms = latency_stats(&latencies, &[USUAL_IN_WINDOW; USUAL_WINDOWS]).unwrap();
+    report.throughput_per_s = 1e3 / report.latency_ms.mean;
+    report
+}
+
 /// A report of made-up but consistent numbers around `centre_ms`.
 pub fn sample_report(centre_ms: f64) -> Report {
     let samples: Vec<f64> =

@@ -40,6 +40,31 @@ impl Lack {
     }
 }
 
+/// What a failure of class [`FailureClass::Model`] is about, where something follows from that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// This toolchain cannot build the model, which says nothing against the model: another one may.
+    Unsupported,
+    /// The engine's outputs are too far from the reference's, or nobody knows: who allows that may have it.
+    Inaccurate,
+}
+
+impl Reason {
+    /// As the contract names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unsupported => "unsupported",
+            Self::Inaccurate => "inaccurate",
+        }
+    }
+
+    /// A reason that a newer release knows alone is none here.
+    pub fn of_name(name: &str) -> Option<Self> {
+        [Self::Unsupported, Self::Inaccurate].into_iter().find(|reason| reason.name() == name)
+    }
+}
+
 /// Why a backend could not do what was asked, with the class that decides about a retry.
 #[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
@@ -49,11 +74,13 @@ pub struct BackendError {
     pub message: String,
     /// What to do next; may be empty.
     pub hint: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
 }
 
 impl BackendError {
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), hint: String::new() }
+        Self { class, message: message.into(), hint: String::new(), reason: None }
     }
 
     /// The model's fault, or its plan's.
@@ -83,6 +110,11 @@ impl BackendError {
     pub fn device_lost(reason: &str) -> Self {
         Self::infrastructure(format!("the device was lost while it was measured: {reason}"))
             .with_hint("the agent looks at the device again before anything else runs on it; see the host's kernel log")
+    }
+
+    pub fn because(mut self, reason: Reason) -> Self {
+        self.reason = Some(reason);
+        self
     }
 
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {

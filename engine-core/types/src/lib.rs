@@ -43,7 +43,7 @@ pub mod tensor;
 pub mod toolchain;
 
 pub use digest::{Digest, DigestWriter};
-pub use failure::{BackendError, FailureClass, Lack};
+pub use failure::{BackendError, FailureClass, Lack, Reason};
 pub use key::EngineKey;
 pub use resolve::{ResolveError, resolve_spec, resolve_toolchain};
 pub use sku::Sku;

@@ -5,7 +5,7 @@
 //! [`WorkEvent::Built`] the worker waits for a [`WorkCommand::Continue`] line, so that the plan's upload never
 //! disturbs a measurement. End of standard input means the agent is gone: the worker exits.
 
-use crate::{BuildSpec, Digest, EngineKey, FailureClass, Sku, Toolchain};
+use crate::{BuildSpec, Digest, EngineKey, FailureClass, Reason, Sku, Toolchain};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -376,6 +376,8 @@ pub enum WorkEvent {
         class: FailureClass,
         message: String,
         hint: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<Reason>,
     },
 }
 

@@ -111,6 +111,11 @@ impl ThreadPool {
         self.cores.pin(0)
     }
 
+    /// Whether every thread stays on a core that no other pinned pool has.
+    pub fn is_pinned(&self) -> bool {
+        self.cores.of(0).is_some()
+    }
+
     fn on(threads: usize, cores: Cores) -> Result<Self, PoolError> {
         if threads == 0 || threads > THREADS_MAX {
             return Err(PoolError::Threads { threads });

@@ -55,6 +55,9 @@ mod cores {
         pub(crate) fn pin(&self, _thread: usize) -> Pinned {
             Pinned
         }
+        pub(crate) fn of(&self, _thread: usize) -> Option<usize> {
+            None
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! A project that declares its engines: planforge.toml and engines.lock in a repository, against a real coordinator with
 //! an agent for this machine's processor. The rows of the table in `docs/fleet.md` name the tests here.
 
+mod held;
 mod kept;
 mod releases;
 
@@ -538,8 +539,8 @@ fn broken_foreign_and_newer_locks_are_refused_by_line() {
         one.write("engines.lock", text);
         one.refused(&["check"], code)
     };
-    let said = refused(&fine.replace("version = 1\n", "version = 2\n"), 2);
-    assert!(said.contains("engines.lock:3: the lock has version 2") && said.contains("upgrade"), "{said}");
+    let said = refused(&fine.replace("version = 1\n", "version = 3\n"), 2);
+    assert!(said.contains("engines.lock:3: the lock has version 3") && said.contains("upgrade"), "{said}");
     let said = refused(&fine.replacen(skus()[0], "h100-sxm", 1), 2);
     assert!(said.contains("is not what was written"), "{said}");
     let block = &fine[fine.find("\n[[engine]]").expect("a block")..];

@@ -1,11 +1,8 @@
 //! The list of cases and their data.
 
 use planforge_graph::ir::{ElementType, Tensor};
-use planforge_import::{ImportError, Problem, Refusal, element_type};
-use planforge_onnx::{
-    proto::{ModelProto, TensorProto},
-    tensor::inline_bytes,
-};
+use planforge_import::{ImportError, Problem, Refusal, engine_tensor};
+use planforge_onnx::proto::{ModelProto, TensorProto};
 use prost::Message;
 use serde::Deserialize;
 use std::{error::Error, fs, path::Path};
@@ -93,9 +90,9 @@ pub fn read_protos(folder: &Path, stem: &str) -> Result<Vec<TensorProto>, Failur
         .collect()
 }
 
+/// As an engine takes and gives it.
 pub fn tensor(proto: &TensorProto) -> Result<Tensor, Failure> {
-    let shape = proto.dims.iter().map(|&size| usize::try_from(size)).collect::<Result<_, _>>()?;
-    Ok(Tensor::new(element_type(proto.data_type)?, shape, inline_bytes(proto)?)?)
+    Ok(engine_tensor(proto)?)
 }
 
 /// Inputs after the first `kept` become constants: shapes may follow from them, as they do in real models.

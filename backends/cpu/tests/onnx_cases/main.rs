@@ -94,6 +94,13 @@ fn models_of_trees_and_classifiers_agree_with_onnx_runtime() -> Result<(), Failu
     all_agree("ml", 150)
 }
 
+/// Standard operators that sample, resize and quantize, in forms that the library of cases has not, held to what ONNX
+/// Runtime 1.31.1 answered (`tests/conformance/images.py`).
+#[test]
+fn images_and_bits_agree_with_onnx_runtime() -> Result<(), Failure> {
+    all_agree("images", 50)
+}
+
 /// Every committed case of a folder passes, and there are as many as there should be.
 fn all_agree(folder: &str, at_least: usize) -> Result<(), Failure> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx_cases").join(folder);

@@ -15,7 +15,7 @@ use crate::{
     acceptance::{Exit, Rejected},
     log::{LogFacts, Message},
 };
-use planforge_types::{BackendError, FailureClass};
+use planforge_types::{BackendError, FailureClass, Reason};
 
 /// What the run was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +183,24 @@ pub struct Failure {
 
 impl From<Failure> for BackendError {
     fn from(failure: Failure) -> Self {
-        Self::new(failure.class, failure.message).with_hint(failure.hint)
+        let unsupported = failure.kind.is_unsupported();
+        let told = Self::new(failure.class, failure.message).with_hint(failure.hint);
+        if unsupported { told.because(Reason::Unsupported) } else { told }
+    }
+}
+
+impl FailureKind {
+    /// Whether it says of TensorRT what it cannot build, and nothing against the model.
+    fn is_unsupported(&self) -> bool {
+        matches!(
+            self,
+            Self::UnsupportedOperator { .. }
+                | Self::PluginMissing { .. }
+                | Self::Parse { node: Some(_) }
+                | Self::NoImplementation { memory: false, .. }
+                | Self::Myelin
+                | Self::Assertion
+        )
     }
 }
 

@@ -49,6 +49,39 @@ fn what_report_prints_is_shown_compared_and_gated_again() {
 }
 
 #[test]
+fn imported_figures_stand_beside_what_was_measured_with_their_mark() {
+    let world = World::new();
+    let report = sample_report(1.0);
+    world.write("one.json", serde_json::to_vec(&report).unwrap());
+    let (batch, sku) = (report.batch, &report.sku);
+    let head = "name,device,precision,batch,median_ms,source\n";
+    world.write(
+        "elsewhere.csv",
+        format!("{head}TensorRT,{sku},fp16,{batch},2.02,a paper\nTensorRT,t4,fp16,1,9,a paper\n"),
+    );
+    let beside = ["compare", "one.json", "--imported", "elsewhere.csv"];
+    let output = world.run(&beside);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", transcript(world.root(), &output));
+    assert!(said.contains("1 beside TensorRT fp16 [imported: a paper]: 2.00x as fast, not judged"), "{said}");
+    let document = printed(&world.run(&[&beside[..], &["--json"]].concat()));
+    assert_eq!(document["imported"].as_array().map(Vec::len), Some(1), "{document:#}");
+    assert_eq!((&document["imported"][0]["figure"]["source"], &document["pairs"]), (&json!("a paper"), &json!([])));
+    // No gate passes by what was measured elsewhere.
+    let gated = world.run(&[&beside[..], &["--gate", "900"]].concat());
+    assert_eq!(gated.status.code(), Some(9), "{}", transcript(world.root(), &gated));
+    for (name, text, said) in [
+        ("lacking.csv", format!("{head}TensorRT,{sku},fp16,{batch},,a paper\n"), "lacking.csv: line 2 lacks median_ms"),
+        ("other.csv", format!("{head}TensorRT,t4,fp16,1,9,a paper\n"), "no imported figure is of what was measured"),
+    ] {
+        world.write(name, text);
+        let refused = world.run(&["compare", "one.json", "--imported", name]);
+        let told = transcript(world.root(), &refused);
+        assert!(refused.status.code() == Some(2) && told.contains(said), "{told}");
+    }
+}
+
+#[test]
 fn reports_are_what_the_printed_schema_says() {
     let world = World::new();
     let schema = printed(&world.run(&["report", "--schema"]));

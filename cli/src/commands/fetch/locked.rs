@@ -3,6 +3,7 @@
 use super::{
     Args, For, Spec, compatible,
     deliver::{Chosen, Delivery, Origin},
+    stand_in::{self, Candidate, Evidence},
 };
 use crate::{
     context::Context,
@@ -14,7 +15,7 @@ use crate::{
     request::models,
     settings::Key,
 };
-use planforge_fleet::{CellId, Lock, Locked};
+use planforge_fleet::{CellId, Lock, Locked, Standing};
 use planforge_proto::ErrorCode;
 use planforge_types::{Digest, Sku};
 use std::{collections::BTreeSet, fs, path::Path};
@@ -27,6 +28,8 @@ pub(super) struct Asked {
     missing: Vec<(String, Sku)>,
     /// Of all that is locked of these models, what else there is.
     others: Vec<(CellId, Locked)>,
+    /// What stands in, by the cell whose engine it is: for which device kind, and what is known of it.
+    standing: Vec<(CellId, Sku, Standing)>,
 }
 
 /// The cells of the lock that are asked for; `None` where something else is asked for.
@@ -48,7 +51,7 @@ pub(super) fn choose(
     let cells: Vec<(&CellId, &Locked)> = lock.cells.iter().filter(|(id, _)| asked(id)).collect();
     let wanted = For::of(context, args)?;
     let mut chosen: Vec<(CellId, Locked)> = Vec::new();
-    let mut missing = Vec::new();
+    let (mut missing, mut standing) = (Vec::new(), Vec::new());
     for model in &models {
         let of_model: Vec<_> = cells.iter().filter(|(id, _)| id.model == *model).collect();
         let specs: BTreeSet<&str> = of_model.iter().map(|(id, _)| id.spec.as_str()).collect();
@@ -59,6 +62,17 @@ pub(super) fn choose(
                     let found = of_model.iter().filter(|(id, _)| id.sku == *sku);
                     let count = chosen.len();
                     chosen.extend(found.map(|(id, locked)| ((*id).clone(), (*locked).clone())));
+                    if chosen.len() == count {
+                        let stands =
+                            lock.standing(model, sku).filter(|(id, ..)| spec.is_none_or(|spec| id.spec == spec));
+                        for (_, stands, own) in stands {
+                            context
+                                .printer
+                                .warn(&format!("{own}: {}", stand_in::words(&stands.stand_in, sku, LOCK_FILE)));
+                            chosen.extend(lock.cells.get(&own).map(|locked| (own.clone(), locked.clone())));
+                            standing.push((own, sku.clone(), stands.clone()));
+                        }
+                    }
                     if chosen.len() == count {
                         missing.push((model.clone(), sku.clone()));
                     }
@@ -81,12 +95,18 @@ pub(super) fn choose(
     chosen.sort_by(|a, b| a.0.cmp(&b.0));
     chosen.dedup_by(|a, b| a.0 == b.0);
     let others = cells.into_iter().map(|(id, locked)| (id.clone(), locked.clone())).collect();
-    Ok(Some(Asked { cells: chosen, missing, others }))
+    Ok(Some(Asked { cells: chosen, missing, others, standing }))
 }
 
 impl Asked {
     /// Where nothing was built for a device kind, the fastest locked engine that was measured there.
-    async fn complete(&mut self, context: &Context<'_>, args: &Args, farm: &Farm) -> Result<(), Failure> {
+    async fn complete(
+        &mut self,
+        context: &Context<'_>,
+        args: &Args,
+        evidence: Option<&Evidence>,
+        farm: &Farm,
+    ) -> Result<(), Failure> {
         for (model, sku) in std::mem::take(&mut self.missing) {
             let candidates: Vec<_> = self.others.iter().filter(|(id, _)| id.model == model && id.sku != sku).collect();
             let plans: Vec<Digest> = candidates.iter().map(|(_, locked)| locked.plan).collect();
@@ -94,12 +114,30 @@ impl Asked {
             for (index, why) in search.rejected.iter().filter(|_| args.explain || search.best.is_none()) {
                 context.printer.note(&format!("not {}: {why}", candidates[*index].0));
             }
-            let Some(best) = search.best else {
-                self.missing.push((model, sku));
-                continue;
+            let (id, locked) = match search.best {
+                Some(best) => {
+                    let (id, locked) = candidates[best.index];
+                    context.printer.warn(&format!("{id}: {}", best.words(&sku)));
+                    (id, locked)
+                }
+                None => {
+                    let known: Vec<Candidate> = candidates.iter().map(|(id, locked)| candidate(id, locked)).collect();
+                    let stand_in::Search { best, rejected } =
+                        evidence.map(|known_by| known_by.choose(&known, &sku)).unwrap_or_default();
+                    for (index, why) in rejected.iter().filter(|_| args.explain || best.is_none()) {
+                        context.printer.note(&format!("not {}: {why}", candidates[*index].0));
+                    }
+                    let Some(((index, found), known_by)) = best.zip(evidence) else {
+                        self.missing.push((model, sku));
+                        continue;
+                    };
+                    let (id, locked) = candidates[index];
+                    context.printer.warn(&format!("{id}: {}", known_by.words(&found, &sku)));
+                    let standing = Standing { plan: locked.plan, stand_in: found };
+                    self.standing.push((id.clone(), sku.clone(), standing));
+                    (id, locked)
+                }
             };
-            let (id, locked) = candidates[best.index];
-            context.printer.warn(&format!("{id}: {}", best.words(&sku)));
             if !self.cells.iter().any(|(known, _)| known == id) {
                 self.cells.push((id.clone(), locked.clone()));
             }
@@ -115,6 +153,10 @@ impl Asked {
             "locked are engines for {locked}; planforge check says what is declared, planforge sync builds it"
         )))
     }
+}
+
+fn candidate(id: &CellId, locked: &Locked) -> Candidate {
+    Candidate { sku: id.sku.clone(), toolchain: locked.toolchain.clone(), spec: locked.spec.clone() }
 }
 
 /// Names of the models that are asked for; `None` where the lock and the project know nothing of what is.
@@ -176,10 +218,14 @@ fn nothing_locked(name: &str) -> Failure {
 
 /// Brings the cells' engines to where they belong.
 pub(super) fn run(context: &Context<'_>, args: &Args, project: &Project, mut asked: Asked) -> Result<(), Failure> {
+    let evidence = Evidence::read(args.classes.as_deref())?;
     if !asked.missing.is_empty() {
-        context.block_on(Farm::with(context, Need::Answers, async |farm| asked.complete(context, args, farm).await))?;
+        context.block_on(Farm::with(context, Need::Answers, async |farm| {
+            asked.complete(context, args, evidence.as_ref(), farm).await
+        }))?;
+        remember(context, project, &asked.standing)?;
     }
-    let cells = asked.cells;
+    let (cells, standing) = (asked.cells, asked.standing);
     let layout = &project.declaration.layout;
     let (folder, single) = match &args.output {
         None => (project.folder.join(&layout.folder), None),
@@ -200,7 +246,7 @@ pub(super) fn run(context: &Context<'_>, args: &Args, project: &Project, mut ask
         said: Said::of_locked(&id.sku, &locked),
         path: single.clone().unwrap_or_else(|| folder.join(layout.file(&id))),
         card: None,
-        engine: document(&id, &locked),
+        engine: document(&id, &locked, &standing),
         older_compiler: None,
     });
     let mut chosen: Vec<Chosen> = chosen.collect();
@@ -275,13 +321,33 @@ fn is_folder(output: &Path) -> bool {
     file.as_path() != output
 }
 
-fn document(id: &CellId, locked: &Locked) -> serde_json::Value {
+/// Writes down what stands in, so that whoever fetches next gets the same, and knows.
+fn remember(context: &Context<'_>, project: &Project, standing: &[(CellId, Sku, Standing)]) -> Result<(), Failure> {
+    if standing.is_empty() {
+        return Ok(());
+    }
+    let mut lock = project.lock()?.unwrap_or_default();
+    for (own, sku, stands) in standing {
+        lock.stand_ins.insert(CellId { sku: sku.clone(), ..own.clone() }, stands.clone());
+    }
+    if project.write_lock(&lock)? {
+        context.printer.note(&format!("{LOCK_FILE} says which engines stand in, and for what: commit it"));
+    }
+    Ok(())
+}
+
+fn document(id: &CellId, locked: &Locked, standing: &[(CellId, Sku, Standing)]) -> serde_json::Value {
     let mut document = serde_json::to_value(locked).unwrap_or_default();
     if let Some(members) = document.as_object_mut() {
         members.insert("model_digest".into(), locked.model.to_string().into());
         members.insert("model".into(), id.model.clone().into());
         members.insert("sku".into(), id.sku.to_string().into());
         members.insert("spec_name".into(), id.spec.clone().into());
+        let stands = standing.iter().filter(|(own, ..)| own == id);
+        let stands: Vec<_> = stands.map(|(_, sku, stands)| stand_in::document(sku, &stands.stand_in)).collect();
+        if !stands.is_empty() {
+            members.insert("stands_in_for".into(), stands.into());
+        }
     }
     document
 }

@@ -5,6 +5,7 @@ use super::{
     choose::{Choice, choose},
     compatible,
     deliver::{Chosen, Delivery, Origin},
+    stand_in::{self, Evidence},
 };
 use crate::{
     context::Context,
@@ -21,6 +22,7 @@ use crate::{
 };
 use planforge_fleet::cell::spec_difference;
 use planforge_proto::{ErrorCode, v1, view::EngineView};
+use planforge_report::matrix::StandIn;
 use planforge_types::{BuildSpec, Digest, Sku};
 use std::{collections::BTreeSet, path::Path};
 
@@ -57,8 +59,9 @@ impl Wanted {
 
 pub(super) fn run(context: &Context<'_>, args: &Args, what: &str, asked: &Asked) -> Result<(), Failure> {
     let wanted = Wanted::of(context, what)?;
+    let evidence = Evidence::read(args.classes.as_deref())?;
     context.block_on(Farm::with(context, Need::Answers, async |farm| {
-        let search = Search { context, args, asked, farm, what, wanted: &wanted };
+        let search = Search { context, args, asked, farm, what, wanted: &wanted, evidence: evidence.as_ref() };
         search.run().await
     }))
 }
@@ -70,6 +73,22 @@ struct Search<'a> {
     farm: &'a Farm,
     what: &'a str,
     wanted: &'a Wanted,
+    evidence: Option<&'a Evidence>,
+}
+
+/// An engine that is an answer.
+struct Answer {
+    engine: v1::Engine,
+    /// It was looked for by its model, not named.
+    by_model: bool,
+    /// It was built for another kind than was asked for, and by classes it will do.
+    stands_in: Option<(Sku, StandIn)>,
+}
+
+impl Answer {
+    fn of_model(engine: v1::Engine) -> Self {
+        Self { engine, by_model: true, stands_in: None }
+    }
 }
 
 impl Search<'_> {
@@ -77,21 +96,21 @@ impl Search<'_> {
         let engines = match self.wanted {
             Wanted::Model { digest, .. } => self.of_model(digest).await?,
             Wanted::Digest(digest) => match self.named(*digest).await? {
-                Some(engine) => vec![(engine, false)],
+                Some(engine) => vec![Answer { by_model: false, ..Answer::of_model(engine) }],
                 None => self.of_model(&digest.to_string()).await?,
             },
         };
         let devices = older::devices(self.farm).await;
         let several = engines.len() > 1;
         let mut chosen = Vec::with_capacity(engines.len());
-        for (engine, by_model) in engines {
-            self.warn(&engine);
+        for answer in engines {
+            self.warn(&answer.engine);
             // Whoever names a key or a plan knows which one it is.
-            let older_compiler = if by_model { OlderCompiler::of(&engine, &devices) } else { None };
+            let older_compiler = if answer.by_model { OlderCompiler::of(&answer.engine, &devices) } else { None };
             if let Some(older) = &older_compiler {
-                older.tell(&engine, self.context.printer);
+                older.tell(&answer.engine, self.context.printer);
             }
-            chosen.push(self.chosen((engine, by_model), older_compiler, several)?);
+            chosen.push(self.chosen(answer, older_compiler, several)?);
         }
         let folder = chosen.first().and_then(|one| one.path.parent()).map(Path::to_owned).unwrap_or_default();
         let delivery = Delivery::new(self.context, self.args, &folder, chosen)?;
@@ -126,7 +145,7 @@ impl Search<'_> {
     /// key, so that no two models and no two specs are one file.
     fn chosen(
         &self,
-        (engine, by_model): (v1::Engine, bool),
+        Answer { engine, by_model, stands_in }: Answer,
         older_compiler: Option<OlderCompiler>,
         several: bool,
     ) -> Result<Chosen, Failure> {
@@ -150,6 +169,10 @@ impl Search<'_> {
             engine.sku,
             tables::toolchain(&engine.toolchain_json)
         );
+        let mut document = serde_json::to_value(EngineView::from(engine.clone())).unwrap_or_default();
+        if let Some((wanted, found)) = stands_in {
+            document["stands_in_for"] = serde_json::json!([stand_in::document(&wanted, &found)]);
+        }
         Ok(Chosen {
             words,
             plan,
@@ -157,7 +180,7 @@ impl Search<'_> {
             said: Said::from(&engine),
             path,
             card: Some(engine.card_digest.clone()),
-            engine: serde_json::to_value(EngineView::from(engine)).unwrap_or_default(),
+            engine: document,
             older_compiler,
         })
     }
@@ -214,7 +237,7 @@ impl Search<'_> {
     }
 
     /// One engine of the model for each device kind that is asked for.
-    async fn of_model(&self, model: &str) -> Result<Vec<(v1::Engine, bool)>, Failure> {
+    async fn of_model(&self, model: &str) -> Result<Vec<Answer>, Failure> {
         let request = v1::ListEnginesRequest {
             model: model.to_owned(),
             project: self.project(),
@@ -239,10 +262,10 @@ impl Search<'_> {
                         true => self.foreign(&engines, sku, &fleet).await?,
                         false => None,
                     };
-                    match foreign {
-                        Some(engine) => found.push((engine, true)),
-                        None => found.push((self.taken(choice, sku.as_str()).await?, true)),
-                    }
+                    found.push(match foreign {
+                        Some(answer) => answer,
+                        None => Answer::of_model(self.taken(choice, sku.as_str()).await?),
+                    });
                 }
             }
             For::ThisMachine(devices) => {
@@ -258,15 +281,16 @@ impl Search<'_> {
                             break;
                         }
                     }
-                    found.push((self.taken(last, &wanted.words()).await?, true));
+                    found.push(Answer::of_model(self.taken(last, &wanted.words()).await?));
                 }
             }
         }
         Ok(found)
     }
 
-    /// Where nothing was built for `sku`, the fastest of what would do for another kind that was measured there.
-    async fn foreign(&self, engines: &[v1::Engine], sku: &Sku, fleet: &Fleet) -> Result<Option<v1::Engine>, Failure> {
+    /// Where nothing was built for `sku`, the fastest of what would do for another kind that was measured there; where
+    /// nothing was, what may stand in by classes.
+    async fn foreign(&self, engines: &[v1::Engine], sku: &Sku, fleet: &Fleet) -> Result<Option<Answer>, Failure> {
         let kinds: BTreeSet<Sku> = engines.iter().filter_map(|engine| engine.sku.parse().ok()).collect();
         let mut candidates: Vec<v1::Engine> = Vec::new();
         for other in kinds.iter().filter(|other| *other != sku) {
@@ -283,10 +307,25 @@ impl Search<'_> {
             let engine = &candidates[*index];
             self.context.printer.note(&format!("not {} for {}: {why}", tables::short(&engine.engine_key), engine.sku));
         }
-        Ok(search.best.map(|best| {
+        if let Some(best) = search.best {
             self.context.printer.warn(&best.words(sku));
-            candidates.swap_remove(best.index)
-        }))
+            return Ok(Some(Answer::of_model(candidates.swap_remove(best.index))));
+        }
+        Ok(self.evidence.and_then(|evidence| self.standing(evidence, candidates, sku)))
+    }
+
+    /// What of `candidates` may stand in for an engine of `sku`; otherwise it is said why none may.
+    fn standing(&self, evidence: &Evidence, candidates: Vec<v1::Engine>, sku: &Sku) -> Option<Answer> {
+        let read = |engine: v1::Engine| Some((stand_in::Candidate::of(&engine)?, engine));
+        let (known, mut engines): (Vec<_>, Vec<_>) = candidates.into_iter().filter_map(read).unzip();
+        let stand_in::Search { best, rejected } = evidence.choose(&known, sku);
+        for (index, why) in rejected.iter().filter(|_| self.args.explain || best.is_none()) {
+            let engine = &engines[*index];
+            self.context.printer.note(&format!("not {} for {}: {why}", tables::short(&engine.engine_key), engine.sku));
+        }
+        let (index, found) = best?;
+        self.context.printer.warn(&evidence.words(&found, sku));
+        Some(Answer { stands_in: Some((sku.clone(), found)), ..Answer::of_model(engines.swap_remove(index)) })
     }
 
     /// The engine that was chosen, if it is still there.

@@ -14,7 +14,7 @@ use planforge_fleet::cell::is_of_spec;
 use planforge_proto::{ErrorCode, v1};
 use planforge_report::{
     Report,
-    matrix::{Built, Cell, Matrix, Refusal, State, Subject},
+    matrix::{Built, Cell, Matrix, Refusal, State, Subject, spec_words},
 };
 use planforge_types::{BuildSpec, Digest, Sku, Toolchain, ToolchainConstraint};
 use std::path::Path;
@@ -145,11 +145,6 @@ impl Looked {
         let built = rows.map(|(sku, one)| Built { sku: sku.clone(), plan: one.as_ref().map(|one| one.plan) });
         Ok(Matrix::of(subject, &built.collect::<Vec<_>>(), &self.reports, &self.refusals))
     }
-}
-
-fn spec_words(spec: &BuildSpec) -> String {
-    let threads = spec.threads.map(|threads| format!(", {threads} threads")).unwrap_or_default();
-    format!("{}{threads}", spec.precision)
 }
 
 /// What no measurement here could make right: code of an instruction-set level that the other level's devices may lack,

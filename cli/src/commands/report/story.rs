@@ -251,7 +251,7 @@ fn keep(told: &mut Told, step: &Asked, found: Result<Report, String>, printer: &
             tell(Found::Unavailable(lacks("no-batches").unwrap_or_else(|| "no batches were measured".into())), false);
             return false;
         }
-        About::Streams if report.streams.is_none() => {
+        About::Streams if report.streams.as_ref().is_none_or(|streams| streams.points.len() < 2) => {
             tell(Found::Unavailable(lacks("no-streams").unwrap_or_else(|| "no streams were measured".into())), false);
             return false;
         }
@@ -312,6 +312,8 @@ fn request_of(
         kind: v1::JobKind::Build.into(),
         builds: 1,
         measure: extras::ask_out(measure),
+        // A story is of one compiler throughout.
+        no_fallback: true,
         ..Default::default()
     })
 }

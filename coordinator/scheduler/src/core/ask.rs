@@ -1,7 +1,8 @@
 //! What a request asks for, one combination at a time, before anything is decided about it.
 
 use super::{
-    model::{Canary, Covered, Job, Model, PlanRef},
+    fallback::Tried,
+    model::{Canary, Covered, Job, JobKind, Model, PlanRef},
     state::{Submit, SubmitWhat},
     submit::JOBS_PER_REQUEST_MAX,
 };
@@ -30,6 +31,10 @@ pub(super) struct Asked {
     pub canary: Option<Canary>,
     /// Nothing is to be measured, or done on the device.
     pub compile_only: bool,
+    /// Where a toolchain cannot build the model the next one is asked.
+    pub falls_back: bool,
+    /// Those that cannot build it.
+    pub tried: Vec<Tried>,
 }
 
 /// The plan that a benchmark measures.
@@ -43,9 +48,14 @@ pub(super) struct Existing {
 }
 
 impl Asked {
+    /// The kind of job that builds it.
+    pub fn makes(&self) -> JobKind {
+        if self.compile_only { JobKind::Compile } else { JobKind::Build }
+    }
+
     /// What a job that waits asked for; `None` when its record makes no sense.
     pub fn of(job: &Job) -> Option<Self> {
-        let measured = job.kind == super::JobKind::Benchmark;
+        let measured = job.kind == JobKind::Benchmark;
         let existing = match (&job.plan, job.key, &job.toolchain) {
             (Some(plan), Some(key), Some(toolchain)) if measured => Some(Existing {
                 plan: plan.clone(),
@@ -69,7 +79,9 @@ impl Asked {
             stale: Arc::new(job.replaces.into_iter().collect()),
             existing,
             canary: job.canary.clone(),
-            compile_only: job.kind == super::JobKind::Compile,
+            compile_only: job.kind == JobKind::Compile,
+            falls_back: !job.prepares() && job.wants.iter().all(|want| !want.no_fallback),
+            tried: job.tried.clone(),
         })
     }
 }
@@ -104,6 +116,9 @@ pub(super) fn expand(submit: &Submit) -> Result<Vec<Asked>, ApiError> {
         existing: None,
         canary: submit.canary.clone(),
         compile_only: submit.compile_only,
+        // What is made ready elsewhere is made ready for one toolchain.
+        falls_back: !submit.no_fallback && constraint.0.is_empty() && (!submit.compile_only || sku.is_cpu()),
+        tried: Vec::new(),
     };
     match &submit.what {
         SubmitWhat::Build { models, specs, constraints } => {
@@ -124,7 +139,11 @@ pub(super) fn expand(submit: &Submit) -> Result<Vec<Asked>, ApiError> {
                     toolchain: engine.toolchain.clone(),
                     built_for: engine.sku.clone(),
                 };
-                asked.push(Asked { existing: Some(existing), ..one(&engine.model, sku, &engine.spec, &any) });
+                asked.push(Asked {
+                    existing: Some(existing),
+                    falls_back: false,
+                    ..one(&engine.model, sku, &engine.spec, &any)
+                });
             }
         }
     }

@@ -10,7 +10,7 @@ use super::{
     queue::{DeviceKey, Target},
     state::{FinishedIn, FinishedOutcome, Hold, LAST_CHANCE_LEASES, LeaseRef, Now, Ordered, SessionId, State},
 };
-use planforge_types::{Digest, FailureClass};
+use planforge_types::{Digest, FailureClass, Reason};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Free devices that are weighed against each other for one job; more would not make a better choice.
@@ -150,12 +150,15 @@ impl State {
         self.refresh_idle(&hold.device);
         self.look_again_at(&hold.device.agent);
         *self.counters.attempts.entry(outcome.name()).or_default() += 1;
+        let mut took_ms = None;
         if let Some(attempt) = self.job_mut(id).and_then(|job| job.attempts.last_mut()) {
             attempt.outcome = outcome;
             attempt.ended_ms = now.wall_ms;
+            took_ms = Some(now.wall_ms.saturating_sub(attempt.started_ms));
             attempt.failure = failure;
             attempt.log = log;
         }
+        self.counters.attempts_ms.extend(took_ms.map(|ms| (outcome, ms)));
         effects.closed.push((id.clone(), hold.attempt, log.is_some()));
         if outcome == Outcome::Lost {
             self.remember_ended(id.clone(), hold.attempt, false);
@@ -270,14 +273,15 @@ impl State {
                     return self.end(id, JobState::Cancelled, None, agent, reason.clone(), now, effects);
                 }
                 // What one request's own inputs showed says nothing to those who give none.
-                let remembered = job.key.filter(|_| job.measure.inputs.is_none());
+                let of_model = job.measure.inputs.is_none() || failure.reason == Some(Reason::Unsupported);
+                let remembered = job.key.filter(|_| of_model);
                 let makes = job.kind != JobKind::Benchmark;
                 if let (FailureClass::Model, true, Some(key)) = (class, makes, remembered) {
                     let refusal = Refusal { key, job: id.clone(), failure: failure.clone() };
                     self.known.refused(refusal.clone());
                     effects.changes.push(Change::Refusal(refusal));
                 }
-                self.end(id, JobState::Failed, Some(failure), agent, "", now, effects);
+                self.refuse_job(id, agent, failure, now, effects);
             }
         }
     }

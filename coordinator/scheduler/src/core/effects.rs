@@ -2,7 +2,7 @@
 
 use super::{
     agents::{AgentView, Farewell},
-    model::{CacheRecord, Change, Job, JobId},
+    model::{CacheRecord, Change, Job, JobId, Outcome},
     state::{LeaseRef, SessionId, Submit},
 };
 use planforge_proto::ApiError;
@@ -124,4 +124,6 @@ pub struct Counters {
     pub attempts: BTreeMap<&'static str, u64>,
     /// From claimable to leased, wall milliseconds, since they were last taken.
     pub claims_ms: Vec<u64>,
+    /// How attempts ended and how long they took, wall milliseconds, since they were last taken.
+    pub attempts_ms: Vec<(Outcome, u64)>,
 }

@@ -36,6 +36,15 @@ pub struct DeviceView {
     pub seen_ms: u64,
 }
 
+/// How many devices there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounts {
+    pub known: usize,
+    pub online: usize,
+    /// On line and at work.
+    pub busy: usize,
+}
+
 impl State {
     pub(super) fn hello(&mut self, session: SessionId, hello: HelloIn, now: Now, effects: &mut Effects) {
         if let JoinedBy::Token(token) = &hello.joined_by
@@ -475,6 +484,21 @@ impl State {
             }
         }
         views
+    }
+
+    /// How many of [`Self::devices`] there are, without looking at what they are.
+    pub fn device_counts(&self) -> DeviceCounts {
+        let online = || self.agents.values().filter(|entry| entry.session.is_some());
+        let is_busy = |id: &String, device: &Device| {
+            self.busy.contains_key(&DeviceKey { agent: id.clone(), device: device.id.clone() })
+        };
+        let busy =
+            |entry: &AgentEntry| entry.record.devices.iter().filter(|device| is_busy(&entry.record.id, device)).count();
+        DeviceCounts {
+            known: self.agents.values().map(|entry| entry.record.devices.len()).sum(),
+            online: online().map(|entry| entry.record.devices.len()).sum(),
+            busy: online().map(busy).sum(),
+        }
     }
 
     /// Agents that are known and agents that are connected.

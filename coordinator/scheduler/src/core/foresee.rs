@@ -2,9 +2,10 @@
 
 use super::{
     ask::{Asked, expand},
+    fallback,
     flight::Flight,
     graph::named,
-    judge::Verdict,
+    judge::{Chosen, Verdict},
     model::{JobId, JobKind},
     state::{State, Submit},
 };
@@ -107,15 +108,16 @@ impl State {
                         refusals.push(error);
                     }
                 }
-                Ok(Verdict::Answer { key, toolchain, spec, engine, .. }) => {
+                Ok(Verdict::Answer { chosen, engine, .. }) => {
                     plans.insert(engine.plan.digest);
                     told.would = "answer";
                     told.plan = Some(engine.plan.digest);
-                    told.settle(key, toolchain, spec);
+                    told.detail = fallback::named(&chosen.tried);
+                    told.settle(chosen);
                 }
-                Ok(Verdict::Fail { key, toolchain, spec, failure }) => {
+                Ok(Verdict::Fail { chosen, failure }) => {
                     (told.would, told.detail, told.hint) = ("fail", failure.message, failure.hint);
-                    told.settle(key, toolchain, spec);
+                    told.settle(chosen);
                 }
                 Ok(Verdict::Join(id)) => {
                     told.would = "join";
@@ -123,12 +125,13 @@ impl State {
                     if let Some((job, key, toolchain)) =
                         job.and_then(|job| Some((job, job.key?, job.toolchain.clone()?)))
                     {
-                        told.settle(key, toolchain, job.spec.clone());
+                        told.settle(Chosen { key, toolchain, spec: job.spec.clone(), tried: Vec::new() });
                     }
                     told.detail = format!("job {id} does the same");
                     told.job = Some(id);
                 }
-                Ok(Verdict::Run { kind, key, toolchain, spec, plan, behind, .. }) => {
+                Ok(Verdict::Run { chosen, kind, plan, behind, .. }) => {
+                    let key = chosen.key;
                     plans.extend(plan.as_ref().map(|plan| plan.digest));
                     let flight = match (&plan, kind) {
                         (Some(plan), JobKind::Benchmark) => {
@@ -152,10 +155,12 @@ impl State {
                             "made ready without the device; a build that needs it times and decides there".into()
                         }
                         (None, _) if kind == JobKind::Compile => "built and verified, not measured".into(),
-                        (None, _) => self.prospect(&one.sku, &toolchain),
+                        (None, _) => self.prospect(&one.sku, &chosen.toolchain),
                     };
+                    let parts = [fallback::named(&chosen.tried), std::mem::take(&mut told.detail)];
+                    told.detail = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
                     (told.plan, told.job) = (plan.map(|plan| plan.digest), behind);
-                    told.settle(key, toolchain, spec);
+                    told.settle(chosen);
                     (runs, wants_bytes) = (runs + usize::from(!repeats), true);
                 }
             }
@@ -200,7 +205,8 @@ fn unjudged(asked: &Asked) -> Foreseen {
 }
 
 impl Foreseen {
-    fn settle(&mut self, key: EngineKey, toolchain: Toolchain, spec: BuildSpec) {
+    fn settle(&mut self, chosen: Chosen) {
+        let Chosen { key, toolchain, spec, .. } = chosen;
         (self.key, self.toolchain, self.spec) = (Some(key), Some(toolchain), spec);
     }
 }

@@ -64,7 +64,7 @@ impl State {
         effects: &mut Effects,
     ) -> JobRef {
         // With what it would be built now, for people and for what is foretold; decided anew when it may run.
-        let likely = self.resolve(&asked.sku, &asked.matches, &asked.spec).ok().map(|resolved| resolved.toolchain);
+        let likely = self.resolve(&asked.sku, &asked.matches, &asked.spec, &[]).ok().map(|resolved| resolved.toolchain);
         self.enter(asked, id.clone(), submit, now, effects);
         if let Some(job) = self.job_mut(&id) {
             job.toolchain = job.toolchain.take().or(likely);
@@ -104,6 +104,19 @@ impl State {
     pub fn needed_by(&self, id: &JobId) -> impl Iterator<Item = &Job> {
         let waiting = self.dependents.get(id).into_iter().flatten();
         waiting.filter_map(|id| self.jobs.get(id)).map(AsRef::as_ref).filter(|job| !job.recheck)
+    }
+
+    /// Lets go of the jobs that need this one, and names them. Who only waits behind it keeps waiting.
+    pub(super) fn release_needs(&mut self, id: &JobId) -> Vec<JobId> {
+        let needing: Vec<JobId> = self.needed_by(id).map(|job| job.id.clone()).collect();
+        let jobs = &self.jobs;
+        if let Some(waiting) = self.dependents.get_mut(id) {
+            waiting.retain(|job| jobs.get(job).is_some_and(|job| job.recheck));
+            if waiting.is_empty() {
+                self.dependents.remove(id);
+            }
+        }
+        needing
     }
 
     /// Decides about those that waited for `ended`. However long a chain of them is, it takes no more of the stack than
@@ -157,6 +170,17 @@ fn skipped_by(ended: &Job) -> Failure {
             Failure::new(FailureClass::Infrastructure, message, again)
         }
     }
+}
+
+/// Jobs with `to` where `from` stood, each once.
+pub(super) fn in_place_of(ids: &[JobId], from: &JobId, to: &JobId) -> Vec<JobId> {
+    let mut others: Vec<JobId> = Vec::with_capacity(ids.len());
+    for id in ids.iter().map(|id| if id == from { to } else { id }) {
+        if !others.contains(id) {
+            others.push(id.clone());
+        }
+    }
+    others
 }
 
 /// Jobs in a sentence.

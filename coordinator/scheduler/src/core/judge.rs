@@ -2,30 +2,45 @@
 
 use super::{
     ask::{Asked, Existing},
+    fallback::{Tried, with_tried},
     flight::Flight,
     known::Lookup,
-    model::{EngineRef, Failure, Job, JobId, JobKind, PlanRef, Told},
+    model::{EngineRef, Failure, Job, JobId, JobKind, PlanRef, Refusal, Told},
     queue::Target,
-    resolve::Unresolved,
+    resolve::{Resolved, Unresolved},
     state::State,
 };
 use planforge_proto::{ApiError, ErrorCode};
-use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Toolchain};
+use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Reason, Toolchain};
+
+/// What a combination came to.
+#[derive(Clone)]
+pub(super) struct Chosen {
+    pub key: EngineKey,
+    pub toolchain: Toolchain,
+    pub spec: BuildSpec,
+    /// Toolchains that cannot build the model.
+    pub tried: Vec<Tried>,
+}
+
+impl Chosen {
+    pub fn onto(self, job: &mut Job) {
+        (job.key, job.toolchain, job.spec, job.tried) = (Some(self.key), Some(self.toolchain), self.spec, self.tried);
+    }
+}
 
 /// What is to happen to a combination.
 pub(super) enum Verdict {
     /// A stored engine answers it.
-    Answer { key: EngineKey, toolchain: Toolchain, spec: BuildSpec, engine: EngineRef, told: Told },
+    Answer { chosen: Chosen, engine: EngineRef, told: Told },
     /// It is known to fail.
-    Fail { key: EngineKey, toolchain: Toolchain, spec: BuildSpec, failure: Failure },
+    Fail { chosen: Chosen, failure: Failure },
     /// The same work is under way.
     Join(JobId),
     /// Work for a device, after `behind` ended when somebody else does nearly the same.
     Run {
+        chosen: Chosen,
         kind: JobKind,
-        key: EngineKey,
-        toolchain: Toolchain,
-        spec: BuildSpec,
         plan: Option<PlanRef>,
         /// The stored plan that is no answer although it has the key.
         replaces: Option<Digest>,
@@ -44,42 +59,86 @@ impl State {
         if let Some(existing) = &asked.existing {
             return self.judge_benchmark(asked, existing);
         }
-        let resolved = match self.resolve(&asked.sku, &asked.matches, &asked.spec) {
-            Ok(resolved) => resolved,
-            Err(Unresolved::NothingOffers(error)) => return Ok(Verdict::Wait(error)),
-            Err(Unresolved::Never(error)) => return Err(error),
-        };
-        let (toolchain, spec) = (resolved.toolchain, resolved.spec);
+        let mut tried = asked.tried.clone();
+        // What is said where nothing is left to be asked.
+        let mut refused = None;
+        loop {
+            let chosen = match self.choose(asked, &tried) {
+                Ok(chosen) => chosen,
+                Err(Unresolved::NothingOffers(error)) => return Ok(refused.unwrap_or(Verdict::Wait(error))),
+                Err(Unresolved::Never(error)) => return refused.ok_or(error),
+            };
+            if asked.force {
+                return Ok(Verdict::Run { chosen, kind: asked.makes(), plan: None, replaces: None, behind: None });
+            }
+            let Some(refusal) = self.refusal(asked, &chosen.key, lookup) else { return Ok(Verdict::Ask(chosen.key)) };
+            let Some(refusal) = refusal else { return Ok(self.judge_stored(asked, chosen, lookup)) };
+            let Refusal { job, failure, .. } = refusal;
+            let told = Failure {
+                reason: failure.reason,
+                ..Failure::new(
+                    failure.class,
+                    format!("job {job} tried this already: {}", failure.message),
+                    format!("{} (--force tries it again)", failure.hint).trim_start().to_owned(),
+                )
+            };
+            let mut told = with_tried(&tried, &chosen.toolchain, told);
+            if !tried.is_empty() {
+                told.hint.push_str(" (--force tries all of them again)");
+            }
+            let one = Tried::new(&chosen.toolchain, job, failure);
+            let verdict = Verdict::Fail { chosen, failure: told };
+            if !asked.falls_back || failure.reason != Some(Reason::Unsupported) {
+                return Ok(verdict);
+            }
+            tried.push(one);
+            refused = Some(verdict);
+        }
+    }
+
+    /// Every key that it may come to, by whatever the store has under those before it.
+    pub(super) fn keys_of(&self, asked: &Asked) -> Vec<EngineKey> {
+        let (mut keys, mut tried) = (Vec::new(), asked.tried.clone());
+        while let Ok(Chosen { key, toolchain, .. }) = self.choose(asked, &tried) {
+            keys.push(key);
+            if !asked.falls_back {
+                break;
+            }
+            tried.push(Tried { toolchain, job: JobId::from(""), message: String::new() });
+        }
+        keys
+    }
+
+    /// The best toolchain beside those that were tried, and what the engine would be called.
+    fn choose(&self, asked: &Asked, tried: &[Tried]) -> Result<Chosen, Unresolved> {
+        let Resolved { toolchain, spec } = self.resolve(&asked.sku, &asked.matches, &asked.spec, tried)?;
         let target = Target { sku: asked.sku.clone(), toolchain: toolchain.clone() };
         if let Some(error) = self.unmeasurable(&target, &asked.covered.measure) {
-            return Err(error);
+            return Err(Unresolved::Never(error));
         }
         if let Some(error) = self.nobody_prepares(&asked.sku, &toolchain).filter(|_| asked.compile_only) {
-            return Ok(Verdict::Wait(error));
+            return Err(Unresolved::NothingOffers(error));
         }
-        let makes = if asked.compile_only { JobKind::Compile } else { JobKind::Build };
         let key = EngineKey::new(&asked.model.digest, &asked.sku, &toolchain, &spec);
-        if asked.force {
-            let (kind, plan, replaces, behind) = (makes, None, None, None);
-            return Ok(Verdict::Run { kind, key, toolchain, spec, plan, replaces, behind });
-        }
-        // On the inputs that this request gives it may be right.
-        let refusal = match asked.covered.measure.inputs {
-            Some(_) => None,
-            None => match self.known.refusal(&key, lookup) {
-                Some(refusal) => refusal,
-                None => return Ok(Verdict::Ask(key)),
-            },
+        Ok(Chosen { key, toolchain, spec, tried: tried.to_vec() })
+    }
+
+    /// Why what is asked for is known to fail under its key; the outer `None`: somebody has to look.
+    fn refusal<'a>(&'a self, asked: &Asked, key: &EngineKey, lookup: &'a Lookup) -> Option<Option<&'a Refusal>> {
+        // On the inputs that this request gives it may be right, and who takes it anyway asks for no more. What cannot be
+        // built cannot be built for them either.
+        let holds = |refusal: &&Refusal| match refusal.failure.reason {
+            Some(Reason::Unsupported) => true,
+            Some(Reason::Inaccurate) if asked.allow_inaccurate => false,
+            _ => asked.covered.measure.inputs.is_none(),
         };
-        if let Some(refusal) = refusal {
-            let failure = Failure::new(
-                refusal.failure.class,
-                format!("job {} tried this already: {}", refusal.job, refusal.failure.message),
-                format!("{} (--force tries it again)", refusal.failure.hint).trim_start().to_owned(),
-            );
-            return Ok(Verdict::Fail { key, toolchain, spec, failure });
-        }
-        let Some(stored) = self.known.engine(&key, lookup) else { return Ok(Verdict::Ask(key)) };
+        Some(self.known.refusal(key, lookup)?.filter(holds))
+    }
+
+    /// Decides about what is not known to fail.
+    fn judge_stored(&self, asked: &Asked, chosen: Chosen, lookup: &Lookup) -> Verdict {
+        let (key, makes) = (chosen.key, asked.makes());
+        let Some(stored) = self.known.engine(&key, lookup) else { return Verdict::Ask(key) };
         let replaces = stored.map(|engine| engine.plan.digest).filter(|plan| asked.stale.contains(plan));
         // An engine chosen from fewer builds is no answer; what is built now takes its place.
         let answers = |engine: &&EngineRef| replaces.is_none() && engine.plan.builds >= asked.builds;
@@ -95,28 +154,28 @@ impl State {
                     "the stored engine's outputs are too far from the reference's",
                     "take it anyway with --allow-inaccurate, or build it again with --force",
                 );
-                return Ok(Verdict::Fail { key, toolchain, spec, failure });
+                return Verdict::Fail { chosen, failure };
             }
             if let Some(told) = told {
-                return Ok(Verdict::Answer { key, toolchain, spec, engine: engine.clone(), told });
+                return Verdict::Answer { chosen, engine: engine.clone(), told };
             }
             // What is missing is measured; nothing is built for it.
             let flight =
                 Flight::Measure { plan: engine.plan.digest, sku: asked.sku.clone(), covered: asked.covered.clone() };
             let behind = match self.under_way(&flight) {
-                Some((other, false)) => return Ok(Verdict::Join(other)),
+                Some((other, false)) => return Verdict::Join(other),
                 ending => ending.map(|(other, _)| other),
             };
             let plan = Some(engine.plan.clone());
-            return Ok(Verdict::Run { kind: JobKind::Benchmark, key, toolchain, spec, plan, replaces, behind });
+            return Verdict::Run { chosen, kind: JobKind::Benchmark, plan, replaces, behind };
         }
         let flight = Flight::of_key(makes, &asked.sku, key);
         let other = self.flights.get(&flight).and_then(|id| self.jobs.get(id));
         let behind = match other {
-            Some(other) if self.may_join(asked, other) => return Ok(Verdict::Join(other.id.clone())),
+            Some(other) if self.may_join(asked, other) => return Verdict::Join(other.id.clone()),
             other => other.map(|other| other.id.clone()),
         };
-        Ok(Verdict::Run { kind: makes, key, toolchain, spec, plan: None, replaces, behind })
+        Verdict::Run { chosen, kind: makes, plan: None, replaces, behind }
     }
 
     /// Whether what `other`, a live build of the same key, leads to answers `asked` too. A job that nobody holds can
@@ -166,14 +225,8 @@ impl State {
         if let Some(error) = self.unmeasurable(&target, &asked.covered.measure) {
             return Err(error);
         }
-        Ok(Verdict::Run {
-            kind: JobKind::Benchmark,
-            key: *key,
-            toolchain: made_by.clone(),
-            spec: asked.spec.clone(),
-            plan: Some(plan.clone()),
-            replaces: None,
-            behind,
-        })
+        let chosen =
+            Chosen { key: *key, toolchain: made_by.clone(), spec: asked.spec.clone(), tried: asked.tried.clone() };
+        Ok(Verdict::Run { chosen, kind: JobKind::Benchmark, plan: Some(plan.clone()), replaces: None, behind })
     }
 }

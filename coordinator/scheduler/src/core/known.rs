@@ -6,6 +6,7 @@
 //! ([`super::Submitted::Ask`], [`super::Effects::asks`]); the look is taken after that change is durable.
 
 use super::{
+    ask::Asked,
     effects::Effects,
     model::{Covered, EngineRef, JobId, JobState, Refusal},
     queue::Target,
@@ -195,20 +196,23 @@ impl State {
     /// Keys under which somebody has to look before the request is decided, and which changes that look will see.
     pub fn asks(&self, submit: &Submit) -> (BTreeSet<EngineKey>, u64) {
         let asked = super::ask::expand(submit).unwrap_or_default();
-        let keys = asked.iter().filter_map(|one| match self.judge(one, &submit.lookup) {
-            Ok(super::judge::Verdict::Ask(key)) => Some(key),
-            _ => None,
-        });
-        (keys.collect(), self.known.durable)
+        let open = |one: &&Asked| matches!(self.judge(one, &submit.lookup), Ok(super::judge::Verdict::Ask(_)));
+        (asked.iter().filter(open).flat_map(|one| self.keys_of(one)).collect(), self.known.durable)
     }
 
     /// Lets a job wait until somebody has looked under its key.
     pub(super) fn ask_for(&mut self, id: &JobId, what: &'static str, key: EngineKey, now: Now, effects: &mut Effects) {
         self.asking.insert(id.clone(), what);
-        let asked_ms = self.known.asked_ms.entry(key).or_default();
-        if *asked_ms == 0 || now.mono_ms >= *asked_ms + LOOK_AGAIN_MS {
-            *asked_ms = now.mono_ms.max(1);
-            effects.asks.insert(key);
+        // All that it may come to at once: one look has to decide it.
+        let asked = self.jobs.get(id).and_then(|job| Asked::of(job));
+        let mut keys: BTreeSet<EngineKey> = asked.iter().flat_map(|asked| self.keys_of(asked)).collect();
+        keys.insert(key);
+        let is_due = |key: &EngineKey| {
+            self.known.asked_ms.get(key).is_none_or(|asked_ms| now.mono_ms >= *asked_ms + LOOK_AGAIN_MS)
+        };
+        if keys.iter().any(is_due) {
+            self.known.asked_ms.extend(keys.iter().map(|key| (*key, now.mono_ms)));
+            effects.asks.extend(keys);
         }
     }
 

@@ -22,6 +22,7 @@
 //! | `audit` | one line of the audit log |
 //! | `blob_refs` | which blobs records name, and to whom they belong by that |
 //! | `attempts` | leases and how attempts end: success, failure classes, requeue, expiry |
+//! | `fallback` | the next toolchain, where one cannot build a model |
 //! | `elsewhere` | what an agent's host lacked, and who may have it |
 //! | `graph` | jobs that jobs need, and what follows when they end |
 //! | `cancel` | withdrawal of requests |
@@ -53,6 +54,7 @@ mod compile;
 mod declarations;
 mod effects;
 mod elsewhere;
+mod fallback;
 mod fleet;
 mod flight;
 mod foresee;
@@ -81,7 +83,8 @@ pub use blob_refs::{BlobHolder, Held, Hold, Tenure};
 pub use compile::Prepared;
 pub use declarations::{DeclarationId, DeclarationRecord, DeclaredCell, DeclaredSpec};
 pub use effects::{Counters, Effects, JobRef, Reply, Submitted, ToAgent};
-pub use fleet::{ATTEMPT_REPORTS_MAX, DeviceView};
+pub use fallback::Tried;
+pub use fleet::{ATTEMPT_REPORTS_MAX, DeviceCounts, DeviceView};
 pub use foresee::{Foreseen, Foresight};
 pub use forget::Forget;
 pub use known::{Lookup, Stored};

@@ -5,10 +5,11 @@ use super::{
     audit::{AuditKind, AuditLine},
     blob_refs::{BlobHolder, Held, Hold},
     declarations::{DeclarationId, DeclarationRecord},
+    fallback::Tried,
     pins::{PinId, PinRecord},
     projects::ProjectRecord,
 };
-use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Lack, Sku, Toolchain, order::MeasureAsk};
+use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Lack, Reason, Sku, Toolchain, order::MeasureAsk};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -142,6 +143,9 @@ pub struct Failure {
     /// What the agent's host had too little of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lacked: Option<Lack>,
+    /// Of a refused model or engine, where something follows from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
 }
 
 /// Longest failure message or hint that is kept; agents' texts come from compilers and may be long.
@@ -149,7 +153,7 @@ const FAILURE_TEXT_MAX_BYTES: usize = 8 * 1024;
 
 impl Failure {
     pub fn new(class: FailureClass, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { class, message: clip(message.into()), hint: clip(hint.into()), lacked: None }
+        Self { class, message: clip(message.into()), hint: clip(hint.into()), lacked: None, reason: None }
     }
 }
 
@@ -192,6 +196,9 @@ pub struct Want {
     /// `NAME` or `NAME=VALUE`: what the request is found by, no part of any key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
+    /// It named its toolchain, or said that it wants no other than the best: see `fallback`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_fallback: bool,
 }
 
 /// How an attempt stands.
@@ -363,6 +370,12 @@ pub struct Job {
     /// Of a compile job for a device elsewhere: such a device, as its agent described it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_for: Option<String>,
+    /// The job that took its place with another toolchain, where its own cannot build the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<JobId>,
+    /// Toolchains that refused its model before its own was asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tried: Vec<Tried>,
 }
 
 impl Job {
@@ -410,6 +423,8 @@ impl Job {
             prepared: None,
             canary: None,
             made_for: None,
+            fallback: None,
+            tried: Vec::new(),
         }
     }
 
@@ -725,6 +740,12 @@ pub enum Change {
         plan: Digest,
     },
     ForgetRequest(String),
+    /// In a request the first job's place is taken by the second: see `fallback`.
+    Fallback {
+        request: String,
+        from: JobId,
+        to: JobId,
+    },
     /// A project's hold of a blob goes, unless it was renewed since.
     ForgetHeld {
         held: Held,

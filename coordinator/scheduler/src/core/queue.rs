@@ -264,8 +264,14 @@ mod tests {
             name: id.to_owned(),
             files: Vec::new(),
         };
-        let want =
-            Want { request: id.into(), actor: project.into(), project: project.into(), priority, tags: Vec::new() };
+        let want = Want {
+            request: id.into(),
+            actor: project.into(),
+            project: project.into(),
+            priority,
+            tags: Vec::new(),
+            no_fallback: false,
+        };
         let job = Job::queued(id.into(), model, target().sku, BuildSpec::default(), want, at_ms);
         Job { toolchain: Some(toolchain()), ..job }
     }

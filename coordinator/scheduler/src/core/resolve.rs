@@ -1,6 +1,10 @@
 //! From what is asked for to one exact toolchain and spec, and the refusal when nothing known could run it.
 
-use super::{queue::Target, state::State};
+use super::{
+    fallback::{Tried, named},
+    queue::Target,
+    state::State,
+};
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_tensorrt_rules::{Refusal, hardware::Board, preflight};
 use planforge_types::{
@@ -31,17 +35,26 @@ pub(super) enum Unresolved {
 }
 
 impl State {
-    /// Resolves against everything that known agents last offered, offline ones too.
+    /// Resolves against everything that known agents last offered, offline ones too, but for the backends of what was tried.
     pub(super) fn resolve(
         &self,
         sku: &Sku,
         constraint: &ToolchainConstraint,
         spec: &BuildSpec,
+        tried: &[Tried],
     ) -> Result<Resolved, Unresolved> {
         let offers: Vec<Toolchain> =
             self.offers.keys().filter(|target| target.sku == *sku).map(|target| target.toolchain.clone()).collect();
         if offers.is_empty() {
             return Err(Unresolved::NothingOffers(self.unknown_sku(sku)));
+        }
+        // Another version of a backend knows much the same.
+        let untried = |offer: &Toolchain| tried.iter().all(|one| one.toolchain.backend != offer.backend);
+        let offers: Vec<Toolchain> = offers.into_iter().filter(untried).collect();
+        if offers.is_empty() {
+            let error =
+                ApiError::new(ErrorCode::Refused, format!("{}, and {sku} has no other toolchain", named(tried)));
+            return Err(Unresolved::NothingOffers(error));
         }
         let gpu = self.gpu(sku);
         let board = gpu.as_ref().and_then(Board::of);

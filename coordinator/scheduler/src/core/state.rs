@@ -107,6 +107,8 @@ pub struct Submit {
     pub canary: Option<Canary>,
     /// Of a build: without measuring, or without the device.
     pub compile_only: bool,
+    /// Where no toolchain is named and the best cannot build a model, no other is asked.
+    pub no_fallback: bool,
     /// Jobs that must succeed before any of the request's.
     pub needs: Vec<Need>,
     /// Blobs the request names that are not in the blob store.
@@ -727,6 +729,13 @@ impl State {
         }
     }
 
+    /// In what is remembered of requests, a job whose place another one took.
+    pub(super) fn replace_in_requests(&mut self, requests: &BTreeSet<String>, from: &JobId, to: &JobId) {
+        for record in self.requests.values_mut().filter(|record| requests.contains(&record.id)) {
+            record.jobs.iter_mut().filter(|job| *job == from).for_each(|job| *job = to.clone());
+        }
+    }
+
     pub(super) fn known_request(&self, project: &str, key: &str) -> Option<&RequestRecord> {
         self.requests.get(&(project.to_owned(), key.to_owned()))
     }
@@ -786,5 +795,10 @@ impl State {
     /// Claim latencies since the last call.
     pub fn take_claims(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.counters.claims_ms)
+    }
+
+    /// Attempts that ended since the last call, and how long each took.
+    pub fn take_attempts(&mut self) -> Vec<(Outcome, u64)> {
+        std::mem::take(&mut self.counters.attempts_ms)
     }
 }

@@ -120,7 +120,7 @@ impl State {
         effects: &mut Effects,
     ) -> JobRef {
         if let Verdict::Join(other) = &verdict {
-            return self.join(other.clone(), submit.want(), &asked, now, effects);
+            return self.join(other.clone(), submit.want(&asked), &asked, now, effects);
         }
         self.enter(asked, id.clone(), submit, now, effects);
         self.settle(&id, verdict, &submit.actor, "submitted", now, effects);
@@ -133,13 +133,12 @@ impl State {
 
     /// Makes a job of what was asked, about which nothing is decided yet.
     pub(super) fn enter(&mut self, asked: Asked, id: JobId, submit: &Submit, now: Now, effects: &mut Effects) {
-        let want = submit.want();
+        let want = submit.want(&asked);
         let project = want.project.clone();
         let job = Job {
             kind: match asked.existing {
                 Some(_) => JobKind::Benchmark,
-                None if asked.compile_only => JobKind::Compile,
-                None => JobKind::Build,
+                None => asked.makes(),
             },
             state: JobState::Unplaceable,
             key: asked.existing.as_ref().map(|existing| existing.key),
@@ -167,7 +166,7 @@ impl State {
     /// Adds one request's interest to work that is under way. Where that asks for more (builds, measurements), the job
     /// is raised to it; it was found joinable, so nobody holds it then. A job that only measures builds nothing: its
     /// plan was chosen from as many builds as anybody who is let in asks for.
-    fn join(&mut self, id: JobId, want: Want, asked: &Asked, now: Now, effects: &mut Effects) -> JobRef {
+    pub(super) fn join(&mut self, id: JobId, want: Want, asked: &Asked, now: Now, effects: &mut Effects) -> JobRef {
         let Some(job) = self.jobs.get(&id) else { return JobRef::Stored(id) };
         if job.wants.iter().any(|known| known.request == want.request) {
             return JobRef::Live(job.clone());
@@ -196,15 +195,24 @@ impl State {
     }
 
     /// Brings a job that is in no index to where the verdict puts it.
-    fn settle(&mut self, id: &JobId, verdict: Verdict, actor: &str, what: &str, now: Now, effects: &mut Effects) {
+    pub(super) fn settle(
+        &mut self,
+        id: &JobId,
+        verdict: Verdict,
+        actor: &str,
+        what: &str,
+        now: Now,
+        effects: &mut Effects,
+    ) {
         match verdict {
-            Verdict::Answer { key, toolchain, spec, engine, told } => {
+            Verdict::Answer { chosen, engine, told } => {
+                let key = chosen.key;
                 let projects: Vec<String> =
                     self.jobs.get(id).iter().flat_map(|job| &job.wants).map(|want| want.project.clone()).collect();
                 effects.changes.extend(projects.into_iter().map(|project| Change::EngineProject { key, project }));
                 self.use_engine(key, now, effects);
                 if let Some(job) = self.job_mut(id) {
-                    (job.key, job.toolchain, job.spec) = (Some(key), Some(toolchain), spec);
+                    chosen.onto(job);
                     job.report = told.report;
                     job.plan = Some(engine.plan);
                     job.accurate = told.accurate;
@@ -214,9 +222,9 @@ impl State {
                 self.counters.answered += 1;
                 self.end(id, JobState::Succeeded, None, actor, "answered from the store", now, effects);
             }
-            Verdict::Fail { key, toolchain, spec, failure } => {
+            Verdict::Fail { chosen, failure } => {
                 if let Some(job) = self.job_mut(id) {
-                    (job.key, job.toolchain, job.spec) = (Some(key), Some(toolchain), spec);
+                    chosen.onto(job);
                     job.cached = true;
                     job.recheck = false;
                 }
@@ -229,11 +237,12 @@ impl State {
                 self.record(effects, now, id, actor, what, "is being looked up in the store");
                 self.ask_for(id, "resolved", key, now, effects);
             }
-            Verdict::Run { kind, key, toolchain, spec, plan, replaces, behind } => {
+            Verdict::Run { chosen, kind, plan, replaces, behind } => {
                 let described =
-                    self.jobs.get(id).and_then(|job| self.described(&job.sku, &toolchain)).unwrap_or_default();
+                    self.jobs.get(id).and_then(|job| self.described(&job.sku, &chosen.toolchain)).unwrap_or_default();
                 if let Some(job) = self.job_mut(id) {
-                    (job.kind, job.key, job.toolchain, job.spec) = (kind, Some(key), Some(toolchain), spec);
+                    chosen.onto(job);
+                    job.kind = kind;
                     job.replaces = replaces;
                     job.plan = plan.or_else(|| job.plan.take().filter(|_| kind == JobKind::Build));
                     job.made_for = job.prepares().then_some(described);
@@ -327,14 +336,15 @@ impl Submit {
         prepared.filter(|prepared| (&prepared.model, &prepared.sku) == (model, sku)).map(|one| one.files).next_back()
     }
 
-    /// Its interest in each of its jobs.
-    fn want(&self) -> Want {
+    /// Its interest in the job of a combination.
+    fn want(&self, asked: &Asked) -> Want {
         Want {
             request: self.request.clone(),
             project: self.project.clone(),
             actor: self.actor.clone(),
             priority: self.priority,
             tags: self.tags.clone(),
+            no_fallback: !asked.falls_back,
         }
     }
 }

@@ -1,14 +1,28 @@
 //! Coverage, the first page.
 
-use super::{LIVE, MAX_KNOWN, MAX_ROWS, Shown, activity::ended_list, invalid, shown, states};
-use crate::{app::App, auth::Actor, farm::LiveCounts, page::topic::Topic};
+use super::{Shown, activity::ended_list, invalid, shown};
+use crate::{
+    app::App,
+    auth::Actor,
+    core::JobState,
+    farm::LiveCounts,
+    page::topic::Topic,
+    store::{CoverageFilter, Standing, StandingJob},
+};
+use futures::future::try_join3;
 use planforge_page::{
-    coverage::{self, By, Known},
+    coverage::{self, Built, By, Known, Slot, Window, Work},
     lists,
     parts::Counts,
     view::{Filter, Section, View},
 };
 use planforge_proto::{ApiError, v1};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Pages of declarations that are read.
+const DECLARATION_PAGES_MAX: usize = 8;
+/// Names that one model has, which is asked for by its digest.
+const NAMES_OF_MODEL_MAX: usize = 1_000;
 
 pub(super) fn by(topic: &Topic) -> Result<By, ApiError> {
     match topic.get("by") {
@@ -19,35 +33,73 @@ pub(super) fn by(topic: &Topic) -> Result<By, ApiError> {
     }
 }
 
-/// What coverage is told from: of one model or device kind, where one is named.
-pub(super) async fn known(app: &App, actor: &Actor, topic: &Topic) -> Result<Known, ApiError> {
-    // `a100-*` is a family of device kinds: what is read of all of them is narrowed here.
-    let (model, asked) = (topic.get("model").to_owned(), topic.get("sku").to_owned());
-    let family = asked.strip_suffix('*').map(str::to_owned);
-    let sku = if family.is_some() { String::new() } else { asked };
-    let is_of_family = |sku: &str| family.as_ref().is_none_or(|family| sku.starts_with(family.as_str()));
-    let request = v1::ListEnginesRequest {
-        model: model.clone(),
-        sku: sku.clone(),
-        project: topic.get("project").into(),
-        limit: MAX_KNOWN,
-        ..Default::default()
+/// A page of the models, with how each stands.
+pub(super) struct Covered {
+    pub(super) window: Window,
+    pub(super) slots: Vec<Slot>,
+    /// There are more jobs than were looked at.
+    pub(super) is_cut: bool,
+}
+
+/// How models stand: those of the page that is asked for, of one model or device kind where one is named.
+pub(super) async fn covered(app: &App, actor: &Actor, topic: &Topic) -> Result<Covered, ApiError> {
+    let by = by(topic)?;
+    let some = |name: &str| Some(topic.get(name).to_owned()).filter(|value| !value.is_empty());
+    let filter = CoverageFilter { project: some("project"), model: some("model"), sku: some("sku") };
+    let Declared { declarations, names, models, is_cut, filter } = declared(app, actor, topic, filter).await?;
+    let stand = match filter.model {
+        None => app.farm.covered_among(actor, &filter, models.iter().cloned().collect()).await?,
+        Some(_) => app.farm.covered_models(actor, &filter, 0, NAMES_OF_MODEL_MAX).await?.names.into_iter().collect(),
     };
-    let engines = app.farm.list_engines(actor, request).await?;
-    let list = |of: &[v1::JobState], order: v1::JobOrder, limit: u32| v1::ListJobsRequest {
-        states: states(of),
-        model: model.clone(),
-        sku: sku.clone(),
-        project: topic.get("project").into(),
-        order: order.into(),
-        limit,
-        ..Default::default()
+    let only_declared: BTreeSet<String> = models.difference(&stand).cloned().collect();
+
+    let mut from = topic.number("from")?;
+    let read = |from: usize| {
+        let (first, limit) = Window::standing(from, only_declared.len());
+        app.farm.covered_models(actor, &filter, first as u64, limit)
     };
-    let live = app.farm.list_jobs(actor, list(&LIVE, v1::JobOrder::Newest, MAX_KNOWN)).await?;
-    let failed = app.farm.list_jobs(actor, list(&[v1::JobState::Failed], v1::JobOrder::Ended, MAX_ROWS)).await?;
-    let mut declarations = Vec::new();
-    let mut cursor = String::new();
-    for _ in 0..8 {
+    let mut stands = read(from).await?;
+    let of_cells = declarations.iter().flat_map(|declaration| &declaration.cells).map(|cell| cell.sku.clone());
+    let skus: BTreeSet<String> = std::mem::take(&mut stands.skus).into_iter().chain(of_cells).collect();
+    let size = Window::size(&skus.iter().map(String::as_str).collect());
+    let within = Window::within(from, size, stands.count as usize + only_declared.len());
+    if within < from {
+        from = within;
+        stands = read(from).await?;
+    }
+    let merged = Window::merged(stands.names, stands.count as usize, only_declared, (from, size));
+    let window = Window { skus, ..merged };
+
+    let coverage = app.farm.coverage(actor, &filter, window.names.clone(), by != By::Model).await?;
+    let mut known = Known {
+        declarations,
+        names,
+        engines: coverage.engines.into_iter().map(built).collect(),
+        live: coverage.live.into_iter().map(|job| work(job, true)).collect(),
+        failed: coverage.failed.into_iter().map(|job| work(job, false)).collect(),
+    };
+    let shown: BTreeSet<&str> = window.names.iter().map(String::as_str).collect();
+    for declaration in &mut known.declarations {
+        declaration.cells.retain(|cell| shown.contains(Known::name_of(&known.names, cell)));
+    }
+    Ok(Covered { slots: coverage::slots(&known, by), window, is_cut: is_cut || coverage.is_cut })
+}
+
+/// What is declared, within a filter.
+struct Declared {
+    declarations: Vec<v1::Declaration>,
+    /// What engines call the models, by their digests.
+    names: BTreeMap<String, String>,
+    /// All of the models.
+    models: BTreeSet<String>,
+    is_cut: bool,
+    /// As engines call the model that is asked for.
+    filter: CoverageFilter,
+}
+
+async fn declared(app: &App, actor: &Actor, topic: &Topic, mut filter: CoverageFilter) -> Result<Declared, ApiError> {
+    let (mut declarations, mut cursor) = (Vec::<v1::Declaration>::new(), String::new());
+    for _ in 0..DECLARATION_PAGES_MAX {
         let request =
             v1::ListDeclarationsRequest { project: topic.get("project").into(), cursor, ..Default::default() };
         let reply = app.farm.list_declarations(actor, request).await?;
@@ -57,37 +109,68 @@ pub(super) async fn known(app: &App, actor: &Actor, topic: &Topic) -> Result<Kno
             break;
         }
     }
-    let is_asked = |cell: &v1::DeclaredCell| {
-        (sku.is_empty() || cell.sku == sku)
-            && is_of_family(&cell.sku)
-            && (model.is_empty() || cell.model == model || cell.model_digest.starts_with(&model))
-    };
-    declarations.iter_mut().for_each(|declaration: &mut v1::Declaration| declaration.cells.retain(is_asked));
-    let is_cut = !engines.next_cursor.is_empty() || !live.next_cursor.is_empty() || !cursor.is_empty();
-    let mut known = Known { declarations, engines: engines.engines, live: live.jobs, failed: failed.jobs, is_cut };
-    known.engines.retain(|engine| is_of_family(&engine.sku));
-    known.live.retain(|job| is_of_family(&job.sku));
-    known.failed.retain(|job| is_of_family(&job.sku));
-    Ok(known)
+    for declaration in &mut declarations {
+        declaration.cells.retain(|cell| filter.is_of_sku(&cell.sku));
+    }
+    let cells = || declarations.iter().flat_map(|declaration| &declaration.cells);
+    let digests: BTreeSet<&String> = cells().map(|cell| &cell.model_digest).collect();
+    let names = app.farm.model_names(actor, &filter, digests.into_iter().cloned().collect()).await?;
+    let is_named = |cell: &&v1::DeclaredCell| filter.model.as_ref() == Some(&cell.model);
+    let called = cells().find(is_named).map(|cell| Known::name_of(&names, cell).to_owned());
+    filter.model = called.or(filter.model);
+    let is_asked = |cell: &v1::DeclaredCell| filter.is_of_model(Known::name_of(&names, cell), &cell.model_digest);
+    declarations.iter_mut().for_each(|declaration| declaration.cells.retain(&is_asked));
+    let cells = declarations.iter().flat_map(|declaration| &declaration.cells);
+    let models = cells.map(|cell| Known::name_of(&names, cell).to_owned()).collect();
+    Ok(Declared { declarations, names, models, is_cut: !cursor.is_empty(), filter })
+}
+
+fn built(standing: Standing) -> Built {
+    Built {
+        model: standing.model,
+        model_digest: standing.model_digest,
+        sku: standing.sku,
+        spec_json: standing.spec_json,
+        toolchain_json: standing.toolchain_json,
+        plan: standing.plan,
+        created_ms: standing.created_ms,
+        median_ms: standing.median_ms,
+        disturbed: standing.disturbed,
+        accurate: standing.accurate,
+        simulated: standing.simulated,
+    }
+}
+
+fn work(job: StandingJob, lives: bool) -> Work {
+    Work {
+        id: job.id.to_string(),
+        model: job.model,
+        sku: job.sku,
+        spec_json: job.spec_json,
+        toolchain_json: job.toolchain_json,
+        constraint: job.constraint,
+        runs: matches!(job.state, JobState::Leased | JobState::Running),
+        ended_ms: if lives { 0 } else { job.at_ms },
+        why: job.why,
+    }
 }
 
 /// How much there is of everything.
 pub(super) async fn counts(app: &App, actor: &Actor) -> Result<Counts, ApiError> {
-    let ended = app.farm.list_jobs(actor, ended_list()).await?.jobs;
-    let devices = app.farm.list_devices(actor, v1::ListDevicesRequest::default()).await?.devices;
+    let ended = app.farm.list_jobs(actor, v1::ListJobsRequest { with_reports: false, ..ended_list() }).await?.jobs;
+    let devices = app.farm.device_counts().await?;
     let LiveCounts { running, waiting } = app.farm.live_counts(actor).await?;
-    let count = v1::ListEnginesRequest { limit: 1, with_total: true, ..Default::default() };
-    let engines = app.farm.list_engines(actor, count).await?;
-    let plus = if engines.more_than_total { "+" } else { "" };
+    let engines = app.farm.engine_count(actor).await?;
+    let plus = if engines.is_exact { "" } else { "+" };
     Ok(Counts {
         running,
         waiting,
         failed: ended.iter().filter(|job| job.state() == v1::JobState::Failed).count(),
         ended: ended.len(),
-        devices_online: devices.iter().filter(|device| device.online).count(),
-        devices_busy: devices.iter().filter(|device| device.online && device.busy).count(),
-        devices: devices.len(),
-        engines: format!("{}{plus}", planforge_page::format::grouped(engines.total)),
+        devices_online: devices.online,
+        devices_busy: devices.busy,
+        devices: devices.known,
+        engines: format!("{}{plus}", planforge_page::format::grouped(engines.count)),
         set_aside: match actor.project {
             None => app.blobs.quarantined().map_or(0, |set_aside| set_aside.len()),
             Some(_) => 0,
@@ -96,15 +179,15 @@ pub(super) async fn counts(app: &App, actor: &Actor) -> Result<Counts, ApiError>
 }
 
 pub(super) async fn home(app: &App, actor: &Actor, topic: &Topic, server: &str) -> Result<Shown, ApiError> {
-    let known = known(app, actor, topic).await?;
-    let slots = coverage::slots(&known, by(topic)?);
-    let counts = counts(app, actor).await?;
-    let asked = coverage::Asked { from: topic.number("from")?, address: topic.without("from").address() };
+    let (covered, counts, busy) =
+        try_join3(covered(app, actor, topic), counts(app, actor), app.farm.busy_projects(actor)).await?;
+    let Covered { window, slots, is_cut } = covered;
+    let asked = coverage::Asked { row: topic.number("row")?, address: topic.without("from").without("row").address() };
     let mut sections = vec![
         Section::html("", "counts", &counts),
-        Section::table("Models by device kind", coverage::table(&slots, known.is_cut, server, &asked)),
+        Section::table("Models by device kind", coverage::table(&window, &slots, is_cut, server, &asked)),
     ];
-    let (projects, unseen) = app.farm.busy_projects(actor).await?;
+    let (projects, unseen) = busy;
     sections.extend(lists::projects(&projects, unseen).map(|table| Section::table("Projects", table)));
     let view = View {
         heading_is_hidden: true,

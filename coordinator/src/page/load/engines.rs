@@ -28,6 +28,7 @@ pub(super) fn engine_list(topic: &Topic) -> v1::ListEnginesRequest {
         cursor: topic.get("cursor").into(),
         limit: MAX_ROWS,
         with_total: true,
+        brief_reports: false,
     }
 }
 

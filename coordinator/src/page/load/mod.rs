@@ -22,7 +22,7 @@ pub(super) use json::json;
 
 /// Rows per list: what a person looks through before a filter is quicker.
 pub(super) const MAX_ROWS: u32 = 60;
-/// Engines and jobs that the first page is made of; filters reach the others.
+/// Engines that a model's page is made of.
 const MAX_KNOWN: u32 = 400;
 const LIVE: [v1::JobState; 5] = [
     v1::JobState::Running,

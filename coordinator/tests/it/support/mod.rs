@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test binary uses another part of it")]
 
 pub mod agent;
+pub mod bench;
 pub mod blobs;
 
 use planforge_coordinator::{

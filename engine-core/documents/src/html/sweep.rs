@@ -28,8 +28,10 @@ fn section(reports: &[Report], sweep: &Sweep) -> String {
         out.push_str("<p>No report has a baseline, so there is no speed-up to tell.</p>\n");
     } else {
         let columns = SPEED_UP_COLUMNS.map(|name| (name, matches!(name, "batch" | "speed-up")));
-        let mut table =
-            Table::new("Speed-ups", "Speed-up against the baseline (measured), batch 1 and 8 first", &columns);
+        let imported = sweep.speed_ups.iter().any(|one| one.imported);
+        let basis = if imported { "measured, and imported where it says so" } else { "measured" };
+        let title = format!("Speed-up against the baseline ({basis}), batch 1 and 8 first");
+        let mut table = Table::new("Speed-ups", &title, &columns);
         for (cells, one) in speed_ups(reports, sweep).iter().zip(&sweep.speed_ups) {
             let mut cells: Vec<String> = cells.iter().map(|cell| words(cell)).collect();
             if let Some(times) = one.times {
@@ -56,7 +58,8 @@ fn section(reports: &[Report], sweep: &Sweep) -> String {
 
 fn speed_up_words(one: &SpeedUp) -> String {
     let bounds = one.times_low.zip(one.times_high).map(|(low, high)| format!(" ({low:.2} to {high:.2})"));
-    format!("{:.2}x{}", one.times.unwrap_or_default(), bounds.unwrap_or_default())
+    let mark = if one.imported { " (imported)" } else { "" };
+    format!("{:.2}x{}{mark}", one.times.unwrap_or_default(), bounds.unwrap_or_default())
 }
 
 /// Throughput along an axis of numbers.

@@ -11,11 +11,13 @@ use crate::{
     shape::{Given, ShapeError, TensorType},
 };
 
+mod bits;
 mod classes;
 mod einsum;
 mod labels;
 mod order;
 mod recurrent;
+mod regions;
 mod scatter;
 mod spectral;
 mod support_vectors;
@@ -23,6 +25,7 @@ mod text;
 pub mod trees;
 mod windows;
 
+pub use bits::{EXPONENT, NARROW_FLOATS, NarrowFloat, power};
 pub use classes::TRANSFORMS;
 pub use recurrent::ACTIVATIONS;
 
@@ -42,11 +45,13 @@ struct Entry {
 }
 
 const TABLES: &[&[Entry]] = &[
+    bits::ENTRIES,
     classes::ENTRIES,
     einsum::ENTRIES,
     labels::ENTRIES,
     order::ENTRIES,
     recurrent::ENTRIES,
+    regions::ENTRIES,
     scatter::ENTRIES,
     spectral::ENTRIES,
     support_vectors::ENTRIES,

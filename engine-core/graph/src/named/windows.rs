@@ -2,7 +2,7 @@
 
 use super::Entry;
 use crate::{
-    ir::{NamedOp, Pool, PoolKind, Tensor},
+    ir::{ElementType, NamedOp, Pool, PoolKind, Tensor},
     reference::{
         Inputs, OpError,
         numbers::{Numbers, floats},
@@ -14,6 +14,7 @@ use crate::{
 pub(super) const ENTRIES: &[Entry] = &[
     Entry { name: "col2im", takes_empty: false, infer: col2im_type, run: col2im },
     Entry { name: "lp_pool", takes_empty: false, infer: lp_pool_type, run: lp_pool },
+    Entry { name: "max_places", takes_empty: false, infer: max_places_type, run: max_places },
 ];
 
 /// The sizes of a sliding window, from attributes.
@@ -117,12 +118,11 @@ fn col2im(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Resul
     Ok(vec![Numbers::Float(result).into_tensor(out)?])
 }
 
-/// `[x (N,C,spatial..)]`: the p-th root of the sum of p-th powers in each window; padding adds nothing.
-fn lp_pool_type(named: &NamedOp, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
+/// What pools `[x (N,C,spatial..)]` may give: a window's kernel, strides, pads and dilations are attributes.
+fn pooled_shape<'a>(named: &NamedOp, given: &Given<'_>, wanted: &'a [Vec<usize>]) -> Result<&'a [usize], ShapeError> {
     given.float(0)?;
     let (x, out) = (given.image(0, 1)?, wanted_shape(wanted, 0)?);
     let window = Window::of(named, x.rank() - 2)?;
-    require((1..=64).contains(&named.int("p", 2)), || attribute("p", named.int("p", 2), &x.shape))?;
     let sizes =
         |ceil| window_outputs(&x.shape[2..], &window.kernel, &window.strides, &window.pads, &window.dilations, ceil);
     let fits = out.len() == x.rank()
@@ -130,7 +130,56 @@ fn lp_pool_type(named: &NamedOp, given: &Given<'_>, wanted: &[Vec<usize>]) -> Re
         && [sizes(false), sizes(true)].iter().flatten().any(|sizes| *sizes == out[2..]);
     require(fits, || mismatch("window and padded input", &window.kernel, &x.shape))?;
     require(taps_are_few(&window.kernel, out), || attribute("kernel", &window.kernel, &x.shape))?;
+    Ok(out)
+}
+
+/// `[x (N,C,spatial..)]`: the p-th root of the sum of p-th powers in each window; padding adds nothing.
+fn lp_pool_type(named: &NamedOp, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
+    let (x, out) = (given.get(0)?, pooled_shape(named, given, wanted)?);
+    require((1..=64).contains(&named.int("p", 2)), || attribute("p", named.int("p", 2), &x.shape))?;
     Ok(vec![TensorType::new(x.element, out)])
+}
+
+/// `[x (N,C,spatial..)]` -> i64: where in the whole tensor the largest element of each window lies, the first of equal
+/// ones; with `column_major` the first spatial axis counts fastest.
+fn max_places_type(named: &NamedOp, given: &Given<'_>, wanted: &[Vec<usize>]) -> Result<Vec<TensorType>, ShapeError> {
+    Ok(vec![TensorType::new(ElementType::I64, pooled_shape(named, given, wanted)?)])
+}
+
+fn max_places(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {
+    let (x, out) = (inputs.get(0)?, &outputs[0]);
+    let Window { kernel, strides, pads, dilations } = Window::again(named);
+    let pool = Pool { kind: PoolKind::Max, kernel, strides, pads, dilations };
+    let values = floats("max_places", x)?;
+    let image = &x.shape()[2..];
+    let plane: usize = image.iter().product();
+    // A place in a plane, counted the other way around.
+    let turned = |place: usize| {
+        let (mut rest, mut inner, mut turned) = (place, plane, 0);
+        let mut step = 1;
+        for &size in image {
+            inner /= size;
+            turned += rest / inner * step;
+            rest %= inner;
+            step *= size;
+        }
+        turned
+    };
+    let places = slide(&pool, &values, x.shape(), &out.shape, |plane, taps, _| {
+        let better = |best: usize, at: usize| {
+            if plane[at] > plane[best] || (plane[at].is_nan() && !plane[best].is_nan()) { at } else { best }
+        };
+        let best = taps.iter().copied().reduce(better).unwrap_or(0);
+        // Places in a plane are small numbers.
+        best as f64
+    });
+    let positions = out.shape[2..].iter().product::<usize>().max(1);
+    let column_major = named.flag("column_major");
+    let places = places.into_iter().enumerate().map(|(at, place)| {
+        let place = place as usize;
+        (at / positions * plane + if column_major { turned(place) } else { place }) as i64
+    });
+    Ok(vec![Tensor::from_vec(out.shape.clone(), places.collect())?])
 }
 
 fn lp_pool(named: &NamedOp, inputs: &Inputs<'_>, outputs: &[TensorType]) -> Result<Vec<Tensor>, OpError> {

@@ -48,13 +48,13 @@ pub fn join_heads(node: &mut Lowering<'_>, x: ValueId) -> Result<ValueId, Refusa
 }
 
 /// Each head of keys or values once for every head of queries that reads it.
-fn repeat_heads(node: &mut Lowering<'_>, x: ValueId, heads: usize) -> Result<ValueId, Refusal> {
+pub fn repeat_heads(node: &mut Lowering<'_>, x: ValueId, heads: usize) -> Result<ValueId, Refusal> {
     let shape = node.shape(x);
     let [batch, own, length, size] = shape[..] else { return Err(Refusal::Inner) };
     if own == heads {
         return Ok(x);
     }
-    if !heads.is_multiple_of(own) {
+    if own == 0 || !heads.is_multiple_of(own) {
         return Err(Refusal::Impossible { what: "the number of heads", value: heads.to_string(), shape });
     }
     let x = node.reshape(x, vec![batch, own, 1, length, size])?;

@@ -5,11 +5,12 @@
 //! run all the same and their results are kept only while it held.
 
 use super::{super::builder::Lowering, Rule};
-use crate::error::Refusal;
+use crate::{error::Refusal, scope::Scope};
 use planforge_graph::{
     ir::{Binary, ElementType, Op, Tensor, ValueId},
     reference::OpError,
 };
+use planforge_onnx::proto::GraphProto;
 
 pub const RULES: &[Rule] = &[
     Rule { op_type: "If", attributes: &["then_branch", "else_branch"], lower: branch },
@@ -18,6 +19,7 @@ pub const RULES: &[Rule] = &[
         op_type: "Scan",
         attributes: &[
             "body",
+            "directions",
             "num_scan_inputs",
             "scan_input_axes",
             "scan_input_directions",
@@ -97,7 +99,7 @@ fn repeat(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         None => None,
     };
     let mut state: Vec<ValueId> =
-        (2..node.inputs.len()).map(|position| node.input(position, "a state")).collect::<Result<_, _>>()?;
+        (2..node.inputs.len()).map(|position| node.value(position, "a state")).collect::<Result<_, _>>()?;
     let carried = state.len();
     let scanned = body.output.len().checked_sub(carried + 1).ok_or_else(|| Refusal::Unsupported {
         what: format!("a loop of {carried} states whose body gives {} outputs", body.output.len()),
@@ -169,53 +171,113 @@ fn per_scan(node: &Lowering<'_>, name: &'static str, count: usize) -> Result<Vec
     }
 }
 
+fn impossible_scan(what: &str) -> Refusal {
+    Refusal::Unsupported { what: format!("a scan with {what}") }
+}
+
+/// What runs along sequences, one step after the other.
+struct Scan<'a> {
+    body: &'a GraphProto,
+    initializers: Scope,
+    /// How many of the inputs are states; the others are sequences.
+    carried: usize,
+    /// Axis of each sequence, and whether it is read from its end.
+    along: Vec<(usize, bool)>,
+    /// The same of what is stacked.
+    stacked: Vec<(i64, bool)>,
+}
+
 fn scan(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let body = node.attributes.graph("body")?;
     let scanned = usize::try_from(node.attributes.required_int("num_scan_inputs")?).unwrap_or(usize::MAX);
-    let impossible = |what: &str| Refusal::Unsupported { what: format!("a scan with {what}") };
-    let carried = node.inputs.len().checked_sub(scanned).ok_or_else(|| impossible("fewer inputs than it scans"))?;
-    let given = body.output.len().checked_sub(carried).ok_or_else(|| impossible("fewer outputs than states"))?;
+    // Opset 8 has the sequences' lengths in front.
+    let first = usize::from(node.opset < 9);
+    let inputs: Vec<ValueId> =
+        (first..node.inputs.len()).map(|position| node.input(position, "a scan's input")).collect::<Result<_, _>>()?;
+    let fewer = || impossible_scan("fewer inputs than it scans");
+    let carried = inputs.len().checked_sub(scanned).ok_or_else(fewer)?;
+    let given = body.output.len().checked_sub(carried).ok_or_else(|| impossible_scan("fewer outputs than states"))?;
+    if node.opset < 9 {
+        let directions = per_scan(node, "directions", scanned)?;
+        let along = directions.into_iter().map(|direction| (0, direction != 0)).collect();
+        let initializers = node.initializers(body);
+        return batched(node, &Scan { body, initializers, carried, along, stacked: vec![(0, false); given] }, &inputs);
+    }
     let axes = per_scan(node, "scan_input_axes", scanned)?;
     let directions = per_scan(node, "scan_input_directions", scanned)?;
     let out_axes = per_scan(node, "scan_output_axes", given)?;
     let out_directions = per_scan(node, "scan_output_directions", given)?;
-    let inputs: Vec<ValueId> =
-        (0..node.inputs.len()).map(|position| node.input(position, "a scan's input")).collect::<Result<_, _>>()?;
-    let (mut state, sequences) = (inputs[..carried].to_vec(), &inputs[carried..]);
-    let axes = axes.iter().zip(sequences).map(|(&axis, &id)| node.axis(axis, node.ty(id).rank(), "scan_input_axes"));
-    let axes = axes.collect::<Result<Vec<_>, _>>()?;
-    let mut lengths = sequences.iter().zip(&axes).map(|(&id, &axis)| node.shape(id)[axis]);
-    let length = lengths.next().ok_or_else(|| impossible("nothing to scan"))?;
+    let mut along = Vec::with_capacity(scanned);
+    for ((&axis, direction), &id) in axes.iter().zip(directions).zip(&inputs[carried..]) {
+        along.push((node.axis(axis, node.ty(id).rank(), "scan_input_axes")?, direction != 0));
+    }
+    let stacked = out_axes.into_iter().zip(out_directions).map(|(axis, direction)| (axis, direction != 0)).collect();
+    let initializers = node.initializers(body);
+    run(node, &Scan { body, initializers, carried, along, stacked }, &inputs)
+}
+
+/// As it was in opset 8: every input has a batch in front, each image of which is scanned by itself.
+fn batched(node: &mut Lowering<'_>, scan: &Scan<'_>, inputs: &[ValueId]) -> Result<Vec<ValueId>, Refusal> {
+    if node.optional(0).is_some() {
+        return Err(impossible_scan("lengths for its sequences"));
+    }
+    let mut sizes = inputs.iter().map(|&id| node.shape(id).first().copied());
+    let batch = sizes.next().flatten().ok_or_else(|| impossible_scan("nothing to scan"))?;
+    if sizes.any(|size| size != Some(batch)) {
+        return Err(impossible_scan("batches of different sizes"));
+    }
+    let mut results: Vec<Vec<ValueId>> = Vec::new();
+    for image in 0..batch {
+        node.builder.unroll(2 * inputs.len())?;
+        let mut own = Vec::with_capacity(inputs.len());
+        for &id in inputs {
+            let part = node.part(id, 0, image, 1)?;
+            let shape = node.shape(id)[1..].to_vec();
+            own.push(node.reshape(part, shape)?);
+        }
+        results.push(run(node, scan, &own)?);
+    }
+    let count = results.first().map_or(0, Vec::len);
+    let of = |at: usize| results.iter().map(|images| images[at]).collect::<Vec<_>>();
+    (0..count).map(of).map(|parts| stack(node, parts, 0, false)).collect()
+}
+
+fn run(node: &mut Lowering<'_>, scan: &Scan<'_>, inputs: &[ValueId]) -> Result<Vec<ValueId>, Refusal> {
+    let (mut state, sequences) = (inputs[..scan.carried].to_vec(), &inputs[scan.carried..]);
+    if sequences.iter().zip(&scan.along).any(|(&id, &(axis, _))| axis >= node.ty(id).rank()) {
+        return Err(impossible_scan("a sequence without steps"));
+    }
+    let mut lengths = sequences.iter().zip(&scan.along).map(|(&id, &(axis, _))| node.shape(id)[axis]);
+    let length = lengths.next().ok_or_else(|| impossible_scan("nothing to scan"))?;
     if lengths.any(|other| other != length) {
-        return Err(impossible("sequences of different lengths"));
+        return Err(impossible_scan("sequences of different lengths"));
     }
     if length as i64 > MAX_ITERATIONS {
-        return Err(impossible("more iterations than 65536"));
+        return Err(impossible_scan("more iterations than 65536"));
     }
-    let mut scans: Vec<Vec<ValueId>> = vec![Vec::new(); given];
-    let initializers = node.initializers(body);
+    let mut scans: Vec<Vec<ValueId>> = vec![Vec::new(); scan.stacked.len()];
     for step in 0..length {
         // Beside the nodes of the body: two that cut out each argument, and one for each part that is stacked.
-        node.builder.unroll(1 + 2 * scanned + given)?;
+        node.builder.unroll(1 + 2 * sequences.len() + scans.len())?;
         let mut arguments = state.clone();
-        for ((&id, &axis), &direction) in sequences.iter().zip(&axes).zip(&directions) {
+        for (&id, &(axis, from_end)) in sequences.iter().zip(&scan.along) {
             let shape = node.shape(id);
             let (mut starts, mut part) = (vec![0; shape.len()], shape.clone());
-            (starts[axis], part[axis]) = (if direction == 0 { step } else { length - 1 - step }, 1);
+            (starts[axis], part[axis]) = (if from_end { length - 1 - step } else { step }, 1);
             let op = Op::Slice { starts, steps: vec![1; shape.len()] };
             let piece = node.emit_as(op, &[id], part.clone())?;
             part.remove(axis);
             arguments.push(node.emit_as(Op::Reshape, &[piece], part)?);
         }
-        let results = node.iteration(body, &initializers, &arguments)?;
-        let (states, scan) = results.split_at(carried);
+        let results = node.iteration(scan.body, &scan.initializers, &arguments)?;
+        let (states, made) = results.split_at(scan.carried);
         state = states.to_vec();
-        for (parts, &part) in scans.iter_mut().zip(scan) {
+        for (parts, &part) in scans.iter_mut().zip(made) {
             parts.push(part);
         }
     }
-    for (index, parts) in scans.into_iter().enumerate() {
-        state.push(stack(node, parts, out_axes[index], out_directions[index] != 0)?);
+    for (parts, &(axis, from_end)) in scans.into_iter().zip(&scan.stacked) {
+        state.push(stack(node, parts, axis, from_end)?);
     }
     Ok(state)
 }

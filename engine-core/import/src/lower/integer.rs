@@ -175,7 +175,7 @@ fn qlinear_matmul(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
 }
 
 /// Scale and zero point over the range of the input, which always includes zero.
-fn dynamic_quantize(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+pub fn dynamic_quantize(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     node.at_most(1)?;
     let x = node.input(0, "x")?;
     let element = node.ty(x).element;

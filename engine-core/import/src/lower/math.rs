@@ -1,7 +1,10 @@
 //! Element-by-element operators.
 
 use super::{super::builder::Lowering, Rule};
-use crate::{element_type, error::Refusal};
+use crate::{
+    error::Refusal,
+    narrow::{Kept, kept_type},
+};
 use planforge_graph::{
     ir::{Activation, Binary, Compare, ElementType, GeluForm, Op, Unary, ValueId},
     shape::is_float,
@@ -115,16 +118,14 @@ pub const RULES: &[Rule] = &[
     Rule { op_type: "HardSigmoid", attributes: &["alpha", "beta"], lower: hard_sigmoid },
     Rule { op_type: "Gelu", attributes: &["approximate"], lower: gelu },
     Rule { op_type: "Clip", attributes: &["min", "max"], lower: clip },
-    Rule { op_type: "Mod", attributes: &["fmod"], lower: modulo },
-    Rule { op_type: "BitShift", attributes: &["direction"], lower: bit_shift },
     Rule { op_type: "Where", attributes: &[], lower: |node| same(node, 3, Op::Where) },
     Rule { op_type: "Cast", attributes: &["to", "saturate", "round_mode"], lower: cast },
     Rule { op_type: "CastLike", attributes: &["saturate", "round_mode"], lower: cast_like },
-    Rule { op_type: "Identity", attributes: &[], lower: |node| same(node, 1, Op::Identity) },
     Rule { op_type: "Hardmax", attributes: &["axis"], lower: super::loss::hardmax },
     Rule { op_type: "Shrink", attributes: &["bias", "lambd"], lower: shrink },
     Rule { op_type: "IsInf", attributes: &["detect_negative", "detect_positive"], lower: is_inf },
     Rule { op_type: "Swish", attributes: &["alpha"], lower: swish },
+    Rule { op_type: "SwiGLU", attributes: &["alpha"], lower: swiglu },
     Rule { op_type: "Dropout", attributes: &["ratio", "seed"], lower: dropout },
 ];
 
@@ -231,43 +232,35 @@ fn clip(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     }
 }
 
-fn modulo(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
-    let op = if node.attributes.flag("fmod", false)? { Binary::FMod } else { Binary::Mod };
-    same(node, 2, Op::Binary(op))
-}
-
-fn bit_shift(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
-    let op = match node.attributes.text_or("direction", "")? {
-        "LEFT" => Binary::ShiftLeft,
-        "RIGHT" => Binary::ShiftRight,
-        other => {
-            let reason = format!("is '{other}', not LEFT or RIGHT");
-            return Err(Refusal::Attribute { name: "direction".into(), reason });
-        }
-    };
-    same(node, 2, Op::Binary(op))
-}
-
 fn cast(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    node.at_most(1)?;
+    let x = node.input(0, "first")?;
     let to = node.attributes.required_int("to")?;
-    // Both only concern types of 8 bits and fewer, which no value here has.
-    node.attributes.without_effect("saturate");
-    node.attributes.without_effect("round_mode");
-    let to = i32::try_from(to).ok().and_then(|to| element_type(to).ok());
+    let to = i32::try_from(to).ok().and_then(|to| kept_type(to).ok());
     let to = to.ok_or_else(|| Refusal::Attribute {
         name: "to".into(),
         reason: "names an element type that is not supported".into(),
     })?;
-    same(node, 1, Op::Cast { to })
+    converted(node, x, to)
 }
 
 fn cast_like(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     node.at_most(2)?;
-    node.attributes.without_effect("saturate");
-    node.attributes.without_effect("round_mode");
     let (x, like) = (node.input(0, "input")?, node.input(1, "target_type")?);
-    let to = node.ty(like).element;
-    Ok(vec![node.emit(Op::Cast { to }, &[x])?])
+    converted(node, x, node.kept(like))
+}
+
+fn converted(node: &mut Lowering<'_>, x: ValueId, (to, narrow): Kept) -> Result<Vec<ValueId>, Refusal> {
+    let rounding = node.rounding()?;
+    let Some(narrow) = narrow else {
+        let x = node.widened(x)?;
+        return Ok(vec![node.emit(Op::Cast { to }, &[x])?]);
+    };
+    if node.narrow(x) == Some(narrow) {
+        return Ok(vec![node.emit(Op::Identity, &[x])?]);
+    }
+    let x = node.widened(x)?;
+    Ok(vec![node.narrowed(x, narrow, rounding)?])
 }
 
 /// `x + bias` below `-lambd`, `x - bias` above `lambd`, 0 between.
@@ -316,16 +309,33 @@ fn is_inf(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     }
 }
 
-fn swish(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+/// `x sigmoid(alpha x)`
+fn swished(node: &mut Lowering<'_>, x: ValueId) -> Result<ValueId, Refusal> {
     let alpha = node.attributes.float_or("alpha", 1.0)?;
     if alpha == 1.0 {
-        return activate(node, Activation::Silu);
+        return node.emit(Op::Activation(Activation::Silu), &[x]);
     }
-    node.at_most(1)?;
-    let x = node.input(0, "X")?;
     let scaled = node.binary_with(Binary::Mul, x, alpha.into())?;
     let gate = node.emit(Op::Activation(Activation::Sigmoid), &[scaled])?;
-    Ok(vec![node.binary(Binary::Mul, x, gate)?])
+    node.binary(Binary::Mul, x, gate)
+}
+
+fn swish(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    node.at_most(1)?;
+    let x = node.input(0, "X")?;
+    Ok(vec![swished(node, x)?])
+}
+
+/// A gate and what passes through it, of one shape.
+fn swiglu(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    node.at_most(2)?;
+    let (gate, x) = (node.input(0, "A")?, node.input(1, "B")?);
+    if !node.same_type(gate, x) {
+        let value = node.ty(gate).to_string();
+        return Err(Refusal::Impossible { what: "the gate", value, shape: node.shape(x) });
+    }
+    let gate = swished(node, gate)?;
+    Ok(vec![node.binary(Binary::Mul, gate, x)?])
 }
 
 /// Inference leaves its input as it is, and the mask (when asked for) keeps everything.
@@ -336,8 +346,11 @@ fn dropout(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let x = node.input(0, "data")?;
     if let Some(training) = node.optional(2) {
         let training = node.constant(training).ok_or(Refusal::NotConstant { what: "training_mode" })?;
-        if training.to_f64s().iter().any(|&flag| flag != 0.0) {
-            return Err(Refusal::Unsupported { what: "training mode".into() });
+        let training = training.to_f64s().iter().any(|&flag| flag != 0.0);
+        let drops_nothing = node.optional(1).and_then(|ratio| node.constant(ratio));
+        let drops_nothing = drops_nothing.is_some_and(|ratio| ratio.to_f64s().iter().all(|&ratio| ratio == 0.0));
+        if training && !drops_nothing {
+            return Err(Refusal::Unsupported { what: "training mode that drops something".into() });
         }
     }
     let mut results = vec![node.emit(Op::Identity, &[x])?];

@@ -3,7 +3,7 @@
 use super::{
     super::builder::Lowering,
     Rule,
-    integer::{along, centred, matmul_integer, saturate},
+    integer::{along, centred, dynamic_quantize, matmul_integer, saturate},
     pool::{average_pool, max_pool},
 };
 use crate::error::Refusal;
@@ -23,6 +23,7 @@ pub const RULES: &[Rule] = &[
     Rule { op_type: "QLinearConcat", attributes: &["axis"], lower: concat },
     Rule { op_type: "QLinearSoftmax", attributes: &["axis", "opset"], lower: softmax },
     Rule { op_type: "QGemm", attributes: &["alpha", "transA", "transB"], lower: qgemm },
+    Rule { op_type: "DynamicQuantizeMatMul", attributes: &[], lower: dynamic_matmul },
     Rule { op_type: "MatMulIntegerToFloat", attributes: &[], lower: matmul_to_float },
     Rule {
         op_type: "NhwcMaxPool",
@@ -194,6 +195,21 @@ fn matmul_to_float(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
         y = node.binary(Binary::Add, y, bias)?;
     }
     Ok(vec![y])
+}
+
+/// The first operand is quantized by what it holds, then multiplied as integers.
+fn dynamic_matmul(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
+    node.at_most(5)?;
+    let a = node.input(0, "A")?;
+    let given: Vec<Option<ValueId>> = (1..5).map(|position| node.optional(position)).collect();
+    let inputs = std::mem::replace(&mut node.inputs, vec![Some(a)]);
+    let made = dynamic_quantize(node).and_then(|made| {
+        let &[y, scale, zero] = &made[..] else { return Err(Refusal::Inner) };
+        node.inputs = vec![Some(y), given[0], Some(scale), given[1], Some(zero), given[2], given[3]];
+        matmul_to_float(node)
+    });
+    node.inputs = inputs;
+    made
 }
 
 fn nhwc_max_pool(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {

@@ -4,29 +4,40 @@
 //! unread, which the importer refuses.
 
 mod attention;
+mod bits;
 mod compose;
 mod control;
 mod crop;
 mod einsum;
+mod flex;
 mod integer;
+mod interpolate;
 mod linear;
 mod loss;
 mod math;
 mod microsoft;
+mod microsoft_blocks;
 mod microsoft_integer;
 mod ml;
 mod movement;
 mod nested;
 mod normalize;
+mod optional;
 mod pool;
 mod quantize;
 mod recurrent;
 mod reduce;
+mod regions;
 mod resize;
+mod sample;
 mod scatter;
 mod select;
+mod sequence;
 mod signal;
 mod source;
+mod stateful;
+mod training;
+mod widths;
 
 pub use nested::lower_node;
 
@@ -56,12 +67,33 @@ const SINCE_BROADCASTING: i64 = 7;
 
 /// Operators whose meaning is known from another version on than [`SINCE_BROADCASTING`].
 const SINCE: &[(&str, i64)] = &[
-    // Scan had a batch axis of its own in opset 8.
-    ("Scan", 9),
+    ("AffineGrid", 20),
+    ("BitCast", 26),
+    ("CausalConvWithState", 27),
+    ("ConcatFromSequence", 11),
+    ("CumProd", 26),
+    ("DeformConv", 19),
+    ("GridSample", 16),
     ("Identity", 1),
+    ("LinearAttention", 27),
+    ("MaxUnpool", 9),
     ("Not", 1),
+    ("Optional", 15),
+    ("OptionalGetElement", 15),
+    ("OptionalHasElement", 15),
+    ("RoiAlign", 10),
+    ("Scan", 8),
+    ("SequenceAt", 11),
+    ("SequenceConstruct", 11),
+    ("SequenceEmpty", 11),
+    ("SequenceErase", 11),
+    ("SequenceInsert", 11),
+    ("SequenceLength", 11),
+    ("SplitToSequence", 11),
     ("Shape", 1),
     ("Size", 1),
+    ("SwiGLU", 28),
+    ("TensorScatter", 24),
     ("Transpose", 1),
 ];
 
@@ -72,6 +104,7 @@ pub fn since(op_type: &str) -> i64 {
 
 const TABLES: &[&[Rule]] = &[
     attention::RULES,
+    bits::RULES,
     control::RULES,
     crop::RULES,
     einsum::RULES,
@@ -80,29 +113,38 @@ const TABLES: &[&[Rule]] = &[
     recurrent::RULES,
     scatter::RULES,
     select::RULES,
+    sequence::RULES,
     signal::RULES,
     linear::RULES,
     math::RULES,
     movement::RULES,
     normalize::RULES,
+    optional::RULES,
     pool::RULES,
     quantize::RULES,
     reduce::RULES,
+    regions::RULES,
     resize::RULES,
+    sample::RULES,
     source::RULES,
+    stateful::RULES,
 ];
 
 /// What ONNX Runtime's optimizer and quantizer emit beside standard operators.
-const MICROSOFT: &[&[Rule]] = &[microsoft::RULES, microsoft_integer::RULES];
+const MICROSOFT: &[&[Rule]] = &[microsoft::RULES, microsoft_blocks::RULES, microsoft_integer::RULES];
+
+/// Every domain with its rules; the standard one is empty.
+const DOMAINS: &[(&str, &[&[Rule]])] = &[
+    ("", TABLES),
+    (flex::DOMAIN, &[flex::RULES]),
+    (ml::DOMAIN, ml::TABLES),
+    (training::DOMAIN, &[training::RULES]),
+    ("com.microsoft", MICROSOFT),
+];
 
 /// The rule of an operator; the standard domain is empty.
 pub fn rule(domain: &str, op_type: &str) -> Option<&'static Rule> {
-    let tables: &[&[Rule]] = match domain {
-        "" => TABLES,
-        "com.microsoft" => MICROSOFT,
-        ml::DOMAIN => ml::TABLES,
-        _ => return None,
-    };
+    let (_, tables) = DOMAINS.iter().find(|(name, _)| *name == domain)?;
     tables.iter().flat_map(|table| table.iter()).find(|rule| rule.op_type == op_type)
 }
 
@@ -134,8 +176,7 @@ pub fn known() -> Vec<Known> {
             Known { domain, op_type: rule.op_type, opsets }
         })
     };
-    let mut all: Vec<Known> =
-        of("", TABLES).chain(of(ml::DOMAIN, ml::TABLES)).chain(of("com.microsoft", MICROSOFT)).collect();
+    let mut all: Vec<Known> = DOMAINS.iter().flat_map(|&(domain, tables)| of(domain, tables)).collect();
     all.sort_by_key(|known| (known.domain, known.op_type));
     all
 }

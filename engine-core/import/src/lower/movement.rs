@@ -24,7 +24,7 @@ pub const RULES: &[Rule] = &[
     Rule { op_type: "GatherND", attributes: &["batch_dims"], lower: gather_nd },
     Rule { op_type: "OneHot", attributes: &["axis"], lower: one_hot },
     Rule { op_type: "DepthToSpace", attributes: &["blocksize", "mode"], lower: depth_to_space },
-    Rule { op_type: "SpaceToDepth", attributes: &["blocksize"], lower: space_to_depth },
+    Rule { op_type: "SpaceToDepth", attributes: &["blocksize", "mode"], lower: space_to_depth },
     Rule { op_type: "Trilu", attributes: &["upper"], lower: trilu },
 ];
 
@@ -362,7 +362,22 @@ fn depth_to_space(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
 fn space_to_depth(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     node.at_most(1)?;
     let (x, block) = (node.input(0, "input")?, block(node)?);
-    Ok(vec![node.emit(Op::SpaceToDepth { block }, &[x])?])
+    match if node.opset < 28 { "DCR" } else { node.attributes.text_or("mode", "DCR")? } {
+        "DCR" => Ok(vec![node.emit(Op::SpaceToDepth { block }, &[x])?]),
+        "CRD" => {
+            let shape = node.shape(x);
+            let whole = |size: usize| block > 0 && size.is_multiple_of(block);
+            let [batch, channels, height, width] = shape[..] else { return Err(impossible("the block", &[], shape)) };
+            if !whole(height) || !whole(width) {
+                return Err(impossible("the block", &[block as i64], shape));
+            }
+            let (rows, columns) = (height / block, width / block);
+            let apart = node.reshape(x, vec![batch, channels, rows, block, columns, block])?;
+            let apart = node.transpose(apart, &[0, 1, 3, 5, 2, 4])?;
+            Ok(vec![node.reshape(apart, vec![batch, channels * block * block, rows, columns])?])
+        }
+        other => Err(Refusal::Attribute { name: "mode".into(), reason: format!("is {other}") }),
+    }
 }
 
 fn trilu(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
@@ -371,4 +386,27 @@ fn trilu(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let k = node.known_ints(1, "k")?.and_then(|k| k.first().copied()).unwrap_or(0);
     let upper = node.attributes.flag("upper", true)?;
     Ok(vec![node.emit(Op::Trilu { upper, k }, &[x])?])
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{TestModel, int, text};
+    use planforge_graph::{interpreter, ir::Tensor};
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn space_goes_to_depth_and_back_in_either_order() {
+        for mode in ["DCR", "CRD"] {
+            let attributes = || vec![int("blocksize", 2), text("mode", mode)];
+            let graph = TestModel::new(28)
+                .input("x", &[1, 3, 4, 6])
+                .node("SpaceToDepth", &["x"], "deep", attributes())
+                .node("DepthToSpace", &["deep"], "y", attributes())
+                .output("y")
+                .import();
+            let x = Tensor::from_vec(vec![1, 3, 4, 6], (0..72).map(|at| at as f32).collect()).expect("an image");
+            let inputs = BTreeMap::from([("x".to_owned(), x.clone())]);
+            assert_eq!(interpreter::execute(&graph, &inputs).expect("the graph runs")["y"], x, "{mode}");
+        }
+    }
 }

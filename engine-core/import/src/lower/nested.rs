@@ -10,7 +10,9 @@ use crate::{
     attributes::Attributes,
     builder::{Builder, Lowering},
     error::{Problem, Refusal},
-    label, lower, order, read_tensor, standard,
+    label, lower,
+    narrow::kept_type,
+    order, read_kept, standard,
 };
 use planforge_graph::{
     ir::{ElementType, ValueId},
@@ -267,9 +269,10 @@ impl Lowering<'_> {
     pub fn initializers(&mut self, graph: &GraphProto) -> Scope {
         let mut scope = Scope::default();
         for proto in &graph.initializer {
-            match read_tensor(self.model, proto) {
-                Ok(tensor) => {
+            match read_kept(self.model, proto) {
+                Ok((tensor, narrow)) => {
                     let id = self.add_constant(tensor);
+                    self.builder.narrow.extend(narrow.map(|narrow| (id, narrow)));
                     scope.named.insert(proto.name.clone(), id);
                 }
                 Err(reason) => {
@@ -320,12 +323,17 @@ impl Lowering<'_> {
     fn check_declared(&self, info: &planforge_onnx::proto::ValueInfoProto, id: ValueId) -> Result<(), Refusal> {
         let Some(declared) = info.r#type.as_ref().and_then(|r#type| r#type.value.as_ref()) else { return Ok(()) };
         let type_proto::Value::TensorType(tensor) = declared else {
+            let is_sequence = matches!(declared, type_proto::Value::SequenceType(_));
+            if is_sequence && self.builder.sequences.contains_key(&id) {
+                return Ok(());
+            }
             return Err(Refusal::Element("a sequence, map, optional or sparse tensor".into()));
         };
-        let element = crate::element_type(tensor.elem_type).map_err(Refusal::Element)?;
+        let kept = kept_type(tensor.elem_type).map_err(Refusal::Element)?;
         let ty = self.ty(id);
         let rank = tensor.shape.as_ref().map(|shape| shape.dim.len());
-        if element != ty.element || rank.is_some_and(|rank| rank > MAX_RANK) {
+        let element = kept.1.map_or_else(|| kept.0.to_string(), |narrow| narrow.name().to_owned());
+        if kept != self.kept(id) || rank.is_some_and(|rank| rank > MAX_RANK) {
             let what = format!("input {} of a body, declared as {element} and given {ty},", info.name);
             return Err(Refusal::Unsupported { what });
         }
@@ -341,6 +349,6 @@ impl Lowering<'_> {
     /// Whether two values have the same type.
     pub fn same_type(&self, a: ValueId, b: ValueId) -> bool {
         let types: [&TensorType; 2] = [self.ty(a), self.ty(b)];
-        types[0] == types[1]
+        types[0] == types[1] && self.narrow(a) == self.narrow(b)
     }
 }

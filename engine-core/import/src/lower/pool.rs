@@ -9,7 +9,7 @@ use super::{
 use crate::error::Refusal;
 use planforge_graph::{
     ir::{NamedOp, Op, Pool, PoolKind, ReduceKind, ValueId},
-    shape::{AutoPad, resolve_pads, window_outputs},
+    shape::{AutoPad, is_float, resolve_pads, window_outputs},
 };
 
 pub const RULES: &[Rule] = &[
@@ -34,10 +34,26 @@ pub const RULES: &[Rule] = &[
 ];
 
 pub fn max_pool(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
-    node.only_outputs(1)?;
-    // Only the order of indices depends on it, and those are refused.
-    node.attributes.without_effect("storage_order");
-    pool(node, PoolKind::Max)
+    let column_major = node.attributes.flag("storage_order", false)?;
+    let mut results = pool(node, PoolKind::Max)?;
+    if node.wants(1) {
+        let (x, pool, out) = windows(node, PoolKind::Max, true)?;
+        if !is_float(node.ty(x).element) {
+            return Err(Refusal::Output { position: 1 });
+        }
+        let op = windowed("max_places", &pool).with_int("column_major", column_major.into());
+        results.push(node.emit_as(Op::Named(op.into()), &[x], out)?);
+    }
+    Ok(results)
+}
+
+/// An operator of the table over windows.
+fn windowed(name: &str, pool: &Pool) -> NamedOp {
+    NamedOp::new(name)
+        .with_sizes("kernel", &pool.kernel)
+        .with_sizes("strides", &pool.strides)
+        .with_sizes("pads", &pool.pads)
+        .with_sizes("dilations", &pool.dilations)
 }
 
 pub fn average_pool(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
@@ -54,12 +70,7 @@ fn pool(node: &mut Lowering<'_>, kind: PoolKind) -> Result<Vec<ValueId>, Refusal
 /// Powers summed in each window; the global form takes the whole image as one.
 fn lp_pool(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     let (x, pool, out) = windows(node, PoolKind::Max, node.opset >= 18)?;
-    let op = NamedOp::new("lp_pool")
-        .with_sizes("kernel", &pool.kernel)
-        .with_sizes("strides", &pool.strides)
-        .with_sizes("pads", &pool.pads)
-        .with_sizes("dilations", &pool.dilations)
-        .with_int("p", node.attributes.int_or("p", 2)?);
+    let op = windowed("lp_pool", &pool).with_int("p", node.attributes.int_or("p", 2)?);
     Ok(vec![node.emit_as(Op::Named(op.into()), &[x], out)?])
 }
 

@@ -29,9 +29,10 @@ pub const RULES: &[Rule] = &[
 fn constant(node: &mut Lowering<'_>) -> Result<Vec<ValueId>, Refusal> {
     node.at_most(0)?;
     let attributes = &node.attributes;
-    let tensor = if let Some(value) = attributes.tensor("value")? {
-        node.read_tensor(value)?
-    } else if let Some(value) = attributes.float("value_float")? {
+    if let Some(value) = attributes.tensor("value")? {
+        return Ok(vec![node.read_constant(value)?]);
+    }
+    let tensor = if let Some(value) = attributes.float("value_float")? {
         Tensor::scalar(value)
     } else if let Some(value) = attributes.int("value_int")? {
         Tensor::scalar(value)

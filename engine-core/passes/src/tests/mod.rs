@@ -437,3 +437,15 @@ fn the_pipeline_records_what_it_did() {
         optimized.passes.iter().find(|record| record.pass == "fuse-residual").expect("it is in the pipeline");
     assert_eq!((residual.nodes_before, residual.nodes_after, residual.changes.len()), (3, 2, 1));
 }
+
+#[test]
+fn every_pass_that_joins_operators_is_known_as_one() {
+    let passes: Vec<&str> = PIPELINE.iter().map(|(pass, _, _)| *pass).collect();
+    for fusion in FUSIONS {
+        assert!(passes.contains(&fusion), "{fusion} is no pass");
+    }
+    for pass in passes {
+        let joins = ["recover-", "fuse-"].iter().any(|word| pass.starts_with(word)) || pass.ends_with("parallel");
+        assert!(!joins || FUSIONS.contains(&pass), "{pass} runs although fusion is off");
+    }
+}

@@ -29,7 +29,10 @@ mod row;
 pub use precedent::precedent;
 pub use row::Row;
 
-use crate::{Report, SamplesError};
+use crate::{
+    Report, SamplesError,
+    imported::{Against, Imported},
+};
 use accuracy::AccuracyDifference;
 use layers::LayerDifference;
 use planforge_stats::{CI_CONFIDENCE, COMPARABLE_WINDOWS, NoInterval, Place, RatioInterval, ratio_interval};
@@ -107,6 +110,29 @@ pub struct Comparison {
     /// Where engines spend their time differently; empty unless asked for, see [`Comparison::with_layers`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerDifference>,
+    /// Figures that were measured elsewhere, beside the rows that they fit; see [`Comparison::with_imported`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub imported: Vec<ImportedRow>,
+}
+
+/// A row beside a figure that was measured elsewhere: never judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ImportedRow {
+    /// Index of the row.
+    pub row: usize,
+    pub figure: Imported,
+    /// The figure's median over the row's: 2 is twice as fast. Absent where it would mean nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times: Option<f64>,
+    pub reason: String,
+}
+
+impl ImportedRow {
+    /// As people read it; rows count from 1.
+    pub fn words(&self) -> String {
+        let times = self.times.map(|times| format!("{times:.2}x as fast, ")).unwrap_or_default();
+        format!("{} beside {}: {times}not judged: {}", self.row + 1, self.figure.label(), self.reason)
+    }
 }
 
 /// What the verdicts of a comparison rest on.
@@ -194,6 +220,17 @@ impl Comparison {
             same_work(left, right).then(|| layers::difference((base, other), left, right)).flatten()
         };
         self.layers = (0..self.rows.len()).filter_map(of_row).collect();
+        self
+    }
+
+    /// With `figures` that were measured elsewhere beside those of `reports`, the ones that were compared, which they fit.
+    pub fn with_imported(mut self, reports: &[Report], figures: &[Imported]) -> Self {
+        let pairs = reports.iter().enumerate().flat_map(|(row, report)| figures.iter().map(move |f| (row, report, f)));
+        let beside = pairs.filter_map(|(row, report, figure)| {
+            let Against { times, reason, .. } = figure.against(report)?;
+            Some(ImportedRow { row, figure: figure.clone(), times, reason })
+        });
+        self.imported = beside.collect();
         self
     }
 }
@@ -308,6 +345,15 @@ pub fn compare_each(
     Ok(Comparison { bases: bases.to_vec(), ..comparison })
 }
 
+/// One report by itself, for figures to be put beside it.
+///
+/// # Errors
+/// When its samples are damaged.
+pub fn alone(report: &Report) -> Result<Comparison, CompareError> {
+    let reports = std::slice::from_ref(report);
+    judged(reports, &[], groups(reports), Vec::new())
+}
+
 fn check_count(reports: &[Report], most: usize) -> Result<(), CompareError> {
     match reports.len() {
         count @ 0..2 => Err(CompareError::TooFew(count)),
@@ -350,6 +396,7 @@ fn judged(
         bases: Vec::new(),
         against_first: false,
         layers: Vec::new(),
+        imported: Vec::new(),
     })
 }
 

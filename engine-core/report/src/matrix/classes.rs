@@ -77,7 +77,7 @@ pub fn classes(matrices: &[Matrix]) -> Classes {
     Classes { pairs, classes }
 }
 
-fn evidence(matrices: &[Matrix], one: &Sku, other: &Sku) -> PairEvidence {
+pub(super) fn evidence(matrices: &[Matrix], one: &Sku, other: &Sku) -> PairEvidence {
     let mut models: BTreeSet<Digest> = BTreeSet::new();
     let (mut of_one, mut of_other): (BTreeSet<&str>, BTreeSet<&str>) = Default::default();
     let (mut lacks, mut simulated) = (Vec::new(), false);

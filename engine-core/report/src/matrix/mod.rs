@@ -7,8 +7,10 @@
 //! Several matrices are evidence of which device kinds may stand for each other ([`classes`]).
 
 mod classes;
+mod stand_in;
 
 pub use classes::{Classes, LEAST_BOARDS, LEAST_MODELS, PairEvidence, classes};
+pub use stand_in::{StandIn, spec_words, stand_in};
 
 use crate::{
     Report,

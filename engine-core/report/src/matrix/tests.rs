@@ -140,3 +140,22 @@ fn too_little_evidence_makes_no_class_and_says_what_lacks() {
     let said = lacks(&three(slower));
     assert!(said.contains("the plan of a for t4 is suboptimal on l4"), "{said}");
 }
+
+#[test]
+fn an_engine_stands_in_for_one_of_its_class_with_the_loss_of_the_others() {
+    let (one, other) = (sku(ONE), sku(OTHER));
+    let like = ("native 1", "fp32");
+    let found = stand_in(&three(|| everywhere(1.004)), like, &one, &other).unwrap();
+    assert_eq!((found.built_for.clone(), found.models, found.boards), (one.clone(), 3, [2, 2]));
+    assert!(found.loss_low < 0.004 && found.loss_high > 0.004 && found.loss_high <= SAME_MARGIN, "{found:?}");
+    assert!(found.words().contains("built for t4") && found.words().contains("by 3 models on 2 and 2 boards"));
+    let refused = |matrices: &[Matrix], like| stand_in(matrices, like, &one, &other).unwrap_err();
+    assert!(refused(&three(|| everywhere(1.0))[..2], like).contains("2 of the 3 models"));
+    assert!(refused(&three(|| everywhere(1.0)), ("native 2", "fp32")).contains("none of 3 matrices is of native 2"));
+    assert!(refused(&three(|| everywhere(1.0)), ("native 1", "int8")).contains("int8"));
+    let simulated =
+        || -> Vec<Report> { everywhere(1.0).into_iter().map(|report| Report { simulated: true, ..report }).collect() };
+    assert!(refused(&three(simulated), like).contains("simulated figures are no evidence"));
+    assert!(refused(&three(|| everywhere(1.5)), like).contains("suboptimal"));
+    assert_eq!(spec_words(&planforge_types::BuildSpec::default()), "fp32");
+}

@@ -99,7 +99,8 @@ pub fn run(
     match result {
         Ok(()) => RunEnd::Succeeded,
         Err(error) => {
-            outlet.send(WorkEvent::Failed { class: error.class, message: error.message, hint: error.hint });
+            let BackendError { class, message, hint, reason } = error;
+            outlet.send(WorkEvent::Failed { class, message, hint, reason });
             RunEnd::Failed
         }
     }

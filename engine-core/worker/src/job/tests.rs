@@ -251,7 +251,7 @@ impl Fixture {
 
     fn failure(&self) -> (FailureClass, String, String) {
         match self.events.last() {
-            Some(WorkEvent::Failed { class, message, hint }) => (*class, message.clone(), hint.clone()),
+            Some(WorkEvent::Failed { class, message, hint, .. }) => (*class, message.clone(), hint.clone()),
             other => panic!("no failure but {other:?}"),
         }
     }

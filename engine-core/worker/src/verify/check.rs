@@ -5,7 +5,7 @@ use crate::measure::Clock;
 use planforge_backend::{Cancel, Meter};
 use planforge_graph::ir::Graph;
 use planforge_report::{Accuracy, Finding, Numerics, OutputNumerics, Severity};
-use planforge_types::{BackendError, FailureClass, NamedTensors, Precision};
+use planforge_types::{BackendError, FailureClass, NamedTensors, Precision, Reason};
 use std::path::Path;
 
 /// Code of the finding that the reference and an independent runtime disagree.
@@ -196,6 +196,7 @@ impl Verdict {
         };
         BackendError::new(FailureClass::Model, format!("{what}: {}", [wrong, unknown].concat().join("; ")))
             .with_hint("pass --allow-inaccurate to keep it; its report will say that it is inaccurate")
+            .because(Reason::Inaccurate)
     }
 }
 

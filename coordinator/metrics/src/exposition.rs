@@ -2,12 +2,10 @@
 //!
 //! Names end in their unit; labels are few and bounded, never an id.
 
-use crate::{
-    blobs::ScrubState,
-    doors::{Doors, Ending},
-    farm::{FarmStats, Histogram, LATENCY_BOUNDS_MS},
-};
-use axum::http::{Method, StatusCode};
+use crate::{DeviceReading, FarmStats, Histogram, LATENCY_BOUNDS_MS, devices};
+use http::{Method, StatusCode};
+use planforge_blobs::ScrubState;
+use planforge_callers::doors::{Doors, Ending};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet, text},
@@ -42,7 +40,7 @@ struct EndingLabel {
 
 /// Counters of the server. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct Metrics(Arc<Live>);
+pub struct Metrics(Arc<Live>);
 
 #[derive(Debug)]
 struct Live {
@@ -60,7 +58,7 @@ struct Live {
 
 /// Counts a connection as open for as long as it lives.
 #[derive(Debug)]
-pub(crate) struct OpenConnection(Gauge);
+pub struct OpenConnection(Gauge);
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
@@ -69,9 +67,9 @@ impl Drop for OpenConnection {
 }
 
 impl Metrics {
-    pub(crate) const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-    pub(crate) fn new(doors: Doors) -> Self {
+    pub fn new(doors: Doors) -> Self {
         let mut registry = Registry::with_prefix("planforge");
         let requests = Family::default();
         let durations: Family<_, _, fn() -> LiveHistogram> =
@@ -93,12 +91,12 @@ impl Metrics {
         Self(Arc::new(Live { registry, requests, durations, connections, ended, doors, sent, received, deduplicated }))
     }
 
-    pub(crate) fn connection_opened(&self) -> OpenConnection {
+    pub fn connection_opened(&self) -> OpenConnection {
         self.0.connections.inc();
         OpenConnection(self.0.connections.clone())
     }
 
-    pub(crate) fn connection_ended(&self, why: Ending) {
+    pub fn connection_ended(&self, why: Ending) {
         let reason = match why {
             Ending::Displaced => "displaced",
             Ending::NoRequest => "no_request",
@@ -110,7 +108,7 @@ impl Metrics {
         self.0.ended.get_or_create(&EndingLabel { reason }).inc();
     }
 
-    pub(crate) fn request_ended(&self, route: &str, method: &Method, status: StatusCode, took: Duration) {
+    pub fn request_ended(&self, route: &str, method: &Method, status: StatusCode, took: Duration) {
         // Methods of a client's own making would make labels without bound.
         let known = [Method::GET, Method::HEAD, Method::POST, Method::PATCH, Method::DELETE];
         let method = if known.contains(method) { method.to_string() } else { "other".into() };
@@ -119,25 +117,29 @@ impl Metrics {
         self.0.durations.get_or_create(&RouteLabel { route: route.to_owned() }).observe(took.as_secs_f64());
     }
 
-    pub(crate) fn blob_bytes_sent(&self, bytes: usize) {
+    pub fn blob_bytes_sent(&self, bytes: usize) {
         self.0.sent.inc_by(bytes as u64);
     }
 
-    pub(crate) fn blob_bytes_received(&self, bytes: usize) {
+    pub fn blob_bytes_received(&self, bytes: usize) {
         self.0.received.inc_by(bytes as u64);
     }
 
-    pub(crate) fn blob_deduplicated(&self) {
+    pub fn blob_deduplicated(&self) {
         self.0.deduplicated.inc();
     }
 
     /// All metrics as text.
-    pub(crate) fn encode(&self, farm: FarmStats, blobs: BlobFacts) -> String {
+    pub fn encode(&self, farm: FarmStats, blobs: BlobFacts) -> String {
+        // These carry names that others gave.
+        let mut readings = Registry::default();
+        readings.register_collector(Box::new(Readings(farm.devices.clone())));
         let mut snapshot = Registry::with_prefix("planforge");
         snapshot.register_collector(Box::new(Snapshot { farm, blobs, doors: self.0.doors.clone() }));
         let mut text = String::new();
         text::encode_registry(&mut text, &self.0.registry)
             .and_then(|()| text::encode_registry(&mut text, &snapshot))
+            .and_then(|()| text::encode_registry(&mut text, &readings))
             .and_then(|()| text::encode_eof(&mut text))
             .expect("writing to a string does not fail");
         text
@@ -146,7 +148,7 @@ impl Metrics {
 
 /// What is told of the stored bytes.
 #[derive(Debug, Default)]
-pub(crate) struct BlobFacts {
+pub struct BlobFacts {
     pub available_bytes: Option<u64>,
     /// Set aside as damaged and not stored again since.
     pub quarantined: u64,
@@ -159,6 +161,16 @@ struct Snapshot {
     farm: FarmStats,
     blobs: BlobFacts,
     doors: Doors,
+}
+
+/// What is read of devices.
+#[derive(Debug)]
+struct Readings(Vec<DeviceReading>);
+
+impl Collector for Readings {
+    fn encode(&self, mut to: DescriptorEncoder<'_>) -> Encoded {
+        devices::encode_readings(&self.0, &mut to)
+    }
 }
 
 type Encoded = Result<(), fmt::Error>;
@@ -186,6 +198,24 @@ fn labelled<K: AsRef<str>>(
             MetricType::Counter => ConstCounter::new(*value).encode(one)?,
             _ => ConstGauge::new(i64::try_from(*value).unwrap_or(i64::MAX)).encode(one)?,
         }
+    }
+    Ok(())
+}
+
+/// One histogram, of seconds, per label value.
+fn histograms<'a>(
+    to: &mut DescriptorEncoder<'_>,
+    (name, help, label): (&str, &str, &str),
+    values: impl Iterator<Item = (&'a str, &'a Histogram)>,
+) -> Encoded {
+    let mut encoder = to.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for (key, latency) in values {
+        encoder.encode_family(&[(label, key)])?.encode_histogram::<NoLabelSet>(
+            latency.sum_ms / 1e3,
+            latency.count,
+            &buckets(latency),
+            None,
+        )?;
     }
     Ok(())
 }
@@ -246,25 +276,20 @@ impl Collector for Snapshot {
         gauge(to, "blob_scrub_ended_timestamp_seconds", help, scrub.ended_ms / 1_000)?;
         let errors: BTreeMap<_, _> = farm.store.iter().map(|(op, stats)| (*op, stats.errors)).collect();
         labelled(to, ("store_errors", "Store operations that failed", "op", Kind::Counter), &errors)?;
-        let mut encoder =
-            to.encode_descriptor("store_duration", "Store operations", Some(&Unit::Seconds), Kind::Histogram)?;
-        for (op, stats) in &farm.store {
-            let latency = &stats.latency;
-            encoder.encode_family(&[("op", *op)])?.encode_histogram::<NoLabelSet>(
-                latency.sum_ms / 1e3,
-                latency.count,
-                &buckets(latency),
-                None,
-            )?;
-        }
-        Ok(())
+        let store = farm.store.iter().map(|(op, stats)| (*op, &stats.latency));
+        histograms(to, ("store_duration", "Store operations", "op"), store)?;
+        let attempts = farm.attempt_durations.iter().map(|(outcome, durations)| (*outcome, durations));
+        histograms(to, ("attempt_duration", "From lease to end", "outcome"), attempts)?;
+        let untold = farm.devices_up.saturating_sub(farm.devices.len() as u64);
+        gauge(to, "devices_untold", "Devices of connected agents whose readings are not told", untold)?;
+        devices::encode_standing(&farm.devices, to)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doors::{FIRST_REQUEST_WITHIN, Places};
+    use planforge_callers::doors::{FIRST_REQUEST_WITHIN, Places};
 
     #[test]
     fn a_scrape_is_openmetrics_with_the_farms_figures() {
@@ -298,5 +323,48 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "missing: {line}\n{text}");
         }
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn readings_of_devices_have_dcgms_names_and_one_that_measures_has_none() {
+        let device = |id: &str, telemetry: &str| {
+            let named =
+                DeviceReading { id: id.into(), host: "a\"\n".into(), memory_mib: 143_771, ..Default::default() };
+            named.with_telemetry(telemetry)
+        };
+        let told = r#"{"sm_clock_mhz":1980,"power_w":701.5,"energy_uj":5000000,"memory_used_mib":12,"throttle":["power"],"at_unix_ms":1}"#;
+        let farm = FarmStats {
+            devices: vec![
+                device("GPU-1", told),
+                device("GPU-2", r#"{"measuring_from_unix_ms":7}"#),
+                device("cpu0", r#"{"cpu_mhz":2400,"load_1m":0.5}"#),
+                device("GPU-3", "no JSON"),
+            ],
+            devices_up: 9,
+            ..Default::default()
+        };
+        let metrics = Metrics::new(Doors::new(Places::of(64), FIRST_REQUEST_WITHIN));
+        let text = metrics.encode(farm, BlobFacts::default());
+        let labels = |id: &str| format!(r#"{{UUID="{id}",modelName="",Hostname="a\"\n",sku=""}}"#);
+        for line in [
+            "# TYPE DCGM_FI_DEV_SM_CLOCK unknown".to_owned(),
+            format!("DCGM_FI_DEV_SM_CLOCK{} 1980.0", labels("GPU-1")),
+            format!("DCGM_FI_DEV_POWER_USAGE{} 701.5", labels("GPU-1")),
+            format!("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{} 5000.0", labels("GPU-1")),
+            format!("DCGM_FI_DEV_FB_TOTAL{} 143771.0", labels("GPU-1")),
+            format!("planforge_device_measuring{} 1.0", labels("GPU-2")),
+            format!("planforge_device_measuring{} 0.0", labels("cpu0")),
+            format!("planforge_device_cpu_clock_mhz{} 2400.0", labels("cpu0")),
+            r#"planforge_device_throttled{UUID="GPU-1",modelName="",Hostname="a\"\n",sku="",reason="power"} 1.0"#
+                .into(),
+            "planforge_devices_untold 5".into(),
+        ] {
+            assert!(text.lines().any(|l| l == line), "missing: {line}\n{text}");
+        }
+        for absent in ["DCGM_FI_DEV_GPU_TEMP", "XID"] {
+            assert!(!text.contains(absent), "{absent} was told by none:\n{text}");
+        }
+        let clocks = text.lines().filter(|line| line.starts_with("DCGM_FI_DEV_SM_CLOCK{")).count();
+        assert_eq!(clocks, 1, "a device that measures is not asked");
     }
 }
