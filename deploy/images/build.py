@@ -73,7 +73,12 @@ def downloaded(folder):
     for name in PACKAGES:
         archives = sorted(folder.glob(f"{name}_*.deb"))
         if not archives:
-            run("apt-get", "download", "-qq", name, cwd=folder)
+            try:
+                run("apt-get", "download", "-qq", name, cwd=folder)
+            except Failure:
+                # The archive may have moved on since this machine last asked what it holds.
+                run("apt-get", "update", "-qq")
+                run("apt-get", "download", "-qq", name, cwd=folder)
             archives = sorted(folder.glob(f"{name}_*.deb"))
         if len(archives) != 1:
             raise Failure(f"{folder} holds {len(archives)} archives of {name}; one was expected")
