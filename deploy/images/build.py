@@ -30,7 +30,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Of Debian, in the order in which they are unpacked.
 PACKAGES = ["libc6", "libgcc-s1", "libstdc++6", "tzdata", "ca-certificates"]
-MERGED = ("bin", "lib", "lib64", "sbin")
+MERGED = ("bin", "lib", "lib64")
 # No user of the host has this id by accident.
 USER = 65532
 KINDS = {
