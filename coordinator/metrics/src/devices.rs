@@ -24,6 +24,8 @@ pub struct DeviceReading {
     pub host: String,
     /// As its driver or processor reports it.
     pub name: String,
+    /// Processors have readings of the same kinds, which are not DCGM's to name.
+    pub is_gpu: bool,
     /// The one for which engines are best; empty where its agent said none.
     pub sku: String,
     pub busy: bool,
@@ -90,7 +92,6 @@ const FIELDS: [Field; 13] = [
     Field {
         name: "DCGM_FI_DEV_FB_TOTAL",
         help: "Device memory, MiB",
-        // Beside what is used of it: a processor's memory is the host's.
         value: |device, told| told.memory_used_mib.map(|_| device.memory_mib as f64),
     },
     Field {
@@ -118,7 +119,7 @@ const FIELDS: [Field; 13] = [
 /// Readings of GPUs, under DCGM's names.
 pub(crate) fn encode_readings(devices: &[DeviceReading], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     for field in &FIELDS {
-        let values = devices.iter().filter_map(|device| {
+        let values = devices.iter().filter(|device| device.is_gpu).filter_map(|device| {
             let told = device.telemetry.as_ref()?;
             Some((device.labels(), (field.value)(device, told)?))
         });

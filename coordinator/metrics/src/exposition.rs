@@ -328,8 +328,9 @@ mod tests {
     #[test]
     fn readings_of_devices_have_dcgms_names_and_one_that_measures_has_none() {
         let device = |id: &str, telemetry: &str| {
-            let named =
-                DeviceReading { id: id.into(), host: "a\"\n".into(), memory_mib: 143_771, ..Default::default() };
+            let is_gpu = id.starts_with("GPU");
+            let host = "a\"\n".into();
+            let named = DeviceReading { id: id.into(), host, is_gpu, memory_mib: 143_771, ..Default::default() };
             named.with_telemetry(telemetry)
         };
         let told = r#"{"sm_clock_mhz":1980,"power_w":701.5,"energy_uj":5000000,"memory_used_mib":12,"throttle":["power"],"at_unix_ms":1}"#;
@@ -337,7 +338,7 @@ mod tests {
             devices: vec![
                 device("GPU-1", told),
                 device("GPU-2", r#"{"measuring_from_unix_ms":7}"#),
-                device("cpu0", r#"{"cpu_mhz":2400,"load_1m":0.5}"#),
+                device("cpu0", r#"{"cpu_mhz":2400,"load_1m":0.5,"energy_uj":7000000,"temperature_c":50.0}"#),
                 device("GPU-3", "no JSON"),
             ],
             devices_up: 9,
@@ -366,5 +367,7 @@ mod tests {
         }
         let clocks = text.lines().filter(|line| line.starts_with("DCGM_FI_DEV_SM_CLOCK{")).count();
         assert_eq!(clocks, 1, "a device that measures is not asked");
+        let of_processors = text.lines().find(|line| line.starts_with("DCGM") && line.contains("cpu0"));
+        assert_eq!(of_processors, None, "a processor is no device of DCGM's");
     }
 }

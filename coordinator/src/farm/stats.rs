@@ -4,17 +4,19 @@ use super::{Farm, SKU_LABELS_MAX};
 use crate::core::DeviceView;
 use planforge_metrics::{DEVICES_MAX, DeviceReading, FarmStats};
 use planforge_proto::ApiError;
-use planforge_types::fingerprint::DeviceFingerprint;
+use planforge_types::fingerprint::{DeviceFingerprint, DeviceKind};
 use std::sync::{PoisonError, atomic::Ordering};
 
 /// A device as metrics tell of it.
 fn reading(view: &DeviceView) -> DeviceReading {
     let fingerprint: Option<DeviceFingerprint> = serde_json::from_str(&view.device.fingerprint).ok();
-    let (name, memory_mib) = fingerprint.map_or_else(Default::default, |told| (told.name, told.memory_mib));
+    let told = |told: DeviceFingerprint| (told.name, told.memory_mib, told.kind == DeviceKind::Gpu);
+    let (name, memory_mib, is_gpu) = fingerprint.map(told).unwrap_or_default();
     let reading = DeviceReading {
         id: view.device.id.clone(),
         host: view.agent_name.clone(),
         name,
+        is_gpu,
         sku: view.device.skus.last().map(ToString::to_string).unwrap_or_default(),
         busy: view.busy.is_some(),
         quarantined: view.device.quarantined,
