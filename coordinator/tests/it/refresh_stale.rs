@@ -97,16 +97,20 @@ async fn after_an_upgrade_a_canary_goes_first_and_the_others_follow_where_it_is_
     assert!(refresh(&bench, dry()).await.cells.is_empty(), "everything is fresh again");
 }
 
+/// Two engines that an upgrade made stale: jobs of the canary, which may be 3 % slower, and of who follows it.
+async fn upgraded(bench: &mut Bench) -> [String; 2] {
+    for name in ["small", "larger-one"] {
+        build(bench, name, 1.0).await;
+    }
+    bench.upgrade("native 2").await;
+    let begun = refresh(bench, v1::RefreshRequest { slower_percent: 3.0, ..v1::RefreshRequest::default() }).await;
+    ["small", "larger-one"].map(|wanted| begun.cells.iter().find(|cell| name(cell) == wanted).unwrap().job.clone())
+}
+
 #[tokio::test]
 async fn a_canary_that_is_slower_is_measured_again_and_takes_nothing_along() {
     let mut bench = Bench::new().await;
-    for name in ["small", "larger-one"] {
-        build(&mut bench, name, 1.0).await;
-    }
-    bench.upgrade("native 2").await;
-    let begun = refresh(&bench, v1::RefreshRequest { slower_percent: 3.0, ..v1::RefreshRequest::default() }).await;
-    let [canary, other] =
-        ["small", "larger-one"].map(|wanted| begun.cells.iter().find(|cell| name(cell) == wanted).unwrap().job.clone());
+    let [canary, other] = upgraded(&mut bench).await;
     let kinds = [end_next(&mut bench, 1.5).await, end_next(&mut bench, 1.5).await, end_next(&mut bench, 1.5).await]
         .map(|job| job.kind());
     assert_eq!(kinds, [JobKind::Build, JobKind::Benchmark, JobKind::Benchmark], "only the measurement is repeated");
@@ -125,13 +129,7 @@ async fn a_canary_that_is_slower_is_measured_again_and_takes_nothing_along() {
 #[tokio::test]
 async fn a_canary_that_is_tried_again_holds_its_followers_as_before() {
     let mut bench = Bench::new().await;
-    for name in ["small", "larger-one"] {
-        build(&mut bench, name, 1.0).await;
-    }
-    bench.upgrade("native 2").await;
-    let begun = refresh(&bench, v1::RefreshRequest { slower_percent: 3.0, ..v1::RefreshRequest::default() }).await;
-    let [canary, other] =
-        ["small", "larger-one"].map(|wanted| begun.cells.iter().find(|cell| name(cell) == wanted).unwrap().job.clone());
+    let [canary, other] = upgraded(&mut bench).await;
     for _ in 0..3 {
         end_next(&mut bench, 1.5).await;
     }
