@@ -9,9 +9,10 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
     thread,
+    time::Duration,
 };
 
-use crate::{DEADLINE, eventually};
+use crate::{DEADLINE, eventually, pause};
 
 /// A browser with a profile of its own.
 #[derive(Debug)]
@@ -166,6 +167,43 @@ impl Browser {
             Value::String(state) if state.starts_with("complete") && !state.ends_with("about:blank") => Ok(()),
             other => Err(other.to_string()),
         });
+    }
+
+    /// Opens an address whose script comes half a second late, and tells by how much what was painted has moved since.
+    pub fn moved_by_a_late_script(&mut self, tab: &Tab, url: &str) -> f64 {
+        let scripts = json!({ "patterns": [{ "resourceType": "Script" }] });
+        self.call(Some(tab), "Fetch.enable", scripts);
+        // What is kept already is not asked for.
+        self.call(Some(tab), "Network.enable", json!({}));
+        self.call(Some(tab), "Network.setCacheDisabled", json!({ "cacheDisabled": true }));
+        self.call(Some(tab), "Page.navigate", json!({ "url": url }));
+        let paused = self.event(tab, "Fetch.requestPaused");
+        pause(Duration::from_millis(500));
+        let request = json!({ "requestId": paused["params"]["requestId"] });
+        self.call(Some(tab), "Fetch.continueRequest", request);
+        self.until(tab, "document.readyState === 'complete'");
+        self.call(Some(tab), "Fetch.disable", json!({}));
+        // Told once what was painted last has been looked at.
+        let moved = "new Promise((tell) => { let sum = 0;
+            new PerformanceObserver((list) => { for (const shift of list.getEntries()) sum += shift.value; })
+                .observe({ type: 'layout-shift', buffered: true });
+            setTimeout(() => tell(sum), 500); })";
+        self.eval(tab, moved).as_f64().expect("a sum")
+    }
+
+    /// The next event of a name in a tab, or one that came already.
+    fn event(&mut self, tab: &Tab, method: &str) -> Value {
+        let is_it = |event: &Value| event["method"] == method && event["sessionId"] == tab.session;
+        if let Some(at) = self.events.iter().position(is_it) {
+            return self.events.remove(at).expect("it is there");
+        }
+        loop {
+            let event = self.next();
+            if is_it(&event) {
+                return event;
+            }
+            self.events.push_back(event);
+        }
     }
 
     /// What an expression comes to in a tab; promises are waited for.

@@ -183,6 +183,16 @@ fn nor_has_a_page_of_a_farm_where_nothing_is() {
 }
 
 #[test]
+fn nothing_that_is_painted_moves_however_late_the_script_comes() {
+    let (farm, _agent, paths) = lived_in();
+    let (mut browser, tab) = signed_in(&farm);
+    // The queue and the job that succeeded: times, and commands to copy.
+    for path in &paths[1..3] {
+        assert_eq!(browser.moved_by_a_late_script(&tab, &format!("{}{path}", farm.url)), 0.0, "{path}");
+    }
+}
+
+#[test]
 fn an_update_brings_rows_and_leaves_focus_and_selection_alone() {
     let (farm, _agent, _) = lived_in();
     let (mut browser, tab) = signed_in(&farm);

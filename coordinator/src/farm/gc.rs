@@ -58,6 +58,8 @@ enum Stage {
     Reports(Option<(u64, Digest)>),
     /// Behind that build; first what goes by age and quota, then what goes to make room.
     Builds(Pass, Option<(u64, BuildName)>),
+    /// Builds that were weighed and go; what comes after them.
+    Leaving(Vec<(Build<BuildName>, Why)>, Box<Stage>),
     Sweep(u16),
     Done,
 }
@@ -190,6 +192,7 @@ impl Collection {
             Stage::Held(tenure) => self.held(tenure).await?,
             Stage::Reports(behind) => self.reports(behind).await?,
             Stage::Builds(pass, behind) => self.builds(pass, behind).await?,
+            Stage::Leaving(gone, next) => self.leaving(gone, next).await?,
             Stage::Sweep(folder) => self.sweep(folder).await?,
             Stage::Done => Stage::Done,
         };
@@ -304,21 +307,28 @@ impl Collection {
             Pass::AgeAndQuota => self.weighed.by_age_and_quota(&self.policy, &old, self.now_ms),
             Pass::Room => self.weighed.for_room(&self.policy, &old, self.now_ms),
         };
-        let mut names: Vec<BuildName> = gone.iter().map(|(build, _)| build.name).collect();
-        gone.iter().for_each(|(build, why)| self.tell(build, *why));
-        while !names.is_empty() {
-            let builds = names.drain(..names.len().min(self.at_once)).collect();
-            self.forget(Forget { builds, unused_since_ms: self.now_ms, ..Forget::default() }).await?;
-        }
         let last = old.last().filter(|_| old.len() == WEIGHED_AT_ONCE);
-        Ok(match (last, pass) {
+        let next = match (last, pass) {
             (Some(last), Pass::AgeAndQuota) => Stage::Builds(pass, Some((last.used_ms, last.name))),
             (Some(last), Pass::Room) if self.weighed.is_room_needed() => {
                 Stage::Builds(pass, Some((last.used_ms, last.name)))
             }
             (None, Pass::AgeAndQuota) if self.weighed.is_room_needed() => Stage::Builds(Pass::Room, None),
             (_, _) => Stage::Sweep(0),
-        })
+        };
+        Ok(Stage::Leaving(gone, Box::new(next)))
+    }
+
+    /// A transaction a step, so that whoever takes the steps may rest between any two.
+    async fn leaving(&mut self, mut gone: Vec<(Build<BuildName>, Why)>, next: Box<Stage>) -> Result<Stage, ApiError> {
+        if gone.is_empty() {
+            return Ok(*next);
+        }
+        let now: Vec<_> = gone.drain(..gone.len().min(self.at_once)).collect();
+        let builds = now.iter().map(|(build, _)| build.name).collect();
+        self.forget(Forget { builds, unused_since_ms: self.now_ms, ..Forget::default() }).await?;
+        now.iter().for_each(|(build, why)| self.tell(build, *why));
+        Ok(Stage::Leaving(gone, next))
     }
 
     fn tell(&mut self, build: &Build<BuildName>, why: Why) {
