@@ -1,5 +1,7 @@
 //! Elements that are found, put or ordered by what other elements say.
 //!
+//! What says where an element lies may be anything, as while an engine is tuned: nothing outside of an operand is reached.
+//!
 //! Puts meet in the order of their indices whatever the device does: what may reach the same place is one thread's.
 
 use super::with_index;
@@ -13,7 +15,7 @@ use planforge_graph::ir::{NamedOp, Node};
 /// An index as a place of an axis: below zero it counts from the end; what is outside of the axis becomes its nearest.
 fn place(name: &str, index: &str, size: u64) -> String {
     format!(
-        "int {name} = (int){index}; if ({name} < 0) {name} += {size};\n\
+        "i64 {name} = {index}; if ({name} < 0) {name} += {size};\n\
          {name} = {name} < 0 ? 0 : {name} >= {size} ? {} : {name};\n",
         size.saturating_sub(1)
     )
@@ -79,9 +81,11 @@ impl Lowering<'_> {
         let (x, lengths) = (self.input_view(node, 0)?, self.input_view(node, 1)?);
         let (time, batch) = (named.size("time"), named.size("batch"));
         let body = format!(
-            "const int n = (int)X1(i{batch}), at = i{time} < n ? n - 1 - i{time} : i{time};\nput(Y({}), X0({}));",
+            "const i64 given = X1(i{batch}); const int n = given < 0 ? 0 : given > {length} ? {length} : (int)given;\n\
+             const int at = i{time} < n ? n - 1 - i{time} : i{time};\nput(Y({}), X0({}));",
             indices(x.rank()),
-            with_index(x.rank(), time, "at")
+            with_index(x.rank(), time, "at"),
+            length = x.dims[time],
         );
         self.nest_of_result(node, "reverse_sequence", &[x, lengths], &body)
     }

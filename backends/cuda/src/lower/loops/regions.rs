@@ -7,6 +7,9 @@ use crate::{
 };
 use planforge_graph::ir::{NamedOp, Node};
 
+/// Most samples along one axis of a cell where they follow from its size: a region may be given as anything.
+const SAMPLES_MOST: u64 = 4096;
+
 impl Lowering<'_> {
     /// A thread for each cell of each channel; where its samples lie is decided in the precision of the model.
     pub(super) fn roi_align(&mut self, node: &Node, named: &NamedOp) -> Outcome<()> {
@@ -24,7 +27,10 @@ impl Lowering<'_> {
             )
         };
         let count = |axis: &str| match named.int("samples", 0) {
-            0 => format!("(int){}(cell_{axis})", function(kind, "ceil")),
+            0 => format!(
+                "(cell_{axis} < {SAMPLES_MOST} ? (int){}(cell_{axis}) : {SAMPLES_MOST})",
+                function(kind, "ceil")
+            ),
             given => given.to_string(),
         };
         let least = if half_pixel { "" } else { "if (size_y < 1) size_y = 1;\nif (size_x < 1) size_x = 1;\n" };
