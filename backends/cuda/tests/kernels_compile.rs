@@ -205,9 +205,7 @@ fn reductions() {
             let x = rows(kind, &dims);
             let kept: Vec<u64> = (0..3).filter(|axis| !axes.contains(axis)).map(|axis| dims[axis]).collect();
             for how in [ReduceKind::LogSumExp, ReduceKind::Max, ReduceKind::L1].map(How::Reduce) {
-                if let Ok(generated) = reduce::generate(&x, &rows(kind, &kept), axes, how) {
-                    all.push(generated);
-                }
+                all.push(reduce::generate(&x, &rows(kind, &kept), axes, how).unwrap());
             }
             if let [axis] = axes {
                 let how = How::Arg { largest: kind.is_float(), last: kind == Kind::F16 };
@@ -218,7 +216,6 @@ fn reductions() {
     for kind in [Kind::F16, Kind::I64] {
         all.push(reduce::running_sum(&rows(kind, &[5, 3, 70]), &rows(kind, &[5, 3, 70]), 2, true, true).unwrap());
     }
-    assert_eq!(all.len(), 4 * 11 - 3 + 2, "whole numbers have no logarithm");
     compile(&all);
 }
 
