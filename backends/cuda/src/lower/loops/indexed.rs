@@ -108,7 +108,7 @@ impl Lowering<'_> {
                 y.dims[axis],
                 with_index(dims.len(), axis, "rank"),
             );
-            self.nest(node, "top_k", &[x.clone()], &y, &dims, &body)?;
+            self.nest(node, "top_k", std::slice::from_ref(&x), &y, &dims, &body)?;
             self.bind(node.outputs[position], y)?;
         }
         Ok(())

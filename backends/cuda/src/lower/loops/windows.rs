@@ -28,7 +28,7 @@ impl Window<'_> {
     /// Heads of loops over its taps `t0`, .. that lie at `y0`, .. in an image of these sizes.
     fn taps(&self, image: &[u64]) -> String {
         let mut text = String::new();
-        for axis in 0..self.rank() {
+        for (axis, size) in image.iter().enumerate() {
             let _ = writeln!(
                 text,
                 "for (int t{axis} = 0; t{axis} < {}; t{axis}++) {{ const int y{axis} = i{} * {} - {} + t{axis} * {};\n\
@@ -38,7 +38,7 @@ impl Window<'_> {
                 self.strides[axis],
                 self.pads[axis],
                 self.dilations[axis],
-                image[axis],
+                size,
             );
         }
         text
@@ -47,7 +47,7 @@ impl Window<'_> {
     /// Heads of loops over taps that reach the thread's place from `y0`, .. of so many windows.
     fn reached(&self, windows: &[u64]) -> String {
         let mut text = String::new();
-        for axis in 0..self.rank() {
+        for (axis, count) in windows.iter().enumerate() {
             let _ = writeln!(
                 text,
                 "for (int t{axis} = 0; t{axis} < {}; t{axis}++) {{ const int s{axis} = i{} + {} - t{axis} * {};\n\
@@ -57,7 +57,7 @@ impl Window<'_> {
                 axis + 2,
                 self.pads[axis],
                 self.dilations[axis],
-                windows[axis],
+                count,
                 stride = self.strides[axis],
             );
         }
@@ -272,7 +272,7 @@ impl Lowering<'_> {
                 format!("{number} f = 0;\n{count}{}put(Y({place}), f / count);", visit(add))
             }
         };
-        self.nest_of_result(node, "pool_loops", &[x.clone()], &body)
+        self.nest_of_result(node, "pool_loops", std::slice::from_ref(&x), &body)
     }
 
     /// What an attribute of a named window says.
@@ -328,7 +328,7 @@ impl Lowering<'_> {
             image.iter().product::<u64>(),
             number = number(x.kind),
         );
-        self.nest_of_result(node, "pool_loops", &[x.clone()], &body)
+        self.nest_of_result(node, "pool_loops", std::slice::from_ref(&x), &body)
     }
 
     pub(super) fn columns_to_image(&mut self, node: &Node, named: &NamedOp) -> Outcome<()> {
