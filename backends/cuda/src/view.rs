@@ -10,10 +10,15 @@ pub enum Kind {
     F32,
     F16,
     Bf16,
+    F64,
     I32,
     I64,
     I8,
+    I16,
     U8,
+    U16,
+    U32,
+    U64,
     Bool,
 }
 
@@ -21,9 +26,9 @@ impl Kind {
     pub fn bytes(self) -> u64 {
         match self {
             Self::I8 | Self::U8 | Self::Bool => 1,
-            Self::F16 | Self::Bf16 => 2,
-            Self::F32 | Self::I32 => 4,
-            Self::I64 => 8,
+            Self::F16 | Self::Bf16 | Self::I16 | Self::U16 => 2,
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::F64 | Self::I64 | Self::U64 => 8,
         }
     }
 
@@ -33,33 +38,41 @@ impl Kind {
             Self::F32 => "fp32",
             Self::F16 => "fp16",
             Self::Bf16 => "bf16",
+            Self::F64 => "fp64",
             Self::I32 => "int32",
             Self::I64 => "int64",
             Self::I8 => "int8",
+            Self::I16 => "int16",
             Self::U8 => "uint8",
+            Self::U16 => "uint16",
+            Self::U32 => "uint32",
+            Self::U64 => "uint64",
             Self::Bool => "bool",
         }
     }
 
+    /// Whether engines choose how it is stored, and compute it in f32; what has 64 bits stays as it is.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
-    /// The storage that keeps every value of `element`, where there is one.
-    pub fn of(element: ElementType) -> Option<Self> {
-        Some(match element {
+    /// The storage that keeps every value of `element`.
+    pub fn of(element: ElementType) -> Self {
+        match element {
             ElementType::F32 => Self::F32,
             ElementType::F16 => Self::F16,
             ElementType::Bf16 => Self::Bf16,
+            ElementType::F64 => Self::F64,
             ElementType::I32 => Self::I32,
             ElementType::I64 => Self::I64,
             ElementType::I8 => Self::I8,
+            ElementType::I16 => Self::I16,
             ElementType::U8 => Self::U8,
+            ElementType::U16 => Self::U16,
+            ElementType::U32 => Self::U32,
+            ElementType::U64 => Self::U64,
             ElementType::Bool => Self::Bool,
-            ElementType::F64 | ElementType::I16 | ElementType::U16 | ElementType::U32 | ElementType::U64 => {
-                return None;
-            }
-        })
+        }
     }
 
     pub fn element(self) -> ElementType {
@@ -67,10 +80,15 @@ impl Kind {
             Self::F32 => ElementType::F32,
             Self::F16 => ElementType::F16,
             Self::Bf16 => ElementType::Bf16,
+            Self::F64 => ElementType::F64,
             Self::I32 => ElementType::I32,
             Self::I64 => ElementType::I64,
             Self::I8 => ElementType::I8,
+            Self::I16 => ElementType::I16,
             Self::U8 => ElementType::U8,
+            Self::U16 => ElementType::U16,
+            Self::U32 => ElementType::U32,
+            Self::U64 => ElementType::U64,
             Self::Bool => ElementType::Bool,
         }
     }

@@ -429,3 +429,23 @@ impl Ends<'_> {
         every_number::worst(kind, activation, &x.to_f64s(), &got.bytes, &case.expected, slack)
     }
 }
+
+#[test]
+fn convolutions_of_any_channels_and_dimensions() {
+    let Some(device) = device() else { return };
+    for (what, case) in operators::loops::convolutions() {
+        check(&device, &what, &case, &[Kind::F16, Kind::F32]);
+    }
+}
+
+#[test]
+fn what_is_computed_by_loops() {
+    let Some(device) = device() else { return };
+    use operators::loops::{cells, indexed, long_rows, numbers, regions, windows};
+    for (what, case) in [windows(), indexed(), regions(), long_rows()].into_iter().flatten() {
+        check(&device, &what, &case, &[Kind::F16, Kind::F32]);
+    }
+    for (what, case) in [numbers(), cells()].into_iter().flatten() {
+        check(&device, &what, &case, &[Kind::F32]);
+    }
+}

@@ -194,3 +194,23 @@ fn elements_are_moved_and_mixed() {
     check(&emulator, "normalisation of four groups", &operators::group_norm(Some(4), [2, 24, 5, 7]), &ALL);
     check(&emulator, "normalisation of every channel", &operators::group_norm(None, [2, 6, 12, 10]), &ALL);
 }
+
+#[test]
+fn convolutions_of_any_channels_and_dimensions() {
+    let Some(emulator) = Emulator::new() else { return };
+    for (what, case) in operators::loops::convolutions() {
+        check(&emulator, &what, &case, &[Kind::F16, Kind::F32]);
+    }
+}
+
+#[test]
+fn what_is_computed_by_loops() {
+    let Some(emulator) = Emulator::new() else { return };
+    use operators::loops::{cells, indexed, long_rows, numbers, regions, windows};
+    for (what, case) in [windows(), indexed(), regions(), long_rows()].into_iter().flatten() {
+        check(&emulator, &what, &case, &[Kind::F16, Kind::F32]);
+    }
+    for (what, case) in [numbers(), cells()].into_iter().flatten() {
+        check(&emulator, &what, &case, &[Kind::F32]);
+    }
+}

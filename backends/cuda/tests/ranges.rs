@@ -25,8 +25,9 @@ use planforge_import::testing::{TestModel, value_info};
 use planforge_onnx::{
     Model,
     proto::{
-        TensorProto,
-        tensor_proto::DataType,
+        AttributeProto, GraphProto, NodeProto, StringStringEntryProto, TensorProto, ValueInfoProto,
+        attribute_proto::AttributeType,
+        tensor_proto::{DataLocation, DataType},
         tensor_shape_proto::{Dimension, dimension::Value},
     },
     write::{Storage, write_model},
@@ -84,6 +85,82 @@ fn write(folder: &Path, storage: Storage, rows: Value) -> PathBuf {
     let path = folder.join("model.onnx");
     let fill = &mut |tensor: &TensorProto, out: &mut dyn io::Write| out.write_all(&content(&tensor.name));
     write_model(&path, &model.proto, &weights, storage, fill).expect("the model is written");
+    path
+}
+
+/// The same sum of two products, with a weight in each of the ways that a model may have one: beside the file behind
+/// others, in a typed field, of a `Constant` node, of a branch's own graph, and one that two nodes read.
+fn write_every_way(folder: &Path) -> PathBuf {
+    let weight = |name: &str| {
+        let (_, dims) = WEIGHTS.iter().find(|(known, _)| *known == name).expect("a weight of the model");
+        TensorProto {
+            name: name.into(),
+            dims: dims.iter().map(|&size| size as i64).collect(),
+            data_type: DataType::Float as i32,
+            ..TensorProto::default()
+        }
+    };
+    let raw = |name: &str| TensorProto { raw_data: content(name).into(), ..weight(name) };
+    let entry = |key: &str, value: usize| StringStringEntryProto { key: key.into(), value: value.to_string() };
+    let before = [7u8; 192];
+    fs::write(folder.join("beside.bin"), [&before[..], &content("table"), &before].concat()).expect("written");
+    let location = StringStringEntryProto { key: "location".into(), value: "beside.bin".into() };
+    let table = TensorProto {
+        data_location: DataLocation::External as i32,
+        external_data: vec![location, entry("offset", before.len()), entry("length", content("table").len())],
+        ..weight("table")
+    };
+    let up = content("up");
+    let floats = up.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+    let up = TensorProto { float_data: floats.collect(), ..weight("up") };
+    let of_graph = |name: &str, graph: GraphProto| AttributeProto {
+        name: name.into(),
+        g: Some(graph.into()),
+        r#type: AttributeType::Graph as i32,
+        ..AttributeProto::default()
+    };
+    let branch = GraphProto {
+        name: "branch".into(),
+        initializer: vec![raw("down")],
+        node: vec![NodeProto {
+            op_type: "MatMul".into(),
+            input: vec!["positive".into(), "down".into()],
+            output: vec!["chosen".into()],
+            ..NodeProto::default()
+        }],
+        output: vec![ValueInfoProto { name: "chosen".into(), ..ValueInfoProto::default() }],
+        ..GraphProto::default()
+    };
+    let constant = AttributeProto {
+        name: "value".into(),
+        t: Some(raw("bias").into()),
+        r#type: AttributeType::Tensor as i32,
+        ..AttributeProto::default()
+    };
+    let truth = Tensor::from_bools(vec![], vec![1]).expect("one truth");
+    let mut model = TestModel::new(17)
+        .longs("zero", &[0])
+        .longs("one", &[1])
+        .constant("truth", &truth)
+        .node("Constant", &[], "bias", vec![constant])
+        .node("Shape", &["x"], "shape", vec![])
+        .node("Slice", &["shape", "zero", "one"], "rows", vec![])
+        .node("Slice", &["table", "zero", "rows", "zero"], "places", vec![])
+        .node("Add", &["x", "places"], "placed", vec![])
+        .node("MatMul", &["placed", "up"], "wide", vec![])
+        .node("Add", &["wide", "bias"], "biased", vec![])
+        .node("Relu", &["biased"], "positive", vec![])
+        .node("If", &["truth"], "first", vec![of_graph("then_branch", branch.clone()), of_graph("else_branch", branch)])
+        .node("Transpose", &["up"], "tied", vec![])
+        .node("MatMul", &["positive", "tied"], "second", vec![])
+        .node("Add", &["first", "second"], "y", vec![])
+        .output("y");
+    model.graph().initializer.extend([table, up]);
+    let size = |value| Dimension { value: Some(value), ..Dimension::default() };
+    let dims = vec![size(Value::DimParam("rows".into())), size(Value::DimValue(WIDTH as i64))];
+    model.graph().input.push(value_info("x", DataType::Float as i32, dims));
+    let path = folder.join("every-way.onnx");
+    planforge_onnx::write::save(&path, &model.proto).expect("the model is written");
     path
 }
 
@@ -203,6 +280,31 @@ fn every_shape_of_a_range_is_right_when_the_model_is_gone_wherever_its_weights_l
         for (rows, expected) in sizes.into_iter().zip(&expected) {
             let (program, weights) = at_rows(&plan, rows);
             check(&emulator, &what(rows), &program, &weights, rows, expected);
+        }
+    }
+}
+
+#[test]
+fn every_shape_of_a_range_is_right_whichever_way_a_weight_comes() {
+    let Some(emulator) = Emulator::new() else { return };
+    for precision in [Precision::Fp16, Precision::Fp32] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let model = write_every_way(folder.path());
+        let sizes = [1, 5, 8, 20];
+        let expected = sizes.map(|rows| expected(&model, rows));
+        let plans = tempfile::tempdir().expect("a temporary folder");
+        let plan = built(&model, &spec(precision, [1, 8, 20]), plans.path());
+        drop(folder);
+        let bytes = fs::read(&plan).expect("read");
+        for name in ["table", "up", "down"] {
+            let content = content(name);
+            let found = bytes.windows(content.len()).filter(|part| *part == content).count();
+            assert!(found <= 1, "{precision:?}: {name} lies there {found} times");
+        }
+        let plan = plan::read(&plan).expect("the plan is read");
+        for (rows, expected) in sizes.into_iter().zip(&expected) {
+            let (program, weights) = at_rows(&plan, rows);
+            check(&emulator, &format!("every way, {precision:?}, {rows} rows"), &program, &weights, rows, expected);
         }
     }
 }

@@ -51,11 +51,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) any(const ELEMENT* __restr
 #define SIDE 16
 #define PER_M (BM / SIDE)
 #define PER_N (BN / SIDE)
+// Sums of a thread lie in runs, so that what they are made of is read in vectors.
+#define RUN(per) ((per) < 4 ? (per) : 4)
+#define AT_M(i) ((i) / RUN(PER_M) * RUN(PER_M) * SIDE + row * RUN(PER_M) + (i) % RUN(PER_M))
+#define AT_N(j) ((j) / RUN(PER_N) * RUN(PER_N) * SIDE + column * RUN(PER_N) + (j) % RUN(PER_N))
+#define X_EACH (BM * BK / THREADS)
+#define W_EACH (BN * BK / THREADS)
 
 extern "C" __global__ void __launch_bounds__(THREADS) any(const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ w BIAS_PARAMETER RESIDUAL_PARAMETER, ELEMENT* __restrict__ y) {
     LET_OTHERS_BEGIN;
     AFTER_OTHERS;
-    __shared__ float xs[BK][BM + 1], ws[BK][BN + 1];
+    __shared__ __align__(16) float xs[BK][BM + 4], ws[BK][BN + 4];
     const int thread = threadIdx.x, row = thread / SIDE, column = thread % SIDE;
     const int tile = blockIdx.x % (TILES_M * TILES_N), g = blockIdx.x / (TILES_M * TILES_N);
     const int m0 = tile / TILES_N * BM, n0 = tile % TILES_N * BN;
@@ -64,26 +70,44 @@ extern "C" __global__ void __launch_bounds__(THREADS) any(const ELEMENT* __restr
     for (int i = 0; i < PER_M; i++)
 #pragma unroll
         for (int j = 0; j < PER_N; j++) sum[i][j] = 0.0f;
-    for (int k0 = 0; k0 < K; k0 += BK) {
+    // What comes next is under way while the sums are made of what is there.
+    float x_next[X_EACH], w_next[W_EACH];
+    for (int k0 = -BK; k0 < K; k0 += BK) {
+        if (k0 >= 0) {
 #pragma unroll
-        for (int i = thread; i < BM * BK; i += THREADS) {
-            const int k = X_ALONG_K ? i % BK : i / BM, m = X_ALONG_K ? i / BK : i % BM;
-            const i64 at = m0 + m < M && k0 + k < K ? x_at(g, m0 + m, k0 + k) : -1;
-            xs[k][m] = at < 0 ? 0.0f : to_f(x[at]);
-        }
+            for (int j = 0; j < X_EACH; j++) {
+                const int i = thread + j * THREADS;
+                xs[X_ALONG_K ? i % BK : i / BM][X_ALONG_K ? i / BK : i % BM] = x_next[j];
+            }
 #pragma unroll
-        for (int i = thread; i < BN * BK; i += THREADS) {
-            const int k = W_ALONG_K ? i % BK : i / BN, n = W_ALONG_K ? i / BK : i % BN;
-            ws[k][n] = n0 + n < N && k0 + k < K ? to_f(w[w_at(g, k0 + k, n0 + n)]) : 0.0f;
+            for (int j = 0; j < W_EACH; j++) {
+                const int i = thread + j * THREADS;
+                ws[W_ALONG_K ? i % BK : i / BN][W_ALONG_K ? i / BK : i % BN] = w_next[j];
+            }
+            __syncthreads();
         }
-        __syncthreads();
+        const int ahead = k0 + BK;
+        if (ahead < K) {
+#pragma unroll
+            for (int j = 0; j < X_EACH; j++) {
+                const int i = thread + j * THREADS, k = X_ALONG_K ? i % BK : i / BM, m = X_ALONG_K ? i / BK : i % BM;
+                const i64 at = m0 + m < M && ahead + k < K ? x_at(g, m0 + m, ahead + k) : -1;
+                x_next[j] = at < 0 ? 0.0f : to_f(x[at]);
+            }
+#pragma unroll
+            for (int j = 0; j < W_EACH; j++) {
+                const int i = thread + j * THREADS, k = W_ALONG_K ? i % BK : i / BN, n = W_ALONG_K ? i / BK : i % BN;
+                w_next[j] = n0 + n < N && ahead + k < K ? to_f(w[w_at(g, ahead + k, n0 + n)]) : 0.0f;
+            }
+        }
+        if (k0 < 0) continue;
 #pragma unroll
         for (int k = 0; k < BK; k++) {
             float a[PER_M], b[PER_N];
 #pragma unroll
-            for (int i = 0; i < PER_M; i++) a[i] = xs[k][row + i * SIDE];
+            for (int i = 0; i < PER_M; i++) a[i] = xs[k][AT_M(i)];
 #pragma unroll
-            for (int j = 0; j < PER_N; j++) b[j] = ws[k][column + j * SIDE];
+            for (int j = 0; j < PER_N; j++) b[j] = ws[k][AT_N(j)];
 #pragma unroll
             for (int i = 0; i < PER_M; i++)
 #pragma unroll
@@ -95,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) any(const ELEMENT* __restr
     for (int i = 0; i < PER_M; i++)
 #pragma unroll
         for (int j = 0; j < PER_N; j++) {
-            const int m = m0 + row + i * SIDE, n = n0 + column + j * SIDE;
+            const int m = m0 + AT_M(i), n = n0 + AT_N(j);
             if (m < M && n < N) finish(sum[i][j], g, m, n BIAS_ARGUMENT RESIDUAL_ARGUMENT, y);
         }
 }

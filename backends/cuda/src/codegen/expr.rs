@@ -1,6 +1,6 @@
 //! Element-wise expressions, as trees over loads.
 
-use super::c_float;
+use super::{c_double, c_float, c_type};
 use crate::view::{Kind, View};
 use planforge_graph::ir::{Activation, Binary, Compare, GeluForm, Unary};
 
@@ -8,7 +8,10 @@ use planforge_graph::ir::{Activation, Binary, Compare, GeluForm, Unary};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Float,
+    Double,
     Int,
+    /// Whole numbers of 64 bits without a sign; smaller ones are as good as those that have one.
+    Unsigned,
     Bool,
 }
 
@@ -16,15 +19,24 @@ impl Class {
     pub fn of(kind: Kind) -> Self {
         match kind {
             Kind::Bool => Self::Bool,
+            Kind::F64 => Self::Double,
+            Kind::U64 => Self::Unsigned,
             kind if kind.is_float() => Self::Float,
             _ => Self::Int,
         }
     }
 
+    /// Whether its numbers have fractions.
+    pub fn is_real(self) -> bool {
+        matches!(self, Self::Float | Self::Double)
+    }
+
     pub fn c_type(self) -> &'static str {
         match self {
             Self::Float => "float",
+            Self::Double => "double",
             Self::Int => "i64",
+            Self::Unsigned => "unsigned long long",
             Self::Bool => "bool",
         }
     }
@@ -73,6 +85,7 @@ impl Digits {
 pub enum Expr {
     Load(Load),
     Float(f32),
+    Double(f64),
     Int(i64),
     Bool(bool),
     Unary(Unary, Box<Expr>),
@@ -82,6 +95,8 @@ pub enum Expr {
     Select(Box<Expr>, Box<Expr>, Box<Expr>),
     /// To float, whole number (toward zero) or truth.
     Cast(Class, Box<Expr>),
+    /// A whole number as this type would keep it.
+    Narrow(Kind, Box<Expr>),
 }
 
 /// Where an element comes from: a view of the result's dimensions, possibly indexed by another.
@@ -109,7 +124,12 @@ impl Expr {
     pub fn class(&self) -> Class {
         match self {
             Self::Load(load) => Class::of(load.view.kind),
-            Self::Float(_) | Self::Activation(..) => Class::Float,
+            Self::Float(_) => Class::Float,
+            Self::Double(_) => Class::Double,
+            Self::Activation(_, x) => match x.class() {
+                Class::Bool => Class::Float,
+                class => class,
+            },
             Self::Int(_) => Class::Int,
             Self::Bool(_) | Self::Compare(..) => Class::Bool,
             Self::Unary(Unary::Not | Unary::IsNan, _) => Class::Bool,
@@ -117,6 +137,7 @@ impl Expr {
             Self::Binary(_, a, _) => a.class(),
             Self::Select(_, a, _) => a.class(),
             Self::Cast(class, _) => *class,
+            Self::Narrow(kind, _) => Class::of(*kind),
         }
     }
 
@@ -124,8 +145,8 @@ impl Expr {
     pub fn loads<'a>(&'a self, into: &mut Vec<&'a Load>) {
         match self {
             Self::Load(load) => into.push(load),
-            Self::Float(_) | Self::Int(_) | Self::Bool(_) => {}
-            Self::Unary(_, x) | Self::Activation(_, x) | Self::Cast(_, x) => x.loads(into),
+            Self::Float(_) | Self::Double(_) | Self::Int(_) | Self::Bool(_) => {}
+            Self::Unary(_, x) | Self::Activation(_, x) | Self::Cast(_, x) | Self::Narrow(_, x) => x.loads(into),
             Self::Binary(_, a, b) | Self::Compare(_, a, b) => {
                 a.loads(into);
                 b.loads(into);
@@ -141,14 +162,14 @@ impl Expr {
     /// The form of every GELU.
     pub fn gelus(&self, into: &mut Vec<GeluForm>) {
         match self {
-            Self::Load(_) | Self::Float(_) | Self::Int(_) | Self::Bool(_) => {}
+            Self::Load(_) | Self::Float(_) | Self::Double(_) | Self::Int(_) | Self::Bool(_) => {}
             Self::Activation(op, x) => {
                 if let Activation::Gelu(form) = op {
                     into.push(*form);
                 }
                 x.gelus(into);
             }
-            Self::Unary(_, x) | Self::Cast(_, x) => x.gelus(into),
+            Self::Unary(_, x) | Self::Cast(_, x) | Self::Narrow(_, x) => x.gelus(into),
             Self::Binary(_, a, b) | Self::Compare(_, a, b) => [a, b].into_iter().for_each(|x| x.gelus(into)),
             Self::Select(c, a, b) => [c, a, b].into_iter().for_each(|x| x.gelus(into)),
         }
@@ -157,8 +178,8 @@ impl Expr {
     /// Number of operations.
     pub fn size(&self) -> usize {
         match self {
-            Self::Load(_) | Self::Float(_) | Self::Int(_) | Self::Bool(_) => 0,
-            Self::Unary(_, x) | Self::Activation(_, x) | Self::Cast(_, x) => 1 + x.size(),
+            Self::Load(_) | Self::Float(_) | Self::Double(_) | Self::Int(_) | Self::Bool(_) => 0,
+            Self::Unary(_, x) | Self::Activation(_, x) | Self::Cast(_, x) | Self::Narrow(_, x) => 1 + x.size(),
             Self::Binary(_, a, b) | Self::Compare(_, a, b) => 1 + a.size() + b.size(),
             Self::Select(c, a, b) => 1 + c.size() + a.size() + b.size(),
         }
@@ -173,8 +194,8 @@ impl Expr {
                     index.view = change(&index.view);
                 }
             }
-            Self::Float(_) | Self::Int(_) | Self::Bool(_) => {}
-            Self::Unary(_, x) | Self::Activation(_, x) | Self::Cast(_, x) => x.map_views(change),
+            Self::Float(_) | Self::Double(_) | Self::Int(_) | Self::Bool(_) => {}
+            Self::Unary(_, x) | Self::Activation(_, x) | Self::Cast(_, x) | Self::Narrow(_, x) => x.map_views(change),
             Self::Binary(_, a, b) | Self::Compare(_, a, b) => {
                 a.map_views(change);
                 b.map_views(change);
@@ -195,6 +216,7 @@ impl Expr {
                 load(*next - 1)
             }
             Self::Float(value) => c_float(*value),
+            Self::Double(value) => c_double(*value),
             Self::Int(value) => format!("((i64){value}LL)"),
             Self::Bool(value) => value.to_string(),
             Self::Cast(to, x) => {
@@ -206,15 +228,29 @@ impl Expr {
                     (_, to) => format!("(({}){text})", to.c_type()),
                 }
             }
+            Self::Narrow(kind, x) => {
+                let stored = if *kind == Kind::I16 { "short" } else { c_type(*kind) };
+                format!("((i64)({stored})({}))", x.c(next, digits, load)?)
+            }
             Self::Unary(op, x) => {
                 let class = x.class();
                 unary(*op, class, digits, &x.c(next, digits, load)?)?
             }
-            Self::Activation(op, x) => once("x_", x.class(), &x.c(next, digits, load)?, |x| activation(*op, digits, x)),
+            Self::Activation(op, x) => {
+                let class = x.class();
+                let text = x.c(next, digits, load)?;
+                match (class, op) {
+                    (Class::Double, op) => once("x_", class, &text, |x| activation_f64(*op, x)),
+                    (Class::Int, Activation::Relu) => once("x_", class, &text, |x| format!("({x} > 0 ? {x} : 0)")),
+                    (Class::Unsigned, Activation::Relu) => text,
+                    (Class::Int | Class::Unsigned, op) => return Err(NoCode(format!("{op:?} of whole numbers"))),
+                    (_, op) => once("x_", class, &text, |x| activation(*op, digits, x)),
+                }
+            }
             Self::Binary(op, a, b) => {
-                let class = a.class();
+                let (class, other) = (a.class(), b.class());
                 let (a, b) = (a.c(next, digits, load)?, b.c(next, digits, load)?);
-                binary(*op, class, &a, &b)?
+                binary(*op, class, other, &a, &b)?
             }
             Self::Compare(op, a, b) => {
                 let (a, b) = (a.c(next, digits, load)?, b.c(next, digits, load)?);
@@ -254,9 +290,10 @@ fn both(class: Class, a: &str, b: &str, with: impl Fn(&str, &str) -> String) -> 
 }
 
 fn unary(op: Unary, class: Class, digits: Digits, x: &str) -> Result<String, NoCode> {
-    if class == Class::Int {
+    if matches!(class, Class::Int | Class::Unsigned) {
         return Ok(match op {
             Unary::Neg => format!("(-{x})"),
+            Unary::Abs if class == Class::Unsigned => x.into(),
             Unary::Abs => format!("llabs({x})"),
             Unary::Sign => once("x_", class, x, |x| format!("(i64)(({x} > 0) - ({x} < 0))")),
             Unary::BitwiseNot => format!("(~{x})"),
@@ -264,12 +301,17 @@ fn unary(op: Unary, class: Class, digits: Digits, x: &str) -> Result<String, NoC
             other => return Err(NoCode(format!("{other:?} of whole numbers"))),
         });
     }
-    let call = |name: &str| format!("{name}({x})");
+    // Functions of f64 have the same names without the f at their end.
+    let call = |name: &str| match class {
+        Class::Double => format!("{}({x})", name.trim_start_matches('_').trim_end_matches('f')),
+        _ => format!("{name}({x})"),
+    };
     Ok(match op {
         Unary::Not => format!("(!{x})"),
         Unary::IsNan => once("x_", class, x, |x| format!("({x} != {x})")),
         Unary::Neg => format!("(-{x})"),
         Unary::Abs => call("fabsf"),
+        Unary::Exp if class == Class::Double => format!("exp({x})"),
         Unary::Exp => call(digits.exp()),
         Unary::Log => call("logf"),
         Unary::Sqrt => call("sqrtf"),
@@ -277,7 +319,8 @@ fn unary(op: Unary, class: Class, digits: Digits, x: &str) -> Result<String, NoC
         Unary::Floor => call("floorf"),
         Unary::Ceil => call("ceilf"),
         Unary::Round => call("rintf"),
-        Unary::Sign => once("x_", class, x, |x| format!("(float)(({x} > 0.0f) - ({x} < 0.0f))")),
+        Unary::Sign => once("x_", class, x, |x| format!("({})(({x} > 0.0f) - ({x} < 0.0f))", class.c_type())),
+        Unary::Erf if class == Class::Double => format!("erf({x})"),
         Unary::Erf => call("erff"),
         Unary::Sin => call("sinf"),
         Unary::Cos => call("cosf"),
@@ -331,27 +374,81 @@ pub fn activation(op: Activation, digits: Digits, x: &str) -> String {
     }
 }
 
-fn binary(op: Binary, class: Class, a: &str, b: &str) -> Result<String, NoCode> {
+/// The same in f64, from the C library's functions.
+pub fn activation_f64(op: Activation, x: &str) -> String {
+    let f = |value: f32| c_double(value.into());
+    let sigmoid = |x: &str| format!("(1.0 / (1.0 + exp(-({x}))))");
+    let softplus = format!("(fmax({x}, 0.0) + log1p(exp(-fabs({x}))))");
+    match op {
+        Activation::Relu => format!("fmax({x}, 0.0)"),
+        Activation::Clip { min, max } => {
+            let low = min.map_or(x.to_owned(), |min| format!("fmax({x}, {})", f(min)));
+            max.map_or(low.clone(), |max| format!("fmin({low}, {})", f(max)))
+        }
+        Activation::LeakyRelu { alpha } => format!("({x} < 0.0 ? {} * {x} : {x})", f(alpha)),
+        Activation::Elu { alpha } => format!("({x} < 0.0 ? {} * expm1({x}) : {x})", f(alpha)),
+        Activation::Selu { alpha, gamma } => {
+            format!("({} * ({x} <= 0.0 ? {} * expm1({x}) : {x}))", f(gamma), f(alpha))
+        }
+        Activation::Celu { alpha } => {
+            format!("(fmax({x}, 0.0) + fmin(0.0, {} * expm1({x} / {})))", f(alpha), f(alpha))
+        }
+        Activation::ThresholdedRelu { alpha } => format!("({x} > {} ? {x} : 0.0)", f(alpha)),
+        Activation::Sigmoid => sigmoid(x),
+        Activation::Tanh => format!("tanh({x})"),
+        Activation::HardSigmoid { alpha, beta } => format!("fmin(fmax({} * {x} + {}, 0.0), 1.0)", f(alpha), f(beta)),
+        Activation::HardSwish => format!("({x} * fmin(fmax({x} / 6.0 + 0.5, 0.0), 1.0))"),
+        Activation::Softplus => softplus,
+        Activation::Softsign => format!("({x} / (1.0 + fabs({x})))"),
+        Activation::Gelu(GeluForm::Erf) => format!("(0.5 * {x} * erfc({x} * -0.70710678118654752))"),
+        Activation::Gelu(GeluForm::Tanh) => {
+            format!("({x} * {})", sigmoid(&format!("1.5957691216057308 * ({x} + 0.044715 * {x} * {x} * {x})")))
+        }
+        Activation::Silu => format!("({x} * {})", sigmoid(x)),
+        Activation::Mish => format!("({x} * tanh({softplus}))"),
+    }
+}
+
+/// A whole number times itself so many times; below zero times all but one give nothing.
+fn whole_power(class: Class, a: &str, b: &str) -> String {
+    let number = class.c_type();
+    format!(
+        "[]({number} x_, i64 n_) {{ {number} r_ = n_ < 0 && x_ != 1 ? 0 : 1; \
+         for (; n_ > 0; n_ >>= 1) {{ if (n_ & 1) r_ *= x_; x_ *= x_; }} return r_; }}({a}, {b})"
+    )
+}
+
+fn binary(op: Binary, class: Class, other: Class, a: &str, b: &str) -> Result<String, NoCode> {
     let infix = |sign: &str| format!("({a} {sign} {b})");
-    let is_float = class == Class::Float;
+    let is_float = class.is_real();
+    let is_double = class == Class::Double;
     Ok(match op {
         Binary::Add => infix("+"),
         Binary::Sub => infix("-"),
         Binary::Mul => infix("*"),
         Binary::Div => infix("/"),
+        Binary::Min if is_double => format!("fmin({a}, {b})"),
+        Binary::Max if is_double => format!("fmax({a}, {b})"),
         Binary::Min if is_float => format!("fminf({a}, {b})"),
         Binary::Max if is_float => format!("fmaxf({a}, {b})"),
         Binary::Min => both(class, a, b, |a, b| format!("({a} < {b} ? {a} : {b})")),
         Binary::Max => both(class, a, b, |a, b| format!("({a} > {b} ? {a} : {b})")),
-        Binary::Pow if is_float => match b {
+        Binary::Pow if is_double => format!("pow({a}, (double){b})"),
+        Binary::Pow if !is_float && !other.is_real() => whole_power(class, a, b),
+        Binary::Pow if !is_float => format!("(i64)pow((double){a}, (double){b})"),
+        Binary::Pow => match b {
             "2e0f" => once("a_", class, a, |a| format!("({a} * {a})")),
             "5e-1f" => format!("sqrtf({a})"),
             _ => format!("powf({a}, {b})"),
         },
         Binary::PRelu => once("a_", class, a, |a| format!("({a} < 0 ? {b} * {a} : {a})")),
+        Binary::FMod if is_double => format!("fmod({a}, {b})"),
         Binary::FMod if is_float => format!("fmodf({a}, {b})"),
         Binary::FMod => infix("%"),
         Binary::Mod if !is_float => both(class, a, b, |a, b| format!("(({a} % {b} + {b}) % {b})")),
+        // What is shifted further than it is wide is gone.
+        Binary::ShiftLeft if !is_float => both(class, a, b, |a, b| format!("({b} < 64 ? {a} << {b} : 0)")),
+        Binary::ShiftRight if !is_float => both(class, a, b, |a, b| format!("({b} < 64 ? {a} >> {b} : 0)")),
         Binary::And => infix("&&"),
         Binary::Or => infix("||"),
         Binary::Xor => infix("!="),

@@ -7,10 +7,12 @@
 pub mod any;
 pub mod attention;
 pub mod candidates;
+pub mod cell;
 pub mod depthwise;
 pub mod expr;
 pub mod gemm;
 pub mod late;
+pub mod nest;
 pub mod norm;
 pub mod pack;
 pub mod pointwise;
@@ -107,6 +109,21 @@ __device__ __forceinline__ void put(i8& d, i64 x) { d = (i8)x; }
     include_str!("math.cuh")
 );
 
+/// What kernels need that read or write any other type, behind [`PRELUDE`].
+const WIDE_PRELUDE: &str = r"
+typedef unsigned long long u64; typedef short i16;
+__device__ __forceinline__ float to_f(double x) { return (float)x; }
+__device__ __forceinline__ float to_f(i16 x) { return (float)x; }
+__device__ __forceinline__ float to_f(u16 x) { return (float)x; }
+__device__ __forceinline__ float to_f(u32 x) { return (float)x; }
+__device__ __forceinline__ float to_f(u64 x) { return (float)x; }
+__device__ __forceinline__ void put(double& d, double x) { d = x; }
+__device__ __forceinline__ void put(i16& d, i64 x) { d = (i16)x; }
+__device__ __forceinline__ void put(u16& d, i64 x) { d = (u16)x; }
+__device__ __forceinline__ void put(u32& d, i64 x) { d = (u32)x; }
+__device__ __forceinline__ void put(u64& d, u64 x) { d = x; }
+";
+
 /// Tensor cores and copies past the registers, behind [`PRELUDE`].
 const TENSOR_PRELUDE: &str = include_str!("tensor.cuh");
 
@@ -119,6 +136,11 @@ pub fn c_type(kind: Kind) -> &'static str {
         Kind::I32 => "int",
         Kind::I64 => "i64",
         Kind::I8 => "i8",
+        Kind::F64 => "double",
+        Kind::I16 => "i16",
+        Kind::U16 => "u16",
+        Kind::U32 => "u32",
+        Kind::U64 => "u64",
         Kind::U8 | Kind::Bool => "u8",
     }
 }
@@ -135,10 +157,25 @@ pub fn c_float(value: f32) -> String {
     }
 }
 
+/// The same for what is computed in f64.
+pub fn c_double(value: f64) -> String {
+    if value.is_nan() || value.is_infinite() {
+        format!("((double){})", c_float(value as f32))
+    } else {
+        format!("{value:e}")
+    }
+}
+
+/// Whether a parameter is of a type that [`PRELUDE`] does not know.
+fn is_wide(parameter: &str) -> bool {
+    ["double", "i16", "u16", "u32", "u64"].iter().any(|name| parameter.split([' ', '*']).any(|word| word == *name))
+}
+
 /// Puts a kernel's body behind the prelude. `parameters` are `type name` pairs.
 pub fn kernel(name: &str, parameters: &[String], threads: u32, body: &str) -> Source {
+    let wide = if parameters.iter().any(|parameter| is_wide(parameter)) { WIDE_PRELUDE } else { "" };
     let text = format!(
-        "{PRELUDE}\nextern \"C\" __global__ void __launch_bounds__({threads}) {name}({}) {{\nLET_OTHERS_BEGIN;\n{WAIT}\n{body}\n}}\n",
+        "{PRELUDE}{wide}\nextern \"C\" __global__ void __launch_bounds__({threads}) {name}({}) {{\nLET_OTHERS_BEGIN;\n{WAIT}\n{body}\n}}\n",
         parameters.join(", ")
     );
     Source { name: name.into(), text }

@@ -143,7 +143,9 @@ fn make(expression: &Expr, out: &View, in_place: bool) -> Result<Generated, NoCo
         let element = if lanes[number] { format!("l{number}.v[j]") } else { format!("l{number}") };
         match Class::of(loads[number].view.kind) {
             Class::Float => format!("to_f({element})"),
+            Class::Double => element,
             Class::Int => format!("((i64){element})"),
+            Class::Unsigned => format!("((unsigned long long){element})"),
             Class::Bool => format!("({element} != 0)"),
         }
     };

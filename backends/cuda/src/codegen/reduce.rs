@@ -5,7 +5,7 @@ use super::{
     expr::{Class, Digits, NoCode},
     kernel,
 };
-use crate::view::View;
+use crate::view::{Kind, View};
 use planforge_graph::ir::ReduceKind;
 
 /// What becomes of the elements that are reduced to one.
@@ -54,13 +54,20 @@ pub fn generate(from: &View, to: &View, axes: &[usize], how: How) -> Result<Gene
     if results > most / lanes || each > most {
         return Err(NoCode(format!("a reduction of {each} elements to each of {results}")));
     }
-    let class = Class::of(from.kind);
-    let Code { start, join, first, last, again } = code(how, class, Digits::of(from.kind), each)?;
-    let value = match class {
-        Class::Float => "to_f(p[at])",
-        _ => "(i64)p[at]",
+    let class = match (Class::of(from.kind), how) {
+        // Roots and logarithms of whole numbers are real before they are cut off.
+        (Class::Int | Class::Unsigned, How::Reduce(ReduceKind::L2 | ReduceKind::LogSum | ReduceKind::LogSumExp)) => {
+            Class::Double
+        }
+        (Class::Bool, _) => Class::Int,
+        (class, _) => class,
     };
-    let number = if class == Class::Float { "float" } else { "i64" };
+    let Code { start, join, first, last, again } = code(how, class, Digits::of(from.kind), each)?;
+    let number = class.c_type();
+    let value = match class {
+        Class::Float => "to_f(p[at])".to_owned(),
+        _ => format!("({number})p[at]"),
+    };
     let is_arg = matches!(how, How::Arg { .. });
     let visit = |what: &str| {
         format!(
@@ -78,9 +85,10 @@ pub fn generate(from: &View, to: &View, axes: &[usize], how: How) -> Result<Gene
     );
     if let Some(again) = again {
         body += &format!(
-            "const float top = acc, shift = fabsf(top) == {infinity} ? 0.0f : top;\nacc = 0.0f;\n{}{}",
+            "const {number} top = acc, shift = {magnitude}(top) == {infinity} ? 0.0f : top;\nacc = 0.0f;\n{}{}",
             visit(&format!("acc += {again};")),
             if lanes > 1 { "acc = all_added(acc);\n" } else { "" },
+            magnitude = if class == Class::Double { "fabs" } else { "fabsf" },
             infinity = c_float(f32::INFINITY),
         );
     }
@@ -111,9 +119,11 @@ pub fn running_sum(from: &View, to: &View, axis: usize, exclusive: bool, reverse
     if count > most || length > most {
         return Err(NoCode(format!("running sums of {count} lines of {length}")));
     }
-    let (number, value) = match Class::of(from.kind) {
-        Class::Float => ("float", "to_f(p[begin + (i64)s * STEP])"),
-        _ => ("i64", "(i64)p[begin + (i64)s * STEP]"),
+    let class = if from.kind == Kind::Bool { Class::Int } else { Class::of(from.kind) };
+    let number = class.c_type();
+    let value = match class {
+        Class::Float => "to_f(p[begin + (i64)s * STEP])".to_owned(),
+        _ => format!("({number})p[begin + (i64)s * STEP]"),
     };
     let body = format!(
         "const u32 i = blockIdx.x * {BLOCK}u + threadIdx.x;\nif (i >= {count}u) return;\ni64 begin = 0, end = 0;\n{}\
@@ -193,8 +203,9 @@ struct Code {
 }
 
 fn code(how: How, class: Class, digits: Digits, each: u64) -> Result<Code, NoCode> {
-    let is_float = class == Class::Float;
+    let (is_float, is_double) = (class.is_real(), class == Class::Double);
     let extreme = |largest: bool| match (is_float, largest) {
+        _ if class == Class::Unsigned => if largest { "0ULL" } else { "18446744073709551615ULL" }.to_owned(),
         (true, true) => c_float(f32::NEG_INFINITY),
         (true, false) => c_float(f32::INFINITY),
         (false, true) => "(-9223372036854775807LL - 1)".to_owned(),
@@ -229,15 +240,24 @@ fn code(how: How, class: Class, digits: Digits, each: u64) -> Result<Code, NoCod
     };
     Ok(match kind {
         ReduceKind::Sum => sum("v", "acc"),
+        ReduceKind::Mean if is_double => sum("v", &format!("acc / {each}.0")),
         ReduceKind::Mean if is_float => sum("v", &format!("acc * {}", c_float(1.0 / each as f32))),
         ReduceKind::Mean => sum("v", &format!("acc / {}LL", each.max(1))),
         ReduceKind::Max => simple(&extreme(true), &nearer(">"), "v", "acc".into()),
         ReduceKind::Min => simple(&extreme(false), &nearer("<"), "v", "acc".into()),
         ReduceKind::Prod => simple(if is_float { "1.0f" } else { "1" }, "a * b", "v", "acc".into()),
+        ReduceKind::L1 if class == Class::Unsigned => sum("v", "acc"),
+        ReduceKind::L1 if is_double => sum("fabs(v)", "acc"),
         ReduceKind::L1 => sum(if is_float { "fabsf(v)" } else { "llabs(v)" }, "acc"),
         ReduceKind::SumSquare => sum("v * v", "acc"),
+        ReduceKind::L2 if is_double => sum("v * v", "sqrt(acc)"),
         ReduceKind::L2 if is_float => sum("v * v", "sqrtf(acc)"),
+        ReduceKind::LogSum if is_double => sum("v", "log(acc)"),
         ReduceKind::LogSum if is_float => sum("v", "logf(acc)"),
+        ReduceKind::LogSumExp if is_double => Code {
+            again: Some("exp(v - shift)"),
+            ..simple(&extreme(true), &nearer(">"), "v", "log(acc) + shift".into())
+        },
         ReduceKind::LogSumExp if is_float => Code {
             again: Some(match digits {
                 Digits::F16 | Digits::Half => "__expf(v - shift)",

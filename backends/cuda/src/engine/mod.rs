@@ -157,7 +157,7 @@ impl Engine {
         let shapes = shapes::given(&manifest.inputs, inputs)?;
         let profile = &manifest.programs[self.profile];
         let usual = shapes::of_program(&profile.program);
-        let fit = shapes::fit(&shapes, &usual, manifest.spec.profiles.get(self.profile), profile.rows_apart)?;
+        let fit = shapes::fit(&shapes, &usual, &manifest.spec.profiles, self.profile, profile.rows_apart)?;
         let bound = match fit {
             Fit::Whole => Bound { graph: Which::Profile, rows: None },
             Fit::Rows(rows) => Bound { graph: Which::Profile, rows: Some(rows) },

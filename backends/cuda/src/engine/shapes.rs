@@ -2,7 +2,8 @@
 
 pub use crate::build::Shapes;
 use crate::{failure::model, program::Program};
-use planforge_types::{BackendError, ElementType, NamedTensors, OptimizationProfile, Port};
+use planforge_types::{BackendError, DimRange, ElementType, NamedTensors, OptimizationProfile, Port};
+
 /// How inputs are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
@@ -68,13 +69,21 @@ pub fn of_program(program: &Program) -> Shapes {
     program.inputs.iter().map(|edge| (edge.name.clone(), edge.shape.clone())).collect()
 }
 
-/// How inputs of the shapes `given` are computed by an engine whose captured graph has the shapes `usual`.
+/// How inputs of the shapes `given` are computed by an engine of these profiles, of which the one numbered `current` has
+/// a captured graph of the shapes `usual`.
 pub fn fit(
     given: &Shapes,
     usual: &Shapes,
-    profile: Option<&OptimizationProfile>,
+    profiles: &[OptimizationProfile],
+    current: usize,
     rows_apart: bool,
 ) -> Result<Fit, ShapesError> {
+    let profile = profiles.get(current);
+    let fewer_rows = fewer_rows(given, usual).filter(|_| rows_apart);
+    if let Some(rows) = fewer_rows.filter(|_| profile.is_some_and(OptimizationProfile::varies)) {
+        // Also where the profile begins at more rows: those that are there do not know of any other.
+        return Ok(Fit::Rows(rows));
+    }
     for (name, shape) in given {
         let built = &usual[name];
         let ranges = profile.and_then(|profile| profile.inputs.get(name));
@@ -90,13 +99,10 @@ pub fn fit(
             }
         };
         if !inside {
-            let range = |range: &planforge_types::DimRange| match range.min == range.max {
-                true => range.min.to_string(),
-                false => format!("{} to {}", range.min, range.max),
-            };
-            let built = match ranges {
-                Some(ranges) => ranges.iter().map(range).collect::<Vec<_>>().join(" x "),
-                None => format!("{built:?}"),
+            let built = match (ranges, profiles.len()) {
+                (Some(ranges), ..=1) => told(ranges),
+                (Some(_), _) => told_by_profile(profiles, name, current),
+                (None, _) => format!("{built:?}"),
             };
             return Err(ShapesError::Outside { name: name.clone(), given: shape.clone(), built });
         }
@@ -104,22 +110,42 @@ pub fn fit(
     if given == usual {
         return Ok(Fit::Whole);
     }
-    let rows = given.values().next().and_then(|shape| shape.first().copied());
+    Ok(fewer_rows.map_or(Fit::Other, Fit::Rows))
+}
+
+/// How many rows every input has, where these are fewer than in the shapes `usual` and nothing else differs.
+fn fewer_rows(given: &Shapes, usual: &Shapes) -> Option<u64> {
+    let rows = given.values().next().and_then(|shape| shape.first().copied()).filter(|&rows| rows > 0)?;
     let fewer = |(name, shape): (&String, &Vec<u64>)| {
         let built = &usual[name];
         let first = shape.first().copied();
-        first == rows && first < built.first().copied() && shape.get(1..) == built.get(1..)
+        first == Some(rows) && first < built.first().copied() && shape.get(1..) == built.get(1..)
     };
-    Ok(match rows {
-        Some(rows) if rows_apart && rows > 0 && given.iter().all(fewer) => Fit::Rows(rows),
-        _ => Fit::Other,
-    })
+    given.iter().all(fewer).then_some(rows)
+}
+
+/// `1 to 16 x 3`
+fn told(ranges: &[DimRange]) -> String {
+    let range = |range: &DimRange| match range.min == range.max {
+        true => range.min.to_string(),
+        false => format!("{} to {}", range.min, range.max),
+    };
+    ranges.iter().map(range).collect::<Vec<_>>().join(" x ")
+}
+
+/// What every profile takes for one input.
+fn told_by_profile(profiles: &[OptimizationProfile], name: &str, current: usize) -> String {
+    let of = |(number, profile): (usize, &OptimizationProfile)| {
+        let ranges = profile.inputs.get(name).map_or_else(|| "any that follows".to_owned(), |ranges| told(ranges));
+        format!("{ranges} in profile {number}{}", if number == current { ", the current one" } else { "" })
+    };
+    profiles.iter().enumerate().map(of).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planforge_types::{DimRange, HostTensor};
+    use planforge_types::HostTensor;
 
     fn shapes(list: &[(&str, &[u64])]) -> Shapes {
         list.iter().map(|(name, shape)| ((*name).to_owned(), shape.to_vec())).collect()
@@ -136,8 +162,8 @@ mod tests {
     #[test]
     fn only_the_batch_is_padded_and_only_up_to_the_captured_graph() {
         let usual = shapes(&[("x", &[8, 3, 64]), ("m", &[8, 64])]);
-        let varied = profile(&[("x", &[(1, 8, 16), (3, 3, 3), (32, 64, 128)]), ("m", &[(1, 8, 16), (32, 64, 128)])]);
-        let fits = |x: &[u64], m: &[u64]| fit(&shapes(&[("x", x), ("m", m)]), &usual, Some(&varied), true);
+        let varied = [profile(&[("x", &[(1, 8, 16), (3, 3, 3), (32, 64, 128)]), ("m", &[(1, 8, 16), (32, 64, 128)])])];
+        let fits = |x: &[u64], m: &[u64]| fit(&shapes(&[("x", x), ("m", m)]), &usual, &varied, 0, true);
         assert_eq!(fits(&[8, 3, 64], &[8, 64]), Ok(Fit::Whole));
         assert_eq!(fits(&[5, 3, 64], &[5, 64]), Ok(Fit::Rows(5)));
         assert_eq!(fits(&[16, 3, 64], &[16, 64]), Ok(Fit::Other), "more rows than were captured");
@@ -149,15 +175,27 @@ mod tests {
         );
         assert!(fits(&[0, 3, 64], &[0, 64]).is_err());
         assert!(fits(&[8, 3], &[8, 64]).is_err());
-        let mixed = fit(&shapes(&[("x", &[5, 3, 64]), ("m", &[5, 64])]), &usual, Some(&varied), false);
+        let mixed = fit(&shapes(&[("x", &[5, 3, 64]), ("m", &[5, 64])]), &usual, &varied, 0, false);
         assert_eq!(mixed, Ok(Fit::Other), "rows meet in the model");
+    }
+
+    #[test]
+    fn fewer_rows_than_a_profile_begins_at_are_padded_where_no_row_knows_of_another() {
+        let usual = shapes(&[("x", &[8, 3])]);
+        let profiles = [profile(&[("x", &[(4, 8, 16), (3, 3, 3)])]), profile(&[("x", &[(32, 32, 32), (3, 3, 3)])])];
+        let fits = |rows: u64, apart: bool| fit(&shapes(&[("x", &[rows, 3])]), &usual, &profiles, 0, apart);
+        assert_eq!(fits(1, true), Ok(Fit::Rows(1)));
+        let error = |rows: u64, apart: bool| fits(rows, apart).expect_err("it is outside").to_string();
+        let built = "but the engine was built for 4 to 16 x 3 in profile 0, the current one; 32 x 3 in profile 1";
+        assert_eq!(error(1, false), format!("input x has shape [1, 3], {built}"));
+        assert_eq!(error(32, true), format!("input x has shape [32, 3], {built}"));
     }
 
     #[test]
     fn without_a_profile_there_is_one_shape() {
         let usual = shapes(&[("x", &[2, 3])]);
-        assert_eq!(fit(&usual, &usual, None, true), Ok(Fit::Whole));
-        let other = fit(&shapes(&[("x", &[1, 3])]), &usual, None, true).unwrap_err();
+        assert_eq!(fit(&usual, &usual, &[], 0, true), Ok(Fit::Whole));
+        let other = fit(&shapes(&[("x", &[1, 3])]), &usual, &[], 0, true).unwrap_err();
         assert_eq!(other.to_string(), "input x has shape [1, 3], but the engine was built for [2, 3]");
     }
 

@@ -38,6 +38,10 @@ impl Lowering<'_> {
         if view.rank() != 4 {
             return Err(format!("an operand of {} dimensions; 4 are supported", view.rank()));
         }
+        // What an earlier convolution has left in more channels than its result has is as good as zeros to the next.
+        if let Some(whole) = self.padded.get(&id).filter(|whole| whole.dims[1] == channels) {
+            return Ok(whole.clone());
+        }
         if view.is_channels_last() && view.kind == self.float && view.dims[1] == channels && aligned(&view) {
             return Ok(view);
         }
@@ -54,7 +58,7 @@ impl Lowering<'_> {
         Ok(image)
     }
 
-    pub(super) fn conv(&mut self, _index: usize, node: &Node, conv: &Conv) -> Outcome<()> {
+    pub(super) fn conv(&mut self, node: &Node, conv: &Conv) -> Outcome<()> {
         let weights = node.input(1).ok_or("it has no weights")?;
         let shape = self.dims(weights)?;
         if shape.len() != 4 {
@@ -125,10 +129,7 @@ impl Lowering<'_> {
             })?),
             None => None,
         };
-        let residual = node.input(3).map(|id| self.image(id, k)).transpose()?;
-        if residual.is_some() && k != k_padded {
-            return Err(format!("a residual of {k} channels"));
-        }
+        let residual = node.input(3).map(|id| self.image(id, k_padded)).transpose()?;
         let activation = conv.epilogue.activation;
         // Our own products end with any of them.
         let own = groups == 1 && self.float != Kind::F32 && aligned(&x);
@@ -273,7 +274,7 @@ impl Lowering<'_> {
     fn factor(&mut self, node: &Node, product: &MatMul) -> Outcome<View> {
         let id = node.input(1).ok_or("input 1 is missing")?;
         match self.graph.constant(id).map(|tensor| tensor.shape().to_vec()).as_deref() {
-            Some(&[rows, columns]) if !product.trans_b && self.kind(id)?.is_float() => {
+            Some(&[rows, columns]) if !product.trans_b && self.kind(id).is_float() => {
                 let turned = self.constant(id, self.float, "turned", &[columns as u64, rows as u64], |tensor| {
                     let values = tensor.to_f64s();
                     let mut turned = vec![0.0; values.len()];

@@ -11,18 +11,23 @@
 //! | `pointwise` | element-wise operators and gathers |
 //! | `heavy` | convolutions, matrix products, pooling, normalisation, softmax |
 //! | `attention` | attention, fused or in parts |
+//! | `raise` | operators over one dimension, and transposed convolutions, as what there are better kernels for |
+//! | `loops` | everything else, as plain loops over any rank and type |
 //! | `memory` | which buffers share the arena |
 //! | `traffic` | bytes that a step moves |
 
 mod attention;
 mod heavy;
+mod loops;
 mod memory;
 mod moves;
 mod placement;
 mod pointwise;
+mod raise;
 mod reduce;
 mod traffic;
 
+use self::loops::Rounded;
 use crate::{
     codegen::{Generated, expr::Expr},
     program::{ALIGNMENT, Buffer, Edge, KernelWork, Place, Program, Step, Work},
@@ -31,7 +36,7 @@ use crate::{
 use planforge_graph::ir::{DefUse, Graph, Node, Op, Tensor, ValueId};
 use planforge_types::HostTensor;
 use rayon::prelude::*;
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, ops::Range};
 
 /// A program and the bytes of its constants.
 #[derive(Clone, Debug)]
@@ -93,6 +98,7 @@ struct Lowering<'a> {
 
 /// Lowers `graph`, whose shapes are all known, with its floats stored as `float`.
 pub fn lower(graph: &Graph, float: Kind) -> Result<Lowered, LowerError> {
+    let graph = &*raise::raised(graph);
     let uses = graph.def_use();
     let mut lowering = Lowering {
         graph,
@@ -110,8 +116,8 @@ pub fn lower(graph: &Graph, float: Kind) -> Result<Lowered, LowerError> {
         refused.push(Refused { node: "inputs and outputs".into(), why });
         return Err(LowerError(refused));
     }
-    for (index, node) in graph.nodes.iter().enumerate() {
-        if let Err(why) = lowering.node(index, node) {
+    for node in &graph.nodes {
+        if let Err(why) = lowering.node(node) {
             let name = node.origins.first().cloned().unwrap_or_else(|| node.op.kind().to_owned());
             refused.push(Refused { node: format!("{} '{name}'", node.op.kind()), why });
             // Its results count as known, so that what follows is judged for itself.
@@ -152,12 +158,10 @@ impl Lowering<'_> {
     }
 
     /// How a value is stored inside the engine.
-    fn kind(&self, id: ValueId) -> Outcome<Kind> {
-        let element = self.graph.value(id).element;
-        match Kind::of(element) {
-            Some(kind) if kind.is_float() => Ok(self.float),
-            Some(kind) => Ok(kind),
-            None => Err(format!("elements of type {element}")),
+    fn kind(&self, id: ValueId) -> Kind {
+        match Kind::of(self.graph.value(id).element) {
+            kind if kind.is_float() => self.float,
+            kind => kind,
         }
     }
 
@@ -172,8 +176,7 @@ impl Lowering<'_> {
         for (number, &id) in self.graph.inputs.iter().enumerate() {
             let value = self.graph.value(id).clone();
             let dims = self.dims(id)?;
-            let kind =
-                Kind::of(value.element).ok_or_else(|| format!("input '{}' has type {}", value.name, value.element))?;
+            let kind = Kind::of(value.element);
             let bytes = dims.iter().product::<u64>() * kind.bytes();
             let buffer = self.buffer(&value.name, bytes, Place::Input(number as u32));
             self.program.inputs.push(Edge { name: value.name, element: value.element, shape: dims.clone(), buffer });
@@ -182,8 +185,7 @@ impl Lowering<'_> {
         for (number, output) in self.graph.outputs.iter().enumerate() {
             let value = self.graph.value(output.value).clone();
             let dims = self.dims(output.value)?;
-            let kind = Kind::of(value.element)
-                .ok_or_else(|| format!("output '{}' has type {}", output.name, value.element))?;
+            let kind = Kind::of(value.element);
             let bytes = dims.iter().product::<u64>() * kind.bytes();
             let buffer = self.buffer(&output.name, bytes, Place::Output(number as u32));
             self.program.outputs.push(Edge {
@@ -201,7 +203,7 @@ impl Lowering<'_> {
     fn outputs(&mut self) -> Outcome<()> {
         for (number, output) in self.graph.outputs.iter().enumerate() {
             let edge = self.program.outputs[number].clone();
-            let kind = Kind::of(edge.element).ok_or("an output's type")?;
+            let kind = Kind::of(edge.element);
             let wanted = View::rows(edge.buffer, kind, &edge.shape);
             let have = self.view(output.value)?;
             if !have.is_same(&wanted) {
@@ -211,7 +213,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn node(&mut self, index: usize, node: &Node) -> Outcome<()> {
+    fn node(&mut self, node: &Node) -> Outcome<()> {
         match &node.op {
             Op::Identity
             | Op::Unary(_)
@@ -250,9 +252,21 @@ impl Lowering<'_> {
                 Ok(())
             }
             Op::Concat { axis } => self.concat(node, *axis),
-            Op::Conv(conv) => self.conv(index, node, conv),
-            Op::MatMul(product) => self.product(node, product),
-            Op::Pool(pool) => self.pool(node, pool),
+            Op::Conv(conv) if self.is_common_image(node, 1)? => self.conv(node, conv),
+            Op::Conv(conv) => self.conv_loops(node, conv),
+            Op::ConvTranspose(conv) => self.conv_transpose(node, conv),
+            Op::MatMul(product) if self.is_common_product(node)? => self.product(node, product),
+            Op::MatMul(product) => self.product_loops(node, product),
+            Op::Pool(pool) if self.is_common_image(node, 0)? => self.pool(node, pool),
+            Op::Pool(pool) => self.pool_loops(node, pool),
+            Op::Lrn { alpha, beta, bias, size } => self.local_norm(node, [*alpha, *beta, *bias], *size),
+            Op::GatherNd { batch_dims } => self.gather_nd(node, *batch_dims),
+            Op::OneHot { axis } => self.one_hot(node, *axis),
+            Op::TopK { axis, largest } => self.top_k(node, *axis, *largest),
+            Op::Quantize(how) => self.quantize(node, how, Rounded::ToWhole),
+            Op::FakeQuantize(how) => self.quantize(node, how, Rounded::ToSteps),
+            Op::Dequantize(how) => self.dequantize(node, how),
+            Op::Named(named) => self.named(node, named),
             Op::Reduce { kind, axes, .. } => self.reduce(node, *kind, axes),
             Op::CumSum { axis, exclusive, reverse } => self.running_sum(node, *axis, *exclusive, *reverse),
             Op::ArgReduce(arg) => self.arg_reduce(node, arg),
@@ -262,7 +276,6 @@ impl Lowering<'_> {
             Op::Attention(attention) => self.attention(node, attention),
             Op::Softmax { axis, log } => self.softmax(node, *axis, *log),
             Op::Resize(resize) => self.resize(node, resize),
-            other => Err(format!("the operator {} has no device code yet", other.kind())),
         }
     }
 
@@ -274,9 +287,21 @@ impl Lowering<'_> {
     /// A value in memory: a lazy one is computed now, a constant is placed as it is.
     fn view(&mut self, id: ValueId) -> Outcome<View> {
         if let Some(tensor) = self.graph.constant(id) {
-            let kind = self.kind(id)?;
+            let kind = self.kind(id);
             let dims: Vec<u64> = tensor.shape().iter().map(|&size| size as u64).collect();
-            return self.constant(id, kind, "rows", &dims, |tensor| tensor.to_f64s());
+            if tensor.element() != kind.element() {
+                return self.constant(id, kind, "rows", &dims, |tensor| tensor.to_f64s());
+            }
+            // Whole numbers may be larger than what f64 counts to.
+            let key = (id, kind, "rows", dims);
+            if let Some(view) = self.constants.get(&key) {
+                return Ok(view.clone());
+            }
+            let name = self.graph.value(id).name.clone();
+            let (view, room) = self.weights_room(&name, kind, &key.3);
+            self.weights[room].copy_from_slice(tensor.bytes());
+            self.constants.insert(key, view.clone());
+            return Ok(view);
         }
         match self.bound.get(&id).cloned() {
             Some(Bound::View(view)) => Ok(view),
@@ -318,21 +343,25 @@ impl Lowering<'_> {
     }
 
     fn weights_view(&mut self, name: &str, kind: Kind, dims: &[u64], values: &[f64]) -> View {
+        let (view, room) = self.weights_room(name, kind, dims);
+        store(kind, values, &mut self.weights[room]);
+        view
+    }
+
+    /// Room among the weights for a tensor of these sizes.
+    fn weights_room(&mut self, name: &str, kind: Kind, dims: &[u64]) -> (View, Range<usize>) {
         let at = (self.weights.len() as u64).next_multiple_of(ALIGNMENT);
-        self.weights.resize(usize::try_from(at).expect("weights fit in memory"), 0);
-        let bytes = values.len() as u64 * kind.bytes();
-        self.weights.resize(usize::try_from(at + bytes).expect("weights fit in memory"), 0);
-        store(kind, values, &mut self.weights[at as usize..]);
+        let bytes = dims.iter().product::<u64>() * kind.bytes();
         // A constant without elements has a place too.
         let end = (at + bytes.max(1)).next_multiple_of(ALIGNMENT);
         self.weights.resize(usize::try_from(end).expect("weights fit in memory"), 0);
         let buffer = self.buffer(name, bytes, Place::Weights(at));
-        View::rows(buffer, kind, dims)
+        (View::rows(buffer, kind, dims), at as usize..(at + bytes) as usize)
     }
 
     /// Own memory for a value, laid out as values of its kind are.
     fn fresh(&mut self, id: ValueId) -> Outcome<View> {
-        let (dims, kind) = (self.dims(id)?, self.kind(id)?);
+        let (dims, kind) = (self.dims(id)?, self.kind(id));
         let name = self.graph.value(id).name.clone();
         let buffer = self.buffer(&name, dims.iter().product::<u64>() * kind.bytes(), Place::Arena(0));
         Ok(if self.placement.is_image(id) {

@@ -40,7 +40,15 @@ impl Lowering<'_> {
         }
         let fill = match node.input(1) {
             None => zero(Class::of(x.kind)),
-            Some(id) => self.only_element(id)?.ok_or("what is filled in is not constant")?,
+            Some(id) => match self.only_element(id)? {
+                Some(only) => only,
+                // It is computed, and the same everywhere.
+                None => {
+                    let view = self.view(id)?.reshaped(&[]).ok_or("more than one element to fill with")?;
+                    let view = view.broadcast(&dims).ok_or("what is filled in does not repeat")?;
+                    Expr::Load(Load { view, index: None })
+                }
+            },
         };
         let y = self.place(node.outputs[0])?;
         self.emit_pointwise(&fill, &y, &node.origins)?;
@@ -163,7 +171,8 @@ impl Lowering<'_> {
 
     /// One axis after the other, each element from one or two places of it.
     fn resampled(&mut self, node: &Node, resize: &Resize, mut x: View, dims: &[u64]) -> Outcome<()> {
-        if resize.mode == ResizeMode::Linear && !x.kind.is_float() {
+        let wide = if x.kind == Kind::F64 { Kind::F64 } else { Kind::F32 };
+        if resize.mode == ResizeMode::Linear && !x.kind.is_float() && x.kind != wide {
             return Err(format!("a linear resize of {}", x.kind.name()));
         }
         let resized = |axis: &usize| x.dims[*axis] != dims[*axis] || resize.scales[*axis] != 1.0;
@@ -178,7 +187,7 @@ impl Lowering<'_> {
             let mut expression = by_index(of.clone(), axis, low, x.dims[axis]);
             if resize.mode == ResizeMode::Linear {
                 let high = self.along(&of, axis, Kind::I64, taps.iter().map(|(_, high, _)| *high as f64).collect());
-                let weight = self.along(&of, axis, Kind::F32, taps.iter().map(|(.., weight)| *weight).collect());
+                let weight = self.along(&of, axis, wide, taps.iter().map(|(.., weight)| *weight).collect());
                 let weight = || Box::new(Expr::Load(Load { view: weight.clone(), index: None }));
                 let rest = Box::new(Expr::Binary(Binary::Sub, Box::new(Expr::Float(1.0)), weight()));
                 let high = Box::new(by_index(of, axis, high, x.dims[axis]));
@@ -238,7 +247,8 @@ fn with_size(view: &View, axis: usize, size: u64) -> View {
 fn zero(class: Class) -> Expr {
     match class {
         Class::Float => Expr::Float(0.0),
-        Class::Int => Expr::Int(0),
+        Class::Double => Expr::Double(0.0),
+        Class::Int | Class::Unsigned => Expr::Int(0),
         Class::Bool => Expr::Bool(false),
     }
 }

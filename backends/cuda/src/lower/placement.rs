@@ -95,7 +95,7 @@ impl Lowering<'_> {
 
     /// Where a library should write `id`: like [`Lowering::place`], but only what is stored as the engine's floats.
     pub(super) fn place_strictly(&mut self, id: ValueId, fits: impl Fn(&View) -> bool) -> Outcome<View> {
-        let kind = self.kind(id)?;
+        let kind = self.kind(id);
         match self.target(id)?.filter(|view| view.kind == kind && fits(view)) {
             Some(view) => Ok(view),
             None => self.fresh(id),

@@ -29,11 +29,16 @@ impl Lowering<'_> {
             Op::Binary(op) => Expr::Binary(*op, operand(self, 0)?, operand(self, 1)?),
             Op::Compare(op) => Expr::Compare(*op, operand(self, 0)?, operand(self, 1)?),
             Op::Where => Expr::Select(operand(self, 0)?, operand(self, 1)?, operand(self, 2)?),
-            Op::Cast { to } => {
-                let to = Kind::of(*to).ok_or_else(|| format!("elements of type {to}"))?;
-                Expr::Cast(Class::of(to), operand(self, 0)?)
-            }
+            Op::Cast { to } => Expr::Cast(Class::of(Kind::of(*to)), operand(self, 0)?),
             other => return Err(format!("{} is not element-wise", other.kind())),
+        };
+        // What is computed in 64 bits is cut to what the result keeps, also where it is never stored.
+        let cut =
+            matches!(self.kind(node.outputs[0]), Kind::I8 | Kind::U8 | Kind::I16 | Kind::U16 | Kind::I32 | Kind::U32);
+        let grows = matches!(node.op, Op::Unary(_) | Op::Binary(_) | Op::Cast { .. });
+        let expression = match cut && grows {
+            true => Expr::Narrow(self.kind(node.outputs[0]), Box::new(expression)),
+            false => expression,
         };
         self.finish(node.outputs[0], expression, origins)
     }
@@ -83,9 +88,12 @@ impl Lowering<'_> {
     /// The element of a constant that has just one.
     pub(super) fn only_element(&self, id: ValueId) -> Outcome<Option<Expr>> {
         let Some(tensor) = self.graph.constant(id).filter(|tensor| tensor.len() == 1) else { return Ok(None) };
-        Ok(Some(match Class::of(self.kind(id)?) {
+        Ok(Some(match Class::of(self.kind(id)) {
             Class::Float => Expr::Float(tensor.to_f64s()[0] as f32),
+            Class::Double => Expr::Double(tensor.to_f64s()[0]),
             Class::Int => Expr::Int(tensor.to_i64s().ok_or("a constant that is no whole number")?[0]),
+            // It may be larger than any number that the expression can hold.
+            Class::Unsigned => return Ok(None),
             Class::Bool => Expr::Bool(tensor.to_f64s()[0] != 0.0),
         }))
     }
@@ -94,8 +102,10 @@ impl Lowering<'_> {
     pub(super) fn index_view(&mut self, node: &Node, position: usize) -> Outcome<View> {
         let indices = self.input_view(node, position)?;
         match indices.kind {
-            Kind::I64 | Kind::I32 => Ok(indices),
-            kind => Err(format!("indices of type {}", kind.name())),
+            kind if kind.is_float() || kind == Kind::F64 || kind == Kind::Bool => {
+                Err(format!("indices of type {}", kind.name()))
+            }
+            _ => Ok(indices),
         }
     }
 
@@ -190,10 +200,13 @@ impl Lowering<'_> {
     }
 
     pub(super) fn slice(&mut self, node: &Node, starts: &[usize], steps: &[i64]) -> Outcome<()> {
+        if steps.iter().any(|&step| step < 0) {
+            return self.slice_backwards(node, starts, steps);
+        }
         let mut view = self.input_view(node, 0)?;
         view.dims = self.dims(node.outputs[0])?;
         for (axis, (&start, &step)) in starts.iter().zip(steps).enumerate() {
-            let step = u64::try_from(step).map_err(|_| "a slice that goes backwards")?;
+            let step = step.unsigned_abs();
             view.offset += start as u64 * view.strides[axis];
             view.strides[axis] *= step;
         }

@@ -8,7 +8,7 @@ use crate::{
         pool,
         reduce::{self, How},
     },
-    view::View,
+    view::{Kind, View},
 };
 use planforge_graph::ir::{ArgReduce, Binary, Node, ReduceKind};
 
@@ -19,7 +19,7 @@ impl Lowering<'_> {
     pub(super) fn reduce(&mut self, node: &Node, kind: ReduceKind, axes: &[usize]) -> Outcome<()> {
         let id = node.input(0).ok_or("it has no input")?;
         let dims = self.dims(id)?;
-        if kind != ReduceKind::Mean || axes != [2, 3] || dims.len() != 4 || !self.kind(id)?.is_float() {
+        if kind != ReduceKind::Mean || axes != [2, 3] || dims.len() != 4 || !self.kind(id).is_float() {
             return self.reduce_any(node, axes, How::Reduce(kind));
         }
         let x = self.image(id, dims[1])?;
@@ -52,6 +52,11 @@ impl Lowering<'_> {
     fn reduce_any(&mut self, node: &Node, axes: &[usize], how: How) -> Outcome<()> {
         let x = self.input_view(node, 0)?;
         let y = self.place(node.outputs[0])?;
+        if let How::Reduce(kind) = how
+            && self.reduce_in_parts(node, &x, &y, axes, kind)?
+        {
+            return self.bind(node.outputs[0], y);
+        }
         let generated = reduce::generate(&x, &y, axes, how).map_err(|error| error.to_string())?;
         let flops = x.elements();
         self.emit(generated, "reduce", vec![x, y.clone()], &node.origins, flops);
@@ -60,9 +65,17 @@ impl Lowering<'_> {
 
     pub(super) fn layer_norm(&mut self, node: &Node, axis: usize, epsilon: f32) -> Outcome<()> {
         let x = self.input_view(node, 0)?;
+        let length: u64 = x.dims[axis..].iter().product();
+        let whole = |id| self.dims(id).map(|dims| dims.iter().product::<u64>() == length);
+        let repeats = [1, 2].into_iter().filter_map(|position| node.input(position)).map(whole);
+        if length > MAX_ROW
+            || x.kind == Kind::F64
+            || !repeats.collect::<Outcome<Vec<_>>>()?.into_iter().all(|whole| whole)
+        {
+            return self.layer_norm_of_any(node, axis, epsilon);
+        }
         let x = self.dense_rows(x)?;
         // Everything from the axis on is one row.
-        let length = x.dims[axis..].iter().product::<u64>();
         let mut row_dims = x.dims[..axis].to_vec();
         row_dims.push(length);
         let x = x.reshaped(&row_dims).ok_or("its rows do not follow each other")?;
@@ -70,11 +83,7 @@ impl Lowering<'_> {
         for position in [1, 2] {
             if let Some(id) = node.input(position) {
                 let view = self.view(id)?;
-                let view = self.dense_rows(view)?;
-                if view.elements() != length {
-                    return Err("parameters that repeat".into());
-                }
-                operands.push(view);
+                operands.push(self.dense_rows(view)?);
             }
         }
         let row = Row::LayerNorm { epsilon, scale: node.input(1).is_some(), bias: node.input(2).is_some() };
@@ -88,14 +97,16 @@ impl Lowering<'_> {
         let (dims, channels) = (x.dims.clone(), x.dims[1]);
         let groups = groups.map_or(channels, |groups| groups as u64);
         let length = x.elements() / (dims[0] * groups).max(1);
-        if length > MAX_ROW {
-            return Err(format!("normalisation of {length} elements at once"));
-        }
         let from = x.reshaped(&[dims[0] * groups, length]).ok_or("its groups do not follow each other")?;
-        let to = View::rows(self.temporary("normal", self.float, &from.dims), self.float, &from.dims);
-        let row = Row::LayerNorm { epsilon, scale: false, bias: false };
-        let generated = norm::rows(&from, &to, &[], row);
-        self.emit(generated, "layer_norm", vec![from, to.clone()], &node.origins, to.elements() * 8);
+        let to = if length > MAX_ROW || from.kind == Kind::F64 {
+            self.normal_rows_stored(node, &from, epsilon)?
+        } else {
+            let to = View::rows(self.temporary("normal", self.float, &from.dims), self.float, &from.dims);
+            let row = Row::LayerNorm { epsilon, scale: false, bias: false };
+            let generated = norm::rows(&from, &to, &[], row);
+            self.emit(generated, "layer_norm", vec![from, to.clone()], &node.origins, to.elements() * 8);
+            to
+        };
         let normal = to.reshaped(&dims).ok_or("its groups do not follow each other")?;
         let mut of_channel = vec![1; dims.len()];
         of_channel[1] = channels;
@@ -115,6 +126,9 @@ impl Lowering<'_> {
 
     pub(super) fn softmax(&mut self, node: &Node, axis: usize, log: bool) -> Outcome<()> {
         let x = self.input_view(node, 0)?;
+        if x.kind == Kind::F64 || x.dims[axis] > MAX_ROW {
+            return self.softmax_of_any(node, axis, log);
+        }
         let row = if log { Row::LogSoftmax } else { Row::Softmax { guarded: false } };
         if axis + 1 == x.rank() {
             let x = self.dense_rows(x)?;

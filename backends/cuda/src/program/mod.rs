@@ -236,8 +236,7 @@ impl Program {
             }
         }
         for edge in self.inputs.iter().chain(&self.outputs) {
-            let kind = Kind::of(edge.element);
-            let bytes = kind.and_then(|kind| edge.shape.iter().try_fold(kind.bytes(), |a, b| a.checked_mul(*b)));
+            let bytes = edge.shape.iter().try_fold(Kind::of(edge.element).bytes(), |a, b| a.checked_mul(*b));
             let buffer = self.buffers.get(edge.buffer.0 as usize);
             // Rounded up to where the next could begin.
             let whole = |bytes: u64, held: u64| bytes <= held && held <= bytes.max(1).next_multiple_of(ALIGNMENT);

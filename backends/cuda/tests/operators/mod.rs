@@ -1,5 +1,7 @@
 //! Graphs of one operator or a few, with random inputs and what the reference operators make of them.
 
+pub mod loops;
+
 use planforge_cuda::view::Kind;
 use planforge_graph::{
     interpreter,
