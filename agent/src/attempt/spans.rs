@@ -6,9 +6,9 @@ use planforge_trace::{Kind, Part, Span, emit, is_recording, unix_ns};
 use planforge_types::TraceContext;
 use std::sync::{Mutex, PoisonError};
 
-/// Phases and windows of one attempt that are told; more is the work of a worker that went astray.
+/// Phases, and stretches of timed windows, of one attempt that are told; more is the work of a worker that went astray.
 const PHASES_MAX: usize = 256;
-const WINDOWS_MAX: usize = 1_024;
+const STRETCHES_MAX: usize = 1_024;
 
 /// Phases in which the agent works and no worker does, or one that waits.
 const OF_AGENT: [&str; 4] = ["fetch", "wait", "upload", "report"];
@@ -30,9 +30,9 @@ struct Recorder {
 #[derive(Debug, Default)]
 struct Open {
     phase: Option<Begun>,
-    window: Option<u64>,
+    windows: Option<u64>,
     phases: usize,
-    windows: usize,
+    stretches: usize,
 }
 
 #[derive(Debug)]
@@ -72,14 +72,14 @@ impl Spans {
         open.phase = Some(Begun { name: name.to_owned(), place, began_unix_ns: unix_ns() });
     }
 
-    /// A timed window begins, or ends.
-    pub fn window(&self, begins: bool) {
+    /// A stretch of timed windows begins, or ends; of a single one nothing is told while it is timed.
+    pub fn windows(&self, begins: bool) {
         let Some(recorder) = &self.0 else { return };
         let mut open = recorder.open();
         if begins {
-            open.window = Some(unix_ns());
+            open.windows = Some(unix_ns());
         } else {
-            recorder.end_window(&mut open);
+            recorder.end_windows(&mut open);
         }
     }
 
@@ -104,18 +104,18 @@ impl Recorder {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end_window(&self, open: &mut Open) {
-        let Some(began) = open.window.take() else { return };
-        if open.windows >= WINDOWS_MAX {
+    fn end_windows(&self, open: &mut Open) {
+        let Some(began) = open.windows.take() else { return };
+        if open.stretches >= STRETCHES_MAX {
             return;
         }
-        open.windows += 1;
+        open.stretches += 1;
         let above = open.phase.as_ref().map_or(self.place, |phase| phase.place);
-        self.emit(Part::Worker, "window", (above.below(&format!("window {}", open.windows)), above), began, None);
+        self.emit(Part::Worker, "windows", (above.below(&format!("windows {}", open.stretches)), above), began, None);
     }
 
     fn end_phase(&self, open: &mut Open, error: Option<String>) {
-        self.end_window(open);
+        self.end_windows(open);
         let Some(Begun { name, place, began_unix_ns }) = open.phase.take() else { return };
         let part = if OF_AGENT.contains(&name.as_str()) { Part::Agent } else { Part::Worker };
         self.emit(part, &name, (place, self.place), began_unix_ns, error);

@@ -263,11 +263,11 @@ impl<'a> Supervision<'a> {
                 self.attempt.phase(&bounded(phase, PHASE_MAX_BYTES), fraction, bounded(detail, DETAIL_MAX_BYTES)).await;
             }
             WorkEvent::WindowBegin => {
-                self.attempt.spans.window(true);
+                self.attempt.spans.windows(true);
                 self.attempt.note(Note::Window(true)).await;
             }
             WorkEvent::WindowEnd => {
-                self.attempt.spans.window(false);
+                self.attempt.spans.windows(false);
                 self.attempt.note(Note::Window(false)).await;
             }
             WorkEvent::Built { plan, plan_digest, plan_bytes, card } => {
