@@ -17,7 +17,7 @@ async fn every_attempt_has_a_place_of_its_own_in_the_trace_of_the_first_submissi
     let (store, blobs) = (Arc::new(MemStore::new()), MemBlobs::default());
     let caller: TraceContext = CALLER.parse().unwrap();
     let farm = open(store.clone(), &blobs).await;
-    let wanted = request(model(&blobs, "m"));
+    let wanted = v1::SubmitRequest { wait_for_device: true, ..request(model(&blobs, "m")) };
     farm.submit_traced(&Actor::local(), wanted.clone(), Some(caller)).await.unwrap();
     // Who joins comes with another trace.
     let other = CALLER.replace("4bf92f35", "00000001").parse().unwrap();
