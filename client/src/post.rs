@@ -18,7 +18,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum PostError {
     #[error("cannot set up TLS for {url}")]
-    Tls { url: String, source: TlsError },
+    Tls { url: String, source: Box<TlsError> },
     #[error("{url} cannot be reached: {reason}")]
     Unreachable { url: String, reason: String },
     #[error("{url} answered {status}")]
@@ -38,7 +38,7 @@ impl Post {
     /// # Errors
     /// [`PostError::Tls`].
     pub fn to(url: &str) -> Result<Self, PostError> {
-        let failed = |source| PostError::Tls { url: url.to_owned(), source };
+        let failed = |source| PostError::Tls { url: url.to_owned(), source: Box::new(source) };
         // Without TLS no authority is asked for, so none need be known.
         let config = if url.starts_with("https://") { tls::verified(None, None, tls::HTTP1) } else { tls::unused() };
         let client = reqwest::Client::builder()
