@@ -200,6 +200,7 @@ fn measure(plan: &Path, report: &Path, slower_percent: f64, budget_s: u64) -> Ou
         strict_measure_budget: false,
         allow_inaccurate: true,
         simulated: true,
+        trace: None,
     };
     let compilers: Vec<Box<dyn Compiler>> = vec![Box::new(Slowed { inner, share: slower_percent / 100.0 })];
     let mut last = None;

@@ -26,7 +26,7 @@
 //! | `wait` | following jobs to their end, with progress and Ctrl-C |
 //! | `plans` | where plans land on this machine |
 //! | `tables` | how jobs, devices, engines and reports look to people |
-//! | `signals`, `telemetry` | being asked to end; log lines |
+//! | `signals`, `telemetry`, `traces` | being asked to end; log lines; the trace of a command's requests |
 //!
 //! Without the feature `local` this is the small client: no coordinator, no agent, no compiler, and no library is opened at
 //! run time.
@@ -73,6 +73,7 @@ mod settings;
 mod signals;
 mod tables;
 mod telemetry;
+mod traces;
 mod wait;
 
 use std::{ffi::OsString, process::ExitCode};

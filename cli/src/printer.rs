@@ -5,6 +5,7 @@
 
 use crate::failure::Failure;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use planforge_trace::lines;
 use planforge_types::shown;
 use serde::Serialize;
 use std::{
@@ -76,6 +77,8 @@ pub struct Printer {
     bars: MultiProgress,
     /// The one JSON object is written.
     answered: Arc<AtomicBool>,
+    /// Words on stderr are lines of a log for machines.
+    as_log: Arc<AtomicBool>,
 }
 
 impl Printer {
@@ -85,7 +88,12 @@ impl Printer {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let target = if terminal && !quiet { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bars = MultiProgress::with_draw_target(target);
-        Self { json, quiet, colour: terminal && !no_colour, bars, answered: Arc::default() }
+        Self { json, quiet, colour: terminal && !no_colour, bars, answered: Arc::default(), as_log: Arc::default() }
+    }
+
+    /// From now on words on stderr are log lines of JSON, as a service's others are.
+    pub fn say_as_log(&self) {
+        self.as_log.store(true, Ordering::Relaxed);
     }
 
     /// Data for people, on stdout. Nothing with `--json`. Who stops reading misses the rest, and the command ends as it
@@ -238,6 +246,18 @@ impl Printer {
     }
 
     fn say(&self, label: Option<(Ink, &'static str)>, text: &str) {
+        if self.as_log.load(Ordering::Relaxed) {
+            let (level, hint) = match label {
+                Some((Ink::Bad, _)) => ("ERROR", ""),
+                Some((Ink::Warn, _)) => ("WARN", ""),
+                Some((Ink::Name, label)) => ("INFO", label),
+                None => ("INFO", ""),
+            };
+            let line = lines::line(level, "planforge", format!("{hint} {text}").trim_start());
+            // Nobody is left to tell when stderr is gone.
+            let _ = writeln!(io::stderr().lock(), "{line}");
+            return;
+        }
         let label = label.map(|(ink, label)| format!("{} ", self.paint(ink, label))).unwrap_or_default();
         self.bars.suspend(|| {
             // Nobody is left to tell when stderr is gone.

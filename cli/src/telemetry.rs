@@ -6,11 +6,15 @@ use crate::{
 };
 #[cfg(feature = "local")]
 use planforge_agent::log_fields;
+use planforge_trace::lines::Flat;
+#[cfg(not(feature = "local"))]
 use planforge_types::shown;
 use std::io;
 #[cfg(feature = "local")]
 use std::io::IsTerminal as _;
-use tracing_subscriber::{filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use tracing_subscriber::{
+    filter::Targets, fmt, fmt::format::JsonFields, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 /// Whether this process serves others: services say what they do, commands only what goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +47,10 @@ pub fn start(settings: &Settings, verbose: u8, service: Service) -> Result<(), F
         "text" => filtered.with(lines.with_writer(|| TextLines).with_ansi(false)).init(),
         #[cfg(feature = "local")]
         "text" => filtered.with(lines.fmt_fields(log_fields()).with_writer(io::stderr).with_ansi(colour)).init(),
-        "json" => filtered.with(lines.json().flatten_event(true).with_writer(|| JsonLines)).init(),
+        "json" => {
+            let lines = lines.fmt_fields(JsonFields::new()).event_format(Flat).with_writer(io::stderr);
+            filtered.with(lines).init();
+        }
         other => {
             return Err(Failure::usage(format!("'{other}' is not a log format")).hint("formats are text and json"));
         }
@@ -61,21 +68,6 @@ impl io::Write for TextLines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let line = String::from_utf8_lossy(bytes);
         writeln!(io::stderr().lock(), "{}", shown::line(line.trim_end_matches('\n')))?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Lines of JSON on stderr. What could steer a terminal is written as JSON's escapes, which are the same values.
-struct JsonLines;
-
-impl io::Write for JsonLines {
-    /// Gets a whole line at a time.
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        io::stderr().lock().write_all(shown::json(&String::from_utf8_lossy(bytes)).as_bytes())?;
         Ok(bytes.len())
     }
 

@@ -8,6 +8,7 @@
 //! | [`client`] | the gRPC clients with credentials, and connection errors that say what to do |
 //! | [`blobs`] | verified, resumable blob transfer over HTTP/1.1 |
 //! | [`web`] | files that are named by address and SHA-256 |
+//! | [`post`] | documents for servers that are no coordinators |
 //! | [`backoff`] | jittered waiting between retries |
 //!
 //! Invariant: nothing here knows what a job is.
@@ -20,6 +21,7 @@ pub mod client;
 pub mod connect;
 pub mod endpoint;
 mod failure;
+pub mod post;
 pub mod tls;
 mod token;
 pub mod web;

@@ -5506,6 +5506,9 @@ pub struct Assign {
     /// compile job for a device elsewhere: such a device, as its agent described it
     #[prost(string, tag = "5")]
     pub made_for_json: ::prost::alloc::string::String,
+    /// the lease's place in a trace, as W3C's Trace Context writes it; empty: none
+    #[prost(string, tag = "6")]
+    pub traceparent: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CancelLease {

@@ -29,6 +29,8 @@ pub struct Farm {
     link: Link,
     /// Further flags of the coordinator.
     flags: Vec<String>,
+    /// What its environment has beside.
+    variables: Vec<(String, String)>,
     pub coordinator: Process,
     /// `http://127.0.0.1:port` or `https://localhost:port`; the same after a restart.
     pub url: String,
@@ -48,17 +50,28 @@ impl Farm {
         Self::start_on(link, flags, |_| ())
     }
 
+    /// The same with variables in the coordinator's environment.
+    pub fn start_among(link: Link, flags: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::start_whole(link, flags, variables, |_| ())
+    }
+
     /// The same on a data folder that `fill` makes where it is told.
     pub fn start_on(link: Link, flags: &[&str], fill: impl FnOnce(&Path)) -> Self {
+        Self::start_whole(link, flags, &[], fill)
+    }
+
+    fn start_whole(link: Link, flags: &[&str], variables: &[(&str, &str)], fill: impl FnOnce(&Path)) -> Self {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let variables: Vec<(String, String)> = variables.collect();
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let folder = tempfile::Builder::new().prefix("planforge-test-").tempdir().expect("a temporary folder");
         if link == Link::Tls {
             write_certificates(folder.path());
         }
         fill(&folder.path().join("coordinator"));
-        let mut coordinator = start_coordinator(folder.path(), link, &flags, 0, 0);
+        let mut coordinator = start_coordinator(folder.path(), link, (&flags[..], &variables[..]), 0, 0);
         let url = url_of(&mut coordinator, link);
-        let mut farm = Self { folder, link, flags, coordinator, url, admin: String::new(), restarts: 0 };
+        let mut farm = Self { folder, link, flags, variables, coordinator, url, admin: String::new(), restarts: 0 };
         let file = farm.data().join("admin.token");
         let secret = eventually("the coordinator writes its admin token", || {
             fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
@@ -86,7 +99,8 @@ impl Farm {
     pub fn restart_coordinator(&mut self) {
         self.restarts += 1;
         let port: u16 = self.url.rsplit(':').next().and_then(|p| p.trim_end_matches('/').parse().ok()).expect("a port");
-        self.coordinator = start_coordinator(self.folder.path(), self.link, &self.flags, port, self.restarts);
+        let set = (&self.flags[..], &self.variables[..]);
+        self.coordinator = start_coordinator(self.folder.path(), self.link, set, port, self.restarts);
         url_of(&mut self.coordinator, self.link);
     }
 
@@ -225,12 +239,18 @@ pub fn id_of(job: &Value) -> String {
     job["id"].as_str().unwrap_or_else(|| panic!("no id in {job}")).to_owned()
 }
 
-fn start_coordinator(folder: &Path, link: Link, flags: &[String], port: u16, restart: u32) -> Process {
+fn start_coordinator(
+    folder: &Path,
+    link: Link,
+    (flags, variables): (&[String], &[(String, String)]),
+    port: u16,
+    restart: u32,
+) -> Process {
     let home = folder.join("coordinator-home");
     fs::create_dir_all(&home).expect("a home folder");
     let mut command = process::command(&home);
     command.args(["coordinator", "--listen", &format!("127.0.0.1:{port}"), "--data"]).arg(folder.join("coordinator"));
-    command.args(flags);
+    command.args(flags).envs(variables.iter().cloned());
     if link == Link::Tls {
         command.arg("--tls-cert").arg(folder.join("server.pem")).arg("--tls-key").arg(folder.join("server.key"));
     }

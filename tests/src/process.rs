@@ -39,7 +39,8 @@ pub fn planforge() -> &'static Path {
 /// A command of the real binary that inherits nothing of the caller's settings.
 pub fn command(home: &Path) -> Command {
     let mut command = Command::new(planforge());
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PLANFORGE_") || name.starts_with("XDG_")) {
+    let settings = ["PLANFORGE_", "XDG_", "OTEL_", "TRACEPARENT"];
+    for (name, _) in std::env::vars().filter(|(name, _)| settings.iter().any(|start| name.starts_with(start))) {
         command.env_remove(name);
     }
     command.env("HOME", home).env("NO_COLOR", "1").current_dir(home).stdin(Stdio::null());

@@ -48,14 +48,14 @@ impl OldFarm {
         command
     }
 
-    /// Runs a statement on what the farm knows of one agent.
-    fn changes_agents(&self, statement: &'static str) {
+    /// Runs a statement that changes so many rows of the farm's database.
+    fn changes(&self, rows: u64, statement: &'static str) {
         let database = format!("sqlite://{}", self.file("farm/farm.db").display());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let pool = sqlx::SqlitePool::connect(&database).await.expect("the database opens");
-            let changed = sqlx::query(statement).execute(&pool).await.expect("the agent's record changes");
-            assert_eq!(changed.rows_affected(), 1);
+            let changed = sqlx::query(statement).execute(&pool).await.expect("the statement runs");
+            assert_eq!(changed.rows_affected(), rows);
             pool.close().await;
         });
     }
@@ -232,7 +232,7 @@ fn a_build_ends_whose_toolchain_nobody_offers_any_more() {
     let (model, today) = (models::digits(), format!("native {}", planforge_cpu::COMPILER_REVISION));
     for (known, said_of_it) in [(ANOTHER_COMPILER, today.as_str()), (ANOTHER_MACHINE, "planforge agents forget")] {
         let farm = OldFarm::unpack();
-        farm.changes_agents(known);
+        farm.changes(1, known);
         let mut build = farm.command(&["build", "--quiet", "--toolchain", "native=1", "--threads", "1"]);
         build.args(["--sku", "cpu-x86-64-v2", "--optimization-level", "2"]).arg(&model);
         let output = process::run(build);
@@ -253,7 +253,7 @@ fn a_build_ends_whose_toolchain_nobody_offers_any_more() {
 #[test]
 fn a_machine_that_offers_another_compiler_than_before_builds_with_it() {
     let farm = OldFarm::unpack();
-    farm.changes_agents(ANOTHER_COMPILER);
+    farm.changes(1, ANOTHER_COMPILER);
     let model = models::digits();
     let model = model.to_str().expect("UTF-8");
     let built = farm.json(&["build", model, "--sku", "cpu-x86-64-v2", "--threads", "1", "--optimization-level", "2"]);
@@ -264,4 +264,32 @@ fn a_machine_that_offers_another_compiler_than_before_builds_with_it() {
     let jobs = farm.json(&["jobs"]);
     let live = |job: &&Value| !planforge_tests::farm::is_ended(job);
     assert!(jobs["jobs"].as_array().expect("a list").iter().find(live).is_none(), "{jobs}");
+}
+
+/// Projects beyond those that one reply holds.
+const TEAMS: u64 = 1_203;
+
+#[test]
+fn every_project_is_listed_however_many_there_are() {
+    let farm = OldFarm::unpack();
+    farm.json(&["projects", "set", "red", "--share", "2"]);
+    farm.changes(
+        TEAMS,
+        "WITH RECURSIVE teams(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM teams WHERE n < 1203)
+        INSERT INTO projects SELECT printf('team-%04d', n), json_set(doc, '$.name', printf('team-%04d', n))
+        FROM teams, projects WHERE name = 'red'",
+    );
+    let listed = farm.json(&["projects", "list"]);
+    let names: Vec<&str> =
+        listed["projects"].as_array().unwrap().iter().map(|project| project["name"].as_str().unwrap()).collect();
+    let mut sorted = names.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    assert_eq!(names, sorted, "each once, by name");
+    let teams: Vec<String> = (1..=TEAMS).map(|n| format!("team-{n:04}")).collect();
+    assert!(teams.iter().all(|team| sorted.binary_search(&team.as_str()).is_ok()), "{} are listed", names.len());
+    // People see all of them, too.
+    let table = process::run(farm.command(&["projects", "list"]));
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(teams.iter().all(|team| table.contains(team)), "{table}");
 }

@@ -119,6 +119,7 @@ impl Job {
             limit_ms: 0,
             allow_inaccurate: false,
             simulated: true,
+            trace: None,
         };
         let wall = Duration::from_secs(120);
         Self {

@@ -13,6 +13,7 @@
 //! | `order` | what a job asks for, read and checked |
 //! | [`process`] | the worker process, its limits and its death |
 //! | [`log`] | the attempt's bounded log |
+//! | [`spans`] | what is told of it to whoever takes traces |
 //! | [`models`] | model files by digest, kept between attempts |
 
 mod blocking;
@@ -25,6 +26,7 @@ pub mod models;
 mod order;
 pub mod process;
 mod run;
+pub mod spans;
 mod supervise;
 mod take_device;
 mod uploads;
@@ -42,8 +44,11 @@ use log::AttemptLog;
 use models::{ModelCache, ModelError};
 use planforge_client::{BlobError, Blobs};
 use planforge_proto::v1;
-use planforge_types::{Digest, FailureClass, Lack, Reason, fingerprint::DiscoveredDevice, order::Artifact};
+use planforge_types::{
+    Digest, FailureClass, Lack, Reason, TraceContext, fingerprint::DiscoveredDevice, order::Artifact,
+};
 use process::Spawner;
+use spans::Spans;
 use std::{ffi::OsString, io, path::PathBuf, sync::Arc};
 use tokio::sync::{Mutex, mpsc, watch};
 
@@ -92,6 +97,9 @@ pub struct Attempt {
     pub turn: Arc<Mutex<()>>,
     pub stop: watch::Receiver<Option<Stop>>,
     pub notes: mpsc::Sender<(AttemptKey, Note)>,
+    /// The lease's place in a trace.
+    pub trace: Option<TraceContext>,
+    pub spans: Spans,
 }
 
 /// How the work ended, other than well.

@@ -193,6 +193,7 @@ impl JobOrder {
             strict_measure_budget,
             allow_inaccurate: job.allow_inaccurate,
             simulated: device.simulated,
+            trace: None,
         }
     }
 }

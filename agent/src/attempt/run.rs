@@ -21,7 +21,7 @@ use planforge_proto::v1;
 use planforge_types::{
     Digest, FailureClass,
     fingerprint::DeviceKind,
-    order::{BaselineAsk, BaselineOrder, WorkKind},
+    order::{BaselineAsk, BaselineOrder, WorkKind, WorkOrder},
 };
 use std::{future::Future, panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
@@ -36,7 +36,7 @@ impl Attempt {
     pub async fn run(mut self) {
         let caught = AssertUnwindSafe(self.run_inner()).catch_unwind().await;
         let ended = caught.unwrap_or_else(|_| {
-            tracing::error!(attempt = %self.key, "a bug ended an attempt");
+            tracing::error!("a bug ended an attempt");
             let failed =
                 Failed::infrastructure(format!("agent {} has a bug; its log tells where", self.shared.agent_name));
             Some(v1::Finished {
@@ -46,11 +46,15 @@ impl Attempt {
                 ..v1::Finished::default()
             })
         });
+        self.spans.end(match &ended {
+            Some(finished) => finished.failure.as_ref().map(|failure| failure.message.clone()),
+            None => Some("the lease was lost".into()),
+        });
         if let Some(finished) = ended.clone() {
             let (outbox, key) = (self.shared.outbox.clone(), self.key.clone());
             let kept = blocking(move || outbox.end(&key, &finished)).await;
             if let Err(error) = kept {
-                tracing::error!(attempt = %self.key, %error, "cannot keep the end of an attempt; it is only in memory");
+                tracing::error!(%error, "cannot keep the end of an attempt; it is only in memory");
             }
         }
         let (key, notes) = (self.key.clone(), self.notes.clone());
@@ -87,6 +91,10 @@ impl Attempt {
             finished.card_digest = built.card_digest;
             finished.builds = built.builds;
         }
+        if let Err(Ended::Failed(failed)) = &result {
+            self.spans.failed(&failed.message);
+        }
+        self.spans.phase("report");
         if let Ok(measured) = &result {
             match self.upload_results(measured).await {
                 Ok(stored) => {
@@ -117,7 +125,7 @@ impl Attempt {
         match result {
             Ok(_) => finished.outcome = "succeeded".into(),
             Err(Ended::Stopped(Stop::LeaseLost { reason })) => {
-                tracing::warn!(attempt = %self.key, reason, "lease lost, attempt dropped");
+                tracing::warn!(reason, "lease lost, attempt dropped");
                 remove_scratch(scratch).await;
                 return None;
             }
@@ -147,6 +155,7 @@ impl Attempt {
     }
 
     pub(super) async fn phase(&self, phase: &str, fraction: f32, detail: impl Into<String>) {
+        self.spans.phase(phase);
         self.note(Note::Progress { phase: phase.into(), fraction, detail: detail.into() }).await;
     }
 
@@ -181,6 +190,7 @@ impl Attempt {
             strict_measure_budget: limits.strict_measure_budget,
         };
         let order = order.into_work(&self.key, &self.shared.agent_name, &self.job, &self.device, bounds, paths);
+        let order = WorkOrder { trace: self.trace, ..order };
 
         let _turn = self.unless_stopped(self.turn.lock()).await.map_err(Ended::Stopped)?;
         let marker = format!("{}.{}", self.key, new_id());
@@ -239,6 +249,7 @@ impl Attempt {
         scratch: &Scratch,
         log: &AttemptLog,
     ) -> Result<(OrderPaths, Option<TakenCache>), Failed> {
+        self.spans.phase("fetch");
         let files = self.job.model.as_ref().map(|model| model.files.as_slice()).unwrap_or_default();
         let notes = self.notes.clone();
         let key = self.key.clone();
@@ -334,7 +345,7 @@ impl Attempt {
                 Ok(value) => return Ok(value),
                 Err(error) if error.is_retryable() && Instant::now() < give_up => {
                     if !std::mem::replace(&mut told, true) {
-                        tracing::warn!(attempt = %self.key, %error, "the blob store is away or full, trying again");
+                        tracing::warn!(%error, "the blob store is away or full, trying again");
                     }
                     sleep(backoff.next_delay()).await;
                 }

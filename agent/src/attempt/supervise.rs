@@ -262,8 +262,14 @@ impl<'a> Supervision<'a> {
                 let fraction = if fraction.is_finite() { fraction.clamp(0.0, 1.0) } else { 0.0 };
                 self.attempt.phase(&bounded(phase, PHASE_MAX_BYTES), fraction, bounded(detail, DETAIL_MAX_BYTES)).await;
             }
-            WorkEvent::WindowBegin => self.attempt.note(Note::Window(true)).await,
-            WorkEvent::WindowEnd => self.attempt.note(Note::Window(false)).await,
+            WorkEvent::WindowBegin => {
+                self.attempt.spans.windows(true);
+                self.attempt.note(Note::Window(true)).await;
+            }
+            WorkEvent::WindowEnd => {
+                self.attempt.spans.windows(false);
+                self.attempt.note(Note::Window(false)).await;
+            }
             WorkEvent::Built { plan, plan_digest, plan_bytes, card } => {
                 let (plan, card) = (own_file(order, &plan)?, own_file(order, &card)?);
                 return Ok(WorkerMessage::Built { plan, plan_digest, plan_bytes, card });
@@ -327,7 +333,7 @@ impl<'a> Supervision<'a> {
             if timeout(KILL_LIMIT, &mut self.worker.ended).await.is_err() {
                 self.facts.suspects_device = true;
                 self.log.note("the worker cannot be killed: its driver holds it, and the device stays locked");
-                tracing::error!(attempt = %self.attempt.key, pid = id.pid, "a worker cannot be killed; its device stays locked");
+                tracing::error!(pid = id.pid, "a worker cannot be killed; its device stays locked");
             }
         }
         self.worker.has_ended = true;

@@ -89,7 +89,7 @@ impl Attempt {
                 return Err(Failed::infrastructure(detail).with_hint(hint));
             }
             if Instant::now() >= tell_from && told.as_ref() != Some(&held) {
-                tracing::warn!(attempt = %self.key, device = self.device.id, %held, "waiting for a device that somebody else of this host uses");
+                tracing::warn!(device = self.device.id, %held, "waiting for a device that somebody else of this host uses");
                 log.note(&format!("waiting: {detail}"));
                 told = Some(held);
             }

@@ -109,7 +109,7 @@ impl Attempt {
         let bytes = match read.await {
             Ok(bytes) => Bytes::from(bytes),
             Err(error) => {
-                tracing::warn!(attempt = %self.key, %error, "cannot read an attempt's log");
+                tracing::warn!(%error, "cannot read an attempt's log");
                 return None;
             }
         };
@@ -117,7 +117,7 @@ impl Attempt {
         match self.patiently_for(patience, || self.shared.blobs.put_bytes(bytes.clone())).await {
             Ok(digest) => Some(digest),
             Err(error) => {
-                tracing::warn!(attempt = %self.key, %error, "cannot store an attempt's log");
+                tracing::warn!(%error, "cannot store an attempt's log");
                 None
             }
         }

@@ -3,11 +3,13 @@
 use super::{Agent, link::OUTGOING};
 use crate::{
     AttemptKey,
-    attempt::{Attempt, Failed, Note, Stop, log::AttemptLog},
+    attempt::{Attempt, Failed, Note, Stop, log::AttemptLog, spans::Spans},
 };
 use planforge_proto::v1::{self, agent_message::Kind as Say};
+use planforge_types::TraceContext;
 use std::sync::Arc;
 use tokio::sync::watch;
+use tracing::Instrument as _;
 
 /// Largest piece of a log in one message.
 const LOG_PIECE_BYTES: usize = 64 << 10;
@@ -24,6 +26,8 @@ pub struct Running {
     pub log: Option<Arc<AttemptLog>>,
     /// Log bytes already sent on this stream or an earlier one.
     pub log_sent: u64,
+    /// Around its log lines.
+    pub span: tracing::Span,
 }
 
 impl Agent {
@@ -71,12 +75,22 @@ impl Agent {
         let suspected = self.suspects.contains(&device.id);
         let (stop, stopped) = watch::channel(None);
         let turn = self.turns.entry(device.id.clone()).or_default().clone();
-        tracing::info!(job = key.job, attempt = key.attempt, device = device.id, sku = job.sku, "attempt starts");
+        let trace: Option<TraceContext> = assign.traceparent.parse().ok();
+        // Of the level of the gravest lines, so that it is around all that are let through.
+        let span = tracing::error_span!(
+            "attempt",
+            job = %key.job,
+            attempt = key.attempt,
+            trace = trace.map(|trace| tracing::field::display(trace.id())),
+        );
+        span.in_scope(|| tracing::info!(device = device.id, sku = job.sku, "attempt starts"));
         let attempt = Attempt {
             shared: self.shared.clone(),
             key: key.clone(),
             lease: lease.clone(),
             job,
+            trace,
+            spans: Spans::begin(trace, &key, &self.config.name, &device.id),
             cache: assign.cache,
             without_cache: assign.without_cache,
             made_for: assign.made_for_json,
@@ -86,7 +100,7 @@ impl Agent {
             stop: stopped,
             notes: self.notes.clone(),
         };
-        self.attempts.spawn(attempt.run());
+        self.attempts.spawn(attempt.run().instrument(span.clone()));
         let running = Running {
             lease,
             stop,
@@ -96,6 +110,7 @@ impl Agent {
             built: None,
             log: None,
             log_sent: 0,
+            span,
         };
         self.running.insert(key, running);
     }
@@ -104,6 +119,7 @@ impl Agent {
         while self.attempts.try_join_next().is_some() {}
         let Some(running) = self.running.get_mut(key) else { return };
         let lease = Some(running.lease.clone());
+        let _within = running.span.clone().entered();
         match note {
             Note::Log(log) => running.log = Some(log),
             Note::Started => {
@@ -135,12 +151,7 @@ impl Agent {
                 self.make_room();
                 match finished {
                     Some(finished) => {
-                        tracing::info!(
-                            job = key.job,
-                            attempt = key.attempt,
-                            outcome = finished.outcome,
-                            "attempt ended"
-                        );
+                        tracing::info!(outcome = finished.outcome, "attempt ended");
                         self.ended.insert(key.clone(), (*finished).clone());
                         self.say(Say::Finished(*finished));
                     }
@@ -153,7 +164,7 @@ impl Agent {
     /// Ends an attempt that never ran.
     pub(super) fn end(&mut self, key: &AttemptKey, finished: v1::Finished) {
         if let Err(error) = self.outbox.end(key, &finished) {
-            tracing::error!(%error, "cannot keep the end of an attempt; it is only in memory");
+            tracing::error!(job = key.job, attempt = key.attempt, %error, "cannot keep the end of an attempt; it is only in memory");
         }
         self.ended.insert(key.clone(), finished.clone());
         self.say(Say::Finished(finished));
@@ -218,7 +229,7 @@ impl Agent {
             let data = match log.read(offset_bytes, LOG_PIECE_BYTES) {
                 Ok(data) => data,
                 Err(error) => {
-                    tracing::warn!(attempt = %key, %error, "cannot read an attempt's log");
+                    running.span.in_scope(|| tracing::warn!(%error, "cannot read an attempt's log"));
                     running.log = None;
                     return;
                 }

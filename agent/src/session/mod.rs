@@ -50,6 +50,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument as _;
 
 /// Notes of attempts that may wait; more only make workers wait with their output.
 const NOTES_WAITING: usize = 256;
@@ -104,6 +105,12 @@ struct Agent {
 /// Requires a tokio runtime with time and I/O. Lost connections are retried for ever; what ends the agent is a bad
 /// set-up, a denied token, or a coordinator that keeps refusing it.
 pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
+    // Of the level of the gravest lines, so that it is around all that are let through.
+    let span = tracing::error_span!("agent", agent = %config.name);
+    serve(config, shutdown).instrument(span).await
+}
+
+async fn serve(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
     let (notes, mut notes_in) = mpsc::channel(NOTES_WAITING);
     let (link_events, mut link_events_in) = mpsc::channel(NOTES_WAITING);
     let mut agent = Agent::start(config, notes, link_events).await?;
@@ -212,7 +219,7 @@ impl Agent {
             limits: limits.clone(),
         });
         let names: Vec<_> = devices.keys().cloned().collect();
-        tracing::info!(agent = state.agent_id(), name = config.name, devices = names.join(" "), coordinator = %config.endpoint, "agent starts");
+        tracing::info!(id = state.agent_id(), devices = names.join(" "), coordinator = %config.endpoint, "agent starts");
         Ok(Self {
             client,
             outbox: state.outbox(),

@@ -13,6 +13,7 @@ use crate::log_fields::log_fields;
 use out_of_process::{CompileOrder, OutOfProcess};
 use planforge_backend::{Cancel, Compiler};
 use planforge_device::telemetry::OpenTelemetry;
+use planforge_trace::lines;
 use planforge_types::{
     FailureClass,
     order::{WorkCommand, WorkEvent, WorkOrder},
@@ -27,7 +28,9 @@ use std::{
     time::Duration,
 };
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::{filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use tracing_subscriber::{
+    filter::Targets, fmt, fmt::format::JsonFields, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 /// Largest order; a fingerprint and a spec with hundreds of profiles stay far below.
 const ORDER_MAX_BYTES: u64 = 16 << 20;
@@ -65,9 +68,13 @@ impl Task {
 pub fn worker_main(compilers: Vec<Box<dyn Compiler>>, open_telemetry: &OpenTelemetry<'_>) -> ExitCode {
     let wanted = std::env::var("PLANFORGE_LOG").ok().and_then(|wanted| wanted.parse().ok());
     let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
-    let lines = fmt::layer().fmt_fields(log_fields()).with_writer(io::stderr).with_ansi(false);
+    let layer = fmt::layer().with_writer(io::stderr);
+    let filtered = tracing_subscriber::registry().with(filter);
     // An embedding program may have set up its own.
-    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    let _ = match std::env::var("PLANFORGE_LOG_FORMAT").is_ok_and(|format| format == "json") {
+        true => filtered.with(layer.fmt_fields(JsonFields::new()).event_format(lines::Flat)).try_init(),
+        false => filtered.with(layer.fmt_fields(log_fields()).with_ansi(false)).try_init(),
+    };
     let mut out = match take_stdout() {
         Ok(out) => out,
         Err(error) => {
@@ -99,6 +106,8 @@ fn work(
 ) -> ExitCode {
     let compilers: Vec<Box<dyn Compiler>> =
         compilers.into_iter().map(|compiler| Box::new(OutOfProcess::of(compiler)) as Box<dyn Compiler>).collect();
+    lines::all_about(about(order));
+    tracing::info!(target: "attempt", sku = %order.sku, toolchain = %order.toolchain, "work begins");
     let mut emit = move |event: WorkEvent| tell(&mut out, &event);
     let commands = listen(cancel.clone());
     let mut wait_continue = || match commands.recv() {
@@ -109,6 +118,16 @@ fn work(
         RunEnd::Succeeded => ExitCode::SUCCESS,
         RunEnd::Failed => ExitCode::FAILURE,
     }
+}
+
+/// What log lines of JSON say of whom they are about.
+fn about(order: &WorkOrder) -> serde_json::Map<String, serde_json::Value> {
+    let mut fields = serde_json::Map::new();
+    fields.insert("job".into(), order.job.clone().into());
+    fields.insert("attempt".into(), order.attempt.into());
+    fields.insert("agent".into(), order.agent.clone().into());
+    fields.extend(order.trace.map(|trace| ("trace".to_owned(), trace.id().into())));
+    fields
 }
 
 /// Writes one line.

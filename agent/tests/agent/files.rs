@@ -285,3 +285,20 @@ async fn calibration_and_plugins_are_laid_out_in_the_order_of_the_spec() {
     assert_eq!(failure.class(), FailureClass::Resource);
     assert!(failure.message.contains("loads no plugins"), "{failure:?}");
 }
+
+#[tokio::test]
+async fn the_worker_is_told_to_which_trace_its_lease_belongs() {
+    let bench = Bench::new(LEARNS).await;
+    let _agent = bench.start_and_assign("j1").await;
+    bench.farm.finished("j1").await;
+    assert_eq!(order(&bench).trace, None);
+    for (job, traceparent) in [
+        ("j2", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+        // What makes no sense is no reason not to work.
+        ("j3", "00-nonsense"),
+    ] {
+        bench.farm.assign_with(job, |assign| assign.traceparent = traceparent.into()).await;
+        assert_eq!(bench.farm.finished(job).await.outcome, "succeeded");
+        assert_eq!(order(&bench).trace, traceparent.parse().ok(), "{job}");
+    }
+}

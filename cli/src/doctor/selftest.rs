@@ -148,5 +148,6 @@ fn order(
         strict_measure_budget: true,
         allow_inaccurate: true,
         simulated: device.simulated,
+        trace: None,
     })
 }

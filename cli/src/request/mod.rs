@@ -4,7 +4,7 @@ pub mod axis;
 pub mod extras;
 pub mod models;
 
-use crate::{context::Context, failure::Failure, farm::Farm, lists, settings::Key, wait::Away};
+use crate::{context::Context, failure::Failure, farm::Farm, lists, settings::Key, traces, wait::Away};
 use axis::Axis;
 use extras::{Attached, ExtraArgs};
 use planforge_device::CpuLevel;
@@ -382,8 +382,8 @@ pub async fn submit(
 ) -> Result<v1::SubmitReply, Failure> {
     let (mut uploaded, mut away) = (BTreeSet::new(), Away::default());
     loop {
-        let mut reply = match farm.rpc().submit(request.clone()).await.map_err(|e| farm.error(e)) {
-            Ok(reply) => reply.into_inner(),
+        let mut reply = match traces::submit(&mut farm.rpc(), request.clone()).await.map_err(|e| farm.error(e)) {
+            Ok(reply) => reply,
             // It may have been taken before the coordinator went: by its idempotency key it is the same request.
             Err(failure) if failure.is_unavailable() && !request.idempotency_key.is_empty() && farm.comes_back() => {
                 away.wait(context.printer, failure, "submitting the same again when it is back").await?;

@@ -23,7 +23,7 @@ use super::{
     logs::Logs,
     reload::{broken_rules, refuse, refuse_message},
     seal::Sealer,
-    watch,
+    traces, watch,
 };
 use crate::{
     core::{Change, CoreConfig, Event, Input, Job, JobId, Lookup, Now, Reply, SessionId, State, ToAgent},
@@ -410,6 +410,7 @@ impl Leader {
             }
             if let Some(durable) = &event.event {
                 self.shared.days.note(durable, &event.job);
+                traces::tell(durable, &event.job);
             }
             let _ = self.shared.events.send(Arc::new(event));
         }

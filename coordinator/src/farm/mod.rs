@@ -36,6 +36,7 @@ mod session;
 mod shares;
 mod stats;
 mod tokens;
+mod traces;
 mod watch;
 
 #[cfg(test)]
@@ -65,7 +66,7 @@ use logs::Logs;
 use planforge_metrics::StoreOp;
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_retention::Policy;
-use planforge_types::Digest;
+use planforge_types::{Digest, TraceContext};
 use projects::StoredBytes;
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
 use seal::Sealer;
@@ -317,8 +318,21 @@ impl Farm {
     /// # Errors
     /// A wrong request, one that nothing known could run, or a store that takes no writes.
     pub async fn submit(&self, actor: &Actor, request: v1::SubmitRequest) -> Result<v1::SubmitReply, ApiError> {
+        self.submit_traced(actor, request, None).await
+    }
+
+    /// The same for a caller who said to which trace it belongs.
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    pub async fn submit_traced(
+        &self,
+        actor: &Actor,
+        request: v1::SubmitRequest,
+        caller: Option<TraceContext>,
+    ) -> Result<v1::SubmitReply, ApiError> {
         let project = request.project.clone();
-        let submitted = self.accept(actor, request).await;
+        let submitted = self.accept(actor, request, caller).await;
         if let Err(error) = &submitted {
             self.audit_refusal(actor, AuditKind::Use, "submit", &project, error);
         }

@@ -6,6 +6,7 @@ use super::{
     convert,
     convert::invalid,
     pages::{self, Cursor, Page},
+    traces,
 };
 use crate::{
     auth::{Actor, Role},
@@ -17,7 +18,7 @@ use crate::{
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_report::figures::Figures;
-use planforge_types::{BuildSpec, Digest, EngineKey, ToolchainConstraint};
+use planforge_types::{BuildSpec, Digest, EngineKey, ToolchainConstraint, TraceContext};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -105,8 +106,15 @@ const BASELINE_TOOLCHAIN: &str = "onnxruntime";
 const KINDS: &str = "build, benchmark, baseline and compile";
 
 impl Farm {
-    pub(super) async fn accept(&self, actor: &Actor, request: v1::SubmitRequest) -> Result<v1::SubmitReply, ApiError> {
+    /// `caller`: the place of a trace that the request came with.
+    pub(super) async fn accept(
+        &self,
+        actor: &Actor,
+        request: v1::SubmitRequest,
+        caller: Option<TraceContext>,
+    ) -> Result<v1::SubmitReply, ApiError> {
         may_submit(actor)?;
+        let began = planforge_trace::unix_ns();
         let fingerprint = {
             let mut same = request.clone();
             same.idempotency_key.clear();
@@ -124,7 +132,8 @@ impl Farm {
             return self.submit_reply(submitted, &project).await;
         }
         let submit = self.prepared(actor, &request, (project.clone(), idempotency_key, fingerprint)).await?;
-        let submit = Submit { audit: Some(Box::new(self.audit_of_submission(actor))), ..submit };
+        let trace = traces::place_of_request(&submit.request, caller);
+        let submit = Submit { audit: Some(Box::new(self.audit_of_submission(actor))), trace: Some(trace), ..submit };
         let refresh = request.refresh_disturbed;
         let mut submit = self.looked_up(submit).await?;
         for _ in 0..LOOKS_MAX {
@@ -133,7 +142,11 @@ impl Farm {
                 Submitted::Look { plans, submit } => self.looked(plans, *submit, refresh).await?,
                 // Somebody else changed what was found before it was taken.
                 Submitted::Ask { keys, as_of, submit } => self.look_up(*submit, keys, as_of).await?,
-                done => return self.submit_reply(done, &project).await,
+                done => {
+                    let reply = self.submit_reply(done, &project).await?;
+                    traces::accepted(trace, caller, began, &reply);
+                    return Ok(reply);
+                }
             };
         }
         Err(asked_too_often())
@@ -235,6 +248,7 @@ impl Farm {
             lookup: Lookup::default(),
             ids: (0..jobs.min(core::JOBS_PER_REQUEST_MAX)).map(|_| JobId::from(self.fresh_id())).collect(),
             audit: None,
+            trace: None,
         })
     }
 

@@ -4,7 +4,7 @@ use super::{
     Farm, Reply, canary, convert,
     gate::{self, HELLO_WITHIN_MS, Pass},
     leader::{Message, OUTBOX_MAX},
-    plan_check,
+    plan_check, traces,
 };
 use crate::{
     auth::{Actor, Proof, Role},
@@ -391,6 +391,7 @@ async fn answer(farm: &Farm, message: ToAgent) -> Option<v1::CoordinatorMessage>
             protocol,
         }),
         ToAgent::Assign { lease, job, cache, without_cache } => Kind::Assign(v1::Assign {
+            traceparent: traces::place_of_lease(&job, lease.attempt).map(String::from).unwrap_or_default(),
             lease: Some(convert::lease_out(lease)),
             job: Some(convert::assignment(&job)),
             cache: cache.as_deref().map(convert::cache_out),

@@ -197,7 +197,8 @@ async fn submit(
     if let Some(key) = headers.get("idempotency-key").and_then(|value| value.to_str().ok()) {
         request.idempotency_key = key.to_owned();
     }
-    let reply = app.farm.submit(&caller, request).await?;
+    let trace = headers.get("traceparent").and_then(|value| value.to_str().ok()?.parse().ok());
+    let reply = app.farm.submit_traced(&caller, request, trace).await?;
     app.turns.submitted(&caller, caller.proof(), reply.jobs.len());
     let jobs: Vec<JobView> = reply.jobs.into_iter().map(Into::into).collect();
     let status = if reply.missing_blobs.is_empty() { StatusCode::CREATED } else { StatusCode::OK };

@@ -17,6 +17,7 @@ use planforge_proto::{
         fleet_server::{Fleet as FleetRpc, FleetServer},
     },
 };
+use planforge_types::TraceContext;
 use tonic::{Request, Response as Answer, Status, Streaming, service::Routes};
 use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 
@@ -67,6 +68,11 @@ fn standing<T>(request: &Request<T>) -> Result<Standing, Status> {
     request.extensions().get::<Standing>().cloned().ok_or_else(missing)
 }
 
+/// The place of a trace that a call came with, where it did.
+fn caller<T>(request: &Request<T>) -> Option<TraceContext> {
+    request.metadata().get("traceparent")?.to_str().ok()?.parse().ok()
+}
+
 impl Rpc {
     /// Ends with the farm or with the server, whichever is first; an agent's own stream, which the farm looks after.
     fn stream<T: Send + 'static>(&self, reply: Reply<T>) -> Stream<T> {
@@ -98,7 +104,8 @@ impl FarmRpc for Rpc {
 
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Answer<v1::SubmitReply>, Status> {
         let (actor, proof) = (actor(&request)?, proof(&request)?);
-        let reply = self.app.farm.submit(&actor, request.into_inner()).await?;
+        let caller = caller(&request);
+        let reply = self.app.farm.submit_traced(&actor, request.into_inner(), caller).await?;
         self.app.turns.submitted(&actor, proof, reply.jobs.len());
         Ok(Answer::new(reply))
     }

@@ -705,6 +705,7 @@ fn asked(sku: u8, eval: bool, sweep: u8) -> Submit {
         lookup: Lookup::default(),
         ids: Vec::new(),
         audit: None,
+        trace: None,
     }
 }
 

@@ -31,4 +31,5 @@ mod simulation;
 mod store;
 mod support;
 mod tokens;
+mod traces;
 mod tuning;

@@ -12,6 +12,7 @@
 //! | [`failure`] | what went wrong, with the class that decides about a retry |
 //! | [`order`] | what an agent tells a worker process and hears from it |
 //! | [`auth`] | what a token allows, and who stands behind a call |
+//! | [`trace`] | which trace something belongs to |
 //! | [`shown`] | words from outside as people see them |
 //! | [`durable`] | files that are whole or not there |
 //! | [`private_file`] | files with secrets, and whether anybody else may read them |
@@ -41,6 +42,7 @@ mod spec_words;
 pub mod telemetry;
 pub mod tensor;
 pub mod toolchain;
+pub mod trace;
 
 pub use digest::{Digest, DigestWriter};
 pub use failure::{BackendError, FailureClass, Lack, Reason};
@@ -50,6 +52,7 @@ pub use sku::Sku;
 pub use spec::{BuildSpec, DimRange, OptimizationLevel, OptimizationProfile, Precision, SpecError};
 pub use tensor::{ElementType, HostTensor, NamedTensors, Port, element_count};
 pub use toolchain::{Toolchain, ToolchainConstraint};
+pub use trace::TraceContext;
 
 #[cfg(test)]
 mod key_tests;

@@ -5,7 +5,7 @@
 //! [`WorkEvent::Built`] the worker waits for a [`WorkCommand::Continue`] line, so that the plan's upload never
 //! disturbs a measurement. End of standard input means the agent is gone: the worker exits.
 
-use crate::{BuildSpec, Digest, EngineKey, FailureClass, Reason, Sku, Toolchain};
+use crate::{BuildSpec, Digest, EngineKey, FailureClass, Reason, Sku, Toolchain, TraceContext};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -95,6 +95,9 @@ pub struct WorkOrder {
     pub allow_inaccurate: bool,
     /// The device is a scripted double: marked wherever the report is shown.
     pub simulated: bool,
+    /// The attempt's place in a trace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceContext>,
 }
 
 /// Another runtime that is to be measured beside the engine.

@@ -328,6 +328,7 @@ impl Bench<'_> {
             strict_measure_budget: self.args.budget_s.is_some(),
             allow_inaccurate: true,
             simulated: false,
+            trace: None,
         })
     }
 

@@ -154,6 +154,7 @@ impl State {
             needed: job.needed.clone(),
             canary: asked.canary,
             tried: asked.tried,
+            trace: job.trace,
             ..Job::queued(id.clone(), asked.model, asked.sku, asked.spec, wants[0].clone(), now.wall_ms)
         };
         let project = |project: &str| Change::JobProject {

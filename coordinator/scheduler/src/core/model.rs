@@ -9,7 +9,9 @@ use super::{
     pins::{PinId, PinRecord},
     projects::ProjectRecord,
 };
-use planforge_types::{BuildSpec, Digest, EngineKey, FailureClass, Lack, Reason, Sku, Toolchain, order::MeasureAsk};
+use planforge_types::{
+    BuildSpec, Digest, EngineKey, FailureClass, Lack, Reason, Sku, Toolchain, TraceContext, order::MeasureAsk,
+};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -376,6 +378,9 @@ pub struct Job {
     /// Toolchains that refused its model before its own was asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tried: Vec<Tried>,
+    /// Under which place of which trace it was submitted, by whoever did so first; decides nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceContext>,
 }
 
 impl Job {
@@ -425,6 +430,7 @@ impl Job {
             made_for: None,
             fallback: None,
             tried: Vec::new(),
+            trace: None,
         }
     }
 

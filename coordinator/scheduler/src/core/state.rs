@@ -20,7 +20,7 @@ use super::{
 use planforge_forecast::Forecaster;
 use planforge_proto::ApiError;
 use planforge_types::auth::Actor;
-use planforge_types::{BuildSpec, Digest, EngineKey, Sku, ToolchainConstraint, order::MeasureAsk};
+use planforge_types::{BuildSpec, Digest, EngineKey, Sku, ToolchainConstraint, TraceContext, order::MeasureAsk};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -127,6 +127,8 @@ pub struct Submit {
     pub ids: Vec<JobId>,
     /// What the audit log is to say of it, in the transaction that takes it.
     pub audit: Option<Box<AuditLine>>,
+    /// The trace that its jobs belong to.
+    pub trace: Option<TraceContext>,
 }
 
 /// A job that a request's jobs need, as the store had it when somebody looked.

@@ -156,6 +156,7 @@ impl State {
             needed: submit.needs.iter().map(|need| need.job.clone()).collect(),
             prepared: submit.prepared_for(&asked.model.digest, &asked.sku),
             canary: asked.canary,
+            trace: submit.trace,
             ..Job::queued(id.clone(), asked.model, asked.sku, asked.spec, want, now.wall_ms)
         };
         effects.changes.push(Change::JobProject { project, job: id.clone(), created_ms: now.wall_ms });

@@ -210,6 +210,7 @@ impl Fixture {
             strict_measure_budget: false,
             allow_inaccurate: false,
             simulated: false,
+            trace: None,
         };
         Self { _scratch: scratch, order, events: Vec::new() }
     }

@@ -266,6 +266,7 @@ impl Fixture {
             strict_measure_budget: false,
             allow_inaccurate: false,
             simulated: true,
+            trace: None,
         };
         let script = Script { row_ms: row_ms.to_vec(), ..Script::default() };
         let compiler = Scripted { script, ..Scripted::default() };
