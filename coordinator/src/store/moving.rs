@@ -109,7 +109,8 @@ impl Sum {
             let bytes = match value {
                 Value::Text(text) => format!("t{}:{text}", text.len()),
                 Value::Int(number) => format!("i{number};"),
-                Value::Real(number) => format!("r{number:?};"),
+                Value::Real(Some(number)) => format!("r{:016x};", number.to_bits()),
+                Value::Real(None) => "n;".to_owned(),
             };
             self.digest.update(bytes.as_bytes());
         }
