@@ -15,6 +15,8 @@ have chromium || missing="$missing chromium"
 # Pictures of the pages are drawn with these fonts.
 [ -f /usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf ] || missing="$missing fonts-dejavu-core"
 have curl || missing="$missing curl"
+# The store of several coordinators is tested against a real server, which each test starts for itself.
+ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
 # The ONNX backend cases come out of a Python package, which gets an environment of its own.
 { have python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; } || missing="$missing python3-venv"
 

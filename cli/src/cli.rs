@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn every_setting_with_a_global_flag_says_its_variable() {
         let command = Cli::command();
-        for setting in settings::SETTINGS.iter().filter(|s| ![Key::Skus, Key::Blobs].contains(&s.key)) {
+        for setting in settings::SETTINGS.iter().filter(|s| ![Key::Skus, Key::Store, Key::Blobs].contains(&s.key)) {
             let argument = command.get_arguments().find(|a| a.get_long() == setting.flag.strip_prefix("--"));
             let help = argument.and_then(|a| a.get_help()).map(ToString::to_string).unwrap_or_default();
             assert!(help.contains(&format!("[env: {}]", setting.env)), "{}: {help}", setting.flag);

@@ -189,16 +189,22 @@ fn of_setting(key: Key, text: &str, allow_readable_key: bool) -> Result<Token, F
 
 /// Reads a token file, which nobody else may be able to read unless that is allowed.
 pub fn read_token(path: &Path, allow_readable_key: bool) -> Result<String, Failure> {
-    let bytes = fs::metadata(path).map_err(|e| Failure::io("read the token file", path, &e))?.len();
+    read_secret("token file", path, allow_readable_key)
+}
+
+/// Reads a file with one line that is nobody else's business, of that kind.
+pub fn read_secret(kind: &str, path: &Path, allow_readable_key: bool) -> Result<String, Failure> {
+    let unread = |error| Failure::io(&format!("read the {kind}"), path, &error);
+    let bytes = fs::metadata(path).map_err(unread)?.len();
     if !allow_readable_key {
         refuse_exposed(path).map_err(|exposed| Failure::usage(exposed.to_string()).hint(exposed.hint()))?;
     }
     if bytes > TOKEN_FILE_MAX_BYTES {
-        return Err(Failure::usage(format!("{} is no token file: it has {bytes} bytes", path.display())));
+        return Err(Failure::usage(format!("{} is no {kind}: it has {bytes} bytes", path.display())));
     }
-    let text = fs::read_to_string(path).map_err(|e| Failure::io("read the token file", path, &e))?;
+    let text = fs::read_to_string(path).map_err(unread)?;
     match text.trim() {
-        "" => Err(Failure::usage(format!("the token file {} is empty", path.display()))),
+        "" => Err(Failure::usage(format!("the {kind} {} is empty", path.display()))),
         secret => Ok(secret.to_owned()),
     }
 }

@@ -41,6 +41,7 @@ pub enum Key {
     Data,
     AgentCache,
     Skus,
+    Store,
     Blobs,
     Log,
     LogFormat,
@@ -78,7 +79,7 @@ pub struct Setting {
 }
 
 /// The table.
-pub const SETTINGS: [Setting; 13] = [
+pub const SETTINGS: [Setting; 14] = [
     Setting {
         key: Key::Server,
         name: "server",
@@ -189,6 +190,17 @@ pub const SETTINGS: [Setting; 13] = [
         default: "the best of each device of this machine",
         help: "device kinds to build for",
         not_in_project: None,
+    },
+    Setting {
+        key: Key::Store,
+        name: "store",
+        env: "PLANFORGE_STORE",
+        flag: "--store",
+        kind: Kind::Text,
+        default: "a database in the folder of the farm",
+        help: "where up and coordinator keep the farm: postgres://USER@HOST/DATABASE",
+        // It says which farm this is, and may hold a password.
+        not_in_project: Some("set PLANFORGE_STORE, pass --store-file FILE, or write it into the user file"),
     },
     Setting {
         key: Key::Blobs,

@@ -1,9 +1,9 @@
 //! How fast the farm is: what checking its own rules costs the scheduler, durable cycles at the store, durable cycles over
 //! gRPC, the time from a call to the lease on an idle farm, and what a thousand beating agents cost.
 //!
-//! `cargo bench -p planforge-coordinator --bench farm [-- rules|store|grpc|latency|agents]` prints one table; every durable
+//! `cargo bench -p planforge-coordinator --bench farm [-- rules|store|grpc|postgres|latency|agents]` prints one table; every durable
 //! number stands beside the fsync rate of the same minute. `PLANFORGE_BENCH_CALLS` sets how many idle submissions are
-//! timed (10,000 by default).
+//! timed (10,000 by default). `postgres` is `store` and `grpc` over a server of its own in the folder for temporary files.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
@@ -11,8 +11,10 @@ mod scripted;
 
 use planforge_coordinator::{
     core::{Change, CoreConfig, Event, Input, Job, JobState, Model, Now, Snapshot, State, Want, invariants},
-    store::{SqliteStore, Store},
+    server::CoordinatorConfig,
+    store::{PostgresConfig, PostgresStore, SqliteStore, Store},
 };
+use planforge_postgres_server::Server;
 use planforge_proto::v1::{self, agent_message::Kind as Say, coordinator_message::Kind};
 use planforge_types::{BuildSpec, Digest, EngineKey, Toolchain};
 use scripted::{Bench, Outcome, SKU, Way, connect, percentile};
@@ -48,10 +50,16 @@ fn main() -> Outcome {
         rules()?;
     }
     if wanted("store") {
-        runtime.block_on(store())?;
+        runtime.block_on(store(None))?;
     }
     if wanted("grpc") {
-        runtime.block_on(cycles_over_grpc())?;
+        runtime.block_on(cycles_over_grpc(None))?;
+    }
+    if wanted("postgres")
+        && let Some(server) = Server::start()
+    {
+        runtime.block_on(store(Some(&server)))?;
+        runtime.block_on(cycles_over_grpc(Some(&server)))?;
     }
     if wanted("latency") {
         runtime.block_on(latency())?;
@@ -139,11 +147,14 @@ fn rules() -> Outcome {
 }
 
 /// Submit, lease and finish with their events, each its own durable commit, by 64 callers.
-async fn store() -> Outcome {
+async fn store(server: Option<&Server>) -> Outcome {
     let folder = tempfile::tempdir_in(".")?;
-    let store = Arc::new(SqliteStore::open(&folder.path().join("farm.db")).await?);
+    let store: Arc<dyn Store> = match server {
+        Some(server) => Arc::new(PostgresStore::open(&postgres(server, "bench_store")).await?),
+        None => Arc::new(SqliteStore::open(&folder.path().join("farm.db")).await?),
+    };
     let epoch = store.acquire("bench", 1).await?;
-    let (fsync_rate, _) = fsyncs(folder.path())?;
+    let (fsync_rate, _) = fsyncs(server.map_or(folder.path(), Server::socket_folder))?;
     let template = sample_job().await?;
     let (seq, cycles) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let begin = Instant::now();
@@ -171,8 +182,20 @@ async fn store() -> Outcome {
     }
     let rate = cycles.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
     let wanted = (12.0 * fsync_rate).min(3_000.0);
-    println!("store: {rate:.0} cycles/s with {CALLERS} callers; {fsync_rate:.0} fsync/s; asked {wanted:.0}");
+    println!(
+        "store{}: {rate:.0} cycles/s with {CALLERS} callers; {fsync_rate:.0} fsync/s; asked {wanted:.0}",
+        over(server)
+    );
     Ok(())
+}
+
+fn over(server: Option<&Server>) -> &'static str {
+    server.map_or("", |_| " over PostgreSQL")
+}
+
+/// An empty database of that name.
+fn postgres(server: &Server, name: &str) -> PostgresConfig {
+    PostgresConfig { url: server.database(name), may_begin: true, ..PostgresConfig::default() }
 }
 
 /// A job as the farm makes it, from a farm that nothing is measured on.
@@ -191,10 +214,12 @@ async fn sample_job() -> Result<planforge_coordinator::core::Job, Box<dyn std::e
 }
 
 /// 64 callers and 64 agents on one coordinator, everything over loopback gRPC.
-async fn cycles_over_grpc() -> Outcome {
+async fn cycles_over_grpc(server: Option<&Server>) -> Outcome {
     let folder = tempfile::tempdir_in(".")?;
-    let bench = Bench::start(folder.path()).await?;
-    let (fsync_rate, _) = fsyncs(folder.path())?;
+    let mut config = CoordinatorConfig::new(folder.path());
+    config.postgres = server.map(|server| postgres(server, "bench_grpc"));
+    let bench = Bench::start_with(config, folder.path()).await?;
+    let (fsync_rate, _) = fsyncs(server.map_or(folder.path(), Server::socket_folder))?;
     let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     for number in 0..CALLERS {
         let (mut agent, done, plan) = (connect(&bench.way, number).await?, done.clone(), bench.plan);
@@ -228,7 +253,10 @@ async fn cycles_over_grpc() -> Outcome {
         caller.await??;
     }
     let rescued = bench.coordinator.farm().stats().await?.rescued_wakeups;
-    println!("grpc: {rate:.0} cycles/s with {CALLERS} callers; {fsync_rate:.0} fsync/s; rescued {rescued}; asked 1000");
+    let over = over(server);
+    println!(
+        "grpc{over}: {rate:.0} cycles/s with {CALLERS} callers; {fsync_rate:.0} fsync/s; rescued {rescued}; asked 1000"
+    );
     bench.coordinator.shutdown().await;
     Ok(())
 }

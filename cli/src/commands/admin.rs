@@ -11,7 +11,10 @@ use crate::{
 };
 use clap::Subcommand;
 use planforge_backup::{BackupError, Checked, How};
-use planforge_coordinator::store::{self, BadRow};
+use planforge_coordinator::{
+    server,
+    store::{self, BadRow, MovedTable},
+};
 use planforge_proto::{ApiError, ErrorCode, v1};
 use planforge_report::format::date;
 use planforge_types::Digest;
@@ -47,6 +50,13 @@ enum Action {
         /// A folder that `admin backup` made
         backup: PathBuf,
     },
+    /// Move the farm of the folder of --data to an empty PostgreSQL database, whose URL PLANFORGE_STORE or a file holds; its
+    /// coordinator must not run. Every table is read back. Broken off, it goes on where it was
+    Migrate {
+        /// File that holds the URL of the database [env: PLANFORGE_STORE]
+        #[arg(long, value_name = "FILE")]
+        store_file: Option<PathBuf>,
+    },
     /// Have the coordinator look now whether stored blobs still have their bytes; damaged ones are set aside
     Scrub {
         /// Bytes that it reads in a second, at most
@@ -62,6 +72,7 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
             backup(context, &folder(context, "backup DIR")?, &to, if link { How::Link } else { How::Copy }).await
         }
         Action::Restore { backup } => restore(context, &backup, &context.settings.data_folder()?).await,
+        Action::Migrate { store_file } => migrate(context, store_file.as_deref()).await,
         Action::Scrub { rate } => {
             Farm::with(context, Need::Answers, async |farm| scrub(context, farm, rate << 20).await).await
         }
@@ -79,6 +90,34 @@ fn folder(context: &Context<'_>, action: &str) -> Result<PathBuf, Failure> {
         None => Err(Failure::usage(format!("{endpoint} is no coordinator that you run on this machine"))
             .hint(format!("on its machine, as the user that runs it: planforge admin {action} --data DIR"))),
     }
+}
+
+async fn migrate(context: &Context<'_>, store_file: Option<&Path>) -> Result<(), Failure> {
+    let url = super::coordinator::store_url(context, store_file, None)?.ok_or_else(|| {
+        Failure::usage("nobody said to which database")
+            .hint("set PLANFORGE_STORE=postgres://USER@HOST/DATABASE, or write that into a file: --store-file FILE")
+    })?;
+    let data = context.settings.data_folder()?;
+    let printer = context.printer;
+    let mut tell = |moved: &MovedTable| {
+        let how = if moved.was_there { "was there" } else { "copied" };
+        printer.note(&format!("{}: {} rows, {how}, {}", moved.table, moved.rows, moved.digest.short()));
+    };
+    let moved = server::move_to_postgres(&data, &url, &mut tell).await?;
+    let rows: u64 = moved.tables.iter().map(|table| table.rows).sum();
+    context.printer.data(&format!(
+        "{rows} rows in {} tables are in {}; blobs and the former database are where they were",
+        moved.tables.len(),
+        moved.database
+    ))?;
+    context.printer.object(&serde_json::json!({
+        "database": moved.database,
+        "tables": moved.tables.iter().map(|table| {
+            serde_json::json!({ "table": table.table, "rows": table.rows, "digest": table.digest.to_string() })
+        }).collect::<Vec<_>>(),
+    }))?;
+    context.printer.hint("start the coordinator with the same URL (PLANFORGE_STORE, --store-file) on this folder");
+    Ok(())
 }
 
 async fn check(context: &Context<'_>, data: &Path, read: bool) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 use crate::{
     ages,
     context::Context,
+    credentials,
     failure::Failure,
     local::{DataFolder, Record, copies},
     settings::Key,
@@ -12,14 +13,17 @@ use planforge_coordinator::{
     blobs::ScrubOptions,
     farm::FarmConfig,
     server::{self, AgentCertificates, CERTIFICATE_LIFE, Coordinator, CoordinatorConfig, RefreshSchedule, StartError},
+    store::PostgresConfig,
     tls::TlsFiles,
 };
 use planforge_types::{Digest, open_files};
 use std::{
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
+    pin::pin,
     time::{Duration, Instant},
 };
+use tokio::sync::watch;
 
 /// How long another process may keep the data folder: commands that look something up do for a moment.
 const OTHERS_END_LIMIT: Duration = Duration::from_secs(5);
@@ -54,6 +58,16 @@ pub struct ListenArgs {
     #[arg(long, value_name = "S", default_value_t = CERTIFICATE_LIFE.as_secs(), hide_short_help = true,
           value_parser = clap::value_parser!(u64).range(10..=31_536_000))]
     pub agent_certificate_life_s: u64,
+    /// PostgreSQL database of the farm, instead of one in its folder: postgres://USER@HOST/DATABASE. A password does not
+    /// belong here, where every user of this machine can read it [env: PLANFORGE_STORE]
+    #[arg(long, value_name = "URL", hide_short_help = true)]
+    pub store: Option<String>,
+    /// File that holds that URL, with its password
+    #[arg(long, value_name = "FILE", hide_short_help = true, conflicts_with = "store")]
+    pub store_file: Option<PathBuf>,
+    /// Folder of the blobs, if not in the folder of the farm: coordinators of one farm share it
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    pub blobs: Option<PathBuf>,
     /// Begin an empty farm where blobs lie whose database is gone
     #[arg(long, hide_short_help = true)]
     pub new: bool,
@@ -150,8 +164,14 @@ pub enum Certificates {
 }
 
 impl ListenArgs {
-    /// Starts a coordinator on the data folder; its socket there serves this user's own commands.
-    pub async fn start(&self, context: &Context<'_>, folder: &DataFolder) -> Result<Coordinator, Failure> {
+    /// Whether several coordinators may share the farm.
+    pub fn is_shared(&self, context: &Context<'_>) -> Result<bool, Failure> {
+        Ok(store_url(context, self.store_file.as_deref(), self.store.as_deref())?.is_some())
+    }
+
+    /// Starts a coordinator on the data folder; its socket there serves this user's own commands. `None`: asked to end while
+    /// another one led.
+    pub async fn start(&self, context: &Context<'_>, folder: &DataFolder) -> Result<Option<Coordinator>, Failure> {
         if self.lease_ms < self.heartbeat_ms.saturating_mul(2) {
             let message =
                 format!("a lease of {} ms ends between two heartbeats of {} ms", self.lease_ms, self.heartbeat_ms);
@@ -164,6 +184,12 @@ impl ListenArgs {
         let mut config = CoordinatorConfig::new(folder.path());
         config.listen = Some(self.listen);
         config.new_farm = self.new;
+        let store = store_url(context, self.store_file.as_deref(), self.store.as_deref())?;
+        let is_shared = store.is_some();
+        config.postgres = store.map(|url| PostgresConfig { url, ..PostgresConfig::default() });
+        config.blobs_dir.clone_from(&self.blobs);
+        let (told, mut standing_by) = watch::channel(String::new());
+        config.standing_by = Some(told);
         config.unix_socket = Some(folder.socket_path());
         config.tls = tls.map(|(certificate, key)| TlsFiles {
             certificate,
@@ -210,8 +236,23 @@ impl ListenArgs {
         }
         let until = Instant::now() + OTHERS_END_LIMIT;
         let mut told = false;
+        // Before a farm of this machine alone is open, nothing is lost by an end without a word.
+        let mut ended = pin!(async {
+            match is_shared {
+                true => signals::interrupted().await,
+                false => std::future::pending().await,
+            }
+        });
         loop {
-            match Coordinator::start(config.clone()).await {
+            let mut starting = pin!(Coordinator::start(config.clone()));
+            let started = loop {
+                tokio::select! {
+                    started = &mut starting => break started,
+                    Ok(()) = standing_by.changed() => context.printer.note(&standing_by.borrow_and_update()),
+                    () = &mut ended => return Ok(None),
+                }
+            };
+            match started {
                 // A command that looked something up hosts the farm for a moment.
                 Err(StartError::Locked { .. }) if Instant::now() < until => {
                     if !told {
@@ -220,7 +261,7 @@ impl ListenArgs {
                     }
                     tokio::time::sleep(TRY_AGAIN).await;
                 }
-                started => return Ok(started?),
+                started => return Ok(Some(started?)),
             }
         }
     }
@@ -272,10 +313,64 @@ pub fn reload(context: &Context<'_>, coordinator: &Coordinator) {
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let folder = DataFolder::open(&context.settings.data_folder()?)?;
-    let coordinator = args.listen.start(context, &folder).await?;
+    let Some(coordinator) = args.listen.start(context, &folder).await? else { return Ok(()) };
     let _record = announce(context, &coordinator, &folder)?;
-    signals::service_ended(|| reload(context, &coordinator)).await;
+    let result = tokio::select! {
+        () = signals::service_ended(|| reload(context, &coordinator)) => Ok(()),
+        failure = superseded(&coordinator, args.listen.is_shared(context)?) => Err(failure),
+    };
     context.printer.note("ending: what was accepted is kept");
     coordinator.shutdown().await;
-    Ok(())
+    result
+}
+
+/// The URL of the farm's store, where that is not a database in its folder.
+pub fn store_url(context: &Context<'_>, file: Option<&Path>, flag: Option<&str>) -> Result<Option<String>, Failure> {
+    if let Some(file) = file {
+        let allow_readable = context.settings.switch(Key::AllowReadable)?;
+        return credentials::read_secret("file of the store's URL", file, allow_readable).map(Some);
+    }
+    match flag {
+        Some(url) if has_password(url) => {
+            let message = "--store holds a password, which every user of this machine can read";
+            Err(Failure::usage(message).hint("put the URL into PLANFORGE_STORE, or into a file: --store-file FILE"))
+        }
+        Some(url) => Ok(Some(url.to_owned())),
+        None => Ok(context.settings.get(Key::Store).map(str::to_owned)),
+    }
+}
+
+/// Returns only when another coordinator of a farm that several share leads now.
+pub async fn superseded(coordinator: &Coordinator, is_shared: bool) -> Failure {
+    if !is_shared {
+        return std::future::pending().await;
+    }
+    let why = coordinator.ended().await;
+    Failure::new(why.code, format!("this coordinator stopped leading: {}", why.message))
+        .hint("start it again, as service managers do: it stands by then")
+}
+
+/// Whether a password stands in a URL of PostgreSQL, as user's or as parameter.
+fn has_password(url: &str) -> bool {
+    let (_, rest) = url.split_once("://").unwrap_or_default();
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
+    let parameters = rest.split_once('?').map_or("", |(_, parameters)| parameters);
+    user.contains(':') || parameters.split('&').any(|parameter| parameter.starts_with("password="))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_in_a_url_is_seen() {
+        for url in ["postgres://me:secret@db/farm", "postgres://db/farm?sslmode=require&password=secret"] {
+            assert!(has_password(url), "{url}");
+        }
+        for url in ["postgres://me@db:5432/farm", "postgres:///farm?host=/run/postgresql", "postgres://[::1]:5432/farm"]
+        {
+            assert!(!has_password(url), "{url}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! `planforge up`: a coordinator and this machine's agent in one process.
 
-use super::coordinator::{ListenArgs, announce, reload};
+use super::coordinator::{ListenArgs, announce, reload, superseded};
 use crate::{
     context::Context,
     failure::Failure,
@@ -21,13 +21,14 @@ pub struct Args {
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
     let folder = DataFolder::open(&context.settings.data_folder()?)?;
-    let coordinator = args.listen.start(context, &folder).await?;
+    let Some(coordinator) = args.listen.start(context, &folder).await? else { return Ok(()) };
     let cache_bytes = context.settings.agent_cache_bytes()?;
     let mut agent = Agent::start(Endpoint::unix(folder.socket_path()), &state_folder(folder.path()), cache_bytes)?;
     let _record = announce(context, &coordinator, &folder)?;
     let result = tokio::select! {
         () = signals::service_ended(|| reload(context, &coordinator)) => Ok(()),
         failure = watch(&mut agent) => Err(failure),
+        failure = superseded(&coordinator, args.listen.is_shared(context)?) => Err(failure),
     };
     context.printer.note("ending: what was accepted is kept");
     if result.is_ok() {

@@ -240,6 +240,8 @@ impl Leader {
         // Without a batch it only asks whether the store takes writes again.
         let mut in_flight: Option<(store::Answer<'static, ()>, Option<Batch>)> = None;
         let mut closing: Option<oneshot::Sender<()>> = None;
+        let (store, epoch) = (self.store.clone(), self.epoch);
+        let mut superseded = Box::pin(async move { store.superseded(epoch).await });
         let mut burst = Vec::with_capacity(BURST_MAX);
         loop {
             if in_flight.is_none()
@@ -264,6 +266,7 @@ impl Leader {
             {
                 return End::Closed(answer);
             }
+            let is_idle = in_flight.is_none();
             let committed = async {
                 match &mut in_flight {
                     Some((commit, _)) => commit.await,
@@ -293,6 +296,11 @@ impl Leader {
                             }
                         }
                     }
+                }
+                // What is on its way hears from its own commit how that went.
+                error = &mut superseded, if is_idle => {
+                    refuse(std::mem::take(&mut pending), &ApiError::from(error.clone()));
+                    return End::Fenced(error);
                 }
                 count = inbox.recv_many(&mut burst, BURST_MAX), if closing.is_none() && self.broken.is_none() => {
                     if count == 0 {

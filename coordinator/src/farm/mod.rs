@@ -288,6 +288,14 @@ impl Farm {
         }
     }
 
+    /// Ends once the farm has ended by itself, with the reason: another coordinator leads, or its state could not be
+    /// believed.
+    pub async fn ended(&self) -> ApiError {
+        self.inner.inbox.closed().await;
+        let trouble = self.inner.shared.trouble();
+        trouble.unwrap_or_else(|| ApiError::new(ErrorCode::Unavailable, "the coordinator is shutting down"))
+    }
+
     /// Whether the farm leads and its store takes writes: what `/readyz` answers.
     ///
     /// # Errors

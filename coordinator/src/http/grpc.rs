@@ -43,7 +43,7 @@ fn reflection() -> ServerReflectionServer<impl ServerReflection> {
 }
 
 /// A refusal before any service was reached.
-pub(super) fn refused(error: ApiError) -> Response {
+pub(crate) fn refused(error: ApiError) -> Response {
     Status::from(error).into_http()
 }
 

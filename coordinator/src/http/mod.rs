@@ -35,6 +35,8 @@ use tokio_util::sync::CancellationToken;
 /// Largest JSON body: a submission of a thousand specs fits; blobs go elsewhere.
 const MAX_JSON_BYTES: usize = 8 << 20;
 
+pub(crate) use grpc::refused;
+
 pub(crate) fn router(
     farm: Farm,
     blobs: LocalBlobs,

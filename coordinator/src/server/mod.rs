@@ -5,12 +5,15 @@
 //! and for how long, `doors` decides.
 
 mod connection;
+mod moving;
 mod refresh;
+mod standby;
 mod start;
 mod tidy;
 
 pub use crate::certificates::CERTIFICATE_LIFE;
 pub use crate::doors::{Budget, CONNECTIONS_MAX, FIRST_REQUEST_WITHIN, Places};
+pub use moving::{Moved, move_to_postgres};
 pub use refresh::RefreshSchedule;
 pub use start::{AgentCertificates, Coordinator, CoordinatorConfig, StartError, admin_token_file, blob_file};
 

@@ -5,23 +5,24 @@
 //! DATA/coordinator.sock   its Unix socket, when asked for
 //! DATA/admin.token        the first administrator's token (0600)
 //! DATA/agent-ca.key       the authority over agents' certificates, where there is one (0600)
-//! DATA/farm.db            SQLite
+//! DATA/farm.db            SQLite, where the farm's store is not PostgreSQL
+//! DATA/farm.name          which farm this folder is of, where its store is PostgreSQL; beside the blobs likewise
 //! DATA/blobs/             models, plans, cards, reports, logs; how far they were looked through
 //! DATA/logs/              logs of attempts that run
 //! DATA/tidied             when what nobody needs any more was last taken away
 //! ```
 
-use super::{Listener, RefreshSchedule, ServerLimits, is_loopback, refresh::Refresher, serve, tidy::Tidy};
+use super::{Listener, RefreshSchedule, ServerLimits, is_loopback, refresh::Refresher, serve, standby, tidy::Tidy};
 use crate::{
     app::Options,
     auth::{Actor, Proof},
     blobs::{BlobError, LocalBlobs, LocalBlobsOptions, ScrubOptions, blob_path},
     certificates::{Authority, AuthorityError, CERTIFICATE_LIFE},
     farm::{self, Farm, FarmConfig, LoginLink, SystemClock},
-    store::SqliteStore,
+    store::{Leadership, PostgresConfig, PostgresStore, SqliteStore},
     tls::{Tls, TlsError, TlsFiles},
 };
-use planforge_proto::ApiError;
+use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::{Digest, durable};
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -34,6 +35,7 @@ use std::{
 };
 use tokio::{
     net::{TcpListener, TcpSocket, UnixListener},
+    sync::watch,
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
@@ -43,7 +45,11 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// How often uploads that nobody continues are looked for.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(60);
 const BLOBS: &str = "blobs";
-const DATABASE: &str = "farm.db";
+pub(super) const DATABASE: &str = "farm.db";
+/// In a folder: the name of the farm that it is of.
+pub(super) const FARM_NAME: &str = "farm.name";
+/// How often a coordinator that stands by looks whether it may lead.
+const STANDBY_LOOKS: Duration = Duration::from_millis(250);
 const ADMIN_TOKEN_FILE: &str = "admin.token";
 
 /// How agents are certified by this coordinator's own authority.
@@ -66,6 +72,12 @@ impl Default for AgentCertificates {
 pub struct CoordinatorConfig {
     /// Everything durable lies here; created when missing.
     pub data_dir: PathBuf,
+    /// The farm's store, instead of a database in the data folder. Its address and farm are filled in here.
+    pub postgres: Option<PostgresConfig>,
+    /// Where blobs lie, if not in the data folder: coordinators of one farm share a folder.
+    pub blobs_dir: Option<PathBuf>,
+    /// Told while another coordinator leads, and who.
+    pub standing_by: Option<watch::Sender<String>>,
     /// Begin an empty farm where blobs lie whose database is gone.
     pub new_farm: bool,
     /// TCP address; port 0 lets the system choose. `None`: only the Unix socket.
@@ -93,6 +105,9 @@ impl CoordinatorConfig {
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
             data_dir: data_dir.into(),
+            postgres: None,
+            blobs_dir: None,
+            standing_by: None,
             new_farm: false,
             listen: None,
             unix_socket: None,
@@ -155,6 +170,18 @@ pub enum StartError {
     #[error(transparent)]
     Blobs(#[from] BlobError),
 
+    #[error("the folder {} is of the farm {found}, and {} of {known}", folder.display(), other.display())]
+    TwoFarms { folder: PathBuf, found: String, other: PathBuf, known: String },
+
+    #[error("there is no farm in {}", folder.display())]
+    NoFarm { folder: PathBuf },
+
+    #[error("the database {database} is a farm's already")]
+    DatabaseInUse { database: String },
+
+    #[error("the folder {} is of a farm whose store is PostgreSQL", folder.display())]
+    StoreElsewhere { folder: PathBuf },
+
     #[error("the database {} is gone, and blobs of its farm are still there", path.display())]
     DatabaseGone { path: PathBuf },
 
@@ -179,6 +206,12 @@ impl StartError {
             Self::CertificatesWithoutTls => "give a certificate and key: --tls-cert FILE --tls-key FILE".into(),
             Self::Tls(_) => "give PEM files that the coordinator may read".into(),
             Self::Farm(error) => error.hint.clone(),
+            Self::StoreElsewhere { .. } => {
+                "name its store (PLANFORGE_STORE, --store-file FILE), reach its coordinator (--server URL), or use another folder".into()
+            }
+            Self::NoFarm { .. } => "name the folder of a farm: --data DIR".into(),
+            Self::DatabaseInUse { .. } => "make an empty database or schema for this farm".into(),
+            Self::TwoFarms { .. } => "give each farm folders of its own".into(),
             Self::DatabaseGone { .. } => {
                 "restore a backup into another folder (planforge admin restore BACKUP --data DIR), \
                  or begin an empty farm here, which knows none of the blobs: planforge up --new"
@@ -188,7 +221,7 @@ impl StartError {
         }
     }
 
-    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_owned(), source }
     }
 }
@@ -252,47 +285,36 @@ impl Coordinator {
         let authority = authority.map(Arc::new);
         let own = authority.as_ref().map(|authority| authority.certificate());
         let tls = config.tls.clone().map(|files| Tls::open(files, own)).transpose()?.map(Arc::new);
-        let by_file = config.tls.is_some_and(|files| files.client_ca.is_some());
-        let require_agent_certificate = by_file || config.agent_certificates.is_some_and(|how| how.required);
+        let by_file = config.tls.as_ref().is_some_and(|files| files.client_ca.is_some());
+        let require_agent_certificate = by_file || config.agent_certificates.as_ref().is_some_and(|how| how.required);
 
-        let blobs = LocalBlobs::open(data_dir.join(BLOBS), config.blobs.clone())?;
-        let database = data_dir.join(DATABASE);
-        if !config.new_farm && is_gone(&database) && blobs.has_some()? {
-            return Err(StartError::DatabaseGone { path: database });
-        }
-        let store = SqliteStore::open(&database).await.map_err(StartError::Farm)?;
+        let blobs_dir = config.blobs_dir.clone().unwrap_or_else(|| data_dir.join(BLOBS));
         let log_folder = data_dir.join("logs");
         durable::create_private_dir(&log_folder).map_err(StartError::io("create folder", &log_folder))?;
         let sessions_file = Some(data_dir.join("sessions.json"));
         let farm_config = FarmConfig { log_folder: Some(log_folder), sessions_file, ..config.farm.clone() };
-        let clock = Arc::new(SystemClock::new());
-        let farm =
-            Farm::open(Arc::new(store), Arc::new(blobs.clone()), farm_config, clock).await.map_err(StartError::Farm)?;
-        write_first_token(&farm, data_dir).await?;
-
-        let mut listeners = Vec::new();
-        let mut address = None;
-        if let Some(asked) = config.listen {
-            let failed = |source| StartError::Listen { address: asked.to_string(), source };
-            let listener = listen(asked).map_err(failed)?;
-            address = Some(listener.local_addr().map_err(failed)?);
-            listeners.push(match &tls {
-                Some(tls) => Listener::Tls(listener, tls.clone()),
-                None => Listener::Tcp(listener),
-            });
-        }
-        if let Some(path) = &config.unix_socket {
-            listeners.push(Listener::Unix(bind_private(path)?));
-        }
-        let scheme = if tls.is_some() { "https" } else { "http" };
+        let bound = || Bound::bind(&config, tls.as_ref(), &certified);
+        let (farm, blobs, bound) = match &config.postgres {
+            None => {
+                let blobs = LocalBlobs::open(blobs_dir, config.blobs.clone())?;
+                let farm = open_here(&config, &blobs, farm_config).await?;
+                write_first_token(&farm, data_dir).await?;
+                (farm, blobs, bound()?)
+            }
+            Some(postgres) => {
+                let bound = bound()?;
+                let (farm, blobs) = lead(&config, postgres, blobs_dir, farm_config, &bound).await?;
+                write_first_token(&farm, data_dir).await?;
+                (farm, blobs, bound)
+            }
+        };
+        let Bound { listeners, address, url } = bound;
         let options = Options {
             form_within: config.limits.first_request_within,
             require_agent_certificate,
             authority,
             public_url: config.public_url,
-            own_url: address
-                .map(|address| format!("{scheme}://{}", reached_as(address, &certified)))
-                .unwrap_or_default(),
+            own_url: url.clone().unwrap_or_default(),
             session_cookie: Options::session_cookie_on(address.map_or(0, |address| address.port())),
         };
         let page_url = options.page_url().to_owned();
@@ -312,7 +334,6 @@ impl Coordinator {
         }
         let serving =
             tokio::spawn(serve(listeners, farm.clone(), blobs.clone(), options, config.limits, closing.clone()));
-        let url = address.map(|address| format!("{scheme}://{}", reached_as(address, &certified)));
         let socket = config.unix_socket.as_deref().map(|socket| tracing::field::display(socket.display()));
         tracing::info!(url, socket, data = %data_dir.display(), "coordinator started");
         let unix_socket = config.unix_socket;
@@ -351,6 +372,11 @@ impl Coordinator {
     /// that cannot be used change nothing.
     pub fn reload_tls(&self) -> Result<bool, TlsError> {
         self.tls.as_ref().map_or(Ok(false), |tls| tls.reload().map(|()| true))
+    }
+
+    /// Ends once the farm has ended by itself: with PostgreSQL because another coordinator leads.
+    pub async fn ended(&self) -> ApiError {
+        self.farm.ended().await
     }
 
     pub fn unix_socket(&self) -> Option<&Path> {
@@ -414,8 +440,138 @@ async fn collect_uploads(blobs: LocalBlobs, closing: CancellationToken) {
     }
 }
 
+/// Where a coordinator listens.
+struct Bound {
+    listeners: Vec<Listener>,
+    address: Option<SocketAddr>,
+    url: Option<String>,
+}
+
+impl Bound {
+    fn bind(config: &CoordinatorConfig, tls: Option<&Arc<Tls>>, certified: &[String]) -> Result<Self, StartError> {
+        let (mut listeners, mut address) = (Vec::new(), None);
+        if let Some(asked) = config.listen {
+            let failed = |source| StartError::Listen { address: asked.to_string(), source };
+            let listener = listen(asked).map_err(failed)?;
+            address = Some(listener.local_addr().map_err(failed)?);
+            listeners.push(match tls {
+                Some(tls) => Listener::Tls(listener, tls.clone()),
+                None => Listener::Tcp(listener),
+            });
+        }
+        if let Some(path) = &config.unix_socket {
+            listeners.push(Listener::Unix(bind_private(path)?));
+        }
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let url = address.map(|address| format!("{scheme}://{}", reached_as(address, certified)));
+        Ok(Self { listeners, address, url })
+    }
+}
+
+/// Opens the farm whose database lies in the data folder.
+async fn open_here(config: &CoordinatorConfig, blobs: &LocalBlobs, farm: FarmConfig) -> Result<Farm, StartError> {
+    if config.data_dir.join(FARM_NAME).exists() {
+        return Err(StartError::StoreElsewhere { folder: config.data_dir.clone() });
+    }
+    let database = config.data_dir.join(DATABASE);
+    if !config.new_farm && is_gone(&database) && blobs.has_some()? {
+        return Err(StartError::DatabaseGone { path: database });
+    }
+    let store = SqliteStore::open(&database).await.map_err(StartError::Farm)?;
+    let clock = Arc::new(SystemClock::new());
+    Farm::open(Arc::new(store), Arc::new(blobs.clone()), farm, clock).await.map_err(StartError::Farm)
+}
+
+/// Opens the farm of a PostgreSQL database once this coordinator leads it, and stands by until then.
+async fn lead(
+    config: &CoordinatorConfig,
+    postgres: &PostgresConfig,
+    blobs_dir: PathBuf,
+    farm: FarmConfig,
+    bound: &Bound,
+) -> Result<(Farm, LocalBlobs), StartError> {
+    let folders = [config.data_dir.clone(), blobs_dir.clone()];
+    let known = if config.new_farm { None } else { farm_of(&folders)? };
+    let has_blobs = LocalBlobs::has_some_in(&blobs_dir)?;
+    let address = match config.public_url.as_str() {
+        "" => bound.url.clone().unwrap_or_default(),
+        url => url.trim_end_matches('/').to_owned(),
+    };
+    let may_begin = config.new_farm || (known.is_none() && !has_blobs);
+    let postgres = PostgresConfig { address, farm: known, may_begin, ..postgres.clone() };
+    let store = PostgresStore::open(&postgres).await.map_err(|error| StartError::Farm(error.into()))?;
+    for folder in &folders {
+        write_farm_name(folder, store.farm())?;
+    }
+    let store = Arc::new(store);
+    let farm =
+        FarmConfig { owner: format!("planforge {} (pid {})", env!("CARGO_PKG_VERSION"), std::process::id()), ..farm };
+    let unknown = Leadership { epoch: 0, owner: String::new(), address: String::new(), is_free: true };
+    let (told, leader) = watch::channel(unknown);
+    let leading = async {
+        loop {
+            match store.leadership().await {
+                Ok(leadership) if leadership.is_free => {
+                    // Opened only now: what the former leader left in it is taken over.
+                    let blobs = LocalBlobs::open(&blobs_dir, config.blobs.clone())?;
+                    let clock = Arc::new(SystemClock::new());
+                    match Farm::open(store.clone(), Arc::new(blobs.clone()), farm.clone(), clock).await {
+                        Ok(farm) => return Ok((farm, blobs)),
+                        // Another one was faster.
+                        Err(error) if error.code == ErrorCode::Unavailable => tracing::info!(%error, "standing by"),
+                        Err(error) => return Err(StartError::Farm(error)),
+                    }
+                }
+                Ok(leadership) => {
+                    let is_news = *told.borrow() != leadership;
+                    if is_news {
+                        let own = bound.url.as_deref().unwrap_or_default();
+                        let words = format!("{}; listening at {own}", standby::refusal(&leadership).message);
+                        tracing::info!(leader = leadership.owner, at = leadership.address, "standing by");
+                        if let Some(standing_by) = &config.standing_by {
+                            standing_by.send_replace(words);
+                        }
+                        told.send_replace(leadership);
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "cannot see who leads; trying again"),
+            }
+            tokio::time::sleep(STANDBY_LOOKS).await;
+        }
+    };
+    standby::stand_by(&bound.listeners, leader, leading).await
+}
+
+/// Notes which farm a folder is of.
+pub(super) fn write_farm_name(folder: &Path, farm: &str) -> Result<(), StartError> {
+    durable::create_private_dir(folder).map_err(StartError::io("create folder", folder))?;
+    let path = folder.join(FARM_NAME);
+    durable::write_private(&path, format!("{farm}\n").as_bytes()).map_err(StartError::io("write", &path))
+}
+
+/// The farm that folders are of, where one says so; they must agree.
+fn farm_of(folders: &[PathBuf]) -> Result<Option<String>, StartError> {
+    let mut known: Option<(PathBuf, String)> = None;
+    for folder in folders {
+        let path = folder.join(FARM_NAME);
+        let found = match fs::read_to_string(&path) {
+            Ok(text) => text.trim().to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(StartError::io("read", &path)(error)),
+        };
+        match &known {
+            Some((other, known)) if *known != found => {
+                let (folder, other, known) = (folder.clone(), other.clone(), known.clone());
+                return Err(StartError::TwoFarms { folder, found, other, known });
+            }
+            _ => known = Some((folder.clone(), found)),
+        }
+    }
+    Ok(known.map(|(_, farm)| farm))
+}
+
 /// Whether there is no database. One without a byte is none either: SQLite would take it for a new one.
-fn is_gone(database: &Path) -> bool {
+pub(super) fn is_gone(database: &Path) -> bool {
     match fs::metadata(database) {
         Ok(facts) => facts.len() == 0,
         Err(error) => error.kind() == io::ErrorKind::NotFound,
@@ -423,7 +579,7 @@ fn is_gone(database: &Path) -> bool {
 }
 
 /// Locks the folder for this process; the lock ends with it, however it ends.
-fn lock_data_dir(data_dir: &Path) -> Result<File, StartError> {
+pub(super) fn lock_data_dir(data_dir: &Path) -> Result<File, StartError> {
     let path = data_dir.join("coordinator.lock");
     let mut file = OpenOptions::new()
         .read(true)

@@ -3,7 +3,7 @@
 use super::{
     StoreError,
     sql::{Select, Statement, Value},
-    sqlite::{SqliteStore, digest, digest_or_none, number, parse, text},
+    tables::{Tables, digest, digest_or_none, number, parse, text},
 };
 use crate::core::{Covered, Engine, EngineRef, JobId, Refusal, Stored};
 use planforge_types::{Digest, EngineKey, Sku};
@@ -41,7 +41,7 @@ pub(super) fn engine_ref(engine: &Engine, reports: impl Iterator<Item = ReportOf
     known
 }
 
-impl SqliteStore {
+impl Tables {
     /// What is stored under each of these keys.
     pub(super) async fn stored_under(&self, keys: Vec<EngineKey>) -> Result<BTreeMap<EngineKey, Stored>, StoreError> {
         let mut all = BTreeMap::new();
@@ -99,13 +99,14 @@ impl SqliteStore {
                 values.push(digest.as_str().into());
                 format!("${}", values.len())
             });
-            places.collect::<Vec<_>>().join(", ")
+            // A list of nothing is SQLite's alone: it takes nothing in, as NULL does.
+            Some(places.collect::<Vec<_>>().join(", ")).filter(|list| !list.is_empty()).unwrap_or("NULL".into())
         };
         // What usual reports of usual builds found stands in their engines: other documents alone are looked into.
         let sql = format!(
             "SELECT digest, plan_digest, eval_digest, sku, measure, job, \
              CASE WHEN (eval_digest <> '' OR measure LIKE '%\"inputs\":%' OR plan_digest IN ({})) AND json_valid(document) \
-             THEN json_extract(document, '$.accurate') IS NOT 0 ELSE 1 END AS accurate \
+             THEN CASE WHEN CAST(json_extract(document, '$.accurate') AS TEXT) = '0' THEN 0 ELSE 1 END ELSE 1 END AS accurate \
              FROM reports WHERE plan_digest IN ({}) AND engine_key <> '' ORDER BY created_ms, digest",
             listed(&given),
             listed(&plans),

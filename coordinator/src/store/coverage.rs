@@ -4,11 +4,10 @@ use super::{
     StoreError,
     lists::NAMED_AT_ONCE,
     sql::{Select, Statement, Value},
-    sqlite::{SqliteStore, number, text, unlike},
+    tables::{Row, Tables, number, real_or_none, text},
 };
 use crate::core::{JobId, JobState};
 use futures::future::{try_join, try_join3};
-use sqlx::{Row as _, sqlite::SqliteRow};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Jobs that are looked at where rows are told apart by more than the model.
@@ -163,7 +162,7 @@ fn project(filter: &CoverageFilter) -> &str {
     filter.project.as_deref().unwrap_or_default()
 }
 
-impl SqliteStore {
+impl Tables {
     /// Models from the one of number `from`, and how many there are.
     pub(super) async fn covered_models(
         &self,
@@ -302,7 +301,7 @@ impl SqliteStore {
         lives: bool,
     ) -> Result<Vec<StandingJob>, StoreError> {
         let statement = of_jobs_apart(filter, models, lives);
-        let apart = |row: &SqliteRow| {
+        let apart = |row: &Row| {
             Ok(StandingJob {
                 spec_json: text(row, "spec")?,
                 toolchain_json: text(row, "toolchain")?,
@@ -392,7 +391,7 @@ fn of_newest_jobs(filter: &CoverageFilter, models: &[String], lives: bool) -> St
     let mut job = Conditions::new();
     job.own_job(filter.project.as_deref()).model("j.model_name", "j.model_digest", filter);
     let newest = format!(
-        "(SELECT j.rowid FROM jobs AS j INDEXED BY {index} WHERE j.{only} AND j.model_name = p.model_name \
+        "(SELECT j.id FROM jobs AS j INDEXED BY {index} WHERE j.{only} AND j.model_name = p.model_name \
          AND j.sku = p.sku AND {} ORDER BY j.{at} DESC, j.id DESC LIMIT 1)",
         job.sql
     );
@@ -402,7 +401,7 @@ fn of_newest_jobs(filter: &CoverageFilter, models: &[String], lives: bool) -> St
         format!(
             "SELECT p.model_name, p.sku, n.id, n.state, n.{at} AS at_ms, CASE WHEN n.state IN ('leased', 'running') \
              AND json_valid(n.doc) THEN COALESCE(json_extract(n.doc, '$.phase'), '') ELSE '' END AS why \
-             FROM coverage_places AS p CROSS JOIN jobs AS n ON n.rowid = {newest} WHERE {places} \
+             FROM coverage_places AS p CROSS JOIN jobs AS n ON n.id = {newest} WHERE {places} \
              ORDER BY n.{at} DESC, n.id DESC"
         )
     })
@@ -449,7 +448,7 @@ fn skus_of(places: &str, is_whole: bool) -> String {
     )
 }
 
-fn standing(row: &SqliteRow) -> Result<Standing, StoreError> {
+fn standing(row: &Row) -> Result<Standing, StoreError> {
     Ok(Standing {
         model: text(row, "model_name")?,
         model_digest: text(row, "model_digest")?,
@@ -460,12 +459,12 @@ fn standing(row: &SqliteRow) -> Result<Standing, StoreError> {
         toolchain_json: text(row, "toolchain")?,
         accurate: number(row, "accurate")? != 0,
         simulated: number(row, "simulated")? != 0,
-        median_ms: row.try_get("median_ms").map_err(|error| unlike(&error))?,
+        median_ms: real_or_none(row, "median_ms")?,
         disturbed: number(row, "disturbed")? != 0,
     })
 }
 
-fn standing_job(row: &SqliteRow) -> Result<StandingJob, StoreError> {
+fn standing_job(row: &Row) -> Result<StandingJob, StoreError> {
     let state = text(row, "state")?;
     let unknown = || StoreError::Corrupt { what: "a job", detail: format!("unknown state '{state}'") };
     Ok(StandingJob {
@@ -484,7 +483,7 @@ fn standing_job(row: &SqliteRow) -> Result<StandingJob, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Store as _, lists::tests::assert_along_indexes},
+        super::{SqliteStore, Store as _, lists::tests::assert_along_indexes, sql_store::SqlStore as _},
         *,
     };
 
@@ -507,7 +506,7 @@ mod tests {
             let statements = of_places(&filter, named, 60, 60).into_iter().chain([of_engines(&filter, &models)]);
             for Statement { sql, values } in statements.chain(jobs(true)).chain(jobs(false)) {
                 let explain = Statement { sql: format!("EXPLAIN QUERY PLAN {sql}"), values };
-                let rows = store.rows(explain).await.unwrap();
+                let rows = store.tables().rows(explain).await.unwrap();
                 let plan: Vec<String> = rows.iter().map(|row| text(row, "detail").unwrap()).collect();
                 assert_along_indexes(&plan, &sql);
                 assert!(

@@ -1,14 +1,13 @@
-//! Lists of requests and of events in SQLite: which index each is read along.
+//! Lists of requests and of events in SQL databases: which index each is read along.
 
 use super::{
     Count, EventFilter, EventListFilter, ListedRequest, Part, RequestFilter, StoreError,
     lists::{COUNTED_MAX, NAMED_AT_ONCE},
     sql::{Select, Statement, Value},
-    sqlite::{SqliteStore, event, number, parse, text},
+    tables::{Row, Tables, event, number, parse, text},
     walk::{Place, Stream, Walk},
 };
 use crate::core::{Event, JobId, RequestRecord};
-use sqlx::sqlite::SqliteRow;
 use std::collections::BTreeMap;
 
 /// In a request the place of one job is taken by another; both have been written.
@@ -52,7 +51,7 @@ pub(super) fn replaced(request: &str, from: &JobId, to: &JobId) -> Vec<Statement
     ]
 }
 
-impl SqliteStore {
+impl Tables {
     pub(super) async fn part_of_requests(
         &self,
         filter: RequestFilter,
@@ -82,7 +81,7 @@ impl SqliteStore {
             return Ok(Count { count: walked.places.len() as u64, is_exact: walked.rest.is_none() });
         }
         let Statement { sql, values } = walk.statement(None, COUNTED_MAX + 1);
-        let sql = format!("SELECT COUNT(*) AS n FROM ({sql})");
+        let sql = format!("SELECT COUNT(*) AS n FROM ({sql}) AS counted");
         let found = self.rows(Statement { sql, values }).await?.first().map_or(Ok(0), |row| number(row, "n"))?;
         let most = COUNTED_MAX as u64;
         Ok(Count { count: found.min(most), is_exact: found <= most })
@@ -124,7 +123,7 @@ impl SqliteStore {
 
 const EVENT_COLUMNS: &str = "SELECT seq, at_ms, job, actor, what, state, attempt, phase, detail FROM events";
 
-fn listed_request(row: &SqliteRow) -> Result<ListedRequest, StoreError> {
+fn listed_request(row: &Row) -> Result<ListedRequest, StoreError> {
     let request: RequestRecord = parse("a request", &text(row, "doc")?)?;
     Ok(ListedRequest { request, jobs: number(row, "jobs")?, live: number(row, "live")?, lost: number(row, "lost")? })
 }
@@ -185,7 +184,10 @@ fn walk_of_events(filter: &EventListFilter) -> Walk {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{RequestState, Store as _, lists::tests::assert_along_indexes, lists::tests::plan},
+        super::{
+            RequestState, SqliteStore, Store as _, lists::tests::assert_along_indexes, lists::tests::plan,
+            sql_store::SqlStore as _,
+        },
         *,
     };
 
@@ -202,7 +204,7 @@ mod tests {
             (RequestFilter { states: vec![RequestState::Open, RequestState::Failed], ..any() }, "requests_state"),
             (RequestFilter { project: project(), states: vec![RequestState::Open], ..any() }, "requests_project_state"),
         ] {
-            let plan = plan(&store, &walk_of_requests(&filter)).await;
+            let plan = plan(store.tables(), &walk_of_requests(&filter)).await;
             assert_along_indexes(&plan, &format!("{filter:?}"));
             let along = format!(" USING COVERING INDEX {index}");
             assert!(plan.iter().any(|line| line.contains(&along)), "{filter:?}: {plan:#?}");
@@ -215,7 +217,7 @@ mod tests {
             EventListFilter { project: project(), ..any() },
             EventListFilter { jobs: vec!["aa1".into(), "bb2".into()], ..any() },
         ] {
-            let plan = plan(&store, &walk_of_events(&filter)).await;
+            let plan = plan(store.tables(), &walk_of_events(&filter)).await;
             let of_jobs = !filter.jobs.is_empty();
             let told = |way: &str| plan.iter().any(|line| line.contains(way));
             assert!(filter.project.is_none() || told("INDEX job_projects_job (job=?)"), "{filter:?}: {plan:#?}");

@@ -1,14 +1,13 @@
-//! Lists of jobs and engines in SQLite: which index a list is read along, and what is asked of its rows beside.
+//! Lists of jobs and engines in SQL databases: which index a list is read along, and what is asked of its rows beside.
 
 use super::{
     Count, EngineFilter, JobFilter, JobOrder, Part, StoreError,
     sql::{Select, Statement, Value},
-    sqlite::{SqliteStore, number, plain, text},
+    tables::{Row, Tables, number, plain, text, text_or_none},
     walk::{Place, Step, Stream, Walk, Walked},
 };
 use crate::core::{Engine, Job, JobId, JobState};
 use planforge_types::{Digest, EngineKey};
-use sqlx::sqlite::SqliteRow;
 use std::collections::BTreeMap;
 
 /// Rows up to which a list is counted one by one, where no table has its count.
@@ -48,7 +47,7 @@ fn names(states: &[JobState]) -> impl Iterator<Item = Value> + '_ {
     states.iter().map(|state| state.name().into())
 }
 
-impl SqliteStore {
+impl Tables {
     pub(super) async fn part_of_jobs(&self, filter: JobFilter) -> Result<Part<Job, (u64, JobId)>, StoreError> {
         if !filter.ids.is_empty() {
             return self.named_jobs(filter).await;
@@ -106,7 +105,7 @@ impl SqliteStore {
 
     /// Jobs by what the counts are kept for.
     async fn counted(&self, project: Option<&str>, sku: Option<&str>, states: &[JobState]) -> Result<u64, StoreError> {
-        let mut select = Select::new("SELECT COALESCE(SUM(n), 0) AS n FROM job_counts");
+        let mut select = Select::new("SELECT CAST(COALESCE(SUM(n), 0) AS BIGINT) AS n FROM job_counts");
         select
             .filter("project = #", Some(project.unwrap_or_default()))
             .filter("sku = #", sku)
@@ -290,7 +289,7 @@ impl SqliteStore {
 
     pub(super) async fn count_of_engines(&self, filter: EngineFilter) -> Result<Count, StoreError> {
         if filter.key.is_none() && filter.plan.is_none() && filter.model.is_none() {
-            let mut select = Select::new("SELECT COALESCE(SUM(n), 0) AS n FROM engine_counts");
+            let mut select = Select::new("SELECT CAST(COALESCE(SUM(n), 0) AS BIGINT) AS n FROM engine_counts");
             select.filter("project = #", Some(filter.project.unwrap_or_default())).filter("sku = #", filter.sku);
             let count = self.rows(select.order("1", 1)).await?.first().map_or(Ok(0), |row| number(row, "n"))?;
             return Ok(Count { count, is_exact: true });
@@ -381,15 +380,10 @@ impl SqliteStore {
     }
 }
 
-fn step(row: &SqliteRow, count: usize) -> Result<Step, StoreError> {
+fn step(row: &Row, count: usize) -> Result<Step, StoreError> {
     let names = ["b", "c"][..count.min(2)].iter().map(|column| text(row, column)).collect::<Result<_, _>>()?;
     let place = Place { at_ms: number(row, "a")?, names };
     Ok(Step { place, fits: number(row, "fits")? != 0 })
-}
-
-fn text_or_none(row: &SqliteRow, column: &str) -> Result<Option<String>, StoreError> {
-    use sqlx::Row as _;
-    row.try_get(column).map_err(|error| super::sqlite::unlike(&error))
 }
 
 /// A model by its name or by a prefix of its digest; hex digits sort before `g`.
@@ -403,12 +397,15 @@ fn model_values(model: &str) -> [Value; 4] {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{super::Store as _, *};
+    use super::{
+        super::{SqliteStore, Store as _, sql_store::SqlStore as _},
+        *,
+    };
 
     /// What SQLite says of how it reads a list's first part.
-    pub(in super::super) async fn plan(store: &SqliteStore, walk: &Walk) -> Vec<String> {
+    pub(in super::super) async fn plan(tables: &Tables, walk: &Walk) -> Vec<String> {
         let Statement { sql, values } = walk.statement(None, 10);
-        let rows = store.rows(Statement { sql: format!("EXPLAIN QUERY PLAN {sql}"), values }).await.unwrap();
+        let rows = tables.rows(Statement { sql: format!("EXPLAIN QUERY PLAN {sql}"), values }).await.unwrap();
         rows.iter().map(|row| text(row, "detail").unwrap()).collect()
     }
 
@@ -439,7 +436,7 @@ pub(super) mod tests {
             EngineFilter { sku: some("t4"), ..any() },
             EngineFilter { project: some("vision"), ..any() },
         ] {
-            let plan = plan(&store, &store.walk_of_engines(&filter).await.unwrap()).await;
+            let plan = plan(store.tables(), &store.tables().walk_of_engines(&filter).await.unwrap()).await;
             assert_along_indexes(&plan, &format!("{filter:?}"));
             let newer = "USING COVERING INDEX engines_builds (engine_key=? AND ";
             assert!(plan.iter().any(|line| line.contains(newer)), "{filter:?}: {plan:#?}");
@@ -454,7 +451,7 @@ pub(super) mod tests {
             JobFilter { model: some("m.onnx"), since_ms: Some(1), ..any() },
             JobFilter { tags: vec!["nightly".into(), "a=b".into()], project: some("vision"), ..any() },
         ] {
-            let plan = plan(&store, &store.walk_of_jobs(&filter).await.unwrap()).await;
+            let plan = plan(store.tables(), &store.tables().walk_of_jobs(&filter).await.unwrap()).await;
             assert_along_indexes(&plan, &format!("{filter:?}"));
             // Of a project's jobs on one device kind nothing else is looked at.
             let narrow = "INDEX job_projects_sku (project=? AND sku=? AND state=?)";

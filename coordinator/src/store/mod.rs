@@ -7,11 +7,17 @@
 //! | module | holds |
 //! |---|---|
 //! | [`mem`] | everything in memory: tests and simulation |
+//! | `sql_store` | a store over an SQL database: tables that are read, a writer that is told what to write |
+//! | `tables` | reading tables of either database, and what their rows mean |
 //! | [`sqlite`] | one file, one writer task with group commit, readers beside it |
 //! | `sqlite_check` | naming rows that cannot be decoded, beside whoever has the database open |
 //! | `sqlite_writer` | that writer: transactions, and healing after a full disk |
+//! | [`postgres`] | a server, for several coordinators: what it must be like, its schema |
+//! | `postgres_writer` | its writer: transactions under the lease of whoever leads |
+//! | `postgres_words` | where its language differs |
+//! | `moving` | copying everything from SQLite to PostgreSQL |
 //! | `unreadable` | rows that cannot be decoded: left out, told, counted |
-//! | `sql` | the statements, shaped so that another SQL database runs the same ones |
+//! | `sql` | the statements, shaped so that both SQL databases run the same ones |
 //! | `lists` | which index a list of jobs or engines is read along |
 //! | `history` | likewise lists of requests and events |
 //! | `coverage` | how models stand on device kinds |
@@ -24,16 +30,24 @@ mod coverage;
 mod history;
 mod lists;
 pub mod mem;
+mod moving;
+pub mod postgres;
+mod postgres_words;
+mod postgres_writer;
 mod retained;
 mod sql;
+mod sql_store;
 pub mod sqlite;
 mod sqlite_check;
 mod sqlite_writer;
+mod tables;
 mod unreadable;
 mod walk;
 
 pub use coverage::{Coverage, CoverageFilter, CoveredModels, Standing, StandingJob};
 pub use mem::MemStore;
+pub use moving::{MovedTable, move_tables};
+pub use postgres::{Leadership, PostgresConfig, PostgresStore};
 pub use retained::BuildName;
 pub use sqlite::SqliteStore;
 pub use sqlite_check::{BadRow, unreadable_rows};
@@ -56,6 +70,19 @@ pub(crate) const LATEST_MAX: usize = 2_000;
 pub enum StoreError {
     #[error("another coordinator leads: epoch {current} has begun, this one is {mine}")]
     Fenced { mine: u64, current: u64 },
+    #[error("another coordinator leads this farm: {owner}{}", at(address))]
+    Led {
+        owner: String,
+        /// Where callers reach it; may be empty.
+        address: String,
+    },
+    #[error("the database {database} cannot be used: {why}")]
+    Unfit {
+        database: String,
+        why: String,
+        /// What to do about it.
+        hint: &'static str,
+    },
     #[error("the database has no room left: {detail}")]
     Full { detail: String },
     #[error("the database is read-only: {detail}")]
@@ -80,13 +107,21 @@ pub enum StoreError {
     Closed,
 }
 
+fn at(address: &str) -> String {
+    if address.is_empty() { String::new() } else { format!(", at {address}") }
+}
+
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         let (code, hint) = match &error {
-            StoreError::Full { .. } => (ErrorCode::ResourceExhausted, "free disk space on the coordinator"),
-            StoreError::ReadOnly { .. } => (ErrorCode::Unavailable, "make the coordinator's data folder writable"),
+            StoreError::Full { .. } => (ErrorCode::ResourceExhausted, "free disk space where the database lies"),
+            StoreError::ReadOnly { .. } => {
+                (ErrorCode::Unavailable, "make the coordinator's data folder writable, or name the primary")
+            }
             StoreError::Busy { .. } => (ErrorCode::Unavailable, "try again; another process holds the database"),
             StoreError::Fenced { .. } => (ErrorCode::Unavailable, "ask the new leader"),
+            StoreError::Led { .. } => (ErrorCode::Unavailable, "ask that one; this one stands by"),
+            StoreError::Unfit { hint, .. } => (ErrorCode::Refused, *hint),
             StoreError::NewerSchema { .. } => (
                 ErrorCode::Internal,
                 "run the newer planforge again, or restore a backup from before it: planforge admin restore",
@@ -367,8 +402,15 @@ pub type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Everything durable except blobs.
 pub trait Store: Send + Sync + 'static {
-    /// Begins a new epoch and returns it; every older leader's commits are refused from now on.
+    /// Begins a new epoch and returns it; every older leader's commits are refused from now on. Where several coordinators
+    /// share a store, it is refused while another one's lease holds.
     fn acquire<'a>(&'a self, owner: &'a str, now_ms: u64) -> Answer<'a, u64>;
+
+    /// Ends once another leader's epoch has begun: with what its commits would be refused with. Stores that one process
+    /// alone can open never say so.
+    fn superseded(&self, _epoch: u64) -> BoxFuture<'_, StoreError> {
+        Box::pin(std::future::pending())
+    }
 
     /// What a leader must know to go on: nothing of what has ended, but for the latest durations.
     fn load(&self) -> Answer<'_, Snapshot>;

@@ -5,7 +5,7 @@
 use super::{
     StoreError,
     sql::{Select, Statement, Value},
-    sqlite::{SqliteStore, number, plain, text},
+    tables::{Row, Tables, number, plain, text},
 };
 use crate::core::{Held, Job, Model, Tenure};
 use planforge_retention::Build;
@@ -17,6 +17,8 @@ pub type BuildName = (EngineKey, Digest);
 
 /// Digests of one statement.
 const DIGESTS_AT_ONCE: usize = 256;
+/// Bytes of the plan of an engine `e`.
+const PLAN_BYTES: &str = "CAST(json_extract(e.doc, '$.plan.size_bytes') AS BIGINT)";
 
 fn parsed<T: std::str::FromStr>(what: &'static str, text: &str) -> Result<T, StoreError>
 where
@@ -25,7 +27,7 @@ where
     text.parse().map_err(|error: T::Err| StoreError::Corrupt { what, detail: error.to_string() })
 }
 
-impl SqliteStore {
+impl Tables {
     /// Builds last used before `before_ms`, those first that were not used for longest, behind a place of this list.
     pub(super) async fn builds_unused_since(
         &self,
@@ -45,7 +47,7 @@ impl SqliteStore {
         };
         values.push((limit as u64).into());
         let sql = format!(
-            "SELECT engine_key, plan_digest, created_ms, last_ms, json_extract(doc, '$.plan.size_bytes') AS bytes, {pinned} AS pinned, \
+            "SELECT engine_key, plan_digest, created_ms, last_ms, {PLAN_BYTES} AS bytes, {pinned} AS pinned, \
              COALESCE((SELECT MIN(n.created_ms) FROM engines AS n WHERE n.engine_key = e.engine_key AND \
              (n.seq, n.created_ms, n.plan_digest) > (e.seq, e.created_ms, e.plan_digest)), 0) AS superseded_ms, \
              COALESCE((SELECT CASE WHEN COUNT(*) = 1 THEN MIN(project) END FROM engine_projects AS p \
@@ -54,7 +56,7 @@ impl SqliteStore {
              ORDER BY last_ms, engine_key, plan_digest LIMIT ${}",
             values.len()
         );
-        let old = |row: &sqlx::sqlite::SqliteRow| {
+        let old = |row: &Row| {
             Ok(Build {
                 name: (
                     parsed("an engine", &text(row, "engine_key")?)?,
@@ -73,17 +75,19 @@ impl SqliteStore {
 
     /// Bytes of all plans.
     pub(super) async fn plan_bytes(&self) -> Result<u64, StoreError> {
-        let sql = "SELECT COALESCE(SUM(json_extract(doc, '$.plan.size_bytes')), 0) AS bytes FROM engines";
-        self.rows(plain(sql)).await?.first().map_or(Ok(0), |row| number(row, "bytes"))
+        let sql = format!("SELECT CAST(COALESCE(SUM({PLAN_BYTES}), 0) AS BIGINT) AS bytes FROM engines AS e");
+        self.rows(plain(&sql)).await?.first().map_or(Ok(0), |row| number(row, "bytes"))
     }
 
     /// Bytes of the plans of engines that no other project may see.
     pub(super) async fn plan_bytes_of(&self, project: &str) -> Result<u64, StoreError> {
-        let sql = "SELECT COALESCE(SUM(json_extract(e.doc, '$.plan.size_bytes')), 0) AS bytes \
+        let sql = format!(
+            "SELECT CAST(COALESCE(SUM({PLAN_BYTES}), 0) AS BIGINT) AS bytes \
                    FROM engine_projects AS p INDEXED BY engine_projects_project \
                    JOIN engines AS e ON e.engine_key = p.engine_key WHERE p.project = $1 AND NOT EXISTS \
-                   (SELECT 1 FROM engine_projects AS o WHERE o.engine_key = p.engine_key AND o.project <> p.project)";
-        self.rows(statement(sql, vec![project.into()])).await?.first().map_or(Ok(0), |row| number(row, "bytes"))
+                   (SELECT 1 FROM engine_projects AS o WHERE o.engine_key = p.engine_key AND o.project <> p.project)"
+        );
+        self.rows(statement(&sql, vec![project.into()])).await?.first().map_or(Ok(0), |row| number(row, "bytes"))
     }
 
     /// Jobs that ended before, the first that ended first.
@@ -118,7 +122,7 @@ impl SqliteStore {
         let mut select = Select::new("SELECT digest, project FROM blob_refs INDEXED BY blob_refs_age");
         select.always("tenure <> 0").filter("tenure = #", Some(tenure as u64)).filter("since_ms < #", Some(before_ms));
         let rows = self.rows(select.order("since_ms, digest, project", limit)).await?;
-        let held = |row: &sqlx::sqlite::SqliteRow| {
+        let held = |row: &Row| {
             let digest = parsed("a blob's name", &text(row, "digest")?)?;
             Ok(Held { digest, project: text(row, "project")?, tenure })
         };
@@ -134,7 +138,7 @@ impl SqliteStore {
 
     pub(super) async fn events_before(&self, before_ms: u64, limit: usize) -> Result<Option<(u64, u64)>, StoreError> {
         let sql = "SELECT COUNT(*) AS n, COALESCE(MAX(seq), 0) AS last FROM \
-                   (SELECT seq, at_ms FROM events ORDER BY seq LIMIT $2) \
+                   (SELECT seq, at_ms FROM events ORDER BY seq LIMIT $2) AS oldest \
                    WHERE at_ms < $1 AND seq < (SELECT MAX(seq) FROM events)";
         let rows = self.rows(statement(sql, vec![before_ms.into(), (limit as u64).into()])).await?;
         let Some(row) = rows.first() else { return Ok(None) };
@@ -161,9 +165,7 @@ impl SqliteStore {
              AND json_extract(e.doc, '$.job') = r.job) ORDER BY created_ms, digest LIMIT $2"
         );
         let rows = self.rows(Statement { sql, values }).await?;
-        let report = |row: &sqlx::sqlite::SqliteRow| {
-            Ok((number(row, "created_ms")?, parsed("a report", &text(row, "digest")?)?))
-        };
+        let report = |row: &Row| Ok((number(row, "created_ms")?, parsed("a report", &text(row, "digest")?)?));
         rows.iter().map(report).collect()
     }
 

@@ -16,6 +16,7 @@ use std::{
 pub(super) enum Value {
     Text(String),
     Int(i64),
+    Real(Option<f64>),
 }
 
 impl From<String> for Value {

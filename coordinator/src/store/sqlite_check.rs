@@ -2,14 +2,12 @@
 
 use super::{
     StoreError,
-    sqlite::{SCHEMA_VERSION, audit_line, classify, doc_of, event, report, share, text, token},
+    sqlite::{SCHEMA_VERSION, classify},
+    tables::{Row, audit_line, doc_of, event, report, share, text, token},
 };
 use crate::core::{Agent, CacheRecord, Engine, Job, PluginRecord, ProjectRecord, Refusal, RequestRecord};
 use futures::TryStreamExt as _;
-use sqlx::{
-    Connection as _, SqliteConnection,
-    sqlite::{SqliteConnectOptions, SqliteRow},
-};
+use sqlx::{Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use std::{path::Path, time::Duration};
 
 /// Rows that are named; a database with more of them has other troubles.
@@ -26,7 +24,7 @@ pub struct BadRow {
     pub problem: String,
 }
 
-type Decode = fn(&SqliteRow) -> Result<(), StoreError>;
+type Decode = fn(&Row) -> Result<(), StoreError>;
 
 /// Every table whose rows are decoded: its name, its rows with their key as `row_key`, and how they are read.
 const TABLES: [(&str, &str, Decode); 12] = [
@@ -74,6 +72,7 @@ pub async fn unreadable_rows(file: &Path) -> Result<Vec<BadRow>, StoreError> {
     for (table, sql, decode) in TABLES.into_iter().chain([tokens]) {
         let mut rows = sqlx::query(sql).fetch(&mut connection);
         while let Some(row) = rows.try_next().await.map_err(failed)? {
+            let row = Row::Sqlite(row);
             if let Err(error) = decode(&row)
                 && bad.len() < NAMED_MAX
             {

@@ -8,50 +8,19 @@
 use super::{
     StoreError,
     sql::statements,
+    sql_store::{GROUP_MAX, Waiting, Write, of_epoch},
     sqlite::{arguments, classify},
 };
 use crate::core::Change;
 use sqlx::{AssertSqlSafe, Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use std::path::{Path, PathBuf};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
-/// Commits that join one transaction; bounds how much is lost time when it fails.
-const GROUP_MAX: usize = 512;
 /// A disk with less room than this counts as full when it is asked for after a refused commit, and when writing to it fails for
 /// a reason that SQLite does not tell.
 const ROOM_MIN_BYTES: u64 = 256 << 10;
 /// SQLite's primary code for an error of the disk, a full one among them.
 const SQLITE_IOERR: i64 = 10;
-
-/// What the writer is asked for.
-#[derive(Debug)]
-pub(super) enum Write {
-    Commit {
-        epoch: u64,
-        changes: Vec<Change>,
-        done: oneshot::Sender<Result<(), StoreError>>,
-    },
-    Acquire {
-        owner: String,
-        now_ms: u64,
-        done: oneshot::Sender<Result<u64, StoreError>>,
-    },
-    /// Whether commits are taken: writes without changing anything.
-    Check {
-        epoch: u64,
-        done: oneshot::Sender<Result<(), StoreError>>,
-    },
-    Close {
-        done: oneshot::Sender<()>,
-    },
-}
-
-/// One commit that waits for the transaction it joined.
-struct Waiting {
-    epoch: u64,
-    changes: Vec<Change>,
-    done: oneshot::Sender<Result<(), StoreError>>,
-}
 
 /// Owns the connection that writes.
 #[derive(Debug)]
@@ -80,6 +49,8 @@ impl Writer {
                         self.commit_group(std::mem::take(&mut group)).await;
                         let _ = done.send(self.check(epoch).await);
                     }
+                    // A commit that failed was rolled back here.
+                    Write::Settle { done } => drop(done.send(Ok(()))),
                     Write::Close { done } => {
                         self.commit_group(std::mem::take(&mut group)).await;
                         if let Some(connection) = self.connection.take()
@@ -201,7 +172,6 @@ impl Writer {
         if group.is_empty() {
             return;
         }
-        let (mut acknowledged, mut changes) = (Vec::with_capacity(group.len()), Vec::new());
         let current = match self.begin().await {
             Ok(connection) => match current_epoch(connection).await {
                 Ok(current) => Ok(current),
@@ -222,15 +192,8 @@ impl Writer {
                 return;
             }
         };
-        for waiting in group {
-            if waiting.epoch == current {
-                changes.push(waiting.changes);
-                acknowledged.push(waiting.done);
-            } else {
-                let _ = waiting.done.send(Err(StoreError::Fenced { mine: waiting.epoch, current }));
-            }
-        }
-        let written = self.write(changes.into_iter().flatten()).await;
+        let (changes, acknowledged) = of_epoch(group, current);
+        let written = self.write(changes.into_iter()).await;
         let result = self.end(written).await;
         for done in acknowledged {
             let _ = done.send(result.clone());

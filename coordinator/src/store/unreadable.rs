@@ -1,8 +1,7 @@
 //! Rows that cannot be decoded. One of them hides itself and nothing else: it is left out, told once, and counted.
 
-use super::StoreError;
+use super::{StoreError, tables::Row};
 use planforge_types::Digest;
-use sqlx::{Row as _, sqlite::SqliteRow};
 use std::{
     collections::BTreeSet,
     sync::{Mutex, PoisonError},
@@ -19,8 +18,8 @@ pub(super) struct Unreadable {
 
 impl Unreadable {
     /// Notes a row that no answer has.
-    pub fn left_out(&self, row: &SqliteRow, error: &StoreError) {
-        let first: Vec<u8> = row.try_get_unchecked(0).unwrap_or_default();
+    pub fn left_out(&self, row: &Row, error: &StoreError) {
+        let first: Vec<u8> = row.first_bytes();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() < KNOWN_MAX && known.insert(Digest::of(&first)) {
             let begins: String = String::from_utf8_lossy(&first).chars().take(80).collect();

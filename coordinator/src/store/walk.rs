@@ -143,9 +143,9 @@ impl Walk {
                 }
                 text.push(")");
             }
-            text.push(" ORDER BY ").push(&ordered(&places)).push(" LIMIT ").bind(rows.clone()).push(")");
+            text.push(" ORDER BY ").push(&ordered(&places)).push(" LIMIT ").bind(rows.clone()).push(") AS stream");
         }
-        text.push(") ORDER BY ").push(&ordered(columns)).push(" LIMIT ").bind(rows).push(") AS w ORDER BY ");
+        text.push(") AS streams ORDER BY ").push(&ordered(columns)).push(" LIMIT ").bind(rows).push(") AS w ORDER BY ");
         text.push(&ordered(columns));
         Statement { sql: text.sql, values: text.values }
     }

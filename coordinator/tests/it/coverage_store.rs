@@ -61,7 +61,7 @@ const QUIET: &str = r#"{"latency_ms":{"median":1.5},"simulated":true,"windows":[
     "kept_tainted":true},{"iterations":4}]}"#;
 
 /// Says how models stand while everything of it comes, changes and goes.
-async fn conforms(store: &dyn Store) {
+pub(crate) async fn conforms(store: &dyn Store) {
     let epoch = store.acquire("first", 1).await.unwrap();
     let commit = async |changes: Vec<Change>| store.commit(epoch, changes).await.unwrap();
     assert_eq!(models(store, &of("")).await, CoveredModels::default());
@@ -219,7 +219,7 @@ async fn sqlite_says_how_models_stand() {
 }
 
 /// All that is said of how models stand.
-async fn everything(store: &dyn Store) -> Vec<(CoveredModels, Coverage)> {
+pub(crate) async fn everything(store: &dyn Store) -> Vec<(CoveredModels, Coverage)> {
     let mut all = Vec::new();
     for project in ["", "red", "blue", "green"] {
         let known = models(store, &of(project)).await;

@@ -68,7 +68,7 @@ async fn events(store: &dyn Store, filter: EventListFilter) -> Vec<u64> {
     found.into_iter().map(|event| event.seq).collect()
 }
 
-async fn conforms(store: &dyn Store) {
+pub(crate) async fn conforms(store: &dyn Store) {
     let epoch = store.acquire("one", 1).await.unwrap();
     let change = |id: &str, state| Change::Job(Arc::new(job(id, state, 5)));
     // The same job twice in a request, and one job of two requests.

@@ -12,7 +12,7 @@ fn digest(text: &str) -> Digest {
     Digest::of(text.as_bytes())
 }
 
-async fn ages(store: &dyn Store) {
+pub(crate) async fn ages(store: &dyn Store) {
     let epoch = store.acquire("one", 1).await.unwrap();
     holds(store, epoch).await;
     measurements(store, epoch).await;

@@ -23,6 +23,7 @@ mod leftovers;
 mod many_jobs;
 mod needs;
 mod pins;
+mod postgres;
 mod power_cut;
 mod refresh;
 mod refresh_stale;

@@ -131,7 +131,7 @@ fn ids(jobs: &[Job]) -> Vec<&str> {
 }
 
 /// What every store promises.
-async fn conforms(store: &dyn Store) {
+pub(crate) async fn conforms(store: &dyn Store) {
     assert_eq!(store.load().await.unwrap().last_event, 0);
     let epoch = store.acquire("first", 1).await.unwrap();
     let change = |id: &str, state, created_ms| Change::Job(Arc::new(job(id, state, created_ms)));

@@ -163,6 +163,14 @@ impl LocalBlobs {
         Ok(!visible(&self.inner.root)?.is_empty())
     }
 
+    /// As [`Self::has_some`] of a folder that nobody has opened, or that is not there yet.
+    pub fn has_some_in(root: &Path) -> Result<bool, BlobError> {
+        if !root.join("sha256").exists() {
+            return Ok(false);
+        }
+        Ok(!visible(root)?.is_empty())
+    }
+
     /// Size of a visible blob.
     pub async fn find(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
         let inner = self.inner.clone();
