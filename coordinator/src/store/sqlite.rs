@@ -2,8 +2,8 @@
 
 use super::{
     Answer, AuditFilter, BuildName, Count, Coverage, CoverageFilter, CoveredModels, DeclarationFilter, EngineFilter,
-    EventFilter, EventListFilter, Heap, JobFilter, LATEST_MAX, ListedRequest, Part, PinFilter, ReportFilter,
-    RequestFilter, Store, StoreError,
+    EventFilter, EventListFilter, Heap, HistoryFilter, JobFilter, LATEST_MAX, ListedRequest, Part, PastBuild,
+    PastPlace, PinFilter, ReportFilter, RequestFilter, Store, StoreError,
     sql::{Select, Statement, Value},
     sqlite_writer::{Write, Writer},
     unreadable::Unreadable,
@@ -33,7 +33,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Forward-only, by the numbers of their files; a database that has a higher one than these is refused.
-const MIGRATIONS: [(i64, &str); 18] = [
+const MIGRATIONS: [(i64, &str); 19] = [
     (1, include_str!("../../../migrations/sqlite/0001_farm.sql")),
     (2, include_str!("../../../migrations/sqlite/0002_caches_plugins.sql")),
     (3, include_str!("../../../migrations/sqlite/0003_engine_seq.sql")),
@@ -52,6 +52,7 @@ const MIGRATIONS: [(i64, &str); 18] = [
     (16, include_str!("../../../migrations/sqlite/0016_project_devices.sql")),
     (20, include_str!("../../../migrations/sqlite/0020_shares.sql")),
     (21, include_str!("../../../migrations/sqlite/0021_coverage.sql")),
+    (22, include_str!("../../../migrations/sqlite/0022_history.sql")),
 ];
 /// The schema that this program writes.
 pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
@@ -449,6 +450,10 @@ impl Store for SqliteStore {
 
     fn coverage(&self, filter: CoverageFilter, models: Vec<String>, apart: bool) -> Answer<'_, Coverage> {
         Box::pin(async move { Self::coverage(self, &filter, &models, apart).await })
+    }
+
+    fn history(&self, filter: HistoryFilter) -> Answer<'_, Part<PastBuild, PastPlace>> {
+        Box::pin(self.part_of_history(filter))
     }
 
     fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>> {
