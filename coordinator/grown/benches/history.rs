@@ -18,6 +18,7 @@ use planforge_report::{
     history::{Build, steps},
     testing::usual_report,
 };
+use planforge_retention::Policy;
 use planforge_stats::change::changes;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -36,7 +37,12 @@ async fn history(count: usize) -> Result<(), Trouble> {
     let document = |number: usize| serde_json::to_string(&report(number)).unwrap_or_default();
     println!("{count} builds, each with a report of {} KiB", document(0).len() >> 10);
     grow_builds(folder.path(), count, now_ms, document).await?;
-    let coordinator = Coordinator::start(CoordinatorConfig::new(folder.path())).await?;
+    let mut config = CoordinatorConfig::new(folder.path());
+    config.listen = Some("127.0.0.1:0".parse()?);
+    // Nothing goes while it is asked.
+    config.farm.retention =
+        Policy { jobs_ms: None, superseded_ms: None, unused_ms: None, room_bytes: None, ..Policy::default() };
+    let coordinator = Coordinator::start(config).await?;
     for project in ["", PROJECTS[0]] {
         told(coordinator.farm(), count, project).await?;
     }
