@@ -311,7 +311,7 @@ fn every_number_of_an_example_story_follows_from_its_raw_samples() {
         let story = Story { reports: &reports, steps: &steps };
         assert!(steps.len() > 4 && story.first().is_some() && reports.iter().all(|report| !report.simulated));
         let seen = follow(&story, &html::story::render(&story));
-        assert!(seen > 40, "{}: {seen} numbers", file.display());
+        assert!(seen > 15, "{}: {seen} numbers", file.display());
         told += 1;
     }
     assert!(told > 0, "no story is there");
