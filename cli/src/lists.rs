@@ -93,6 +93,19 @@ pub async fn page_of_engines(farm: &Farm, mut request: v1::ListEnginesRequest) -
     }
 }
 
+/// Every build of a model's history, newest first; pages may go on with the same lines.
+pub async fn history(farm: &Farm, mut request: v1::GetHistoryRequest) -> Result<Vec<v1::HistoryLine>, Failure> {
+    let mut found = Vec::new();
+    loop {
+        let reply = farm.rpc().get_history(request.clone()).await.map_err(|e| farm.error(e))?.into_inner();
+        let count = reply.lines.iter().map(|line| line.builds.len()).sum();
+        found.extend(reply.lines);
+        if Rest::after(count, &mut request.limit, reply.next_cursor, &mut request.cursor) == Rest::Nothing {
+            return Ok(found);
+        }
+    }
+}
+
 /// Every project, by name; places for jobs are those that the last page told.
 pub async fn projects(farm: &Farm) -> Result<v1::ListProjectsReply, Failure> {
     let (mut request, mut found) = (v1::ListProjectsRequest::default(), Vec::new());

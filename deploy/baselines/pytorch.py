@@ -37,7 +37,7 @@ def say(answer):
     REPLIES.flush()
 
 
-def load(path):
+def load(path, device):
     """The module, and the names of its inputs where it tells them."""
     import torch
 
@@ -51,7 +51,29 @@ def load(path):
         except Exception as no_script:
             first = lambda error: (str(error).splitlines() or [type(error).__name__])[0]
             raise Refusal(f"the module is neither an exported program ({first(no_program)}) nor TorchScript ({first(no_script)})")
-    return program.module(), list(program.graph_signature.user_inputs)
+    names = list(program.graph_signature.user_inputs)
+    with contextlib.suppress(ImportError):
+        from torch.export.passes import move_to_device_pass
+
+        # A program names the device of the constants that it makes, such as masks.
+        program = move_to_device_pass(program, device)
+    module = program.module()
+    forget_assertions(module)
+    return module, names
+
+
+def forget_assertions(module):
+    """Takes out what holds an exported program to the types and devices of its export: here it runs in others."""
+    import torch
+
+    asserts = getattr(torch.ops.aten, "_assert_tensor_metadata", None)
+    for part in module.modules():
+        if not asserts or not isinstance(part, torch.fx.GraphModule):
+            continue
+        for node in list(part.graph.nodes):
+            if node.op == "call_function" and node.target is asserts.default:
+                part.graph.erase_node(node)
+        part.recompile()
 
 
 def arguments(order, names):
@@ -197,7 +219,7 @@ def main():
     torch.backends.cudnn.allow_tf32 = precision != "fp32"
     torch.backends.cudnn.benchmark = True
     kind = getattr(torch, TYPES[precision])
-    module, names = load(order["module"])
+    module, names = load(order["module"], device)
     inputs = arguments(order, names)
     given = module.to(device=device)
     module = given.to(dtype=kind) if kind == torch.float32 else halved(given, kind, inputs, device)

@@ -1,4 +1,4 @@
--- What the coordinator remembers, as SQLite's migrations 1 to 21 leave it; what each table is for stands there. Times are
+-- What the coordinator remembers, as SQLite's migrations 1 to 22 leave it; what each table is for stands there. Times are
 -- Unix milliseconds of the coordinator's clock, digests and keys 64 hex digits. A `doc` column holds the whole record as
 -- JSON; the columns beside it repeat what queries filter and order by.
 --
@@ -661,3 +661,59 @@ BEGIN
     RETURN NULL;
 END $$;
 CREATE TRIGGER coverage_places_go AFTER DELETE ON coverage_places FOR EACH ROW EXECUTE FUNCTION coverage_places_go();
+
+-- How fast builds were, one after the other (SQLite's migration 22).
+CREATE TABLE history_builds (
+    model_name   TEXT COLLATE "C" NOT NULL,
+    created_ms   BIGINT NOT NULL,
+    engine_key   TEXT COLLATE "C" NOT NULL,
+    plan_digest  TEXT COLLATE "C" NOT NULL,
+    model_digest TEXT COLLATE "C" NOT NULL,
+    sku          TEXT COLLATE "C" NOT NULL,
+    project      TEXT COLLATE "C" NOT NULL,
+    job          TEXT COLLATE "C" NOT NULL,
+    spec         TEXT NOT NULL,
+    toolchain    TEXT NOT NULL,
+    median_ms    DOUBLE PRECISION NOT NULL,
+    disturbed    BIGINT NOT NULL,
+    PRIMARY KEY (model_name, created_ms, engine_key, plan_digest)
+);
+CREATE INDEX history_builds_model ON history_builds (model_digest, created_ms, engine_key, plan_digest);
+
+CREATE VIEW measured_builds AS
+    SELECT COALESCE(NULLIF(e.model_name, ''), substr(e.model_digest, 1, 12)) AS model_name, e.created_ms, e.engine_key,
+        e.plan_digest, e.model_digest, e.sku, COALESCE(json_extract(e.doc, '$.project'), '') AS project,
+        COALESCE(json_extract(e.doc, '$.job'), '') AS job, COALESCE(json_extract(e.doc, '$.spec'), '{}') AS spec,
+        COALESCE(json_extract(e.doc, '$.toolchain'), '{}') AS toolchain,
+        json_extract(r.document, '$.latency_ms.median')::double precision AS median_ms,
+        (EXISTS (SELECT 1 FROM json_each(r.document, '$.windows') AS w WHERE json_extract(w.value, '$.kept_tainted') = '1')
+            AND NOT EXISTS (SELECT 1 FROM json_each(r.document, '$.windows') AS w WHERE left(w.value, 1) = '{'
+                AND NOT EXISTS (SELECT 1 FROM json_each(w.value, '$.tainted'))))::int::bigint AS disturbed
+    FROM engines AS e JOIN LATERAL (
+        SELECT n.document FROM reports AS n WHERE n.plan_digest = e.plan_digest AND n.sku = e.sku
+            AND (n.job = json_extract(e.doc, '$.job') OR n.created_ms >= e.created_ms)
+        ORDER BY n.measure LIKE '%"inputs":%' OR n.measure LIKE '%"time_inputs":true%',
+            n.job <> json_extract(e.doc, '$.job'), n.created_ms, n.digest
+        LIMIT 1) AS r ON TRUE
+    WHERE CASE WHEN json_valid(e.doc) AND json_valid(r.document) THEN
+            json_typeof(r.document::json #> '{latency_ms,median}') = 'number'
+            AND json_extract(r.document, '$.simulated') IS DISTINCT FROM '1'
+            AND json_extract(e.doc, '$.simulated') IS DISTINCT FROM '1'
+        ELSE FALSE END;
+
+CREATE FUNCTION remember_builds(plan TEXT, device TEXT) RETURNS VOID LANGUAGE sql AS $$
+    INSERT INTO history_builds
+        SELECT model_name, created_ms, engine_key, plan_digest, model_digest, sku, project, job, spec, toolchain,
+            median_ms, disturbed
+        FROM measured_builds WHERE plan_digest = plan AND sku = device
+        ON CONFLICT (model_name, created_ms, engine_key, plan_digest) DO UPDATE SET project = excluded.project,
+            job = excluded.job, spec = excluded.spec, toolchain = excluded.toolchain, median_ms = excluded.median_ms,
+            disturbed = excluded.disturbed
+$$;
+CREATE FUNCTION builds_come() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM remember_builds(NEW.plan_digest, NEW.sku);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER engines_come_history AFTER INSERT OR UPDATE OF doc ON engines FOR EACH ROW EXECUTE FUNCTION builds_come();
+CREATE TRIGGER reports_come_history AFTER INSERT ON reports FOR EACH ROW EXECUTE FUNCTION builds_come();

@@ -1307,6 +1307,66 @@ pub struct FindEngineRequest {
     pub plan_digest: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetHistoryRequest {
+    /// name or digest prefix
+    #[prost(string, tag = "1")]
+    pub model: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub sku: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub project: ::prost::alloc::string::String,
+    /// builds; 0: as many as a reply holds
+    #[prost(uint32, tag = "4")]
+    pub limit: u32,
+    #[prost(string, tag = "5")]
+    pub cursor: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetHistoryReply {
+    /// of this page: another may go on with the same line
+    #[prost(message, repeated, tag = "1")]
+    pub lines: ::prost::alloc::vec::Vec<HistoryLine>,
+    #[prost(string, tag = "2")]
+    pub next_cursor: ::prost::alloc::string::String,
+}
+/// Builds that are comparable from one to the next, of nothing simulated.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HistoryLine {
+    /// name
+    #[prost(string, tag = "1")]
+    pub model: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub sku: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub spec_json: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "4")]
+    pub toolchains_json: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// newest first
+    #[prost(message, repeated, tag = "5")]
+    pub builds: ::prost::alloc::vec::Vec<HistoryBuild>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HistoryBuild {
+    /// that built it; empty where another project did
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub created_ms: u64,
+    #[prost(double, tag = "3")]
+    pub median_ms: f64,
+    /// every window that counts was
+    #[prost(bool, tag = "4")]
+    pub disturbed: bool,
+    /// the plan may be gone
+    #[prost(string, tag = "5")]
+    pub plan_digest: ::prost::alloc::string::String,
+    #[prost(string, tag = "6")]
+    pub model_digest: ::prost::alloc::string::String,
+    /// its place in toolchains_json
+    #[prost(uint32, tag = "7")]
+    pub toolchain: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListReportsRequest {
     #[prost(string, tag = "1")]
     pub plan_digest: ::prost::alloc::string::String,
@@ -2300,6 +2360,31 @@ pub mod farm_client {
                 .insert(GrpcMethod::new("planforge.v1.Farm", "FindEngine"));
             self.inner.unary(req, path, codec).await
         }
+        /// How fast a model's builds were, one after the other: older builds of a key too, and those whose plans are gone.
+        pub async fn get_history(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetHistoryRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetHistoryReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/planforge.v1.Farm/GetHistory",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("planforge.v1.Farm", "GetHistory"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn list_reports(
             &mut self,
             request: impl tonic::IntoRequest<super::ListReportsRequest>,
@@ -3084,6 +3169,11 @@ pub mod farm_server {
             &self,
             request: tonic::Request<super::FindEngineRequest>,
         ) -> std::result::Result<tonic::Response<super::Engine>, tonic::Status>;
+        /// How fast a model's builds were, one after the other: older builds of a key too, and those whose plans are gone.
+        async fn get_history(
+            &self,
+            request: tonic::Request<super::GetHistoryRequest>,
+        ) -> std::result::Result<tonic::Response<super::GetHistoryReply>, tonic::Status>;
         async fn list_reports(
             &self,
             request: tonic::Request<super::ListReportsRequest>,
@@ -3987,6 +4077,49 @@ pub mod farm_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = FindEngineSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/planforge.v1.Farm/GetHistory" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetHistorySvc<T: Farm>(pub Arc<T>);
+                    impl<T: Farm> tonic::server::UnaryService<super::GetHistoryRequest>
+                    for GetHistorySvc<T> {
+                        type Response = super::GetHistoryReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetHistoryRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Farm>::get_history(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetHistorySvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -37,10 +37,12 @@ pub struct Screen {
     pub forced_colors: bool,
     /// Everything is so many times as large, on a screen that is no larger.
     pub zoom: u32,
+    /// As it is on paper.
+    pub printed: bool,
 }
 
 const USUAL: Screen =
-    Screen { name: "light", width: 1280, height: 900, scheme: "light", forced_colors: false, zoom: 1 };
+    Screen { name: "light", width: 1280, height: 900, scheme: "light", forced_colors: false, zoom: 1, printed: false };
 
 pub const SCREENS: [Screen; 5] = [
     USUAL,
@@ -49,6 +51,9 @@ pub const SCREENS: [Screen; 5] = [
     Screen { name: "forced-colors", forced_colors: true, ..USUAL },
     Screen { name: "zoomed", width: 640, height: 450, zoom: 2, ..USUAL },
 ];
+
+/// Paper, from a machine whose screen is dark.
+pub const PAPER: Screen = Screen { name: "paper", scheme: "dark", printed: true, ..USUAL };
 
 /// A tab.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +159,8 @@ impl Browser {
                            "mobile": screen.width < 600 });
         self.call(Some(tab), "Emulation.setDeviceMetricsOverride", size);
         let forced = if screen.forced_colors { "active" } else { "none" };
-        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": screen.scheme },
+        let media = if screen.printed { "print" } else { "" };
+        let features = json!({ "media": media, "features": [{ "name": "prefers-color-scheme", "value": screen.scheme },
                                             { "name": "forced-colors", "value": forced }] });
         self.call(Some(tab), "Emulation.setEmulatedMedia", features);
     }

@@ -5,16 +5,22 @@ use planforge_report::{
     testing::{disturbed, sample_report, with_ceilings_and_batches},
 };
 use planforge_tests::{
-    browser::{Browser, SCREENS},
+    browser::{Browser, PAPER, SCREENS},
     models, process,
     release::root,
 };
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Runs the rules of axe; what it finds, one line each.
 const FINDINGS: &str =
     "axe.run(document, { resultTypes: ['violations'] }).then((found) => found.violations.flatMap((rule) =>
     rule.nodes.map((node) => rule.id + ' (' + rule.impact + '): ' + node.html.slice(0, 200))).join('\\n'))";
+
+/// What a committed story may take, page or samples.
+const STORY_MAX_BYTES: u64 = 500_000;
 
 /// A report with something in every part.
 fn full(centre_ms: f64) -> Report {
@@ -40,6 +46,17 @@ fn reports() -> Vec<Report> {
     let measured_on = full(1.0).sku;
     foreign.foreign = Some(Foreign { built_for: foreign.sku.clone(), measured_on });
     vec![full(1.0), foreign, disturbed(full(2.0))]
+}
+
+/// The stories that are committed as examples.
+fn stories() -> Vec<PathBuf> {
+    let folder = fs::read_dir(root().join("examples/story")).expect("the examples");
+    let files = folder.map(|entry| entry.expect("an entry").path());
+    let mut found: Vec<PathBuf> =
+        files.filter(|path| path.extension().is_some_and(|ending| ending == "json")).collect();
+    found.sort();
+    assert!(!found.is_empty(), "no story is there");
+    found
 }
 
 /// `planforge report` of these reports with `extra`, into a file of this name; what the file holds.
@@ -73,10 +90,13 @@ fn the_file_has_no_finding_of_axe_on_any_screen() {
     let mut browser = Browser::start(home.path());
     let tab = browser.tab();
     let mut wrong = Vec::new();
-    for name in ["many.html", "one.html"] {
-        for screen in SCREENS {
+    let mut files = vec![home.path().join("many.html"), home.path().join("one.html")];
+    files.extend(stories().into_iter().map(|story| story.with_extension("html")));
+    for file in files {
+        let name = file.file_name().expect("a name").to_string_lossy().into_owned();
+        for screen in SCREENS.into_iter().chain([PAPER]) {
             browser.look_as(&tab, screen);
-            browser.open(&tab, &format!("file://{}", home.path().join(name).display()));
+            browser.open(&tab, &format!("file://{}", file.display()));
             // What is folded away is looked at, too.
             browser.eval(&tab, "document.querySelectorAll('details').forEach((part) => { part.open = true; }); 1");
             if let Some(folder) = &pictures {
@@ -98,6 +118,45 @@ fn the_file_has_no_finding_of_axe_on_any_screen() {
     // A policy that forbids the file's own style would be told here.
     wrong.extend(browser.complaints(&tab));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Reading a story holds every figure to the raw samples; what is shown of it is what those give.
+#[test]
+fn the_example_stories_are_what_their_raw_samples_give() {
+    let home = home();
+    for told in stories() {
+        let committed = told.with_extension("html");
+        let page = home.path().join("story.html");
+        let mut command = process::command(home.path());
+        command.arg("report").arg("--story").arg(&told).arg("-o").arg(&page);
+        let output = process::run(command);
+        assert!(output.status.success(), "{}: {output:?}", told.display());
+        let page = fs::read_to_string(page).expect("the page");
+        if std::env::var_os("PLANFORGE_BLESS").is_some() {
+            fs::write(&committed, &page).expect("written");
+        }
+        let name = committed.display();
+        let same = fs::read_to_string(&committed).is_ok_and(|committed| committed == page);
+        assert!(
+            same,
+            "{name} is not what its samples give; PLANFORGE_BLESS=1 writes it, examples/story/make.sh measures anew"
+        );
+        for file in [&told, &committed] {
+            let bytes = fs::metadata(file).expect("there").len();
+            assert!(bytes <= STORY_MAX_BYTES, "{}: {bytes} bytes", file.display());
+        }
+        // A figure that was changed by hand is refused.
+        let mut document: serde_json::Value = serde_json::from_slice(&fs::read(&told).expect("read")).expect("JSON");
+        let median = &mut document["reports"][0]["latency_ms"]["median"];
+        *median = serde_json::json!(median.as_f64().expect("a median") * 0.9);
+        let changed = home.path().join("changed.json");
+        fs::write(&changed, document.to_string()).expect("written");
+        let mut command = process::command(home.path());
+        command.arg("report").arg("--story").arg(&changed);
+        let refused = process::run(command);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains("latency_ms.median"), "{refused:?}");
+    }
 }
 
 #[test]

@@ -13,39 +13,44 @@ use crate::{
 use planforge_proto::{ErrorCode, v1};
 use planforge_report::{
     disturbance,
-    figures::Figures,
     history::{Build, Step, steps},
 };
 use planforge_stats::change::LEAST;
 use planforge_types::BuildSpec;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Model, by name or beginning of its digest
+    /// Model, by name or beginning of its digest; of a file here its name
     model: String,
     /// Only engines for this device kind
     #[arg(long, value_name = "SKU", default_value = "", hide_default_value = true)]
     sku: String,
+    /// Every build below its line, the oldest first
+    #[arg(long)]
+    all: bool,
 }
 
 pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
-    let request = v1::ListEnginesRequest {
-        model: args.model.clone(),
+    let path = Path::new(&args.model);
+    // What is built from a file here is called as the file is.
+    let file = path.file_name().filter(|_| path.is_file());
+    let model = file.map_or_else(|| args.model.clone(), |name| name.to_string_lossy().into_owned());
+    let request = v1::GetHistoryRequest {
+        model: model.clone(),
         sku: args.sku,
         project: context.settings.get(Key::Project).unwrap_or_default().into(),
-        limit: u32::MAX,
-        brief_reports: true,
         ..Default::default()
     };
-    let page = Farm::with(context, Need::Answers, async |farm| lists::page_of_engines(farm, request.clone()).await);
-    let lines = lines(page.await?.rows);
+    let found = Farm::with(context, Need::Answers, async |farm| lists::history(farm, request.clone()).await);
+    let lines = lines(found.await?);
     if lines.is_empty() {
-        return Err(Failure::new(ErrorCode::NotFound, format!("no engine of '{}' was ever measured", args.model))
+        return Err(Failure::new(ErrorCode::NotFound, format!("no engine of '{model}' was ever measured"))
             .hint("planforge engines lists what there is"));
     }
-    context.printer.data(&shown(&lines))?;
+    let each = if args.all { lines.iter().map(builds).collect() } else { String::new() };
+    context.printer.data(&format!("{}{each}", shown(&lines)))?;
     context.printer.object(&serde_json::json!({ "lines": lines }))
 }
 
@@ -59,24 +64,22 @@ pub struct Line {
     pub changes: Vec<Step>,
 }
 
-/// Engines as lines, most builds first.
-fn lines(engines: Vec<v1::Engine>) -> Vec<Line> {
+/// The lines of a history's pages as whole ones, most builds first.
+fn lines(parts: Vec<v1::HistoryLine>) -> Vec<Line> {
     let mut found: BTreeMap<(String, String, String), Vec<Build>> = BTreeMap::new();
-    for engine in engines {
-        let figures = Figures::parse(&engine.report_json).unwrap_or_default();
-        // Simulated figures say nothing of any device.
-        let Some(median_ms) = figures.latency_ms.median.filter(|_| !engine.simulated) else { continue };
-        let line =
-            (tables::model_name(engine.model.as_ref()).to_owned(), engine.sku.clone(), canonical(&engine.spec_json));
-        found.entry(line).or_default().push(Build {
-            disturbed: figures.wholly_disturbed().is_some(),
-            toolchain: tables::toolchain(&engine.toolchain_json),
-            model_digest: engine.model.map(|model| model.digest).unwrap_or_default(),
-            job: engine.job,
-            created_ms: engine.created_ms,
-            median_ms,
-            plan_digest: engine.plan_digest,
-        });
+    for part in parts {
+        let toolchains: Vec<String> = part.toolchains_json.iter().map(|json| tables::toolchain(json)).collect();
+        let build = |build: v1::HistoryBuild| Build {
+            disturbed: build.disturbed,
+            toolchain: toolchains.get(build.toolchain as usize).cloned().unwrap_or_default(),
+            model_digest: build.model_digest,
+            job: build.job,
+            created_ms: build.created_ms,
+            median_ms: build.median_ms,
+            plan_digest: build.plan_digest,
+        };
+        let line = found.entry((part.model, part.sku, canonical(&part.spec_json))).or_default();
+        line.extend(part.builds.into_iter().map(build));
     }
     let line = |((model, sku, spec), mut builds): ((String, String, String), Vec<Build>)| {
         builds.sort_by_key(|build| build.created_ms);
@@ -128,31 +131,61 @@ fn shown(lines: &[Line]) -> String {
     format!("{table}{steps}changes of {least:.0} % and more, of which mere noise shows at most one in 10,000 builds\n")
 }
 
+/// One row a build of the line.
+fn builds(line: &Line) -> String {
+    let mut rows = tables::table(&["job", "built (utc)", "median", "plan", "weights", "toolchain", "remark"]);
+    for build in &line.builds {
+        let step = line.changes.iter().find(|step| step.job == build.job);
+        rows.add_row([
+            if build.job.is_empty() { "-".to_owned() } else { build.job.clone() },
+            tables::projects::moment(build.created_ms),
+            disturbance::marked(milliseconds(build.median_ms), build.disturbed),
+            tables::short(&build.plan_digest).to_owned(),
+            tables::short(&build.model_digest).to_owned(),
+            build.toolchain.clone(),
+            step.map(|step| format!("{} from here on", step.how())).unwrap_or_default(),
+        ]);
+    }
+    let spec = serde_json::from_value::<BuildSpec>(line.spec.clone()).map(|spec| spec.words()).unwrap_or_default();
+    format!("\n{} on {}: {spec}\n{}", line.model, line.sku, tables::render(rows, &[2]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn engine(index: u64, median_ms: f64, weights: &str) -> v1::Engine {
-        let toolchain = if index < 40 { "6" } else { "7" };
-        v1::Engine {
-            model: Some(v1::Model { name: "net.onnx".into(), digest: weights.into(), ..v1::Model::default() }),
-            sku: "t4".into(),
-            spec_json: "{}".into(),
-            toolchain_json: format!(r#"{{"backend":"native","version":"{toolchain}","components":{{}}}}"#),
-            report_json: format!(r#"{{"latency_ms":{{"median":{median_ms}}}}}"#),
+    fn build(index: u64, median_ms: f64, weights: &str) -> v1::HistoryBuild {
+        v1::HistoryBuild {
             job: format!("job-{index}"),
             created_ms: index,
-            ..v1::Engine::default()
+            median_ms,
+            model_digest: weights.into(),
+            toolchain: u32::from(index >= 40),
+            ..v1::HistoryBuild::default()
+        }
+    }
+
+    fn part(builds: Vec<v1::HistoryBuild>) -> v1::HistoryLine {
+        let toolchain = |version| format!(r#"{{"backend":"native","version":"{version}","components":{{}}}}"#);
+        v1::HistoryLine {
+            model: "net.onnx".into(),
+            sku: "t4".into(),
+            spec_json: "{}".into(),
+            toolchains_json: vec![toolchain("6"), toolchain("7")],
+            builds,
         }
     }
 
     #[test]
     fn the_first_bad_build_is_named_with_what_changed() {
         let level = |index: u64| if index < 40 { 2.0 } else { 2.2 } + 0.001 * (index % 7) as f64;
-        // As a farm lists them: newest first.
-        let engines: Vec<v1::Engine> = (0..60).rev().map(|index| engine(index, level(index), "aa")).collect();
-        let found = lines(engines);
+        // As a farm tells them: newest first, page by page.
+        let builds = |from: u64, to: u64| part((from..to).rev().map(|at| build(at, level(at), "aa")).collect());
+        let found = lines(vec![builds(30, 60), builds(0, 30)]);
         let [line] = &found[..] else { panic!("{found:?}") };
+        let each = super::builds(line);
+        let rows: Vec<&str> = each.lines().filter(|row| row.contains("job-")).collect();
+        assert_eq!((rows.len(), rows[40].contains("9.9 % slower from here on")), (60, true), "{each}");
         let [step] = &line.changes[..] else { panic!("{:?}", line.changes) };
         assert_eq!((step.job.as_str(), step.told.as_str()), ("job-40", "job-44"));
         assert_eq!(step.with, ["toolchain native 6 to native 7"]);
@@ -164,13 +197,9 @@ mod tests {
     }
 
     #[test]
-    fn other_specs_are_other_lines_and_what_is_no_measurement_is_in_none() {
-        let mut fp16 = engine(1, 1.0, "aa");
-        fp16.spec_json = r#"{"precision":"fp16"}"#.into();
-        let simulated = v1::Engine { simulated: true, ..engine(2, 9.0, "aa") };
-        let unmeasured = v1::Engine { report_json: String::new(), ..engine(3, 9.0, "aa") };
-        let newer = engine(4, 1.0, "bb");
-        let found = lines(vec![newer, unmeasured, simulated, fp16, engine(0, 1.0, "aa")]);
+    fn other_specs_are_other_lines_and_the_oldest_build_comes_first() {
+        let fp16 = v1::HistoryLine { spec_json: r#"{"precision":"fp16"}"#.into(), ..part(vec![build(1, 1.0, "aa")]) };
+        let found = lines(vec![fp16, part(vec![build(4, 1.0, "bb"), build(0, 1.0, "aa")])]);
         assert_eq!(found.iter().map(|line| line.builds.len()).collect::<Vec<_>>(), [2, 1]);
         assert_eq!(found[0].builds[0].model_digest, "aa", "the oldest first, whatever its weights");
     }

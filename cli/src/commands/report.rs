@@ -2,6 +2,7 @@
 
 mod document;
 mod story;
+mod told;
 
 use crate::{
     context::Context,

@@ -49,12 +49,18 @@ pub struct Beside {
 }
 
 impl Beside {
-    fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let (name, module) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path)));
         match module {
             Some("") => Err(format!("'{text}' names no file behind the =")),
             _ => Ok(Self { name: name.to_owned(), module: module.map(PathBuf::from) }),
         }
+    }
+
+    /// What is asked for, the file by its digest.
+    pub fn ask(&self) -> Result<BaselineAsk, Failure> {
+        let module = self.module.as_deref().map(digest_of).transpose()?;
+        Ok(BaselineAsk { name: self.name.clone(), module })
     }
 }
 
@@ -70,10 +76,7 @@ impl MeasureArgs {
         let batches = in_order(self.sweep_batch.clone());
         let (warm_up_ms, min_windows) = (self.warm_up_ms.unwrap_or(0), self.min_windows.unwrap_or(0));
         let (inputs, time_inputs) = (self.inputs.as_deref().map(digest_of).transpose()?, self.time_inputs);
-        let beside = |Beside { name, module }: &Beside| {
-            Ok::<_, Failure>(BaselineAsk { name: name.clone(), module: module.as_deref().map(digest_of).transpose()? })
-        };
-        let mut baselines = self.beside.iter().map(beside).collect::<Result<Vec<_>, _>>()?;
+        let mut baselines = self.beside.iter().map(Beside::ask).collect::<Result<Vec<_>, _>>()?;
         baselines.sort();
         let trace = self.trace;
         let ask = MeasureAsk { streams, trace, batches, warm_up_ms, min_windows, inputs, time_inputs, baselines };

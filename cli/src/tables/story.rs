@@ -34,7 +34,7 @@ fn cells(row: &Row) -> [String; 6] {
     let told = [row.gain.as_ref().map(Gain::words).unwrap_or_default(), row.remark.clone()];
     let told: Vec<&str> = told.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
     [
-        row.name.to_owned(),
+        row.name.clone(),
         row.change.clone(),
         row.median_ms.map_or_else(none, |ms| disturbance::marked(milliseconds(ms), row.disturbed)),
         row.throughput_per_s.map_or_else(none, per_second),

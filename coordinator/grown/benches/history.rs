@@ -2,8 +2,8 @@
 //!
 //! `cargo bench -p planforge-grown --bench history [-- BUILDS]` makes a farm with 10,000 builds of one model for one device
 //! kind (about 500 MB, in a folder of its own that goes at the end), whose level rises by 5 % in the middle, and asks it as
-//! `planforge history` does: every engine with its report, page by page; then the figures out of the reports, and since
-//! which build they are others.
+//! `planforge history` does, of all projects and of one: every build, page by page; then since which build they are others.
+//! Beside it stands what the changes cost of levels that make them dear: one that hardly scatters and wanders steadily.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
@@ -12,13 +12,14 @@ use planforge_coordinator::{
     farm::Farm,
     server::{Coordinator, CoordinatorConfig},
 };
-use planforge_grown::{HISTORY_MODEL, Trouble, grow_builds};
+use planforge_grown::{HISTORY_MODEL, PROJECTS, Trouble, grow_builds};
 use planforge_proto::v1;
 use planforge_report::{
-    figures::Figures,
     history::{Build, steps},
     testing::usual_report,
 };
+use planforge_retention::Policy;
+use planforge_stats::change::changes;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// How often the whole is timed.
@@ -36,32 +37,48 @@ async fn history(count: usize) -> Result<(), Trouble> {
     let document = |number: usize| serde_json::to_string(&report(number)).unwrap_or_default();
     println!("{count} builds, each with a report of {} KiB", document(0).len() >> 10);
     grow_builds(folder.path(), count, now_ms, document).await?;
-    let coordinator = Coordinator::start(CoordinatorConfig::new(folder.path())).await?;
+    let mut config = CoordinatorConfig::new(folder.path());
+    config.listen = Some("127.0.0.1:0".parse()?);
+    // Nothing goes while it is asked.
+    config.farm.retention =
+        Policy { jobs_ms: None, superseded_ms: None, unused_ms: None, room_bytes: None, ..Policy::default() };
+    let coordinator = Coordinator::start(config).await?;
+    for project in ["", PROJECTS[0]] {
+        told(coordinator.farm(), count, project).await?;
+    }
+    coordinator.shutdown().await;
+    let wanders: Vec<f64> = (0..count).map(|index| 1.0 + 1e-4 * index as f64).collect();
+    let times = (0..ROUNDS).map(|_| {
+        let begin = Instant::now();
+        std::hint::black_box(changes(&wanders));
+        begin.elapsed().as_secs_f64() * 1e3
+    });
+    println!("changes of a level that wanders steadily: {:.1} ms", median(times.collect()));
+    Ok(())
+}
+
+/// Times the history of the farm's model, as a project sees it.
+async fn told(farm: &Farm, count: usize, project: &str) -> Result<(), Trouble> {
     let mut times: [Vec<f64>; 3] = Default::default();
     let mut found = 0;
     for _ in 0..ROUNDS {
         let begin = Instant::now();
-        let engines = engines(coordinator.farm()).await?;
-        let listed = begin.elapsed();
-        let mut builds: Vec<Build> = engines.into_iter().map(build).collect();
-        builds.sort_by_key(|build| build.created_ms);
+        let builds = builds(farm, project).await?;
         let read = begin.elapsed();
         found = steps(&builds).len();
         let judged = begin.elapsed();
         if builds.len() != count {
-            return Err(format!("{} builds were listed", builds.len()).into());
+            return Err(format!("{} builds were told", builds.len()).into());
         }
-        for (times, time) in times.iter_mut().zip([listed, read - listed, judged - read]) {
+        for (times, time) in times.iter_mut().zip([read, judged - read, judged]) {
             times.push(time.as_secs_f64() * 1e3);
         }
     }
-    for (name, times) in
-        ["engines with their reports", "figures of the reports", "changes of the level"].iter().zip(times)
-    {
+    println!("of {}:", if project.is_empty() { "all projects" } else { project });
+    for (name, times) in ["builds with their medians", "changes of the level", "together"].iter().zip(times) {
         println!("{name:<28} {:>10.1} ms", median(times));
     }
     println!("{found} changes found; asked: 50 ms together");
-    coordinator.shutdown().await;
     Ok(())
 }
 
@@ -70,34 +87,32 @@ fn median(mut times: Vec<f64>) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Every engine of the model, as the command asks for them.
-async fn engines(farm: &Farm) -> Result<Vec<v1::Engine>, Trouble> {
-    let mut request = v1::ListEnginesRequest {
+/// Every build of the model, as the command asks for them, the oldest first.
+async fn builds(farm: &Farm, project: &str) -> Result<Vec<Build>, Trouble> {
+    let mut request = v1::GetHistoryRequest {
         model: HISTORY_MODEL.into(),
-        limit: u32::MAX,
-        brief_reports: true,
-        ..v1::ListEnginesRequest::default()
+        project: project.into(),
+        ..v1::GetHistoryRequest::default()
     };
     let mut found = Vec::new();
     loop {
-        let reply = farm.list_engines(&Actor::local(), request.clone()).await?;
-        found.extend(reply.engines);
+        let reply = farm.get_history(&Actor::local(), request.clone()).await?;
+        for line in reply.lines {
+            let toolchains = line.toolchains_json;
+            found.extend(line.builds.into_iter().map(|build| Build {
+                disturbed: build.disturbed,
+                median_ms: build.median_ms,
+                toolchain: toolchains.get(build.toolchain as usize).cloned().unwrap_or_default(),
+                model_digest: build.model_digest,
+                job: build.job,
+                created_ms: build.created_ms,
+                plan_digest: build.plan_digest,
+            }));
+        }
         if reply.next_cursor.is_empty() {
+            found.sort_by_key(|build| build.created_ms);
             return Ok(found);
         }
         request.cursor = reply.next_cursor;
-    }
-}
-
-fn build(engine: v1::Engine) -> Build {
-    let figures = Figures::parse(&engine.report_json).unwrap_or_default();
-    Build {
-        disturbed: figures.wholly_disturbed().is_some(),
-        median_ms: figures.latency_ms.median.unwrap_or_default(),
-        toolchain: engine.toolchain_json,
-        model_digest: engine.model.map(|model| model.digest).unwrap_or_default(),
-        job: engine.job,
-        created_ms: engine.created_ms,
-        plan_digest: engine.plan_digest,
     }
 }

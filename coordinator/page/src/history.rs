@@ -2,7 +2,7 @@
 
 use crate::{
     format,
-    rows::{figures_of, is_marked, model_name, spec_words, toolchain},
+    rows::{model_name, spec_words, toolchain},
 };
 use askama::Template;
 use planforge_charts::{Axis, Basis, Caption, History, Moment, Unit};
@@ -38,26 +38,22 @@ fn canonical(spec_json: &str) -> String {
     spec.and_then(|spec| serde_json::to_string(&spec.canonical()).ok()).unwrap_or_else(|| spec_json.to_owned())
 }
 
-/// Engines as lines of several builds each, most builds first. What was simulated says nothing of any device.
-pub fn lines<'a>(engines: impl IntoIterator<Item = &'a v1::Engine>) -> Vec<Line> {
+/// A reply's lines of several builds each, most builds first.
+pub fn lines(told: &[v1::HistoryLine]) -> Vec<Line> {
     let mut found: BTreeMap<(String, String, String), (String, Vec<Build>)> = BTreeMap::new();
-    for engine in engines {
-        let figures = figures_of(&engine.report_json).unwrap_or_default();
-        let Some(median_ms) = figures.latency_ms.median else { continue };
-        if engine.simulated || figures.simulated {
-            continue;
-        }
-        let key = (model_name(engine.model.as_ref()), engine.sku.clone(), canonical(&engine.spec_json));
-        let (_, builds) = found.entry(key).or_insert_with(|| (spec_words(&engine.spec_json), Vec::new()));
-        builds.push(Build {
-            job: engine.job.clone(),
-            created_ms: engine.created_ms,
-            median_ms,
-            disturbed: is_marked(&figures),
-            plan_digest: engine.plan_digest.clone(),
-            model_digest: engine.model.as_ref().map(|model| model.digest.clone()).unwrap_or_default(),
-            toolchain: toolchain(&engine.toolchain_json, ""),
-        });
+    for part in told {
+        let key = (part.model.clone(), part.sku.clone(), canonical(&part.spec_json));
+        let (_, builds) = found.entry(key).or_insert_with(|| (spec_words(&part.spec_json), Vec::new()));
+        let toolchains: Vec<String> = part.toolchains_json.iter().map(|json| toolchain(json, "")).collect();
+        builds.extend(part.builds.iter().map(|build| Build {
+            job: build.job.clone(),
+            created_ms: build.created_ms,
+            median_ms: build.median_ms,
+            disturbed: build.disturbed,
+            plan_digest: build.plan_digest.clone(),
+            model_digest: build.model_digest.clone(),
+            toolchain: toolchains.get(build.toolchain as usize).cloned().unwrap_or_default(),
+        }));
     }
     let several = found.into_iter().filter(|(_, (_, builds))| builds.len() > 1);
     let line = |((model, sku, key), (spec, mut builds)): ((String, String, String), (String, Vec<Build>))| {
@@ -71,11 +67,10 @@ pub fn lines<'a>(engines: impl IntoIterator<Item = &'a v1::Engine>) -> Vec<Line>
 }
 
 /// The line that an engine is of, where there is one.
-pub fn line_of(engines: &[v1::Engine], of: &v1::Engine) -> Option<Line> {
+pub fn line_of(told: &[v1::HistoryLine], of: &v1::Engine) -> Option<Line> {
     let spec = canonical(&of.spec_json);
     let (name, is_named) = (model_name(of.model.as_ref()), of.model.is_some());
-    let alike = engines.iter().filter(|engine| engine.sku == of.sku && model_name(engine.model.as_ref()) == name);
-    lines(alike).into_iter().find(|line| is_named && line.key == spec)
+    lines(told).into_iter().find(|line| is_named && line.sku == of.sku && line.model == name && line.key == spec)
 }
 
 impl Line {
@@ -150,24 +145,35 @@ impl Lines {
 mod tests {
     use super::*;
 
-    fn engine(index: u64, median_ms: f64) -> v1::Engine {
-        v1::Engine {
-            model: Some(v1::Model { name: "<net>.onnx".into(), digest: "aa".into(), ..v1::Model::default() }),
-            sku: "t4".into(),
-            spec_json: "{}".into(),
-            toolchain_json: format!(r#"{{"backend":"native","version":"{}","components":{{}}}}"#, index / 30),
-            report_json: format!(r#"{{"latency_ms":{{"median":{median_ms}}}}}"#),
+    fn build(index: u64, median_ms: f64) -> v1::HistoryBuild {
+        v1::HistoryBuild {
             job: format!("job-{index}"),
             created_ms: 1_763_600_000_000 + index * 86_400_000,
-            ..v1::Engine::default()
+            median_ms,
+            model_digest: "aa".into(),
+            toolchain: u32::from(index >= 30),
+            ..v1::HistoryBuild::default()
         }
     }
 
     #[test]
     fn the_build_that_changed_the_level_is_marked_and_named() {
         let level = |index: u64| if index < 30 { 2.0 } else { 2.2 } + 0.001 * (index % 7) as f64;
-        let engines: Vec<v1::Engine> = (0..60).rev().map(|index| engine(index, level(index))).collect();
-        let line = line_of(&engines, &engines[5]).unwrap();
+        let toolchain = |version| format!(r#"{{"backend":"native","version":"{version}","components":{{}}}}"#);
+        let told = v1::HistoryLine {
+            model: "<net>.onnx".into(),
+            sku: "t4".into(),
+            spec_json: "{}".into(),
+            toolchains_json: vec![toolchain("0"), toolchain("1")],
+            builds: (0..60).rev().map(|index| build(index, level(index))).collect(),
+        };
+        let engine = v1::Engine {
+            model: Some(v1::Model { name: "<net>.onnx".into(), digest: "aa".into(), ..v1::Model::default() }),
+            sku: "t4".into(),
+            spec_json: "{}".into(),
+            ..v1::Engine::default()
+        };
+        let line = line_of(std::slice::from_ref(&told), &engine).unwrap();
         assert_eq!((line.builds.len(), line.builds[0].job.as_str()), (60, "job-0"));
         let html = Lines::of("history", &[line], true).render().unwrap();
         for part in
@@ -176,7 +182,9 @@ mod tests {
             assert!(html.contains(part), "{part}: {html}");
         }
         assert!(!html.contains("<net>"), "{html}");
-        let other = v1::Engine { spec_json: r#"{"precision":"fp16"}"#.into(), ..engine(1, 1.0) };
-        assert!(line_of(&engines, &other).is_none(), "one build alone is no history");
+        let other = v1::Engine { spec_json: r#"{"precision":"fp16"}"#.into(), ..engine.clone() };
+        assert!(line_of(std::slice::from_ref(&told), &other).is_none());
+        let one = v1::HistoryLine { builds: vec![build(1, 1.0)], ..told };
+        assert!(line_of(&[one], &engine).is_none(), "one build alone is no history");
     }
 }

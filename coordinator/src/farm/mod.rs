@@ -23,6 +23,7 @@ mod needs;
 mod operator;
 mod overview;
 mod pages;
+mod past;
 mod pins;
 mod plan_check;
 mod portability;

@@ -4,7 +4,7 @@
 //! by, so that the next page goes on behind it whatever was added at the front meanwhile.
 
 use super::convert::invalid;
-use crate::core::Report;
+use crate::{core::Report, store::PastBuild};
 use planforge_proto::{ApiError, v1};
 use prost::Message as _;
 
@@ -55,6 +55,13 @@ impl Item for v1::Declaration {
 impl Item for v1::Pin {
     fn bytes(&self) -> usize {
         self.encoded_len()
+    }
+}
+
+impl Item for PastBuild {
+    fn bytes(&self) -> usize {
+        // At most: builds of one line share its spec, and those of one toolchain that.
+        [&self.job, &self.plan, &self.model_digest, &self.spec_json, &self.toolchain_json].map(String::len).iter().sum()
     }
 }
 

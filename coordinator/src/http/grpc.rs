@@ -198,6 +198,14 @@ impl FarmRpc for Rpc {
         Ok(Answer::new(self.app.farm.find_engine(&actor, request.into_inner()).await?))
     }
 
+    async fn get_history(
+        &self,
+        request: Request<v1::GetHistoryRequest>,
+    ) -> Result<Answer<v1::GetHistoryReply>, Status> {
+        let actor = actor(&request)?;
+        Ok(Answer::new(self.app.farm.get_history(&actor, request.into_inner()).await?))
+    }
+
     async fn list_reports(
         &self,
         request: Request<v1::ListReportsRequest>,

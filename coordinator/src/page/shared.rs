@@ -236,7 +236,8 @@ impl Reader {
                 let title = name.map_or_else(|| digest.short(), |model| model.name.clone());
                 let best = "Engines, the fastest of each device kind first";
                 let mut sections = vec![Section::table(best, list_of_engines)];
-                let lines = history::lines(&engines);
+                let told = load::builds_of(app, &self.scope.reader(), &digest.to_string(), "").await?;
+                let lines = history::lines(&told);
                 if !lines.is_empty() {
                     sections.push(Section::html("History", "history", &history::Lines::of("history", &lines, false)));
                 }

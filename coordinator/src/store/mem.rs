@@ -1,11 +1,12 @@
 //! Everything in memory, with the same promises as a database as long as the process lives.
 
 mod coverage;
+mod past;
 
 use super::{
     Answer, AuditFilter, BuildName, Count, Coverage, CoverageFilter, CoveredModels, DeclarationFilter, EngineFilter,
-    EventFilter, EventListFilter, Heap, JobFilter, LATEST_MAX, ListedRequest, Part, PinFilter, ReportFilter,
-    RequestFilter, Store, StoreError,
+    EventFilter, EventListFilter, Heap, HistoryFilter, JobFilter, LATEST_MAX, ListedRequest, Part, PastBuild,
+    PastPlace, PinFilter, ReportFilter, RequestFilter, Store, StoreError,
     answers::{ReportOf, engine_ref},
 };
 use crate::core::{
@@ -36,6 +37,8 @@ struct Tables {
     /// When an engine was used last.
     engines_used: BTreeMap<EngineKey, u64>,
     engine_projects: BTreeSet<(EngineKey, String)>,
+    /// Builds that were measured, by their places in a history.
+    past: BTreeMap<PastPlace, PastBuild>,
     blobs: BTreeMap<(Digest, BlobHolder), Hold>,
     reports: BTreeMap<Digest, Report>,
     agents: BTreeMap<String, Agent>,
@@ -110,6 +113,7 @@ impl Tables {
             Change::Event(event) => drop(self.events.insert(event.seq, event)),
             Change::Engine(engine) => {
                 engine.blobs().for_each(|(digest, hold)| self.hold(digest, BlobHolder::Engine(engine.key), hold));
+                self.remember(&engine);
                 self.engines.insert((engine.key, engine.plan.digest), *engine);
             }
             Change::EngineProject { key, project } => drop(self.engine_projects.insert((key, project))),
@@ -123,7 +127,11 @@ impl Tables {
                         report.blobs().for_each(|(digest, hold)| self.hold(digest, holder.clone(), hold));
                     }
                 }
-                self.reports.insert(report.digest, *report);
+                let (plan, digest) = (report.plan, report.digest);
+                self.reports.insert(digest, *report);
+                let own: Vec<Engine> =
+                    self.engines.values().filter(|engine| engine.plan.digest == plan).cloned().collect();
+                own.iter().for_each(|engine| self.remember(engine));
             }
             Change::Blob { digest, holder, hold } => self.hold(digest, holder, hold),
             Change::Agent(agent) => drop(self.agents.insert(agent.id.clone(), *agent)),
@@ -582,6 +590,10 @@ impl Store for MemStore {
             coverage.failed.retain(|job| models.contains(&job.model));
             coverage
         })
+    }
+
+    fn history(&self, filter: HistoryFilter) -> Answer<'_, Part<PastBuild, PastPlace>> {
+        self.answer(|tables| tables.history_of(&filter))
     }
 
     fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>> {

@@ -21,6 +21,7 @@
 //! | `lists` | which index a list of jobs or engines is read along |
 //! | `history` | likewise lists of requests and events |
 //! | `coverage` | how models stand on device kinds |
+//! | `past` | how fast a model's builds were, one after the other |
 //! | `answers` | what is stored under engine keys |
 //! | `retained` | what may go by its age or last use, and taking it away |
 //! | `walk` | reading a list along an index, part by part |
@@ -31,6 +32,7 @@ mod history;
 mod lists;
 pub mod mem;
 mod moving;
+mod past;
 pub mod postgres;
 mod postgres_words;
 mod postgres_writer;
@@ -47,6 +49,7 @@ mod walk;
 pub use coverage::{Coverage, CoverageFilter, CoveredModels, Standing, StandingJob};
 pub use mem::MemStore;
 pub use moving::{MovedTable, move_tables};
+pub use past::{HistoryFilter, PastBuild, PastPlace};
 pub use postgres::{Leadership, PostgresConfig, PostgresStore};
 pub use retained::BuildName;
 pub use sqlite::SqliteStore;
@@ -508,6 +511,9 @@ pub trait Store: Send + Sync + 'static {
     /// How these models stand: the newest build of each key; of the jobs that live the newest of each model and device kind,
     /// likewise of those that failed after the newest build. `apart`: all of these jobs, with what they asked for.
     fn coverage(&self, filter: CoverageFilter, models: Vec<String>, apart: bool) -> Answer<'_, Coverage>;
+
+    /// Part of a model's history: its builds that were measured, older ones of a key and those that are gone too.
+    fn history(&self, filter: HistoryFilter) -> Answer<'_, Part<PastBuild, PastPlace>>;
 
     fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>>;
 

@@ -20,7 +20,7 @@ use sqlx::{
 use std::path::Path;
 
 /// Everything but who leads, which farm it is, and what was migrated.
-const TABLES: [&str; 27] = [
+const TABLES: [&str; 28] = [
     "jobs",
     "job_projects",
     "job_tags",
@@ -48,6 +48,7 @@ const TABLES: [&str; 27] = [
     "coverage_engines",
     "coverage_places",
     "coverage_models",
+    "history_builds",
 ];
 /// Values that one statement inserts; PostgreSQL takes 65,535.
 const VALUES_AT_ONCE: usize = 8_192;

@@ -2,8 +2,8 @@
 
 use super::{
     Answer, AuditFilter, BuildName, Count, Coverage, CoverageFilter, CoveredModels, DeclarationFilter, EngineFilter,
-    EventFilter, EventListFilter, Heap, JobFilter, LATEST_MAX, ListedRequest, Part, PinFilter, ReportFilter,
-    RequestFilter, Store, StoreError,
+    EventFilter, EventListFilter, Heap, HistoryFilter, JobFilter, LATEST_MAX, ListedRequest, Part, PastBuild,
+    PastPlace, PinFilter, ReportFilter, RequestFilter, Store, StoreError,
     sql::{Select, Statement},
     tables::{Row, Tables, audit_line, number, plain, report, share, text, token},
 };
@@ -223,6 +223,10 @@ impl<S: SqlStore> Store for S {
 
     fn coverage(&self, filter: CoverageFilter, models: Vec<String>, apart: bool) -> Answer<'_, Coverage> {
         Box::pin(async move { self.tables().coverage(&filter, &models, apart).await })
+    }
+
+    fn history(&self, filter: HistoryFilter) -> Answer<'_, Part<PastBuild, PastPlace>> {
+        Box::pin(self.tables().part_of_history(filter))
     }
 
     fn reports(&self, filter: ReportFilter) -> Answer<'_, Vec<Report>> {

@@ -18,8 +18,8 @@ fn expected(method: &str) -> [Code; 6] {
         "GetServerInfo" => [Ok, Ok, Ok, Ok, Ok, Out],
         // Who only names a digest is asked for the bytes.
         "Submit" | "DryRun" => [Ok, Ok, Ok, Ok, No, Out],
-        "ListJobs" | "ListRequests" | "ListEvents" | "ListEngines" | "ListReports" | "ListCaches" | "ListProjects"
-        | "ListPins" | "ListDeclarations" | "DeclareEngines" | "Refresh" => [Ok, Ok, Ok, Ok, No, Out],
+        "ListJobs" | "ListRequests" | "ListEvents" | "ListEngines" | "GetHistory" | "ListReports" | "ListCaches"
+        | "ListProjects" | "ListPins" | "ListDeclarations" | "DeclareEngines" | "Refresh" => [Ok, Ok, Ok, Ok, No, Out],
         "CreateShare" => [Ok, Gone, Ok, Ok, No, Out],
         "ListShares" => [Ok, Ok, Ok, Ok, No, Out],
         // There is none; what each ends is tried in `shares`.
@@ -76,6 +76,10 @@ async fn call(world: &World, client: &mut Client, who: Who, method: &str) -> Res
         "ListShares" => client.list_shares(v1::ListSharesRequest::default()).await.map(words),
         "RevokeShare" => client.revoke_share(v1::RevokeShareRequest { id: "nosuchlink".into() }).await.map(words),
         "ListDevices" => client.list_devices(v1::ListDevicesRequest::default()).await.map(words),
+        "GetHistory" => {
+            let model = world.model.digest.clone();
+            client.get_history(v1::GetHistoryRequest { model, ..Default::default() }).await.map(words)
+        }
         "ListEngines" => client.list_engines(v1::ListEnginesRequest::default()).await.map(words),
         "FindEngine" => {
             client.find_engine(v1::FindEngineRequest { plan_digest, ..Default::default() }).await.map(words)

@@ -1,6 +1,10 @@
 //! What every store promises of what goes by an age of its own, and of event numbers when events have gone.
 
-use crate::store::{engine, event, job, key, report};
+use crate::{
+    coverage_store::{COVERAGE, undo},
+    past_store::HISTORY,
+    store::{engine, event, job, key, report},
+};
 use planforge_coordinator::{
     core::{Attempt, BlobHolder, Change, Held, Hold, JobState, Outcome, Tenure},
     store::{EventFilter, MemStore, ReportFilter, SqliteStore, Store},
@@ -176,7 +180,8 @@ async fn what_was_sent_before_ages_were_kept_and_nothing_names_gets_one() {
     store.commit(epoch, changes).await.unwrap();
     store.close().await.unwrap();
     // As it was before: no row says how long it lasts.
-    crate::coverage_store::undo(&file).await;
+    undo(&file, HISTORY, 22).await;
+    undo(&file, COVERAGE, 21).await;
     let older = "UPDATE blob_refs SET tenure = 0, since_ms = 0; DELETE FROM schema_versions WHERE version >= 15;
         DROP TRIGGER job_projects_come; DROP INDEX job_projects_sku; DROP TABLE shares; ALTER TABLE job_projects DROP COLUMN sku;
         CREATE TRIGGER job_projects_come AFTER INSERT ON job_projects BEGIN SELECT 1; END";

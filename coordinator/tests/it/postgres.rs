@@ -2,7 +2,7 @@
 //! can go through, and what is refused before anything is written.
 
 use crate::{
-    coverage_store, history, kept_store, store,
+    coverage_store, history, kept_store, past_store, store,
     store::{event, job},
     support::until,
 };
@@ -36,6 +36,9 @@ async fn postgres_conforms() {
     store.close().await.unwrap();
     let store = open(server.database("past")).await;
     history::conforms(&store).await;
+    store.close().await.unwrap();
+    let store = open(server.database("builds")).await;
+    past_store::conforms(&store).await;
     store.close().await.unwrap();
     let store = open(server.database("aging")).await;
     kept_store::ages(&store).await;

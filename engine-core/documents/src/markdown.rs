@@ -59,7 +59,7 @@ pub fn story(story: &Story<'_>) -> String {
             let told: Vec<String> = told.iter().filter(|text| !text.is_empty()).map(|text| words(text)).collect();
             let median = |ms: f64| words(&disturbance::marked(milliseconds(ms), row.disturbed));
             vec![
-                words(row.name),
+                words(&row.name),
                 words(&row.change),
                 row.median_ms.map_or_else(none, median),
                 row.throughput_per_s.map_or_else(none, per_second),

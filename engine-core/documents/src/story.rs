@@ -11,13 +11,14 @@ use planforge_report::{
     disturbance,
     format::{milliseconds, per_second},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// One thing changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// `fusion`.
-    pub name: &'static str,
+    pub name: String,
     /// What was done, in words.
     pub change: String,
     pub found: Found,
@@ -26,9 +27,11 @@ pub struct Step {
 }
 
 /// What came of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Found {
+    /// Another runtime: the latency of this baseline of that report.
+    Beside { report: usize, baseline: usize },
     /// The latency of the report of this index.
     Latency(usize),
     /// The best batch of its sweep.
@@ -49,7 +52,7 @@ pub struct Story<'a> {
 /// A step as it is told.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    pub name: &'static str,
+    pub name: String,
     pub change: String,
     /// Index of the report that it rests on.
     pub report: Option<usize>,
@@ -86,29 +89,38 @@ impl Gain {
 }
 
 impl Story<'_> {
-    /// The first report that was measured.
-    pub fn first(&self) -> Option<&Report> {
-        self.latencies().next()
+    /// What was measured first: of another runtime, where the story begins with one.
+    pub fn first(&self) -> Option<Cow<'_, Report>> {
+        self.steps.iter().filter(|step| step.kept).find_map(|step| self.latency(&step.found))
     }
 
     /// The report of the last step about latency that was kept.
     pub fn last(&self) -> Option<&Report> {
-        self.latencies().last()
-    }
-
-    fn latencies(&self) -> impl Iterator<Item = &Report> {
-        self.steps.iter().filter(|step| step.kept).filter_map(|step| match step.found {
+        let kept = self.steps.iter().rev().filter(|step| step.kept);
+        kept.filter_map(|step| match step.found {
             Found::Latency(index) => self.reports.get(index),
             _ => None,
         })
+        .next()
+    }
+
+    fn latency(&self, found: &Found) -> Option<Cow<'_, Report>> {
+        match *found {
+            Found::Latency(index) => self.reports.get(index).map(Cow::Borrowed),
+            Found::Beside { report, baseline } => {
+                let report = self.reports.get(report)?;
+                Some(Cow::Owned(report.of_baseline(report.baselines.get(baseline)?)))
+            }
+            _ => None,
+        }
     }
 
     /// `yolo-s.onnx on cpu-x86-64-v4: 182.10 ms to 61.32 ms`.
     pub fn title(&self) -> String {
         match (self.first(), self.last()) {
             (Some(first), Some(last)) => {
-                let [from, to] = [first, last].map(|report| milliseconds(report.latency_ms.median));
-                format!("{} on {}: {from} to {to}", first.model.name, figure::measured_on(first))
+                let [from, to] = [&first, last].map(|report| milliseconds(report.latency_ms.median));
+                format!("{} on {}: {from} to {to}", first.model.name, figure::measured_on(&first))
             }
             _ => "nothing was measured".into(),
         }
@@ -116,15 +128,13 @@ impl Story<'_> {
 
     /// Every step with its gain over the one before it that is of its kind.
     pub fn rows(&self) -> Vec<Row> {
-        let mut before: Option<&Report> = None;
+        let mut before: Option<Cow<'_, Report>> = None;
         self.steps
             .iter()
             .map(|step| {
-                let row = self.row(step, before);
-                if let Found::Latency(index) = step.found
-                    && step.kept
-                {
-                    before = self.reports.get(index).or(before);
+                let row = self.row(step, before.as_deref());
+                if step.kept {
+                    before = self.latency(&step.found).or(before.take());
                 }
                 row
             })
@@ -133,7 +143,7 @@ impl Story<'_> {
 
     fn row(&self, step: &Step, before: Option<&Report>) -> Row {
         let mut row = Row {
-            name: step.name,
+            name: step.name.clone(),
             change: step.change.clone(),
             report: None,
             median_ms: None,
@@ -146,14 +156,14 @@ impl Story<'_> {
         let report = |index: &usize| self.reports.get(*index);
         match &step.found {
             Found::Unavailable(reason) => row.remark = format!("not available: {reason}"),
-            Found::Latency(index) => {
-                let Some(report) = report(index) else { return row };
-                row.report = Some(*index);
+            Found::Latency(_) | Found::Beside { .. } => {
+                let Some(report) = self.latency(&step.found) else { return row };
+                row.report = if let Found::Latency(index) = step.found { Some(index) } else { None };
                 row.median_ms = Some(report.latency_ms.median);
                 row.throughput_per_s = Some(report.throughput_per_s);
                 row.disturbed = report.wholly_disturbed().is_some();
                 row.since_first = self.first().map(|first| first.latency_ms.median / report.latency_ms.median);
-                match before.map(|before| gain(before, report)) {
+                match before.map(|before| gain(before, &report)) {
                     Some(Ok(gain)) => row.gain = Some(gain),
                     Some(Err(reason)) => row.remark = reason,
                     None => {}
@@ -206,12 +216,12 @@ impl Story<'_> {
         let notes: Vec<String> =
             rows.iter().map(|row| row.gain.as_ref().map(Gain::words).unwrap_or_default()).collect();
         let bars: Vec<Bar<'_>> = (self.steps.iter().zip(&rows).zip(&notes))
-            .filter(|((step, _), _)| matches!(step.found, Found::Latency(_)))
-            .filter_map(|((step, row), note)| Some(Bar { name: step.name, value: row.median_ms?, note, kind: 0 }))
+            .filter(|((step, _), _)| matches!(step.found, Found::Latency(_) | Found::Beside { .. }))
+            .filter_map(|((step, row), note)| Some(Bar { name: &step.name, value: row.median_ms?, note, kind: 0 }))
             .collect();
         let first = self.first().filter(|_| bars.len() > 1)?;
         let title = "Median latency after each step";
-        let caption = Caption { id, title, basis: basis(first) };
+        let caption = Caption { id, title, basis: basis(&first) };
         Some(Bars { caption, unit: Unit::Milliseconds, bars: &bars, kinds: &[] }.svg())
     }
 
@@ -228,7 +238,7 @@ impl Story<'_> {
         let times =
             |name, value: f64| Figure { name, unit: "", value, text: format!("{value:.2}x"), basis: basis(last) };
         let mut figures = vec![
-            of("median at first", first),
+            of("median at first", &first),
             of("median at last", last),
             times("times as fast", first.latency_ms.median / last.latency_ms.median),
         ];
@@ -266,7 +276,7 @@ mod tests {
     use planforge_report::testing::{sample_report, with_ceilings_and_batches};
 
     fn steps() -> Vec<Step> {
-        let step = |name, found| Step { name, change: "a change".into(), found, kept: true };
+        let step = |name: &str, found| Step { name: name.into(), change: "a change".into(), found, kept: true };
         vec![
             step("baseline", Found::Latency(0)),
             step("fusion", Found::Latency(1)),
@@ -313,7 +323,12 @@ mod tests {
     #[test]
     fn what_is_slower_is_told_and_undone() {
         let reports: Vec<Report> = [2.0, 3.0, 1.0].map(sample_report).into();
-        let step = |name, index, kept| Step { name, change: String::new(), found: Found::Latency(index), kept };
+        let step = |name: &str, index, kept| Step {
+            name: name.into(),
+            change: String::new(),
+            found: Found::Latency(index),
+            kept,
+        };
         let steps = [step("baseline", 0, true), step("fusion", 1, false), step("tactics", 2, true)];
         let story = Story { reports: &reports, steps: &steps };
         let rows = story.rows();
@@ -322,9 +337,43 @@ mod tests {
     }
 
     #[test]
+    fn a_story_may_begin_with_another_runtime() {
+        let mut reports: Vec<Report> = [2.0, 1.0].map(sample_report).into();
+        let other = sample_report(8.0);
+        reports[0].baselines = vec![planforge_report::Baseline {
+            name: "torch-eager".into(),
+            library: "torch 2.11".into(),
+            settings: std::collections::BTreeMap::new(),
+            ready_ms: 12.0,
+            latency_ms: other.latency_ms,
+            experiment: other.experiment,
+            windows: other.windows,
+            samples: other.samples,
+            relative_rms: None,
+        }];
+        let step = |name: &str, found| Step { name: name.into(), change: "a change".into(), found, kept: true };
+        let steps = [
+            step("torch-eager", Found::Beside { report: 0, baseline: 0 }),
+            step("baseline", Found::Latency(0)),
+            step("tactics", Found::Latency(1)),
+        ];
+        let story = Story { reports: &reports, steps: &steps };
+        let rows = story.rows();
+        assert!(rows[0].gain.is_none() && rows[0].report.is_none() && rows[0].since_first == Some(1.0));
+        let gain = rows[1].gain.as_ref().unwrap();
+        assert!((gain.times - 4.0).abs() < 1e-6 && gain.verdict == Some("faster"), "{gain:?}");
+        assert!((rows[2].since_first.unwrap() - 8.0).abs() < 1e-6, "over the other runtime");
+        assert!(story.title().contains("8.080 ms to 1.010 ms"), "{}", story.title());
+        assert!(story.chart("c").unwrap().contains("torch-eager"));
+        // A step of which nothing is there any more says nothing.
+        let gone = [step("torch-eager", Found::Beside { report: 0, baseline: 7 })];
+        assert!(Story { reports: &reports, steps: &gone }.rows()[0].median_ms.is_none());
+    }
+
+    #[test]
     fn a_story_of_nothing_says_so() {
         let found = Found::Unavailable("refused".into());
-        let steps = [Step { name: "baseline", change: String::new(), found, kept: false }];
+        let steps = [Step { name: "baseline".into(), change: String::new(), found, kept: false }];
         let story = Story { reports: &[], steps: &steps };
         assert_eq!(story.title(), "nothing was measured");
         assert!(story.chart("c").is_none() && story.headline().is_empty() && story.rows()[0].gain.is_none());

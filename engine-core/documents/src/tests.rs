@@ -13,7 +13,7 @@ use planforge_report::{
 use planforge_types::host::HostRecord;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs, path::Path};
 
 /// Largest file of five devices with 200 layers each.
 const MOST_BYTES: usize = 500_000;
@@ -271,7 +271,7 @@ fn every_number_follows_from_the_raw_samples_or_was_counted() {
 #[test]
 fn every_number_of_a_story_is_a_reports_or_a_ratio_of_two() {
     let reports = [full(4.0), full(2.0), full(1.7)];
-    let step = |name, found| Step { name, change: "something".into(), found, kept: true };
+    let step = |name: &str, found| Step { name: name.into(), change: "something".into(), found, kept: true };
     let steps = [
         step("baseline", Found::Latency(0)),
         step("fusion", Found::Latency(1)),
@@ -280,27 +280,8 @@ fn every_number_of_a_story_is_a_reports_or_a_ratio_of_two() {
         step("streams", Found::Streams(2)),
     ];
     let story = Story { reports: &reports, steps: &steps };
-    let (mut known, first) = (Vec::new(), derived(&reports[0]));
-    for report in &reports {
-        known.extend(derived(report));
-        stated(report, &mut known);
-    }
-    let over_first = |value: f64| {
-        known.iter().any(|other| {
-            first.iter().any(|first| (other / first - value).abs() < 1e-9 || (first / other - value).abs() < 1e-9)
-        })
-    };
-    let is_known = |value: f64| known.iter().any(|known| (known - value).abs() <= 1e-9 * value.abs().max(1e-9));
     let page = html::story::render(&story);
-    let mut seen = 0;
-    for element in between(&page, "<data value=\"", "</data>") {
-        let (value, text) = element.split_once("\">").unwrap();
-        let value: f64 = value.parse().unwrap();
-        let is_ratio = text.ends_with('x') && over_first(value);
-        assert!(is_known(value) || is_ratio, "{value} ({text}) follows from nothing");
-        assert!(shows(text.trim_end_matches('x'), value), "'{text}' is not {value}");
-        seen += 1;
-    }
+    let seen = follow(&story, &page);
     assert!(seen > 12, "{seen} numbers");
     for part in ["no &lt;b&gt;fp16&lt;/b&gt;", "2.00x (", "best with 2 streams, knee at 2", "Throughput by batch"] {
         assert!(page.contains(part), "{part}");
@@ -312,6 +293,55 @@ fn every_number_of_a_story_is_a_reports_or_a_ratio_of_two() {
         text.contains("| fusion | something | 2.020 ms |") && text.contains("not available: no &lt;b&gt;"),
         "{text}"
     );
+}
+
+#[test]
+fn every_number_of_an_example_story_follows_from_its_raw_samples() {
+    #[derive(serde::Deserialize)]
+    struct Document {
+        steps: Vec<Step>,
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/story");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut told = 0;
+    for file in files.filter(|path| path.extension().is_some_and(|ending| ending == "json")) {
+        let text = fs::read(&file).unwrap();
+        let Document { steps } = serde_json::from_slice(&text).unwrap();
+        let reports = Report::parse_all(&text).unwrap();
+        let story = Story { reports: &reports, steps: &steps };
+        assert!(steps.len() > 4 && story.first().is_some() && reports.iter().all(|report| !report.simulated));
+        let seen = follow(&story, &html::story::render(&story));
+        assert!(seen > 15, "{}: {seen} numbers", file.display());
+        told += 1;
+    }
+    assert!(told > 0, "no story is there");
+}
+
+/// That every number of a story's page is one of its reports', or a ratio of two to the first; how many there are.
+fn follow(story: &Story<'_>, page: &str) -> usize {
+    let mut known = Vec::new();
+    for report in story.reports {
+        known.extend(derived(report));
+        report.baselines.iter().for_each(|baseline| known.extend(derived(&report.of_baseline(baseline))));
+        stated(report, &mut known);
+    }
+    let first = story.first().map(|first| derived(&first)).unwrap_or_default();
+    let over_first = |value: f64| {
+        known.iter().any(|other| {
+            first.iter().any(|first| (other / first - value).abs() < 1e-9 || (first / other - value).abs() < 1e-9)
+        })
+    };
+    let is_known = |value: f64| known.iter().any(|known| (known - value).abs() <= 1e-9 * value.abs().max(1e-9));
+    let mut seen = 0;
+    for element in between(page, "<data value=\"", "</data>") {
+        let (value, text) = element.split_once("\">").unwrap();
+        let value: f64 = value.parse().unwrap();
+        let is_ratio = text.ends_with('x') && over_first(value);
+        assert!(is_known(value) || is_ratio, "{value} ({text}) follows from nothing");
+        assert!(shows(text.trim_end_matches('x'), value), "'{text}' is not {value}");
+        seen += 1;
+    }
+    seen
 }
 
 /// Whether a text shows a value, in some unit, rounded to the digits that it has.

@@ -67,8 +67,8 @@ impl Report {
         )
     }
 
-    /// The report as it would be of this baseline.
-    fn of_baseline(&self, baseline: &Baseline) -> Self {
+    /// The report as it would be of this baseline: what was measured is its own, everything else the engine's.
+    pub fn of_baseline(&self, baseline: &Baseline) -> Self {
         let Baseline { latency_ms, experiment, windows, samples, .. } = baseline.clone();
         let mean_ms = latency_ms.mean.max(f64::MIN_POSITIVE);
         Self {

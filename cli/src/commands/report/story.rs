@@ -1,6 +1,9 @@
 //! `planforge report --story MODEL`: one thing changed at a time, each built and measured on the same device kind.
 
-use super::document::{self, Format};
+use super::{
+    document::{self, Format},
+    told::{self, Told},
+};
 use crate::{
     commands::build::Build,
     context::Context,
@@ -8,7 +11,11 @@ use crate::{
     farm::{Farm, Need},
     printer::Printer,
     reports,
-    request::{self, LocalFiles, extras, models},
+    request::{
+        self, LocalFiles,
+        extras::{self, Beside},
+        models,
+    },
     settings::Key,
     signals, tables,
 };
@@ -28,7 +35,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
 pub struct StoryArgs {
-    /// Tell how this ONNX model gets fast on a device kind: fusion, precision, tactics, threads, batch and streams, one after the other, each built and measured
+    /// Tell how this ONNX model gets fast on a device kind: fusion, precision, tactics, threads, batch and streams, one after the other, each built and measured; or a story that was told as JSON, once more
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["what", "all", "artifacts", "request"])]
     story: Option<PathBuf>,
     /// Device kind of the story; the best of this machine by default
@@ -40,6 +47,9 @@ pub struct StoryArgs {
     /// Toolchain of the story, such as native or 'tensorrt>=10.3,<11'
     #[arg(long, value_name = "CONSTRAINT", requires = "story")]
     toolchain: Option<ToolchainConstraint>,
+    /// Another runtime that the story begins with, measured under the lease of its first step, named as for build --beside
+    #[arg(long, value_name = "NAME[=MODULE]", value_parser = Beside::parse, requires = "story")]
+    beside: Option<Beside>,
 }
 
 /// Largest batch that is swept.
@@ -99,7 +109,7 @@ fn open_batch(spec: &mut BuildSpec, args: &StoryArgs) {
 }
 
 /// The first spec, and the steps from there.
-fn plan(sku: &Sku, args: &StoryArgs) -> (BuildSpec, Vec<Asked>) {
+fn plan(sku: &Sku, args: &StoryArgs, first_beside: Option<&BaselineAsk>) -> (BuildSpec, Vec<Asked>) {
     let mut base = BuildSpec {
         profiles: args.shapes.iter().map(|profile| profile.fixed(|range| range.opt)).collect(),
         optimization_level: OptimizationLevel(0),
@@ -116,7 +126,9 @@ fn plan(sku: &Sku, args: &StoryArgs) -> (BuildSpec, Vec<Asked>) {
         true => "every operator by itself, the first kernel that fits, one thread",
         false => "fp32, the first kernel that fits",
     };
-    steps.push(Asked::latency("baseline", first, |_, _| ()));
+    let baselines = first_beside.cloned().into_iter().collect();
+    let measure = MeasureAsk { baselines, ..MeasureAsk::default() };
+    steps.push(Asked { measure, ..Asked::latency("baseline", first, |_, _| ()) });
     steps.push(Asked::latency("fusion", "operators joined, constants folded into weights", fuse));
     steps.push(Asked::latency("precision", "fp16 in place of fp32", halve));
     steps.push(Asked::latency("tactics", "kernels timed here, the fastest taken", search));
@@ -165,9 +177,12 @@ async fn write(
     if format == Some(Format::Csv) {
         return Err(Failure::usage("a story has no CSV").hint("its reports have: planforge report JOB --format csv"));
     }
-    let told = tell(context, args, model).await?;
+    let told = match told::is_told(model) {
+        true => told::read(model)?,
+        false => tell(context, args, model).await?,
+    };
     let story = Story { reports: &told.reports, steps: &told.steps };
-    let object = serde_json::json!({ "story": story.rows(), "reports": told.reports });
+    let object = serde_json::json!({ "story": story.rows(), "steps": told.steps, "reports": told.reports });
     let text = match format {
         Some(Format::Html) => html::story::render(&story),
         Some(Format::Markdown) => markdown::story(&story),
@@ -177,13 +192,16 @@ async fn write(
     document::write(context, output, &text, &object)
 }
 
-struct Told {
-    reports: Vec<Report>,
-    steps: Vec<Step>,
-}
-
 async fn tell(context: &Context<'_>, args: &StoryArgs, model: &Path) -> Result<Told, Failure> {
-    let local = models::identify(&context.settings, model)?;
+    let mut local = models::identify(&context.settings, model)?;
+    let beside = args.beside.as_ref().map(Beside::ask).transpose()?;
+    if let Some((digest, path)) = beside
+        .as_ref()
+        .and_then(|asked| asked.module)
+        .zip(args.beside.as_ref().and_then(|beside| beside.module.clone()))
+    {
+        local.files.insert(digest.to_string(), path);
+    }
     let mut farm = Farm::open(context, Need::Answers).await?;
     let sku = match sku_of(context, args, &mut farm).await {
         Ok(sku) => sku,
@@ -192,7 +210,7 @@ async fn tell(context: &Context<'_>, args: &StoryArgs, model: &Path) -> Result<T
             return Err(failure);
         }
     };
-    let (mut spec, asked) = plan(&sku, args);
+    let (mut spec, asked) = plan(&sku, args, beside.as_ref());
     let mut told = Told { reports: Vec::new(), steps: Vec::new() };
     for step in asked {
         let mut tried = spec.clone();
@@ -212,9 +230,33 @@ async fn tell(context: &Context<'_>, args: &StoryArgs, model: &Path) -> Result<T
         if keep(&mut told, &step, found, context.printer) {
             spec = tried;
         }
+        if let Some(beside) = beside.as_ref().filter(|_| told.steps.len() == 1) {
+            begin_with(&mut told, &beside.name);
+        }
     }
     farm.close(context.printer).await;
     Ok(told)
+}
+
+/// Puts another runtime before the first step, under whose lease it was measured.
+fn begin_with(told: &mut Told, name: &str) {
+    let report = told.reports.first();
+    let place = report.and_then(|report| report.baselines.iter().position(|baseline| baseline.name == name));
+    let (change, found) = match report.zip(place) {
+        Some((report, baseline)) => {
+            let other = &report.baselines[baseline];
+            let settings = other.settings.iter().map(|(name, value)| format!("{name} {value}"));
+            let words: Vec<String> = std::iter::once(other.library.clone()).chain(settings).collect();
+            (words.join(", "), Found::Beside { report: 0, baseline })
+        }
+        None => {
+            let lacks = report.and_then(|report| report.findings.iter().find(|finding| finding.code == "no-baseline"));
+            let reason = lacks.map_or_else(|| "it was not measured".to_owned(), |finding| finding.message.clone());
+            ("another runtime".to_owned(), Found::Unavailable(reason))
+        }
+    };
+    let kept = place.is_some();
+    told.steps.insert(0, Step { name: name.to_owned(), change, found, kept });
 }
 
 /// Why a step is not tried.
@@ -234,7 +276,7 @@ fn pointless(step: &Asked, before: &BuildSpec, tried: &BuildSpec) -> Option<Stri
 fn keep(told: &mut Told, step: &Asked, found: Result<Report, String>, printer: &Printer) -> bool {
     let index = told.reports.len();
     let mut tell = |found: Found, kept: bool| {
-        told.steps.push(Step { name: step.name, change: step.change.to_owned(), found, kept })
+        told.steps.push(Step { name: step.name.to_owned(), change: step.change.to_owned(), found, kept })
     };
     let report = match found {
         Ok(report) => report,
@@ -265,7 +307,7 @@ fn keep(told: &mut Told, step: &Asked, found: Result<Report, String>, printer: &
             let before_ms = before.map(|at| told.reports[at].latency_ms.median);
             let kept = before_ms.is_none_or(|before_ms| report.latency_ms.median <= before_ms);
             told.steps.push(Step {
-                name: step.name,
+                name: step.name.to_owned(),
                 change: step.change.to_owned(),
                 found: Found::Latency(index),
                 kept,
@@ -357,13 +399,13 @@ mod tests {
 
     fn args(shapes: Option<&str>) -> StoryArgs {
         let shapes = shapes.map(|text| shapes::parse(text).unwrap());
-        StoryArgs { story: None, sku: None, shapes, toolchain: None }
+        StoryArgs { story: None, sku: None, shapes, toolchain: None, beside: None }
     }
 
     /// What the steps of a device kind build, one after the other, if all of them pay.
     fn specs(sku: &str, shapes: Option<&str>) -> Vec<(&'static str, String)> {
         let args = args(shapes);
-        let (mut spec, steps) = plan(&sku.parse().unwrap(), &args);
+        let (mut spec, steps) = plan(&sku.parse().unwrap(), &args, None);
         let step = |step: Asked| {
             (step.apply)(&mut spec, &args);
             (step.name, spec.words())
@@ -382,7 +424,7 @@ mod tests {
         assert_eq!(told[5].1, "fp16, x:1..1..8x3");
         // The last engine is the default spec: the key that everybody else's builds have.
         let args = args(None);
-        let (mut spec, steps) = plan(&"cpu-x86-64-v3".parse().unwrap(), &args);
+        let (mut spec, steps) = plan(&"cpu-x86-64-v3".parse().unwrap(), &args, None);
         steps.iter().filter(|step| step.name != "precision").for_each(|step| (step.apply)(&mut spec, &args));
         assert_eq!(spec, BuildSpec::default());
         let gpu = specs("h200-sxm", None);

@@ -17,8 +17,10 @@ use planforge_report::Report;
 const OTHERS: usize = 8;
 /// Other engines of a model that an engine's page lists.
 const OTHERS_SHOWN: usize = 20;
-/// Builds that an engine's history is told from.
+/// Other engines that an engine's page knows.
 const MAX_ALIKE: u32 = 200;
+/// Builds that a page's history is told from.
+const MAX_BUILDS: u32 = 1_000;
 
 pub(super) fn engine_list(topic: &Topic) -> v1::ListEnginesRequest {
     v1::ListEnginesRequest {
@@ -78,7 +80,7 @@ pub(super) async fn plan(app: &App, actor: &Actor, topic: &Topic, server: &str) 
     let title = format!("{} on {}", detail.row.model, detail.row.sku);
     let mut sections = vec![Section::html("", "job-head", &JobHead { job: detail.clone(), may_act: false })];
     sections.extend(report::sections(detail, &engine.report_json, &held_against(&engine, &others), &asked));
-    if let Some(line) = history::line_of(&alike, &engine) {
+    if let Some(line) = history::line_of(&builds_like(app, actor, &engine).await?, &engine) {
         sections.push(Section::html("History", "history", &history::Lines::of("history", &[line], true)));
     }
     sections.push(Section::table("Where it was measured", lists::reports(&reports.facts, &reports.reports_json)));
@@ -95,14 +97,43 @@ pub(super) async fn plan(app: &App, actor: &Actor, topic: &Topic, server: &str) 
     Ok(Shown { title, view: View { above: Some(("/engines".into(), "Engines")), sections, ..View::default() } })
 }
 
-/// Engines of the same model by its name, whatever its weights: what an engine's history is told from.
-pub(super) async fn alike(app: &App, actor: &Actor, engine: &v1::Engine) -> Result<Vec<v1::Engine>, ApiError> {
+/// What an engine's model is asked for by.
+fn named(engine: &v1::Engine) -> String {
     let model = engine.model.as_ref().map(|model| match model.name.as_str() {
         "" => model.digest.clone(),
         name => name.to_owned(),
     });
-    let request = v1::ListEnginesRequest { model: model.unwrap_or_default(), limit: MAX_ALIKE, ..Default::default() };
+    model.unwrap_or_default()
+}
+
+/// Engines of the same model by its name, whatever its weights.
+pub(super) async fn alike(app: &App, actor: &Actor, engine: &v1::Engine) -> Result<Vec<v1::Engine>, ApiError> {
+    let request = v1::ListEnginesRequest { model: named(engine), limit: MAX_ALIKE, ..Default::default() };
     Ok(app.farm.list_engines(actor, request).await?.engines)
+}
+
+/// Builds of a model on device kinds, on one where it is named: what histories are told from.
+pub(in crate::page) async fn builds_of(
+    app: &App,
+    actor: &Actor,
+    model: &str,
+    sku: &str,
+) -> Result<Vec<v1::HistoryLine>, ApiError> {
+    let request =
+        v1::GetHistoryRequest { model: model.into(), sku: sku.into(), limit: MAX_BUILDS, ..Default::default() };
+    Ok(app.farm.get_history(actor, request).await?.lines)
+}
+
+/// Builds of the engine's model on its device kind.
+pub(super) async fn builds_like(
+    app: &App,
+    actor: &Actor,
+    engine: &v1::Engine,
+) -> Result<Vec<v1::HistoryLine>, ApiError> {
+    match named(engine).as_str() {
+        "" => Ok(Vec::new()),
+        model => builds_of(app, actor, model, &engine.sku).await,
+    }
 }
 
 /// Reports that advice on an engine is held against: of its model on its device kind.
@@ -131,7 +162,7 @@ pub(super) async fn model(app: &App, actor: &Actor, topic: &Topic, server: &str)
     let name = engines.first().and_then(|engine| engine.model.as_ref()).map(|model| model.name.clone());
     let name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| topic.of.clone());
     let jobs = app.farm.list_jobs(actor, jobs_of_model(&topic.of)).await?.jobs;
-    let lines = history::lines(&engines);
+    let lines = history::lines(&builds_of(app, actor, &topic.of, "").await?);
     let measured = engines.iter().filter(|engine| !engine.report_json.is_empty()).count();
     let more = format!("/engines?model={}", topic.of);
     let table = lists::engines_in_part(engines, MAX_ROWS as usize, more, server);

@@ -3,7 +3,7 @@
 use super::{
     activity::{ROUTES, audit_list, ended_list},
     coverage::{Covered, counts, covered},
-    engines::{alike, engine_list, engine_of, engines_of, jobs_of_model, pins_of},
+    engines::{alike, builds_like, builds_of, engine_list, engine_of, engines_of, jobs_of_model, pins_of},
     farm::{days_of, kept, lately, storage, stored, versions},
     jobs::{job_list, jobs_of_request, of_request},
     layers_of, may_submit,
@@ -105,7 +105,7 @@ pub(in crate::page) async fn json(app: &App, actor: &Actor, topic: &Topic) -> Re
             let report = |json: &String| serde_json::from_str::<Value>(json).unwrap_or_default();
             let reports: Vec<Value> = reports.reports_json.iter().map(report).collect();
             let alike = alike(app, actor, &engine).await?;
-            let history = history::line_of(&alike, &engine);
+            let history = history::line_of(&builds_like(app, actor, &engine).await?, &engine);
             let engine = serde_json::to_value(EngineView::from(engine)).unwrap_or_default();
             json!({
                 "layers": layers(topic, &engine["report"])?, "engine": engine, "reports": reports, "history": history,
@@ -115,8 +115,9 @@ pub(in crate::page) async fn json(app: &App, actor: &Actor, topic: &Topic) -> Re
         Kind::Model => {
             let engines = engines_of(app, actor, &topic.of).await?;
             let jobs = app.farm.list_jobs(actor, jobs_of_model(&topic.of)).await?.jobs;
+            let history = history::lines(&builds_of(app, actor, &topic.of, "").await?);
             json!({
-                "history": history::lines(&engines), "engines": views::<_, EngineView>(engines),
+                "history": history, "engines": views::<_, EngineView>(engines),
                 "jobs": views::<_, JobView>(jobs),
             })
         }

@@ -16,7 +16,7 @@ use planforge_page::{layers, view::View};
 use planforge_proto::{ApiError, ErrorCode, v1};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub(super) use engines::{engine_of, engines_of};
+pub(super) use engines::{builds_of, engine_of, engines_of};
 pub(super) use jobs::jobs_of_request;
 pub(super) use json::json;
 

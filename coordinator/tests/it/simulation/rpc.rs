@@ -96,6 +96,7 @@ impl FarmRpc for Rpc {
         list_devices(v1::ListDevicesRequest) -> v1::ListDevicesReply;
         list_engines(v1::ListEnginesRequest) -> v1::ListEnginesReply;
         find_engine(v1::FindEngineRequest) -> v1::Engine;
+        get_history(v1::GetHistoryRequest) -> v1::GetHistoryReply;
         list_reports(v1::ListReportsRequest) -> v1::ListReportsReply;
         create_token(v1::CreateTokenRequest) -> v1::CreateTokenReply;
         list_tokens(v1::ListTokensRequest) -> v1::ListTokensReply;

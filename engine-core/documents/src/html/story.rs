@@ -22,7 +22,7 @@ pub fn render(story: &Story<'_>) -> String {
     main.push_str(&beside(story));
     if let (Some(first), Some(last)) = (story.first(), story.last()) {
         main.push_str("<section aria-labelledby=\"spread\">\n<h2 id=\"spread\">How steady it was</h2>\n");
-        let ends = [first.clone(), last.clone()];
+        let ends = [first.into_owned(), last.clone()];
         let labels = ["at first".to_owned(), "at last".to_owned()];
         let charts = [chart::shares(&ends, &labels, "c0-shares"), chart::windows(last, "c0-windows")];
         main.push_str(&pair(&charts.into_iter().flatten().collect::<Vec<_>>()));
@@ -78,7 +78,7 @@ fn steps(story: &Story<'_>) -> String {
             (None, remark) => words(remark),
         };
         table.row(&[
-            words(row.name),
+            words(&row.name),
             words(&row.change),
             row.median_ms.map_or_else(none, median),
             row.throughput_per_s.map_or_else(none, |rate| exact(rate, &per_second(rate))),
