@@ -213,6 +213,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["planforge admin backup /backups/farm-monday", "planforge admin backup monday --data ~/farm --link"],
     ),
     ("admin restore", &["planforge admin restore /backups/farm-monday --data ~/farm-again"]),
+    ("admin migrate", &["planforge admin migrate --data ~/farm --store-file /etc/planforge/store"]),
     ("admin scrub", &["planforge admin scrub", "planforge admin scrub --rate 500"]),
     ("doctor", &["planforge doctor", "planforge doctor --no-self-test --json"]),
     ("probe", &["planforge probe"]),

@@ -85,9 +85,14 @@ impl Lines<'_> {
             }
         }
         for (row, mark) in self.marks.iter().enumerate() {
-            let (at, label) = (x.at(mark.x), area.top - 4.0 + 13.0 * row as f64);
+            // At the foot, where no value is written, and on the side that has room.
+            let (at, label) = (x.at(mark.x), area.bottom - 8.0 - 13.0 * row as f64);
             svg.line("k", (at, area.top), (at, area.bottom));
-            svg.text("h", (at + 4.0, label + 8.0), Anchor::Start, &format!("{} {}", mark.name, across.figure(mark.x)));
+            let (beside, anchor) = match at > f64::midpoint(area.left, area.right) {
+                true => (at - 4.0, Anchor::End),
+                false => (at + 4.0, Anchor::Start),
+            };
+            svg.text("h", (beside, label), anchor, &format!("{} {}", mark.name, across.figure(mark.x)));
         }
         let direct = self.lines.len() == 1 && self.points().count() <= 10;
         for (series, line) in self.lines.iter().enumerate() {
@@ -100,7 +105,10 @@ impl Lines<'_> {
                 let (value, over) = (unit.figure(point.y), across.figure(point.x));
                 svg.marker(series, (*at_x, *at_y), Some(&format!("{} at {over}: {value}", line.name)));
                 if direct {
-                    svg.text("t", (*at_x, at_y - 8.0), Anchor::Middle, &value);
+                    // The first would cross the axis.
+                    let is_first = *at_x < area.left + 24.0;
+                    let (from, anchor) = if is_first { (at_x - 8.0, Anchor::Start) } else { (*at_x, Anchor::Middle) };
+                    svg.text("t", (from, at_y - 8.0), anchor, &value);
                 }
             }
         }

@@ -157,6 +157,19 @@ fn a_straggler_is_said_and_does_not_press_the_others_together() {
 }
 
 #[test]
+fn the_name_of_a_mark_lies_within_the_picture_and_beside_no_value() {
+    let points: Vec<Point> = (0..5).map(|power| 2f64.powi(power)).map(|x| Point { x, y: x, between: None }).collect();
+    let (lines, caption) = ([Line { name: "batch", points }], Caption { id: "x", title: "t", basis: Basis::Measured });
+    let (x, y) = (Axis { name: "batch", unit: Unit::Count }, Axis { name: "throughput", unit: Unit::PerSecond });
+    for (at, ends) in [(1.0, false), (16.0, true)] {
+        let marks = [Mark { x: at, name: "knee" }];
+        let svg = Lines { caption, x, y, lines: &lines, marks: &marks }.svg();
+        let text = svg.split("<text ").find(|text| text.contains(">knee ")).unwrap();
+        assert_eq!(text.contains("text-anchor=\"end\""), ends, "{svg}");
+    }
+}
+
+#[test]
 fn what_has_no_numbers_is_a_chart_all_the_same() {
     for chart in all(&[], "nothing") {
         well_formed(&chart, "id");
