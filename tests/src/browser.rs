@@ -115,6 +115,10 @@ impl Browser {
 
     /// Calls a method of the browser, or of a tab, and waits for its answer.
     pub fn call(&mut self, tab: Option<&Tab>, method: &str, params: Value) -> Value {
+        self.ask(tab, method, params).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    fn ask(&mut self, tab: Option<&Tab>, method: &str, params: Value) -> Result<Value, Value> {
         self.last_id += 1;
         let mut message = json!({ "id": self.last_id, "method": method, "params": params });
         if let Some(tab) = tab {
@@ -124,8 +128,10 @@ impl Browser {
         loop {
             let answer = self.next();
             if answer["id"] == self.last_id {
-                assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
-                return answer["result"].clone();
+                return match &answer["error"] {
+                    Value::Null => Ok(answer["result"].clone()),
+                    error => Err(error.clone()),
+                };
             }
             if answer["id"].is_null() {
                 self.events.push_back(answer);
@@ -169,7 +175,7 @@ impl Browser {
     pub fn open(&mut self, tab: &Tab, url: &str) {
         let went = self.call(Some(tab), "Page.navigate", json!({ "url": url }));
         assert!(went["errorText"].is_null(), "{url}: {went}");
-        eventually("the page is loaded", || match self.eval(tab, "document.readyState + ' ' + location.href") {
+        eventually("the page is loaded", || match self.look(tab, "document.readyState + ' ' + location.href") {
             Value::String(state) if state.starts_with("complete") && !state.ends_with("about:blank") => Ok(()),
             other => Err(other.to_string()),
         });
@@ -214,17 +220,27 @@ impl Browser {
 
     /// What an expression comes to in a tab; promises are waited for.
     pub fn eval(&mut self, tab: &Tab, expression: &str) -> Value {
-        let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
-        let answer = self.call(Some(tab), "Runtime.evaluate", params);
+        let answer = self.ask(Some(tab), "Runtime.evaluate", evaluation(expression));
+        let answer = answer.unwrap_or_else(|error| panic!("{expression}: {error}"));
         assert!(answer["exceptionDetails"].is_null(), "{answer}");
         answer["result"]["value"].clone()
     }
 
+    /// The same, or nothing while the tab goes from one page to the next: what is looked at again.
+    fn look(&mut self, tab: &Tab, expression: &str) -> Value {
+        match self.ask(Some(tab), "Runtime.evaluate", evaluation(expression)) {
+            Ok(answer) if answer["exceptionDetails"].is_null() => answer["result"]["value"].clone(),
+            Ok(answer) => panic!("{answer}"),
+            Err(error) if error["message"].as_str().is_some_and(|why| why.contains("navigated")) => Value::Null,
+            Err(error) => panic!("{expression}: {error}"),
+        }
+    }
+
     /// Waits until an expression is true in a tab.
     pub fn until(&mut self, tab: &Tab, expression: &str) {
-        eventually(expression, || match self.eval(tab, expression) {
+        eventually(expression, || match self.look(tab, expression) {
             Value::Bool(true) => Ok(()),
-            other => Err(format!("{other}: {}", self.eval(tab, "document.body ? document.body.innerText : ''"))),
+            other => Err(format!("{other}: {}", self.look(tab, "document.body ? document.body.innerText : ''"))),
         });
     }
 
@@ -264,6 +280,10 @@ impl Browser {
         };
         self.events.iter().filter(of_tab).filter_map(said).collect()
     }
+}
+
+fn evaluation(expression: &str) -> Value {
+    json!({ "expression": expression, "awaitPromise": true, "returnByValue": true })
 }
 
 impl Drop for Browser {
