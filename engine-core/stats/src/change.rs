@@ -99,13 +99,13 @@ fn begins(values: &[f64], begin: usize, told: usize, after: usize) -> usize {
     let from = told.saturating_sub(BEFORE + after).max(begin);
     let (mut old, mut new) = (Ranked::of(&values[from..earliest]), Ranked::of(&values[earliest..=told]));
     let mut best: Option<(usize, f64)> = None;
-    for at in earliest..=latest {
+    for (at, value) in values.iter().enumerate().take(latest + 1).skip(earliest) {
         let cost = old.deviation() + new.deviation();
         if best.is_none_or(|(_, least)| cost < least) {
             best = Some((at, cost));
         }
-        old.add(values[at]);
-        new.remove(values[at]);
+        old.add(*value);
+        new.remove(*value);
     }
     best.map_or(told + 1 - after, |(at, _)| at)
 }
