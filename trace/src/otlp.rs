@@ -1,7 +1,7 @@
 //! Spans as OpenTelemetry's protocol has them (OTLP 1, `ExportTraceServiceRequest`), and the thread that hands them over.
 //!
 //! A collector that is away costs its spans and one line of the log; whoever emits spans never waits, and only a process
-//! that ends while the collector works waits for it, for [`AT_THE_END`] at most.
+//! that ends while the collector works waits for it, for `AT_THE_END` at most.
 
 mod messages;
 
