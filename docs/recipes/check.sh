@@ -1,9 +1,21 @@
 #!/bin/bash
 # Applies the recipes' patches to a copy of the tree, in target/, and compiles what comes of them: a recipe that names
-# other places than those that a thing takes fails here. Their own tests run, too.
+# other places than those that a thing takes fails here. Their own tests run, too. With `--applies` nothing is compiled,
+# which takes a second: that a patch no longer applies is seen before everything else is built.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD copy=$PWD/target/recipes target=${CARGO_TARGET_DIR:-$PWD/target}
+
+stale() {
+    echo "$0: $1 does not apply any more: make the change by hand and write the patch anew" >&2
+    exit 1
+}
+if [ "${1:-}" = --applies ]; then
+    for patch in docs/recipes/*.patch; do
+        git apply --check "$patch" || stale "$patch"
+    done
+    exit
+fi
 
 rm -rf "$copy"
 mkdir -p "$copy"
@@ -25,10 +37,7 @@ before=$(artefacts)
 cd "$copy"
 for patch in "$root"/docs/recipes/*.patch; do
     # Outside of the repository's reach, so that paths count from here.
-    GIT_CEILING_DIRECTORIES=$root/target git apply --verbose "$patch" || {
-        echo "$0: $patch does not apply any more: make the change by hand and write the patch anew" >&2
-        exit 1
-    }
+    GIT_CEILING_DIRECTORIES=$root/target git apply --verbose "$patch" || stale "$patch"
 done
 export CARGO_TARGET_DIR=$copy/target
 # As the documentation's step in .ci/run, whose artefacts serve here.
