@@ -17,6 +17,8 @@ use std::{
 
 /// Devices that are kept in mind; a farm that had more in a day forgets those that were quiet for longest.
 const DEVICES_MAX: usize = 20_000;
+/// How many more of them are forgotten then than have to be.
+const FORGOTTEN_AT_ONCE: usize = DEVICES_MAX / 8;
 /// Jobs whose events are read at once at start, and the most events of each of them.
 const JOBS_AT_ONCE: usize = 64;
 const EVENTS_OF_JOB: usize = 60;
@@ -147,9 +149,17 @@ impl Book {
             kept.open = Some(Open { since_ms: event.at_ms, is_measuring });
         }
         if self.devices.len() > DEVICES_MAX {
-            let last = |kept: &Kept| (kept.open.is_some(), kept.hours.keys().next_back().copied());
-            let quiet = self.devices.iter().min_by_key(|(_, kept)| last(kept)).map(|(name, _)| name.clone());
-            quiet.into_iter().for_each(|name| drop(self.devices.remove(&name)));
+            self.forget_quiet();
+        }
+    }
+
+    /// Forgets the devices that were quiet for longest: many at once, because all are looked at for that.
+    fn forget_quiet(&mut self) {
+        let last = |kept: &Kept| (kept.open.is_some(), kept.hours.keys().next_back().copied());
+        let mut devices: Vec<_> = self.devices.iter().map(|(name, kept)| (last(kept), name.clone())).collect();
+        devices.sort_unstable();
+        for (_, name) in devices.into_iter().take(self.devices.len() - DEVICES_MAX + FORGOTTEN_AT_ONCE) {
+            self.devices.remove(&name);
         }
     }
 
@@ -311,5 +321,23 @@ mod tests {
         now.learn(past, START_MS);
         assert_eq!(known_ms(&now), 3 * HOUR_MS);
         assert_eq!(hours(&now, START_MS + 2 * HOUR_MS)[DAY_HOURS - 3], (1_000, 0));
+    }
+
+    #[test]
+    fn of_too_many_devices_those_are_remembered_that_did_something_last() {
+        let (days, first) = (Days::default(), job("first"));
+        days.note(&event(START_MS, "leased", JobState::Leased, ""), &first);
+        for number in 0..DEVICES_MAX {
+            let job = job(&format!("gpu{number}"));
+            let at_ms = START_MS + HOUR_MS * (number * 4 / DEVICES_MAX) as u64;
+            days.note(&event(at_ms, "leased", JobState::Leased, ""), &job);
+            days.note(&event(at_ms + 1, "succeeded", JobState::Succeeded, ""), &job);
+        }
+        let book = days.book();
+        assert_eq!(book.devices.len(), DEVICES_MAX - FORGOTTEN_AT_ONCE);
+        let knows = |device: &str| book.devices.contains_key(&("host".to_owned(), device.to_owned()));
+        assert!(knows("first"), "it works still");
+        assert!(knows(&format!("gpu{}", DEVICES_MAX - 1)));
+        assert!(!knows("gpu0"));
     }
 }

@@ -1,7 +1,10 @@
 //! Everything in memory, with the same promises as a database as long as the process lives.
 
 mod coverage;
+mod faults;
 mod past;
+
+pub use faults::Faults;
 
 use super::{
     Answer, AuditFilter, BuildName, Count, Coverage, CoverageFilter, CoveredModels, DeclarationFilter, EngineFilter,
@@ -52,10 +55,7 @@ struct Tables {
     declarations: BTreeMap<DeclarationId, DeclarationRecord>,
     audit: Vec<AuditLine>,
     tokens: BTreeMap<String, TokenRecord>,
-    /// Makes commits fail, for tests of what happens then.
-    fault: Option<StoreError>,
-    /// Makes loading fail, likewise.
-    load_fault: Option<StoreError>,
+    faults: Faults,
 }
 
 /// Keeps everything in memory: tests and simulation.
@@ -69,16 +69,6 @@ impl MemStore {
         Self::default()
     }
 
-    /// Lets every commit fail with `fault` until it is taken back.
-    pub fn set_fault(&self, fault: Option<StoreError>) {
-        self.with(|tables| tables.fault = fault);
-    }
-
-    /// Lets loading fail with `fault` until it is taken back.
-    pub fn set_load_fault(&self, fault: Option<StoreError>) {
-        self.with(|tables| tables.load_fault = fault);
-    }
-
     fn with<T>(&self, work: impl FnOnce(&mut Tables) -> T) -> T {
         work(&mut self.tables.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -89,13 +79,6 @@ impl MemStore {
 }
 
 impl Tables {
-    fn may_write(&self, epoch: u64) -> Result<(), StoreError> {
-        if self.epoch != epoch {
-            return Err(StoreError::Fenced { mine: epoch, current: self.epoch });
-        }
-        self.fault.clone().map_or(Ok(()), Err)
-    }
-
     fn apply(&mut self, change: Change) {
         match change {
             Change::Job(job) => {
@@ -435,19 +418,11 @@ impl Store for MemStore {
     }
 
     fn load(&self) -> Answer<'_, Snapshot> {
-        let loaded = self.with(|tables| tables.load_fault.clone().map_or_else(|| Ok(tables.snapshot()), Err));
-        Box::pin(future::ready(loaded))
+        Box::pin(future::ready(self.with(|tables| tables.loaded())))
     }
 
-    fn commit(&self, epoch: u64, mut changes: Vec<Change>) -> Answer<'_, ()> {
-        let result = self.with(|tables| {
-            tables.may_write(epoch)?;
-            // Within one commit a token is there before anything happens to it.
-            changes.sort_by_key(|change| !matches!(change, Change::TokenMade(_)));
-            changes.into_iter().for_each(|change| tables.apply(change));
-            Ok(())
-        });
-        Box::pin(future::ready(result))
+    fn commit(&self, epoch: u64, changes: Vec<Change>) -> Answer<'_, ()> {
+        Box::pin(self.commit_faultily(epoch, changes))
     }
 
     fn check(&self, epoch: u64) -> Answer<'_, ()> {

@@ -1,16 +1,18 @@
-//! The whole farm under a seeded simulation: real gRPC over simulated TCP, with crashes, partitions, delays, duplicates
-//! and clock jumps; afterwards everything that was promised is checked against the store.
+//! The whole farm under a seeded simulation: real gRPC over simulated TCP, with crashes, partitions, delays, duplicates,
+//! clock jumps, and a store that refuses, is slow, cannot be read or does what nobody hears of; with one coordinator and
+//! with two, of which one leads. Afterwards everything that was promised is checked against the store.
 //!
 //! `PLANFORGE_SIM_SEEDS=17..18` runs other seeds than the usual ones; a failing seed prints that line.
 
 mod check;
+mod leads;
 mod puppet;
 mod rpc;
 
 use crate::support::{blobs::MemBlobs, model};
 use planforge_coordinator::{
     farm::{Clock, Farm, FarmConfig},
-    store::MemStore,
+    store::{MemStore, StoreError, mem::Faults},
 };
 use planforge_proto::v1;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
@@ -26,13 +28,16 @@ use std::{
     time::Duration,
 };
 
-/// Seeds of one run in CI, split over [`SHARDS`] tests that run side by side.
+/// Seeds of one run in CI, with one coordinator and with two, each split over [`SHARDS`] tests that run side by side.
 const SEEDS: Range<u64> = 0..240;
+const SEEDS_OF_TWO: Range<u64> = 0..96;
 const SHARDS: u64 = 8;
 const AGENTS: usize = 3;
 const REQUESTS: u64 = 14;
 const LEASE_MS: u32 = 1_000;
 const PORT: u16 = 7000;
+/// How long a coordinator goes on that has lost its lease.
+const UNAWARE: Duration = Duration::from_millis(600);
 /// Simulated time with faults, and the most that everything may take afterwards.
 const FAULTS: Duration = Duration::from_secs(8);
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -42,8 +47,10 @@ const EPOCH_MS: i64 = 1_700_000_000_000;
 /// What outlives every process of the simulation.
 #[derive(Clone, Default)]
 struct World {
+    coordinators: usize,
     store: Arc<MemStore>,
     blobs: MemBlobs,
+    leads: leads::Leads,
     jump_ms: Arc<AtomicI64>,
     /// Jobs that callers were told of.
     acknowledged: Arc<Mutex<BTreeMap<String, bool>>>,
@@ -66,23 +73,41 @@ impl Clock for SimClock {
     }
 }
 
-async fn coordinator(world: World, seed: u64) -> turmoil::Result {
-    let config = FarmConfig { heartbeat_ms: 200, lease_ms: LEASE_MS, seed: Some(seed), ..FarmConfig::default() };
-    let clock = SimClock { start: tokio::time::Instant::now(), jump_ms: world.jump_ms.clone() };
-    let farm = Farm::open(world.store.clone(), Arc::new(world.blobs.clone()), config, Arc::new(clock)).await?;
-    let watched = farm.clone();
-    tokio::spawn(async move {
-        while let Ok(stats) = watched.stats().await {
-            world.rescued.fetch_max(stats.rescued_wakeups, Ordering::Relaxed);
-            tokio::time::sleep(Duration::from_millis(250)).await;
+/// Leads whenever it may. One that was stopped past its lease goes on as if nothing had been, until its next write.
+async fn coordinator(world: World, seed: u64, index: usize) -> turmoil::Result {
+    loop {
+        world.leads.begin(index).await;
+        let config = FarmConfig { heartbeat_ms: 200, lease_ms: LEASE_MS, seed: Some(seed), ..FarmConfig::default() };
+        let clock = SimClock { start: tokio::time::Instant::now(), jump_ms: world.jump_ms.clone() };
+        let opened = Farm::open(world.store.clone(), Arc::new(world.blobs.clone()), config, Arc::new(clock)).await;
+        let Ok(farm) = opened else {
+            // As a process does that is started again by whoever looks after it.
+            tokio::time::sleep(leads::RENEWAL).await;
+            continue;
+        };
+        tokio::select! {
+            served = rpc::serve(farm.clone(), (Ipv4Addr::UNSPECIFIED, PORT)) => served?,
+            () = watched(&farm, &world.rescued) => {}
+            () = async {
+                world.leads.lost(index).await;
+                tokio::time::sleep(UNAWARE).await;
+            } => {}
         }
-    });
-    rpc::serve(farm, (Ipv4Addr::UNSPECIFIED, PORT)).await
+        farm.close().await;
+    }
+}
+
+/// Ends when the farm does not lead any more.
+async fn watched(farm: &Farm, rescued: &AtomicU64) {
+    while let Ok(stats) = farm.stats().await {
+        rescued.fetch_max(stats.rescued_wakeups, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
 }
 
 async fn client(world: World, seed: u64) -> turmoil::Result {
     let mut random = StdRng::seed_from_u64(seed ^ 0xc11e);
-    let mut farm = rpc::Caller::default();
+    let mut farm = rpc::Caller::new(world.coordinators);
     for number in 0..REQUESTS {
         let name = format!("model{}", random.random_range(0..6));
         let sku = ["cpu-x86-64-v3", "cpu-x86-64-v2", "t4"][random.random_range(0..3)];
@@ -123,6 +148,7 @@ async fn client(world: World, seed: u64) -> turmoil::Result {
 
 /// Breaks things until [`FAULTS`] have passed, then repairs everything.
 struct Chaos {
+    coordinators: usize,
     random: StdRng,
     next: Duration,
     down: Vec<String>,
@@ -132,9 +158,26 @@ struct Chaos {
 
 impl Chaos {
     fn node(&mut self) -> String {
-        match self.random.random_range(0..=AGENTS) {
-            0 => "coordinator".into(),
-            agent => format!("agent{}", agent - 1),
+        // A quarter of what breaks for each coordinator.
+        match self.random.random_range(0..4) {
+            part if part < self.coordinators => self.coordinator(),
+            _ => format!("agent{}", self.random.random_range(0..AGENTS)),
+        }
+    }
+
+    fn coordinator(&mut self) -> String {
+        coordinator_name(self.random.random_range(0..self.coordinators))
+    }
+
+    /// A store that fails in one way, or works.
+    fn faults(&mut self) -> Faults {
+        let error = || StoreError::Failed { operation: "commit", detail: "scripted".into() };
+        match self.random.random_range(0..6) {
+            0 => Faults { refused: Some(error()), ..Faults::default() },
+            1 => Faults { unheard: Some(error()), ..Faults::default() },
+            2 => Faults { refused: Some(error()), unreadable: Some(error()), ..Faults::default() },
+            3 => Faults { slow: Duration::from_millis(self.random.random_range(5..400)), ..Faults::default() },
+            _ => Faults::default(),
         }
     }
 
@@ -151,12 +194,14 @@ impl Chaos {
             for node in self.down.drain(..) {
                 sim.bounce(node);
             }
+            world.store.set_faults(Faults::default());
             return;
         }
         self.next = sim.elapsed() + Duration::from_millis(self.random.random_range(50..900));
         let agent = format!("agent{}", self.random.random_range(0..AGENTS));
         let peer = if self.random.random_bool(0.8) { agent } else { "client".into() };
-        match self.random.random_range(0..9) {
+        let coordinator = self.coordinator();
+        match self.random.random_range(0..12) {
             0 | 1 => {
                 let node = self.node();
                 if !self.down.contains(&node) {
@@ -170,16 +215,16 @@ impl Chaos {
                 }
             }
             4 => {
-                sim.partition(peer.as_str(), "coordinator");
-                self.cut.push((peer, "coordinator".into()));
+                sim.partition(peer.as_str(), coordinator.as_str());
+                self.cut.push((peer, coordinator));
             }
             5 => {
-                sim.partition_oneway(peer.as_str(), "coordinator");
-                self.cut.push((peer, "coordinator".into()));
+                sim.partition_oneway(peer.as_str(), coordinator.as_str());
+                self.cut.push((peer, coordinator));
             }
             6 => {
-                sim.hold(peer.as_str(), "coordinator");
-                self.cut.push((peer, "coordinator".into()));
+                sim.hold(peer.as_str(), coordinator.as_str());
+                self.cut.push((peer, coordinator));
             }
             7 => {
                 for (from, to) in self.cut.drain(..) {
@@ -187,6 +232,8 @@ impl Chaos {
                     sim.repair(from.as_str(), to.as_str());
                 }
             }
+            8 | 9 => world.store.set_faults(self.faults()),
+            10 => world.leads.stop(Duration::from_millis(self.random.random_range(100..2_500)), sim.elapsed()),
             _ => {
                 let jump_ms = self.random.random_range(-HOUR_MS..HOUR_MS);
                 world.jump_ms.store(jump_ms, Ordering::Relaxed);
@@ -195,9 +242,13 @@ impl Chaos {
     }
 }
 
-/// Runs one seed and returns a fingerprint of its history.
-fn run(seed: u64) -> Result<String, String> {
-    let world = World::default();
+fn coordinator_name(index: usize) -> String {
+    format!("coordinator{index}")
+}
+
+/// Runs one seed and returns a fingerprint of its history, and how often another coordinator came to lead.
+fn run(coordinators: usize, seed: u64) -> Result<(String, u64), String> {
+    let world = World { coordinators, ..World::default() };
     let mut sim = turmoil::Builder::new()
         .rng_seed(seed)
         .simulation_duration(PATIENCE)
@@ -205,20 +256,28 @@ fn run(seed: u64) -> Result<String, String> {
         .min_message_latency(Duration::from_millis(1))
         .max_message_latency(Duration::from_millis(40))
         .build();
-    let at_coordinator = world.clone();
-    sim.host("coordinator", move || coordinator(at_coordinator.clone(), seed));
+    for index in 0..coordinators {
+        let world = world.clone();
+        sim.host(coordinator_name(index), move || coordinator(world.clone(), seed, index));
+    }
     for index in 0..AGENTS {
         let blobs = world.blobs.clone();
         let starts = Arc::new(AtomicU64::new(0));
         sim.host(format!("agent{index}"), move || {
             let incarnation = starts.fetch_add(1, Ordering::Relaxed);
-            puppet::Puppet::new(index, incarnation, seed, blobs.clone()).run()
+            puppet::Puppet::new(index, incarnation, seed, blobs.clone(), coordinators).run()
         });
     }
     sim.client("client", client(world.clone(), seed));
     let random = StdRng::seed_from_u64(seed ^ 0xc4a05);
-    let mut chaos =
-        Chaos { random, next: Duration::from_millis(300), down: Vec::new(), cut: Vec::new(), healed: false };
+    let mut chaos = Chaos {
+        coordinators,
+        random,
+        next: Duration::from_millis(300),
+        down: Vec::new(),
+        cut: Vec::new(),
+        healed: false,
+    };
     loop {
         chaos.act(&mut sim, &world);
         match sim.step() {
@@ -230,18 +289,18 @@ fn run(seed: u64) -> Result<String, String> {
             }
         }
     }
-    check::promises(&world)
+    Ok((check::promises(&world)?, world.leads.handed_over()))
 }
 
-fn seeds() -> Range<u64> {
-    let Ok(text) = std::env::var("PLANFORGE_SIM_SEEDS") else { return SEEDS };
+fn seeds(usual: Range<u64>) -> Range<u64> {
+    let Ok(text) = std::env::var("PLANFORGE_SIM_SEEDS") else { return usual };
     let (from, to) = text.split_once("..").expect("PLANFORGE_SIM_SEEDS is FROM..TO");
     from.parse().expect("a number")..to.parse().expect("a number")
 }
 
-fn shard(index: u64) {
-    for seed in seeds().filter(|seed| seed % SHARDS == index) {
-        let outcome = catch_unwind(AssertUnwindSafe(|| run(seed)));
+fn shard(coordinators: usize, usual: Range<u64>, index: u64) {
+    for seed in seeds(usual).filter(|seed| seed % SHARDS == index) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| run(coordinators, seed)));
         let why = match outcome {
             Ok(Ok(_)) => continue,
             Ok(Err(why)) => why,
@@ -249,18 +308,30 @@ fn shard(index: u64) {
         };
         let next = seed + 1;
         panic!(
-            "seed {seed}: {why}\nreplay: PLANFORGE_SIM_SEEDS={seed}..{next} cargo nextest run -p planforge-coordinator simulation"
+            "seed {seed}, {coordinators} coordinators: {why}\nreplay: PLANFORGE_SIM_SEEDS={seed}..{next} cargo nextest run \
+             -p planforge-coordinator simulation"
         );
     }
 }
 
 macro_rules! shards {
-    ($($name:ident $index:literal),*) => { $( #[test] fn $name() { shard($index); } )* };
+    ($of:ident, $coordinators:literal, $usual:ident: $($name:ident $index:literal),*) => {
+        mod $of { $( #[test] fn $name() { super::shard($coordinators, super::$usual, $index); } )* }
+    };
 }
-shards!(seeds_0 0, seeds_1 1, seeds_2 2, seeds_3 3, seeds_4 4, seeds_5 5, seeds_6 6, seeds_7 7);
+shards!(of_one, 1, SEEDS: seeds_0 0, seeds_1 1, seeds_2 2, seeds_3 3, seeds_4 4, seeds_5 5, seeds_6 6, seeds_7 7);
+shards!(of_two, 2, SEEDS_OF_TWO: seeds_0 0, seeds_1 1, seeds_2 2, seeds_3 3, seeds_4 4, seeds_5 5, seeds_6 6, seeds_7 7);
 
 #[test]
 fn the_same_seed_is_the_same_history() {
-    let seed = seeds().start;
-    assert_eq!(run(seed), run(seed));
+    for coordinators in [1, 2] {
+        let seed = seeds(SEEDS).start;
+        assert_eq!(run(coordinators, seed), run(coordinators, seed));
+    }
+}
+
+#[test]
+fn one_coordinator_takes_over_from_the_other() {
+    let handed_over: Vec<u64> = (0..8).map(|seed| run(2, seed).unwrap().1).collect();
+    assert!(handed_over.iter().sum::<u64>() >= 6, "{handed_over:?}");
 }

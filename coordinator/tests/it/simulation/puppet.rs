@@ -25,6 +25,8 @@ pub struct Puppet {
     incarnation: u64,
     random: StdRng,
     blobs: MemBlobs,
+    tries: usize,
+    coordinators: usize,
     /// By device.
     work: BTreeMap<String, Work>,
     /// Ended and not yet acknowledged.
@@ -32,9 +34,10 @@ pub struct Puppet {
 }
 
 impl Puppet {
-    pub fn new(index: usize, incarnation: u64, seed: u64, blobs: MemBlobs) -> Self {
+    pub fn new(index: usize, incarnation: u64, seed: u64, blobs: MemBlobs, coordinators: usize) -> Self {
         let random = StdRng::seed_from_u64(seed.wrapping_mul(31).wrapping_add(index as u64 * 1_000 + incarnation));
-        Self { index, incarnation, random, blobs, work: BTreeMap::new(), ended: Vec::new() }
+        let (work, ended) = (BTreeMap::new(), Vec::new());
+        Self { index, incarnation, random, blobs, tries: index, coordinators, work, ended }
     }
 
     pub async fn run(mut self) -> turmoil::Result {
@@ -80,7 +83,7 @@ impl Puppet {
     }
 
     async fn session(&mut self) -> Option<()> {
-        let channel = rpc::connect().await?;
+        let channel = rpc::connect(&mut self.tries, self.coordinators).await?;
         let (out, messages) = mpsc::channel(64);
         let say = |kind| v1::AgentMessage { kind: Some(kind) };
         out.send(say(Say::Hello(self.hello()))).await.ok()?;

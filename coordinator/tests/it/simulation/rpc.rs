@@ -166,29 +166,34 @@ pub async fn serve(farm: Farm, address: (std::net::Ipv4Addr, u16)) -> turmoil::R
     Ok(())
 }
 
-pub async fn connect() -> Option<Channel> {
-    let endpoint = Endpoint::from_static("http://coordinator:7000")
+/// A connection to one of the coordinators; who is asked changes from one to the next, since one of them leads.
+pub async fn connect(tries: &mut usize, coordinators: usize) -> Option<Channel> {
+    let name = super::coordinator_name(*tries % coordinators);
+    *tries += 1;
+    let endpoint = Endpoint::from_static("http://farm:7000")
         .http2_keep_alive_interval(Duration::from_millis(400))
         .keep_alive_timeout(Duration::from_millis(400))
         .keep_alive_while_idle(true);
-    let connector = tower::service_fn(|_: Uri| async {
-        TcpStream::connect(("coordinator", super::PORT)).await.map(|stream| TokioIo::new(Io(stream)))
+    let connector = tower::service_fn(move |_: Uri| {
+        let name = name.clone();
+        async move { TcpStream::connect((name, super::PORT)).await.map(|stream| TokioIo::new(Io(stream))) }
     });
     let connecting = tokio::time::timeout(CALL_LIMIT, endpoint.connect_with_connector(connector));
     connecting.await.ok()?.ok()
 }
 
 /// A client that asks until it is answered.
-#[derive(Default)]
 pub struct Caller {
     channel: Option<FarmClient<Channel>>,
+    tries: usize,
+    coordinators: usize,
 }
 
 macro_rules! ask {
     ($caller:ident, $method:ident, $request:expr) => {
         loop {
             if $caller.channel.is_none() {
-                $caller.channel = connect().await.map(FarmClient::new);
+                $caller.channel = connect(&mut $caller.tries, $caller.coordinators).await.map(FarmClient::new);
             }
             if let Some(farm) = &mut $caller.channel {
                 match tokio::time::timeout(CALL_LIMIT, farm.$method($request)).await {
@@ -208,6 +213,10 @@ fn is_final(status: &Status) -> bool {
 }
 
 impl Caller {
+    pub fn new(coordinators: usize) -> Self {
+        Self { channel: None, tries: 0, coordinators }
+    }
+
     /// # Errors
     /// When it is refused.
     pub async fn submit(&mut self, request: v1::SubmitRequest) -> Result<Vec<String>, Status> {
