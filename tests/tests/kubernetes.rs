@@ -1,6 +1,10 @@
-//! Manifests and the compose file: rendered by `kubectl kustomize`, held to the schemas of Kubernetes and of Compose.
+//! Manifests and compose files: rendered by `kubectl kustomize`, held to the schemas of Kubernetes and of Compose, and to
+//! the flags that the program has.
 
-use planforge_tests::release::{ran, root};
+use planforge_tests::{
+    process::planforge,
+    release::{ran, root},
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -49,7 +53,7 @@ fn every_kustomization_renders_to_what_kubernetes_takes() {
         Command::new(&validate).arg("--strict").arg(&file).output().unwrap()
     };
     let folders = kustomizations(&manifests());
-    assert!(folders.len() >= 8, "{folders:?}");
+    assert!(folders.len() >= 9, "{folders:?}");
     let mut rendered = String::new();
     for folder in &folders {
         let name = folder.strip_prefix(manifests()).unwrap().to_string_lossy().replace('/', "-");
@@ -71,19 +75,44 @@ fn every_kustomization_renders_to_what_kubernetes_takes() {
 }
 
 #[test]
-fn the_compose_file_is_what_compose_takes() {
+fn the_compose_files_are_what_compose_takes() {
     let Some(checker) = program("onnx-venv/bin/check-jsonschema") else { return };
     let check = |file: &Path| {
         let output =
             Command::new(&checker).args(["--builtin-schema", "vendor.compose-spec"]).arg(file).output().unwrap();
         (output.status.success(), format!("{output:?}"))
     };
-    let file = root().join("deploy/compose.yaml");
-    let (good, said) = check(&file);
-    assert!(good, "{said}");
     let work = tempfile::tempdir().unwrap();
-    let wrong = work.path().join("compose.yaml");
-    let text = fs::read_to_string(&file).unwrap();
-    fs::write(&wrong, text.replace("read_only", "readonly")).unwrap();
-    assert!(!check(&wrong).0, "a typing mistake is found");
+    for name in ["compose.yaml", "compose-several.yaml"] {
+        let file = root().join("deploy").join(name);
+        let (good, said) = check(&file);
+        assert!(good, "{name}: {said}");
+        let wrong = work.path().join(name);
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&wrong, text.replace("read_only", "readonly")).unwrap();
+        assert!(!check(&wrong).0, "{name}: a typing mistake is found");
+    }
+}
+
+/// The arguments of each coordinator, as files say them: the program takes them, up to what only a cluster has.
+#[test]
+fn coordinators_are_started_with_flags_that_the_program_knows() {
+    let help = ran(Command::new(planforge()).args(["coordinator", "--help"]));
+    let files = [
+        "compose.yaml",
+        "compose-several.yaml",
+        "kubernetes/base/coordinator.yaml",
+        "kubernetes/several/coordinator.yaml",
+    ];
+    for file in files {
+        let text = fs::read_to_string(root().join("deploy").join(file)).unwrap();
+        let text: String =
+            text.lines().filter(|line| !line.trim_start().starts_with('#')).collect::<Vec<_>>().join("\n");
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+        let flags: Vec<&str> = words.filter(|word| word.starts_with("--")).collect();
+        assert!(flags.len() >= 3, "{file}: {flags:?}");
+        for flag in flags.into_iter().filter(|flag| !["--state", "--drain-s", "--name"].contains(flag)) {
+            assert!(help.contains(&format!("{flag} ")) || help.contains(&format!("{flag}\n")), "{file}: {flag}");
+        }
+    }
 }
