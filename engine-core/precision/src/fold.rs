@@ -1,0 +1,57 @@
+//! Puts a batch normalisation into the convolution before it, so that what is quantised is what runs.
+
+use crate::{layers::layers, net::{Net, int_attribute}};
+
+/// The `epsilon` of a normalisation that names none.
+const EPSILON: f32 = 1e-5;
+
+/// Folds every batch normalisation that can be; gives the names of those that went.
+pub fn batch_norms(net: &mut Net) -> Vec<String> {
+    let mut folded = Vec::new();
+    while let Some(name) = fold_one(net) {
+        folded.push(name);
+    }
+    net.drop_unread();
+    folded
+}
+
+fn fold_one(net: &mut Net) -> Option<String> {
+    let (readers, fixed) = (net.readers(), net.fixed_names());
+    let found = layers(net).into_iter().filter(|layer| layer.op_type == "Conv").find_map(|layer| {
+        let [at] = readers.get(layer.output.as_str())?[..] else { return None };
+        let node = &net.graph().node[at];
+        let plain = node.op_type == "BatchNormalization" && int_attribute(node, "training_mode").unwrap_or(0) == 0;
+        let has_bias = net.graph().node[layer.node].input.get(2).is_some_and(|name| !name.is_empty());
+        if !plain || node.input.len() < 5 || fixed.contains(&layer.output) || has_bias != layer.bias.is_some() {
+            return None;
+        }
+        let part = |position: usize| net.floats(&node.input[position]).filter(|part| part.len() == layer.outputs());
+        let parts = [part(1)?, part(2)?, part(3)?, part(4)?];
+        let epsilon = node.attribute.iter().find(|of| of.name == "epsilon").map_or(EPSILON, |of| of.f);
+        Some((layer, at, parts, epsilon))
+    });
+    let (layer, at, [scale, shift, mean, variance], epsilon) = found?;
+    let factors: Vec<f32> = scale.iter().zip(&variance).map(|(scale, variance)| scale / (variance + epsilon).sqrt()).collect();
+    let weight = net.own(layer.node, 1)?;
+    let mut weights = net.floats(&weight)?;
+    weights.iter_mut().enumerate().for_each(|(flat, weight)| *weight *= factors[layer.place(flat).0]);
+    net.set_floats(&weight, &weights);
+    let old = layer.bias.as_ref().and_then(|bias| net.floats(&bias.name)).unwrap_or_else(|| vec![0.0; layer.outputs()]);
+    let bias: Vec<f32> = (0..layer.outputs()).map(|c| (old[c] - mean[c]) * factors[c] + shift[c]).collect();
+    set_bias(net, layer.node, &bias);
+    let name = net.graph().node[at].name.clone();
+    let output = net.graph().node[at].output[0].clone();
+    net.graph_mut().node[layer.node].output[0] = output;
+    net.graph_mut().node.remove(at);
+    Some(name)
+}
+
+/// Gives a convolution or product a bias of its own.
+pub fn set_bias(net: &mut Net, node: usize, bias: &[f32]) {
+    let name = format!("{}_bias", net.graph().node[node].name);
+    let data_type = planforge_onnx::proto::tensor_proto::DataType::Float;
+    let stored = net.store(&name, data_type, &[bias.len() as i64], crate::net::float_bytes(bias));
+    let inputs = &mut net.graph_mut().node[node].input;
+    inputs.resize(3, String::new());
+    inputs[2] = stored;
+}

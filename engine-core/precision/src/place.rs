@@ -1,0 +1,183 @@
+//! Which values are quantised: where a backend computes in integers, and no further.
+
+use crate::{
+    layers::Layer,
+    net::{Net, is_standard},
+    target::Target,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Who reads a value after its trip through int8.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readers {
+    All,
+    /// These nodes, by index.
+    Some(BTreeSet<usize>),
+}
+
+/// The values to quantise, with their readers; and values that share the scale of another.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    pub points: BTreeMap<String, Readers>,
+    /// A value and the one whose scale it takes: moved numbers need no other, and joined ones the widest of all.
+    pub shared: BTreeMap<String, String>,
+}
+
+impl Places {
+    /// The values that share one scale with `value`, itself among them.
+    pub fn group(&self, value: &str) -> String {
+        let mut root = value;
+        while let Some(next) = self.shared.get(root) {
+            root = next;
+        }
+        root.to_owned()
+    }
+
+    fn add(&mut self, value: &str, reader: Option<usize>) {
+        match (self.points.get_mut(value), reader) {
+            (Some(Readers::Some(readers)), Some(reader)) => {
+                readers.insert(reader);
+            }
+            (Some(Readers::All), Some(_)) => {}
+            (_, None) => {
+                self.points.insert(value.to_owned(), Readers::All);
+            }
+            (None, Some(reader)) => {
+                self.points.insert(value.to_owned(), Readers::Some(BTreeSet::from([reader])));
+            }
+        }
+    }
+
+    fn share(&mut self, value: &str, with: &str) {
+        let (from, to) = (self.group(value), self.group(with));
+        if from != to {
+            self.shared.insert(from, to);
+        }
+    }
+}
+
+/// Operators that only move numbers: what is quantised before them is so behind them.
+const MOVES: [&str; 8] = ["MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Slice"];
+/// Those that average: their result takes a scale of its own.
+const AVERAGES: [&str; 2] = ["AveragePool", "GlobalAveragePool"];
+
+/// Chooses the values for `layers`, which are those that become integers.
+pub fn places(net: &Net, layers: &[&Layer], target: Target) -> Places {
+    let mut places = Places::default();
+    match target {
+        Target::TensorRt => sparse(net, layers, &mut places),
+        _ => dense(net, layers, &mut places),
+    }
+    places
+}
+
+/// The value behind the activation that follows at once, where nobody else reads what is before it: both run as one.
+fn behind_activation(net: &Net, readers: &BTreeMap<&str, Vec<usize>>, fixed: &BTreeSet<String>, value: &str) -> String {
+    let mut value = value.to_owned();
+    while let Some([at]) = readers.get(value.as_str()).map(|all| &all[..]) {
+        let node = &net.graph().node[*at];
+        let fused = match node.op_type.as_str() {
+            "Relu" | "Clip" => node.input[0] == value,
+            // The bias behind a product.
+            "Add" => node.input.iter().any(|name| net.initializer(name).is_some()),
+            _ => false,
+        };
+        if !fused || fixed.contains(&value) {
+            break;
+        }
+        value.clone_from(&node.output[0]);
+    }
+    value
+}
+
+/// Around every layer and everything between layers that integers pass through.
+fn dense(net: &Net, layers: &[&Layer], places: &mut Places) {
+    let (readers, fixed) = (net.readers(), net.fixed_names());
+    let chosen: BTreeSet<usize> = layers.iter().map(|layer| layer.node).collect();
+    let mut results: BTreeMap<String, &Layer> = BTreeMap::new();
+    for layer in layers {
+        places.add(&layer.input, None);
+        results.insert(behind_activation(net, &readers, &fixed, &layer.output), layer);
+    }
+    for (at, node) in net.graph().node.iter().enumerate() {
+        let Some(output) = node.output.first().filter(|_| is_standard(&node.domain) && !chosen.contains(&at)) else { continue };
+        let quantised = |name: &str| places.points.contains_key(name) || results.contains_key(name);
+        let op = node.op_type.as_str();
+        let behind = behind_activation(net, &readers, &fixed, output);
+        if op == "Add" && is_sum_of_two(net, at) && node.input.iter().any(|name| quantised(name)) {
+            node.input.iter().for_each(|name| places.add(name, None));
+            if !fixed.contains(&behind) {
+                places.add(&behind, None);
+            }
+        } else if op == "Concat" && node.input.iter().any(|name| quantised(name)) && node.input.iter().all(|name| net.is_single(name)) {
+            node.input.iter().filter(|name| net.initializer(name).is_none()).for_each(|name| places.add(name, None));
+            if !fixed.contains(&behind) {
+                places.add(&behind, None);
+            }
+        } else if (MOVES.contains(&op) || AVERAGES.contains(&op)) && quantised(&node.input[0]) && net.is_single(output) && node.output.len() == 1 {
+            let goes_on = readers.get(output.as_str()).is_some_and(|all| all.iter().any(|at| continues(net, &chosen, *at)));
+            if goes_on && !fixed.contains(output) {
+                places.add(&node.input[0], None);
+                places.add(output, None);
+                    if MOVES.contains(&op) {
+                    places.share(output, &node.input[0].clone());
+                }
+            }
+        }
+    }
+    // What a layer gives is quantised where a fusion wants it: always behind convolutions, else where integers go on.
+    for (value, layer) in results {
+        let goes_on = readers.get(value.as_str()).is_some_and(|all| all.iter().any(|at| continues(net, &chosen, *at)));
+        if !fixed.contains(&value) && (goes_on || layer.op_type == "Conv") {
+            places.add(&value, None);
+        }
+    }
+}
+
+/// Whether integers may go on through this node.
+fn continues(net: &Net, chosen: &BTreeSet<usize>, at: usize) -> bool {
+    let op = net.graph().node[at].op_type.as_str();
+    chosen.contains(&at) || MOVES.contains(&op) || AVERAGES.contains(&op) || op == "Concat" || is_sum_of_two(net, at)
+}
+
+/// A sum of two computed values of one shape: a residual connection.
+fn is_sum_of_two(net: &Net, at: usize) -> bool {
+    let node = &net.graph().node[at];
+    if node.op_type != "Add" || node.input.len() != 2 {
+        return false;
+    }
+    let [a, b] = [&node.input[0], &node.input[1]];
+    let stored = |name: &str| net.initializer(name).is_some();
+    a != b && !stored(a) && !stored(b) && net.is_single(a) && net.is_single(b) && net.shape(a) == net.shape(b)
+}
+
+/// Where a layer reads, and on the other branch of the sum that follows it at once.
+fn sparse(net: &Net, layers: &[&Layer], places: &mut Places) {
+    let (readers, fixed) = (net.readers(), net.fixed_names());
+    for layer in layers {
+        places.add(&layer.input, Some(layer.node));
+    }
+    let outputs: BTreeSet<&str> = layers.iter().map(|layer| layer.output.as_str()).collect();
+    for at in 0..net.graph().node.len() {
+        if !is_sum_of_two(net, at) {
+            continue;
+        }
+        let node = &net.graph().node[at];
+        let alone = |name: &str| outputs.contains(name) && !fixed.contains(name) && readers.get(name).is_some_and(|all| all.len() == 1);
+        // With two layers before it, the second takes the sum in; the first is its other branch.
+        let other = match [alone(&node.input[0]), alone(&node.input[1])] {
+            [_, true] => &node.input[0],
+            [true, false] => &node.input[1],
+            _ => continue,
+        };
+        places.add(other, Some(at));
+    }
+    // What is joined takes one scale, so that joining moves bytes and nothing else.
+    for node in net.graph().node.iter().filter(|node| node.op_type == "Concat") {
+        let quantised = |name: &String| places.points.contains_key(name);
+        if node.output.first().is_some_and(quantised) {
+            let others: Vec<String> = node.input.iter().filter(|name| quantised(name)).cloned().collect();
+            others.iter().for_each(|name| places.share(name, &node.output[0]));
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Which part of the numbers a value takes is worth keeping: a histogram of them, and four ways to cut it.
+
+use serde::{Deserialize, Serialize};
+
+/// Bins on each side of zero.
+const HALF: usize = 2048;
+/// Integers that stand for magnitudes in int8.
+const LEVELS: usize = 128;
+/// Thresholds that the search for the least squared error tries.
+const CANDIDATES: usize = 128;
+
+/// How a range is chosen out of what was observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// All of it.
+    MinMax,
+    /// All but the outermost 0.01 %.
+    Percentile,
+    /// The cut that changes the distribution least: Kullback–Leibler divergence, as TensorRT's second entropy calibrator.
+    Entropy,
+    /// The cut with the least mean squared error.
+    Mse,
+}
+
+/// Share of the numbers that a percentile range holds.
+pub const PERCENTILE: f64 = 0.9999;
+
+impl Method {
+    pub const ALL: [Self; 4] = [Self::MinMax, Self::Percentile, Self::Entropy, Self::Mse];
+
+    /// As it is asked for.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MinMax => "min-max",
+            Self::Percentile => "percentile",
+            Self::Entropy => "entropy",
+            Self::Mse => "mse",
+        }
+    }
+}
+
+/// Numbers counted in equal bins around zero, which widen as larger numbers come.
+#[derive(Clone, Debug)]
+pub struct Histogram {
+    bins: Vec<u64>,
+    /// The bins cover −limit..limit.
+    limit: f64,
+    pub min: f64,
+    pub max: f64,
+    pub count: u64,
+    /// Numbers that are none, or infinite.
+    pub not_finite: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { bins: vec![0; 2 * HALF], limit: 0.0, min: f64::INFINITY, max: f64::NEG_INFINITY, count: 0, not_finite: 0 }
+    }
+}
+
+impl Histogram {
+    pub fn add(&mut self, values: &[f64]) {
+        let finite = values.iter().filter(|value| value.is_finite());
+        let largest = finite.clone().fold(0.0_f64, |most, value| most.max(value.abs()));
+        if self.limit == 0.0 && largest > 0.0 {
+            // Whatever was counted before was zero, and zero is in the middle of any limit.
+            self.limit = largest;
+        }
+        while self.limit < largest {
+            let mut wider = vec![0; 2 * HALF];
+            self.bins.iter().enumerate().for_each(|(at, count)| wider[HALF / 2 + at / 2] += count);
+            (self.bins, self.limit) = (wider, self.limit * 2.0);
+        }
+        for value in finite {
+            let at = if self.limit == 0.0 { HALF } else { ((value / self.limit + 1.0) * HALF as f64) as usize };
+            self.bins[at.min(2 * HALF - 1)] += 1;
+            (self.min, self.max) = (self.min.min(*value), self.max.max(*value));
+            self.count += 1;
+        }
+        self.not_finite += values.iter().filter(|value| !value.is_finite()).count() as u64;
+    }
+
+    /// The greatest magnitude seen; 0 where nothing was.
+    pub fn largest(&self) -> f64 {
+        if self.count == 0 { 0.0 } else { self.min.abs().max(self.max.abs()) }
+    }
+
+    /// Counts by magnitude.
+    fn magnitudes(&self) -> Vec<u64> {
+        (0..HALF).map(|at| self.bins[HALF + at] + self.bins[HALF - 1 - at]).collect()
+    }
+
+    /// The range to keep, from a number of 0 or less to one of 0 or more. With `symmetric`, as far on both sides.
+    pub fn range(&self, method: Method, symmetric: bool) -> (f64, f64) {
+        if self.count == 0 || self.limit == 0.0 {
+            return (0.0, 0.0);
+        }
+        let cut = match method {
+            Method::MinMax => self.largest(),
+            Method::Percentile => self.percentile(),
+            Method::Entropy => self.entropy(),
+            Method::Mse => self.least_squares(symmetric),
+        };
+        let cut = cut.min(self.largest());
+        if symmetric { (-cut, cut) } else { (self.min.clamp(-cut, 0.0), self.max.clamp(0.0, cut)) }
+    }
+
+    fn percentile(&self) -> f64 {
+        let wanted = (self.count as f64 * PERCENTILE).ceil() as u64;
+        let mut below = 0;
+        let magnitudes = self.magnitudes();
+        let at = magnitudes.iter().position(|count| {
+            below += count;
+            below >= wanted
+        });
+        (at.unwrap_or(HALF - 1) + 1) as f64 * self.limit / HALF as f64
+    }
+
+    /// The threshold whose clipped distribution, spread over 128 levels, diverges least from the clipped one itself.
+    fn entropy(&self) -> f64 {
+        let counts = self.magnitudes();
+        let last = counts.iter().rposition(|count| *count > 0).unwrap_or(0) + 1;
+        let (mut best, mut least) = (last, f64::INFINITY);
+        for end in LEVELS.min(last)..=last {
+            let outliers: u64 = counts[end..].iter().sum();
+            let mut clipped: Vec<f64> = counts[..end].iter().map(|count| *count as f64).collect();
+            clipped[end - 1] += outliers as f64;
+            let divergence = divergence(&clipped, &counts[..end]);
+            if divergence < least {
+                (best, least) = (end, divergence);
+            }
+        }
+        best as f64 * self.limit / HALF as f64
+    }
+
+    fn least_squares(&self, symmetric: bool) -> f64 {
+        let largest = self.largest();
+        let width = self.limit / HALF as f64;
+        let (mut best, mut least) = (largest, f64::INFINITY);
+        for candidate in (1..=CANDIDATES).rev() {
+            let cut = largest * candidate as f64 / CANDIDATES as f64;
+            let (low, high) =
+                if symmetric { (-cut, cut) } else { (self.min.clamp(-cut, 0.0), self.max.clamp(0.0, cut)) };
+            let step = (high - low) / if symmetric { 254.0 } else { 255.0 };
+            let mut error = 0.0;
+            for (at, count) in self.bins.iter().enumerate().filter(|(_, count)| **count > 0) {
+                let value = (at as f64 + 0.5 - HALF as f64) * width;
+                let beyond = if value > high { value - high } else if value < low { low - value } else { 0.0 };
+                let within = if beyond > 0.0 { 0.0 } else { step * step / 12.0 };
+                error += *count as f64 * (beyond * beyond + within);
+            }
+            if error < least {
+                (best, least) = (cut, error);
+            }
+        }
+        best
+    }
+}
+
+/// Kullback–Leibler divergence of `clipped` from what is left of `counts` when every so many bins become one level.
+fn divergence(clipped: &[f64], counts: &[u64]) -> f64 {
+    let total: f64 = clipped.iter().sum();
+    let kept: f64 = counts.iter().map(|count| *count as f64).sum();
+    if kept == 0.0 {
+        return f64::INFINITY;
+    }
+    let levels = LEVELS.min(counts.len());
+    let mut sum = 0.0;
+    for level in 0..levels {
+        let bins = level * counts.len() / levels..(level + 1) * counts.len() / levels;
+        let filled = bins.clone().filter(|at| clipped[*at] > 0.0).count();
+        let mass: u64 = counts[bins.clone()].iter().sum();
+        for at in bins.filter(|at| clipped[*at] > 0.0) {
+            let p = clipped[at] / total;
+            let q = mass as f64 / filled as f64 / kept;
+            // A level of outliers alone has no mass of its own: the cut loses them.
+            sum += p * (p / q.max(1e-12)).ln();
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of a bell curve, by a sum of uniform ones.
+    fn bell(count: usize) -> Vec<f64> {
+        let mut state = 7_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as f64 / (1_u64 << 31) as f64
+        };
+        (0..count).map(|_| (0..12).map(|_| next()).sum::<f64>() - 6.0).collect()
+    }
+
+    fn of(values: &[f64]) -> Histogram {
+        let mut histogram = Histogram::default();
+        values.chunks(100).for_each(|chunk| histogram.add(chunk));
+        histogram
+    }
+
+    #[test]
+    fn min_max_keeps_all_and_the_others_cut_one_outlier() {
+        let mut values = bell(40_000);
+        values.push(1000.0);
+        let histogram = of(&values);
+        assert_eq!(histogram.range(Method::MinMax, true), (-1000.0, 1000.0));
+        for method in [Method::Percentile, Method::Entropy] {
+            let (low, high) = histogram.range(method, true);
+            assert!(low == -high && high > 2.0 && high < 100.0, "{method:?}: {high}");
+        }
+        // One outlier of a thousand costs more squared error than all the others' steps: it is kept.
+        let (_, high) = histogram.range(Method::Mse, true);
+        assert!(high > 500.0, "{high}");
+    }
+
+    #[test]
+    fn least_squares_cuts_the_tails_of_a_bell() {
+        let values = bell(40_000);
+        let histogram = of(&values);
+        let (low, high) = histogram.range(Method::Mse, true);
+        assert!(high < histogram.largest() && high > 2.5 && low == -high, "{high}");
+        let error = |cut: f64| {
+            let step = cut / 127.0;
+            values.iter().map(|value| ((value / step).round().clamp(-127.0, 127.0) * step - value).powi(2)).sum::<f64>()
+        };
+        assert!(error(high) <= error(histogram.largest()), "the cut is no worse than none");
+    }
+
+    #[test]
+    fn ranges_hold_zero_and_one_side_stays_one() {
+        let positive: Vec<f64> = bell(5000).into_iter().map(f64::abs).collect();
+        for method in Method::ALL {
+            let (low, high) = of(&positive).range(method, false);
+            assert!(low == 0.0 && high > 0.5, "{method:?}: {low}..{high}");
+        }
+        assert_eq!(of(&[0.0; 10]).range(Method::Mse, true), (0.0, 0.0));
+        assert_eq!(Histogram::default().range(Method::Entropy, false), (0.0, 0.0));
+    }
+
+    #[test]
+    fn bins_widen_and_nothing_is_lost() {
+        let histogram = of(&[0.0, 0.1, -0.2, 50.0, f64::NAN, -3.0, f64::INFINITY]);
+        assert_eq!((histogram.count, histogram.not_finite, histogram.min, histogram.max), (5, 2, -3.0, 50.0));
+        let mut grown = Histogram::default();
+        [0.1, 1.0, 10.0, -100.0].iter().for_each(|value| grown.add(&[*value]));
+        assert_eq!((grown.bins.iter().sum::<u64>(), grown.largest()), (4, 100.0));
+    }
+
+    #[test]
+    fn the_percentile_holds_its_share() {
+        let values: Vec<f64> = (1..=20_000).map(f64::from).collect();
+        let (_, high) = of(&values).range(Method::Percentile, true);
+        let inside = values.iter().filter(|value| **value <= high).count() as f64 / 20_000.0;
+        assert!((PERCENTILE..1.0).contains(&inside), "{inside}");
+    }
+}

@@ -1,0 +1,283 @@
+//! Rows of data, fitted to a model's inputs: what ranges are observed on, and what accuracy is measured on.
+
+use crate::error::{DataError, Finding};
+use planforge_graph::ir::Tensor;
+use planforge_import::element_type;
+use planforge_onnx::{
+    Model,
+    proto::{TensorShapeProto, ValueInfoProto, tensor_shape_proto::dimension, type_proto},
+};
+use planforge_types::{DimRange, ElementType, HostTensor, NamedTensors, OptimizationProfile, Port};
+
+/// Names an array of labels may have, first match first.
+const LABEL_NAMES: [&str; 4] = ["labels", "label", "targets", "y"];
+
+/// Fewer samples than this leave ranges to chance.
+pub const FEW_SAMPLES: usize = 100;
+
+/// A share of one label or one half of the data above this is one-sided.
+const ONE_SIDED: f64 = 0.9;
+
+/// Data cut to a model's inputs.
+#[derive(Clone, Debug)]
+pub struct Samples {
+    /// By input, of the input's type; all have equally many rows, except where an input takes no rows.
+    arrays: Vec<(Port, HostTensor)>,
+    labels: Option<Vec<i64>>,
+    rows: usize,
+    /// Rows of one execution.
+    batch: usize,
+}
+
+/// What a model takes, weights that old files list among the inputs left out.
+pub fn ports(model: &Model) -> Vec<Port> {
+    let graph = model.graph();
+    let is_weight = |info: &&ValueInfoProto| !graph.initializer.iter().any(|tensor| tensor.name == info.name);
+    let port = |info: &ValueInfoProto| {
+        let of = info.r#type.as_ref().and_then(|of| of.value.as_ref());
+        let Some(type_proto::Value::TensorType(tensor)) = of else { return None };
+        let dims = tensor.shape.as_ref().map(|shape: &TensorShapeProto| &shape.dim[..]).unwrap_or_default();
+        let size = |dim: &planforge_onnx::proto::tensor_shape_proto::Dimension| match &dim.value {
+            Some(dimension::Value::DimValue(size)) => u64::try_from(*size).ok().filter(|size| *size > 0),
+            _ => None,
+        };
+        let element = element_type(tensor.elem_type).ok()?;
+        Some(Port { name: info.name.clone(), element, shape: dims.iter().map(size).collect() })
+    };
+    graph.input.iter().filter(is_weight).filter_map(port).collect()
+}
+
+impl Samples {
+    /// Fits arrays to inputs. Labels are taken where there are some.
+    ///
+    /// # Errors
+    ///
+    /// When names, shapes or types are not those of the inputs, when there is nothing, when a number is none, or when
+    /// every input is the same number everywhere.
+    pub fn fit(mut arrays: NamedTensors, ports: &[Port]) -> Result<Self, DataError> {
+        let found = arrays.keys().cloned().collect::<Vec<_>>().join(", ");
+        let label = LABEL_NAMES.iter().find(|name| {
+            arrays.contains_key(**name) && ports.iter().all(|port| port.name != **name) && arrays.len() > 1
+        });
+        let labels = label.and_then(|name| arrays.remove(*name)).map(labels).transpose()?;
+        // A single input takes the only other array, whatever its name.
+        if let ([port], [only]) = (ports, &arrays.keys().cloned().collect::<Vec<_>>()[..])
+            && let Some(array) = arrays.remove(only)
+        {
+            arrays.insert(port.name.clone(), array);
+        }
+        let (mut fitted, mut first): (Vec<(Port, HostTensor)>, Option<(String, usize)>) = (Vec::new(), None);
+        let mut batch = None;
+        for port in ports {
+            let array = arrays.remove(&port.name);
+            let array = array.ok_or_else(|| DataError::NoInput { input: port.name.clone(), found: found.clone() })?;
+            if array.shape.contains(&0) {
+                return Err(DataError::Empty);
+            }
+            let Some((size, row)) = port.shape.split_first() else {
+                return Err(DataError::NoBatch { input: port.name.clone() });
+            };
+            let array = fit_array(port, array, row)?;
+            let rows = array.shape[0];
+            match &first {
+                Some((other, known)) if *known != rows => {
+                    return Err(DataError::Rows { array: port.name.clone(), found: rows, other: other.clone(), rows: *known });
+                }
+                _ => first = Some((port.name.clone(), rows)),
+            }
+            let takes = size.unwrap_or(1) as usize;
+            batch = Some(batch.map_or(takes, |batch: usize| batch.min(takes)));
+            fitted.push((port.clone(), array));
+        }
+        if let Some(array) = arrays.into_keys().next() {
+            let inputs = ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ");
+            return Err(DataError::Unknown { array, inputs });
+        }
+        let (_, rows) = first.ok_or(DataError::Empty)?;
+        if let Some(labels) = &labels
+            && labels.len() != rows
+        {
+            return Err(DataError::Rows { array: "labels".to_owned(), found: labels.len(), other: fitted[0].0.name.clone(), rows });
+        }
+        let samples = Self { arrays: fitted, labels, rows, batch: batch.unwrap_or(1).max(1) };
+        samples.check_numbers()?;
+        Ok(samples)
+    }
+
+    fn check_numbers(&self) -> Result<(), DataError> {
+        let mut constant = None;
+        for (port, array) in self.arrays.iter().filter(|(port, _)| is_float(port.element)) {
+            let values = Tensor::try_from(array.clone()).map(|tensor| tensor.to_f64s()).unwrap_or_default();
+            let row = values.len() / self.rows;
+            if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+                return Err(DataError::NotFinite { array: port.name.clone(), row: at / row.max(1), value: values[at] });
+            }
+            match values.iter().all(|value| *value == values[0]) {
+                true => constant = constant.or(Some(DataError::Constant { array: port.name.clone(), value: values[0] })),
+                false => return Ok(()),
+            }
+        }
+        constant.map_or(Ok(()), Err)
+    }
+
+    /// What is doubtful about the data as something to calibrate on.
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        if self.rows < FEW_SAMPLES {
+            let text = format!("{} samples are few: ranges from fewer than {FEW_SAMPLES} are left to chance", self.rows);
+            findings.push(Finding::new("few-samples", text));
+        }
+        if let Some(labels) = &self.labels {
+            let mut sorted = labels.clone();
+            sorted.sort_unstable();
+            let most = sorted.chunk_by(|a, b| a == b).max_by_key(|run| run.len()).unwrap_or_default();
+            if sorted.len() > 1 && most.len() as f64 > ONE_SIDED * self.rows as f64 {
+                let share = 100 * most.len() / self.rows;
+                let text = format!("the data is one-sided: {share} % of the samples have the label {}", most[0]);
+                findings.push(Finding::new("one-sided-data", text));
+            }
+        }
+        for (port, array) in &self.arrays {
+            let bytes = array.bytes.len() / self.rows;
+            let mut rows: Vec<&[u8]> = array.bytes.chunks_exact(bytes.max(1)).collect();
+            rows.sort_unstable();
+            let most = rows.chunk_by(|a, b| a == b).map(<[_]>::len).max().unwrap_or(0);
+            if is_float(port.element) && self.rows > 1 && most as f64 > ONE_SIDED * self.rows as f64 {
+                let text = format!("the data is one-sided: {most} of {} rows of '{}' are the same", self.rows, port.name);
+                findings.push(Finding::new("one-sided-data", text));
+            }
+        }
+        findings
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Rows of one execution.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// How many executions take all rows.
+    pub fn batches(&self) -> usize {
+        self.rows.div_ceil(self.batch)
+    }
+
+    pub fn labels(&self) -> Option<&[i64]> {
+        self.labels.as_deref()
+    }
+
+    /// Every so many-th row, at most `most` of them: what is measured often is measured on these.
+    pub fn thinned(&self, most: usize) -> Self {
+        if self.rows <= most.max(1) {
+            return self.clone();
+        }
+        let picked: Vec<usize> = (0..most.max(1)).map(|at| at * self.rows / most.max(1)).collect();
+        let pick = |(port, array): &(Port, HostTensor)| {
+            let row = array.bytes.len() / self.rows;
+            let bytes = picked.iter().flat_map(|at| &array.bytes[at * row..][..row]).copied().collect();
+            let shape = [&[picked.len()], &array.shape[1..]].concat();
+            (port.clone(), HostTensor { element: array.element, shape, bytes })
+        };
+        let labels = self.labels.as_ref().map(|labels| picked.iter().map(|at| labels[*at]).collect());
+        Self { arrays: self.arrays.iter().map(pick).collect(), labels, rows: picked.len(), batch: self.batch }
+    }
+
+    /// Inputs of one execution; a last batch that is not full repeats its last row.
+    pub fn inputs(&self, index: usize) -> NamedTensors {
+        let cut = |(port, array): &(Port, HostTensor)| {
+            let row = array.bytes.len() / self.rows;
+            let rows = (index * self.batch..).take(self.batch).map(|at| at.min(self.rows - 1));
+            let bytes = rows.flat_map(|at| &array.bytes[at * row..][..row]).copied().collect();
+            let shape = [&[self.batch], &array.shape[1..]].concat();
+            (port.name.clone(), HostTensor { element: array.element, shape, bytes })
+        };
+        self.arrays.iter().map(cut).collect()
+    }
+
+    /// Rows of execution `index` that count.
+    pub fn rows_of(&self, index: usize) -> usize {
+        self.batch.min(self.rows - index * self.batch)
+    }
+
+    /// The sizes that the data gives to dimensions that the model leaves open; `None` where it leaves none open.
+    pub fn profile(&self) -> Option<OptimizationProfile> {
+        if self.arrays.iter().all(|(port, _)| port.shape.iter().all(Option::is_some)) {
+            return None;
+        }
+        let one = |size: usize| DimRange { min: size as u64, opt: size as u64, max: size as u64 };
+        let ranges = |(port, array): &(Port, HostTensor)| {
+            let sizes = std::iter::once(self.batch).chain(array.shape[1..].iter().copied());
+            (port.name.clone(), sizes.map(one).collect())
+        };
+        Some(OptimizationProfile { inputs: self.arrays.iter().map(ranges).collect() })
+    }
+
+    /// How many rows of one execution have their label among the `top` highest scores of its output.
+    ///
+    /// # Errors
+    ///
+    /// When there are no labels, or the output has no scores.
+    pub fn correct(&self, index: usize, output: &str, scores: &HostTensor, top: usize) -> Result<usize, DataError> {
+        let labels = self.labels.as_ref().ok_or_else(|| DataError::NoLabels {
+            found: self.arrays.iter().map(|(port, _)| port.name.clone()).collect::<Vec<_>>().join(", "),
+        })?;
+        let none = || DataError::NoScores { output: output.to_owned(), shape: scores.shape.clone(), rows: self.batch };
+        let values = Tensor::try_from(scores.clone()).map_err(|_| none())?.to_f64s();
+        let classes = values.len() / self.batch;
+        if scores.shape.first() != Some(&self.batch) || classes < 2 || values.len() % self.batch != 0 {
+            return Err(none());
+        }
+        let rows = values.chunks_exact(classes).zip(&labels[index * self.batch..]);
+        Ok(rows.filter(|(scores, label)| is_among(scores, **label, top)).count())
+    }
+}
+
+/// Whether the label's score is among the highest; of equals the first counts, and a score that is no number is never right.
+fn is_among(scores: &[f64], label: i64, top: usize) -> bool {
+    let Some(at) = usize::try_from(label).ok().filter(|at| *at < scores.len()) else { return false };
+    if scores.iter().any(|score| score.is_nan()) {
+        return false;
+    }
+    let before = |(other, score): (usize, &f64)| *score > scores[at] || (*score == scores[at] && other < at);
+    scores.iter().enumerate().filter(|pair| before(*pair)).count() < top
+}
+
+fn labels(array: HostTensor) -> Result<Vec<i64>, DataError> {
+    let found = format!("{} {:?}", array.element, array.shape);
+    let one_axis = array.shape.iter().filter(|size| **size != 1).count() <= 1;
+    let tensor = Tensor::try_from(array).ok().filter(|_| one_axis);
+    tensor.and_then(|tensor| tensor.to_i64s()).ok_or(DataError::Labels { found })
+}
+
+fn is_float(element: ElementType) -> bool {
+    matches!(element, ElementType::F16 | ElementType::Bf16 | ElementType::F32 | ElementType::F64)
+}
+
+/// Checks rows and converts elements; rows may lack or have axes of size 1.
+fn fit_array(port: &Port, array: HostTensor, row: &[Option<u64>]) -> Result<HostTensor, DataError> {
+    let wrong = |found: &HostTensor| DataError::Shape {
+        array: port.name.clone(),
+        found: found.shape.clone(),
+        expected: format!("[{}]", Port { shape: row.to_vec(), ..port.clone() }.sizes()),
+    };
+    let (rows, given) = array.shape.split_first().ok_or_else(|| wrong(&array))?;
+    let matches = |sizes: &[usize]| sizes.len() == row.len() && sizes.iter().zip(row).all(|(size, declared)| declared.is_none_or(|declared| declared == *size as u64));
+    let fixed: Option<Vec<usize>> = row.iter().map(|size| size.map(|size| size as usize)).collect();
+    let significant = |sizes: &[usize]| sizes.iter().copied().filter(|size| *size != 1).collect::<Vec<_>>();
+    let sizes = match fixed {
+        _ if matches(given) => given.to_vec(),
+        Some(fixed) if significant(&fixed) == significant(given) => fixed,
+        _ => return Err(wrong(&array)),
+    };
+    let shape = [&[*rows], &sizes[..]].concat();
+    if array.element == port.element {
+        return Ok(HostTensor { shape, ..array });
+    }
+    if is_float(array.element) != is_float(port.element) {
+        return Err(DataError::Element { array: port.name.clone(), found: array.element, expected: port.element });
+    }
+    let values = Tensor::try_from(array.clone()).map_err(|_| wrong(&array))?.to_f64s();
+    Ok(HostTensor::of_values(port.element, shape, &values))
+}

@@ -1,0 +1,117 @@
+//! The trained digits, plain and with planted outlier channels: what every method loses of their accuracy.
+
+use planforge_identity::npz;
+use planforge_onnx::Model;
+use planforge_precision::{Budget, Kind, Method, Options, Prepared, Reference, Samples, Target, ports, prepare};
+use prost::Message as _;
+use std::path::{Path, PathBuf};
+
+fn examples(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits").join(file)
+}
+
+fn plain() -> Model {
+    Model::open(&examples("digits.onnx")).unwrap()
+}
+
+/// The same function with channels 32 times as large as the others.
+fn planted() -> Model {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("planted.onnx");
+    planforge_modelgen::generate("digits-outliers", &planforge_modelgen::Options::default(), &path).unwrap();
+    Model::from_bytes(std::fs::read(path).unwrap().into()).unwrap()
+}
+
+fn samples(model: &Model) -> Samples {
+    Samples::fit(npz::read(&examples("digits-test.npz")).unwrap(), &ports(model)).unwrap()
+}
+
+fn made(model: &Model, options: &Options) -> Prepared {
+    let samples = samples(model);
+    prepare(model, Some(&samples), None, options, &Reference).unwrap()
+}
+
+/// Points of top-1 that are lost.
+fn lost(prepared: &Prepared) -> f64 {
+    let measured = prepared.report.measured.as_ref().unwrap();
+    100.0 * (measured.top1_before.unwrap() - measured.top1_after.unwrap())
+}
+
+fn per_tensor() -> Options {
+    Options {
+        method: Method::MinMax,
+        per_tensor: true,
+        equalize: false,
+        correct_bias: false,
+        ..Options::new(Kind::Int8, Target::Any)
+    }
+}
+
+#[test]
+fn outlier_channels_ruin_one_scale_a_tensor_and_not_the_default() {
+    let planted = planted();
+    let ruined = lost(&made(&planted, &per_tensor()));
+    assert!(ruined > 5.0, "min-max per tensor loses {ruined} points");
+    for target in Target::ALL {
+        let prepared = made(&planted, &Options::new(Kind::Int8, target));
+        let lost = lost(&prepared);
+        assert!(lost <= 0.5, "{target:?}: the default loses {lost} points");
+        assert_eq!(prepared.report.coverage.layers_lowered, 4, "{target:?}");
+        assert!(!prepared.report.equalized.is_empty());
+    }
+    println!("planted: min-max per tensor loses {ruined:.2} points");
+}
+
+#[test]
+fn every_method_keeps_the_plain_model() {
+    let model = plain();
+    for method in Method::ALL {
+        let prepared = made(&model, &Options { method, ..Options::new(Kind::Int8, Target::Any) });
+        let measured = prepared.report.measured.clone().unwrap();
+        println!("plain {}: {:.2} points, relative rms {:.4}", method.name(), lost(&prepared), measured.relative_rms);
+        assert!(lost(&prepared) <= 0.5, "{method:?}");
+        assert!(measured.relative_rms < 0.2, "{method:?}: {}", measured.relative_rms);
+        assert_eq!((measured.rows, measured.top1_before), (450, Some(445.0 / 450.0)));
+    }
+}
+
+#[test]
+fn typed_and_weight_only_models_are_near() {
+    for model in [plain(), planted()] {
+        for (kind, most) in [(Kind::Fp16, 0.01), (Kind::Bf16, 0.03), (Kind::Int8Weights, 0.02), (Kind::Int4Weights, 0.2)] {
+            let prepared = made(&model, &Options::new(kind, Target::Any));
+            let measured = prepared.report.measured.clone().unwrap();
+            println!("{}: {:.2} points, relative rms {:.5}", kind.name(), lost(&prepared), measured.relative_rms);
+            assert!(measured.relative_rms > 0.0 && measured.relative_rms < most, "{kind:?}: {}", measured.relative_rms);
+            assert!(lost(&prepared) <= 0.5, "{kind:?}");
+            let bytes = |of: &std::collections::BTreeMap<String, u64>| of.values().sum::<u64>();
+            assert!(bytes(&prepared.report.bytes_after) < bytes(&prepared.report.bytes_before), "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn a_budget_returns_the_layers_that_harm_most() {
+    let planted = planted();
+    let options = Options { budget: Some(Budget::AccuracyDrop(0.5)), ..per_tensor() };
+    let prepared = made(&planted, &options);
+    assert!(lost(&prepared) <= 0.5);
+    let coverage = &prepared.report.coverage;
+    assert!(coverage.layers_lowered >= 1 && coverage.layers_lowered < 4, "{coverage:?}");
+    let returned = prepared.report.layers.iter().find(|layer| layer.precision == "fp32").unwrap();
+    assert!(returned.why.starts_with("returned by the budget") && returned.harm.unwrap() > 0.0, "{returned:?}");
+    assert!(!prepared.report.answers.is_empty());
+    // The file says the same as the report.
+    let written = Model::from_bytes(prepared.proto.encode_to_vec().into()).unwrap();
+    let trips = written.graph().node.iter().filter(|node| node.op_type == "QuantizeLinear").count();
+    assert!(trips >= 1);
+}
+
+#[test]
+fn a_prepared_model_is_honoured() {
+    let prepared = made(&plain(), &Options::new(Kind::Int8, Target::Any));
+    let again = Model::from_bytes(prepared.proto.encode_to_vec().into()).unwrap();
+    let left = made(&again, &Options::new(Kind::Int8, Target::Any));
+    assert_eq!(left.proto, again.proto);
+    assert_eq!(left.report.findings[0].code, "already-quantized");
+}
