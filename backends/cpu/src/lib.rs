@@ -46,6 +46,8 @@ mod meter;
 mod operators;
 mod plan;
 mod program;
+#[cfg(test)]
+mod quantized_tests;
 mod rates;
 mod shapes;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Products of dequantized numbers, as models with QuantizeLinear and DequantizeLinear have them.
 
-use super::{Finish, Joined, is_byte, is_scale, is_short, known::Known, limits_of, swapped};
+use super::{Finish, Joined, is_byte, is_image, is_scale, is_short, known::Known, limits_of, swapped};
 use planforge_graph::ir::{Activation, Binary, ElementType, Op, Quantization, Tensor, ValueId};
 
 /// Integers, and what makes floats of them.
@@ -94,6 +94,9 @@ pub fn join(known: &Known<'_>, at: usize) -> Option<Joined> {
     }
     let x = operand(known, node.input(0)?)?;
     let rank = known.shape(output)?.len();
+    if matches!(node.op, Op::Conv(_)) && !is_image(rank) {
+        return None;
+    }
     let (conv, alpha, w, axis) = match &node.op {
         Op::Conv(conv) if conv.epilogue.activation.is_none() => {
             (Some(conv.clone()), 1.0, weights(known, node.input(1)?, 0)?, 1)

@@ -3,7 +3,7 @@
 use super::{
     Finish, Joined,
     floats::quantization,
-    is_byte, is_scale, is_short,
+    is_byte, is_image, is_scale, is_short,
     known::{Known, runs_along},
     limits_of,
     steps::byte,
@@ -73,6 +73,9 @@ pub fn join(known: &Known<'_>, at: usize) -> Option<Joined> {
     let (x, w) = (centred(known, node.input(0)?)?, centred(known, node.input(1)?)?);
     let data = graph.constant(w.value)?.clone();
     let rank = known.shape(output)?.len();
+    if matches!(node.op, Op::Conv(_)) && !is_image(rank) {
+        return None;
+    }
     let (conv, of_weights, axis, data) = match &node.op {
         Op::Conv(conv) if conv.epilogue.activation.is_none() => (Some(conv.clone()), 0, 1, data),
         Op::MatMul(product) => {

@@ -134,6 +134,11 @@ fn is_short(depth: usize) -> bool {
     (1..=DEPTH_MAX).contains(&depth)
 }
 
+/// Whether values of this rank have one or two axes behind their channels.
+fn is_image(rank: usize) -> bool {
+    matches!(rank, 3 | 4)
+}
+
 /// Whether a scale has a use: not zero, not infinite, no subnormal.
 fn is_scale(scale: f64) -> bool {
     scale.is_finite() && scale >= f64::from(f32::MIN_POSITIVE)
