@@ -7,15 +7,18 @@ use super::{
     engine::Engine,
     lower::lower,
     memory::{AlignedBytes, Weights},
-    program::StepKind,
+    program::{ProgramPort, StepKind, Tactic},
     steps::candidates,
 };
 use planforge_graph::{
     interpreter,
-    ir::{Graph, Tensor},
+    ir::{ElementType, Graph, Tensor},
 };
 use planforge_import::testing::{TestModel, int, ints, numbers, text};
-use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
+use planforge_kernels_cpu::{
+    isa::{Isa, IsaLevel},
+    pool::ThreadPool,
+};
 use proptest::prelude::*;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,12 +28,18 @@ use std::{
 /// Largest difference relative to the largest value of an output.
 const BOUND: f64 = 2e-5;
 
-fn inputs(graph: &Graph) -> BTreeMap<String, Tensor> {
-    let tensor = |shape: Vec<usize>| {
-        let values = numbers(shape.iter().product());
-        Tensor::from_vec(shape, values).unwrap()
+/// Inputs of a graph: floats, or bytes of every value.
+pub(super) fn given(graph: &Graph) -> BTreeMap<String, Tensor> {
+    let tensor = |element: ElementType, shape: Vec<usize>| {
+        let count = shape.iter().product();
+        if matches!(element, ElementType::U8 | ElementType::I8) {
+            let bytes: Vec<u8> = (0..count).map(|at: usize| (at * 89 + at / 11) as u8).collect();
+            return Tensor::new(element, shape, bytes.into()).unwrap();
+        }
+        Tensor::from_vec(shape, numbers(count)).unwrap()
     };
-    graph.inputs.iter().map(|&id| (graph.value(id).name.clone(), tensor(graph.static_shape(id).unwrap()))).collect()
+    let each = graph.inputs.iter().map(|&id| (graph.value(id), graph.static_shape(id).unwrap()));
+    each.map(|(value, shape)| (value.name.clone(), tensor(value.element, shape))).collect()
 }
 
 /// The outputs of a draft whose tuned steps take their `choice`th tactic (counted around), by output name.
@@ -40,7 +49,7 @@ fn run(
     isa: Isa,
     threads: usize,
     given: &BTreeMap<String, Tensor>,
-) -> BTreeMap<String, Vec<f32>> {
+) -> BTreeMap<String, Vec<f64>> {
     for step in draft.steps.iter_mut().filter(|step| step.step.kind.is_tuned()) {
         let mut tactics = candidates(&step.step.kind, isa, threads);
         step.step.tactic = Some(tactics.swap_remove(choice % tactics.len()));
@@ -57,17 +66,47 @@ fn run(
         engine.set_input(index, given[&port.name].bytes());
     }
     engine.run().unwrap();
-    let output = |index: usize| {
-        let bytes = engine.output(index).chunks_exact(4);
-        bytes.map(|raw| f32::from_le_bytes(raw.try_into().unwrap())).collect()
+    let output = |index: usize, port: &ProgramPort| {
+        let bytes = engine.output(index).to_vec();
+        Tensor::new(port.element, port.shape.clone(), bytes.into()).unwrap().to_f64s()
     };
-    program.outputs.iter().enumerate().map(|(index, port)| (port.name.clone(), output(index))).collect()
+    program.outputs.iter().enumerate().map(|(index, port)| (port.name.clone(), output(index, port))).collect()
+}
+
+/// What one choice of tactics gave.
+pub(super) struct Ran<'a> {
+    pub level: IsaLevel,
+    pub tactics: &'a str,
+    pub outputs: &'a BTreeMap<String, Vec<f64>>,
+}
+
+/// Runs a draft by every tactic of every level, on two threads, and once on one.
+pub(super) fn run_all(draft: &Draft, given: &BTreeMap<String, Tensor>, each: &mut dyn FnMut(Ran<'_>)) {
+    for isa in Isa::available() {
+        let tactics: Vec<Vec<String>> = draft
+            .steps
+            .iter()
+            .map(|step| candidates(&step.step.kind, isa, 2).iter().map(Tactic::name).collect())
+            .collect();
+        let choices = tactics.iter().map(Vec::len).max().unwrap_or(0).max(1);
+        for choice in 0..choices {
+            let names: Vec<&str> = tactics
+                .iter()
+                .filter(|tactics| !tactics.is_empty())
+                .map(|tactics| tactics[choice % tactics.len()].as_str())
+                .collect();
+            let outputs = run(draft.clone(), choice, isa, 2, given);
+            each(Ran { level: isa.level(), tactics: &names.join(", "), outputs: &outputs });
+        }
+        let outputs = run(draft.clone(), 0, isa, 1, given);
+        each(Ran { level: isa.level(), tactics: "one thread", outputs: &outputs });
+    }
 }
 
 /// Runs every tactic of every level; gives the names of the tactics that were run and the kinds of the steps.
 pub(super) fn assert_agrees(model: &TestModel) -> (BTreeSet<String>, Vec<&'static str>) {
     let graph = planforge_passes::pipeline(model.import(), super::TARGET).unwrap().graph;
-    let given = inputs(&graph);
+    let given = given(&graph);
     let want = interpreter::execute(&graph, &given).unwrap();
     let draft = lower(&graph).unwrap();
     let mut names = BTreeSet::new();
@@ -76,7 +115,7 @@ pub(super) fn assert_agrees(model: &TestModel) -> (BTreeSet<String>, Vec<&'stati
             draft.steps.iter().map(move |step| candidates(&step.step.kind, isa, threads)).collect::<Vec<_>>()
         };
         let choices = tactics(2).iter().map(Vec::len).max().unwrap_or(0).max(1);
-        names.extend(tactics(2).iter().flatten().map(super::program::Tactic::name));
+        names.extend(tactics(2).iter().flatten().map(Tactic::name));
         for choice in 0..choices {
             let got = run(draft.clone(), choice, isa, 2, &given);
             for (name, want) in &want {
@@ -84,7 +123,7 @@ pub(super) fn assert_agrees(model: &TestModel) -> (BTreeSet<String>, Vec<&'stati
                 let scale = want.iter().fold(1e-6f64, |top, value| top.max(value.abs()));
                 assert_eq!(got[name].len(), want.len());
                 for (got, want) in got[name].iter().zip(&want) {
-                    let error = (f64::from(*got) - want).abs();
+                    let error = (got - want).abs();
                     assert!(error <= BOUND * scale, "{name} at {} by {choice}: {got}, not {want}", isa.level());
                 }
             }
@@ -92,7 +131,7 @@ pub(super) fn assert_agrees(model: &TestModel) -> (BTreeSet<String>, Vec<&'stati
         // One thread cuts the work elsewhere; each sum is made the same way all the same.
         let (one, two) = (run(draft.clone(), 0, isa, 1, &given), run(draft.clone(), 0, isa, 2, &given));
         for (name, one) in &one {
-            let scale = one.iter().fold(1e-6f32, |top, value| top.max(value.abs()));
+            let scale = one.iter().fold(1e-6f64, |top, value| top.max(value.abs()));
             for (one, two) in one.iter().zip(&two[name]) {
                 assert!((one - two).abs() <= 1e-5 * scale, "{name}: one thread gives {one}, two give {two}");
             }

@@ -4,10 +4,14 @@
 use super::{
     draft::{Draft, DraftStep, Role, WeightSource},
     program::{ALIGNMENT, Buffer, BufferId, Place, Program, Step},
-    steps::{packed_size, scratch_bytes},
+    steps::{packed_bytes, scratch_bytes},
 };
 use bytes::Bytes;
-use planforge_kernels_cpu::gemm::{Kernel, kernel_by_name, pack_columns, pack_with};
+use planforge_graph::ir::ElementType;
+use planforge_kernels_cpu::{
+    gemm::{Kernel, kernel_by_name, pack_columns, pack_with},
+    quantized,
+};
 use planforge_onnx::Model;
 use planforge_passes::memory::{Lifetime, place};
 use planforge_types::{Digest, DigestWriter};
@@ -16,6 +20,27 @@ use std::{
     io::{self, Write},
 };
 
+/// The kernel whose order weights are packed in.
+#[derive(Clone, Copy, Debug)]
+enum PackedFor {
+    Floats(&'static Kernel),
+    Integers(&'static quantized::Kernel),
+}
+
+impl PackedFor {
+    fn named(name: &str) -> Option<Self> {
+        let integers = || quantized::kernel_by_name(name).map(Self::Integers);
+        kernel_by_name(name).map(Self::Floats).or_else(integers)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Floats(kernel) => kernel.name,
+            Self::Integers(kernel) => kernel.name,
+        }
+    }
+}
+
 /// Where the bytes of a constant come from, when they are written.
 #[derive(Debug)]
 enum Content {
@@ -23,7 +48,7 @@ enum Content {
     /// Packed weights of a step.
     Weights {
         source: WeightSource,
-        kernel: &'static Kernel,
+        kernel: PackedFor,
     },
     /// A bias, padded with zeros for each group.
     Bias {
@@ -40,11 +65,16 @@ impl Content {
             Self::Weights { source, kernel } => {
                 let data = digests.of(source.data().bytes());
                 match source {
-                    WeightSource::Conv { out_channels, channels, kernel: window, groups, .. } => {
-                        format!("{} conv {bytes} {out_channels} {channels} {window:?} {groups} {data}", kernel.name)
+                    WeightSource::Conv { out_channels, channels, kernel: window, groups, .. }
+                    | WeightSource::IntegerConv { out_channels, channels, kernel: window, groups, .. } => {
+                        format!("{} conv {bytes} {out_channels} {channels} {window:?} {groups} {data}", kernel.name())
                     }
                     WeightSource::Matrix { depth, columns, strides, .. } => {
-                        format!("{} matrix {bytes} {depth} {columns} {strides:?} {data}", kernel.name)
+                        format!("{} matrix {bytes} {depth} {columns} {strides:?} {data}", kernel.name())
+                    }
+                    WeightSource::IntegerMatrix { depth, columns, .. } => {
+                        let element = source.data().element();
+                        format!("{} bytes {element} {bytes} {depth} {columns} {data}", kernel.name())
                     }
                 }
             }
@@ -122,26 +152,26 @@ pub(crate) fn assemble(draft: Draft, weights: &mut WeightPlan) -> Program {
         let name = of.step.origins.first().cloned().unwrap_or_default();
         let mut step = of.step.clone();
         if let Some(tactic) = &step.tactic
-            && let Some(kernel) = kernel_by_name(&tactic.kernel)
+            && let Some(kernel) = PackedFor::named(&tactic.kernel)
         {
             if let Some(bytes) = scratch_bytes(&step.kind, tactic) {
                 let id = add(format!("{name} (image with border)"), bytes, Role::Temporary);
                 scratches.insert(id, index);
                 step.scratch = Some(id);
             }
-            let (weight_len, bias_len) = packed_size(&of.step.kind, kernel).unwrap_or((0, 0));
+            let (weight_bytes, bias_bytes) = packed_bytes(&of.step.kind, kernel.name()).unwrap_or((0, 0));
             let DraftStep { weights, bias, .. } = of;
             let groups = match &weights {
                 Some(WeightSource::Conv { groups, .. }) => *groups,
                 _ => 1,
             };
             if let Some(source) = weights {
-                let id = add(format!("{name} (packed weights)"), (weight_len * 4) as u64, Role::Temporary);
+                let id = add(format!("{name} (packed weights)"), weight_bytes, Role::Temporary);
                 contents.insert(id, Content::Weights { source, kernel });
                 step.weights = Some(id);
             }
             if let Some(values) = bias {
-                let id = add(format!("{name} (bias)"), (bias_len * 4) as u64, Role::Temporary);
+                let id = add(format!("{name} (bias)"), bias_bytes, Role::Temporary);
                 contents.insert(id, Content::Bias { values, groups });
                 step.bias = Some(id);
             }
@@ -274,7 +304,12 @@ impl WeightPlan {
                 Content::Weights { source, kernel } => {
                     packed.clear();
                     packed.resize((bytes / 4) as usize, 0.0);
-                    pack(source, kernel, &mut packed);
+                    match kernel {
+                        PackedFor::Floats(kernel) => pack(source, kernel, &mut packed),
+                        PackedFor::Integers(kernel) => {
+                            pack_integers(source, kernel, bytemuck::cast_slice_mut(&mut packed));
+                        }
+                    }
                     out.write_all(bytemuck::cast_slice(&packed))?;
                 }
                 Content::Bias { values, groups } => {
@@ -316,5 +351,29 @@ fn pack(source: &WeightSource, kernel: &Kernel, to: &mut [f32]) {
                 });
             }
         }
+        WeightSource::IntegerMatrix { .. } | WeightSource::IntegerConv { .. } => {}
+    }
+}
+
+/// Packs bytes in the order of their kernel; unsigned ones are moved by 128.
+fn pack_integers(source: &WeightSource, kernel: &quantized::Kernel, to: &mut [u8]) {
+    let data = source.data();
+    let by = if data.element() == ElementType::U8 { 0x80 } else { 0 };
+    let values: &[u8] = data.bytes();
+    match source {
+        WeightSource::IntegerMatrix { depth, columns, .. } => {
+            quantized::pack(kernel, *depth, *columns, to, |step, column| (values[step * columns + column] ^ by) as i8);
+        }
+        WeightSource::IntegerConv { out_channels, channels, kernel: window, groups, .. } => {
+            let (taps, columns) = (window[0] * window[1], out_channels / groups);
+            let size = to.len() / groups;
+            for (group, to) in to.chunks_exact_mut(size.max(1)).enumerate() {
+                quantized::pack(kernel, taps * channels, columns, to, |step, column| {
+                    let (tap, channel) = (step / channels, step % channels);
+                    (values[((group * columns + column) * channels + channel) * taps + tap] ^ by) as i8
+                });
+            }
+        }
+        WeightSource::Matrix { .. } | WeightSource::Conv { .. } => {}
     }
 }

@@ -29,11 +29,18 @@ pub(crate) enum WeightSource {
     Conv { data: Tensor, out_channels: usize, channels: usize, kernel: [usize; 2], groups: usize },
     /// Element (step, column) lies at `step * strides[0] + column * strides[1]`.
     Matrix { data: Tensor, depth: usize, columns: usize, strides: [usize; 2] },
+    /// Bytes, as those of a convolution.
+    IntegerConv { data: Tensor, out_channels: usize, channels: usize, kernel: [usize; 2], groups: usize },
+    /// Bytes, depth x columns.
+    IntegerMatrix { data: Tensor, depth: usize, columns: usize },
 }
 
 impl WeightSource {
     pub(crate) fn data(&self) -> &Tensor {
-        let (Self::Conv { data, .. } | Self::Matrix { data, .. }) = self;
+        let (Self::Conv { data, .. }
+        | Self::Matrix { data, .. }
+        | Self::IntegerConv { data, .. }
+        | Self::IntegerMatrix { data, .. }) = self;
         data
     }
 

@@ -46,6 +46,8 @@ mod meter;
 mod operators;
 mod plan;
 mod program;
+#[cfg(test)]
+mod quantized_tests;
 mod rates;
 mod shapes;
 #[cfg(test)]
@@ -73,8 +75,9 @@ pub(crate) const TARGET: planforge_passes::Target = planforge_passes::Target {
     channel_slices: false,
     halves: false,
     exact_f32: true,
+    integer_steps: true,
     unfused: false,
 };
 
 /// Raised whenever the same input would give another plan; `golden_tests` holds it to that.
-pub const COMPILER_REVISION: u32 = 8;
+pub const COMPILER_REVISION: u32 = 9;

@@ -10,6 +10,7 @@ mod attention;
 mod classes;
 mod loops;
 mod movement;
+mod quantized;
 mod recurrent;
 mod spectral;
 mod transposed;
@@ -23,8 +24,11 @@ use super::{
         StepKind, TypeOf,
     },
 };
-use planforge_graph::ir::{
-    Binary, Conv, DefUse, ElementType, Graph, MatMul, Node, Op, Pool, PoolKind, ReduceKind, Tensor, Unary, ValueId,
+use planforge_graph::{
+    ir::{
+        Binary, Conv, DefUse, ElementType, Graph, MatMul, Node, Op, Pool, PoolKind, ReduceKind, Tensor, Unary, ValueId,
+    },
+    named::quantized::{CONV as INTEGER_CONV, PRODUCT as INTEGER_PRODUCT},
 };
 use planforge_kernels_cpu::conv::TAP_CHANNELS_MAX;
 
@@ -189,7 +193,7 @@ impl Lowering<'_> {
         Ok(buffer)
     }
 
-    /// The buffer that holds `id` (rank 3 or more, f32) as an NHWC image.
+    /// The buffer that holds `id` (rank 3 or more) as an NHWC image.
     fn image(&mut self, id: ValueId) -> Lowered<BufferId> {
         if let Some(buffer) = self.placed[id.index()].image {
             return Ok(buffer);
@@ -206,6 +210,8 @@ impl Lowering<'_> {
             let row = self.row(id)?;
             if channels == 1 || pixels == 1 {
                 row
+            } else if self.graph.value(id).element.bytes() != 4 {
+                self.turned(id, row)?
             } else {
                 let kind = StepKind::Transpose { shape: vec![shape[0], channels, pixels], perm: vec![0, 2, 1] };
                 let buffer = self.temporary(id, " (NHWC)")?;
@@ -245,7 +251,9 @@ impl Lowering<'_> {
             Op::Conv(conv) => self.conv(node, conv)? || self.volume(node, conv)? || self.late_conv(node, conv)?,
             Op::ConvTranspose(conv) => self.conv_transpose(node, conv)?,
             Op::MatMul(product) => self.product(node, product)?,
-            Op::Pool(pool) => self.pool(node, pool)? || self.pool_volume(node, pool)?,
+            Op::Pool(pool) => {
+                self.pool(node, pool)? || self.integer_pool(node, pool)? || self.pool_volume(node, pool)?
+            }
             Op::Reduce { kind, axes, .. } => {
                 *kind == ReduceKind::Mean && self.global_mean(node, axes)? || self.reduce(node, *kind, axes)?
             }
@@ -282,6 +290,8 @@ impl Lowering<'_> {
             Op::Resize(resize) => self.resize(node, resize)?,
             Op::Expand => self.expand(node)?,
             Op::Named(named) => match named.name.as_str() {
+                INTEGER_PRODUCT => self.integer_product(node, named)?,
+                INTEGER_CONV => self.integer_conv(node, named)?,
                 "trees" => self.trees(node, named)?,
                 "tree_classes" | "linear_classes" => self.classes(node, named)?,
                 "dft" => self.dft(node, named)?,

@@ -389,6 +389,20 @@ pub struct FourierLines {
     pub mirrored: bool,
 }
 
+/// What becomes of exact sums, as [`planforge_kernels_cpu::quantized::Finish`] has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SumsTo {
+    /// i32: nothing else.
+    Sums,
+    /// Bytes: `(sum + bias) * factor` rounded, plus zero, within the limits; bias and factor are f64.
+    Integers { zero: i32, low: i32, high: i32 },
+    /// f32: the same product, rounded once.
+    Scaled,
+    /// f32: `sum * factor + bias`, all of it f32.
+    Floats,
+}
+
 /// How an update meets what is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -427,6 +441,15 @@ pub enum StepKind {
         c_row: usize,
         items: Vec<[usize; 3]>,
     },
+    /// `[x (rows x depth bytes), zero of x?, zeros of columns? (i32), bias?, factor?]` with packed weights: integers multiplied
+    /// exactly. Lists have one element, or one for each column; zeros of columns are moved as the weights are.
+    IntegerGemm { rows: usize, columns: usize, depth: usize, signed: bool, to: SumsTo },
+    /// The same for the windows of an image of bytes.
+    IntegerConv { shape: ImageShape, signed: bool, to: SumsTo },
+    /// `[image of bytes, zero of it?, nothing, bias?, factor?]` with weights and their sums.
+    IntegerDepthwise { shape: ImageShape, signed: bool, to: SumsTo },
+    /// `[image of bytes]`: the largest of each window.
+    IntegerPool { shape: ImageShape, signed: bool },
     /// `[queries, keys, values, mask?]`; the mask's strides are along image, head, query and key.
     Attention { sizes: AttentionSizes, queries: HeadRows, keys: HeadRows, values: HeadRows, mask: [usize; 4] },
     /// `[image]`; `padded`: height and width up to which padding counts.
@@ -507,6 +530,10 @@ impl StepKind {
             Self::Recurrent(_) => "recurrent",
             Self::Gemm { .. } => "gemm",
             Self::BatchGemm { .. } => "batch_gemm",
+            Self::IntegerGemm { .. } => "integer_gemm",
+            Self::IntegerConv { .. } => "integer_conv",
+            Self::IntegerDepthwise { .. } => "integer_depthwise",
+            Self::IntegerPool { .. } => "integer_pool",
             Self::Attention { .. } => "attention",
             Self::Pool { .. } => "pool",
             Self::GlobalMean { .. } => "global_mean",
@@ -542,6 +569,8 @@ impl StepKind {
                 | Self::Volume { .. }
                 | Self::Gemm { .. }
                 | Self::BatchGemm { .. }
+                | Self::IntegerGemm { .. }
+                | Self::IntegerConv { .. }
                 | Self::Attention { .. }
                 | Self::Recurrent(_)
         )
@@ -552,6 +581,7 @@ impl StepKind {
         match self {
             Self::BatchGemm { .. } => 2,
             Self::Attention { .. } => 3,
+            Self::IntegerGemm { .. } | Self::IntegerConv { .. } => 5,
             _ => 1,
         }
     }
@@ -560,7 +590,10 @@ impl StepKind {
     pub fn flops(&self) -> u64 {
         let product = |factors: &[usize]| factors.iter().fold(2u64, |n, &f| n.saturating_mul(f as u64));
         match self {
-            Self::Conv { shape: s, .. } | Self::Depthwise { shape: s, .. } => product(&[
+            Self::Conv { shape: s, .. }
+            | Self::Depthwise { shape: s, .. }
+            | Self::IntegerConv { shape: s, .. }
+            | Self::IntegerDepthwise { shape: s, .. } => product(&[
                 s.batch,
                 s.out_height,
                 s.out_width,
@@ -575,7 +608,9 @@ impl StepKind {
                 product(&[&plane[..], &[s.channels / s.groups.max(1), shape.out_depth, shape.kernel]].concat())
             }
             Self::Recurrent(s) => product(&[s.steps, s.batch, s.hidden, s.hidden, s.gates()]),
-            Self::Gemm { rows, columns, depth, .. } => product(&[*rows, *columns, *depth]),
+            Self::Gemm { rows, columns, depth, .. } | Self::IntegerGemm { rows, columns, depth, .. } => {
+                product(&[*rows, *columns, *depth])
+            }
             Self::BatchGemm { rows, columns, depth, items, .. } => product(&[*rows, *columns, *depth, items.len()]),
             Self::Attention { sizes: s, .. } => {
                 product(&[s.batch, s.heads, s.queries, s.keys, s.depth.saturating_add(s.value_depth)])

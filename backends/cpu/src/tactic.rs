@@ -12,14 +12,10 @@ use super::{
     error::EngineError,
     memory::{AlignedBytes, Weights},
     program::{ALIGNMENT, Buffer, BufferId, Place, Program, Step, Tactic, TimedTactic},
-    steps::{candidates, packed_size, scratch_bytes},
+    steps::{candidates, packed_bytes, scratch_bytes},
 };
 use planforge_backend::{Cancel, Events, stack::Places};
-use planforge_kernels_cpu::{
-    gemm::{Kernel, kernel_by_name, kernels},
-    isa::Isa,
-    pool::ThreadPool,
-};
+use planforge_kernels_cpu::{isa::Isa, pool::ThreadPool};
 use planforge_passes::memory::{Lifetime, place};
 use std::{sync::Arc, time::Instant};
 
@@ -110,13 +106,13 @@ impl Tuner<'_> {
     /// Times `tactics` of one step, fastest first in the result.
     fn time(&self, draft: &Draft, index: usize, tactics: Vec<Tactic>) -> Result<Vec<TimedTactic>, TuneError> {
         let step = &draft.steps[index];
-        let names: Vec<&'static str> = kernels(self.isa.level()).iter().map(|kernel| kernel.name).collect();
+        let mut names: Vec<&str> = tactics.iter().map(|tactic| tactic.kernel.as_str()).collect();
+        names.dedup();
         let mut engines: Vec<(Engine, Vec<usize>)> = Vec::new();
         for name in names {
             let own: Vec<usize> = (0..tactics.len()).filter(|&at| tactics[at].kernel == name).collect();
-            let Some(kernel) = kernel_by_name(name).filter(|_| !own.is_empty()) else { continue };
             let own_tactics: Vec<&Tactic> = own.iter().map(|&at| &tactics[at]).collect();
-            let engine = trial(draft, step, kernel, &own_tactics, self.isa, Arc::clone(&self.pool))
+            let engine = trial(draft, step, name, &own_tactics, self.isa, Arc::clone(&self.pool))
                 .map_err(|source| TuneError::Run { tactic: name.to_owned(), source })?;
             engines.push((engine, own));
         }
@@ -176,7 +172,7 @@ fn run_ns(engine: &mut Engine, position: usize, tactic: &Tactic, places: &mut Pl
 fn trial(
     draft: &Draft,
     of: &DraftStep,
-    kernel: &Kernel,
+    kernel: &str,
     tactics: &[&Tactic],
     isa: Isa,
     pool: Arc<ThreadPool>,
@@ -200,16 +196,15 @@ fn trial(
         buffer.place = Place::Arena(offset);
     }
     program.arena_bytes = arena_bytes;
-    let constant = |program: &mut Program, elements: usize| {
-        let bytes = (elements * 4) as u64;
+    let constant = |program: &mut Program, bytes: u64| {
         let id = BufferId(program.buffers.len() as u32);
         program.buffers.push(Buffer { name: String::new(), bytes, place: Place::Weights(program.weight_bytes) });
         program.weight_bytes = (program.weight_bytes + bytes).next_multiple_of(ALIGNMENT);
         id
     };
-    let (weight_len, bias_len) = packed_size(&of.step.kind, kernel).unwrap_or((0, 0));
-    let weights = of.weights.is_some().then(|| constant(&mut program, weight_len));
-    let bias = of.bias.is_some().then(|| constant(&mut program, bias_len));
+    let (weight_bytes, bias_bytes) = packed_bytes(&of.step.kind, kernel).unwrap_or((0, 0));
+    let weights = of.weights.is_some().then(|| constant(&mut program, weight_bytes));
+    let bias = of.bias.is_some().then(|| constant(&mut program, bias_bytes));
     program.steps = tactics
         .iter()
         .zip(scratch_bytes)
@@ -236,7 +231,8 @@ fn trial(
 /// Small values of both signs, none of them zero or subnormal.
 fn fill(bytes: &mut [u8]) {
     let mut state = 0x9e37_79b9u32;
-    for value in bytemuck::cast_slice_mut::<u8, f32>(bytes) {
+    let whole = bytes.len() - bytes.len() % 4;
+    for value in bytemuck::cast_slice_mut::<u8, f32>(&mut bytes[..whole]) {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         *value = ((state >> 9) as f32 / (1 << 23) as f32 - 0.5) * 0.25 + 1e-3;
     }

@@ -49,8 +49,14 @@ pub struct Draft {
 }
 
 /// What kernels here can do that decides which passes pay.
-const TARGET: Target =
-    Target { integer_products: false, channel_slices: false, halves: true, exact_f32: false, unfused: false };
+const TARGET: Target = Target {
+    integer_products: false,
+    channel_slices: false,
+    halves: true,
+    exact_f32: false,
+    integer_steps: false,
+    unfused: false,
+};
 
 /// Shapes of all inputs, by name.
 pub type Shapes = BTreeMap<String, Vec<u64>>;

@@ -30,6 +30,7 @@ mod moves;
 mod parallel;
 pub mod placement;
 mod quantization;
+mod quantized;
 mod residual;
 mod scale;
 mod sink;
@@ -84,6 +85,8 @@ pub struct Target {
     pub halves: bool,
     /// Products of f32 keep every digit, and there are no others: integers are multiplied so where sums stay exact.
     pub exact_f32: bool,
+    /// Kernels of 8-bit integers with exact sums: quantized operators become products of integers.
+    pub integer_steps: bool,
     /// Operators stay apart as the model has them, to see what joining them brings.
     pub unfused: bool,
 }
@@ -100,6 +103,7 @@ impl Target {
             Only::WholeChannels => !self.channel_slices,
             Only::FullFloats => !self.halves,
             Only::ExactSums => self.exact_f32,
+            Only::IntegerSteps => self.integer_steps,
         }
     }
 }
@@ -114,11 +118,14 @@ pub enum Only {
     FullFloats,
     /// Of targets whose products are of f32 alone.
     ExactSums,
+    /// Of targets with kernels of 8-bit integers.
+    IntegerSteps,
 }
 
 /// The passes that join operators, or move them so that others can be joined. Without them a graph still loses what
 /// computes nothing and what is known before it runs.
-const FUSIONS: [&str; 15] = [
+const FUSIONS: [&str; 16] = [
+    "join-quantized",
     "recover-layer-norm",
     "recover-gelu",
     "recover-gates",
@@ -141,6 +148,8 @@ pub const PIPELINE: &[(&str, Only, Pass)] = &[
     // Before anything is computed of constants: an unrolled loop repeats it at every step.
     ("drop-repeated", Only::Always, duplicates::run),
     ("widen-halves", Only::FullFloats, halves::run),
+    // Before weights of quantized operators become wide numbers.
+    ("join-quantized", Only::IntegerSteps, quantized::run),
     ("fold-constants", Only::Always, constants::run),
     ("narrow-exact-sums", Only::ExactSums, exact_sums::run),
     ("merge-quantization", Only::FloatProducts, quantization::run),

@@ -106,20 +106,25 @@ impl ConvShape {
     /// What every kernel over images rests on: groups are whole, the image is as large as its shape, and nothing that
     /// is worked out of a position of output and kernel overflows.
     pub(crate) fn check(&self, image: &[f32]) {
+        self.check_sizes(image.len());
+    }
+
+    /// The same of an image of so many elements of any type.
+    pub(crate) fn check_sizes(&self, image_len: usize) {
         assert!(
             self.groups > 0
                 && self.channels.is_multiple_of(self.groups)
                 && self.out_channels.is_multiple_of(self.groups),
             "channels are not shared out evenly among the groups"
         );
-        assert_eq!(image.len(), self.image_len(), "the image is not as large as its shape");
+        assert_eq!(image_len, self.image_len(), "the image is not as large as its shape");
         // Both are worked out for their checks: the furthest position in each axis, and the number of positions.
         let _ = (self.bordered(), self.depth());
     }
 
     /// Image, line and column of an output pixel.
     #[inline]
-    fn pixel(&self, row: usize) -> (usize, usize, usize) {
+    pub(crate) fn pixel(&self, row: usize) -> (usize, usize, usize) {
         let x = row % self.out_width;
         let rest = row / self.out_width;
         (rest / self.out_height, rest % self.out_height, x)

@@ -13,6 +13,7 @@
 //! | [`math`] | vectorisable exp, erf, tanh and the activations made of them |
 //! | [`pointwise`] | unary and broadcasting binary operators |
 //! | [`nest`] | loops over any axes: element-wise programs over operands of any type, reductions, softmax and running sums |
+//! | [`quantized`] | products, convolutions and pools of 8-bit integers |
 //! | [`rows`] | softmax and layer normalisation over the last axis |
 //! | [`fourier`] | discrete Fourier transforms of any length |
 //! | [`lookup`] | elements found by indices, the first of lines in order |
@@ -37,6 +38,7 @@ pub mod nest;
 pub mod pace;
 pub mod pointwise;
 pub mod pool;
+pub mod quantized;
 pub mod recurrent;
 pub mod resample;
 pub mod rows;

@@ -21,7 +21,7 @@ pub(super) fn image_strides(shape: &[usize]) -> Vec<usize> {
     [strides[0], channels].into_iter().chain(strides[1..moved.len() - 1].iter().copied()).collect()
 }
 
-fn axes(sizes: &[usize], from: &[usize], to: &[usize]) -> Vec<MoveAxis> {
+pub(super) fn axes(sizes: &[usize], from: &[usize], to: &[usize]) -> Vec<MoveAxis> {
     let axes = sizes.iter().zip(from).zip(to);
     axes.map(|((&size, &from), &to)| MoveAxis { size, from: from as isize, to }).collect()
 }

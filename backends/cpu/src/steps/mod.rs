@@ -7,6 +7,7 @@
 //! | [`images`] | convolutions and pools |
 //! | [`volumes`] | convolutions over volumes |
 //! | [`recurrent`] | RNN, GRU and LSTM |
+//! | [`quantized`] | products, convolutions and pools of 8-bit integers |
 //! | [`rows`] | softmax and normalization |
 //! | [`points`] | element-wise operators |
 //! | [`moves`] | what copies and computes nothing |
@@ -34,6 +35,7 @@ mod moves;
 mod operands;
 mod points;
 mod products;
+mod quantized;
 mod recurrent;
 mod reference;
 mod rows;
@@ -49,7 +51,11 @@ use super::{
     program::{Program, Step, StepKind, Tactic},
 };
 use planforge_graph::ir::{self, GeluForm};
-use planforge_kernels_cpu::{gemm::Kernel, isa::Isa, pointwise::Activation};
+use planforge_kernels_cpu::{
+    gemm::{Kernel, kernel_by_name},
+    isa::Isa,
+    pointwise::Activation,
+};
 use std::fmt::Debug;
 
 /// A step ready to run: kernels looked up, sizes compared with buffers.
@@ -79,6 +85,12 @@ pub(crate) fn prepare(program: &Program, step: &Step, isa: Isa) -> Prepared {
         StepKind::Attention { sizes, queries, keys, values, mask } => {
             attention::attention(check, sizes, [*queries, *keys, *values], *mask)
         }
+        StepKind::IntegerGemm { rows, columns, depth, signed, to } => {
+            quantized::gemm(check, [*rows, *columns, *depth], *signed, *to)
+        }
+        StepKind::IntegerConv { shape, signed, to } => quantized::conv(check, shape, *signed, *to),
+        StepKind::IntegerDepthwise { shape, signed, to } => quantized::depthwise(check, shape, *signed, *to),
+        StepKind::IntegerPool { shape, signed } => quantized::pool(check, shape, *signed),
         StepKind::Pool { shape, function, padded } => images::pool(check, shape, *function, *padded),
         StepKind::GlobalMean { channels } => images::global_mean(check, *channels),
         StepKind::Softmax { columns, guarded } => rows::softmax(check, *columns, *guarded),
@@ -122,6 +134,7 @@ pub(crate) fn candidates(kind: &StepKind, isa: Isa, threads: usize) -> Vec<Tacti
         .or_else(|| volumes::candidates(kind, isa, threads))
         .or_else(|| recurrent::candidates(kind, isa, threads))
         .or_else(|| attention::candidates(kind, isa))
+        .or_else(|| quantized::candidates(kind, isa, threads))
         .unwrap_or_default()
 }
 
@@ -133,11 +146,20 @@ pub(crate) fn scratch_bytes(kind: &StepKind, tactic: &Tactic) -> Option<u64> {
 }
 
 /// Sizes of packed weights and padded bias in elements, for kinds that have them.
-pub(crate) fn packed_size(kind: &StepKind, kernel: &Kernel) -> Option<(usize, usize)> {
+fn packed_size(kind: &StepKind, kernel: &Kernel) -> Option<(usize, usize)> {
     products::packed_size(kind, kernel)
         .or_else(|| images::packed_size(kind, kernel))
         .or_else(|| volumes::packed_size(kind, kernel))
         .or_else(|| recurrent::packed_size(kind, kernel))
+}
+
+/// Bytes of packed weights and padded bias, for kinds that have them, by the name of the kernel they are packed for.
+pub(crate) fn packed_bytes(kind: &StepKind, kernel: &str) -> Option<(u64, u64)> {
+    if let Some(bytes) = quantized::packed_bytes(kind, kernel) {
+        return Some((bytes, 0));
+    }
+    let (weights, bias) = packed_size(kind, kernel_by_name(kernel)?)?;
+    Some((weights as u64 * 4, bias as u64 * 4))
 }
 
 /// The kernels' form of an activation.

@@ -82,6 +82,12 @@ impl<'a> Operands<'a> {
         self.step.weights.map_or(&[], |id| unsafe { self.read(id) })
     }
 
+    /// Weights that are no numbers of f32.
+    pub(super) fn weight_bytes(&self) -> &'a [u8] {
+        // SAFETY: weights are read.
+        self.step.weights.map_or(&[], |id| unsafe { self.read(id) })
+    }
+
     pub(super) fn bias(&self) -> Option<&'a [f32]> {
         // SAFETY: a bias is read.
         self.step.bias.map(|id| unsafe { self.read(id) })

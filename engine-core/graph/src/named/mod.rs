@@ -16,6 +16,7 @@ mod classes;
 mod einsum;
 mod labels;
 mod order;
+pub mod quantized;
 mod recurrent;
 mod regions;
 mod scatter;
@@ -50,6 +51,7 @@ const TABLES: &[&[Entry]] = &[
     einsum::ENTRIES,
     labels::ENTRIES,
     order::ENTRIES,
+    quantized::ENTRIES,
     recurrent::ENTRIES,
     regions::ENTRIES,
     scatter::ENTRIES,

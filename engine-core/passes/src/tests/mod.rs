@@ -445,7 +445,8 @@ fn every_pass_that_joins_operators_is_known_as_one() {
         assert!(passes.contains(&fusion), "{fusion} is no pass");
     }
     for pass in passes {
-        let joins = ["recover-", "fuse-"].iter().any(|word| pass.starts_with(word)) || pass.ends_with("parallel");
+        let joins =
+            ["recover-", "fuse-", "join-"].iter().any(|word| pass.starts_with(word)) || pass.ends_with("parallel");
         assert!(!joins || FUSIONS.contains(&pass), "{pass} runs although fusion is off");
     }
 }

@@ -571,12 +571,18 @@ fn optimised_graphs_mean_what_they_meant() {
         None => 0..asked("PLANFORGE_GRAPH_SEEDS").unwrap_or(SEEDS),
     };
     for seed in seeds {
-        let every =
-            Target { integer_products: true, channel_slices: true, halves: true, exact_f32: false, unfused: false };
+        let every = Target {
+            integer_products: true,
+            channel_slices: true,
+            halves: true,
+            exact_f32: false,
+            integer_steps: true,
+            unfused: false,
+        };
         for target in [
             Target::default(),
             every,
-            Target { exact_f32: true, ..Target::default() },
+            Target { exact_f32: true, integer_steps: true, ..Target::default() },
             Target { unfused: true, ..Target::default() },
         ] {
             if let Err(difference) = compare(seed, target) {

@@ -133,7 +133,7 @@ pub fn attention(
         let (head, image) = (task / parts % heads, task / parts / heads);
         let (start, end) = (task % parts * per_part, (task % parts * per_part + per_part).min(queries));
         workspace.with(thread, |scratch| {
-            let ThreadScratch { pointers, rows: packed, columns: buffer } = scratch;
+            let ThreadScratch { pointers, rows: packed, columns: buffer, .. } = scratch;
             let buffer = grow(buffer, scratch_len, 0.0);
             let (key_panels, rest) = buffer.split_at_mut(key_len);
             let (value_panels, scores) = rest.split_at_mut(value_len);

@@ -187,7 +187,7 @@ pub fn multiply_batch(
         let row_count = row_block.min(rows - row);
         let column_count = column_block.min(columns - column);
         workspace.with(thread, |scratch| {
-            let ThreadScratch { pointers, rows: packed, columns: panels } = scratch;
+            let ThreadScratch { pointers, rows: packed, columns: panels, .. } = scratch;
             let panels_len = times(column_count.next_multiple_of(kernel.nr), depth);
             // Beside the panels: rows of A made contiguous, when they are not.
             let is_gathered = item.a.column_stride != 1 && depth > 1;

@@ -91,7 +91,7 @@ pub struct Place {
 
 impl Place {
     /// One beyond the last element of `rows` rows of `columns`; `None` when rows overlap or that overflows.
-    fn end(self, rows: usize, columns: usize) -> Option<usize> {
+    pub(crate) fn end(self, rows: usize, columns: usize) -> Option<usize> {
         if rows == 0 || columns == 0 {
             return Some(0);
         }
@@ -139,6 +139,8 @@ struct ThreadScratch {
     pointers: Pointers,
     rows: Vec<f32>,
     columns: Vec<f32>,
+    /// Rows of products of bytes.
+    bytes: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
@@ -160,13 +162,20 @@ impl Workspace {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        let of = |s: &ThreadScratch| s.pointers.0.capacity() * 8 + (s.rows.capacity() + s.columns.capacity()) * 4;
+        let of = |s: &ThreadScratch| {
+            s.pointers.0.capacity() * 8 + (s.rows.capacity() + s.columns.capacity()) * 4 + s.bytes.capacity()
+        };
         self.threads.iter().map(|s| of(&s.lock().unwrap_or_else(PoisonError::into_inner))).sum()
     }
 
     fn with<R>(&self, thread: usize, body: impl FnOnce(&mut ThreadScratch) -> R) -> R {
         // Contents mean nothing between tasks, so a poisoned lock does no harm.
         body(&mut self.threads[thread].lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The memory of a thread that products of bytes use, whatever is in it.
+    pub(crate) fn with_bytes<R>(&self, thread: usize, body: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        self.with(thread, |scratch| body(&mut scratch.bytes))
     }
 }
 

@@ -1,0 +1,204 @@
+//! The product in blocks: rows copied into the kernels' order, panels of columns against them, each tile finished while
+//! it is still in cache.
+
+use super::{
+    Finish, Kernel, Output, PackedSize, Rows,
+    finish::{Panel, SharedOutput},
+    flip, kernels,
+    tile::{TILE_MAX, Tile},
+};
+use crate::{
+    gemm::{Place, Workspace},
+    isa::{Isa, per_level},
+    pool::ThreadPool,
+};
+
+/// How a product is cut up: a tactic.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocking {
+    pub kernel: &'static Kernel,
+    /// Rows per task.
+    pub row_block: usize,
+    /// Columns per task; rounded up to whole panels.
+    pub column_block: usize,
+}
+
+/// What a product multiplies its rows by, and what becomes of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Product<'a> {
+    /// As [`super::pack`] packs it.
+    pub packed: &'a [u8],
+    pub columns: usize,
+    /// Rows hold signed bytes.
+    pub signed: bool,
+    /// The zero point of the rows, as they hold it.
+    pub zero: u8,
+    /// The zero points of the columns, one or one for each, moved as the columns were; empty: all 0.
+    pub column_zeros: &'a [i32],
+    pub finish: Finish<'a>,
+}
+
+per_level! {
+    /// Makes bytes unsigned.
+    fn flipped(bytes: &mut [u8], by: u8) {
+        bytes.iter_mut().for_each(|byte| *byte ^= by);
+    }
+}
+
+per_level! {
+    /// Bytes as 16-bit numbers.
+    fn widened(bytes: &[u8], to: &mut [u8]) {
+        for (to, &byte) in to.chunks_exact_mut(2).zip(bytes) {
+            to.copy_from_slice(&i16::from(byte).to_le_bytes());
+        }
+    }
+}
+
+fn sum_of(bytes: &[u8]) -> i32 {
+    bytes.iter().fold(0i32, |sum, &byte| sum.wrapping_add(byte.into()))
+}
+
+/// The sums of columns behind the panels.
+fn column_sum(packed: &[u8], size: PackedSize, column: usize) -> i32 {
+    let at = size.sums + 4 * column;
+    i32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]])
+}
+
+/// Multiplies every row of `rows` by all columns; row `r` of the result lies at `place.offset + r * place.stride`.
+///
+/// # Panics
+/// When an operand is not as large as the others want it, or the kernel is none of `isa`.
+pub fn multiply(
+    isa: Isa,
+    pool: &ThreadPool,
+    workspace: &Workspace,
+    blocking: &Blocking,
+    rows: &dyn Rows,
+    product: &Product<'_>,
+    (mut to, place): (Output<'_>, Place),
+) {
+    let (count, depth, kernel, columns) = (rows.count(), rows.depth(), blocking.kernel, product.columns);
+    assert!(
+        kernels(isa.level()).iter().any(|known| std::ptr::eq(*known, kernel)),
+        "{} is no kernel of {}",
+        kernel.name,
+        isa.level()
+    );
+    let size = PackedSize::new(kernel, depth, columns);
+    let Some(size) = size.filter(|size| size.bytes <= product.packed.len()) else {
+        panic!("the packed operand is too short");
+    };
+    let zeros = product.column_zeros.len();
+    assert!(zeros <= 1 || zeros == columns, "there are not as many zero points as columns");
+    product.finish.check(columns, &to);
+    assert!(place.end(count, columns).is_some_and(|end| end <= to.len()), "a matrix is longer than its data");
+    if count == 0 || columns == 0 {
+        return;
+    }
+    let row_block = blocking.row_block.clamp(1, count);
+    let column_block = blocking.column_block.clamp(1, columns).next_multiple_of(kernel.nr);
+    let row_tasks = count.div_ceil(row_block);
+    let tasks = row_tasks * columns.div_ceil(column_block);
+    let to = to.shared();
+    pool.run(tasks, |task, thread| {
+        let row = (task % row_tasks) * row_block;
+        let column = (task / row_tasks) * column_block;
+        let block =
+            Block { rows: row..(row + row_block).min(count), columns: column..(column + column_block).min(columns) };
+        workspace.with_bytes(thread, |scratch| {
+            // SAFETY: `place.end` and `Finish::check` covered the output; blocks of different tasks are disjoint.
+            unsafe { run_block(isa, kernel, size, rows, product, &block, (to, place), scratch) }
+        });
+    });
+}
+
+/// A part of the result in rows and columns.
+struct Block {
+    rows: std::ops::Range<usize>,
+    columns: std::ops::Range<usize>,
+}
+
+/// Computes one block on this thread.
+///
+/// # Safety
+/// `to` holds the whole result at `place`, of which nobody else uses the block; its columns begin at a panel. `size` is that
+/// of the packed operand, and the machine runs the kernel.
+#[expect(clippy::too_many_arguments, reason = "a product has that many operands")]
+unsafe fn run_block(
+    isa: Isa,
+    kernel: &Kernel,
+    size: PackedSize,
+    rows: &dyn Rows,
+    product: &Product<'_>,
+    block: &Block,
+    (to, place): (SharedOutput, Place),
+    scratch: &mut Vec<u8>,
+) {
+    let (depth, count) = (rows.depth(), block.rows.len());
+    let steps = depth.div_ceil(kernel.group);
+    let stride = steps * 4;
+    let by = flip(product.signed);
+    let column_zero = |column: usize| match product.column_zeros {
+        [] => 0,
+        [one] => *one,
+        all => all[column],
+    };
+    let has_zeros = product.column_zeros.iter().any(|&zero| zero != 0);
+    // Rows as the kernel reads them, one row of bytes, and a sum for each row.
+    let needed = count * stride + depth + count * 4;
+    if scratch.len() < needed {
+        scratch.resize(needed, 0);
+    }
+    let (packed_rows, rest) = scratch[..needed].split_at_mut(count * stride);
+    let (line, row_sums) = rest.split_at_mut(depth);
+    for (index, to) in packed_rows.chunks_exact_mut(stride.max(1)).enumerate().take(count) {
+        let row = block.rows.start + index;
+        let bytes = if kernel.group == 4 { &mut to[..depth] } else { &mut *line };
+        rows.fill(row, bytes);
+        if by != 0 {
+            flipped(isa, bytes, by);
+        }
+        if has_zeros {
+            row_sums[4 * index..4 * index + 4].copy_from_slice(&sum_of(bytes).to_le_bytes());
+        }
+        if kernel.group == 4 {
+            to[depth..].fill(0);
+        } else {
+            let (whole, padding) = to.split_at_mut(2 * depth);
+            widened(isa, line, whole);
+            padding.fill(0);
+        }
+    }
+    let zero = i32::from(product.zero ^ by);
+    let mut sums = [0i32; TILE_MAX];
+    for column in block.columns.clone().step_by(kernel.nr) {
+        let columns = kernel.nr.min(block.columns.end - column);
+        let mut panel = Panel::new(&product.finish, column, columns);
+        for (at, moved) in panel.moved[..columns].iter_mut().enumerate() {
+            let of_zeros = (depth as i32).wrapping_mul(zero).wrapping_mul(column_zero(column + at));
+            *moved = of_zeros.wrapping_sub(zero.wrapping_mul(column_sum(product.packed, size, column + at)));
+        }
+        let b = product.packed[column / kernel.nr * kernel.nr * steps * kernel.group..].as_ptr();
+        for first in (0..count).step_by(kernel.mr) {
+            let tile_rows = kernel.mr.min(count - first);
+            let tile =
+                Tile { a: packed_rows[first * stride..].as_ptr(), a_stride: stride, steps, b, sums: sums.as_mut_ptr() };
+            // SAFETY: the rows lie in `packed_rows`, the panel in `packed` as `size` says, and a tile of any kernel fits
+            // `sums`; the caller promises the instructions.
+            unsafe { kernel.by_rows[tile_rows - 1](&tile) };
+            for (row, sums) in sums.chunks_exact_mut(kernel.nr).take(tile_rows).enumerate() {
+                let index = first + row;
+                if has_zeros {
+                    let of_row = &row_sums[4 * index..4 * index + 4];
+                    let row_sum = i32::from_le_bytes([of_row[0], of_row[1], of_row[2], of_row[3]]);
+                    for (at, sum) in sums[..columns].iter_mut().enumerate() {
+                        *sum = sum.wrapping_sub(row_sum.wrapping_mul(column_zero(column + at)));
+                    }
+                }
+                let at = place.offset + (block.rows.start + index) * place.stride + column;
+                // SAFETY: the caller's promise, cut to this row of the panel.
+                unsafe { product.finish.store(isa, sums, &panel, to, at) };
+            }
+        }
+    }
+}
