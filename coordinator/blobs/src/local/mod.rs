@@ -23,18 +23,16 @@ mod sweep;
 mod upload;
 
 pub use copy::{How, check_blob, copy_blob};
-pub use scrub::{ScrubOptions, ScrubReport, ScrubState};
-pub use upload::{Begun, UploadStatus};
 
 use crate::{
     BlobStore,
     error::{BlobError, Room},
+    scrub::Scrub,
 };
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use planforge_proto::ApiError;
 use planforge_types::{Digest, DigestWriter, durable};
-use scrub::Scrub;
 use std::{
     fs::{self, File},
     io::{self, Write},
