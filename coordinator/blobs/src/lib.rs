@@ -1,5 +1,7 @@
 //! Content-addressed, immutable bytes: models, plans, cards, reports, logs.
 
+mod blobs;
+mod cloud;
 mod error;
 mod local;
 mod notes;
@@ -8,6 +10,8 @@ mod trouble;
 mod turn;
 mod uploader;
 
+pub use blobs::Blobs;
+pub use cloud::{CloudAccess, CloudBlobs, CloudBlobsOptions, CloudPlace};
 pub use error::{BlobError, Room, Whose};
 pub use local::{How, LocalBlobs, LocalBlobsOptions, blob_path, check_blob, copy_blob};
 pub use notes::{MemoryNotes, Note, NoteChange, Notes};

@@ -83,7 +83,9 @@ impl Trouble {
     /// What to do about it.
     pub(crate) fn hint(&self) -> &'static str {
         match self {
-            Self::WrongKeys => "have the coordinator given the right keys: --blobs-keys FILE, or AWS_ACCESS_KEY_ID and so on",
+            Self::WrongKeys => {
+                "have the coordinator given the right keys: --blobs-keys FILE, or AWS_ACCESS_KEY_ID and so on"
+            }
             Self::NoKeys { .. } => "give the coordinator keys: --blobs-keys FILE, or AWS_ACCESS_KEY_ID and so on",
             Self::Clock => "set the clock of the coordinator's machine, by NTP",
             Self::NoRights => {

@@ -10,6 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 /// A writer from whom nothing came for this long gives way to another request for the same upload.
 pub(crate) const WRITER_SILENT: Duration = Duration::from_secs(2);
+/// A body from which nothing came for this long is cut off; its bytes are kept.
+pub(crate) const BODY_SILENT: Duration = Duration::from_secs(60);
 
 /// Whose turn it is. `S` is what one writer leaves to the next.
 #[derive(Debug)]
@@ -58,11 +60,6 @@ impl<S> Turn<S> {
 
     pub fn end(&self) {
         self.state().ended = true;
-    }
-
-    /// Looks at what the last writer left, while nobody writes.
-    pub fn peek<T>(&self, look: impl FnOnce(&mut S) -> T) -> Option<T> {
-        self.state().left.as_mut().map(look)
     }
 
     /// Becomes the one writer of the upload `id`, after a silent one was sent away.

@@ -23,7 +23,11 @@ impl LocalBlobs {
     ///
     /// # Errors
     /// When the folder cannot be listed; damage is no error here.
-    pub async fn scrub(&self, bytes_per_s: u64, told: impl FnMut(&ScrubReport) + Send) -> Result<ScrubReport, BlobError> {
+    pub async fn scrub(
+        &self,
+        bytes_per_s: u64,
+        told: impl FnMut(&ScrubReport) + Send,
+    ) -> Result<ScrubReport, BlobError> {
         scrub::scrub(self, bytes_per_s, told).await
     }
 

@@ -10,7 +10,7 @@
 use super::{Inner, LocalBlobs, blocking, hash_prefix};
 use crate::{
     error::BlobError,
-    turn::{Turn, WRITER_SILENT, Writing},
+    turn::{BODY_SILENT, Turn, WRITER_SILENT, Writing},
     uploader::{Begun, ProjectRoom, UploadStatus, Uploader},
 };
 use bytes::Bytes;
@@ -33,8 +33,6 @@ use tokio::sync::{Semaphore, mpsc};
 
 /// Pieces between the connection and the disk: a few, so that neither waits for the other, and memory stays small.
 const PIECES_IN_FLIGHT: usize = 8;
-/// A body from which nothing came for this long is cut off; its bytes are kept.
-const BODY_SILENT: Duration = Duration::from_secs(60);
 /// An upload from which nothing came for this long gives way to others where there is no room.
 const RESTING: Duration = Duration::from_secs(10 * 60);
 /// The disk is looked at again after so many bytes of an upload.
