@@ -99,6 +99,11 @@ impl Blobs {
         }
     }
 
+    /// Every visible blob with its bytes, in the order of digests.
+    pub async fn list(&self) -> Result<Vec<(Digest, u64)>, BlobError> {
+        of!(self, blobs => blobs.list().await)
+    }
+
     pub async fn find(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
         of!(self, blobs => blobs.find(digest).await)
     }

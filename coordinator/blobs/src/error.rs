@@ -161,7 +161,8 @@ impl BlobError {
         }
     }
 
-    fn code(&self) -> ErrorCode {
+    /// Of what kind it is.
+    pub fn code(&self) -> ErrorCode {
         match self {
             Self::NotFound { .. } | Self::UploadUnknown { .. } => ErrorCode::NotFound,
             Self::OffsetMismatch { .. } | Self::UploadBusy { .. } => ErrorCode::Conflict,

@@ -43,7 +43,9 @@ impl Trouble {
         let words = causes(error);
         let detail = || words.chars().take(DETAIL_MAX_CHARS).collect::<String>();
         match code(&words) {
-            Some("InvalidAccessKeyId" | "SignatureDoesNotMatch" | "InvalidToken" | "ExpiredToken") => Self::WrongKeys,
+            Some("InvalidAccessKeyId" | "NotSignedUp" | "SignatureDoesNotMatch" | "InvalidToken" | "ExpiredToken") => {
+                Self::WrongKeys
+            }
             Some("RequestTimeTooSkewed") => Self::Clock,
             Some("NoSuchBucket") => Self::NoBucket,
             Some("NoSuchUpload") => Self::Forgotten,

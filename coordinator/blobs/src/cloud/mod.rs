@@ -304,6 +304,16 @@ impl CloudBlobs {
         Ok(self.inner.bucket.any(Some("sha256")).await?.is_some())
     }
 
+    /// Every visible blob with its bytes, in the order of digests.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn list(&self) -> Result<Vec<(Digest, u64)>, BlobError> {
+        let all = self.inner.bucket.list("sha256").await?;
+        let blobs = all.into_iter().filter_map(|(name, facts)| Some((name.parse().ok()?, facts.size_bytes)));
+        Ok(blobs.filter(|(digest, _)| !self.is_hidden(*digest)).collect())
+    }
+
     /// Size of a visible blob.
     ///
     /// # Errors

@@ -169,6 +169,14 @@ impl LocalBlobs {
         Ok(!visible(root)?.is_empty())
     }
 
+    /// Every visible blob with its bytes, in the order of digests.
+    pub async fn list(&self) -> Result<Vec<(Digest, u64)>, BlobError> {
+        let inner = self.inner.clone();
+        let mut found = blocking(move || visible(&inner.root)).await?;
+        found.sort();
+        Ok(found)
+    }
+
     /// Size of a visible blob.
     pub async fn find(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
         let inner = self.inner.clone();
