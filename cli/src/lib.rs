@@ -39,6 +39,8 @@ mod ages;
 #[cfg(feature = "local")]
 mod backends;
 mod cli;
+#[cfg(feature = "local")]
+mod cloud;
 mod commands;
 mod context;
 mod credentials;

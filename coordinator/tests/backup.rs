@@ -9,7 +9,7 @@ use futures::TryStreamExt as _;
 use planforge_backup::{BackupError, How, backup, check, restore};
 use planforge_coordinator::{
     auth::Actor,
-    blobs::LocalBlobs,
+    blobs::Blobs,
     farm::Farm,
     server::{Coordinator, CoordinatorConfig},
 };
@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 type Told = Arc<Mutex<BTreeMap<String, Option<Digest>>>>;
 
 /// Stores models and submits them until `stop`.
-async fn submit(farm: Farm, blobs: LocalBlobs, name: String, told: Told, stop: CancellationToken) {
+async fn submit(farm: Farm, blobs: Blobs, name: String, told: Told, stop: CancellationToken) {
     let mut number = 0;
     while !stop.is_cancelled() {
         number += 1;
@@ -45,7 +45,7 @@ async fn submit(farm: Farm, blobs: LocalBlobs, name: String, told: Told, stop: C
 }
 
 /// Builds whatever it is given until `stop`.
-async fn build(farm: Farm, blobs: LocalBlobs, id: String, told: Told, stop: CancellationToken) {
+async fn build(farm: Farm, blobs: Blobs, id: String, told: Told, stop: CancellationToken) {
     let mut agent = Agent::usual(&farm, &id).await;
     loop {
         let heard = tokio::select! {
@@ -186,7 +186,7 @@ async fn a_backup_that_is_not_whole_makes_no_farm() {
 async fn a_check_names_what_is_wrong_and_a_backup_says_what_it_lacks() {
     let served = stopped().await;
     let data = served.folder.path().join("data");
-    let blobs = served.coordinator.blobs().clone();
+    let Blobs::Folder(blobs) = served.coordinator.blobs().clone() else { panic!("blobs lie in a folder") };
     let engines = served.coordinator.farm().list_engines(&Actor::local(), v1::ListEnginesRequest::default()).await;
     let plans: Vec<Digest> =
         engines.unwrap().engines.iter().map(|engine| engine.plan_digest.parse().unwrap()).collect();

@@ -5,6 +5,7 @@ mod served;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::Method;
+use planforge_coordinator::blobs::Blobs;
 use planforge_types::Digest;
 use serde_json::json;
 use served::{Answer, DEADLINE, Served};
@@ -220,7 +221,8 @@ async fn a_damaged_blob_is_found_by_verify_and_by_reading() {
     let digest = upload(&served, &some_bytes(5000)).await;
     let verify = format!("/api/v1/blobs/{digest}/verify");
     assert_eq!(served.post(&verify, json!({})).await.json()["state"], "intact");
-    let path = served.coordinator.blobs().path(digest);
+    let Blobs::Folder(folder) = served.coordinator.blobs() else { panic!("blobs lie in a folder") };
+    let path = folder.path(digest);
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[4999] ^= 0x80;
     std::fs::remove_file(&path).unwrap();

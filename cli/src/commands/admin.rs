@@ -3,16 +3,18 @@
 //! All but `scrub` work on the data folder itself, whether or not its coordinator runs: that may be what does not start.
 
 use crate::{
+    cloud::{self, CloudArgs},
     context::Context,
     failure::Failure,
     farm::{Farm, Need, Place},
     local::OwnersWay,
+    settings::Key,
     tables,
 };
 use clap::Subcommand;
 use planforge_backup::{BackupError, Checked, How};
 use planforge_coordinator::{
-    server,
+    server::{self, BlobsMove, BlobsPlace, MovedBlobs},
     store::{self, BadRow, MovedTable},
 };
 use planforge_proto::{ApiError, ErrorCode, v1};
@@ -57,6 +59,20 @@ enum Action {
         #[arg(long, value_name = "FILE")]
         store_file: Option<PathBuf>,
     },
+    /// Move the blobs of the farm of the folder of --data to a folder or a cloud (s3://BUCKET/PREFIX); its coordinator must
+    /// not run. Every blob is held against its digest. Broken off, it goes on where it was
+    Blobs {
+        /// Where to: a folder, or s3://BUCKET/PREFIX
+        place: String,
+        /// Folder where they lie, if not in the folder of the farm
+        #[arg(long, value_name = "DIR")]
+        from: Option<PathBuf>,
+        /// File that holds the URL of the farm's database, where that is PostgreSQL [env: PLANFORGE_STORE]
+        #[arg(long, value_name = "FILE")]
+        store_file: Option<PathBuf>,
+        #[command(flatten)]
+        cloud: CloudArgs,
+    },
     /// Have the coordinator look now whether stored blobs still have their bytes; damaged ones are set aside
     Scrub {
         /// Bytes that it reads in a second, at most
@@ -73,6 +89,9 @@ pub async fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
         }
         Action::Restore { backup } => restore(context, &backup, &context.settings.data_folder()?).await,
         Action::Migrate { store_file } => migrate(context, store_file.as_deref()).await,
+        Action::Blobs { place, from, store_file, cloud } => {
+            blobs(context, &place, from, store_file.as_deref(), &cloud).await
+        }
         Action::Scrub { rate } => {
             Farm::with(context, Need::Answers, async |farm| scrub(context, farm, rate << 20).await).await
         }
@@ -120,7 +139,66 @@ async fn migrate(context: &Context<'_>, store_file: Option<&Path>) -> Result<(),
     Ok(())
 }
 
+async fn blobs(
+    context: &Context<'_>,
+    place: &str,
+    from_folder: Option<PathBuf>,
+    store_file: Option<&Path>,
+    cloud: &CloudArgs,
+) -> Result<(), Failure> {
+    let data_dir = context.settings.data_folder()?;
+    // In its own place unless another one is named.
+    let to = match cloud::place(place)? {
+        BlobsPlace::Folder(folder) => BlobsPlace::Folder(std::path::absolute(&folder).unwrap_or(folder)),
+        in_cloud => in_cloud,
+    };
+    let what = BlobsMove {
+        data_dir,
+        postgres: super::coordinator::store_url(context, store_file, None)?,
+        from_folder,
+        to,
+        access: cloud.access(context.settings.switch(Key::AllowReadable)?),
+        read_back: cloud.blobs_read_back,
+    };
+    let spinner = context.printer.spinner("moving blobs");
+    let mut tell = |moved: &MovedBlobs| {
+        spinner.say(&format!("{} of {} blobs, {}", moved.blobs, moved.of_blobs, tables::bytes(moved.bytes)));
+    };
+    let moved = server::move_blobs(&what, &mut tell).await?;
+    drop(spinner);
+    let MovedBlobs { from, to, blobs, bytes, was_there, damaged, .. } = &moved;
+    let size = tables::bytes(*bytes);
+    context
+        .printer
+        .data(&format!("{blobs} blobs, {size}, are in {to}; {was_there} were there before; {from} is as it was"))?;
+    context.printer.object(&serde_json::json!({
+        "from": from,
+        "to": to,
+        "blobs": blobs,
+        "bytes": bytes,
+        "was_there": was_there,
+        "damaged": damaged.iter().map(Digest::to_string).collect::<Vec<_>>(),
+    }))?;
+    if !damaged.is_empty() {
+        context.printer.problem(&format!("{} blobs are damaged in {from} and were left out", damaged.len()));
+    }
+    context.printer.hint(&format!("start the coordinator with --blobs {to}; remove {from} when all is well"));
+    Ok(())
+}
+
+/// Refuses what works on a folder of blobs where they lie in a cloud.
+async fn must_lie_here(data: &Path, action: &str) -> Result<(), Failure> {
+    match server::blobs_elsewhere(data).await {
+        None => Ok(()),
+        Some(place) => {
+            Err(Failure::usage(format!("admin {action} knows blobs in folders, and those of this farm lie in {place}"))
+                .hint("docs/operations.md says how a farm with blobs in a cloud is checked and backed up"))
+        }
+    }
+}
+
 async fn check(context: &Context<'_>, data: &Path, read: bool) -> Result<(), Failure> {
+    must_lie_here(data, "check").await?;
     let checked = planforge_backup::check(data, read).await?;
     let rows = match checked.problems.is_empty() {
         true => store::unreadable_rows(&checked.database).await.map_err(ApiError::from)?,
@@ -193,6 +271,7 @@ fn words(checked: &Checked, rows: &[BadRow]) -> String {
 }
 
 async fn backup(context: &Context<'_>, data: &Path, to: &Path, how: How) -> Result<(), Failure> {
+    must_lie_here(data, "backup").await?;
     let spinner = context.printer.spinner("copying the farm");
     let made = planforge_backup::backup(data, to, how, env!("CARGO_PKG_VERSION")).await;
     spinner.clear();

@@ -2,6 +2,7 @@
 
 use crate::{
     ages,
+    cloud::{self, CloudArgs},
     context::Context,
     credentials,
     failure::Failure,
@@ -10,9 +11,12 @@ use crate::{
     signals,
 };
 use planforge_coordinator::{
-    blobs::ScrubOptions,
+    blobs::{CloudBlobsOptions, ScrubOptions},
     farm::FarmConfig,
-    server::{self, AgentCertificates, CERTIFICATE_LIFE, Coordinator, CoordinatorConfig, RefreshSchedule, StartError},
+    server::{
+        self, AgentCertificates, BlobsPlace, CERTIFICATE_LIFE, Coordinator, CoordinatorConfig, RefreshSchedule,
+        StartError,
+    },
     store::PostgresConfig,
     tls::TlsFiles,
 };
@@ -65,9 +69,15 @@ pub struct ListenArgs {
     /// File that holds that URL, with its password
     #[arg(long, value_name = "FILE", hide_short_help = true, conflicts_with = "store")]
     pub store_file: Option<PathBuf>,
-    /// Folder of the blobs, if not in the folder of the farm: coordinators of one farm share it
-    #[arg(long, value_name = "DIR", hide_short_help = true)]
-    pub blobs: Option<PathBuf>,
+    /// Where the blobs lie, if not in the folder of the farm: another folder, or s3://BUCKET/PREFIX; coordinators of one
+    /// farm share it
+    #[arg(long, value_name = "DIR|URL", hide_short_help = true)]
+    pub blobs: Option<String>,
+    #[command(flatten)]
+    pub cloud: CloudArgs,
+    /// Let clients read blobs from the store itself, by addresses that hold for so long
+    #[arg(long, value_name = "S", hide_short_help = true, value_parser = clap::value_parser!(u64).range(1..=300))]
+    pub blobs_direct: Option<u64>,
     /// Begin an empty farm where blobs lie whose database is gone
     #[arg(long, hide_short_help = true)]
     pub new: bool,
@@ -187,7 +197,27 @@ impl ListenArgs {
         let store = store_url(context, self.store_file.as_deref(), self.store.as_deref())?;
         let is_shared = store.is_some();
         config.postgres = store.map(|url| PostgresConfig { url, ..PostgresConfig::default() });
-        config.blobs_dir.clone_from(&self.blobs);
+        match self.blobs.as_deref().map(cloud::place).transpose()? {
+            Some(BlobsPlace::Cloud(place)) => {
+                let mut options = CloudBlobsOptions::new(place, folder.path());
+                options.access = self.cloud.access(allow_readable_key);
+                options.read_back = self.cloud.blobs_read_back;
+                options.direct = self.blobs_direct.map(Duration::from_secs);
+                options.copies = copies(folder.path(), &self.blobs_copy);
+                config.cloud = Some(options);
+            }
+            in_folder => {
+                let direct = self.blobs_direct.map(|_| "--blobs-direct");
+                if let Some(flag) = self.cloud.any().or(direct) {
+                    let message = format!("{flag} says something of a store that --blobs does not name");
+                    return Err(Failure::usage(message).hint("name it: --blobs s3://BUCKET/PREFIX"));
+                }
+                config.blobs_dir = in_folder.and_then(|place| match place {
+                    BlobsPlace::Folder(folder) => Some(folder),
+                    BlobsPlace::Cloud(_) => None,
+                });
+            }
+        }
         let (told, mut standing_by) = watch::channel(String::new());
         config.standing_by = Some(told);
         config.unix_socket = Some(folder.socket_path());

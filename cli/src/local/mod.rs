@@ -240,6 +240,7 @@ impl From<StartError> for Failure {
             StartError::Locked { .. } => ErrorCode::Conflict,
             StartError::DatabaseGone { .. } => ErrorCode::Internal,
             StartError::Farm(inner) => inner.code,
+            StartError::Blobs(inner) => inner.code(),
             StartError::Io { source, path, action } => return Self::io(action, path, source).hint(error.hint()),
             _ => ErrorCode::InvalidArgument,
         };

@@ -1,6 +1,8 @@
 //! Download with verification, resumed by range.
 
-use super::{BlobError, Blobs, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT, number};
+use super::{
+    BlobError, Blobs, PIECE_BYTES, PIECES_IN_FLIGHT, ProgressFn, STALL_TIMEOUT, direct::PLANFORGE_DIRECT, number,
+};
 use crate::failure::causes;
 use bytes::Bytes;
 use planforge_types::{Digest, DigestWriter, durable};
@@ -210,13 +212,26 @@ impl Blobs {
     ) -> (Part, Result<(), BlobError>) {
         let path = Self::blob_path(digest);
         let url = self.url(&path);
-        let mut request = self.request(Method::GET, &path);
-        if part.len() > 0 {
-            request = request
-                .header(header::RANGE, format!("bytes={}-", part.len()))
-                .header(header::IF_RANGE, format!("\"sha256:{digest}\""));
-        }
-        let response = match self.send(request, STALL_TIMEOUT).await {
+        let request = |is_direct: bool| {
+            let mut request = self.request(Method::GET, &path);
+            if part.len() > 0 {
+                request = request
+                    .header(header::RANGE, format!("bytes={}-", part.len()))
+                    .header(header::IF_RANGE, format!("\"sha256:{digest}\""));
+            }
+            if is_direct { request.header(PLANFORGE_DIRECT, "?1") } else { request }
+        };
+        let asked = async {
+            let response = self.send(request(self.direct.is_on()), STALL_TIMEOUT).await?;
+            if response.status() != StatusCode::TEMPORARY_REDIRECT {
+                return Ok(response);
+            }
+            match self.follow(&response).await {
+                Some(response) => Ok(response),
+                None => self.send(request(false), STALL_TIMEOUT).await,
+            }
+        };
+        let response = match asked.await {
             Ok(response) => response,
             Err(error) => return (part, Err(error)),
         };

@@ -6,6 +6,7 @@
 //! No proxy is ever asked: the connection goes where the endpoint says.
 
 mod certify;
+mod direct;
 mod download;
 mod error;
 mod file_body;
@@ -70,6 +71,8 @@ pub struct Blobs {
     endpoint: Arc<Endpoint>,
     token: Option<Token>,
     retries: Retries,
+    /// The store behind the coordinator.
+    direct: Arc<direct::Direct>,
 }
 
 impl Blobs {
@@ -97,7 +100,13 @@ impl Blobs {
             builder = builder.unix_socket(path.as_path());
         }
         let http = builder.build().map_err(TlsError::HttpClient)?;
-        Ok(Self { http, endpoint: Arc::new(endpoint.clone()), token, retries: Retries::default() })
+        Ok(Self {
+            http,
+            endpoint: Arc::new(endpoint.clone()),
+            token,
+            retries: Retries::default(),
+            direct: Arc::default(),
+        })
     }
 
     /// The same blobs, tried as `retries` says.

@@ -1,9 +1,6 @@
 //! A coordinator, its callers and scripted agents, for benchmarks.
 
-use planforge_coordinator::{
-    blobs::BlobStore as _,
-    server::{Coordinator, CoordinatorConfig, admin_token_file},
-};
+use planforge_coordinator::server::{Coordinator, CoordinatorConfig, admin_token_file};
 use planforge_plan::container;
 use planforge_proto::v1::{
     self, agent_message::Kind as Say, coordinator_message::Kind, farm_client::FarmClient, fleet_client::FleetClient,
@@ -92,10 +89,10 @@ impl Bench {
         let url = format!("http://{}", coordinator.address().ok_or("the coordinator does not listen")?);
         let secret = std::fs::read_to_string(admin_token_file(folder))?.trim().to_owned();
         let way = Way { url, secret };
-        let digest = coordinator.blobs().put("a model".into()).await?.to_string();
+        let digest = coordinator.blobs().store("a model".into()).await?.to_string();
         let plan = plan(folder, &digest)?;
         let plan_bytes = plan.len() as u64;
-        let plan = (coordinator.blobs().put(plan.into()).await?, plan_bytes);
+        let plan = (coordinator.blobs().store(plan.into()).await?, plan_bytes);
         let file = v1::ModelFile { name: "m.onnx".into(), digest: digest.clone(), size_bytes: 7 };
         let model = v1::Model { digest, name: "m.onnx".into(), files: vec![file], ..v1::Model::default() };
         // Forced, so that every request is work.

@@ -1,5 +1,6 @@
 //! What can go wrong with stored bytes.
 
+use crate::trouble::Trouble;
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_types::Digest;
 use std::{
@@ -100,6 +101,37 @@ pub enum BlobError {
     #[error("the upload '{id}' was cut off at offset {offset}: {reason}")]
     Interrupted { id: String, offset: u64, reason: String },
 
+    #[error("cannot {action} in {place}: {trouble}")]
+    Store {
+        action: &'static str,
+        /// The store as people name it, such as `s3://bucket/prefix`.
+        place: String,
+        trouble: Trouble,
+    },
+
+    #[error("{place} keeps other bytes than were sent for the blob sha256:{digest}; it was not stored")]
+    NotKept { digest: Digest, place: String },
+
+    #[error("{place} is of the farm {found}, and this is the farm {own}")]
+    OtherFarm { place: String, found: String, own: String },
+
+    #[error("{place} is not empty and of no farm: it holds {key}")]
+    Foreign { place: String, key: String },
+
+    #[error("'{place}' is no place for blobs: {why}")]
+    NoPlace { place: String, why: String },
+
+    #[error("cannot use {what}: {why}")]
+    Unusable {
+        /// A file, mostly.
+        what: String,
+        why: String,
+        hint: String,
+    },
+
+    #[error("what is remembered of the blobs cannot be read or written: {0}")]
+    Notes(ApiError),
+
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
         action: &'static str,
@@ -129,7 +161,8 @@ impl BlobError {
         }
     }
 
-    fn code(&self) -> ErrorCode {
+    /// Of what kind it is.
+    pub fn code(&self) -> ErrorCode {
         match self {
             Self::NotFound { .. } | Self::UploadUnknown { .. } => ErrorCode::NotFound,
             Self::OffsetMismatch { .. } | Self::UploadBusy { .. } => ErrorCode::Conflict,
@@ -139,11 +172,17 @@ impl BlobError {
             }
             Self::Interrupted { .. } => ErrorCode::Unavailable,
             Self::Corrupt { .. } | Self::Damaged { .. } | Self::Quarantined { .. } => ErrorCode::Gone,
+            Self::Store { trouble, .. } => trouble.code(),
+            Self::NotKept { .. } => ErrorCode::Unavailable,
+            Self::OtherFarm { .. } | Self::Foreign { .. } => ErrorCode::Refused,
+            Self::NoPlace { .. } | Self::Unusable { .. } => ErrorCode::InvalidArgument,
+            Self::Notes(error) => error.code,
             Self::Io { .. } => ErrorCode::Internal,
         }
     }
 
-    fn hint(&self) -> &'static str {
+    /// What to do about it.
+    pub fn hint(&self) -> &str {
         match self {
             Self::NotFound { .. } => "it was never uploaded here, or it was removed",
             Self::Corrupt { .. } | Self::Damaged { .. } | Self::Quarantined { .. } => {
@@ -171,6 +210,13 @@ impl BlobError {
                 "finish or abandon some; those that never got a byte are forgotten after minutes"
             }
             Self::Interrupted { .. } => "ask for the offset and continue there",
+            Self::Store { trouble, .. } => trouble.hint(),
+            Self::NotKept { .. } => "send it again; where that happens again, have the store looked at",
+            Self::OtherFarm { .. } => "give each farm a bucket or prefix of its own",
+            Self::Foreign { .. } => "name an empty bucket or prefix",
+            Self::NoPlace { .. } => "write a folder, or s3://BUCKET/PREFIX",
+            Self::Unusable { hint, .. } => hint,
+            Self::Notes(error) => &error.hint,
             Self::Io { .. } => "see the coordinator's log and check its disk",
         }
     }

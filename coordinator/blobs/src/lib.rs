@@ -1,15 +1,23 @@
 //! Content-addressed, immutable bytes: models, plans, cards, reports, logs.
 
+mod blobs;
+mod cloud;
 mod error;
 mod local;
+mod notes;
+mod scrub;
+mod trouble;
+mod turn;
 mod uploader;
 
+pub use blobs::Blobs;
+pub use cloud::{CloudAccess, CloudBlobs, CloudBlobsOptions, CloudPlace};
 pub use error::{BlobError, Room, Whose};
-pub use local::{
-    Begun, How, LocalBlobs, LocalBlobsOptions, ScrubOptions, ScrubReport, ScrubState, UploadStatus, blob_path,
-    check_blob, copy_blob,
-};
-pub use uploader::{ProjectRoom, Uploader};
+pub use local::{How, LocalBlobs, LocalBlobsOptions, blob_path, check_blob, copy_blob};
+pub use notes::{MemoryNotes, Note, NoteChange, Notes};
+pub use scrub::{ScrubOptions, ScrubReport, ScrubState};
+pub use trouble::Trouble;
+pub use uploader::{Begun, ProjectRoom, UploadStatus, Uploader};
 
 use bytes::Bytes;
 use futures::{future::BoxFuture, stream::BoxStream};

@@ -34,6 +34,23 @@ pub struct ProjectRoom {
     pub stored_bytes: u64,
 }
 
+/// Answer to an announced upload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// The blob is here already: nothing to send.
+    Exists,
+    /// Continue this upload at its offset, which is 0 for a new one.
+    Upload(UploadStatus),
+}
+
+/// Where an upload stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UploadStatus {
+    pub id: String,
+    pub offset: u64,
+    pub size_bytes: u64,
+}
+
 impl Uploader {
     /// Whether both are one, whatever they are called.
     pub(crate) fn is(&self, other: &Self) -> bool {

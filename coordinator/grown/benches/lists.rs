@@ -11,7 +11,6 @@
 use futures::future::BoxFuture;
 use planforge_coordinator::{
     auth::Actor,
-    blobs::BlobStore as _,
     farm::Farm,
     server::{Coordinator, CoordinatorConfig},
     store::CoverageFilter,
@@ -176,7 +175,7 @@ async fn measure(folder: &Path) -> Outcome {
     let bytes = model_file(0);
     let digest = Digest::of(&bytes).to_string();
     let file = v1::ModelFile { name: "m.onnx".into(), digest: digest.clone(), size_bytes: bytes.len() as u64 };
-    coordinator.blobs().put(bytes.into()).await?;
+    coordinator.blobs().store(bytes.into()).await?;
     let model = v1::Model { digest, name: "m.onnx".into(), files: vec![file], ..v1::Model::default() };
     let farm = coordinator.farm();
     let calls: Vec<Call> = lists_of_jobs(farm)

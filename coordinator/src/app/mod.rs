@@ -7,7 +7,7 @@ mod peer;
 pub use caller::{Caller, SESSION_COOKIE, Standing, authenticate, cookie, is_grpc, wants_page};
 pub use peer::{Peer, PeerCertificate, Via};
 
-use crate::{blobs::LocalBlobs, certificates::Authority, farm::Farm, turns::Turns};
+use crate::{blobs::Blobs, certificates::Authority, farm::Farm, turns::Turns};
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
@@ -57,7 +57,7 @@ pub struct App(Arc<Inner>);
 
 pub struct Inner {
     pub farm: Farm,
-    pub blobs: LocalBlobs,
+    pub blobs: Blobs,
     pub options: Options,
     pub metrics: Metrics,
     /// What the calls of one token get.
@@ -67,8 +67,14 @@ pub struct Inner {
 }
 
 impl App {
-    pub fn new(farm: Farm, blobs: LocalBlobs, options: Options, metrics: Metrics, closing: CancellationToken) -> Self {
+    pub fn new(farm: Farm, blobs: Blobs, options: Options, metrics: Metrics, closing: CancellationToken) -> Self {
         Self(Arc::new(Inner { farm, blobs, options, metrics, turns: Turns::default(), closing }))
+    }
+
+    /// Whether callers are served as they should be.
+    pub fn ready(&self) -> Result<(), ApiError> {
+        self.farm.ready()?;
+        Ok(self.blobs.ready()?)
     }
 }
 

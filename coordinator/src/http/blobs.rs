@@ -4,6 +4,8 @@
 //! POST  /v1/uploads            {"digest","size_bytes"}   200 {"state":"exists"} | 201 Location, Upload-Offset
 //! HEAD  /v1/uploads/ID                                   204 Upload-Offset
 //! PATCH /v1/uploads/ID         Upload-Offset, Upload-Complete: ?0|?1; body = bytes from that offset on
+//! GET   /v1/blobs/sha256/HEX   with Planforge-Direct: ?1, where blobs lie in a cloud and --blobs-direct says so: 307
+//!                              Location, Planforge-Range; who may read is looked at first, as for every other GET
 //! ```
 
 use super::{api::JsonBody, range};
@@ -30,6 +32,11 @@ const UPLOAD_OFFSET: HeaderName = HeaderName::from_static("upload-offset");
 const UPLOAD_COMPLETE: HeaderName = HeaderName::from_static("upload-complete");
 const UPLOAD_LENGTH: HeaderName = HeaderName::from_static("upload-length");
 const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
+/// `?1`: the client can read from the blob store itself, at an address that it is given.
+const PLANFORGE_DIRECT: HeaderName = HeaderName::from_static("planforge-direct");
+/// With such an address: the Range that it is good with.
+const PLANFORGE_RANGE: HeaderName = HeaderName::from_static("planforge-range");
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 /// Media type of the bytes of an upload.
 const PARTIAL_UPLOAD: &str = "application/partial-upload";
 /// A blob never changes: whoever has it need never ask again.
@@ -85,6 +92,18 @@ async fn download(
             return Ok(response);
         }
     };
+    if method == Method::GET && headers.get(PLANFORGE_DIRECT).is_some_and(|value| value.as_bytes() == b"?1") {
+        let (first, end) = (part.start, part.end);
+        if let Some((address, lasts)) = app.blobs.direct(digest, part.clone()).await? {
+            app.farm.note_download(&caller, digest);
+            tracing::debug!(%digest, first, end, lasts_s = lasts.as_secs(), "sends a client to the blob store");
+            let location = HeaderValue::from_str(&address)
+                .map_err(|error| ApiError::new(ErrorCode::Internal, format!("the signed address is none: {error}")))?;
+            let range = text(&format!("bytes={first}-{}", end - 1));
+            let headers = [(header::LOCATION, location), (PLANFORGE_RANGE, range), (header::CACHE_CONTROL, NO_STORE)];
+            return Ok((StatusCode::TEMPORARY_REDIRECT, headers).into_response());
+        }
+    }
     answer.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     answer.insert(header::CONTENT_LENGTH, HeaderValue::from(part.end - part.start));
     let body = if method == Method::HEAD {

@@ -31,7 +31,7 @@ impl Health for Probe {
         if !SERVICES.contains(&request.get_ref().service.as_str()) {
             return Err(Status::not_found("no service has that name; ask about planforge.v1.Farm, or about none"));
         }
-        let status = match self.app.farm.ready() {
+        let status = match self.app.ready() {
             Ok(()) => ServingStatus::Serving,
             Err(_) => ServingStatus::NotServing,
         };

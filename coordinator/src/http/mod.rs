@@ -16,7 +16,7 @@ mod shares;
 
 use crate::{
     app::{App, Caller, Options, Refusal, is_grpc, wants_page},
-    blobs::LocalBlobs,
+    blobs::Blobs,
     farm::Farm,
     page,
 };
@@ -39,7 +39,7 @@ pub(crate) use grpc::refused;
 
 pub(crate) fn router(
     farm: Farm,
-    blobs: LocalBlobs,
+    blobs: Blobs,
     options: Options,
     metrics: Metrics,
     closing: CancellationToken,
@@ -94,9 +94,9 @@ fn nothing_here(_method: &Method, uri: &Uri, headers: &HeaderMap) -> Response {
     Refusal::from(error.with_hint("the page is at /, the JSON API below /api/v1")).into_response()
 }
 
-/// 200 once the farm leads and its store takes writes.
+/// 200 once the farm leads, its store takes writes, and its blobs can be reached.
 async fn ready(State(app): State<App>) -> Result<&'static str, Refusal> {
-    app.farm.ready()?;
+    app.ready()?;
     Ok("ready\n")
 }
 
@@ -105,7 +105,7 @@ async fn metrics(State(app): State<App>, caller: Caller) -> Result<Response, Ref
     caller.must_see_everything()?;
     let stats = app.farm.stats().await?;
     let blobs = BlobFacts {
-        available_bytes: app.blobs.available_bytes().ok(),
+        available_bytes: app.blobs.available_bytes().ok().flatten(),
         quarantined: app.blobs.quarantined().map_or(0, |set_aside| set_aside.len() as u64),
         scrub: app.blobs.scrub_state(),
     };

@@ -3,7 +3,7 @@
 use crate::{
     app::{App, Caller, Refusal, SCRUB_BYTES_PER_S},
     auth::Actor,
-    blobs::{BlobError, LocalBlobs, ScrubReport},
+    blobs::{BlobError, Blobs, ScrubReport},
     farm::Reply,
 };
 use axum::{
@@ -58,7 +58,7 @@ pub(super) async fn told(app: &App, actor: &Actor, bytes_per_s: u64) -> Result<R
     Ok(ReceiverStream::new(messages).boxed())
 }
 
-async fn look(blobs: LocalBlobs, rate: u64, out: mpsc::Sender<Result<v1::ScrubProgress, ApiError>>) {
+async fn look(blobs: Blobs, rate: u64, out: mpsc::Sender<Result<v1::ScrubProgress, ApiError>>) {
     let mut told = Instant::now();
     let tell = |report: &ScrubReport| {
         if told.elapsed() >= TOLD_EVERY {

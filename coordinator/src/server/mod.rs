@@ -4,8 +4,10 @@
 //! process. Whether a connection speaks HTTP/1.1 or HTTP/2 is seen from its first bytes. Who gets a connection at all,
 //! and for how long, `doors` decides.
 
+mod blobs;
 mod connection;
 mod moving;
+mod moving_blobs;
 mod refresh;
 mod standby;
 mod start;
@@ -14,12 +16,13 @@ mod tidy;
 pub use crate::certificates::CERTIFICATE_LIFE;
 pub use crate::doors::{Budget, CONNECTIONS_MAX, FIRST_REQUEST_WITHIN, Places};
 pub use moving::{Moved, move_to_postgres};
+pub use moving_blobs::{BlobsMove, BlobsPlace, MovedBlobs, blobs_elsewhere, move_blobs};
 pub use refresh::RefreshSchedule;
 pub use start::{AgentCertificates, Coordinator, CoordinatorConfig, StartError, admin_token_file, blob_file};
 
 use crate::{
     app::{Options, Peer, PeerCertificate, Via},
-    blobs::LocalBlobs,
+    blobs::Blobs,
     doors::{Doors, Place, Source},
     farm::Farm,
     http,
@@ -79,7 +82,7 @@ pub enum Listener {
 pub async fn serve(
     listeners: Vec<Listener>,
     farm: Farm,
-    blobs: LocalBlobs,
+    blobs: Blobs,
     options: Options,
     limits: ServerLimits,
     closing: CancellationToken,

@@ -7,16 +7,19 @@
 //! DATA/agent-ca.key       the authority over agents' certificates, where there is one (0600)
 //! DATA/farm.db            SQLite, where the farm's store is not PostgreSQL
 //! DATA/farm.name          which farm this folder is of, where its store is PostgreSQL; beside the blobs likewise
-//! DATA/blobs/             models, plans, cards, reports, logs; how far they were looked through
+//! DATA/blobs/             models, plans, cards, reports, logs, where they do not lie in a cloud; how far they were looked
+//!                         through
 //! DATA/logs/              logs of attempts that run
 //! DATA/tidied             when what nobody needs any more was last taken away
 //! ```
 
-use super::{Listener, RefreshSchedule, ServerLimits, is_loopback, refresh::Refresher, serve, standby, tidy::Tidy};
+use super::{
+    Listener, RefreshSchedule, ServerLimits, blobs::Place, is_loopback, refresh::Refresher, serve, standby, tidy::Tidy,
+};
 use crate::{
     app::Options,
     auth::{Actor, Proof},
-    blobs::{BlobError, LocalBlobs, LocalBlobsOptions, ScrubOptions, blob_path},
+    blobs::{BlobError, Blobs, CloudBlobsOptions, LocalBlobsOptions, ScrubOptions, blob_path},
     certificates::{Authority, AuthorityError, CERTIFICATE_LIFE},
     farm::{self, Farm, FarmConfig, LoginLink, SystemClock},
     store::{Leadership, PostgresConfig, PostgresStore, SqliteStore},
@@ -44,7 +47,7 @@ use tokio_util::sync::CancellationToken;
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// How often uploads that nobody continues are looked for.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(60);
-const BLOBS: &str = "blobs";
+pub(super) const BLOBS: &str = "blobs";
 pub(super) const DATABASE: &str = "farm.db";
 /// In a folder: the name of the farm that it is of.
 pub(super) const FARM_NAME: &str = "farm.name";
@@ -76,6 +79,8 @@ pub struct CoordinatorConfig {
     pub postgres: Option<PostgresConfig>,
     /// Where blobs lie, if not in the data folder: coordinators of one farm share a folder.
     pub blobs_dir: Option<PathBuf>,
+    /// The cloud in which they lie instead of a folder.
+    pub cloud: Option<CloudBlobsOptions>,
     /// Told while another coordinator leads, and who.
     pub standing_by: Option<watch::Sender<String>>,
     /// Begin an empty farm where blobs lie whose database is gone.
@@ -107,6 +112,7 @@ impl CoordinatorConfig {
             data_dir: data_dir.into(),
             postgres: None,
             blobs_dir: None,
+            cloud: None,
             standing_by: None,
             new_farm: false,
             listen: None,
@@ -185,6 +191,15 @@ pub enum StartError {
     #[error("the database {} is gone, and blobs of its farm are still there", path.display())]
     DatabaseGone { path: PathBuf },
 
+    #[error("the blobs lie in {place} already")]
+    SamePlace { place: String },
+
+    #[error("blobs are not moved from one cloud to another, as from {from} to {to}")]
+    TwoClouds { from: String, to: String },
+
+    #[error("the blobs of this farm lie in {known}, and {asked} was named")]
+    BlobsElsewhere { known: String, asked: String },
+
     #[error("{0}")]
     Farm(ApiError),
 }
@@ -206,6 +221,11 @@ impl StartError {
             Self::CertificatesWithoutTls => "give a certificate and key: --tls-cert FILE --tls-key FILE".into(),
             Self::Tls(_) => "give PEM files that the coordinator may read".into(),
             Self::Farm(error) => error.hint.clone(),
+            Self::Blobs(error) => error.hint().to_owned(),
+            Self::TwoClouds { .. } => "move them to a folder first, then on".into(),
+            Self::BlobsElsewhere { known, .. } => {
+                format!("name {known} (--blobs), or move them first: planforge admin blobs PLACE")
+            }
             Self::StoreElsewhere { .. } => {
                 "name its store (PLANFORGE_STORE, --store-file FILE), reach its coordinator (--server URL), or use another folder".into()
             }
@@ -230,7 +250,7 @@ impl StartError {
 #[derive(Debug)]
 pub struct Coordinator {
     farm: Farm,
-    blobs: LocalBlobs,
+    blobs: Blobs,
     tidy: Tidy,
     address: Option<SocketAddr>,
     url: Option<String>,
@@ -288,7 +308,7 @@ impl Coordinator {
         let by_file = config.tls.as_ref().is_some_and(|files| files.client_ca.is_some());
         let require_agent_certificate = by_file || config.agent_certificates.as_ref().is_some_and(|how| how.required);
 
-        let blobs_dir = config.blobs_dir.clone().unwrap_or_else(|| data_dir.join(BLOBS));
+        let place = Place::of(&config);
         let log_folder = data_dir.join("logs");
         durable::create_private_dir(&log_folder).map_err(StartError::io("create folder", &log_folder))?;
         let sessions_file = Some(data_dir.join("sessions.json"));
@@ -296,14 +316,13 @@ impl Coordinator {
         let bound = || Bound::bind(&config, tls.as_ref(), &certified);
         let (farm, blobs, bound) = match &config.postgres {
             None => {
-                let blobs = LocalBlobs::open(blobs_dir, config.blobs.clone())?;
-                let farm = open_here(&config, &blobs, farm_config).await?;
+                let (farm, blobs) = open_here(&config, &place, farm_config).await?;
                 write_first_token(&farm, data_dir).await?;
                 (farm, blobs, bound()?)
             }
             Some(postgres) => {
                 let bound = bound()?;
-                let (farm, blobs) = lead(&config, postgres, blobs_dir, farm_config, &bound).await?;
+                let (farm, blobs) = lead(&config, postgres, &place, farm_config, &bound).await?;
                 write_first_token(&farm, data_dir).await?;
                 (farm, blobs, bound)
             }
@@ -320,6 +339,8 @@ impl Coordinator {
         let page_url = options.page_url().to_owned();
         let closing = CancellationToken::new();
         tokio::spawn(collect_uploads(blobs.clone(), closing.clone()));
+        let (looked, closed) = (blobs.clone(), closing.clone());
+        tokio::spawn(async move { looked.keep_looking(closed).await });
         let tidy = Tidy::new(farm.clone(), data_dir.join("tidied"));
         let (tidying, closed) = (tidy.clone(), closing.clone());
         tokio::spawn(async move { closed.run_until_cancelled(tidying.for_ever()).await });
@@ -345,7 +366,7 @@ impl Coordinator {
         &self.farm
     }
 
-    pub fn blobs(&self) -> &LocalBlobs {
+    pub fn blobs(&self) -> &Blobs {
         &self.blobs
     }
 
@@ -430,7 +451,7 @@ fn reached_as(address: SocketAddr, certified: &[String]) -> String {
     }
 }
 
-async fn collect_uploads(blobs: LocalBlobs, closing: CancellationToken) {
+async fn collect_uploads(blobs: Blobs, closing: CancellationToken) {
     let mut interval = tokio::time::interval(COLLECT_INTERVAL);
     while closing.run_until_cancelled(interval.tick()).await.is_some() {
         let collected = blobs.collect_stale_uploads().await;
@@ -469,30 +490,34 @@ impl Bound {
 }
 
 /// Opens the farm whose database lies in the data folder.
-async fn open_here(config: &CoordinatorConfig, blobs: &LocalBlobs, farm: FarmConfig) -> Result<Farm, StartError> {
+async fn open_here(config: &CoordinatorConfig, place: &Place, farm: FarmConfig) -> Result<(Farm, Blobs), StartError> {
     if config.data_dir.join(FARM_NAME).exists() {
         return Err(StartError::StoreElsewhere { folder: config.data_dir.clone() });
     }
     let database = config.data_dir.join(DATABASE);
-    if !config.new_farm && is_gone(&database) && blobs.has_some()? {
+    let state = place.look().await?;
+    if !config.new_farm && is_gone(&database) && state.has_blobs {
         return Err(StartError::DatabaseGone { path: database });
     }
-    let store = SqliteStore::open(&database).await.map_err(StartError::Farm)?;
+    let store = Arc::new(SqliteStore::open(&database).await.map_err(StartError::Farm)?);
+    let blobs = place.open(store.clone(), None).await?;
     let clock = Arc::new(SystemClock::new());
-    Farm::open(Arc::new(store), Arc::new(blobs.clone()), farm, clock).await.map_err(StartError::Farm)
+    let farm = Farm::open(store, blobs.as_store(), farm, clock).await.map_err(StartError::Farm)?;
+    Ok((farm, blobs))
 }
 
 /// Opens the farm of a PostgreSQL database once this coordinator leads it, and stands by until then.
 async fn lead(
     config: &CoordinatorConfig,
     postgres: &PostgresConfig,
-    blobs_dir: PathBuf,
+    place: &Place,
     farm: FarmConfig,
     bound: &Bound,
-) -> Result<(Farm, LocalBlobs), StartError> {
-    let folders = [config.data_dir.clone(), blobs_dir.clone()];
-    let known = if config.new_farm { None } else { farm_of(&folders)? };
-    let has_blobs = LocalBlobs::has_some_in(&blobs_dir)?;
+) -> Result<(Farm, Blobs), StartError> {
+    let folders: Vec<PathBuf> = [Some(config.data_dir.clone()), place.folder()].into_iter().flatten().collect();
+    let state = place.look().await?;
+    let known = if config.new_farm { None } else { farm_of(&folders)?.or(state.farm) };
+    let has_blobs = state.has_blobs;
     let address = match config.public_url.as_str() {
         "" => bound.url.clone().unwrap_or_default(),
         url => url.trim_end_matches('/').to_owned(),
@@ -513,9 +538,12 @@ async fn lead(
             match store.leadership().await {
                 Ok(leadership) if leadership.is_free => {
                     // Opened only now: what the former leader left in it is taken over.
-                    let blobs = LocalBlobs::open(&blobs_dir, config.blobs.clone())?;
+                    let blobs = match place.take_over(&store, &farm.owner).await? {
+                        Some(blobs) => blobs,
+                        None => continue,
+                    };
                     let clock = Arc::new(SystemClock::new());
-                    match Farm::open(store.clone(), Arc::new(blobs.clone()), farm.clone(), clock).await {
+                    match Farm::open(store.clone(), blobs.as_store(), farm.clone(), clock).await {
                         Ok(farm) => return Ok((farm, blobs)),
                         // Another one was faster.
                         Err(error) if error.code == ErrorCode::Unavailable => tracing::info!(%error, "standing by"),

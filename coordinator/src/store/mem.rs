@@ -17,6 +17,7 @@ use crate::core::{
     Hold, Job, JobId, JobState, Model, PinId, PinRecord, PluginRecord, ProjectRecord, Refusal, Report, RequestRecord,
     ShareRecord, Snapshot, Stored, Tenure, TokenRecord,
 };
+use planforge_blobs::Note;
 use planforge_retention::Build;
 use planforge_types::{Digest, EngineKey};
 use std::{
@@ -52,6 +53,8 @@ struct Tables {
     projects: BTreeMap<String, ProjectRecord>,
     pins: BTreeMap<PinId, PinRecord>,
     shares: BTreeMap<String, ShareRecord>,
+    /// By kind and name: what it says, and when it was written.
+    blob_notes: BTreeMap<(String, String), (String, u64)>,
     declarations: BTreeMap<DeclarationId, DeclarationRecord>,
     audit: Vec<AuditLine>,
     tokens: BTreeMap<String, TokenRecord>,
@@ -133,6 +136,10 @@ impl Tables {
             Change::ShareOpened { id, at_ms } => {
                 self.shares.entry(id).and_modify(|share| share.opened_ms = share.opened_ms.max(at_ms));
             }
+            Change::BlobNote { kind, name, text: Some(text), at_ms } => {
+                self.blob_notes.insert((kind, name), (text, at_ms));
+            }
+            Change::BlobNote { kind, name, text: None, .. } => drop(self.blob_notes.remove(&(kind, name))),
             Change::Unshare(id) => drop(self.shares.remove(&id)),
             Change::SharesExpired { now_ms } => self.shares.retain(|_, share| share.expires_ms > now_ms),
             Change::Declaration(record) => drop(self.declarations.insert(record.id(), *record)),
@@ -694,6 +701,24 @@ impl Store for MemStore {
             shares.sort_by_key(|share| Reverse((share.created_ms, share.id.clone())));
             shares
         })
+    }
+
+    fn blob_notes(&self, kind: &'static str) -> Answer<'_, Vec<Note>> {
+        self.answer(move |tables| {
+            let notes = tables.blob_notes.iter().filter(|((of, _), _)| of == kind);
+            let note = |((_, name), (text, at_ms)): (&(String, String), &(String, u64))| Note {
+                kind,
+                name: name.clone(),
+                text: text.clone(),
+                at_ms: *at_ms,
+            };
+            notes.map(note).collect()
+        })
+    }
+
+    fn commit_notes(&self, changes: Vec<Change>) -> Answer<'_, ()> {
+        let epoch = self.with(|tables| tables.epoch);
+        self.commit(epoch, changes)
     }
 
     fn share_of(&self, secret_hash: Digest) -> Answer<'_, Option<ShareRecord>> {

@@ -32,6 +32,7 @@ mod history;
 mod lists;
 pub mod mem;
 mod moving;
+mod notes;
 mod past;
 pub mod postgres;
 mod postgres_words;
@@ -49,6 +50,7 @@ mod walk;
 pub use coverage::{Coverage, CoverageFilter, CoveredModels, Standing, StandingJob};
 pub use mem::MemStore;
 pub use moving::{MovedTable, move_tables};
+pub use notes::{StoreNotes, noted_in_file};
 pub use past::{HistoryFilter, PastBuild, PastPlace};
 pub use postgres::{Leadership, PostgresConfig, PostgresStore};
 pub use retained::BuildName;
@@ -60,6 +62,7 @@ use crate::core::{
     Report, RequestRecord, ShareRecord, Snapshot, Stored, Tenure, TokenRecord,
 };
 use futures::future::BoxFuture;
+use planforge_blobs::Note;
 use planforge_proto::{ApiError, ErrorCode};
 use planforge_retention::Build;
 use planforge_types::{Digest, EngineKey};
@@ -541,6 +544,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Links for reading, newest first: of one project or all.
     fn shares<'a>(&'a self, project: Option<&'a str>) -> Answer<'a, Vec<ShareRecord>>;
+
+    /// What a blob store remembers of a kind, in the order of names.
+    fn blob_notes(&self, kind: &'static str) -> Answer<'_, Vec<Note>>;
+
+    /// Makes changes of such notes durable, in the epoch in which this process leads, or before it does where it alone can.
+    fn commit_notes(&self, changes: Vec<Change>) -> Answer<'_, ()>;
 
     /// The link whose secret has this hash.
     fn share_of(&self, secret_hash: Digest) -> Answer<'_, Option<ShareRecord>>;

@@ -20,7 +20,7 @@ use sqlx::{
 use std::path::Path;
 
 /// Everything but who leads, which farm it is, and what was migrated.
-const TABLES: [&str; 28] = [
+const TABLES: [&str; 29] = [
     "jobs",
     "job_projects",
     "job_tags",
@@ -49,6 +49,7 @@ const TABLES: [&str; 28] = [
     "coverage_places",
     "coverage_models",
     "history_builds",
+    "blob_notes",
 ];
 /// Values that one statement inserts; PostgreSQL takes 65,535.
 const VALUES_AT_ONCE: usize = 8_192;

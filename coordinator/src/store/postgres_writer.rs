@@ -74,7 +74,11 @@ impl Writer {
             let mut group = Vec::with_capacity(writes.len());
             for write in writes.drain(..) {
                 match write {
-                    Write::Commit { epoch, changes, done } => group.push(Waiting { epoch, changes, done }),
+                    Write::Commit { epoch, changes, done } => {
+                        // Whoever does not lead has no epoch to write in.
+                        let epoch = epoch.or(self.leads).or(Some(0));
+                        group.push(Waiting { epoch, changes, done });
+                    }
                     Write::Acquire { owner, now_ms, done } => {
                         self.commit_group(std::mem::take(&mut group)).await;
                         let _ = done.send(self.acquire(&owner, now_ms).await);

@@ -140,6 +140,11 @@ const SHARES: Table = Table {
     columns: 6,
     conflict: " ON CONFLICT (id) DO NOTHING",
 };
+const BLOB_NOTES: Table = Table {
+    insert: "INSERT INTO blob_notes (kind, name, text, at_ms) VALUES ",
+    columns: 4,
+    conflict: " ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text, at_ms = excluded.at_ms",
+};
 const DECLARATIONS: Table = Table {
     insert: "INSERT INTO declarations (project, name, declared_ms, doc) VALUES ",
     columns: 4,
@@ -251,6 +256,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
     let (mut shares, mut shares_after) = (Vec::new(), Vec::new());
     let (mut audit, mut audit_kept) = (Vec::new(), BTreeMap::new());
     let (mut replaced, mut forgotten) = (Vec::new(), Vec::new());
+    let mut blob_notes = BTreeMap::new();
     for change in changes {
         match change {
             Change::Job(job) => drop(jobs.insert(job.id.as_str().to_owned(), job)),
@@ -295,6 +301,7 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             Change::Cache(cache) => drop(caches.insert(cache.scope, cache)),
             Change::Plugin(plugin) => drop(plugins.insert(plugin.digest, Some(plugin))),
             Change::ForgetPlugin(digest) => drop(plugins.insert(digest, None)),
+            Change::BlobNote { kind, name, text, at_ms } => drop(blob_notes.insert((kind, name), (text, at_ms))),
             Change::Project(record) => drop(projects.insert(record.name.clone(), record)),
             Change::Pin(pin) => drop(pins.insert(pin.id(), Some(pin))),
             Change::Unpin(id) => drop(pins.insert(id, None)),
@@ -456,6 +463,17 @@ pub(super) fn statements(changes: impl Iterator<Item = Change>) -> Vec<Statement
             all.push(Statement { sql: "DELETE FROM declarations WHERE project = $1 AND name = $2".into(), values });
         }
     }
+    let mut noted = Vec::new();
+    for ((kind, name), (text, at_ms)) in blob_notes {
+        let mut values = vec![kind.into(), name.into()];
+        if let Some(text) = text {
+            values.extend([text.into(), at_ms.into()]);
+            noted.push(values);
+        } else {
+            all.push(Statement { sql: "DELETE FROM blob_notes WHERE kind = $1 AND name = $2".into(), values });
+        }
+    }
+    insert(&mut all, &BLOB_NOTES, noted);
     insert(&mut all, &SHARES, shares);
     // A link is made once and never again: what ends it may stand behind that.
     all.extend(shares_after);

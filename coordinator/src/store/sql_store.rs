@@ -13,6 +13,7 @@ use crate::core::{
     TokenRecord,
 };
 use futures::future::BoxFuture;
+use planforge_blobs::Note;
 use planforge_retention::Build;
 use planforge_types::{Digest, EngineKey};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +28,8 @@ pub(super) const GROUP_MAX: usize = 512;
 #[derive(Debug)]
 pub enum Write {
     Commit {
-        epoch: u64,
+        /// `None`: the one in which this process leads.
+        epoch: Option<u64>,
         changes: Vec<Change>,
         done: oneshot::Sender<Result<(), StoreError>>,
     },
@@ -52,7 +54,8 @@ pub enum Write {
 
 /// One commit that waits for the transaction it joined.
 pub(super) struct Waiting {
-    pub epoch: u64,
+    /// `None`: the one that leads here.
+    pub epoch: Option<u64>,
     pub changes: Vec<Change>,
     pub done: oneshot::Sender<Result<(), StoreError>>,
 }
@@ -65,11 +68,14 @@ pub(super) fn of_epoch(
 ) -> (Vec<Change>, Vec<oneshot::Sender<Result<(), StoreError>>>) {
     let (mut changes, mut acknowledged) = (Vec::new(), Vec::with_capacity(group.len()));
     for waiting in group {
-        if waiting.epoch == current {
-            changes.extend(waiting.changes);
-            acknowledged.push(waiting.done);
-        } else {
-            let _ = waiting.done.send(Err(StoreError::Fenced { mine: waiting.epoch, current }));
+        match waiting.epoch {
+            Some(mine) if mine != current => {
+                let _ = waiting.done.send(Err(StoreError::Fenced { mine, current }));
+            }
+            _ => {
+                changes.extend(waiting.changes);
+                acknowledged.push(waiting.done);
+            }
         }
     }
     (changes, acknowledged)
@@ -128,7 +134,10 @@ impl<S: SqlStore> Store for S {
     fn commit(&self, epoch: u64, changes: Vec<Change>) -> Answer<'_, ()> {
         Box::pin(async move {
             let (done, answer) = oneshot::channel();
-            self.writer().send(Write::Commit { epoch, changes, done }).await.map_err(|_| StoreError::Closed)?;
+            self.writer()
+                .send(Write::Commit { epoch: Some(epoch), changes, done })
+                .await
+                .map_err(|_| StoreError::Closed)?;
             answer.await.map_err(|_| StoreError::Closed)?
         })
     }
@@ -355,6 +364,25 @@ impl<S: SqlStore> Store for S {
             let mut select = Select::new("SELECT doc, opened_ms FROM shares");
             select.filter("project = #", project);
             self.tables().rows(select.order("created_ms DESC, id DESC", usize::MAX)).await?.iter().map(share).collect()
+        })
+    }
+
+    fn blob_notes(&self, kind: &'static str) -> Answer<'_, Vec<Note>> {
+        Box::pin(async move {
+            let mut select = Select::new("SELECT name, text, at_ms FROM blob_notes");
+            let note = |row: &Row| {
+                Ok(Note { kind, name: text(row, "name")?, text: text(row, "text")?, at_ms: number(row, "at_ms")? })
+            };
+            let statement = select.filter("kind = #", Some(kind)).order("name", usize::MAX);
+            self.tables().rows(statement).await?.iter().map(note).collect()
+        })
+    }
+
+    fn commit_notes(&self, changes: Vec<Change>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let (done, answer) = oneshot::channel();
+            self.writer().send(Write::Commit { epoch: None, changes, done }).await.map_err(|_| StoreError::Closed)?;
+            answer.await.map_err(|_| StoreError::Closed)?
         })
     }
 

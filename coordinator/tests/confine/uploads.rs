@@ -42,10 +42,10 @@ async fn announcements_without_a_byte_are_their_tokens_own_trouble() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_announcement_of_the_whole_disk_takes_no_room() {
     let world = World::new().await;
-    let free = world.served.coordinator.blobs().available_bytes().unwrap();
+    let free = world.served.coordinator.blobs().available_bytes().unwrap().unwrap();
     let answer = announce(&world, Who::Foreign, digest(1), free / 10 * 9).await;
     assert_eq!(answer.status, 201, "{}", answer.text());
-    assert!(world.served.coordinator.blobs().available_bytes().unwrap() > free / 2, "nothing came yet");
+    assert!(world.served.coordinator.blobs().available_bytes().unwrap().unwrap() > free / 2, "nothing came yet");
     assert_eq!(world.upload(Who::Own, b"of red").await, 201);
     // Of more than the disk has nothing could come.
     let beyond = announce(&world, Who::Foreign, digest(2), u64::MAX / 2).await;

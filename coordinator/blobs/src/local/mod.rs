@@ -23,18 +23,16 @@ mod sweep;
 mod upload;
 
 pub use copy::{How, check_blob, copy_blob};
-pub use scrub::{ScrubOptions, ScrubReport, ScrubState};
-pub use upload::{Begun, UploadStatus};
 
 use crate::{
     BlobStore,
     error::{BlobError, Room},
+    scrub::Scrub,
 };
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use planforge_proto::ApiError;
 use planforge_types::{Digest, DigestWriter, durable};
-use scrub::Scrub;
 use std::{
     fs::{self, File},
     io::{self, Write},
@@ -169,6 +167,14 @@ impl LocalBlobs {
             return Ok(false);
         }
         Ok(!visible(root)?.is_empty())
+    }
+
+    /// Every visible blob with its bytes, in the order of digests.
+    pub async fn list(&self) -> Result<Vec<(Digest, u64)>, BlobError> {
+        let inner = self.inner.clone();
+        let mut found = blocking(move || visible(&inner.root)).await?;
+        found.sort();
+        Ok(found)
     }
 
     /// Size of a visible blob.

@@ -10,7 +10,8 @@
 use super::{Inner, LocalBlobs, blocking, hash_prefix};
 use crate::{
     error::BlobError,
-    uploader::{ProjectRoom, Uploader},
+    turn::{BODY_SILENT, Turn, WRITER_SILENT, Writing},
+    uploader::{Begun, ProjectRoom, UploadStatus, Uploader},
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
@@ -26,17 +27,12 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
-use tokio::sync::{Notify, Semaphore, mpsc};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Semaphore, mpsc};
 
 /// Pieces between the connection and the disk: a few, so that neither waits for the other, and memory stays small.
 const PIECES_IN_FLIGHT: usize = 8;
-/// A writer from whom nothing came for this long gives way to another request for the same upload.
-const WRITER_SILENT: Duration = Duration::from_secs(2);
-/// A body from which nothing came for this long is cut off; its bytes are kept.
-const BODY_SILENT: Duration = Duration::from_secs(60);
 /// An upload from which nothing came for this long gives way to others where there is no room.
 const RESTING: Duration = Duration::from_secs(10 * 60);
 /// The disk is looked at again after so many bytes of an upload.
@@ -66,20 +62,21 @@ pub(super) struct UploadSlot {
     offset: AtomicU64,
     /// Bytes that count against the farm's quota: those in the file, and those on their way to it.
     taken: AtomicU64,
-    state: Mutex<SlotState>,
-    /// Told when a writer leaves.
-    idle: Notify,
+    /// Leaves the hash of the first `offset` bytes to the next writer; `None` after a restart.
+    turn: Arc<Turn<Option<DigestWriter>>>,
 }
 
-#[derive(Debug)]
-struct SlotState {
-    /// Cancels the request that writes now.
-    writer: Option<CancellationToken>,
-    /// Hash of the first `offset` bytes; `None` after a restart.
-    hasher: Option<DigestWriter>,
-    last_activity: Instant,
-    /// It was finished or refused: its files are gone.
-    ended: bool,
+/// A request that writes to an upload.
+struct Writer {
+    slot: Arc<UploadSlot>,
+    writing: Writing<Option<DigestWriter>>,
+}
+
+impl Writer {
+    /// The hash of what is there, where it is known.
+    fn take_hasher(&mut self) -> Option<DigestWriter> {
+        self.writing.left.take().flatten()
+    }
 }
 
 /// All open uploads.
@@ -94,23 +91,6 @@ pub(super) struct Uploads {
     writers: Semaphore,
 }
 
-/// Answer to an announced upload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begun {
-    /// The blob is here already: nothing to send.
-    Exists,
-    /// Continue this upload at its offset, which is 0 for a new one.
-    Upload(UploadStatus),
-}
-
-/// Where an upload stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UploadStatus {
-    pub id: String,
-    pub offset: u64,
-    pub size_bytes: u64,
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic while a lock is held leaves counters at worst one step behind; refusing every later upload would be worse.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -118,13 +98,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl UploadSlot {
     fn new(staging: &Path, id: String, announced: &Announced, offset: u64, age: Duration) -> Self {
-        let now = Instant::now();
-        let state = SlotState {
-            writer: None,
-            hasher: (offset == 0).then(DigestWriter::new),
-            last_activity: now.checked_sub(age).unwrap_or(now),
-            ended: false,
-        };
         Self {
             part: part_path(staging, &id),
             id,
@@ -133,8 +106,7 @@ impl UploadSlot {
             uploader: announced.uploader.clone(),
             offset: offset.into(),
             taken: offset.into(),
-            state: Mutex::new(state),
-            idle: Notify::new(),
+            turn: Turn::new((offset == 0).then(DigestWriter::new), age),
         }
     }
 
@@ -147,53 +119,17 @@ impl UploadSlot {
     }
 
     fn touch(&self) {
-        lock(&self.state).last_activity = Instant::now();
+        self.turn.touch();
     }
 
     fn silent_for(&self, pause: Duration) -> bool {
-        lock(&self.state).last_activity.elapsed() >= pause
+        self.turn.silent_for(pause)
     }
 
     /// Becomes the one writer, after a silent one was sent away.
-    async fn claim(self: &Arc<Self>) -> Result<Writing, BlobError> {
-        loop {
-            let left = self.idle.notified();
-            {
-                let mut state = lock(&self.state);
-                if state.ended {
-                    return Err(BlobError::UploadUnknown { id: self.id.clone() });
-                }
-                match &state.writer {
-                    None => {
-                        let cancel = CancellationToken::new();
-                        state.writer = Some(cancel.clone());
-                        state.last_activity = Instant::now();
-                        return Ok(Writing { slot: self.clone(), cancel, hasher: state.hasher.take() });
-                    }
-                    Some(writer) if state.last_activity.elapsed() >= WRITER_SILENT => writer.cancel(),
-                    Some(_) => return Err(BlobError::UploadBusy { id: self.id.clone(), offset: self.offset() }),
-                }
-            }
-            left.await;
-        }
-    }
-}
-
-/// The right to write to an upload; dropping it leaves the upload to the next.
-struct Writing {
-    slot: Arc<UploadSlot>,
-    cancel: CancellationToken,
-    hasher: Option<DigestWriter>,
-}
-
-impl Drop for Writing {
-    fn drop(&mut self) {
-        let mut state = lock(&self.slot.state);
-        state.writer = None;
-        state.hasher = self.hasher.take();
-        state.last_activity = Instant::now();
-        drop(state);
-        self.slot.idle.notify_waiters();
+    async fn claim(self: &Arc<Self>) -> Result<Writer, BlobError> {
+        let writing = self.turn.claim(&self.id, || self.offset()).await?;
+        Ok(Writer { slot: self.clone(), writing })
     }
 }
 
@@ -250,7 +186,7 @@ impl Uploads {
 
     /// Removes the upload and its files.
     fn end(&self, staging: &Path, slot: &UploadSlot) {
-        lock(&slot.state).ended = true;
+        slot.turn.end();
         if lock(&self.open).remove(&slot.id).is_some() {
             self.arrived_bytes.fetch_sub(slot.taken.load(Ordering::Relaxed), Ordering::Relaxed);
         }
@@ -270,7 +206,7 @@ impl Uploads {
     /// Removes what `goes` says, but for what is being written to.
     fn collect(&self, staging: &Path, goes: impl Fn(&UploadSlot) -> bool) -> usize {
         let slots: Vec<_> = lock(&self.open).values().cloned().collect();
-        let idle = |slot: &&Arc<UploadSlot>| lock(&slot.state).writer.is_none() && goes(slot);
+        let idle = |slot: &&Arc<UploadSlot>| !slot.turn.is_written_to() && goes(slot);
         let gone: Vec<_> = slots.iter().filter(idle).collect();
         gone.iter().for_each(|slot| self.end(staging, slot));
         gone.len()
@@ -406,7 +342,7 @@ impl LocalBlobs {
     /// Moves the body to the disk and through the hash, each on a thread of its own.
     async fn pump<E: std::fmt::Display>(
         &self,
-        writing: &mut Writing,
+        writing: &mut Writer,
         body: impl Stream<Item = Result<Bytes, E>>,
     ) -> Result<(), BlobError> {
         // The semaphore is never closed; without a permit the upload would only be slower.
@@ -419,7 +355,7 @@ impl LocalBlobs {
             move || write_pieces(&slot, disk_pieces)
         });
         let hasher = tokio::task::spawn_blocking({
-            let (slot, known) = (slot.clone(), writing.hasher.take());
+            let (slot, known) = (slot.clone(), writing.take_hasher());
             let at = slot.offset();
             move || hash_pieces_from(&slot.part, known, at, hash_pieces)
         });
@@ -427,18 +363,18 @@ impl LocalBlobs {
         drop((to_disk, to_hash));
         let joined = |gone| BlobError::io("write", &slot.part)(io::Error::other(gone));
         let written = writer.await.map_err(joined)?;
-        writing.hasher = Some(hasher.await.map_err(joined)??);
+        writing.writing.left = Some(Some(hasher.await.map_err(joined)??));
         written.and(received)
     }
 
     /// Checks digest and size of the whole and makes it visible.
-    async fn finish(&self, writing: &mut Writing) -> Result<(), BlobError> {
+    async fn finish(&self, writing: &mut Writer) -> Result<(), BlobError> {
         let slot = writing.slot.clone();
         let (digest, announced_bytes, offset) = (slot.digest, slot.size_bytes, slot.offset());
         if offset != announced_bytes {
             return Err(BlobError::SizeMismatch { digest, announced_bytes, received: offset.to_string() });
         }
-        let found = writing.hasher.take().unwrap_or_default().finish();
+        let found = writing.take_hasher().unwrap_or_default().finish();
         if found != digest {
             return Err(BlobError::DigestMismatch { expected: digest, found });
         }
@@ -454,7 +390,7 @@ impl LocalBlobs {
 /// Hands every piece to both threads until the body ends, breaks off, falls silent or holds too much.
 async fn receive<E: std::fmt::Display>(
     blobs: &Inner,
-    writing: &Writing,
+    writing: &Writer,
     body: impl Stream<Item = Result<Bytes, E>>,
     to_disk: &mpsc::Sender<Bytes>,
     to_hash: &mpsc::Sender<Bytes>,
@@ -467,7 +403,7 @@ async fn receive<E: std::fmt::Display>(
     loop {
         let piece = tokio::select! {
             biased;
-            () = writing.cancel.cancelled() => return Err(cut("another request took over".into())),
+            () = writing.writing.cancel.cancelled() => return Err(cut("another request took over".into())),
             piece = tokio::time::timeout(BODY_SILENT, body.next()) => piece,
         };
         let piece = match piece {

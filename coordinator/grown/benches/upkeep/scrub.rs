@@ -6,7 +6,6 @@ use crate::{
     scripted::{Bench, Outcome},
     work::{Claims, Work},
 };
-use planforge_coordinator::blobs::BlobStore as _;
 use std::{
     sync::{
         Arc,
@@ -32,7 +31,7 @@ pub async fn measure() -> Outcome {
             let mixed = (number * BLOB_BYTES + at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             word.copy_from_slice(&mixed.to_le_bytes());
         }
-        bench.coordinator.blobs().put(bytes.into()).await?;
+        bench.coordinator.blobs().store(bytes.into()).await?;
     }
     let begin = Instant::now();
     let report = bench.coordinator.blobs().scrub(NO_LIMIT, |_| ()).await?;

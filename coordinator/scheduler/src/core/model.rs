@@ -768,6 +768,13 @@ pub enum Change {
         lines: usize,
     },
     ForgetPlugin(Digest),
+    /// What a blob store remembers under a kind and name; no text: nothing any more.
+    BlobNote {
+        kind: String,
+        name: String,
+        text: Option<String>,
+        at_ms: u64,
+    },
     /// A new token. Changes nothing about one that is there: an id is given once.
     TokenMade(TokenRecord),
     /// It never works again, whatever else is written about it.

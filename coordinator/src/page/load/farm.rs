@@ -165,8 +165,13 @@ pub(super) fn storage(app: &App) -> Table {
     let bytes = planforge_page::format::bytes;
     let set_aside = app.blobs.quarantined().unwrap_or_default();
     let scrub = app.blobs.scrub_state();
+    let room = match app.blobs.available_bytes() {
+        Ok(Some(left)) => bytes(left),
+        Ok(None) => "no limit".into(),
+        Err(_) => "not known".into(),
+    };
     let facts = [
-        ("Room left", app.blobs.available_bytes().map_or_else(|_| "not known".into(), bytes)),
+        ("Room left", room),
         ("Damaged blobs set aside", set_aside.len().to_string()),
         ("Blobs looked through", format!("{} ({})", scrub.blobs, bytes(scrub.bytes))),
         ("Found damaged since this folder was made", scrub.damaged_total.to_string()),
