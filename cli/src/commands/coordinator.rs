@@ -25,9 +25,10 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     pin::pin,
+    sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// How long another process may keep the data folder: commands that look something up do for a moment.
 const OTHERS_END_LIMIT: Duration = Duration::from_secs(5);
@@ -78,6 +79,13 @@ pub struct ListenArgs {
     /// Let clients read blobs from the store itself, by addresses that hold for so long
     #[arg(long, value_name = "S", hide_short_help = true, value_parser = clap::value_parser!(u64).range(1..=300))]
     pub blobs_direct: Option<u64>,
+    /// Where the farm's other coordinators reach this one while it leads: http://HOST:PORT or https://HOST:PORT, and no load
+    /// balancer's; without it, its --public-url, or the address that it listens on
+    #[arg(long, value_name = "URL", default_value = "", hide_default_value = true, hide_short_help = true)]
+    pub advertise: String,
+    /// PEM file with the authorities that the other coordinators' certificates come from, if not the system's
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub peers_ca: Option<PathBuf>,
     /// Begin an empty farm where blobs lie whose database is gone
     #[arg(long, hide_short_help = true)]
     pub new: bool,
@@ -220,6 +228,10 @@ impl ListenArgs {
         }
         let (told, mut standing_by) = watch::channel(String::new());
         config.standing_by = Some(told);
+        config.advertise.clone_from(&self.advertise);
+        config.peers_ca.clone_from(&self.peers_ca);
+        let reread = Arc::new(Notify::new());
+        config.reread = Some(reread.clone());
         config.unix_socket = Some(folder.socket_path());
         config.tls = tls.map(|(certificate, key)| TlsFiles {
             certificate,
@@ -269,7 +281,7 @@ impl ListenArgs {
         // Before a farm of this machine alone is open, nothing is lost by an end without a word.
         let mut ended = pin!(async {
             match is_shared {
-                true => signals::interrupted().await,
+                true => signals::service_ended(|| reread.notify_one()).await,
                 false => std::future::pending().await,
             }
         });

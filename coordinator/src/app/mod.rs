@@ -2,6 +2,7 @@
 //! error leaves. The page and the API both stand on it and know nothing of the server that puts them together.
 
 mod caller;
+pub mod hop;
 mod peer;
 
 pub use caller::{Caller, SESSION_COOKIE, Standing, authenticate, cookie, is_grpc, wants_page};
@@ -37,6 +38,8 @@ pub struct Options {
     pub own_url: String,
     /// Name of the cookie of browsers that are signed in.
     pub session_cookie: String,
+    /// What other coordinators of the farm know, who pass requests on to this one; `None`: there are none.
+    pub peers_secret: Option<Arc<str>>,
 }
 
 impl Options {

@@ -5,7 +5,7 @@
 
 use super::{bodies, enroll, forgery, grpc};
 use crate::{
-    app::{App, Peer, Refusal, Standing, Via, authenticate, cookie, is_grpc, wants_page},
+    app::{App, Peer, Refusal, Standing, Via, authenticate, cookie, hop, is_grpc, wants_page},
     auth::{Actor, Proof, Role},
     certificates,
     doors::{Full, Place},
@@ -42,12 +42,17 @@ pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) 
                 Err(error) if grpc => return grpc::refused(error),
                 Err(error) => return Refusal::from(error).into_response(),
             };
+            let (role, proof) = (actor.role, standing.proof);
             let actor = Actor { from, ..actor };
             let extensions = request.extensions_mut();
             extensions.insert(actor);
             extensions.insert(standing.proof);
             extensions.insert(standing);
-            let response = next.run(request).await;
+            let passed_on = request.extensions().get::<hop::PassedOn>().is_some();
+            let mut response = next.run(request).await;
+            if passed_on {
+                hop::tell_known(response.headers_mut(), proof, role);
+            }
             drop(turn);
             response
         }
@@ -147,7 +152,7 @@ fn certificate_of_agent(app: &App, actor: &Actor, standing: &Standing, peer: Opt
 }
 
 /// A good token for which there is no connection left.
-fn no_place(full: Full) -> ApiError {
+pub(crate) fn no_place(full: Full) -> ApiError {
     let hint = match full {
         Full::OfToken(_) => "use fewer connections at once, or several tokens",
         Full::OfPeople(_) | Full::All(_) => {

@@ -15,7 +15,7 @@ mod scrub;
 mod shares;
 
 use crate::{
-    app::{App, Caller, Options, Refusal, is_grpc, wants_page},
+    app::{App, Caller, Options, Refusal, hop, is_grpc, wants_page},
     blobs::Blobs,
     farm::Farm,
     page,
@@ -35,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 /// Largest JSON body: a submission of a thousand specs fits; blobs go elsewhere.
 const MAX_JSON_BYTES: usize = 8 << 20;
 
+pub(crate) use access::no_place;
 pub(crate) use grpc::refused;
 
 pub(crate) fn router(
@@ -45,6 +46,7 @@ pub(crate) fn router(
     closing: CancellationToken,
 ) -> Router {
     let app = App::new(farm, blobs, options, metrics, closing);
+    let peers_secret = app.options.peers_secret.clone();
     let hub = page::Hub::default();
     let guarded = Router::new()
         .merge(api::routes())
@@ -80,6 +82,7 @@ pub(crate) fn router(
         .layer(DefaultBodyLimit::max(MAX_JSON_BYTES))
         .layer(middleware::from_fn_with_state(app.clone(), bodies::keep_pace))
         .layer(middleware::from_fn_with_state(app, observe))
+        .layer(middleware::from_fn_with_state(peers_secret, hop::arrived))
 }
 
 fn nothing_here(_method: &Method, uri: &Uri, headers: &HeaderMap) -> Response {

@@ -1,6 +1,6 @@
 //! One connection: HTTP/1.1 or HTTP/2 over whatever stream, and the answers on it.
 
-use super::Shared;
+use super::{Behind, Shared};
 use crate::{
     app::Peer,
     doors::{Activity, Ending, Place},
@@ -45,7 +45,7 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(5);
 impl Shared {
     /// Why the connection in that place has to end, once it has.
     pub(super) async fn ending(&self, place: &Place) -> Ending {
-        let ending = place.ending(|proof| self.farm.objection(proof).is_none()).await;
+        let ending = place.ending(|proof| self.behind.stands(proof)).await;
         self.metrics.connection_ended(ending);
         tracing::debug!(?ending, "ending a connection");
         ending
@@ -58,11 +58,18 @@ impl Shared {
         place: Arc<Place>,
     ) {
         let (router, taken) = (self.router.clone(), place.clone());
+        let link = match &self.behind {
+            Behind::Leader(forward) => Some(forward.link(peer.clone())),
+            Behind::Farm(_) => None,
+        };
         let service = service_fn(move |request: Request<Incoming>| {
             let activity = taken.begin();
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(peer.clone());
             request.extensions_mut().insert(taken.clone());
+            if let Some(link) = &link {
+                request.extensions_mut().insert(link.clone());
+            }
             let answer = router.clone().oneshot(request);
             async move { answer.await.map(|answer| answer.map(|body| Body::new(Answer { body, activity }))) }
         });

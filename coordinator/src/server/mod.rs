@@ -6,6 +6,7 @@
 
 mod blobs;
 mod connection;
+mod forward;
 mod moving;
 mod moving_blobs;
 mod refresh;
@@ -22,6 +23,7 @@ pub use start::{AgentCertificates, Coordinator, CoordinatorConfig, StartError, a
 
 use crate::{
     app::{Options, Peer, PeerCertificate, Via},
+    auth::Proof,
     blobs::Blobs,
     doors::{Doors, Place, Source},
     farm::Farm,
@@ -29,12 +31,13 @@ use crate::{
     tls::Tls,
 };
 use axum::Router;
+use forward::Forward;
 use planforge_metrics::Metrics;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
@@ -93,34 +96,47 @@ pub async fn serve(
     let doors = Doors::new(budget.places, limits.first_request_within);
     let metrics = Metrics::new(doors.clone());
     let router = http::router(farm.clone(), blobs, options, metrics.clone(), closing.clone());
-    let shared = Arc::new(Shared {
-        router,
-        farm,
-        metrics,
-        permits: Arc::new(Semaphore::new(budget.places.strangers + LEAVING_MAX)),
-        doors,
-        connections: TaskTracker::new(),
-        closing: closing.clone(),
-        force: CancellationToken::new(),
-    });
+    let shared = Arc::new(Shared::new(router, Behind::Farm(farm), metrics, doors, closing.clone()));
     let accepting = TaskTracker::new();
     for listener in listeners {
-        accepting.spawn(accept_until_closed(listener, shared.clone()));
+        let shared = shared.clone();
+        accepting.spawn(async move { accept_until_closed(&listener, &shared).await });
     }
     accepting.close();
     closing.cancelled().await;
     accepting.wait().await;
-    shared.connections.close();
-    if timeout(limits.shutdown_grace, shared.connections.wait()).await.is_err() {
-        tracing::warn!(connections = shared.connections.len(), "closing connections that did not end in time");
-        shared.force.cancel();
-        shared.connections.wait().await;
+    shared.end(limits.shutdown_grace).await;
+}
+
+/// What answers the requests.
+enum Behind {
+    Farm(Farm),
+    /// The coordinator that leads.
+    Leader(Arc<Forward>),
+}
+
+impl Behind {
+    /// Whether what made a connection known is worth something still; of a leader, it ends the connection itself.
+    fn stands(&self, proof: Proof) -> bool {
+        match self {
+            Self::Farm(farm) => farm.objection(proof).is_none(),
+            Self::Leader(_) => true,
+        }
+    }
+
+    fn wall_ms(&self) -> u64 {
+        match self {
+            Self::Farm(farm) => farm.wall_ms(),
+            Self::Leader(_) => {
+                SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64)
+            }
+        }
     }
 }
 
 struct Shared {
     router: Router,
-    farm: Farm,
+    behind: Behind,
     metrics: Metrics,
     doors: Doors,
     /// Strangers' connections that are open, those that were told to go included.
@@ -190,7 +206,7 @@ pub(crate) fn is_loopback(address: &SocketAddr) -> bool {
     }
 }
 
-async fn accept_until_closed(listener: Listener, shared: Arc<Shared>) {
+async fn accept_until_closed(listener: &Listener, shared: &Arc<Shared>) {
     loop {
         let next = async {
             // The semaphore is never closed; without a permit the only loss is the limit.
@@ -244,6 +260,22 @@ async fn accept_until_closed(listener: Listener, shared: Arc<Shared>) {
 }
 
 impl Shared {
+    fn new(router: Router, behind: Behind, metrics: Metrics, doors: Doors, closing: CancellationToken) -> Self {
+        let permits = Arc::new(Semaphore::new(doors.places().strangers + LEAVING_MAX));
+        let (connections, force) = (TaskTracker::new(), CancellationToken::new());
+        Self { router, behind, metrics, doors, permits, connections, closing, force }
+    }
+
+    /// Waits until the connections have ended that were asked to, and cuts off who is not through within the grace.
+    async fn end(&self, grace: Duration) {
+        self.connections.close();
+        if timeout(grace, self.connections.wait()).await.is_err() {
+            tracing::warn!(connections = self.connections.len(), "closing connections that did not end in time");
+            self.force.cancel();
+            self.connections.wait().await;
+        }
+    }
+
     async fn encrypted(&self, stream: TcpStream, tls: TlsAcceptor, peer: Peer, place: Arc<Place>) {
         let accepted = tokio::select! {
             accepted = tls.accept(stream) => accepted,
@@ -257,7 +289,7 @@ impl Shared {
                     read => read.flatten().map(Arc::new),
                 };
                 if let Some(certificate) = &certificate {
-                    let left_ms = certificate.shown.expires_ms.saturating_sub(self.farm.wall_ms());
+                    let left_ms = certificate.shown.expires_ms.saturating_sub(self.behind.wall_ms());
                     place.keep_for(Duration::from_millis(left_ms));
                 }
                 self.connection(stream, Peer { certificate, ..peer }, place).await;

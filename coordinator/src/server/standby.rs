@@ -1,149 +1,141 @@
-//! A coordinator that stands by while another one leads: it answers who does, on its own address, until it leads itself.
+//! A coordinator that stands by while another one leads: everything that is asked of it goes on to that one, until it
+//! leads itself. Its probes alone it answers itself.
 
-use super::{Accepted, Listener, is_owner};
+use super::{
+    Behind, Listener, ServerLimits, Shared, accept_until_closed,
+    forward::{Forward, Link},
+};
 use crate::{
-    app::{Refusal, is_grpc, wants_page},
+    app::{Peer, Refusal, hop, wants_page},
+    doors::{Budget, Doors, Place},
     http, page,
     store::Leadership,
 };
 use axum::{
-    Router,
+    Extension, Router,
     body::Body,
-    extract::State,
-    http::{HeaderMap, StatusCode},
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    middleware::{self, Next},
     response::{IntoResponse as _, Response},
     routing::get,
 };
 use futures::future::join_all;
-use hyper::{Request, body::Incoming, service::service_fn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto,
-};
+use planforge_metrics::Metrics;
 use planforge_proto::{ApiError, ErrorCode};
 use std::{sync::Arc, time::Duration};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    sync::{Semaphore, watch},
-    time::{sleep, timeout},
-};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tower::ServiceExt as _;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
-/// Connections at once: an answer here takes a moment.
-const CONNECTIONS_MAX: usize = 256;
-/// Longest that one of them is kept, so that nobody keeps others out.
-const CONNECTION_LIFE: Duration = Duration::from_secs(10);
-/// How long connections may take to end when this coordinator begins to lead.
+/// How long connections may take to end when this coordinator begins to lead: what they carried has ended with the former
+/// leader.
 const LEAVES_WITHIN: Duration = Duration::from_millis(250);
-/// Pause after the system refused a connection: accepting at once would only spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long the leader may take to say that it is ready.
+const READY_WITHIN: Duration = Duration::from_secs(2);
+/// Seconds after which it is worth asking again where nobody leads: another one takes over within about three.
+const RETRY_AFTER_S: &str = "1";
 
-/// Answers who leads on all of the listeners, until `leading` ends.
+/// Passes on to whoever leads what comes in on all of the listeners, until `leading` ends.
 pub(super) async fn stand_by<T>(
     listeners: &[Listener],
-    leader: watch::Receiver<Leadership>,
+    forward: Arc<Forward>,
+    limits: ServerLimits,
     leading: impl Future<Output = T>,
 ) -> T {
-    let (connections, closing) = (TaskTracker::new(), CancellationToken::new());
-    let desk =
-        Desk { router: router(leader), permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)), connections, closing };
+    let places = Budget::of_this_process(limits.max_connections).places;
+    let doors = Doors::new(places, limits.first_request_within);
+    let (metrics, closing) = (Metrics::new(doors.clone()), CancellationToken::new());
+    let router = router(forward.clone());
+    let shared = Arc::new(Shared::new(router, Behind::Leader(forward), metrics, doors, closing));
     let accepting = async {
-        join_all(listeners.iter().map(|listener| desk.accept(listener))).await;
+        join_all(listeners.iter().map(|listener| accept_until_closed(listener, &shared))).await;
         std::future::pending::<()>().await;
     };
     let led = tokio::select! {
         led = leading => led,
         () = accepting => unreachable!("waits for ever"),
     };
-    desk.closing.cancel();
-    desk.connections.close();
+    shared.closing.cancel();
     // Whoever is not through by then is cut off, and asks again.
-    let _ = timeout(LEAVES_WITHIN, desk.connections.wait()).await;
+    shared.end(LEAVES_WITHIN).await;
     led
 }
 
-/// What a coordinator that stands by says to every call.
-pub(super) fn refusal(leader: &Leadership) -> ApiError {
-    let message = match (leader.is_free, leader.address.as_str()) {
-        (true, _) => "this coordinator stands by, and none leads yet".to_owned(),
-        (false, "") => format!("this coordinator stands by: {} leads", leader.owner),
-        (false, address) => format!("this coordinator stands by: {} leads, at {address}", leader.owner),
-    };
-    let hint = match (leader.is_free, leader.address.as_str()) {
-        (true, _) => "try again in a moment".to_owned(),
-        (false, "") => "ask that one".to_owned(),
-        (false, address) => format!("ask that one: PLANFORGE_SERVER={address}"),
-    };
-    ApiError::new(ErrorCode::Unavailable, message).with_hint(hint)
+/// Who leads, for people who look at a coordinator that stands by.
+pub(super) fn words(leader: &Leadership) -> String {
+    match leader.address.as_str() {
+        "" => format!("this coordinator stands by: {} leads, and says not where", leader.owner),
+        address => format!("this coordinator stands by, and forwards to the one that leads, {}, at {address}", leader.owner),
+    }
 }
 
-fn router(leader: watch::Receiver<Leadership>) -> Router {
+fn router(forward: Arc<Forward>) -> Router {
     Router::new()
-        // Alive, which is all that this probe asks; /readyz refuses as everything else does.
+        // Alive, which is all that this probe asks.
         .route("/healthz", get(async || "standby\n"))
-        .fallback(async |State(leader): State<watch::Receiver<Leadership>>, headers: HeaderMap| -> Response {
-            let error = refusal(&leader.borrow());
-            if is_grpc(&headers) {
-                http::refused(error)
-            } else if wants_page(&headers) {
-                page::error_page(StatusCode::SERVICE_UNAVAILABLE, &error)
-            } else {
-                Refusal::from(error).into_response()
+        .route("/readyz", get(ready))
+        .fallback(pass_on)
+        .layer(middleware::from_fn(refuse_second_hop))
+        .with_state(forward)
+}
+
+/// What was passed on once is passed on no more.
+async fn refuse_second_hop(request: Request, next: Next) -> Response {
+    match hop::is_passed_on(request.headers()) {
+        true => refused(request.headers(), hop::refusal()),
+        false => next.run(request).await,
+    }
+}
+
+/// 200 while somebody leads, can be reached and is ready.
+async fn ready(State(forward): State<Arc<Forward>>, Extension(peer): Extension<Peer>) -> Response {
+    let asked = async {
+        let leader = forward.leader()?;
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = axum::http::Uri::from_static("/readyz");
+        request.headers_mut().insert(header::HOST, HeaderValue::from_static("leader"));
+        match timeout(READY_WITHIN, forward.link(peer).pass_on(request)).await {
+            Ok(answer) if answer.as_ref().is_ok_and(|answer| answer.status().is_success()) => Ok(leader),
+            Ok(Ok(answer)) => {
+                let message = format!("the coordinator that leads is not ready: {}", answer.status());
+                Err(ApiError::new(ErrorCode::Unavailable, message))
             }
-        })
-        .with_state(leader)
-}
-
-struct Desk {
-    router: Router,
-    permits: Arc<Semaphore>,
-    connections: TaskTracker,
-    closing: CancellationToken,
-}
-
-impl Desk {
-    /// Never ends.
-    async fn accept(&self, listener: &Listener) {
-        loop {
-            let Ok(permit) = self.permits.clone().acquire_owned().await else { return };
-            let accepted = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            let (router, closing, tls) = (self.router.clone(), self.closing.clone(), listener.tls());
-            self.connections.spawn(async move {
-                let answered = async {
-                    match (accepted, tls) {
-                        (Accepted::Tcp(stream, _), None) => serve(stream, router).await,
-                        (Accepted::Tcp(stream, _), Some(tls)) => {
-                            if let Ok(stream) = tls.accept(stream).await {
-                                serve(stream, router).await;
-                            }
-                        }
-                        (Accepted::Unix(stream), _) if is_owner(&stream) => serve(stream, router).await,
-                        (Accepted::Unix(_), _) => {}
-                    }
-                };
-                tokio::select! {
-                    _ = timeout(CONNECTION_LIFE, answered) => {}
-                    () = closing.cancelled() => {}
-                }
-                drop(permit);
-            });
+            Ok(Err(error)) => Err(error),
+            Err(_) => {
+                let message = format!("the coordinator that leads said nothing within {} s", READY_WITHIN.as_secs());
+                Err(ApiError::new(ErrorCode::Unavailable, message))
+            }
         }
+    };
+    match asked.await {
+        Ok(leader) => format!("forwards to {}\n", leader.address).into_response(),
+        Err(error) => refused(&HeaderMap::new(), error),
     }
 }
 
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
-    let service = service_fn(move |request: Request<Incoming>| router.clone().oneshot(request.map(Body::new)));
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).http2().timer(TokioTimer::new());
-    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(%error, "connection ended");
+async fn pass_on(Extension(link): Extension<Arc<Link>>, Extension(place): Extension<Arc<Place>>, request: Request) -> Response {
+    let headers = request.headers().clone();
+    match link.pass_on(request).await {
+        Ok(mut answer) => match hop::take_known(answer.headers_mut()).map(|(proof, actor)| place.prove(proof, &actor)) {
+            Some(Err(full)) => refused(&headers, http::no_place(full)),
+            _ => answer,
+        },
+        Err(error) => refused(&headers, error),
     }
+}
+
+/// A refusal in the caller's language, with the time after which it is worth asking again.
+fn refused(headers: &HeaderMap, error: ApiError) -> Response {
+    let is_passing = error.code == ErrorCode::Unavailable;
+    let mut answer = if crate::app::is_grpc(headers) {
+        http::refused(error)
+    } else if wants_page(headers) {
+        page::error_page(StatusCode::SERVICE_UNAVAILABLE, &error)
+    } else {
+        Refusal::from(error).into_response()
+    };
+    if is_passing {
+        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
+    }
+    answer
 }

@@ -14,7 +14,13 @@
 //! ```
 
 use super::{
-    Listener, RefreshSchedule, ServerLimits, blobs::Place, is_loopback, refresh::Refresher, serve, standby, tidy::Tidy,
+    Listener, RefreshSchedule, ServerLimits,
+    blobs::Place,
+    forward::{Address, Forward, Trust},
+    is_loopback,
+    refresh::Refresher,
+    serve, standby,
+    tidy::Tidy,
 };
 use crate::{
     app::Options,
@@ -38,7 +44,7 @@ use std::{
 };
 use tokio::{
     net::{TcpListener, TcpSocket, UnixListener},
-    sync::watch,
+    sync::{Notify, watch},
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
@@ -81,6 +87,13 @@ pub struct CoordinatorConfig {
     pub blobs_dir: Option<PathBuf>,
     /// The cloud in which they lie instead of a folder.
     pub cloud: Option<CloudBlobsOptions>,
+    /// Where the farm's other coordinators reach this one while it leads; empty: at its public URL, or the address that it
+    /// listens on.
+    pub advertise: String,
+    /// PEM file with the authorities that other coordinators' certificates come from; `None`: the system's.
+    pub peers_ca: Option<PathBuf>,
+    /// Asks a coordinator that stands by to read its certificates again.
+    pub reread: Option<Arc<Notify>>,
     /// Told while another coordinator leads, and who.
     pub standing_by: Option<watch::Sender<String>>,
     /// Begin an empty farm where blobs lie whose database is gone.
@@ -113,6 +126,9 @@ impl CoordinatorConfig {
             postgres: None,
             blobs_dir: None,
             cloud: None,
+            advertise: String::new(),
+            peers_ca: None,
+            reread: None,
             standing_by: None,
             new_farm: false,
             listen: None,
@@ -179,6 +195,9 @@ pub enum StartError {
     #[error("the folder {} is of the farm {found}, and {} of {known}", folder.display(), other.display())]
     TwoFarms { folder: PathBuf, found: String, other: PathBuf, known: String },
 
+    #[error("{0}")]
+    Peers(String),
+
     #[error("there is no farm in {}", folder.display())]
     NoFarm { folder: PathBuf },
 
@@ -231,6 +250,7 @@ impl StartError {
             }
             Self::NoFarm { .. } => "name the folder of a farm: --data DIR".into(),
             Self::DatabaseInUse { .. } => "make an empty database or schema for this farm".into(),
+            Self::Peers(_) => "see planforge coordinator --help: --advertise, --peers-ca".into(),
             Self::TwoFarms { .. } => "give each farm folders of its own".into(),
             Self::DatabaseGone { .. } => {
                 "restore a backup into another folder (planforge admin restore BACKUP --data DIR), \
@@ -314,17 +334,17 @@ impl Coordinator {
         let sessions_file = Some(data_dir.join("sessions.json"));
         let farm_config = FarmConfig { log_folder: Some(log_folder), sessions_file, ..config.farm.clone() };
         let bound = || Bound::bind(&config, tls.as_ref(), &certified);
-        let (farm, blobs, bound) = match &config.postgres {
+        let (farm, blobs, bound, peers_secret) = match &config.postgres {
             None => {
                 let (farm, blobs) = open_here(&config, &place, farm_config).await?;
                 write_first_token(&farm, data_dir).await?;
-                (farm, blobs, bound()?)
+                (farm, blobs, bound()?, None)
             }
             Some(postgres) => {
                 let bound = bound()?;
-                let (farm, blobs) = lead(&config, postgres, &place, farm_config, &bound).await?;
+                let (farm, blobs, secret) = lead(&config, postgres, &place, farm_config, &bound, tls.as_deref()).await?;
                 write_first_token(&farm, data_dir).await?;
-                (farm, blobs, bound)
+                (farm, blobs, bound, Some(secret))
             }
         };
         let Bound { listeners, address, url } = bound;
@@ -335,6 +355,7 @@ impl Coordinator {
             public_url: config.public_url,
             own_url: url.clone().unwrap_or_default(),
             session_cookie: Options::session_cookie_on(address.map_or(0, |address| address.port())),
+            peers_secret,
         };
         let page_url = options.page_url().to_owned();
         let closing = CancellationToken::new();
@@ -513,15 +534,18 @@ async fn lead(
     place: &Place,
     farm: FarmConfig,
     bound: &Bound,
-) -> Result<(Farm, Blobs), StartError> {
+    tls: Option<&Tls>,
+) -> Result<(Farm, Blobs, Arc<str>), StartError> {
     let folders: Vec<PathBuf> = [Some(config.data_dir.clone()), place.folder()].into_iter().flatten().collect();
     let state = place.look().await?;
     let known = if config.new_farm { None } else { farm_of(&folders)?.or(state.farm) };
     let has_blobs = state.has_blobs;
-    let address = match config.public_url.as_str() {
-        "" => bound.url.clone().unwrap_or_default(),
-        url => url.trim_end_matches('/').to_owned(),
-    };
+    let trust = Trust::open(config.peers_ca.as_deref()).map_err(StartError::Peers)?;
+    if !config.advertise.is_empty() {
+        Address::read(&config.advertise).map_err(|why| StartError::Peers(format!("--advertise {why}")))?;
+    }
+    let named = [&config.advertise, &config.public_url].into_iter().find(|url| !url.is_empty());
+    let address = named.or(bound.url.as_ref()).map(|url| url.trim_end_matches('/').to_owned()).unwrap_or_default();
     let may_begin = config.new_farm || (known.is_none() && !has_blobs);
     let postgres = PostgresConfig { address, farm: known, may_begin, ..postgres.clone() };
     let store = PostgresStore::open(&postgres).await.map_err(|error| StartError::Farm(error.into()))?;
@@ -531,12 +555,14 @@ async fn lead(
     let store = Arc::new(store);
     let farm =
         FarmConfig { owner: format!("planforge {} (pid {})", env!("CARGO_PKG_VERSION"), std::process::id()), ..farm };
-    let unknown = Leadership { epoch: 0, owner: String::new(), address: String::new(), is_free: true };
+    let none = String::new;
+    let unknown = Leadership { epoch: 0, owner: none(), address: none(), holder: none(), is_free: true };
     let (told, leader) = watch::channel(unknown);
     let leading = async {
         loop {
             match store.leadership().await {
                 Ok(leadership) if leadership.is_free => {
+                    told.send_replace(leadership);
                     // Opened only now: what the former leader left in it is taken over.
                     let blobs = match place.take_over(&store, &farm.owner).await? {
                         Some(blobs) => blobs,
@@ -544,7 +570,7 @@ async fn lead(
                     };
                     let clock = Arc::new(SystemClock::new());
                     match Farm::open(store.clone(), blobs.as_store(), farm.clone(), clock).await {
-                        Ok(farm) => return Ok((farm, blobs)),
+                        Ok(farm) => return Ok((farm, blobs, Arc::from(store.holder()))),
                         // Another one was faster.
                         Err(error) if error.code == ErrorCode::Unavailable => tracing::info!(%error, "standing by"),
                         Err(error) => return Err(StartError::Farm(error)),
@@ -554,7 +580,7 @@ async fn lead(
                     let is_news = *told.borrow() != leadership;
                     if is_news {
                         let own = bound.url.as_deref().unwrap_or_default();
-                        let words = format!("{}; listening at {own}", standby::refusal(&leadership).message);
+                        let words = format!("{}; listening at {own}", standby::words(&leadership));
                         tracing::info!(leader = leadership.owner, at = leadership.address, "standing by");
                         if let Some(standing_by) = &config.standing_by {
                             standing_by.send_replace(words);
@@ -567,7 +593,21 @@ async fn lead(
             tokio::time::sleep(STANDBY_LOOKS).await;
         }
     };
-    standby::stand_by(&bound.listeners, leader, leading).await
+    let rereading = async {
+        let Some((reread, tls)) = config.reread.as_deref().zip(tls) else { return std::future::pending().await };
+        loop {
+            reread.notified().await;
+            match tls.reload() {
+                Ok(()) => tracing::info!("read certificates and keys again"),
+                Err(error) => tracing::warn!(%error, "certificates stay as they are"),
+            }
+        }
+    };
+    let forward = Forward::new(leader, trust);
+    tokio::select! {
+        led = standby::stand_by(&bound.listeners, forward, config.limits.clone(), leading) => led,
+        () = rereading => unreachable!("goes on for ever"),
+    }
 }
 
 /// Notes which farm a folder is of.

@@ -64,15 +64,29 @@ impl fmt::Debug for PostgresConfig {
 }
 
 /// Who leads.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Leadership {
     pub epoch: u64,
     /// In words.
     pub owner: String,
-    /// Where callers reach it; may be empty.
+    /// Where callers, and those that stand by, reach it; may be empty.
     pub address: String,
+    /// Names its process, and is known to the farm's coordinators alone.
+    pub holder: String,
     /// Nobody does: the lease has run out.
     pub is_free: bool,
+}
+
+impl fmt::Debug for Leadership {
+    /// Without the holder, which is a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leadership")
+            .field("epoch", &self.epoch)
+            .field("owner", &self.owner)
+            .field("address", &self.address)
+            .field("is_free", &self.is_free)
+            .finish_non_exhaustive()
+    }
 }
 
 /// PostgreSQL: one writer task that commits everything waiting in one transaction, readers beside it.
@@ -83,6 +97,7 @@ pub struct PostgresStore {
     pool: PgPool,
     name: String,
     farm: String,
+    holder: String,
     superseded: watch::Receiver<Option<StoreError>>,
 }
 
@@ -135,11 +150,12 @@ impl PostgresStore {
             .await
             .map_err(cannot)?;
         let (told, superseded) = watch::channel(None);
+        let holder = format!("{:032x}", rand::random::<u128>());
         let writer = Writer {
             name: name.clone(),
             options: writing,
             connection: None,
-            holder: format!("{:032x}", rand::random::<u128>()),
+            holder: holder.clone(),
             address: config.address.clone(),
             leads: None,
             renewed: Instant::now(),
@@ -149,12 +165,17 @@ impl PostgresStore {
         let (sender, inbox) = mpsc::channel(WRITER_QUEUE);
         tokio::spawn(writer.run(inbox));
         let tables = Tables::new(Reader::Postgres { pool: pool.clone(), name: name.clone() });
-        Ok(Self { writer: sender, tables, pool, name, farm, superseded })
+        Ok(Self { writer: sender, tables, pool, name, farm, holder, superseded })
     }
 
     /// Which farm the database is.
     pub fn farm(&self) -> &str {
         &self.farm
+    }
+
+    /// What this process is called in the lease while it leads: a secret of the farm's coordinators.
+    pub fn holder(&self) -> &str {
+        &self.holder
     }
 
     /// The database in words.
@@ -180,7 +201,7 @@ impl PostgresStore {
     pub async fn leadership(&self) -> Result<Leadership, StoreError> {
         let failed = |error: sqlx::Error| classify(&self.name, "read who leads", &error);
         let row = sqlx::query(
-            "SELECT epoch, owner, address, expires_at < clock_timestamp() AS is_free FROM leader WHERE id = 1",
+            "SELECT epoch, owner, address, holder, expires_at < clock_timestamp() AS is_free FROM leader WHERE id = 1",
         )
         .fetch_one(&self.pool)
         .await
@@ -190,6 +211,7 @@ impl PostgresStore {
             epoch: epoch.max(0).unsigned_abs(),
             owner: row.try_get("owner").map_err(failed)?,
             address: row.try_get("address").map_err(failed)?,
+            holder: row.try_get("holder").map_err(failed)?,
             is_free: row.try_get("is_free").map_err(failed)?,
         })
     }
