@@ -2,7 +2,7 @@
 
 #[cfg(feature = "local")]
 use crate::commands::{
-    admin, agent, bench, coordinator, doctor, explain, inspect, ops, probe, run, testmodel, token, up,
+    admin, agent, bench, coordinator, doctor, eval, explain, inspect, ops, prepare, probe, run, testmodel, token, up,
 };
 use crate::{
     commands::{
@@ -208,6 +208,12 @@ pub enum Command {
     #[cfg(feature = "local")]
     /// Run a plan on inputs from a file
     Run(run::Args),
+    #[cfg(feature = "local")]
+    /// Make a model of other number types, calibrated on data: int8, fp16, bf16, weights alone
+    Prepare(prepare::Args),
+    #[cfg(feature = "local")]
+    /// Say how often a plan is right on labelled data
+    Eval(eval::Args),
     /// List and drop the timing caches that the farm keeps
     Caches(caches::Args),
     /// List, allow and forbid plugin libraries

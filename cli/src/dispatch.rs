@@ -2,7 +2,7 @@
 
 #[cfg(feature = "local")]
 use crate::commands::{
-    admin, agent, bench, coordinator, doctor, explain, inspect, ops, probe, run, testmodel, token, up,
+    admin, agent, bench, coordinator, doctor, eval, explain, inspect, ops, prepare, probe, run, testmodel, token, up,
 };
 use crate::{
     cli::{Cli, Command},
@@ -63,6 +63,10 @@ fn run_command(command: Command, context: &Context<'_>) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(context, args),
         #[cfg(feature = "local")]
         Command::Run(args) => run::run(context, args),
+        #[cfg(feature = "local")]
+        Command::Prepare(args) => prepare::run(context, args),
+        #[cfg(feature = "local")]
+        Command::Eval(args) => eval::run(context, args),
         #[cfg(feature = "local")]
         Command::Testmodel(args) => testmodel::run(context, args),
         Command::Build(args) => build::run(context, args),

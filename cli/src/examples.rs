@@ -22,6 +22,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge build model.onnx",
             "planforge build model.onnx --sku cpu-x86-64-v3 --threads 4 -o engines/",
             "planforge build model.onnx --eval labelled.npz  # counts its accuracy too",
+            "planforge build model.onnx --precision int8 --calibration samples.npz  # prepares the model first",
             "planforge build model.onnx --beside onnxruntime  # measures that too, and says how the engine stands to it",
             "planforge build model.onnx --shapes images:1..8..32x3x224x224 --sweep-batch 1,8,32",
         ],
@@ -231,6 +232,22 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "planforge bench model.plan --objective p99=5ms  # the highest rate that keeps it",
             "planforge bench model.plan --soak 30m  # what drifts, grows or is held down",
             "planforge bench model.t4.plan --on t4,h100-sxm",
+        ],
+    ),
+    (
+        "prepare",
+        &[
+            "planforge prepare model.onnx --precision int8 --calibration samples.npz -o model.int8.onnx",
+            "planforge prepare model.onnx --precision int8 --calibration labelled.npz --max-accuracy-drop 0.5 -o out.onnx",
+            "planforge prepare model.onnx --precision fp16 --calibration samples.npz -o model.fp16.onnx",
+            "planforge prepare model.onnx --precision int4-weights -o model.int4.onnx  # needs no data",
+        ],
+    ),
+    (
+        "eval",
+        &[
+            "planforge eval model.plan --data labelled.npz",
+            "planforge eval model.plan --data labelled.npz --min-top1 0.98  # a gate: its exit code says whether it passed",
         ],
     ),
     ("run", &["planforge run model.cpu-x86-64-v3.plan --input in.npz --output out.npz"]),

@@ -50,6 +50,8 @@ mod device_check;
 mod dispatch;
 #[cfg(feature = "local")]
 mod doctor;
+#[cfg(feature = "local")]
+mod engine_runner;
 mod examples;
 mod failure;
 mod farm;
@@ -68,6 +70,8 @@ mod older;
 mod plan_check;
 mod plans;
 mod portability;
+#[cfg(feature = "local")]
+mod preparation;
 mod printer;
 mod reports;
 mod request;

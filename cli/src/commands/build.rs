@@ -15,7 +15,13 @@ use crate::{
     signals, tables,
     wait::{self, Patience, Waiting},
 };
+#[cfg(feature = "local")]
+use crate::preparation::{self, Data};
+#[cfg(feature = "local")]
+use planforge_precision::{Kind, Options, Target};
 use planforge_proto::{ErrorCode, v1, view::JobView};
+#[cfg(feature = "local")]
+use planforge_types::Precision;
 use planforge_types::{BuildSpec, Toolchain};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -41,7 +47,56 @@ pub struct Args {
     patience: Patience,
 }
 
-pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
+/// Where calibration data is given, the models that are built are those prepared on it; the spec is as without.
+#[cfg(feature = "local")]
+fn prepare(context: &Context<'_>, args: &mut Args) -> Result<(), Failure> {
+    let Some(data) = args.request.extra.take_data() else { return Ok(()) };
+    let kind = match args.request.precision[..] {
+        [Precision::Int8] => Kind::Int8,
+        [Precision::Fp16] => Kind::Fp16,
+        [Precision::Bf16] => Kind::Bf16,
+        _ => {
+            return Err(Failure::usage("data to calibrate on is for one of --precision int8, fp16 and bf16")
+                .hint("planforge prepare makes other models, too"));
+        }
+    };
+    let all = |name: &str| {
+        let toolchains = &args.request.toolchain;
+        !toolchains.is_empty() && toolchains.iter().all(|toolchain| toolchain.to_string().starts_with(name))
+    };
+    let target = match () {
+        () if all("tensorrt") => Target::TensorRt,
+        () if all("onnxruntime") => Target::OnnxRuntime,
+        () => Target::Any,
+    };
+    // Types are the model's own from here on. TensorRT wants to be told all the same.
+    if target != Target::TensorRt {
+        args.request.precision = vec![Precision::Fp32];
+    }
+    for path in &mut args.models {
+        let data = Data { calibration: Some(&data), eval: args.request.eval.as_deref() };
+        let ready = preparation::run(context, path, &data, &Options::new(kind, target))?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let name = format!("{stem}.{}.onnx", kind.name());
+        let prepared = match &args.output {
+            Some(output) if output.is_dir() || output.extension().is_none() => output.join(name),
+            Some(output) => output.with_file_name(name),
+            None => PathBuf::from(name),
+        };
+        let (report, _) = ready.write(&prepared)?;
+        for finding in &ready.prepared.report.findings {
+            context.printer.warn(&finding.message);
+        }
+        preparation::lines(&ready.prepared.report).iter().take(2).for_each(|line| context.printer.note(line));
+        context.printer.note(&format!("prepared {}; every layer: {}", prepared.display(), report.display()));
+        *path = prepared;
+    }
+    Ok(())
+}
+
+pub fn run(context: &Context<'_>, mut args: Args) -> Result<(), Failure> {
+    #[cfg(feature = "local")]
+    prepare(context, &mut args)?;
     let found =
         args.models.iter().map(|path| models::identify(&context.settings, path)).collect::<Result<Vec<_>, _>>()?;
     request::check_inputs(&args.request, &args.models, &BuildSpec::default())?;

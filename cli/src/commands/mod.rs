@@ -24,6 +24,8 @@ pub mod diff;
 pub mod doctor;
 mod dry_run;
 pub mod engines;
+#[cfg(feature = "local")]
+pub mod eval;
 pub mod events;
 #[cfg(feature = "local")]
 pub mod explain;
@@ -42,6 +44,8 @@ pub mod open;
 pub mod ops;
 pub mod pins;
 pub mod plugins;
+#[cfg(feature = "local")]
+pub mod prepare;
 pub mod priority;
 #[cfg(feature = "local")]
 pub mod probe;

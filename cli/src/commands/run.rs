@@ -76,7 +76,7 @@ pub fn run(context: &Context<'_>, args: Args) -> Result<(), Failure> {
 }
 
 /// The backend that knows a plan's format.
-fn compiler(plan: &Path) -> Result<Box<dyn Compiler>, Failure> {
+pub(super) fn compiler(plan: &Path) -> Result<Box<dyn Compiler>, Failure> {
     backends::of_plan(plan)?
         .ok_or_else(|| Failure::usage(format!("no backend of this planforge knows the format of {}", plan.display())))
 }

@@ -9,7 +9,11 @@ use planforge_types::{
 };
 #[cfg(feature = "local")]
 use planforge_worker::verify::given::{self, GivenError};
-use std::path::{Path, PathBuf};
+use std::{
+    fs::File,
+    io::Read as _,
+    path::{Path, PathBuf},
+};
 
 /// Flags that say what is measured beside the usual.
 #[derive(Debug, Default, clap::Args)]
@@ -115,12 +119,28 @@ pub struct ExtraArgs {
     pub builds: Option<u32>,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Calibration cache that int8 scales come from
-    #[arg(long, value_name = "FILE")]
+    /// Where int8 scales come from: a calibration cache, or data (.npz or a folder of them), on which build prepares the model
+    #[arg(long, value_name = "FILE|DIR")]
     calibration: Option<PathBuf>,
     /// Plugin library that the engine needs; the farm's operator has to allow it (planforge plugins); repeat for several
     #[arg(long = "plugin", value_name = "FILE")]
     plugins: Vec<PathBuf>,
+}
+
+/// What an archive of arrays begins with.
+const ARCHIVE: [u8; 2] = *b"PK";
+
+/// Whether `--calibration` names data to calibrate on, rather than a cache that somebody made.
+pub fn is_data(path: &Path) -> bool {
+    let mut head = [0; ARCHIVE.len()];
+    path.is_dir() || File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == ARCHIVE
+}
+
+impl ExtraArgs {
+    /// The data that is to be calibrated on, where some is named; the flag is as if it had not been given then.
+    pub fn take_data(&mut self) -> Option<PathBuf> {
+        self.calibration.take_if(|path| is_data(path))
+    }
 }
 
 fn digest_of(path: &Path) -> Result<Digest, Failure> {
@@ -154,6 +174,10 @@ impl Attached {
     /// Hashes the files that `args` and `eval` name.
     pub fn of(args: &ExtraArgs, eval: Option<&Path>) -> Result<Self, Failure> {
         let mut attached = Self::measuring(&args.measure, eval)?;
+        if let Some(data) = args.calibration.as_deref().filter(|path| is_data(path)) {
+            return Err(Failure::usage(format!("{} is data, not a calibration cache", data.display()))
+                .hint("planforge prepare calibrates a model on it; submit what it writes"));
+        }
         attached.calibration = args.calibration.as_deref().map(|path| attached.add(path)).transpose()?;
         attached.plugins = args.plugins.iter().map(|path| attached.add(path)).collect::<Result<_, _>>()?;
         Ok(attached)

@@ -51,5 +51,5 @@ pub use prepare::prepare;
 pub use ranges::Method;
 pub use report::{Coverage, LayerReport, Measured, Preparation};
 pub use run::{Reference, Runner, See, Session};
-pub use samples::{FEW_SAMPLES, Samples, ports};
+pub use samples::{FEW_SAMPLES, Samples, ports, work};
 pub use target::{Kind, Target};

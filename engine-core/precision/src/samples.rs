@@ -281,3 +281,11 @@ fn fit_array(port: &Port, array: HostTensor, row: &[Option<u64>]) -> Result<Host
     let values = Tensor::try_from(array.clone()).map_err(|_| wrong(&array))?.to_f64s();
     Ok(HostTensor::of_values(port.element, shape, &values))
 }
+
+/// Multiplications of one row; `None` where the model is not understood at the shapes of the data.
+pub fn work(model: &Model, samples: Option<&Samples>) -> Option<u64> {
+    let profile = samples.and_then(Samples::profile);
+    let graph = planforge_import::import(model, profile.as_ref()).ok()?;
+    let rows = samples.map_or(1, Samples::batch) as u64;
+    Some(planforge_graph::shape::multiply_accumulates(&graph) / rows.max(1))
+}

@@ -28,7 +28,7 @@ fn samples(model: &Model) -> Samples {
 
 fn made(model: &Model, options: &Options) -> Prepared {
     let samples = samples(model);
-    prepare(model, Some(&samples), None, options, &Reference).unwrap()
+    prepare(model, Some(&samples.thinned(150)), Some(&samples), options, &Reference).unwrap()
 }
 
 /// Points of top-1 that are lost.
@@ -93,9 +93,9 @@ fn typed_and_weight_only_models_are_near() {
 #[test]
 fn a_budget_returns_the_layers_that_harm_most() {
     let planted = planted();
-    let options = Options { budget: Some(Budget::AccuracyDrop(0.5)), ..per_tensor() };
+    let options = Options { budget: Some(Budget::AccuracyDrop(2.0)), ..per_tensor() };
     let prepared = made(&planted, &options);
-    assert!(lost(&prepared) <= 0.5);
+    assert!(lost(&prepared) <= 2.0);
     let coverage = &prepared.report.coverage;
     assert!(coverage.layers_lowered >= 1 && coverage.layers_lowered < 4, "{coverage:?}");
     let returned = prepared.report.layers.iter().find(|layer| layer.precision == "fp32").unwrap();
