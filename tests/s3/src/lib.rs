@@ -3,8 +3,10 @@
 //!
 //! It says nothing of checksums of parts, as some stores do not; what it answers is otherwise what S3 answers.
 
+mod moto;
 mod proxy;
 
+pub use moto::Moto;
 pub use proxy::{Fault, Proxy, Seen};
 
 use hyper_util::{
