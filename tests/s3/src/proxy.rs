@@ -144,7 +144,10 @@ fn pass(inner: &Inner, mut client: TcpStream) -> io::Result<()> {
     client.shutdown(Shutdown::Both)
 }
 
-#[expect(clippy::disallowed_methods, reason = "a slow network is what this is, and what starts elsewhere can only be asked again")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a slow network is what this is, and what starts elsewhere can only be asked again"
+)]
 pub(crate) fn wait(pause: Duration) {
     std::thread::sleep(pause);
 }
